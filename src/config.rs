@@ -1,0 +1,93 @@
+//! Every limit of the system, checked once.
+//!
+//! [`Config`] is what a user may set, under vLLM's names where vLLM has one; sizes that depend on the model and the
+//! device are worked out from it when the engine starts.
+
+use crate::plan::KvFormat;
+
+/// Limits and switches of one engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Prompt and answer together; `None`: the model's own context, as far as the pool can hold it.
+    pub max_model_len: Option<u32>,
+    /// Sequences that run at once.
+    pub max_num_seqs: u32,
+    /// Token rows of one step.
+    pub max_num_batched_tokens: u32,
+    /// Tokens a KV block: 16, 32 or 64.
+    pub block_size: u32,
+    /// Share of the device's memory for weights and pool.
+    pub gpu_memory_utilization: f32,
+    /// Bytes of the KV pool, instead of a share of memory.
+    pub kv_cache_bytes: Option<u64>,
+    /// Element type of the pool.
+    pub kv_format: KvFormat,
+    /// Share KV blocks between requests with equal prefixes.
+    pub prefix_caching: bool,
+    /// Submit a step before the tokens of the last one are read.
+    pub look_ahead: bool,
+    /// Batch = alone, bit for bit, on one device.
+    pub deterministic: bool,
+    /// Requests that may wait; more are refused.
+    pub queue_requests_max: u32,
+    /// Seeds of requests without one are drawn from this; `None`: from the system.
+    pub seed: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            max_model_len: None,
+            max_num_seqs: 64,
+            max_num_batched_tokens: 512,
+            block_size: 32,
+            gpu_memory_utilization: 0.9,
+            kv_cache_bytes: None,
+            kv_format: KvFormat::F16,
+            prefix_caching: true,
+            look_ahead: true,
+            deterministic: false,
+            queue_requests_max: 256,
+            seed: None,
+        }
+    }
+}
+
+/// A setting outside its range.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("--{option}: {message}")]
+pub struct ConfigError {
+    /// The option's name on the command line.
+    pub option: &'static str,
+    /// What is wrong, with the value.
+    pub message: String,
+}
+
+impl Config {
+    /// Checks every range that does not depend on model or device.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let fail = |option, message| Err(ConfigError { option, message });
+        if ![16, 32, 64].contains(&self.block_size) {
+            return fail("block-size", format!("{} is not 16, 32 or 64", self.block_size));
+        }
+        if !(1..=1024).contains(&self.max_num_seqs) {
+            return fail("max-num-seqs", format!("{} is not in 1..=1024", self.max_num_seqs));
+        }
+        let tokens_min = self.max_num_seqs + self.block_size;
+        if !(tokens_min..=65_536).contains(&self.max_num_batched_tokens) {
+            let given = self.max_num_batched_tokens;
+            let rule = "max-num-seqs + block-size, so that prefill goes on beside a full decode batch";
+            return fail("max-num-batched-tokens", format!("{given} is not in {tokens_min}..=65536 ({rule})"));
+        }
+        if self.max_model_len.is_some_and(|length| length < 2) {
+            return fail("max-model-len", "a context holds at least a prompt token and an answer token".into());
+        }
+        if !(self.gpu_memory_utilization > 0.0 && self.gpu_memory_utilization <= 1.0) {
+            return fail("gpu-memory-utilization", format!("{} is not in (0, 1]", self.gpu_memory_utilization));
+        }
+        if !(1..=65_536).contains(&self.queue_requests_max) {
+            return fail("queue-requests-max", format!("{} is not in 1..=65536", self.queue_requests_max));
+        }
+        Ok(())
+    }
+}

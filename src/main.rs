@@ -1,0 +1,3 @@
+//! The `folio` command.
+
+fn main() {}

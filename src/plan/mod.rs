@@ -1,0 +1,302 @@
+//! What a decoder does, as data.
+//!
+//! Model code records a [`Plan`] once per loaded model; a backend runs it once per batch. A [`Step`] says *what* is
+//! computed, never how: kernels, tiles and grids belong to the backend. Row counts are symbolic ([`Rows`]) and arrive
+//! with each batch in [`inputs::BatchInputs`].
+//!
+//! A plan has a body, run for every batch, and tails, run when the batch asks for them. Buffers and weights are ids
+//! with a shape and a storage type; nothing here knows a device, a checkpoint or a scheduler.
+
+pub mod check;
+pub mod format;
+pub mod inputs;
+pub mod print;
+
+pub use format::{KvFormat, Storage, WeightFormat};
+
+/// A row buffer of the plan: `rows × columns`, all of it allocated once, at start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+/// A tensor that the checkpoint fills, or a constant the model computes from its config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WeightId(pub u32);
+
+/// How many rows a buffer has in a given batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// One row per scheduled token.
+    Tokens,
+    /// One row per gathered logits row. A backend may run a tail in groups of these rows, in order.
+    Samples,
+}
+
+/// Shape and storage of a [`BufferId`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferSpec {
+    /// Unique within the plan: the label in GPU debuggers and in the printed plan.
+    pub name: &'static str,
+    /// Row count, known per batch.
+    pub rows: Rows,
+    /// Elements a row.
+    pub columns: u32,
+    /// Element type; the twin rounds to it exactly where a step writes.
+    pub storage: Storage,
+}
+
+/// Shape and format of a [`WeightId`]: row-major `rows × columns`, `rows` = 1 for vectors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightSpec {
+    /// Unique within the plan, for example `layers.3.qkv`.
+    pub name: String,
+    /// Output rows.
+    pub rows: u32,
+    /// Elements a row.
+    pub columns: u32,
+    /// Byte layout of a row.
+    pub format: WeightFormat,
+}
+
+impl WeightSpec {
+    /// Bytes of one row in its format.
+    pub fn row_bytes(&self) -> u64 {
+        self.format.row_bytes(self.columns)
+    }
+
+    /// Bytes of the whole tensor.
+    pub fn bytes(&self) -> u64 {
+        self.row_bytes() * u64::from(self.rows)
+    }
+}
+
+/// Layers that share block ids: one for full attention, one for each window size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvGroup {
+    /// A query at position p sees keys in `(p - window, p]`; `None` sees all keys up to p.
+    pub window: Option<u32>,
+}
+
+/// Where one decoder layer keeps its keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayer {
+    /// Index into [`Plan::kv_groups`].
+    pub group: u32,
+    /// Key/value heads.
+    pub heads: u32,
+    /// Elements of one head.
+    pub head_dim: u32,
+}
+
+/// Which rotation `RopeStoreKv` applies. The frequencies are a weight vector of `rotary_dim / 2` f32 values
+/// (radians a position, computed in f64), so every scaling kind is data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// `[1 × rotary_dim / 2]` f32.
+    pub frequencies: WeightId,
+    /// Leading elements of a head that rotate; the rest pass through.
+    pub rotary_dim: u32,
+    /// Pairs are `(i, i + rotary_dim / 2)` (NeoX style, Hugging Face) or `(2i, 2i + 1)` (GPT-J style).
+    pub interleaved: bool,
+    /// Multiplies cos and sin (YaRN's attention factor); 1 otherwise.
+    pub scale: f32,
+}
+
+/// RMS norm over each head of q or k before the rotation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadNorm {
+    /// `[1 × head_dim]`.
+    pub weight: WeightId,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+    /// Multiply by `1 + w` instead of `w`.
+    pub one_plus: bool,
+}
+
+/// The activation of a gated MLP.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// `silu(gate) · up`.
+    Silu,
+    /// `gelu(gate) · up` with the tanh approximation.
+    GeluTanh,
+    /// gpt-oss: gate ≤ limit, up in ±limit, `gate · sigmoid(alpha · gate) · (up + 1)`.
+    ClampedSwiglu {
+        /// Slope inside the sigmoid (1.702 for gpt-oss).
+        alpha: f32,
+        /// Clamp (7 for gpt-oss).
+        limit: f32,
+    },
+}
+
+/// One operation of a decoder. All arithmetic is f32 or wider; results are rounded once, to the storage written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Copies KV blocks source → target in every layer, as the batch's lists say (copy-on-write).
+    CopyBlocks,
+    /// `out[t] = table[id(t)] · scale`; the id comes from the batch or from the feed slot the sampler wrote.
+    Embed {
+        /// `[vocab × hidden]`.
+        table: WeightId,
+        /// Multiplies every element.
+        scale: f32,
+        /// Rows Tokens.
+        out: BufferId,
+    },
+    /// Optional `x += delta`; `out = x / sqrt(mean(x²) + epsilon) · w`, or `· (1 + w)`.
+    RmsNorm {
+        /// Read; written too when `delta` is given.
+        x: BufferId,
+        /// Added to `x` first; same shape as `x`.
+        delta: Option<BufferId>,
+        /// `[1 × columns]`.
+        weight: WeightId,
+        /// Added to the mean of squares.
+        epsilon: f32,
+        /// Multiply by `1 + w` instead of `w`.
+        one_plus: bool,
+        /// Same shape as `x`, another buffer.
+        out: BufferId,
+    },
+    /// `out (=, +=) x · Wᵀ + bias`.
+    MatMul {
+        /// `[rows × W.columns]`.
+        x: BufferId,
+        /// `[out.columns × x.columns]`, any weight format.
+        weight: WeightId,
+        /// `[1 × out.columns]`.
+        bias: Option<WeightId>,
+        /// Add to `out` instead of replacing it.
+        accumulate: bool,
+        /// `[rows × W.rows]`.
+        out: BufferId,
+    },
+    /// Splits `qkv` rows into q, k and v heads; optional q/k head norm; rotates q and k by position; writes K and V to
+    /// the pool by slot mapping and q to `q`.
+    RopeStoreKv {
+        /// `[tokens × (query_heads + 2 · kv_heads) · head_dim]`, in that order.
+        qkv: BufferId,
+        /// Index into [`Plan::kv_layers`].
+        layer: u32,
+        /// Query heads.
+        query_heads: u32,
+        /// Per-head norm of q.
+        q_norm: Option<HeadNorm>,
+        /// Per-head norm of k.
+        k_norm: Option<HeadNorm>,
+        /// `None`: a layer without rotation.
+        rope: Option<Rope>,
+        /// `[tokens × query_heads · head_dim]`.
+        q: BufferId,
+    },
+    /// For each query row and head: `softmax(q · Kᵀ · scale)` over the visible keys, times V, through the block table.
+    /// Scores pass, in this order, through scale, softcap, ALiBi; sinks join the softmax's denominator.
+    AttendPaged {
+        /// `[tokens × query_heads · head_dim]`.
+        q: BufferId,
+        /// Index into [`Plan::kv_layers`]; its group gives table and window.
+        layer: u32,
+        /// Query heads; a multiple of the layer's KV heads.
+        query_heads: u32,
+        /// Multiplies q · k.
+        scale: f32,
+        /// `c · tanh(score / c)`.
+        softcap: Option<f32>,
+        /// `[1 × query_heads]` f32 slopes: score += slope · (key position − query position).
+        alibi: Option<WeightId>,
+        /// `[1 × query_heads]` f32 logits of a virtual key without value.
+        sinks: Option<WeightId>,
+        /// `[tokens × query_heads · head_dim]`.
+        out: BufferId,
+    },
+    /// `out = act(gate) · up`, row by row.
+    GatedActivation {
+        /// `[rows × 2 · out.columns]`: gate, then up.
+        gate_up: BufferId,
+        /// Which activation.
+        activation: Activation,
+        /// `[rows × columns]`.
+        out: BufferId,
+    },
+    /// `out[s] = x[logits_rows[s]]`: the rows that will be sampled.
+    GatherRows {
+        /// Rows Tokens.
+        x: BufferId,
+        /// Rows Samples, same columns.
+        out: BufferId,
+    },
+    /// Draws one token per sample row of the batch from its logits row; see [`inputs::SampleRow`] for the exact rule.
+    Sample {
+        /// `[samples × vocab]`, f32. Not changed: bias, penalties and mask act on the fly.
+        logits: BufferId,
+    },
+}
+
+/// A part of the plan that a batch runs only when it names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tail {
+    /// Final norm, LM head and sampling of the gathered rows.
+    Sample,
+}
+
+/// What one loaded model computes, recorded once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Indexed by [`BufferId`].
+    pub buffers: Vec<BufferSpec>,
+    /// Indexed by [`WeightId`].
+    pub weights: Vec<WeightSpec>,
+    /// KV groups; a batch carries tables, slots and copies for each.
+    pub kv_groups: Vec<KvGroup>,
+    /// One entry per decoder layer that keeps keys and values.
+    pub kv_layers: Vec<KvLayer>,
+    /// Steps of every batch, in order.
+    pub body: Vec<Step>,
+    /// Steps of a tail, in order.
+    pub tails: Vec<(Tail, Vec<Step>)>,
+    /// Token ids are below this.
+    pub vocab: u32,
+    /// Positions are below this.
+    pub positions_max: u32,
+}
+
+impl Plan {
+    /// Adds a buffer.
+    pub fn buffer(&mut self, name: &'static str, rows: Rows, columns: u32, storage: Storage) -> BufferId {
+        let id = BufferId(u32::try_from(self.buffers.len()).expect("a plan has few buffers"));
+        self.buffers.push(BufferSpec { name, rows, columns, storage });
+        id
+    }
+
+    /// Adds a weight.
+    pub fn weight(&mut self, name: impl Into<String>, rows: u32, columns: u32, format: WeightFormat) -> WeightId {
+        let id = WeightId(u32::try_from(self.weights.len()).expect("a plan has few weights"));
+        self.weights.push(WeightSpec { name: name.into(), rows, columns, format });
+        id
+    }
+
+    /// The spec of a buffer of this plan.
+    pub fn buffer_spec(&self, id: BufferId) -> &BufferSpec {
+        &self.buffers[id.0 as usize]
+    }
+
+    /// The spec of a weight of this plan.
+    pub fn weight_spec(&self, id: WeightId) -> &WeightSpec {
+        &self.weights[id.0 as usize]
+    }
+
+    /// The steps of `tail`, empty when the plan has none.
+    pub fn tail(&self, tail: Tail) -> &[Step] {
+        self.tails.iter().find(|(name, _)| *name == tail).map_or(&[], |(_, steps)| steps)
+    }
+
+    /// Bytes of all weights as the device holds them.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights.iter().map(WeightSpec::bytes).sum()
+    }
+
+    /// Bytes that one block of KV group `group` takes over all its layers, K and V together.
+    pub fn block_bytes(&self, group: usize, block_size: u32, format: KvFormat) -> u64 {
+        let layers = self.kv_layers.iter().filter(|layer| layer.group as usize == group);
+        layers.map(|layer| 2 * u64::from(layer.heads) * u64::from(block_size) * format.row_bytes(layer.head_dim)).sum()
+    }
+}
