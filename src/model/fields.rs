@@ -87,7 +87,7 @@ impl<'a> Fields<'a> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.as_f64() {
             Some(number) if range.contains(&number) => Ok(Some(number)),
-            _ => Err(self.wrong(name, value, format!("a number in {}..={:e}", range.start(), range.end()))),
+            _ => Err(self.wrong(name, value, format!("a number in {range:?}"))),
         }
     }
 
