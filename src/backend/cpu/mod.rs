@@ -1,1 +1,3 @@
 //! CPU reference.
+
+pub mod sample;
