@@ -281,73 +281,68 @@ fn an_upload_ends_with_the_first_error_of_the_device() {
     assert!(matches!(error, Err(UploadError::Write("full"))), "{error:?}");
 }
 
+/// Changes to a good `config.json`, and what is said of the result.
+const CONFIG_FAULTS: &[(&str, &str)] = &[
+    (
+        r#"{"architectures": ["FooForCausalLM"]}"#,
+        "architecture \"FooForCausalLM\" is not supported (these are: LlamaForCausalLM, MistralForCausalLM, \
+         Qwen2ForCausalLM, Qwen3ForCausalLM)",
+    ),
+    (r#"{"architectures": null, "model_type": null}"#, "architectures is missing"),
+    (r#"{"architectures": [1]}"#, "architectures holds something that is not a name"),
+    (r#"{"num_hidden_layers": 0}"#, "num_hidden_layers is 0, not an integer in 1..=1024"),
+    (r#"{"num_hidden_layers": 1000000000}"#, "num_hidden_layers is 1000000000, not an integer in 1..=1024"),
+    (r#"{"num_hidden_layers": 1.5}"#, "num_hidden_layers is 1.5, not an integer in 1..=1024"),
+    (r#"{"hidden_size": null}"#, "hidden_size is missing"),
+    (r#"{"hidden_size": "64"}"#, r#"hidden_size is "64", not an integer in 8..=65536"#),
+    (r#"{"hidden_size": 60}"#, "hidden_size is 60, not a multiple of 8"),
+    (r#"{"intermediate_size": 100}"#, "intermediate_size is 100, not a multiple of 8"),
+    (r#"{"head_dim": 0}"#, "head_dim is 0, not an integer in 8..=256"),
+    (r#"{"head_dim": 20}"#, "head_dim is 20, not a multiple of 8"),
+    (r#"{"head_dim": 512}"#, "head_dim is 512, not an integer in 8..=256"),
+    (
+        r#"{"head_dim": null, "num_attention_heads": 6, "num_key_value_heads": 3}"#,
+        "num_attention_heads is 6, which does not divide hidden_size = 64",
+    ),
+    (r#"{"head_dim": null, "num_attention_heads": 16}"#, "head_dim would be 4, not a multiple of 8 up to 256"),
+    (r#"{"num_key_value_heads": 3}"#, "num_key_value_heads is 3, which does not divide num_attention_heads = 4"),
+    (r#"{"num_attention_heads": 34}"#, "num_key_value_heads is 2: more than 16 of 34 query heads would share one"),
+    (r#"{"num_attention_heads": 0}"#, "num_attention_heads is 0, not an integer in 1..=1024"),
+    (r#"{"vocab_size": 2147483648}"#, "vocab_size is 2147483648, not an integer in 1..=16777216"),
+    (r#"{"max_position_embeddings": 0}"#, "max_position_embeddings is 0, not an integer in 2..=16777216"),
+    (r#"{"rms_norm_eps": 0}"#, "rms_norm_eps is 0, not a number in 1e-12..=0.1"),
+    (r#"{"rope_parameters": {"rope_theta": 0.0}}"#, "rope_parameters.rope_theta is 0.0, not a number in 0.001..=1e30"),
+    (r#"{"rope_parameters": {"rope_theta": -1}}"#, "rope_parameters.rope_theta is -1, not a number in 0.001..=1e30"),
+    (r#"{"rope_parameters": null, "rope_theta": "1e4"}"#, r#"rope_theta is "1e4", not a number in 0.001..=1e30"#),
+    (
+        r#"{"rope_parameters": {"rope_type": "yarn"}}"#,
+        r#"rope_parameters.rope_type is "yarn", not default, linear or llama3"#,
+    ),
+    (r#"{"rope_parameters": {"rope_type": "linear"}}"#, "rope_parameters.factor is missing"),
+    (
+        r#"{"rope_parameters": null,
+            "rope_scaling": {"type": "llama3", "low_freq_factor": 4, "high_freq_factor": 4}}"#,
+        "rope_scaling.low_freq_factor is 4, not below high_freq_factor = 4",
+    ),
+    (r#"{"rope_parameters": [1]}"#, "rope_parameters is [1], not an object"),
+    (
+        r#"{"partial_rotary_factor": 0.01}"#,
+        "partial_rotary_factor is 0.01: it rotates 0 of 16 elements, not an even number",
+    ),
+    (r#"{"hidden_act": "relu"}"#, r#"hidden_act is "relu", not silu or gelu_pytorch_tanh"#),
+    (r#"{"tie_word_embeddings": "no"}"#, r#"tie_word_embeddings is "no", not true or false"#),
+    (r#"{"eos_token_id": [2, 256]}"#, "eos_token_id is 256, not a token id below the vocabulary of 256"),
+    (
+        r#"{"quantization_config": {"quant_method": "gptq"}}"#,
+        "quantization_config is set, but quantised checkpoints are not supported",
+    ),
+];
+
 #[test]
 fn faults_of_the_config_are_one_line_with_file_and_field() {
-    let table = [
-        (
-            json!({"architectures": ["FooForCausalLM"]}),
-            "architecture \"FooForCausalLM\" is not supported (these are: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)",
-        ),
-        (json!({"architectures": null, "model_type": null}), "architectures is missing"),
-        (json!({"architectures": [1]}), "architectures holds something that is not a name"),
-        (json!({"num_hidden_layers": 0}), "num_hidden_layers is 0, not an integer in 1..=1024"),
-        (json!({"num_hidden_layers": 1_000_000_000}), "num_hidden_layers is 1000000000, not an integer in 1..=1024"),
-        (json!({"num_hidden_layers": 1.5}), "num_hidden_layers is 1.5, not an integer in 1..=1024"),
-        (json!({"hidden_size": null}), "hidden_size is missing"),
-        (json!({"hidden_size": "64"}), "hidden_size is \"64\", not an integer in 8..=65536"),
-        (json!({"hidden_size": 60}), "hidden_size is 60, not a multiple of 8"),
-        (json!({"intermediate_size": 100}), "intermediate_size is 100, not a multiple of 8"),
-        (json!({"head_dim": 0}), "head_dim is 0, not an integer in 8..=256"),
-        (json!({"head_dim": 20}), "head_dim is 20, not a multiple of 8"),
-        (json!({"head_dim": 512}), "head_dim is 512, not an integer in 8..=256"),
-        (
-            json!({"head_dim": null, "num_attention_heads": 6, "num_key_value_heads": 3}),
-            "num_attention_heads is 6, which does not divide hidden_size = 64",
-        ),
-        (json!({"head_dim": null, "num_attention_heads": 16}), "head_dim would be 4, not a multiple of 8 up to 256"),
-        (json!({"num_key_value_heads": 3}), "num_key_value_heads is 3, which does not divide num_attention_heads = 4"),
-        (
-            json!({"num_attention_heads": 34}),
-            "num_key_value_heads is 2: more than 16 of 34 query heads would share one",
-        ),
-        (json!({"num_attention_heads": 0}), "num_attention_heads is 0, not an integer in 1..=1024"),
-        (json!({"vocab_size": 2_147_483_648_u32}), "vocab_size is 2147483648, not an integer in 1..=16777216"),
-        (json!({"max_position_embeddings": 0}), "max_position_embeddings is 0, not an integer in 2..=16777216"),
-        (json!({"rms_norm_eps": 0}), "rms_norm_eps is 0, not a number in 1e-12..=0.1"),
-        (
-            json!({"rope_parameters": {"rope_theta": 0.0}}),
-            "rope_parameters.rope_theta is 0.0, not a number in 0.001..=1e30",
-        ),
-        (
-            json!({"rope_parameters": {"rope_theta": -1}}),
-            "rope_parameters.rope_theta is -1, not a number in 0.001..=1e30",
-        ),
-        (json!({"rope_parameters": null, "rope_theta": "1e4"}), "rope_theta is \"1e4\", not a number in 0.001..=1e30"),
-        (
-            json!({"rope_parameters": {"rope_type": "yarn"}}),
-            "rope_parameters.rope_type is \"yarn\", not default, linear or llama3",
-        ),
-        (json!({"rope_parameters": {"rope_type": "linear"}}), "rope_parameters.factor is missing"),
-        (
-            json!({"rope_parameters": null, "rope_scaling": {"type": "llama3", "low_freq_factor": 4, "high_freq_factor": 4}}),
-            "rope_scaling.low_freq_factor is 4, not below high_freq_factor = 4",
-        ),
-        (json!({"rope_parameters": [1]}), "rope_parameters is [1], not an object"),
-        (
-            json!({"partial_rotary_factor": 0.01}),
-            "partial_rotary_factor is 0.01: it rotates 0 of 16 elements, not an even number",
-        ),
-        (json!({"hidden_act": "relu"}), "hidden_act is \"relu\", not silu or gelu_pytorch_tanh"),
-        (json!({"tie_word_embeddings": "no"}), "tie_word_embeddings is \"no\", not true or false"),
-        (json!({"eos_token_id": [2, 256]}), "eos_token_id is 256, not a token id below the vocabulary of 256"),
-        (
-            json!({"quantization_config": {"quant_method": "gptq"}}),
-            "quantization_config is set, but quantised checkpoints are not supported",
-        ),
-    ];
-    for (changes, expected) in table {
+    for (changes, expected) in CONFIG_FAULTS {
         let folder = Folder::copy("llama");
-        folder.edit("config.json", &changes);
+        folder.edit("config.json", &serde_json::from_str(changes).expect("the changes are JSON"));
         assert_eq!(folder.error(), format!("config.json: {expected}"), "{changes}");
     }
 }
@@ -499,7 +494,7 @@ fn damaged_bytes_never_panic() {
         (state >> 33) as usize % below
     };
     let mut refused = 0;
-    for _ in 0..1500 {
+    for _ in 0..600 {
         let (file, original) = &originals[random(2)];
         let mut bytes = original.clone();
         // The header is at the start; damage to weights is only other weights.
@@ -521,5 +516,5 @@ fn damaged_bytes_never_panic() {
         }
         folder.write(file, original);
     }
-    assert!(refused > 500, "most damage is noticed: {refused} of 1500");
+    assert!(refused > 200, "much damage is noticed: {refused} of 600");
 }

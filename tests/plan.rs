@@ -58,11 +58,17 @@ fn refuses(expected: &str, spoil: impl FnOnce(&mut Plan)) {
 
 #[test]
 fn reading_before_writing_is_refused() {
-    refuses("body step 1 (rms_norm): x is read before it is written", |plan| drop(plan.body.remove(1)));
-    refuses("body step 3 (rope_store_kv): qkv is read before it is written", |plan| drop(plan.body.remove(3)));
-    refuses("body step 4 (attend_paged): KV layer 0 is read before it is written", |plan| drop(plan.body.remove(4)));
+    refuses("body step 1 (rms_norm): x is read before it is written", |plan| {
+        plan.body.remove(1);
+    });
+    refuses("body step 3 (rope_store_kv): qkv is read before it is written", |plan| {
+        plan.body.remove(3);
+    });
+    refuses("body step 4 (attend_paged): KV layer 0 is read before it is written", |plan| {
+        plan.body.remove(4);
+    });
     refuses("tail sample step 0 (rms_norm): sampled is read before it is written", |plan| {
-        drop(plan.tails[0].1.remove(0));
+        plan.tails[0].1.remove(0);
     });
     // What another tail wrote does not count.
     refuses("tail sample step 0 (sample): logits is read before it is written", |plan| {

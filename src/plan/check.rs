@@ -250,10 +250,7 @@ impl<'a> Checker<'a> {
                 if !self.stored.contains(&layer) {
                     return Err(Fault::NotWritten { name: format!("KV layer {layer}") });
                 }
-                if softcap.is_some_and(|softcap| softcap <= 0.0) {
-                    let found = format!("{softcap:?}");
-                    return Err(Fault::Range { what: "softcap".into(), found, rule: "a cap is positive" });
-                }
+                check_softcap(softcap)?;
                 for weight in [alibi, sinks].into_iter().flatten() {
                     self.weight(weight, 1, query_heads, Some(WeightFormat::F32))?;
                 }
@@ -348,6 +345,15 @@ fn shaped(buffer: &BufferSpec, rows: Rows, columns: u32) -> Result<(), Fault> {
         return Err(Fault::RowKind { name: buffer.name.into(), found: buffer.rows, expected: rows });
     }
     same(|| format!("columns of {}", buffer.name), buffer.columns, columns)
+}
+
+fn check_softcap(softcap: Option<f32>) -> Result<(), Fault> {
+    match softcap {
+        Some(cap) if !(cap.is_finite() && cap > 0.0) => {
+            Err(Fault::Range { what: "softcap".into(), found: cap.to_string(), rule: "a cap is positive" })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn same(what: impl FnOnce() -> String, found: u32, expected: u32) -> Result<(), Fault> {
