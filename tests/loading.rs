@@ -257,6 +257,25 @@ fn random_models_have_their_shape_and_depend_on_the_seed_alone() {
 }
 
 #[test]
+fn chunks_are_whole_rows_in_order_and_small() {
+    let model = Model::random(ModelSpec::named("40x1x1x1x8x8x1300000").expect("a shape"), 3);
+    let plan = model.record(Storage::F32);
+    let (mut next_row, mut chunks) = (0, 0);
+    let uploaded = block_on(model.upload(&plan, |id, first_row, bytes| -> Result<(), Infallible> {
+        let spec = plan.weight_spec(id);
+        assert!(bytes.len() <= 32 << 20, "{} bytes of {}", bytes.len(), spec.name);
+        if spec.name == "embedding" {
+            assert_eq!(first_row, next_row);
+            next_row += (bytes.len() as u64 / spec.row_bytes()) as u32;
+            chunks += 1;
+        }
+        Ok(())
+    }));
+    uploaded.expect("it uploads");
+    assert_eq!((next_row, chunks), (1_300_000, 4), "104 MB in pieces of at most 32 MiB");
+}
+
+#[test]
 fn a_file_cut_short_while_it_loads_is_an_error() {
     let folder = Folder::copy("llama");
     let model = folder.open().expect("it opens");

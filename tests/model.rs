@@ -6,12 +6,12 @@
 
 use folio::backend::cpu::CpuBackend;
 use folio::backend::{Backend, Capacity, Inspect};
-use folio::model::Model;
+use folio::model::{Model, Safetensors};
 use folio::plan::check::{Limits, check};
 use folio::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, SampleRow, Sampled, SequenceRows};
 use folio::plan::{BufferId, KvFormat, Plan, Step, Tail};
 use folio::platform::block_on;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -43,6 +43,32 @@ fn the_cpu_reproduces_golden_logits_and_tokens() {
 #[test]
 fn the_cpu_reproduces_the_demo_model() {
     prove_demo(&CPU, &CpuBackend::new);
+}
+
+/// The tolerance is fine enough to see a constant that is slightly wrong.
+#[test]
+fn a_wrong_number_in_the_config_shows_in_the_logits() {
+    let table = [
+        ("llama", json!({"rope_parameters": {"rope_theta": 10_100.0}})),
+        ("llama", json!({"rms_norm_eps": 1e-2})),
+        ("llama3-rope", json!({"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}})),
+        ("mistral-window", json!({"sliding_window": 25})),
+        ("mistral-window", json!({"sliding_window": null})),
+        ("qwen3", json!({"rope_parameters": {"rope_theta": 10_000.0}})),
+    ];
+    for (family, changes) in table {
+        let mut config = read_json(&golden(family).join("config.json"));
+        for (name, value) in changes.as_object().expect("an object") {
+            config[name] = value.clone();
+        }
+        let source = Safetensors::open(&golden(family)).expect("the golden weights load");
+        let model = Model::from_parts(config.to_string().as_bytes(), None, Box::new(source)).expect("it loads");
+        let case = golden_cases(family).remove(3);
+        let mut device = Device::new(CpuBackend::new(), &model, KvFormat::F32);
+        let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
+        let difference = largest_difference(&case.logits, &run.logits[0]);
+        assert!(difference > 2.0 * CPU.logits_f32, "{family} with {changes}: only {difference}");
+    }
 }
 
 /// Golden logits and tokens of every family: alone, in chunks, and as one batch.
@@ -166,11 +192,16 @@ fn top_logprobs(prompt: &Value) -> Vec<Vec<(u32, f32)>> {
 
 /// Golden cases have no step near a tie, so tokens are identical. Returns the largest difference of logits.
 fn compare(place: &str, case: &Case, run: &Run, tolerance: f32) -> f32 {
-    let difference = case.logits.iter().zip(&run.logits[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert_eq!(case.logits.len(), run.logits[0].len(), "{place}: a logit for each token");
+    let difference = largest_difference(&case.logits, &run.logits[0]);
     assert!(difference <= tolerance, "{place}: logits differ by {difference}, at most {tolerance} is allowed");
     assert_eq!(run.tokens, case.greedy, "{place}: greedy tokens");
     difference
+}
+
+fn largest_difference(expected: &[f32], found: &[f32]) -> f32 {
+    assert_eq!(expected.len(), found.len(), "a logit for each token");
+    assert!(found.iter().all(|logit| logit.is_finite()), "logits are numbers");
+    expected.iter().zip(found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
 /// Tokens that are equal; stops early only where the run's own two likeliest tokens are nearly a tie.
