@@ -5,7 +5,7 @@
 //! Every output is one dot product as `dot.rs` defines it, so it depends neither on the other rows nor on how the
 //! work is split. A single row multiplies weights as they are decoded; for more, each weight row is decoded once.
 
-use super::dot::{Kernel, decode_row, dispatch, dot, dot_encoded, dot_two};
+use super::dot::{Kernel, PartialSums, decode_wide, dispatch, dot_encoded, dot_wide, dot_wide_two};
 use super::memory::Weight;
 use crate::plan::Storage;
 use crate::platform::for_each_chunk;
@@ -73,11 +73,11 @@ struct Products<'a> {
 
 impl Kernel for Products<'_> {
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<S: PartialSums>(self) {
         let format = self.weight.spec().format;
         if self.rows == 1 {
             for (row, out) in self.out.iter_mut().enumerate() {
-                *out = dot_encoded::<FMA>(format, self.weight.row(self.first_row + row), self.x);
+                *out = dot_encoded::<S>(format, self.weight.row(self.first_row + row), self.x);
             }
             return;
         }
@@ -86,17 +86,17 @@ impl Kernel for Products<'_> {
         for (pair, out) in self.out.chunks_mut(2 * self.rows).enumerate() {
             let (first, second) = decoded.split_at_mut(columns);
             let row = self.first_row + 2 * pair;
-            decode_row(format, self.weight.row(row), first);
+            decode_wide::<S>(format, self.weight.row(row), first);
             if out.len() == self.rows {
                 for (x, out) in self.x.chunks_exact(columns).zip(out) {
-                    *out = dot::<FMA, f64, f64>(first, x);
+                    *out = dot_wide::<S>(first, x);
                 }
                 return;
             }
-            decode_row(format, self.weight.row(row + 1), second);
+            decode_wide::<S>(format, self.weight.row(row + 1), second);
             let (first_out, second_out) = out.split_at_mut(self.rows);
             for ((x, first_out), second_out) in self.x.chunks_exact(columns).zip(first_out).zip(second_out) {
-                [*first_out, *second_out] = dot_two::<FMA>(first, second, x);
+                [*first_out, *second_out] = dot_wide_two::<S>(first, second, x);
             }
         }
     }
