@@ -26,7 +26,7 @@ pub(super) struct Output<'a> {
 }
 
 /// Multiplies the rows of `x` by the transposed weight.
-pub(super) fn matmul(x: &[f32], weight: &Weight, output: Output<'_>) {
+pub(super) fn matmul(x: &[f32], weight: &Weight, mut output: Output<'_>) {
     let (columns, weight_rows) = (weight.spec().columns as usize, weight.spec().rows as usize);
     assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
     let rows = x.len() / columns;
@@ -41,11 +41,11 @@ pub(super) fn matmul(x: &[f32], weight: &Weight, output: Output<'_>) {
     for_each_chunk(&mut products, chunk_rows * rows, |index, out| {
         dispatch(Products { x: &x, weight, first_row: index * chunk_rows, rows, out });
     });
-    finish(&products, rows, output);
+    finish(&products, rows, &mut output);
 }
 
 /// Adds bias and old values, and rounds.
-fn finish(products: &[f64], rows: usize, output: Output<'_>) {
+fn finish(products: &[f64], rows: usize, output: &mut Output<'_>) {
     let weight_rows = products.len() / rows;
     for (row, values) in output.values.chunks_exact_mut(weight_rows).enumerate() {
         for (column, value) in values.iter_mut().enumerate() {
