@@ -1,6 +1,7 @@
 // out (=, +=) x * W^T + bias without workgroup memory, for shaders that run on CPU cores.
 // Invocation: OUTPUTS outputs x ROWS rows, so that a loaded weight serves all rows and a loaded x all outputs.
 // Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/cpu/matmul.rs
+#import invocation
 #import matmul
 
 @compute @workgroup_size(64)

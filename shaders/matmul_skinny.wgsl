@@ -2,6 +2,7 @@
 // Workgroup of 128: 16 slots of OUTPUTS outputs, 8 lanes over the columns each; x passes through workgroup memory in
 // slices of 8 KiB. ROWS is the number of rows rounded up to 2, 4, 8 or 16.
 // Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/cpu/matmul.rs
+#import invocation
 #import matmul
 
 const SLICE: u32 = 512u / ROWS; // vectors of 4 columns

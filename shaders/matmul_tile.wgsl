@@ -2,6 +2,7 @@
 // Workgroup of 128: a tile of TILE_ROWS x 64, columns in steps of 32; an invocation holds TILE_ROWS / 8 rows x 4 outputs.
 // Both tiles lie column-major in workgroup memory, so that a step of k reads vectors: 8 KiB each at 64 rows.
 // Variants: weight format, BIAS, TILE_ROWS (32 or 64). Twin: backend/cpu/matmul.rs
+#import invocation
 #import matmul
 
 const QUADS: u32 = TILE_ROWS / 4u;
