@@ -3,6 +3,7 @@
 // Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/cpu/matmul.rs
 #import invocation
 #import matmul
+#import weight
 
 @compute @workgroup_size(64)
 fn main(at: Invocation) {

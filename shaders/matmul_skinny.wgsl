@@ -4,6 +4,7 @@
 // Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/cpu/matmul.rs
 #import invocation
 #import matmul
+#import weight
 
 const SLICE: u32 = 512u / ROWS; // vectors of 4 columns
 var<workgroup> x_slice: array<vec4<f32>, 512>;

@@ -4,6 +4,7 @@
 // Variants: weight format, BIAS, TILE_ROWS (32 or 64). Twin: backend/cpu/matmul.rs
 #import invocation
 #import matmul
+#import weight
 
 const QUADS: u32 = TILE_ROWS / 4u;
 const ROWS_EACH: u32 = TILE_ROWS / 8u;

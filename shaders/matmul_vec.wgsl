@@ -2,6 +2,7 @@
 // Workgroup: 4 outputs; its invocations run over the columns with 16-byte loads and add up at the end.
 // Variants: weight format, BIAS, SUBGROUPS, WORKGROUP. Twin: backend/cpu/matmul.rs
 #import matmul
+#import weight
 #import reduce
 
 @compute @workgroup_size(WORKGROUP)

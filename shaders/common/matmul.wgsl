@@ -1,6 +1,5 @@
 // Bindings and epilogue that the matmul kernels share: out (=, +=) x * W^T + bias, for one shard of W's rows.
 // x: [rows, 8 * eights] f32; W: [outputs, 8 * eights] in its format; out: [rows, output_stride] f32.
-#import weight
 
 struct Params {
     rows: u32,
