@@ -67,11 +67,8 @@ fn expand_into(text: &mut String, stem: &str, defines: &[Define], seen: &mut Vec
                 Some((taken, _)) => *taken = !*taken,
                 None => return fail("#else without #ifdef"),
             },
-            ("#endif", None) => {
-                if open.pop().is_none() {
-                    return fail("#endif without #ifdef");
-                }
-            }
+            ("#endif", None) if open.pop().is_none() => return fail("#endif without #ifdef"),
+            ("#endif", None) => {}
             ("#import", Some(name)) if active => {
                 let piece = format!("common/{name}");
                 if !seen.contains(&piece) {

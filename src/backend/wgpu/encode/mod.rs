@@ -346,7 +346,7 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
 
 /// Elements of a row in vectors of four, which row buffers are read in.
 pub(crate) fn vectors_of(kernel: &str, columns: u32) -> Result<u32, BackendError> {
-    if columns % 4 == 0 {
+    if columns.is_multiple_of(4) {
         return Ok(columns / 4);
     }
     let message = format!("{columns} columns; a multiple of 4 is needed");
