@@ -88,6 +88,8 @@ pub(crate) struct Profile {
     pub(crate) buffer_bytes_max: u64,
     /// `unpack2x16float` and `pack2x16float` are there; without them the shaders convert by integer arithmetic.
     pub(crate) half_conversion: bool,
+    /// Every subgroup has at least so many lanes; 0 below [`Tier::T1`].
+    pub(crate) subgroup_size_min: u32,
 }
 
 /// The first error that no call has returned yet, and whether the device is gone.
@@ -300,12 +302,14 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
     let best = if adapter.features().contains(wgpu::Features::SUBGROUP) && sizes { Tier::T1 } else { Tier::T0 };
     let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     let flags = adapter.get_downlevel_capabilities().flags;
+    let tier = options.tier.map_or(best, |tier| tier.min(best));
     Profile {
-        tier: options.tier.map_or(best, |tier| tier.min(best)),
+        tier,
         class,
         binding_bytes_max: options.binding_bytes_max.map_or(binding, |bytes| bytes.min(binding)),
         buffer_bytes_max: limits.max_buffer_size,
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
+        subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },
     }
 }
 
