@@ -2,5 +2,6 @@
 pub mod backend;
 pub mod config;
 pub mod engine;
+pub mod model;
 pub mod plan;
 pub mod platform;
