@@ -4,4 +4,6 @@ pub mod config;
 pub mod engine;
 pub mod plan;
 pub mod platform;
+#[cfg(feature = "api")]
+pub mod server;
 pub mod text;
