@@ -1,11 +1,11 @@
 //! What differs between a process and a browser tab: clock, blocking and files. The one place outside `backend/wgpu`
 //! and `web` that names a target.
 
-use std::thread::JoinHandle;
 use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -17,6 +17,23 @@ pub use web_time::{Instant, SystemTime};
 #[cfg(not(target_arch = "wasm32"))]
 pub fn block_on<F: Future>(future: F) -> F::Output {
     pollster::block_on(future)
+}
+
+/// Runs work that would hold up other futures: on a thread of its own; in a tab, which has none, right here. `None` if
+/// the work panicked or no thread could be started.
+pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    #[cfg(target_arch = "wasm32")]
+    return Some(work());
+    #[cfg(not(target_arch = "wasm32"))]
+    {
+        let (sender, receiver) = futures_channel::oneshot::channel();
+        let run = move || {
+            // Nobody waits any more when the request is gone.
+            let _ = sender.send(work());
+        };
+        std::thread::Builder::new().name("offload".into()).spawn(run).ok()?;
+        receiver.await.ok()
+    }
 }
 
 /// Seconds since the Unix epoch, for the `created` fields of the API.
@@ -137,6 +154,7 @@ pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     }
     Ok(bytes)
 }
+
 /// Splits `items` into consecutive chunks of `chunk` elements (the last may be shorter) and calls
 /// `work(chunk index, chunk)` for each, on all threads at once where there are threads.
 ///

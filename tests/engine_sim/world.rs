@@ -2,7 +2,7 @@
 //! prefixes, readers that go away, and the plain-list oracle that knows every token.
 
 use folio::backend::fake::{self, FakeBackend, Script};
-use folio::backend::{Backend, BackendError, Caps, Capacity};
+use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
 use folio::engine::faults::Faults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
@@ -452,9 +452,8 @@ fn config(random: &mut Random, shape: &Shape) -> Config {
 }
 
 fn arrivals(random: &mut Random, shape: &Shape) -> Vec<Arrival> {
-    let documents: Vec<Vec<u32>> = (0..2)
-        .map(|_| (0..shape.model_len).map(|_| random.within(8, shape.vocab - 1)).collect())
-        .collect();
+    let documents: Vec<Vec<u32>> =
+        (0..2).map(|_| (0..shape.model_len).map(|_| random.within(8, shape.vocab - 1)).collect()).collect();
     let mut turn = 0;
     let count = random.within(2, 9);
     let mut arrivals: Vec<_> = (0..count)
