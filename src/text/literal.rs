@@ -1,0 +1,155 @@
+//! Keeps special-token strings inside a conversation ordinary text.
+//!
+//! A template writes `<|im_end|>` as a control token; a user who types the same characters must not get one. So before
+//! rendering, each such string in the conversation is broken by a [`MARK`] after its first character; after rendering,
+//! the whole ones are the template's own. They are renamed to aliases made of noncharacters, the marks are taken out,
+//! and a second tokenizer encodes the text: it knows the aliases, and reads special strings as text. Unicode keeps
+//! noncharacters out of interchange; a conversation that holds some gets U+FFFD for them.
+//!
+//! A string may also be *completed* by what the template puts next to it, so a beginning of a special string is marked
+//! where the value ends, or where a template may cut it: at trailing white space and at another added token.
+
+use super::template::ChatInput;
+use serde_json::{Map, Value};
+
+/// Breaks a special-token string; the first noncharacter of the block U+FDD0..=U+FDEF.
+pub(super) const MARK: char = '\u{FDD0}';
+const ALIAS: char = '\u{FDD1}';
+const DIGIT_ZERO: u32 = 0xFDE0;
+const DIGITS: usize = 4;
+
+/// The special-token strings of one tokenizer.
+pub(super) struct Literals {
+    /// Added tokens that are special, longest first, so that the first match is the longest.
+    special: Vec<String>,
+    /// All added tokens: places where a template may split a value.
+    added: Vec<String>,
+    /// First bytes of `special`.
+    first_bytes: [bool; 256],
+}
+
+/// A conversation with its special-token strings broken.
+pub(super) struct Marked {
+    pub(super) messages: Value,
+    pub(super) tools: Option<Value>,
+}
+
+fn is_noncharacter(character: char) -> bool {
+    ('\u{FDD0}'..='\u{FDEF}').contains(&character)
+}
+
+impl Literals {
+    pub(super) fn new(mut special: Vec<String>, added: Vec<String>) -> Self {
+        special.retain(|token| !token.is_empty());
+        special.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
+        let mut first_bytes = [false; 256];
+        for token in &special {
+            first_bytes[usize::from(token.as_bytes()[0])] = true;
+        }
+        Self { special, added: added.into_iter().filter(|token| !token.is_empty()).collect(), first_bytes }
+    }
+
+    /// The special-token strings, in the order of their aliases.
+    pub(super) fn special(&self) -> &[String] {
+        &self.special
+    }
+
+    /// The name that stands for special token `index` after marking.
+    pub(super) fn alias(index: usize) -> String {
+        let digit = |place: usize| {
+            let value = (index >> (4 * place)) & 15;
+            char::from_u32(DIGIT_ZERO + value as u32).expect("U+FDE0..=U+FDEF are scalar values")
+        };
+        std::iter::once(ALIAS).chain((0..DIGITS).rev().map(digit)).collect()
+    }
+
+    /// A marked copy of the conversation; `None` where there is nothing to mark, which is nearly always.
+    pub(super) fn mark_input(&self, input: &ChatInput<'_>) -> Option<Marked> {
+        let needs = self.needs_marks(input.messages) || input.tools.is_some_and(|tools| self.needs_marks(tools));
+        needs.then(|| Marked {
+            messages: self.mark_value(input.messages),
+            tools: input.tools.map(|tools| self.mark_value(tools)),
+        })
+    }
+
+    /// What was rendered from a marked conversation, ready for the second tokenizer: the template's special tokens
+    /// become aliases, the marks go.
+    pub(super) fn alias_text(&self, rendered: &str) -> String {
+        let mut text = String::with_capacity(rendered.len());
+        let mut rest = rendered;
+        while let Some(character) = rest.chars().next() {
+            if let Some(index) = self.special_at(rest) {
+                text.push_str(&Self::alias(index));
+                rest = &rest[self.special[index].len()..];
+                continue;
+            }
+            if character != MARK {
+                text.push(character);
+            }
+            rest = &rest[character.len_utf8()..];
+        }
+        text
+    }
+
+    fn special_at(&self, text: &str) -> Option<usize> {
+        let first = usize::from(*text.as_bytes().first()?);
+        if !self.first_bytes[first] {
+            return None;
+        }
+        self.special.iter().position(|token| text.starts_with(token.as_str()))
+    }
+
+    /// Whether a special-token string starts here, or a beginning of one that what follows may complete.
+    fn starts_special(&self, text: &str) -> bool {
+        if !self.first_bytes[usize::from(text.as_bytes()[0])] {
+            return false;
+        }
+        self.special.iter().any(|token| {
+            let common = common_prefix(text, token);
+            let rest = &text[common..];
+            common == token.len()
+                || common > 0 && (rest.trim().is_empty() || self.added.iter().any(|added| rest.starts_with(added)))
+        })
+    }
+
+    fn needs_marks(&self, value: &Value) -> bool {
+        match value {
+            Value::String(text) => self.text_needs_marks(text),
+            Value::Array(items) => items.iter().any(|item| self.needs_marks(item)),
+            Value::Object(map) => map.iter().any(|(key, item)| self.text_needs_marks(key) || self.needs_marks(item)),
+            _ => false,
+        }
+    }
+
+    fn text_needs_marks(&self, text: &str) -> bool {
+        text.char_indices().any(|(at, character)| is_noncharacter(character) || self.starts_special(&text[at..]))
+    }
+
+    fn mark_value(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.mark_text(text)),
+            Value::Array(items) => items.iter().map(|item| self.mark_value(item)).collect(),
+            Value::Object(map) => {
+                let pairs = map.iter().map(|(key, item)| (self.mark_text(key), self.mark_value(item)));
+                Value::Object(pairs.collect::<Map<_, _>>())
+            }
+            other => other.clone(),
+        }
+    }
+
+    fn mark_text(&self, text: &str) -> String {
+        let mut marked = String::with_capacity(text.len() + 8);
+        for (at, character) in text.char_indices() {
+            marked.push(if is_noncharacter(character) { char::REPLACEMENT_CHARACTER } else { character });
+            if self.starts_special(&text[at..]) {
+                marked.push(MARK);
+            }
+        }
+        marked
+    }
+}
+
+/// Bytes that both begin with, at a character border of `text`.
+fn common_prefix(text: &str, token: &str) -> usize {
+    text.chars().zip(token.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum()
+}

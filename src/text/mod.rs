@@ -1,0 +1,96 @@
+//! Text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings.
+//!
+//! [`TextModel`] is what a checkpoint says about text; it may lack a tokenizer (then only token ids can be served) or a
+//! template (then there is no chat). A conversation becomes ids by [`TextModel::chat_prompt`]: the template renders it,
+//! the tokenizer encodes the result, and special-token strings that came with the conversation stay ordinary text. Ids
+//! become text through one [`TextStream`] a choice.
+//!
+//! Nothing here knows the engine, HTTP, files or the time: the clock of `strftime_now` is an argument.
+
+mod literal;
+mod python;
+mod stream;
+mod template;
+mod tokenizer;
+
+pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
+pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};
+pub use tokenizer::{Tokenizer, TokenizerError};
+
+use std::sync::Arc;
+
+/// What a checkpoint says about text.
+#[derive(Default)]
+pub struct TextModel {
+    /// `None`: prompts are token ids and answers have no text.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    /// `None`: no chat.
+    pub template: Option<ChatTemplate>,
+}
+
+/// A file about text that cannot be used.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TextError {
+    /// tokenizer.json.
+    #[error("tokenizer.json: {0}")]
+    Tokenizer(String),
+    /// tokenizer_config.json.
+    #[error("tokenizer_config.json: {0}")]
+    Config(String),
+    /// The chat template, wherever it came from.
+    #[error("chat template: {0}")]
+    Template(String),
+}
+
+/// Why a conversation cannot become a prompt.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PromptError {
+    /// The model has no tokenizer.
+    #[error("this model has no tokenizer: send token ids to /v1/completions")]
+    NoTokenizer,
+    /// The model has no chat template.
+    #[error("this model has no chat template: use /v1/completions, or give one with --chat-template")]
+    NoTemplate,
+    /// The template refused the conversation, or is wrong.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// The tokenizer failed.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+}
+
+impl TextModel {
+    /// Reads a checkpoint's files. `chat_template` (the text of chat_template.jinja, or the user's own) wins over the
+    /// template in tokenizer_config.json. A missing file is `None`; a file that is there must be right.
+    pub fn from_parts(
+        tokenizer_json: Option<&[u8]>,
+        tokenizer_config_json: Option<&[u8]>,
+        chat_template: Option<&str>,
+    ) -> Result<Self, TextError> {
+        let tokenizer = tokenizer_json.map(Tokenizer::from_json).transpose()?.map(Arc::new);
+        let template = ChatTemplate::from_config(tokenizer_config_json, chat_template)?;
+        Ok(Self { tokenizer, template })
+    }
+
+    /// Renders a conversation to the prompt's text, exactly as the model will see it.
+    pub fn chat_text(&self, input: &ChatInput<'_>) -> Result<String, PromptError> {
+        let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
+        Ok(template.render(input)?)
+    }
+
+    /// Renders and encodes a conversation, without the tokenizer's added special tokens: the template writes its own.
+    pub fn chat_prompt(&self, input: &ChatInput<'_>) -> Result<Vec<u32>, PromptError> {
+        let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
+        let tokenizer = self.tokenizer.as_ref().ok_or(PromptError::NoTokenizer)?;
+        match tokenizer.literals().mark_input(input) {
+            None => Ok(tokenizer.encode(&template.render(input)?, false)?),
+            Some(marked) => {
+                let input = ChatInput { messages: &marked.messages, tools: marked.tools.as_ref(), ..*input };
+                Ok(tokenizer.encode_marked(&template.render(&input)?)?)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! [`ChatTemplate`]: a conversation to the prompt's text, with the semantics of Hugging Face's templates.
+//!
+//! Those are Jinja with trimmed blocks, Python's string and dict methods, `raise_exception`, `strftime_now`, loop
+//! controls, a `tojson` that neither sorts nor escapes for HTML, and a `{% generation %}` block that only marks text.
+//! A template comes with the model, so it is trusted not to be hostile but not to be right: it runs on fuel, into a
+//! writer that stops at a cap.
+
+use super::TextError;
+use super::python;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value as JinjaValue};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use serde_json::{Map, Value};
+use std::io;
+
+/// Instructions one rendering may take; far above any real conversation, and under a quarter of a second.
+const FUEL: u64 = 4_000_000;
+
+/// Names that a request may not set: the renderer sets them.
+pub const RESERVED_KWARGS: [&str; 5] = ["chat_template", "messages", "tools", "tokenize", "add_generation_prompt"];
+
+/// The compiled templates of one model.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    /// bos_token, eos_token and the like, as tokenizer_config.json has them.
+    tokens: Map<String, Value>,
+    has_tool_template: bool,
+}
+
+/// One conversation to render.
+#[derive(Clone, Copy)]
+pub struct ChatInput<'a> {
+    /// A list of messages.
+    pub messages: &'a Value,
+    /// A list of tools.
+    pub tools: Option<&'a Value>,
+    /// More variables of the template.
+    pub kwargs: Option<&'a Map<String, Value>>,
+    /// End with the beginning of the assistant's answer.
+    pub add_generation_prompt: bool,
+    /// What `strftime_now` tells, seconds since 1970 (UTC).
+    pub unix_time: u64,
+    /// Bytes of text to render at most.
+    pub bytes_max: usize,
+}
+
+/// Why a conversation was not rendered.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TemplateError {
+    /// The template itself refused the conversation, in its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// The template could not be run on this conversation.
+    #[error("the chat template failed: {0}")]
+    Failed(String),
+    /// More text than allowed.
+    #[error("the conversation renders to more than {bytes_max} bytes")]
+    TooLong {
+        /// The cap.
+        bytes_max: usize,
+    },
+    /// Too many instructions.
+    #[error("the chat template took too long on this conversation")]
+    TooSlow,
+}
+
+impl ChatTemplate {
+    /// The template of a tokenizer_config.json (a string, or a list of named ones), or `own` instead; `None` if there
+    /// is neither.
+    pub(super) fn from_config(config_json: Option<&[u8]>, own: Option<&str>) -> Result<Option<Self>, TextError> {
+        let config: Map<String, Value> = match config_json {
+            Some(bytes) => serde_json::from_slice(bytes).map_err(|error| TextError::Config(error.to_string()))?,
+            None => Map::new(),
+        };
+        let mut named = Vec::new();
+        match (own, config.get("chat_template")) {
+            (Some(text), _) => named.push(("default".to_owned(), text.to_owned())),
+            (None, Some(Value::String(text))) => named.push(("default".to_owned(), text.clone())),
+            (None, Some(Value::Array(list))) => named.extend(list.iter().filter_map(named_template)),
+            (None, None | Some(Value::Null)) => {}
+            (None, Some(_)) => return Err(TextError::Config("chat_template is neither a string nor a list".into())),
+        }
+        if named.is_empty() {
+            return Ok(None);
+        }
+        let tokens = config.iter().filter_map(|(name, value)| {
+            let value = value.get("content").unwrap_or(value);
+            (name.ends_with("_token") && value.is_string()).then(|| (name.clone(), value.clone()))
+        });
+        Self::new(named, tokens.collect()).map(Some)
+    }
+
+    fn new(named: Vec<(String, String)>, tokens: Map<String, Value>) -> Result<Self, TextError> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| TextError::Template(one_line(&error)))?);
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_formatter(python::format);
+        environment.set_fuel(Some(FUEL));
+        environment.add_filter("tojson", python::tojson);
+        environment.add_function("raise_exception", |message: String| -> Result<JinjaValue, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Refusal(message)))
+        });
+        let has_tool_template = named.iter().any(|(name, _)| name == "tool_use");
+        let fallback = named.first().map(|(name, _)| name.clone()).filter(|_| !named.iter().any(|n| n.0 == "default"));
+        for (name, text) in named {
+            let name = if Some(&name) == fallback.as_ref() { "default".to_owned() } else { name };
+            let text = without_generation_blocks(&text);
+            environment.add_template_owned(name, text).map_err(|error| TextError::Template(one_line(&error)))?;
+        }
+        Ok(Self { environment, tokens, has_tool_template })
+    }
+
+    /// Renders one conversation.
+    pub(super) fn render(&self, input: &ChatInput<'_>) -> Result<String, TemplateError> {
+        let name = if self.has_tool_template && input.tools.is_some() { "tool_use" } else { "default" };
+        let template = self.environment.get_template(name).map_err(|error| TemplateError::Failed(one_line(&error)))?;
+        let unix_time = input.unix_time;
+        let clock = move |pattern: String| python::strftime(&pattern, unix_time);
+        let mut context: Vec<(String, JinjaValue)> = Vec::new();
+        let kwargs = input.kwargs.into_iter().flatten();
+        context.extend(self.tokens.iter().chain(kwargs).map(|(key, value)| (key.clone(), to_jinja(value))));
+        context.push(("strftime_now".into(), JinjaValue::from_function(clock)));
+        context.push(("messages".into(), to_jinja(input.messages)));
+        context.push(("tools".into(), input.tools.map_or(JinjaValue::from(()), to_jinja)));
+        context.push(("add_generation_prompt".into(), JinjaValue::from(input.add_generation_prompt)));
+        let mut output = Capped { bytes: Vec::new(), bytes_max: input.bytes_max, full: false };
+        let context = JinjaValue::from_pairs(context);
+        let result = template.render_captured_to(context, &mut output).map(|_| ());
+        if output.full {
+            return Err(TemplateError::TooLong { bytes_max: input.bytes_max });
+        }
+        result.map_err(|error| template_error(&error))?;
+        String::from_utf8(output.bytes).map_err(|error| TemplateError::Failed(error.to_string()))
+    }
+}
+
+fn to_jinja(value: &Value) -> JinjaValue {
+    JinjaValue::from(Serde(value))
+}
+
+fn named_template(entry: &Value) -> Option<(String, String)> {
+    Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()))
+}
+
+/// What `raise_exception` was given.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refusal(String);
+
+fn template_error(error: &Error) -> TemplateError {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return TemplateError::TooSlow;
+    }
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(current) = cause {
+        if let Some(Refusal(message)) = current.downcast_ref() {
+            return TemplateError::Refused(message.clone());
+        }
+        cause = current.source();
+    }
+    TemplateError::Failed(one_line(error))
+}
+
+fn one_line(error: &Error) -> String {
+    let line = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
+    format!("{}{line}", error.detail().map_or_else(|| error.kind().to_string(), str::to_owned))
+}
+
+/// Turns `{% generation %} … {% endgeneration %}`, which marks the assistant's text for training, into a block that
+/// is always rendered.
+fn without_generation_blocks(template: &str) -> String {
+    let mut text = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some(open) = rest.find("{%") {
+        let Some(length) = rest[open..].find("%}") else { break };
+        let inside = &rest[open + 2..open + length];
+        text.push_str(&rest[..open + 2]);
+        match inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
+            "generation" => text.push_str(&inside.replace("generation", "if true")),
+            "endgeneration" => text.push_str(&inside.replace("endgeneration", "endif")),
+            _ => text.push_str(inside),
+        }
+        text.push_str("%}");
+        rest = &rest[open + length + 2..];
+    }
+    text.push_str(rest);
+    text
+}
+
+/// A writer that fails once more than `bytes_max` bytes were written.
+struct Capped {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+    full: bool,
+}
+
+impl io::Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.bytes_max {
+            self.full = true;
+            return Err(io::Error::other("the cap is reached"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

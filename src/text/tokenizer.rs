@@ -1,0 +1,192 @@
+//! [`Tokenizer`]: text to ids and ids to bytes, from a tokenizer.json.
+//!
+//! Decoding works on bytes, not on strings: what a token contributes is a byte string that does not depend on its
+//! neighbours, so an incremental decoder is exact and cheap. That holds for byte-level and byte-fallback vocabularies,
+//! which is what language models use; for any other decoder the text of a token is taken beside its predecessor.
+
+use super::TextError;
+use super::literal::Literals;
+use serde_json::Value;
+use std::sync::OnceLock;
+use tokenizers::AddedToken;
+
+/// A tokenizer of one model.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// Reads special strings as text and aliases as special tokens; built when a conversation first needs it.
+    literal: OnceLock<LiteralTokenizer>,
+    literals: Literals,
+    decoding: Decoding,
+}
+
+struct LiteralTokenizer {
+    inner: tokenizers::Tokenizer,
+    /// Alias id → the special token it stands for.
+    alias_ids: std::collections::HashMap<u32, u32>,
+}
+
+/// The tokenizer could not encode.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("the tokenizer failed: {0}")]
+pub struct TokenizerError(String);
+
+/// How a token's string becomes bytes.
+#[derive(Clone, Debug, PartialEq)]
+enum Decoding {
+    /// Each character stands for a byte (GPT-2's table).
+    ByteLevel,
+    /// Text, with a replacement for spaces and tokens `<0xAB>` for single bytes.
+    Pieces { replace: Vec<(String, String)>, byte_fallback: bool },
+    /// By the tokenizers library, beside the token before.
+    Library,
+}
+
+impl Tokenizer {
+    /// Reads a tokenizer.json. Truncation and padding in the file are switched off: a prompt is never cut silently.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, TextError> {
+        let wrong = |error: &dyn std::fmt::Display| TextError::Tokenizer(error.to_string());
+        let json: Value = serde_json::from_slice(bytes).map_err(|error| wrong(&error))?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| wrong(&error))?;
+        inner.with_truncation(None).map_err(|error| wrong(&error))?;
+        inner.with_padding(None);
+        let added = inner.get_added_tokens_decoder();
+        let special = added.values().filter(|token| token.special).map(|token| token.content.clone()).collect();
+        let literals = Literals::new(special, added.values().map(|token| token.content.clone()).collect());
+        Ok(Self { inner, literal: OnceLock::new(), literals, decoding: Decoding::of(&json["decoder"]) })
+    }
+
+    /// Ids of `text`, whose special-token strings are special tokens. `add_special` adds what the tokenizer adds around
+    /// a text (a BOS, for many models).
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = self.inner.encode_fast(text, add_special).map_err(|error| TokenizerError(error.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Ids of a text rendered from a marked conversation: see [`Literals`].
+    pub(super) fn encode_marked(&self, rendered: &str) -> Result<Vec<u32>, TokenizerError> {
+        let literal = self.literal.get_or_init(|| self.literal_tokenizer());
+        let text = self.literals.alias_text(rendered);
+        let encoding = literal.inner.encode_fast(text, false).map_err(|error| TokenizerError(error.to_string()))?;
+        Ok(encoding.get_ids().iter().map(|id| *literal.alias_ids.get(id).unwrap_or(id)).collect())
+    }
+
+    pub(super) fn literals(&self) -> &Literals {
+        &self.literals
+    }
+
+    fn literal_tokenizer(&self) -> LiteralTokenizer {
+        let mut inner = self.inner.clone();
+        let added = self.inner.get_added_tokens_decoder();
+        let mut alias_ids = std::collections::HashMap::new();
+        for (index, content) in self.literals.special().iter().enumerate() {
+            let Some((id, token)) = added.iter().find(|(_, token)| &token.content == content) else { continue };
+            let alias = Literals::alias(index);
+            let stand_in = AddedToken::from(alias.clone(), false).lstrip(token.lstrip).rstrip(token.rstrip);
+            if inner.add_tokens([stand_in.normalized(false)]).is_ok()
+                && let Some(alias_id) = inner.token_to_id(&alias)
+            {
+                alias_ids.insert(alias_id, *id);
+            }
+        }
+        inner.set_encode_special_tokens(true);
+        LiteralTokenizer { inner, alias_ids }
+    }
+
+    /// Ids that exist: one more than the highest.
+    pub fn vocabulary(&self) -> u32 {
+        let model = self.inner.get_vocab_size(false) as u32;
+        let added = self.inner.get_added_tokens_decoder().keys().max().map_or(0, |id| id + 1);
+        model.max(added)
+    }
+
+    /// Whether `id` is a special token, which has no text in an answer.
+    pub fn is_special(&self, id: u32) -> bool {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        added.get(&id).is_some_and(|token| token.special)
+    }
+
+    /// What `id` adds to an answer, as bytes: perhaps a part of a character. Empty for an id that does not exist.
+    /// `previous` matters only for decoders that look at neighbours.
+    pub fn token_bytes(&self, id: u32, previous: Option<u32>) -> Vec<u8> {
+        let added = self.inner.get_added_vocabulary();
+        if let Some(token) = added.get_added_tokens_decoder().get(&id).filter(|token| token.special) {
+            return token.content.clone().into_bytes();
+        }
+        let Some(token) = added.simple_id_to_token(id).or_else(|| self.inner.id_to_token(id)) else {
+            return Vec::new();
+        };
+        match &self.decoding {
+            Decoding::ByteLevel => byte_level(&token).unwrap_or_else(|| token.into_bytes()),
+            Decoding::Pieces { replace, byte_fallback } => {
+                if *byte_fallback && let Some(byte) = fallback_byte(&token) {
+                    return vec![byte];
+                }
+                replace.iter().fold(token, |token, (from, to)| token.replace(from.as_str(), to)).into_bytes()
+            }
+            Decoding::Library => self.library_bytes(id, previous),
+        }
+    }
+
+    fn library_bytes(&self, id: u32, previous: Option<u32>) -> Vec<u8> {
+        let decode = |ids: &[u32]| self.inner.decode(ids, false).unwrap_or_default();
+        let Some(previous) = previous else { return decode(&[id]).into_bytes() };
+        let both = decode(&[previous, id]);
+        both.strip_prefix(&decode(&[previous])).map_or_else(|| decode(&[id]), str::to_owned).into_bytes()
+    }
+}
+
+impl Decoding {
+    /// From the `decoder` of a tokenizer.json.
+    fn of(decoder: &Value) -> Self {
+        let parts = match decoder["type"].as_str() {
+            Some("Sequence") => decoder["decoders"].as_array().map_or(&[][..], Vec::as_slice),
+            _ => std::slice::from_ref(decoder),
+        };
+        let mut pieces = Vec::new();
+        let mut byte_fallback = false;
+        for part in parts {
+            match part["type"].as_str() {
+                Some("ByteLevel") => return Self::ByteLevel,
+                Some("ByteFallback") => byte_fallback = true,
+                // A leading space is stripped from a whole text only; an answer continues its prompt.
+                Some("Fuse" | "Strip") => {}
+                Some("Metaspace") => {
+                    pieces.push((part["replacement"].as_str().unwrap_or("\u{2581}").to_owned(), " ".to_owned()));
+                }
+                Some("Replace") => match (part["pattern"]["String"].as_str(), part["content"].as_str()) {
+                    (Some(from), Some(to)) => pieces.push((from.to_owned(), to.to_owned())),
+                    _ => return Self::Library,
+                },
+                _ => return Self::Library,
+            }
+        }
+        Self::Pieces { replace: pieces, byte_fallback }
+    }
+}
+
+/// `<0xAB>` → 0xAB.
+fn fallback_byte(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// A byte-level token's bytes; `None` if a character stands for no byte (an added token that was not mapped).
+fn byte_level(token: &str) -> Option<Vec<u8>> {
+    token.chars().map(byte_of).collect()
+}
+
+/// GPT-2's table, backwards: printable Latin-1 bytes stand for themselves, the other 68 for U+0100 and on.
+fn byte_of(character: char) -> Option<u8> {
+    let code = u32::from(character);
+    let plain = |code: u32| matches!(code, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
+    if plain(code) {
+        return u8::try_from(code).ok();
+    }
+    let index = code.checked_sub(0x100)?;
+    match index {
+        0..=0x20 => u8::try_from(index).ok(),
+        0x21..=0x42 => u8::try_from(index - 0x21 + 0x7F).ok(),
+        0x43 => Some(0xAD),
+        _ => None,
+    }
+}
