@@ -3,7 +3,7 @@
 use anyhow::Result;
 use folio::engine::handle::EventReceiver;
 use folio::engine::request::{Event, FinishReason, RequestError, Token, Usage};
-use folio::text::stream::TextStream;
+use folio::text::TextStream;
 use futures_util::StreamExt as _;
 
 /// A finished choice.
@@ -42,11 +42,14 @@ pub(crate) async fn collect(
                 }
             }
             Event::Finished { reason, usage } => {
+                answer.finish_reason = reason_name(reason);
                 if let Some(stream) = &mut text {
                     let rest = stream.finish();
-                    add(&mut answer, &rest, &mut show)?;
+                    add(&mut answer, &rest.text, &mut show)?;
+                    if rest.stopped {
+                        answer.finish_reason = "stop";
+                    }
                 }
-                answer.finish_reason = reason_name(reason);
                 answer.usage = usage;
                 return Ok(answer);
             }

@@ -6,9 +6,10 @@
 use super::session::Session;
 use anyhow::{Context as _, Result, bail, ensure};
 use folio::engine::request::{Request, SamplingParams};
-use folio::text::stream::TextStream;
+use folio::platform;
+use folio::text::{ChatInput, TextStream};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ pub(crate) struct Line {
     logit_bias: Option<BTreeMap<String, f32>>,
     cache_salt: Option<String>,
     tools: Option<Value>,
-    chat_template_kwargs: Option<Value>,
+    chat_template_kwargs: Option<Map<String, Value>>,
 }
 
 /// One stop string or several.
@@ -106,19 +107,24 @@ impl Line {
     }
 
     fn token_ids(&self, session: &Session) -> Result<Arc<[u32]>> {
-        let tokenizer = || {
-            let missing = "this model has no tokenizer: give prompt_token_ids";
-            session.text.tokenizer.as_ref().context(missing)
-        };
+        let missing = "this model has no tokenizer: give prompt_token_ids";
+        let tokenizer = || session.text.tokenizer.as_ref().context(missing);
+        let text_bytes = self.prompt.as_ref().map_or(0, String::len);
+        ensure!(text_bytes <= session.prompt_bytes_max()?, "the prompt is far longer than the context");
         let ids = match (&self.prompt, &self.messages, &self.prompt_token_ids) {
-            (Some(text), None, None) => tokenizer()?.encode(text, true),
+            (Some(text), None, None) => tokenizer()?.encode(text, true)?,
             (None, Some(messages), None) => {
-                let template = session.text.template.as_ref();
-                let tokenizer = tokenizer()?;
-                let template = template.context("this model has no chat template: give prompt, or --chat-template")?;
-                let none = Value::Object(serde_json::Map::new());
-                let kwargs = self.chat_template_kwargs.as_ref().unwrap_or(&none);
-                tokenizer.encode_rendered(&template.render(messages, self.tools.as_ref(), kwargs, true)?)
+                tokenizer()?;
+                let missing = "this model has no chat template: give prompt, or --chat-template";
+                ensure!(session.text.template.is_some(), missing);
+                session.text.chat_prompt(&ChatInput {
+                    messages,
+                    tools: self.tools.as_ref(),
+                    kwargs: self.chat_template_kwargs.as_ref(),
+                    add_generation_prompt: true,
+                    unix_time: platform::unix_time(),
+                    bytes_max: session.prompt_bytes_max()?,
+                })?
             }
             (None, None, Some(ids)) => ids.clone(),
             _ => bail!("a line has exactly one of prompt, messages and prompt_token_ids"),
@@ -162,10 +168,10 @@ impl Line {
 }
 
 impl Job {
-    /// A detokenizer for one choice, where the model has a tokenizer.
+    /// The text of one choice, where the model has a tokenizer.
     pub(crate) fn text_stream(&self, session: &Session) -> Option<TextStream> {
-        let tokenizer = session.text.tokenizer.as_ref()?;
-        Some(TextStream::new(tokenizer, &self.stop))
+        let tokenizer = session.text.tokenizer.clone()?;
+        Some(TextStream::new(Some(tokenizer), &self.stop, true))
     }
 }
 

@@ -86,6 +86,11 @@ impl Session {
         self.handle.info().context("the engine is not ready")
     }
 
+    /// Bytes of a prompt's text at most: text beyond this cannot fit the context, so it is not even encoded.
+    pub(crate) fn prompt_bytes_max(&self) -> Result<usize> {
+        Ok(8 * self.info()?.max_model_len as usize)
+    }
+
     /// The model's defaults as sampling parameters.
     pub(crate) fn defaults(&self) -> SamplingParams {
         let defaults = &self.generation;
