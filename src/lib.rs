@@ -2,6 +2,7 @@
 pub mod backend;
 pub mod config;
 pub mod engine;
+pub mod model;
 pub mod plan;
 pub mod platform;
 pub mod text;

@@ -1,6 +1,10 @@
-//! What differs between a process and a browser tab: clock and blocking. The one place outside `backend/wgpu` and
-//! `web` that names a target.
+//! What differs between a process and a browser tab: clock, blocking and files. The one place outside `backend/wgpu`
+//! and `web` that names a target.
 
+use bytes::Bytes;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::time::Duration;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -25,4 +29,69 @@ pub fn parallelism() -> usize {
     return rayon::current_num_threads();
     #[cfg(target_arch = "wasm32")]
     1
+}
+
+/// The bytes of a file, mapped into memory where there are files, or given as they are.
+#[derive(Debug)]
+pub struct MappedFile {
+    bytes: Bytes,
+    file: Option<File>,
+}
+
+impl MappedFile {
+    /// Maps a file read-only. Slices of [`MappedFile::bytes`] keep the map alive; nothing is copied.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Self { bytes: map(&file)?, file: Some(file) })
+    }
+
+    /// Bytes that need no file: embedded in the binary, or fetched.
+    pub fn in_memory(bytes: Bytes) -> Self {
+        Self { bytes, file: None }
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Whether the file still has the length it was mapped with. Touching a map beyond the end of a file that was cut
+    /// short kills the process, so readers ask before they touch.
+    pub fn is_whole(&self) -> io::Result<bool> {
+        match &self.file {
+            Some(file) => Ok(file.metadata()?.len() == self.bytes.len() as u64),
+            None => Ok(true),
+        }
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn map(file: &File) -> io::Result<Bytes> {
+    if file.metadata()?.len() == 0 {
+        return Ok(Bytes::new()); // an empty file cannot be mapped
+    }
+    #[allow(unsafe_code, reason = "a memory map is the only way to load weights without a second full copy in memory")]
+    // SAFETY: the map is read-only and private. That nobody rewrites the file meanwhile cannot be enforced; a change
+    // of its contents can only change weights, and `MappedFile::is_whole` is asked before reads for a change of length.
+    let map = unsafe { memmap2::Mmap::map(file)? };
+    Ok(Bytes::from_owner(map))
+}
+
+#[cfg(target_arch = "wasm32")]
+fn map(_file: &File) -> io::Result<Bytes> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Reads a small file whole; refuses one of more than `bytes_max` bytes.
+pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // The limit holds for what is read, not for what the file system says: a pipe or a device has no length.
+    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("more than {bytes_max} bytes")));
+    }
+    Ok(bytes)
 }

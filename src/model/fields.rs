@@ -1,0 +1,164 @@
+//! Typed reads of a JSON object that somebody else wrote: each fault is one line with file and field.
+
+use super::LoadError;
+use serde_json::{Map, Value};
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+/// One JSON object of a file. A field that is `null` counts as absent.
+#[derive(Clone)]
+pub(super) struct Fields<'a> {
+    file: &'a str,
+    /// Names of the objects around this one, each followed by a point.
+    prefix: String,
+    object: &'a Map<String, Value>,
+}
+
+/// Parses a JSON file. Python writes `NaN` and `Infinity`, which JSON lacks: they are read as strings, so that the
+/// field that holds one is refused by name where a number matters, and ignored where it does not.
+pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<Value, LoadError> {
+    let fault = |message: String| LoadError::Json { file: file.into(), message };
+    let text = std::str::from_utf8(bytes).map_err(|error| fault(error.to_string()))?;
+    serde_json::from_str(text)
+        .or_else(|error| serde_json::from_str(&quote_bare_words(text)).map_err(|_| error))
+        .map_err(|error| fault(error.to_string()))
+}
+
+/// Puts quotes around `NaN`, `Infinity` and `-Infinity` outside strings.
+fn quote_bare_words(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    let (mut in_string, mut escaped) = (false, false);
+    while let Some(first) = rest.chars().next() {
+        let word = ["NaN", "-Infinity", "Infinity"].into_iter().find(|word| !in_string && rest.starts_with(word));
+        if let Some(word) = word {
+            out.extend(["\"", word, "\""]);
+            rest = &rest[word.len()..];
+            continue;
+        }
+        in_string ^= first == '"' && !escaped;
+        escaped = in_string && first == '\\' && !escaped;
+        out.push(first);
+        rest = &rest[first.len_utf8()..];
+    }
+    out
+}
+
+impl<'a> Fields<'a> {
+    /// The object a file holds.
+    pub(super) fn root(file: &'a str, value: &'a Value) -> Result<Self, LoadError> {
+        match value {
+            Value::Object(object) => Ok(Self { file, prefix: String::new(), object }),
+            _ => Err(LoadError::Json { file: file.into(), message: "not a JSON object".into() }),
+        }
+    }
+
+    /// A fault of field `name`; `message` follows the field's name in a sentence.
+    pub(super) fn fault(&self, name: &str, message: impl Into<String>) -> LoadError {
+        let field = format!("{}{name}", self.prefix);
+        LoadError::Field { file: self.file.into(), field, message: message.into() }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+        self.object.get(name).filter(|value| !value.is_null())
+    }
+
+    /// All fields, in the file's order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
+        self.object.iter()
+    }
+
+    /// The value of a field that must be there.
+    pub(super) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, LoadError> {
+        value.ok_or_else(|| self.fault(name, "is missing"))
+    }
+
+    /// An integer within `range`.
+    pub(super) fn integer(&self, name: &str, range: RangeInclusive<u32>) -> Result<Option<u32>, LoadError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match value.as_f64() {
+            Some(number) if number.fract() == 0.0 && within(number, &range) => Ok(Some(number as u32)),
+            _ => Err(self.wrong(name, value, format!("an integer in {}..={}", range.start(), range.end()))),
+        }
+    }
+
+    /// A finite number within `range`.
+    pub(super) fn number(&self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, LoadError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match value.as_f64() {
+            Some(number) if range.contains(&number) => Ok(Some(number)),
+            _ => Err(self.wrong(name, value, format!("a number in {}..={:e}", range.start(), range.end()))),
+        }
+    }
+
+    pub(super) fn boolean(&self, name: &str) -> Result<Option<bool>, LoadError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| self.wrong(name, value, "true or false"))
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, LoadError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| self.wrong(name, value, "a string"))
+    }
+
+    pub(super) fn list(&self, name: &str) -> Result<Option<&'a [Value]>, LoadError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        value.as_array().map(|list| Some(list.as_slice())).ok_or_else(|| self.wrong(name, value, "a list"))
+    }
+
+    pub(super) fn object(&self, name: &str) -> Result<Option<Self>, LoadError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let object = value.as_object().ok_or_else(|| self.wrong(name, value, "an object"))?;
+        Ok(Some(Self { file: self.file, prefix: format!("{}{name}.", self.prefix), object }))
+    }
+
+    /// Token ids below `vocab`, given as one integer or a list of them; none if the field is absent.
+    pub(super) fn token_ids(&self, name: &str, vocab: u32) -> Result<Vec<u32>, LoadError> {
+        let Some(value) = self.get(name) else { return Ok(Vec::new()) };
+        let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        list.iter()
+            .map(|id| match id.as_u64() {
+                Some(number) if number < u64::from(vocab) => Ok(number as u32),
+                _ => Err(self.wrong(name, id, format!("a token id below the vocabulary of {vocab}"))),
+            })
+            .collect()
+    }
+
+    fn wrong(&self, name: &str, value: &Value, expected: impl Display) -> LoadError {
+        let mut found = value.to_string();
+        if found.len() > 40 {
+            let end = (0..=40).rev().find(|&at| found.is_char_boundary(at)).unwrap_or(0);
+            found.truncate(end);
+            found.push('…');
+        }
+        self.fault(name, format!("is {found}, not {expected}"))
+    }
+}
+
+fn within(number: f64, range: &RangeInclusive<u32>) -> bool {
+    (f64::from(*range.start())..=f64::from(*range.end())).contains(&number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bare_words_become_strings_outside_strings_only() {
+        let quoted = quote_bare_words(r#"{"a": NaN, "b": [-Infinity, Infinity], "c \" NaN": "NaN \\"}"#);
+        assert_eq!(quoted, r#"{"a": "NaN", "b": ["-Infinity", "Infinity"], "c \" NaN": "NaN \\"}"#);
+    }
+
+    #[test]
+    fn faults_name_file_field_and_value() {
+        let value = parse("c.json", br#"{"layers": 0, "rope": {"theta": NaN}, "ids": [1, 9]}"#).expect("parses");
+        let fields = Fields::root("c.json", &value).expect("an object");
+        let message = |result: Result<Option<u32>, LoadError>| result.expect_err("refused").to_string();
+        assert_eq!(message(fields.integer("layers", 1..=9)), "c.json: layers is 0, not an integer in 1..=9");
+        let rope = fields.object("rope").expect("an object").expect("present");
+        let theta = rope.number("theta", 0.5..=1e9).expect_err("NaN is no number").to_string();
+        assert_eq!(theta, "c.json: rope.theta is \"NaN\", not a number in 0.5..=1e9");
+        let ids = fields.token_ids("ids", 8).expect_err("9 is beyond").to_string();
+        assert_eq!(ids, "c.json: ids is 9, not a token id below the vocabulary of 8");
+    }
+}

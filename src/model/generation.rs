@@ -1,0 +1,48 @@
+//! Sampling defaults that a model brings along.
+
+use super::fields::{self, Fields};
+use super::{LoadError, ModelSpec};
+
+/// What `generation_config.json` proposes where a request is silent; `None`: it is silent too. Like vLLM, folio does not
+/// read `do_sample`: greedy decoding is asked for with temperature 0.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GenerationDefaults {
+    /// End tokens of `config.json` and `generation_config.json`, each once.
+    pub eos_token_ids: Vec<u32>,
+    /// 0 is greedy.
+    pub temperature: Option<f32>,
+    /// In (0, 1].
+    pub top_p: Option<f32>,
+    /// 0 keeps all.
+    pub top_k: Option<u32>,
+    /// In [0, 1].
+    pub min_p: Option<f32>,
+    /// In (0, 2]; 1 is off.
+    pub repetition_penalty: Option<f32>,
+    /// Tokens to generate at most.
+    pub max_new_tokens: Option<u32>,
+}
+
+impl GenerationDefaults {
+    /// Reads the file, if there is one; `file` names it in errors.
+    pub(super) fn new(spec: &ModelSpec, file: &str, json: Option<&[u8]>) -> Result<Self, LoadError> {
+        let mut eos_token_ids = spec.eos_token_ids.clone();
+        let Some(json) = json else { return Ok(Self { eos_token_ids, ..Self::default() }) };
+        let value = fields::parse(file, json)?;
+        let config = Fields::root(file, &value)?;
+        eos_token_ids.extend(config.token_ids("eos_token_id", spec.vocab)?);
+        let mut seen = std::collections::BTreeSet::new();
+        eos_token_ids.retain(|&id| seen.insert(id));
+        let number = |name, range| Ok(config.number(name, range)?.map(|number| number as f32));
+        let keeps_all = config.get("top_k").is_some_and(|value| value.as_i64() == Some(-1));
+        Ok(Self {
+            eos_token_ids,
+            temperature: number("temperature", 0.0..=2.0)?,
+            top_p: number("top_p", 1e-6..=1.0)?,
+            top_k: if keeps_all { Some(0) } else { config.integer("top_k", 0..=u32::MAX)? },
+            min_p: number("min_p", 0.0..=1.0)?,
+            repetition_penalty: number("repetition_penalty", 1e-3..=2.0)?,
+            max_new_tokens: config.integer("max_new_tokens", 1..=u32::MAX)?,
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! From a checkpoint to a plan and its weights.
+//!
+//! A [`Model`] is a description ([`ModelSpec`], read from `config.json`), a place where tensors come from
+//! ([`TensorSource`]) and the sampling defaults of `generation_config.json`. [`Model::record`] writes down the one
+//! forward pass there is ([`decoder`]); [`Model::upload`] feeds the weights to whoever executes it. Nothing here knows
+//! devices, batches or text.
+//!
+//! Whatever is wrong with a model's files is found when it is opened and told in one line ([`LoadError`]).
+
+mod decoder;
+pub mod demo;
+mod fields;
+mod generation;
+mod random;
+pub mod rope;
+pub mod safetensors;
+pub mod source;
+pub mod spec;
+mod weights;
+
+pub use generation::GenerationDefaults;
+pub use safetensors::Safetensors;
+pub use source::{Element, TensorInfo, TensorRead, TensorSource};
+pub use spec::ModelSpec;
+
+use crate::plan::{Plan, Storage, WeightId};
+use crate::platform;
+use bytes::Bytes;
+use std::io;
+use std::path::Path;
+use weights::WeightTable;
+
+/// `config.json` and its kin are far smaller.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// A model, ready to be recorded and uploaded.
+pub struct Model {
+    spec: ModelSpec,
+    generation: GenerationDefaults,
+    source: Box<dyn TensorSource>,
+    weights: WeightTable,
+}
+
+/// What is wrong with a model's files. Each is one line with the file and, where there is one, field or tensor.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be opened or read.
+    #[error("{file}: {message}")]
+    Read {
+        /// Path.
+        file: String,
+        /// The system's words.
+        message: String,
+    },
+    /// The file is not the JSON it should be.
+    #[error("{file}: {message}")]
+    Json {
+        /// Path.
+        file: String,
+        /// The parser's words.
+        message: String,
+    },
+    /// A field is missing, of another type or out of range.
+    #[error("{file}: {field} {message}")]
+    Field {
+        /// Path.
+        file: String,
+        /// Name, with the names of the objects around it.
+        field: String,
+        /// Found and expected, as the end of a sentence.
+        message: String,
+    },
+    /// No row of data describes this architecture.
+    #[error("{file}: architecture {found:?} is not supported (these are: {known})")]
+    Architecture {
+        /// Path.
+        file: String,
+        /// What the file names.
+        found: String,
+        /// What could be loaded.
+        known: String,
+    },
+    /// The list of tensors at a file's start is damaged.
+    #[error("{file}: {message}")]
+    Header {
+        /// Path.
+        file: String,
+        /// The parser's words.
+        message: String,
+    },
+    /// The config asks for a tensor that is not there.
+    #[error("{file}: tensor {tensor:?} is missing")]
+    TensorMissing {
+        /// Path.
+        file: String,
+        /// Name.
+        tensor: String,
+    },
+    /// A tensor has another shape than the config says.
+    #[error("{file}: tensor {tensor:?} has shape {found:?}, config.json asks for {expected:?}")]
+    TensorShape {
+        /// Path.
+        file: String,
+        /// Name.
+        tensor: String,
+        /// Stored.
+        found: Vec<u64>,
+        /// By the config.
+        expected: Vec<u64>,
+    },
+    /// A tensor's elements are not floats of 16 or 32 bits.
+    #[error("{file}: tensor {tensor:?} is stored as {found}, not as F32, F16 or BF16")]
+    TensorType {
+        /// Path.
+        file: String,
+        /// Name.
+        tensor: String,
+        /// Stored type.
+        found: String,
+    },
+    /// The file ends within a tensor.
+    #[error("{file}: tensor {tensor:?} is cut short, {missing} bytes are missing")]
+    TensorShort {
+        /// Path.
+        file: String,
+        /// Name.
+        tensor: String,
+        /// Bytes.
+        missing: u64,
+    },
+    /// The file got another length while it was being read.
+    #[error("{file}: the file was changed while it was being loaded")]
+    Changed {
+        /// Path.
+        file: String,
+    },
+}
+
+/// Why an upload ended early.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum UploadError<E> {
+    /// The model's side.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The device's side.
+    #[error("{0}")]
+    Write(E),
+}
+
+impl Model {
+    /// Opens a folder with `config.json`, `generation_config.json` (if any) and safetensors. Weights are mapped, not
+    /// read.
+    pub fn open(folder: &Path) -> Result<Self, LoadError> {
+        let label = |name: &str| folder.join(name).display().to_string();
+        let read = |name: &str| platform::read_file(&folder.join(name), CONFIG_BYTES_MAX);
+        let (config, generation) = (label("config.json"), label("generation_config.json"));
+        let config_json = read("config.json").map_err(|error| read_error(&config, &error))?;
+        let spec = ModelSpec::from_json(&config, &config_json)?;
+        let generation_json = match read("generation_config.json") {
+            Ok(json) => Some(json),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(read_error(&generation, &error)),
+        };
+        let generation = GenerationDefaults::new(&spec, &generation, generation_json.as_deref())?;
+        Self::new(spec, generation, Box::new(Safetensors::open(folder)?))
+    }
+
+    /// A model whose files are already at hand, wherever they came from.
+    pub fn from_parts(
+        config_json: &[u8],
+        generation_config_json: Option<&[u8]>,
+        source: Box<dyn TensorSource>,
+    ) -> Result<Self, LoadError> {
+        let spec = ModelSpec::from_json("config.json", config_json)?;
+        let generation = GenerationDefaults::new(&spec, "generation_config.json", generation_config_json)?;
+        Self::new(spec, generation, source)
+    }
+
+    /// The model that is part of the binary.
+    pub fn demo() -> Self {
+        demo::model()
+    }
+
+    /// A model of this shape with random bf16 weights, made when they are read: the same for the same seed.
+    pub fn random(spec: ModelSpec, seed: u64) -> Self {
+        let source = random::RandomTensors::new(&spec, seed);
+        let generation = GenerationDefaults::new(&spec, "generation_config.json", None).expect("no file has no faults");
+        Self::new(spec, generation, Box::new(source)).expect("random tensors have the shapes the spec asks for")
+    }
+
+    fn new(spec: ModelSpec, generation: GenerationDefaults, source: Box<dyn TensorSource>) -> Result<Self, LoadError> {
+        let weights = WeightTable::resolve(&spec, source.as_ref())?;
+        Ok(Self { spec, generation, source, weights })
+    }
+
+    /// The architecture.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Sampling defaults and end tokens.
+    pub fn generation(&self) -> &GenerationDefaults {
+        &self.generation
+    }
+
+    /// Records the forward pass. `activations` is the storage between steps; the residual stream and the logits are
+    /// f32.
+    pub fn record(&self, activations: Storage) -> Plan {
+        decoder::record(&self.spec, &self.weights, activations)
+    }
+
+    /// Reads every weight of `plan` and hands it to `write`: id, first row, whole rows in the plan's format, at most
+    /// 32 MiB at a time (or one row).
+    pub async fn upload<E>(
+        &self,
+        plan: &Plan,
+        write: impl FnMut(WeightId, u32, Bytes) -> Result<(), E>,
+    ) -> Result<(), UploadError<E>> {
+        self.weights.upload(self.source.as_ref(), plan, write).await
+    }
+}
+
+fn read_error(file: &str, error: &io::Error) -> LoadError {
+    LoadError::Read { file: file.into(), message: error.to_string() }
+}

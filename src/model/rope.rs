@@ -1,0 +1,135 @@
+//! Rotary frequencies, from a config to the vector a plan holds. Computed in f64: a rounded frequency times a position
+//! of 100,000 is a wrong angle.
+
+use super::LoadError;
+use super::fields::Fields;
+use std::f64::consts::TAU;
+
+/// One rotation of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeSpec {
+    /// Base of the geometric series of wavelengths.
+    pub theta: f64,
+    /// Leading elements of a head that rotate.
+    pub rotary_dim: u32,
+    /// Pairs are `(2i, 2i + 1)` instead of `(i, i + rotary_dim / 2)`.
+    pub interleaved: bool,
+    /// How frequencies are stretched beyond the trained context.
+    pub scaling: RopeScaling,
+}
+
+/// How a model stretches its rotary frequencies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// All frequencies divided.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// Llama 3: long waves divided, short ones kept, a ramp between.
+    Llama3 {
+        /// The divisor of long waves.
+        factor: f64,
+        /// Waves longer than `original_positions / low_freq_factor` are long.
+        low_freq_factor: f64,
+        /// Waves shorter than `original_positions / high_freq_factor` are short.
+        high_freq_factor: f64,
+        /// Context of the first training.
+        original_positions: f64,
+    },
+}
+
+impl RopeSpec {
+    /// From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (transformers 4).
+    pub(super) fn from_config(config: &Fields<'_>, head_dim: u32) -> Result<Self, LoadError> {
+        let parameters = config.object("rope_parameters")?;
+        let scaling = parameters.clone().or(config.object("rope_scaling")?);
+        let theta = |fields: &Fields<'_>| fields.number("rope_theta", 1e-3..=1e30);
+        let own_theta = parameters.as_ref().map(theta).transpose()?.flatten();
+        let fraction = |fields: &Fields<'_>| fields.number("partial_rotary_factor", 0.0..=1.0);
+        let own_fraction = parameters.as_ref().map(fraction).transpose()?.flatten();
+        let fraction = own_fraction.or(fraction(config)?).unwrap_or(1.0);
+        let rotary_dim = (f64::from(head_dim) * fraction) as u32;
+        if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
+            let message = format!("is {fraction}: it rotates {rotary_dim} of {head_dim} elements, not an even number");
+            return Err(config.fault("partial_rotary_factor", message));
+        }
+        Ok(Self {
+            theta: own_theta.or(theta(config)?).unwrap_or(10_000.0),
+            rotary_dim,
+            interleaved: false,
+            scaling: scaling.as_ref().map_or(Ok(RopeScaling::None), RopeScaling::from_fields)?,
+        })
+    }
+
+    /// Radians a position, `rotary_dim / 2` of them.
+    pub fn frequencies(&self) -> Vec<f32> {
+        let dim = f64::from(self.rotary_dim);
+        let plain = (0..self.rotary_dim / 2).map(|pair| self.theta.powf(-2.0 * f64::from(pair) / dim));
+        plain.map(|frequency| self.scaling.apply(frequency) as f32).collect()
+    }
+}
+
+impl RopeScaling {
+    fn from_fields(fields: &Fields<'_>) -> Result<Self, LoadError> {
+        let positive = |name: &str| fields.required(name, fields.number(name, 1e-6..=1e9)?);
+        match fields.text("rope_type")?.or(fields.text("type")?) {
+            None | Some("default") => Ok(Self::None),
+            Some("linear") => Ok(Self::Linear { factor: positive("factor")? }),
+            Some("llama3") => {
+                let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);
+                if low >= high {
+                    return Err(
+                        fields.fault("low_freq_factor", format!("is {low}, not below high_freq_factor = {high}"))
+                    );
+                }
+                Ok(Self::Llama3 {
+                    factor: positive("factor")?,
+                    low_freq_factor: low,
+                    high_freq_factor: high,
+                    original_positions: positive("original_max_position_embeddings")?,
+                })
+            }
+            Some(other) => Err(fields.fault("rope_type", format!("is {other:?}, not default, linear or llama3"))),
+        }
+    }
+
+    fn apply(self, frequency: f64) -> f64 {
+        match self {
+            Self::None => frequency,
+            Self::Linear { factor } => frequency / factor,
+            Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_positions } => {
+                let waves = original_positions * frequency / TAU;
+                let kept = ((waves - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+                frequency * (kept + (1.0 - kept) / factor)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn llama3_keeps_short_waves_divides_long_ones_and_ramps_between() {
+        let scaling =
+            RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_positions: 64.0 };
+        let wave = |positions: f64| TAU / positions;
+        assert_eq!(scaling.apply(wave(15.0)), wave(15.0));
+        assert_eq!(scaling.apply(wave(65.0)), wave(65.0) / 8.0);
+        let middle = scaling.apply(wave(64.0 / 2.5));
+        assert!((middle - wave(64.0 / 2.5) * (0.5 + 0.5 / 8.0)).abs() < 1e-12, "half way between both ends: {middle}");
+    }
+
+    #[test]
+    fn plain_frequencies_are_a_geometric_series() {
+        let rope = RopeSpec { theta: 10_000.0, rotary_dim: 8, interleaved: false, scaling: RopeScaling::None };
+        let expected = [1.0, 0.1, 0.01, 0.001];
+        for (found, expected) in rope.frequencies().into_iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
+        }
+    }
+}

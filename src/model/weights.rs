@@ -1,0 +1,301 @@
+//! From the names of a checkpoint to the weights of a plan.
+//!
+//! A [`TensorNames`] table, one per naming scheme, says which tensors make each weight; q, k and v are stacked into one
+//! matrix, gate and up into another, so that a plan has one product for each. [`WeightTable`] is the table filled in for
+//! one model and checked against what the checkpoint really holds, before anything is read.
+
+use super::source::{Element, TensorInfo, TensorSource};
+use super::spec::ModelSpec;
+use super::{LoadError, UploadError};
+use crate::plan::{Plan, WeightFormat, WeightId};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+/// Bytes of a chunk of [`WeightTable::upload`], unless one row is longer.
+const CHUNK_BYTES_MAX: u64 = 32 << 20;
+
+/// What a family of checkpoints calls its tensors. In the names of a layer, `{}` is the layer's number.
+#[derive(Debug, PartialEq)]
+pub(super) struct TensorNames {
+    embedding: &'static str,
+    final_norm: &'static str,
+    head: &'static str,
+    layer: &'static [LayerNames],
+}
+
+/// Tensors whose rows, one below the other, make the plan's weight `layers.N.<weight>`.
+#[derive(Debug, PartialEq)]
+struct LayerNames {
+    weight: &'static str,
+    tensors: &'static [&'static str],
+}
+
+const fn names(weight: &'static str, tensors: &'static [&'static str]) -> LayerNames {
+    LayerNames { weight, tensors }
+}
+
+/// The scheme of Llama, Mistral, Qwen 2 and Qwen 3.
+pub(super) const HUGGING_FACE: TensorNames = TensorNames {
+    embedding: "model.embed_tokens.weight",
+    final_norm: "model.norm.weight",
+    head: "lm_head.weight",
+    layer: &[
+        names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
+        names(
+            "qkv",
+            &[
+                "model.layers.{}.self_attn.q_proj.weight",
+                "model.layers.{}.self_attn.k_proj.weight",
+                "model.layers.{}.self_attn.v_proj.weight",
+            ],
+        ),
+        names(
+            "qkv_bias",
+            &[
+                "model.layers.{}.self_attn.q_proj.bias",
+                "model.layers.{}.self_attn.k_proj.bias",
+                "model.layers.{}.self_attn.v_proj.bias",
+            ],
+        ),
+        names("q_norm", &["model.layers.{}.self_attn.q_norm.weight"]),
+        names("k_norm", &["model.layers.{}.self_attn.k_norm.weight"]),
+        names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
+        names("output_bias", &["model.layers.{}.self_attn.o_proj.bias"]),
+        names("mlp_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
+        names("gate_up", &["model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.up_proj.weight"]),
+        names("gate_up_bias", &["model.layers.{}.mlp.gate_proj.bias", "model.layers.{}.mlp.up_proj.bias"]),
+        names("down", &["model.layers.{}.mlp.down_proj.weight"]),
+        names("down_bias", &["model.layers.{}.mlp.down_proj.bias"]),
+    ],
+};
+
+/// One tensor of a checkpoint, as a weight needs it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Part {
+    pub(super) tensor: String,
+    pub(super) shape: Vec<u64>,
+}
+
+/// Where a weight comes from. Tensors stand with the format each is stored in.
+#[derive(Debug)]
+enum Content {
+    /// The rows of several tensors, one below the other.
+    Matrix(Vec<(Part, WeightFormat)>),
+    /// The elements of several tensors, one after the other: a single row.
+    Vector(Vec<(Part, WeightFormat)>),
+    /// Numbers worked out from the config: a single row.
+    Computed(Vec<f32>),
+}
+
+/// One weight of the plan to be.
+#[derive(Debug)]
+pub(super) struct Weight {
+    pub(super) rows: u32,
+    pub(super) columns: u32,
+    pub(super) format: WeightFormat,
+    content: Content,
+}
+
+/// All weights of a model by their names in the plan.
+#[derive(Debug)]
+pub(super) struct WeightTable {
+    weights: BTreeMap<String, Weight>,
+}
+
+impl WeightTable {
+    /// Finds every weight of `spec` in `source`.
+    pub(super) fn resolve(spec: &ModelSpec, source: &dyn TensorSource) -> Result<Self, LoadError> {
+        let mut weights = BTreeMap::new();
+        for (name, parts) in wanted(spec) {
+            weights.insert(name, resolve_weight(parts, source)?);
+        }
+        for (index, rope) in spec.ropes.iter().enumerate() {
+            let frequencies = rope.frequencies();
+            let columns = u32::try_from(frequencies.len()).expect("a head has at most 256 elements");
+            let content = Content::Computed(frequencies);
+            weights.insert(format!("rope.{index}"), Weight { rows: 1, columns, format: WeightFormat::F32, content });
+        }
+        Ok(Self { weights })
+    }
+
+    /// The weight called `name` in the plan.
+    pub(super) fn get(&self, name: &str) -> &Weight {
+        self.weights.get(name).unwrap_or_else(|| panic!("a plan only names weights of its model's table, not {name}"))
+    }
+
+    /// Reads every weight of `plan` in chunks of whole rows and hands them to `write`.
+    pub(super) async fn upload<E>(
+        &self,
+        source: &dyn TensorSource,
+        plan: &Plan,
+        mut write: impl FnMut(WeightId, u32, Bytes) -> Result<(), E>,
+    ) -> Result<(), UploadError<E>> {
+        for (id, spec) in (0..).map(WeightId).zip(&plan.weights) {
+            let weight = self.get(&spec.name);
+            assert_eq!((weight.rows, weight.columns), (spec.rows, spec.columns), "the plan is of this model");
+            match &weight.content {
+                Content::Computed(values) => {
+                    let row = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                    write(id, 0, row).map_err(UploadError::Write)?;
+                }
+                Content::Vector(parts) => {
+                    let row = read_vector(source, parts, weight.format).await?;
+                    write(id, 0, row).map_err(UploadError::Write)?;
+                }
+                Content::Matrix(parts) => {
+                    let mut first_row = 0;
+                    for part in parts {
+                        let mut write_part = |row: u32, rows| write(id, first_row + row, rows);
+                        upload_rows(source, part, weight, &mut write_part).await?;
+                        first_row += part_rows(&part.0);
+                    }
+                    assert_eq!(first_row, weight.rows, "the parts fill the weight");
+                }
+            }
+        }
+        Ok(source.check()?)
+    }
+}
+
+/// Uploads one tensor. Where formats agree, the chunks are what the source returns: no copy.
+async fn upload_rows<E>(
+    source: &dyn TensorSource,
+    (part, stored): &(Part, WeightFormat),
+    weight: &Weight,
+    write: &mut impl FnMut(u32, Bytes) -> Result<(), E>,
+) -> Result<(), UploadError<E>> {
+    let stored_bytes = stored.row_bytes(weight.columns);
+    let widest = stored_bytes.max(weight.format.row_bytes(weight.columns));
+    let rows_max = u32::try_from(CHUNK_BYTES_MAX / widest).expect("a chunk has few rows").max(1);
+    let rows = part_rows(part);
+    let mut row = 0;
+    while row < rows {
+        let end = rows.min(row + rows_max);
+        let bytes = source.read(&part.tensor, u64::from(row) * stored_bytes..u64::from(end) * stored_bytes).await?;
+        assert_eq!(bytes.len() as u64, u64::from(end - row) * stored_bytes, "a source returns the range asked for");
+        write(row, convert(bytes, *stored, weight.format)).map_err(UploadError::Write)?;
+        row = end;
+    }
+    Ok(())
+}
+
+async fn read_vector(
+    source: &dyn TensorSource,
+    parts: &[(Part, WeightFormat)],
+    format: WeightFormat,
+) -> Result<Bytes, LoadError> {
+    let mut row = Vec::new();
+    for (part, stored) in parts {
+        let bytes = source.read(&part.tensor, 0..stored.row_bytes(part_rows(part))).await?;
+        row.extend_from_slice(&convert(bytes, *stored, format));
+    }
+    Ok(row.into())
+}
+
+/// First dimension of a tensor; it fits, because [`wanted`] made it from the spec.
+fn part_rows(part: &Part) -> u32 {
+    u32::try_from(part.shape[0]).expect("a dimension of the spec fits 32 bits")
+}
+
+/// `bytes` in another format. Formats only ever widen, to f32.
+fn convert(bytes: Bytes, from: WeightFormat, to: WeightFormat) -> Bytes {
+    if from == to {
+        return bytes;
+    }
+    assert_eq!(to, WeightFormat::F32, "weights are kept as stored or widened to f32");
+    let elements = bytes.len() / from.element_bytes() as usize;
+    (0..elements).flat_map(|index| from.decode(&bytes, index).to_le_bytes()).collect()
+}
+
+/// Weights of the plan by name, each with the tensors of the checkpoint that make it.
+fn wanted(spec: &ModelSpec) -> Vec<(String, Vec<Part>)> {
+    let names = spec.tensors;
+    let table = [u64::from(spec.vocab), u64::from(spec.hidden)];
+    let part = |tensor: &str, shape: &[u64]| vec![Part { tensor: tensor.into(), shape: shape.into() }];
+    let mut wanted = vec![
+        ("embedding".to_owned(), part(names.embedding, &table)),
+        ("final_norm".to_owned(), part(names.final_norm, &table[1..])),
+    ];
+    if !spec.tied_embeddings {
+        wanted.push(("head".to_owned(), part(names.head, &table)));
+    }
+    for layer in 0..spec.layers.len() {
+        for row in names.layer {
+            if let Some(sections) = sections(spec, row.weight) {
+                let parts = layer_parts(row, layer, sections);
+                wanted.push((format!("layers.{layer}.{}", row.weight), parts));
+            }
+        }
+    }
+    wanted
+}
+
+/// Pairs the tensors of a row with the sections of its weight; a single tensor holds all sections.
+fn layer_parts(row: &LayerNames, layer: usize, mut sections: Vec<Vec<u64>>) -> Vec<Part> {
+    if row.tensors.len() == 1 {
+        let rows = sections.iter().map(|shape| shape[0]).sum();
+        sections.truncate(1);
+        sections[0][0] = rows;
+    }
+    assert_eq!(row.tensors.len(), sections.len(), "a table names one tensor, or one for each section");
+    let parts = row.tensors.iter().zip(sections);
+    parts.map(|(name, shape)| Part { tensor: name.replace("{}", &layer.to_string()), shape }).collect()
+}
+
+/// Shapes that make `layers.N.<weight>`, one below the other; `None` if this model has no such weight.
+fn sections(spec: &ModelSpec, weight: &str) -> Option<Vec<Vec<u64>>> {
+    let [hidden, mlp, head_dim] = [spec.hidden, spec.mlp, spec.head_dim].map(u64::from);
+    let [query, kv] = [spec.query_columns(), spec.kv_columns()].map(u64::from);
+    let attention = &spec.attention;
+    let (present, shapes): (bool, Vec<Vec<u64>>) = match weight {
+        "attention_norm" | "mlp_norm" => (true, vec![vec![hidden]]),
+        "qkv" => (true, [query, kv, kv].map(|rows| vec![rows, hidden]).into()),
+        "qkv_bias" => (attention.qkv_bias, [query, kv, kv].map(|rows| vec![rows]).into()),
+        "q_norm" | "k_norm" => (attention.head_norms, vec![vec![head_dim]]),
+        "output" => (true, vec![vec![hidden, query]]),
+        "output_bias" => (attention.output_bias, vec![vec![hidden]]),
+        "gate_up" => (true, [mlp, mlp].map(|rows| vec![rows, hidden]).into()),
+        "gate_up_bias" => (spec.mlp_bias, [mlp, mlp].map(|rows| vec![rows]).into()),
+        "down" => (true, vec![vec![hidden, mlp]]),
+        "down_bias" => (spec.mlp_bias, vec![vec![hidden]]),
+        other => unreachable!("the tables of names hold no {other}"),
+    };
+    present.then_some(shapes)
+}
+
+/// Every tensor of the checkpoint that `spec` reads.
+pub(super) fn tensors_of(spec: &ModelSpec) -> impl Iterator<Item = Part> {
+    wanted(spec).into_iter().flat_map(|(_, parts)| parts)
+}
+
+fn resolve_weight(parts: Vec<Part>, source: &dyn TensorSource) -> Result<Weight, LoadError> {
+    let mut stored = Vec::with_capacity(parts.len());
+    for part in parts {
+        let format = find(&part, source)?;
+        stored.push((part, format));
+    }
+    let rows = stored.iter().map(|(part, _)| part_rows(part)).sum();
+    let Some(&columns) = stored[0].0.shape.get(1) else {
+        return Ok(Weight { rows: 1, columns: rows, format: WeightFormat::F32, content: Content::Vector(stored) });
+    };
+    let first = stored[0].1;
+    let format = if stored.iter().all(|(_, format)| *format == first) { first } else { WeightFormat::F32 };
+    let columns = u32::try_from(columns).expect("a dimension of the spec fits 32 bits");
+    Ok(Weight { rows, columns, format, content: Content::Matrix(stored) })
+}
+
+/// The stored format of a tensor that has the shape wanted.
+fn find(part: &Part, source: &dyn TensorSource) -> Result<WeightFormat, LoadError> {
+    let tensor = part.tensor.clone();
+    let Some(TensorInfo { file, shape, element }) = source.tensors().get(&tensor) else {
+        return Err(LoadError::TensorMissing { file: source.name().into(), tensor });
+    };
+    if *shape != part.shape {
+        let (found, expected) = (shape.clone(), part.shape.clone());
+        return Err(LoadError::TensorShape { file: file.to_string(), tensor, found, expected });
+    }
+    match element {
+        Element::Float(format) => Ok(*format),
+        Element::Other(found) => Err(LoadError::TensorType { file: file.to_string(), tensor, found: found.clone() }),
+    }
+}
