@@ -19,7 +19,8 @@ const WGSL_LINES_MAX: usize = 250;
 const WIDTH_MAX: usize = 120;
 
 /// Modules that schedule: pure, so that a simulator can drive them. They know no device, clock, thread or randomness.
-const PURE: &[&str] = &["engine::scheduler", "engine::block_pool", "engine::sequence", "engine::batch"];
+const PURE: &[&str] =
+    &["engine::scheduler", "engine::block_pool", "engine::sequence", "engine::batch", "engine::faults"];
 
 /// Module prefix → prefixes it may import, the longest matching row counts. A module may always import its own parts,
 /// unless [`may_import`] says otherwise.
