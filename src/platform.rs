@@ -95,3 +95,35 @@ pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     }
     Ok(bytes)
 }
+
+/// Splits `items` into consecutive chunks of `chunk` elements (the last may be shorter) and calls
+/// `work(chunk index, chunk)` for each, on all threads at once where there are threads.
+///
+/// The split never depends on the number of threads, so neither do results.
+pub fn for_each_chunk<T: Send>(items: &mut [T], chunk: usize, work: impl Fn(usize, &mut [T]) + Send + Sync) {
+    assert!(chunk > 0, "a chunk holds at least one element");
+    #[cfg(not(target_arch = "wasm32"))]
+    {
+        use rayon::prelude::*;
+        items.par_chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index, part));
+    }
+    #[cfg(target_arch = "wasm32")]
+    items.chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index, part));
+}
+
+/// Whether this processor has the AVX2 and FMA instructions.
+pub fn has_avx2_fma() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Items for x86-64 processors, and others for the rest.
+macro_rules! on_x86_64 {
+    ({ $($x86:item)* } else { $($other:item)* }) => {
+        $(#[cfg(target_arch = "x86_64")] $x86)*
+        $(#[cfg(not(target_arch = "x86_64"))] $other)*
+    };
+}
+pub(crate) use on_x86_64;

@@ -1,0 +1,395 @@
+//! Paged attention, reference. Twin of `shaders/attend_paged_*.wgsl`.
+//!
+//! A query at position p sees the keys at positions j ≤ p (and j > p − window) whose block is in the table; a table
+//! entry `NONE` hides its positions. Per head, all in f64:
+//!
+//! s[j] = q · k[j] · scale;  s[j] ← c · tanh(s[j] / c) with softcap c;  s[j] ← s[j] + slope · (j − p) with ALiBi;
+//! m = max(s, sink);  out = Σ_j exp(s[j] − m) · v[j] / (Σ_j exp(s[j] − m) + exp(sink − m))
+//!
+//! A query that sees nothing gives zeros. Keys are visited in order of position, one head group at a time, so a result
+//! depends on its own sequence alone.
+
+use super::dot::{Kernel, dispatch, dot};
+use super::memory::KvStore;
+use crate::plan::Storage;
+use crate::plan::inputs::{BatchInputs, GroupInputs, NONE};
+use crate::platform::for_each_chunk;
+
+/// Shapes and options of one step, weights decoded.
+pub(super) struct Attention {
+    /// Query heads.
+    pub(super) query_heads: usize,
+    /// Key/value heads.
+    pub(super) kv_heads: usize,
+    /// Elements a head.
+    pub(super) head_dim: usize,
+    /// Tokens a block.
+    pub(super) block_size: usize,
+    /// Multiplies q · k.
+    pub(super) scale: f32,
+    /// Bounds the score smoothly.
+    pub(super) softcap: Option<f32>,
+    /// Slope per query head.
+    pub(super) alibi: Option<Vec<f32>>,
+    /// Logit of a key without value, per query head.
+    pub(super) sinks: Option<Vec<f32>>,
+    /// Keys seen, the query's own included.
+    pub(super) window: Option<u32>,
+}
+
+/// The layer's half of the pool.
+#[derive(Clone, Copy)]
+pub(super) struct Pool<'a> {
+    /// `[block][kv_head][slot][head_dim]`.
+    pub(super) keys: &'a KvStore,
+    /// As `keys`.
+    pub(super) values: &'a KvStore,
+}
+
+/// Fills one row of `out` per row of `q`.
+pub(super) fn attend_paged(
+    attention: &Attention,
+    q: &[f32],
+    pool: Pool<'_>,
+    inputs: &BatchInputs,
+    group: &GroupInputs,
+    (out, storage): (&mut [f32], Storage),
+) {
+    let heads = attention.query_heads / attention.kv_heads;
+    let chunk = heads * attention.head_dim;
+    assert_eq!(attention.query_heads % attention.kv_heads, 0, "query heads share key heads evenly");
+    assert_eq!(q.len(), inputs.positions.len() * attention.kv_heads * chunk, "one query row per token");
+    assert_eq!(q.len(), out.len(), "one output per query element");
+    let table_starts = table_starts(inputs, group);
+    for_each_chunk(out, chunk, |index, out| {
+        let row = index / attention.kv_heads;
+        let table = &group.block_tables[table_starts[row]..];
+        let kv_head = index % attention.kv_heads;
+        let q = &q[index * chunk..][..chunk];
+        let spans = visible_spans(attention, table, inputs.positions[row] as usize, kv_head);
+        dispatch(HeadGroup {
+            attention,
+            q,
+            pool,
+            position: inputs.positions[row],
+            kv_head,
+            spans: &spans,
+            out,
+            storage,
+        });
+    });
+}
+
+/// Start of the block table of each row's sequence.
+fn table_starts(inputs: &BatchInputs, group: &GroupInputs) -> Vec<usize> {
+    let mut starts = vec![0; inputs.positions.len()];
+    for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {
+        starts[sequence.row_start as usize..][..sequence.row_count as usize].fill(start as usize);
+    }
+    starts
+}
+
+/// Consecutive visible keys that lie together in the pool.
+struct Span {
+    /// Position of the first key.
+    position: usize,
+    /// Keys.
+    count: usize,
+    /// First element in the pool.
+    start: usize,
+}
+
+/// What a query at `position` sees, in order.
+fn visible_spans(attention: &Attention, table: &[u32], position: usize, kv_head: usize) -> Vec<Span> {
+    let size = attention.block_size;
+    let first = attention.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
+    let spans = (first / size..=position / size).filter_map(|entry| {
+        let block = table[entry];
+        let from = first.max(entry * size);
+        let count = (position + 1).min((entry + 1) * size) - from;
+        let row = (block as usize * attention.kv_heads + kv_head) * size + from % size;
+        (block != NONE).then(|| Span { position: from, count, start: row * attention.head_dim })
+    });
+    spans.collect()
+}
+
+/// All query heads that share one key head, for one query row.
+struct HeadGroup<'a> {
+    attention: &'a Attention,
+    q: &'a [f32],
+    pool: Pool<'a>,
+    position: u32,
+    kv_head: usize,
+    spans: &'a [Span],
+    out: &'a mut [f32],
+    storage: Storage,
+}
+
+impl Kernel for HeadGroup<'_> {
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        let dim = self.attention.head_dim;
+        let heads = self.q.len() / dim;
+        let keys: usize = self.spans.iter().map(|span| span.count).sum();
+        let mut tile = vec![0.0f32; self.attention.block_size * dim];
+        let mut weights = vec![0.0f64; heads * keys];
+        let mut at = 0;
+        for span in self.spans {
+            let tile = &mut tile[..span.count * dim];
+            self.pool.keys.read(span.start, tile);
+            for (offset, key) in tile.chunks_exact(dim).enumerate() {
+                for (head, q) in self.q.chunks_exact(dim).enumerate() {
+                    let product = dot::<FMA, f32, f32>(q, key);
+                    weights[head * keys + at] = self.score(head, product, span.position + offset);
+                    at += usize::from(head + 1 == heads);
+                }
+            }
+        }
+        for (head, weights) in weights.chunks_exact_mut(keys.max(1)).enumerate() {
+            let sinks = self.attention.sinks.as_ref();
+            softmax(weights, sinks.map(|sinks| sinks[self.kv_head * heads + head]));
+        }
+        let mut sums = vec![0.0f64; heads * dim];
+        at = 0;
+        for span in self.spans {
+            let tile = &mut tile[..span.count * dim];
+            self.pool.values.read(span.start, tile);
+            for value in tile.chunks_exact(dim) {
+                for (head, sums) in sums.chunks_exact_mut(dim).enumerate() {
+                    add_scaled(sums, weights[head * keys + at], value);
+                }
+                at += 1;
+            }
+        }
+        for (out, sum) in self.out.iter_mut().zip(&sums) {
+            *out = self.storage.round(*sum as f32);
+        }
+    }
+}
+
+impl HeadGroup<'_> {
+    /// The score of one key, of which `product` is q · k.
+    #[inline(always)]
+    fn score(&self, head: usize, product: f64, key_position: usize) -> f64 {
+        let mut score = product * f64::from(self.attention.scale);
+        if let Some(softcap) = self.attention.softcap {
+            let softcap = f64::from(softcap);
+            score = softcap * (score / softcap).tanh();
+        }
+        if let Some(slopes) = &self.attention.alibi {
+            let heads = self.attention.query_heads / self.attention.kv_heads;
+            let distance = key_position as f64 - f64::from(self.position);
+            score += f64::from(slopes[self.kv_head * heads + head]) * distance;
+        }
+        score
+    }
+}
+
+/// Scores become probabilities; a sink takes its share of them.
+fn softmax(scores: &mut [f64], sink: Option<f32>) {
+    let sink = sink.map_or(f64::NEG_INFINITY, f64::from);
+    let max = scores.iter().copied().fold(sink, f64::max);
+    if max == f64::NEG_INFINITY {
+        return;
+    }
+    let mut total = (sink - max).exp();
+    for score in scores.iter_mut() {
+        *score = (*score - max).exp();
+        total += *score;
+    }
+    for score in scores {
+        *score /= total;
+    }
+}
+
+/// `sums += weight · value`. Not fused: `weight` has 53 bits, so a fused form would round otherwise.
+#[inline(always)]
+fn add_scaled(sums: &mut [f64], weight: f64, value: &[f32]) {
+    for (sum, &value) in sums.iter_mut().zip(value) {
+        *sum += weight * f64::from(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::KvFormat;
+    use crate::plan::inputs::SequenceRows;
+
+    const DIM: usize = 8;
+    const BLOCK: usize = 4;
+
+    fn plain() -> Attention {
+        Attention {
+            query_heads: 4,
+            kv_heads: 2,
+            head_dim: DIM,
+            block_size: BLOCK,
+            scale: 0.35,
+            softcap: None,
+            alibi: None,
+            sinks: None,
+            window: None,
+        }
+    }
+
+    fn noise(index: usize) -> f32 {
+        (index as f32 * 12.9898).sin() * 2.0
+    }
+
+    /// A pool of 6 blocks with noise in it, and one sequence of `context` tokens through a shuffled table.
+    struct Fixture {
+        keys: KvStore,
+        values: KvStore,
+        table: Vec<u32>,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let elements = 6 * 2 * BLOCK * DIM;
+            let mut keys = KvStore::new(KvFormat::F32, elements).unwrap();
+            let mut values = KvStore::new(KvFormat::F32, elements).unwrap();
+            keys.write(0, &(0..elements).map(noise).collect::<Vec<_>>());
+            values.write(0, &(0..elements).map(|i| noise(i + 5000)).collect::<Vec<_>>());
+            Self { keys, values, table: vec![3, 0, 5, 1] }
+        }
+
+        fn q(rows: usize) -> Vec<f32> {
+            (0..rows * 4 * DIM).map(|i| noise(i + 900)).collect()
+        }
+
+        fn run(&self, attention: &Attention, positions: &[u32]) -> Vec<f32> {
+            let rows = positions.len() as u32;
+            let context_len = positions[positions.len() - 1] + 1;
+            let group = GroupInputs {
+                block_tables: self.table.clone(),
+                table_starts: vec![0],
+                slot_mapping: vec![NONE; positions.len()],
+                copies: vec![],
+            };
+            let inputs = BatchInputs {
+                positions: positions.to_vec(),
+                sequences: vec![SequenceRows { row_start: 0, row_count: rows, context_len }],
+                ..BatchInputs::default()
+            };
+            let q = Self::q(positions.len());
+            let mut out = vec![f32::NAN; q.len()];
+            let pool = Pool { keys: &self.keys, values: &self.values };
+            attend_paged(attention, &q, pool, &inputs, &group, (&mut out, Storage::F32));
+            out
+        }
+
+        fn element(&self, store: &KvStore, kv_head: usize, position: usize, element: usize) -> f64 {
+            let block = self.table[position / BLOCK] as usize;
+            let mut value = [0.0];
+            store.read(((block * 2 + kv_head) * BLOCK + position % BLOCK) * DIM + element, &mut value);
+            f64::from(value[0])
+        }
+
+        /// The formula in naive loops, over the keys that `sees` lets through.
+        fn naive(&self, attention: &Attention, position: usize, sees: impl Fn(usize) -> bool) -> Vec<f64> {
+            let q = Self::q(1);
+            let mut out = Vec::new();
+            for head in 0..4 {
+                let mut numerator = [0.0; DIM];
+                let mut total = attention.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+                for j in (0..=position).filter(|j| sees(*j)) {
+                    let product: f64 =
+                        (0..DIM).map(|i| f64::from(q[head * DIM + i]) * self.element(&self.keys, head / 2, j, i)).sum();
+                    let mut score = product * f64::from(attention.scale);
+                    if let Some(cap) = attention.softcap {
+                        score = f64::from(cap) * (score / f64::from(cap)).tanh();
+                    }
+                    if let Some(slopes) = &attention.alibi {
+                        score -= f64::from(slopes[head]) * (position - j) as f64;
+                    }
+                    total += score.exp();
+                    for (i, sum) in numerator.iter_mut().enumerate() {
+                        *sum += score.exp() * self.element(&self.values, head / 2, j, i);
+                    }
+                }
+                out.extend(numerator.map(|sum| sum / total));
+            }
+            out
+        }
+    }
+
+    fn close(values: &[f32], expected: &[f64]) {
+        assert_eq!(values.len(), expected.len());
+        for (value, expected) in values.iter().zip(expected) {
+            assert!((f64::from(*value) - expected).abs() < 1e-5, "{value} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn attention_over_one_key_returns_its_value() {
+        let fixture = Fixture::new();
+        let out = fixture.run(&plain(), &[0]);
+        for (index, value) in out.iter().enumerate() {
+            let expected = fixture.element(&fixture.values, index / DIM / 2, 0, index % DIM);
+            assert_eq!(f64::from(*value), expected, "head {}", index / DIM);
+        }
+    }
+
+    #[test]
+    fn probabilities_sum_to_one() {
+        let mut fixture = Fixture::new();
+        let elements = fixture.values.len();
+        fixture.values.write(0, &vec![1.0; elements]);
+        assert!(fixture.run(&plain(), &[3, 14]).iter().all(|value| (value - 1.0).abs() < 1e-6));
+    }
+
+    #[test]
+    fn options_are_their_formulas_alone_and_together() {
+        let fixture = Fixture::new();
+        for options in 0..16 {
+            let mut attention = plain();
+            attention.softcap = (options & 1 != 0).then_some(0.8);
+            attention.alibi = (options & 2 != 0).then(|| vec![0.5, 0.25, 0.125, 0.0625]);
+            attention.sinks = (options & 4 != 0).then(|| vec![0.3, -1.0, 2.0, 0.0]);
+            attention.window = (options & 8 != 0).then_some(5);
+            for position in [0, 4, 13] {
+                let window = attention.window.unwrap_or(100) as usize;
+                let expected = fixture.naive(&attention, position, |j| j + window > position);
+                close(&fixture.run(&attention, &[position as u32]), &expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_as_long_as_the_context_is_no_window() {
+        let fixture = Fixture::new();
+        let wide = Attention { window: Some(14), ..plain() };
+        assert_eq!(fixture.run(&wide, &[12, 13]), fixture.run(&plain(), &[12, 13]));
+        let narrow = Attention { window: Some(13), ..plain() };
+        assert_ne!(fixture.run(&narrow, &[13]), fixture.run(&plain(), &[13]));
+    }
+
+    #[test]
+    fn missing_blocks_are_never_visible() {
+        let mut fixture = Fixture::new();
+        let expected = fixture.naive(&plain(), 13, |j| j >= 8);
+        fixture.table[..2].fill(NONE);
+        close(&fixture.run(&plain(), &[13]), &expected);
+        let sinks = Attention { sinks: Some(vec![1.0; 4]), ..plain() };
+        for attention in [plain(), sinks] {
+            assert!(fixture.run(&attention, &[5]).iter().all(|value| *value == 0.0), "nothing visible gives zeros");
+        }
+    }
+
+    #[test]
+    fn a_prefill_chunk_is_its_rows() {
+        let fixture = Fixture::new();
+        let together = fixture.run(&plain(), &[6, 7, 8, 9]);
+        let alone = fixture.run(&plain(), &[6]);
+        assert_eq!(together[..4 * DIM], alone, "the first row does not see the later ones");
+    }
+
+    #[test]
+    fn softmax_survives_large_scores() {
+        let mut scores = [1e4, 1e4 - 1.0, -1e9];
+        softmax(&mut scores, Some(-5.0));
+        assert!((scores[0] - 1.0 / (1.0 + (-1.0f64).exp())).abs() < 1e-12);
+        assert_eq!(scores[2], 0.0);
+    }
+}

@@ -1,0 +1,42 @@
+//! Embedding, reference. Twin of `shaders/embed.wgsl`.
+//!
+//! out[t][c] = table[id(t)][c] · scale, where id(t) is the batch's token id, or the content of a feed slot.
+
+use super::dot::decode_row;
+use super::memory::Weight;
+use crate::plan::Storage;
+use crate::plan::inputs::FEED;
+
+/// The id that a batch's entry stands for: itself, or what the sampler left in a feed slot.
+pub(super) fn resolve(token_id: u32, feed: &[u32]) -> u32 {
+    if token_id & FEED == 0 { token_id } else { feed[(token_id & !FEED) as usize] }
+}
+
+/// Fills one row of `out` per token id.
+pub(super) fn embed(table: &Weight, token_ids: &[u32], feed: &[u32], scale: f32, out: &mut [f32], storage: Storage) {
+    let columns = table.spec().columns as usize;
+    assert_eq!(out.len(), token_ids.len() * columns, "one row per token");
+    for (&token_id, row) in token_ids.iter().zip(out.chunks_exact_mut(columns)) {
+        let id = resolve(token_id, feed) as usize;
+        decode_row(table.spec().format, table.row(id), row);
+        for value in row {
+            *value = storage.round((f64::from(*value) * f64::from(scale)) as f32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{WeightFormat, WeightSpec};
+
+    #[test]
+    fn rows_come_from_the_batch_or_from_a_feed_slot() {
+        let mut table = Weight::new(WeightSpec { name: "t".into(), rows: 3, columns: 2, format: WeightFormat::F32 });
+        let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.1].iter().flat_map(|v| v.to_le_bytes()).collect();
+        table.insert(0, bytes.into()).unwrap();
+        let mut out = [0.0; 6];
+        embed(&table, &[2, 0, FEED | 1], &[0, 1], 2.0, &mut out, Storage::Bf16);
+        assert_eq!(out, [10.0, 12.1875, 2.0, 4.0, 6.0, 8.0]);
+    }
+}

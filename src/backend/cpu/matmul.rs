@@ -1,0 +1,160 @@
+//! Matrix product, reference. Twin of `shaders/matmul_*.wgsl`.
+//!
+//! out[r][n] = Σ_k x[r][k] · W[n][k] + bias[n] (+ out[r][n]), rounded once.
+//!
+//! Every output is one dot product as `dot.rs` defines it, so it depends neither on the other rows nor on how the
+//! work is split. A single row multiplies weights as they are decoded; for more, each weight row is decoded once.
+
+use super::dot::{Kernel, decode_row, dispatch, dot, dot_encoded, dot_two};
+use super::memory::Weight;
+use crate::plan::Storage;
+use crate::platform::for_each_chunk;
+
+/// Multiplications worth a thread of their own.
+const CHUNK_PRODUCTS: usize = 1 << 18;
+
+/// What is done with the product.
+pub(super) struct Output<'a> {
+    /// Added to every row.
+    pub(super) bias: Option<Vec<f32>>,
+    /// Add to `values` instead of replacing them.
+    pub(super) accumulate: bool,
+    /// `[rows × W.rows]`.
+    pub(super) values: &'a mut [f32],
+    /// Element type of `values`.
+    pub(super) storage: Storage,
+}
+
+/// Multiplies the rows of `x` by the transposed weight.
+pub(super) fn matmul(x: &[f32], weight: &Weight, output: Output<'_>) {
+    let (columns, weight_rows) = (weight.spec().columns as usize, weight.spec().rows as usize);
+    assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
+    let rows = x.len() / columns;
+    assert_eq!(output.values.len(), rows * weight_rows, "one output per row and weight row");
+    if rows == 0 {
+        return;
+    }
+    let x: Vec<f64> = x.iter().map(|&value| f64::from(value)).collect();
+    // Transposed, `[W.rows × rows]`, so that threads share no row.
+    let mut products = vec![0.0f64; rows * weight_rows];
+    let chunk_rows = (CHUNK_PRODUCTS / (columns * rows)).clamp(2, weight_rows.max(2));
+    for_each_chunk(&mut products, chunk_rows * rows, |index, out| {
+        dispatch(Products { x: &x, weight, first_row: index * chunk_rows, rows, out });
+    });
+    finish(&products, rows, output);
+}
+
+/// Adds bias and old values, and rounds.
+fn finish(products: &[f64], rows: usize, output: Output<'_>) {
+    let weight_rows = products.len() / rows;
+    for (row, values) in output.values.chunks_exact_mut(weight_rows).enumerate() {
+        for (column, value) in values.iter_mut().enumerate() {
+            let mut sum = products[column * rows + row];
+            if let Some(bias) = &output.bias {
+                sum += f64::from(bias[column]);
+            }
+            if output.accumulate {
+                sum += f64::from(*value);
+            }
+            *value = output.storage.round(sum as f32);
+        }
+    }
+}
+
+/// The products of all rows of `x` with consecutive weight rows.
+struct Products<'a> {
+    x: &'a [f64],
+    weight: &'a Weight,
+    first_row: usize,
+    rows: usize,
+    /// `[weight rows × rows]`.
+    out: &'a mut [f64],
+}
+
+impl Kernel for Products<'_> {
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        let format = self.weight.spec().format;
+        if self.rows == 1 {
+            for (row, out) in self.out.iter_mut().enumerate() {
+                *out = dot_encoded::<FMA>(format, self.weight.row(self.first_row + row), self.x);
+            }
+            return;
+        }
+        let columns = self.weight.spec().columns as usize;
+        let mut decoded = vec![0.0f64; 2 * columns];
+        for (pair, out) in self.out.chunks_mut(2 * self.rows).enumerate() {
+            let (first, second) = decoded.split_at_mut(columns);
+            let row = self.first_row + 2 * pair;
+            decode_row(format, self.weight.row(row), first);
+            if out.len() == self.rows {
+                for (x, out) in self.x.chunks_exact(columns).zip(out) {
+                    *out = dot::<FMA, f64, f64>(first, x);
+                }
+                return;
+            }
+            decode_row(format, self.weight.row(row + 1), second);
+            let (first_out, second_out) = out.split_at_mut(self.rows);
+            for ((x, first_out), second_out) in self.x.chunks_exact(columns).zip(first_out).zip(second_out) {
+                [*first_out, *second_out] = dot_two::<FMA>(first, second, x);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{WeightFormat, WeightSpec};
+
+    fn weight(rows: usize, columns: usize, value: impl Fn(usize, usize) -> f32) -> Weight {
+        let (rows_u32, columns_u32) = (rows as u32, columns as u32);
+        let spec = WeightSpec { name: "w".into(), rows: rows_u32, columns: columns_u32, format: WeightFormat::F32 };
+        let mut weight = Weight::new(spec);
+        let values = (0..rows * columns).flat_map(|i| value(i / columns, i % columns).to_le_bytes());
+        weight.insert(0, values.collect::<Vec<u8>>().into()).unwrap();
+        weight
+    }
+
+    fn product(x: &[f32], weight: &Weight, bias: Option<Vec<f32>>, start: Option<f32>) -> Vec<f32> {
+        let rows = x.len() / weight.spec().columns as usize;
+        let mut values = vec![start.unwrap_or(f32::NAN); rows * weight.spec().rows as usize];
+        let accumulate = start.is_some();
+        matmul(x, weight, Output { bias, accumulate, values: &mut values, storage: Storage::F32 });
+        values
+    }
+
+    #[test]
+    fn identity_bias_and_accumulation() {
+        let identity = weight(9, 9, |row, column| f32::from(row == column));
+        let x: Vec<f32> = (0..27).map(|i| i as f32 - 13.5).collect();
+        assert_eq!(product(&x, &identity, None, None), x);
+        let bias: Vec<f32> = (0..9).map(|i| i as f32).collect();
+        let expected: Vec<f32> = x.iter().enumerate().map(|(i, x)| x + (i % 9) as f32 + 100.0).collect();
+        assert_eq!(product(&x, &identity, Some(bias), Some(100.0)), expected);
+    }
+
+    #[test]
+    fn products_are_the_naive_sums() {
+        let weight = weight(33, 40, |row, column| ((row * 40 + column) as f32 * 0.37).sin());
+        let x: Vec<f32> = (0..3 * 40).map(|i| (i as f32 * 0.11).cos()).collect();
+        for (i, value) in product(&x, &weight, None, None).iter().enumerate() {
+            let (row, column) = (i / 33, i % 33);
+            let sum: f64 =
+                (0..40).map(|k| f64::from(x[row * 40 + k]) * f64::from(((column * 40 + k) as f32 * 0.37).sin())).sum();
+            assert!((f64::from(*value) - sum).abs() < 1e-6, "row {row}, column {column}: {value} is not {sum}");
+        }
+    }
+
+    /// A row of a batch has the bits that it has alone, across many chunks and threads.
+    #[test]
+    fn a_batch_is_its_rows() {
+        let weight = weight(515, 520, |row, column| ((row * 7 + column * 3) as f32).sin());
+        let x: Vec<f32> = (0..17 * 520).map(|i| (i as f32).cos()).collect();
+        let together = product(&x, &weight, None, None);
+        for rows in [1, 2, 5] {
+            let apart: Vec<f32> = x.chunks(rows * 520).flat_map(|x| product(x, &weight, None, None)).collect();
+            assert_eq!(together, apart, "{rows} at a time");
+        }
+    }
+}

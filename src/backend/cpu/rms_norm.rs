@@ -1,0 +1,83 @@
+//! RMS norm, reference. Twin of `shaders/rms_norm.wgsl`.
+//!
+//! x[r] += delta[r] (rounded to x's storage), when there is a delta;
+//! out[r][c] = x[r][c] / sqrt(mean_c(x[r]²) + epsilon) · weight[c], or · (1 + weight[c])
+
+use super::dot::dot;
+use crate::plan::Storage;
+
+/// Adds `delta` to `x`.
+pub(super) fn add(x: &mut [f32], delta: &[f32], storage: Storage) {
+    assert_eq!(x.len(), delta.len(), "one delta per element");
+    for (x, delta) in x.iter_mut().zip(delta) {
+        *x = storage.round((f64::from(*x) + f64::from(*delta)) as f32);
+    }
+}
+
+/// `1 / sqrt(mean(row²) + epsilon)`.
+pub(super) fn inverse_rms(row: &[f32], epsilon: f32) -> f64 {
+    assert!(!row.is_empty(), "a row has at least one column");
+    1.0 / (dot::<false, f32, f32>(row, row) / row.len() as f64 + f64::from(epsilon)).sqrt()
+}
+
+/// The factor that a norm weight stands for.
+pub(super) fn factor(weight: f32, one_plus: bool) -> f64 {
+    if one_plus { 1.0 + f64::from(weight) } else { f64::from(weight) }
+}
+
+/// Normalises whole rows of `weight.len()` columns.
+pub(super) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, one_plus: bool, out: &mut [f32], storage: Storage) {
+    let columns = weight.len();
+    assert_eq!(x.len(), out.len(), "one output per input");
+    assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
+    for (row, out_row) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
+        let scale = inverse_rms(row, epsilon);
+        for ((out, &x), &weight) in out_row.iter_mut().zip(row).zip(weight) {
+            *out = storage.round((f64::from(x) * scale * factor(weight, one_plus)) as f32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn norm(x: &[f32], weight: &[f32], epsilon: f32, one_plus: bool) -> Vec<f32> {
+        let mut out = vec![f32::NAN; x.len()];
+        rms_norm(x, weight, epsilon, one_plus, &mut out, Storage::F32);
+        out
+    }
+
+    #[test]
+    fn closed_form() {
+        // mean of squares 12.5, so 3 / sqrt(12.5) = 0.848528…
+        let out = norm(&[3.0, 4.0], &[1.0, 10.0], 0.0, false);
+        assert_eq!(out, [3.0 / 12.5f64.sqrt() as f32, (40.0 / 12.5f64.sqrt()) as f32]);
+        assert_eq!(norm(&[3.0, 4.0], &[0.0, 9.0], 0.0, true), out, "1 + w");
+        assert_eq!(norm(&[0.0, 0.0], &[1.0, 1.0], 1e-6, false), [0.0, 0.0], "a zero row stays zero");
+    }
+
+    #[test]
+    fn scaling_a_row_changes_nothing_without_epsilon() {
+        let x: Vec<f32> = (0..40).map(|i| (i as f32 * 0.7).sin()).collect();
+        let scaled: Vec<f32> = x.iter().map(|x| x * 1024.0).collect();
+        let weight = vec![0.5; 40];
+        assert_eq!(norm(&x, &weight, 0.0, false), norm(&scaled, &weight, 0.0, false));
+    }
+
+    #[test]
+    fn every_row_has_unit_mean_square() {
+        let x: Vec<f32> = (0..120).map(|i| (i as f32 * 1.3).cos() * (i as f32)).collect();
+        for row in norm(&x, &[1.0; 24], 0.0, false).chunks(24) {
+            let mean: f32 = row.iter().map(|v| v * v).sum::<f32>() / 24.0;
+            assert!((mean - 1.0).abs() < 1e-5, "{mean}");
+        }
+    }
+
+    #[test]
+    fn the_sum_is_rounded_to_its_storage_before_the_norm() {
+        let mut x = [1.0, 256.0];
+        add(&mut x, &[1.0, 1.0], Storage::Bf16);
+        assert_eq!(x, [2.0, 256.0], "257 is not a bfloat16");
+    }
+}

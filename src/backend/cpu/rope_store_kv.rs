@@ -1,0 +1,242 @@
+//! Rotation and KV store, reference. Twin of `shaders/rope_store_kv.wgsl`.
+//!
+//! A row of `qkv` is query heads, then key heads, then value heads. Per head of q and k: RMS norm (optional), then for
+//! every pair (a, b) of its first `rotary_dim` elements, with angle = position · frequency:
+//! (a, b) ← (a·cos − b·sin, b·cos + a·sin) · scale. Pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1) interleaved.
+//! q goes to a row buffer, k and v to the slot of the token; slot `NONE` writes neither k nor v.
+//!
+//! Norm and rotation are f64 and rounded once, when written. The angle is the exact product.
+
+use super::memory::KvStore;
+use super::rms_norm::{factor, inverse_rms};
+use crate::plan::Storage;
+use crate::plan::inputs::NONE;
+
+/// Rotation of one step, its frequencies decoded.
+pub(super) struct Rotation {
+    /// Radians a position, one per pair.
+    pub(super) frequencies: Vec<f32>,
+    /// (2i, 2i + 1) instead of (i, i + rotary_dim / 2).
+    pub(super) interleaved: bool,
+    /// Multiplies cos and sin.
+    pub(super) scale: f32,
+}
+
+/// Norm of one head, its weight decoded.
+pub(super) struct Norm {
+    /// One per element of a head.
+    pub(super) weight: Vec<f32>,
+    /// Added to the mean of squares.
+    pub(super) epsilon: f32,
+    /// `1 + w` instead of `w`.
+    pub(super) one_plus: bool,
+}
+
+/// Head counts and sizes of a layer.
+#[derive(Clone, Copy)]
+pub(super) struct Heads {
+    /// Query heads.
+    pub(super) query: usize,
+    /// Key/value heads.
+    pub(super) kv: usize,
+    /// Elements a head.
+    pub(super) dim: usize,
+}
+
+/// What happens to q and k.
+pub(super) struct Transform {
+    /// Norm of q.
+    pub(super) q_norm: Option<Norm>,
+    /// Norm of k.
+    pub(super) k_norm: Option<Norm>,
+    /// `None`: no rotation.
+    pub(super) rotation: Option<Rotation>,
+}
+
+/// Where a layer's keys and values go.
+pub(super) struct Target<'a> {
+    /// `[block][kv_head][slot][dim]`.
+    pub(super) keys: &'a mut KvStore,
+    /// As `keys`.
+    pub(super) values: &'a mut KvStore,
+    /// Tokens a block.
+    pub(super) block_size: usize,
+    /// Per row.
+    pub(super) slots: &'a [u32],
+}
+
+impl Target<'_> {
+    /// First element of a head's row in the slot.
+    fn at(&self, heads: Heads, slot: usize, head: usize) -> usize {
+        let (block, offset) = (slot / self.block_size, slot % self.block_size);
+        ((block * heads.kv + head) * self.block_size + offset) * heads.dim
+    }
+}
+
+/// Handles one row per position: q to `q`, k and v to the pool.
+pub(super) fn rope_store_kv(
+    qkv: &[f32],
+    positions: &[u32],
+    heads: Heads,
+    transform: &Transform,
+    target: &mut Target<'_>,
+    (q, q_storage): (&mut [f32], Storage),
+) {
+    let (q_columns, kv_columns) = (heads.query * heads.dim, heads.kv * heads.dim);
+    assert_eq!(qkv.len(), positions.len() * (q_columns + 2 * kv_columns), "a row is q, k and v");
+    assert_eq!(target.slots.len(), positions.len(), "one slot per row");
+    let rows = qkv.chunks_exact(q_columns + 2 * kv_columns).zip(q.chunks_exact_mut(q_columns));
+    for (row, (qkv, q)) in rows.enumerate() {
+        let turns = transform.rotation.as_ref().map(|rotation| rotation.turns(positions[row]));
+        let turn = |input: &[f32], norm: &Option<Norm>| transform_head(input, norm, &transform.rotation, &turns);
+        for (input, out) in qkv[..q_columns].chunks_exact(heads.dim).zip(q.chunks_exact_mut(heads.dim)) {
+            for (out, value) in out.iter_mut().zip(turn(input, &transform.q_norm)) {
+                *out = q_storage.round(value);
+            }
+        }
+        if target.slots[row] == NONE {
+            continue;
+        }
+        let (keys, values) = qkv[q_columns..].split_at(kv_columns);
+        for head in 0..heads.kv {
+            let at = target.at(heads, target.slots[row] as usize, head);
+            let elements = head * heads.dim..(head + 1) * heads.dim;
+            target.keys.write(at, &turn(&keys[elements.clone()], &transform.k_norm));
+            target.values.write(at, &values[elements]);
+        }
+    }
+}
+
+impl Rotation {
+    /// (cos, sin) of every pair at `position`, scaled.
+    fn turns(&self, position: u32) -> Vec<(f64, f64)> {
+        let scale = f64::from(self.scale);
+        let angles = self.frequencies.iter().map(|&frequency| f64::from(position) * f64::from(frequency));
+        angles.map(|angle| (angle.cos() * scale, angle.sin() * scale)).collect()
+    }
+
+    /// The two elements of pair `index`.
+    fn pair(&self, index: usize) -> (usize, usize) {
+        if self.interleaved { (2 * index, 2 * index + 1) } else { (index, index + self.frequencies.len()) }
+    }
+}
+
+/// One head of q or k, normed and rotated.
+fn transform_head(
+    input: &[f32],
+    norm: &Option<Norm>,
+    rotation: &Option<Rotation>,
+    turns: &Option<Vec<(f64, f64)>>,
+) -> Vec<f32> {
+    let mut head: Vec<f64> = input.iter().map(|&value| f64::from(value)).collect();
+    if let Some(norm) = norm {
+        let scale = inverse_rms(input, norm.epsilon);
+        for (value, &weight) in head.iter_mut().zip(&norm.weight) {
+            *value *= scale * factor(weight, norm.one_plus);
+        }
+    }
+    if let (Some(rotation), Some(turns)) = (rotation, turns) {
+        for (index, (cos, sin)) in turns.iter().enumerate() {
+            let (first, second) = rotation.pair(index);
+            let (a, b) = (head[first], head[second]);
+            (head[first], head[second]) = (a * cos - b * sin, b * cos + a * sin);
+        }
+    }
+    head.iter().map(|&value| value as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::KvFormat;
+
+    const HEADS: Heads = Heads { query: 2, kv: 1, dim: 8 };
+
+    fn run(transform: &Transform, position: u32, slot: u32) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+        let qkv: Vec<f32> = (0..32).map(|i| i as f32 + 1.0).collect();
+        let mut keys = KvStore::new(KvFormat::F32, 2 * 4 * 8).unwrap();
+        let mut values = KvStore::new(KvFormat::F32, 2 * 4 * 8).unwrap();
+        let mut q = vec![f32::NAN; 16];
+        let mut target = Target { keys: &mut keys, values: &mut values, block_size: 4, slots: &[slot] };
+        rope_store_kv(&qkv, &[position], HEADS, transform, &mut target, (&mut q, Storage::F32));
+        let all = |store: &KvStore| {
+            let mut out = vec![0.0; store.len()];
+            store.read(0, &mut out);
+            out
+        };
+        (q, all(&keys), all(&values))
+    }
+
+    fn rotation(interleaved: bool, pairs: usize, scale: f32) -> Transform {
+        let quarter = std::f32::consts::FRAC_PI_2;
+        let rotation = Some(Rotation { frequencies: vec![quarter; pairs], interleaved, scale });
+        Transform { q_norm: None, k_norm: None, rotation }
+    }
+
+    fn close(values: &[f32], expected: &[f32]) {
+        assert_eq!(values.len(), expected.len());
+        for (value, expected) in values.iter().zip(expected) {
+            assert!((value - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "{value} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn without_options_rows_pass_through_to_their_slot() {
+        let (q, keys, values) = run(&Transform { q_norm: None, k_norm: None, rotation: None }, 5, 6);
+        assert_eq!(q, (1..=16).map(|i| i as f32).collect::<Vec<_>>());
+        // Slot 6 is offset 2 of block 1: elements 32 + 16 on.
+        assert_eq!(keys[48..56], (17..=24).map(|i| i as f32).collect::<Vec<_>>());
+        assert_eq!(values[48..56], (25..=32).map(|i| i as f32).collect::<Vec<_>>());
+        assert_eq!(keys.iter().chain(&values).filter(|value| **value != 0.0).count(), 16, "nothing else is written");
+    }
+
+    #[test]
+    fn no_slot_writes_q_alone() {
+        let (q, keys, values) = run(&rotation(false, 4, 1.0), 0, NONE);
+        assert_eq!(q, (1..=16).map(|i| i as f32).collect::<Vec<_>>(), "position 0 does not turn");
+        assert!(keys.iter().chain(&values).all(|value| *value == 0.0));
+    }
+
+    #[test]
+    fn a_quarter_turn_swaps_the_pair() {
+        let (q, keys, _) = run(&rotation(false, 4, 1.0), 1, 0);
+        close(&q[..8], &[-5.0, -6.0, -7.0, -8.0, 1.0, 2.0, 3.0, 4.0]);
+        close(&keys[..8], &[-21.0, -22.0, -23.0, -24.0, 17.0, 18.0, 19.0, 20.0]);
+        let (q, ..) = run(&rotation(true, 4, 1.0), 1, 0);
+        close(&q[..8], &[-2.0, 1.0, -4.0, 3.0, -6.0, 5.0, -8.0, 7.0]);
+        let (q, ..) = run(&rotation(false, 2, 3.0), 1, 0);
+        close(&q[..8], &[-9.0, -12.0, 3.0, 6.0, 5.0, 6.0, 7.0, 8.0]);
+    }
+
+    /// q·k depends on the distance of the positions alone.
+    #[test]
+    fn products_of_rotated_heads_depend_on_distance() {
+        let frequencies: Vec<f32> = (0..4).map(|i| 10f32.powi(-i)).collect();
+        let rotation = Some(Rotation { frequencies, interleaved: false, scale: 1.0 });
+        let transform = Transform { q_norm: None, k_norm: None, rotation };
+        let product = |q_position, k_position| {
+            let q = run(&transform, q_position, 0).0;
+            let keys = run(&transform, k_position, 0).1;
+            q[..8].iter().zip(&keys[..8]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>()
+        };
+        let expected = product(7, 3);
+        for shift in [1, 20, 333] {
+            assert!((product(7 + shift, 3 + shift) - expected).abs() < 1e-2, "shift {shift}");
+        }
+        assert!((product(8, 3) - expected).abs() > 1.0, "and it does depend on it");
+    }
+
+    #[test]
+    fn head_norms_come_before_the_rotation() {
+        let norm = |one_plus| Norm { weight: vec![2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], epsilon: 0.0, one_plus };
+        let mut transform = rotation(false, 4, 1.0);
+        transform.q_norm = Some(norm(false));
+        transform.k_norm = Some(norm(true));
+        let (q, keys, values) = run(&transform, 1, 0);
+        let rms = (204.0f32 / 8.0).sqrt();
+        close(&q[..8], &[-5.0, -6.0, -7.0, -8.0, 2.0, 2.0, 3.0, 4.0].map(|v| v / rms));
+        let rms = ((17..=24).map(|i| i * i).sum::<i32>() as f32 / 8.0).sqrt();
+        close(&keys[..8], &[-42.0, -44.0, -46.0, -48.0, 51.0, 36.0, 38.0, 40.0].map(|v| v / rms));
+        assert_eq!(values[0], 25.0, "values are stored as they are");
+    }
+}

@@ -1,0 +1,109 @@
+//! Checks a batch before it runs: the reference indexes with what it is given, so a wrong index must end as an error
+//! that says what is wrong, not as a panic or as another sequence's data.
+
+use super::executor::Loaded;
+use crate::plan::Rows;
+use crate::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, TOP_LOGPROBS_MAX};
+
+/// Fails with the message when the condition does not hold.
+macro_rules! require {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+impl Loaded {
+    /// What is wrong with a batch, in words.
+    pub(super) fn check(&mut self, inputs: &BatchInputs) -> Result<(), String> {
+        if !self.weights_whole {
+            let lacking = self.weights.iter().find(|weight| !weight.is_whole());
+            require!(lacking.is_none(), "weight {} lacks rows", lacking.map_or("", |weight| &weight.spec().name));
+            self.weights_whole = true;
+        }
+        require!(self.pool.len() == self.plan.kv_layers.len(), "the pool is not allocated");
+        self.check_rows(inputs)?;
+        require!(inputs.groups.len() == self.plan.kv_groups.len(), "{} KV groups of inputs", inputs.groups.len());
+        for (index, group) in inputs.groups.iter().enumerate() {
+            self.check_group(inputs, index, group).map_err(|message| format!("KV group {index}: {message}"))?;
+        }
+        for (index, row) in inputs.samples.iter().enumerate() {
+            self.check_sample(inputs, row).map_err(|message| format!("sample row {index}: {message}"))?;
+        }
+        let sorted = inputs.samples.is_sorted_by_key(|row| row.logits_row);
+        require!(sorted, "sample rows are not sorted by logits row");
+        Ok(())
+    }
+
+    fn check_rows(&self, inputs: &BatchInputs) -> Result<(), String> {
+        let (rows, capacity) = (inputs.token_ids.len(), &self.capacity);
+        require!(rows <= capacity.tokens_max as usize, "{rows} token rows, the capacity is {}", capacity.tokens_max);
+        require!(inputs.positions.len() == rows, "{} positions for {rows} token rows", inputs.positions.len());
+        let (sequences, sequences_max) = (inputs.sequences.len(), capacity.sequences_max);
+        require!(sequences <= sequences_max as usize, "{sequences} sequences, the capacity is {sequences_max}");
+        let mut covered = 0;
+        for sequence in &inputs.sequences {
+            require!(sequence.row_start == covered, "rows {covered}.. belong to no sequence");
+            covered += sequence.row_count;
+            require!(covered as usize <= rows, "a sequence ends at row {covered} of {rows}");
+            let positions = &inputs.positions[sequence.row_start as usize..covered as usize];
+            let within = positions.iter().all(|position| *position < sequence.context_len);
+            require!(within, "a position is not below its context of {}", sequence.context_len);
+        }
+        require!(covered as usize == rows, "rows {covered}.. belong to no sequence");
+        for &id in &inputs.token_ids {
+            let (what, limit) =
+                if id & FEED == 0 { ("token", self.plan.vocab) } else { ("feed slot", capacity.feed_slots) };
+            require!(id & !FEED < limit, "{what} {} is not below {limit}", id & !FEED);
+        }
+        let logits_rows = inputs.logits_rows.len();
+        let needs_capacity = self.plan.buffers.iter().any(|buffer| buffer.rows == Rows::Samples);
+        let fits = logits_rows <= capacity.samples_max as usize || !needs_capacity;
+        require!(fits, "{logits_rows} logits rows, the capacity is {}", capacity.samples_max);
+        for &row in &inputs.logits_rows {
+            require!((row as usize) < rows, "logits row {row} of {rows} token rows");
+        }
+        Ok(())
+    }
+
+    fn check_group(&self, inputs: &BatchInputs, index: usize, group: &GroupInputs) -> Result<(), String> {
+        let (blocks, size) = (self.blocks[index], self.capacity.block_size);
+        let (starts, sequences) = (group.table_starts.len(), inputs.sequences.len());
+        require!(starts == sequences, "{starts} table starts for {sequences} sequences");
+        let (slots, rows) = (group.slot_mapping.len(), inputs.token_ids.len());
+        require!(slots == rows, "{slots} slots for {rows} token rows");
+        let (entries, entries_max) = (group.block_tables.len(), self.capacity.table_entries_max as usize);
+        require!(entries <= entries_max, "{entries} table entries, the capacity is {entries_max}");
+        let (copies, copies_max) = (group.copies.len(), self.capacity.copies_max as usize);
+        require!(copies <= copies_max, "{copies} copies, the capacity is {copies_max}");
+        for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {
+            let end = start as usize + sequence.context_len.div_ceil(size) as usize;
+            require!(end <= entries, "a context of {} needs table entries up to {end}", sequence.context_len);
+        }
+        let known = |block: &u32| *block < blocks || *block == NONE;
+        require!(group.block_tables.iter().all(known), "a table names a block that is not below {blocks}");
+        let known = |slot: &u32| *slot / size < blocks || *slot == NONE;
+        require!(group.slot_mapping.iter().all(known), "a slot lies in a block that is not below {blocks}");
+        let known = |(source, target): &(u32, u32)| *source < blocks && *target < blocks;
+        require!(group.copies.iter().all(known), "a copy names a block that is not below {blocks}");
+        Ok(())
+    }
+
+    fn check_sample(&self, inputs: &BatchInputs, row: &SampleRow) -> Result<(), String> {
+        let logits_rows = inputs.logits_rows.len();
+        require!((row.logits_row as usize) < logits_rows, "logits row {} of {logits_rows}", row.logits_row);
+        for slot in [row.feed_slot, row.pending_slot] {
+            let slots = self.capacity.feed_slots;
+            require!(slot < slots || slot == NONE, "feed slot {slot} is not below {slots}");
+        }
+        let within = |range: Range, entries: usize| range.start as usize + range.len as usize <= entries;
+        require!(within(row.history, inputs.history.len()), "its history lies outside of the batch's");
+        require!(within(row.bias, inputs.bias.len()), "its bias lies outside of the batch's");
+        let mask = Range { start: row.mask_start, len: self.plan.vocab.div_ceil(32) };
+        require!(row.mask_start == NONE || within(mask, inputs.masks.len()), "its mask lies outside of the batch's");
+        require!(row.top_logprobs <= TOP_LOGPROBS_MAX, "{} top logprobs", row.top_logprobs);
+        require!(row.temperature >= 0.0, "temperature {}", row.temperature);
+        Ok(())
+    }
+}
