@@ -1,1 +1,267 @@
-//! wgpu backend.
+//! The plan on any GPU: WGSL through wgpu, natively (Vulkan, Metal, DX12) and in a browser (WebGPU).
+//!
+//! [`WgpuBackend`] opens an adapter ([`device`]), allocates every buffer once ([`arena`]), and per batch writes one
+//! metadata buffer ([`metadata`]), replays a recorded program in one compute pass and one submission ([`encode`]) and
+//! copies the sampled ids into a ring of mapped buffers ([`readback`]). Kernels are compiled on first use
+//! ([`pipelines`]) from preprocessed WGSL ([`preprocess`]). Two batches may be in flight: uploads are ordered with the
+//! submissions on the queue, so only the read-back needs a ring.
+//!
+//! It knows plans and batches; it does not know requests, sequences, checkpoints or text.
+
+pub(crate) mod arena;
+pub(crate) mod device;
+pub(crate) mod encode;
+mod inspect;
+pub(crate) mod metadata;
+pub(crate) mod pipelines;
+pub(crate) mod preprocess;
+pub(crate) mod readback;
+#[cfg(not(target_arch = "wasm32"))]
+mod store;
+
+pub use device::{AdapterReport, Class, Tier, WgpuOptions};
+pub use encode::{Variant, variants};
+pub use readback::Ticket;
+
+use super::{Backend, BackendError, Capacity, Caps};
+use crate::plan::inputs::{BatchInputs, Sampled, SequenceRows};
+use crate::plan::{Plan, Storage, WeightId};
+use arena::{Arena, SideBytes};
+use bytes::Bytes;
+use device::Gpu;
+use encode::{BatchShape, Recordings, attend, sample};
+use futures_util::FutureExt as _;
+use readback::{Ring, SAMPLE_WORDS};
+use std::sync::Arc;
+
+/// Shader texts by stem, imported pieces under `common/`: for the tests of `shaders/`.
+pub fn shader_sources() -> &'static [(&'static str, &'static str)] {
+    preprocess::SOURCES
+}
+
+/// A plan with its buffers.
+struct Loaded {
+    plan: Arc<Plan>,
+    capacity: Capacity,
+    arena: Arena,
+    ring: Ring,
+}
+
+/// A [`Backend`] that runs WGSL kernels.
+pub struct WgpuBackend {
+    options: WgpuOptions,
+    caps: Caps,
+    gpu: Gpu,
+    recordings: Recordings,
+    loaded: Option<Loaded>,
+    /// Words of the batch being submitted; kept for its memory.
+    words: Vec<u32>,
+}
+
+impl WgpuBackend {
+    /// Opens the adapter that `options` name, or the best GPU; fails with [`BackendError::Unavailable`].
+    pub async fn open(options: &WgpuOptions) -> Result<Self, BackendError> {
+        let gpu = Gpu::open(options).await?;
+        let caps = caps(&gpu);
+        let mut recordings = Recordings::default();
+        restore_cache(&gpu, options, &mut recordings);
+        Ok(Self { options: options.clone(), caps, gpu, recordings, loaded: None, words: Vec::new() })
+    }
+
+    /// All adapters, in the order that [`WgpuOptions::adapter`] counts. Empty in a browser, which must be asked.
+    pub fn adapters() -> Vec<AdapterReport> {
+        device::reports().now_or_never().unwrap_or_default()
+    }
+
+    /// Dispatches that a batch of these inputs takes, recording its program if it is new.
+    pub fn dispatches(&mut self, inputs: &BatchInputs) -> Result<usize, BackendError> {
+        Ok(self.prepare(inputs)?.1.len())
+    }
+
+    fn loaded(&self) -> Result<&Loaded, BackendError> {
+        self.loaded.as_ref().ok_or_else(not_loaded)
+    }
+
+    /// Flattens a batch and finds its program.
+    fn prepare(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
+        let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
+        let context = metadata::Context {
+            plan: &loaded.plan,
+            capacity: &loaded.capacity,
+            profile: &self.gpu.profile,
+            blocks: &loaded.arena.blocks,
+            group_rows: loaded.arena.group_rows,
+        };
+        let shape = metadata::flatten(&context, inputs, &mut self.words)?;
+        let (gpu, arena) = (&self.gpu, &loaded.arena);
+        let program = self.recordings.program(gpu, &loaded.plan, &loaded.capacity, arena, &shape)?;
+        Ok((shape, program))
+    }
+
+    /// Records the programs of the usual batches, so that no kernel is compiled while a user waits.
+    fn warm_up(&mut self) -> Result<(), BackendError> {
+        let capacity = self.loaded()?.capacity.clone();
+        for tokens in [1, 2, 4, 8, 16, capacity.tokens_max] {
+            let sequences = if tokens <= 16 { tokens } else { 1 };
+            if tokens <= capacity.tokens_max && sequences <= capacity.sequences_max.min(capacity.samples_max) {
+                let inputs = self.warm_up_batch(tokens, sequences)?;
+                if let Some(inputs) = inputs {
+                    self.prepare(&inputs)?;
+                }
+            }
+        }
+        store_cache(&self.gpu, &self.options, &self.recordings);
+        Ok(())
+    }
+
+    /// A batch of `sequences` sequences with `tokens` rows in all, every one sampled greedily; `None` if the tables
+    /// have no room for it.
+    fn warm_up_batch(&self, tokens: u32, sequences: u32) -> Result<Option<BatchInputs>, BackendError> {
+        let loaded = self.loaded()?;
+        let count = tokens / sequences;
+        let entries = count.div_ceil(loaded.capacity.block_size);
+        if entries * sequences > loaded.capacity.table_entries_max {
+            return Ok(None);
+        }
+        let mut inputs = BatchInputs::default();
+        for sequence in 0..sequences {
+            let rows = SequenceRows { row_start: sequence * count, row_count: count, context_len: count };
+            inputs.sequences.push(rows);
+            inputs.positions.extend(0..count);
+            inputs.logits_rows.push(rows.row_start + count - 1);
+            inputs.samples.push(crate::plan::inputs::SampleRow::greedy(sequence, count));
+        }
+        inputs.token_ids = vec![0; (count * sequences) as usize];
+        inputs.groups = loaded
+            .plan
+            .kv_groups
+            .iter()
+            .map(|_| crate::plan::inputs::GroupInputs {
+                block_tables: vec![crate::plan::inputs::NONE; (entries * sequences) as usize],
+                table_starts: (0..sequences).map(|sequence| sequence * entries).collect(),
+                slot_mapping: vec![crate::plan::inputs::NONE; (count * sequences) as usize],
+                copies: Vec::new(),
+            })
+            .collect();
+        inputs.tails = loaded.plan.tails.iter().map(|(tail, _)| *tail).collect();
+        Ok(Some(inputs))
+    }
+}
+
+impl Backend for WgpuBackend {
+    type Ticket = Ticket;
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
+        self.gpu.faults.check()?;
+        if plan.kv_groups.len() > metadata::GROUPS_MAX {
+            let message = format!("{} KV groups; at most {} are built for", plan.kv_groups.len(), metadata::GROUPS_MAX);
+            return Err(BackendError::Kernel { kernel: "metadata".into(), message });
+        }
+        self.recordings.clear();
+        self.loaded = None;
+        let profile = &self.gpu.profile;
+        let side = SideBytes {
+            metadata: metadata::words_max(&plan, capacity, profile) * 4,
+            params: u64::from(encode::PARAMS_SLOTS * pipelines::PARAMS_SLOT_BYTES),
+            results: u64::from(capacity.samples_max.max(1) * SAMPLE_WORDS) * 4,
+            attend_scratch: attend::scratch_bytes(&plan, capacity, profile),
+            sample_scratch: sample::scratch_bytes(&plan, capacity, profile),
+        };
+        let arena = Arena::new(&self.gpu, &plan, capacity, &side)?;
+        let ring = Ring::new(&self.gpu, capacity.samples_max);
+        self.gpu.faults.check()?;
+        self.loaded = Some(Loaded { plan, capacity: capacity.clone(), arena, ring });
+        Ok(())
+    }
+
+    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        let spec = loaded.plan.weights.get(weight.0 as usize);
+        let spec = spec.ok_or_else(|| BackendError::Validation(format!("the plan has no weight {}", weight.0)))?;
+        loaded.arena.write_weight(&self.gpu, spec, weight, first_row, &rows)
+    }
+
+    fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
+        self.recordings.clear();
+        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        if blocks.len() != loaded.plan.kv_groups.len() {
+            let message = format!("{} pool sizes for {} KV groups", blocks.len(), loaded.plan.kv_groups.len());
+            return Err(BackendError::Validation(message));
+        }
+        loaded.arena.allocate_pool(&self.gpu, &loaded.plan, &loaded.capacity, blocks)?;
+        self.warm_up()
+    }
+
+    fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {
+        self.gpu.faults.check()?;
+        let (shape, program) = self.prepare(inputs)?;
+        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        let samples = shape.sample_groups.iter().map(|group| group.samples).sum();
+        let gpu = &self.gpu;
+        gpu.queue.write_buffer(&loaded.arena.metadata.raw, 0, bytemuck::cast_slice(&self.words));
+        let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("batch") });
+        program.replay(&mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()));
+        let slot = loaded.ring.copy(&mut encoder, &loaded.arena.results, samples)?;
+        let submission = gpu.queue.submit([encoder.finish()]);
+        let ticket = loaded.ring.map(slot, submission, inputs);
+        gpu.faults.check()?;
+        Ok(ticket)
+    }
+
+    async fn read(&mut self, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
+        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        loaded.ring.read(&self.gpu, ticket).await
+    }
+
+    async fn reset(&mut self) -> Result<(), BackendError> {
+        self.loaded = None;
+        self.recordings = Recordings::default();
+        self.gpu.device.destroy();
+        self.gpu = Gpu::open(&self.options).await?;
+        self.caps = caps(&self.gpu);
+        restore_cache(&self.gpu, &self.options, &mut self.recordings);
+        Ok(())
+    }
+}
+
+fn not_loaded() -> BackendError {
+    BackendError::Validation("no plan is loaded".into())
+}
+
+fn caps(gpu: &Gpu) -> Caps {
+    let (low, high) = (gpu.info.subgroup_min_size, gpu.info.subgroup_max_size);
+    Caps {
+        name: gpu.info.name.clone(),
+        api: device::api_name(gpu.info.backend),
+        kind: device::profile_kind(&gpu.info),
+        tier: match gpu.profile.tier {
+            Tier::T0 => "T0".into(),
+            Tier::T1 => format!("T1 (subgroups {low}..{high})"),
+        },
+        activations: Storage::F32,
+        binding_bytes_max: gpu.profile.binding_bytes_max,
+        memory_bytes: gpu.memory_bytes,
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn restore_cache(gpu: &Gpu, options: &WgpuOptions, recordings: &mut Recordings) {
+    recordings.pipelines.cache = store::restore(gpu, options);
+}
+
+#[cfg(target_arch = "wasm32")]
+fn restore_cache(_gpu: &Gpu, _options: &WgpuOptions, _recordings: &mut Recordings) {}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn store_cache(gpu: &Gpu, options: &WgpuOptions, recordings: &Recordings) {
+    if let Some(cache) = &recordings.pipelines.cache {
+        store::store(gpu, options, cache);
+    }
+}
+
+#[cfg(target_arch = "wasm32")]
+fn store_cache(_gpu: &Gpu, _options: &WgpuOptions, _recordings: &Recordings) {}

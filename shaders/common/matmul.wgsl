@@ -1,0 +1,37 @@
+// Bindings and epilogue that the matmul kernels share: out (=, +=) x * W^T + bias, for one shard of W's rows.
+// x: [rows, 8 * eights] f32; W: [outputs, 8 * eights] in its format; out: [rows, output_stride] f32.
+
+struct Params {
+    rows: u32,
+    eights: u32,        // columns of x and W / 8
+    outputs: u32,       // rows of this shard of W
+    output_start: u32,  // column of out (and element of bias) of its first row
+    output_stride: u32, // columns of out
+    accumulate: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> weight: array<vec4<u32>>;
+#ifdef BIAS
+@group(0) @binding(3) var<storage, read> bias: array<f32>;
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;
+#else
+@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+#endif
+
+fn emit(row: u32, output: u32, product: f32) {
+    if row >= params.rows || output >= params.outputs {
+        return;
+    }
+    let column = params.output_start + output;
+    let index = row * params.output_stride + column;
+    var value = product;
+#ifdef BIAS
+    value += bias[column];
+#endif
+    if params.accumulate != 0u {
+        value += out[index];
+    }
+    out[index] = value;
+}

@@ -1,0 +1,32 @@
+// The sum of a vec4 over a workgroup of WORKGROUP invocations, in every one of them. Uniform flow only, once a kernel.
+// T1: subgroups of any size add up first and leave one value each in workgroup memory.
+#import invocation
+
+var<workgroup> reduce_partials: array<vec4<f32>, WORKGROUP>;
+
+#ifdef SUBGROUPS
+fn reduce_sum(at: Invocation, value: vec4<f32>) -> vec4<f32> {
+    let sum = subgroupAdd(value);
+    if at.subgroup_lane == 0u {
+        reduce_partials[at.subgroup] = sum;
+    }
+    workgroupBarrier();
+    var total = vec4<f32>(0.0);
+    for (var index = 0u; index < at.subgroups; index++) {
+        total += reduce_partials[index];
+    }
+    return total;
+}
+#else
+fn reduce_sum(at: Invocation, value: vec4<f32>) -> vec4<f32> {
+    reduce_partials[at.local] = value;
+    workgroupBarrier();
+    for (var stride = WORKGROUP / 2u; stride > 0u; stride >>= 1u) {
+        if at.local < stride {
+            reduce_partials[at.local] += reduce_partials[at.local + stride];
+        }
+        workgroupBarrier();
+    }
+    return reduce_partials[0];
+}
+#endif

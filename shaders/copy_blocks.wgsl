@@ -1,0 +1,30 @@
+// Copies KV blocks source -> target of one layer (one shard of its heads), K and V. Invocation: 16 bytes of each.
+// No block is both source and target, and targets are distinct, so the order does not matter.
+// Twin: backend/cpu/copy_blocks.rs
+#import invocation
+#import metadata
+
+struct Params {
+    copies: u32,
+    vectors: u32,      // 16-byte vectors of a block
+    group_header: u32, // header word of the layer's KV group
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> metadata: array<u32>;
+@group(0) @binding(2) var<storage, read_write> keys: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read_write> values: array<vec4<u32>>;
+
+@compute @workgroup_size(64)
+fn main(at: Invocation) {
+    let item = flat_workgroup(at) * 64u + at.local;
+    let copy = item / params.vectors;
+    if copy >= params.copies {
+        return;
+    }
+    let offset = item - copy * params.vectors;
+    let source = metadata_at(params.group_header + GROUP_COPIES, 2u * copy) * params.vectors + offset;
+    let target_vector = metadata_at(params.group_header + GROUP_COPIES, 2u * copy + 1u) * params.vectors + offset;
+    keys[target_vector] = keys[source];
+    values[target_vector] = values[source];
+}

@@ -1,0 +1,50 @@
+// out[t] = table[id(t)] * scale; an id with the FEED bit is looked up in the feed slots.
+// One dispatch per shard of the table; a row is written by the shard that holds it. Invocation: 8 elements.
+// An id outside the table (a failed row sampled by the device) gives zeros, written by the first shard.
+// Variants: weight format. Twin: backend/cpu/embed.rs
+#import invocation
+#import metadata
+#import weight
+
+struct Params {
+    tokens: u32,
+    eights: u32,      // columns / 8
+    row_start: u32,   // first table row of this shard
+    rows: u32,        // table rows of this shard
+    vocab: u32,       // table rows of all shards
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> metadata: array<u32>;
+@group(0) @binding(2) var<storage, read> feed: array<u32>;
+@group(0) @binding(3) var<storage, read> weight: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
+
+@compute @workgroup_size(64)
+fn main(at: Invocation) {
+    let item = flat_workgroup(at) * 64u + at.local;
+    let token = item / params.eights;
+    let eight = item - token * params.eights;
+    if token >= params.tokens {
+        return;
+    }
+    var id = metadata_at(META_TOKEN_IDS, token);
+    if (id & FEED) != 0u {
+        id = feed[id & ~FEED];
+    }
+    if id >= params.vocab {
+        if params.row_start == 0u {
+            out[2u * item] = vec4<f32>(0.0);
+            out[2u * item + 1u] = vec4<f32>(0.0);
+        }
+        return;
+    }
+    let row = id - params.row_start; // wraps for rows of earlier shards
+    if row >= params.rows {
+        return;
+    }
+    let values = weight_eight(row * params.eights + eight);
+    out[2u * item] = values.low * params.scale;
+    out[2u * item + 1u] = values.high * params.scale;
+}

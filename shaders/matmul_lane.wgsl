@@ -1,0 +1,45 @@
+// out (=, +=) x * W^T + bias without workgroup memory, for shaders that run on CPU cores.
+// Invocation: OUTPUTS outputs x ROWS rows, so that a loaded weight serves all rows and a loaded x all outputs.
+// Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/cpu/matmul.rs
+#import invocation
+#import matmul
+#import weight
+
+@compute @workgroup_size(64)
+fn main(at: Invocation) {
+    let lanes = (params.outputs + OUTPUTS - 1u) / OUTPUTS;
+    let item = flat_workgroup(at) * 64u + at.local;
+    let first_row = (item / lanes) * ROWS;
+    let first = (item % lanes) * OUTPUTS;
+    if first_row >= params.rows {
+        return;
+    }
+    var sums: array<f32, ROWS * OUTPUTS>;
+    var weight_rows: array<u32, OUTPUTS>;
+    var x_rows: array<u32, ROWS>;
+    // Rows and outputs past the end repeat the last one; emit drops them.
+    for (var output = 0u; output < OUTPUTS; output++) {
+        weight_rows[output] = min(first + output, params.outputs - 1u) * params.eights;
+    }
+    for (var row = 0u; row < ROWS; row++) {
+        x_rows[row] = min(first_row + row, params.rows - 1u) * 2u * params.eights;
+    }
+    for (var k = 0u; k < params.eights; k++) {
+        var w: array<Eight, OUTPUTS>;
+        for (var output = 0u; output < OUTPUTS; output++) {
+            w[output] = weight_eight(weight_rows[output] + k);
+        }
+        for (var row = 0u; row < ROWS; row++) {
+            let low = x[x_rows[row] + 2u * k];
+            let high = x[x_rows[row] + 2u * k + 1u];
+            for (var output = 0u; output < OUTPUTS; output++) {
+                sums[output * ROWS + row] += dot(w[output].low, low) + dot(w[output].high, high);
+            }
+        }
+    }
+    for (var output = 0u; output < OUTPUTS; output++) {
+        for (var row = 0u; row < ROWS; row++) {
+            emit(first_row + row, first + output, sums[output * ROWS + row]);
+        }
+    }
+}

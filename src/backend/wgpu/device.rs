@@ -1,0 +1,337 @@
+//! Adapters and the device: which one is chosen, what it may be asked for, and where its errors go.
+//!
+//! An adapter gets a [`Class`] (which row of tile shapes) and a [`Tier`] (which instructions). Errors of the device
+//! never panic: an uncaptured error or a loss is kept in [`Faults`] and given out by the next call.
+
+use super::super::{BackendError, DeviceKind};
+use futures_util::FutureExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Which instructions the kernels may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Tier {
+    /// WebGPU's default limits, no optional feature.
+    T0,
+    /// Subgroup operations, of any size from 4 to 128.
+    T1,
+}
+
+/// Which row of tile shapes the kernels use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// A GPU with memory of its own, and anything that resembles one.
+    Discrete,
+    /// A GPU that shares the system's memory.
+    Integrated,
+    /// Shaders that run on CPU cores: no workgroup memory, other shapes.
+    Software,
+}
+
+/// What to open, and what to pretend.
+#[derive(Clone, Debug, Default)]
+pub struct WgpuOptions {
+    /// Index into [`super::WgpuBackend::adapters`]; `None` takes the best GPU and never a software adapter.
+    pub adapter: Option<usize>,
+    /// Use the tile shapes of another class.
+    pub class: Option<Class>,
+    /// Use at most this tier.
+    pub tier: Option<Tier>,
+    /// Bind at most this many bytes at once, for tests of the sharding.
+    pub binding_bytes_max: Option<u64>,
+    /// Keep bounds checks, loop bounds and zeroed workgroup memory in the shaders.
+    pub checked: bool,
+    /// Folder of the pipeline cache (Vulkan); `None` keeps nothing on disk.
+    pub cache_dir: Option<PathBuf>,
+    /// A batch that takes longer is a lost device; `None`: 60 s, on a software adapter an hour.
+    pub read_timeout: Option<Duration>,
+}
+
+/// One line of `folio devices`.
+#[derive(Clone, Debug)]
+pub struct AdapterReport {
+    /// Index for [`WgpuOptions::adapter`].
+    pub index: usize,
+    /// The driver's name for the device.
+    pub name: String,
+    /// `vulkan`, `metal`, `dx12` or `webgpu`.
+    pub api: &'static str,
+    /// Driver name and version.
+    pub driver: String,
+    /// Kind of processor.
+    pub kind: DeviceKind,
+    /// Tile shapes it would get.
+    pub class: Class,
+    /// Highest tier it can run.
+    pub tier: Tier,
+    /// Smallest and largest subgroup, zero where unknown.
+    pub subgroup_sizes: (u32, u32),
+    /// Largest range a kernel may bind.
+    pub binding_bytes_max: u64,
+    /// Largest buffer.
+    pub buffer_bytes_max: u64,
+    /// Workgroup memory.
+    pub workgroup_bytes_max: u32,
+    /// Bytes weights and pool may take, where the driver tells.
+    pub memory_bytes: Option<u64>,
+    /// Whether `auto` would take it.
+    pub chosen: bool,
+}
+
+/// What the kernels may rely on; fixed once the device is open.
+#[derive(Clone, Debug)]
+pub(crate) struct Profile {
+    pub(crate) tier: Tier,
+    pub(crate) class: Class,
+    pub(crate) binding_bytes_max: u64,
+    pub(crate) buffer_bytes_max: u64,
+    /// `unpack2x16float` and `pack2x16float` are there; without them the shaders convert by integer arithmetic.
+    pub(crate) half_conversion: bool,
+}
+
+/// The first error that no call has returned yet, and whether the device is gone.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    state: Mutex<FaultState>,
+}
+
+#[derive(Debug, Default)]
+struct FaultState {
+    lost: Option<String>,
+    refused: Option<BackendError>,
+}
+
+impl Faults {
+    fn with<T>(&self, f: impl FnOnce(&mut FaultState) -> T) -> T {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Marks the device as gone; only the first reason is kept.
+    pub(crate) fn lose(&self, reason: String) {
+        self.with(|state| _ = state.lost.get_or_insert(reason));
+    }
+
+    fn refuse(&self, error: BackendError) {
+        self.with(|state| _ = state.refused.get_or_insert(error));
+    }
+
+    /// A lost device fails every call; another error is given out once.
+    pub(crate) fn check(&self) -> Result<(), BackendError> {
+        self.with(|state| match (&state.lost, state.refused.take()) {
+            (Some(reason), _) => Err(BackendError::Lost(reason.clone())),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(()),
+        })
+    }
+}
+
+/// An open device with its queue.
+pub(crate) struct Gpu {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) info: wgpu::AdapterInfo,
+    pub(crate) profile: Profile,
+    pub(crate) faults: Arc<Faults>,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) checked: bool,
+    pub(crate) read_timeout: Duration,
+}
+
+impl Gpu {
+    /// Opens the adapter that `options` name, or the best GPU.
+    pub(crate) async fn open(options: &WgpuOptions) -> Result<Self, BackendError> {
+        let adapters = enumerate().await;
+        let index = choose(&adapters, options.adapter)?;
+        let adapter = &adapters[index];
+        let info = adapter.get_info();
+        let profile = profile(adapter, options);
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("folio"),
+            required_features: features(adapter, &profile),
+            required_limits: limits(adapter),
+            memory_hints: wgpu::MemoryHints::MemoryUsage,
+            ..Default::default()
+        };
+        let (device, queue) = adapter.request_device(&descriptor).await.map_err(|error| {
+            BackendError::Unavailable(format!("adapter {index} ({}) cannot be opened: {error}", info.name))
+        })?;
+        let faults = Arc::new(Faults::default());
+        listen(&device, &faults);
+        let patience = if profile_kind(&info) == DeviceKind::Software { 3600 } else { 60 };
+        Ok(Self {
+            device,
+            queue,
+            profile,
+            faults,
+            memory_bytes: memory_bytes(adapter),
+            checked: options.checked,
+            read_timeout: options.read_timeout.unwrap_or(Duration::from_secs(patience)),
+            info,
+        })
+    }
+
+    /// Runs `create` and returns the error it caused, if any. In a browser errors arrive later, through [`Faults`].
+    pub(crate) fn catch<T>(&self, create: impl FnOnce() -> T) -> Result<T, wgpu::Error> {
+        if cfg!(target_arch = "wasm32") {
+            return Ok(create());
+        }
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let value = create();
+        let errors = [validation.pop().now_or_never(), internal.pop().now_or_never(), memory.pop().now_or_never()];
+        errors.into_iter().flatten().flatten().next().map_or(Ok(value), Err)
+    }
+
+    /// Waits until everything submitted so far has run. Does nothing in a browser, which cannot block.
+    pub(crate) fn wait(&self) -> Result<(), BackendError> {
+        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(self.read_timeout) };
+        self.poll(wait)
+    }
+
+    /// Polls; a time-out is a lost device.
+    pub(crate) fn poll(&self, poll: wgpu::PollType) -> Result<(), BackendError> {
+        if let Err(error) = self.device.poll(poll) {
+            self.faults.lose(format!("no answer within {:?}: {error}", self.read_timeout));
+        }
+        self.faults.check()
+    }
+}
+
+fn listen(device: &wgpu::Device, faults: &Arc<Faults>) {
+    let uncaptured = Arc::clone(faults);
+    device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| match error {
+        wgpu::Error::OutOfMemory { .. } => {
+            uncaptured.refuse(BackendError::OutOfMemory { what: "a batch".into(), bytes: 0 });
+        }
+        other => uncaptured.refuse(BackendError::Validation(other.to_string())),
+    }));
+    let lost = Arc::clone(faults);
+    device.set_device_lost_callback(move |reason, message| lost.lose(format!("{reason:?}: {message}")));
+}
+
+async fn enumerate() -> Vec<wgpu::Adapter> {
+    let backends =
+        wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12 | wgpu::Backends::BROWSER_WEBGPU;
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = backends;
+    descriptor.flags = wgpu::InstanceFlags::empty();
+    wgpu::Instance::new(descriptor).enumerate_adapters(backends).await
+}
+
+/// All adapters, in the order their indices name them.
+pub(crate) async fn reports() -> Vec<AdapterReport> {
+    let adapters = enumerate().await;
+    let chosen = choose(&adapters, None).ok();
+    let report = |(index, adapter): (usize, &wgpu::Adapter)| {
+        let (info, limits) = (adapter.get_info(), adapter.limits());
+        let profile = profile(adapter, &WgpuOptions::default());
+        AdapterReport {
+            index,
+            api: api_name(info.backend),
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+            kind: profile_kind(&info),
+            class: profile.class,
+            tier: profile.tier,
+            subgroup_sizes: (info.subgroup_min_size, info.subgroup_max_size),
+            binding_bytes_max: limits.max_storage_buffer_binding_size,
+            buffer_bytes_max: limits.max_buffer_size,
+            workgroup_bytes_max: limits.max_compute_workgroup_storage_size,
+            memory_bytes: memory_bytes(adapter),
+            chosen: chosen == Some(index),
+            name: info.name,
+        }
+    };
+    adapters.iter().enumerate().map(report).collect()
+}
+
+fn choose(adapters: &[wgpu::Adapter], wanted: Option<usize>) -> Result<usize, BackendError> {
+    let list = || {
+        let names = adapters.iter().enumerate().map(|(index, adapter)| format!("{index}: {}", adapter.get_info().name));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    if let Some(index) = wanted {
+        let missing = || BackendError::Unavailable(format!("there is no wgpu adapter {index}; there are: {}", list()));
+        return adapters.get(index).map(|_| index).ok_or_else(missing);
+    }
+    let rank = |index: &usize| match profile_kind(&adapters[*index].get_info()) {
+        DeviceKind::Discrete => 0,
+        DeviceKind::Integrated => 1,
+        DeviceKind::Virtual => 2,
+        DeviceKind::Software => 3,
+    };
+    // The same GPU shows up once per API; Vulkan comes first in wgpu's order and `min_by_key` keeps the first.
+    let best = (0..adapters.len()).filter(|index| rank(index) < 3).min_by_key(rank);
+    best.ok_or_else(|| match adapters.len() {
+        0 => BackendError::Unavailable("no GPU adapter (Vulkan, Metal, DX12 or WebGPU) was found".into()),
+        _ => BackendError::Unavailable(format!("no GPU; software adapters run only by index: {}", list())),
+    })
+}
+
+pub(crate) fn api_name(backend: wgpu::Backend) -> &'static str {
+    match backend {
+        wgpu::Backend::Vulkan => "vulkan",
+        wgpu::Backend::Metal => "metal",
+        wgpu::Backend::Dx12 => "dx12",
+        wgpu::Backend::BrowserWebGpu => "webgpu",
+        wgpu::Backend::Gl => "gl",
+        wgpu::Backend::Noop => "noop",
+    }
+}
+
+pub(crate) fn profile_kind(info: &wgpu::AdapterInfo) -> DeviceKind {
+    match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => DeviceKind::Discrete,
+        wgpu::DeviceType::IntegratedGpu => DeviceKind::Integrated,
+        wgpu::DeviceType::Cpu => DeviceKind::Software,
+        wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => DeviceKind::Virtual,
+    }
+}
+
+fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
+    let (info, limits) = (adapter.get_info(), adapter.limits());
+    let class = options.class.unwrap_or(match profile_kind(&info) {
+        DeviceKind::Software => Class::Software,
+        DeviceKind::Integrated => Class::Integrated,
+        DeviceKind::Discrete | DeviceKind::Virtual => Class::Discrete,
+    });
+    let sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
+    let best = if adapter.features().contains(wgpu::Features::SUBGROUP) && sizes { Tier::T1 } else { Tier::T0 };
+    let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+    let flags = adapter.get_downlevel_capabilities().flags;
+    Profile {
+        tier: options.tier.map_or(best, |tier| tier.min(best)),
+        class,
+        binding_bytes_max: options.binding_bytes_max.map_or(binding, |bytes| bytes.min(binding)),
+        buffer_bytes_max: limits.max_buffer_size,
+        half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
+    }
+}
+
+fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
+    let subgroup = if profile.tier >= Tier::T1 { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() };
+    let optional = adapter.features() & (wgpu::Features::PIPELINE_CACHE | wgpu::Features::TIMESTAMP_QUERY);
+    subgroup | optional
+}
+
+/// The defaults, except for sizes: those are taken as large as the adapter has them.
+fn limits(adapter: &wgpu::Adapter) -> wgpu::Limits {
+    let has = adapter.limits();
+    wgpu::Limits {
+        max_buffer_size: has.max_buffer_size,
+        max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
+        ..wgpu::Limits::default().or_worse_values_from(&has)
+    }
+}
+
+#[cfg(target_arch = "wasm32")]
+fn memory_bytes(_adapter: &wgpu::Adapter) -> Option<u64> {
+    None
+}
+
+/// Bytes of the largest device-local heap. wgpu's hal gives the heaps, not the budget left in them.
+#[cfg(not(target_arch = "wasm32"))]
+fn memory_bytes(_adapter: &wgpu::Adapter) -> Option<u64> {
+    None
+}

@@ -1,0 +1,36 @@
+//! `CopyBlocks` → one dispatch per layer and shard of its heads, when the batch copies anything.
+
+use super::super::super::BackendError;
+use super::super::metadata;
+use super::super::pipelines::Kernel;
+use super::{Recorder, Variant, params};
+
+params! {
+    Params { copies: u32, vectors: u32, group_header: u32 }
+}
+
+/// Invocations of a workgroup; each copies 16 bytes of K and of V.
+const WORKGROUP: u32 = 64;
+
+/// Records the dispatches.
+pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
+    let (plan, arena) = (recorder.plan, recorder.arena);
+    for (layer, shards) in plan.kv_layers.iter().zip(&arena.kv) {
+        let copies = recorder.shape.copies[layer.group as usize];
+        for shard in shards {
+            let slot_bytes = recorder.capacity.kv_format.row_bytes(layer.head_dim);
+            let block_bytes = u64::from(shard.heads) * u64::from(recorder.capacity.block_size) * slot_bytes;
+            let vectors = u32::try_from(block_bytes / 16).expect("a block fits a binding");
+            let params = Params { copies, vectors, group_header: metadata::group_header(layer.group) };
+            let bindings = [arena.metadata.read(), shard.key.read_write(), shard.value.read_write()];
+            let workgroups = (copies * vectors).div_ceil(WORKGROUP);
+            recorder.dispatch(&Kernel::new("copy_blocks"), &params, &bindings, workgroups)?;
+        }
+    }
+    Ok(())
+}
+
+/// Every variant [`encode`] can ask for.
+pub(super) fn variants() -> Vec<Variant> {
+    vec![Variant::new::<Params>(Kernel::new("copy_blocks"), Params::FIELDS)]
+}

@@ -1,0 +1,44 @@
+//! `Embed` → one dispatch per shard of the table.
+
+use super::super::super::BackendError;
+use super::super::device::Profile;
+use super::super::pipelines::Kernel;
+use super::{Recorder, Variant, for_weight, params};
+use crate::plan::{BufferId, WeightFormat, WeightId};
+
+params! {
+    Params { tokens: u32, eights: u32, row_start: u32, rows: u32, vocab: u32, scale: f32 }
+}
+
+/// Invocations of a workgroup; each writes 8 elements.
+const WORKGROUP: u32 = 64;
+
+fn kernel(format: WeightFormat, profile: &Profile) -> Kernel {
+    for_weight(Kernel::new("embed"), format, profile)
+}
+
+/// Records the dispatches.
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    table: WeightId,
+    scale: f32,
+    out: BufferId,
+) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let weight = arena.weight(table);
+    let vocab = recorder.plan.weight_spec(table).rows;
+    let (tokens, eights) = (recorder.rows(out), weight.columns / 8);
+    let kernel = kernel(weight.format, recorder.profile);
+    for shard in &weight.shards {
+        let params = Params { tokens, eights, row_start: shard.row_start, rows: shard.rows, vocab, scale };
+        let bindings =
+            [arena.metadata.read(), arena.feed.read(), shard.buffer.read(), arena.row_buffer(out).read_write()];
+        recorder.dispatch(&kernel, &params, &bindings, (tokens * eights).div_ceil(WORKGROUP))?;
+    }
+    Ok(())
+}
+
+/// Every variant [`encode`] can ask for.
+pub(super) fn variants() -> Vec<Variant> {
+    super::weight_variants(|format, profile| Variant::new::<Params>(kernel(format, profile), Params::FIELDS))
+}

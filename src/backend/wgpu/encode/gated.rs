@@ -1,0 +1,43 @@
+//! `GatedActivation` → one dispatch.
+
+use super::super::super::BackendError;
+use super::super::pipelines::Kernel;
+use super::{Recorder, Variant, params, vectors_of};
+use crate::plan::{Activation, BufferId};
+
+params! {
+    Params { rows: u32, vectors: u32, alpha: f32, limit: f32 }
+}
+
+/// Invocations of a workgroup; each writes 4 elements.
+const WORKGROUP: u32 = 64;
+
+fn kernel(define: &'static str) -> Kernel {
+    Kernel::new("gated_activation").define(define)
+}
+
+/// Records the dispatch.
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    gate_up: BufferId,
+    activation: Activation,
+    out: BufferId,
+) -> Result<(), BackendError> {
+    let (define, alpha, limit) = match activation {
+        Activation::Silu => ("SILU", 0.0, 0.0),
+        Activation::GeluTanh => ("GELU_TANH", 0.0, 0.0),
+        Activation::ClampedSwiglu { alpha, limit } => ("CLAMPED_SWIGLU", alpha, limit),
+    };
+    let rows = recorder.rows(out);
+    let vectors = vectors_of("gated_activation", recorder.columns(out))?;
+    let arena = recorder.arena;
+    let bindings = [arena.row_buffer(gate_up).read(), arena.row_buffer(out).read_write()];
+    let params = Params { rows, vectors, alpha, limit };
+    recorder.dispatch(&kernel(define), &params, &bindings, (rows * vectors).div_ceil(WORKGROUP))
+}
+
+/// Every variant [`encode`] can ask for.
+pub(super) fn variants() -> Vec<Variant> {
+    let defines = ["SILU", "GELU_TANH", "CLAMPED_SWIGLU"];
+    defines.into_iter().map(|define| Variant::new::<Params>(kernel(define), Params::FIELDS)).collect()
+}

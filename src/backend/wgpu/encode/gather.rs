@@ -1,0 +1,28 @@
+//! `GatherRows` → one dispatch.
+
+use super::super::super::BackendError;
+use super::super::pipelines::Kernel;
+use super::{Recorder, Variant, params, vectors_of};
+use crate::plan::BufferId;
+
+params! {
+    Params { rows: u32, vectors: u32, logits_start: u32 }
+}
+
+/// Invocations of a workgroup; each copies 4 elements.
+const WORKGROUP: u32 = 64;
+
+/// Records the dispatch.
+pub(super) fn encode(recorder: &mut Recorder<'_>, x: BufferId, out: BufferId) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let rows = recorder.rows(out);
+    let vectors = vectors_of("gather_rows", recorder.columns(out))?;
+    let params = Params { rows, vectors, logits_start: recorder.group.logits_start };
+    let bindings = [arena.metadata.read(), arena.row_buffer(x).read(), arena.row_buffer(out).read_write()];
+    recorder.dispatch(&Kernel::new("gather_rows"), &params, &bindings, (rows * vectors).div_ceil(WORKGROUP))
+}
+
+/// Every variant [`encode`] can ask for.
+pub(super) fn variants() -> Vec<Variant> {
+    vec![Variant::new::<Params>(Kernel::new("gather_rows"), Params::FIELDS)]
+}

@@ -1,0 +1,136 @@
+//! `MatMul` → one dispatch per shard of the weight.
+//!
+//! Which kernel: one row `matmul_vec`, 2 to 16 rows `matmul_skinny`, more `matmul_tile`; on CPU cores `matmul_lane`,
+//! which needs no workgroup memory. Deterministic plans use one kernel for every row count, so that a row's sums do
+//! not depend on its neighbours.
+
+use super::super::super::BackendError;
+use super::super::device::{Class, Profile, Tier};
+use super::super::pipelines::Kernel;
+use super::{Recorder, Variant, for_weight, params};
+use crate::plan::{BufferId, WeightFormat, WeightId};
+
+params! {
+    Params { rows: u32, eights: u32, outputs: u32, output_start: u32, output_stride: u32, accumulate: u32 }
+}
+
+/// The fields of [`crate::plan::Step::MatMul`].
+pub(super) struct Fields {
+    pub(super) x: BufferId,
+    pub(super) weight: WeightId,
+    pub(super) bias: Option<WeightId>,
+    pub(super) accumulate: bool,
+    pub(super) out: BufferId,
+}
+
+/// The shape of a kernel: how its grid follows from rows and outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Vec { workgroup: u32 },
+    Skinny { rows: u32, outputs: u32 },
+    Tile { rows: u32 },
+    Lane { rows: u32, outputs: u32 },
+}
+
+impl Shape {
+    /// The tile table: class, rows and columns → shape.
+    fn choose(profile: &Profile, deterministic: bool, rows: u32, eights: u32) -> Self {
+        match (profile.class, rows) {
+            (Class::Software, _) if deterministic => Self::Lane { rows: 8, outputs: 2 },
+            (Class::Software, 1) => Self::Lane { rows: 1, outputs: 4 },
+            (Class::Software, 2) => Self::Lane { rows: 2, outputs: 4 },
+            (Class::Software, 3..=4) => Self::Lane { rows: 4, outputs: 4 },
+            (Class::Software, _) => Self::Lane { rows: 8, outputs: 2 },
+            _ if deterministic => Self::Tile { rows: 32 },
+            (Class::Discrete, 1) if eights > 128 => Self::Vec { workgroup: 128 },
+            (_, 1) => Self::Vec { workgroup: 64 },
+            (_, 2) => Self::Skinny { rows: 2, outputs: 4 },
+            (_, 3..=4) => Self::Skinny { rows: 4, outputs: 4 },
+            (_, 5..=8) => Self::Skinny { rows: 8, outputs: 2 },
+            (_, 9..=16) => Self::Skinny { rows: 16, outputs: 2 },
+            (_, 17..=32) => Self::Tile { rows: 32 },
+            _ => Self::Tile { rows: 64 },
+        }
+    }
+
+    fn workgroups(self, rows: u32, outputs: u32) -> u32 {
+        match self {
+            Self::Vec { .. } => outputs.div_ceil(4),
+            Self::Skinny { outputs: each, .. } => outputs.div_ceil(16 * each),
+            Self::Tile { rows: tile } => rows.div_ceil(tile) * outputs.div_ceil(64),
+            Self::Lane { rows: tile, outputs: each } => (rows.div_ceil(tile) * outputs.div_ceil(each)).div_ceil(64),
+        }
+    }
+
+    fn kernel(self, format: WeightFormat, bias: bool, profile: &Profile) -> Kernel {
+        let kernel = match self {
+            Self::Vec { workgroup } => Kernel::new("matmul_vec")
+                .number("WORKGROUP", workgroup)
+                .define_if(profile.tier >= Tier::T1, "SUBGROUPS"),
+            Self::Skinny { rows, outputs } => {
+                Kernel::new("matmul_skinny").number("ROWS", rows).number("OUTPUTS", outputs)
+            }
+            Self::Tile { rows } => Kernel::new("matmul_tile").number("TILE_ROWS", rows),
+            Self::Lane { rows, outputs } => Kernel::new("matmul_lane").number("ROWS", rows).number("OUTPUTS", outputs),
+        };
+        for_weight(kernel, format, profile).define_if(bias, "BIAS")
+    }
+}
+
+/// Records the dispatches.
+pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let weight = arena.weight(fields.weight);
+    let (rows, eights) = (recorder.rows(fields.x), weight.columns / 8);
+    if rows == 0 {
+        return Ok(());
+    }
+    if weight.columns % 8 != 0 {
+        let message = format!("{} columns; a multiple of 8 is needed", weight.columns);
+        return Err(BackendError::Kernel { kernel: "matmul".into(), message });
+    }
+    let shape = Shape::choose(recorder.profile, recorder.capacity.deterministic, rows, eights);
+    let kernel = shape.kernel(weight.format, fields.bias.is_some(), recorder.profile);
+    let output_stride = recorder.columns(fields.out);
+    for shard in &weight.shards {
+        let params = Params {
+            rows,
+            eights,
+            outputs: shard.rows,
+            output_start: shard.row_start,
+            output_stride,
+            accumulate: u32::from(fields.accumulate),
+        };
+        let mut bindings = vec![arena.row_buffer(fields.x).read(), shard.buffer.read()];
+        bindings.extend(fields.bias.map(|bias| arena.vector(bias).read()));
+        bindings.push(arena.row_buffer(fields.out).read_write());
+        recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(rows, shard.rows))?;
+    }
+    Ok(())
+}
+
+/// Every variant [`encode`] can ask for.
+pub(super) fn variants() -> Vec<Variant> {
+    let mut variants = Vec::new();
+    for (class, tier) in [(Class::Discrete, Tier::T0), (Class::Discrete, Tier::T1), (Class::Software, Tier::T0)] {
+        let mut shapes: Vec<Shape> = Vec::new();
+        for (deterministic, rows, eights) in
+            (1..=65).flat_map(|rows| [(false, rows, 64), (false, rows, 512), (true, rows, 64)])
+        {
+            let profile = super::test_profile(class, tier, true);
+            let shape = Shape::choose(&profile, deterministic, rows, eights);
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+        for shape in shapes {
+            for bias in [false, true] {
+                variants.extend(super::weight_variants(|format, profile| {
+                    let profile = super::test_profile(class, tier, profile.half_conversion);
+                    Variant::new::<Params>(shape.kernel(format, bias, &profile), Params::FIELDS)
+                }));
+            }
+        }
+    }
+    variants
+}

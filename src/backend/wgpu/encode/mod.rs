@@ -1,0 +1,433 @@
+//! Steps → dispatches. Which kernel, which tile and which grid a step gets is decided here and nowhere else.
+//!
+//! A batch is replayed from a [`Program`]: a flat list of (pipeline, bind group, params offset, grid). A program is
+//! recorded once per [`BatchShape`], the counts of a batch, and kept; in steady decoding no shape logic runs at all.
+//! Hence the one rule: **an encoder may depend on the shape, the plan, the capacity and the profile, never on the
+//! contents of a batch**. What depends on contents is read by the kernel from the metadata buffer (`metadata.rs`).
+//!
+//! Conventions for a kernel:
+//! - `shaders/<stem>.wgsl`, entry point `main`, group 0: binding 0 is the `params` uniform, then the storage buffers in
+//!   the order of the dispatch's bindings (inputs first, outputs last); at most 8 storage buffers.
+//! - its params are declared with [`params!`], which makes a `#[repr(C)]` struct of u32 and f32 and lists its fields for
+//!   `tests/shaders.rs`. Equal params share a slot of the arena, so they should hold nothing that differs by layer.
+//! - the grid is a number of workgroups, spread over x and y: the shader takes
+//!   `workgroup_id.x + workgroup_id.y * num_workgroups.x` and does nothing past its own count (without an early return
+//!   before a barrier).
+//! - one file per step here, with `encode` and `variants`; the latter lists every variant it can ask for, so that the
+//!   tests parse, validate and translate them all without a device.
+//! - work that must be planned per batch (attention's work list) is appended to the metadata by a function of the
+//!   batch, and only its counts enter the shape.
+
+pub(crate) mod attend;
+mod copy;
+mod embed;
+mod gated;
+mod gather;
+mod matmul;
+mod rms_norm;
+pub(crate) mod rope;
+pub(crate) mod sample;
+
+use super::super::{BackendError, Capacity};
+use super::arena::{Arena, Binding};
+use super::device::{Class, Gpu, Profile, Tier};
+use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
+use crate::plan::{BufferId, Plan, Rows, Step, Tail, WeightFormat};
+use bytemuck::Pod;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Declares the params of a kernel: u32 and f32 only, so Rust and WGSL agree on every offset.
+macro_rules! params {
+    ($(#[$meta:meta])* $name:ident { $($field:ident: $kind:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+        pub(super) struct $name { $(pub(super) $field: $kind),* }
+        impl $name {
+            /// Name and byte offset of each field.
+            pub(super) const FIELDS: &'static [(&'static str, usize)] =
+                &[$((stringify!($field), std::mem::offset_of!($name, $field))),*];
+        }
+    };
+}
+pub(crate) use params;
+
+/// What the encoders may know about a batch: counts only.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BatchShape {
+    /// Token rows.
+    pub(crate) tokens: u32,
+    /// Sequences.
+    pub(crate) sequences: u32,
+    /// All logits rows.
+    pub(crate) logits_rows: u32,
+    /// Block copies, by KV group.
+    pub(crate) copies: Vec<u32>,
+    /// Attention's plan, by KV group.
+    pub(crate) attend: Vec<attend::AttendShape>,
+    /// Which sampling options any row uses.
+    pub(crate) sample: sample::SampleShape,
+    /// Runs of the sampling tail; empty when nothing is sampled.
+    pub(crate) sample_groups: Vec<SampleGroup>,
+}
+
+/// Logits rows that one run of a tail computes, and the sample rows that read them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct SampleGroup {
+    /// First of them among the batch's logits rows.
+    pub(crate) logits_start: u32,
+    /// Rows that `Rows::Samples` buffers hold in this run.
+    pub(crate) logits_rows: u32,
+    /// First sample row.
+    pub(crate) sample_start: u32,
+    /// Sample rows.
+    pub(crate) samples: u32,
+}
+
+/// One dispatch, ready to be encoded.
+struct Command {
+    pipeline: u32,
+    raw: wgpu::ComputePipeline,
+    bind_group: wgpu::BindGroup,
+    params_offset: u32,
+    grid: (u32, u32),
+}
+
+/// The dispatches of one batch shape.
+pub(crate) struct Program {
+    commands: Vec<Command>,
+}
+
+impl Program {
+    /// Encodes all dispatches.
+    pub(crate) fn replay(&self, pass: &mut wgpu::ComputePass<'_>) {
+        let mut pipeline = None;
+        for command in &self.commands {
+            if pipeline != Some(command.pipeline) {
+                pass.set_pipeline(&command.raw);
+                pipeline = Some(command.pipeline);
+            }
+            pass.set_bind_group(0, &command.bind_group, &[command.params_offset]);
+            pass.dispatch_workgroups(command.grid.0, command.grid.1, 1);
+        }
+    }
+
+    /// Dispatches of one batch.
+    pub(crate) fn len(&self) -> usize {
+        self.commands.len()
+    }
+}
+
+/// Slots of the params arena, and programs kept at once.
+pub(crate) const PARAMS_SLOTS: u32 = 4096;
+const PROGRAMS_MAX: usize = 256;
+
+/// Everything that recording makes and replaying reuses.
+#[derive(Default)]
+pub(crate) struct Recordings {
+    pub(crate) pipelines: Pipelines,
+    programs: HashMap<BatchShape, Arc<Program>>,
+    bind_groups: HashMap<(Vec<Access>, Vec<u32>), wgpu::BindGroup>,
+    params: HashMap<Vec<u8>, u32>,
+    /// Bytes of the newest params slots, not yet on the device.
+    fresh: Vec<u8>,
+}
+
+impl Recordings {
+    /// Forgets what names buffers of the pool, keeping compiled kernels.
+    pub(crate) fn clear(&mut self) {
+        self.programs.clear();
+        self.bind_groups.clear();
+        self.params.clear();
+        self.fresh.clear();
+    }
+
+    /// The program of `shape`, recorded now if it is new.
+    pub(crate) fn program(
+        &mut self,
+        gpu: &Gpu,
+        plan: &Plan,
+        capacity: &Capacity,
+        arena: &Arena,
+        shape: &BatchShape,
+    ) -> Result<Arc<Program>, BackendError> {
+        if let Some(program) = self.programs.get(shape) {
+            return Ok(Arc::clone(program));
+        }
+        if self.programs.len() >= PROGRAMS_MAX || self.params.len() as u32 >= PARAMS_SLOTS / 2 {
+            // Queue order makes this safe: a slot is overwritten only after every batch submitted so far has read it.
+            self.clear();
+        }
+        let first_slot = self.params.len() as u64;
+        let mut recorder = Recorder {
+            gpu,
+            plan,
+            capacity,
+            arena,
+            shape,
+            profile: &gpu.profile,
+            group: SampleGroup::default(),
+            commands: Vec::new(),
+            recordings: self,
+        };
+        let outcome = recorder.record();
+        let commands = recorder.commands;
+        if !self.fresh.is_empty() {
+            gpu.queue.write_buffer(&arena.params.raw, first_slot * u64::from(PARAMS_SLOT_BYTES), &self.fresh);
+            self.fresh.clear();
+        }
+        outcome?;
+        gpu.faults.check()?;
+        let program = Arc::new(Program { commands });
+        self.programs.insert(shape.clone(), Arc::clone(&program));
+        Ok(program)
+    }
+
+    fn params_offset(&mut self, bytes: &[u8]) -> Result<u32, BackendError> {
+        assert!(bytes.len() <= PARAMS_SLOT_BYTES as usize, "params fit a slot");
+        let slots = u32::try_from(self.params.len()).expect("the arena has few slots");
+        let slot = match self.params.get(bytes) {
+            Some(slot) => *slot,
+            None if slots == PARAMS_SLOTS => {
+                let message = format!("one batch needs more than {PARAMS_SLOTS} sets of params");
+                return Err(BackendError::Kernel { kernel: "params".into(), message });
+            }
+            None => {
+                self.params.insert(bytes.to_vec(), slots);
+                self.fresh.extend_from_slice(bytes);
+                self.fresh.resize(self.fresh.len().next_multiple_of(PARAMS_SLOT_BYTES as usize), 0);
+                slots
+            }
+        };
+        Ok(slot * PARAMS_SLOT_BYTES)
+    }
+}
+
+/// Records the steps of one batch shape.
+pub(crate) struct Recorder<'a> {
+    gpu: &'a Gpu,
+    /// The loaded plan.
+    pub(crate) plan: &'a Plan,
+    /// What the buffers were allocated for.
+    pub(crate) capacity: &'a Capacity,
+    /// The buffers.
+    pub(crate) arena: &'a Arena,
+    /// The batch's counts.
+    pub(crate) shape: &'a BatchShape,
+    /// Tier, class and limits.
+    pub(crate) profile: &'a Profile,
+    /// The run of the tail being recorded; all logits rows while the body is.
+    pub(crate) group: SampleGroup,
+    commands: Vec<Command>,
+    recordings: &'a mut Recordings,
+}
+
+impl<'a> Recorder<'a> {
+    fn record(&mut self) -> Result<(), BackendError> {
+        let plan = self.plan;
+        self.group = SampleGroup { logits_rows: self.shape.logits_rows, ..SampleGroup::default() };
+        for step in &plan.body {
+            self.step(step)?;
+        }
+        for group in &self.shape.sample_groups {
+            self.group = *group;
+            for step in plan.tail(Tail::Sample) {
+                self.step(step)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), BackendError> {
+        match *step {
+            Step::CopyBlocks => copy::encode(self),
+            Step::Embed { table, scale, out } => embed::encode(self, table, scale, out),
+            Step::RmsNorm { x, delta, weight, epsilon, one_plus, out } => {
+                rms_norm::encode(self, &rms_norm::Fields { x, delta, weight, epsilon, one_plus, out })
+            }
+            Step::MatMul { x, weight, bias, accumulate, out } => {
+                matmul::encode(self, &matmul::Fields { x, weight, bias, accumulate, out })
+            }
+            Step::RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, q } => {
+                rope::encode(self, &rope::Fields { qkv, layer, query_heads, q_norm, k_norm, rope, q })
+            }
+            Step::AttendPaged { q, layer, query_heads, scale, softcap, alibi, sinks, out } => {
+                let fields = attend::Fields { q, layer, query_heads, scale, softcap, alibi, sinks, out };
+                attend::encode(self, &fields)
+            }
+            Step::GatedActivation { gate_up, activation, out } => gated::encode(self, gate_up, activation, out),
+            Step::GatherRows { x, out } => gather::encode(self, x, out),
+            Step::Sample { logits } => sample::encode(self, logits),
+        }
+    }
+
+    /// Rows of `buffer` in this batch, or in this run of the tail.
+    pub(crate) fn rows(&self, buffer: BufferId) -> u32 {
+        match self.plan.buffer_spec(buffer).rows {
+            Rows::Tokens => self.shape.tokens,
+            Rows::Samples => self.group.logits_rows,
+        }
+    }
+
+    /// Elements of a row of `buffer`.
+    pub(crate) fn columns(&self, buffer: BufferId) -> u32 {
+        self.plan.buffer_spec(buffer).columns
+    }
+
+    /// `kernel` with `SUBGROUPS` defined where the tier has them.
+    pub(crate) fn tiered(&self, kernel: Kernel) -> Kernel {
+        kernel.define_if(self.profile.tier >= Tier::T1, "SUBGROUPS")
+    }
+
+    /// Adds one dispatch of `workgroups` workgroups; none if there is nothing to do.
+    pub(crate) fn dispatch<P: Pod>(
+        &mut self,
+        kernel: &Kernel,
+        params: &P,
+        bindings: &[Binding<'_>],
+        workgroups: u32,
+    ) -> Result<(), BackendError> {
+        if workgroups == 0 {
+            return Ok(());
+        }
+        let gpu = self.gpu;
+        let access: Vec<Access> = bindings.iter().map(|binding| binding.access).collect();
+        let pipeline = self.recordings.pipelines.get(gpu, kernel, &access)?;
+        let params_offset = self.recordings.params_offset(bytemuck::bytes_of(params))?;
+        let ids = bindings.iter().map(|binding| binding.buffer.id).collect();
+        let params_buffer = &self.arena.params.raw;
+        let make = || bind_group(gpu, &pipeline.layout, params_buffer, bindings);
+        let bind_group = self.recordings.bind_groups.entry((access, ids)).or_insert_with(make).clone();
+        let grid = spread(workgroups);
+        self.commands.push(Command { pipeline: pipeline.id, raw: pipeline.raw, bind_group, params_offset, grid });
+        Ok(())
+    }
+}
+
+fn bind_group(
+    gpu: &Gpu,
+    layout: &wgpu::BindGroupLayout,
+    params: &wgpu::Buffer,
+    bindings: &[Binding<'_>],
+) -> wgpu::BindGroup {
+    let params =
+        wgpu::BufferBinding { buffer: params, offset: 0, size: wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES)) };
+    let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(params) }];
+    entries.extend(
+        (1..)
+            .zip(bindings)
+            .map(|(binding, bound)| wgpu::BindGroupEntry { binding, resource: bound.buffer.raw.as_entire_binding() }),
+    );
+    gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
+}
+
+/// A grid of at least `workgroups`, no side longer than WebGPU allows.
+pub(crate) fn spread(workgroups: u32) -> (u32, u32) {
+    const SIDE_MAX: u32 = 65_535;
+    let y = workgroups.div_ceil(SIDE_MAX);
+    (workgroups.div_ceil(y.max(1)), y)
+}
+
+/// The define that selects a weight format in `shaders/common/weight.wgsl`.
+pub(crate) fn weight_define(format: WeightFormat) -> &'static str {
+    match format {
+        WeightFormat::F32 => "WEIGHT_F32",
+        WeightFormat::F16 => "WEIGHT_F16",
+        WeightFormat::Bf16 => "WEIGHT_BF16",
+    }
+}
+
+/// `kernel` for weights in `format`, with half conversion by integers where the adapter lacks `unpack2x16float`.
+pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile) -> Kernel {
+    let soft = format == WeightFormat::F16 && !profile.half_conversion;
+    kernel.define(weight_define(format)).define_if(soft, "SOFT_HALF")
+}
+
+/// Elements of a row in vectors of four, which row buffers are read in.
+pub(crate) fn vectors_of(kernel: &str, columns: u32) -> Result<u32, BackendError> {
+    if columns % 4 == 0 {
+        return Ok(columns / 4);
+    }
+    let message = format!("{columns} columns; a multiple of 4 is needed");
+    Err(BackendError::Kernel { kernel: kernel.into(), message })
+}
+
+/// A profile for listing variants.
+pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> Profile {
+    let bytes = 128 << 20;
+    Profile { tier, class, binding_bytes_max: bytes, buffer_bytes_max: bytes, half_conversion }
+}
+
+/// One variant per weight format, and f16 without `unpack2x16float`.
+pub(crate) fn weight_variants(make: impl Fn(WeightFormat, &Profile) -> Variant) -> Vec<Variant> {
+    let formats = [(WeightFormat::F32, true), (WeightFormat::F16, true), (WeightFormat::F16, false)];
+    let formats = formats.into_iter().chain([(WeightFormat::Bf16, true)]);
+    formats.map(|(format, half)| make(format, &test_profile(Class::Discrete, Tier::T0, half))).collect()
+}
+
+/// A kernel variant as the tests see it: no device needed.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    pub(crate) kernel: Kernel,
+    pub(crate) fields: &'static [(&'static str, usize)],
+    pub(crate) params_bytes: usize,
+}
+
+impl Variant {
+    /// `kernel` with params of type `P`.
+    pub(crate) fn new<P: Pod>(kernel: Kernel, fields: &'static [(&'static str, usize)]) -> Self {
+        Self { kernel, fields, params_bytes: size_of::<P>() }
+    }
+
+    /// Stem and defines.
+    pub fn name(&self) -> String {
+        self.kernel.to_string()
+    }
+
+    /// Shader stem.
+    pub fn stem(&self) -> &'static str {
+        self.kernel.stem
+    }
+
+    /// Whether it may use subgroup operations.
+    pub fn subgroups(&self) -> bool {
+        self.kernel.defines.iter().any(|(name, _)| *name == "SUBGROUPS")
+    }
+
+    /// The expanded WGSL.
+    pub fn text(&self) -> Result<String, String> {
+        super::preprocess::expand(self.kernel.stem, &self.kernel.defines)
+    }
+
+    /// Override constants.
+    pub fn constants(&self) -> &[(&'static str, u32)] {
+        &self.kernel.constants
+    }
+
+    /// Name and byte offset of every field of the params struct.
+    pub fn fields(&self) -> &'static [(&'static str, usize)] {
+        self.fields
+    }
+
+    /// Bytes of the params struct.
+    pub fn params_bytes(&self) -> usize {
+        self.params_bytes
+    }
+}
+
+/// Every variant that any encoder can ask for.
+pub fn variants() -> Vec<Variant> {
+    let all = [
+        attend::variants(),
+        copy::variants(),
+        embed::variants(),
+        gather::variants(),
+        gated::variants(),
+        matmul::variants(),
+        rms_norm::variants(),
+        rope::variants(),
+        sample::variants(),
+    ];
+    all.into_iter().flatten().collect()
+}

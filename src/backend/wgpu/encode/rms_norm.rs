@@ -1,0 +1,64 @@
+//! `RmsNorm` → one dispatch, a workgroup a row.
+
+use super::super::super::BackendError;
+use super::super::device::Class;
+use super::super::pipelines::Kernel;
+use super::{Recorder, Variant, params, vectors_of};
+use crate::plan::{BufferId, WeightId};
+
+params! {
+    Params { rows: u32, vectors: u32, columns: f32, epsilon: f32, weight_offset: f32 }
+}
+
+/// The fields of [`crate::plan::Step::RmsNorm`].
+pub(super) struct Fields {
+    pub(super) x: BufferId,
+    pub(super) delta: Option<BufferId>,
+    pub(super) weight: WeightId,
+    pub(super) epsilon: f32,
+    pub(super) one_plus: bool,
+    pub(super) out: BufferId,
+}
+
+fn kernel(delta: bool, workgroup: u32) -> Kernel {
+    Kernel::new("rms_norm").number("WORKGROUP", workgroup).define_if(delta, "DELTA")
+}
+
+/// Records the dispatch.
+pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let (rows, columns) = (recorder.rows(fields.x), recorder.columns(fields.x));
+    let vectors = vectors_of("rms_norm", columns)?;
+    let params = Params {
+        rows,
+        vectors,
+        columns: columns as f32,
+        epsilon: fields.epsilon,
+        weight_offset: if fields.one_plus { 1.0 } else { 0.0 },
+    };
+    let workgroup = if recorder.profile.class == Class::Software { 64 } else { 256 };
+    let kernel = recorder.tiered(kernel(fields.delta.is_some(), workgroup));
+    let (x, out) = (arena.row_buffer(fields.x), arena.row_buffer(fields.out).read_write());
+    let weight = arena.vector(fields.weight).read();
+    match fields.delta {
+        Some(delta) => {
+            let bindings = [arena.row_buffer(delta).read(), weight, x.read_write(), out];
+            recorder.dispatch(&kernel, &params, &bindings, rows)
+        }
+        None => recorder.dispatch(&kernel, &params, &[x.read(), weight, out], rows),
+    }
+}
+
+/// Every variant [`encode`] can ask for.
+pub(super) fn variants() -> Vec<Variant> {
+    let mut variants = Vec::new();
+    for workgroup in [64, 256] {
+        for delta in [false, true] {
+            for subgroups in [false, true] {
+                let kernel = kernel(delta, workgroup).define_if(subgroups, "SUBGROUPS");
+                variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
+            }
+        }
+    }
+    variants
+}

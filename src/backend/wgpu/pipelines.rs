@@ -1,0 +1,175 @@
+//! Compiled kernels, kept by what they were made of.
+//!
+//! A [`Kernel`] is a shader stem, its defines and its override constants. Its bind group layout is read off the
+//! bindings of the dispatch: binding 0 is the params uniform (dynamic offset), then one storage buffer per binding.
+
+use super::super::BackendError;
+use super::device::Gpu;
+use super::preprocess::{self, Define};
+use std::collections::HashMap;
+
+/// Names one compiled variant of a shader.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Kernel {
+    pub(crate) stem: &'static str,
+    pub(crate) defines: Vec<Define>,
+    pub(crate) constants: Vec<(&'static str, u32)>,
+}
+
+impl Kernel {
+    /// The shader `shaders/<stem>.wgsl` without any define.
+    pub(crate) fn new(stem: &'static str) -> Self {
+        Self { stem, defines: Vec::new(), constants: Vec::new() }
+    }
+
+    /// With `name` defined for `#ifdef`.
+    #[must_use]
+    pub(crate) fn define(mut self, name: &'static str) -> Self {
+        self.defines.push((name, None));
+        self
+    }
+
+    /// With `name` defined if `on`.
+    #[must_use]
+    pub(crate) fn define_if(self, on: bool, name: &'static str) -> Self {
+        if on { self.define(name) } else { self }
+    }
+
+    /// With `const name: u32 = number;` (and `name` defined).
+    #[must_use]
+    pub(crate) fn number(mut self, name: &'static str, number: u32) -> Self {
+        self.defines.push((name, Some(number)));
+        self
+    }
+
+    /// With the `override` constant `name` set.
+    #[must_use]
+    pub(crate) fn constant(mut self, name: &'static str, value: u32) -> Self {
+        self.constants.push((name, value));
+        self
+    }
+}
+
+impl std::fmt::Display for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.stem)?;
+        for (name, number) in &self.defines {
+            match number {
+                Some(number) => write!(f, " {name}={number}")?,
+                None => write!(f, " {name}")?,
+            }
+        }
+        self.constants.iter().try_for_each(|(name, value)| write!(f, " {name}:{value}"))
+    }
+}
+
+/// How a kernel uses a storage buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Access {
+    /// `var<storage, read>`.
+    Read,
+    /// `var<storage, read_write>`.
+    ReadWrite,
+}
+
+/// Bytes of one slot of the params arena.
+pub(crate) const PARAMS_SLOT_BYTES: u32 = 256;
+
+/// A compiled kernel.
+#[derive(Clone)]
+pub(crate) struct Pipeline {
+    pub(crate) raw: wgpu::ComputePipeline,
+    pub(crate) layout: wgpu::BindGroupLayout,
+    /// Equal for equal `raw`.
+    pub(crate) id: u32,
+}
+
+/// All kernels compiled so far.
+#[derive(Default)]
+pub(crate) struct Pipelines {
+    layouts: HashMap<Vec<Access>, (wgpu::BindGroupLayout, wgpu::PipelineLayout)>,
+    modules: HashMap<(&'static str, Vec<Define>), wgpu::ShaderModule>,
+    compiled: HashMap<Kernel, Pipeline>,
+    pub(crate) cache: Option<wgpu::PipelineCache>,
+}
+
+impl Pipelines {
+    /// The compiled `kernel`, compiling it if this is its first use.
+    pub(crate) fn get(&mut self, gpu: &Gpu, kernel: &Kernel, access: &[Access]) -> Result<Pipeline, BackendError> {
+        if let Some(pipeline) = self.compiled.get(kernel) {
+            return Ok(pipeline.clone());
+        }
+        let fail = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
+        let (layout, pipeline_layout) = self.layout(gpu, access);
+        let module = self.module(gpu, kernel)?;
+        let constants: Vec<(&str, f64)> =
+            kernel.constants.iter().map(|(name, value)| (*name, f64::from(*value))).collect();
+        let descriptor = wgpu::ComputePipelineDescriptor {
+            label: Some(kernel.stem),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                constants: &constants,
+                zero_initialize_workgroup_memory: gpu.checked,
+            },
+            cache: self.cache.as_ref(),
+        };
+        let raw = gpu.catch(|| gpu.device.create_compute_pipeline(&descriptor)).map_err(|e| fail(e.to_string()))?;
+        let id = u32::try_from(self.compiled.len()).expect("a plan has few kernels");
+        let pipeline = Pipeline { raw, layout, id };
+        self.compiled.insert(kernel.clone(), pipeline.clone());
+        Ok(pipeline)
+    }
+
+    fn module(&mut self, gpu: &Gpu, kernel: &Kernel) -> Result<wgpu::ShaderModule, BackendError> {
+        let key = (kernel.stem, kernel.defines.clone());
+        if let Some(module) = self.modules.get(&key) {
+            return Ok(module.clone());
+        }
+        let fail = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
+        let text = preprocess::expand(kernel.stem, &kernel.defines).map_err(fail)?;
+        let source = wgpu::ShaderSource::Wgsl(text.into());
+        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(kernel.stem), source };
+        let module = gpu.catch(|| create_module(gpu, descriptor)).map_err(|error| fail(error.to_string()))?;
+        self.modules.insert(key, module.clone());
+        Ok(module)
+    }
+
+    fn layout(&mut self, gpu: &Gpu, access: &[Access]) -> (wgpu::BindGroupLayout, wgpu::PipelineLayout) {
+        if let Some(layout) = self.layouts.get(access) {
+            return layout.clone();
+        }
+        let entry = |binding: usize, ty, dynamic, size| wgpu::BindGroupLayoutEntry {
+            binding: u32::try_from(binding).expect("a kernel has few bindings"),
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: dynamic, min_binding_size: size },
+            count: None,
+        };
+        let params_size = wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES));
+        let mut entries = vec![entry(0, wgpu::BufferBindingType::Uniform, true, params_size)];
+        entries.extend(access.iter().enumerate().map(|(index, access)| {
+            let read_only = *access == Access::Read;
+            entry(index + 1, wgpu::BufferBindingType::Storage { read_only }, false, None)
+        }));
+        let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
+        let layout = gpu.device.create_bind_group_layout(&descriptor);
+        let pipeline = gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: 0,
+        });
+        self.layouts.insert(access.to_vec(), (layout.clone(), pipeline.clone()));
+        (layout, pipeline)
+    }
+}
+
+#[allow(unsafe_code, reason = "bounds checks and loop counters in the shaders cost 5 to 30 % natively")]
+fn create_module(gpu: &Gpu, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
+    if gpu.checked || cfg!(target_arch = "wasm32") {
+        return gpu.device.create_shader_module(descriptor);
+    }
+    // SAFETY: the shaders are this crate's own, loop a bounded number of times, and are handed only batches whose ids,
+    // slots and ranges `metadata::check` has found inside the buffers; the tests also run them with checks.
+    unsafe { gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
+}

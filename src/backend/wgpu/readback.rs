@@ -1,0 +1,127 @@
+//! The way back: sampled ids and logprobs, through a ring of mapped buffers.
+
+use super::super::BackendError;
+use super::arena::GpuBuffer;
+use super::device::Gpu;
+use crate::plan::inputs::{BatchInputs, Sampled, TOP_LOGPROBS_MAX};
+use futures_channel::oneshot;
+
+/// Words of one sample row in the results buffer: id, logprob, then [`TOP_LOGPROBS_MAX`] ids and as many logprobs
+/// (f32 bits), most likely first.
+pub(crate) const SAMPLE_WORDS: u32 = 2 + 2 * TOP_LOGPROBS_MAX;
+
+/// Batches that may be submitted and not yet read.
+const SLOTS: usize = 4;
+
+/// What a row asked for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    logprob: bool,
+    top: u32,
+}
+
+/// Names a submitted batch until it is read.
+pub struct Ticket {
+    slot: usize,
+    mapped: oneshot::Receiver<Result<(), wgpu::BufferAsyncError>>,
+    submission: wgpu::SubmissionIndex,
+    wanted: Vec<Wanted>,
+}
+
+/// Buffers that results are copied to and mapped from.
+pub(crate) struct Ring {
+    slots: Vec<(wgpu::Buffer, bool)>,
+}
+
+impl Ring {
+    /// Slots for `samples_max` rows each.
+    pub(crate) fn new(gpu: &Gpu, samples_max: u32) -> Self {
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some("readback"),
+            size: u64::from(samples_max.max(1) * SAMPLE_WORDS) * 4,
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        };
+        Self { slots: (0..SLOTS).map(|_| (gpu.device.create_buffer(&descriptor), false)).collect() }
+    }
+
+    /// Copies the results of `samples` rows to a free slot at the end of `encoder`.
+    pub(crate) fn copy(
+        &mut self,
+        encoder: &mut wgpu::CommandEncoder,
+        results: &GpuBuffer,
+        samples: u32,
+    ) -> Result<usize, BackendError> {
+        let Some(slot) = self.slots.iter().position(|(_, busy)| !busy) else {
+            return Err(BackendError::Validation(format!("{SLOTS} batches are submitted and none is read")));
+        };
+        encoder.copy_buffer_to_buffer(&results.raw, 0, &self.slots[slot].0, 0, copied_bytes(samples));
+        Ok(slot)
+    }
+
+    /// Asks for the slot of a batch that was just submitted.
+    pub(crate) fn map(&mut self, slot: usize, submission: wgpu::SubmissionIndex, inputs: &BatchInputs) -> Ticket {
+        let wanted = inputs.samples.iter().map(|row| Wanted { logprob: row.logprob, top: row.top_logprobs });
+        let wanted: Vec<Wanted> = wanted.collect();
+        let (buffer, busy) = &mut self.slots[slot];
+        *busy = true;
+        let (sender, mapped) = oneshot::channel();
+        let bytes = copied_bytes(u32::try_from(wanted.len()).expect("sample rows are counted in u32"));
+        buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |result| _ = sender.send(result));
+        Ticket { slot, mapped, submission, wanted }
+    }
+
+    /// Waits for a batch and decodes what its rows asked for.
+    pub(crate) async fn read(&mut self, gpu: &Gpu, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
+        let Ticket { slot, mapped, submission, wanted } = ticket;
+        let outcome = await_mapping(gpu, mapped, submission).await;
+        self.slots[slot].1 = false;
+        let buffer = &self.slots[slot].0;
+        if let Err(error) = outcome {
+            buffer.unmap();
+            return Err(error);
+        }
+        let count = u32::try_from(wanted.len()).expect("sample rows are counted in u32");
+        let sampled = {
+            let view = buffer.get_mapped_range(0..copied_bytes(count));
+            let view = view.map_err(|error| BackendError::Lost(error.to_string()))?;
+            let words: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
+            words.chunks_exact(SAMPLE_WORDS as usize).zip(&wanted).map(|(row, wanted)| decode(row, *wanted)).collect()
+        };
+        buffer.unmap();
+        Ok(sampled)
+    }
+}
+
+/// At least a word, so that a batch without samples can be waited for too.
+fn copied_bytes(samples: u32) -> u64 {
+    u64::from((samples * SAMPLE_WORDS).max(1)) * 4
+}
+
+/// Natively polls until `submission` has run; in a browser the event loop completes the mapping.
+pub(crate) async fn await_mapping(
+    gpu: &Gpu,
+    mapped: oneshot::Receiver<Result<(), wgpu::BufferAsyncError>>,
+    submission: wgpu::SubmissionIndex,
+) -> Result<(), BackendError> {
+    if cfg!(not(target_arch = "wasm32")) {
+        gpu.poll(wgpu::PollType::Wait { submission_index: Some(submission), timeout: Some(gpu.read_timeout) })?;
+    }
+    match mapped.await {
+        Ok(Ok(())) => gpu.faults.check(),
+        failed => {
+            gpu.faults.check()?;
+            Err(BackendError::Lost(format!("a result could not be mapped: {failed:?}")))
+        }
+    }
+}
+
+fn decode(row: &[u32], wanted: Wanted) -> Sampled {
+    let (ids, logprobs) = row[2..].split_at(TOP_LOGPROBS_MAX as usize);
+    let top = ids.iter().zip(logprobs).map(|(id, bits)| (*id, f32::from_bits(*bits)));
+    Sampled {
+        token_id: row[0],
+        logprob: if wanted.logprob { f32::from_bits(row[1]) } else { 0.0 },
+        top: top.take(wanted.top as usize).collect(),
+    }
+}

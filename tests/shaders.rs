@@ -1,0 +1,229 @@
+//! Every shader variant, without a device: preprocesses, parses, validates, fits WebGPU's default limits, has the
+//! params layout that Rust writes, uses what it imports, and passes naga's SPIR-V, MSL and HLSL back ends.
+
+use folio::backend::wgpu::{Variant, shader_sources, variants};
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{AddressSpace, Module, ShaderStage, TypeInner};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// WebGPU's default limits.
+const STORAGE_BUFFERS_MAX: usize = 8;
+const WORKGROUP_BYTES_MAX: u32 = 16 << 10;
+const INVOCATIONS_MAX: u32 = 256;
+
+fn parse(variant: &Variant) -> Module {
+    let name = variant.name();
+    let text = variant.text().unwrap_or_else(|error| panic!("{name}: {error}"));
+    naga::front::wgsl::parse_str(&text).unwrap_or_else(|error| panic!("{name}: {}", error.emit_to_string(&text)))
+}
+
+fn capabilities(variant: &Variant) -> Capabilities {
+    let half = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    if variant.subgroups() { half | Capabilities::SUBGROUP } else { half }
+}
+
+/// The module with its override constants filled in, as a back end gets it.
+fn validate(variant: &Variant) -> (Module, ModuleInfo) {
+    let name = variant.name();
+    let module = parse(variant);
+    let mut validator = Validator::new(ValidationFlags::all(), capabilities(variant));
+    validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
+    validator.subgroup_operations(naga::valid::SubgroupOperationSet::all());
+    let info = validator.validate(&module).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+    let constants: HashMap<String, f64> =
+        variant.constants().iter().map(|(name, value)| ((*name).to_owned(), f64::from(*value))).collect();
+    let constants = constants.into_iter().collect();
+    let entry = Some((ShaderStage::Compute, "main"));
+    let (module, info) = naga::back::pipeline_constants::process_overrides(&module, &info, entry, &constants)
+        .unwrap_or_else(|error| panic!("{name}: {error:?}"));
+    (module.into_owned(), info.into_owned())
+}
+
+#[test]
+fn every_variant_validates_within_the_default_limits() {
+    let variants = variants();
+    assert!(variants.len() >= 60, "the table lists the variants of all kernels, not {}", variants.len());
+    for variant in &variants {
+        let name = variant.name();
+        let (module, _) = validate(variant);
+        assert_eq!(module.entry_points.len(), 1, "{name} has one entry point");
+        let entry = &module.entry_points[0];
+        assert_eq!(entry.name, "main", "{name}");
+        let [x, y, z] = entry.workgroup_size;
+        assert!(y == 1 && z == 1, "{name}: workgroups have one dimension, not {:?}", entry.workgroup_size);
+        assert!(x <= INVOCATIONS_MAX, "{name}: {x} invocations");
+        let mut storage = Vec::new();
+        let mut workgroup_bytes = 0;
+        for (_, variable) in module.global_variables.iter() {
+            match variable.space {
+                AddressSpace::Storage { .. } => {
+                    storage.push(variable.binding.as_ref().expect("a storage buffer is bound").binding);
+                }
+                AddressSpace::WorkGroup => {
+                    workgroup_bytes += module.types[variable.ty].inner.size(module.to_ctx()).next_multiple_of(16);
+                }
+                _ => {}
+            }
+        }
+        assert!(storage.len() <= STORAGE_BUFFERS_MAX, "{name}: {} storage buffers", storage.len());
+        assert!(workgroup_bytes <= WORKGROUP_BYTES_MAX, "{name}: {workgroup_bytes} bytes of workgroup memory");
+        storage.sort_unstable();
+        let expected: Vec<u32> = (1..=storage.len() as u32).collect();
+        assert_eq!(storage, expected, "{name}: storage bindings follow the params without a gap");
+    }
+}
+
+#[test]
+fn params_lie_where_rust_writes_them() {
+    for variant in variants() {
+        let name = variant.name();
+        let module = parse(&variant);
+        let uniforms: Vec<_> =
+            module.global_variables.iter().filter(|(_, v)| v.space == AddressSpace::Uniform).map(|(_, v)| v).collect();
+        assert_eq!(uniforms.len(), 1, "{name} has one uniform");
+        let binding = uniforms[0].binding.as_ref().expect("a uniform is bound");
+        assert_eq!((binding.group, binding.binding), (0, 0), "{name}: params come first");
+        let TypeInner::Struct { members, span } = &module.types[uniforms[0].ty].inner else {
+            panic!("{name}: params are a struct");
+        };
+        let wgsl: Vec<(String, usize)> =
+            members.iter().map(|m| (m.name.clone().expect("members are named"), m.offset as usize)).collect();
+        let rust: Vec<(String, usize)> =
+            variant.fields().iter().map(|(field, offset)| ((*field).to_owned(), *offset)).collect();
+        assert_eq!(wgsl, rust, "{name}: fields and offsets");
+        assert_eq!(*span as usize, variant.params_bytes(), "{name}: bytes of the params");
+    }
+}
+
+#[test]
+fn every_variant_passes_the_spirv_back_end() {
+    let options = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
+    for variant in variants() {
+        let (module, info) = validate(&variant);
+        let words = naga::back::spv::write_vec(&module, &info, &options, None);
+        let words = words.unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()));
+        assert_eq!(words[0], 0x0723_0203, "{}: SPIR-V begins with its magic number", variant.name());
+    }
+}
+
+#[test]
+fn every_variant_passes_the_msl_back_end() {
+    for variant in variants() {
+        let (module, info) = validate(&variant);
+        let options = naga::back::msl::Options {
+            lang_version: (2, 4),
+            fake_missing_bindings: true,
+            zero_initialize_workgroup_memory: false,
+            ..Default::default()
+        };
+        let text = naga::back::msl::write_string(&module, &info, &options, &Default::default());
+        let (text, _) = text.unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()));
+        assert!(text.contains("kernel void"), "{}: a kernel was written", variant.name());
+    }
+}
+
+#[test]
+fn every_variant_passes_the_hlsl_back_end() {
+    for variant in variants() {
+        let (module, info) = validate(&variant);
+        let options = naga::back::hlsl::Options {
+            shader_model: naga::back::hlsl::ShaderModel::V6_0,
+            fake_missing_bindings: true,
+            special_constants_binding: Some(naga::back::hlsl::BindTarget { space: 1, ..Default::default() }),
+            ..Default::default()
+        };
+        let pipeline = naga::back::hlsl::PipelineOptions::default();
+        let mut text = String::new();
+        let mut writer = naga::back::hlsl::Writer::new(&mut text, &options, &pipeline);
+        writer.write(&module, &info, None).unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()));
+        assert!(text.contains("numthreads"), "{}: a kernel was written", variant.name());
+    }
+}
+
+/// Names declared at module scope by one shader file: what an import of it offers.
+fn declared(text: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for line in text.lines() {
+        let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
+        match words.next() {
+            Some("fn" | "const" | "struct" | "override" | "alias") => names.extend(words.next().map(str::to_owned)),
+            Some("var") => {
+                names.extend(words.find(|word| *word != "workgroup" && *word != "private").map(str::to_owned))
+            }
+            _ => {}
+        }
+        if line.starts_with("@group") {
+            let after = line.split("> ").nth(1).or_else(|| line.split("var<uniform> ").nth(1));
+            let name = after.and_then(|rest| rest.split(':').next()).map(str::trim);
+            names.extend(name.map(str::to_owned));
+        }
+    }
+    names
+}
+
+fn imports(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.trim().strip_prefix("#import ")).collect()
+}
+
+/// Everything that importing `piece` offers, its own imports included.
+fn offered(piece: &str, sources: &BTreeMap<&str, &str>) -> BTreeSet<String> {
+    let text = sources[format!("common/{piece}").as_str()];
+    let mut names = declared(text);
+    for inner in imports(text) {
+        names.extend(offered(inner, sources));
+    }
+    names
+}
+
+#[test]
+fn every_import_is_used() {
+    let sources: BTreeMap<&str, &str> = shader_sources().iter().copied().collect();
+    for (stem, text) in &sources {
+        let code: String =
+            text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+        let words: BTreeSet<&str> = code.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
+        for piece in imports(text) {
+            let used = offered(piece, &sources).iter().any(|name| words.contains(name.as_str()));
+            assert!(used, "{stem}.wgsl imports {piece} and uses nothing of it");
+        }
+    }
+}
+
+#[test]
+fn every_source_is_reached_and_every_file_is_a_source() {
+    let sources: BTreeMap<&str, &str> = shader_sources().iter().copied().collect();
+    let stems: BTreeSet<&str> = variants().iter().map(Variant::stem).collect();
+    let mut reached: BTreeSet<String> = stems.iter().map(|stem| (*stem).to_owned()).collect();
+    let mut open: Vec<String> = reached.iter().cloned().collect();
+    while let Some(stem) = open.pop() {
+        for piece in imports(sources[stem.as_str()]) {
+            let piece = format!("common/{piece}");
+            if reached.insert(piece.clone()) {
+                open.push(piece);
+            }
+        }
+    }
+    let known: BTreeSet<String> = sources.keys().map(|stem| (*stem).to_owned()).collect();
+    assert_eq!(known, reached, "every shader in the table is in the variant table, or imported");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let mut files = BTreeSet::new();
+    for (folder, prefix) in [(root.clone(), ""), (root.join("common"), "common/")] {
+        for entry in std::fs::read_dir(folder).expect("shaders/ is part of the repository") {
+            let path = entry.expect("shaders/ can be listed").path();
+            if path.extension().is_some_and(|extension| extension == "wgsl") {
+                files.insert(format!("{prefix}{}", path.file_stem().expect("a file has a stem").to_string_lossy()));
+            }
+        }
+    }
+    assert_eq!(files, known, "every file in shaders/ is in the table");
+}
+
+#[test]
+fn every_kernel_starts_with_a_header_that_names_its_twin() {
+    for (stem, text) in shader_sources() {
+        assert!(text.starts_with("// "), "{stem}.wgsl starts with a header");
+        assert!(text.lines().count() <= 250, "{stem}.wgsl is at most 250 lines");
+        let twin = text.lines().any(|line| line.starts_with("//") && line.contains("Twin: backend/cpu/"));
+        assert!(stem.starts_with("common/") || twin, "{stem}.wgsl names its twin");
+    }
+}
