@@ -6,8 +6,7 @@ use super::options::{EngineOptions, ModelOptions};
 use super::session::{Session, bar_style};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use folio::engine::handle::EventReceiver;
-use folio::engine::request::{SubmitError, Token, TokenLogprob};
+use folio::engine::request::{Token, TokenLogprob};
 use folio::platform;
 use futures_util::{StreamExt as _, future, stream};
 use indicatif::ProgressBar;
@@ -15,7 +14,6 @@ use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Lines that are read ahead of the first unfinished one; the engine batches among them.
 const LINES_IN_FLIGHT: u32 = 1024;
@@ -72,7 +70,7 @@ impl Sampling {
     /// These flags over the model's defaults.
     pub(crate) fn defaults(&self, session: &Session, seed: Option<u64>) -> Defaults {
         let mut params = session.defaults();
-        params.max_tokens = self.max_tokens;
+        params.max_tokens = self.max_tokens.or(params.max_tokens);
         params.temperature = self.temperature.unwrap_or(params.temperature);
         params.top_p = self.top_p.unwrap_or(params.top_p);
         params.top_k = self.top_k.unwrap_or(params.top_k);
@@ -88,14 +86,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let input = options.input.as_deref().map(open_input).transpose()?;
     let mut output = open_output(options.output.as_deref())?;
     let mut engine = options.engine.clone();
-    if input.is_some() {
-        engine.queue_requests_max = Some(engine.queue_requests_max.unwrap_or(LINES_IN_FLIGHT));
-    }
+    let in_flight = *engine.queue_requests_max.get_or_insert(LINES_IN_FLIGHT) as usize;
     let session = Session::start(&options.model, &engine)?.wait_ready()?;
     let outcome = match (input, &options.prompt) {
         (Some(input), _) => {
             let defaults = options.sampling.defaults(&session, None);
-            platform::block_on(answer_lines(&session, &defaults, input, &mut output))
+            platform::block_on(answer_lines(&session, &defaults, input, &mut output, in_flight))
         }
         (None, prompt) => {
             let defaults = options.sampling.defaults(&session, options.engine.seed);
@@ -135,14 +131,15 @@ async fn answer_prompt(session: &Session, defaults: &Defaults, line: Line, outpu
     Ok(output.flush()?)
 }
 
-/// Answers every line, in order, with as many at once as the engine takes.
+/// Answers every line, in order, `in_flight` at once: as many as may wait in the engine's queue, so that it never
+/// refuses one for being full.
 async fn answer_lines(
     session: &Session,
     defaults: &Defaults,
     input: Box<dyn BufRead>,
     output: &mut dyn Write,
+    in_flight: usize,
 ) -> Result<()> {
-    let in_flight = session.handle.queue_requests_max().min(LINES_IN_FLIGHT) as usize;
     let bar = ProgressBar::new_spinner().with_style(bar_style("{spinner} {pos} answers, {per_sec}, {elapsed}"));
     let lines = input.lines().filter(|line| line.as_ref().map_or(true, |text| !text.trim().is_empty()));
     let mut answers = stream::iter(lines.enumerate())
@@ -175,7 +172,7 @@ fn with_index(index: usize, fields: serde_json::Map<String, Value>) -> Value {
 
 async fn answer_line(session: &Session, defaults: &Defaults, line: &str) -> Result<Value> {
     let job = Line::parse(line)?.prepare(session, defaults)?;
-    let choices = submit(session, &job).await?;
+    let choices = session.handle.submit(job.request.clone())?;
     let collected = choices.into_iter().map(|events| answer::collect(events, job.text_stream(session), |_| Ok(())));
     let answers = future::try_join_all(collected).await?;
     let first = answers.first().map(|answer| answer.usage).unwrap_or_default();
@@ -188,16 +185,6 @@ async fn answer_line(session: &Session, defaults: &Defaults, line: &str) -> Resu
     let with_logprobs = job.request.params.logprobs.is_some();
     let outputs: Vec<Value> = answers.iter().map(|answer| output_json(answer, with_logprobs)).collect();
     Ok(json!({"outputs": outputs, "usage": usage}))
-}
-
-/// Submits as soon as the queue has room: lines wait here, not in an error.
-async fn submit(session: &Session, job: &Job) -> Result<Vec<EventReceiver>> {
-    loop {
-        match session.handle.submit(job.request.clone()) {
-            Err(SubmitError::Overloaded { .. }) => platform::sleep(Duration::from_millis(2)).await,
-            other => return Ok(other?),
-        }
-    }
 }
 
 fn output_json(answer: &Answer, with_logprobs: bool) -> Value {

@@ -1,6 +1,6 @@
 //! An engine in its own thread with the model's text side beside it: what `serve`, `chat`, `run` and `bench` start.
 
-use super::device::{self, DeviceJob};
+use super::device::{self, Device, DeviceJob};
 use super::options::{EngineOptions, ModelOptions};
 use anyhow::{Context as _, Result, anyhow, bail};
 use folio::backend::{Backend, BackendError};
@@ -50,12 +50,12 @@ impl Session {
     /// Checks model, text side, device and limits, then starts to load; [`Self::wait_ready`] waits for the end of that.
     pub(crate) fn start(model: &ModelOptions, engine: &EngineOptions) -> Result<Self> {
         let text = model.open_text()?;
-        Self::start_with(model.open()?, text, engine, engine.config()?)
+        let (model, config) = (model.open()?, engine.config()?);
+        Self::start_on(device::resolve(&engine.device)?, model, text, config)
     }
 
-    /// As [`Self::start`], with a model and limits that the caller has made.
-    pub(crate) fn start_with(model: Model, text: TextModel, engine: &EngineOptions, config: Config) -> Result<Self> {
-        let device = device::resolve(&engine.device)?;
+    /// As [`Self::start`], with parts that the caller has made.
+    pub(crate) fn start_on(device: Device, model: Model, text: TextModel, config: Config) -> Result<Self> {
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let generation = model.generation().clone();
         let thread = device.with(Spawn { model, config, inbox });
@@ -96,6 +96,7 @@ impl Session {
         let defaults = &self.generation;
         let base = SamplingParams::default();
         SamplingParams {
+            max_tokens: defaults.max_new_tokens,
             temperature: defaults.temperature.unwrap_or(base.temperature),
             top_p: defaults.top_p.unwrap_or(base.top_p),
             top_k: defaults.top_k.unwrap_or(base.top_k),

@@ -200,12 +200,12 @@ impl Yardstick {
         buffer
     }
 
-    fn dispatch(
+    fn dispatch<'a>(
         &self,
         name: &str,
         text: &str,
         params: &[u32],
-        buffers: &[&wgpu::Buffer],
+        buffers: &[&'a wgpu::Buffer],
         grid: [u32; 3],
     ) -> Result<Dispatch, BackendError> {
         let device = &self.gpu.device;
@@ -229,12 +229,12 @@ impl Yardstick {
             mapped_at_creation: false,
         });
         self.gpu.queue.write_buffer(&uniform, 0, bytemuck::cast_slice(params));
-        let all = std::iter::once(&uniform).chain(buffers.iter().copied()).enumerate();
-        let entry = |(binding, buffer): (usize, &wgpu::Buffer)| wgpu::BindGroupEntry {
-            binding: u32::try_from(binding).expect("a kernel has few bindings"),
+        let entry = |(binding, buffer): (u32, &'a wgpu::Buffer)| wgpu::BindGroupEntry {
+            binding,
             resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size: None }),
         };
-        let entries: Vec<_> = all.map(|(binding, buffer)| entry((binding, buffer))).collect();
+        let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: uniform.as_entire_binding() }];
+        entries.extend((1..).zip(buffers.iter().copied()).map(entry));
         let layout = pipeline.get_bind_group_layout(0);
         let descriptor = wgpu::BindGroupDescriptor { label: Some(name), layout: &layout, entries: &entries };
         Ok(Dispatch { bindings: device.create_bind_group(&descriptor), pipeline, grid })

@@ -31,13 +31,15 @@ pub(crate) struct Report {
     name: String,
     pub(crate) measured: Measured,
     rows: Vec<Row>,
+    /// Tokens a second that the products with a vector alone would allow, once `steps` has measured them.
+    pub(crate) matvec_tokens_per_s: Option<f64>,
     /// Numbers that fit no row: counters of `serve`, times of the host.
     extra: Map<String, Value>,
 }
 
 impl Report {
     pub(crate) fn new(name: String, measured: Measured) -> Self {
-        Self { name, measured, rows: Vec::new(), extra: Map::new() }
+        Self { name, measured, rows: Vec::new(), matvec_tokens_per_s: None, extra: Map::new() }
     }
 
     pub(crate) fn push(&mut self, row: Row) {
