@@ -5,6 +5,8 @@ use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -127,3 +129,35 @@ macro_rules! on_x86_64 {
     };
 }
 pub(crate) use on_x86_64;
+
+/// Runs a future to its end on a thread of its own, where it is also made; `panicked` makes a result of a panic's
+/// message. A tab has no threads: there the caller awaits the future instead.
+pub fn spawn<T, F>(
+    name: &str,
+    make: impl FnOnce() -> F + Send + 'static,
+    panicked: impl FnOnce(String) -> T + Send + 'static,
+) -> JoinHandle<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T>,
+{
+    let work = move || {
+        #[cfg(not(target_arch = "wasm32"))]
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(make())));
+        #[cfg(target_arch = "wasm32")]
+        let result = Err(Box::new(make) as Box<dyn std::any::Any>);
+        result.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            panicked(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message").to_string())
+        })
+    };
+    std::thread::Builder::new().name(name.to_string()).spawn(work).expect("this platform has threads")
+}
+
+/// A number nobody can guess.
+pub fn random_u64() -> u64 {
+    #[cfg(not(target_arch = "wasm32"))]
+    return std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), SystemTime::now());
+    #[cfg(target_arch = "wasm32")]
+    getrandom::u64().expect("a browser has a random source")
+}

@@ -5,6 +5,7 @@
 //! written, [`Backend::allocate_pool`]; after that nothing is allocated on the device.
 
 pub mod cpu;
+pub mod fake;
 pub mod wgpu;
 
 use crate::plan::inputs::{BatchInputs, Sampled};
@@ -139,6 +140,11 @@ pub trait Backend {
 
     /// Waits for a batch: one entry per sample row, in order.
     async fn read(&mut self, ticket: Self::Ticket) -> Result<Vec<Sampled>, BackendError>;
+
+    /// Rows that the next batch should have at most, so that no submission runs too long; `None`: the budget.
+    fn token_budget_hint(&self) -> Option<u32> {
+        None
+    }
 
     /// Replaces a lost device by a fresh one without plan, weights or pool.
     async fn reset(&mut self) -> Result<(), BackendError>;

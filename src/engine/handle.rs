@@ -1,1 +1,290 @@
 //! The engine from outside: submit a request, get one bounded receiver per choice. Dropping a receiver cancels.
+//!
+//! [`EngineHandle`] is cheap to clone and never blocks. Everything about a request is checked here, before the queue;
+//! behind it nothing fails for reasons of form. [`EngineInbox`] is the other end, owned by the engine: when it goes,
+//! whatever still waits in it is told so.
+
+use super::request::{Event, Request, RequestError, SubmitError};
+use futures_channel::mpsc;
+use futures_util::StreamExt;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Yields tokens, then exactly one `Finished` or `Failed`. Dropping it cancels the choice.
+pub type EventReceiver = mpsc::Receiver<Event>;
+
+/// How the engine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Not ready yet, or loading again after the device was lost.
+    Loading,
+    /// Takes requests.
+    Ready,
+    /// Finishes what it has.
+    Draining,
+    /// Has ended.
+    Failed,
+}
+
+/// What a loaded engine is; fixed once it is ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineInfo {
+    /// The device's own name.
+    pub device: String,
+    /// Its programming interface: `cpu`, `vulkan`, …
+    pub api: &'static str,
+    /// Kernel tier in words.
+    pub tier: String,
+    /// Token ids are below this.
+    pub vocab: u32,
+    /// Prompt and answer together.
+    pub max_model_len: u32,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// KV blocks of all groups.
+    pub blocks: u32,
+    /// Bytes of the KV pool.
+    pub kv_bytes: u64,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
+    /// Sequences that run at once.
+    pub max_num_seqs: u32,
+    /// Ids that end a choice.
+    pub eos_token_ids: Vec<u32>,
+}
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters and gauges at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The same as atomics: the engine writes, anyone reads.
+        #[derive(Debug, Default)]
+        struct Cells {
+            $($name: AtomicU64,)*
+        }
+
+        impl Cells {
+            fn store(&self, stats: &Stats) {
+                $(self.$name.store(stats.$name, Ordering::Relaxed);)*
+            }
+
+            fn load(&self) -> Stats {
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+stats! {
+    /// Choices that run.
+    requests_running,
+    /// Requests in the queue, and preempted choices.
+    requests_waiting,
+    /// KV blocks that somebody holds; cached ones that nobody holds do not count.
+    blocks_used,
+    /// KV blocks of all groups.
+    blocks_total,
+    /// Prompt tokens looked up in the prefix cache.
+    prefix_queries,
+    /// Prompt tokens found there.
+    prefix_hits,
+    /// Prompt tokens of admitted requests.
+    prompt_tokens,
+    /// Tokens generated.
+    generation_tokens,
+    /// Choices that ended at an end token or stop token.
+    finished_stop,
+    /// Choices that ended at their length.
+    finished_length,
+    /// Choices whose reader went away.
+    finished_abort,
+    /// Choices that ended by a fault.
+    finished_error,
+    /// Choices sent back to the queue for want of blocks.
+    preemptions,
+    /// Choices whose logits were not numbers.
+    corrupted_requests,
+    /// Steps submitted.
+    steps,
+    /// Times a lost device was brought back.
+    recoveries,
+}
+
+/// What both ends see.
+#[derive(Debug)]
+struct Shared {
+    status: AtomicU8,
+    info: OnceLock<EngineInfo>,
+    /// Requests submitted and not admitted yet.
+    queued: AtomicU32,
+    queue_requests_max: u32,
+    cells: Cells,
+}
+
+/// What goes through the channel.
+pub(super) enum Message {
+    Request(Submission),
+    /// Wakes an idle engine: its status has changed.
+    Drain,
+}
+
+/// A checked request with one sender per choice.
+pub(super) struct Submission {
+    pub(super) request: Request,
+    pub(super) senders: Vec<mpsc::Sender<Event>>,
+}
+
+/// The two ends of a new engine. At most `queue_requests_max` requests wait for admission.
+pub fn channel(queue_requests_max: u32) -> (EngineHandle, EngineInbox) {
+    let (sender, receiver) = mpsc::unbounded();
+    let shared = Arc::new(Shared {
+        status: AtomicU8::new(Status::Loading as u8),
+        info: OnceLock::new(),
+        queued: AtomicU32::new(0),
+        queue_requests_max,
+        cells: Cells::default(),
+    });
+    let handle = EngineHandle { sender, shared: shared.clone() };
+    (handle, EngineInbox { receiver, shared, last_words: RequestError::Internal })
+}
+
+/// Submits requests to an engine and watches it.
+#[derive(Clone, Debug)]
+pub struct EngineHandle {
+    sender: mpsc::UnboundedSender<Message>,
+    shared: Arc<Shared>,
+}
+
+impl EngineHandle {
+    /// Queues a request; one receiver per choice. Never blocks.
+    pub fn submit(&self, mut request: Request) -> Result<Vec<EventReceiver>, SubmitError> {
+        match self.status() {
+            Status::Loading => return Err(SubmitError::Loading),
+            Status::Draining => return Err(SubmitError::ShuttingDown),
+            Status::Failed => return Err(SubmitError::DeviceLost),
+            Status::Ready => {}
+        }
+        let info = self.info().ok_or(SubmitError::Loading)?;
+        request.check(info.vocab, info.max_model_len)?;
+        request.params = request.params.normalized();
+        let limit = self.shared.queue_requests_max;
+        let one_more = |queued| (queued < limit).then_some(queued + 1);
+        let queued = self.shared.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        queued.map_err(|_| SubmitError::Overloaded { limit })?;
+
+        let prompt_len = u32::try_from(request.prompt.len()).expect("a checked prompt fits the context");
+        let room = info.max_model_len - prompt_len;
+        let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 2;
+        let channels = (0..request.params.n).map(|_| mpsc::channel(events_max));
+        let (senders, receivers) = channels.unzip();
+        let message = Message::Request(Submission { request, senders });
+        self.sender.unbounded_send(message).map_err(|_| SubmitError::ShuttingDown)?;
+        Ok(receivers)
+    }
+
+    /// How the engine is.
+    pub fn status(&self) -> Status {
+        self.shared.status()
+    }
+
+    /// What it has loaded; `Some` once it has been ready.
+    pub fn info(&self) -> Option<&EngineInfo> {
+        self.shared.info.get()
+    }
+
+    /// Counters and gauges as of the last step.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.shared.cells.load();
+        stats.requests_waiting += u64::from(self.shared.queued.load(Ordering::Relaxed));
+        stats
+    }
+
+    /// Refuses new requests from now on; the engine ends when the last one is done.
+    pub fn drain(&self) {
+        if self.shared.change_status(&[Status::Loading, Status::Ready], Status::Draining) {
+            // An engine that has ended needs no waking.
+            drop(self.sender.unbounded_send(Message::Drain));
+        }
+    }
+}
+
+/// The engine's end.
+pub struct EngineInbox {
+    receiver: mpsc::UnboundedReceiver<Message>,
+    shared: Arc<Shared>,
+    /// What requests are told that nobody will take any more.
+    last_words: RequestError,
+}
+
+impl EngineInbox {
+    /// A message that is there already.
+    pub(super) fn take(&mut self) -> Option<Message> {
+        self.receiver.try_recv().ok()
+    }
+
+    /// The next message; `None` when all handles are gone.
+    pub(super) async fn wait(&mut self) -> Option<Message> {
+        self.receiver.next().await
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.shared.status() == Status::Draining
+    }
+
+    /// The engine takes requests now. A drain that was asked for meanwhile stays.
+    pub(super) fn set_ready(&self, info: EngineInfo) {
+        self.shared.info.get_or_init(|| info);
+        self.set_loading(false);
+    }
+
+    /// The engine is busy bringing its device back, or done with that.
+    pub(super) fn set_loading(&self, loading: bool) {
+        let (from, to) = if loading { (Status::Ready, Status::Loading) } else { (Status::Loading, Status::Ready) };
+        self.shared.change_status(&[from], to);
+    }
+
+    /// The engine has given up.
+    pub(super) fn set_failed(&mut self, last_words: RequestError) {
+        self.last_words = last_words;
+        self.shared.change_status(&[Status::Loading, Status::Ready, Status::Draining], Status::Failed);
+    }
+
+    /// Publishes the engine's counters; `dequeued` requests have left the queue since the last time.
+    pub(super) fn publish(&self, stats: &Stats, dequeued: u32) {
+        self.shared.queued.fetch_sub(dequeued, Ordering::Relaxed);
+        self.shared.cells.store(stats);
+    }
+}
+
+impl Drop for EngineInbox {
+    /// Requests that came too late get their terminal event.
+    fn drop(&mut self) {
+        let error = if self.is_draining() { RequestError::ShuttingDown } else { self.last_words };
+        self.shared.change_status(&[Status::Loading, Status::Ready], Status::Failed);
+        self.receiver.close();
+        while let Some(message) = self.take() {
+            if let Message::Request(submission) = message {
+                for mut sender in submission.senders {
+                    // Its reader may have gone.
+                    drop(sender.try_send(Event::Failed(error)));
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn status(&self) -> Status {
+        const STATES: [Status; 4] = [Status::Loading, Status::Ready, Status::Draining, Status::Failed];
+        STATES[self.status.load(Ordering::Acquire) as usize]
+    }
+
+    fn change_status(&self, from: &[Status], to: Status) -> bool {
+        let change = |status: u8| from.iter().any(|&from| from as u8 == status).then_some(to as u8);
+        self.status.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
+    }
+}

@@ -1,3 +1,226 @@
-//! The engine.
+//! The engine: owns a device, a model, the pool and the queues, and turns requests into tokens.
+//!
+//! [`Engine::step`] is the way of a token: messages in, schedule, flatten, submit, read, commit, events out. The engine
+//! lives on one thread and is built there, so nothing in it needs `Send`; from outside it is an
+//! [`EngineHandle`](handle::EngineHandle). It awaits one thing, the read-back, and idle it only waits for a message.
+//!
+//! It knows [`Backend`] and [`Source`], never a concrete device. What is computed when is the scheduler's.
+
+pub mod batch;
+pub mod block_pool;
+#[doc(hidden)]
+pub mod faults;
 pub mod handle;
 pub mod request;
+pub mod scheduler;
+pub mod sequence;
+mod sizes;
+mod start;
+mod streams;
+
+pub use start::{Progress, Source, StartError, spawn};
+
+use crate::backend::{Backend, BackendError};
+use crate::engine::batch::Batch;
+use crate::engine::handle::{EngineInbox, Message, Stats};
+use crate::engine::request::RequestError;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::streams::Streams;
+use crate::platform::Instant;
+use start::Loaded;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Steps submitted and not read.
+const STEPS_IN_FLIGHT_MAX: usize = 2;
+/// So many losses of the device within [`RECOVERY_PERIOD`] end the engine.
+const LOSSES_MAX: usize = 3;
+const RECOVERY_PERIOD: Duration = Duration::from_secs(600);
+
+/// Why an engine ended before it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineEnd {
+    /// It never ran.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The device was lost and did not come back, or too often.
+    #[error("the GPU device was lost for good: {0}")]
+    DeviceLost(String),
+    /// A bug.
+    #[error("the engine panicked: {0}")]
+    Panicked(String),
+}
+
+/// A device, a model and the requests being served.
+pub struct Engine<B: Backend, S: Source> {
+    backend: B,
+    source: S,
+    loaded: Loaded,
+    scheduler: Scheduler,
+    in_flight: VecDeque<(Batch, B::Ticket)>,
+    inbox: EngineInbox,
+    streams: Streams,
+    seeds: Seeds,
+    losses: Vec<Instant>,
+    requests_taken: u64,
+    requests_dequeued: u64,
+    recoveries: u64,
+}
+
+/// Seeds for requests without one.
+struct Seeds(u64);
+
+impl<B: Backend, S: Source> Engine<B, S> {
+    /// Serves until it is drained, or every handle is gone and every request done; or until it has to give up.
+    pub async fn run(mut self) -> Result<(), EngineEnd> {
+        loop {
+            self.take_messages();
+            if self.scheduler.is_idle() {
+                self.scheduler.check();
+                if self.inbox.is_draining() {
+                    return Ok(());
+                }
+                let Some(message) = self.inbox.wait().await else { return Ok(()) };
+                self.take(message);
+            }
+            self.step().await?;
+        }
+    }
+
+    /// One turn: takes what has come in, keeps the device busy, and hands out the tokens of the oldest step in flight.
+    pub async fn step(&mut self) -> Result<(), EngineEnd> {
+        self.take_messages();
+        for stream in self.streams.take_closed() {
+            self.scheduler.abort(stream);
+        }
+        if let Err(lost) = self.submit_and_read().await {
+            self.recover(&lost).await?;
+        }
+        if cfg!(debug_assertions) {
+            self.scheduler.check();
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// The middle of a step; an error means that the device is lost.
+    async fn submit_and_read(&mut self) -> Result<(), BackendError> {
+        while self.may_submit() {
+            let tokens_max = self.loaded.tokens_max(self.backend.token_budget_hint());
+            let Some(batch) = self.scheduler.schedule(tokens_max) else { break };
+            let inputs = self.scheduler.flatten(&batch);
+            match self.backend.submit(&inputs) {
+                Ok(ticket) => self.in_flight.push_back((batch, ticket)),
+                Err(error) => self.refuse(&batch, error)?,
+            }
+        }
+        let Some((batch, ticket)) = self.in_flight.pop_front() else { return Ok(()) };
+        match self.backend.read(ticket).await {
+            Ok(sampled) => self.streams.send(self.scheduler.commit(&batch, sampled)),
+            Err(error) => self.refuse(&batch, error)?,
+        }
+        Ok(())
+    }
+
+    fn may_submit(&self) -> bool {
+        let ahead = self.loaded.config.look_ahead && self.in_flight.len() < STEPS_IN_FLIGHT_MAX;
+        self.in_flight.is_empty() || (ahead && self.scheduler.may_look_ahead())
+    }
+
+    /// The device failed on a batch. If it still works, only the batch's requests end.
+    fn refuse(&mut self, batch: &Batch, error: BackendError) -> Result<(), BackendError> {
+        if matches!(error, BackendError::Lost(_)) {
+            return Err(error);
+        }
+        tracing::error!("a batch failed: {error}");
+        self.streams.send(self.scheduler.fail(batch, RequestError::Internal));
+        Ok(())
+    }
+
+    /// Brings a lost device back. The pool is a cache: what it held is computed again from the tokens, and the streams
+    /// stay open. Too many losses, or one that cannot be repaired, end them.
+    async fn recover(&mut self, lost: &BackendError) -> Result<(), EngineEnd> {
+        tracing::warn!("{lost}; loading again");
+        self.inbox.set_loading(true);
+        self.in_flight.clear();
+        self.scheduler.restart();
+        let now = Instant::now();
+        self.losses.retain(|&loss| now.duration_since(loss) < RECOVERY_PERIOD);
+        self.losses.push(now);
+        if self.losses.len() >= LOSSES_MAX {
+            return Err(self.give_up(format!("{lost} ({LOSSES_MAX} times within ten minutes)")));
+        }
+        if let Err(error) = self.loaded.bring_back(&mut self.backend, &self.source).await {
+            return Err(self.give_up(format!("{lost}; bringing it back failed: {error}")));
+        }
+        self.recoveries += 1;
+        self.inbox.set_loading(false);
+        Ok(())
+    }
+
+    fn give_up(&mut self, reason: String) -> EngineEnd {
+        self.streams.set_last_words(RequestError::DeviceLost);
+        self.inbox.set_failed(RequestError::DeviceLost);
+        EngineEnd::DeviceLost(reason)
+    }
+
+    fn take_messages(&mut self) {
+        while let Some(message) = self.inbox.take() {
+            self.take(message);
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        // A drain is seen in the status; its message only wakes.
+        let Message::Request(submission) = message else { return };
+        let streams = self.streams.open(submission.senders);
+        let seed = submission.request.params.seed.unwrap_or_else(|| self.seeds.draw());
+        self.requests_taken += 1;
+        let waits_for_host = false;
+        self.scheduler.add(Arc::new(submission.request), &streams, seed, waits_for_host);
+    }
+
+    fn publish(&mut self) {
+        let counts = self.scheduler.counts();
+        let dequeued = counts.requests_dequeued - self.requests_dequeued;
+        self.requests_dequeued = counts.requests_dequeued;
+        let queued = self.requests_taken - counts.requests_dequeued;
+        let groups = self.scheduler.pool().groups();
+        let stats = Stats {
+            requests_running: self.scheduler.running_len() as u64,
+            requests_waiting: (self.scheduler.waiting_len() as u64).saturating_sub(queued),
+            blocks_used: groups.iter().map(|group| u64::from(group.referenced())).sum(),
+            blocks_total: groups.iter().map(|group| u64::from(group.total())).sum(),
+            prefix_queries: counts.prefix_queries,
+            prefix_hits: counts.prefix_hits,
+            prompt_tokens: counts.prompt_tokens,
+            generation_tokens: counts.generation_tokens,
+            finished_stop: counts.finished_stop,
+            finished_length: counts.finished_length,
+            finished_abort: counts.finished_abort,
+            finished_error: counts.finished_error,
+            preemptions: counts.preemptions,
+            corrupted_requests: counts.corrupted_requests,
+            steps: counts.steps,
+            recoveries: self.recoveries,
+        };
+        self.inbox.publish(&stats, u32::try_from(dequeued).expect("the queue is bounded"));
+    }
+
+    /// The scheduler and the device, for the simulator.
+    #[doc(hidden)]
+    pub fn parts(&mut self) -> (&Scheduler, &mut B) {
+        (&self.scheduler, &mut self.backend)
+    }
+}
+
+impl Seeds {
+    /// The next of a sequence of well-mixed numbers (SplitMix64).
+    fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}

@@ -1,6 +1,7 @@
 //! What a client asks for and what it gets back. A request is checked once, at the door; behind it nothing fails for
 //! reasons of form.
 
+use crate::plan::inputs::TOP_LOGPROBS_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -178,4 +179,97 @@ pub enum SubmitError {
         /// What is wrong, with the value.
         message: String,
     },
+}
+
+/// Most choices of one prompt.
+pub const CHOICES_MAX: u32 = 128;
+/// Most entries of a logit bias.
+pub const LOGIT_BIAS_MAX: usize = 1024;
+/// Most stop token ids.
+pub const STOP_TOKEN_IDS_MAX: usize = 128;
+/// Most characters of a cache salt.
+pub const CACHE_SALT_LEN_MAX: usize = 128;
+
+impl Request {
+    /// Checks everything about a request that a model with `vocab` tokens and a context of `model_len_max` must know.
+    pub fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
+        let prompt_len = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
+        if prompt_len == 0 {
+            return invalid("prompt", "a prompt has at least one token".into());
+        }
+        if prompt_len >= model_len_max {
+            return Err(SubmitError::PromptTooLong { tokens: prompt_len, limit: model_len_max });
+        }
+        check_ids("prompt", self.prompt.iter(), vocab)?;
+        let in_alphabet = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if let Some(salt) = &self.cache_salt
+            && !((1..=CACHE_SALT_LEN_MAX).contains(&salt.len()) && salt.bytes().all(in_alphabet))
+        {
+            return invalid("cache_salt", format!("must be 1 to {CACHE_SALT_LEN_MAX} of A-Z, a-z, 0-9, _ and -"));
+        }
+        self.params.check(vocab)
+    }
+}
+
+impl SamplingParams {
+    /// Whether tokens of the past change what is drawn.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+
+    fn check(&self, vocab: u32) -> Result<(), SubmitError> {
+        if !(1..=CHOICES_MAX).contains(&self.n) {
+            return invalid("n", format!("{} is not in 1..={CHOICES_MAX}", self.n));
+        }
+        if self.max_tokens == Some(0) {
+            return invalid("max_tokens", "must be at least 1".into());
+        }
+        if self.logprobs.is_some_and(|count| count > TOP_LOGPROBS_MAX) {
+            return invalid("logprobs", format!("at most {TOP_LOGPROBS_MAX} alternatives are reported"));
+        }
+        check_range("temperature", self.temperature, 0.0, 2.0)?;
+        check_range("min_p", self.min_p, 0.0, 1.0)?;
+        check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        check_range("top_p", self.top_p, f32::MIN_POSITIVE, 1.0)?;
+        check_range("repetition_penalty", self.repetition_penalty, f32::MIN_POSITIVE, 2.0)?;
+        if self.logit_bias.len() > LOGIT_BIAS_MAX {
+            return invalid("logit_bias", format!("{} entries; at most {LOGIT_BIAS_MAX}", self.logit_bias.len()));
+        }
+        if self.stop_token_ids.len() > STOP_TOKEN_IDS_MAX {
+            let count = self.stop_token_ids.len();
+            return invalid("stop_token_ids", format!("{count} ids; at most {STOP_TOKEN_IDS_MAX}"));
+        }
+        check_ids("logit_bias", self.logit_bias.keys(), vocab)?;
+        check_ids("stop_token_ids", self.stop_token_ids.iter(), vocab)?;
+        self.logit_bias.values().try_for_each(|&bias| check_range("logit_bias", bias, -100.0, 100.0))
+    }
+
+    /// A temperature too small to divide by is greedy.
+    pub fn normalized(mut self) -> Self {
+        if !self.temperature.is_normal() {
+            self.temperature = 0.0;
+        }
+        self
+    }
+}
+
+fn invalid<T>(field: &'static str, message: String) -> Result<T, SubmitError> {
+    Err(SubmitError::Invalid { field, message })
+}
+
+/// NaN is in no range.
+fn check_range(field: &'static str, value: f32, min: f32, max: f32) -> Result<(), SubmitError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    let min = if min == f32::MIN_POSITIVE { "above 0".to_string() } else { format!("{min}") };
+    invalid(field, format!("{value} is not in the range {min} to {max}"))
+}
+
+fn check_ids<'a>(field: &'static str, mut ids: impl Iterator<Item = &'a u32>, vocab: u32) -> Result<(), SubmitError> {
+    match ids.find(|&&id| id >= vocab) {
+        Some(id) => invalid(field, format!("token id {id} is not below the vocabulary's {vocab}")),
+        None => Ok(()),
+    }
 }

@@ -1,0 +1,390 @@
+//! Blocks of the KV pool: allocate, share by prefix hash, evict, release.
+//!
+//! A [`BlockPool`] has one [`Group`] of blocks per KV group (full attention, or a window). A block is a number; the
+//! device knows its bytes, this module knows who holds it. A block nobody holds is free and waits in an intrusive queue,
+//! least recently used first; while it waits, its hash stays known and a new prompt may take it back in O(1).
+//!
+//! Pure: no device, no clock, no randomness (the hash key is an argument). Which sequence holds what is the scheduler's.
+
+use super::faults::{Fault, Faults};
+use crate::plan::inputs::NONE;
+use std::collections::HashMap;
+
+/// Index of a block within its group.
+pub type BlockId = u32;
+
+/// Names the tokens of a full block and of everything before it. Keyed, so that nobody outside can build a collision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockHash([u8; 16]);
+
+impl BlockHash {
+    /// The parent of a first block. Prompts with different salts have different roots and never share.
+    pub fn root(key: &[u8; 32], salt: Option<&str>) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(key);
+        hasher.update(if salt.is_some() { b"salt" } else { b"none" });
+        hasher.update(salt.unwrap_or_default().as_bytes());
+        Self::truncated(&hasher)
+    }
+
+    /// The hash of the block that follows `self` and holds `token_ids`.
+    pub fn next(self, key: &[u8; 32], token_ids: &[u32]) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(key);
+        hasher.update(&self.0);
+        hasher.update(bytemuck::cast_slice(token_ids));
+        Self::truncated(&hasher)
+    }
+
+    fn truncated(hasher: &blake3::Hasher) -> Self {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Self(bytes)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    references: u32,
+    hash: Option<BlockHash>,
+    /// Neighbours in the free queue; [`NONE`] at its ends and outside it.
+    older: BlockId,
+    newer: BlockId,
+}
+
+/// The blocks of one KV group.
+#[derive(Debug)]
+pub struct Group {
+    window: Option<u32>,
+    blocks: Vec<Block>,
+    by_hash: HashMap<BlockHash, BlockId>,
+    /// Ends of the free queue: taken from `oldest`.
+    oldest: BlockId,
+    newest: BlockId,
+    free: u32,
+    reserved: u32,
+    faults: Faults,
+}
+
+impl Group {
+    fn new(window: Option<u32>, blocks: u32, faults: Faults) -> Self {
+        let blank = Block { references: 0, hash: None, older: NONE, newer: NONE };
+        let mut group = Self {
+            window,
+            blocks: vec![blank; blocks as usize],
+            by_hash: HashMap::new(),
+            oldest: NONE,
+            newest: NONE,
+            free: 0,
+            reserved: 0,
+            faults,
+        };
+        (0..blocks).for_each(|id| group.enqueue_newest(id));
+        group
+    }
+
+    /// How far back a query sees; `None` sees everything.
+    pub fn window(&self) -> Option<u32> {
+        self.window
+    }
+
+    /// All blocks.
+    pub fn total(&self) -> u32 {
+        u32::try_from(self.blocks.len()).expect("block ids are u32")
+    }
+
+    /// Blocks nobody holds, cached ones included.
+    pub fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// Free blocks that no sequence has reserved.
+    pub fn available(&self) -> u32 {
+        self.free.saturating_sub(self.reserved)
+    }
+
+    /// Blocks that somebody holds.
+    pub fn referenced(&self) -> u32 {
+        self.total() - self.free
+    }
+
+    /// How many tables hold this block.
+    pub fn references(&self, id: BlockId) -> u32 {
+        self.blocks[id as usize].references
+    }
+
+    /// Whether a prompt could match this block.
+    pub fn is_cached(&self, id: BlockId) -> bool {
+        self.blocks[id as usize].hash.is_some()
+    }
+
+    /// Promises `count` free blocks to one sequence.
+    pub(super) fn reserve(&mut self, count: u32) {
+        self.reserved += count;
+        assert!(self.reserved <= self.free, "only free blocks are reserved");
+    }
+
+    /// Takes a promise back: before its block is allocated, or when the sequence ends.
+    pub(super) fn unreserve(&mut self, count: u32) {
+        assert!(count <= self.reserved, "what is given back was reserved");
+        self.reserved -= count;
+    }
+
+    /// The least recently used free block, forgotten by the cache; its content is whatever it was.
+    pub(super) fn allocate(&mut self) -> Option<BlockId> {
+        let id = self.oldest;
+        if id == NONE {
+            return None;
+        }
+        self.dequeue(id);
+        if !self.faults.has(Fault::StaleHash) {
+            self.withdraw(id);
+        }
+        self.blocks[id as usize].references = 1;
+        Some(id)
+    }
+
+    /// The block that holds these tokens after their whole past.
+    pub(super) fn lookup(&self, hash: &BlockHash) -> Option<BlockId> {
+        self.by_hash.get(hash).copied()
+    }
+
+    /// One more holder; a free cached block comes back from the queue.
+    pub(super) fn share(&mut self, id: BlockId) {
+        if self.blocks[id as usize].references == 0 {
+            self.dequeue(id);
+        }
+        self.blocks[id as usize].references += 1;
+    }
+
+    /// One holder less. The last one sends the block to the queue: a cached block to the end that is taken last, a
+    /// block without hash, which is of no use to anyone, to the end that is taken first. Whoever releases a chain does
+    /// so from its deep end: of blocks equally old, the deepest goes first.
+    pub(super) fn release(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id as usize];
+        assert!(block.references > 0, "a released block has a holder");
+        block.references -= 1;
+        if block.references == 0 {
+            if block.hash.is_some() { self.enqueue_newest(id) } else { self.enqueue_oldest(id) }
+        }
+    }
+
+    /// Makes a full block matchable. The first block with given content stays the one that is found.
+    pub(super) fn register(&mut self, id: BlockId, hash: BlockHash) {
+        assert!(self.references(id) > 0, "a block is hashed by its holder");
+        let block = &mut self.blocks[id as usize];
+        if block.hash.is_none() && !self.by_hash.contains_key(&hash) {
+            block.hash = Some(hash);
+            self.by_hash.insert(hash, id);
+        }
+    }
+
+    /// Makes a block unmatchable: it is about to be overwritten, or its content turned out wrong.
+    pub(super) fn withdraw(&mut self, id: BlockId) {
+        if let Some(hash) = self.blocks[id as usize].hash.take() {
+            self.by_hash.remove(&hash);
+        }
+    }
+
+    fn dequeue(&mut self, id: BlockId) {
+        let Block { older, newer, .. } = self.blocks[id as usize];
+        if older == NONE { self.oldest = newer } else { self.blocks[older as usize].newer = newer }
+        if newer == NONE { self.newest = older } else { self.blocks[newer as usize].older = older }
+        let block = &mut self.blocks[id as usize];
+        (block.older, block.newer) = (NONE, NONE);
+        self.free -= 1;
+    }
+
+    fn enqueue_newest(&mut self, id: BlockId) {
+        let older = std::mem::replace(&mut self.newest, id);
+        (self.blocks[id as usize].older, self.blocks[id as usize].newer) = (older, NONE);
+        if older == NONE { self.oldest = id } else { self.blocks[older as usize].newer = id }
+        self.free += 1;
+    }
+
+    fn enqueue_oldest(&mut self, id: BlockId) {
+        let newer = std::mem::replace(&mut self.oldest, id);
+        (self.blocks[id as usize].older, self.blocks[id as usize].newer) = (NONE, newer);
+        if newer == NONE { self.newest = id } else { self.blocks[newer as usize].older = id }
+        self.free += 1;
+    }
+
+    /// Asserts what is always true, given how often each block occurs in live tables.
+    fn check(&self, occurrences: &[u32]) {
+        for (block, &occurs) in self.blocks.iter().zip(occurrences) {
+            assert_eq!(block.references, occurs, "a block's count is its occurrences in live tables");
+        }
+        let (mut id, mut queued, mut older) = (self.oldest, 0, NONE);
+        while id != NONE {
+            let block = &self.blocks[id as usize];
+            assert_eq!(block.references, 0, "a queued block has no holder");
+            assert_eq!(block.older, older, "the free queue is linked both ways");
+            (older, id, queued) = (id, block.newer, queued + 1);
+        }
+        assert_eq!(older, self.newest, "the free queue ends at its newest block");
+        assert_eq!(queued, self.free, "the free count is the queue's length");
+        let held = self.blocks.iter().filter(|block| block.references > 0).count();
+        assert_eq!(held + queued as usize, self.blocks.len(), "free + referenced = total");
+        assert!(self.reserved <= self.free, "reserved blocks are free");
+        let hashed = self.blocks.iter().filter(|block| block.hash.is_some()).count();
+        assert_eq!(hashed, self.by_hash.len(), "every known hash has one block");
+        for (hash, &id) in &self.by_hash {
+            assert_eq!(self.blocks[id as usize].hash.as_ref(), Some(hash), "hash and block name each other");
+        }
+    }
+}
+
+/// The blocks of all KV groups.
+#[derive(Debug)]
+pub struct BlockPool {
+    block_size: u32,
+    groups: Vec<Group>,
+    faults: Faults,
+}
+
+impl BlockPool {
+    /// A pool with `blocks[g]` free blocks for the group with window `windows[g]`.
+    pub fn new(block_size: u32, windows: &[Option<u32>], blocks: &[u32], faults: Faults) -> Self {
+        assert_eq!(windows.len(), blocks.len(), "every KV group has blocks");
+        assert!(block_size > 0, "a block holds tokens");
+        let groups = windows.iter().zip(blocks).map(|(&window, &count)| Group::new(window, count, faults)).collect();
+        Self { block_size, groups, faults }
+    }
+
+    /// The KV groups, in the order of the plan.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// One group, to change it.
+    pub(super) fn group_mut(&mut self, group: usize) -> &mut Group {
+        &mut self.groups[group]
+    }
+
+    /// Tokens a block.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Blocks that hold `tokens` tokens.
+    pub fn blocks_for(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.block_size)
+    }
+
+    /// Index of the first block that a query at `position` sees in this group.
+    pub(super) fn first_visible(&self, group: usize, position: u32) -> u32 {
+        let early = u32::from(self.faults.has(Fault::WindowBlockFreedEarly));
+        match self.groups[group].window {
+            Some(window) => (position + 1).saturating_sub(window) / self.block_size + early,
+            None => 0,
+        }
+    }
+
+    /// How many leading blocks of this chain a prompt can share: all of them must be there in a group that sees
+    /// everything, and in a window group those that the next query sees.
+    pub(super) fn longest_prefix(&self, hashes: &[BlockHash]) -> u32 {
+        let mut length = hashes.len();
+        for group in self.groups.iter().filter(|group| group.window.is_none()) {
+            let hits = hashes[..length].iter().take_while(|hash| group.lookup(hash).is_some()).count();
+            length = hits;
+        }
+        // A gap in a window rules out every length whose window reaches it, so the search goes on below the gap.
+        while let Some(gap) = self.window_gap(&hashes[..length]) {
+            length = gap;
+        }
+        u32::try_from(length).expect("a chain has few blocks")
+    }
+
+    fn window_gap(&self, hashes: &[BlockHash]) -> Option<usize> {
+        let position = u32::try_from(hashes.len()).expect("a chain has few blocks") * self.block_size;
+        (0..self.groups.len()).filter(|&group| self.groups[group].window.is_some()).find_map(|group| {
+            let first = (self.first_visible(group, position) as usize).min(hashes.len());
+            (first..hashes.len()).rev().find(|&index| self.groups[group].lookup(&hashes[index]).is_none())
+        })
+    }
+
+    /// Forgets all content and all holders: the device has lost them.
+    pub(super) fn reset(&mut self) {
+        for group in &mut self.groups {
+            *group = Group::new(group.window, group.total(), group.faults);
+        }
+    }
+
+    /// Asserts the pool's invariants; `occurrences[g][b]` counts block `b` in live tables of group `g`.
+    pub(super) fn check(&self, occurrences: &[Vec<u32>]) {
+        for (group, occurrences) in self.groups.iter().zip(occurrences) {
+            group.check(occurrences);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: [u8; 32] = [7; 32];
+
+    fn pool(blocks: u32, window: Option<u32>) -> BlockPool {
+        BlockPool::new(4, &[window], &[blocks], Faults::default())
+    }
+
+    fn chain(count: u32) -> Vec<BlockHash> {
+        let root = BlockHash::root(&KEY, None);
+        let next = |hash: &mut BlockHash, block: u32| {
+            *hash = hash.next(&KEY, &[block; 4]);
+            Some(*hash)
+        };
+        (0..count).scan(root, next).collect()
+    }
+
+    #[test]
+    fn blank_blocks_go_before_cached_ones_and_the_deepest_cached_block_before_its_parents() {
+        let mut pool = pool(4, None);
+        let group = pool.group_mut(0);
+        let ids: Vec<_> = (0..3).map(|_| group.allocate().unwrap()).collect();
+        for (&id, hash) in ids.iter().zip(chain(2)) {
+            group.register(id, hash);
+        }
+        ids.iter().rev().for_each(|&id| group.release(id));
+        let order: Vec<_> = (0..4).map(|_| group.allocate().unwrap()).collect();
+        assert_eq!(order, [ids[2], 3, ids[1], ids[0]], "blanks first, then the chain from its deep end");
+        assert_eq!(group.allocate(), None, "an empty pool gives nothing");
+    }
+
+    #[test]
+    fn a_cached_block_is_taken_back_from_the_middle_of_the_queue() {
+        let mut pool = pool(3, None);
+        let ids: Vec<_> = (0..3).map(|_| pool.group_mut(0).allocate().unwrap()).collect();
+        for (&id, hash) in ids.iter().zip(chain(3)) {
+            pool.group_mut(0).register(id, hash);
+            pool.group_mut(0).release(id);
+        }
+        pool.group_mut(0).share(ids[1]);
+        assert_eq!(pool.groups()[0].free(), 2);
+        pool.check(&[vec![0, 1, 0]]);
+        assert_eq!(pool.longest_prefix(&chain(3)), 3, "taking a block changes no match");
+        assert_eq!(pool.group_mut(0).allocate(), Some(ids[0]), "the oldest of the rest is evicted");
+        assert_eq!(pool.longest_prefix(&chain(3)), 0, "a chain without its head matches nothing");
+    }
+
+    #[test]
+    fn a_window_group_needs_only_what_the_next_query_sees() {
+        // Window 6, blocks of 4: a query at 16 sees positions 11..=16, so blocks 2 and 3.
+        let mut pool = pool(8, Some(6));
+        let hashes = chain(4);
+        for &hash in &hashes[2..] {
+            let id = pool.group_mut(0).allocate().unwrap();
+            pool.group_mut(0).register(id, hash);
+        }
+        assert_eq!(pool.longest_prefix(&hashes), 4);
+        assert_eq!(pool.longest_prefix(&hashes[..3]), 0, "a query at 12 sees block 1, which is gone");
+    }
+
+    #[test]
+    fn salts_and_parents_change_a_hash() {
+        let plain = BlockHash::root(&KEY, None);
+        assert_ne!(plain, BlockHash::root(&KEY, Some("")), "an empty salt is a salt");
+        assert_ne!(BlockHash::root(&KEY, Some("a")), BlockHash::root(&KEY, Some("b")));
+        assert_ne!(plain, BlockHash::root(&[8; 32], None), "the key counts");
+        assert_ne!(plain.next(&KEY, &[1, 2]), plain.next(&KEY, &[2, 1]));
+        assert_ne!(plain.next(&KEY, &[1]).next(&KEY, &[1]), plain.next(&KEY, &[1]));
+    }
+}

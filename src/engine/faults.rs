@@ -1,0 +1,44 @@
+//! Bugs to plant: the simulator proves its worth by finding each of them.
+//!
+//! Every fault is one condition in the scheduler or the pool, false in the product. The set is here, and not behind a
+//! feature, so that the code that is simulated is the code that ships.
+
+/// A bug that the simulation must catch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A fork writes into the block it shares.
+    MissingCopyOnWrite,
+    /// A preempted or ended sequence gives its blocks back while a step in flight names them.
+    EarlyRelease,
+    /// A block becomes matchable when its first token is computed.
+    HashOfPartBlock,
+    /// Every request has the same hash root.
+    SaltIgnored,
+    /// A match may cover the whole prompt, so its last token is computed again into a shared block.
+    FullHitKept,
+    /// A request aborted in the queue still counts as waiting.
+    QueuedAbortCountLost,
+    /// An evicted block stays matchable.
+    StaleHash,
+    /// A row at the start of a block goes one slot too far.
+    SlotOffByOne,
+    /// A preempted sequence forgets the token that was in flight.
+    PendingTokenLost,
+    /// Penalties do not see the unread token.
+    PenaltyWithoutPending,
+    /// A feed slot is handed on while a step in flight names it.
+    FeedSlotReusedEarly,
+    /// A window gives up the oldest block it still sees.
+    WindowBlockFreedEarly,
+}
+
+/// What is planted: nothing, in the product.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults(pub Option<Fault>);
+
+impl Faults {
+    /// Is this the planted bug?
+    pub(super) fn has(self, fault: Fault) -> bool {
+        self.0 == Some(fault)
+    }
+}

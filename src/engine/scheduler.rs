@@ -1,0 +1,605 @@
+//! Queues → [`Batch`]; batch and sampled tokens → events.
+//!
+//! One rule, no phases: a sequence has tokens in all and tokens computed; a step computes some of what is missing, and
+//! when nothing is missing any more, it draws the next token. Prefill, chunked prefill, prefix hits and decode are the
+//! same thing. [`Scheduler::schedule`] is here; `admit` brings waiting sequences in, `commit` takes results.
+//!
+//! What a step in flight names is never given away: a sequence that ends or is preempted leaves when its last step has
+//! landed. Pure: no device, clock, thread or randomness; it does not know what the tokens mean.
+
+mod admit;
+mod commit;
+
+use super::batch::{Batch, Draw, Row};
+use super::block_pool::BlockPool;
+use super::faults::{Fault, Faults};
+use super::request::Request;
+use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
+use crate::plan::inputs::{BatchInputs, NONE};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Preemptions after which a sequence comes back only with everything reserved that it may still need.
+const PREEMPTIONS_MAX: u32 = 4;
+
+/// Everything a scheduler stays within.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Token rows of one batch.
+    pub tokens_max: u32,
+    /// Sequences that run at once.
+    pub sequences_max: u32,
+    /// Places where the device keeps sampled ids; twice the sequences, as those that leave keep theirs for a step.
+    pub feed_slots: u32,
+    /// Block-table entries of one batch, per KV group.
+    pub table_entries_max: u32,
+    /// Penalty history entries of one batch.
+    pub history_max: u32,
+    /// Logit bias entries of one batch.
+    pub bias_max: u32,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// Prompt and answer together.
+    pub model_len_max: u32,
+    /// Token ids are below this.
+    pub vocab: u32,
+    /// Window of each KV group.
+    pub windows: Vec<Option<u32>>,
+    /// Blocks of each KV group.
+    pub blocks: Vec<u32>,
+    /// Share blocks between requests with equal prefixes.
+    pub prefix_caching: bool,
+    /// Chunks of a fixed grid, whatever else is in the batch.
+    pub deterministic: bool,
+    /// Ids that end a sequence.
+    pub eos_token_ids: Vec<u32>,
+    /// Key of the prefix hashes.
+    pub hash_key: [u8; 32],
+}
+
+/// What happened so far; counters only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that have left the queue for the first time, by admission or by abort.
+    pub requests_dequeued: u64,
+    /// Prompt tokens looked up in the prefix cache.
+    pub prefix_queries: u64,
+    /// Prompt tokens found there.
+    pub prefix_hits: u64,
+    /// Prompt tokens of admitted requests.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub generation_tokens: u64,
+    /// Choices that ended at an end token or stop token.
+    pub finished_stop: u64,
+    /// Choices that ended at their length.
+    pub finished_length: u64,
+    /// Choices whose reader went away.
+    pub finished_abort: u64,
+    /// Choices that ended by a fault.
+    pub finished_error: u64,
+    /// Choices whose logits were not numbers.
+    pub corrupted_requests: u64,
+    /// Sequences sent back to the queue for want of blocks.
+    pub preemptions: u64,
+    /// Steps scheduled.
+    pub steps: u64,
+}
+
+/// Decides what each step computes.
+#[derive(Debug)]
+pub struct Scheduler {
+    limits: Limits,
+    pool: BlockPool,
+    sequences: Sequences,
+    by_stream: HashMap<StreamId, SequenceId>,
+    /// In order; without those that are leaving.
+    running: Vec<SequenceId>,
+    waiting: BTreeMap<Order, SequenceId>,
+    /// Ended or preempted, named by a step in flight.
+    leaving: Vec<SequenceId>,
+    feed_slots: Vec<u32>,
+    arrivals: u64,
+    steps_in_flight: u32,
+    counts: Counts,
+    faults: Faults,
+}
+
+/// A batch in the making, with what is left of its limits.
+struct Draft {
+    batch: Batch,
+    tokens_left: u32,
+    table_entries_left: u32,
+    history_left: u32,
+    bias_left: u32,
+    preempted: bool,
+    /// Per KV group: sequences that wait for blocks which leave with a step in flight.
+    blocks_awaited: Vec<u32>,
+}
+
+impl Scheduler {
+    /// A scheduler over an empty pool.
+    pub fn new(limits: Limits, faults: Faults) -> Self {
+        assert!(limits.tokens_max > 0 && limits.sequences_max > 0, "a step holds a row");
+        Self {
+            pool: BlockPool::new(limits.block_size, &limits.windows, &limits.blocks, faults),
+            sequences: Sequences::default(),
+            by_stream: HashMap::new(),
+            running: Vec::new(),
+            waiting: BTreeMap::new(),
+            leaving: Vec::new(),
+            feed_slots: (0..limits.feed_slots).rev().collect(),
+            arrivals: 0,
+            steps_in_flight: 0,
+            counts: Counts::default(),
+            limits,
+            faults,
+        }
+    }
+
+    /// Queues a request; `streams` has one entry per choice. `waits_for_host`: no row may be computed for it while the
+    /// id of its last token is unknown (grammars and beams will need it).
+    pub fn add(&mut self, request: Arc<Request>, streams: &[StreamId], seed: u64, waits_for_host: bool) {
+        let index = |index| u32::try_from(index).expect("choices are few");
+        let choice = |(position, &stream)| Choice { index: index(position), stream };
+        let choices: Vec<_> = streams.iter().enumerate().map(choice).collect();
+        let mut sequence = Sequence::new(request, &choices, seed, self.arrivals, self.limits.windows.len());
+        let answer_max = sequence.params().max_tokens.unwrap_or(u32::MAX);
+        sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(self.limits.model_len_max);
+        sequence.waits_for_host = waits_for_host;
+        assert!(sequence.prompt_len() < sequence.tokens_limit, "a queued prompt leaves room for a token");
+        self.arrivals += 1;
+        let order = sequence.order;
+        let id = self.sequences.insert(sequence);
+        self.waiting.insert(order, id);
+        self.by_stream.extend(streams.iter().map(|&stream| (stream, id)));
+    }
+
+    /// Ends a choice whose reader has gone. Its blocks are free once no step in flight names them.
+    pub fn abort(&mut self, stream: StreamId) {
+        let Some(id) = self.by_stream.remove(&stream) else { return };
+        self.counts.finished_abort += 1;
+        let sequence = &mut self.sequences[id];
+        if sequence.choice.stream != stream {
+            sequence.forks.retain(|choice| choice.stream != stream);
+        } else if sequence.forks.is_empty() {
+            self.leave(id, Exit::Ended);
+        } else {
+            // The prompt is still wanted: the next choice takes it over.
+            sequence.choice = sequence.forks.remove(0);
+        }
+    }
+
+    /// The next step's batch, at most `tokens_max` rows; `None` when nothing can be computed now. At most one step may
+    /// be in flight.
+    pub fn schedule(&mut self, tokens_max: u32) -> Option<Batch> {
+        assert!(self.steps_in_flight <= 1, "a sequence has at most one pending token");
+        let mut draft = self.draft(tokens_max.clamp(1, self.limits.tokens_max));
+        self.schedule_decodes(&mut draft);
+        self.schedule_prefills(&mut draft);
+        if !draft.preempted && draft.blocks_awaited.iter().all(|&count| count == 0) {
+            self.admit(&mut draft);
+        }
+        if draft.batch.rows.is_empty() {
+            let idle = self.running.is_empty() && self.waiting.is_empty();
+            assert!(idle || self.steps_in_flight > 0, "with nothing in flight, somebody can always go on");
+            return None;
+        }
+        self.counts.steps += 1;
+        self.steps_in_flight += 1;
+        Some(draft.batch)
+    }
+
+    /// The flat arrays of a batch that was just scheduled.
+    pub fn flatten(&self, batch: &Batch) -> BatchInputs {
+        batch.flatten(&self.sequences, &self.pool)
+    }
+
+    /// Whether the next step may be submitted before the tokens of the step in flight are read. Rows that need the host
+    /// sit such a step out: too many of them and it is not worth it, and none sits out twice running.
+    pub fn may_look_ahead(&self) -> bool {
+        let waits = |id: &&SequenceId| self.sequences[**id].waits_for_host && self.sequences[**id].pending > 0;
+        let waiting = self.running.iter().filter(waits).count();
+        let skipped_before = self.running.iter().filter(waits).any(|&id| self.sequences[id].skipped);
+        !skipped_before && waiting * 4 < self.running.len().max(1)
+    }
+
+    /// Nothing is queued, running or in flight.
+    pub fn is_idle(&self) -> bool {
+        self.sequences.is_empty() && self.steps_in_flight == 0
+    }
+
+    /// Sequences that run.
+    pub fn running_len(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Sequences that wait, new or preempted.
+    pub fn waiting_len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// What it stays within.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn draft(&self, tokens_max: u32) -> Draft {
+        let groups = self.limits.windows.len();
+        let copies = vec![Vec::new(); groups];
+        let (rows, draws) = (Vec::with_capacity(self.running.len()), Vec::with_capacity(self.running.len()));
+        Draft {
+            batch: Batch { step: self.counts.steps, rows, draws, copies, faults: self.faults },
+            tokens_left: tokens_max,
+            table_entries_left: self.limits.table_entries_max,
+            history_left: self.limits.history_max,
+            bias_left: self.limits.bias_max,
+            preempted: false,
+            blocks_awaited: vec![0; groups],
+        }
+    }
+
+    /// One row for each sequence that misses one token. While there is prefill to do, a quarter of the step is kept for
+    /// it; whoever finds no room goes first in the next step.
+    fn schedule_decodes(&mut self, draft: &mut Draft) {
+        let decodes = |id: &SequenceId| self.sequences[*id].is_schedulable() && self.sequences[*id].missing() == 1;
+        let mut ids: Vec<_> = self.running.iter().copied().filter(decodes).collect();
+        ids.sort_by_key(|&id| !self.sequences[id].skipped);
+        let prefills = (!self.waiting.is_empty() && self.has_seat()) || ids.len() < self.running.len();
+        let kept = if prefills { draft.tokens_left / 4 } else { 0 };
+        for id in ids {
+            self.sequences[id].skipped = true;
+            if draft.tokens_left > kept {
+                self.schedule_row(id, draft);
+            }
+        }
+    }
+
+    /// Chunks of the prompts that have begun, in order.
+    fn schedule_prefills(&mut self, draft: &mut Draft) {
+        let host_waits = |sequence: &Sequence| sequence.waits_for_host && sequence.pending > 0;
+        for id in self.running.clone() {
+            let sequence = &mut self.sequences[id];
+            if host_waits(sequence) {
+                sequence.skipped = true;
+            } else if sequence.is_schedulable() && sequence.missing() > 1 && draft.tokens_left > 0 {
+                self.schedule_row(id, draft);
+            }
+        }
+    }
+
+    /// Gives a running sequence as many rows as budget and blocks allow, and a draw if nothing is missing after them.
+    fn schedule_row(&mut self, id: SequenceId, draft: &mut Draft) {
+        // Somebody before it in this step may have preempted it.
+        if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE {
+            return;
+        }
+        let wanted = self.chunk(&self.sequences[id], draft.tokens_left);
+        if wanted == 0 || !self.has_room_for(&self.sequences[id], wanted, draft) {
+            return;
+        }
+        let enough = if self.limits.deterministic { wanted } else { 1 };
+        if self.tokens_that_fit(id) < enough {
+            self.make_room(id, enough, draft);
+        }
+        let count = wanted.min(self.tokens_that_fit(id));
+        if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE || count < enough {
+            return;
+        }
+        self.take_blocks(id, count, draft);
+        self.push_row(id, count, draft);
+    }
+
+    /// How many tokens this sequence asks for. A fixed grid makes a prompt's chunks the same in any company.
+    fn chunk(&self, sequence: &Sequence, tokens_left: u32) -> u32 {
+        let missing = sequence.missing();
+        if !self.limits.deterministic || missing == 1 {
+            return missing.min(tokens_left);
+        }
+        let grid = (self.limits.tokens_max / 4).max(self.limits.block_size.min(self.limits.tokens_max));
+        let wanted = missing.min(grid - sequence.computed % grid);
+        if wanted <= tokens_left { wanted } else { 0 }
+    }
+
+    fn has_room_for(&self, sequence: &Sequence, count: u32, draft: &Draft) -> bool {
+        let entries = self.pool.blocks_for(sequence.computed + count);
+        entries <= draft.table_entries_left && draft.has_room_to_draw(sequence)
+    }
+
+    /// Tokens that the sequence's own blocks and the pool's can still take, in the group that has least.
+    fn tokens_that_fit(&self, id: SequenceId) -> u32 {
+        let sequence = &self.sequences[id];
+        let fit = |(index, group): (usize, &super::block_pool::Group)| {
+            let table = &sequence.tables[index];
+            let usable = group.available() + table.reserved;
+            let Some(fresh) = usable.checked_sub(u32::from(self.must_copy(sequence, index))) else { return 0 };
+            let blocks = u32::try_from(table.blocks.len()).expect("a table is short") + fresh;
+            blocks.saturating_mul(self.limits.block_size) - sequence.computed
+        };
+        self.pool.groups().iter().enumerate().map(fit).min().unwrap_or(u32::MAX)
+    }
+
+    /// Whether the block that the next token goes to is partly filled and shared with a fork.
+    fn must_copy(&self, sequence: &Sequence, group: usize) -> bool {
+        let (index, offset) = (sequence.computed / self.limits.block_size, sequence.computed % self.limits.block_size);
+        offset != 0
+            && !self.faults.has(Fault::MissingCopyOnWrite)
+            && self.pool.groups()[group].references(sequence.tables[group].blocks[index as usize]) > 1
+    }
+
+    /// Frees blocks for a running sequence, by preemption if need be. If they leave with a step in flight, the sequence
+    /// sits this step out.
+    fn make_room(&mut self, id: SequenceId, tokens: u32, draft: &mut Draft) {
+        for group in 0..self.limits.windows.len() {
+            while self.blocks_short(id, group, tokens) > 0 {
+                let short = self.blocks_short(id, group, tokens);
+                if self.blocks_leaving(group) >= draft.blocks_awaited[group] + short {
+                    draft.blocks_awaited[group] += short;
+                    break;
+                }
+                let Some(victim) = self.victim(group) else { break };
+                self.preempt(victim);
+                draft.preempted = true;
+                if victim == id {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Blocks that are missing before this sequence can compute `tokens` tokens.
+    fn blocks_short(&self, id: SequenceId, group: usize, tokens: u32) -> u32 {
+        let sequence = &self.sequences[id];
+        let table = &sequence.tables[group];
+        let held = u32::try_from(table.blocks.len()).expect("a table is short");
+        let needed = self.pool.blocks_for(sequence.computed + tokens).saturating_sub(held);
+        let needed = needed + u32::from(self.must_copy(sequence, group));
+        needed.saturating_sub(self.pool.groups()[group].available() + table.reserved)
+    }
+
+    /// Blocks that will be free when the steps in flight have landed.
+    fn blocks_leaving(&self, group: usize) -> u32 {
+        self.leaving.iter().map(|&id| self.blocks_held_alone(id, group)).sum()
+    }
+
+    fn blocks_held_alone(&self, id: SequenceId, group: usize) -> u32 {
+        let pool = &self.pool.groups()[group];
+        let alone = self.sequences[id].tables[group].held().filter(|&block| pool.references(block) == 1);
+        u32::try_from(alone.count()).expect("a table is short")
+    }
+
+    /// The youngest running sequence whose leaving frees a block; not the oldest of all, and not one that has only just
+    /// come back, unless there is no other.
+    fn victim(&self, group: usize) -> Option<SequenceId> {
+        let candidates = || {
+            let younger = self.running.iter().skip(1).rev().copied();
+            younger.filter(|&id| !self.sequences[id].guarded && self.blocks_held_alone(id, group) > 0)
+        };
+        candidates().find(|&id| !self.sequences[id].resumed).or_else(|| candidates().next())
+    }
+
+    fn preempt(&mut self, id: SequenceId) {
+        for &other in &self.running {
+            self.sequences[other].resumed = false;
+        }
+        self.counts.preemptions += 1;
+        self.sequences[id].preemptions += 1;
+        self.leave(id, Exit::Preempted);
+    }
+
+    /// Takes the blocks that the next `count` tokens go to. A shared block that they would write into is copied first.
+    fn take_blocks(&mut self, id: SequenceId, count: u32, draft: &mut Draft) {
+        for group in 0..self.limits.windows.len() {
+            if self.must_copy(&self.sequences[id], group) {
+                let index = (self.sequences[id].computed / self.limits.block_size) as usize;
+                let target = self.take_block(id, group);
+                let source = std::mem::replace(&mut self.sequences[id].tables[group].blocks[index], target);
+                self.pool.group_mut(group).release(source);
+                draft.batch.copies[group].push((source, target));
+            }
+            let length = self.pool.blocks_for(self.sequences[id].computed + count) as usize;
+            while self.sequences[id].tables[group].blocks.len() < length {
+                let block = self.take_block(id, group);
+                self.sequences[id].tables[group].blocks.push(block);
+            }
+        }
+    }
+
+    fn take_block(&mut self, id: SequenceId, group: usize) -> u32 {
+        let table = &mut self.sequences[id].tables[group];
+        if table.reserved > 0 {
+            table.reserved -= 1;
+            self.pool.group_mut(group).unreserve(1);
+        }
+        self.pool.group_mut(group).allocate().expect("blocks were counted before they were taken")
+    }
+
+    fn push_row(&mut self, id: SequenceId, count: u32, draft: &mut Draft) {
+        let sequence = &mut self.sequences[id];
+        draft.batch.rows.push(Row { sequence: id, start: sequence.computed, count });
+        sequence.computed += count;
+        sequence.in_flight += 1;
+        sequence.skipped = false;
+        draft.tokens_left -= count;
+        draft.table_entries_left -= self.pool.blocks_for(sequence.computed);
+        let complete = sequence.missing() == 0;
+        self.register_full_blocks(id);
+        if complete {
+            let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
+            self.push_draw(id, row, draft);
+            self.fork(id, row, draft);
+        }
+    }
+
+    fn push_draw(&mut self, id: SequenceId, row: u32, draft: &mut Draft) {
+        let sequence = &mut self.sequences[id];
+        draft.history_left -= history_len(sequence);
+        draft.bias_left -= bias_len(sequence);
+        draft.batch.draws.push(Draw { sequence: id, row, pending: sequence.pending > 0 });
+        sequence.pending += 1;
+        sequence.in_flight += 1;
+    }
+
+    /// The other choices of a prompt that is now computed draw from the same logits row and share its blocks. Those for
+    /// whom there is no seat wait like a request of their own.
+    fn fork(&mut self, parent: SequenceId, row: u32, draft: &mut Draft) {
+        for choice in std::mem::take(&mut self.sequences[parent].forks) {
+            let mut child = self.sequences[parent].fork(choice);
+            let order = child.order;
+            if !self.has_seat() || !draft.has_room_to_draw(&child) {
+                child.drop_tables();
+                let id = self.sequences.insert(child);
+                self.waiting.insert(order, id);
+                self.by_stream.insert(choice.stream, id);
+                continue;
+            }
+            for (group, table) in child.tables.iter().enumerate() {
+                table.held().for_each(|block| self.pool.group_mut(group).share(block));
+            }
+            let id = self.sequences.insert(child);
+            self.by_stream.insert(choice.stream, id);
+            self.seat(id);
+            self.push_draw(id, row, draft);
+        }
+    }
+
+    fn has_seat(&self) -> bool {
+        self.running.len() < self.limits.sequences_max as usize && !self.feed_slots.is_empty()
+    }
+
+    /// Makes a sequence one of the running.
+    fn seat(&mut self, id: SequenceId) {
+        let order = self.sequences[id].order;
+        let at = self.running.partition_point(|&other| self.sequences[other].order < order);
+        self.running.insert(at, id);
+        self.sequences[id].feed_slot = self.feed_slots.pop().expect("a seat has a feed slot");
+    }
+
+    /// Offers to the prefix cache the blocks that are full and whose ids are known. Keys and values are written before
+    /// anything reads them, so a block counts as full when the step that fills it is scheduled.
+    fn register_full_blocks(&mut self, id: SequenceId) {
+        if !self.limits.prefix_caching {
+            return;
+        }
+        let sequence = &self.sequences[id];
+        let known = sequence.tokens_known();
+        let computed = if self.faults.has(Fault::HashOfPartBlock) { known } else { sequence.computed };
+        let full = computed.min(known) / self.limits.block_size;
+        self.extend_hashes(id, full);
+        let sequence = &mut self.sequences[id];
+        for index in sequence.registered..full {
+            for (group, table) in sequence.tables.iter().enumerate().filter(|(_, table)| index >= table.passed) {
+                if let Some(&block) = table.blocks.get(index as usize) {
+                    self.pool.group_mut(group).register(block, sequence.hashes[index as usize]);
+                }
+            }
+        }
+        sequence.registered = sequence.registered.max(full);
+    }
+
+    /// Leaves the running or the queue: now, or once no step in flight names it.
+    fn leave(&mut self, id: SequenceId, exit: Exit) {
+        let sequence = &mut self.sequences[id];
+        let was_leaving = sequence.exit.replace(exit).is_some();
+        if exit == Exit::Ended {
+            let lost = self.faults.has(Fault::QueuedAbortCountLost);
+            self.counts.requests_dequeued += u64::from(sequence.cached_tokens.is_none() && !lost);
+        }
+        if was_leaving {
+            return;
+        }
+        let order = sequence.order;
+        if self.waiting.remove(&order).is_none() {
+            self.running.retain(|&other| other != id);
+        }
+        if self.sequences[id].in_flight == 0 {
+            self.settle(id);
+            return;
+        }
+        self.leaving.push(id);
+        if exit == Exit::Ended && self.faults.has(Fault::EarlyRelease) {
+            self.release_blocks(id);
+        }
+        if exit == Exit::Ended && self.faults.has(Fault::FeedSlotReusedEarly) {
+            self.release_feed_slot(id);
+        }
+    }
+
+    /// Gives back all that a sequence holds. A preempted one waits again, with its tokens, in its old order.
+    fn settle(&mut self, id: SequenceId) {
+        self.release_blocks(id);
+        self.release_feed_slot(id);
+        let sequence = &mut self.sequences[id];
+        match sequence.exit.take() {
+            Some(Exit::Preempted) => {
+                assert_eq!(sequence.pending, 0, "a sequence waits with all its ids known");
+                let order = sequence.order;
+                self.waiting.insert(order, id);
+            }
+            _ => {
+                self.by_stream.remove(&sequence.choice.stream);
+                self.sequences.remove(id);
+            }
+        }
+    }
+
+    fn release_blocks(&mut self, id: SequenceId) {
+        let sequence = &mut self.sequences[id];
+        for (group, table) in sequence.tables.iter().enumerate() {
+            self.pool.group_mut(group).unreserve(table.reserved);
+            table.held().rev().for_each(|block| self.pool.group_mut(group).release(block));
+        }
+        sequence.drop_tables();
+    }
+
+    fn release_feed_slot(&mut self, id: SequenceId) {
+        let slot = std::mem::replace(&mut self.sequences[id].feed_slot, NONE);
+        if slot != NONE {
+            self.feed_slots.push(slot);
+        }
+    }
+
+    /// Asserts what is always true between two steps.
+    pub fn check(&self) {
+        let mut occurrences: Vec<_> = self.limits.blocks.iter().map(|&count| vec![0; count as usize]).collect();
+        let mut slots: Vec<_> = self.feed_slots.clone();
+        for sequence in self.sequences.iter() {
+            for (table, occurrences) in sequence.tables.iter().zip(&mut occurrences) {
+                table.held().for_each(|block| occurrences[block as usize] += 1);
+            }
+            slots.extend((sequence.feed_slot != NONE).then_some(sequence.feed_slot));
+            assert!(sequence.computed <= sequence.tokens_total(), "only tokens that exist are computed");
+        }
+        self.pool.check(&occurrences);
+        slots.sort_unstable();
+        assert!(slots.iter().copied().eq(0..self.limits.feed_slots), "every feed slot is free or has one owner");
+        let order = |id: &SequenceId| self.sequences[*id].order;
+        assert!(self.running.is_sorted_by_key(order), "running sequences are in order");
+        let queued = self.running.len() + self.waiting.len() + self.leaving.len();
+        assert_eq!(queued, self.sequences.ids().count(), "every sequence runs, waits or leaves");
+    }
+}
+
+impl Draft {
+    fn has_room_to_draw(&self, sequence: &Sequence) -> bool {
+        history_len(sequence) <= self.history_left && bias_len(sequence) <= self.bias_left
+    }
+}
+
+fn history_len(sequence: &Sequence) -> u32 {
+    u32::try_from(sequence.history().len()).expect("a history fits the vocabulary")
+}
+
+fn bias_len(sequence: &Sequence) -> u32 {
+    u32::try_from(sequence.params().logit_bias.len()).expect("biases are few")
+}

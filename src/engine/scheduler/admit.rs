@@ -1,0 +1,118 @@
+//! Bringing waiting sequences in: first come, first served, with the longest cached prefix.
+
+use super::{Draft, PREEMPTIONS_MAX, Scheduler};
+use crate::engine::block_pool::BlockHash;
+use crate::engine::faults::Fault;
+use crate::engine::sequence::{SequenceId, Table};
+use crate::plan::inputs::NONE;
+
+/// What a waiting sequence takes if it is admitted now.
+struct Admission {
+    /// Leading blocks found in the cache.
+    matched: u32,
+    /// Per KV group: free blocks to promise to a sequence that was preempted too often.
+    reserved: Option<Vec<u32>>,
+}
+
+impl Scheduler {
+    /// Admits waiting sequences in order while seats, budget and blocks allow. Nobody overtakes the first that does not
+    /// fit: it would never fit under steady arrivals.
+    pub(super) fn admit(&mut self, draft: &mut Draft) {
+        while let Some((&order, &id)) = self.waiting.first_key_value() {
+            if draft.tokens_left == 0 || !self.has_seat() {
+                break;
+            }
+            let Some(admission) = self.admission(id) else { break };
+            self.waiting.remove(&order);
+            self.take_prefix(id, &admission);
+            self.seat(id);
+            self.schedule_row(id, draft);
+        }
+    }
+
+    /// Whether all that the sequence has, and its next token, would fit now.
+    fn admission(&mut self, id: SequenceId) -> Option<Admission> {
+        let matched = self.match_prefix(id);
+        let sequence = &self.sequences[id];
+        let guarded = sequence.preemptions >= PREEMPTIONS_MAX;
+        let tokens = if guarded { sequence.tokens_limit } else { sequence.tokens_total() + 1 };
+        let mut reserved = Vec::new();
+        for (index, group) in self.pool.groups().iter().enumerate() {
+            let fresh = self.blocks_needed(index, matched, tokens);
+            let first = self.pool.first_visible(index, matched * self.limits.block_size).min(matched);
+            let chain = &sequence.hashes[first as usize..matched as usize];
+            let idle = |hash: &&BlockHash| group.lookup(hash).is_some_and(|block| group.references(block) == 0);
+            let taken_back = u32::try_from(chain.iter().filter(idle).count()).expect("a chain has few blocks");
+            // Room for the sequences that run already to grow.
+            let watermark = if self.running.is_empty() { 0 } else { group.total().div_ceil(100) };
+            if group.available() < fresh + taken_back + watermark {
+                return None;
+            }
+            reserved.push(fresh);
+        }
+        Some(Admission { matched, reserved: guarded.then_some(reserved) })
+    }
+
+    /// Fresh blocks that `tokens` tokens take after `matched` blocks. A window group gives blocks back on the way, so
+    /// it needs the window and a chunk at most.
+    fn blocks_needed(&self, group: usize, matched: u32, tokens: u32) -> u32 {
+        let all = self.pool.blocks_for(tokens) - matched.min(self.pool.blocks_for(tokens));
+        let pool = &self.pool.groups()[group];
+        let Some(window) = pool.window() else { return all };
+        let live = self.pool.blocks_for(window) + self.pool.blocks_for(self.limits.tokens_max) + 2;
+        all.min(live).min(pool.total())
+    }
+
+    /// How many leading blocks are cached. The last token is always computed again, as its logits are wanted.
+    fn match_prefix(&mut self, id: SequenceId) -> u32 {
+        if !self.limits.prefix_caching {
+            return 0;
+        }
+        let known = self.sequences[id].tokens_known();
+        let reusable = if self.faults.has(Fault::FullHitKept) { known } else { known - 1 };
+        let blocks = reusable / self.limits.block_size;
+        self.extend_hashes(id, blocks);
+        self.pool.longest_prefix(&self.sequences[id].hashes[..blocks as usize])
+    }
+
+    /// Hashes the leading blocks up to `full`, all of whose ids are known.
+    pub(super) fn extend_hashes(&mut self, id: SequenceId, full: u32) {
+        let sequence = &mut self.sequences[id];
+        let (key, size) = (&self.limits.hash_key, self.limits.block_size as usize);
+        for index in sequence.hashes.len()..full as usize {
+            let salt = sequence.request.cache_salt.as_deref().filter(|_| !self.faults.has(Fault::SaltIgnored));
+            let parent = sequence.hashes.last().copied().unwrap_or_else(|| BlockHash::root(key, salt));
+            sequence.hashes.push(parent.next(key, &sequence.tokens[index * size..(index + 1) * size]));
+        }
+    }
+
+    /// Shares the matched blocks and starts the sequence's tables with them.
+    fn take_prefix(&mut self, id: SequenceId, admission: &Admission) {
+        let matched = admission.matched;
+        let sequence = &mut self.sequences[id];
+        for group in 0..self.limits.windows.len() {
+            let passed = self.pool.first_visible(group, matched * self.limits.block_size).min(matched);
+            let pool = self.pool.group_mut(group);
+            let mut blocks = vec![NONE; passed as usize];
+            for hash in &sequence.hashes[passed as usize..matched as usize] {
+                let block = pool.lookup(hash).expect("a matched block is cached");
+                pool.share(block);
+                blocks.push(block);
+            }
+            let reserved = admission.reserved.as_ref().map_or(0, |reserved| reserved[group]);
+            pool.reserve(reserved);
+            sequence.tables[group] = Table { blocks, passed, reserved };
+        }
+        sequence.computed = matched * self.limits.block_size;
+        sequence.registered = matched;
+        sequence.guarded = admission.reserved.is_some();
+        sequence.resumed = sequence.preemptions > 0;
+        if sequence.cached_tokens.is_none() {
+            sequence.cached_tokens = Some(sequence.computed);
+            self.counts.requests_dequeued += 1;
+            self.counts.prompt_tokens += u64::from(sequence.prompt_len());
+            self.counts.prefix_queries += u64::from(sequence.prompt_len());
+            self.counts.prefix_hits += u64::from(sequence.computed);
+        }
+    }
+}

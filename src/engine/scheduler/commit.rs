@@ -1,0 +1,214 @@
+//! Taking a step's results: tokens, ends, failures, and the loss of everything the device held.
+
+use super::Scheduler;
+use crate::engine::batch::{Batch, Draw, Row};
+use crate::engine::faults::Fault;
+use crate::engine::request::{Event, FinishReason, RequestError, Token, TokenLogprob};
+use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId, Table};
+use crate::plan::inputs::{NONE, Sampled};
+use std::collections::HashSet;
+
+/// Events in the order they happened.
+pub type Events = Vec<(StreamId, Event)>;
+
+impl Scheduler {
+    /// Takes what a step has sampled, one entry per draw, and releases what no step in flight names any more.
+    pub fn commit(&mut self, batch: &Batch, sampled: Vec<Sampled>) -> Events {
+        assert_eq!(sampled.len(), batch.draws.len(), "a batch has one result per draw");
+        let mut events = Vec::with_capacity(sampled.len());
+        for row in &batch.rows {
+            self.pass_windows(row);
+        }
+        for (draw, sampled) in batch.draws.iter().zip(sampled) {
+            self.accept(draw, sampled, batch.step, &mut events);
+        }
+        self.land(batch);
+        events
+    }
+
+    /// The device refused a batch: its requests end, and whoever shares a block that it should have filled starts over.
+    pub fn fail(&mut self, batch: &Batch, error: RequestError) -> Events {
+        let mut events = Vec::new();
+        let unfilled = self.withdraw_filled_by(batch);
+        let named = batch.rows.iter().map(|row| row.sequence).chain(batch.draws.iter().map(|draw| draw.sequence));
+        for id in named {
+            if self.sequences[id].wants_result_of(batch.step) {
+                self.end(id, Event::Failed(error), &mut events);
+            }
+        }
+        self.roll_back_sharers(unfilled);
+        self.land(batch);
+        events
+    }
+
+    /// The device has lost pool and feed slots: every live sequence waits again, with the tokens that were read.
+    pub fn restart(&mut self) {
+        self.pool.reset();
+        self.running.clear();
+        self.waiting.clear();
+        self.leaving.clear();
+        self.feed_slots = (0..self.limits.feed_slots).rev().collect();
+        self.steps_in_flight = 0;
+        for id in self.sequences.ids().collect::<Vec<_>>() {
+            let sequence = &mut self.sequences[id];
+            if sequence.exit.take() == Some(Exit::Ended) {
+                self.sequences.remove(id);
+                continue;
+            }
+            sequence.drop_tables();
+            (sequence.pending, sequence.in_flight, sequence.feed_slot) = (0, 0, NONE);
+            let order = sequence.order;
+            self.waiting.insert(order, id);
+        }
+    }
+
+    /// Appends a drawn token and ends the sequence if it is the last.
+    fn accept(&mut self, draw: &Draw, sampled: Sampled, step: u64, events: &mut Events) {
+        let id = draw.sequence;
+        let sequence = &mut self.sequences[id];
+        if !sequence.wants_result_of(step) {
+            return;
+        }
+        sequence.pending -= 1;
+        if sampled.token_id >= self.limits.vocab {
+            self.counts.corrupted_requests += 1;
+            self.withdraw_all(id);
+            self.end(id, Event::Failed(RequestError::NumericalError), events);
+            return;
+        }
+        if !(self.faults.has(Fault::PendingTokenLost) && sequence.exit == Some(Exit::Preempted)) {
+            sequence.push(sampled.token_id);
+        }
+        self.counts.generation_tokens += 1;
+        let token_id = sampled.token_id;
+        events.push((sequence.choice.stream, Event::Token(token(sequence, sampled))));
+        if let Some(reason) = self.finish_reason(id, token_id) {
+            let usage = self.sequences[id].usage();
+            self.end(id, Event::Finished { reason, usage }, events);
+        } else {
+            self.register_full_blocks(id);
+        }
+    }
+
+    fn finish_reason(&self, id: SequenceId, token_id: u32) -> Option<FinishReason> {
+        let sequence = &self.sequences[id];
+        let params = sequence.params();
+        let end_token = !params.ignore_eos && self.limits.eos_token_ids.contains(&token_id);
+        if end_token || params.stop_token_ids.contains(&token_id) {
+            return Some(FinishReason::Stop);
+        }
+        (sequence.tokens_known() >= sequence.tokens_limit).then_some(FinishReason::Length)
+    }
+
+    /// The one terminal event of a choice.
+    fn end(&mut self, id: SequenceId, event: Event, events: &mut Events) {
+        match event {
+            Event::Finished { reason: FinishReason::Stop, .. } => self.counts.finished_stop += 1,
+            Event::Finished { reason: FinishReason::Length, .. } => self.counts.finished_length += 1,
+            _ => self.counts.finished_error += 1,
+        }
+        let stream = self.sequences[id].choice.stream;
+        self.by_stream.remove(&stream);
+        events.push((stream, event.clone()));
+        for choice in std::mem::take(&mut self.sequences[id].forks) {
+            self.counts.finished_error += 1;
+            self.by_stream.remove(&choice.stream);
+            events.push((choice.stream, event.clone()));
+        }
+        self.leave(id, Exit::Ended);
+    }
+
+    /// Gives back the blocks that neither the next row nor a step in flight sees.
+    fn pass_windows(&mut self, row: &Row) {
+        let sequence = &mut self.sequences[row.sequence];
+        for group in 0..self.limits.windows.len() {
+            let first = self.pool.first_visible(group, row.start + row.count) as usize;
+            let table = &mut sequence.tables[group];
+            let end = first.min(table.blocks.len());
+            for index in table.passed as usize..end {
+                let block = std::mem::replace(&mut table.blocks[index], NONE);
+                let pool = self.pool.group_mut(group);
+                pool.release(block);
+                if sequence.guarded && pool.available() > 0 {
+                    pool.reserve(1);
+                    table.reserved += 1;
+                }
+            }
+            table.passed = table.passed.max(u32::try_from(end).expect("a table is short"));
+        }
+    }
+
+    /// A step has landed: whoever was only waiting for it goes.
+    fn land(&mut self, batch: &Batch) {
+        self.steps_in_flight -= 1;
+        for row in &batch.rows {
+            self.sequences[row.sequence].in_flight -= 1;
+        }
+        for draw in &batch.draws {
+            self.sequences[draw.sequence].in_flight -= 1;
+        }
+        let (landed, leaving) = self.leaving.iter().partition(|&&id| self.sequences[id].in_flight == 0);
+        self.leaving = leaving;
+        let landed: Vec<_> = landed;
+        landed.into_iter().for_each(|id| self.settle(id));
+    }
+
+    /// Makes the blocks that a failed batch should have filled unmatchable; returns them.
+    fn withdraw_filled_by(&mut self, batch: &Batch) -> HashSet<(usize, u32)> {
+        let mut blocks = HashSet::new();
+        for row in &batch.rows {
+            let size = self.limits.block_size;
+            let (first, end) = (row.start / size, (row.start + row.count).div_ceil(size));
+            for (group, table) in self.sequences[row.sequence].tables.iter().enumerate() {
+                let filled = table.blocks.iter().take(end as usize).skip(first.max(table.passed) as usize);
+                blocks.extend(filled.map(|&block| (group, block)));
+            }
+        }
+        blocks.iter().for_each(|&(group, block)| self.pool.group_mut(group).withdraw(block));
+        blocks
+    }
+
+    /// Rolls back whoever computes, in a step in flight, on top of blocks that were never filled; and, as what they have
+    /// filled since is wrong too, whoever shares that.
+    fn roll_back_sharers(&mut self, mut unfilled: HashSet<(usize, u32)>) {
+        while let Some(id) = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled)) {
+            for (group, table) in self.sequences[id].tables.iter().enumerate() {
+                let sound = table.held().take_while(|&block| !unfilled.contains(&(group, block))).count();
+                unfilled.extend(table.held().skip(sound).map(|block| (group, block)));
+            }
+            self.roll_back(id);
+        }
+    }
+
+    /// Whether a live sequence that is not rolled back yet holds one of these blocks.
+    fn holds_any(&self, id: SequenceId, blocks: &HashSet<(usize, u32)>) -> bool {
+        let sequence = &self.sequences[id];
+        let holds = |(group, table): (usize, &Table)| table.held().any(|block| blocks.contains(&(group, block)));
+        sequence.wants_result_of(self.counts.steps - 1) && sequence.tables.iter().enumerate().any(holds)
+    }
+
+    /// Makes all blocks of a sequence unmatchable.
+    fn withdraw_all(&mut self, id: SequenceId) {
+        for (group, table) in self.sequences[id].tables.iter().enumerate() {
+            table.held().for_each(|block| self.pool.group_mut(group).withdraw(block));
+        }
+    }
+
+    /// Sends a sequence back to the queue without what the steps in flight compute for it.
+    fn roll_back(&mut self, id: SequenceId) {
+        self.withdraw_all(id);
+        let sequence = &mut self.sequences[id];
+        sequence.valid_from_step = self.counts.steps;
+        (sequence.pending, sequence.computed, sequence.registered) = (0, 0, 0);
+        self.leave(id, Exit::Preempted);
+    }
+}
+
+fn token(sequence: &Sequence, sampled: Sampled) -> Token {
+    let logprob = |(token_id, logprob)| TokenLogprob { token_id, logprob };
+    Token {
+        id: sampled.token_id,
+        logprob: sequence.params().logprobs.map(|_| sampled.logprob),
+        top_logprobs: sampled.top.into_iter().map(logprob).collect(),
+    }
+}

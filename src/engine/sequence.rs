@@ -1,0 +1,293 @@
+//! One sequence: its tokens, its block tables and what is in flight for it.
+//!
+//! A choice of a request becomes a sequence; choices that have not been forked yet wait in the one that computes the
+//! prompt for all of them. [`Sequences`] is where they live, by number, from submission to their last step in flight.
+//! Nothing here decides anything: that is the scheduler's.
+
+use super::block_pool::{BlockHash, BlockId};
+use super::request::{Request, SamplingParams, Usage};
+use crate::plan::inputs::{HistoryEntry, NONE};
+use std::collections::HashMap;
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+
+/// Where a sequence lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SequenceId(u32);
+
+/// The receiver that a choice's events go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub u64);
+
+/// Who goes first: lower is earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Order {
+    pub(super) priority: i32,
+    pub(super) arrival: u64,
+    pub(super) choice: u32,
+}
+
+/// One choice of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    pub(super) index: u32,
+    pub(super) stream: StreamId,
+}
+
+/// A sequence that is leaving the batch, once no step in flight names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// Back to the waiting queue, with its tokens.
+    Preempted,
+    /// For good.
+    Ended,
+}
+
+/// The blocks of one sequence in one KV group.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Table {
+    /// Block of positions `[i · block_size, (i + 1) · block_size)`; [`NONE`] where a window has passed.
+    pub(super) blocks: Vec<BlockId>,
+    /// Leading entries that a window has passed.
+    pub(super) passed: u32,
+    /// Free blocks that the pool keeps for this table.
+    pub(super) reserved: u32,
+}
+
+impl Table {
+    /// The blocks held, from the shallow end.
+    pub(super) fn held(&self) -> impl DoubleEndedIterator<Item = BlockId> + '_ {
+        self.blocks[self.passed as usize..].iter().copied()
+    }
+}
+
+/// Distinct tokens of a sequence's past, kept up to date so that a step only copies them.
+#[derive(Clone, Debug)]
+pub(super) struct History {
+    entries: Vec<HistoryEntry>,
+    by_token: HashMap<u32, usize>,
+}
+
+impl History {
+    fn count(&mut self, token_id: u32, generated: u32) {
+        let index = *self.by_token.entry(token_id).or_insert(self.entries.len());
+        if index == self.entries.len() {
+            self.entries.push(HistoryEntry { token_id, generated });
+        } else {
+            self.entries[index].generated += generated;
+        }
+    }
+}
+
+/// One choice on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Sequence {
+    pub(super) request: Arc<Request>,
+    pub(super) choice: Choice,
+    pub(super) seed: u64,
+    pub(super) order: Order,
+    /// Prompt, then every generated token whose id is known.
+    pub(super) tokens: Vec<u32>,
+    /// Tokens sampled by submitted steps and not read yet: at most one when a step is scheduled.
+    pub(super) pending: u32,
+    /// Leading tokens whose keys and values are in the pool once all submitted steps have run.
+    pub(super) computed: u32,
+    /// Most tokens this sequence may have.
+    pub(super) tokens_limit: u32,
+    /// One per KV group.
+    pub(super) tables: Vec<Table>,
+    /// Hashes of the leading full blocks whose ids are known.
+    pub(super) hashes: Vec<BlockHash>,
+    /// Leading blocks that have been offered to the prefix cache.
+    pub(super) registered: u32,
+    /// Where the device keeps the last sampled id; [`NONE`] while waiting.
+    pub(super) feed_slot: u32,
+    /// Rows and draws of submitted steps that name this sequence.
+    pub(super) in_flight: u32,
+    pub(super) exit: Option<Exit>,
+    /// Results of earlier steps are dropped: they were computed from a past that proved wrong.
+    pub(super) valid_from_step: u64,
+    /// Choices that will fork from this sequence when its prompt is computed.
+    pub(super) forks: Vec<Choice>,
+    /// Tokens found in the cache on first admission; `None` before it.
+    pub(super) cached_tokens: Option<u32>,
+    pub(super) preemptions: u32,
+    /// Came back from preemption since somebody was last preempted.
+    pub(super) resumed: bool,
+    /// Holds reservations for all it may need: never preempted again.
+    pub(super) guarded: bool,
+    /// Could have run in the last step, but there was no room.
+    pub(super) skipped: bool,
+    /// The host has work between two tokens (a grammar, a beam): no row while one is pending.
+    pub(super) waits_for_host: bool,
+    history: Option<History>,
+}
+
+impl Sequence {
+    pub(super) fn new(request: Arc<Request>, choices: &[Choice], seed: u64, arrival: u64, groups: usize) -> Self {
+        let (&choice, forks) = choices.split_first().expect("a request has a choice");
+        let mut sequence = Self {
+            choice,
+            seed,
+            order: Order { priority: request.priority, arrival, choice: choice.index },
+            tokens: request.prompt.to_vec(),
+            pending: 0,
+            computed: 0,
+            tokens_limit: 0,
+            tables: vec![Table::default(); groups],
+            hashes: Vec::new(),
+            registered: 0,
+            feed_slot: NONE,
+            in_flight: 0,
+            exit: None,
+            valid_from_step: 0,
+            forks: forks.to_vec(),
+            cached_tokens: None,
+            preemptions: 0,
+            resumed: false,
+            guarded: false,
+            skipped: false,
+            waits_for_host: false,
+            history: None,
+            request,
+        };
+        sequence.start_history();
+        sequence
+    }
+
+    /// The sequence of another choice, from the same prompt and the same blocks. Its holder shares the blocks.
+    pub(super) fn fork(&self, choice: Choice) -> Self {
+        let mut fork = self.clone();
+        fork.choice = choice;
+        fork.order.choice = choice.index;
+        fork.forks.clear();
+        (fork.feed_slot, fork.in_flight, fork.pending) = (NONE, 0, 0);
+        (fork.preemptions, fork.resumed, fork.guarded, fork.skipped) = (0, false, false, false);
+        fork.tables.iter_mut().for_each(|table| table.reserved = 0);
+        fork
+    }
+
+    /// Forgets its blocks, which its holder has given back or lost: all of it has to be computed again.
+    pub(super) fn drop_tables(&mut self) {
+        self.tables.iter_mut().for_each(|table| *table = Table::default());
+        (self.computed, self.registered, self.guarded) = (0, 0, false);
+    }
+
+    pub(super) fn params(&self) -> &SamplingParams {
+        &self.request.params
+    }
+
+    pub(super) fn prompt_len(&self) -> u32 {
+        u32::try_from(self.request.prompt.len()).expect("a prompt fits the context")
+    }
+
+    /// Tokens whose ids are known.
+    pub(super) fn tokens_known(&self) -> u32 {
+        u32::try_from(self.tokens.len()).expect("a sequence fits the context")
+    }
+
+    /// All tokens, the pending ones included.
+    pub(super) fn tokens_total(&self) -> u32 {
+        self.tokens_known() + self.pending
+    }
+
+    /// Tokens that the next steps have to compute.
+    pub(super) fn missing(&self) -> u32 {
+        self.tokens_total() - self.computed
+    }
+
+    /// Whether a step may have a row for it: something is missing, its result is wanted, and nothing has to be read
+    /// first.
+    pub(super) fn is_schedulable(&self) -> bool {
+        let host = self.waits_for_host && self.pending > 0;
+        self.exit.is_none() && self.missing() > 0 && self.tokens_total() < self.tokens_limit && !host
+    }
+
+    /// Whether its results of `step` count.
+    pub(super) fn wants_result_of(&self, step: u64) -> bool {
+        step >= self.valid_from_step && self.exit != Some(Exit::Ended)
+    }
+
+    /// Adds a generated token.
+    pub(super) fn push(&mut self, token_id: u32) {
+        self.tokens.push(token_id);
+        if let Some(history) = &mut self.history {
+            history.count(token_id, 1);
+        }
+    }
+
+    /// Distinct tokens of the past, empty when no penalty asks for them.
+    pub(super) fn history(&self) -> &[HistoryEntry] {
+        self.history.as_ref().map_or(&[], |history| &history.entries)
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.prompt_len(),
+            cached_tokens: self.cached_tokens.unwrap_or(0),
+            completion_tokens: self.tokens_known() - self.prompt_len(),
+        }
+    }
+
+    /// Only a repetition penalty looks at the prompt.
+    fn start_history(&mut self) {
+        if !self.params().has_penalties() {
+            return;
+        }
+        let mut history = History { entries: Vec::new(), by_token: HashMap::new() };
+        if self.params().repetition_penalty != 1.0 {
+            self.request.prompt.iter().for_each(|&token_id| history.count(token_id, 0));
+        }
+        self.history = Some(history);
+    }
+}
+
+/// All live sequences. A number is used again only when its sequence is gone from every step.
+#[derive(Debug, Default)]
+pub struct Sequences {
+    cells: Vec<Option<Sequence>>,
+    vacant: Vec<SequenceId>,
+}
+
+impl Sequences {
+    pub(super) fn insert(&mut self, sequence: Sequence) -> SequenceId {
+        if let Some(id) = self.vacant.pop() {
+            self.cells[id.0 as usize] = Some(sequence);
+            return id;
+        }
+        self.cells.push(Some(sequence));
+        SequenceId(u32::try_from(self.cells.len() - 1).expect("live sequences are few"))
+    }
+
+    pub(super) fn remove(&mut self, id: SequenceId) -> Sequence {
+        self.vacant.push(id);
+        self.cells[id.0 as usize].take().expect("a removed sequence was live")
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = SequenceId> + '_ {
+        let live = self.cells.iter().enumerate().filter(|(_, cell)| cell.is_some());
+        live.map(|(index, _)| SequenceId(u32::try_from(index).expect("live sequences are few")))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.cells.iter().flatten()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.cells.len() == self.vacant.len()
+    }
+}
+
+impl Index<SequenceId> for Sequences {
+    type Output = Sequence;
+
+    fn index(&self, id: SequenceId) -> &Sequence {
+        self.cells[id.0 as usize].as_ref().expect("a named sequence is live")
+    }
+}
+
+impl IndexMut<SequenceId> for Sequences {
+    fn index_mut(&mut self, id: SequenceId) -> &mut Sequence {
+        self.cells[id.0 as usize].as_mut().expect("a named sequence is live")
+    }
+}

@@ -1,0 +1,135 @@
+//! How much of everything: capacity of a step, blocks of the pool, longest sequence. Pure arithmetic over
+//! [`Config`], [`Plan`] and [`Caps`].
+
+use crate::backend::{Caps, Capacity, DeviceKind};
+use crate::config::Config;
+use crate::engine::request::LOGIT_BIAS_MAX;
+use crate::plan::{Plan, Rows};
+
+/// Pool of a device that does not tell its memory, or shares it with everything else on the machine.
+const KV_BYTES_DEFAULT: u64 = 512 << 20;
+/// Side arrays of a step do not grow beyond this, unless one sequence needs more.
+const SIDE_ENTRIES_MAX: u64 = 1 << 20;
+/// Blocks beside those of the longest sequence: one to copy into, one that a step in flight still names.
+const BLOCKS_SPARE: u32 = 2;
+
+/// The longest sequence that is wished for.
+pub(super) fn model_len_wanted(config: &Config, plan: &Plan) -> u32 {
+    config.max_model_len.unwrap_or(plan.positions_max).min(plan.positions_max)
+}
+
+/// The sizes everything on the device is allocated for; a batch never exceeds them.
+pub(super) fn capacity(config: &Config, plan: &Plan) -> Capacity {
+    let sequences = config.max_num_seqs;
+    let length = model_len_wanted(config, plan);
+    let bounded = |one: u32| {
+        let all = u64::from(sequences) * u64::from(one);
+        u32::try_from(all.min(SIDE_ENTRIES_MAX.max(u64::from(one)))).expect("side arrays are bounded")
+    };
+    Capacity {
+        tokens_max: config.max_num_batched_tokens,
+        sequences_max: sequences,
+        samples_max: sequences,
+        feed_slots: 2 * sequences,
+        table_entries_max: bounded(length.div_ceil(config.block_size)),
+        history_max: bounded(length.min(plan.vocab)),
+        bias_max: bounded(u32::try_from(LOGIT_BIAS_MAX).expect("the limit is small")),
+        mask_words_max: plan.vocab.div_ceil(32),
+        copies_max: sequences,
+        block_size: config.block_size,
+        kv_format: config.kv_format,
+        deterministic: config.deterministic,
+    }
+}
+
+/// Blocks of each KV group, before any allocation has been tried.
+pub(super) fn pool_blocks(config: &Config, plan: &Plan, caps: &Caps) -> Vec<u32> {
+    let block_bytes = |group| plan.block_bytes(group, config.block_size, config.kv_format);
+    let groups = plan.kv_groups.len();
+    let all_groups_bytes = (0..groups).map(block_bytes).sum::<u64>().max(1);
+    let demand = demand_blocks(config, plan);
+    let bytes = pool_bytes(config, plan, caps, demand.saturating_mul(all_groups_bytes));
+    let limit = blocks_limit(config, plan, caps);
+    let share = bytes / all_groups_bytes;
+    let mut blocks: Vec<u64> = vec![share; groups];
+    if plan.kv_groups.iter().any(|group| group.window.is_none()) {
+        // A window group never holds more than the windows of all sequences: the rest is worth more elsewhere.
+        for (group, blocks) in blocks.iter_mut().enumerate() {
+            *blocks = share.min(window_blocks_max(config, plan, group));
+        }
+        let windows = (0..groups).filter(|&group| plan.kv_groups[group].window.is_some());
+        let taken: u64 = windows.map(|group| blocks[group] * block_bytes(group)).sum();
+        let full: Vec<_> = (0..groups).filter(|&group| plan.kv_groups[group].window.is_none()).collect();
+        let full_bytes = full.iter().map(|&group| block_bytes(group)).sum::<u64>().max(1);
+        full.iter().for_each(|&group| blocks[group] = (bytes - taken) / full_bytes);
+    }
+    let clamped = blocks.into_iter().map(|count| u32::try_from(count.min(limit)).expect("the limit is a u32"));
+    clamped.collect()
+}
+
+/// The next smaller pool to try when an allocation failed; `None` when it would hold nothing.
+pub(super) fn shrink(blocks: &[u32]) -> Option<Vec<u32>> {
+    let smaller: Vec<_> = blocks.iter().map(|&count| count - count.div_ceil(4)).collect();
+    smaller.iter().all(|&count| count > BLOCKS_SPARE).then_some(smaller)
+}
+
+/// The longest sequence that this pool can hold, at most `wanted`.
+pub(super) fn model_len_held(wanted: u32, block_size: u32, plan: &Plan, blocks: &[u32]) -> u32 {
+    let held = |(group, &count): (&crate::plan::KvGroup, &u32)| match group.window {
+        Some(window) if count >= window.div_ceil(block_size) + 1 + BLOCKS_SPARE => wanted,
+        _ => count.saturating_sub(BLOCKS_SPARE).saturating_mul(block_size),
+    };
+    plan.kv_groups.iter().zip(blocks).map(held).min().unwrap_or(wanted).min(wanted)
+}
+
+/// Bytes of a pool of this many blocks.
+pub(super) fn kv_bytes(config: &Config, plan: &Plan, blocks: &[u32]) -> u64 {
+    let bytes = |(group, &count)| plan.block_bytes(group, config.block_size, config.kv_format) * u64::from(count);
+    blocks.iter().enumerate().map(bytes).sum()
+}
+
+/// Twice what all sequences at their longest would take: the other half is for cached prefixes.
+fn demand_blocks(config: &Config, plan: &Plan) -> u64 {
+    let longest = model_len_wanted(config, plan).div_ceil(config.block_size);
+    2 * u64::from(config.max_num_seqs) * u64::from(longest) + u64::from(BLOCKS_SPARE)
+}
+
+fn pool_bytes(config: &Config, plan: &Plan, caps: &Caps, demand_bytes: u64) -> u64 {
+    if let Some(bytes) = config.kv_cache_bytes {
+        return bytes;
+    }
+    let Some(memory) = caps.memory_bytes.filter(|_| caps.kind != DeviceKind::Software) else {
+        return KV_BYTES_DEFAULT.min(demand_bytes);
+    };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a byte count")]
+    let usable = (memory as f64 * f64::from(config.gpu_memory_utilization)) as u64;
+    let taken = plan.weight_bytes() + work_bytes(config, plan);
+    usable.saturating_sub(taken).min(demand_bytes)
+}
+
+/// Bytes of the row buffers.
+fn work_bytes(config: &Config, plan: &Plan) -> u64 {
+    let bytes = |buffer: &crate::plan::BufferSpec| {
+        let rows = match buffer.rows {
+            Rows::Tokens => config.max_num_batched_tokens,
+            Rows::Samples => config.max_num_seqs,
+        };
+        u64::from(rows) * u64::from(buffer.columns) * u64::from(buffer.storage.bytes())
+    };
+    plan.buffers.iter().map(bytes).sum()
+}
+
+/// A slot number is a `u32`, and one head of a layer's K or V, which is never cut, must fit a binding.
+fn blocks_limit(config: &Config, plan: &Plan, caps: &Caps) -> u64 {
+    let slots = u64::from(u32::MAX - 1) / u64::from(config.block_size);
+    let head_bytes = |head_dim| u64::from(config.block_size) * config.kv_format.row_bytes(head_dim);
+    let bound = plan.kv_layers.iter().map(|layer| caps.binding_bytes_max / head_bytes(layer.head_dim).max(1));
+    bound.min().unwrap_or(slots).min(slots)
+}
+
+fn window_blocks_max(config: &Config, plan: &Plan, group: usize) -> u64 {
+    let blocks_for = |tokens: u32| u64::from(tokens.div_ceil(config.block_size));
+    let step = 2 * (blocks_for(config.max_num_batched_tokens) + u64::from(config.max_num_seqs));
+    let windows = |window| u64::from(config.max_num_seqs) * (blocks_for(window) + 2) + step;
+    plan.kv_groups[group].window.map_or(u64::MAX, windows)
+}

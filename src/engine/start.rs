@@ -1,0 +1,269 @@
+//! Getting an engine ready, and getting it ready again: record, load, upload, size the pool.
+
+use super::faults::Faults;
+use super::handle::{EngineInbox, EngineInfo};
+use super::scheduler::{Limits, Scheduler};
+use super::streams::Streams;
+use super::{Engine, EngineEnd, Seeds, sizes};
+use crate::backend::{Backend, BackendError, Capacity};
+use crate::config::{Config, ConfigError};
+use crate::plan::{Plan, Storage, WeightId};
+use crate::platform;
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// What an engine needs of a model.
+#[allow(async_fn_in_trait, reason = "one thread owns the engine; a Send bound is not wanted")]
+pub trait Source {
+    /// The model's plan, with this storage between its steps.
+    fn record(&self, activations: Storage) -> Plan;
+
+    /// Ids that end a sequence.
+    fn eos_token_ids(&self) -> Vec<u32>;
+
+    /// Writes every row of every weight of the plan, in chunks of whole rows.
+    async fn upload(
+        &self,
+        plan: &Plan,
+        write: &mut dyn FnMut(WeightId, u32, Bytes) -> Result<(), BackendError>,
+    ) -> Result<(), StartError>;
+}
+
+/// What happens while an engine starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Bytes of weights on the device.
+    Weights {
+        /// So far.
+        done: u64,
+        /// In all.
+        total: u64,
+    },
+    /// Something the user should know.
+    Notice(String),
+}
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A setting outside its range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The device cannot hold or run the model.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The weights could not be read.
+    #[error("{0}")]
+    Weights(String),
+    /// Not even a short sequence fits.
+    #[error("the KV pool of {bytes} bytes has {blocks} blocks of {block_size} tokens, too few for any sequence")]
+    PoolTooSmall {
+        /// Bytes of the pool.
+        bytes: u64,
+        /// Blocks of the smallest KV group.
+        blocks: u32,
+        /// Tokens a block.
+        block_size: u32,
+    },
+}
+
+/// What was loaded, kept to load it again.
+pub(super) struct Loaded {
+    pub(super) config: Config,
+    plan: Arc<Plan>,
+    capacity: Capacity,
+    blocks: Vec<u32>,
+}
+
+impl Loaded {
+    /// Rows of the next step: the budget, or less if the device's submissions would get too long.
+    pub(super) fn tokens_max(&self, hint: Option<u32>) -> u32 {
+        let hint = hint.filter(|_| !self.config.deterministic);
+        hint.unwrap_or(u32::MAX).clamp(1, self.capacity.tokens_max)
+    }
+
+    /// Loads everything onto a device that was lost.
+    pub(super) async fn bring_back<B: Backend>(
+        &self,
+        backend: &mut B,
+        source: &impl Source,
+    ) -> Result<(), StartError> {
+        backend.reset().await?;
+        load(backend, source, &self.plan, &self.capacity, &mut |_| {}).await?;
+        Ok(backend.allocate_pool(&self.blocks)?)
+    }
+}
+
+impl<B: Backend, S: Source> Engine<B, S> {
+    /// Records the model, loads it, sizes the pool by what the device allows, and opens for requests.
+    pub async fn start(
+        backend: B,
+        model: S,
+        config: &Config,
+        inbox: EngineInbox,
+        progress: impl FnMut(Progress),
+    ) -> Result<Self, StartError> {
+        config.check()?;
+        Self::start_with_faults(backend, model, config, inbox, Faults::default(), progress).await
+    }
+
+    /// [`Engine::start`] for the simulator: any block size, and bugs to find.
+    #[doc(hidden)]
+    pub async fn start_with_faults(
+        mut backend: B,
+        source: S,
+        config: &Config,
+        inbox: EngineInbox,
+        faults: Faults,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Self, StartError> {
+        let plan = Arc::new(source.record(backend.caps().activations));
+        let capacity = sizes::capacity(config, &plan);
+        load(&mut backend, &source, &plan, &capacity, &mut progress).await?;
+        let blocks = allocate_pool(&mut backend, config, &plan, &mut progress)?;
+        let model_len_max = fit_model_len(config, &plan, &blocks, &mut progress)?;
+        let limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
+        inbox.set_ready(info(&backend, &plan, config, &limits));
+        let loaded = Loaded { config: config.clone(), plan, capacity, blocks };
+        Ok(Self {
+            backend,
+            source,
+            loaded,
+            scheduler: Scheduler::new(limits, faults),
+            in_flight: VecDeque::new(),
+            inbox,
+            streams: Streams::new(),
+            seeds: Seeds(config.seed.unwrap_or_else(platform::random_u64)),
+            losses: Vec::new(),
+            requests_taken: 0,
+            requests_dequeued: 0,
+            recoveries: 0,
+        })
+    }
+}
+
+/// Runs an engine on a thread of its own. The device is opened there; a panic ends all streams and is the result.
+pub fn spawn<B, S, F>(
+    open: F,
+    model: S,
+    config: Config,
+    inbox: EngineInbox,
+    progress: impl FnMut(Progress) + Send + 'static,
+) -> JoinHandle<Result<(), EngineEnd>>
+where
+    B: Backend + 'static,
+    S: Source + Send + 'static,
+    F: FnOnce() -> Result<B, BackendError> + Send + 'static,
+{
+    let serve = move || async move {
+        let backend = open().map_err(StartError::from)?;
+        Engine::start(backend, model, &config, inbox, progress).await?.run().await
+    };
+    platform::spawn("folio-engine", serve, |panic| Err(EngineEnd::Panicked(panic)))
+}
+
+async fn load<B: Backend>(
+    backend: &mut B,
+    source: &impl Source,
+    plan: &Arc<Plan>,
+    capacity: &Capacity,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), StartError> {
+    backend.load(plan.clone(), capacity)?;
+    let (mut done, total) = (0, plan.weight_bytes());
+    let mut write = |weight, first_row, rows: Bytes| {
+        let bytes = rows.len() as u64;
+        backend.write_weight(weight, first_row, rows)?;
+        done += bytes;
+        progress(Progress::Weights { done, total });
+        Ok(())
+    };
+    source.upload(plan, &mut write).await
+}
+
+/// Takes as large a pool as the device gives.
+fn allocate_pool<B: Backend>(
+    backend: &mut B,
+    config: &Config,
+    plan: &Plan,
+    progress: &mut impl FnMut(Progress),
+) -> Result<Vec<u32>, StartError> {
+    let mut blocks = sizes::pool_blocks(config, plan, backend.caps());
+    loop {
+        let error = match backend.allocate_pool(&blocks) {
+            Ok(()) => return Ok(blocks),
+            Err(error @ (BackendError::OutOfMemory { .. } | BackendError::Limit { .. })) => error,
+            Err(error) => return Err(error.into()),
+        };
+        let Some(smaller) = sizes::shrink(&blocks) else { return Err(error.into()) };
+        blocks = smaller;
+        let mib = sizes::kv_bytes(config, plan, &blocks) >> 20;
+        progress(Progress::Notice(format!("{error}; trying a KV pool of {mib} MiB")));
+    }
+}
+
+/// The longest sequence the pool can hold, said aloud if it is less than was asked for.
+fn fit_model_len(
+    config: &Config,
+    plan: &Plan,
+    blocks: &[u32],
+    progress: &mut impl FnMut(Progress),
+) -> Result<u32, StartError> {
+    let wanted = sizes::model_len_wanted(config, plan);
+    let held = sizes::model_len_held(wanted, config.block_size, plan, blocks);
+    if held < 2 {
+        let (bytes, blocks) = (sizes::kv_bytes(config, plan, blocks), blocks.iter().copied().min().unwrap_or(0));
+        return Err(StartError::PoolTooSmall { bytes, blocks, block_size: config.block_size });
+    }
+    if held < wanted {
+        let text = format!("max_model_len lowered from {wanted} to {held}: the KV pool holds no longer sequence");
+        progress(Progress::Notice(text));
+    }
+    Ok(held)
+}
+
+fn limits(
+    source: &impl Source,
+    plan: &Plan,
+    capacity: &Capacity,
+    config: &Config,
+    blocks: &[u32],
+    model_len_max: u32,
+) -> Limits {
+    Limits {
+        tokens_max: capacity.tokens_max,
+        sequences_max: capacity.sequences_max,
+        feed_slots: capacity.feed_slots,
+        table_entries_max: capacity.table_entries_max,
+        history_max: capacity.history_max,
+        bias_max: capacity.bias_max,
+        block_size: capacity.block_size,
+        model_len_max,
+        vocab: plan.vocab,
+        windows: plan.kv_groups.iter().map(|group| group.window).collect(),
+        blocks: blocks.to_vec(),
+        prefix_caching: config.prefix_caching,
+        deterministic: config.deterministic,
+        eos_token_ids: source.eos_token_ids(),
+        hash_key: std::array::from_fn(|_| platform::random_u64().to_le_bytes()[0]),
+    }
+}
+
+fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits) -> EngineInfo {
+    let caps = backend.caps();
+    EngineInfo {
+        device: caps.name.clone(),
+        api: caps.api,
+        tier: caps.tier.clone(),
+        vocab: plan.vocab,
+        max_model_len: limits.model_len_max,
+        block_size: limits.block_size,
+        blocks: limits.blocks.iter().sum(),
+        kv_bytes: sizes::kv_bytes(config, plan, &limits.blocks),
+        weight_bytes: plan.weight_bytes(),
+        max_num_seqs: limits.sequences_max,
+        eos_token_ids: limits.eos_token_ids.clone(),
+    }
+}
