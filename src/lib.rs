@@ -5,4 +5,6 @@ pub mod engine;
 pub mod model;
 pub mod plan;
 pub mod platform;
+#[cfg(feature = "api")]
+pub mod server;
 pub mod text;

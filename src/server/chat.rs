@@ -1,0 +1,87 @@
+//! `POST /v1/chat/completions`.
+
+use super::ServerState;
+use super::error::ApiError;
+use super::fields::Fields;
+use super::generate::Generation;
+use super::json::read_object;
+use super::messages::Conversation;
+use super::reply::{Kind, Progress, Reply};
+use super::sampling::{Sampling, TOP_LOGPROBS_MAX};
+use super::{prompt_bytes_max, sse};
+use crate::engine::handle::EngineInfo;
+use crate::platform;
+use crate::text::{ChatInput, PromptError, TemplateError, TextModel};
+use axum::extract::{Request, State};
+use axum::response::Response;
+
+/// Answers a conversation.
+pub(super) async fn chat(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+    let body = read_object(request, state.options.limits.body_bytes_max).await?;
+    let info = state.ready()?;
+    let mut fields = Fields::new(body);
+    let model = state.model(fields.model()?)?;
+    let mut sampling = Sampling::read(&mut fields, &state, info)?;
+    sampling.params.logprobs = logprobs(&mut fields)?;
+    let (newer, older) = (fields.token_count("max_completion_tokens")?, fields.token_count("max_tokens")?);
+    // Neither: the room left in the context.
+    sampling.params.max_tokens = newer.or(older);
+    let conversation = Conversation::read(&mut fields)?;
+    fields.finish()?;
+
+    let ids = prompt(&state, info, conversation).await?;
+    let generation = Generation::submit(&state, vec![ids.into()], &sampling, "messages")?;
+    let reply = Reply {
+        kind: Kind::Chat,
+        id: state.new_id("chatcmpl"),
+        created: platform::unix_time(),
+        model,
+        wants_logprobs: sampling.params.logprobs.is_some(),
+        include_usage: sampling.include_usage,
+        continuous_usage: sampling.continuous_usage,
+        tokenizer: state.text.tokenizer.clone(),
+        progress: vec![Progress::default(); generation.choices()],
+    };
+    if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
+}
+
+fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let wanted = fields.boolean("logprobs")?.unwrap_or(false);
+    match fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX)? {
+        Some(_) if !wanted => Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true")),
+        top => Ok(wanted.then(|| top.unwrap_or(0) as u32)),
+    }
+}
+
+/// Renders and encodes the conversation, large ones beside the async threads.
+async fn prompt(state: &ServerState, info: &EngineInfo, conversation: Conversation) -> Result<Vec<u32>, ApiError> {
+    let bytes_max = prompt_bytes_max(info);
+    let text_bytes = conversation.text_bytes();
+    if text_bytes > bytes_max {
+        return Err(too_many_bytes(info, bytes_max));
+    }
+    let render = move |text: &TextModel| {
+        text.chat_prompt(&ChatInput {
+            messages: &conversation.messages,
+            tools: conversation.tools.as_ref(),
+            kwargs: conversation.kwargs.as_ref(),
+            add_generation_prompt: conversation.add_generation_prompt,
+            unix_time: platform::unix_time(),
+            bytes_max,
+        })
+    };
+    let ids = state.with_text(text_bytes, render).await?.map_err(|error| match error {
+        PromptError::Template(TemplateError::TooLong { .. }) => too_many_bytes(info, bytes_max),
+        error => ApiError::invalid("messages", error.to_string()),
+    })?;
+    if ids.is_empty() {
+        return Err(ApiError::invalid("messages", "the conversation renders to an empty prompt"));
+    }
+    Ok(ids)
+}
+
+fn too_many_bytes(info: &EngineInfo, bytes_max: usize) -> ApiError {
+    let context = info.max_model_len;
+    let message = format!("the conversation has more than {bytes_max} bytes of text; the context is {context} tokens");
+    ApiError::context_length("messages", message)
+}

@@ -1,0 +1,18 @@
+//! `GET /health` (and `/ping`): whether requests are taken. `GET /version`.
+
+use super::ServerState;
+use super::error::ApiError;
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+
+/// 200 when ready; 503 while loading, draining, or without a device.
+pub(super) async fn health(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
+    state.ready()?;
+    Ok(Json(json!({"status": "ok"})))
+}
+
+/// This build.
+pub(super) async fn version() -> Json<Value> {
+    Json(json!({"version": env!("CARGO_PKG_VERSION")}))
+}

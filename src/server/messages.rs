@@ -1,0 +1,187 @@
+//! The conversation of a chat request: checked, and brought to the one form that chat templates expect.
+//!
+//! Content parts become one string, a missing content beside tool calls the empty string, a developer a system message,
+//! and a tool call's arguments the object they spell. What roles may follow each other is the template's affair.
+
+use super::error::ApiError;
+use super::fields::{Fields, wrong};
+use crate::text::RESERVED_KWARGS;
+use serde_json::{Map, Value};
+
+const ROLE_BYTES_MAX: usize = 64;
+const TOOLS_MAX: usize = 128;
+const TOOL_NAME_BYTES_MAX: usize = 64;
+
+/// What a chat request wants rendered.
+pub(super) struct Conversation {
+    pub(super) messages: Value,
+    pub(super) tools: Option<Value>,
+    pub(super) kwargs: Option<Map<String, Value>>,
+    pub(super) add_generation_prompt: bool,
+}
+
+impl Conversation {
+    pub(super) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
+        let messages = match fields.take("messages") {
+            None => return Err(ApiError::missing("messages")),
+            Some(Value::Array(messages)) if !messages.is_empty() => messages,
+            Some(value) => return Err(wrong("messages", "a list of at least one message", &value)),
+        };
+        let messages = messages.into_iter().enumerate().map(|(index, value)| message(index, value));
+        let messages = Value::Array(messages.collect::<Result<_, _>>()?);
+        let tools = tools(fields)?;
+        let wants_tools = tool_choice(fields, tools.is_some())?;
+        let kwargs = fields.object("chat_template_kwargs")?;
+        if let Some(name) = RESERVED_KWARGS.iter().find(|name| kwargs.as_ref().is_some_and(|k| k.contains_key(**name)))
+        {
+            let param = format!("chat_template_kwargs.{name}");
+            return Err(ApiError::unsupported(&param, format!("`{param}` cannot be set by a request")));
+        }
+        modalities(fields)?;
+        let add_generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(true);
+        Ok(Self { messages, tools: tools.filter(|_| wants_tools), kwargs, add_generation_prompt })
+    }
+
+    /// Bytes of text at least, before the template adds its own.
+    pub(super) fn text_bytes(&self) -> usize {
+        let Value::Array(messages) = &self.messages else { return 0 };
+        messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum()
+    }
+}
+
+fn message(index: usize, value: Value) -> Result<Value, ApiError> {
+    let at = |field: &str| format!("messages[{index}].{field}");
+    let Value::Object(mut message) = value else {
+        return Err(wrong(&format!("messages[{index}]"), "an object", &value));
+    };
+    let role = match message.get("role") {
+        None | Some(Value::Null) => return Err(ApiError::missing(at("role"))),
+        Some(Value::String(role)) if (1..=ROLE_BYTES_MAX).contains(&role.len()) => role.clone(),
+        Some(value) => return Err(wrong(&at("role"), "a short string", value)),
+    };
+    if role == "developer" {
+        message.insert("role".into(), "system".into());
+    }
+    let calls = tool_calls(&at("tool_calls"), message.remove("tool_calls"))?;
+    let content = match message.remove("content") {
+        None | Some(Value::Null) if calls.is_some() => String::new(),
+        None | Some(Value::Null) => return Err(ApiError::missing(at("content"))),
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) => content_parts(&at("content"), &parts)?,
+        Some(value) => return Err(wrong(&at("content"), "a string or a list of text parts", &value)),
+    };
+    message.insert("content".into(), content.into());
+    if let Some(calls) = calls {
+        message.insert("tool_calls".into(), calls);
+    }
+    Ok(Value::Object(message))
+}
+
+fn content_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
+    let mut texts = Vec::with_capacity(parts.len());
+    for (index, part) in parts.iter().enumerate() {
+        let name = format!("{name}[{index}]");
+        match part["type"].as_str() {
+            Some(kind @ ("text" | "input_text" | "output_text" | "refusal")) => {
+                let key = if kind == "refusal" { "refusal" } else { "text" };
+                texts.push(part[key].as_str().ok_or_else(|| wrong(&format!("{name}.{key}"), "a string", &part[key]))?);
+            }
+            // Nothing is ever fetched, and there is no model here that sees or hears.
+            Some(kind) => {
+                let message = format!("content parts of type {} are not supported", super::error::shorten(kind));
+                return Err(ApiError::unsupported(name, message));
+            }
+            None => return Err(wrong(&format!("{name}.type"), "a string", &part["type"])),
+        }
+    }
+    Ok(texts.join("\n"))
+}
+
+/// Calls that an assistant's message made; absent if there are none.
+fn tool_calls(name: &str, value: Option<Value>) -> Result<Option<Value>, ApiError> {
+    let mut calls = match value {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Array(calls)) if calls.is_empty() => return Ok(None),
+        Some(Value::Array(calls)) if calls.len() <= TOOLS_MAX => calls,
+        Some(value) => return Err(wrong(name, &format!("a list of at most {TOOLS_MAX} calls"), &value)),
+    };
+    for (index, call) in calls.iter_mut().enumerate() {
+        let name = format!("{name}[{index}].function");
+        let Some(Value::Object(function)) = call.get_mut("function") else {
+            return Err(ApiError::missing(name));
+        };
+        if !function.get("name").is_some_and(Value::is_string) {
+            return Err(ApiError::missing(format!("{name}.name")));
+        }
+        match function.get("arguments") {
+            None | Some(Value::Null | Value::Object(_)) => {}
+            // Templates write an object in their own style; text that is none stays as it is.
+            Some(Value::String(text)) => {
+                if let Ok(arguments @ Value::Object(_)) = serde_json::from_str(text) {
+                    function.insert("arguments".into(), arguments);
+                }
+            }
+            Some(value) => return Err(wrong(&format!("{name}.arguments"), "a string", value)),
+        }
+    }
+    Ok(Some(Value::Array(calls)))
+}
+
+fn tools(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
+    let tools = match fields.take("tools") {
+        None => return Ok(None),
+        Some(Value::Array(tools)) if tools.is_empty() => return Ok(None),
+        Some(Value::Array(tools)) if tools.len() <= TOOLS_MAX => tools,
+        Some(value) => return Err(wrong("tools", &format!("a list of at most {TOOLS_MAX} tools"), &value)),
+    };
+    for (index, tool) in tools.iter().enumerate() {
+        let at = |field: &str| format!("tools[{index}].{field}");
+        if tool["type"].as_str() != Some("function") {
+            return Err(wrong(&at("type"), "\"function\"", &tool["type"]));
+        }
+        let function = &tool["function"];
+        let fits = |name: &str| {
+            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+            (1..=TOOL_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
+        };
+        if !function["name"].as_str().is_some_and(fits) {
+            return Err(wrong(&at("function.name"), "1 to 64 of [A-Za-z0-9_-]", &function["name"]));
+        }
+        if !matches!(function["description"], Value::Null | Value::String(_)) {
+            return Err(wrong(&at("function.description"), "a string", &function["description"]));
+        }
+        if !matches!(function["parameters"], Value::Null | Value::Object(_)) {
+            return Err(wrong(&at("function.parameters"), "an object", &function["parameters"]));
+        }
+        let kind = &function["parameters"]["type"];
+        if !matches!(kind, Value::Null | Value::String(_) | Value::Array(_)) {
+            return Err(wrong(&at("function.parameters.type"), "a string", kind));
+        }
+    }
+    Ok(Some(Value::Array(tools)))
+}
+
+/// Whether the tools are shown to the model.
+fn tool_choice(fields: &mut Fields, has_tools: bool) -> Result<bool, ApiError> {
+    let Some(choice) = fields.take("tool_choice") else { return Ok(true) };
+    match choice.as_str() {
+        Some("none") => Ok(false),
+        Some("auto") => Ok(true),
+        Some("required") if has_tools => {
+            Err(ApiError::unsupported("tool_choice", "a forced tool call is not supported; use \"auto\""))
+        }
+        None if choice.is_object() && has_tools => {
+            Err(ApiError::unsupported("tool_choice", "a forced tool call is not supported; use \"auto\""))
+        }
+        _ if !has_tools => Err(ApiError::invalid("tool_choice", "`tool_choice` needs `tools`")),
+        _ => Err(wrong("tool_choice", "\"none\" or \"auto\"", &choice)),
+    }
+}
+
+fn modalities(fields: &mut Fields) -> Result<(), ApiError> {
+    match fields.take("modalities") {
+        None => Ok(()),
+        Some(Value::Array(kinds)) if kinds.iter().all(|kind| kind == "text") => Ok(()),
+        Some(_) => Err(ApiError::unsupported("modalities", "answers are text only")),
+    }
+}

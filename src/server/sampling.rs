@@ -1,0 +1,208 @@
+//! The sampling fields that chat and completions share, by their OpenAI and vLLM names.
+
+use super::error::ApiError;
+use super::fields::{Fields, wrong};
+use super::{Limits, ServerState};
+use crate::engine::handle::EngineInfo;
+use crate::engine::request::SamplingParams;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Below this a temperature means greedy: dividing by it would overflow.
+const TEMPERATURE_MIN: f32 = 1e-5;
+const STOPS_MAX: usize = 16;
+const STOP_BYTES_MAX: usize = 256;
+const STOP_IDS_MAX: usize = 128;
+const LOGIT_BIASES_MAX: usize = 1024;
+const SALT_BYTES_MAX: usize = 128;
+const USER_BYTES_MAX: usize = 4096;
+/// Alternatives per token.
+pub(super) const TOP_LOGPROBS_MAX: i64 = 20;
+
+/// How to continue a request's prompts.
+pub(super) struct Sampling {
+    /// `logprobs` and `max_tokens` are set by the endpoint: their names differ.
+    pub(super) params: SamplingParams,
+    pub(super) stops: Vec<String>,
+    pub(super) cache_salt: Option<String>,
+    pub(super) priority: i32,
+    pub(super) skip_special: bool,
+    pub(super) stream: bool,
+    pub(super) include_usage: bool,
+    pub(super) continuous_usage: bool,
+}
+
+impl Sampling {
+    /// Reads and checks all shared fields. The request wins over the model's defaults.
+    pub(super) fn read(fields: &mut Fields, state: &ServerState, info: &EngineInfo) -> Result<Self, ApiError> {
+        let (include_usage, continuous_usage, stream) = stream_options(fields)?;
+        let sampling = Self {
+            params: sampling_params(fields, &state.options.defaults, &state.options.limits, info.vocab)?,
+            stops: stop_strings(fields)?,
+            cache_salt: cache_salt(fields)?,
+            priority: fields.integer("priority", i32::MIN.into()..=i32::MAX.into())?.unwrap_or(0) as i32,
+            skip_special: fields.boolean("skip_special_tokens")?.unwrap_or(true),
+            stream,
+            include_usage,
+            continuous_usage,
+        };
+        best_of(fields, sampling.params.n)?;
+        response_format(fields)?;
+        fields.string("user", USER_BYTES_MAX)?;
+        metadata(fields)?;
+        Ok(sampling)
+    }
+}
+
+fn sampling_params(
+    fields: &mut Fields,
+    defaults: &SamplingParams,
+    limits: &Limits,
+    vocabulary: u32,
+) -> Result<SamplingParams, ApiError> {
+    let penalty = |value: f64| (-2.0..=2.0).contains(&value);
+    let penalty_rule = "a number from -2 to 2";
+    let temperature = fields.number("temperature", "a number from 0 to 2", |value| (0.0..=2.0).contains(&value))?;
+    let temperature = temperature.unwrap_or(defaults.temperature);
+    let top_p = fields.number("top_p", "a number above 0, at most 1", |value| value > 0.0 && value <= 1.0)?;
+    let min_p = fields.number("min_p", "a number from 0 to 1", |value| (0.0..=1.0).contains(&value))?;
+    let repetition = |value: f64| value > 0.0 && value <= 2.0;
+    let top_k = fields.integer("top_k", -1..=i64::from(i32::MAX))?.map(|top_k| top_k.max(0) as u32);
+    Ok(SamplingParams {
+        n: fields.integer("n", 1..=i64::from(limits.choices_max))?.unwrap_or(1) as u32,
+        max_tokens: None,
+        temperature: if temperature < TEMPERATURE_MIN { 0.0 } else { temperature },
+        // The smallest f64 above 0 rounds to 0 in f32, which would keep nothing.
+        top_p: top_p.unwrap_or(defaults.top_p).max(f32::MIN_POSITIVE),
+        top_k: top_k.unwrap_or(defaults.top_k),
+        min_p: min_p.unwrap_or(defaults.min_p),
+        // Smaller ones would only make logits infinite.
+        repetition_penalty: fields
+            .number("repetition_penalty", "a number above 0, at most 2", repetition)?
+            .map_or(defaults.repetition_penalty, |penalty| penalty.max(1e-3)),
+        presence_penalty: fields
+            .number("presence_penalty", penalty_rule, penalty)?
+            .unwrap_or(defaults.presence_penalty),
+        frequency_penalty: fields
+            .number("frequency_penalty", penalty_rule, penalty)?
+            .unwrap_or(defaults.frequency_penalty),
+        logit_bias: logit_bias(fields, vocabulary)?,
+        seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned).or(defaults.seed),
+        stop_token_ids: stop_token_ids(fields, vocabulary)?,
+        ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(defaults.ignore_eos),
+        logprobs: None,
+    })
+}
+
+fn stream_options(fields: &mut Fields) -> Result<(bool, bool, bool), ApiError> {
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let Some(options) = fields.object("stream_options")? else { return Ok((false, false, stream)) };
+    if !stream {
+        return Err(ApiError::invalid("stream_options", "`stream_options` needs `stream`: true"));
+    }
+    let flag = |name: &str| match options.get(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(on)) => Ok(*on),
+        Some(value) => Err(wrong(&format!("stream_options.{name}"), "true or false", value)),
+    };
+    Ok((flag("include_usage")?, flag("continuous_usage_stats")?, stream))
+}
+
+fn stop_strings(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let items = match fields.take("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(items)) => items,
+        Some(value) => vec![value],
+    };
+    if items.len() > STOPS_MAX {
+        let message = format!("`stop` has {} strings; at most {STOPS_MAX} are allowed", items.len());
+        return Err(ApiError::invalid("stop", message));
+    }
+    let string = |item: Value| match item {
+        Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
+        other => Err(wrong("stop", &format!("strings of 1 to {STOP_BYTES_MAX} bytes"), &other)),
+    };
+    items.into_iter().map(string).collect()
+}
+
+fn stop_token_ids(fields: &mut Fields, vocabulary: u32) -> Result<Vec<u32>, ApiError> {
+    let items = match fields.take("stop_token_ids") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(items)) if items.len() <= STOP_IDS_MAX => items,
+        Some(value) => {
+            return Err(wrong("stop_token_ids", &format!("a list of at most {STOP_IDS_MAX} token ids"), &value));
+        }
+    };
+    items.iter().map(|item| token_id("stop_token_ids", item, vocabulary)).collect()
+}
+
+/// A token id of the model.
+pub(super) fn token_id(name: &str, value: &Value, vocabulary: u32) -> Result<u32, ApiError> {
+    let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| *id < vocabulary);
+    id.ok_or_else(|| wrong(name, &format!("token ids from 0 to {}", vocabulary - 1), value))
+}
+
+fn logit_bias(fields: &mut Fields, vocabulary: u32) -> Result<BTreeMap<u32, f32>, ApiError> {
+    let map: Map<String, Value> = fields.object("logit_bias")?.unwrap_or_default();
+    if map.len() > LOGIT_BIASES_MAX {
+        let message = format!("`logit_bias` has {} entries; at most {LOGIT_BIASES_MAX} are allowed", map.len());
+        return Err(ApiError::invalid("logit_bias", message));
+    }
+    let mut biases = BTreeMap::new();
+    for (key, value) in &map {
+        // `parse` would also take a leading plus sign or zeros: two spellings of one id.
+        let id = key.parse::<u32>().ok().filter(|id| *id < vocabulary && id.to_string() == *key);
+        let rule = format!("keyed by token ids from 0 to {}", vocabulary - 1);
+        let id = id.ok_or_else(|| wrong("logit_bias", &rule, &Value::String(key.clone())))?;
+        let bias = value.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+        biases.insert(id, bias.ok_or_else(|| wrong("logit_bias", "numbers from -100 to 100", value))? as f32);
+    }
+    Ok(biases)
+}
+
+fn cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(value) = fields.take("cache_salt") else { return Ok(None) };
+    let fits = |salt: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=SALT_BYTES_MAX).contains(&salt.len()) && salt.bytes().all(allowed)
+    };
+    match value {
+        Value::String(salt) if fits(&salt) => Ok(Some(salt)),
+        other => Err(wrong("cache_salt", &format!("1 to {SALT_BYTES_MAX} of [A-Za-z0-9_-]"), &other)),
+    }
+}
+
+/// Drawing more choices than are returned is not built; only what means "no such thing" passes.
+fn best_of(fields: &mut Fields, n: u32) -> Result<(), ApiError> {
+    let Some(best_of) = fields.integer("best_of", 1..=128)? else { return Ok(()) };
+    if best_of < i64::from(n) {
+        return Err(ApiError::invalid("best_of", format!("`best_of` ({best_of}) must not be below `n` ({n})")));
+    }
+    if best_of > 1 {
+        return Err(ApiError::unsupported("best_of", "`best_of` is not supported: use `n`"));
+    }
+    Ok(())
+}
+
+fn response_format(fields: &mut Fields) -> Result<(), ApiError> {
+    let Some(format) = fields.object("response_format")? else { return Ok(()) };
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(()),
+        Some(kind @ ("json_object" | "json_schema" | "grammar" | "structural_tag")) => {
+            let message = format!("`response_format` of type {kind} is not supported; only text is");
+            Err(ApiError::unsupported("response_format", message))
+        }
+        _ => Err(ApiError::invalid("response_format", "`response_format.type` must be \"text\"")),
+    }
+}
+
+fn metadata(fields: &mut Fields) -> Result<(), ApiError> {
+    let Some(metadata) = fields.object("metadata")? else { return Ok(()) };
+    let fits =
+        |(key, value): (&String, &Value)| key.len() <= 64 && value.as_str().is_some_and(|text| text.len() <= 512);
+    if metadata.len() > 16 || !metadata.iter().all(fits) {
+        let rule = "`metadata` must be at most 16 pairs of a key up to 64 and a string up to 512 bytes";
+        return Err(ApiError::invalid("metadata", rule));
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Answers a request from its [`Generation`]: as server-sent events, or collected into one body.
+
+use super::error::ApiError;
+use super::generate::{Generation, Piece};
+use super::reply::Reply;
+use axum::body::Body;
+use axum::http::HeaderName;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// What a client is sent while it runs.
+struct Events {
+    /// `None` after the last event.
+    generation: Option<Generation>,
+    reply: Reply,
+}
+
+impl Stream for Events {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { generation: slot, reply } = &mut *self;
+        let Some(generation) = slot else { return Poll::Ready(None) };
+        let events = match ready!(generation.poll_next_unpin(context)) {
+            Some(Ok(piece)) => {
+                let totals = generation.totals();
+                reply.events(&piece, totals)
+            }
+            // The status was sent long ago, so the fault is an event.
+            Some(Err(error)) => {
+                *slot = None;
+                format!("data: {}\n\ndata: [DONE]\n\n", ApiError::failed(error).json())
+            }
+            None => {
+                let totals = generation.totals();
+                *slot = None;
+                reply.last_events(totals)
+            }
+        };
+        Poll::Ready(Some(Ok(events.into())))
+    }
+}
+
+/// A response that ends with `data: [DONE]`. Dropping it cancels the generation.
+pub(super) fn stream(generation: Generation, reply: Reply) -> Response {
+    let headers = [
+        (CONTENT_TYPE, "text/event-stream"),
+        (CACHE_CONTROL, "no-cache"),
+        // Proxies would otherwise collect the events.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    let events = Events { generation: Some(generation), reply };
+    (headers, Body::from_stream(events)).into_response()
+}
+
+/// The whole answer at once. Dropping the future cancels the generation.
+pub(super) async fn collect(mut generation: Generation, mut reply: Reply) -> Result<Response, ApiError> {
+    let mut pieces: Vec<_> = (0..generation.choices()).map(|choice| Piece { choice, ..Piece::default() }).collect();
+    while let Some(piece) = generation.next().await {
+        let piece = piece.map_err(ApiError::failed)?;
+        let whole = &mut pieces[piece.choice];
+        whole.text.push_str(&piece.text);
+        whole.tokens.extend(piece.tokens);
+        whole.finish = piece.finish;
+    }
+    let body = reply.whole(&pieces, generation.totals());
+    Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+}
