@@ -4,7 +4,7 @@
 
 use anyhow::{Result, bail};
 use folio::backend::cpu::CpuBackend;
-use folio::backend::fake::FakeBackend;
+use folio::backend::fake::{FakeBackend, Script};
 use folio::backend::wgpu::{AdapterReport, WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, BackendError};
 use folio::platform;
@@ -45,7 +45,7 @@ impl FromStr for DeviceChoice {
 pub(crate) enum Device {
     Cpu,
     Wgpu(WgpuOptions),
-    Fake(Option<String>),
+    Fake(Script),
 }
 
 /// Work that is generic over the backend; [`Device::with`] calls it with the chosen one.
@@ -65,7 +65,7 @@ impl Device {
         match self {
             Self::Cpu => job.run(|| Ok(CpuBackend::new())),
             Self::Wgpu(options) => job.run(move || platform::block_on(WgpuBackend::open(&options))),
-            Self::Fake(script) => job.run(move || FakeBackend::open(script.as_deref())),
+            Self::Fake(script) => job.run(move || Ok(FakeBackend::new(script))),
         }
     }
 }
@@ -95,7 +95,10 @@ pub(crate) fn survey() -> Adapters {
 pub(crate) fn resolve(choice: &DeviceChoice) -> Result<Device> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
-        DeviceChoice::Fake(script) => Ok(Device::Fake(script.clone())),
+        DeviceChoice::Fake(script) => match script.as_deref().unwrap_or_default().parse() {
+            Ok(script) => Ok(Device::Fake(script)),
+            Err(fault) => bail!("fake: {fault}"),
+        },
         DeviceChoice::Cuda(_) => bail!("this folio was built without CUDA; devices here: {}", known(&survey())),
         DeviceChoice::Auto => {
             let adapters = survey();

@@ -7,6 +7,7 @@ use super::streams::Streams;
 use super::{Engine, EngineEnd, Seeds, sizes};
 use crate::backend::{Backend, BackendError, Capacity};
 use crate::config::{Config, ConfigError};
+use crate::model::{Model, UploadError};
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
@@ -265,5 +266,26 @@ fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits) 
         weight_bytes: plan.weight_bytes(),
         max_num_seqs: limits.sequences_max,
         eos_token_ids: limits.eos_token_ids.clone(),
+    }
+}
+
+impl Source for Model {
+    fn record(&self, activations: Storage) -> Plan {
+        Model::record(self, activations)
+    }
+
+    fn eos_token_ids(&self) -> Vec<u32> {
+        self.generation().eos_token_ids.clone()
+    }
+
+    async fn upload(
+        &self,
+        plan: &Plan,
+        write: &mut dyn FnMut(WeightId, u32, Bytes) -> Result<(), BackendError>,
+    ) -> Result<(), StartError> {
+        Model::upload(self, plan, write).await.map_err(|error| match error {
+            UploadError::Load(error) => StartError::Weights(error.to_string()),
+            UploadError::Write(error) => StartError::Backend(error),
+        })
     }
 }
