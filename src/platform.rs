@@ -178,3 +178,13 @@ pub fn random_u64() -> u64 {
     #[cfg(target_arch = "wasm32")]
     getrandom::u64().expect("a browser has a random source")
 }
+
+/// Blocks this thread for a while. A tab cannot, and does not.
+pub fn pause(duration: Duration) {
+    #[cfg(not(target_arch = "wasm32"))]
+    if !duration.is_zero() {
+        std::thread::sleep(duration);
+    }
+    #[cfg(target_arch = "wasm32")]
+    let _ = duration;
+}

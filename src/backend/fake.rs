@@ -1,0 +1,436 @@
+//! A device without arithmetic: the simulator's, and `--device fake[:script]` behind the real server.
+//!
+//! It keeps token ids where a real device keeps keys and values, and answers with a hash of the history that it reads
+//! back *through the block table*. So a block that is wrong, stale or shared by mistake is a wrong token, and the right
+//! token is the same hash over the plain list ([`next_token`]). Penalties count in the hash, feed slots are read when
+//! the batch runs, and a batch runs at some moment between its submission and its read.
+//!
+//! A [`Script`] says which faults it meets, as text: comma-separated words, for example `lost@3,nan=17`.
+//!
+//! | Word | Fault |
+//! |---|---|
+//! | `lost@K` | the device is lost when batch K is read (batches count from 1, over resets) |
+//! | `lost-submit@K` | the device is lost when batch K is submitted |
+//! | `dead@K` | as `lost@K`, and it cannot be reset |
+//! | `invalid@K` | batch K is refused when it is submitted |
+//! | `failed@K` | batch K turns out refused when it is read |
+//! | `panic@K` | a panic when batch K is submitted |
+//! | `nan=T` | a row whose history contains token id T has no valid logits |
+//! | `oom=N` | a pool of more than N blocks in all does not fit |
+//! | `pause=MS` | every batch takes MS milliseconds |
+//! | `seed=S` | which random moments batches run at |
+
+use super::{Backend, BackendError, Caps, Capacity, DeviceKind};
+use crate::plan::inputs::{
+    BatchInputs, BiasEntry, FEED, GroupInputs, HistoryEntry, NONE, NUMERICAL_ERROR, SampleRow, Sampled,
+};
+use crate::plan::{Plan, Storage, WeightId};
+use crate::platform;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a slot reads as before it is written, and after its block was poisoned.
+const POISON: u32 = u32::MAX - 1;
+
+/// The faults that a fake device meets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Script {
+    /// Batches at whose read the device is lost.
+    pub lost: BTreeSet<u64>,
+    /// Batches at whose submission the device is lost.
+    pub lost_submit: BTreeSet<u64>,
+    /// Batches at whose read the device is lost for good.
+    pub dead: BTreeSet<u64>,
+    /// Batches refused at submission.
+    pub invalid: BTreeSet<u64>,
+    /// Batches refused at the read.
+    pub failed: BTreeSet<u64>,
+    /// Batches whose submission panics.
+    pub panic: BTreeSet<u64>,
+    /// Token id that spoils the logits of whoever sees it.
+    pub nan: Option<u32>,
+    /// Blocks that fit.
+    pub oom: Option<u32>,
+    /// How long a batch takes.
+    pub pause: Duration,
+    /// Seed of the moments when batches run.
+    pub seed: u64,
+}
+
+impl FromStr for Script {
+    type Err = BackendError;
+
+    fn from_str(text: &str) -> Result<Self, BackendError> {
+        let mut script = Self::default();
+        for word in text.split(',').filter(|word| !word.is_empty()) {
+            script.read_word(word).ok_or_else(|| {
+                let words = "lost@K, lost-submit@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, pause=MS, seed=S";
+                BackendError::Unavailable(format!("fake device: {word:?} is none of {words}"))
+            })?;
+        }
+        Ok(script)
+    }
+}
+
+impl Script {
+    fn read_word(&mut self, word: &str) -> Option<()> {
+        let (name, number) = word.split_once(['@', '='])?;
+        let number: u64 = number.parse().ok()?;
+        let batches = match (name, word.contains('@')) {
+            ("lost", true) => &mut self.lost,
+            ("lost-submit", true) => &mut self.lost_submit,
+            ("dead", true) => &mut self.dead,
+            ("invalid", true) => &mut self.invalid,
+            ("failed", true) => &mut self.failed,
+            ("panic", true) => &mut self.panic,
+            (_, true) => return None,
+            ("nan", false) => return u32::try_from(number).ok().map(|id| self.nan = Some(id)),
+            ("oom", false) => return u32::try_from(number).ok().map(|blocks| self.oom = Some(blocks)),
+            ("pause", false) => return Some(self.pause = Duration::from_millis(number)),
+            ("seed", false) => return Some(self.seed = number),
+            _ => return None,
+        };
+        batches.insert(number);
+        Some(())
+    }
+}
+
+/// What a slot of the pool holds: the token and where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    token_id: u32,
+    position: u32,
+}
+
+const BLANK: Slot = Slot { token_id: POISON, position: NONE };
+
+/// See the module's words.
+pub struct FakeBackend {
+    caps: Caps,
+    script: Script,
+    plan: Arc<Plan>,
+    capacity: Option<Capacity>,
+    /// Per KV group, `[block][slot]`.
+    pool: Vec<Vec<Slot>>,
+    feed: Vec<u32>,
+    /// Submitted and not run.
+    queue: VecDeque<BatchInputs>,
+    /// Run and not read.
+    results: VecDeque<Vec<Sampled>>,
+    submitted: u64,
+    is_lost: bool,
+    random: u64,
+}
+
+/// Number of a batch.
+#[derive(Debug)]
+pub struct Ticket(u64);
+
+impl FakeBackend {
+    /// A device that meets these faults.
+    pub fn new(script: Script) -> Self {
+        let caps = Caps {
+            name: "fake".into(),
+            api: "fake",
+            kind: DeviceKind::Software,
+            tier: "no arithmetic".into(),
+            activations: Storage::F32,
+            binding_bytes_max: u64::MAX,
+            memory_bytes: None,
+        };
+        Self {
+            caps,
+            random: script.seed,
+            script,
+            plan: Arc::default(),
+            capacity: None,
+            pool: Vec::new(),
+            feed: Vec::new(),
+            queue: VecDeque::new(),
+            results: VecDeque::new(),
+            submitted: 0,
+            is_lost: false,
+        }
+    }
+
+    /// Destroys a block's content at once, ahead of batches that have not run: nobody may need it any more.
+    pub fn poison(&mut self, group: usize, block: u32) {
+        let size = self.block_size() as usize;
+        self.pool[group][block as usize * size..][..size].fill(BLANK);
+    }
+
+    fn block_size(&self) -> u32 {
+        self.capacity.as_ref().expect("a loaded device has a capacity").block_size
+    }
+
+    fn lose(&mut self) -> BackendError {
+        self.is_lost = true;
+        BackendError::Lost("fake device: as scripted".into())
+    }
+
+    fn chance(&mut self) -> bool {
+        self.random = mix(self.random, self.submitted);
+        self.random.is_multiple_of(2)
+    }
+
+    fn run_next(&mut self) {
+        if let Some(inputs) = self.queue.pop_front() {
+            let sampled = self.run(&inputs);
+            self.results.push_back(sampled);
+        }
+    }
+
+    /// One batch, in the order a device works: copies, then all writes, then all reads.
+    fn run(&mut self, inputs: &BatchInputs) -> Vec<Sampled> {
+        let size = self.block_size() as usize;
+        for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
+            for &(source, target) in &group.copies {
+                let source = source as usize * size;
+                pool.copy_within(source..source + size, target as usize * size);
+            }
+        }
+        let id = |&id: &u32| if id & FEED == 0 { id } else { self.feed[(id & !FEED) as usize] };
+        let token_ids: Vec<_> = inputs.token_ids.iter().map(id).collect();
+        for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
+            for ((&slot, &token_id), &position) in group.slot_mapping.iter().zip(&token_ids).zip(&inputs.positions) {
+                pool[slot as usize] = Slot { token_id, position };
+            }
+        }
+        let histories: Vec<_> = inputs.logits_rows.iter().map(|&row| self.history(row, inputs)).collect();
+        let draw = |sample: &SampleRow| match histories[sample.logits_row as usize] {
+            Some(history) => self.draw(sample, history, inputs),
+            None => Sampled { token_id: NUMERICAL_ERROR, ..Default::default() },
+        };
+        let sampled: Vec<_> = inputs.samples.iter().map(draw).collect();
+        for (sample, sampled) in inputs.samples.iter().zip(&sampled).filter(|(sample, _)| sample.feed_slot != NONE) {
+            self.feed[sample.feed_slot as usize] = sampled.token_id;
+        }
+        sampled
+    }
+
+    /// Hash of what a row sees through the block tables of all groups; `None` if the script spoils it.
+    fn history(&self, row: u32, inputs: &BatchInputs) -> Option<u64> {
+        let index = inputs.sequences.partition_point(|rows| rows.row_start + rows.row_count <= row);
+        let position = inputs.positions[row as usize];
+        let mut hash = 0;
+        for (number, (arrays, pool)) in inputs.groups.iter().zip(&self.pool).enumerate() {
+            let window = self.plan.kv_groups[number].window;
+            let table = &arrays.block_tables[arrays.table_starts[index] as usize..];
+            for visible in first_visible(position, window)..=position {
+                let (block, offset) = (table[(visible / self.block_size()) as usize], visible % self.block_size());
+                let slot = if block == NONE { BLANK } else { pool[(block * self.block_size() + offset) as usize] };
+                if self.script.nan == Some(slot.token_id) {
+                    return None;
+                }
+                hash = see(hash, slot.position, slot.token_id);
+            }
+        }
+        Some(hash)
+    }
+
+    fn draw(&self, sample: &SampleRow, history: u64, inputs: &BatchInputs) -> Sampled {
+        let past = &inputs.history[sample.history.start as usize..][..sample.history.len as usize];
+        let bias = &inputs.bias[sample.bias.start as usize..][..sample.bias.len as usize];
+        let pending = (sample.pending_slot != NONE).then(|| self.feed[sample.pending_slot as usize]);
+        let token_id = next_token(history, sample, past, pending, bias, self.plan.vocab);
+        let likely = |rank| ((token_id + rank) % self.plan.vocab, logprob(rank));
+        Sampled {
+            token_id,
+            logprob: if sample.logprob { logprob(0) } else { 0.0 },
+            top: (0..sample.top_logprobs.min(self.plan.vocab)).map(likely).collect(),
+        }
+    }
+}
+
+impl Backend for FakeBackend {
+    type Ticket = Ticket;
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
+        self.feed = vec![POISON; capacity.feed_slots as usize];
+        (self.plan, self.capacity) = (plan, Some(capacity.clone()));
+        Ok(())
+    }
+
+    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+        let spec = self.plan.weight_spec(weight);
+        let end = u64::from(first_row) * spec.row_bytes() + rows.len() as u64;
+        assert!(end <= spec.bytes(), "rows of {} lie within it", spec.name);
+        Ok(())
+    }
+
+    fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
+        let total: u32 = blocks.iter().sum();
+        if self.script.oom.is_some_and(|limit| total > limit) {
+            let bytes = |(group, &count): (usize, &u32)| {
+                let capacity = self.capacity.as_ref().expect("a pool is allocated after loading");
+                self.plan.block_bytes(group, capacity.block_size, capacity.kv_format) * u64::from(count)
+            };
+            let bytes = blocks.iter().enumerate().map(bytes).sum();
+            return Err(BackendError::OutOfMemory { what: "the KV pool".into(), bytes });
+        }
+        let slots = |&count: &u32| vec![BLANK; count as usize * self.block_size() as usize];
+        self.pool = blocks.iter().map(slots).collect();
+        Ok(())
+    }
+
+    fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {
+        assert!(!self.is_lost, "nothing is submitted to a lost device");
+        self.submitted += 1;
+        let number = self.submitted;
+        assert!(!self.script.panic.contains(&number), "fake device: a panic at batch {number}, as scripted");
+        if self.script.lost_submit.contains(&number) {
+            return Err(self.lose());
+        }
+        if self.script.invalid.contains(&number) {
+            return Err(BackendError::Validation(format!("fake device: batch {number}, as scripted")));
+        }
+        self.check(inputs);
+        self.queue.push_back(inputs.clone());
+        while !self.queue.is_empty() && self.chance() {
+            self.run_next();
+        }
+        Ok(Ticket(number))
+    }
+
+    async fn read(&mut self, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
+        let Ticket(number) = ticket;
+        platform::pause(self.script.pause);
+        if self.script.lost.contains(&number) || self.script.dead.contains(&number) {
+            return Err(self.lose());
+        }
+        if self.results.is_empty() {
+            self.run_next();
+        }
+        let sampled = self.results.pop_front().expect("a batch is read once, in order");
+        if self.script.failed.contains(&number) {
+            return Err(BackendError::Validation(format!("fake device: batch {number}, as scripted")));
+        }
+        Ok(sampled)
+    }
+
+    async fn reset(&mut self) -> Result<(), BackendError> {
+        if self.script.dead.iter().any(|&number| number <= self.submitted) {
+            return Err(self.lose());
+        }
+        self.is_lost = false;
+        self.queue.clear();
+        self.results.clear();
+        (self.pool, self.feed, self.capacity) = (Vec::new(), Vec::new(), None);
+        Ok(())
+    }
+}
+
+/// What every batch owes its device; asserted, since a breach is a bug of the engine.
+impl FakeBackend {
+    fn check(&self, inputs: &BatchInputs) {
+        let capacity = self.capacity.as_ref().expect("a loaded device has a capacity");
+        let within = |length: usize, limit: u32| length <= limit as usize;
+        assert!(within(inputs.token_ids.len(), capacity.tokens_max), "token rows are within capacity");
+        assert!(within(inputs.sequences.len(), capacity.sequences_max), "sequences are within capacity");
+        assert!(within(inputs.samples.len(), capacity.samples_max), "sample rows are within capacity");
+        assert!(within(inputs.history.len(), capacity.history_max), "history is within capacity");
+        assert!(within(inputs.bias.len(), capacity.bias_max), "bias is within capacity");
+        assert_eq!(inputs.positions.len(), inputs.token_ids.len(), "every token has a position");
+        assert_eq!(inputs.groups.len(), self.pool.len(), "every KV group has its arrays");
+        assert!(inputs.samples.is_sorted_by_key(|sample| sample.logits_row), "samples are sorted by logits row");
+        assert!(inputs.samples.iter().all(|sample| within(sample.logits_row as usize + 1, inputs.logits_rows.len() as u32)));
+        let mut next_row = 0;
+        for rows in &inputs.sequences {
+            assert_eq!(rows.row_start, next_row, "sequences cover the rows in order");
+            next_row += rows.row_count;
+            let last = inputs.positions[next_row as usize - 1];
+            assert_eq!(rows.context_len, last + 1, "the context ends with the last row");
+        }
+        assert!(within(next_row as usize, inputs.token_ids.len() as u32), "sequences cover the rows");
+        let slots = inputs.samples.iter().map(|sample| sample.feed_slot).filter(|&slot| slot != NONE);
+        let distinct: BTreeSet<_> = slots.clone().collect();
+        assert_eq!(distinct.len(), slots.count(), "feed slots of a batch are distinct");
+        for (arrays, pool) in inputs.groups.iter().zip(&self.pool) {
+            assert!(within(arrays.block_tables.len(), capacity.table_entries_max), "tables are within capacity");
+            assert!(within(arrays.copies.len(), capacity.copies_max), "copies are within capacity");
+            check_writes(arrays, inputs.token_ids.len(), pool.len());
+        }
+    }
+}
+
+fn check_writes(arrays: &GroupInputs, rows: usize, slots: usize) {
+    assert_eq!(arrays.slot_mapping.len(), rows, "every row has a slot");
+    let written: BTreeSet<_> = arrays.slot_mapping.iter().collect();
+    assert_eq!(written.len(), rows, "no slot is written twice in a batch");
+    assert!(written.iter().all(|&&slot| (slot as usize) < slots), "slots lie in the pool");
+    let sources: BTreeSet<_> = arrays.copies.iter().map(|copy| copy.0).collect();
+    let targets: BTreeSet<_> = arrays.copies.iter().map(|copy| copy.1).collect();
+    assert_eq!(targets.len(), arrays.copies.len(), "targets of copies are distinct");
+    assert!(sources.is_disjoint(&targets), "no block is both source and target of a copy");
+}
+
+/// First position that a query sees.
+pub fn first_visible(position: u32, window: Option<u32>) -> u32 {
+    window.map_or(0, |window| (position + 1).saturating_sub(window))
+}
+
+/// Adds one visible token to the hash of a history.
+pub fn see(hash: u64, position: u32, token_id: u32) -> u64 {
+    mix(hash, u64::from(position) << 32 | u64::from(token_id))
+}
+
+/// The token that follows a history, given the row's settings and its past for penalties: `past` holds distinct tokens
+/// with counts, `pending` one more generated token. What is switched off does not count.
+pub fn next_token(
+    history: u64,
+    sample: &SampleRow,
+    past: &[HistoryEntry],
+    pending: Option<u32>,
+    bias: &[BiasEntry],
+    vocab: u32,
+) -> u32 {
+    let mut hash = history;
+    if sample.temperature > 0.0 {
+        hash = mix(hash, sample.seed);
+        hash = mix(hash, u64::from(sample.choice) << 32 | u64::from(sample.position));
+    }
+    let penalties = [sample.repetition_penalty, sample.presence_penalty, sample.frequency_penalty];
+    if penalties != [1.0, 0.0, 0.0] {
+        let mut counts: BTreeMap<_, _> = past.iter().map(|entry| (entry.token_id, entry.generated)).collect();
+        pending.into_iter().for_each(|token_id| *counts.entry(token_id).or_insert(0) += 1);
+        hash = counts.into_iter().fold(hash, |hash, (id, count)| mix(hash, u64::from(id) << 32 | u64::from(count)));
+    }
+    let add_bias = |hash, entry: &BiasEntry| mix(hash, u64::from(entry.token_id) << 32 | u64::from(entry.bias.to_bits()));
+    u32::try_from(bias.iter().fold(hash, add_bias) % u64::from(vocab)).expect("a vocabulary is a u32")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ranks are small")]
+fn logprob(rank: u32) -> f32 {
+    -0.5 - rank as f32
+}
+
+/// A good mixer of two words (the finalizer of SplitMix64).
+fn mix(hash: u64, value: u64) -> u64 {
+    let mixed = (hash ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_words() {
+        let script: Script = "lost@3,lost@9,invalid@2,nan=17,oom=100,pause=5".parse().unwrap();
+        assert_eq!(script.lost, BTreeSet::from([3, 9]));
+        assert_eq!((script.nan, script.oom, script.pause), (Some(17), Some(100), Duration::from_millis(5)));
+        assert_eq!("".parse::<Script>().unwrap(), Script::default());
+        for wrong in ["lost", "lost=3", "lost@x", "nan@3", "lose@3", "nan=4294967296"] {
+            assert!(wrong.parse::<Script>().is_err(), "{wrong} is refused");
+        }
+    }
+}

@@ -26,6 +26,7 @@ use crate::engine::handle::{EngineInbox, Message, Stats};
 use crate::engine::request::RequestError;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::streams::Streams;
+use crate::model::Model;
 use crate::platform::Instant;
 use start::Loaded;
 use std::collections::VecDeque;
@@ -53,7 +54,7 @@ pub enum EngineEnd {
 }
 
 /// A device, a model and the requests being served.
-pub struct Engine<B: Backend, S: Source> {
+pub struct Engine<B: Backend, S: Source = Model> {
     backend: B,
     source: S,
     loaded: Loaded,

@@ -10,6 +10,8 @@
 mod admit;
 mod commit;
 
+pub use commit::Events;
+
 use super::batch::{Batch, Draw, Row};
 use super::block_pool::BlockPool;
 use super::faults::{Fault, Faults};

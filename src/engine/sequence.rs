@@ -244,7 +244,7 @@ impl Sequence {
 
 /// All live sequences. A number is used again only when its sequence is gone from every step.
 #[derive(Debug, Default)]
-pub struct Sequences {
+pub(super) struct Sequences {
     cells: Vec<Option<Sequence>>,
     vacant: Vec<SequenceId>,
 }

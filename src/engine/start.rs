@@ -7,7 +7,7 @@ use super::streams::Streams;
 use super::{Engine, EngineEnd, Seeds, sizes};
 use crate::backend::{Backend, BackendError, Capacity};
 use crate::config::{Config, ConfigError};
-use crate::model::{Model, UploadError};
+use crate::model::{LoadError, Model, UploadError};
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
@@ -56,8 +56,8 @@ pub enum StartError {
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// The weights could not be read.
-    #[error("{0}")]
-    Weights(String),
+    #[error(transparent)]
+    Weights(#[from] LoadError),
     /// Not even a short sequence fits.
     #[error("the KV pool of {bytes} bytes has {blocks} blocks of {block_size} tokens, too few for any sequence")]
     PoolTooSmall {
@@ -284,7 +284,7 @@ impl Source for Model {
         write: &mut dyn FnMut(WeightId, u32, Bytes) -> Result<(), BackendError>,
     ) -> Result<(), StartError> {
         Model::upload(self, plan, write).await.map_err(|error| match error {
-            UploadError::Load(error) => StartError::Weights(error.to_string()),
+            UploadError::Load(error) => StartError::Weights(error),
             UploadError::Write(error) => StartError::Backend(error),
         })
     }

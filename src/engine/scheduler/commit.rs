@@ -171,7 +171,9 @@ impl Scheduler {
     /// Rolls back whoever computes, in a step in flight, on top of blocks that were never filled; and, as what they have
     /// filled since is wrong too, whoever shares that.
     fn roll_back_sharers(&mut self, mut unfilled: HashSet<(usize, u32)>) {
-        while let Some(id) = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled)) {
+        loop {
+            let sharer = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled));
+            let Some(id) = sharer else { break };
             for (group, table) in self.sequences[id].tables.iter().enumerate() {
                 let sound = table.held().take_while(|&block| !unfilled.contains(&(group, block))).count();
                 unfilled.extend(table.held().skip(sound).map(|block| (group, block)));
