@@ -1,3 +1,9 @@
-//! The `folio` command.
+//! The `folio` command: arguments → `Config` → command. Everything else is in `cli`, one file per command.
 
-fn main() {}
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

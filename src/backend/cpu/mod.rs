@@ -13,6 +13,7 @@ mod gated_activation;
 mod gather_rows;
 mod matmul;
 mod memory;
+pub mod peaks;
 mod rms_norm;
 mod rope_store_kv;
 pub mod sample;

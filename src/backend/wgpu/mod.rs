@@ -9,6 +9,7 @@
 //! It knows plans and batches; it does not know requests, sequences, checkpoints or text.
 
 pub(crate) mod arena;
+pub mod bench;
 pub(crate) mod device;
 pub(crate) mod encode;
 mod inspect;

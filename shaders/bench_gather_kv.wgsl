@@ -1,0 +1,29 @@
+// Copies paged K or V into one contiguous run a sequence: the first half of the gather-then-attend baseline.
+// result[sequence][kv_head][token][head_dim] = pool[table[sequence][token / block]][kv_head][token % block][head_dim]
+// One workgroup copies one tile: the tokens of one block for one KV head, which lie side by side on both ends.
+// No twin: kept in `folio bench` alone, to show what reading through the block table saves.
+
+struct Params {
+    blocks_per_sequence: u32,
+    kv_heads: u32,
+    // 16-byte elements of a tile.
+    tile: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> block_tables: array<u32>;
+@group(0) @binding(2) var<storage, read> pool: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read_write> result: array<vec4<u32>>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let sequence = workgroup.x / params.blocks_per_sequence;
+    let index = workgroup.x % params.blocks_per_sequence;
+    let head = workgroup.y;
+    let source = (block_tables[workgroup.x] * params.kv_heads + head) * params.tile;
+    let place = (sequence * params.kv_heads + head) * params.blocks_per_sequence + index;
+    let result_start = place * params.tile;
+    for (var i = thread; i < params.tile; i += 64u) {
+        result[result_start + i] = pool[source + i];
+    }
+}

@@ -1,0 +1,101 @@
+//! What this machine's cores can do at best, for `folio bench`: copying, reading, and f32 multiply-adds.
+//!
+//! Work is split as the steps split theirs, and arithmetic uses the same instructions, so a share of these peaks says
+//! something about the steps.
+
+use super::dot::{Kernel, dispatch};
+use crate::platform::{self, Instant};
+
+/// Bytes that bandwidth is measured on, well beyond caches.
+const BYTES: usize = 512 << 20;
+/// Runs that are timed; the best counts.
+const ATTEMPTS: u32 = 5;
+/// Independent chains of multiply-adds: enough to fill the pipes of a core.
+const CHAINS: usize = 96;
+/// Links of a chain.
+const LINKS: usize = 1 << 20;
+
+/// Bytes read and written a second by a copy, 10⁹.
+pub fn copy_gbps() -> f64 {
+    let source = vec![1_u64; BYTES / 8];
+    let mut target = vec![2_u64; BYTES / 8];
+    let chunk = chunk(source.len());
+    let seconds = best_seconds(|| {
+        platform::for_each_chunk(&mut target, chunk, |index, part| {
+            part.copy_from_slice(&source[index * chunk..][..part.len()]);
+        });
+    });
+    2.0 * BYTES as f64 / seconds / 1e9
+}
+
+/// Bytes read a second, 10⁹.
+pub fn read_gbps() -> f64 {
+    let mut source = vec![1_u64; BYTES / 8];
+    let chunk = chunk(source.len());
+    let seconds = best_seconds(|| {
+        platform::for_each_chunk(&mut source, chunk, |_, part| dispatch(Read { part }));
+    });
+    BYTES as f64 / seconds / 1e9
+}
+
+/// f32 multiplications and additions a second, 10⁹.
+pub fn fma_gflops() -> f64 {
+    let mut threads = vec![0.001_f32; platform::parallelism()];
+    let operations = 2 * threads.len() * CHAINS * LINKS;
+    let seconds = best_seconds(|| {
+        platform::for_each_chunk(&mut threads, 1, |_, term| dispatch(Chains { term: &mut term[0] }));
+    });
+    operations as f64 / seconds / 1e9
+}
+
+fn best_seconds(mut work: impl FnMut()) -> f64 {
+    let mut best = f64::INFINITY;
+    for _ in 0..ATTEMPTS {
+        let start = Instant::now();
+        work();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+/// A few pieces a thread, so that one that is held up does not hold up all.
+fn chunk(elements: usize) -> usize {
+    elements.div_ceil(8 * platform::parallelism())
+}
+
+/// Reads a slice; sixteen values side by side, so that combining never waits.
+struct Read<'a> {
+    part: &'a [u64],
+}
+
+impl Kernel for Read<'_> {
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        let mut all = [0_u64; 16];
+        for values in self.part.as_chunks::<16>().0 {
+            for (all, value) in all.iter_mut().zip(values) {
+                *all |= value;
+            }
+        }
+        std::hint::black_box(all);
+    }
+}
+
+/// Independent chains `x = x · factor + term`.
+struct Chains<'a> {
+    term: &'a mut f32,
+}
+
+impl Kernel for Chains<'_> {
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        let (factor, term) = (std::hint::black_box(0.999_f32), std::hint::black_box(*self.term));
+        let mut chains = [1.0_f32; CHAINS];
+        for _ in 0..LINKS {
+            for x in &mut chains {
+                *x = if FMA { x.mul_add(factor, term) } else { *x * factor + term };
+            }
+        }
+        std::hint::black_box(chains);
+    }
+}

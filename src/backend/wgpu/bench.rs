@@ -1,0 +1,276 @@
+//! Yardsticks of an adapter for `folio bench`: its own peaks, and attention as it is done without a paged kernel.
+//!
+//! Nothing here runs in an engine. Kernels are `shaders/bench_*.wgsl`; each is timed as a whole submission, best of a
+//! few, with enough work that submitting does not count.
+
+use super::super::BackendError;
+use super::device::{Gpu, WgpuOptions};
+use crate::platform::Instant;
+
+/// Submissions that are timed; the best counts.
+const ATTEMPTS: u32 = 5;
+/// Buffers that bandwidth is measured on: well beyond what caches hold, as far as one binding allows.
+const BYTES_MAX: u64 = 512 << 20;
+/// Half-precision 1.0, twice: what the baseline's V holds.
+const ONES: u32 = 0x3c00_3c00;
+
+/// What an adapter can do at best.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Peaks {
+    /// Bytes read and written by a copy, 10⁹ a second.
+    pub copy_gbps: f64,
+    /// Bytes read, 10⁹ a second.
+    pub read_gbps: f64,
+    /// f32 multiplications and additions, 10⁹ a second.
+    pub fma_gflops: f64,
+}
+
+/// One decode step of one layer over a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttendShape {
+    /// Sequences, one query row each.
+    pub batch: u32,
+    /// Keys of a sequence; whole blocks.
+    pub context: u32,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// Query heads.
+    pub query_heads: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Elements of a head; a multiple of 8.
+    pub head_dim: u32,
+}
+
+impl AttendShape {
+    /// Bytes of K and V together, f16.
+    pub fn kv_bytes(&self) -> u64 {
+        4 * u64::from(self.batch) * u64::from(self.context) * u64::from(self.kv_heads) * u64::from(self.head_dim)
+    }
+}
+
+/// Times of the gather-then-attend baseline.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Baseline {
+    /// Seconds of copying K and V out of the pool.
+    pub gather_seconds: f64,
+    /// Seconds of copy and attention together.
+    pub total_seconds: f64,
+}
+
+/// An adapter opened for measuring.
+pub struct Yardstick {
+    gpu: Gpu,
+}
+
+/// A compiled kernel with its buffers and grid.
+struct Dispatch {
+    pipeline: wgpu::ComputePipeline,
+    bindings: wgpu::BindGroup,
+    grid: [u32; 3],
+}
+
+impl Yardstick {
+    /// Opens the adapter that the options name.
+    pub async fn open(options: &WgpuOptions) -> Result<Self, BackendError> {
+        Ok(Self { gpu: Gpu::open(options).await? })
+    }
+
+    /// Measures all three peaks; takes a few seconds.
+    pub fn peaks(&self) -> Result<Peaks, BackendError> {
+        let bytes = self.gpu.profile.binding_bytes_max.min(BYTES_MAX) / 4096 * 4096;
+        let copy = self.bandwidth("copy", include_str!("../../../shaders/bench_copy.wgsl"), bytes)?;
+        let read = self.bandwidth("read", include_str!("../../../shaders/bench_read.wgsl"), bytes)?;
+        Ok(Peaks { copy_gbps: 2.0 * copy, read_gbps: read, fma_gflops: self.fma()? })
+    }
+
+    /// 10⁹ bytes of the source a second: the best over a few numbers of threads, since devices differ in what they like.
+    fn bandwidth(&self, name: &str, text: &str, bytes: u64) -> Result<f64, BackendError> {
+        let source = self.filled(bytes, 0x3f80_0001);
+        let target = self.buffer(bytes);
+        let elements = u32::try_from(bytes / 16).expect("a binding holds less than 2³² elements");
+        let mut best = f64::INFINITY;
+        for workgroups in [64, 1024, 16_384] {
+            let params = [elements, workgroups * 256];
+            let dispatch = self.dispatch(name, text, &params, &[&source, &target], [workgroups, 1, 1])?;
+            best = best.min(self.seconds(&[&dispatch])?);
+        }
+        Ok(bytes as f64 / best / 1e9)
+    }
+
+    fn fma(&self) -> Result<f64, BackendError> {
+        let text = include_str!("../../../shaders/bench_fma.wgsl");
+        let (source, target) = (self.filled(256, 0x3f00_0000), self.buffer(256));
+        let workgroups = 1024;
+        let per_turn = f64::from(workgroups) * 256.0 * 16.0 * 8.0 * 2.0;
+        // Turns double until a submission takes long enough to be timed, whatever the adapter's speed.
+        let mut turns = 1;
+        loop {
+            let dispatch = self.dispatch("fma", text, &[turns, 0], &[&source, &target], [workgroups, 1, 1])?;
+            let seconds = self.seconds(&[&dispatch])?;
+            if seconds > 0.02 || turns >= 1 << 20 {
+                return Ok(per_turn * f64::from(turns) / seconds / 1e9);
+            }
+            turns *= 2;
+        }
+    }
+
+    /// Attention without a paged kernel: copies K and V of every sequence out of the pool, then scores, softmax and
+    /// weighted values, each over what now lies side by side.
+    pub fn gather_then_attend(&self, shape: &AttendShape) -> Result<Baseline, BackendError> {
+        assert_eq!(shape.context % shape.block_size, 0, "the baseline copies whole blocks");
+        let blocks = shape.batch * (shape.context / shape.block_size);
+        let half = shape.kv_bytes() / 2;
+        let tables = self.buffer(u64::from(blocks) * 4);
+        let scattered: Vec<u32> = (0..blocks).map(|index| scatter(index, blocks)).collect();
+        self.gpu.queue.write_buffer(&tables, 0, bytemuck::cast_slice(&scattered));
+        let rows = shape.batch * shape.query_heads;
+        let q = self.filled(u64::from(rows) * u64::from(shape.head_dim) * 4, 0x3e00_0000);
+        let scores = self.buffer(u64::from(rows) * u64::from(shape.context) * 4);
+        let out = self.buffer(q.size());
+        let (key_pool, value_pool) = (self.filled(half, ONES), self.filled(half, ONES));
+        let (keys, values) = (self.buffer(half), self.buffer(half));
+
+        let gathers = [(&key_pool, &keys), (&value_pool, &values)].map(|(pool, target)| {
+            let tile = shape.block_size * shape.head_dim / 8;
+            let params = [shape.context / shape.block_size, shape.kv_heads, tile];
+            let text = include_str!("../../../shaders/bench_gather_kv.wgsl");
+            self.dispatch("gather", text, &params, &[&tables, pool, target], [blocks, shape.kv_heads, 1])
+        });
+        let [gather_keys, gather_values] = gathers;
+        let gathers = [&gather_keys?, &gather_values?];
+
+        let chunks = shape.head_dim / 8;
+        let params = [shape.context, shape.query_heads, shape.kv_heads, chunks];
+        let text = include_str!("../../../shaders/bench_attend_scores.wgsl");
+        let grid = [shape.context.div_ceil(64), rows, 1];
+        let score = self.dispatch("scores", text, &params, &[&q, &keys, &scores], grid)?;
+        let text = include_str!("../../../shaders/bench_attend_softmax.wgsl");
+        let softmax = self.dispatch("softmax", text, &params, &[&scores], [rows, 1, 1])?;
+        let text = include_str!("../../../shaders/bench_attend_values.wgsl");
+        let grid = [(rows * chunks).div_ceil(64), 1, 1];
+        let weigh = self.dispatch("values", text, &params, &[&scores, &values, &out], grid)?;
+
+        let gather_seconds = self.seconds(&gathers)?;
+        let total_seconds = self.seconds(&[gathers[0], gathers[1], &score, &softmax, &weigh])?;
+        self.expect_ones(&out)?;
+        Ok(Baseline { gather_seconds, total_seconds })
+    }
+
+    /// V is all ones and weights sum to one, so the result is: a baseline that is wrong is no baseline.
+    fn expect_ones(&self, out: &wgpu::Buffer) -> Result<(), BackendError> {
+        let staging = self.gpu.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("bench result"),
+            size: out.size(),
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encoder.copy_buffer_to_buffer(out, 0, &staging, 0, out.size());
+        self.gpu.queue.submit([encoder.finish()]);
+        staging.map_async(wgpu::MapMode::Read, .., |_| {});
+        self.gpu.wait()?;
+        let view = staging.get_mapped_range(..).map_err(|error| BackendError::Lost(error.to_string()))?;
+        let values: Vec<f32> = bytemuck::pod_collect_to_vec(&view);
+        match values.iter().find(|value| (**value - 1.0).abs() > 1e-3) {
+            Some(value) => Err(BackendError::Validation(format!("the gather-then-attend baseline gave {value}, not 1"))),
+            None => Ok(()),
+        }
+    }
+
+    fn buffer(&self, bytes: u64) -> wgpu::Buffer {
+        self.gpu.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("bench"),
+            size: bytes,
+            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: false,
+        })
+    }
+
+    /// A buffer whose every word is `word`; its pages are touched, so that timing does not pay for that.
+    fn filled(&self, bytes: u64, word: u32) -> wgpu::Buffer {
+        let buffer = self.buffer(bytes);
+        let chunk = vec![word; (bytes.min(16 << 20) / 4) as usize];
+        let mut at = 0;
+        while at < bytes {
+            let length = (bytes - at).min(16 << 20) / 4;
+            self.gpu.queue.write_buffer(&buffer, at, bytemuck::cast_slice(&chunk[..length as usize]));
+            at += length * 4;
+        }
+        buffer
+    }
+
+    fn dispatch<'a>(
+        &self,
+        name: &str,
+        text: &str,
+        params: &[u32],
+        buffers: &[&'a wgpu::Buffer],
+        grid: [u32; 3],
+    ) -> Result<Dispatch, BackendError> {
+        let device = &self.gpu.device;
+        let fail = |error: wgpu::Error| BackendError::Kernel { kernel: format!("bench {name}"), message: error.to_string() };
+        let source = wgpu::ShaderSource::Wgsl(text.into());
+        let module = wgpu::ShaderModuleDescriptor { label: Some(name), source };
+        let module = self.gpu.catch(|| device.create_shader_module(module)).map_err(fail)?;
+        let descriptor = wgpu::ComputePipelineDescriptor {
+            label: Some(name),
+            layout: None,
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions::default(),
+            cache: None,
+        };
+        let pipeline = self.gpu.catch(|| device.create_compute_pipeline(&descriptor)).map_err(fail)?;
+        let uniform = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(name),
+            size: 16,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        self.gpu.queue.write_buffer(&uniform, 0, bytemuck::cast_slice(params));
+        let entry = |(binding, buffer): (u32, &'a wgpu::Buffer)| wgpu::BindGroupEntry {
+            binding,
+            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size: None }),
+        };
+        let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: uniform.as_entire_binding() }];
+        entries.extend((1..).zip(buffers.iter().copied()).map(entry));
+        let layout = pipeline.get_bind_group_layout(0);
+        let descriptor = wgpu::BindGroupDescriptor { label: Some(name), layout: &layout, entries: &entries };
+        Ok(Dispatch { bindings: device.create_bind_group(&descriptor), pipeline, grid })
+    }
+
+    /// Seconds of one submission of these dispatches, the best of a few after one that warms up.
+    fn seconds(&self, dispatches: &[&Dispatch]) -> Result<f64, BackendError> {
+        let mut best = f64::INFINITY;
+        for attempt in 0..=ATTEMPTS {
+            let start = Instant::now();
+            let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            {
+                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+                for dispatch in dispatches {
+                    pass.set_pipeline(&dispatch.pipeline);
+                    pass.set_bind_group(0, &dispatch.bindings, &[]);
+                    pass.dispatch_workgroups(dispatch.grid[0], dispatch.grid[1], dispatch.grid[2]);
+                }
+            }
+            self.gpu.queue.submit([encoder.finish()]);
+            self.gpu.wait()?;
+            if attempt > 0 {
+                best = best.min(start.elapsed().as_secs_f64());
+            }
+        }
+        Ok(best)
+    }
+}
+
+/// A block order without neighbours, the same each time.
+fn scatter(index: u32, blocks: u32) -> u32 {
+    let stride = (1..).map(|step| blocks / 2 + step).find(|stride| gcd(*stride, blocks) == 1);
+    let stride = stride.expect("every number has a coprime above its half");
+    (u64::from(index) * u64::from(stride) % u64::from(blocks)) as u32
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

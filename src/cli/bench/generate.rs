@@ -1,0 +1,210 @@
+//! Scenarios `decode` and `prefill`: equal sequences through the whole engine, timed where a client would.
+
+use super::Subject;
+use super::report::{Report, Row, percentile};
+use crate::cli::session::Session;
+use anyhow::{Context as _, Result, bail, ensure};
+use folio::config::Config;
+use folio::engine::handle::EventReceiver;
+use folio::engine::request::{Event, Request, SamplingParams};
+use folio::plan::{KvFormat, Storage};
+use folio::platform::{self, Instant};
+use futures_util::{StreamExt as _, future};
+use serde_json::json;
+
+/// Prompt tokens unless told otherwise.
+const CONTEXT: u32 = 512;
+/// Runs of `prefill`; the best counts.
+const PREFILL_RUNS: usize = 3;
+
+/// When each token of one sequence came, seconds after the requests were sent.
+pub(super) struct Arrivals {
+    pub(super) tokens: Vec<f64>,
+}
+
+impl Arrivals {
+    pub(super) fn first(&self) -> f64 {
+        self.tokens.first().copied().unwrap_or(f64::INFINITY)
+    }
+
+    pub(super) fn last(&self) -> f64 {
+        self.tokens.last().copied().unwrap_or(0.0)
+    }
+
+    /// Milliseconds between neighbours.
+    pub(super) fn gaps_ms(&self) -> impl Iterator<Item = f64> + '_ {
+        self.tokens.windows(2).map(|pair| 1e3 * (pair[1] - pair[0]))
+    }
+}
+
+/// Waits for a sequence's end and notes when its tokens come.
+pub(super) async fn watch(mut events: EventReceiver, start: Instant, mut each: impl FnMut()) -> Result<Arrivals> {
+    let mut tokens = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Event::Token(_) => {
+                tokens.push(start.elapsed().as_secs_f64());
+                each();
+            }
+            Event::Finished { .. } => return Ok(Arrivals { tokens }),
+            Event::Failed(fault) => return Err(fault.into()),
+        }
+    }
+    bail!("the engine ended in the middle of a sequence")
+}
+
+/// Numbers that look like nothing in particular, the same for the same seed (SplitMix64).
+pub(super) struct Numbers(pub(super) u64);
+
+impl Numbers {
+    pub(super) fn below(&mut self, limit: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) % u64::from(limit)) as u32
+    }
+
+    pub(super) fn token_ids(&mut self, count: u32, vocab: u32) -> Vec<u32> {
+        (0..count).map(|_| self.below(vocab)).collect()
+    }
+}
+
+/// A greedy request that ends by length alone.
+pub(super) fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
+    let greedy = SamplingParams { temperature: 0.0, ignore_eos: true, max_tokens: Some(max_tokens), ..Default::default() };
+    Request { prompt: prompt.into(), params: greedy, cache_salt: None, priority: 0 }
+}
+
+/// Sends `batch` equal-length prompts at once and waits for all of them.
+fn round(session: &Session, numbers: &mut Numbers, batch: u32, context: u32, new_tokens: u32) -> Result<Vec<Arrivals>> {
+    let vocab = session.info()?.vocab;
+    let start = Instant::now();
+    let sent: Result<Vec<_>> = (0..batch)
+        .map(|_| {
+            let request = request(numbers.token_ids(context, vocab), new_tokens);
+            let mut receivers = session.handle.submit(request)?;
+            Ok(watch(receivers.remove(0), start, || {}))
+        })
+        .collect();
+    platform::block_on(future::try_join_all(sent?))
+}
+
+/// A session with room for `batch` sequences of `tokens`, without prefix cache: its prompts are all computed.
+fn open(subject: &Subject<'_>, config: &Config, batch: u32, tokens: u32) -> Result<Session> {
+    let config = Config {
+        max_num_seqs: config.max_num_seqs.max(batch),
+        max_num_batched_tokens: config.max_num_batched_tokens.max(batch + config.block_size),
+        max_model_len: Some(config.max_model_len.unwrap_or(tokens).max(tokens)),
+        prefix_caching: false,
+        ..config.clone()
+    };
+    let session = subject.session(config)?;
+    let room = session.info()?.max_model_len;
+    ensure!(room >= tokens, "the context here holds {room} tokens of {tokens}: lower --context or --new-tokens");
+    Ok(session)
+}
+
+fn context(subject: &Subject<'_>, new_tokens: u32) -> Result<u32> {
+    let room = subject.spec.positions_max.checked_sub(new_tokens + 1);
+    let room = room.context("--new-tokens leaves no room for a prompt")?;
+    Ok(subject.options.context.unwrap_or_else(|| CONTEXT.min(room)))
+}
+
+pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+    let new_tokens = subject.options.new_tokens.max(2);
+    let context = context(subject, new_tokens)?;
+    let largest = subject.options.batch.iter().copied().max().unwrap_or(1);
+    let session = open(subject, config, largest, context + new_tokens)?;
+    let mut numbers = Numbers(config.seed.unwrap_or(0));
+    round(&session, &mut numbers, 1, 8, 4)?;
+    for &batch in &subject.options.batch {
+        eprintln!("decode, batch {batch} …");
+        let arrivals = round(&session, &mut numbers, batch, context, new_tokens)?;
+        // The span in which all sequences generate: from the last first token to the first last one.
+        let from = arrivals.iter().map(Arrivals::first).fold(0.0, f64::max);
+        let to = arrivals.iter().map(Arrivals::last).fold(f64::INFINITY, f64::min);
+        let within = |at: &&f64| **at > from && **at <= to;
+        let tokens: usize = arrivals.iter().map(|arrivals| arrivals.tokens.iter().filter(within).count()).sum();
+        ensure!(tokens > 0, "no time in which all {batch} sequences generate: raise --new-tokens");
+        let tokens_per_s = tokens as f64 / (to - from);
+        let steps_per_s = tokens_per_s / f64::from(batch);
+        let kv_tokens = f64::from(batch) * (f64::from(context) + f64::from(new_tokens) / 2.0);
+        let bytes = weight_bytes(subject)? + kv_tokens * kv_bytes_per_token(subject, config.kv_format);
+        let gbps = bytes * steps_per_s / 1e9;
+        let mut gaps: Vec<f64> = arrivals.iter().flat_map(Arrivals::gaps_ms).collect();
+        report.push(Row {
+            scenario: "decode",
+            shape: subject.name(),
+            batch,
+            context: Some(context),
+            tokens_per_s: Some(tokens_per_s),
+            gbps: Some(gbps),
+            share_of_peak: Some(gbps / report.measured.peaks.read_gbps),
+            p50_ms: percentile(&mut gaps, 0.5),
+            p99_ms: percentile(&mut gaps, 0.99),
+            ..Row::default()
+        });
+        if let (1, Some(bound)) = (batch, report.matvec_tokens_per_s) {
+            report.set("decode_share_of_matvec", json!(super::report::rounded(tokens_per_s / bound)));
+        }
+    }
+    session.close()
+}
+
+pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+    let context = context(subject, 1)?;
+    let largest = subject.options.batch.iter().copied().max().unwrap_or(1);
+    let session = open(subject, config, largest, context + 2)?;
+    let mut numbers = Numbers(config.seed.unwrap_or(0));
+    round(&session, &mut numbers, 1, context.min(64), 1)?;
+    for &batch in &subject.options.batch {
+        eprintln!("prefill, batch {batch} …");
+        let mut best = f64::INFINITY;
+        let mut firsts = Vec::new();
+        for _ in 0..PREFILL_RUNS {
+            let arrivals = round(&session, &mut numbers, batch, context, 1)?;
+            best = best.min(arrivals.iter().map(Arrivals::last).fold(0.0, f64::max));
+            firsts.extend(arrivals.iter().map(|arrivals| 1e3 * arrivals.first()));
+        }
+        let tokens_per_s = f64::from(batch * context) / best;
+        let gflops = tokens_per_s * 2.0 * layer_elements(subject) / 1e9;
+        report.push(Row {
+            scenario: "prefill",
+            shape: subject.name(),
+            batch,
+            context: Some(context),
+            tokens_per_s: Some(tokens_per_s),
+            gflops: Some(gflops),
+            share_of_peak: Some(gflops / report.measured.peaks.fma_gflops),
+            p50_ms: percentile(&mut firsts, 0.5),
+            p99_ms: percentile(&mut firsts, 0.99),
+            ..Row::default()
+        });
+    }
+    session.close()
+}
+
+/// Bytes of weights that one decode step reads: all of them, but for an embedding table that is not the LM head too.
+fn weight_bytes(subject: &Subject<'_>) -> Result<f64> {
+    let plan = subject.model()?.record(Storage::F32);
+    let embedded = plan.body.iter().find_map(|step| match step {
+        folio::plan::Step::Embed { table, .. } => Some(plan.weight_spec(*table).bytes()),
+        _ => None,
+    });
+    let unread = if subject.spec.tied_embeddings { 0 } else { embedded.unwrap_or(0) };
+    Ok((plan.weight_bytes() - unread) as f64)
+}
+
+fn kv_bytes_per_token(subject: &Subject<'_>, format: KvFormat) -> f64 {
+    let row = format.row_bytes(subject.spec.head_dim) * u64::from(subject.spec.kv_heads);
+    2.0 * row as f64 * subject.spec.layers.len() as f64
+}
+
+/// Elements of the matrices that every prompt token goes through; the LM head sees only the last.
+fn layer_elements(subject: &Subject<'_>) -> f64 {
+    let spec = &subject.spec;
+    let attention = u64::from(spec.hidden) * u64::from(2 * spec.query_columns() + 2 * spec.kv_columns());
+    let mlp = 3 * u64::from(spec.hidden) * u64::from(spec.mlp);
+    (attention + mlp) as f64 * spec.layers.len() as f64
+}

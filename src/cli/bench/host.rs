@@ -1,0 +1,152 @@
+//! The host's share of a step: scheduling and flattening a full batch, and encoding and submitting a small one.
+//!
+//! Medians over many steps; of several rounds the best counts, since whatever else the machine does only adds.
+
+use super::Subject;
+use super::report::{Report, percentile, rounded};
+use crate::cli::device::Device;
+use anyhow::Result;
+use folio::backend::wgpu::WgpuBackend;
+use folio::backend::{Backend, Capacity};
+use folio::config::Config;
+use folio::engine::faults::Faults;
+use folio::engine::request::{Request, SamplingParams};
+use folio::engine::scheduler::{Limits, Scheduler};
+use folio::engine::sequence::StreamId;
+use folio::plan::inputs::{BatchInputs, Sampled};
+use folio::platform::{self, Instant};
+use serde_json::json;
+use std::sync::Arc;
+
+/// Sequences that are scheduled at once.
+const SEQUENCES: u32 = 256;
+/// Tokens of each when timing begins.
+const PROMPT_LEN: u32 = 200;
+/// Sequences of the batch that is encoded and submitted.
+const SUBMIT_BATCH: u32 = 8;
+/// Steps of a round, and rounds.
+const STEPS: usize = 1000;
+const ROUNDS: usize = 5;
+/// A round ends after this even if it has fewer steps: a large model on a slow device takes its time.
+const ROUND_SECONDS: f64 = 10.0;
+
+pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+    eprintln!("steps, the host's share …");
+    let rounds: Vec<f64> = (0..ROUNDS).filter_map(|_| schedule_round(config.block_size)).collect();
+    report.set(&format!("schedule_{SEQUENCES}_us"), json!(best(&rounds)));
+    if let Device::Wgpu(options) = device {
+        let backend = platform::block_on(WgpuBackend::open(options))?;
+        report.set(&format!("submit_{SUBMIT_BATCH}_us"), json!(submit(backend, subject, config)?));
+    }
+    Ok(())
+}
+
+fn best(rounds: &[f64]) -> Option<f64> {
+    rounds.iter().copied().min_by(f64::total_cmp).map(rounded)
+}
+
+fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32) -> Scheduler {
+    let mut scheduler = Scheduler::new(
+        Limits {
+            tokens_max,
+            sequences_max: sequences,
+            feed_slots: 2 * sequences,
+            table_entries_max: blocks_each * sequences,
+            history_max: 1,
+            bias_max: 1,
+            block_size,
+            model_len_max: blocks_each * block_size,
+            vocab: 1 << 16,
+            windows: vec![None],
+            blocks: vec![blocks_each * sequences + 16],
+            prefix_caching: true,
+            deterministic: false,
+            eos_token_ids: Vec::new(),
+            hash_key: [7; 32],
+        },
+        Faults::default(),
+    );
+    for stream in 0..sequences {
+        // Prompts share nothing, so that every sequence has blocks of its own.
+        let prompt = (0..PROMPT_LEN).map(|position| stream * 251 + position).collect();
+        let params = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
+        let request = Request { prompt, params, cache_salt: None, priority: 0 };
+        scheduler.add(Arc::new(request), &[StreamId(u64::from(stream))], 1, false);
+    }
+    scheduler
+}
+
+fn drawn(inputs: &BatchInputs) -> Vec<Sampled> {
+    inputs.samples.iter().map(|row| Sampled { token_id: row.position, ..Sampled::default() }).collect()
+}
+
+/// Median microseconds of scheduling and flattening a step in which every sequence decodes.
+fn schedule_round(block_size: u32) -> Option<f64> {
+    let room = PROMPT_LEN + STEPS as u32 + 2;
+    let mut scheduler = scheduler(SEQUENCES, block_size, 8192, room.div_ceil(block_size) + 1);
+    let mut times = Vec::with_capacity(STEPS);
+    while times.len() < STEPS {
+        let start = Instant::now();
+        let batch = scheduler.schedule(8192)?;
+        let inputs = scheduler.flatten(&batch);
+        let seconds = start.elapsed().as_secs_f64();
+        if inputs.samples.len() == SEQUENCES as usize && inputs.token_ids.len() == SEQUENCES as usize {
+            times.push(1e6 * seconds);
+        }
+        drop(scheduler.commit(&batch, drawn(&inputs)));
+    }
+    percentile(&mut times, 0.5)
+}
+
+/// Microseconds of a `submit` of one decode step of the model: flattening to words, encoding, the driver's submission.
+fn submit<B: Backend>(mut backend: B, subject: &Subject<'_>, config: &Config) -> Result<Option<f64>> {
+    let model = subject.model()?;
+    let plan = Arc::new(model.record(backend.caps().activations));
+    let blocks_each = (PROMPT_LEN + 2).div_ceil(config.block_size) + 1;
+    let capacity = Capacity {
+        tokens_max: SUBMIT_BATCH * PROMPT_LEN,
+        sequences_max: SUBMIT_BATCH,
+        samples_max: SUBMIT_BATCH,
+        feed_slots: 2 * SUBMIT_BATCH,
+        table_entries_max: SUBMIT_BATCH * blocks_each,
+        history_max: 1,
+        bias_max: 1,
+        mask_words_max: 1,
+        copies_max: 1,
+        block_size: config.block_size,
+        kv_format: config.kv_format,
+        deterministic: false,
+    };
+    backend.load(plan.clone(), &capacity)?;
+    platform::block_on(model.upload(&plan, |weight, first_row, rows| backend.write_weight(weight, first_row, rows)))?;
+    backend.allocate_pool(&vec![SUBMIT_BATCH * blocks_each + 16; plan.kv_groups.len()])?;
+    let inputs = decode_step(config.block_size, blocks_each, plan.kv_groups.len());
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut times = Vec::with_capacity(STEPS);
+        let begin = Instant::now();
+        while times.len() < STEPS && begin.elapsed().as_secs_f64() < ROUND_SECONDS {
+            let start = Instant::now();
+            let ticket = backend.submit(&inputs)?;
+            times.push(1e6 * start.elapsed().as_secs_f64());
+            // The device is idle at the next submission, so that a driver on the same cores does not count.
+            platform::block_on(backend.read(ticket))?;
+        }
+        rounds.extend(percentile(&mut times, 0.5));
+    }
+    Ok(best(&rounds))
+}
+
+/// The inputs of a step in which eight sequences decode, as the scheduler makes them.
+fn decode_step(block_size: u32, blocks_each: u32, groups: usize) -> BatchInputs {
+    let mut scheduler = scheduler(SUBMIT_BATCH, block_size, SUBMIT_BATCH * PROMPT_LEN, blocks_each);
+    let first = scheduler.schedule(SUBMIT_BATCH * PROMPT_LEN).expect("there are prompts to compute");
+    let prompts = scheduler.flatten(&first);
+    drop(scheduler.commit(&first, vec![Sampled::default(); prompts.samples.len()]));
+    let second = scheduler.schedule(SUBMIT_BATCH).expect("there are tokens to compute");
+    let mut inputs = scheduler.flatten(&second);
+    // Every KV group of a model with windows sees the same tables here: only their sizes matter.
+    let group = inputs.groups[0].clone();
+    inputs.groups = vec![group; groups];
+    inputs
+}

@@ -1,0 +1,126 @@
+//! `folio bench`: tokens a second, latencies and bandwidth, always beside what the device itself can do at best.
+//!
+//! First the device's own peaks are measured ([`peaks`]); then the scenarios: [`steps`] runs each kernel alone over
+//! real shapes, [`generate`] decodes and prefills through the engine, [`serve`] loads it with seeded requests,
+//! [`host`] times the host's share of a step.
+
+mod generate;
+mod host;
+mod peaks;
+mod report;
+mod serve;
+mod steps;
+
+use super::device::{self, Device};
+use super::options::{EngineOptions, ModelOptions};
+use super::selftest::Forced;
+use super::session::Session;
+use anyhow::{Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use folio::config::Config;
+use folio::model::{Model, ModelSpec};
+use folio::text::TextModel;
+use report::Report;
+use std::io::Write as _;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// Each kernel alone, over the model's shapes
+    Steps,
+    /// Tokens a second while sequences generate
+    Decode,
+    /// Prompt tokens a second
+    Prefill,
+    /// Many requests of mixed lengths at once
+    Serve,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    engine: EngineOptions,
+    #[command(flatten)]
+    forced: Forced,
+    /// Random weights of a shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b or HxLxNxKxDxFxV
+    #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
+    shape: Option<String>,
+    /// What to measure; may be given several times [default: decode and prefill]
+    #[arg(long, value_name = "SCENARIO")]
+    scenario: Vec<Scenario>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Sequences at once in decode and prefill
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,8")]
+    batch: Vec<u32>,
+    /// Prompt tokens of decode and prefill [default: 512, or what the context leaves]
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<u32>,
+    /// Tokens that decode generates a sequence
+    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
+    new_tokens: u32,
+    #[command(flatten)]
+    load: serve::Load,
+}
+
+/// A model to measure, opened anew for every engine.
+struct Subject<'a> {
+    options: &'a Options,
+    spec: ModelSpec,
+}
+
+impl Subject<'_> {
+    fn model(&self) -> Result<Model> {
+        match &self.options.shape {
+            Some(_) => Ok(Model::random(self.spec.clone(), self.options.engine.seed.unwrap_or(0))),
+            None => self.options.model.open(),
+        }
+    }
+
+    /// The name of the shape in reports.
+    fn name(&self) -> String {
+        self.options.shape.clone().unwrap_or_else(|| self.options.model.name())
+    }
+
+    /// An engine for this model, with limits of its own, ready.
+    fn session(&self, config: Config) -> Result<Session> {
+        let device = self.options.forced.apply(device::resolve(&self.options.engine.device)?);
+        Session::start_on(device, self.model()?, TextModel::default(), config)?.wait_ready()
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let config = options.engine.config()?;
+    let device = options.forced.apply(device::resolve(&options.engine.device)?);
+    ensure!(!matches!(device, Device::Fake(_)), "the fake device computes nothing: there is nothing to measure");
+    let spec = match &options.shape {
+        Some(name) => ModelSpec::named(name)?,
+        None => options.model.open()?.spec().clone(),
+    };
+    let subject = Subject { options, spec };
+    let mut report = Report::new(subject.name(), peaks::measure(&device)?);
+    let scenarios = match options.scenario.as_slice() {
+        [] => &[Scenario::Decode, Scenario::Prefill],
+        given => given,
+    };
+    for scenario in scenarios {
+        match scenario {
+            Scenario::Steps => {
+                steps::measure(&device, &subject, &config, &mut report)?;
+                host::measure(&device, &subject, &config, &mut report)?;
+            }
+            Scenario::Decode => generate::decode(&subject, &config, &mut report)?,
+            Scenario::Prefill => generate::prefill(&subject, &config, &mut report)?,
+            Scenario::Serve => serve::measure(&subject, &config, &mut report)?,
+        }
+    }
+    let text = if options.json { serde_json::to_string(&report.as_json())? } else { report.as_text() };
+    writeln!(std::io::stdout(), "{}", text.trim_end())?;
+    match report.impossible() {
+        Some(row) => bail!("{row}: more than the device's own peak, so the measurement is wrong"),
+        None => Ok(()),
+    }
+}

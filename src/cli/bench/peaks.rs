@@ -1,0 +1,42 @@
+//! What the device can do at best, measured in this run: nothing else is a fair yardstick.
+
+use crate::cli::device::Device;
+use anyhow::{Result, bail};
+use folio::backend::cpu::{CpuBackend, peaks};
+use folio::backend::wgpu::WgpuBackend;
+use folio::backend::wgpu::bench::{Peaks, Yardstick};
+use folio::backend::{Backend as _, Caps};
+use folio::platform;
+
+/// Peaks, and whose they are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measured {
+    pub(crate) adapter: String,
+    pub(crate) tier: String,
+    pub(crate) peaks: Peaks,
+}
+
+impl Measured {
+    fn new(caps: &Caps, peaks: Peaks) -> Self {
+        Self { adapter: caps.name.clone(), tier: caps.tier.clone(), peaks }
+    }
+}
+
+/// Measures the peaks of a device; takes a few seconds.
+pub(crate) fn measure(device: &Device) -> Result<Measured> {
+    eprintln!("measuring the device's own peaks …");
+    match device {
+        Device::Cpu => Ok(Measured::new(CpuBackend::new().caps(), cpu_peaks())),
+        Device::Wgpu(options) => {
+            let backend = platform::block_on(WgpuBackend::open(options))?;
+            let caps = backend.caps().clone();
+            drop(backend);
+            Ok(Measured::new(&caps, platform::block_on(Yardstick::open(options))?.peaks()?))
+        }
+        Device::Fake(_) => bail!("the fake device has no peaks"),
+    }
+}
+
+fn cpu_peaks() -> Peaks {
+    Peaks { copy_gbps: peaks::copy_gbps(), read_gbps: peaks::read_gbps(), fma_gflops: peaks::fma_gflops() }
+}

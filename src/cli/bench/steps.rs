@@ -1,0 +1,292 @@
+//! Scenario `steps`: kernels alone over the model's own shapes, each as a plan of one step repeated over different
+//! data, so that caches help no more than in a model.
+
+use super::Subject;
+use super::generate::Numbers;
+use super::report::{Report, Row, percentile, rounded};
+use crate::cli::device::Device;
+use anyhow::Result;
+use bytes::Bytes;
+use folio::backend::cpu::CpuBackend;
+use folio::backend::wgpu::WgpuBackend;
+use folio::backend::wgpu::bench::{AttendShape, Yardstick};
+use folio::backend::{Backend, Capacity};
+use folio::config::Config;
+use folio::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
+use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Rows, Step, WeightFormat, WeightId};
+use folio::platform::{self, Instant};
+use half::bf16;
+use serde_json::json;
+use std::sync::Arc;
+
+/// Bytes that a case goes through before it comes to the same data again.
+const BYTES_MIN: u64 = 256 << 20;
+/// Copies of a small tensor at most; where even these stay below [`BYTES_MIN`], no share of a peak is told.
+const COPIES_MAX: u64 = 256;
+/// Rows of the products: a vector, a few, a prompt's chunk.
+const ROWS: [u32; 3] = [1, 8, 64];
+/// The batch of the attention cases.
+const ATTEND_BATCH: u32 = 16;
+/// Layers that the attention cases go through.
+const ATTEND_LAYERS: u32 = 4;
+/// Submissions of a case: as many as fit this time, within these bounds.
+const SECONDS: f64 = 1.0;
+const SUBMISSIONS: std::ops::Range<usize> = 3..50;
+
+/// Seconds of one step, sorted.
+struct Times(Vec<f64>);
+
+impl Times {
+    fn best(&self) -> f64 {
+        self.0.first().copied().unwrap_or(f64::INFINITY)
+    }
+
+    fn row(mut self, shape: String, batch: u32) -> Row {
+        let (p50, p99) = (percentile(&mut self.0, 0.5), percentile(&mut self.0, 0.99));
+        let ms = |seconds: Option<f64>| seconds.map(|seconds| 1e3 * seconds);
+        Row { scenario: "steps", shape, batch, p50_ms: ms(p50), p99_ms: ms(p99), ..Row::default() }
+    }
+}
+
+/// A plan of `steps` equal steps, and what it runs on.
+struct Case {
+    plan: Plan,
+    capacity: Capacity,
+    inputs: BatchInputs,
+    blocks: Vec<u32>,
+    steps: u32,
+}
+
+pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+    products(device, subject, config, report)?;
+    attention(device, subject, config, report)
+}
+
+/// The matrices of a layer with how often a token meets them, then a large one that every device can compare.
+fn matrices(subject: &Subject<'_>) -> Vec<(&'static str, u32, u32, u32)> {
+    let spec = &subject.spec;
+    let layers = spec.layers.len() as u32;
+    vec![
+        ("qkv", spec.query_columns() + 2 * spec.kv_columns(), spec.hidden, layers),
+        ("output", spec.hidden, spec.query_columns(), layers),
+        ("gate_up", 2 * spec.mlp, spec.hidden, layers),
+        ("down", spec.hidden, spec.mlp, layers),
+        ("lm_head", spec.vocab, spec.hidden, 1),
+        ("16M", 4096, 4096, 0),
+    ]
+}
+
+fn products(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+    let mut token_seconds = 0.0;
+    for (name, outputs, columns, uses) in matrices(subject) {
+        for rows in ROWS {
+            eprintln!("steps, matmul {name} {outputs}x{columns}, {rows} rows …");
+            let case = product(config, outputs, columns, rows);
+            let beyond_caches = case.plan.weight_bytes() >= BYTES_MIN;
+            let bytes = WeightFormat::Bf16.row_bytes(columns) * u64::from(outputs);
+            let times = run(device, case)?;
+            let gbps = bytes as f64 / times.best() / 1e9;
+            let operations = 2.0 * f64::from(rows) * f64::from(outputs) * f64::from(columns);
+            let gflops = operations / times.best() / 1e9;
+            if rows == 1 {
+                token_seconds += times.best() * f64::from(uses);
+            }
+            let peaks = &report.measured.peaks;
+            let share = if rows < 64 { gbps / peaks.read_gbps } else { gflops / peaks.fma_gflops };
+            report.push(Row {
+                gbps: Some(gbps),
+                gflops: Some(gflops),
+                share_of_peak: beyond_caches.then_some(share),
+                ..times.row(format!("matmul {name} {outputs}x{columns}"), rows)
+            });
+        }
+    }
+    report.matvec_tokens_per_s = Some(1.0 / token_seconds);
+    report.set("matvec_tokens_per_s", json!(rounded(1.0 / token_seconds)));
+    Ok(())
+}
+
+fn product(config: &Config, outputs: u32, columns: u32, rows: u32) -> Case {
+    let bytes = WeightFormat::Bf16.row_bytes(columns) * u64::from(outputs);
+    let copies = BYTES_MIN.div_ceil(bytes).min(COPIES_MAX);
+    let mut plan = Plan { vocab: 2, positions_max: rows + 1, ..Plan::default() };
+    let storage = folio::plan::Storage::F32;
+    let x = plan.buffer("x", Rows::Tokens, columns, storage);
+    let out = plan.buffer("out", Rows::Tokens, outputs, storage);
+    for copy in 0..copies {
+        let weight = plan.weight(format!("weight.{copy}"), outputs, columns, WeightFormat::Bf16);
+        plan.body.push(Step::MatMul { x, weight, bias: None, accumulate: false, out });
+    }
+    let sequence = SequenceRows { row_start: 0, row_count: rows, context_len: rows };
+    let inputs = BatchInputs {
+        token_ids: vec![0; rows as usize],
+        positions: (0..rows).collect(),
+        sequences: vec![sequence],
+        ..BatchInputs::default()
+    };
+    Case { capacity: capacity(config, rows, 1, 1), plan, inputs, blocks: Vec::new(), steps: copies as u32 }
+}
+
+fn capacity(config: &Config, tokens: u32, sequences: u32, table_entries: u32) -> Capacity {
+    Capacity {
+        tokens_max: tokens,
+        sequences_max: sequences,
+        samples_max: sequences,
+        feed_slots: sequences,
+        table_entries_max: table_entries,
+        history_max: 1,
+        bias_max: 1,
+        mask_words_max: 1,
+        copies_max: 1,
+        block_size: config.block_size,
+        kv_format: config.kv_format,
+        deterministic: config.deterministic,
+    }
+}
+
+/// Decode attention through the block table, and on a GPU the same without one.
+fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+    let spec = &subject.spec;
+    for context in [512, 2048] {
+        eprintln!("steps, attend_paged, batch {ATTEND_BATCH}, context {context} …");
+        let shape = AttendShape {
+            batch: ATTEND_BATCH,
+            context,
+            block_size: config.block_size,
+            query_heads: spec.query_heads,
+            kv_heads: spec.kv_heads,
+            head_dim: spec.head_dim,
+        };
+        let times = run(device, attend(config, &shape))?;
+        let element = f64::from(config.kv_format.storage().bytes()) / 2.0;
+        let bytes = shape.kv_bytes() as f64 * element;
+        let (gbps, best) = (bytes / times.best() / 1e9, times.best());
+        let peak = report.measured.peaks.read_gbps;
+        // A pool that fits caches may well be read faster than memory: no share then.
+        let beyond_caches = bytes * f64::from(ATTEND_LAYERS) >= BYTES_MIN as f64 / 2.0;
+        report.push(Row {
+            context: Some(context),
+            gbps: Some(gbps),
+            share_of_peak: beyond_caches.then_some(gbps / peak),
+            ..times.row(format!("attend_paged {}/{}x{}", spec.query_heads, spec.kv_heads, spec.head_dim), ATTEND_BATCH)
+        });
+        if let (Device::Wgpu(options), KvFormat::F16) = (device, config.kv_format) {
+            let yardstick = platform::block_on(Yardstick::open(options))?;
+            baseline(&yardstick, &shape, best, report)?;
+        }
+    }
+    Ok(())
+}
+
+fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, report: &mut Report) -> Result<()> {
+    let baseline = yardstick.gather_then_attend(shape)?;
+    let copied = 2.0 * shape.kv_bytes() as f64 / baseline.gather_seconds / 1e9;
+    let row = |name: &str, seconds: f64| Row {
+        context: Some(shape.context),
+        ..Times(vec![seconds]).row(format!("{name} {}/{}x{}", shape.query_heads, shape.kv_heads, shape.head_dim), shape.batch)
+    };
+    let gather = Row {
+        gbps: Some(copied),
+        share_of_peak: Some(copied / report.measured.peaks.copy_gbps),
+        ..row("baseline: gather", baseline.gather_seconds)
+    };
+    report.push(gather);
+    report.push(row("baseline: gather, then attend", baseline.total_seconds));
+    let gain = rounded(baseline.total_seconds / paged_seconds);
+    report.set(&format!("attend_paged_gain_at_{}", shape.context), json!(gain));
+    Ok(())
+}
+
+fn attend(config: &Config, shape: &AttendShape) -> Case {
+    let mut plan = Plan { vocab: 2, positions_max: shape.context + 1, ..Plan::default() };
+    plan.kv_groups.push(KvGroup { window: None });
+    let storage = folio::plan::Storage::F32;
+    let columns = shape.query_heads * shape.head_dim;
+    let q = plan.buffer("q", Rows::Tokens, columns, storage);
+    let out = plan.buffer("out", Rows::Tokens, columns, storage);
+    for layer in 0..ATTEND_LAYERS {
+        plan.kv_layers.push(KvLayer { group: 0, heads: shape.kv_heads, head_dim: shape.head_dim });
+        plan.body.push(Step::AttendPaged {
+            q,
+            layer,
+            query_heads: shape.query_heads,
+            scale: 1.0 / (shape.head_dim as f32).sqrt(),
+            softcap: None,
+            alibi: None,
+            sinks: None,
+            out,
+        });
+    }
+    let per_sequence = shape.context.div_ceil(shape.block_size);
+    let blocks = per_sequence * shape.batch;
+    let rows = |row| SequenceRows { row_start: row, row_count: 1, context_len: shape.context };
+    let inputs = BatchInputs {
+        token_ids: vec![0; shape.batch as usize],
+        positions: vec![shape.context - 1; shape.batch as usize],
+        sequences: (0..shape.batch).map(rows).collect(),
+        groups: vec![GroupInputs {
+            block_tables: shuffled(blocks),
+            table_starts: (0..shape.batch).map(|sequence| sequence * per_sequence).collect(),
+            slot_mapping: vec![NONE; shape.batch as usize],
+            copies: Vec::new(),
+        }],
+        ..BatchInputs::default()
+    };
+    let capacity = capacity(config, shape.batch, shape.batch, blocks);
+    Case { plan, capacity, inputs, blocks: vec![blocks], steps: ATTEND_LAYERS }
+}
+
+/// Block ids as they lie after a long run: in no order.
+fn shuffled(blocks: u32) -> Vec<u32> {
+    let mut ids: Vec<u32> = (0..blocks).collect();
+    let mut numbers = Numbers(1);
+    for last in (1..blocks).rev() {
+        ids.swap(last as usize, numbers.below(last + 1) as usize);
+    }
+    ids
+}
+
+fn run(device: &Device, case: Case) -> Result<Times> {
+    match device {
+        Device::Wgpu(options) => run_on(platform::block_on(WgpuBackend::open(options))?, case),
+        _ => run_on(CpuBackend::new(), case),
+    }
+}
+
+fn run_on<B: Backend>(mut backend: B, case: Case) -> Result<Times> {
+    let plan = Arc::new(case.plan);
+    backend.load(plan.clone(), &case.capacity)?;
+    for (index, spec) in plan.weights.iter().enumerate() {
+        let chunk = ((16 << 20) / spec.row_bytes()).max(1) as u32;
+        let mut first = 0;
+        while first < spec.rows {
+            let count = chunk.min(spec.rows - first);
+            let rows = random_rows(index as u64, u64::from(count) * u64::from(spec.columns));
+            backend.write_weight(WeightId(index as u32), first, rows)?;
+            first += count;
+        }
+    }
+    backend.allocate_pool(&case.blocks)?;
+    let mut seconds = Vec::new();
+    let begin = Instant::now();
+    // The first submission compiles and touches everything; it does not count.
+    while seconds.len() <= SUBMISSIONS.start
+        || begin.elapsed().as_secs_f64() < SECONDS && seconds.len() < SUBMISSIONS.end
+    {
+        let start = Instant::now();
+        let ticket = backend.submit(&case.inputs)?;
+        platform::block_on(backend.read(ticket))?;
+        seconds.push(start.elapsed().as_secs_f64() / f64::from(case.steps));
+    }
+    seconds.remove(0);
+    seconds.sort_by(f64::total_cmp);
+    Ok(Times(seconds))
+}
+
+/// Small bf16 numbers, another row of them for each seed.
+fn random_rows(seed: u64, elements: u64) -> Bytes {
+    let mut numbers = Numbers(seed);
+    let pattern: Vec<bf16> = (0..4093).map(|_| bf16::from_f32(numbers.below(2001) as f32 / 1000.0 - 1.0)).collect();
+    let values: Vec<bf16> = pattern.iter().copied().cycle().take(elements as usize).collect();
+    Bytes::from(bytemuck::cast_slice::<bf16, u8>(&values).to_vec())
+}

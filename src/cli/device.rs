@@ -1,0 +1,144 @@
+//! The one place that turns `--device` into a concrete backend.
+//!
+//! `auto` takes the best adapter that is a GPU, else the CPU reference; a software adapter runs only when it is named.
+
+use anyhow::{Result, bail};
+use folio::backend::cpu::CpuBackend;
+use folio::backend::fake::{FakeBackend, Script};
+use folio::backend::wgpu::{AdapterReport, WgpuBackend, WgpuOptions};
+use folio::backend::{Backend, BackendError};
+use folio::platform;
+use std::str::FromStr;
+
+/// What the user typed after `--device`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceChoice {
+    Auto,
+    Cpu,
+    Wgpu(Option<usize>),
+    Cuda(Option<usize>),
+    Fake(Option<String>),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, detail) = text.split_once(':').map_or((text, None), |(name, detail)| (name, Some(detail)));
+        let index = |detail: Option<&str>| {
+            let parse = |text: &str| text.parse().map_err(|_| format!("`{text}` is no device number"));
+            detail.map(parse).transpose()
+        };
+        match (name, detail) {
+            ("auto", None) => Ok(Self::Auto),
+            ("cpu", None) => Ok(Self::Cpu),
+            ("wgpu", detail) => Ok(Self::Wgpu(index(detail)?)),
+            ("cuda", detail) => Ok(Self::Cuda(index(detail)?)),
+            ("fake", detail) => Ok(Self::Fake(detail.map(str::to_owned))),
+            _ => Err("a device is auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]".to_owned()),
+        }
+    }
+}
+
+/// A device that exists, not yet open: the engine's thread opens it.
+#[derive(Clone, Debug)]
+pub(crate) enum Device {
+    Cpu,
+    Wgpu(WgpuOptions),
+    Fake(Script),
+}
+
+/// Work that is generic over the backend; [`Device::with`] calls it with the chosen one.
+pub(crate) trait DeviceJob {
+    type Output;
+
+    /// `open` is called once, in the thread that will own the backend.
+    fn run<B, F>(self, open: F) -> Self::Output
+    where
+        B: Backend + 'static,
+        F: FnOnce() -> Result<B, BackendError> + Send + 'static;
+}
+
+impl Device {
+    /// Runs a job with an opener of this device's backend.
+    pub(crate) fn with<J: DeviceJob>(self, job: J) -> J::Output {
+        match self {
+            Self::Cpu => job.run(|| Ok(CpuBackend::new())),
+            Self::Wgpu(options) => job.run(move || platform::block_on(WgpuBackend::open(&options))),
+            Self::Fake(script) => job.run(move || Ok(FakeBackend::new(script))),
+        }
+    }
+}
+
+/// The adapters of this machine with the one that `auto` takes, if any of them is a GPU.
+pub(crate) struct Adapters {
+    pub(crate) reports: Vec<AdapterReport>,
+    /// Index into `reports`.
+    pub(crate) chosen: Option<usize>,
+    /// Why that one, or why none, as the end of a sentence.
+    pub(crate) reason: String,
+}
+
+/// Lists the adapters and says which `auto` would take.
+pub(crate) fn survey() -> Adapters {
+    let reports = WgpuBackend::adapters();
+    let chosen = reports.iter().position(|report| report.chosen);
+    let reason = match chosen {
+        Some(_) => "the first of the best kind: discrete before integrated before virtual",
+        None if reports.is_empty() => "there is no Vulkan, Metal or DX12 adapter",
+        None => "the adapters here are software; one runs only when it is named",
+    };
+    Adapters { reports, chosen, reason: reason.to_owned() }
+}
+
+/// Turns the choice into a device that exists, or says which ones do.
+pub(crate) fn resolve(choice: &DeviceChoice) -> Result<Device> {
+    match choice {
+        DeviceChoice::Cpu => Ok(Device::Cpu),
+        DeviceChoice::Fake(script) => match script.as_deref().unwrap_or_default().parse() {
+            Ok(script) => Ok(Device::Fake(script)),
+            Err(fault) => bail!("fake: {fault}"),
+        },
+        DeviceChoice::Cuda(_) => bail!("this folio was built without CUDA; devices here: {}", known(&survey())),
+        DeviceChoice::Auto => {
+            let adapters = survey();
+            let Some(index) = adapters.chosen else {
+                eprintln!("no GPU: {}; running on the CPU", adapters.reason);
+                return Ok(Device::Cpu);
+            };
+            Ok(Device::Wgpu(WgpuOptions { adapter: Some(index), ..WgpuOptions::default() }))
+        }
+        DeviceChoice::Wgpu(index) => {
+            let adapters = survey();
+            let index = index.or(adapters.chosen).unwrap_or(0);
+            if index >= adapters.reports.len() {
+                bail!("there is no device wgpu:{index}; devices here: {}", known(&adapters));
+            }
+            Ok(Device::Wgpu(WgpuOptions { adapter: Some(index), ..WgpuOptions::default() }))
+        }
+    }
+}
+
+fn known(adapters: &Adapters) -> String {
+    let mut names = vec!["cpu".to_owned()];
+    names.extend(adapters.reports.iter().enumerate().map(|(index, report)| format!("wgpu:{index} ({})", report.name)));
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_parse() {
+        let check = |text: &str, choice: DeviceChoice| assert_eq!(text.parse(), Ok(choice), "{text}");
+        check("auto", DeviceChoice::Auto);
+        check("wgpu", DeviceChoice::Wgpu(None));
+        check("wgpu:3", DeviceChoice::Wgpu(Some(3)));
+        check("cuda:0", DeviceChoice::Cuda(Some(0)));
+        check("fake:lose at=4", DeviceChoice::Fake(Some("lose at=4".to_owned())));
+        for wrong in ["", "gpu", "cpu:1", "wgpu:", "wgpu:-1", "auto:2"] {
+            assert!(wrong.parse::<DeviceChoice>().is_err(), "{wrong:?} is refused");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The command line: one file per command, and what they share.
+//!
+//! [`options`] turns arguments and `FOLIO_…` variables into a `Config`; [`device`] picks the one concrete backend;
+//! [`session`] runs an engine in its own thread with the model's text side beside it. Results go to stdout, everything
+//! else to stderr; a fault is one line `error: …` and an exit code other than 0.
+
+mod answer;
+mod bench;
+mod chat;
+mod device;
+mod devices;
+mod lines;
+mod options;
+mod run;
+mod selftest;
+mod serve;
+mod session;
+
+use clap::{Parser, Subcommand};
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// The exit code for arguments that make no sense, as most Unix tools have it.
+const USAGE: u8 = 2;
+
+/// Runs language models on any GPU.
+#[derive(Parser, Debug)]
+#[command(name = "folio", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Serve the OpenAI-compatible HTTP API and a chat page
+    Serve(serve::Options),
+    /// Chat in the terminal
+    Chat(chat::Options),
+    /// Answer one prompt, or a file of prompts as one batch
+    Run(run::Options),
+    /// Measure speed, against the device's own peaks
+    Bench(bench::Options),
+    /// List devices, their limits, and which one would be chosen
+    Devices(devices::Options),
+    /// Check every kernel of a device against the CPU reference
+    Selftest(selftest::Options),
+}
+
+/// Parses the arguments and runs the command.
+pub(crate) fn main() -> ExitCode {
+    log_to_stderr();
+    panic_in_one_line();
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(fault) => return explain(&fault),
+    };
+    let outcome = match command {
+        Command::Serve(options) => serve::run(options),
+        Command::Chat(options) => chat::run(&options),
+        Command::Run(options) => run::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Devices(options) => devices::run(&options),
+        Command::Selftest(options) => selftest::run(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of our output has gone (`folio run … | head -1`): that is an end, not a fault.
+        Err(fault) if is_broken_pipe(&fault) => ExitCode::SUCCESS,
+        Err(fault) => fail(&format!("{fault:#}"), 1),
+    }
+}
+
+fn fail(message: &str, code: u8) -> ExitCode {
+    eprintln!("error: {}", one_line(message));
+    ExitCode::from(code)
+}
+
+/// A message on one line: causes may come from drivers and compilers that write several.
+fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn is_broken_pipe(fault: &anyhow::Error) -> bool {
+    let kind = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref().map(std::io::Error::kind);
+    fault.chain().any(|cause| kind(cause) == Some(std::io::ErrorKind::BrokenPipe))
+}
+
+/// Help and version go to stdout in full; of a mistake, only the first paragraph, which says what is wrong.
+fn explain(fault: &clap::Error) -> ExitCode {
+    if !fault.use_stderr() {
+        print!("{fault}");
+        return ExitCode::SUCCESS;
+    }
+    if fault.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{fault}");
+        return ExitCode::from(USAGE);
+    }
+    let text = fault.to_string();
+    let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    fail(&format!("{first} (try --help)"), USAGE)
+}
+
+/// Warnings to stderr; `FOLIO_LOG=info` or any filter of `tracing-subscriber` asks for more.
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIO_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("folio=warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// A panic is a bug of ours; even then a user gets one line that can be reported.
+fn panic_in_one_line() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+        let _ = writeln!(std::io::stderr(), "error: folio has a bug{place}: {}", one_line(text));
+    }));
+}

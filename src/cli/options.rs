@@ -1,0 +1,195 @@
+//! Options that every command with an engine has, under vLLM's names, each also `FOLIO_…` in the environment.
+
+use super::device::DeviceChoice;
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+use folio::config::Config;
+use folio::model::{Model, demo};
+use folio::plan::KvFormat;
+use folio::text::TextModel;
+use std::path::{Path, PathBuf};
+
+/// Element type of the KV pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvCacheDtype {
+    Auto,
+    F16,
+    F32,
+}
+
+/// Which model.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModelOptions {
+    /// Folder with config.json and safetensors; absent: the built-in demo model
+    #[arg(long, env = "FOLIO_MODEL", value_name = "FOLDER")]
+    pub(crate) model: Option<PathBuf>,
+    /// Jinja file to use instead of the model's own chat template
+    #[arg(long, env = "FOLIO_CHAT_TEMPLATE", value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+}
+
+/// Which device, and the limits of the engine on it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EngineOptions {
+    /// auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]
+    #[arg(long, env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
+    pub(crate) device: DeviceChoice,
+    /// Same tokens alone and in a batch, bit for bit, on one device
+    #[arg(long, env = "FOLIO_DETERMINISTIC")]
+    pub(crate) deterministic: bool,
+    /// Tokens of a prompt and its answer together [default: what the model knows and the pool can hold]
+    #[arg(long, env = "FOLIO_MAX_MODEL_LEN", value_name = "TOKENS")]
+    pub(crate) max_model_len: Option<u32>,
+    /// Sequences that run at once
+    #[arg(long, env = "FOLIO_MAX_NUM_SEQS", value_name = "N")]
+    pub(crate) max_num_seqs: Option<u32>,
+    /// Token rows of one step
+    #[arg(long, env = "FOLIO_MAX_NUM_BATCHED_TOKENS", value_name = "TOKENS")]
+    pub(crate) max_num_batched_tokens: Option<u32>,
+    /// Tokens of a KV block: 16, 32 or 64
+    #[arg(long, env = "FOLIO_BLOCK_SIZE", value_name = "TOKENS")]
+    pub(crate) block_size: Option<u32>,
+    /// Share of the device's memory for weights and KV pool
+    #[arg(long, env = "FOLIO_GPU_MEMORY_UTILIZATION", value_name = "SHARE")]
+    pub(crate) gpu_memory_utilization: Option<f32>,
+    /// Element type of the KV pool
+    #[arg(long, env = "FOLIO_KV_CACHE_DTYPE", default_value = "auto")]
+    pub(crate) kv_cache_dtype: KvCacheDtype,
+    /// Size of the KV pool, for example 512MiB, instead of a share of memory
+    #[arg(long, env = "FOLIO_KV_CACHE_BYTES", value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) kv_cache_bytes: Option<u64>,
+    /// Share no KV blocks between requests
+    #[arg(long, env = "FOLIO_NO_PREFIX_CACHING")]
+    pub(crate) no_prefix_caching: bool,
+    /// Submit a step only after the tokens of the last one are read
+    #[arg(long, env = "FOLIO_NO_LOOK_AHEAD")]
+    pub(crate) no_look_ahead: bool,
+    /// Requests that may wait; more are refused
+    #[arg(long, env = "FOLIO_QUEUE_REQUESTS_MAX", value_name = "N")]
+    pub(crate) queue_requests_max: Option<u32>,
+    /// Draw the seeds of requests without one from this
+    #[arg(long, env = "FOLIO_SEED")]
+    pub(crate) seed: Option<u64>,
+}
+
+impl EngineOptions {
+    /// The engine's limits, checked. A larger number of sequences raises the tokens of a step with it, unless set.
+    pub(crate) fn config(&self) -> Result<Config> {
+        let default = Config::default();
+        let max_num_seqs = self.max_num_seqs.unwrap_or(default.max_num_seqs);
+        let block_size = self.block_size.unwrap_or(default.block_size);
+        let tokens_min = max_num_seqs.saturating_add(block_size);
+        let config = Config {
+            max_model_len: self.max_model_len,
+            max_num_seqs,
+            max_num_batched_tokens: self
+                .max_num_batched_tokens
+                .unwrap_or_else(|| default.max_num_batched_tokens.max(tokens_min)),
+            block_size,
+            gpu_memory_utilization: self.gpu_memory_utilization.unwrap_or(default.gpu_memory_utilization),
+            kv_cache_bytes: self.kv_cache_bytes,
+            kv_format: match self.kv_cache_dtype {
+                KvCacheDtype::Auto => default.kv_format,
+                KvCacheDtype::F16 => KvFormat::F16,
+                KvCacheDtype::F32 => KvFormat::F32,
+            },
+            prefix_caching: !self.no_prefix_caching,
+            look_ahead: !self.no_look_ahead,
+            deterministic: self.deterministic,
+            queue_requests_max: self.queue_requests_max.unwrap_or(default.queue_requests_max),
+            seed: self.seed,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+impl ModelOptions {
+    /// The name under which the model is served unless another is given: the path as typed, or the demo's.
+    pub(crate) fn name(&self) -> String {
+        self.model.as_deref().map_or_else(|| "folio-tiny".to_owned(), |path| path.to_string_lossy().into_owned())
+    }
+
+    /// Opens weights and config; reads no tensor yet.
+    pub(crate) fn open(&self) -> Result<Model> {
+        let Some(path) = &self.model else { return Ok(Model::demo()) };
+        if path.extension().is_some_and(|extension| extension == "gguf") {
+            bail!("{}: GGUF files are not supported yet; give a folder with safetensors", path.display());
+        }
+        if !path.exists() {
+            bail!("{} does not exist; --model takes a folder (downloading by name is not built yet)", path.display());
+        }
+        if !path.is_dir() {
+            bail!("{} is not a folder with config.json and safetensors", path.display());
+        }
+        Ok(Model::open(path)?)
+    }
+
+    /// Tokenizer and chat template, each as far as the model has one.
+    pub(crate) fn open_text(&self) -> Result<TextModel> {
+        let template = self.chat_template.as_deref().map(read_text).transpose()?;
+        let Some(folder) = &self.model else {
+            let (tokenizer, config) = (demo::TOKENIZER_JSON, demo::TOKENIZER_CONFIG_JSON);
+            return Ok(TextModel::from_parts(Some(tokenizer), Some(config), template.as_deref())?);
+        };
+        let own = read_if_there(&folder.join("chat_template.jinja"))?.map(String::from_utf8).transpose();
+        let template = match template {
+            Some(given) => Some(given),
+            None => own.with_context(|| format!("{}: chat_template.jinja is not UTF-8", folder.display()))?,
+        };
+        let tokenizer = read_if_there(&folder.join("tokenizer.json"))?;
+        let config = read_if_there(&folder.join("tokenizer_config.json"))?;
+        TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.as_deref())
+            .with_context(|| folder.display().to_string())
+    }
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| path.display().to_string())
+}
+
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(fault) => Err(fault).with_context(|| path.display().to_string()),
+    }
+}
+
+/// `1073741824`, `512MiB`, `512M` (powers of 1024) or `1.5GB` (powers of 1000).
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor: f64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kib" => 1024.0,
+        "m" | "mib" => 1024.0 * 1024.0,
+        "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        _ => return Err(format!("`{unit}` is no unit of bytes: use KiB, MiB, GiB, KB, MB or GB")),
+    };
+    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is not a number of bytes"))?;
+    if !(number >= 0.0 && number * factor < 1e18) {
+        return Err(format!("`{text}` is not a number of bytes"));
+    }
+    Ok((number * factor) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        let check = |text: &str, bytes: u64| assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        check("4096", 4096);
+        check("512MiB", 512 << 20);
+        check("2g", 2 << 30);
+        check("1.5GB", 1_500_000_000);
+        for wrong in ["", "MiB", "-1", "1e30", "12 parsecs", "NaN"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong:?} is refused");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! `folio selftest`: proves a device, kernel by kernel, against the CPU reference. The same checks as the kernel tests,
+//! so one binary can prove a machine without a compiler.
+
+use super::device::{self, Device, DeviceChoice};
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use folio::backend::cpu::CpuBackend;
+use folio::backend::wgpu::{Class, Tier, WgpuBackend};
+use std::io::Write as _;
+
+/// Which row of tile shapes to force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClassOption {
+    Discrete,
+    Integrated,
+    Software,
+}
+
+impl From<ClassOption> for Class {
+    fn from(class: ClassOption) -> Self {
+        match class {
+            ClassOption::Discrete => Self::Discrete,
+            ClassOption::Integrated => Self::Integrated,
+            ClassOption::Software => Self::Software,
+        }
+    }
+}
+
+/// Which instructions to allow at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TierOption {
+    T0,
+    T1,
+}
+
+impl From<TierOption> for Tier {
+    fn from(tier: TierOption) -> Self {
+        match tier {
+            TierOption::T0 => Self::T0,
+            TierOption::T1 => Self::T1,
+        }
+    }
+}
+
+/// What to force upon an adapter; no effect on other devices.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct Forced {
+    /// Use the kernels of another class of adapter
+    #[arg(long, value_name = "CLASS")]
+    class: Option<ClassOption>,
+    /// Use at most this tier of kernels
+    #[arg(long, value_name = "TIER")]
+    tier: Option<TierOption>,
+    /// Bind at most this many bytes at once
+    #[arg(long, value_name = "BYTES", hide = true)]
+    binding_bytes_max: Option<u64>,
+}
+
+impl Forced {
+    pub(crate) fn apply(self, device: Device) -> Device {
+        let Device::Wgpu(mut options) = device else { return device };
+        options.class = self.class.map(Class::from);
+        options.tier = self.tier.map(Tier::from);
+        options.binding_bytes_max = self.binding_bytes_max;
+        Device::Wgpu(options)
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// auto, cpu or wgpu[:N]
+    #[arg(long, env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
+    device: DeviceChoice,
+    #[command(flatten)]
+    forced: Forced,
+    /// Only checks whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let _ = (options, device::resolve(&options.device)?);
+    bail!("the checks come with the merge")
+}

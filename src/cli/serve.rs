@@ -1,0 +1,68 @@
+//! `folio serve`: the HTTP API and the chat page. Listens at once, so that `/health` can say "loading"; Ctrl-C or
+//! SIGTERM lets open streams finish.
+
+use super::options::{EngineOptions, ModelOptions};
+use super::session::Session;
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use folio::server::{self, ServerOptions, ServerState, socket};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    engine: EngineOptions,
+    /// Address to listen on
+    #[arg(long, env = "FOLIO_HOST", default_value = "127.0.0.1")]
+    host: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, env = "FOLIO_PORT", default_value_t = 8000)]
+    port: u16,
+    /// Name of the model in requests; may be given several times [default: what --model says]
+    #[arg(long, env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',', num_args = 1..)]
+    served_model_name: Vec<String>,
+    /// Key that requests must carry
+    #[arg(long, env = "FOLIO_API_KEY", value_name = "KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// Host name that requests may name besides localhost and the address; may be given several times
+    #[arg(long, env = "FOLIO_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',')]
+    allowed_host: Vec<String>,
+}
+
+pub(crate) fn run(options: Options) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // The port first: if it is taken, nothing needs to load.
+    let listener = runtime.block_on(listen(&options))?;
+    let address = listener.local_addr()?;
+    let session = Session::start(&options.model, &options.engine)?;
+    let state = state(options, &session);
+    runtime.block_on(serve(listener, address, state, session))
+}
+
+async fn listen(options: &Options) -> Result<TcpListener> {
+    let place = format!("{}:{}", options.host, options.port);
+    TcpListener::bind((options.host.as_str(), options.port)).await.with_context(|| format!("cannot listen on {place}"))
+}
+
+/// What the routes need to know, from what was typed and what the model says.
+fn state(options: Options, session: &Session) -> ServerState {
+    let names = match options.served_model_name.as_slice() {
+        [] => vec![options.model.name()],
+        names => names.to_vec(),
+    };
+    let mut allowed_hosts = options.allowed_host;
+    allowed_hosts.push(options.host);
+    let api_key = options.api_key.filter(|key| !key.is_empty());
+    let defaults = session.defaults();
+    let options = ServerOptions { api_key, allowed_hosts, defaults, ..ServerOptions::default() };
+    ServerState::new(session.handle.clone(), session.text.clone(), names, options)
+}
+
+async fn serve(listener: TcpListener, address: SocketAddr, state: ServerState, session: Session) -> Result<()> {
+    let _ = (listener, address, state, session);
+    bail!("sockets come with the merge")
+}

@@ -1,0 +1,138 @@
+//! An engine in its own thread with the model's text side beside it: what `serve`, `chat`, `run` and `bench` start.
+
+use super::device::{self, Device, DeviceJob};
+use super::options::{EngineOptions, ModelOptions};
+use anyhow::{Context as _, Result, anyhow, bail};
+use folio::backend::{Backend, BackendError};
+use folio::config::Config;
+use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status};
+use folio::engine::request::SamplingParams;
+use folio::engine::{self, EngineEnd, Progress};
+use folio::model::{GenerationDefaults, Model};
+use folio::text::TextModel;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often a waiting command looks whether the engine is ready.
+const POLL: Duration = Duration::from_millis(5);
+
+/// A model that loads, then runs, in a thread of its own.
+pub(crate) struct Session {
+    pub(crate) handle: EngineHandle,
+    pub(crate) text: Arc<TextModel>,
+    /// Sampling defaults of the model: its generation_config over vLLM's.
+    pub(crate) generation: GenerationDefaults,
+    thread: JoinHandle<Result<(), EngineEnd>>,
+}
+
+/// Starts the engine's thread on whichever backend was chosen.
+struct Spawn {
+    model: Model,
+    config: Config,
+    inbox: EngineInbox,
+}
+
+impl DeviceJob for Spawn {
+    type Output = JoinHandle<Result<(), EngineEnd>>;
+
+    fn run<B, F>(self, open: F) -> Self::Output
+    where
+        B: Backend + 'static,
+        F: FnOnce() -> Result<B, BackendError> + Send + 'static,
+    {
+        engine::spawn(open, self.model, self.config, self.inbox, loading_bar())
+    }
+}
+
+impl Session {
+    /// Checks model, text side, device and limits, then starts to load; [`Self::wait_ready`] waits for the end of that.
+    pub(crate) fn start(model: &ModelOptions, engine: &EngineOptions) -> Result<Self> {
+        let text = model.open_text()?;
+        let (model, config) = (model.open()?, engine.config()?);
+        Self::start_on(device::resolve(&engine.device)?, model, text, config)
+    }
+
+    /// As [`Self::start`], with parts that the caller has made.
+    pub(crate) fn start_on(device: Device, model: Model, text: TextModel, config: Config) -> Result<Self> {
+        let (handle, inbox) = handle::channel(config.queue_requests_max);
+        let generation = model.generation().clone();
+        let thread = device.with(Spawn { model, config, inbox });
+        Ok(Self { handle, text: Arc::new(text), generation, thread })
+    }
+
+    /// Blocks until requests are taken; the reason if loading failed.
+    pub(crate) fn wait_ready(self) -> Result<Self> {
+        loop {
+            match self.handle.status() {
+                Status::Ready => return Ok(self),
+                Status::Loading if !self.thread.is_finished() => std::thread::sleep(POLL),
+                _ => {
+                    self.close()?;
+                    bail!("the engine stopped before it was ready");
+                }
+            }
+        }
+    }
+
+    /// Whether the engine's thread has ended, by itself or after a drain.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// What the engine found out while loading.
+    pub(crate) fn info(&self) -> Result<&EngineInfo> {
+        self.handle.info().context("the engine is not ready")
+    }
+
+    /// Bytes of a prompt's text at most: text beyond this cannot fit the context, so it is not even encoded.
+    pub(crate) fn prompt_bytes_max(&self) -> Result<usize> {
+        Ok(8 * self.info()?.max_model_len as usize)
+    }
+
+    /// The model's defaults as sampling parameters.
+    pub(crate) fn defaults(&self) -> SamplingParams {
+        let defaults = &self.generation;
+        let base = SamplingParams::default();
+        SamplingParams {
+            max_tokens: defaults.max_new_tokens,
+            temperature: defaults.temperature.unwrap_or(base.temperature),
+            top_p: defaults.top_p.unwrap_or(base.top_p),
+            top_k: defaults.top_k.unwrap_or(base.top_k),
+            min_p: defaults.min_p.unwrap_or(base.min_p),
+            repetition_penalty: defaults.repetition_penalty.unwrap_or(base.repetition_penalty),
+            ..base
+        }
+    }
+
+    /// Finishes what runs, ends the thread and reports why it ended if not by this call.
+    pub(crate) fn close(self) -> Result<()> {
+        self.handle.drain();
+        match self.thread.join() {
+            Ok(end) => Ok(end?),
+            Err(_) => Err(anyhow!("the engine's thread ended by a fault")),
+        }
+    }
+}
+
+/// Shows bytes while weights load, and the engine's notices; both on stderr. Without a terminal only the notices.
+fn loading_bar() -> impl FnMut(Progress) + Send + 'static {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    bar.set_style(bar_style("loading {bar:32} {bytes}/{total_bytes} {binary_bytes_per_sec}"));
+    move |progress| match progress {
+        Progress::Weights { done, total } => {
+            bar.set_length(total);
+            bar.set_position(done);
+            if done >= total {
+                bar.finish_and_clear();
+            }
+        }
+        Progress::Notice(text) => bar.suspend(|| eprintln!("{text}")),
+    }
+}
+
+/// A bar's look; the template is ours, so it is well formed.
+pub(crate) fn bar_style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ ")
+}

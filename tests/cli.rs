@@ -1,0 +1,295 @@
+//! The binary as a user meets it: output, exit codes, one-line errors, and a server that starts, answers and ends.
+//!
+//! Everything runs on the CPU reference with the built-in demo model or the small folders of `tests/data`. Expected
+//! answers come from the references beside those models, so nothing here repeats what folio itself has printed.
+
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+fn folio(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
+    // What a developer has set must not steer a test.
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FOLIO_")) {
+        command.env_remove(name);
+    }
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    folio(arguments).output().expect("the binary starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
+}
+
+/// Runs a command that works, and gives what it printed.
+fn result(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?} failed: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Runs a command that must fail with one line that contains all of `words`, and nothing on stdout.
+fn refusal(arguments: &[&str], words: &[&str]) {
+    let output = run(arguments);
+    let message = text(&output.stderr);
+    assert!(!output.status.success(), "{arguments:?} must fail");
+    assert!(output.status.code().is_some_and(|code| code == 1 || code == 2), "{arguments:?}: {:?}", output.status);
+    assert_eq!(text(&output.stdout), "", "{arguments:?}: stdout is for results");
+    let errors: Vec<&str> = message.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{arguments:?}: one line tells the error: {message}");
+    assert_eq!(message.lines().last(), errors.last().copied(), "{arguments:?}: nothing follows it: {message}");
+    for word in words {
+        assert!(errors[0].contains(word), "{arguments:?}: {word:?} is not in {message}");
+    }
+}
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn parsed(path: &str) -> Value {
+    let text = fs::read_to_string(repository(path)).expect("the reference is part of the repository");
+    serde_json::from_str(&text).expect("the reference is JSON")
+}
+
+/// Prompts of the demo model with the answers of another implementation, in f32.
+fn demo_golden() -> Vec<Value> {
+    parsed("assets/demo/recipe/golden.json")["prompts"].as_array().expect("a list of prompts").clone()
+}
+
+fn golden_answer(golden: &Value) -> String {
+    golden["greedy_text"].as_str().expect("a text").trim_end_matches("<|im_end|>").to_owned()
+}
+
+#[test]
+fn run_answers_a_prompt() {
+    let golden = demo_golden();
+    let greedy = ["run", "--device", "cpu", "--temperature", "0", "--max-tokens", "64", "--prompt"];
+    let prompt = golden[0]["messages"][0]["content"].as_str().expect("a user's message");
+    assert_eq!(result(&[&greedy[..], &[prompt]].concat()), golden_answer(&golden[0]) + "\n");
+    let rendered = golden[0]["prompt_text"].as_str().expect("a text");
+    let raw = result(&[&greedy[..], &[rendered, "--raw"]].concat());
+    assert_eq!(raw, golden_answer(&golden[0]) + "\n", "--raw takes the text as it is");
+    let same = |seed| result(&["run", "--device", "cpu", "--temperature", "1", "--seed", seed, "--prompt", "Hello!"]);
+    assert_eq!(same("7"), same("7"), "a seed fixes the answer");
+}
+
+#[test]
+fn run_answers_a_file_as_one_batch() {
+    let golden = demo_golden();
+    let mut lines: Vec<String> = golden
+        .iter()
+        .map(|golden| json!({"messages": golden["messages"], "tools": golden["tools"]}).to_string())
+        .collect();
+    lines.insert(1, r#"{"prompt": "a", "no_such_field": 1}"#.to_owned());
+    lines.insert(2, "not JSON".to_owned());
+    lines.push(json!({"prompt_token_ids": golden[0]["prompt_ids"], "n": 2, "logprobs": 5}).to_string());
+    lines.push(json!({"prompt_token_ids": [4_000_000]}).to_string());
+    lines.push(json!({"messages": golden[0]["messages"], "stop": golden_answer(&golden[0])[4..8]}).to_string());
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let (input, output) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
+    fs::write(&input, lines.join("\n")).expect("the folder takes files");
+    let (input, output) = (input.to_string_lossy(), output.to_string_lossy());
+    let greedy = ["run", "--device", "cpu", "--temperature", "0", "--max-tokens", "64", "--input", &input];
+    assert_eq!(result(&[&greedy[..], &["--output", &output]].concat()), "", "results go to the file");
+
+    let answers = fs::read_to_string(&*output).expect("the output was written");
+    let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    assert_eq!(answers.len(), lines.len());
+    for (index, answer) in answers.iter().enumerate() {
+        assert_eq!(answer["index"], index, "answers come in the order of their lines");
+    }
+    assert!(answers[1]["error"].as_str().is_some_and(|error| error.contains("no_such_field")), "{}", answers[1]);
+    assert!(answers[2]["error"].is_string(), "{}", answers[2]);
+    let good = answers[..1].iter().chain(&answers[3..=golden.len() + 1]);
+    for (answer, golden) in good.zip(&golden) {
+        assert_eq!(answer["outputs"][0]["token_ids"], golden["greedy_ids"], "{golden}");
+        assert_eq!(answer["outputs"][0]["text"], golden_answer(golden));
+        assert_eq!(answer["usage"]["completion_tokens"], golden["greedy_ids"].as_array().map_or(0, Vec::len));
+        assert_eq!(answer["usage"]["prompt_tokens"], golden["prompt_ids"].as_array().map_or(0, Vec::len));
+    }
+    let [choices, unknown, stopped] = &answers[golden.len() + 2..] else { panic!("three more lines") };
+    assert_eq!(choices["outputs"][0], choices["outputs"][1], "greedy choices are equal");
+    assert_eq!(choices["outputs"][0]["token_ids"], golden[0]["greedy_ids"]);
+    let entry = &choices["outputs"][0]["logprobs"][0];
+    let (logprob, reference) = (&entry["top"][1]["logprob"], &golden[0]["top5_logprobs_first_8"][0][1][1]);
+    let difference = logprob.as_f64().unwrap_or(f64::NAN) - reference.as_f64().unwrap_or(f64::NAN);
+    assert!(difference.abs() < 0.05, "{entry} is near the reference's {reference}");
+    assert!(unknown["error"].as_str().is_some_and(|error| error.contains("4000000")), "{unknown}");
+    assert_eq!(stopped["outputs"][0]["text"], golden_answer(&golden[0])[..4], "text ends before the stop string");
+    assert_eq!(stopped["outputs"][0]["finish_reason"], "stop");
+}
+
+#[test]
+fn a_model_without_tokenizer_serves_token_ids() {
+    let case = &parsed("tests/data/golden/llama/golden.json")["cases"][0];
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let input = folder.path().join("in.jsonl");
+    let lines = [
+        json!({"prompt_token_ids": case["prompt"], "max_tokens": 24, "ignore_eos": true}).to_string(),
+        json!({"prompt": "text"}).to_string(),
+    ];
+    fs::write(&input, lines.join("\n")).expect("the folder takes files");
+    let (input, model) = (input.to_string_lossy(), repository("tests/data/golden/llama"));
+    let arguments = ["run", "--device", "cpu", "--temperature", "0", "--input", &input, "--model"];
+    let answers = result(&[&arguments[..], &[&model.to_string_lossy()]].concat());
+    let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    assert_eq!(answers[0]["outputs"][0]["token_ids"], case["greedy"]);
+    assert_eq!(answers[0]["outputs"][0]["text"], Value::Null);
+    assert_eq!(answers[0]["outputs"][0]["finish_reason"], "length");
+    assert!(answers[1]["error"].as_str().is_some_and(|error| error.contains("tokenizer")), "{}", answers[1]);
+}
+
+#[test]
+fn wrong_arguments_are_told_in_one_line() {
+    refusal(&["run", "--prompt", "a", "--device", "wgpu:99"], &["wgpu:99", "cpu"]);
+    refusal(&["run", "--prompt", "a", "--device", "cuda"], &["CUDA", "cpu"]);
+    refusal(&["run", "--prompt", "a", "--device", "tpu"], &["--device", "auto"]);
+    refusal(&["run"], &["--prompt"]);
+    refusal(&["run", "--prompt", "a", "--device", "cpu", "--block-size", "17"], &["block-size", "17"]);
+    refusal(&["run", "--prompt", "a", "--device", "cpu", "--temperature", "9"], &["temperature", "9"]);
+    refusal(&["run", "--device", "cpu", "--input", "no-such-file.jsonl"], &["no-such-file.jsonl"]);
+    refusal(&["bench", "--device", "cpu", "--shape", "1x2x3"], &["1x2x3"]);
+    refusal(&["nonsense"], &["nonsense"]);
+}
+
+#[test]
+fn broken_model_folders_are_told_in_one_line() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let place = folder.path();
+    let check = |words: &[&str]| refusal(&["run", "--device", "cpu", "--prompt", "a", "--model", &place.to_string_lossy()], words);
+    refusal(&["run", "--device", "cpu", "--prompt", "a", "--model", "no/such/folder"], &["no/such/folder"]);
+    check(&["config.json"]);
+
+    let copy = |name: &str| fs::copy(repository("assets/demo").join(name), place.join(name)).expect("a demo file copies");
+    for name in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        copy(name);
+    }
+    fs::write(place.join("config.json"), "{").expect("the folder takes files");
+    check(&["config.json"]);
+    let config = fs::read_to_string(repository("assets/demo/config.json")).expect("the demo has a config");
+    let wrong = |from: &str, to: &str| {
+        assert!(config.contains(from), "{from} is in the demo's config");
+        fs::write(place.join("config.json"), config.replace(from, to)).expect("the folder takes files");
+    };
+    wrong("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3");
+    check(&["config.json", "num_key_value_heads", "3"]);
+    wrong("\"rope_theta\": 10000.0", "\"rope_theta\": null");
+    check(&["config.json", "rope_theta"]);
+    wrong("\"intermediate_size\": 640", "\"intermediate_size\": 648");
+    check(&["safetensors", "mlp", "640", "648"]);
+    wrong("Qwen3ForCausalLM", "OtherForCausalLM");
+    check(&["config.json", "OtherForCausalLM", "Qwen3ForCausalLM"]);
+
+    copy("config.json");
+    let weights = fs::read(place.join("model.safetensors")).expect("the copy reads");
+    fs::write(place.join("model.safetensors"), &weights[..weights.len() / 2]).expect("the folder takes files");
+    check(&["model.safetensors"]);
+    copy("model.safetensors");
+    fs::write(place.join("tokenizer.json"), "{}").expect("the folder takes files");
+    check(&["tokenizer.json"]);
+}
+
+#[test]
+fn devices_names_the_cpu_and_the_choice() {
+    let devices: Value = serde_json::from_str(&result(&["devices", "--json"])).expect("one JSON object");
+    let list = devices["devices"].as_array().expect("a list");
+    assert_eq!(list[0]["device"], "cpu");
+    let chosen: Vec<&Value> = list.iter().filter(|device| device["chosen"] == true).collect();
+    assert_eq!(chosen.len(), 1, "exactly one is chosen: {devices}");
+    assert_eq!(chosen[0]["device"], devices["chosen"]);
+    assert!(list.iter().all(|device| device["chosen"] == false || device["device"] == "cpu" || device["kind"] != "software"));
+    assert!(result(&["devices"]).contains("auto takes"));
+}
+
+/// A server of the demo model on a free port, ended with the test.
+struct Server {
+    process: Child,
+    messages: BufReader<std::process::ChildStderr>,
+    address: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut command = folio(&["serve", "--device", "cpu", "--port", "0"]);
+        let mut process = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the binary starts");
+        let mut messages = BufReader::new(process.stderr.take().expect("stderr is piped"));
+        let mut line = String::new();
+        while !line.contains("http://") {
+            line.clear();
+            assert!(messages.read_line(&mut line).expect("stderr reads") > 0, "the server ended before it was ready");
+        }
+        let rest = line.split("http://").nth(1).expect("the line names the address");
+        let address = rest.split(|c: char| c.is_whitespace() || c == '/').next().unwrap_or_default().to_owned();
+        Self { process, messages, address }
+    }
+
+    /// Sends a request and gives the whole answer, head and body.
+    fn ask(&self, method: &str, path: &str, body: &str) -> String {
+        let mut stream = self.open(method, path, body);
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("the answer is text");
+        answer
+    }
+
+    fn open(&self, method: &str, path: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("the server listens");
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
+        let length = body.len();
+        let request = format!("{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).expect("the server takes the request");
+        stream
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has ended already if the test went well.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn serve_answers_and_ends_when_told() {
+    let golden = demo_golden();
+    let mut server = Server::start();
+    assert!(server.ask("GET", "/health", "").starts_with("HTTP/1.1 200"));
+    let body = json!({"messages": golden[0]["messages"], "temperature": 0, "max_tokens": 64});
+    let answer = server.ask("POST", "/v1/chat/completions", &body.to_string());
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.contains(&golden_answer(&golden[0])), "{answer}");
+
+    // A stream that is open when the signal comes ends as it should.
+    let body = json!({"messages": golden[0]["messages"], "stream": true, "ignore_eos": true, "max_tokens": 200});
+    let mut stream = BufReader::new(server.open("POST", "/v1/chat/completions", &body.to_string()));
+    let mut line = String::new();
+    while !line.starts_with("data: ") {
+        line.clear();
+        assert!(stream.read_line(&mut line).expect("the stream reads") > 0, "the stream has begun");
+    }
+    let id = server.process.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).expect("the stream reads");
+    assert!(rest.contains("\"finish_reason\":\"length\""), "{rest}");
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    let mut messages = String::new();
+    server.messages.read_to_string(&mut messages).expect("stderr reads");
+    assert_eq!(server.process.wait().expect("the server ends").code(), Some(0), "{messages}");
+}
+
+#[test]
+fn serve_does_not_share_a_port() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it has an address").port().to_string();
+    refusal(&["serve", "--device", "cpu", "--port", &port], &[&port]);
+}
