@@ -57,18 +57,44 @@ fn a_wrong_number_in_the_config_shows_in_the_logits() {
         ("qwen3", json!({"rope_parameters": {"rope_theta": 10_000.0}})),
     ];
     for (family, changes) in table {
-        let mut config = read_json(&golden(family).join("config.json"));
-        for (name, value) in changes.as_object().expect("an object") {
-            config[name] = value.clone();
-        }
-        let source = Safetensors::open(&golden(family)).expect("the golden weights load");
-        let model = Model::from_parts(config.to_string().as_bytes(), None, Box::new(source)).expect("it loads");
+        let model = changed(family, &changes);
         let case = golden_cases(family).remove(3);
         let mut device = Device::new(CpuBackend::new(), &model, KvFormat::F32);
         let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
         let difference = largest_difference(&case.logits, &run.logits[0]);
         assert!(difference > 2.0 * CPU.logits_f32, "{family} with {changes}: only {difference}");
     }
+}
+
+/// Layers with a window and layers without have block ids of their own. While the window hides nothing, the model is
+/// the golden one; beyond, batches are still their members.
+#[test]
+fn two_kv_groups_run_side_by_side() {
+    let kinds = json!(["sliding_attention", "full_attention"]);
+    let model = changed("qwen3", &json!({"use_sliding_window": true, "sliding_window": 24, "layer_types": kinds}));
+    let mut device = Device::new(CpuBackend::new(), &model, KvFormat::F32);
+    assert_eq!(device.plan.kv_groups.len(), 2);
+    let cases = golden_cases("qwen3");
+    let alone: Vec<Run> =
+        cases.iter().map(|case| device.generate(std::slice::from_ref(case), WHOLE, false).remove(0)).collect();
+    assert!(device.generate(&cases, 48, true) == alone, "a batch is its members, bit for bit");
+    for (case, run) in cases.iter().zip(&alone) {
+        let difference = largest_difference(&case.logits, &run.logits[0]);
+        let hides = case.prompt.len() > 24;
+        assert_eq!(difference > CPU.logits_f32, hides, "prompt of {}: {difference}", case.prompt.len());
+        let unhidden = 24_usize.saturating_sub(case.prompt.len()).min(24);
+        assert_eq!(run.tokens[..unhidden], case.greedy[..unhidden], "prompt of {}", case.prompt.len());
+    }
+}
+
+/// A golden model with other fields in its config.
+fn changed(family: &str, changes: &Value) -> Model {
+    let mut config = read_json(&golden(family).join("config.json"));
+    for (name, value) in changes.as_object().expect("an object") {
+        config[name] = value.clone();
+    }
+    let source = Safetensors::open(&golden(family)).expect("the golden weights load");
+    Model::from_parts(config.to_string().as_bytes(), None, Box::new(source)).expect("it loads")
 }
 
 /// Golden logits and tokens of every family: alone, in chunks, and as one batch.
