@@ -50,10 +50,10 @@ impl Utilisation {
         let stats = session.handle.stats();
         let slots = stats.blocks_used * u64::from(block_size);
         let add = |cell: &Cell<u64>, amount: u64| cell.set(cell.get() + amount);
-        add(&self.tokens, stats.kv_tokens);
+        add(&self.tokens, stats.tokens_stored);
         add(&self.slots, slots);
         if stats.requests_waiting > 0 {
-            add(&self.tokens_full, stats.kv_tokens);
+            add(&self.tokens_full, stats.tokens_stored);
             add(&self.slots_full, slots);
         }
     }
