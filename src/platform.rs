@@ -115,6 +115,7 @@ pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+
 /// Splits `items` into consecutive chunks of `chunk` elements (the last may be shorter) and calls
 /// `work(chunk index, chunk)` for each, on all threads at once where there are threads.
 ///
@@ -130,10 +131,13 @@ pub fn for_each_chunk<T: Send>(items: &mut [T], chunk: usize, work: impl Fn(usiz
     items.chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index, part));
 }
 
-/// Whether this processor has the AVX2 and FMA instructions.
-pub fn has_avx2_fma() -> bool {
+/// Whether this processor has the AVX2, FMA and F16C instructions.
+pub fn has_avx2() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
+    {
+        use std::arch::is_x86_feature_detected as has;
+        has!("avx2") && has!("fma") && has!("f16c")
+    }
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
@@ -188,3 +192,4 @@ pub fn pause(duration: Duration) {
     #[cfg(target_arch = "wasm32")]
     let _ = duration;
 }
+

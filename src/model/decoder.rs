@@ -62,8 +62,7 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
         recorder.attention(&mut body, &buffers, index, layer);
         recorder.mlp(&mut body, &buffers, index);
     }
-    let head = if spec.tied_embeddings { table } else { recorder.weight("head") };
-    let tail = recorder.sample(&buffers, head);
+    let tail = recorder.sample(&buffers, table);
     recorder.plan.body = body;
     recorder.plan.tails = vec![(Tail::Sample, tail)];
     recorder.plan
@@ -159,9 +158,10 @@ impl Recorder<'_> {
     }
 
     /// Final norm and LM head over the rows that need a token only.
-    fn sample(&mut self, buffers: &Buffers, head: WeightId) -> Vec<Step> {
+    fn sample(&mut self, buffers: &Buffers, embedding: WeightId) -> Vec<Step> {
         let Buffers { x, sampled, sampled_normed, logits, .. } = *buffers;
         let norm_weight = self.weight("final_norm");
+        let head = if self.spec.tied_embeddings { embedding } else { self.weight("head") };
         vec![
             Step::GatherRows { x, out: sampled },
             self.norm(sampled, norm_weight, sampled_normed),

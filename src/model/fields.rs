@@ -87,7 +87,7 @@ impl<'a> Fields<'a> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.as_f64() {
             Some(number) if range.contains(&number) => Ok(Some(number)),
-            _ => Err(self.wrong(name, value, format!("a number in {}..={:e}", range.start(), range.end()))),
+            _ => Err(self.wrong(name, value, format!("a number in {range:?}"))),
         }
     }
 
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(message(fields.integer("layers", 1..=9)), "c.json: layers is 0, not an integer in 1..=9");
         let rope = fields.object("rope").expect("an object").expect("present");
         let theta = rope.number("theta", 0.5..=1e9).expect_err("NaN is no number").to_string();
-        assert_eq!(theta, "c.json: rope.theta is \"NaN\", not a number in 0.5..=1e9");
+        assert_eq!(theta, "c.json: rope.theta is \"NaN\", not a number in 0.5..=1000000000.0");
         let ids = fields.token_ids("ids", 8).expect_err("9 is beyond").to_string();
         assert_eq!(ids, "c.json: ids is 9, not a token id below the vocabulary of 8");
     }

@@ -3,8 +3,8 @@
 use super::fields::{self, Fields};
 use super::{LoadError, ModelSpec};
 
-/// What `generation_config.json` proposes where a request is silent; `None`: it is silent too. Like vLLM, folio does not
-/// read `do_sample`: greedy decoding is asked for with temperature 0.
+/// What `generation_config.json` proposes where a request is silent; `None`: it is silent too. Like vLLM, folio does
+/// not read `do_sample`: greedy decoding is asked for with temperature 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationDefaults {
     /// End tokens of `config.json` and `generation_config.json`, each once.

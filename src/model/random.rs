@@ -5,6 +5,7 @@ use super::source::{Element, TensorInfo, TensorRead, TensorSource};
 use super::spec::ModelSpec;
 use super::weights::tensors_of;
 use crate::plan::WeightFormat;
+use crate::platform;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,6 +16,8 @@ const NAME: &str = "random weights";
 const ONE: u16 = 0x3f80;
 /// Bytes made from one random word.
 const WORD_BYTES: u64 = 8;
+/// Bytes that one thread makes at a time; whole words.
+const PIECE_BYTES: u64 = 1 << 18;
 
 /// Every tensor that a spec asks for, in bf16. Matrix elements have a random sign and a random magnitude within a
 /// factor of two, about `1 / sqrt(columns)`, so that activations keep their size from layer to layer; norms are 1 and
@@ -42,13 +45,17 @@ impl RandomTensors {
             None => exponent(1 << 12),
         };
         let key = tensor.bytes().fold(self.seed, |key, byte| mix(key ^ u64::from(byte)));
-        let words = bytes.start / WORD_BYTES..bytes.end.div_ceil(WORD_BYTES);
-        let mut made = Vec::with_capacity((words.end - words.start) as usize * WORD_BYTES as usize);
-        for word in words {
-            // Keeps sign and mantissa of four elements and sets their exponents.
-            let random = mix(key.wrapping_add(word)) & 0x807f_807f_807f_807f;
-            made.extend_from_slice(&(random | scale).to_le_bytes());
-        }
+        let first = bytes.start / WORD_BYTES;
+        let words = bytes.end.div_ceil(WORD_BYTES) - first;
+        let mut made = vec![0; (words * WORD_BYTES) as usize];
+        platform::for_each_chunk(&mut made, PIECE_BYTES as usize, |piece, made| {
+            let first = first + piece as u64 * (PIECE_BYTES / WORD_BYTES);
+            for (word, made) in (first..).zip(made.chunks_exact_mut(WORD_BYTES as usize)) {
+                // Keeps sign and mantissa of four elements and sets their exponents.
+                let random = mix(key.wrapping_add(word)) & 0x807f_807f_807f_807f;
+                made.copy_from_slice(&(random | scale).to_le_bytes());
+            }
+        });
         let skipped = (bytes.start % WORD_BYTES) as usize;
         Bytes::from(made).slice(skipped..skipped + length(&bytes))
     }
@@ -83,5 +90,22 @@ impl TensorSource for RandomTensors {
 
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         Box::pin(std::future::ready(Ok::<_, LoadError>(self.make(tensor, bytes))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_range_is_a_slice_of_the_whole() {
+        let spec = ModelSpec::named("64x1x1x1x8x8x4096").expect("a shape");
+        let source = RandomTensors::new(&spec, 5);
+        for (tensor, length) in [("model.embed_tokens.weight", 64 * 4096 * 2), ("model.norm.weight", 128)] {
+            let whole = source.make(tensor, 0..length);
+            for (start, end) in [(0, 2), (6, 20), (3, 11), (1, length), (length - 5, length)] {
+                assert_eq!(source.make(tensor, start..end), whole[start as usize..end as usize], "{start}..{end}");
+            }
+        }
     }
 }

@@ -9,14 +9,11 @@ use super::fields::{self, Fields};
 use super::rope::RopeSpec;
 use super::weights::{HUGGING_FACE, TensorNames};
 use crate::plan::Activation;
+use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX};
 use serde_json::{Value, json};
 
 /// Layers of a decoder, at most.
 pub const LAYERS_MAX: u32 = 1024;
-/// Elements of a head, at most.
-pub const HEAD_DIM_MAX: u32 = 256;
-/// Query heads that share a key/value head, at most.
-pub const GROUP_SIZE_MAX: u32 = 16;
 /// Token ids and positions are below this.
 pub const IDS_MAX: u32 = 1 << 24;
 
@@ -124,7 +121,7 @@ enum Windows {
     Never,
     /// All, if `sliding_window` is set.
     EveryLayer,
-    /// From layer `max_window_layers` on, if `use_sliding_window` is set.
+    /// From layer `max_window_layers` (28 where the config is silent) on, if `use_sliding_window` is set.
     UpperLayers,
 }
 
@@ -336,7 +333,7 @@ fn layers(config: &Fields<'_>, windows: Windows, positions_max: u32) -> Result<V
         Windows::Never => (0, None),
         Windows::EveryLayer => (0, window),
         Windows::UpperLayers if config.boolean("use_sliding_window")?.unwrap_or(false) => {
-            (config.integer("max_window_layers", 0..=u32::MAX)?.unwrap_or(0), window)
+            (config.integer("max_window_layers", 0..=u32::MAX)?.unwrap_or(28), window)
         }
         Windows::UpperLayers => (0, None),
     };

@@ -1,8 +1,8 @@
 //! From the names of a checkpoint to the weights of a plan.
 //!
 //! A [`TensorNames`] table, one per naming scheme, says which tensors make each weight; q, k and v are stacked into one
-//! matrix, gate and up into another, so that a plan has one product for each. [`WeightTable`] is the table filled in for
-//! one model and checked against what the checkpoint really holds, before anything is read.
+//! matrix, gate and up into another, so that a plan has one product for each. [`WeightTable`] is the table filled in
+//! for one model and checked against what the checkpoint really holds, before anything is read.
 
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::ModelSpec;

@@ -1,0 +1,539 @@
+//! Opening models: both styles of config, one file or shards, every stored type; and one clear line, never a panic,
+//! for whatever is wrong with a folder.
+
+use folio::model::{LoadError, Model, ModelSpec, UploadError};
+use folio::plan::{Storage, WeightFormat};
+use folio::platform::block_on;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(name)
+}
+
+/// A copy of a golden model that a test may spoil.
+struct Folder(TempDir);
+
+impl Folder {
+    fn copy(name: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for file in ["config.json", "generation_config.json", "model.safetensors"] {
+            fs::copy(golden(name).join(file), folder.path().join(file)).expect("a golden file copies");
+        }
+        Self(folder)
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.path().join(file)
+    }
+
+    fn read(&self, file: &str) -> Vec<u8> {
+        fs::read(self.path(file)).expect("the file reads")
+    }
+
+    fn write(&self, file: &str, bytes: impl AsRef<[u8]>) {
+        fs::write(self.path(file), bytes).expect("the file writes");
+    }
+
+    fn open(&self) -> Result<Model, LoadError> {
+        Model::open(self.0.path())
+    }
+
+    /// The error of opening it, with the folder's name taken out.
+    fn error(&self) -> String {
+        let error = self.open().err().map_or_else(|| "it opened".into(), |error| error.to_string());
+        error.replace(&format!("{}/", self.0.path().display()), "")
+    }
+
+    /// Sets fields of a JSON file; `null` takes one away.
+    fn edit(&self, file: &str, changes: &Value) {
+        let mut json: Value = serde_json::from_slice(&self.read(file)).expect("the golden file is JSON");
+        merge(&mut json, changes);
+        self.write(file, json.to_string());
+    }
+
+    /// Header and data of `model.safetensors`.
+    fn tensors(&self) -> (Map<String, Value>, Vec<u8>) {
+        let bytes = self.read("model.safetensors");
+        let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
+        let json: Value = serde_json::from_slice(&bytes[8..8 + header]).expect("the header is JSON");
+        (json.as_object().expect("an object").clone(), bytes[8 + header..].to_vec())
+    }
+
+    fn write_tensors(&self, file: &str, header: &Map<String, Value>, data: &[u8]) {
+        self.write(file, safetensors_bytes(&Value::Object(header.clone()).to_string(), data));
+    }
+
+    /// Changes what the header says of one tensor.
+    fn edit_tensor(&self, tensor: &str, changes: &Value) {
+        let (mut header, data) = self.tensors();
+        merge(&mut header[tensor], changes);
+        self.write_tensors("model.safetensors", &header, &data);
+    }
+
+    /// Splits the checkpoint in two files with an index.
+    fn shard(&self) {
+        let (header, data) = self.tensors();
+        let mut shards = [(Map::new(), Vec::new()), (Map::new(), Vec::new())];
+        let mut weight_map = Map::new();
+        for (number, (name, info)) in header.iter().filter(|(name, _)| *name != "__metadata__").enumerate() {
+            let shard = number % 2;
+            let offset = |index: usize| info["data_offsets"][index].as_u64().expect("an offset") as usize;
+            let (shard_header, shard_data) = &mut shards[shard];
+            let start = shard_data.len();
+            shard_data.extend_from_slice(&data[offset(0)..offset(1)]);
+            let mut info = info.clone();
+            info["data_offsets"] = json!([start, shard_data.len()]);
+            shard_header.insert(name.clone(), info);
+            weight_map.insert(name.clone(), json!(shard_file(shard)));
+        }
+        for (shard, (header, data)) in shards.iter().enumerate() {
+            self.write_tensors(shard_file(shard), header, data);
+        }
+        self.write("model.safetensors.index.json", json!({"weight_map": weight_map}).to_string());
+        fs::remove_file(self.path("model.safetensors")).expect("the single file goes");
+    }
+}
+
+fn shard_file(shard: usize) -> &'static str {
+    ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"][shard]
+}
+
+fn safetensors_bytes(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+fn merge(json: &mut Value, changes: &Value) {
+    for (name, value) in changes.as_object().expect("changes are an object") {
+        match (&mut json[name], value) {
+            (old, Value::Object(_)) if old.is_object() => merge(old, value),
+            (old, new) => *old = new.clone(),
+        }
+    }
+}
+
+/// All weights of a model as f32, by their names in the plan. Fails if a row is not written exactly once.
+fn upload(model: &Model) -> BTreeMap<String, Vec<f32>> {
+    let plan = model.record(Storage::F32);
+    let mut rows: Vec<BTreeMap<u32, Vec<f32>>> = vec![BTreeMap::new(); plan.weights.len()];
+    let uploaded = block_on(model.upload(&plan, |id, first_row, bytes| -> Result<(), Infallible> {
+        let spec = plan.weight_spec(id);
+        let row_bytes = spec.row_bytes() as usize;
+        assert!(!bytes.is_empty() && bytes.len() % row_bytes == 0, "{} comes in whole rows", spec.name);
+        for (index, row) in bytes.chunks(row_bytes).enumerate() {
+            let values = (0..spec.columns as usize).map(|column| spec.format.decode(row, column)).collect();
+            let again = rows[id.0 as usize].insert(first_row + index as u32, values);
+            assert!(again.is_none(), "each row of {} is written once", spec.name);
+        }
+        Ok(())
+    }));
+    uploaded.expect("the model uploads");
+    let named = plan.weights.iter().zip(rows).map(|(spec, rows)| {
+        assert!(rows.keys().copied().eq(0..spec.rows), "all rows of {} are written", spec.name);
+        (spec.name.clone(), rows.into_values().flatten().collect())
+    });
+    named.collect()
+}
+
+#[test]
+fn old_and_new_configs_give_the_same_model() {
+    for name in ["llama", "llama3-rope", "mistral-window", "qwen2", "qwen3"] {
+        let folder = Folder::copy(name);
+        let config: Value = serde_json::from_slice(&folder.read("config.json")).expect("JSON");
+        let new = folder.open().expect("the new style opens");
+        let mut rope = config["rope_parameters"].clone();
+        let theta = rope["rope_theta"].take();
+        let scaling = if rope["rope_type"] == "default" { Value::Null } else { rope };
+        let old = json!({"rope_parameters": null, "dtype": null, "layer_types": null, "torch_dtype": "bfloat16",
+            "rope_theta": theta, "rope_scaling": scaling});
+        folder.edit("config.json", &old);
+        let old = folder.open().expect("the old style opens");
+        assert_eq!(old.spec(), new.spec(), "{name}");
+    }
+}
+
+#[test]
+fn shards_hold_the_same_weights_as_one_file() {
+    let folder = Folder::copy("qwen2");
+    let single = upload(&folder.open().expect("it opens"));
+    folder.shard();
+    assert_eq!(upload(&folder.open().expect("the shards open")), single);
+}
+
+#[test]
+fn every_stored_type_gives_the_same_numbers() {
+    let folder = Folder::copy("llama");
+    let stored = upload(&folder.open().expect("it opens"));
+    let (mut header, data) = folder.tensors();
+    let mut widened = Vec::new();
+    for (name, info) in header.iter_mut().filter(|(name, _)| *name != "__metadata__") {
+        let offset = |index: usize| info["data_offsets"][index].as_u64().expect("an offset") as usize;
+        let values = &data[offset(0)..offset(1)];
+        let start = widened.len();
+        // Some tensors in f32, some as they are: q, k and v of one layer then differ in type.
+        if name.contains("k_proj") || name.contains("norm") {
+            let decode = |index| WeightFormat::Bf16.decode(values, index).to_le_bytes();
+            widened.extend((0..values.len() / 2).flat_map(decode));
+            info["dtype"] = json!("F32");
+        } else {
+            widened.extend_from_slice(values);
+        }
+        info["data_offsets"] = json!([start, widened.len()]);
+    }
+    folder.write_tensors("model.safetensors", &header, &widened);
+    let model = folder.open().expect("mixed types open");
+    assert_eq!(upload(&model), stored);
+    let plan = model.record(Storage::F32);
+    let format = |name: &str| plan.weights.iter().find(|weight| weight.name == name).map(|weight| weight.format);
+    assert_eq!(format("layers.0.qkv"), Some(WeightFormat::F32), "one f32 part widens the whole");
+    assert_eq!(format("layers.0.down"), Some(WeightFormat::Bf16), "16-bit weights stay as stored");
+}
+
+#[test]
+fn generation_defaults_and_end_tokens_are_read() {
+    let folder = Folder::copy("llama");
+    folder.edit("config.json", &json!({"eos_token_id": [7, 2]}));
+    folder.edit("generation_config.json", &json!({"eos_token_id": [2, 9], "temperature": 0.6, "top_k": -1}));
+    let model = folder.open().expect("it opens");
+    let generation = model.generation();
+    assert_eq!(generation.eos_token_ids, [7, 2, 9]);
+    assert_eq!((generation.temperature, generation.top_k, generation.top_p), (Some(0.6), Some(0), None));
+    fs::remove_file(folder.path("generation_config.json")).expect("it goes");
+    assert_eq!(folder.open().expect("it opens without").generation().eos_token_ids, [7, 2]);
+    let demo = Model::demo();
+    assert_eq!(demo.generation().eos_token_ids, [4091, 4089]);
+    assert_eq!(demo.generation().top_p, Some(0.9));
+}
+
+#[test]
+fn windows_follow_the_config() {
+    let windows = |name: &str, changes: Value| -> Vec<Option<u32>> {
+        let folder = Folder::copy(name);
+        folder.edit("config.json", &changes);
+        let model = folder.open().expect("it opens");
+        model.spec().layers.iter().map(|layer| layer.window).collect()
+    };
+    assert_eq!(windows("mistral-window", json!({})), [Some(24), Some(24)]);
+    assert_eq!(windows("mistral-window", json!({"sliding_window": null})), [None, None]);
+    assert_eq!(windows("mistral-window", json!({"sliding_window": 512})), [None, None], "it hides nothing");
+    assert_eq!(windows("llama", json!({"sliding_window": 24})), [None, None], "Llama has no windows");
+    let upper = json!({"use_sliding_window": true, "sliding_window": 32, "max_window_layers": 1, "layer_types": null});
+    assert_eq!(windows("qwen3", upper), [None, Some(32)]);
+    let kinds = json!({"use_sliding_window": true, "sliding_window": 32,
+        "layer_types": ["sliding_attention", "full_attention"]});
+    assert_eq!(windows("qwen2", kinds), [Some(32), None]);
+}
+
+#[test]
+fn random_models_have_their_shape_and_depend_on_the_seed_alone() {
+    let weights = |seed| upload(&Model::random(ModelSpec::named("64x2x4x2x16x96x256").expect("a shape"), seed));
+    let first = weights(1);
+    assert_eq!(first, weights(1));
+    assert_ne!(first, weights(2));
+    let qkv = &first["layers.1.qkv"];
+    assert_eq!(qkv.len(), (4 + 2 + 2) * 16 * 64);
+    let size = (qkv.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / qkv.len() as f64).sqrt();
+    assert!((0.5..2.0).contains(&(size * 64_f64.sqrt())), "elements are about 1 / sqrt(columns), not {size}");
+    assert!(first["final_norm"].iter().all(|value| *value == 1.0));
+    for (name, parameters) in
+        [("qwen3-0.6b", 596_049_920), ("llama-3.2-1b", 1_235_814_400), ("llama-3-8b", 8_030_261_248)]
+    {
+        let plan = Model::random(ModelSpec::named(name).expect("a known shape"), 0).record(Storage::F32);
+        let count = |weight: &folio::plan::WeightSpec| u64::from(weight.rows) * u64::from(weight.columns);
+        let ropes = plan.weights.iter().filter(|weight| weight.name.starts_with("rope")).map(count).sum::<u64>();
+        assert_eq!(plan.weights.iter().map(count).sum::<u64>() - ropes, parameters, "{name}");
+    }
+    let error = ModelSpec::named("64x2x4").expect_err("seven numbers are needed").to_string();
+    assert!(error.starts_with("shape: \"64x2x4\" is not qwen3-0.6b"), "{error}");
+    let error = ModelSpec::named("64x2x4x3x16x96x256").expect_err("3 does not divide 4").to_string();
+    assert_eq!(
+        error,
+        "shape 64x2x4x3x16x96x256: num_key_value_heads is 3, which does not divide num_attention_heads = 4"
+    );
+}
+
+#[test]
+fn chunks_are_whole_rows_in_order_and_small() {
+    let model = Model::random(ModelSpec::named("40x1x1x1x8x8x1300000").expect("a shape"), 3);
+    let plan = model.record(Storage::F32);
+    let (mut next_row, mut chunks) = (0, 0);
+    let uploaded = block_on(model.upload(&plan, |id, first_row, bytes| -> Result<(), Infallible> {
+        let spec = plan.weight_spec(id);
+        assert!(bytes.len() <= 32 << 20, "{} bytes of {}", bytes.len(), spec.name);
+        if spec.name == "embedding" {
+            assert_eq!(first_row, next_row);
+            next_row += (bytes.len() as u64 / spec.row_bytes()) as u32;
+            chunks += 1;
+        }
+        Ok(())
+    }));
+    uploaded.expect("it uploads");
+    assert_eq!((next_row, chunks), (1_300_000, 4), "104 MB in pieces of at most 32 MiB");
+}
+
+#[test]
+fn a_file_cut_short_while_it_loads_is_an_error() {
+    let folder = Folder::copy("llama");
+    let model = folder.open().expect("it opens");
+    let plan = model.record(Storage::F32);
+    let file = fs::OpenOptions::new().write(true).open(folder.path("model.safetensors")).expect("it opens");
+    let mut chunks = 0;
+    let error = block_on(model.upload(&plan, |_, _, _| -> Result<(), Infallible> {
+        chunks += 1;
+        if chunks == 3 {
+            file.set_len(4096).expect("it can be cut");
+        }
+        Ok(())
+    }));
+    assert_eq!(chunks, 3, "nothing is read once the file has another length");
+    assert!(matches!(error, Err(UploadError::Load(LoadError::Changed { .. }))), "{error:?}");
+}
+
+#[test]
+fn an_upload_ends_with_the_first_error_of_the_device() {
+    let model = Model::demo();
+    let error = block_on(model.upload(&model.record(Storage::F32), |_, _, _| Err("full")));
+    assert!(matches!(error, Err(UploadError::Write("full"))), "{error:?}");
+}
+
+/// Changes to a good `config.json`, and what is said of the result.
+const CONFIG_FAULTS: &[(&str, &str)] = &[
+    (
+        r#"{"architectures": ["FooForCausalLM"]}"#,
+        "architecture \"FooForCausalLM\" is not supported (these are: LlamaForCausalLM, MistralForCausalLM, \
+         Qwen2ForCausalLM, Qwen3ForCausalLM)",
+    ),
+    (r#"{"architectures": null, "model_type": null}"#, "architectures is missing"),
+    (r#"{"architectures": [1]}"#, "architectures holds something that is not a name"),
+    (r#"{"num_hidden_layers": 0}"#, "num_hidden_layers is 0, not an integer in 1..=1024"),
+    (r#"{"num_hidden_layers": 1000000000}"#, "num_hidden_layers is 1000000000, not an integer in 1..=1024"),
+    (r#"{"num_hidden_layers": 1.5}"#, "num_hidden_layers is 1.5, not an integer in 1..=1024"),
+    (r#"{"hidden_size": null}"#, "hidden_size is missing"),
+    (r#"{"hidden_size": "64"}"#, r#"hidden_size is "64", not an integer in 8..=65536"#),
+    (r#"{"hidden_size": 60}"#, "hidden_size is 60, not a multiple of 8"),
+    (r#"{"intermediate_size": 100}"#, "intermediate_size is 100, not a multiple of 8"),
+    (r#"{"head_dim": 0}"#, "head_dim is 0, not an integer in 8..=256"),
+    (r#"{"head_dim": 20}"#, "head_dim is 20, not a multiple of 8"),
+    (r#"{"head_dim": 512}"#, "head_dim is 512, not an integer in 8..=256"),
+    (
+        r#"{"head_dim": null, "num_attention_heads": 6, "num_key_value_heads": 3}"#,
+        "num_attention_heads is 6, which does not divide hidden_size = 64",
+    ),
+    (r#"{"head_dim": null, "num_attention_heads": 16}"#, "head_dim would be 4, not a multiple of 8 up to 256"),
+    (r#"{"num_key_value_heads": 3}"#, "num_key_value_heads is 3, which does not divide num_attention_heads = 4"),
+    (r#"{"num_attention_heads": 34}"#, "num_key_value_heads is 2: more than 16 of 34 query heads would share one"),
+    (r#"{"num_attention_heads": 0}"#, "num_attention_heads is 0, not an integer in 1..=1024"),
+    (r#"{"vocab_size": 2147483648}"#, "vocab_size is 2147483648, not an integer in 1..=16777216"),
+    (r#"{"max_position_embeddings": 0}"#, "max_position_embeddings is 0, not an integer in 2..=16777216"),
+    (r#"{"rms_norm_eps": 0}"#, "rms_norm_eps is 0, not a number in 1e-12..=0.1"),
+    (r#"{"rope_parameters": {"rope_theta": 0.0}}"#, "rope_parameters.rope_theta is 0.0, not a number in 0.001..=1e30"),
+    (r#"{"rope_parameters": {"rope_theta": -1}}"#, "rope_parameters.rope_theta is -1, not a number in 0.001..=1e30"),
+    (r#"{"rope_parameters": null, "rope_theta": "1e4"}"#, r#"rope_theta is "1e4", not a number in 0.001..=1e30"#),
+    (
+        r#"{"rope_parameters": {"rope_type": "yarn"}}"#,
+        r#"rope_parameters.rope_type is "yarn", not default, linear or llama3"#,
+    ),
+    (r#"{"rope_parameters": {"rope_type": "linear"}}"#, "rope_parameters.factor is missing"),
+    (
+        r#"{"rope_parameters": null,
+            "rope_scaling": {"type": "llama3", "low_freq_factor": 4, "high_freq_factor": 4}}"#,
+        "rope_scaling.low_freq_factor is 4, not below high_freq_factor = 4",
+    ),
+    (r#"{"rope_parameters": [1]}"#, "rope_parameters is [1], not an object"),
+    (
+        r#"{"partial_rotary_factor": 0.01}"#,
+        "partial_rotary_factor is 0.01: it rotates 0 of 16 elements, not an even number",
+    ),
+    (r#"{"hidden_act": "relu"}"#, r#"hidden_act is "relu", not silu or gelu_pytorch_tanh"#),
+    (r#"{"tie_word_embeddings": "no"}"#, r#"tie_word_embeddings is "no", not true or false"#),
+    (r#"{"eos_token_id": [2, 256]}"#, "eos_token_id is 256, not a token id below the vocabulary of 256"),
+    (
+        r#"{"quantization_config": {"quant_method": "gptq"}}"#,
+        "quantization_config is set, but quantised checkpoints are not supported",
+    ),
+];
+
+#[test]
+fn faults_of_the_config_are_one_line_with_file_and_field() {
+    for (changes, expected) in CONFIG_FAULTS {
+        let folder = Folder::copy("llama");
+        folder.edit("config.json", &serde_json::from_str(changes).expect("the changes are JSON"));
+        assert_eq!(folder.error(), format!("config.json: {expected}"), "{changes}");
+    }
+}
+
+#[test]
+fn faults_of_windows_and_generation_name_their_fields() {
+    let folder = Folder::copy("mistral-window");
+    folder.edit("config.json", &json!({"sliding_window": 0}));
+    assert_eq!(folder.error(), "config.json: sliding_window is 0, not an integer in 1..=4294967295");
+    let folder = Folder::copy("qwen3");
+    folder.edit("config.json", &json!({"layer_types": ["full_attention"]}));
+    assert_eq!(folder.error(), "config.json: layer_types has 1 entries, not num_hidden_layers = 2");
+    folder.edit("config.json", &json!({"layer_types": ["full_attention", "linear_attention"]}));
+    assert_eq!(folder.error(), "config.json: layer_types has \"linear_attention\", an unknown kind of layer");
+    let folder = Folder::copy("llama");
+    folder.edit("generation_config.json", &json!({"temperature": -1}));
+    assert_eq!(folder.error(), "generation_config.json: temperature is -1, not a number in 0.0..=2.0");
+    folder.edit("generation_config.json", &json!({"temperature": 1, "eos_token_id": "2"}));
+    let expected = "generation_config.json: eos_token_id is \"2\", not a token id below the vocabulary of 256";
+    assert_eq!(folder.error(), expected);
+}
+
+#[test]
+fn numbers_that_json_lacks_are_refused_by_field() {
+    let folder = Folder::copy("llama");
+    let config = String::from_utf8(folder.read("config.json")).expect("UTF-8");
+    folder.write("config.json", config.replace("10000.0", "NaN"));
+    let expected = "config.json: rope_parameters.rope_theta is \"NaN\", not a number in 0.001..=1e30";
+    assert_eq!(folder.error(), expected);
+    // In a field that nobody reads it does no harm: Python writes such files.
+    folder.write("config.json", config.replace("\"use_cache\": true", "\"use_cache\": [-Infinity, NaN]"));
+    assert_eq!(folder.error(), "it opened");
+}
+
+#[test]
+fn missing_and_unreadable_files_are_named() {
+    let folder = Folder::copy("llama");
+    folder.write("config.json", "{\"vocab_size\": ");
+    assert_eq!(folder.error(), "config.json: EOF while parsing a value at line 1 column 15");
+    folder.write("config.json", "[]");
+    assert_eq!(folder.error(), "config.json: not a JSON object");
+    folder.write("config.json", [0xff, 0xfe]);
+    assert_eq!(folder.error(), "config.json: invalid utf-8 sequence of 1 bytes from index 0");
+    for file in ["config.json", "model.safetensors"] {
+        let folder = Folder::copy("llama");
+        fs::remove_file(folder.path(file)).expect("it goes");
+        assert!(folder.error().starts_with(&format!("{file}: No such file")), "{}", folder.error());
+        fs::create_dir(folder.path(file)).expect("a folder in its place");
+        assert!(folder.error().starts_with(&format!("{file}: ")), "{}", folder.error());
+    }
+}
+
+#[test]
+fn faults_of_the_tensors_are_named() {
+    let folder = Folder::copy("llama");
+    folder.edit("config.json", &json!({"vocab_size": 264}));
+    let expected = "model.safetensors: tensor \"model.embed_tokens.weight\" has shape [256, 64], \
+                    config.json asks for [264, 64]";
+    assert_eq!(folder.error(), expected);
+    let folder = Folder::copy("llama");
+    folder.edit("config.json", &json!({"attention_bias": true}));
+    let expected = "model.safetensors: tensor \"model.layers.0.self_attn.q_proj.bias\" is missing";
+    assert_eq!(folder.error(), expected);
+    folder.edit("config.json", &json!({"attention_bias": false, "num_hidden_layers": 3}));
+    let expected = "model.safetensors: tensor \"model.layers.2.input_layernorm.weight\" is missing";
+    assert_eq!(folder.error(), expected);
+    let folder = Folder::copy("llama");
+    folder.edit_tensor("model.norm.weight", &json!({"dtype": "I16"}));
+    let expected = "model.safetensors: tensor \"model.norm.weight\" is stored as I16, not as F32, F16 or BF16";
+    assert_eq!(folder.error(), expected);
+    let folder = Folder::copy("llama");
+    let bytes = folder.read("model.safetensors");
+    folder.write("model.safetensors", &bytes[..bytes.len() - 130]);
+    let expected = "model.safetensors: tensor \"model.layers.1.self_attn.v_proj.weight\" is cut short, \
+                    2 bytes are missing";
+    assert_eq!(folder.error(), expected);
+}
+
+#[test]
+fn damaged_headers_are_refused() {
+    let start = |length: u64| length.to_le_bytes().to_vec();
+    let tensor = |offsets: &str, kind: &str| {
+        format!("{{\"a\":{{\"dtype\":\"{kind}\",\"shape\":[2],\"data_offsets\":{offsets}}}}}")
+    };
+    let table = [
+        (Vec::new(), "header too small"),
+        (vec![1, 2, 3], "header too small"),
+        (start(0), "invalid JSON in header: EOF while parsing a value at line 1 column 0"),
+        (start(100_000_001), "header too large"),
+        (start(u64::MAX), "header too large"),
+        (start(50), "invalid header length"),
+        (safetensors_bytes("{\"a\"", &[]), "invalid JSON in header"),
+        (safetensors_bytes(&tensor("[0,4]", "BF17"), &[0; 4]), "invalid JSON in header: unknown variant `BF17`"),
+        (safetensors_bytes(&tensor("[4,8]", "BF16"), &[0; 8]), "invalid offset for tensor `a`"),
+        (safetensors_bytes(&tensor("[0,6]", "BF16"), &[0; 6]), "invalid shape, data type, or offset for tensor"),
+        (safetensors_bytes(&tensor("[0,4]", "BF16"), &[0; 9]), "incomplete metadata, file not fully covered"),
+        (safetensors_bytes(&tensor("[0,4]", "BF16"), &[0; 3]), "tensor \"a\" is cut short, 1 bytes are missing"),
+    ];
+    for (bytes, expected) in table {
+        let folder = Folder::copy("llama");
+        folder.write("model.safetensors", bytes);
+        let error = folder.error();
+        assert!(error.starts_with(&format!("model.safetensors: {expected}")), "{error} instead of {expected}");
+        assert!(!error.contains('\n'), "one line: {error}");
+    }
+    let overlapping = "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\
+                       \"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[2,6]}}";
+    let folder = Folder::copy("llama");
+    folder.write("model.safetensors", safetensors_bytes(overlapping, &[0; 6]));
+    assert_eq!(folder.error(), "model.safetensors: invalid offset for tensor `b`");
+}
+
+#[test]
+fn faults_of_the_index_are_named() {
+    let index = "model.safetensors.index.json";
+    let sharded = || {
+        let folder = Folder::copy("llama");
+        folder.shard();
+        folder
+    };
+    for (name, shown) in [("../x", "../x"), ("/etc/passwd", "/etc/passwd"), ("a/b", "a/b"), ("..", ".."), ("", "")] {
+        let folder = sharded();
+        folder.edit(index, &json!({"weight_map": {"lm_head.weight": name}}));
+        let expected = "which is not a file of the model's folder";
+        assert_eq!(folder.error(), format!("{index}: weight_map.lm_head.weight names {shown:?}, {expected}"));
+    }
+    let folder = sharded();
+    folder.edit(index, &json!({"weight_map": {"lm_head.weight": shard_file(1)}}));
+    assert_eq!(folder.error(), format!("{}: tensor \"lm_head.weight\" is missing", shard_file(1)));
+    let folder = sharded();
+    folder.write(index, "{}");
+    assert_eq!(folder.error(), format!("{index}: weight_map is missing"));
+    let folder = sharded();
+    folder.edit(index, &json!({"weight_map": {"lm_head.weight": 1}}));
+    assert_eq!(folder.error(), format!("{index}: weight_map.lm_head.weight is 1, not a string"));
+    let folder = sharded();
+    fs::remove_file(folder.path(shard_file(0))).expect("it goes");
+    assert!(folder.error().starts_with(&format!("{}: No such file", shard_file(0))), "{}", folder.error());
+}
+
+/// Whatever bytes a folder holds, opening it ends with a model or a line.
+#[test]
+fn damaged_bytes_never_panic() {
+    let folder = Folder::copy("qwen3");
+    let originals = ["config.json", "model.safetensors"].map(|file| (file, folder.read(file)));
+    let mut state = 1_u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let mut refused = 0;
+    for _ in 0..600 {
+        let (file, original) = &originals[random(2)];
+        let mut bytes = original.clone();
+        // The header is at the start; damage to weights is only other weights.
+        let end = bytes.len().min(3000);
+        for _ in 0..=random(3) {
+            let alphabet = b"0123456789-.eE\"{}[],: nullNaN\\\0\xff";
+            bytes[random(end)] = alphabet[random(alphabet.len())];
+        }
+        if random(4) == 0 {
+            bytes.truncate(random(bytes.len()));
+        }
+        folder.write(file, &bytes);
+        match folder.open() {
+            Ok(model) => drop(upload(&model)),
+            Err(error) => {
+                refused += 1;
+                assert!(!error.to_string().contains('\n'), "one line: {error}");
+            }
+        }
+        folder.write(file, original);
+    }
+    assert!(refused > 200, "much damage is noticed: {refused} of 600");
+}

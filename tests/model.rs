@@ -1,0 +1,393 @@
+//! Whole models against independent references: golden logits and tokens of each architecture, the demo model's own
+//! golden file, and a batch against its members alone.
+//!
+//! A backend is driven directly, with batches flattened by hand: no engine, no scheduler. [`prove`] holds for every
+//! backend; a new one is a new [`Target`] and a new test.
+
+use folio::backend::cpu::CpuBackend;
+use folio::backend::{Backend, Capacity, Inspect};
+use folio::model::{Model, Safetensors};
+use folio::plan::check::{Limits, check};
+use folio::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, SampleRow, Sampled, SequenceRows};
+use folio::plan::{BufferId, KvFormat, Plan, Step, Tail};
+use folio::platform::block_on;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a backend must reach.
+struct Target {
+    name: &'static str,
+    /// |Δ logit| with f32 keys and values.
+    logits_f32: f32,
+    /// |Δ logit| with f16 keys and values.
+    logits_f16: f32,
+    /// A row does not depend on what else is in its batch, nor on how its prompt was cut.
+    bit_exact: bool,
+}
+
+const CPU: Target = Target { name: "cpu", logits_f32: 2e-3, logits_f16: 3e-2, bit_exact: true };
+
+const FAMILIES: [&str; 5] = ["llama", "llama3-rope", "mistral-window", "qwen2", "qwen3"];
+const BLOCK_SIZE: u32 = 16;
+const SEQUENCES_MAX: u32 = 8;
+const TOKENS_MAX: u32 = 1024;
+/// Longer than every prompt: a prompt is one chunk.
+const WHOLE: u32 = TOKENS_MAX;
+
+#[test]
+fn the_cpu_reproduces_golden_logits_and_tokens() {
+    prove(&CPU, &CpuBackend::new);
+}
+
+#[test]
+fn the_cpu_reproduces_the_demo_model() {
+    prove_demo(&CPU, &CpuBackend::new);
+}
+
+/// The tolerance is fine enough to see a constant that is slightly wrong.
+#[test]
+fn a_wrong_number_in_the_config_shows_in_the_logits() {
+    let table = [
+        ("llama", json!({"rope_parameters": {"rope_theta": 10_100.0}})),
+        ("llama", json!({"rms_norm_eps": 1e-2})),
+        ("llama3-rope", json!({"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}})),
+        ("mistral-window", json!({"sliding_window": 25})),
+        ("mistral-window", json!({"sliding_window": null})),
+        ("qwen3", json!({"rope_parameters": {"rope_theta": 10_000.0}})),
+    ];
+    for (family, changes) in table {
+        let model = changed(family, &changes);
+        let case = golden_cases(family).remove(3);
+        let mut device = Device::new(CpuBackend::new(), &model, KvFormat::F32);
+        let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
+        let difference = largest_difference(&case.logits, &run.logits[0]);
+        assert!(difference > 2.0 * CPU.logits_f32, "{family} with {changes}: only {difference}");
+    }
+}
+
+/// Layers with a window and layers without have block ids of their own. While the window hides nothing, the model is
+/// the golden one; beyond, batches are still their members.
+#[test]
+fn two_kv_groups_run_side_by_side() {
+    let kinds = json!(["sliding_attention", "full_attention"]);
+    let model = changed("qwen3", &json!({"use_sliding_window": true, "sliding_window": 24, "layer_types": kinds}));
+    let mut device = Device::new(CpuBackend::new(), &model, KvFormat::F32);
+    assert_eq!(device.plan.kv_groups.len(), 2);
+    let cases = golden_cases("qwen3");
+    let alone: Vec<Run> =
+        cases.iter().map(|case| device.generate(std::slice::from_ref(case), WHOLE, false).remove(0)).collect();
+    assert!(device.generate(&cases, 48, true) == alone, "a batch is its members, bit for bit");
+    for (case, run) in cases.iter().zip(&alone) {
+        let difference = largest_difference(&case.logits, &run.logits[0]);
+        let hides = case.prompt.len() > 24;
+        assert_eq!(difference > CPU.logits_f32, hides, "prompt of {}: {difference}", case.prompt.len());
+        let unhidden = 24_usize.saturating_sub(case.prompt.len()).min(24);
+        assert_eq!(run.tokens[..unhidden], case.greedy[..unhidden], "prompt of {}", case.prompt.len());
+    }
+}
+
+/// A golden model with other fields in its config.
+fn changed(family: &str, changes: &Value) -> Model {
+    let mut config = read_json(&golden(family).join("config.json"));
+    for (name, value) in changes.as_object().expect("an object") {
+        config[name] = value.clone();
+    }
+    let source = Safetensors::open(&golden(family)).expect("the golden weights load");
+    Model::from_parts(config.to_string().as_bytes(), None, Box::new(source)).expect("it loads")
+}
+
+/// Golden logits and tokens of every family: alone, in chunks, and as one batch.
+fn prove<B: Backend + Inspect>(target: &Target, open: &dyn Fn() -> B) {
+    for family in FAMILIES {
+        let cases = golden_cases(family);
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        for (kv_format, tolerance) in [(KvFormat::F32, target.logits_f32), (KvFormat::F16, target.logits_f16)] {
+            let mut device = Device::new(open(), &model, kv_format);
+            let mut alone = Vec::new();
+            let mut worst = 0.0_f32;
+            for case in &cases {
+                let run = device.generate(std::slice::from_ref(case), WHOLE, false).remove(0);
+                let place = format!("{family} on {}, {kv_format:?}, prompt of {}", target.name, case.prompt.len());
+                worst = worst.max(compare(&place, case, &run, tolerance));
+                let in_chunks = device.generate(std::slice::from_ref(case), 48, false).remove(0);
+                worst = worst.max(compare(&format!("{place} in chunks of 48"), case, &in_chunks, tolerance));
+                if target.bit_exact {
+                    assert!(in_chunks == run, "{place}: chunks change nothing");
+                }
+                alone.push(run);
+            }
+            for (case, (run, alone)) in cases.iter().zip(device.generate(&cases, 48, true).iter().zip(&alone)) {
+                let place = format!("{family} on {}, {kv_format:?}, batched {}", target.name, case.prompt.len());
+                worst = worst.max(compare(&place, case, run, tolerance));
+                if target.bit_exact {
+                    assert!(run == alone, "{place}: a batch is its members, bit for bit");
+                }
+            }
+            println!("{family} on {}, {kv_format:?}: logits differ by at most {worst:.1e}", target.name);
+        }
+    }
+}
+
+/// The demo model's golden file: greedy tokens and the five likeliest of the first eight.
+fn prove_demo<B: Backend + Inspect>(target: &Target, open: &dyn Fn() -> B) {
+    let model = Model::demo();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo/recipe/golden.json");
+    let prompts = read_json(&file)["prompts"].as_array().expect("a list of prompts").clone();
+    let eos = &model.generation().eos_token_ids;
+    for (kv_format, tolerance) in [(KvFormat::F32, 1e-3), (KvFormat::F16, target.logits_f16)] {
+        let mut device = Device::new(open(), &model, kv_format);
+        let (mut compared, mut total) = (0, 0);
+        for prompt in &prompts {
+            let greedy = ids(&prompt["greedy_ids"]);
+            assert!(greedy.len() == 64 || eos.contains(greedy.last().expect("an answer")), "it ends with an end token");
+            let case = Case { prompt: ids(&prompt["prompt_ids"]), greedy, logits: Vec::new() };
+            let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
+            total += case.greedy.len();
+            let equal = equal_tokens(&case, &run, tolerance);
+            compared += equal;
+            for (step, (found, expected)) in run.steps.iter().zip(top_logprobs(prompt)).take(equal).enumerate() {
+                compare_top(
+                    &format!("{kv_format:?}, {:?}, step {step}", prompt["prompt_text"]),
+                    found,
+                    &expected,
+                    tolerance,
+                );
+            }
+        }
+        println!("demo model on {}, {kv_format:?}: {compared} of {total} tokens compared", target.name);
+        assert!(compared * 100 >= total * 80, "only {compared} of {total} tokens could be compared");
+        if kv_format == KvFormat::F32 {
+            assert_eq!(compared, total, "with f32 keys and values no step is near a tie");
+        }
+    }
+}
+
+/// A prompt with what should follow.
+struct Case {
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+    /// Of the prompt's last position; empty if unknown.
+    logits: Vec<f32>,
+}
+
+/// What followed.
+#[derive(Default, PartialEq)]
+struct Run {
+    tokens: Vec<u32>,
+    steps: Vec<Sampled>,
+    /// One row a token.
+    logits: Vec<Vec<f32>>,
+}
+
+fn golden(family: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(family)
+}
+
+fn read_json(file: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(file).expect("the golden file reads")).expect("the golden file is JSON")
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    let list = value.as_array().expect("a list of ids");
+    list.iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+fn golden_cases(family: &str) -> Vec<Case> {
+    let json = read_json(&golden(family).join("golden.json"));
+    let cases = json["cases"].as_array().expect("a list of cases").iter().map(|case| Case {
+        prompt: ids(&case["prompt"]),
+        greedy: ids(&case["greedy"]),
+        logits: numbers(&case["logits"]),
+    });
+    let cases: Vec<Case> = cases.collect();
+    let lengths: Vec<usize> = cases.iter().map(|case| case.prompt.len()).collect();
+    assert_eq!(lengths, [1, 7, 33, 130], "{family}: the cases the tests are made for");
+    cases
+}
+
+fn numbers(value: &Value) -> Vec<f32> {
+    value.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number") as f32).collect()
+}
+
+fn top_logprobs(prompt: &Value) -> Vec<Vec<(u32, f32)>> {
+    let pair = |pair: &Value| (pair[0].as_u64().expect("an id") as u32, pair[1].as_f64().expect("a logprob") as f32);
+    let steps = prompt["top5_logprobs_first_8"].as_array().expect("a list of steps");
+    steps.iter().map(|step| step.as_array().expect("a list of pairs").iter().map(pair).collect()).collect()
+}
+
+/// Golden cases have no step near a tie, so tokens are identical. Returns the largest difference of logits.
+fn compare(place: &str, case: &Case, run: &Run, tolerance: f32) -> f32 {
+    let difference = largest_difference(&case.logits, &run.logits[0]);
+    assert!(difference <= tolerance, "{place}: logits differ by {difference}, at most {tolerance} is allowed");
+    assert_eq!(run.tokens, case.greedy, "{place}: greedy tokens");
+    difference
+}
+
+fn largest_difference(expected: &[f32], found: &[f32]) -> f32 {
+    assert_eq!(expected.len(), found.len(), "a logit for each token");
+    assert!(found.iter().all(|logit| logit.is_finite()), "logits are numbers");
+    expected.iter().zip(found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Tokens that are equal; stops early only where the run's own two likeliest tokens are nearly a tie.
+fn equal_tokens(case: &Case, run: &Run, tolerance: f32) -> usize {
+    for (index, (found, expected)) in run.tokens.iter().zip(&case.greedy).enumerate() {
+        if found != expected {
+            let top = &run.steps[index].top;
+            let margin = top[0].1 - top[1].1;
+            assert!(margin < 2.0 * tolerance, "token {index} is {found}, not {expected}, with a margin of {margin}");
+            return index;
+        }
+    }
+    assert_eq!(run.tokens.len(), case.greedy.len());
+    case.greedy.len()
+}
+
+/// Every expected logprob is found, or lies within the tolerance of the last one reported.
+fn compare_top(place: &str, found: &Sampled, expected: &[(u32, f32)], tolerance: f32) {
+    assert_eq!(found.top.len(), expected.len(), "{place}: as many as asked for");
+    let last = found.top[found.top.len() - 1].1;
+    for (id, logprob) in expected {
+        let near = found.top.iter().find(|(found_id, _)| found_id == id).map_or(last, |(_, found)| *found);
+        // Unlikely tokens have large logprobs; f16 keys and values move them in proportion.
+        let allowed = tolerance * logprob.abs().max(1.0);
+        assert!((near - logprob).abs() <= allowed, "{place}: logprob of {id} is {near}, not {logprob}");
+    }
+    let drawn = found.top.iter().find(|(id, _)| *id == found.token_id).expect("a greedy token is among the likeliest");
+    assert_eq!(drawn.1, found.logprob, "{place}: one logprob of one token");
+}
+
+/// A backend with a loaded model.
+struct Device<B> {
+    backend: B,
+    plan: Arc<Plan>,
+    logits: BufferId,
+    blocks: u32,
+}
+
+/// One sequence under way.
+struct Sequence {
+    tokens: Vec<u32>,
+    computed: u32,
+    /// Per KV group, the block of each `BLOCK_SIZE` positions.
+    blocks: Vec<Vec<u32>>,
+    generated: u32,
+}
+
+impl<B: Backend + Inspect> Device<B> {
+    fn new(mut backend: B, model: &Model, kv_format: KvFormat) -> Self {
+        let plan = Arc::new(model.record(backend.caps().activations));
+        let binding_bytes_max = backend.caps().binding_bytes_max;
+        check(&plan, &Limits { binding_bytes_max, tokens_max: TOKENS_MAX }).expect("the recorded plan is right");
+        let capacity = Capacity {
+            tokens_max: TOKENS_MAX,
+            sequences_max: SEQUENCES_MAX,
+            samples_max: SEQUENCES_MAX,
+            feed_slots: SEQUENCES_MAX,
+            table_entries_max: 1024,
+            history_max: 1024,
+            bias_max: 1,
+            mask_words_max: plan.vocab.div_ceil(32),
+            copies_max: 1,
+            block_size: BLOCK_SIZE,
+            kv_format,
+            deterministic: true,
+        };
+        backend.load(plan.clone(), &capacity).expect("the plan loads");
+        block_on(model.upload(&plan, |id, row, bytes| backend.write_weight(id, row, bytes))).expect("weights upload");
+        let blocks = 97;
+        backend.allocate_pool(&vec![blocks; plan.kv_groups.len()]).expect("a small pool fits");
+        let Some(Step::Sample { logits }) = plan.tail(Tail::Sample).last() else { panic!("the tail ends by sampling") };
+        Self { logits: *logits, backend, plan, blocks }
+    }
+
+    /// Generates greedily for all cases at once, until each has as many tokens as its golden answer. With `feed`,
+    /// decode rows read their token from where the sampler left it on the device.
+    fn generate(&mut self, cases: &[Case], chunk: u32, feed: bool) -> Vec<Run> {
+        let mut sequences = self.sequences(cases);
+        let mut runs: Vec<Run> = cases.iter().map(|_| Run::default()).collect();
+        loop {
+            let live: Vec<usize> = (0..cases.len()).filter(|&i| runs[i].tokens.len() < cases[i].greedy.len()).collect();
+            if live.is_empty() {
+                return runs;
+            }
+            let (inputs, sampled) = self.batch(&mut sequences, &live, chunk, feed);
+            let ticket = self.backend.submit(&inputs).expect("the batch is accepted");
+            let results = block_on(self.backend.read(ticket)).expect("the batch is read");
+            assert_eq!(results.len(), sampled.len(), "one result a sample row");
+            let rows = sampled.len() as u32;
+            let logits = block_on(self.backend.read_buffer(self.logits, rows)).expect("logits are read");
+            let rows = logits.chunks(self.plan.vocab as usize);
+            for ((index, result), row) in sampled.into_iter().zip(results).zip(rows) {
+                sequences[index].tokens.push(result.token_id);
+                sequences[index].generated += 1;
+                runs[index].tokens.push(result.token_id);
+                runs[index].steps.push(result);
+                runs[index].logits.push(row.to_vec());
+            }
+        }
+    }
+
+    /// Fresh sequences whose blocks are scattered over the pool, differently in each KV group.
+    fn sequences(&self, cases: &[Case]) -> Vec<Sequence> {
+        let mut next = 0;
+        let sequence = |case: &Case| {
+            let count = (case.prompt.len() + case.greedy.len()).div_ceil(BLOCK_SIZE as usize) as u32;
+            let taken = next..next + count;
+            next += count;
+            assert!(next <= self.blocks, "the pool holds all sequences");
+            // Strides prime to the number of blocks: each block is taken once, in scrambled order.
+            let scatter = |group: u32| taken.clone().map(|i| (i * (29 + group) + 11) % self.blocks).collect();
+            let blocks = (0..self.plan.kv_groups.len() as u32).map(scatter).collect();
+            Sequence { tokens: case.prompt.clone(), computed: 0, blocks, generated: 0 }
+        };
+        cases.iter().map(sequence).collect()
+    }
+
+    /// Flattens the next step of the sequences `live`, and names those that get a token from it.
+    fn batch(&self, sequences: &mut [Sequence], live: &[usize], chunk: u32, feed: bool) -> (BatchInputs, Vec<usize>) {
+        let mut inputs = BatchInputs { tails: vec![Tail::Sample], ..BatchInputs::default() };
+        inputs.groups = vec![GroupInputs::default(); self.plan.kv_groups.len()];
+        let mut sampled = Vec::new();
+        for &index in live {
+            let sequence = &mut sequences[index];
+            let total = sequence.tokens.len() as u32;
+            let (start, end) = (sequence.computed, total.min(sequence.computed + chunk));
+            let row_start = inputs.token_ids.len() as u32;
+            inputs.sequences.push(SequenceRows { row_start, row_count: end - start, context_len: end });
+            for position in start..end {
+                let is_fed = feed && sequence.generated > 0 && position == total - 1;
+                inputs.token_ids.push(if is_fed { FEED | index as u32 } else { sequence.tokens[position as usize] });
+                inputs.positions.push(position);
+            }
+            for (group, inputs) in inputs.groups.iter_mut().enumerate() {
+                let window = self.plan.kv_groups[group].window;
+                push_tables(inputs, &sequence.blocks[group], start..end, window);
+            }
+            if end == total {
+                let logits_row = inputs.logits_rows.len() as u32;
+                inputs.logits_rows.push(inputs.token_ids.len() as u32 - 1);
+                let greedy = SampleRow::greedy(logits_row, total);
+                inputs.samples.push(SampleRow { feed_slot: index as u32, logprob: true, top_logprobs: 5, ..greedy });
+                sampled.push(index);
+            }
+            sequence.computed = end;
+        }
+        (inputs, sampled)
+    }
+}
+
+/// Table and slots of one sequence. Blocks that lie before the window of the first row are gone.
+fn push_tables(inputs: &mut GroupInputs, blocks: &[u32], rows: std::ops::Range<u32>, window: Option<u32>) {
+    let first_seen = window.map_or(0, |window| (rows.start + 1).saturating_sub(window));
+    inputs.table_starts.push(inputs.block_tables.len() as u32);
+    for (index, &block) in blocks.iter().take(rows.end.div_ceil(BLOCK_SIZE) as usize).enumerate() {
+        let is_passed = (index as u32 + 1) * BLOCK_SIZE <= first_seen;
+        inputs.block_tables.push(if is_passed { NONE } else { block });
+    }
+    for position in rows {
+        let block = blocks[(position / BLOCK_SIZE) as usize];
+        inputs.slot_mapping.push(block * BLOCK_SIZE + position % BLOCK_SIZE);
+    }
+}

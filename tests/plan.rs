@@ -1,0 +1,155 @@
+//! Plans as data: golden text, and what the checker says of broken ones. No device.
+
+use folio::model::Model;
+use folio::plan::check::{Limits, check, tokens_max};
+use folio::plan::{BufferId, KvGroup, Plan, Rows, Step, Storage, Tail, WeightId};
+use std::path::Path;
+
+fn golden(name: &str) -> Model {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(name);
+    Model::open(&folder).expect("the golden model loads")
+}
+
+#[test]
+fn the_demo_model_is_recorded_as_the_golden_text_says() {
+    insta::assert_snapshot!("demo", Model::demo().record(Storage::F32).to_string());
+}
+
+#[test]
+fn a_sliding_window_is_recorded_as_the_golden_text_says() {
+    insta::assert_snapshot!("mistral-window", golden("mistral-window").record(Storage::F16).to_string());
+}
+
+#[test]
+fn every_recorded_plan_passes_the_check() {
+    let names = ["llama", "llama3-rope", "mistral-window", "qwen2", "qwen3"];
+    for model in names.map(golden).into_iter().chain([Model::demo()]) {
+        for activations in [Storage::F32, Storage::F16, Storage::Bf16] {
+            let plan = model.record(activations);
+            let limits = Limits { binding_bytes_max: 1 << 20, tokens_max: 64 };
+            assert_eq!(check(&plan, &limits), Ok(()), "{} with {activations}", model.spec().architecture);
+        }
+    }
+}
+
+#[test]
+fn token_rows_are_limited_by_the_widest_buffer() {
+    let plan = golden("llama").record(Storage::F32);
+    // gate_up is the widest: 2 · 96 elements of 4 bytes.
+    assert_eq!(tokens_max(&plan, 192 * 4 * 10 + 5), 10);
+    let error = check(&plan, &Limits { binding_bytes_max: 192 * 4 * 10, tokens_max: 11 }).expect_err("11 do not fit");
+    let expected = "bindings: buffer gate_up needs a binding of 8448 bytes, the device allows 7680";
+    assert_eq!(error.to_string(), expected);
+}
+
+/// The id of the buffer called `name`.
+fn buffer(plan: &Plan, name: &str) -> BufferId {
+    let index = plan.buffers.iter().position(|buffer| buffer.name == name).expect("the plan has this buffer");
+    BufferId(index as u32)
+}
+
+/// Breaks a plan of the golden Llama model and compares the checker's words.
+fn refuses(expected: &str, spoil: impl FnOnce(&mut Plan)) {
+    let mut plan = golden("llama").record(Storage::F32);
+    spoil(&mut plan);
+    let found = check(&plan, &Limits::NONE).err().map(|error| error.to_string());
+    assert_eq!(found.as_deref(), Some(expected));
+}
+
+#[test]
+fn reading_before_writing_is_refused() {
+    refuses("body step 1 (rms_norm): x is read before it is written", |plan| {
+        plan.body.remove(1);
+    });
+    refuses("body step 3 (rope_store_kv): qkv is read before it is written", |plan| {
+        plan.body.remove(3);
+    });
+    refuses("body step 4 (attend_paged): KV layer 0 is read before it is written", |plan| {
+        plan.body.remove(4);
+    });
+    refuses("tail sample step 0 (rms_norm): sampled is read before it is written", |plan| {
+        plan.tails[0].1.remove(0);
+    });
+    // What another tail wrote does not count.
+    refuses("tail sample step 0 (sample): logits is read before it is written", |plan| {
+        plan.tails[0].1 = vec![Step::Sample { logits: buffer(plan, "logits") }];
+    });
+}
+
+#[test]
+fn shapes_that_disagree_are_refused() {
+    refuses("body step 1 (embed): rows of embedding is 256, not 255", |plan| plan.vocab = 255);
+    refuses("body step 3 (matmul): columns of layers.0.qkv is 64, not 56", |plan| {
+        let normed = buffer(plan, "normed");
+        plan.buffers[normed.0 as usize].columns = 56;
+        let Step::RmsNorm { weight, .. } = plan.body[2] else { panic!("step 2 is the norm") };
+        plan.weights[weight.0 as usize].columns = 56;
+        let x = buffer(plan, "x");
+        plan.buffers[x.0 as usize].columns = 56;
+        let Step::Embed { table, .. } = plan.body[1] else { panic!("step 1 is the embedding") };
+        plan.weights[table.0 as usize].columns = 56;
+    });
+    refuses("body step 4 (rope_store_kv): columns of qkv is 128, not 192", |plan| {
+        plan.kv_layers[0].heads = 4;
+    });
+    refuses("body step 8 (matmul): rows of layers.0.gate_up is 200, not 192", |plan| {
+        let Step::MatMul { weight, .. } = plan.body[8] else { panic!("step 8 is gate and up") };
+        plan.weights[weight.0 as usize].rows = 200;
+    });
+    refuses("body step 9 (gated_activation): columns of gate_up is 192, not 176", |plan| {
+        let activated = buffer(plan, "activated");
+        plan.buffers[activated.0 as usize].columns = 88;
+    });
+}
+
+#[test]
+fn rows_of_the_wrong_kind_are_refused() {
+    refuses("tail sample step 1 (rms_norm): sampled_normed has rows tokens, not samples", |plan| {
+        let normed = buffer(plan, "sampled_normed");
+        plan.buffers[normed.0 as usize].rows = Rows::Tokens;
+    });
+    refuses("tail sample step 3 (sample): logits is f16: f32", |plan| {
+        let logits = buffer(plan, "logits");
+        plan.buffers[logits.0 as usize].storage = Storage::F16;
+    });
+}
+
+#[test]
+fn ids_names_and_numbers_are_checked() {
+    refuses("body step 2 (rms_norm): there is no weight 999", |plan| {
+        let Step::RmsNorm { weight, .. } = &mut plan.body[2] else { panic!("step 2 is the norm") };
+        *weight = WeightId(999);
+    });
+    refuses("body step 2 (rms_norm): there is no buffer 77", |plan| {
+        let Step::RmsNorm { out, .. } = &mut plan.body[2] else { panic!("step 2 is the norm") };
+        *out = BufferId(77);
+    });
+    refuses("body step 2 (rms_norm): x is input and output", |plan| {
+        let Step::RmsNorm { x, out, .. } = &mut plan.body[2] else { panic!("step 2 is the norm") };
+        *out = *x;
+    });
+    refuses("names: weight final_norm is there twice", |plan| plan.weights[0].name = "final_norm".into());
+    refuses("names: tail sample is there twice", |plan| plan.tails.push((Tail::Sample, Vec::new())));
+    refuses("kv: there is no KV group 3", |plan| plan.kv_layers[1].group = 3);
+    refuses("kv: window of KV group 0 is 0: a query sees at least its own key", |plan| {
+        plan.kv_groups[0] = KvGroup { window: Some(0) };
+    });
+    refuses("kv: KV layer 0 is 2 heads of 12: heads have a multiple of 8 elements, up to 256", |plan| {
+        plan.kv_layers[0].head_dim = 12;
+    });
+    refuses("body step 4 (rope_store_kv): rotary_dim is 18: even, and within a head", |plan| {
+        let Step::RopeStoreKv { rope: Some(rope), .. } = &mut plan.body[4] else { panic!("step 4 rotates") };
+        rope.rotary_dim = 18;
+    });
+    refuses(
+        "body step 5 (attend_paged): query_heads is 3 over 2 KV heads: each KV head serves 1 to 16 query heads",
+        |plan| {
+            let Step::AttendPaged { query_heads, .. } = &mut plan.body[5] else { panic!("step 5 attends") };
+            *query_heads = 3;
+        },
+    );
+    refuses("body step 13 (rope_store_kv): the store of KV layer 0 is there twice", |plan| {
+        let Step::RopeStoreKv { layer, .. } = &mut plan.body[13] else { panic!("step 13 stores layer 1") };
+        *layer = 0;
+    });
+}
