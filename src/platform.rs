@@ -5,7 +5,6 @@ use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -50,6 +49,47 @@ pub fn parallelism() -> usize {
     1
 }
 
+/// Runs a future to its end on a thread of its own, where it is also made; `panicked` makes a result of a panic's
+/// message. A tab has no threads: there the caller awaits the future instead.
+pub fn spawn<T, F>(
+    name: &str,
+    make: impl FnOnce() -> F + Send + 'static,
+    panicked: impl FnOnce(String) -> T + Send + 'static,
+) -> JoinHandle<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T>,
+{
+    let work = move || {
+        #[cfg(not(target_arch = "wasm32"))]
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(make())));
+        #[cfg(target_arch = "wasm32")]
+        let result = Err(Box::new(make) as Box<dyn std::any::Any>);
+        result.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            panicked(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message").to_string())
+        })
+    };
+    std::thread::Builder::new().name(name.to_string()).spawn(work).expect("this platform has threads")
+}
+
+/// A number nobody can guess.
+pub fn random_u64() -> u64 {
+    #[cfg(not(target_arch = "wasm32"))]
+    return std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), SystemTime::now());
+    #[cfg(target_arch = "wasm32")]
+    getrandom::u64().expect("a browser has a random source")
+}
+
+/// Blocks this thread for a while. A tab cannot, and does not.
+pub fn pause(duration: Duration) {
+    #[cfg(not(target_arch = "wasm32"))]
+    if !duration.is_zero() {
+        std::thread::sleep(duration);
+    }
+    #[cfg(target_arch = "wasm32")]
+    let _ = duration;
+}
 /// The bytes of a file, mapped into memory where there are files, or given as they are.
 #[derive(Debug)]
 pub struct MappedFile {
@@ -115,7 +155,6 @@ pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-
 /// Splits `items` into consecutive chunks of `chunk` elements (the last may be shorter) and calls
 /// `work(chunk index, chunk)` for each, on all threads at once where there are threads.
 ///
@@ -131,13 +170,10 @@ pub fn for_each_chunk<T: Send>(items: &mut [T], chunk: usize, work: impl Fn(usiz
     items.chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index, part));
 }
 
-/// Whether this processor has the AVX2, FMA and F16C instructions.
-pub fn has_avx2() -> bool {
+/// Whether this processor has the AVX2 and FMA instructions.
+pub fn has_avx2_fma() -> bool {
     #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::is_x86_feature_detected as has;
-        has!("avx2") && has!("fma") && has!("f16c")
-    }
+    return std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
@@ -150,46 +186,3 @@ macro_rules! on_x86_64 {
     };
 }
 pub(crate) use on_x86_64;
-
-/// Runs a future to its end on a thread of its own, where it is also made; `panicked` makes a result of a panic's
-/// message. A tab has no threads: there the caller awaits the future instead.
-pub fn spawn<T, F>(
-    name: &str,
-    make: impl FnOnce() -> F + Send + 'static,
-    panicked: impl FnOnce(String) -> T + Send + 'static,
-) -> JoinHandle<T>
-where
-    T: Send + 'static,
-    F: Future<Output = T>,
-{
-    let work = move || {
-        #[cfg(not(target_arch = "wasm32"))]
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(make())));
-        #[cfg(target_arch = "wasm32")]
-        let result = Err(Box::new(make) as Box<dyn std::any::Any>);
-        result.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            panicked(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message").to_string())
-        })
-    };
-    std::thread::Builder::new().name(name.to_string()).spawn(work).expect("this platform has threads")
-}
-
-/// A number nobody can guess.
-pub fn random_u64() -> u64 {
-    #[cfg(not(target_arch = "wasm32"))]
-    return std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), SystemTime::now());
-    #[cfg(target_arch = "wasm32")]
-    getrandom::u64().expect("a browser has a random source")
-}
-
-/// Blocks this thread for a while. A tab cannot, and does not.
-pub fn pause(duration: Duration) {
-    #[cfg(not(target_arch = "wasm32"))]
-    if !duration.is_zero() {
-        std::thread::sleep(duration);
-    }
-    #[cfg(target_arch = "wasm32")]
-    let _ = duration;
-}
-

@@ -1,1 +1,344 @@
-//! Sockets.
+//! Connections: listening, timeouts, caps, and an orderly end.
+//!
+//! The router knows no time; everything that has a clock is here. A client gets ten seconds for its headers, a body
+//! must keep coming, a reader that takes nothing for half a minute is dropped (and with it its receivers, so its
+//! requests are cancelled), a silent stream gets a comment every fifteen seconds so that proxies keep it open.
+//!
+//! [`serve`] ends when its `shutdown` future does: the engine takes no more requests, `/health` says so, running
+//! answers go on to their end, then connections close.
+
+use super::{BodyTimeout, ServerState, router};
+use axum::BoxError;
+use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, Request, Response};
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
+use tower::ServiceExt;
+
+/// A body's deadline moves on by one second for so many bytes.
+const BODY_BYTES_PER_SECOND: f64 = 32_768.0;
+/// After a refusal what the client still sends is read for so long, or the refusal would be lost in a reset.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often a draining server looks whether its answers are done.
+const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// What closing idle connections may take at the end.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// Times and caps of the sockets.
+#[derive(Clone, Debug)]
+pub struct SocketOptions {
+    /// For the headers of one request; also how long an idle connection stays.
+    pub header_timeout: Duration,
+    /// For the body of one request, apart from a second for each 32 KiB of it.
+    pub body_timeout: Duration,
+    /// How long a reader may take nothing.
+    pub write_timeout: Duration,
+    /// Silence on a stream before a comment is sent.
+    pub keep_alive: Duration,
+    /// Connections at once; more are closed as they come.
+    pub connections_max: usize,
+    /// How long running answers may go on after `shutdown`; `None`: to their end.
+    pub shutdown_timeout: Option<Duration>,
+}
+
+impl Default for SocketOptions {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(15),
+            connections_max: 1024,
+            shutdown_timeout: None,
+        }
+    }
+}
+
+/// Serves until `shutdown` is done and the last answer has been sent.
+pub async fn serve(
+    listener: TcpListener,
+    state: ServerState,
+    options: SocketOptions,
+    shutdown: impl Future<Output = ()>,
+) {
+    let server = Server {
+        app: router(state.clone()),
+        connections: Arc::new(Semaphore::new(options.connections_max)),
+        graceful: GracefulShutdown::new(),
+        options,
+    };
+    tokio::select! {
+        () = server.accept(&listener) => {}
+        () = shutdown => {}
+    }
+    state.engine.drain();
+    // New connections are still taken: a client must hear 503 rather than nothing.
+    let done = async {
+        while state.active_answers() > 0 {
+            sleep(DRAIN_POLL).await;
+        }
+    };
+    let limit = async {
+        match server.options.shutdown_timeout {
+            Some(limit) => sleep(limit).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = server.accept(&listener) => {}
+        () = done => {}
+        () = limit => tracing::warn!("answers that were still running were cut off"),
+    }
+    drop(listener);
+    if timeout(CLOSE, server.graceful.shutdown()).await.is_err() {
+        tracing::warn!("connections that did not close were cut off");
+    }
+}
+
+/// Done at the first Ctrl-C or SIGTERM. A second one ends the process at once.
+pub async fn shutdown_signal() {
+    signal().await;
+    tokio::spawn(async {
+        signal().await;
+        std::process::exit(130);
+    });
+}
+
+async fn signal() {
+    // Where no handler can be set, the signal keeps its default action, which ends the process.
+    let interrupt = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending().await
+        }
+    };
+    #[cfg(unix)]
+    let terminate = async {
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(mut signals) => signals.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    #[cfg(not(unix))]
+    let terminate = std::future::pending::<Option<()>>();
+    tokio::select! {
+        () = interrupt => {}
+        _ = terminate => {}
+    }
+}
+
+struct Server {
+    app: axum::Router,
+    connections: Arc<Semaphore>,
+    graceful: GracefulShutdown,
+    options: SocketOptions,
+}
+
+impl Server {
+    /// Takes connections for ever.
+    async fn accept(&self, listener: &TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => self.connect(stream),
+                // Out of file descriptors, or a client that left already: others go on.
+                Err(error) => {
+                    tracing::debug!(%error, "a connection could not be taken");
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    fn connect(&self, stream: TcpStream) {
+        let Ok(permit) = self.connections.clone().try_acquire_owned() else { return };
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection was lost");
+            return;
+        }
+        let (app, keep_alive, body_timeout) = (self.app.clone(), self.options.keep_alive, self.options.body_timeout);
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let request = request.map(|body| Body::new(TimedBody::new(body, body_timeout)));
+            let answer = app.clone().oneshot(request);
+            async move { answer.await.map(|response| with_comments(response, keep_alive)) }
+        });
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(self.options.header_timeout);
+        let stream = TokioIo::new(Connection::new(stream, self.options.write_timeout));
+        let connection = self.graceful.watch(builder.serve_connection(stream, service));
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended");
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// A request's body, with a deadline that moves on as bytes come.
+struct TimedBody {
+    inner: Incoming,
+    sleep: Pin<Box<Sleep>>,
+    deadline: Instant,
+}
+
+impl TimedBody {
+    fn new(inner: Incoming, limit: Duration) -> Self {
+        let deadline = Instant::now() + limit;
+        Self { inner, sleep: Box::pin(sleep_until(deadline)), deadline }
+    }
+}
+
+impl HttpBody for TimedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) else {
+            ready!(self.sleep.as_mut().poll(context));
+            return Poll::Ready(Some(Err(BodyTimeout.into())));
+        };
+        if let Some(Ok(frame)) = &frame {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            self.deadline += Duration::from_secs_f64(bytes as f64 / BODY_BYTES_PER_SECOND);
+            let deadline = self.deadline;
+            self.sleep.as_mut().reset(deadline);
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Fills the silence of an event stream.
+fn with_comments(response: Response<Body>, every: Duration) -> Response<Body> {
+    let is_events = |value: &HeaderValue| value.as_bytes().starts_with(b"text/event-stream");
+    if !response.headers().get(CONTENT_TYPE).is_some_and(is_events) {
+        return response;
+    }
+    response.map(|inner| Body::new(CommentedBody { inner, silence: Box::pin(sleep(every)), every }))
+}
+
+struct CommentedBody {
+    inner: Body,
+    silence: Pin<Box<Sleep>>,
+    every: Duration,
+}
+
+impl HttpBody for CommentedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = match Pin::new(&mut self.inner).poll_frame(context) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                ready!(self.silence.as_mut().poll(context));
+                Some(Ok(Frame::data(Bytes::from_static(b": keep-alive\n\n"))))
+            }
+        };
+        let next = Instant::now() + self.every;
+        self.silence.as_mut().reset(next);
+        Poll::Ready(frame)
+    }
+}
+
+/// A stream whose reader must take something now and then, and which does not cut off its last words.
+struct Connection {
+    inner: TcpStream,
+    write_timeout: Duration,
+    /// Runs while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+    /// Runs after our side was shut.
+    linger: Option<Pin<Box<Sleep>>>,
+}
+
+impl Connection {
+    fn new(inner: TcpStream, write_timeout: Duration) -> Self {
+        Self { inner, write_timeout, stalled: None, linger: None }
+    }
+
+    /// Turns a write that waits too long into an error.
+    fn watch<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let limit = self.write_timeout;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.watch(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
+        self.watch(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut self.inner).poll_shutdown(context))?;
+            self.linger = Some(Box::pin(sleep(LINGER)));
+        }
+        loop {
+            // Looked at before each read, so that a sender that never pauses ends too.
+            if self.linger.as_mut().is_some_and(|linger| linger.as_mut().poll(context).is_ready()) {
+                return Poll::Ready(Ok(()));
+            }
+            let mut bytes = [0; 8192];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let read = ready!(Pin::new(&mut self.inner).poll_read(context, &mut buffer));
+            if read.is_err() || buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
