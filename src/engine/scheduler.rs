@@ -107,6 +107,19 @@ pub struct Scheduler {
     faults: Faults,
 }
 
+/// How far a choice has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Waits, new or preempted.
+    Queued,
+    /// Its prompt is being computed.
+    Prefill,
+    /// Generates; no step in flight names it.
+    Decode,
+    /// Generates, and a step in flight names it.
+    DecodeInFlight,
+}
+
 /// A batch in the making, with what is left of its limits.
 struct Draft {
     batch: Batch,
@@ -209,6 +222,17 @@ impl Scheduler {
     /// Nothing is queued, running or in flight.
     pub fn is_idle(&self) -> bool {
         self.sequences.is_empty() && self.steps_in_flight == 0
+    }
+
+    /// Where a live choice is.
+    pub fn phase(&self, stream: StreamId) -> Option<Phase> {
+        let sequence = &self.sequences[*self.by_stream.get(&stream)?];
+        Some(match sequence.in_flight {
+            0 if sequence.feed_slot == NONE => Phase::Queued,
+            _ if sequence.tokens_total() == sequence.prompt_len() => Phase::Prefill,
+            0 => Phase::Decode,
+            _ => Phase::DecodeInFlight,
+        })
     }
 
     /// Sequences that run.
@@ -417,6 +441,7 @@ impl Scheduler {
                 let index = (self.sequences[id].computed / self.limits.block_size) as usize;
                 let target = self.take_block(id, group);
                 let source = std::mem::replace(&mut self.sequences[id].tables[group].blocks[index], target);
+                self.pool.group_mut(group).pin(source);
                 self.pool.group_mut(group).release(source);
                 draft.batch.copies[group].push((source, target));
             }
