@@ -88,6 +88,8 @@ stats! {
     blocks_used,
     /// KV blocks of all groups.
     blocks_total,
+    /// Tokens stored in KV blocks that somebody holds; with the slots of those blocks, how well the pool is used.
+    tokens_stored,
     /// Prompt tokens looked up in the prefix cache.
     prefix_queries,
     /// Prompt tokens found there.

@@ -196,6 +196,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             requests_waiting: (self.scheduler.waiting_len() as u64).saturating_sub(queued),
             blocks_used: groups.iter().map(|group| u64::from(group.referenced())).sum(),
             blocks_total: groups.iter().map(|group| u64::from(group.total())).sum(),
+            tokens_stored: self.scheduler.tokens_stored(),
             prefix_queries: counts.prefix_queries,
             prefix_hits: counts.prefix_hits,
             prompt_tokens: counts.prompt_tokens,

@@ -90,6 +90,9 @@ pub struct Token {
     pub logprob: Option<f32>,
     /// Most likely first; as many as asked for.
     pub top_logprobs: Vec<TokenLogprob>,
+    /// As in [`Usage`]: told with every token, for a reader that ends the choice itself (a stop string) and so never
+    /// sees its `Finished`.
+    pub cached_tokens: u32,
 }
 
 /// Why a choice ended well.

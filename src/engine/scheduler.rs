@@ -245,6 +245,17 @@ impl Scheduler {
         self.waiting.len()
     }
 
+    /// Tokens whose keys and values lie in blocks that somebody holds, over all KV groups; those in a shared block count
+    /// for each holder.
+    pub fn tokens_stored(&self) -> u64 {
+        let block_size = self.limits.block_size;
+        let stored = |sequence: &Sequence| {
+            let tables = sequence.tables.iter().filter(|table| !table.blocks.is_empty());
+            tables.map(|table| u64::from(sequence.computed.saturating_sub(table.passed * block_size))).sum::<u64>()
+        };
+        self.sequences.iter().map(stored).sum()
+    }
+
     /// What happened so far.
     pub fn counts(&self) -> Counts {
         self.counts

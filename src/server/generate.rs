@@ -127,6 +127,7 @@ impl Generation {
                 Poll::Pending => break,
                 Poll::Ready(Some(Event::Token(token))) => {
                     new_tokens += 1;
+                    self.cached[index / self.n] = self.cached[index / self.n].max(token.cached_tokens);
                     if !choice.end_ids.contains(&token.id) {
                         let more = choice.text.push(token.id);
                         piece.text.push_str(&more.text);
@@ -137,8 +138,7 @@ impl Generation {
                         choice.tokens.push(token);
                     }
                 }
-                Poll::Ready(Some(Event::Finished { reason, usage })) => {
-                    self.cached[index / self.n] = self.cached[index / self.n].max(usage.cached_tokens);
+                Poll::Ready(Some(Event::Finished { reason, .. })) => {
                     let rest = choice.text.finish();
                     piece.text.push_str(&rest.text);
                     piece.finish = Some(if rest.stopped { FinishReason::Stop } else { reason });

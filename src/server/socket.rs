@@ -24,12 +24,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt;
 
-/// A body may take this long, and one second more for every [`BODY_BYTES_PER_SECOND`] that have come.
-const BODY_SECONDS: u64 = 30;
-const BODY_BYTES_PER_SECOND: u64 = 32 << 10;
+/// A body's deadline moves on by one second for so many bytes.
+const BODY_BYTES_PER_SECOND: f64 = 32_768.0;
 /// After a refusal what the client still sends is read for so long, or the refusal would be lost in a reset.
 const LINGER: Duration = Duration::from_secs(1);
 /// How often a draining server looks whether its answers are done.
@@ -42,6 +41,8 @@ const CLOSE: Duration = Duration::from_secs(5);
 pub struct SocketOptions {
     /// For the headers of one request; also how long an idle connection stays.
     pub header_timeout: Duration,
+    /// For the body of one request, apart from a second for each 32 KiB of it.
+    pub body_timeout: Duration,
     /// How long a reader may take nothing.
     pub write_timeout: Duration,
     /// Silence on a stream before a comment is sent.
@@ -56,6 +57,7 @@ impl Default for SocketOptions {
     fn default() -> Self {
         Self {
             header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),
             connections_max: 1024,
@@ -164,9 +166,9 @@ impl Server {
             tracing::debug!(%error, "a connection was lost");
             return;
         }
-        let (app, keep_alive) = (self.app.clone(), self.options.keep_alive);
+        let (app, keep_alive, body_timeout) = (self.app.clone(), self.options.keep_alive, self.options.body_timeout);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let request = request.map(|body| Body::new(TimedBody::new(body)));
+            let request = request.map(|body| Body::new(TimedBody::new(body, body_timeout)));
             let answer = app.clone().oneshot(request);
             async move { answer.await.map(|response| with_comments(response, keep_alive)) }
         });
@@ -186,15 +188,14 @@ impl Server {
 /// A request's body, with a deadline that moves on as bytes come.
 struct TimedBody {
     inner: Incoming,
-    deadline: Pin<Box<Sleep>>,
-    started: Instant,
-    bytes: u64,
+    sleep: Pin<Box<Sleep>>,
+    deadline: Instant,
 }
 
 impl TimedBody {
-    fn new(inner: Incoming) -> Self {
-        let limit = Duration::from_secs(BODY_SECONDS);
-        Self { inner, deadline: Box::pin(sleep(limit)), started: Instant::now(), bytes: 0 }
+    fn new(inner: Incoming, limit: Duration) -> Self {
+        let deadline = Instant::now() + limit;
+        Self { inner, sleep: Box::pin(sleep_until(deadline)), deadline }
     }
 }
 
@@ -204,14 +205,14 @@ impl HttpBody for TimedBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) else {
-            ready!(self.deadline.as_mut().poll(context));
+            ready!(self.sleep.as_mut().poll(context));
             return Poll::Ready(Some(Err(BodyTimeout.into())));
         };
         if let Some(Ok(frame)) = &frame {
-            self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
-            let seconds = BODY_SECONDS + self.bytes / BODY_BYTES_PER_SECOND;
-            let deadline = self.started + Duration::from_secs(seconds);
-            self.deadline.as_mut().reset(deadline);
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            self.deadline += Duration::from_secs_f64(bytes as f64 / BODY_BYTES_PER_SECOND);
+            let deadline = self.deadline;
+            self.sleep.as_mut().reset(deadline);
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }

@@ -3,7 +3,7 @@
 //! Work is split as the steps split theirs, and arithmetic uses the same instructions, so a share of these peaks says
 //! something about the steps.
 
-use super::dot::{Kernel, dispatch};
+use super::dot::{Kernel, PartialSums, dispatch};
 use crate::platform::{self, Instant};
 
 /// Bytes that bandwidth is measured on, well beyond caches.
@@ -70,7 +70,7 @@ struct Read<'a> {
 
 impl Kernel for Read<'_> {
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<S: PartialSums>(self) {
         let mut all = [0_u64; 16];
         for values in self.part.as_chunks::<16>().0 {
             for (all, value) in all.iter_mut().zip(values) {
@@ -88,12 +88,12 @@ struct Chains<'a> {
 
 impl Kernel for Chains<'_> {
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<S: PartialSums>(self) {
         let (factor, term) = (std::hint::black_box(0.999_f32), std::hint::black_box(*self.term));
         let mut chains = [1.0_f32; CHAINS];
         for _ in 0..LINKS {
             for x in &mut chains {
-                *x = if FMA { x.mul_add(factor, term) } else { *x * factor + term };
+                *x = if S::FUSED { x.mul_add(factor, term) } else { *x * factor + term };
             }
         }
         std::hint::black_box(chains);

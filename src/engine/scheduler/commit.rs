@@ -215,5 +215,6 @@ fn token(sequence: &Sequence, sampled: Sampled) -> Token {
         id: sampled.token_id,
         logprob: sequence.params().logprobs.map(|_| sampled.logprob),
         top_logprobs: sampled.top.into_iter().map(logprob).collect(),
+        cached_tokens: sequence.cached_tokens.unwrap_or(0),
     }
 }

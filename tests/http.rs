@@ -1,0 +1,16 @@
+//! The HTTP API in process: the router is called without sockets, in front of the real engine on the fake device (for
+//! everything about form and faults) and on the CPU with the demo model (for everything about text).
+#![cfg(feature = "server")]
+
+#[path = "http/answers.rs"]
+mod answers;
+#[path = "http/bad_requests.rs"]
+mod bad_requests;
+#[path = "http/faults.rs"]
+mod faults;
+#[path = "http/harness.rs"]
+mod harness;
+#[path = "http/routes.rs"]
+mod routes;
+#[path = "http/sockets.rs"]
+mod sockets;

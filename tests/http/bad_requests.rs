@@ -1,0 +1,135 @@
+//! Bad requests as a table (`data/http/bad_requests.json`). After each: the refusal has its form and came at once, a
+//! stream that ran meanwhile is unchanged, the server is healthy, the pool is whole, and a canary answers as before.
+
+use crate::harness::{CHAT, COMPLETIONS, Server, blanked, hello, merged, with};
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// Expands the table's shorthands for what is too long to write: `{"$repeat": ["a", 9]}`, `{"$list": [1, 9]}`,
+/// `{"$nest": 9}`, `{"$keys": 9}`.
+fn expand(value: &Value) -> Value {
+    if let Some(map) = value.as_object().filter(|map| map.len() == 1) {
+        let (key, argument) = map.iter().next().expect("one pair");
+        let count = |value: &Value| value.as_u64().expect("a count") as usize;
+        match key.as_str() {
+            "$repeat" => return argument[0].as_str().expect("a string").repeat(count(&argument[1])).into(),
+            "$list" => return Value::Array(vec![expand(&argument[0]); count(&argument[1])]),
+            "$keys" => return (0..count(argument)).map(|key| (key.to_string(), json!(1))).collect(),
+            "$nest" => return (0..count(argument)).fold(json!(1), |inner, _| json!([inner])),
+            _ => {}
+        }
+    }
+    match value {
+        Value::Array(items) => items.iter().map(expand).collect(),
+        Value::Object(map) => Value::Object(map.iter().map(|(key, item)| (key.clone(), expand(item))).collect()),
+        other => other.clone(),
+    }
+}
+
+fn request(case: &Value) -> Request<Body> {
+    let endpoint = case["to"].as_str().unwrap_or("chat");
+    let path = match endpoint {
+        "chat" => CHAT,
+        "completions" => COMPLETIONS,
+        path => path,
+    };
+    let method = case["method"].as_str().unwrap_or("POST");
+    let mut request = Request::builder().method(method).uri(path);
+    let headers = case["headers"].as_object();
+    if !headers.is_some_and(|headers| headers.contains_key("content-type")) {
+        request = request.header("content-type", "application/json");
+    }
+    for (name, value) in headers.into_iter().flatten().filter(|(_, value)| value.is_string()) {
+        request = request.header(name, value.as_str().expect("a string"));
+    }
+    let base = match endpoint {
+        "completions" => json!({"prompt": "Hello", "max_tokens": 4, "temperature": 0}),
+        _ => hello(),
+    };
+    let body = match (&case["raw"], &case["bytes"], &case["depth"]) {
+        (Value::String(raw), _, _) => raw.clone().into_bytes(),
+        (_, Value::Array(bytes), _) => bytes.iter().map(|byte| byte.as_u64().expect("a byte") as u8).collect(),
+        (_, _, Value::Number(depth)) => "[".repeat(depth.as_u64().expect("a depth") as usize).into_bytes(),
+        _ => with(&base, &expand(&case["with"])).to_string().into_bytes(),
+    };
+    request.body(Body::from(body)).expect("a request")
+}
+
+#[test]
+fn every_bad_request_is_refused_and_disturbs_nobody() {
+    let cases: Value = serde_json::from_str(include_str!("../data/http/bad_requests.json")).expect("the table is JSON");
+    let cases = cases.as_array().expect("a list");
+    assert!(cases.len() > 150, "the table is whole");
+    let server = Server::plain();
+    let canary = || blanked(&server.post(CHAT, &hello()).text);
+    let neighbour_request = with(&hello(), &json!({"stream": true, "seed": 5, "temperature": 1, "ignore_eos": true}));
+    let expected = canary();
+    let neighbour_expected = merged(&server.open(CHAT, &neighbour_request).rest());
+    assert!(neighbour_expected.len() > 600, "the neighbour says something");
+    for case in cases {
+        let mut neighbour = server.open(CHAT, &neighbour_request);
+        assert!(neighbour.more(), "the neighbour runs");
+        let built = request(case);
+        let start = Instant::now();
+        let answer = server.send(built);
+        assert!(start.elapsed() < Duration::from_secs(1), "{case} took {:?}", start.elapsed());
+        assert_eq!(u64::from(answer.status.as_u16()), case["status"], "{case}: {}", answer.text);
+        let error = answer.json()["error"].clone();
+        let keys: Vec<_> = error.as_object().expect("an object").keys().collect();
+        assert_eq!(keys, ["message", "type", "param", "code"], "{case}");
+        assert!(error["message"].as_str().is_some_and(|text| (1..500).contains(&text.len())), "{case}: {error}");
+        if let Some(param) = case.get("param") {
+            assert_eq!(&error["param"], param, "{case}: {error}");
+        }
+        let code = case["code"].as_str().unwrap_or("invalid_value");
+        assert_eq!(error["code"], code, "{case}: {error}");
+        assert_eq!(merged(&neighbour.rest()), neighbour_expected, "{case} changed a neighbour");
+        assert_eq!(server.get("/health").status, 200, "{case}");
+        assert_eq!(canary(), expected, "{case} changed the canary");
+    }
+    server.wait_until_idle();
+}
+
+#[test]
+fn what_clients_send_beside_is_taken() {
+    let server = Server::plain();
+    let accepted = [
+        json!({"unknown": {"deep": [1]}, "store": false, "service_tier": "auto", "user": "someone"}),
+        json!({"metadata": {"a": "b"}, "n": null, "stop": null, "logit_bias": {}, "tools": [], "seed": -1}),
+        json!({"temperature": 1e-40}),
+        json!({"top_k": -1, "min_p": 1, "top_p": 1e-300, "presence_penalty": -2, "frequency_penalty": 2}),
+        json!({"repetition_penalty": 1e-300, "priority": -5, "cache_salt": "A-z_9"}),
+        json!({"max_tokens": 1_000_000_000_000_000_000_u64, "stop_token_ids": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]}),
+        json!({"max_tokens": 3, "max_completion_tokens": 2, "best_of": 1, "response_format": {"type": "text"}}),
+        json!({"stop": ["a", "b"], "logit_bias": {"4095": -100, "0": 100.0}, "suffix": "", "use_beam_search": false}),
+        json!({"model": "other/name", "stop": "x", "tool_choice": "none", "chat_template_kwargs": {"enable_thinking": true}}),
+        json!({"seed": i64::MIN, "stream": false, "stream_options": null, "logprobs": true, "top_logprobs": 20}),
+    ];
+    for more in accepted {
+        let short = with(&hello(), &json!({"max_tokens": 4}));
+        let answer = server.post(CHAT, &with(&short, &more));
+        assert_eq!(answer.status, 200, "{more}: {}", answer.text);
+    }
+    let messages = [
+        json!([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi", "name": "x"}]),
+        json!([{"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "you"}]}]),
+        json!([{"role": "user", "content": "w?"}, {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}},
+            {"id": "2", "type": "function", "function": {"name": "f", "arguments": "not JSON"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "3"}]),
+        json!([{"role": "user", "content": "Hi"}, {"role": "system", "content": "late"}]),
+    ];
+    for messages in messages {
+        let answer = server.post(CHAT, &with(&hello(), &json!({"messages": messages})));
+        assert_eq!(answer.status, 200, "{messages}: {}", answer.text);
+    }
+}
+
+#[test]
+fn greedy_means_greedy_for_tiny_temperatures() {
+    let server = Server::cpu();
+    let greedy = blanked(&server.post(CHAT, &hello()).text);
+    assert_eq!(blanked(&server.post(CHAT, &with(&hello(), &json!({"temperature": 1e-40}))).text), greedy);
+}

@@ -1,0 +1,229 @@
+//! The small routes, the doors, and what guards them.
+
+use crate::harness::{CHAT, COMPLETIONS, Server, config, hello};
+use axum::body::{Body, Bytes};
+use axum::http::{Method, Request};
+use folio::server::ServerOptions;
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+#[test]
+fn models_are_listed_and_found() {
+    let server = Server::plain();
+    let list = server.get("/v1/models").json();
+    assert_eq!(list["object"], "list");
+    let card = &list["data"][0];
+    assert_eq!((&card["id"], &card["object"], &card["owned_by"]), (&json!("demo"), &json!("model"), &json!("folio")));
+    assert_eq!((&card["max_model_len"], &card["root"]), (&json!(2048), &json!("demo")));
+    assert!(card["created"].is_u64());
+    assert_eq!(server.get("/v1/models/demo").json(), *card);
+    assert_eq!(server.get("/v1/models/other/name").json()["id"], "other/name");
+    assert_eq!(server.get("/v1/models/other%2Fname").json()["id"], "other/name");
+    let missing = server.get("/v1/models/nobody");
+    assert_eq!((missing.status.as_u16(), &missing.json()["error"]["code"]), (404, &json!("model_not_found")));
+    assert_eq!(server.get("/version").json()["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(server.get("/ping").status, 200);
+}
+
+#[test]
+fn a_wrong_method_says_which_are_right() {
+    let server = Server::plain();
+    assert_eq!(server.get(CHAT).header("allow"), "POST");
+    let request = Request::post("/v1/models").body(Body::empty()).expect("a request");
+    assert_eq!(server.send(request).header("allow"), "GET,HEAD");
+}
+
+#[test]
+fn every_route_but_the_open_ones_needs_the_key() {
+    let options = ServerOptions { api_key: Some("sesame-9".into()), ..ServerOptions::default() };
+    let server = Server::fake("", config(), options);
+    let call = |method: &Method, path: &str, header: Option<(&str, &str)>| {
+        let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
+        }
+        server.send(request.body(Body::from(hello().to_string())).expect("a request"))
+    };
+    let (get, post) = (Method::GET, Method::POST);
+    let closed = [
+        (&get, "/v1/models"),
+        (&get, "/v1/models/demo"),
+        (&post, CHAT),
+        (&post, COMPLETIONS),
+        (&get, "/metrics"),
+        (&get, "/version"),
+        (&get, "/nothing"),
+        (&get, "//v1/models"),
+        (&get, "/V1/models"),
+        (&get, "/v1/../metrics"),
+        (&get, "/v1/%2e%2e/metrics"),
+        (&get, "/health/../metrics"),
+        (&get, "//health"),
+        (&get, "/metrics?x=/health"),
+        (&get, "http://localhost/metrics"),
+        (&post, "/v1/models"),
+    ];
+    let wrong = [
+        None,
+        Some(("authorization", "Bearer ")),
+        Some(("authorization", "Bearer sesame-8")),
+        Some(("authorization", "Bearer sesame-99")),
+        Some(("authorization", "Basic sesame-9")),
+        Some(("authorization", "sesame-9")),
+        Some(("x-api-key", "sesame")),
+        Some(("authorization", "Bearersesame-9")),
+    ];
+    for (method, path) in closed {
+        for header in wrong {
+            let answer = call(method, path, header);
+            assert_eq!(answer.status, 401, "{method} {path} {header:?}");
+            let error = &answer.json()["error"];
+            assert_eq!((&error["type"], &error["code"]), (&json!("authentication_error"), &json!("invalid_api_key")));
+        }
+    }
+    for header in
+        [("authorization", "Bearer sesame-9"), ("authorization", "bEARER sesame-9"), ("x-api-key", "sesame-9")]
+    {
+        assert_eq!(call(&get, "/v1/models", Some(header)).status, 200, "{header:?}");
+        assert_eq!(call(&post, CHAT, Some(header)).status, 200, "{header:?}");
+    }
+    for path in ["/", "/ui/app.js", "/ui/style.css", "/health", "/ping"] {
+        assert_eq!(call(&get, path, None).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn hosts_that_are_ours_pass() {
+    let options = ServerOptions { allowed_hosts: vec!["gpu.lan".into()], ..ServerOptions::default() };
+    let server = Server::fake("", config(), options);
+    let call = |headers: &[(&str, &str)]| {
+        let mut request = Request::post(CHAT).header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        server.send(request.body(Body::from(hello().to_string())).expect("a request")).status.as_u16()
+    };
+    for host in [
+        "localhost",
+        "localhost:8000",
+        "LOCALHOST:1",
+        "127.0.0.1:8000",
+        "[::1]:8000",
+        "[::1]",
+        "192.168.0.7:80",
+        "gpu.lan:8000",
+        "GPU.lan",
+    ] {
+        assert_eq!(call(&[("host", host)]), 200, "{host}");
+        let origin = format!("http://{host}");
+        assert_eq!(call(&[("host", host), ("origin", &origin), ("sec-fetch-site", "same-origin")]), 200, "{host}");
+    }
+    assert_eq!(call(&[("host", "gpu.lan.evil")]), 403);
+}
+
+#[test]
+fn request_ids_are_echoed_if_plain_and_made_otherwise() {
+    let server = Server::plain();
+    let call = |id: &[u8]| {
+        let request = Request::get("/health").header("x-request-id", id).body(Body::empty()).expect("a request");
+        server.send(request).header("x-request-id").to_owned()
+    };
+    assert_eq!(call(b"abc-1.2_3"), "abc-1.2_3");
+    for id in [&b"a b"[..], b"[31mred", b"http://evil/?x=1", &[b'x'; 10_000], b"\xff", b""] {
+        let made = call(id);
+        assert!(made.starts_with("req-") && made.len() == 28, "{made}");
+    }
+    assert_ne!(server.get("/health").header("x-request-id"), server.get("/health").header("x-request-id"));
+}
+
+#[test]
+fn a_body_that_is_too_large_is_not_read_to_its_end() {
+    let server = Server::plain();
+    let chunk = Bytes::from(vec![b' '; 1 << 20]);
+    let send = |length: Option<u64>| {
+        let read = Arc::new(AtomicUsize::new(0));
+        let (counter, chunk) = (read.clone(), chunk.clone());
+        let chunks = futures_util::stream::repeat_with(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, std::convert::Infallible>(chunk.clone())
+        });
+        let mut request = Request::post(CHAT).header("content-type", "application/json");
+        if let Some(length) = length {
+            request = request.header("content-length", length);
+        }
+        let answer = server.send(request.body(Body::from_stream(chunks)).expect("a request"));
+        assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (413, &json!("body_too_large")));
+        assert_eq!(answer.header("connection"), "close");
+        read.load(Ordering::Relaxed)
+    };
+    assert_eq!(send(Some(1 << 30)), 0, "a length says enough");
+    assert!(send(None) <= 65, "without a length, reading stops at the limit");
+}
+
+#[test]
+fn metrics_are_there_before_the_first_request_and_count_after_it() {
+    let server = Server::plain();
+    let value = |text: &str, name: &str| -> f64 {
+        let line =
+            text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name} is there: {text}"));
+        line.rsplit(' ').next().expect("a value").parse().expect("a number")
+    };
+    let idle = server.get("/metrics");
+    assert_eq!(idle.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    for name in [
+        "num_requests_running",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+        "prompt_tokens_total",
+        "generation_tokens_total",
+        "num_preemptions_total",
+        "prefix_cache_queries_total",
+        "prefix_cache_hits_total",
+        "corrupted_requests",
+        "time_to_first_token_seconds_count",
+        "e2e_request_latency_seconds_sum",
+    ] {
+        assert_eq!(value(&idle.text, &format!("vllm:{name}{{model_name=\"demo\"}} ")), 0.0, "{name}");
+    }
+    assert!(idle.text.contains("vllm:cache_config_info{model_name=\"demo\",block_size=\"16\",num_gpu_blocks=\""));
+    for more in [json!({}), json!({"stop": ["a", "e", "i", "o", "u", " "]})] {
+        server.post(CHAT, &crate::harness::with(&hello(), &more));
+    }
+    server.wait_until_idle();
+    let text = server.get("/metrics").text;
+    assert!(value(&text, "vllm:generation_tokens_total") >= 24.0);
+    assert_eq!(value(&text, "vllm:time_to_first_token_seconds_count"), 2.0);
+    assert_eq!(value(&text, "vllm:request_prompt_tokens_sum"), 26.0);
+    assert_eq!(value(&text, "vllm:request_success_total{model_name=\"demo\",finished_reason=\"stop\"}"), 1.0);
+    assert_eq!(value(&text, "vllm:request_success_total{model_name=\"demo\",finished_reason=\"abort\"}"), 0.0);
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, number) = line.rsplit_once(' ').expect("name and value");
+        assert!(name.starts_with("vllm:") && name.ends_with('}') && number.parse::<f64>().is_ok(), "{line}");
+    }
+    let times = (0..50).map(|_| {
+        let start = Instant::now();
+        server.get("/metrics");
+        start.elapsed()
+    });
+    assert!(times.min() < Some(Duration::from_millis(1)), "a scrape is cheap");
+}
+
+#[test]
+fn the_page_is_its_own_and_asks_nobody_else() {
+    let server = Server::plain();
+    for (path, kind) in [("/", "text/html"), ("/ui/app.js", "text/javascript"), ("/ui/style.css", "text/css")] {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 200);
+        assert!(answer.header("content-type").starts_with(kind), "{path}");
+        let policy = answer.header("content-security-policy");
+        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+        assert_eq!(answer.header("x-content-type-options"), "nosniff");
+        assert!(!answer.text.contains("http://") && !answer.text.contains("https://"), "{path} works offline");
+        assert!(answer.text.len() > 500, "{path} is there");
+        for forbidden in ["innerHTML", "eval(", " onclick", " style=", "<style", "document.write"] {
+            assert!(!answer.text.contains(forbidden), "{path} has {forbidden}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Real connections on the loopback: timeouts, comments, clients that leave or never read, and the end.
+
+use crate::harness::{CHAT, Server, config, hello, wait, with};
+use folio::server::ServerOptions;
+use folio::server::socket::{SocketOptions, serve};
+use serde_json::{Value, json};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// A server that listens, until it is told to stop.
+struct Listening {
+    server: Server,
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listening {
+    fn start(script: &str, options: SocketOptions) -> Self {
+        let server = Server::fake(script, config(), ServerOptions::default());
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("the loopback has ports");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopped) = oneshot::channel();
+        let state = server.state.clone();
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(serve(listener, state, options, async { drop(stopped.await) }));
+        });
+        Self { server, address, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        stream
+    }
+
+    fn send(&self, body: &Value) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(request(&body.to_string()).as_bytes()).expect("it reads");
+        stream
+    }
+
+    fn begin_stop(&mut self) {
+        self.stop.take().expect("it was not stopped yet").send(()).expect("it runs");
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        self.thread.take().expect("it runs").join().expect("it ends well");
+    }
+}
+
+fn request(body: &str) -> String {
+    format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Reads until the text holds `what`.
+fn read_until(stream: &mut TcpStream, what: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if text.contains(what) {
+            return text;
+        }
+        let count = stream.read(&mut buffer).unwrap_or_else(|error| panic!("{error}, after {text}"));
+        assert!(count > 0, "closed before {what:?}: {text}");
+        bytes.extend_from_slice(&buffer[..count]);
+    }
+}
+
+/// Reads until the other side closes.
+fn read_to_close(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("{error}"),
+        _ => String::from_utf8_lossy(&bytes).into_owned(),
+    }
+}
+
+fn long() -> Value {
+    with(&hello(), &json!({"stream": true, "max_tokens": 2000, "ignore_eos": true}))
+}
+
+#[test]
+fn headers_and_bodies_must_come() {
+    let short = Duration::from_millis(200);
+    let options = SocketOptions { header_timeout: short, body_timeout: short, ..SocketOptions::default() };
+    let listening = Listening::start("", options);
+    let mut silent = listening.connect();
+    silent.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nHost: loc").expect("it reads");
+    read_to_close(&mut silent);
+    let mut stalled = listening.connect();
+    let half = request(&hello().to_string());
+    stalled.write_all(&half.as_bytes()[..half.len() - 5]).expect("it reads");
+    let answer = read_to_close(&mut stalled);
+    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("body_timeout"), "{answer}");
+    let mut good = listening.send(&hello());
+    assert!(read_until(&mut good, "\"usage\"").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn a_refusal_reaches_a_client_that_is_still_sending() {
+    let listening = Listening::start("", SocketOptions::default());
+    let mut stream = listening.connect();
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        1_u64 << 30
+    );
+    stream.write_all(head.as_bytes()).expect("it reads");
+    let chunk = vec![b' '; 1 << 20];
+    // More than the socket's buffers hold; a reset would lose the answer.
+    for _ in 0..16 {
+        if stream.write_all(&chunk).is_err() {
+            break;
+        }
+    }
+    let answer = read_to_close(&mut stream);
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("body_too_large"), "{answer}");
+}
+
+#[test]
+fn silence_is_filled_with_comments() {
+    let options = SocketOptions { keep_alive: Duration::from_millis(20), ..SocketOptions::default() };
+    let listening = Listening::start("pause=200", options);
+    let mut stream = listening.send(&with(&hello(), &json!({"stream": true, "max_tokens": 2, "ignore_eos": true})));
+    let text = read_until(&mut stream, "[DONE]");
+    assert!(text.contains(": keep-alive\n\n"), "{text}");
+}
+
+#[test]
+fn a_client_that_leaves_is_noticed_streaming_or_not() {
+    let listening = Listening::start("pause=2", SocketOptions::default());
+    for stream in [true, false] {
+        let connection = listening.send(&with(&long(), &json!({"stream": stream})));
+        wait("it runs", || listening.server.engine.stats().requests_running == 1);
+        drop(connection);
+        listening.server.wait_until_idle();
+    }
+}
+
+#[test]
+fn a_reader_that_never_reads_is_dropped() {
+    let options = SocketOptions { write_timeout: Duration::from_millis(200), ..SocketOptions::default() };
+    let listening = Listening::start("", options);
+    // Many choices with logprobs fill the socket's buffers.
+    let greedy = json!({"n": 8, "logprobs": true, "top_logprobs": 20, "seed": 1, "temperature": 1});
+    let connections: Vec<_> = (0..3).map(|_| listening.send(&with(&long(), &greedy))).collect();
+    let mut quick = listening.send(&with(&hello(), &json!({"stream": true})));
+    read_until(&mut quick, "[DONE]");
+    wait("they are dropped", || listening.server.state.active_answers() == 0);
+    listening.server.wait_until_idle();
+    drop(connections);
+}
+
+#[test]
+fn more_connections_than_allowed_are_closed() {
+    let listening = Listening::start("", SocketOptions { connections_max: 2, ..SocketOptions::default() });
+    let mut held: Vec<_> = (0..2).map(|_| listening.send(&hello())).collect();
+    for connection in &mut held {
+        read_until(connection, "\"usage\"");
+    }
+    read_to_close(&mut listening.connect());
+}
+
+#[test]
+fn the_end_is_orderly() {
+    let mut listening = Listening::start("pause=2", SocketOptions::default());
+    let mut open = listening.send(&with(&hello(), &json!({"stream": true, "max_tokens": 200, "ignore_eos": true})));
+    read_until(&mut open, "\"role\"");
+    let mut idle = listening.connect();
+    listening.begin_stop();
+    wait("health has noticed", || listening.server.get("/health").status == 503);
+    let mut late = listening.send(&hello());
+    assert!(read_until(&mut late, "server_shutting_down").starts_with("HTTP/1.1 503 "));
+    assert!(read_until(&mut open, "[DONE]").contains("\"finish_reason\":\"length\""));
+    listening.thread.take().expect("it runs").join().expect("it ends well");
+    listening.thread = Some(std::thread::spawn(|| ()));
+    read_to_close(&mut idle);
+    assert!(TcpStream::connect(listening.address).is_err(), "nobody listens any more");
+}
