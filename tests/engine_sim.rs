@@ -62,7 +62,9 @@ fn for_seeds<T: Default + Send>(seeds: u64, work: impl Fn(u64, &mut T) + Sync, m
             }
         };
         let workers: Vec<_> = (0..cores).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().for_each(|worker| join(worker.join().expect("a worker fails by its seed's message")));
+        for worker in workers {
+            join(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
     });
 }
 
@@ -135,6 +137,7 @@ fn every_planted_bug_is_found() {
         };
         let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
         let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
+        pass(seed, &case(seed));
         println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
     }
 }
