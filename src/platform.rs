@@ -1,11 +1,11 @@
 //! What differs between a process and a browser tab: clock, blocking and files. The one place outside `backend/wgpu`
 //! and `web` that names a target.
 
-use std::thread::JoinHandle;
 use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 #[cfg(not(target_arch = "wasm32"))]

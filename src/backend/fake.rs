@@ -20,7 +20,7 @@
 //! | `pause=MS` | every batch takes MS milliseconds |
 //! | `seed=S` | which random moments batches run at |
 
-use super::{Backend, BackendError, Caps, Capacity, DeviceKind};
+use super::{Backend, BackendError, Capacity, Caps, DeviceKind};
 use crate::plan::inputs::{
     BatchInputs, BiasEntry, FEED, GroupInputs, HistoryEntry, NONE, NUMERICAL_ERROR, SampleRow, Sampled,
 };
@@ -67,7 +67,8 @@ impl FromStr for Script {
         let mut script = Self::default();
         for word in text.split(',').filter(|word| !word.is_empty()) {
             script.read_word(word).ok_or_else(|| {
-                let words = "lost@K, lost-submit@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, pause=MS, seed=S";
+                let words =
+                    "lost@K, lost-submit@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, pause=MS, seed=S";
                 BackendError::Unavailable(format!("fake device: {word:?} is none of {words}"))
             })?;
         }
@@ -340,7 +341,9 @@ impl FakeBackend {
         assert_eq!(inputs.positions.len(), inputs.token_ids.len(), "every token has a position");
         assert_eq!(inputs.groups.len(), self.pool.len(), "every KV group has its arrays");
         assert!(inputs.samples.is_sorted_by_key(|sample| sample.logits_row), "samples are sorted by logits row");
-        assert!(inputs.samples.iter().all(|sample| within(sample.logits_row as usize + 1, inputs.logits_rows.len() as u32)));
+        assert!(
+            inputs.samples.iter().all(|sample| within(sample.logits_row as usize + 1, inputs.logits_rows.len() as u32))
+        );
         let mut next_row = 0;
         for rows in &inputs.sequences {
             assert_eq!(rows.row_start, next_row, "sequences cover the rows in order");
@@ -402,7 +405,8 @@ pub fn next_token(
         pending.into_iter().for_each(|token_id| *counts.entry(token_id).or_insert(0) += 1);
         hash = counts.into_iter().fold(hash, |hash, (id, count)| mix(hash, u64::from(id) << 32 | u64::from(count)));
     }
-    let add_bias = |hash, entry: &BiasEntry| mix(hash, u64::from(entry.token_id) << 32 | u64::from(entry.bias.to_bits()));
+    let add_bias =
+        |hash, entry: &BiasEntry| mix(hash, u64::from(entry.token_id) << 32 | u64::from(entry.bias.to_bits()));
     u32::try_from(bias.iter().fold(hash, add_bias) % u64::from(vocab)).expect("a vocabulary is a u32")
 }
 

@@ -80,14 +80,7 @@ impl Batch {
     }
 
     /// Blocks that no row sees are not named, so that they are free to be reused while this step is in flight.
-    fn flatten_table(
-        &self,
-        blocks: &[BlockId],
-        first: u32,
-        row: &Row,
-        pool: &BlockPool,
-        arrays: &mut GroupInputs,
-    ) {
+    fn flatten_table(&self, blocks: &[BlockId], first: u32, row: &Row, pool: &BlockPool, arrays: &mut GroupInputs) {
         let block_size = pool.block_size();
         let end = row.start + row.count;
         let length = pool.blocks_for(end) as usize;

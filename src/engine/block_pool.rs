@@ -216,8 +216,16 @@ impl Group {
 
     fn dequeue(&mut self, id: BlockId) {
         let Block { older, newer, .. } = self.blocks[id as usize];
-        if older == NONE { self.oldest = newer } else { self.blocks[older as usize].newer = newer }
-        if newer == NONE { self.newest = older } else { self.blocks[newer as usize].older = older }
+        if older == NONE {
+            self.oldest = newer
+        } else {
+            self.blocks[older as usize].newer = newer
+        }
+        if newer == NONE {
+            self.newest = older
+        } else {
+            self.blocks[newer as usize].older = older
+        }
         let block = &mut self.blocks[id as usize];
         (block.older, block.newer) = (NONE, NONE);
         self.free -= 1;
@@ -226,14 +234,22 @@ impl Group {
     fn enqueue_newest(&mut self, id: BlockId) {
         let older = std::mem::replace(&mut self.newest, id);
         (self.blocks[id as usize].older, self.blocks[id as usize].newer) = (older, NONE);
-        if older == NONE { self.oldest = id } else { self.blocks[older as usize].newer = id }
+        if older == NONE {
+            self.oldest = id
+        } else {
+            self.blocks[older as usize].newer = id
+        }
         self.free += 1;
     }
 
     fn enqueue_oldest(&mut self, id: BlockId) {
         let newer = std::mem::replace(&mut self.oldest, id);
         (self.blocks[id as usize].older, self.blocks[id as usize].newer) = (NONE, newer);
-        if newer == NONE { self.newest = id } else { self.blocks[newer as usize].older = id }
+        if newer == NONE {
+            self.newest = id
+        } else {
+            self.blocks[newer as usize].older = id
+        }
         self.free += 1;
     }
 

@@ -434,6 +434,7 @@ impl Scheduler {
         }
         self.counts.preemptions += 1;
         self.sequences[id].preemptions += 1;
+        assert!(self.sequences[id].preemptions <= PREEMPTIONS_MAX, "what comes back with reservations stays");
         self.leave(id, Exit::Preempted);
     }
 

@@ -1,7 +1,7 @@
 //! How much of everything: capacity of a step, blocks of the pool, longest sequence. Pure arithmetic over
 //! [`Config`], [`Plan`] and [`Caps`].
 
-use crate::backend::{Caps, Capacity, DeviceKind};
+use crate::backend::{Capacity, Caps, DeviceKind};
 use crate::config::Config;
 use crate::engine::request::LOGIT_BIAS_MAX;
 use crate::plan::{Plan, Rows};

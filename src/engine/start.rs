@@ -86,11 +86,7 @@ impl Loaded {
     }
 
     /// Loads everything onto a device that was lost.
-    pub(super) async fn bring_back<B: Backend>(
-        &self,
-        backend: &mut B,
-        source: &impl Source,
-    ) -> Result<(), StartError> {
+    pub(super) async fn bring_back<B: Backend>(&self, backend: &mut B, source: &impl Source) -> Result<(), StartError> {
         backend.reset().await?;
         load(backend, source, &self.plan, &self.capacity, &mut |_| {}).await?;
         Ok(backend.allocate_pool(&self.blocks)?)

@@ -2,7 +2,7 @@
 //! prefixes, readers that go away, and the plain-list oracle that knows every token.
 
 use folio::backend::fake::{self, FakeBackend, Script};
-use folio::backend::{Backend, BackendError, Caps, Capacity};
+use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
 use folio::engine::faults::Faults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
@@ -118,6 +118,8 @@ pub(crate) struct Outcome {
     pub(crate) aborted_in: BTreeMap<Phase, u32>,
     pub(crate) stats: Stats,
     pub(crate) result: Result<(), EngineEnd>,
+    /// Most turns from one token of a choice to its next.
+    pub(crate) gap_max: u32,
 }
 
 /// The fake device, keeping book of what its steps in flight name.
@@ -207,12 +209,13 @@ pub(crate) fn run(case: &Case) -> Outcome {
         readers.abort(turn, case, scheduler);
         if let Err(end) = block_on(engine.step()) {
             drop(engine);
+            readers.read(turn);
             return readers.finish(&handle, Err(end));
         }
         let (scheduler, device) = engine.parts();
         watch(scheduler, device);
         let idle = scheduler.is_idle();
-        readers.read();
+        readers.read(turn);
         if idle && readers.all_came(case) {
             check_whole(scheduler, &handle);
             break;
@@ -239,6 +242,8 @@ struct Readers {
     first_stream: Vec<u64>,
     streams: u64,
     aborted_in: BTreeMap<Phase, u32>,
+    token_turns: BTreeMap<(usize, usize), u32>,
+    gap_max: u32,
 }
 
 impl Readers {
@@ -250,6 +255,8 @@ impl Readers {
             first_stream: Vec::new(),
             streams: 0,
             aborted_in: BTreeMap::new(),
+            token_turns: BTreeMap::new(),
+            gap_max: 0,
         }
     }
 
@@ -276,14 +283,18 @@ impl Readers {
     }
 
     /// Takes what has come; a terminal event is the last.
-    fn read(&mut self) {
-        for (receivers, seen) in self.receivers.iter_mut().zip(&mut self.seen) {
-            for (cell, (tokens, end)) in receivers.iter_mut().zip(seen) {
+    fn read(&mut self, turn: u32) {
+        for (index, (receivers, seen)) in self.receivers.iter_mut().zip(&mut self.seen).enumerate() {
+            for (choice, (cell, (tokens, end))) in receivers.iter_mut().zip(seen).enumerate() {
                 let Some(receiver) = cell else { continue };
                 while let Ok(event) = receiver.try_recv() {
                     assert!(end.is_none(), "nothing follows a terminal event");
                     match event {
-                        Event::Token(token) => tokens.push(token.id),
+                        Event::Token(token) => {
+                            tokens.push(token.id);
+                            let before = self.token_turns.insert((index, choice), turn).unwrap_or(turn);
+                            self.gap_max = self.gap_max.max(turn - before);
+                        }
                         Event::Finished { reason, usage } => *end = Some(End::Finished(reason, usage)),
                         Event::Failed(error) => *end = Some(End::Failed(error)),
                     }
@@ -300,13 +311,13 @@ impl Readers {
     }
 
     fn finish(mut self, handle: &EngineHandle, result: Result<(), EngineEnd>) -> Outcome {
-        self.read();
         let came = self.receivers.len();
         let seen = self.seen.into_iter().take(came).map(|choices| {
             let seen = |(tokens, end): (_, Option<End>)| Seen { tokens, end: end.expect("every choice ends") };
             choices.into_iter().map(seen).collect()
         });
-        Outcome { seen: seen.collect(), aborted_in: self.aborted_in, stats: handle.stats(), result }
+        let seen = seen.collect();
+        Outcome { seen, aborted_in: self.aborted_in, stats: handle.stats(), result, gap_max: self.gap_max }
     }
 }
 
@@ -434,7 +445,8 @@ pub(crate) fn case(seed: u64) -> Case {
     let model_len = random.within(24, 48);
     let shape = Shape { windows, vocab: random.within(30, 200), eos_token_ids: vec![0, 7], model_len };
     let config = config(&mut random, &shape);
-    let script = Script { seed, ..Script::default() };
+    let nan = random.once_in(10).then(|| random.within(8, shape.vocab - 1));
+    let script = Script { seed, nan, ..Script::default() };
     let host_rows_every = if random.once_in(5) { u64::from(random.within(1, 4)) } else { 0 };
     let faults = Faults { fault: None, host_rows_every };
     let arrivals = arrivals(&mut random, &shape);
@@ -459,9 +471,8 @@ fn config(random: &mut Random, shape: &Shape) -> Config {
 }
 
 fn arrivals(random: &mut Random, shape: &Shape) -> Vec<Arrival> {
-    let documents: Vec<Vec<u32>> = (0..2)
-        .map(|_| (0..shape.model_len).map(|_| random.within(8, shape.vocab - 1)).collect())
-        .collect();
+    let documents: Vec<Vec<u32>> =
+        (0..2).map(|_| (0..shape.model_len).map(|_| random.within(8, shape.vocab - 1)).collect()).collect();
     let mut turn = 0;
     let count = random.within(2, 9);
     let mut arrivals: Vec<_> = (0..count)
