@@ -21,7 +21,13 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "common/kv_pack"
     "common/matmul"
     "common/metadata"
+    "common/philox"
     "common/reduce"
+    "common/sample"
+    "common/sample_adjust"
+    "common/sample_logprobs"
+    "common/sample_row"
+    "common/sample_threshold"
     "common/turns"
     "common/weight"
     "common/wide"
@@ -35,6 +41,9 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "matmul_vec"
     "rms_norm"
     "rope_store_kv"
+    "sample"
+    "sample_argmax"
+    "sample_argmax_merge"
 };
 
 /// A name that `#ifdef` sees, with a number if it is a constant too.
