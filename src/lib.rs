@@ -5,6 +5,7 @@ pub mod engine;
 pub mod model;
 pub mod plan;
 pub mod platform;
+pub mod selftest;
 #[cfg(feature = "api")]
 pub mod server;
 pub mod text;

@@ -4,11 +4,11 @@ use super::super::BackendError;
 use super::arena::GpuBuffer;
 use super::device::Gpu;
 use super::pace::Instant;
-use crate::plan::inputs::{BatchInputs, Sampled, TOP_LOGPROBS_MAX};
+use crate::plan::inputs::{BatchInputs, NONE, Sampled, TOP_LOGPROBS_MAX};
 use futures_channel::oneshot;
 
 /// Words of one sample row in the results buffer: id, logprob, then [`TOP_LOGPROBS_MAX`] ids and as many logprobs
-/// (f32 bits), most likely first.
+/// (f32 bits), most likely first; [`NONE`] ends a list that is shorter.
 pub(crate) const SAMPLE_WORDS: u32 = 2 + 2 * TOP_LOGPROBS_MAX;
 
 /// Batches that may be submitted and not yet read.
@@ -130,6 +130,6 @@ fn decode(row: &[u32], wanted: Wanted) -> Sampled {
     Sampled {
         token_id: row[0],
         logprob: if wanted.logprob { f32::from_bits(row[1]) } else { 0.0 },
-        top: top.take(wanted.top as usize).collect(),
+        top: top.take(wanted.top as usize).take_while(|(id, _)| *id != NONE).collect(),
     }
 }
