@@ -1,6 +1,8 @@
 //! What good requests get: bytes of streams, order of choices, stop strings, logprobs, seeds, usage.
 
-use crate::harness::{Answer, CHAT, COMPLETIONS, Server, blanked, config, demo_text, events, hello, merged, params, post, send, with};
+use crate::harness::{
+    Answer, CHAT, COMPLETIONS, Server, blanked, config, demo_text, events, hello, merged, params, post, send, with,
+};
 use folio::engine;
 use folio::model::Model;
 use folio::server::ServerOptions;
@@ -296,7 +298,7 @@ fn a_model_without_a_tokenizer_serves_ids() {
 
 #[test]
 fn defaults_of_the_model_hold_until_a_request_says_otherwise() {
-    let defaults = folio::engine::request::SamplingParams { temperature: 0.0, ..params() };
+    let defaults = engine::request::SamplingParams { temperature: 0.0, ..params() };
     let server = Server::fake("", config(), ServerOptions { defaults, ..ServerOptions::default() });
     let mut request = hello();
     request.as_object_mut().expect("an object").remove("temperature");

@@ -160,7 +160,9 @@ async function submit() {
   if (!text || running) return;
   input.value = "";
   resize();
-  messages.push({ role: "user", content: text });
+  // A new chat may begin before this answer ends; it then belongs to the old one.
+  const conversation = messages;
+  conversation.push({ role: "user", content: text });
   show("user", text);
   const message = show("assistant", "");
   message.classList.add("running");
@@ -168,16 +170,15 @@ async function submit() {
   setRunning(controller);
   try {
     const said = await answer(message, controller.signal);
-    messages.push({ role: "assistant", content: said });
+    conversation.push({ role: "assistant", content: said });
   } catch (error) {
     if (controller.signal.aborted) note(message, "stopped");
     else note(message, error.message, true);
     // The question stays in the page; the next one begins where the conversation was whole.
-    if (error.text) messages.push({ role: "assistant", content: error.text });
-    else messages.pop();
+    if (error.text) conversation.push({ role: "assistant", content: error.text });
+    else conversation.pop();
   } finally {
     message.classList.remove("running");
-    // Another chat may have begun meanwhile.
     if (running === controller) setRunning(null);
     input.focus();
   }
