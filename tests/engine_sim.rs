@@ -2,6 +2,8 @@
 //!
 //! A failing seed prints the command that runs it alone: `FOLIO_SIM_SEED=N cargo test --test engine_sim one_seed`.
 
+#[path = "engine_sim/faults.rs"]
+mod faults;
 #[path = "engine_sim/world.rs"]
 mod world;
 
@@ -13,7 +15,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use world::{Case, Outcome, case, check, run};
+use world::{Case, End, Outcome, Random, case, check, run};
 
 const SEEDS: u64 = 10_000;
 const SEEDS_PER_FAULT: u64 = 2_000;
@@ -62,7 +64,9 @@ fn for_seeds<T: Default + Send>(seeds: u64, work: impl Fn(u64, &mut T) + Sync, m
             }
         };
         let workers: Vec<_> = (0..cores).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().for_each(|worker| join(worker.join().expect("a worker fails by its seed's message")));
+        for worker in workers {
+            join(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
     });
 }
 
@@ -135,6 +139,94 @@ fn every_planted_bug_is_found() {
         };
         let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
         let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
+        pass(seed, &case(seed));
         println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
     }
+}
+
+#[test]
+fn penalties_do_not_depend_on_look_ahead() {
+    let work = |seed, penalized: &mut u64| {
+        let mut case = case(seed);
+        for arrival in &mut case.arrivals {
+            arrival.aborts.fill(None);
+            arrival.request.params.presence_penalty = 0.7;
+            *penalized += 1;
+        }
+        let mut with = |look_ahead| {
+            case.config.look_ahead = look_ahead;
+            tokens(&pass(seed, &case))
+        };
+        assert_eq!(with(true), with(false), "seed {seed}: tokens with look-ahead on and off");
+    };
+    let mut penalized = 0;
+    for_seeds(500, work, |sum| penalized += sum);
+    assert!(penalized > 1000, "penalties are at work");
+}
+
+/// Tokens and reasons, without what may depend on company: cache hits.
+fn tokens(outcome: &Outcome) -> Vec<Vec<(Vec<u32>, String)>> {
+    let end = |end: &End| match end {
+        End::Finished(reason, _) => format!("{reason:?}"),
+        other => format!("{other:?}"),
+    };
+    let choice = |seen: &world::Seen| (seen.tokens.clone(), end(&seen.end));
+    outcome.seen.iter().map(|choices| choices.iter().map(choice).collect()).collect()
+}
+
+#[test]
+fn a_thousand_aborts_leave_the_pool_whole_and_the_survivors_alone() {
+    let work = |seed, aborted_in: &mut BTreeMap<Phase, u32>| {
+        let mut random = Random(seed);
+        let mut case = case(1_000_000 + seed);
+        case.config.prefix_caching = true;
+        let mut quiet = case.clone();
+        quiet.arrivals.iter_mut().for_each(|arrival| arrival.aborts.fill(None));
+        for arrival in &mut case.arrivals {
+            arrival.request.params.n = arrival.request.params.n.max(1 + random.below(2));
+            arrival.aborts.resize(arrival.request.params.n as usize, None);
+            let turn = arrival.turn;
+            arrival.aborts.iter_mut().for_each(|abort| *abort = random.once_in(2).then(|| turn + random.below(30)));
+        }
+        for (quiet, loud) in quiet.arrivals.iter_mut().zip(&case.arrivals) {
+            quiet.request = loud.request.clone();
+            quiet.aborts = vec![None; loud.aborts.len()];
+        }
+        let (loud, quiet) = (pass(seed, &case), tokens(&pass(seed, &quiet)));
+        for (loud, quiet) in tokens(&loud).iter().flatten().zip(quiet.iter().flatten()) {
+            assert!(
+                loud.1 == "Aborted" || loud == quiet,
+                "seed {seed}: a survivor's tokens are those of its quiet run"
+            );
+        }
+        for (&phase, count) in &loud.aborted_in {
+            *aborted_in.entry(phase).or_default() += count;
+        }
+    };
+    let mut aborted_in = BTreeMap::new();
+    let mut join = |sum: BTreeMap<Phase, u32>| {
+        sum.into_iter().for_each(|(phase, count)| *aborted_in.entry(phase).or_insert(0) += count);
+    };
+    for_seeds(400, work, &mut join);
+    println!("{aborted_in:?}");
+    assert!(aborted_in.values().sum::<u32>() > 1000, "a thousand readers leave: {aborted_in:?}");
+    let phases = [Phase::Queued, Phase::Prefill, Phase::Decode, Phase::DecodeInFlight];
+    assert!(phases.iter().all(|phase| aborted_in.get(phase) > Some(&20)), "in every phase: {aborted_in:?}");
+}
+
+#[test]
+fn nobody_who_runs_waits_more_than_two_steps() {
+    let work = |seed, runs: &mut u64| {
+        let mut case = case(seed);
+        case.arrivals.iter_mut().for_each(|arrival| arrival.aborts.fill(None));
+        let outcome = pass(seed, &case);
+        // A preempted sequence does not run.
+        if outcome.stats.preemptions == 0 {
+            assert!(outcome.gap_max <= 3, "seed {seed}: {} steps from token to token", outcome.gap_max);
+            *runs += 1;
+        }
+    };
+    let mut runs = 0;
+    for_seeds(1000, work, |sum| runs += sum);
+    assert!(runs > 300, "most pools have room");
 }

@@ -2,7 +2,7 @@
 //! prefixes, readers that go away, and the plain-list oracle that knows every token.
 
 use folio::backend::fake::{self, FakeBackend, Script};
-use folio::backend::{Backend, BackendError, Caps, Capacity};
+use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
 use folio::engine::faults::Faults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
@@ -10,7 +10,7 @@ use folio::engine::request::{Event, FinishReason, Request, RequestError, Samplin
 use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
 use folio::engine::{Engine, EngineEnd, Source, StartError};
-use folio::plan::inputs::{BatchInputs, BiasEntry, HistoryEntry, NONE, SampleRow, Sampled};
+use folio::plan::inputs::{BatchInputs, BiasEntry, FEED, HistoryEntry, NONE, SampleRow, Sampled};
 use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Storage, WeightId};
 use folio::platform::block_on;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,33 +22,33 @@ const TURNS_MAX: u32 = 4000;
 const BLOCK_BYTES: u64 = 256;
 
 /// SplitMix64: the one source of chance.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn below(&mut self, limit: u32) -> u32 {
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((mixed ^ (mixed >> 31)) % u64::from(limit)) as u32
     }
 
-    pub fn within(&mut self, low: u32, high: u32) -> u32 {
+    pub(crate) fn within(&mut self, low: u32, high: u32) -> u32 {
         low + self.below(high - low + 1)
     }
 
     /// True once in `count` times.
-    pub fn once_in(&mut self, count: u32) -> bool {
+    pub(crate) fn once_in(&mut self, count: u32) -> bool {
         self.below(count) == 0
     }
 }
 
 /// A model that is nothing but KV groups and end tokens.
 #[derive(Clone, Debug)]
-pub struct Shape {
-    pub windows: Vec<Option<u32>>,
-    pub vocab: u32,
-    pub eos_token_ids: Vec<u32>,
-    pub model_len: u32,
+pub(crate) struct Shape {
+    pub(crate) windows: Vec<Option<u32>>,
+    pub(crate) vocab: u32,
+    pub(crate) eos_token_ids: Vec<u32>,
+    pub(crate) model_len: u32,
 }
 
 impl Source for Shape {
@@ -79,25 +79,25 @@ impl Source for Shape {
 
 /// A request, when it comes, and when the readers of its choices go.
 #[derive(Clone, Debug)]
-pub struct Arrival {
-    pub turn: u32,
-    pub request: Request,
-    pub aborts: Vec<Option<u32>>,
+pub(crate) struct Arrival {
+    pub(crate) turn: u32,
+    pub(crate) request: Request,
+    pub(crate) aborts: Vec<Option<u32>>,
 }
 
 /// Everything about one run.
 #[derive(Clone, Debug)]
-pub struct Case {
-    pub shape: Shape,
-    pub config: Config,
-    pub script: Script,
-    pub faults: Faults,
-    pub arrivals: Vec<Arrival>,
+pub(crate) struct Case {
+    pub(crate) shape: Shape,
+    pub(crate) config: Config,
+    pub(crate) script: Script,
+    pub(crate) faults: Faults,
+    pub(crate) arrivals: Vec<Arrival>,
 }
 
 /// How one choice ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum End {
+pub(crate) enum End {
     Aborted,
     Finished(FinishReason, Usage),
     Failed(RequestError),
@@ -105,30 +105,33 @@ pub enum End {
 
 /// What one choice's reader saw.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
-    pub tokens: Vec<u32>,
-    pub end: End,
+pub(crate) struct Seen {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) end: End,
 }
 
 /// What came of a run.
 #[derive(Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Per arrival, per choice.
-    pub seen: Vec<Vec<Seen>>,
-    pub aborted_in: BTreeMap<Phase, u32>,
-    pub stats: Stats,
-    pub result: Result<(), EngineEnd>,
+    pub(crate) seen: Vec<Vec<Seen>>,
+    pub(crate) aborted_in: BTreeMap<Phase, u32>,
+    pub(crate) stats: Stats,
+    pub(crate) result: Result<(), EngineEnd>,
+    /// Most turns from one token of a choice to its next.
+    pub(crate) gap_max: u32,
 }
 
 /// The fake device, keeping book of what its steps in flight name.
-pub struct Watched {
-    pub device: FakeBackend,
+pub(crate) struct Watched {
+    pub(crate) device: FakeBackend,
     in_flight: VecDeque<Named>,
 }
 
 #[derive(Default)]
 struct Named {
     blocks: BTreeSet<(usize, u32)>,
+    feed_slots: BTreeSet<u32>,
 }
 
 impl Backend for Watched {
@@ -158,6 +161,9 @@ impl Backend for Watched {
             let blocks = arrays.block_tables.iter().copied().chain(copies).filter(|&block| block != NONE);
             named.blocks.extend(blocks.map(|block| (group, block)));
         }
+        let fed = inputs.token_ids.iter().filter(|&&id| id & FEED != 0).map(|&id| id & !FEED);
+        let slots = fed.chain(inputs.samples.iter().map(|sample| sample.feed_slot));
+        named.feed_slots.extend(slots.filter(|&slot| slot != NONE));
         self.in_flight.push_back(named);
         Ok(ticket)
     }
@@ -175,6 +181,9 @@ impl Backend for Watched {
 
 /// Nothing in flight may name a free block; what is free and not cached may be destroyed at any time.
 fn watch(scheduler: &Scheduler, device: &mut Watched) {
+    let slots: BTreeSet<_> = device.in_flight.iter().flat_map(|named| named.feed_slots.iter().copied()).collect();
+    let handed_on = scheduler.feed_slots_free().iter().find(|slot| slots.contains(slot));
+    assert_eq!(handed_on, None, "a feed slot is free while a step in flight names it");
     for (index, group) in scheduler.pool().groups().iter().enumerate() {
         for block in (0..group.total()).filter(|&block| group.is_free(block)) {
             let named = device.in_flight.iter().any(|named| named.blocks.contains(&(index, block)));
@@ -187,7 +196,7 @@ fn watch(scheduler: &Scheduler, device: &mut Watched) {
 }
 
 /// Submits, steps, reads and aborts until everything is done.
-pub fn run(case: &Case) -> Outcome {
+pub(crate) fn run(case: &Case) -> Outcome {
     let (handle, inbox) = channel(case.config.queue_requests_max);
     let device = Watched { device: FakeBackend::new(case.script.clone()), in_flight: VecDeque::new() };
     let start = Engine::start_with_faults(device, case.shape.clone(), &case.config, inbox, case.faults, |_| {});
@@ -200,12 +209,13 @@ pub fn run(case: &Case) -> Outcome {
         readers.abort(turn, case, scheduler);
         if let Err(end) = block_on(engine.step()) {
             drop(engine);
+            readers.read(turn);
             return readers.finish(&handle, Err(end));
         }
         let (scheduler, device) = engine.parts();
         watch(scheduler, device);
         let idle = scheduler.is_idle();
-        readers.read();
+        readers.read(turn);
         if idle && readers.all_came(case) {
             check_whole(scheduler, &handle);
             break;
@@ -232,6 +242,8 @@ struct Readers {
     first_stream: Vec<u64>,
     streams: u64,
     aborted_in: BTreeMap<Phase, u32>,
+    token_turns: BTreeMap<(usize, usize), u32>,
+    gap_max: u32,
 }
 
 impl Readers {
@@ -243,6 +255,8 @@ impl Readers {
             first_stream: Vec::new(),
             streams: 0,
             aborted_in: BTreeMap::new(),
+            token_turns: BTreeMap::new(),
+            gap_max: 0,
         }
     }
 
@@ -269,14 +283,18 @@ impl Readers {
     }
 
     /// Takes what has come; a terminal event is the last.
-    fn read(&mut self) {
-        for (receivers, seen) in self.receivers.iter_mut().zip(&mut self.seen) {
-            for (cell, (tokens, end)) in receivers.iter_mut().zip(seen) {
+    fn read(&mut self, turn: u32) {
+        for (index, (receivers, seen)) in self.receivers.iter_mut().zip(&mut self.seen).enumerate() {
+            for (choice, (cell, (tokens, end))) in receivers.iter_mut().zip(seen).enumerate() {
                 let Some(receiver) = cell else { continue };
                 while let Ok(event) = receiver.try_recv() {
                     assert!(end.is_none(), "nothing follows a terminal event");
                     match event {
-                        Event::Token(token) => tokens.push(token.id),
+                        Event::Token(token) => {
+                            tokens.push(token.id);
+                            let before = self.token_turns.insert((index, choice), turn).unwrap_or(turn);
+                            self.gap_max = self.gap_max.max(turn - before);
+                        }
                         Event::Finished { reason, usage } => *end = Some(End::Finished(reason, usage)),
                         Event::Failed(error) => *end = Some(End::Failed(error)),
                     }
@@ -293,18 +311,18 @@ impl Readers {
     }
 
     fn finish(mut self, handle: &EngineHandle, result: Result<(), EngineEnd>) -> Outcome {
-        self.read();
         let came = self.receivers.len();
         let seen = self.seen.into_iter().take(came).map(|choices| {
             let seen = |(tokens, end): (_, Option<End>)| Seen { tokens, end: end.expect("every choice ends") };
             choices.into_iter().map(seen).collect()
         });
-        Outcome { seen: seen.collect(), aborted_in: self.aborted_in, stats: handle.stats(), result }
+        let seen = seen.collect();
+        Outcome { seen, aborted_in: self.aborted_in, stats: handle.stats(), result, gap_max: self.gap_max }
     }
 }
 
 /// What a choice should see, from its plain list of tokens.
-pub fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
+pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let params = &request.params;
     let prompt_len = request.prompt.len() as u32;
     let limit = prompt_len.saturating_add(params.max_tokens.unwrap_or(u32::MAX)).min(case.shape.model_len);
@@ -363,7 +381,7 @@ fn draw(case: &Case, params: &SamplingParams, choice: u32, tokens: &[u32], promp
 
 /// Compares what every reader saw with the oracle. Requests that a scripted refusal hit may end early, with what they
 /// had being right.
-pub fn check(case: &Case, outcome: &Outcome) {
+pub(crate) fn check(case: &Case, outcome: &Outcome) {
     let refusals = !case.script.invalid.is_empty() || !case.script.failed.is_empty();
     for (index, (choices, arrival)) in outcome.seen.iter().zip(&case.arrivals).enumerate() {
         for (choice, seen) in choices.iter().enumerate() {
@@ -417,7 +435,7 @@ fn shareable_tokens(case: &Case, index: usize) -> u32 {
 }
 
 /// The case of a seed: small pools, shared prefixes, readers that go away.
-pub fn case(seed: u64) -> Case {
+pub(crate) fn case(seed: u64) -> Case {
     let mut random = Random(seed);
     let windows = match random.below(5) {
         0 | 1 => vec![None],
@@ -427,7 +445,8 @@ pub fn case(seed: u64) -> Case {
     let model_len = random.within(24, 48);
     let shape = Shape { windows, vocab: random.within(30, 200), eos_token_ids: vec![0, 7], model_len };
     let config = config(&mut random, &shape);
-    let script = Script { seed, ..Script::default() };
+    let nan = random.once_in(10).then(|| random.within(8, shape.vocab - 1));
+    let script = Script { seed, nan, ..Script::default() };
     let host_rows_every = if random.once_in(5) { u64::from(random.within(1, 4)) } else { 0 };
     let faults = Faults { fault: None, host_rows_every };
     let arrivals = arrivals(&mut random, &shape);
@@ -452,9 +471,8 @@ fn config(random: &mut Random, shape: &Shape) -> Config {
 }
 
 fn arrivals(random: &mut Random, shape: &Shape) -> Vec<Arrival> {
-    let documents: Vec<Vec<u32>> = (0..2)
-        .map(|_| (0..shape.model_len).map(|_| random.within(8, shape.vocab - 1)).collect())
-        .collect();
+    let documents: Vec<Vec<u32>> =
+        (0..2).map(|_| (0..shape.model_len).map(|_| random.within(8, shape.vocab - 1)).collect()).collect();
     let mut turn = 0;
     let count = random.within(2, 9);
     let mut arrivals: Vec<_> = (0..count)
