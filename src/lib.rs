@@ -1,4 +1,101 @@
-//! folio runs language models on any GPU.
+//! folio runs language models on any GPU: one paged, batching engine, recorded plans, WGSL kernels, an
+//! OpenAI-compatible API. This page is the architecture document; every module opens with its own.
+//!
+//! # Bird's eye view
+//!
+//! A checkpoint becomes a [`model::Model`]. The model records, once, what its decoder does as a [`plan::Plan`]: a short
+//! list of steps over named buffers. A [`backend::Backend`] runs that list for every batch: WGSL through wgpu on a GPU,
+//! or plain loops on the CPU, which *define* what each step means. The [`engine`] decides what a batch is: it owns the
+//! paged KV pool, the scheduler and the prefix cache, and turns requests into streams of tokens. In front of it stand
+//! [`text`] (tokenizer, chat template, tokens to text) and `server` (the HTTP API), or a program of your own:
+//!
+//! ```
+//! use folio::engine::{Engine, handle, request::*};
+//! use folio::{backend::cpu::CpuBackend, config::Config, model::Model, model::demo, platform::block_on, text::*};
+//! use futures_util::{StreamExt, future::join3};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), Some(demo::TOKENIZER_CONFIG_JSON), None)?;
+//! let tokenizer = text.tokenizer.ok_or("the demo model has a tokenizer")?;
+//! let (handle, inbox) = handle::channel(16);
+//! let engine = block_on(Engine::start(CpuBackend::new(), Model::demo(), &Config::default(), inbox, |_| {}))?;
+//! let submit = |prompt: &str| -> Result<handle::EventReceiver, Box<dyn std::error::Error>> {
+//!     let params = SamplingParams { max_tokens: Some(16), ignore_eos: true, ..Default::default() };
+//!     let prompt = tokenizer.encode(prompt, true)?.into();
+//!     Ok(handle.submit(Request { prompt, params, cache_salt: None, priority: 0 })?.remove(0))
+//! };
+//! let show = async |mut events: handle::EventReceiver| {
+//!     let mut pieces = TextStream::new(Some(tokenizer.clone()), &[], true);
+//!     while let Some(Event::Token(token)) = events.next().await { print!("{}", pieces.push(token.id).text) }
+//! };
+//! let (story, fact) = (submit("Once upon a time")?, submit("The KV cache")?);
+//! handle.drain(); // takes no more requests, so that `run` returns when these two are done
+//! block_on(join3(engine.run(), show(story), show(fact))).0?;
+//! # assert_eq!(handle.stats().generation_tokens, 32);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Code map
+//!
+//! - **[`plan`]**: [`plan::Step`] and [`plan::Plan`]: what a decoder computes, as data; [`plan::inputs`]: what one
+//!   batch hands to a backend; [`plan::format`]: byte layouts and their scalar decoders; checks before any device
+//!   exists; a plan as text.
+//! - **[`model`]**: from files to a plan and its weights: [`model::spec`] has a row of data per architecture,
+//!   `decoder` the one forward pass of the repository.
+//! - **[`backend`]**: the seam [`backend::Backend`], and three who stand on it: [`backend::cpu`] the reference,
+//!   [`backend::wgpu`] any GPU, [`backend::fake`] the simulator's device.
+//! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are
+//!   pure; [`engine::handle`] is the engine from outside.
+//! - **[`text`]**: text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings.
+//! - **`server`**: feature `api`: the router, one file per endpoint; feature `server`: sockets.
+//! - **[`selftest`]**: every step × option × awkward shape of a device against the reference: shared by tests and
+//!   `folio selftest`.
+//! - **[`config`]**: every limit of the system, checked once.
+//! - **[`platform`]**: what differs between a process and a browser tab.
+//! - **`src/cli`**: the binary: one file per command.
+//! - **`shaders/`**: one WGSL kernel per file, `common/` is imported; `bench_*` are yardsticks of `folio bench`.
+//! - **`assets/demo`**: the built-in demo model, and how it was made.
+//! - **`tests/`**: five rings: house rules and shaders, twins, simulation, kernels, the whole.
+//!
+//! # The way of a token
+//!
+//! Two channel hops, one thread boundary:
+//!
+//! ```text
+//! 1  server: JSON → messages → template → token ids → EngineHandle::submit
+//!    ── channel 1, bounded: a full queue is an error at once ──
+//! 2  Engine::step: takes requests; Scheduler::schedule → Batch
+//! 3  Batch::flatten → BatchInputs, flat arrays
+//! 4  Backend::submit → ticket … Backend::read(ticket).await → token ids
+//! 5  Scheduler::commit(batch, ids) → events
+//!    ── channel 2, one per choice, as long as the choice may get: the engine never waits for a reader ──
+//! 6  server: ids → text, stop strings → `data: …`
+//! ```
+//!
+//! The next step is submitted before the tokens of the last one are read: the sampler leaves them in *feed slots* on
+//! the device, where the next step's embedding finds them.
+//!
+//! # Invariants
+//!
+//! What is deliberately absent. `tests/tidy.rs` checks all that can be read off the source.
+//!
+//! - **`plan` imports nothing of ours**, `model` knows `plan` only: a model is recorded without knowing any device.
+//! - **A step says what, never how.** No step's meaning needs a tile size; kernels, grids and tiers live in a backend.
+//! - **The reference defines a step.** `shaders/rms_norm.wgsl` = `src/backend/cpu/rms_norm.rs` = `Step::RmsNorm`; a
+//!   kernel is right if it agrees with its twin within the table of tolerances.
+//! - **Scheduling is pure.** `scheduler`, `block_pool`, `sequence` and `batch` know no device, clock, thread or
+//!   randomness: the simulator drives them through thousands of seeds.
+//! - **The engine never sees text**, and nobody but the command line, the self-test and tests names a concrete backend.
+//! - **Everything on the device is allocated at start.** After that a request can fail only by being refused.
+//! - **A request is checked once, at the door.** Behind [`engine::handle::EngineHandle::submit`] nothing fails for
+//!   reasons of form.
+//! - **One way to cancel:** drop the receiver. Blocks are freed once no step in flight names them.
+//! - **Exactly one last event per choice**, also when the device is lost or the engine's thread panics.
+//! - **A shared KV block is never written.** Whoever wants to write takes a copy first.
+//! - **The engine is built inside the thread that owns it**, so nothing in it is `Send`, natively or in a browser.
+//! - **Operating errors are values, bugs are asserts.** User input reaches no assert; a GPU error panics nowhere.
+//! - **No `cfg(feature)` in `model`, `plan` and `engine`; `target_arch` only in `platform` and `backend::wgpu`.**
+
 pub mod backend;
 pub mod config;
 pub mod engine;

@@ -1,7 +1,7 @@
 //! `folio run`: one prompt streamed to stdout, or a file of prompts answered as one batch.
 
 use super::answer::{self, Answer};
-use super::lines::{Defaults, Job, Line};
+use super::lines::{Defaults, Line};
 use super::options::{EngineOptions, ModelOptions};
 use super::session::{Session, bar_style};
 use anyhow::{Context as _, Result};

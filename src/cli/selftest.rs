@@ -2,10 +2,12 @@
 //! so one binary can prove a machine without a compiler.
 
 use super::device::{self, Device, DeviceChoice};
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use folio::backend::cpu::CpuBackend;
+use folio::backend::BackendError;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend};
+use folio::{platform, selftest};
 use std::io::Write as _;
 
 /// Which row of tile shapes to force.
@@ -76,9 +78,23 @@ pub(crate) struct Options {
     /// Only checks whose name contains this
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+    /// Draw ten times as many tokens in the sampling checks
+    #[arg(long)]
+    full: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let _ = (options, device::resolve(&options.device)?);
-    bail!("the checks come with the merge")
+    let device = options.forced.apply(device::resolve(&options.device)?);
+    let checks = selftest::Options { filter: options.filter.clone(), full: options.full, ..Default::default() };
+    let report = platform::block_on(async {
+        match device {
+            Device::Cpu => selftest::run(&mut CpuBackend::new(), &checks).await,
+            Device::Wgpu(options) => selftest::run(&mut WgpuBackend::open(&options).await?, &checks).await,
+            Device::Fake(_) => Err(BackendError::Unavailable("the fake device computes nothing to check".into())),
+        }
+    })?;
+    writeln!(std::io::stdout(), "{report}")?;
+    ensure!(!report.rows.is_empty(), "no check has {:?} in its name", options.filter.as_deref().unwrap_or_default());
+    ensure!(report.passed(), "this device does not compute what the reference does");
+    Ok(())
 }

@@ -3,12 +3,16 @@
 
 use super::options::{EngineOptions, ModelOptions};
 use super::session::Session;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Args;
-use folio::server::{self, ServerOptions, ServerState, socket};
+use folio::server::socket::{self, SocketOptions};
+use folio::server::{ServerOptions, ServerState};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
+
+/// How often the server looks whether its engine is ready, or gone.
+const POLL: Duration = Duration::from_millis(10);
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -40,7 +44,31 @@ pub(crate) fn run(options: Options) -> Result<()> {
     let address = listener.local_addr()?;
     let session = Session::start(&options.model, &options.engine)?;
     let state = state(options, &session);
-    runtime.block_on(serve(listener, address, state, session))
+    runtime.block_on(async {
+        let stop = async {
+            tokio::select! {
+                () = announce(&session, address) => {}
+                () = socket::shutdown_signal() => {}
+            }
+        };
+        socket::serve(listener, state, SocketOptions::default(), stop).await;
+    });
+    // Work that was handed to threads of its own goes on to its end or with the process; nobody waits for it.
+    runtime.shutdown_background();
+    session.close()
+}
+
+/// Says where to find the server once it is ready; done when the engine has ended by itself.
+async fn announce(session: &Session, address: SocketAddr) {
+    let mut told = false;
+    while !session.is_finished() {
+        if let (false, Some(info)) = (told, session.handle.info()) {
+            told = true;
+            let (device, context, seqs) = (&info.device, info.max_model_len, info.max_num_seqs);
+            eprintln!("ready on http://{address} ({device}, context {context}, {seqs} sequences at once)");
+        }
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 async fn listen(options: &Options) -> Result<TcpListener> {
@@ -60,9 +88,4 @@ fn state(options: Options, session: &Session) -> ServerState {
     let defaults = session.defaults();
     let options = ServerOptions { api_key, allowed_hosts, defaults, ..ServerOptions::default() };
     ServerState::new(session.handle.clone(), session.text.clone(), names, options)
-}
-
-async fn serve(listener: TcpListener, address: SocketAddr, state: ServerState, session: Session) -> Result<()> {
-    let _ = (listener, address, state, session);
-    bail!("sockets come with the merge")
 }

@@ -43,7 +43,10 @@ pub fn fma_gflops() -> f64 {
     let mut threads = vec![0.001_f32; platform::parallelism()];
     let operations = 2 * threads.len() * CHAINS * LINKS;
     let seconds = best_seconds(|| {
-        platform::for_each_chunk(&mut threads, 1, |_, term| dispatch(Chains { term: &mut term[0] }));
+        platform::for_each_chunk(&mut threads, 1, |_, term| match platform::has_avx2() {
+            true => dispatch(Chains::<true> { term: &term[0] }),
+            false => dispatch(Chains::<false> { term: &term[0] }),
+        });
     });
     operations as f64 / seconds / 1e9
 }
@@ -81,12 +84,12 @@ impl Kernel for Read<'_> {
     }
 }
 
-/// Independent chains `x = x · factor + term`.
-struct Chains<'a> {
-    term: &'a mut f32,
+/// Independent chains `x = x · factor + term`; `FMA`: in one instruction, which without AVX2 would be a function call.
+struct Chains<'a, const FMA: bool> {
+    term: &'a f32,
 }
 
-impl Kernel for Chains<'_> {
+impl<const FMA: bool> Kernel for Chains<'_, FMA> {
     #[inline(always)]
     fn run<S: PartialSums>(self) {
         let (factor, term) = (std::hint::black_box(0.999_f32), std::hint::black_box(*self.term));
