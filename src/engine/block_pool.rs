@@ -44,6 +44,8 @@ impl BlockHash {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     references: u32,
+    /// Steps in flight that copy from this block; while there are any, it does not join the queue.
+    pins: u32,
     hash: Option<BlockHash>,
     /// Neighbours in the free queue; [`NONE`] at its ends and outside it.
     older: BlockId,
@@ -64,9 +66,15 @@ pub struct Group {
     faults: Faults,
 }
 
+impl Block {
+    fn is_free(&self) -> bool {
+        self.references == 0 && self.pins == 0
+    }
+}
+
 impl Group {
     fn new(window: Option<u32>, blocks: u32, faults: Faults) -> Self {
-        let blank = Block { references: 0, hash: None, older: NONE, newer: NONE };
+        let blank = Block { references: 0, pins: 0, hash: None, older: NONE, newer: NONE };
         let mut group = Self {
             window,
             blocks: vec![blank; blocks as usize],
@@ -99,6 +107,11 @@ impl Group {
     /// Free blocks that no sequence has reserved.
     pub fn available(&self) -> u32 {
         self.free.saturating_sub(self.reserved)
+    }
+
+    /// Whether this block may be given to anyone.
+    pub fn is_free(&self, id: BlockId) -> bool {
+        self.blocks[id as usize].is_free()
     }
 
     /// Blocks that somebody holds.
@@ -149,7 +162,7 @@ impl Group {
 
     /// One more holder; a free cached block comes back from the queue.
     pub(super) fn share(&mut self, id: BlockId) {
-        if self.blocks[id as usize].references == 0 {
+        if self.is_free(id) {
             self.dequeue(id);
         }
         self.blocks[id as usize].references += 1;
@@ -162,9 +175,19 @@ impl Group {
         let block = &mut self.blocks[id as usize];
         assert!(block.references > 0, "a released block has a holder");
         block.references -= 1;
-        if block.references == 0 {
-            if block.hash.is_some() { self.enqueue_newest(id) } else { self.enqueue_oldest(id) }
-        }
+        self.enqueue_if_free(id);
+    }
+
+    /// Keeps a held block's content until [`Group::unpin`], though its holders may leave: a step copies from it.
+    pub(super) fn pin(&mut self, id: BlockId) {
+        assert!(self.references(id) > 0, "a block is pinned by its holder");
+        self.blocks[id as usize].pins += 1;
+    }
+
+    /// The step that copied from this block has landed.
+    pub(super) fn unpin(&mut self, id: BlockId) {
+        self.blocks[id as usize].pins -= 1;
+        self.enqueue_if_free(id);
     }
 
     /// Makes a full block matchable. The first block with given content stays the one that is found.
@@ -181,6 +204,13 @@ impl Group {
     pub(super) fn withdraw(&mut self, id: BlockId) {
         if let Some(hash) = self.blocks[id as usize].hash.take() {
             self.by_hash.remove(&hash);
+        }
+    }
+
+    fn enqueue_if_free(&mut self, id: BlockId) {
+        let block = &self.blocks[id as usize];
+        if block.is_free() {
+            if block.hash.is_some() { self.enqueue_newest(id) } else { self.enqueue_oldest(id) }
         }
     }
 
@@ -231,13 +261,13 @@ impl Group {
         let (mut id, mut queued, mut older) = (self.oldest, 0, NONE);
         while id != NONE {
             let block = &self.blocks[id as usize];
-            assert_eq!(block.references, 0, "a queued block has no holder");
+            assert!(block.is_free(), "a queued block has no holder");
             assert_eq!(block.older, older, "the free queue is linked both ways");
             (older, id, queued) = (id, block.newer, queued + 1);
         }
         assert_eq!(older, self.newest, "the free queue ends at its newest block");
         assert_eq!(queued, self.free, "the free count is the queue's length");
-        let held = self.blocks.iter().filter(|block| block.references > 0).count();
+        let held = self.blocks.iter().filter(|block| !block.is_free()).count();
         assert_eq!(held + queued as usize, self.blocks.len(), "free + referenced = total");
         assert!(self.reserved <= self.free, "reserved blocks are free");
         let hashed = self.blocks.iter().filter(|block| block.hash.is_some()).count();

@@ -32,13 +32,23 @@ pub enum Fault {
     WindowBlockFreedEarly,
 }
 
-/// What is planted: nothing, in the product.
+/// What the simulator plants: nothing, in the product.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults(pub Option<Fault>);
+pub struct Faults {
+    /// A bug.
+    pub fault: Option<Fault>,
+    /// Every so many requests one that needs the host between two tokens, as grammars will; 0 for none.
+    pub host_rows_every: u64,
+}
 
 impl Faults {
     /// Is this the planted bug?
     pub(super) fn has(self, fault: Fault) -> bool {
-        self.0 == Some(fault)
+        self.fault == Some(fault)
+    }
+
+    /// Does this request need the host between two tokens?
+    pub(super) fn waits_for_host(self, request: u64) -> bool {
+        self.host_rows_every > 0 && request.is_multiple_of(self.host_rows_every)
     }
 }

@@ -22,6 +22,7 @@ pub use start::{Progress, Source, StartError, spawn};
 
 use crate::backend::{Backend, BackendError};
 use crate::engine::batch::Batch;
+use crate::engine::faults::Faults;
 use crate::engine::handle::{EngineInbox, Message, Stats};
 use crate::engine::request::RequestError;
 use crate::engine::scheduler::Scheduler;
@@ -67,6 +68,7 @@ pub struct Engine<B: Backend, S: Source = Model> {
     requests_taken: u64,
     requests_dequeued: u64,
     recoveries: u64,
+    faults: Faults,
 }
 
 /// Seeds for requests without one.
@@ -98,7 +100,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
         if let Err(lost) = self.submit_and_read().await {
             self.recover(&lost).await?;
         }
-        if cfg!(debug_assertions) {
+        // A planted bug has to show in what the device computes.
+        if cfg!(debug_assertions) && self.faults.fault.is_none() {
             self.scheduler.check();
         }
         self.publish();
@@ -178,7 +181,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let streams = self.streams.open(submission.senders);
         let seed = submission.request.params.seed.unwrap_or_else(|| self.seeds.draw());
         self.requests_taken += 1;
-        let waits_for_host = false;
+        let waits_for_host = self.faults.waits_for_host(self.requests_taken);
         self.scheduler.add(Arc::new(submission.request), &streams, seed, waits_for_host);
     }
 

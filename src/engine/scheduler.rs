@@ -16,7 +16,7 @@ use super::batch::{Batch, Draw, Row};
 use super::block_pool::BlockPool;
 use super::faults::{Fault, Faults};
 use super::request::Request;
-use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
+use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId, Table};
 use crate::plan::inputs::{BatchInputs, NONE};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -105,6 +105,19 @@ pub struct Scheduler {
     steps_in_flight: u32,
     counts: Counts,
     faults: Faults,
+}
+
+/// How far a choice has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Waits, new or preempted.
+    Queued,
+    /// Its prompt is being computed.
+    Prefill,
+    /// Generates; no step in flight names it.
+    Decode,
+    /// Generates, and a step in flight names it.
+    DecodeInFlight,
 }
 
 /// A batch in the making, with what is left of its limits.
@@ -209,6 +222,22 @@ impl Scheduler {
     /// Nothing is queued, running or in flight.
     pub fn is_idle(&self) -> bool {
         self.sequences.is_empty() && self.steps_in_flight == 0
+    }
+
+    /// Feed slots that nobody has.
+    pub fn feed_slots_free(&self) -> &[u32] {
+        &self.feed_slots
+    }
+
+    /// Where a live choice is.
+    pub fn phase(&self, stream: StreamId) -> Option<Phase> {
+        let sequence = &self.sequences[*self.by_stream.get(&stream)?];
+        Some(match sequence.in_flight {
+            0 if sequence.feed_slot == NONE => Phase::Queued,
+            _ if sequence.tokens_total() == sequence.prompt_len() => Phase::Prefill,
+            0 => Phase::Decode,
+            _ => Phase::DecodeInFlight,
+        })
     }
 
     /// Sequences that run.
@@ -343,8 +372,11 @@ impl Scheduler {
     /// sits this step out.
     fn make_room(&mut self, id: SequenceId, tokens: u32, draft: &mut Draft) {
         for group in 0..self.limits.windows.len() {
-            while self.blocks_short(id, group, tokens) > 0 {
+            loop {
                 let short = self.blocks_short(id, group, tokens);
+                if short == 0 {
+                    break;
+                }
                 if self.blocks_leaving(group) >= draft.blocks_awaited[group] + short {
                     draft.blocks_awaited[group] += short;
                     break;
@@ -371,23 +403,29 @@ impl Scheduler {
 
     /// Blocks that will be free when the steps in flight have landed.
     fn blocks_leaving(&self, group: usize) -> u32 {
-        self.leaving.iter().map(|&id| self.blocks_held_alone(id, group)).sum()
+        let tables = self.leaving.iter().map(|&id| &self.sequences[id].tables[group]);
+        let mut blocks: Vec<_> = tables.flat_map(Table::held).collect();
+        blocks.sort_unstable();
+        let pool = &self.pool.groups()[group];
+        let alone = |holders: &&[u32]| pool.references(holders[0]) as usize == holders.len();
+        u32::try_from(blocks.chunk_by(u32::eq).filter(alone).count()).expect("a pool's blocks are a u32")
     }
 
-    fn blocks_held_alone(&self, id: SequenceId, group: usize) -> u32 {
+    /// Whether a block is free once this sequence has left.
+    fn frees_a_block(&self, id: SequenceId, group: usize) -> bool {
         let pool = &self.pool.groups()[group];
-        let alone = self.sequences[id].tables[group].held().filter(|&block| pool.references(block) == 1);
-        u32::try_from(alone.count()).expect("a table is short")
+        self.sequences[id].tables[group].held().any(|block| pool.references(block) == 1)
     }
 
     /// The youngest running sequence whose leaving frees a block; not the oldest of all, and not one that has only just
-    /// come back, unless there is no other.
+    /// come back, unless there is no other. Forks that share all they have free nothing one by one: then the youngest
+    /// goes, and those that stay share less.
     fn victim(&self, group: usize) -> Option<SequenceId> {
-        let candidates = || {
-            let younger = self.running.iter().skip(1).rev().copied();
-            younger.filter(|&id| !self.sequences[id].guarded && self.blocks_held_alone(id, group) > 0)
-        };
-        candidates().find(|&id| !self.sequences[id].resumed).or_else(|| candidates().next())
+        let younger = self.running.iter().skip(1).rev().copied().filter(|&id| !self.sequences[id].guarded);
+        let freeing = || younger.clone().filter(|&id| self.frees_a_block(id, group));
+        let settled = |id: &SequenceId| !self.sequences[*id].resumed;
+        let shares = |id: &SequenceId| self.sequences[*id].tables[group].held().next().is_some();
+        freeing().find(settled).or_else(|| freeing().next()).or_else(|| younger.clone().find(shares))
     }
 
     fn preempt(&mut self, id: SequenceId) {
@@ -396,6 +434,7 @@ impl Scheduler {
         }
         self.counts.preemptions += 1;
         self.sequences[id].preemptions += 1;
+        assert!(self.sequences[id].preemptions <= PREEMPTIONS_MAX, "what comes back with reservations stays");
         self.leave(id, Exit::Preempted);
     }
 
@@ -406,6 +445,7 @@ impl Scheduler {
                 let index = (self.sequences[id].computed / self.limits.block_size) as usize;
                 let target = self.take_block(id, group);
                 let source = std::mem::replace(&mut self.sequences[id].tables[group].blocks[index], target);
+                self.pool.group_mut(group).pin(source);
                 self.pool.group_mut(group).release(source);
                 draft.batch.copies[group].push((source, target));
             }

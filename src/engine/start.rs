@@ -137,6 +137,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             requests_taken: 0,
             requests_dequeued: 0,
             recoveries: 0,
+            faults,
         })
     }
 }

@@ -147,6 +147,9 @@ impl Scheduler {
         for draw in &batch.draws {
             self.sequences[draw.sequence].in_flight -= 1;
         }
+        for (group, copies) in batch.copies.iter().enumerate() {
+            copies.iter().for_each(|&(source, _)| self.pool.group_mut(group).unpin(source));
+        }
         let (landed, leaving) = self.leaving.iter().partition(|&&id| self.sequences[id].in_flight == 0);
         self.leaving = leaving;
         let landed: Vec<_> = landed;

@@ -1,0 +1,238 @@
+//! The simulator: the engine under thousands of seeds against the plain-list oracle, and proof that it would notice.
+//!
+//! A failing seed prints the command that runs it alone: `FOLIO_SIM_SEED=N cargo test --test engine_sim one_seed`.
+//! `FOLIO_SIM_SEEDS` sets how many seeds are tried.
+
+#[path = "engine_sim/faults.rs"]
+mod faults;
+#[path = "engine_sim/world.rs"]
+mod world;
+
+use folio::engine::faults::Fault;
+use folio::engine::handle::Stats;
+use folio::engine::scheduler::Phase;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use world::{Case, End, Outcome, Random, case, check, run};
+
+const SEEDS_DEFAULT: u64 = 10_000;
+const SEEDS_PER_FAULT: u64 = 2_000;
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs and checks; the panic's message if something is wrong. Expected failures do not print.
+fn attempt(case: &Case, quiet: bool) -> Result<Outcome, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                loud(info);
+            }
+        }));
+    });
+    QUIET.set(quiet);
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let outcome = run(case);
+        check(case, &outcome);
+        outcome
+    }));
+    QUIET.set(false);
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_string()
+    })
+}
+
+/// Works through seeds on all cores, with a sum of what each found.
+fn for_seeds<T: Default + Send>(seeds: u64, work: impl Fn(u64, &mut T) + Sync, mut join: impl FnMut(T)) {
+    let next = AtomicU64::new(0);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        let worker = || {
+            let mut sum = T::default();
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds {
+                    return sum;
+                }
+                work(seed, &mut sum);
+            }
+        };
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(worker)).collect();
+        for worker in workers {
+            join(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+    });
+}
+
+fn pass(seed: u64, case: &Case) -> Outcome {
+    attempt(case, false).unwrap_or_else(|error| {
+        panic!("seed {seed}: {error}\nFOLIO_SIM_SEED={seed} cargo test --test engine_sim one_seed")
+    })
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("the variable is a number"))
+}
+
+#[derive(Default)]
+struct Totals {
+    stats: Stats,
+    aborted_in: BTreeMap<Phase, u32>,
+}
+
+impl Totals {
+    fn add(&mut self, stats: &Stats, aborted_in: &BTreeMap<Phase, u32>) {
+        self.stats.steps += stats.steps;
+        self.stats.preemptions += stats.preemptions;
+        self.stats.prefix_hits += stats.prefix_hits;
+        self.stats.generation_tokens += stats.generation_tokens;
+        for (&phase, count) in aborted_in {
+            *self.aborted_in.entry(phase).or_default() += count;
+        }
+    }
+}
+
+#[test]
+fn every_seed_gives_the_oracles_tokens() {
+    let mut totals = Totals::default();
+    let work = |seed, sum: &mut Totals| {
+        let outcome = pass(seed, &case(seed));
+        sum.add(&outcome.stats, &outcome.aborted_in);
+    };
+    let seeds = variable("FOLIO_SIM_SEEDS").unwrap_or(SEEDS_DEFAULT);
+    for_seeds(seeds, work, |sum| totals.add(&sum.stats, &sum.aborted_in));
+    println!("{seeds} seeds: {:?} {:?}", totals.stats, totals.aborted_in);
+    // A simulation that never gets into trouble proves nothing.
+    assert!(totals.stats.preemptions > seeds / 2, "pools get tight");
+    assert!(totals.stats.prefix_hits > seeds, "prefixes are shared");
+    assert_eq!(totals.aborted_in.len(), 4, "readers leave in every phase");
+}
+
+#[test]
+fn one_seed() {
+    let seed = variable("FOLIO_SIM_SEED").unwrap_or(0);
+    pass(seed, &case(seed));
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    const FAULTS: [Fault; 12] = [
+        Fault::MissingCopyOnWrite,
+        Fault::EarlyRelease,
+        Fault::HashOfPartBlock,
+        Fault::SaltIgnored,
+        Fault::FullHitKept,
+        Fault::QueuedAbortCountLost,
+        Fault::StaleHash,
+        Fault::SlotOffByOne,
+        Fault::PendingTokenLost,
+        Fault::PenaltyWithoutPending,
+        Fault::FeedSlotReusedEarly,
+        Fault::WindowBlockFreedEarly,
+    ];
+    for fault in FAULTS {
+        let with_fault = |seed| {
+            let mut case = case(seed);
+            case.faults.fault = Some(fault);
+            case
+        };
+        let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
+        let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
+        pass(seed, &case(seed));
+        println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
+    }
+}
+
+#[test]
+fn penalties_do_not_depend_on_look_ahead() {
+    let work = |seed, penalized: &mut u64| {
+        let mut case = case(seed);
+        for arrival in &mut case.arrivals {
+            arrival.aborts.fill(None);
+            arrival.request.params.presence_penalty = 0.7;
+            *penalized += 1;
+        }
+        let mut with = |look_ahead| {
+            case.config.look_ahead = look_ahead;
+            tokens(&pass(seed, &case))
+        };
+        assert_eq!(with(true), with(false), "seed {seed}: tokens with look-ahead on and off");
+    };
+    let mut penalized = 0;
+    for_seeds(500, work, |sum| penalized += sum);
+    assert!(penalized > 1000, "penalties are at work");
+}
+
+/// Tokens and reasons, without what may depend on company: cache hits.
+fn tokens(outcome: &Outcome) -> Vec<Vec<(Vec<u32>, String)>> {
+    let end = |end: &End| match end {
+        End::Finished(reason, _) => format!("{reason:?}"),
+        other => format!("{other:?}"),
+    };
+    let choice = |seen: &world::Seen| (seen.tokens.clone(), end(&seen.end));
+    outcome.seen.iter().map(|choices| choices.iter().map(choice).collect()).collect()
+}
+
+#[test]
+fn a_thousand_aborts_leave_the_pool_whole_and_the_survivors_alone() {
+    let work = |seed, aborted_in: &mut BTreeMap<Phase, u32>| {
+        let mut random = Random(seed);
+        let mut case = case(1_000_000 + seed);
+        case.config.prefix_caching = true;
+        let mut quiet = case.clone();
+        quiet.arrivals.iter_mut().for_each(|arrival| arrival.aborts.fill(None));
+        for arrival in &mut case.arrivals {
+            arrival.request.params.n = arrival.request.params.n.max(1 + random.below(2));
+            arrival.aborts.resize(arrival.request.params.n as usize, None);
+            let turn = arrival.turn;
+            arrival.aborts.iter_mut().for_each(|abort| *abort = random.once_in(2).then(|| turn + random.below(30)));
+        }
+        for (quiet, loud) in quiet.arrivals.iter_mut().zip(&case.arrivals) {
+            quiet.request = loud.request.clone();
+            quiet.aborts = vec![None; loud.aborts.len()];
+        }
+        let (loud, quiet) = (pass(seed, &case), tokens(&pass(seed, &quiet)));
+        for (loud, quiet) in tokens(&loud).iter().flatten().zip(quiet.iter().flatten()) {
+            assert!(
+                loud.1 == "Aborted" || loud == quiet,
+                "seed {seed}: a survivor's tokens are those of its quiet run"
+            );
+        }
+        for (&phase, count) in &loud.aborted_in {
+            *aborted_in.entry(phase).or_default() += count;
+        }
+    };
+    let mut aborted_in = BTreeMap::new();
+    let mut join = |sum: BTreeMap<Phase, u32>| {
+        sum.into_iter().for_each(|(phase, count)| *aborted_in.entry(phase).or_insert(0) += count);
+    };
+    for_seeds(400, work, &mut join);
+    println!("{aborted_in:?}");
+    assert!(aborted_in.values().sum::<u32>() > 1000, "a thousand readers leave: {aborted_in:?}");
+    let phases = [Phase::Queued, Phase::Prefill, Phase::Decode, Phase::DecodeInFlight];
+    assert!(phases.iter().all(|phase| aborted_in.get(phase) > Some(&20)), "in every phase: {aborted_in:?}");
+}
+
+#[test]
+fn nobody_who_runs_waits_more_than_two_steps() {
+    let work = |seed, runs: &mut u64| {
+        let mut case = case(seed);
+        case.arrivals.iter_mut().for_each(|arrival| arrival.aborts.fill(None));
+        let outcome = pass(seed, &case);
+        // A preempted sequence does not run.
+        if outcome.stats.preemptions == 0 {
+            assert!(outcome.gap_max <= 3, "seed {seed}: {} steps from token to token", outcome.gap_max);
+            *runs += 1;
+        }
+    };
+    let mut runs = 0;
+    for_seeds(1000, work, |sum| runs += sum);
+    assert!(runs > 300, "most pools have room");
+}

@@ -1,0 +1,518 @@
+//! A seeded world around the engine: a plan without arithmetic, a device that watches its engine, requests that share
+//! prefixes, readers that go away, and the plain-list oracle that knows every token.
+
+use folio::backend::fake::{self, FakeBackend, Script};
+use folio::backend::{Backend, BackendError, Capacity, Caps};
+use folio::config::Config;
+use folio::engine::faults::Faults;
+use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
+use folio::engine::request::{Event, FinishReason, Request, RequestError, SamplingParams, Usage};
+use folio::engine::scheduler::{Phase, Scheduler};
+use folio::engine::sequence::StreamId;
+use folio::engine::{Engine, EngineEnd, Source, StartError};
+use folio::plan::inputs::{BatchInputs, BiasEntry, FEED, HistoryEntry, NONE, SampleRow, Sampled};
+use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Storage, WeightId};
+use folio::platform::block_on;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A run that takes more turns than this hangs.
+const TURNS_MAX: u32 = 4000;
+/// Bytes of a block of one KV group of [`plan`] with four slots.
+const BLOCK_BYTES: u64 = 256;
+
+/// SplitMix64: the one source of chance.
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % u64::from(limit)) as u32
+    }
+
+    pub(crate) fn within(&mut self, low: u32, high: u32) -> u32 {
+        low + self.below(high - low + 1)
+    }
+
+    /// True once in `count` times.
+    pub(crate) fn once_in(&mut self, count: u32) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// A model that is nothing but KV groups and end tokens.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) windows: Vec<Option<u32>>,
+    pub(crate) vocab: u32,
+    pub(crate) eos_token_ids: Vec<u32>,
+    pub(crate) model_len: u32,
+}
+
+impl Source for Shape {
+    fn record(&self, _: Storage) -> Plan {
+        let groups = self.windows.iter().map(|&window| KvGroup { window }).collect();
+        let layer = |group| KvLayer { group, heads: 1, head_dim: 8 };
+        Plan {
+            kv_groups: groups,
+            kv_layers: (0..self.windows.len() as u32).map(layer).collect(),
+            vocab: self.vocab,
+            positions_max: self.model_len,
+            ..Plan::default()
+        }
+    }
+
+    fn eos_token_ids(&self) -> Vec<u32> {
+        self.eos_token_ids.clone()
+    }
+
+    async fn upload(
+        &self,
+        _: &Plan,
+        _: &mut dyn FnMut(WeightId, u32, bytes::Bytes) -> Result<(), BackendError>,
+    ) -> Result<(), StartError> {
+        Ok(())
+    }
+}
+
+/// A request, when it comes, and when the readers of its choices go.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) turn: u32,
+    pub(crate) request: Request,
+    pub(crate) aborts: Vec<Option<u32>>,
+}
+
+/// Everything about one run.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) shape: Shape,
+    pub(crate) config: Config,
+    pub(crate) script: Script,
+    pub(crate) faults: Faults,
+    pub(crate) arrivals: Vec<Arrival>,
+}
+
+/// How one choice ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum End {
+    Aborted,
+    Finished(FinishReason, Usage),
+    Failed(RequestError),
+}
+
+/// What one choice's reader saw.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) end: End,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Per arrival, per choice.
+    pub(crate) seen: Vec<Vec<Seen>>,
+    pub(crate) aborted_in: BTreeMap<Phase, u32>,
+    pub(crate) stats: Stats,
+    pub(crate) result: Result<(), EngineEnd>,
+    /// Most turns from one token of a choice to its next.
+    pub(crate) gap_max: u32,
+}
+
+/// The fake device, keeping book of what its steps in flight name.
+pub(crate) struct Watched {
+    pub(crate) device: FakeBackend,
+    in_flight: VecDeque<Named>,
+}
+
+#[derive(Default)]
+struct Named {
+    blocks: BTreeSet<(usize, u32)>,
+    feed_slots: BTreeSet<u32>,
+}
+
+impl Backend for Watched {
+    type Ticket = fake::Ticket;
+
+    fn caps(&self) -> &Caps {
+        self.device.caps()
+    }
+
+    fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
+        self.device.load(plan, capacity)
+    }
+
+    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: bytes::Bytes) -> Result<(), BackendError> {
+        self.device.write_weight(weight, first_row, rows)
+    }
+
+    fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
+        self.device.allocate_pool(blocks)
+    }
+
+    fn submit(&mut self, inputs: &BatchInputs) -> Result<fake::Ticket, BackendError> {
+        let ticket = self.device.submit(inputs)?;
+        let mut named = Named::default();
+        for (group, arrays) in inputs.groups.iter().enumerate() {
+            let copies = arrays.copies.iter().flat_map(|&(source, target)| [source, target]);
+            let blocks = arrays.block_tables.iter().copied().chain(copies).filter(|&block| block != NONE);
+            named.blocks.extend(blocks.map(|block| (group, block)));
+        }
+        let fed = inputs.token_ids.iter().filter(|&&id| id & FEED != 0).map(|&id| id & !FEED);
+        let slots = fed.chain(inputs.samples.iter().map(|sample| sample.feed_slot));
+        named.feed_slots.extend(slots.filter(|&slot| slot != NONE));
+        self.in_flight.push_back(named);
+        Ok(ticket)
+    }
+
+    async fn read(&mut self, ticket: fake::Ticket) -> Result<Vec<Sampled>, BackendError> {
+        self.in_flight.pop_front();
+        self.device.read(ticket).await
+    }
+
+    async fn reset(&mut self) -> Result<(), BackendError> {
+        self.in_flight.clear();
+        self.device.reset().await
+    }
+}
+
+/// Nothing in flight may name a free block; what is free and not cached may be destroyed at any time.
+fn watch(scheduler: &Scheduler, device: &mut Watched) {
+    let slots: BTreeSet<_> = device.in_flight.iter().flat_map(|named| named.feed_slots.iter().copied()).collect();
+    let handed_on = scheduler.feed_slots_free().iter().find(|slot| slots.contains(slot));
+    assert_eq!(handed_on, None, "a feed slot is free while a step in flight names it");
+    for (index, group) in scheduler.pool().groups().iter().enumerate() {
+        for block in (0..group.total()).filter(|&block| group.is_free(block)) {
+            let named = device.in_flight.iter().any(|named| named.blocks.contains(&(index, block)));
+            assert!(!named, "block {block} of group {index} is free while a step in flight names it");
+            if !group.is_cached(block) {
+                device.device.poison(index, block);
+            }
+        }
+    }
+}
+
+/// Submits, steps, reads and aborts until everything is done.
+pub(crate) fn run(case: &Case) -> Outcome {
+    let (handle, inbox) = channel(case.config.queue_requests_max);
+    let device = Watched { device: FakeBackend::new(case.script.clone()), in_flight: VecDeque::new() };
+    let start = Engine::start_with_faults(device, case.shape.clone(), &case.config, inbox, case.faults, |_| {});
+    let mut engine = block_on(start).expect("the case's pool holds its model");
+    let mut readers = Readers::new(case);
+    for turn in 0.. {
+        assert!(turn < TURNS_MAX, "the run hangs");
+        readers.submit(turn, case, &handle);
+        let (scheduler, _) = engine.parts();
+        readers.abort(turn, case, scheduler);
+        if let Err(end) = block_on(engine.step()) {
+            drop(engine);
+            readers.read(turn);
+            return readers.finish(&handle, Err(end));
+        }
+        let (scheduler, device) = engine.parts();
+        watch(scheduler, device);
+        let idle = scheduler.is_idle();
+        readers.read(turn);
+        if idle && readers.all_came(case) {
+            check_whole(scheduler, &handle);
+            break;
+        }
+    }
+    readers.finish(&handle, Ok(()))
+}
+
+/// An idle engine holds nothing.
+fn check_whole(scheduler: &Scheduler, handle: &EngineHandle) {
+    for group in scheduler.pool().groups() {
+        assert_eq!(group.referenced(), 0, "an idle engine holds no block");
+        assert_eq!(group.available(), group.total(), "an idle engine reserves no block");
+    }
+    let stats = handle.stats();
+    assert_eq!((stats.requests_running, stats.requests_waiting), (0, 0), "an idle engine has no requests");
+    assert_eq!(stats.blocks_used, 0, "an idle engine reports no block");
+}
+
+struct Readers {
+    /// Per arrival that has come, per choice.
+    receivers: Vec<Vec<Option<EventReceiver>>>,
+    seen: Vec<Vec<(Vec<u32>, Option<End>)>>,
+    first_stream: Vec<u64>,
+    streams: u64,
+    aborted_in: BTreeMap<Phase, u32>,
+    token_turns: BTreeMap<(usize, usize), u32>,
+    gap_max: u32,
+}
+
+impl Readers {
+    fn new(case: &Case) -> Self {
+        let seen = |arrival: &Arrival| vec![(Vec::new(), None); arrival.request.params.n as usize];
+        Self {
+            receivers: Vec::new(),
+            seen: case.arrivals.iter().map(seen).collect(),
+            first_stream: Vec::new(),
+            streams: 0,
+            aborted_in: BTreeMap::new(),
+            token_turns: BTreeMap::new(),
+            gap_max: 0,
+        }
+    }
+
+    fn submit(&mut self, turn: u32, case: &Case, handle: &EngineHandle) {
+        while let Some(arrival) = case.arrivals.get(self.receivers.len()).filter(|arrival| arrival.turn <= turn) {
+            let receivers = handle.submit(arrival.request.clone()).expect("the case's requests are valid");
+            self.receivers.push(receivers.into_iter().map(Some).collect());
+            self.first_stream.push(self.streams);
+            self.streams += u64::from(arrival.request.params.n);
+        }
+    }
+
+    fn abort(&mut self, turn: u32, case: &Case, scheduler: &Scheduler) {
+        for (index, receivers) in self.receivers.iter_mut().enumerate() {
+            for (choice, receiver) in receivers.iter_mut().enumerate() {
+                let due = case.arrivals[index].aborts[choice].is_some_and(|due| due <= turn);
+                if due && receiver.take().is_some() {
+                    let phase = scheduler.phase(StreamId(self.first_stream[index] + choice as u64));
+                    *self.aborted_in.entry(phase.unwrap_or(Phase::Queued)).or_default() += 1;
+                    self.seen[index][choice].1 = Some(End::Aborted);
+                }
+            }
+        }
+    }
+
+    /// Takes what has come; a terminal event is the last.
+    fn read(&mut self, turn: u32) {
+        for (index, (receivers, seen)) in self.receivers.iter_mut().zip(&mut self.seen).enumerate() {
+            for (choice, (cell, (tokens, end))) in receivers.iter_mut().zip(seen).enumerate() {
+                let Some(receiver) = cell else { continue };
+                while let Ok(event) = receiver.try_recv() {
+                    assert!(end.is_none(), "nothing follows a terminal event");
+                    match event {
+                        Event::Token(token) => {
+                            tokens.push(token.id);
+                            let before = self.token_turns.insert((index, choice), turn).unwrap_or(turn);
+                            self.gap_max = self.gap_max.max(turn - before);
+                        }
+                        Event::Finished { reason, usage } => *end = Some(End::Finished(reason, usage)),
+                        Event::Failed(error) => *end = Some(End::Failed(error)),
+                    }
+                }
+                if end.is_some() {
+                    *cell = None;
+                }
+            }
+        }
+    }
+
+    fn all_came(&self, case: &Case) -> bool {
+        self.receivers.len() == case.arrivals.len()
+    }
+
+    fn finish(self, handle: &EngineHandle, result: Result<(), EngineEnd>) -> Outcome {
+        let came = self.receivers.len();
+        let seen = self.seen.into_iter().take(came).map(|choices| {
+            let seen = |(tokens, end): (_, Option<End>)| Seen { tokens, end: end.expect("every choice ends") };
+            choices.into_iter().map(seen).collect()
+        });
+        let seen = seen.collect();
+        Outcome { seen, aborted_in: self.aborted_in, stats: handle.stats(), result, gap_max: self.gap_max }
+    }
+}
+
+/// What a choice should see, from its plain list of tokens.
+pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
+    let params = &request.params;
+    let prompt_len = request.prompt.len() as u32;
+    let limit = prompt_len.saturating_add(params.max_tokens.unwrap_or(u32::MAX)).min(case.shape.model_len);
+    let mut tokens = request.prompt.to_vec();
+    let end = loop {
+        let Some(history) = history(case, &tokens) else { break End::Failed(RequestError::NumericalError) };
+        let id = draw(case, params, choice, &tokens, prompt_len, history);
+        tokens.push(id);
+        let is_eos = !params.ignore_eos && case.shape.eos_token_ids.contains(&id);
+        let is_stop = is_eos || params.stop_token_ids.contains(&id);
+        if is_stop || tokens.len() as u32 == limit {
+            let reason = if is_stop { FinishReason::Stop } else { FinishReason::Length };
+            let completion_tokens = tokens.len() as u32 - prompt_len;
+            break End::Finished(reason, Usage { prompt_tokens: prompt_len, cached_tokens: 0, completion_tokens });
+        }
+    };
+    Seen { tokens: tokens.split_off(prompt_len as usize), end }
+}
+
+fn history(case: &Case, tokens: &[u32]) -> Option<u64> {
+    let position = tokens.len() as u32 - 1;
+    let mut hash = 0;
+    for &window in &case.shape.windows {
+        for visible in fake::first_visible(position, window)..=position {
+            let id = tokens[visible as usize];
+            if case.script.nan == Some(id) {
+                return None;
+            }
+            hash = fake::see(hash, visible, id);
+        }
+    }
+    Some(hash)
+}
+
+fn draw(case: &Case, params: &SamplingParams, choice: u32, tokens: &[u32], prompt_len: u32, history: u64) -> u32 {
+    let mut counts = BTreeMap::new();
+    for (index, &id) in tokens.iter().enumerate() {
+        let is_prompt = index < prompt_len as usize;
+        if !is_prompt || params.repetition_penalty != 1.0 {
+            *counts.entry(id).or_insert(0) += u32::from(!is_prompt);
+        }
+    }
+    let past: Vec<_> = counts.into_iter().map(|(token_id, generated)| HistoryEntry { token_id, generated }).collect();
+    let bias: Vec<_> = params.logit_bias.iter().map(|(&token_id, &bias)| BiasEntry { token_id, bias }).collect();
+    let row = SampleRow {
+        seed: params.seed.expect("the case's requests have seeds"),
+        choice,
+        temperature: params.temperature,
+        repetition_penalty: params.repetition_penalty,
+        presence_penalty: params.presence_penalty,
+        frequency_penalty: params.frequency_penalty,
+        ..SampleRow::greedy(0, tokens.len() as u32)
+    };
+    fake::next_token(history, &row, &past, None, &bias, case.shape.vocab)
+}
+
+/// Compares what every reader saw with the oracle. Requests that a scripted refusal hit may end early, with what they
+/// had being right.
+pub(crate) fn check(case: &Case, outcome: &Outcome) {
+    let refusals = !case.script.invalid.is_empty() || !case.script.failed.is_empty();
+    for (index, (choices, arrival)) in outcome.seen.iter().zip(&case.arrivals).enumerate() {
+        for (choice, seen) in choices.iter().enumerate() {
+            let wanted = expected(case, &arrival.request, choice as u32);
+            let name = format!("request {index}, choice {choice}");
+            let partial = match &seen.end {
+                End::Aborted => true,
+                End::Failed(RequestError::Internal) => refusals,
+                End::Failed(RequestError::DeviceLost) => outcome.result.is_err(),
+                _ => false,
+            };
+            if partial {
+                assert!(wanted.tokens.starts_with(&seen.tokens), "{name}: what it saw before its end was right");
+                continue;
+            }
+            assert_eq!(seen.tokens, wanted.tokens, "{name}: tokens");
+            check_end(case, index, seen, &wanted, &name);
+        }
+    }
+}
+
+fn check_end(case: &Case, index: usize, seen: &Seen, wanted: &Seen, name: &str) {
+    let (End::Finished(reason, usage), End::Finished(wanted_reason, wanted_usage)) = (&seen.end, &wanted.end) else {
+        assert_eq!(seen.end, wanted.end, "{name}: end");
+        return;
+    };
+    assert_eq!(reason, wanted_reason, "{name}: reason");
+    assert_eq!(Usage { cached_tokens: 0, ..*usage }, *wanted_usage, "{name}: usage");
+    let shareable = shareable_tokens(case, index);
+    assert!(usage.cached_tokens <= shareable, "{name}: {} cached, {shareable} shareable", usage.cached_tokens);
+}
+
+/// Tokens of a prompt that some other request with the same salt has, in whole blocks and without the last one.
+fn shareable_tokens(case: &Case, index: usize) -> u32 {
+    let request = &case.arrivals[index].request;
+    if !case.config.prefix_caching {
+        return 0;
+    }
+    let others = case.arrivals.iter().enumerate().filter(|&(other, _)| other != index);
+    let same_salt = others.filter(|(_, other)| other.request.cache_salt == request.cache_salt);
+    let common = same_salt.flat_map(|(_, other)| {
+        let choices = 0..other.request.params.n;
+        choices.map(|choice| {
+            let mut tokens = other.request.prompt.to_vec();
+            tokens.extend(expected(case, &other.request, choice).tokens);
+            tokens.iter().zip(request.prompt.iter()).take_while(|(left, right)| left == right).count() as u32
+        })
+    });
+    let size = case.config.block_size;
+    common.max().unwrap_or(0).min(request.prompt.len() as u32 - 1) / size * size
+}
+
+/// The case of a seed: small pools, shared prefixes, readers that go away.
+pub(crate) fn case(seed: u64) -> Case {
+    let mut random = Random(seed);
+    let windows = match random.below(5) {
+        0 | 1 => vec![None],
+        2 => vec![Some(random.within(3, 14))],
+        _ => vec![None, Some(random.within(3, 14))],
+    };
+    let model_len = random.within(24, 48);
+    let shape = Shape { windows, vocab: random.within(30, 200), eos_token_ids: vec![0, 7], model_len };
+    let config = config(&mut random, &shape);
+    let nan = random.once_in(10).then(|| random.within(8, shape.vocab - 1));
+    let script = Script { seed, nan, ..Script::default() };
+    let host_rows_every = if random.once_in(5) { u64::from(random.within(1, 4)) } else { 0 };
+    let faults = Faults { fault: None, host_rows_every };
+    let arrivals = arrivals(&mut random, &shape);
+    Case { shape, config, script, faults, arrivals }
+}
+
+fn config(random: &mut Random, shape: &Shape) -> Config {
+    let max_num_seqs = random.within(1, 6);
+    let blocks = shape.model_len.div_ceil(4) + 2 + random.below(20);
+    Config {
+        max_num_seqs,
+        max_num_batched_tokens: max_num_seqs + 4 + random.below(24),
+        block_size: 4,
+        kv_cache_bytes: Some(u64::from(blocks) * BLOCK_BYTES * shape.windows.len() as u64),
+        kv_format: KvFormat::F32,
+        prefix_caching: !random.once_in(6),
+        look_ahead: !random.once_in(6),
+        deterministic: random.once_in(8),
+        seed: Some(1),
+        ..Config::default()
+    }
+}
+
+fn arrivals(random: &mut Random, shape: &Shape) -> Vec<Arrival> {
+    let documents: Vec<Vec<u32>> =
+        (0..2).map(|_| (0..shape.model_len).map(|_| random.within(8, shape.vocab - 1)).collect()).collect();
+    let mut turn = 0;
+    let count = random.within(2, 9);
+    let mut arrivals: Vec<_> = (0..count)
+        .map(|_| {
+            turn += random.below(8) * random.below(2);
+            let document = &documents[random.below(2) as usize];
+            let request = request(random, shape, document);
+            let abort = |random: &mut Random| random.once_in(7).then(|| turn + random.below(25));
+            let aborts = (0..request.params.n).map(|_| abort(random)).collect();
+            Arrival { turn, request, aborts }
+        })
+        .collect();
+    arrivals.sort_by_key(|arrival| arrival.turn);
+    arrivals
+}
+
+fn request(random: &mut Random, shape: &Shape, document: &[u32]) -> Request {
+    let length = random.within(1, shape.model_len - 1) as usize;
+    let shared = random.below(length as u32 + 1) as usize;
+    let mut prompt = document[..shared].to_vec();
+    prompt.extend((shared..length).map(|_| random.within(8, shape.vocab - 1)));
+    let salts = [None, None, Some("a"), Some("b")];
+    let penalties = random.once_in(3);
+    let bias = |random: &mut Random| (random.below(shape.vocab), 1.0);
+    let params = SamplingParams {
+        n: if random.once_in(3) { random.within(2, 4) } else { 1 },
+        max_tokens: (!random.once_in(6)).then(|| random.within(1, 24)),
+        temperature: if random.once_in(2) { 0.0 } else { 1.0 },
+        repetition_penalty: if penalties && random.once_in(2) { 1.2 } else { 1.0 },
+        frequency_penalty: if penalties { 0.5 } else { 0.0 },
+        logit_bias: (0..random.below(2) * random.below(3)).map(|_| bias(random)).collect(),
+        seed: Some(u64::from(random.below(1000))),
+        stop_token_ids: if random.once_in(4) { vec![9] } else { Vec::new() },
+        ignore_eos: random.once_in(4),
+        ..SamplingParams::default()
+    };
+    Request {
+        prompt: prompt.into(),
+        params,
+        cache_salt: salts[random.below(4) as usize].map(String::from),
+        priority: if random.once_in(5) { -1 } else { 0 },
+    }
+}
