@@ -70,7 +70,8 @@ fn adapter_text(report: &AdapterReport) -> String {
     let kind = format!("{:?}", report.kind).to_lowercase();
     let class = format!("{:?}", report.class).to_lowercase();
     let (smallest, largest) = report.subgroup_sizes;
-    let memory = report.memory_bytes.map_or_else(|| "memory unknown".to_owned(), |bytes| format!("memory {}", mib(bytes)));
+    let memory =
+        report.memory_bytes.map_or_else(|| "memory unknown".to_owned(), |bytes| format!("memory {}", mib(bytes)));
     format!(
         "{} ({}, {kind}), {}\n          {:?}, class {class}, subgroups {smallest}..{largest}, bindings {}, buffers {}, \
          workgroup memory {} KiB, {memory}",

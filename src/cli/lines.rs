@@ -182,8 +182,12 @@ mod tests {
     #[test]
     fn a_line_is_read_strictly() {
         let check = |text: &str, fault: &str| {
-            let message = format!("{:#}", Line::parse(text).and_then(|line| line.params(&SamplingParams::default()))
-                .expect_err("the line is wrong"));
+            let message = format!(
+                "{:#}",
+                Line::parse(text)
+                    .and_then(|line| line.params(&SamplingParams::default()))
+                    .expect_err("the line is wrong")
+            );
             assert!(message.contains(fault), "{text}: {message}");
         };
         check("{", "not JSON");

@@ -72,7 +72,8 @@ impl Numbers {
 
 /// A greedy request that ends by length alone.
 pub(super) fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
-    let greedy = SamplingParams { temperature: 0.0, ignore_eos: true, max_tokens: Some(max_tokens), ..Default::default() };
+    let greedy =
+        SamplingParams { temperature: 0.0, ignore_eos: true, max_tokens: Some(max_tokens), ..Default::default() };
     Request { prompt: prompt.into(), params: greedy, cache_salt: None, priority: 0 }
 }
 

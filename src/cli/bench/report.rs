@@ -83,7 +83,8 @@ impl Report {
             "{}, {}: copy {:.1} GB/s, read {:.1} GB/s, f32 FMA {:.0} GFLOP/s\n{}\n\n",
             self.measured.adapter, self.measured.tier, peaks.copy_gbps, peaks.read_gbps, peaks.fma_gflops, self.name
         );
-        let head = ["scenario", "shape", "batch", "context", "tokens/s", "GB/s", "GFLOP/s", "of peak", "p50 ms", "p99 ms"];
+        let head =
+            ["scenario", "shape", "batch", "context", "tokens/s", "GB/s", "GFLOP/s", "of peak", "p50 ms", "p99 ms"];
         let mut lines = vec![head.map(str::to_owned)];
         lines.extend(self.rows.iter().map(row_text));
         let widths: Vec<usize> = (0..head.len())

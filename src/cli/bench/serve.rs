@@ -67,7 +67,10 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
     let load = &subject.options.load;
     ensure!(load.requests > 0, "--requests: at least one");
     ensure!((1..=load.input_len_max).contains(&load.input_len_min), "--input-len-min is not in 1..=--input-len-max");
-    ensure!((1..=load.output_len_max).contains(&load.output_len_min), "--output-len-min is not in 1..=--output-len-max");
+    ensure!(
+        (1..=load.output_len_max).contains(&load.output_len_min),
+        "--output-len-min is not in 1..=--output-len-max"
+    );
     let longest = load.shared_prefix_len + load.input_len_max + load.output_len_max;
     let config = Config {
         queue_requests_max: config.queue_requests_max.max(load.requests),

@@ -183,7 +183,8 @@ fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, repo
     let copied = 2.0 * shape.kv_bytes() as f64 / baseline.gather_seconds / 1e9;
     let row = |name: &str, seconds: f64| Row {
         context: Some(shape.context),
-        ..Times(vec![seconds]).row(format!("{name} {}/{}x{}", shape.query_heads, shape.kv_heads, shape.head_dim), shape.batch)
+        ..Times(vec![seconds])
+            .row(format!("{name} {}/{}x{}", shape.query_heads, shape.kv_heads, shape.head_dim), shape.batch)
     };
     let gather = Row {
         gbps: Some(copied),
