@@ -189,3 +189,18 @@ macro_rules! on_x86_64 {
     };
 }
 pub(crate) use on_x86_64;
+
+/// Sets a variable that libraries of the system read, if nobody else can be reading it: on Linux, and only as long as
+/// this is the process's one thread. Whether it was set.
+pub fn set_variable_while_alone(name: &str, value: &str) -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    if threads != 1 {
+        return false;
+    }
+    #[allow(unsafe_code, reason = "there is no other way to speak to a driver's layer")]
+    // SAFETY: this is the only thread, counted above, so nothing reads or writes the environment meanwhile.
+    unsafe {
+        std::env::set_var(name, value);
+    }
+    true
+}

@@ -17,6 +17,7 @@ mod serve;
 mod session;
 
 use clap::{Parser, Subcommand};
+use folio::platform;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -49,6 +50,7 @@ enum Command {
 
 /// Parses the arguments and runs the command.
 pub(crate) fn main() -> ExitCode {
+    hush_display_layer();
     log_to_stderr();
     panic_in_one_line();
     let command = match Cli::try_parse() {
@@ -68,6 +70,15 @@ pub(crate) fn main() -> ExitCode {
         // The reader of our output has gone (`folio run … | head -1`): that is an end, not a fault.
         Err(fault) if is_broken_pipe(&fault) => ExitCode::SUCCESS,
         Err(fault) => fail(&format!("{fault:#}"), 1),
+    }
+}
+
+/// Mesa's device-select layer asks the display server for its favourite adapter, and complains on stderr where there is
+/// none. Without a display, and unless somebody chose an adapter through it, it has nothing to say.
+fn hush_display_layer() {
+    let asked = ["DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "MESA_VK_DEVICE_SELECT", "DRI_PRIME"];
+    if asked.iter().all(|name| std::env::var_os(name).is_none()) {
+        platform::set_variable_while_alone("NODEVICE_SELECT", "1");
     }
 }
 
@@ -115,6 +126,21 @@ fn panic_in_one_line() {
         let payload = panic.payload();
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-        let _ = writeln!(std::io::stderr(), "error: folio has a bug{place}: {}", one_line(text));
+        let _ = writeln!(std::io::stderr(), "bug: folio panicked{place}: {}", one_line(text));
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_well_formed() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn messages_fit_one_line() {
+        assert_eq!(one_line("error in kernel\n  at line 3\n"), "error in kernel at line 3");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::device::DeviceChoice;
 use anyhow::{Context as _, Result, bail};
+use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use folio::config::Config;
 use folio::model::{Model, demo};
@@ -35,7 +36,7 @@ pub(crate) struct EngineOptions {
     #[arg(long, env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
     pub(crate) device: DeviceChoice,
     /// Same tokens alone and in a batch, bit for bit, on one device
-    #[arg(long, env = "FOLIO_DETERMINISTIC")]
+    #[arg(long, env = "FOLIO_DETERMINISTIC", value_parser = BoolishValueParser::new())]
     pub(crate) deterministic: bool,
     /// Tokens of a prompt and its answer together [default: what the model knows and the pool can hold]
     #[arg(long, env = "FOLIO_MAX_MODEL_LEN", value_name = "TOKENS")]
@@ -59,10 +60,10 @@ pub(crate) struct EngineOptions {
     #[arg(long, env = "FOLIO_KV_CACHE_BYTES", value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) kv_cache_bytes: Option<u64>,
     /// Share no KV blocks between requests
-    #[arg(long, env = "FOLIO_NO_PREFIX_CACHING")]
+    #[arg(long, env = "FOLIO_NO_PREFIX_CACHING", value_parser = BoolishValueParser::new())]
     pub(crate) no_prefix_caching: bool,
     /// Submit a step only after the tokens of the last one are read
-    #[arg(long, env = "FOLIO_NO_LOOK_AHEAD")]
+    #[arg(long, env = "FOLIO_NO_LOOK_AHEAD", value_parser = BoolishValueParser::new())]
     pub(crate) no_look_ahead: bool,
     /// Requests that may wait; more are refused
     #[arg(long, env = "FOLIO_QUEUE_REQUESTS_MAX", value_name = "N")]

@@ -4,8 +4,8 @@
 use super::device::{self, Device, DeviceChoice};
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use folio::backend::cpu::CpuBackend;
 use folio::backend::BackendError;
+use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend};
 use folio::{platform, selftest};
 use std::io::Write as _;

@@ -84,7 +84,7 @@ impl Yardstick {
         Ok(Peaks { copy_gbps: 2.0 * copy, read_gbps: read, fma_gflops: self.fma()? })
     }
 
-    /// 10⁹ bytes of the source a second: the best over a few numbers of threads, since devices differ in what they like.
+    /// 10⁹ bytes of the source a second: the best over a few numbers of threads, as devices differ in what they like.
     fn bandwidth(&self, name: &str, text: &str, bytes: u64) -> Result<f64, BackendError> {
         let source = self.filled(bytes, 0x3f80_0001);
         let target = self.buffer(bytes);
@@ -173,9 +173,7 @@ impl Yardstick {
         let view = staging.get_mapped_range(..).map_err(|error| BackendError::Lost(error.to_string()))?;
         let values: Vec<f32> = bytemuck::pod_collect_to_vec(&view);
         match values.iter().find(|value| (**value - 1.0).abs() > 1e-3) {
-            Some(value) => {
-                Err(BackendError::Validation(format!("the gather-then-attend baseline gave {value}, not 1")))
-            }
+            Some(value) => Err(BackendError::Validation(format!("the attention baseline gave {value}, not 1"))),
             None => Ok(()),
         }
     }
@@ -211,8 +209,8 @@ impl Yardstick {
         grid: [u32; 3],
     ) -> Result<Dispatch, BackendError> {
         let device = &self.gpu.device;
-        let fail =
-            |error: wgpu::Error| BackendError::Kernel { kernel: format!("bench {name}"), message: error.to_string() };
+        let kernel = || format!("bench {name}");
+        let fail = |error: wgpu::Error| BackendError::Kernel { kernel: kernel(), message: error.to_string() };
         let source = wgpu::ShaderSource::Wgsl(text.into());
         let module = wgpu::ShaderModuleDescriptor { label: Some(name), source };
         let module = self.gpu.catch(|| device.create_shader_module(module)).map_err(fail)?;
