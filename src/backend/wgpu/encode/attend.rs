@@ -280,7 +280,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
     if heads_ratio(plan, group) != Some(ratio) {
         return Err(refuse(format!("the layers of KV group {group} differ in query heads a KV head")));
     }
-    if layer.head_dim % 8 != 0 || layer.head_dim > 256 {
+    if !layer.head_dim.is_multiple_of(8) || layer.head_dim > 256 {
         return Err(refuse(format!("heads of {}; a multiple of 8 up to 256 is needed", layer.head_dim)));
     }
     let shape = recorder.shape.attend[group];

@@ -59,7 +59,7 @@ impl Rotation {
     fn of(rope: Option<Rope>) -> Self {
         match rope {
             None => Self::None,
-            Some(rope) if !rope.interleaved && rope.rotary_dim % 8 == 0 => Self::Vectors,
+            Some(rope) if !rope.interleaved && rope.rotary_dim.is_multiple_of(8) => Self::Vectors,
             Some(_) => Self::Any,
         }
     }
