@@ -1,8 +1,9 @@
 //! The CPU reference: plain loops that define what every step means, and the backend for machines without a GPU.
 //!
-//! One file per [`Step`] holds the arithmetic on slices; [`memory`] keeps weights and KV pool, and [`executor`] walks the plan. Row buffers are kept as f32 values already rounded to their storage. A batch
-//! runs inside `submit`, so a ticket is the result itself. What comes out does not depend on the number of threads or
-//! on what else is in the batch.
+//! One file per [`Step`](crate::plan::Step) holds the arithmetic on slices; [`memory`] keeps weights and KV pool,
+//! [`executor`] walks the plan, [`validate`] refuses batches that cannot be right. Row buffers are kept as f32 values
+//! already rounded to their storage. A batch runs inside `submit`, so a ticket is the result itself. What comes out
+//! does not depend on the number of threads or on what else is in the batch.
 
 mod attend_paged;
 mod copy_blocks;
