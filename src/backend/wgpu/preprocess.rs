@@ -13,6 +13,7 @@ macro_rules! sources {
 pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "attend_paged_decode"
     "attend_paged_merge"
+    "attend_paged_prefill"
     "attend_paged_serial"
     "common/attend"
     "common/attend_item"
