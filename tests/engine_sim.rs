@@ -1,6 +1,7 @@
 //! The simulator: the engine under thousands of seeds against the plain-list oracle, and proof that it would notice.
 //!
 //! A failing seed prints the command that runs it alone: `FOLIO_SIM_SEED=N cargo test --test engine_sim one_seed`.
+//! `FOLIO_SIM_SEEDS` sets how many seeds are tried.
 
 #[path = "engine_sim/faults.rs"]
 mod faults;
@@ -17,7 +18,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use world::{Case, End, Outcome, Random, case, check, run};
 
-const SEEDS: u64 = 10_000;
+const SEEDS_DEFAULT: u64 = 10_000;
 const SEEDS_PER_FAULT: u64 = 2_000;
 
 thread_local! {
@@ -76,6 +77,10 @@ fn pass(seed: u64, case: &Case) -> Outcome {
     })
 }
 
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("the variable is a number"))
+}
+
 #[derive(Default)]
 struct Totals {
     stats: Stats,
@@ -101,17 +106,18 @@ fn every_seed_gives_the_oracles_tokens() {
         let outcome = pass(seed, &case(seed));
         sum.add(&outcome.stats, &outcome.aborted_in);
     };
-    for_seeds(SEEDS, work, |sum| totals.add(&sum.stats, &sum.aborted_in));
-    println!("{SEEDS} seeds: {:?} {:?}", totals.stats, totals.aborted_in);
+    let seeds = variable("FOLIO_SIM_SEEDS").unwrap_or(SEEDS_DEFAULT);
+    for_seeds(seeds, work, |sum| totals.add(&sum.stats, &sum.aborted_in));
+    println!("{seeds} seeds: {:?} {:?}", totals.stats, totals.aborted_in);
     // A simulation that never gets into trouble proves nothing.
-    assert!(totals.stats.preemptions > SEEDS / 2, "pools get tight");
-    assert!(totals.stats.prefix_hits > SEEDS, "prefixes are shared");
+    assert!(totals.stats.preemptions > seeds / 2, "pools get tight");
+    assert!(totals.stats.prefix_hits > seeds, "prefixes are shared");
     assert_eq!(totals.aborted_in.len(), 4, "readers leave in every phase");
 }
 
 #[test]
 fn one_seed() {
-    let seed = std::env::var("FOLIO_SIM_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let seed = variable("FOLIO_SIM_SEED").unwrap_or(0);
     pass(seed, &case(seed));
 }
 

@@ -44,7 +44,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Bytes of prompt per token of context: more cannot fit, so it is refused before it is tokenized.
 const BYTES_PER_TOKEN_MAX: usize = 8;
 /// Text above this many bytes is rendered and tokenized beside the async threads.
-const OFFLOAD_BYTES: usize = 32 << 10;
+const OFFLOAD_BYTES: usize = 4 << 10;
 /// Texts that are tokenized so at once; more are refused like a full queue.
 const OFFLOADS_MAX: usize = 64;
 

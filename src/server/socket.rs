@@ -120,7 +120,7 @@ async fn signal() {
     // Where no handler can be set, the signal keeps its default action, which ends the process.
     let interrupt = async {
         if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     };
     #[cfg(unix)]

@@ -210,7 +210,10 @@ fn cut_by_definition(text: &str, stops: &[String]) -> (String, bool) {
 
 proptest! {
     #[test]
-    fn utf8_is_decoded_alike_however_it_is_cut(bytes in proptest::collection::vec(any::<u8>(), 0..40), cut in 1usize..5) {
+    fn utf8_is_decoded_alike_however_it_is_cut(
+        bytes in proptest::collection::vec(any::<u8>(), 0..40),
+        cut in 1usize..5,
+    ) {
         let mut stream = Utf8Stream::default();
         let mut text: String = bytes.chunks(cut).map(|chunk| stream.push(chunk)).collect();
         prop_assert!(stream.pending_len() <= 3);

@@ -310,7 +310,7 @@ impl Readers {
         self.receivers.len() == case.arrivals.len()
     }
 
-    fn finish(mut self, handle: &EngineHandle, result: Result<(), EngineEnd>) -> Outcome {
+    fn finish(self, handle: &EngineHandle, result: Result<(), EngineEnd>) -> Outcome {
         let came = self.receivers.len();
         let seen = self.seen.into_iter().take(came).map(|choices| {
             let seen = |(tokens, end): (_, Option<End>)| Seen { tokens, end: end.expect("every choice ends") };

@@ -122,7 +122,8 @@ fn what_clients_send_beside_is_taken() {
         json!({"max_tokens": 1_000_000_000_000_000_000_u64, "stop_token_ids": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]}),
         json!({"max_tokens": 3, "max_completion_tokens": 2, "best_of": 1, "response_format": {"type": "text"}}),
         json!({"stop": ["a", "b"], "logit_bias": {"4095": -100, "0": 100.0}, "suffix": "", "use_beam_search": false}),
-        json!({"model": "other/name", "stop": "x", "tool_choice": "none", "chat_template_kwargs": {"enable_thinking": true}}),
+        json!({"model": "other/name", "stop": "x", "tool_choice": "none"}),
+        json!({"chat_template_kwargs": {"enable_thinking": true}, "add_generation_prompt": true}),
         json!({"seed": i64::MIN, "stream": false, "stream_options": null, "logprobs": true, "top_logprobs": 20}),
     ];
     for more in accepted {

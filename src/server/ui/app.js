@@ -137,7 +137,7 @@ async function answer(message, signal) {
       state.textContent = shown ? `${counted} tokens, ${shown.toFixed(1)} tokens/s` : `${counted} tokens`;
       const piece = event.choices[0]?.delta?.content;
       if (!piece) continue;
-      const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+      const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 150;
       text += piece;
       textNode.data = text;
       if (atEnd) log.scrollTop = log.scrollHeight;
