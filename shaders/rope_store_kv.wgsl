@@ -7,7 +7,8 @@
 // pools [block][kv head of this shard][slot][head_dim]. One dispatch serves the heads of one pool shard.
 // A unit is one head of one token; `lanes` threads share it, each taking every lanes-th run of 8 elements. Every one
 // of them sums the squares of the whole head itself: no barrier, and the order of the sum never depends on `lanes`.
-// Variants: NORM, ROPE, KV_F16, SOFT_HALF. Twin: backend/cpu/rope_store_kv.rs
+// Variants: NORM, ROPE, ROPE_VECTORS (halves of whole vectors), KV_F16, SOFT_HALF.
+// Twin: backend/cpu/rope_store_kv.rs
 
 #import invocation
 #import kv_pack
@@ -84,6 +85,26 @@ fn normed(unit: Unit, vector: u32) -> vec4<f32> {
 }
 
 #ifdef ROPE
+#ifdef ROPE_VECTORS
+// Halves of whole vectors: the partner of a vector is a vector.
+fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
+    let own = normed(unit, vector);
+    let half = params.rotary_dim >> 3u;
+    if vector >= 2u * half {
+        return own;
+    }
+    let is_first = vector < half;
+    let other = normed(unit, select(vector - half, vector + half, is_first));
+    let pair = select(vector - half, vector, is_first) * 4u;
+    let direction = select(params.rope_scale, -params.rope_scale, is_first);
+    var result: vec4<f32>;
+    for (var i = 0u; i < 4u; i++) {
+        let turn = cos_sin(unit.position, frequencies[pair + i]);
+        result[i] = own[i] * (turn.x * params.rope_scale) + other[i] * (turn.y * direction);
+    }
+    return result;
+}
+#else
 // The element that turns with `element`: that of the own vector is at hand.
 fn partner_of(unit: Unit, element: u32, own: vec4<f32>) -> f32 {
     if params.interleaved != 0u {
@@ -114,6 +135,7 @@ fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
     }
     return result;
 }
+#endif
 #else
 fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
     return normed(unit, vector);

@@ -46,8 +46,28 @@ pub(super) struct Fields {
     pub(super) q: BufferId,
 }
 
-fn kernel(norm: bool, rope: bool) -> Kernel {
-    Kernel::new("rope_store_kv").define_if(norm, "NORM").define_if(rope, "ROPE")
+/// How q and k rotate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rotation {
+    None,
+    /// Pairs half a rotation apart, a whole number of vectors.
+    Vectors,
+    Any,
+}
+
+impl Rotation {
+    fn of(rope: Option<Rope>) -> Self {
+        match rope {
+            None => Self::None,
+            Some(rope) if !rope.interleaved && rope.rotary_dim % 8 == 0 => Self::Vectors,
+            Some(_) => Self::Any,
+        }
+    }
+}
+
+fn kernel(norm: bool, rotation: Rotation) -> Kernel {
+    let kernel = Kernel::new("rope_store_kv").define_if(norm, "NORM");
+    kernel.define_if(rotation != Rotation::None, "ROPE").define_if(rotation == Rotation::Vectors, "ROPE_VECTORS")
 }
 
 /// Records the dispatches.
@@ -55,7 +75,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
     let arena = recorder.arena;
     let layer = recorder.plan.kv_layers[fields.layer as usize];
     let norm = fields.q_norm.is_some() || fields.k_norm.is_some();
-    let kernel = for_kv(kernel(norm, fields.rope.is_some()), recorder.capacity.kv_format, recorder.profile);
+    let kernel = for_kv(kernel(norm, Rotation::of(fields.rope)), recorder.capacity.kv_format, recorder.profile);
     let runs = layer.head_dim / 8;
     // A thread a head where loads are dear; where threads are plenty, a thread a run.
     let lanes = if recorder.profile.class == Class::Software { 1 } else { runs.next_power_of_two() };
@@ -104,10 +124,13 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
 /// Every variant [`encode`] can ask for.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
-    for (norm, rope) in [(false, false), (false, true), (true, false), (true, true)] {
-        for (format, half) in [(KvFormat::F32, true), (KvFormat::F16, true), (KvFormat::F16, false)] {
-            let profile = super::test_profile(Class::Discrete, super::Tier::T0, half);
-            variants.push(Variant::new::<Params>(for_kv(kernel(norm, rope), format, &profile), Params::FIELDS));
+    for rotation in [Rotation::None, Rotation::Vectors, Rotation::Any] {
+        for norm in [false, true] {
+            for (format, half) in [(KvFormat::F32, true), (KvFormat::F16, true), (KvFormat::F16, false)] {
+                let profile = super::test_profile(Class::Discrete, super::Tier::T0, half);
+                let kernel = for_kv(kernel(norm, rotation), format, &profile);
+                variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
+            }
         }
     }
     variants
