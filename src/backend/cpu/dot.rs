@@ -25,6 +25,8 @@ pub(super) const LANES: usize = 16;
 /// Sixteen partial sums and the loads that feed them. Methods are `#[inline(always)]`, as are [`Kernel`]s, so that the
 /// instructions allowed where a kernel is started are allowed in them.
 pub(super) trait PartialSums: Copy {
+    /// A fused multiply-add is one instruction.
+    const FUSED: bool;
     /// All zero.
     fn zero() -> Self;
     /// Adds the products of f32 values that have been widened.
@@ -163,6 +165,8 @@ pub(super) fn decode_row(format: WeightFormat, row: &[u8], out: &mut [f32]) {
 pub(super) struct Portable([f64; LANES]);
 
 impl PartialSums for Portable {
+    const FUSED: bool = false;
+
     #[inline(always)]
     fn zero() -> Self {
         Self([0.0; LANES])

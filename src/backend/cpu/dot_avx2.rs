@@ -94,6 +94,8 @@ impl Avx2 {
 }
 
 impl PartialSums for Avx2 {
+    const FUSED: bool = true;
+
     #[inline(always)]
     fn zero() -> Self {
         // SAFETY: AVX is there, see `Avx2`.

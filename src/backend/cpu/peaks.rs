@@ -96,7 +96,7 @@ impl<const FMA: bool> Kernel for Chains<'_, FMA> {
         let mut chains = [1.0_f32; CHAINS];
         for _ in 0..LINKS {
             for x in &mut chains {
-                *x = if FMA { x.mul_add(factor, term) } else { *x * factor + term };
+                *x = if S::FUSED { x.mul_add(factor, term) } else { *x * factor + term };
             }
         }
         std::hint::black_box(chains);
