@@ -142,7 +142,7 @@ fn run(session: &Session, load: &Load, config: &Config, utilisation: &Utilisatio
             Ok(watch(receiver, start, || {
                 // A look every few tokens: often enough to average, seldom enough not to matter.
                 events.set(events.get() + 1);
-                if events.get() % 16 == 0 {
+                if events.get().is_multiple_of(16) {
                     utilisation.look(session, info.block_size);
                 }
             }))
