@@ -4,6 +4,7 @@
 //! never panic: an uncaptured error or a loss is kept in [`Faults`] and given out by the next call.
 
 use super::super::{BackendError, DeviceKind};
+use super::texels;
 use futures_util::FutureExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -88,6 +89,8 @@ pub(crate) struct Profile {
     pub(crate) buffer_bytes_max: u64,
     /// `unpack2x16float` and `pack2x16float` are there; without them the shaders convert by integer arithmetic.
     pub(crate) half_conversion: bool,
+    /// Storage buffers have a view as images, which this driver reads faster.
+    pub(crate) texels: bool,
 }
 
 /// The first error that no call has returned yet, and whether the device is gone.
@@ -145,7 +148,7 @@ impl Gpu {
         let index = choose(&adapters, options.adapter)?;
         let adapter = &adapters[index];
         let info = adapter.get_info();
-        let profile = profile(adapter, options);
+        let mut profile = profile(adapter, options);
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("folio"),
             required_features: features(adapter, &profile),
@@ -156,6 +159,7 @@ impl Gpu {
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(|error| {
             BackendError::Unavailable(format!("adapter {index} ({}) cannot be opened: {error}", info.name))
         })?;
+        profile.texels = profile.texels && texels::works(&device);
         let faults = Arc::new(Faults::default());
         listen(&device, &faults);
         let patience = if profile_kind(&info) == DeviceKind::Software { 3600 } else { 60 };
@@ -298,14 +302,18 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
     });
     let sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
     let best = if adapter.features().contains(wgpu::Features::SUBGROUP) && sizes { Tier::T1 } else { Tier::T0 };
-    let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     let flags = adapter.get_downlevel_capabilities().flags;
+    let tier = options.tier.map_or(best, |tier| tier.min(best));
+    let texels = class == Class::Software && tier >= Tier::T1 && texels::available(&info);
+    let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+    let binding = if texels { binding.min(texels::BYTES_MAX) } else { binding };
     Profile {
-        tier: options.tier.map_or(best, |tier| tier.min(best)),
+        tier,
         class,
         binding_bytes_max: options.binding_bytes_max.map_or(binding, |bytes| bytes.min(binding)),
         buffer_bytes_max: limits.max_buffer_size,
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
+        texels,
     }
 }
 

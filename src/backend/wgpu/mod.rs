@@ -18,6 +18,7 @@ pub(crate) mod preprocess;
 pub(crate) mod readback;
 #[cfg(not(target_arch = "wasm32"))]
 mod store;
+mod texels;
 
 pub use device::{AdapterReport, Class, Tier, WgpuOptions};
 pub use encode::{Variant, variants};

@@ -314,11 +314,13 @@ fn bind_group(
     let params =
         wgpu::BufferBinding { buffer: params, offset: 0, size: wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES)) };
     let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(params) }];
-    entries.extend(
-        (1..)
-            .zip(bindings)
-            .map(|(binding, bound)| wgpu::BindGroupEntry { binding, resource: bound.buffer.raw.as_entire_binding() }),
-    );
+    entries.extend((1..).zip(bindings).map(|(binding, bound)| {
+        let resource = match (bound.access, &bound.buffer.texels) {
+            (Access::Texels, Some(view)) => wgpu::BindingResource::TextureView(view),
+            _ => bound.buffer.raw.as_entire_binding(),
+        };
+        wgpu::BindGroupEntry { binding, resource }
+    }));
     gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
 }
 
@@ -356,7 +358,7 @@ pub(crate) fn vectors_of(kernel: &str, columns: u32) -> Result<u32, BackendError
 /// A profile for listing variants.
 pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> Profile {
     let bytes = 128 << 20;
-    Profile { tier, class, binding_bytes_max: bytes, buffer_bytes_max: bytes, half_conversion }
+    Profile { tier, class, binding_bytes_max: bytes, buffer_bytes_max: bytes, half_conversion, texels: false }
 }
 
 /// One variant per weight format, and f16 without `unpack2x16float`.
