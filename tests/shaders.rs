@@ -152,7 +152,7 @@ fn declared(text: &str) -> BTreeSet<String> {
         match words.next() {
             Some("fn" | "const" | "struct" | "override" | "alias") => names.extend(words.next().map(str::to_owned)),
             Some("var") => {
-                names.extend(words.find(|word| *word != "workgroup" && *word != "private").map(str::to_owned))
+                names.extend(words.find(|word| *word != "workgroup" && *word != "private").map(str::to_owned));
             }
             _ => {}
         }

@@ -257,7 +257,7 @@ fn group_rows(gpu: &Gpu, plan: &Plan, capacity: &Capacity) -> Result<u32, Backen
 fn create_weight(gpu: &Gpu, next_id: &mut u32, spec: &WeightSpec) -> Result<DeviceWeight, BackendError> {
     let format = if spec.rows == 1 { WeightFormat::F32 } else { spec.format };
     let row_bytes = format.row_bytes(spec.columns);
-    if spec.rows > 1 && spec.columns % 8 != 0 {
+    if spec.rows > 1 && !spec.columns.is_multiple_of(8) {
         let message = format!("weight {} has {} columns; a multiple of 8 is needed", spec.name, spec.columns);
         return Err(BackendError::Kernel { kernel: "weights".into(), message });
     }

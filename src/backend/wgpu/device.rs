@@ -91,6 +91,8 @@ pub(crate) struct Profile {
     pub(crate) half_conversion: bool,
     /// Storage buffers have a view as images, which this driver reads faster.
     pub(crate) texels: bool,
+    /// Every subgroup has at least so many lanes; 0 below [`Tier::T1`].
+    pub(crate) subgroup_size_min: u32,
 }
 
 /// The first error that no call has returned yet, and whether the device is gone.
@@ -314,6 +316,7 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         buffer_bytes_max: limits.max_buffer_size,
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
         texels,
+        subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },
     }
 }
 
@@ -333,13 +336,40 @@ fn limits(adapter: &wgpu::Adapter) -> wgpu::Limits {
     }
 }
 
-#[cfg(target_arch = "wasm32")]
+/// Bytes that weights and pool may take: Vulkan's memory budget (or heap size) of the largest device-local heap, half of
+/// it where that heap is the system's own memory. Other APIs do not tell; there the engine asks for a fixed size.
+#[cfg(any(target_os = "linux", target_os = "android", windows))]
+fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    let bytes = heap_bytes(adapter)?;
+    let shared = matches!(profile_kind(&adapter.get_info()), DeviceKind::Integrated | DeviceKind::Software);
+    Some(if shared { bytes / 2 } else { bytes })
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
 fn memory_bytes(_adapter: &wgpu::Adapter) -> Option<u64> {
     None
 }
 
-/// Bytes of the largest device-local heap. wgpu's hal gives the heaps, not the budget left in them.
-#[cfg(not(target_arch = "wasm32"))]
-fn memory_bytes(_adapter: &wgpu::Adapter) -> Option<u64> {
-    None
+#[cfg(any(target_os = "linux", target_os = "android", windows))]
+#[allow(unsafe_code, reason = "wgpu's public API does not report memory; its Vulkan layer does")]
+fn heap_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    // SAFETY: the guard is only read from, and nothing of it is kept or destroyed.
+    let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let (instance, physical) = (hal.shared_instance().raw_instance(), hal.raw_physical_device());
+    // SAFETY: `physical` was enumerated from `instance`, which the guard keeps alive.
+    let extensions = unsafe { instance.enumerate_device_extension_properties(physical) }.ok()?;
+    let budgeted = extensions.iter().any(|e| e.extension_name_as_c_str() == Ok(ash::ext::memory_budget::NAME));
+    let mut budget = ash::vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+    let mut properties = ash::vk::PhysicalDeviceMemoryProperties2::default();
+    if budgeted {
+        properties = properties.push_next(&mut budget);
+    }
+    // SAFETY: as above; wgpu needs Vulkan 1.1 or its extension for this call, and the chained struct outlives it.
+    unsafe { instance.get_physical_device_memory_properties2(physical, &mut properties) };
+    let memory = properties.memory_properties;
+    let heaps = memory.memory_heaps.iter().take(memory.memory_heap_count as usize).enumerate();
+    let local = heaps.filter(|(_, heap)| heap.flags.contains(ash::vk::MemoryHeapFlags::DEVICE_LOCAL));
+    let (index, heap) = local.max_by_key(|(_, heap)| heap.size)?;
+    let left = if budgeted { budget.heap_budget[index].saturating_sub(budget.heap_usage[index]) } else { heap.size };
+    Some(left.min(heap.size))
 }

@@ -14,13 +14,21 @@ macro_rules! sources {
 
 /// Every shader and every imported piece, by stem. One line each, in order.
 pub(crate) const SOURCES: &[(&str, &str)] = sources! {
+    "attend_paged_decode"
+    "attend_paged_merge"
+    "attend_paged_serial"
+    "common/attend"
+    "common/attend_item"
     "common/half"
     "common/invocation"
+    "common/kv_pack"
     "common/matmul"
     "common/metadata"
     "common/reduce"
     "common/texel"
+    "common/turns"
     "common/weight"
+    "common/wide"
     "copy_blocks"
     "embed"
     "gated_activation"
@@ -31,6 +39,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "matmul_tile"
     "matmul_vec"
     "rms_norm"
+    "rope_store_kv"
 };
 
 /// A name that `#ifdef` sees, with a number if it is a constant too.
@@ -138,11 +147,8 @@ fn expand_into(text: &mut String, stem: &str, defines: &[Define], seen: &mut Vec
                 Some((taken, _)) => *taken = !*taken,
                 None => return fail("#else without #ifdef"),
             },
-            ("#endif", None) => {
-                if open.pop().is_none() {
-                    return fail("#endif without #ifdef");
-                }
-            }
+            ("#endif", None) if open.pop().is_none() => return fail("#endif without #ifdef"),
+            ("#endif", None) => {}
             ("#import", Some(name)) if active => {
                 let piece = format!("common/{name}");
                 if !seen.contains(&piece) {

@@ -1,11 +1,48 @@
-//! `AttendPaged` → dispatches.
+//! `AttendPaged` → dispatches over a work list that is planned here, per batch and KV group.
+//!
+//! A work item is a few packed rows (query heads of one KV head, over the token rows of one sequence) and a range of
+//! keys; a kernel runs every item for every KV head. Sequences with one row and those with more are kept in lists of
+//! their own, since their kernels differ. Where a batch has too few items to fill the device, the ranges of long
+//! single-row sequences are split and joined again by a merge dispatch.
+//!
+//! What decides a row's result bits is its sequence alone (kernel, tiles), and the split points; with
+//! [`Capacity::deterministic`] nothing is split, so batch = alone.
 
 use super::super::super::{BackendError, Capacity};
-use super::super::device::Profile;
-use super::super::metadata::Context;
-use super::{Recorder, Variant};
-use crate::plan::inputs::BatchInputs;
-use crate::plan::{BufferId, Plan, WeightId};
+use super::super::arena::Binding;
+use super::super::device::{Class, Profile, Tier};
+use super::super::metadata::{Context, group_header};
+use super::super::pipelines::Kernel;
+use super::{Recorder, Variant, params};
+use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
+use crate::plan::{BufferId, KvFormat, KvLayer, Plan, Step, WeightId};
+
+params! {
+    Params {
+        items: u32,
+        item_start: u32,
+        group_header: u32,
+        kv_heads: u32,
+        head_first: u32,
+        head_count: u32,
+        group: u32,
+        block_shift: u32,
+        window: u32,
+        scale: f32,
+        softcap: f32,
+    }
+}
+
+/// Words of a work item: see `shaders/common/attend.wgsl`.
+const ITEM_WORDS: u32 = 8;
+/// Packed rows of an item at most, and of a slot of the partial buffer.
+const ROWS_MAX: u32 = 8;
+/// Keys a kernel's tile holds; ranges begin and end at multiples, except at a sequence's own ends.
+const TILE: u32 = 32;
+/// Shorter ranges are not split further.
+const SPLIT_KEYS_MIN: u32 = 128;
+/// Ranges of one row at most.
+const SPLITS_MAX: u32 = 32;
 
 /// The fields of [`crate::plan::Step::AttendPaged`].
 pub(super) struct Fields {
@@ -19,31 +56,271 @@ pub(super) struct Fields {
     pub(super) out: BufferId,
 }
 
-/// Counts of the work list of one KV group.
+/// Counts of the work list of one KV group; the lists follow one another in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct AttendShape {}
+pub(crate) struct AttendShape {
+    /// Items of sequences with one token row.
+    pub(crate) single: u32,
+    /// Items of sequences with several.
+    pub(crate) chunked: u32,
+    /// Merges of what `single` items left in parts.
+    pub(crate) merges: u32,
+}
+
+/// Workgroups that fill a device.
+fn workgroups_wanted(class: Class) -> u32 {
+    match class {
+        Class::Discrete => 512,
+        Class::Integrated => 64,
+        Class::Software => 4,
+    }
+}
+
+/// Query heads a KV head in KV group `group`, if it is the same in all its layers.
+fn heads_ratio(plan: &Plan, group: usize) -> Option<u32> {
+    let mut ratios = plan.body.iter().filter_map(|step| match step {
+        Step::AttendPaged { layer, query_heads, .. } => {
+            let layer = plan.kv_layers[*layer as usize];
+            (layer.group as usize == group).then_some(query_heads / layer.heads.max(1))
+        }
+        _ => None,
+    });
+    let first = ratios.next()?;
+    ratios.all(|ratio| ratio == first).then_some(first)
+}
+
+fn layers(plan: &Plan, group: usize) -> impl Iterator<Item = &KvLayer> {
+    plan.kv_layers.iter().filter(move |layer| layer.group as usize == group)
+}
+
+/// Slots of the partial buffer that the splits of one batch can take.
+fn slots_max(plan: &Plan, group: usize, capacity: &Capacity, profile: &Profile) -> u32 {
+    let heads = layers(plan, group).map(|layer| layer.heads).min().unwrap_or(1).max(1);
+    if capacity.deterministic { 0 } else { workgroups_wanted(profile.class) / heads }
+}
 
 /// Most words that [`work`] appends for one group.
-pub(crate) fn work_words_max(_plan: &Plan, _capacity: &Capacity, _profile: &Profile) -> u64 {
-    0
+pub(crate) fn work_words_max(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
+    let items = |group| {
+        let ratio = u64::from(heads_ratio(plan, group).unwrap_or(1));
+        let rows = u64::from(capacity.tokens_max) * ratio / u64::from(ROWS_MAX);
+        let ends = u64::from(capacity.sequences_max) * (2 + ratio.div_ceil(u64::from(ROWS_MAX)));
+        rows + ends + 2 * u64::from(slots_max(plan, group, capacity, profile))
+    };
+    (0..plan.kv_groups.len()).map(items).max().unwrap_or(0) * u64::from(ITEM_WORDS)
 }
 
 /// Bytes of scratch for partial results; one buffer, reused by every layer.
-pub(crate) fn scratch_bytes(_plan: &Plan, _capacity: &Capacity, _profile: &Profile) -> u64 {
-    0
+pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
+    let layer_bytes = |layer: &KvLayer| {
+        let slots = slots_max(plan, layer.group as usize, capacity, profile);
+        u64::from(slots) * u64::from(layer.heads * ROWS_MAX) * u64::from(layer.head_dim + 4) * 4
+    };
+    plan.kv_layers.iter().map(layer_bytes).max().unwrap_or(0)
+}
+
+/// The token rows of a sequence, and which keys they may see.
+struct Planned<'a> {
+    rows: &'a SequenceRows,
+    table_start: u32,
+    ratio: u32,
+    window: Option<u32>,
+}
+
+impl Planned<'_> {
+    fn packed(&self) -> u32 {
+        self.rows.row_count * self.ratio
+    }
+
+    /// Keys that any of `count` packed rows from `first` may see; it begins at a tile.
+    fn keys(&self, first: u32, count: u32) -> std::ops::Range<u32> {
+        let position = |packed: u32| self.first_position() + packed / self.ratio;
+        let begin = self.window.map_or(0, |window| (position(first) + 1).saturating_sub(window));
+        begin / TILE * TILE..position(first + count - 1) + 1
+    }
+
+    fn first_position(&self) -> u32 {
+        self.rows.context_len - self.rows.row_count
+    }
+
+    fn item(&self, packed: std::ops::Range<u32>, keys: std::ops::Range<u32>, slot: u32) -> [u32; ITEM_WORDS as usize] {
+        let position = self.first_position();
+        let count = packed.end - packed.start;
+        [self.rows.row_start, packed.start, count, slot, position, keys.start, keys.end, self.table_start]
+    }
+
+    /// The packed rows in runs of at most `size`.
+    fn runs(&self, size: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
+        let end = self.packed();
+        (0..end).step_by(size as usize).map(move |start| start..(start + size).min(end))
+    }
 }
 
 /// Appends the work list of KV group `group` to the metadata; its offset is already in the header (GROUP_WORK).
-pub(crate) fn work(_context: &Context<'_>, _inputs: &BatchInputs, _group: usize, _words: &mut Vec<u32>) -> AttendShape {
-    AttendShape {}
+pub(crate) fn work(context: &Context<'_>, inputs: &BatchInputs, group: usize, words: &mut Vec<u32>) -> AttendShape {
+    let Some(ratio) = heads_ratio(context.plan, group) else { return AttendShape::default() };
+    let window = context.plan.kv_groups[group].window;
+    let starts = &inputs.groups[group].table_starts;
+    let planned = || {
+        let sequences = inputs.sequences.iter().zip(starts).filter(|(rows, _)| rows.row_count > 0);
+        sequences.map(|(rows, table_start)| Planned { rows, table_start: *table_start, ratio, window })
+    };
+    let mut shape = AttendShape::default();
+    let mut merges = Vec::new();
+    let singles = planned().filter(|sequence| sequence.rows.row_count == 1);
+    let runs = singles.clone().map(|sequence| sequence.packed().div_ceil(ROWS_MAX)).sum::<u32>();
+    let slots = slots_max(context.plan, group, context.capacity, context.profile);
+    let splits_max = (slots / runs.max(1)).clamp(1, SPLITS_MAX);
+    let mut slot = 0;
+    for sequence in singles {
+        for run in sequence.runs(ROWS_MAX) {
+            let keys = sequence.keys(run.start, run.end - run.start);
+            let ranges = split(&keys, splits_max);
+            let first = slot;
+            for range in &ranges {
+                let to = if ranges.len() > 1 { slot } else { NONE };
+                words.extend(sequence.item(run.clone(), range.clone(), to));
+                slot += u32::from(ranges.len() > 1);
+                shape.single += 1;
+            }
+            if slot > first {
+                merges.push([sequence.rows.row_start, run.start, run.end - run.start, first, slot - first, 0, 0, 0]);
+            }
+        }
+    }
+    for sequence in planned().filter(|sequence| sequence.rows.row_count > 1) {
+        for run in sequence.runs(ROWS_MAX) {
+            let keys = sequence.keys(run.start, run.end - run.start);
+            words.extend(sequence.item(run, keys, NONE));
+            shape.chunked += 1;
+        }
+    }
+    shape.merges = u32::try_from(merges.len()).expect("a batch has few sequences");
+    words.extend(merges.iter().flatten());
+    shape
+}
+
+/// Cuts a range of keys into a power of two of parts, at most `splits_max`, none shorter than [`SPLIT_KEYS_MIN`]; a
+/// power of two changes rarely while a sequence grows, and each change is a new program.
+fn split(keys: &std::ops::Range<u32>, splits_max: u32) -> Vec<std::ops::Range<u32>> {
+    let length = keys.end - keys.start;
+    let wanted = (length / SPLIT_KEYS_MIN).min(splits_max).max(1);
+    let parts = 1 << wanted.ilog2();
+    let cut = |part: u32| match part {
+        part if part == parts => keys.end,
+        part => keys.start + (u64::from(length) * u64::from(part) / u64::from(parts)) as u32 / TILE * TILE,
+    };
+    (0..parts).map(|part| cut(part)..cut(part + 1)).collect()
+}
+
+/// `kernel` for a pool in `format`.
+pub(super) fn for_kv(kernel: Kernel, format: KvFormat, profile: &Profile) -> Kernel {
+    let half = format == KvFormat::F16;
+    kernel.define_if(half, "KV_F16").define_if(half && !profile.half_conversion, "SOFT_HALF")
+}
+
+/// Options of the step that are variants of the kernels.
+#[derive(Clone, Copy, Default)]
+struct Options {
+    softcap: bool,
+    alibi: bool,
+    sinks: bool,
+}
+
+/// The kernel for items of at most `rows` packed rows.
+fn kernel(options: Options, head_dim: u32, rows: u32, format: KvFormat, profile: &Profile) -> Kernel {
+    let runs = head_dim / 8;
+    let serial = profile.class == Class::Software && profile.tier >= Tier::T1;
+    let kernel = if serial {
+        let lanes = if profile.subgroup_size_min >= 8 { 8 } else { 4 };
+        let kernel = Kernel::new("attend_paged_serial").define("SUBGROUPS");
+        kernel.number("LANES", lanes).number("LANE_CHUNKS", runs.div_ceil(lanes))
+    } else {
+        Kernel::new("attend_paged_decode")
+    };
+    let kernel = kernel.number("HEAD_CHUNKS", runs).number("ROWS", rows);
+    let kernel = kernel.define_if(options.softcap, "SOFTCAP").define_if(options.alibi, "ALIBI");
+    for_kv(kernel.define_if(options.sinks, "SINKS"), format, profile)
+}
+
+fn merge_kernel(sinks: bool, head_dim: u32) -> Kernel {
+    Kernel::new("attend_paged_merge").number("HEAD_CHUNKS", head_dim / 8).define_if(sinks, "SINKS")
+}
+
+fn refuse(message: String) -> BackendError {
+    BackendError::Kernel { kernel: "attend_paged".into(), message }
 }
 
 /// Records the dispatches.
-pub(super) fn encode(_recorder: &mut Recorder<'_>, _fields: &Fields) -> Result<(), BackendError> {
-    Err(BackendError::Kernel { kernel: "attend_paged".into(), message: "not built yet".into() })
+pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let plan = recorder.plan;
+    let layer = plan.kv_layers[fields.layer as usize];
+    let group = layer.group as usize;
+    let ratio = fields.query_heads / layer.heads;
+    if heads_ratio(plan, group) != Some(ratio) {
+        return Err(refuse(format!("the layers of KV group {group} differ in query heads a KV head")));
+    }
+    if layer.head_dim % 8 != 0 || layer.head_dim > 256 {
+        return Err(refuse(format!("heads of {}; a multiple of 8 up to 256 is needed", layer.head_dim)));
+    }
+    let shape = recorder.shape.attend[group];
+    let options =
+        Options { softcap: fields.softcap.is_some(), alibi: fields.alibi.is_some(), sinks: fields.sinks.is_some() };
+    let absent = arena.metadata.read();
+    let vector = |weight: Option<WeightId>| weight.map_or(absent, |weight| arena.vector(weight).read());
+    let (q, out) = (arena.row_buffer(fields.q).read(), arena.row_buffer(fields.out).read_write());
+    let (slopes, sinks) = (vector(fields.alibi), vector(fields.sinks));
+    let params = |items, list_start: u32, head_first, head_count| Params {
+        items,
+        item_start: list_start * ITEM_WORDS,
+        group_header: group_header(layer.group),
+        kv_heads: layer.heads,
+        head_first,
+        head_count,
+        group: ratio,
+        block_shift: recorder.capacity.block_size.trailing_zeros(),
+        window: plan.kv_groups[group].window.unwrap_or(NONE),
+        scale: fields.scale,
+        softcap: fields.softcap.unwrap_or(0.0),
+    };
+    let (format, profile) = (recorder.capacity.kv_format, recorder.profile);
+    let single_rows = ratio.next_power_of_two().min(ROWS_MAX);
+    let lists = [(shape.single, 0, single_rows), (shape.chunked, shape.single, ROWS_MAX)];
+    for shard in &arena.kv[fields.layer as usize] {
+        for (items, start, rows) in lists {
+            let kernel = kernel(options, layer.head_dim, rows, format, profile);
+            let params = params(items, start, shard.head_start, shard.heads);
+            let (k, v) = (shard.key.read(), shard.value.read());
+            let partials = arena.attend_scratch.read_write();
+            let bindings: [Binding<'_>; 8] = [arena.metadata.read(), q, k, v, slopes, sinks, partials, out];
+            recorder.dispatch(&kernel, &params, &bindings, items * shard.heads)?;
+        }
+    }
+    let params = params(shape.merges, shape.single + shape.chunked, 0, layer.heads);
+    let bindings = [arena.metadata.read(), sinks, arena.attend_scratch.read(), out];
+    let workgroups = shape.merges * layer.heads * ROWS_MAX;
+    recorder.dispatch(&merge_kernel(options.sinks, layer.head_dim), &params, &bindings, workgroups)
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every structure [`encode`] can ask for, at a small, an odd and the largest head.
 pub(super) fn variants() -> Vec<Variant> {
-    Vec::new()
+    let mut variants = Vec::new();
+    let off = Options::default();
+    let options = [off, Options { softcap: true, alibi: true, sinks: true }, Options { sinks: true, ..off }];
+    for (class, tier) in [(Class::Discrete, Tier::T0), (Class::Software, Tier::T1)] {
+        for head_dim in [8, 96, 256] {
+            for rows in [1, 2, 4, 8] {
+                let profile = super::test_profile(class, tier, rows != 4);
+                for (options, format) in options.into_iter().zip([KvFormat::F16, KvFormat::F16, KvFormat::F32]) {
+                    let kernel = kernel(options, head_dim, rows, format, &profile);
+                    variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
+                }
+            }
+        }
+    }
+    for sinks in [false, true] {
+        variants.push(Variant::new::<Params>(merge_kernel(sinks, 128), Params::FIELDS));
+    }
+    variants
 }

@@ -102,7 +102,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
     if rows == 0 {
         return Ok(());
     }
-    if weight.columns % 8 != 0 {
+    if !weight.columns.is_multiple_of(8) {
         let message = format!("{} columns; a multiple of 8 is needed", weight.columns);
         return Err(BackendError::Kernel { kernel: "matmul".into(), message });
     }

@@ -348,7 +348,7 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
 
 /// Elements of a row in vectors of four, which row buffers are read in.
 pub(crate) fn vectors_of(kernel: &str, columns: u32) -> Result<u32, BackendError> {
-    if columns % 4 == 0 {
+    if columns.is_multiple_of(4) {
         return Ok(columns / 4);
     }
     let message = format!("{columns} columns; a multiple of 4 is needed");
@@ -358,7 +358,16 @@ pub(crate) fn vectors_of(kernel: &str, columns: u32) -> Result<u32, BackendError
 /// A profile for listing variants.
 pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> Profile {
     let bytes = 128 << 20;
-    Profile { tier, class, binding_bytes_max: bytes, buffer_bytes_max: bytes, half_conversion, texels: false }
+    let subgroup_size_min = if tier >= Tier::T1 { 4 } else { 0 };
+    Profile {
+        tier,
+        class,
+        binding_bytes_max: bytes,
+        buffer_bytes_max: bytes,
+        half_conversion,
+        texels: false,
+        subgroup_size_min,
+    }
 }
 
 /// One variant per weight format, and f16 without `unpack2x16float`.

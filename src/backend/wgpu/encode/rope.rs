@@ -1,8 +1,39 @@
-//! `RopeStoreKv` → dispatches.
+//! `RopeStoreKv` → one dispatch per shard of the layer's pool.
 
 use super::super::super::BackendError;
-use super::{Recorder, Variant};
-use crate::plan::{BufferId, HeadNorm, Rope};
+use super::super::arena::Binding;
+use super::super::device::Class;
+use super::super::metadata::group_header;
+use super::super::pipelines::Kernel;
+use super::attend::for_kv;
+use super::{Recorder, Variant, params};
+use crate::plan::{BufferId, HeadNorm, KvFormat, Rope};
+
+params! {
+    Params {
+        tokens: u32,
+        group_header: u32,
+        query_heads: u32,
+        kv_heads: u32,
+        head_first: u32,
+        head_count: u32,
+        runs: u32,
+        block_shift: u32,
+        lanes: u32,
+        rotary_dim: u32,
+        interleaved: u32,
+        rope_scale: f32,
+        q_norm: u32,
+        q_epsilon: f32,
+        q_offset: f32,
+        k_norm: u32,
+        k_epsilon: f32,
+        k_offset: f32,
+    }
+}
+
+/// Invocations of a workgroup.
+const WORKGROUP: u32 = 64;
 
 /// The fields of [`crate::plan::Step::RopeStoreKv`].
 pub(super) struct Fields {
@@ -15,12 +46,69 @@ pub(super) struct Fields {
     pub(super) q: BufferId,
 }
 
+fn kernel(norm: bool, rope: bool) -> Kernel {
+    Kernel::new("rope_store_kv").define_if(norm, "NORM").define_if(rope, "ROPE")
+}
+
 /// Records the dispatches.
-pub(super) fn encode(_recorder: &mut Recorder<'_>, _fields: &Fields) -> Result<(), BackendError> {
-    Err(BackendError::Kernel { kernel: "rope_store_kv".into(), message: "not built yet".into() })
+pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let layer = recorder.plan.kv_layers[fields.layer as usize];
+    let norm = fields.q_norm.is_some() || fields.k_norm.is_some();
+    let kernel = for_kv(kernel(norm, fields.rope.is_some()), recorder.capacity.kv_format, recorder.profile);
+    let runs = layer.head_dim / 8;
+    // A thread a head where loads are dear; where threads are plenty, a thread a run.
+    let lanes = if recorder.profile.class == Class::Software { 1 } else { runs.next_power_of_two() };
+    let epsilon = |norm: Option<HeadNorm>| norm.map_or(0.0, |norm| norm.epsilon);
+    let offset = |norm: Option<HeadNorm>| if norm.is_some_and(|norm| norm.one_plus) { 1.0 } else { 0.0 };
+    let absent = arena.metadata.read();
+    let vector = |weight: Option<_>| weight.map_or(absent, |weight| arena.vector(weight).read());
+    let weights: [Binding<'_>; 3] = [
+        vector(fields.q_norm.map(|norm| norm.weight)),
+        vector(fields.k_norm.map(|norm| norm.weight)),
+        vector(fields.rope.map(|rope| rope.frequencies)),
+    ];
+    for shard in &arena.kv[fields.layer as usize] {
+        let params = Params {
+            tokens: recorder.shape.tokens,
+            group_header: group_header(layer.group),
+            query_heads: fields.query_heads,
+            kv_heads: layer.heads,
+            head_first: shard.head_start,
+            head_count: shard.heads,
+            runs,
+            block_shift: recorder.capacity.block_size.trailing_zeros(),
+            lanes,
+            rotary_dim: fields.rope.map_or(0, |rope| rope.rotary_dim),
+            interleaved: fields.rope.map_or(0, |rope| u32::from(rope.interleaved)),
+            rope_scale: fields.rope.map_or(1.0, |rope| rope.scale),
+            q_norm: u32::from(fields.q_norm.is_some()),
+            q_epsilon: epsilon(fields.q_norm),
+            q_offset: offset(fields.q_norm),
+            k_norm: u32::from(fields.k_norm.is_some()),
+            k_epsilon: epsilon(fields.k_norm),
+            k_offset: offset(fields.k_norm),
+        };
+        let units = shard.heads * (fields.query_heads / layer.heads + 2);
+        let workgroups = (params.tokens * units * lanes).div_ceil(WORKGROUP);
+        let qkv = arena.row_buffer(fields.qkv).read();
+        let outputs = [shard.key.read_write(), shard.value.read_write(), arena.row_buffer(fields.q).read_write()];
+        let [q_weight, k_weight, frequencies] = weights;
+        let inputs = [arena.metadata.read(), qkv, q_weight, k_weight, frequencies];
+        let bindings: Vec<Binding<'_>> = inputs.into_iter().chain(outputs).collect();
+        recorder.dispatch(&kernel, &params, &bindings, workgroups)?;
+    }
+    Ok(())
 }
 
 /// Every variant [`encode`] can ask for.
 pub(super) fn variants() -> Vec<Variant> {
-    Vec::new()
+    let mut variants = Vec::new();
+    for (norm, rope) in [(false, false), (false, true), (true, false), (true, true)] {
+        for (format, half) in [(KvFormat::F32, true), (KvFormat::F16, true), (KvFormat::F16, false)] {
+            let profile = super::test_profile(Class::Discrete, super::Tier::T0, half);
+            variants.push(Variant::new::<Params>(for_kv(kernel(norm, rope), format, &profile), Params::FIELDS));
+        }
+    }
+    variants
 }

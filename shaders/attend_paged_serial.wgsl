@@ -1,0 +1,110 @@
+// Attention of a few packed query rows of one KV head over a range of paged keys, without workgroup memory.
+//
+//   out = Σ p_j · v_j / Σ p_j,  p_j = exp(s_j − m),  s_j = softcap(scale · q · k_j) + slope · (j − position)
+//
+// For drivers that run shaders on a CPU: there a load costs more than anything else, so every element of K and V is
+// loaded once, and all else stays in registers. One workgroup is LANES threads of one subgroup: one work item × one
+// KV head of the shard. A lane owns every LANES-th run of 8 elements of the head; one key at a time.
+// Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / LANES⌉, ROWS. Variants: KV_F16, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS always.
+// Layouts as attend_paged_decode. Twin: backend/cpu/attend_paged.rs
+
+#import attend_item
+#import invocation
+
+@compute @workgroup_size(LANES)
+fn main(invocation: Invocation) {
+    let lane = invocation.local;
+    let flat = flat_workgroup(invocation);
+    if (flat >= params.items * params.head_count) {
+        return;
+    }
+    let item = flat / params.head_count;
+    let head = flat % params.head_count;
+    let count = item_word(item, ITEM_COUNT);
+    let begin = item_word(item, ITEM_KV_BEGIN);
+    let end = item_word(item, ITEM_KV_END);
+
+    var query: array<vec4<f32>, ROWS * LANE_CHUNKS * 2u>;
+    var sums: array<vec4<f32>, ROWS * LANE_CHUNKS * 2u>;
+    var largest: array<f32, ROWS>;
+    var totals: array<f32, ROWS>;
+    var rows: array<Row, ROWS>;
+    for (var row = 0u; row < ROWS; row++) {
+        let own = packed_row(item, head, min(row, max(count, 1u) - 1u));
+        largest[row] = MASKED;
+        rows[row] = own;
+        for (var i = 0u; i < LANE_CHUNKS; i++) {
+            let chunk = lane + i * LANES;
+            if (chunk < HEAD_CHUNKS) {
+                query[(row * LANE_CHUNKS + i) * 2u] = q[row_at(own) + chunk * 2u] * params.scale;
+                query[(row * LANE_CHUNKS + i) * 2u + 1u] = q[row_at(own) + chunk * 2u + 1u] * params.scale;
+            }
+        }
+    }
+
+    let block_size = 1u << params.block_shift;
+    var next = begin;
+    while (next < end) {
+        let base = block_at(item, head, next);
+        let first = next & ~(block_size - 1u);
+        var key = next;
+        next = min(end, first + block_size);
+        // A block that is not there holds nothing that a row sees.
+        key = select(key, next, base == NONE);
+        var at = base + ((key - first) * HEAD_CHUNKS + lane) * KV_VECTORS;
+        while (key < next) {
+            var dots: array<f32, ROWS>;
+            for (var i = 0u; i < LANE_CHUNKS; i++) {
+                if (lane + i * LANES < HEAD_CHUNKS) {
+                    let k = load_k(at + i * LANES * KV_VECTORS);
+                    for (var row = 0u; row < ROWS; row++) {
+                        let x = (row * LANE_CHUNKS + i) * 2u;
+                        dots[row] += dot(query[x], k.low) + dot(query[x + 1u], k.high);
+                    }
+                }
+            }
+            for (var row = 0u; row < ROWS; row++) {
+                let s = score(subgroupAdd(dots[row]), rows[row], key);
+                let sees = is_visible(key, rows[row].position);
+                let top = select(largest[row], max(largest[row], s), sees);
+                let shrink = exp(largest[row] - top);
+                let p = select(0.0, exp(s - top), sees);
+                largest[row] = top;
+                totals[row] = totals[row] * shrink + p;
+                dots[row] = p;
+                for (var i = 0u; i < LANE_CHUNKS * 2u; i++) {
+                    sums[row * LANE_CHUNKS * 2u + i] *= shrink;
+                }
+            }
+            for (var i = 0u; i < LANE_CHUNKS; i++) {
+                if (lane + i * LANES < HEAD_CHUNKS) {
+                    let v = load_v(at + i * LANES * KV_VECTORS);
+                    for (var row = 0u; row < ROWS; row++) {
+                        let x = (row * LANE_CHUNKS + i) * 2u;
+                        sums[x] += dots[row] * v.low;
+                        sums[x + 1u] += dots[row] * v.high;
+                    }
+                }
+            }
+            key++;
+            at += HEAD_CHUNKS * KV_VECTORS;
+        }
+    }
+
+    for (var row = 0u; row < ROWS; row++) {
+        if (row < count) {
+            let to = target_of(item, head, row, largest[row], totals[row]);
+            for (var i = 0u; i < LANE_CHUNKS; i++) {
+                let chunk = lane + i * LANES;
+                if (chunk < HEAD_CHUNKS) {
+                    let x = (row * LANE_CHUNKS + i) * 2u;
+                    write_vector(to, chunk * 2u, sums[x]);
+                    write_vector(to, chunk * 2u + 1u, sums[x + 1u]);
+                }
+            }
+            if (lane == 0u) {
+                write_state(to, largest[row], totals[row]);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+// Bindings of the attention kernels over pages, and what they do alike: find rows and keys, turn a dot product into a
+// score, write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, SOFTCAP, ALIBI, SINKS: a driver
+// that runs shaders on a CPU executes both sides of an `if`, so options are variants.
+
+#import attend
+#import kv_pack
+#import metadata
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> metadata: array<u32>;
+@group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> k_pool: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read> v_pool: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> slopes: array<f32>;
+@group(0) @binding(6) var<storage, read> sinks: array<f32>;
+@group(0) @binding(7) var<storage, read_write> partials: array<vec4<f32>>;
+@group(0) @binding(8) var<storage, read_write> out: array<vec4<f32>>;
+
+// A query head of a token row.
+struct Row {
+    head: u32,
+    token: u32,
+    position: u32,
+    slope: f32,
+}
+
+// 8 elements of K or V.
+struct Run {
+    low: vec4<f32>,
+    high: vec4<f32>,
+}
+
+// Where a finished row goes, in vectors, and what its sums are multiplied by.
+struct Target {
+    at: u32,
+    is_partial: bool,
+    factor: f32,
+}
+
+fn item_word(item: u32, word: u32) -> u32 {
+    return metadata[metadata[params.group_header + GROUP_WORK] + params.item_start + item * ITEM_WORDS + word];
+}
+
+fn packed_row(item: u32, head: u32, row: u32) -> Row {
+    let packed = item_word(item, ITEM_PACKED) + row;
+    let token = packed / params.group;
+    let query_head = (params.head_first + head) * params.group + packed % params.group;
+    var slope = 0.0;
+#ifdef ALIBI
+    slope = slopes[query_head];
+#endif
+    return Row(query_head, item_word(item, ITEM_ROW) + token, item_word(item, ITEM_POSITION) + token, slope);
+}
+
+// First vector of a row in q and out.
+fn row_at(row: Row) -> u32 {
+    return (row.token * params.kv_heads * params.group + row.head) * HEAD_CHUNKS * 2u;
+}
+
+// First vector of the (block, head) tile that holds `key`, or NONE.
+fn block_at(item: u32, head: u32, key: u32) -> u32 {
+    let tables = metadata[params.group_header + GROUP_TABLES] + item_word(item, ITEM_TABLE);
+    let block = metadata[tables + (key >> params.block_shift)];
+    let tile = ((block * params.head_count + head) << params.block_shift) * HEAD_CHUNKS * KV_VECTORS;
+    return select(tile, NONE, block == NONE);
+}
+
+fn load_k(at: u32) -> Run {
+#ifdef KV_F16
+    let packed = k_pool[at];
+    return Run(kv_low(packed), kv_high(packed));
+#else
+    return Run(bitcast<vec4<f32>>(k_pool[at]), bitcast<vec4<f32>>(k_pool[at + 1u]));
+#endif
+}
+
+fn load_v(at: u32) -> Run {
+#ifdef KV_F16
+    let packed = v_pool[at];
+    return Run(kv_low(packed), kv_high(packed));
+#else
+    return Run(bitcast<vec4<f32>>(v_pool[at]), bitcast<vec4<f32>>(v_pool[at + 1u]));
+#endif
+}
+
+// Keys (position − window, position] are visible.
+fn is_visible(key: u32, position: u32) -> bool {
+    return key <= position && position - key < params.window;
+}
+
+// What q · k (scaled) becomes.
+fn score(scaled: f32, row: Row, key: u32) -> f32 {
+    var s = scaled;
+#ifdef SOFTCAP
+    // tanh overflows on some devices beyond 44.
+    s = params.softcap * tanh(clamp(s / params.softcap, -20.0, 20.0));
+#endif
+#ifdef ALIBI
+    s -= row.slope * (f32(row.position) - f32(key));
+#endif
+    return s;
+}
+
+// Where a row with maximum `largest` and sum `total` goes.
+fn target_of(item: u32, head: u32, row: u32, largest: f32, total: f32) -> Target {
+    let slot = item_word(item, ITEM_SLOT);
+    if (slot != NONE) {
+        let share = (slot * params.kv_heads + params.head_first + head) * PARTIAL_ROWS + row;
+        return Target(share * (HEAD_CHUNKS * 2u + 1u), true, 1.0);
+    }
+    let own = packed_row(item, head, row);
+    var top = largest;
+    var sum = total;
+#ifdef SINKS
+    let sink = sinks[own.head];
+    top = max(largest, sink);
+    sum = total * exp(largest - top) + exp(sink - top);
+#endif
+    return Target(row_at(own), false, exp(largest - top) / max(sum, 1e-37));
+}
+
+// Writes vector `index` of a row.
+fn write_vector(to: Target, index: u32, sums: vec4<f32>) {
+    if (to.is_partial) {
+        partials[to.at + index] = sums;
+    } else {
+        out[to.at + index] = sums * to.factor;
+    }
+}
+
+// Beside the sums of a partial row stand its maximum and its sum.
+fn write_state(to: Target, largest: f32, total: f32) {
+    if (to.is_partial) {
+        partials[to.at + HEAD_CHUNKS * 2u] = vec4<f32>(largest, total, 0.0, 0.0);
+    }
+}

@@ -1,0 +1,192 @@
+// Splits qkv rows into heads; norms and rotates q and k; writes K and V to the pool by slot, and q.
+//
+//   h' = h / sqrt(mean(h²) + ε) · w                      (q and k, optional; w or 1 + w)
+//   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), turned by position · frequency[i] and scaled
+//
+// qkv [tokens][query + 2 · kv heads][head_dim], q [tokens][query heads][head_dim];
+// pools [block][kv head of this shard][slot][head_dim]. One dispatch serves the heads of one pool shard.
+// A unit is one head of one token; `lanes` threads share it, each taking every lanes-th run of 8 elements. Every one
+// of them sums the squares of the whole head itself: no barrier, and the order of the sum never depends on `lanes`.
+// Variants: NORM, ROPE, KV_F16, SOFT_HALF. Twin: backend/cpu/rope_store_kv.rs
+
+#import invocation
+#import kv_pack
+#import metadata
+#ifdef ROPE
+#import turns
+#endif
+
+struct Params {
+    tokens: u32,
+    group_header: u32,
+    query_heads: u32,
+    kv_heads: u32,
+    head_first: u32,
+    head_count: u32,
+    runs: u32, // head_dim / 8
+    block_shift: u32,
+    lanes: u32,
+    rotary_dim: u32,
+    interleaved: u32,
+    rope_scale: f32,
+    q_norm: u32,
+    q_epsilon: f32,
+    q_offset: f32, // 1 for 1 + w
+    k_norm: u32,
+    k_epsilon: f32,
+    k_offset: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> metadata: array<u32>;
+@group(0) @binding(2) var<storage, read> qkv: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> q_weight: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read> k_weight: array<vec4<f32>>;
+@group(0) @binding(5) var<storage, read> frequencies: array<f32>;
+@group(0) @binding(6) var<storage, read_write> k_pool: array<vec4<u32>>;
+@group(0) @binding(7) var<storage, read_write> v_pool: array<vec4<u32>>;
+@group(0) @binding(8) var<storage, read_write> q: array<vec4<f32>>;
+
+// One head of one token.
+struct Unit {
+    base: u32, // its first vector in qkv
+    position: u32,
+    is_key: bool,
+    is_normed: bool,
+    inverse: f32, // 1 / root of the mean square
+    offset: f32,
+}
+
+fn inverse_rms(base: u32, epsilon: f32) -> f32 {
+    var sum = 0.0;
+    for (var i = 0u; i < params.runs * 2u; i++) {
+        let x = qkv[base + i];
+        sum += dot(x, x);
+    }
+    return inverseSqrt(sum / f32(params.runs * 8u) + epsilon);
+}
+
+// A vector of a head after its norm.
+fn normed(unit: Unit, vector: u32) -> vec4<f32> {
+    let x = qkv[unit.base + vector];
+#ifdef NORM
+    if unit.is_normed {
+        var w: vec4<f32>;
+        if unit.is_key {
+            w = k_weight[vector];
+        } else {
+            w = q_weight[vector];
+        }
+        return x * unit.inverse * (w + unit.offset);
+    }
+#endif
+    return x;
+}
+
+#ifdef ROPE
+// The element that turns with `element`: that of the own vector is at hand.
+fn partner_of(unit: Unit, element: u32, own: vec4<f32>) -> f32 {
+    if params.interleaved != 0u {
+        return own[(element & 3u) ^ 1u];
+    }
+    let half = params.rotary_dim >> 1u;
+    let partner = select(element - half, element + half, element < half);
+    return normed(unit, partner >> 2u)[partner & 3u];
+}
+
+fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
+    let own = normed(unit, vector);
+    let half = params.rotary_dim >> 1u;
+    var result = own;
+    for (var i = 0u; i < 4u; i++) {
+        let element = vector * 4u + i;
+        if element < params.rotary_dim {
+            var pair = element >> 1u;
+            var is_first = (element & 1u) == 0u;
+            if params.interleaved == 0u {
+                is_first = element < half;
+                pair = select(element - half, element, is_first);
+            }
+            let other = partner_of(unit, element, own);
+            let turn = cos_sin(unit.position, frequencies[pair]) * params.rope_scale;
+            result[i] = own[i] * turn.x + select(other, -other, is_first) * turn.y;
+        }
+    }
+    return result;
+}
+#else
+fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
+    return normed(unit, vector);
+}
+#endif
+
+@compute @workgroup_size(64)
+fn main(invocation: Invocation) {
+    let thread = flat_workgroup(invocation) * 64u + invocation.local;
+    let group = params.query_heads / params.kv_heads;
+    let query_count = group * params.head_count;
+    let units = query_count + 2u * params.head_count;
+    let token = thread / params.lanes / units;
+    if token >= params.tokens {
+        return;
+    }
+    let index = thread / params.lanes % units;
+    let is_query = index < query_count;
+    let is_key = !is_query && index < query_count + params.head_count;
+    var pool_head = 0u;
+    var head = params.head_first * group + index;
+    if !is_query {
+        pool_head = (index - query_count) % params.head_count;
+        head = params.query_heads + select(params.kv_heads, 0u, is_key) + params.head_first + pool_head;
+    }
+    let slot = metadata[metadata[params.group_header + GROUP_SLOTS] + token];
+    if !is_query && slot == NONE {
+        return;
+    }
+
+    var unit: Unit;
+    unit.base = (token * (params.query_heads + 2u * params.kv_heads) + head) * params.runs * 2u;
+    unit.position = metadata_at(META_POSITIONS, token);
+    unit.is_key = is_key;
+#ifdef NORM
+    unit.is_normed = (is_query && params.q_norm != 0u) || (is_key && params.k_norm != 0u);
+    unit.offset = select(params.q_offset, params.k_offset, is_key);
+    unit.inverse = inverse_rms(unit.base, select(params.q_epsilon, params.k_epsilon, is_key));
+#endif
+    let block_size = 1u << params.block_shift;
+    let tile = (slot >> params.block_shift) * params.head_count + pool_head;
+    let row = (tile << params.block_shift) + (slot & (block_size - 1u));
+    for (var run = thread % params.lanes; run < params.runs; run += params.lanes) {
+        var low = qkv[unit.base + run * 2u];
+        var high = qkv[unit.base + run * 2u + 1u];
+        if is_query || is_key {
+            low = rotated(unit, run * 2u);
+            high = rotated(unit, run * 2u + 1u);
+        }
+        if is_query {
+            let at = ((token * params.query_heads + head) * params.runs + run) * 2u;
+            q[at] = low;
+            q[at + 1u] = high;
+        } else {
+            store(is_key, (row * params.runs + run) * KV_VECTORS, low, high);
+        }
+    }
+}
+
+fn store(is_key: bool, at: u32, low: vec4<f32>, high: vec4<f32>) {
+#ifdef KV_F16
+    if is_key {
+        k_pool[at] = pack_kv(low, high);
+    } else {
+        v_pool[at] = pack_kv(low, high);
+    }
+#else
+    if is_key {
+        k_pool[at] = bitcast<vec4<u32>>(low);
+        k_pool[at + 1u] = bitcast<vec4<u32>>(high);
+    } else {
+        v_pool[at] = bitcast<vec4<u32>>(low);
+        v_pool[at + 1u] = bitcast<vec4<u32>>(high);
+    }
+#endif
+}
