@@ -15,14 +15,9 @@
 // double the compile time; 16 rows are slower than 8 (registers).
 // Variants: weight format, BIAS, ROWS, OUTPUTS. Needs TEXELS, SUBGROUPS. Twin: backend/cpu/matmul.rs
 #import invocation
+#import lanes
 #import matmul
 #import weight
-
-// Of sums held by lane pairs at `distance`: the lower lane of a pair gets the sum of `even`, the upper that of `odd`.
-fn halve(lane: u32, distance: u32, even: f32, odd: f32) -> f32 {
-    let is_upper = (lane & distance) != 0u;
-    return select(even, odd, is_upper) + subgroupShuffleXor(select(odd, even, is_upper), distance);
-}
 
 @compute @workgroup_size(8)
 fn main(at: Invocation) {
@@ -48,11 +43,16 @@ fn main(at: Invocation) {
         low[row] = x_vector(x_rows[row] + 2u * k);
         high[row] = x_vector(x_rows[row] + 2u * k + 1u);
 #endfor
-        var w: Eight;
+        var w: array<Eight, OUTPUTS>;
 #for output OUTPUTS
-        w = weight_eight(weight_rows[output] + k);
+        w[output] = weight_eight(weight_rows[output] + k);
 #for row ROWS
-        sums[row * OUTPUTS + output] += dot(w.low, low[row]) + dot(w.high, high[row]);
+        sums[row * OUTPUTS + output] += dot(w[output].low, low[row]);
+#endfor
+#endfor
+#for output OUTPUTS
+#for row ROWS
+        sums[row * OUTPUTS + output] += dot(w[output].high, high[row]);
 #endfor
 #endfor
     }

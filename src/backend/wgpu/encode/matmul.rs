@@ -118,11 +118,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
             output_stride,
             accumulate: u32::from(fields.accumulate),
         };
-        let (x, shard) = (arena.row_buffer(fields.x), &shard.buffer);
-        let mut bindings = match shape {
-            Shape::Texel { .. } => vec![x.fetch(), shard.fetch()],
-            _ => vec![x.read(), shard.read()],
-        };
+        let mut bindings = vec![arena.row_buffer(fields.x).fetch(), shard.buffer.fetch()];
         bindings.extend(fields.bias.map(|bias| arena.vector(bias).read()));
         bindings.push(arena.row_buffer(fields.out).read_write());
         recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(rows, params.outputs))?;
