@@ -4,3 +4,4 @@ pub mod config;
 pub mod engine;
 pub mod plan;
 pub mod platform;
+pub mod selftest;

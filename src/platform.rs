@@ -42,10 +42,13 @@ pub fn for_each_chunk<T: Send>(items: &mut [T], chunk: usize, work: impl Fn(usiz
     items.chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index, part));
 }
 
-/// Whether this processor has the AVX2 and FMA instructions.
-pub fn has_avx2_fma() -> bool {
+/// Whether this processor has the AVX2, FMA and F16C instructions.
+pub fn has_avx2() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
+    {
+        use std::arch::is_x86_feature_detected as has;
+        has!("avx2") && has!("fma") && has!("f16c")
+    }
     #[cfg(not(target_arch = "x86_64"))]
     false
 }

@@ -9,7 +9,7 @@
 //! A query that sees nothing gives zeros. Keys are visited in order of position, one head group at a time, so a result
 //! depends on its own sequence alone.
 
-use super::dot::{Kernel, dispatch, dot};
+use super::dot::{Kernel, PartialSums, dispatch, dot};
 use super::memory::KvStore;
 use crate::plan::Storage;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE};
@@ -127,7 +127,7 @@ struct HeadGroup<'a> {
 
 impl Kernel for HeadGroup<'_> {
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<S: PartialSums>(self) {
         let dim = self.attention.head_dim;
         let heads = self.q.len() / dim;
         let keys: usize = self.spans.iter().map(|span| span.count).sum();
@@ -139,7 +139,7 @@ impl Kernel for HeadGroup<'_> {
             self.pool.keys.read(span.start, tile);
             for (offset, key) in tile.chunks_exact(dim).enumerate() {
                 for (head, q) in self.q.chunks_exact(dim).enumerate() {
-                    let product = dot::<FMA, f32, f32>(q, key);
+                    let product = dot::<S>(q, key);
                     weights[head * keys + at] = self.score(head, product, span.position + offset);
                     at += usize::from(head + 1 == heads);
                 }

@@ -5,7 +5,7 @@
 //! Every output is one dot product as `dot.rs` defines it, so it depends neither on the other rows nor on how the
 //! work is split. A single row multiplies weights as they are decoded; for more, each weight row is decoded once.
 
-use super::dot::{Kernel, decode_row, dispatch, dot, dot_encoded, dot_two};
+use super::dot::{Kernel, PartialSums, decode_wide, dispatch, dot_encoded, dot_wide, dot_wide_two};
 use super::memory::Weight;
 use crate::plan::Storage;
 use crate::platform::for_each_chunk;
@@ -26,7 +26,7 @@ pub(super) struct Output<'a> {
 }
 
 /// Multiplies the rows of `x` by the transposed weight.
-pub(super) fn matmul(x: &[f32], weight: &Weight, output: Output<'_>) {
+pub(super) fn matmul(x: &[f32], weight: &Weight, mut output: Output<'_>) {
     let (columns, weight_rows) = (weight.spec().columns as usize, weight.spec().rows as usize);
     assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
     let rows = x.len() / columns;
@@ -41,11 +41,11 @@ pub(super) fn matmul(x: &[f32], weight: &Weight, output: Output<'_>) {
     for_each_chunk(&mut products, chunk_rows * rows, |index, out| {
         dispatch(Products { x: &x, weight, first_row: index * chunk_rows, rows, out });
     });
-    finish(&products, rows, output);
+    finish(&products, rows, &mut output);
 }
 
 /// Adds bias and old values, and rounds.
-fn finish(products: &[f64], rows: usize, output: Output<'_>) {
+fn finish(products: &[f64], rows: usize, output: &mut Output<'_>) {
     let weight_rows = products.len() / rows;
     for (row, values) in output.values.chunks_exact_mut(weight_rows).enumerate() {
         for (column, value) in values.iter_mut().enumerate() {
@@ -73,11 +73,11 @@ struct Products<'a> {
 
 impl Kernel for Products<'_> {
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<S: PartialSums>(self) {
         let format = self.weight.spec().format;
         if self.rows == 1 {
             for (row, out) in self.out.iter_mut().enumerate() {
-                *out = dot_encoded::<FMA>(format, self.weight.row(self.first_row + row), self.x);
+                *out = dot_encoded::<S>(format, self.weight.row(self.first_row + row), self.x);
             }
             return;
         }
@@ -86,17 +86,17 @@ impl Kernel for Products<'_> {
         for (pair, out) in self.out.chunks_mut(2 * self.rows).enumerate() {
             let (first, second) = decoded.split_at_mut(columns);
             let row = self.first_row + 2 * pair;
-            decode_row(format, self.weight.row(row), first);
+            decode_wide::<S>(format, self.weight.row(row), first);
             if out.len() == self.rows {
                 for (x, out) in self.x.chunks_exact(columns).zip(out) {
-                    *out = dot::<FMA, f64, f64>(first, x);
+                    *out = dot_wide::<S>(first, x);
                 }
                 return;
             }
-            decode_row(format, self.weight.row(row + 1), second);
+            decode_wide::<S>(format, self.weight.row(row + 1), second);
             let (first_out, second_out) = out.split_at_mut(self.rows);
             for ((x, first_out), second_out) in self.x.chunks_exact(columns).zip(first_out).zip(second_out) {
-                [*first_out, *second_out] = dot_two::<FMA>(first, second, x);
+                [*first_out, *second_out] = dot_wide_two::<S>(first, second, x);
             }
         }
     }

@@ -30,7 +30,7 @@ impl Weight {
     pub(super) fn insert(&mut self, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
         let (name, row_bytes) = (&self.spec.name, self.spec.row_bytes());
         let invalid = |message: String| Err(BackendError::Validation(format!("weight {name}: {message}")));
-        if rows.is_empty() || rows.len() as u64 % row_bytes != 0 {
+        if rows.is_empty() || !(rows.len() as u64).is_multiple_of(row_bytes) {
             return invalid(format!("{} bytes are not whole rows of {row_bytes}", rows.len()));
         }
         let end = u64::from(first_row) + rows.len() as u64 / row_bytes;

@@ -3,7 +3,7 @@
 //! x[r] += delta[r] (rounded to x's storage), when there is a delta;
 //! out[r][c] = x[r][c] / sqrt(mean_c(x[r]²) + epsilon) · weight[c], or · (1 + weight[c])
 
-use super::dot::dot;
+use super::dot::{Portable, dot};
 use crate::plan::Storage;
 
 /// Adds `delta` to `x`.
@@ -17,7 +17,7 @@ pub(super) fn add(x: &mut [f32], delta: &[f32], storage: Storage) {
 /// `1 / sqrt(mean(row²) + epsilon)`.
 pub(super) fn inverse_rms(row: &[f32], epsilon: f32) -> f64 {
     assert!(!row.is_empty(), "a row has at least one column");
-    1.0 / (dot::<false, f32, f32>(row, row) / row.len() as f64 + f64::from(epsilon)).sqrt()
+    1.0 / (dot::<Portable>(row, row) / row.len() as f64 + f64::from(epsilon)).sqrt()
 }
 
 /// The factor that a norm weight stands for.

@@ -103,7 +103,8 @@ impl Loaded {
         let mask = Range { start: row.mask_start, len: self.plan.vocab.div_ceil(32) };
         require!(row.mask_start == NONE || within(mask, inputs.masks.len()), "its mask lies outside of the batch's");
         require!(row.top_logprobs <= TOP_LOGPROBS_MAX, "{} top logprobs", row.top_logprobs);
-        require!(row.temperature >= 0.0, "temperature {}", row.temperature);
+        let finite = row.temperature.is_finite() && row.temperature.is_sign_positive();
+        require!(finite, "temperature {}", row.temperature);
         Ok(())
     }
 }

@@ -1,0 +1,319 @@
+//! Cases of the steps that work on heads and the KV pool: RopeStoreKv, AttendPaged, and both in a layer.
+
+use super::compare::{ATTENTION, RELATIVE};
+use super::fixture::{
+    Allowed, Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, pool_content, relative, unwritten,
+};
+use crate::backend::KvHalf;
+use crate::plan::inputs::{BatchInputs, NONE};
+use crate::plan::{HeadNorm, KvFormat, Rope, Rows, Step, Storage, WeightFormat};
+
+/// (rows, context) per sequence: every decode length around the block borders, chunks with and without a prefix, mixed.
+const BATCHES: [(&str, &[(u32, u32)]); 6] = [
+    ("decode 1", &[(1, 33)]),
+    ("decode 7 lengths", &[(1, 1), (1, 15), (1, 16), (1, 17), (1, 33), (1, 130), (1, 700)]),
+    ("prefill 64", &[(64, 64)]),
+    ("prefill 5 and 17 after a prefix", &[(5, 33), (17, 130)]),
+    ("prefill 3 of 700", &[(3, 700)]),
+    ("mixed", &[(1, 130), (33, 33), (1, 16), (9, 47), (2, 2)]),
+];
+
+/// All fixtures of these steps with `storage` between them.
+pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
+    let mut fixtures = Vec::new();
+    for (head_dim, query_heads, kv_heads) in
+        [(8, 3, 1), (16, 4, 4), (64, 4, 2), (80, 7, 1), (96, 2, 2), (128, 4, 1), (192, 2, 1), (256, 2, 2)]
+    {
+        let heads = Heads { head_dim, query: query_heads, kv: kv_heads };
+        for format in [KvFormat::F32, KvFormat::F16] {
+            fixtures.push(rope_store_kv(storage, format, heads, Turn { pairs: head_dim / 2, ..Turn::default() }));
+        }
+        fixtures.push(attend(storage, KvFormat::F32, heads, View::default(), &BATCHES));
+        fixtures.push(attend(storage, KvFormat::F16, heads, View::default(), &BATCHES[1..4]));
+    }
+    fixtures.extend(turns(storage));
+    fixtures.extend(views(storage));
+    fixtures.push(layer(storage, None));
+    fixtures.push(layer(storage, Some(20)));
+    fixtures
+}
+
+#[derive(Clone, Copy)]
+struct Heads {
+    head_dim: u32,
+    query: u32,
+    kv: u32,
+}
+
+/// Options of `RopeStoreKv`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    /// 0: no rotation.
+    pairs: u32,
+    interleaved: bool,
+    scaled: bool,
+    /// Norm of q and k.
+    norm: bool,
+    one_plus: bool,
+    /// Norm of q alone.
+    q_only: bool,
+}
+
+fn turns(storage: Storage) -> Vec<Fixture> {
+    let heads = Heads { head_dim: 64, query: 6, kv: 2 };
+    let all = Turn { pairs: 32, ..Turn::default() };
+    let options = [
+        Turn { pairs: 0, ..all },
+        Turn { pairs: 8, ..all },
+        Turn { interleaved: true, ..all },
+        Turn { interleaved: true, pairs: 12, ..all },
+        Turn { scaled: true, ..all },
+        Turn { norm: true, ..all },
+        Turn { norm: true, q_only: true, ..all },
+        Turn { norm: true, one_plus: true, ..all },
+        Turn { norm: true, pairs: 0, ..all },
+        Turn { norm: true, one_plus: true, interleaved: true, scaled: true, pairs: 8, ..all },
+    ];
+    options.map(|turn| rope_store_kv(storage, KvFormat::F16, heads, turn)).into()
+}
+
+fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -> Fixture {
+    let Turn { pairs, interleaved, scaled, norm, one_plus, q_only } = turn;
+    let partial = pairs > 0 && 2 * pairs < heads.head_dim;
+    let flags = [(pairs == 0, ", no rope"), (partial, ", partial"), (interleaved, ", interleaved")];
+    let more = [(scaled, ", scaled"), (norm && !q_only, ", q and k norm"), (q_only, ", q norm"), (one_plus, ", 1 + w")];
+    let options: String = flags.iter().chain(&more).filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+    let mut fixture = Fixture::new("rope_store_kv", format!("{storage:?}, kv {format:?}{options}"));
+    let mut noise = Noise::new(&format!("rope {}{}", fixture.option, heads.head_dim));
+    fixture.kv_format = format;
+    fixture.block_size = if heads.head_dim.is_multiple_of(32) { 32 } else { 16 };
+    let layer = fixture.layer(heads.kv, heads.head_dim, None, 70);
+    let qkv_columns = (heads.query + 2 * heads.kv) * heads.head_dim;
+    let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, storage);
+    let q = fixture.buffer("q", Rows::Tokens, heads.query * heads.head_dim, storage);
+    let mut head_norm = |name: &str, format| {
+        let weight = fixture.weight(name, 1, format, &noise.values(heads.head_dim as usize));
+        HeadNorm { weight, epsilon: 1e-6, one_plus }
+    };
+    let q_norm = norm.then(|| head_norm("q_norm", WeightFormat::Bf16));
+    let k_norm = (norm && !q_only).then(|| head_norm("k_norm", WeightFormat::F32));
+    let rope = (pairs > 0).then(|| {
+        let frequency = |pair: u32| 1e4f64.powf(-f64::from(pair) / f64::from(pairs)) as f32;
+        let values: Vec<f32> = (0..pairs).map(frequency).collect();
+        let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &values);
+        Rope { frequencies, rotary_dim: 2 * pairs, interleaved, scale: if scaled { 1.3 } else { 1.0 } }
+    });
+    fixture.push(Step::RopeStoreKv { qkv, layer, query_heads: heads.query, q_norm, k_norm, rope, q });
+    for (shape, sequences) in [BATCHES[0], BATCHES[1], BATCHES[3], BATCHES[5]] {
+        let mut inputs = paged_batch(&fixture, sequences, &mut noise);
+        let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
+        // A row without a slot writes q alone.
+        if rows > 4 {
+            inputs.groups[0].slot_mapping[2] = NONE;
+        }
+        let mut run = Run::new(format!("head {}, {shape}", heads.head_dim), inputs);
+        run.buffers.push((qkv, noise.values((rows * qkv_columns) as usize)));
+        run.buffers.push((q, unwritten((rows * heads.query * heads.head_dim) as usize)));
+        run.kv.push([(); 2].map(|()| noise.values(fixture.pool_elements(layer))));
+        let turned = |columns| rotated(columns, heads.head_dim, pairs, interleaved);
+        run.checks.push(Check::Rows { buffer: q, rows, allowed: turned(heads.query * heads.head_dim) });
+        run.checks.push(Check::Kv { layer, half: KvHalf::Key, allowed: turned(heads.head_dim) });
+        run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: relative(0.0) });
+        run.mutants.push(Mutant::SwapHeads(qkv, heads.head_dim, 0, heads.query));
+        if rows > 4 {
+            run.mutants.extend([Mutant::SwapRows(qkv, 0, rows - 1), Mutant::SwapSlots(0, 0, rows - 1)]);
+        }
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// 1e-5 of the length of the pair that an element was rotated in, which the rotation keeps.
+fn rotated(columns: u32, head_dim: u32, pairs: u32, interleaved: bool) -> Allowed {
+    let (columns, head_dim, pairs) = (columns as usize, head_dim as usize, pairs as usize);
+    Box::new(move |expected| {
+        let mut allowed: Vec<f64> = expected.iter().map(|value| RELATIVE * f64::from(value.abs())).collect();
+        assert_eq!(columns % head_dim, 0, "a row is whole heads");
+        for (expected, allowed) in expected.chunks_exact(head_dim).zip(allowed.chunks_exact_mut(head_dim)) {
+            for pair in 0..pairs {
+                let (a, b) = if interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + pairs) };
+                let length = f64::from(expected[a]).hypot(f64::from(expected[b]));
+                (allowed[a], allowed[b]) = (RELATIVE * length, RELATIVE * length);
+            }
+        }
+        allowed
+    })
+}
+
+/// Options of `AttendPaged`.
+#[derive(Clone, Copy, Debug, Default)]
+struct View {
+    window: Option<u32>,
+    softcap: bool,
+    alibi: bool,
+    sinks: bool,
+}
+
+fn views(storage: Storage) -> Vec<Fixture> {
+    let heads = Heads { head_dim: 64, query: 6, kv: 2 };
+    let mut fixtures = Vec::new();
+    for options in 1..16u32 {
+        let [window, softcap, alibi, sinks] = [1, 2, 4, 8].map(|bit| options & bit != 0);
+        let view = View { window: window.then_some(20), softcap, alibi, sinks };
+        let format = if options % 2 == 0 { KvFormat::F16 } else { KvFormat::F32 };
+        fixtures.push(attend(storage, format, heads, view, &BATCHES));
+    }
+    for window in [1, 16, 100, 4096] {
+        let view = View { window: Some(window), ..View::default() };
+        fixtures.push(attend(storage, KvFormat::F16, heads, view, &BATCHES));
+    }
+    for (query, kv) in [(1, 1), (6, 2), (5, 1), (7, 1), (16, 2), (12, 1), (16, 1)] {
+        let heads = Heads { head_dim: 32, query, kv };
+        fixtures.push(attend(storage, KvFormat::F16, heads, View::default(), &BATCHES[1..4]));
+    }
+    fixtures
+}
+
+fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches: &[(&str, &[(u32, u32)])]) -> Fixture {
+    let window = view.window.map(|window| format!(", window {window}")).unwrap_or_default();
+    let flags = [(view.softcap, ", softcap"), (view.alibi, ", ALiBi"), (view.sinks, ", sinks")];
+    let options: String = flags.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+    let mut fixture = Fixture::new("attend_paged", format!("{storage:?}, kv {format:?}{window}{options}"));
+    let mut noise = Noise::new(&format!("attend {}{}{}", fixture.option, heads.head_dim, heads.query));
+    fixture.kv_format = format;
+    fixture.block_size = [16, 32, 64][(heads.head_dim as usize / 16) % 3];
+    let layer = fixture.layer(heads.kv, heads.head_dim, view.window, 70);
+    let columns = heads.query * heads.head_dim;
+    let q = fixture.buffer("q", Rows::Tokens, columns, storage);
+    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
+    let mut per_head = |on: bool, name: &str, scale: f32| {
+        let values: Vec<f32> = (0..heads.query).map(|_| noise.uniform() * scale).collect();
+        on.then(|| fixture.weight(name, 1, WeightFormat::F32, &values))
+    };
+    let (alibi, sinks) = (per_head(view.alibi, "alibi", 0.5), per_head(view.sinks, "sinks", 3.0));
+    fixture.push(Step::AttendPaged {
+        q,
+        layer,
+        query_heads: heads.query,
+        scale: (heads.head_dim as f32).sqrt().recip(),
+        softcap: view.softcap.then_some(2.5),
+        alibi,
+        sinks,
+        out,
+    });
+    for (shape, sequences) in batches {
+        let inputs = paged_batch(&fixture, sequences, &mut noise);
+        let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
+        let mut run = Run::new(format!("{}×{} heads of {}, {shape}", heads.query, heads.kv, heads.head_dim), inputs);
+        run.buffers.push((q, noise.values((rows * columns) as usize)));
+        run.buffers.push((out, unwritten((rows * columns) as usize)));
+        run.kv.push(pool_content(&fixture, layer, &run.inputs, &mut noise));
+        let allowed = allowed_attention(&fixture, &run.inputs, heads, &run.kv[0][1]);
+        run.checks.push(Check::Rows { buffer: out, rows, allowed: each(allowed) });
+        run.mutants = attention_mutants(&fixture, &run.inputs, heads, q);
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// Rows, heads and visible blocks to swap where that changes a result.
+fn attention_mutants(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, q: crate::plan::BufferId) -> Vec<Mutant> {
+    let mut mutants = Vec::new();
+    let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
+    let window = fixture.plan.kv_groups[0].window.unwrap_or(u32::MAX);
+    // Of a single visible key the query does not matter.
+    let sees_many = window > 1 && inputs.positions.iter().all(|position| *position > 0);
+    if sees_many {
+        mutants.extend((rows > 1).then_some(Mutant::SwapRows(q, 0, rows - 1)));
+        mutants.extend((heads.query > 1).then_some(Mutant::SwapHeads(q, heads.head_dim, 0, heads.query - 1)));
+    }
+    let longest = (0..inputs.sequences.len()).max_by_key(|index| inputs.sequences[*index].context_len);
+    let longest = longest.expect("a batch has sequences");
+    let sequence = &inputs.sequences[longest];
+    let last = inputs.groups[0].table_starts[longest] + (sequence.context_len - 1) / fixture.block_size;
+    let several_visible = sequence.context_len > fixture.block_size && window > fixture.block_size;
+    mutants.extend(several_visible.then_some(Mutant::SwapBlocks(0, last - 1, last)));
+    mutants
+}
+
+/// 1e-4 of the largest value that each row and KV head can see.
+fn allowed_attention(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, values: &[f32]) -> Vec<f64> {
+    let (size, group) = (fixture.block_size, &inputs.groups[0]);
+    let window = fixture.plan.kv_groups[0].window.unwrap_or(u32::MAX);
+    let mut allowed = Vec::new();
+    for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {
+        for row in sequence.row_start..sequence.row_start + sequence.row_count {
+            let position = inputs.positions[row as usize];
+            for head in 0..heads.kv {
+                let seen = (position + 1).saturating_sub(window)..=position;
+                let largest = seen.map(|key| {
+                    let block = group.block_tables[(start + key / size) as usize];
+                    let at = (((block * heads.kv + head) * size + key % size) * heads.head_dim) as usize;
+                    values[at..at + heads.head_dim as usize].iter().fold(0.0, |max, v| f32::max(max, v.abs()))
+                });
+                let largest = largest.fold(0.0, f32::max);
+                let elements = (heads.query / heads.kv * heads.head_dim) as usize;
+                allowed.extend(std::iter::repeat_n(ATTENTION * f64::from(largest), elements));
+            }
+        }
+    }
+    allowed
+}
+
+/// Copy-on-write, store and attention of a chunk in one batch: attention reads what the batch itself has written.
+fn layer(storage: Storage, window: Option<u32>) -> Fixture {
+    let heads = Heads { head_dim: 64, query: 4, kv: 2 };
+    let option = window.map_or(format!("{storage:?}, copy, store, attend"), |window| {
+        format!("{storage:?}, copy, store, attend, window {window}")
+    });
+    let mut fixture = Fixture::new("layer", option);
+    let mut noise = Noise::new(&fixture.name());
+    fixture.kv_format = KvFormat::F32;
+    let layer = fixture.layer(heads.kv, heads.head_dim, window, 24);
+    let qkv_columns = (heads.query + 2 * heads.kv) * heads.head_dim;
+    let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, storage);
+    let q = fixture.buffer("q", Rows::Tokens, heads.query * heads.head_dim, storage);
+    let out = fixture.buffer("out", Rows::Tokens, heads.query * heads.head_dim, storage);
+    let frequencies: Vec<f32> = (0..32).map(|pair| 1e4f32.powf(-(pair as f32) / 32.0)).collect();
+    let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &frequencies);
+    let rope = Some(Rope { frequencies, rotary_dim: 64, interleaved: false, scale: 1.0 });
+    fixture.push(Step::CopyBlocks);
+    let query_heads = heads.query;
+    fixture.push(Step::RopeStoreKv { qkv, layer, query_heads, q_norm: None, k_norm: None, rope, q });
+    let (alibi, sinks) = (None, None);
+    fixture.push(Step::AttendPaged { q, layer, query_heads, scale: 0.125, softcap: None, alibi, sinks, out });
+    for (shape, sequences) in [("chunks", &[(5, 33), (17, 100)][..]), ("mixed", &[(1, 40), (33, 33), (1, 16), (2, 2)])]
+    {
+        let mut inputs = paged_batch(&fixture, sequences, &mut noise);
+        let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
+        let mut kv = pool_content(&fixture, layer, &inputs, &mut noise);
+        move_first_block(&fixture, &mut inputs, &mut kv);
+        let mut run = Run::new(shape, inputs);
+        run.buffers.push((qkv, noise.values((rows * qkv_columns) as usize)));
+        run.buffers.push((q, unwritten((rows * heads.query * heads.head_dim) as usize)));
+        run.buffers.push((out, unwritten((rows * heads.query * heads.head_dim) as usize)));
+        run.kv.push(kv);
+        // Values are at most the outliers' 20.
+        let elements = (rows * heads.query * heads.head_dim) as usize;
+        run.checks.push(Check::Rows { buffer: out, rows, allowed: each(vec![ATTENTION * 20.0; elements]) });
+        run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: exact() });
+        run.mutants.extend([Mutant::SwapRows(qkv, 0, rows - 1), Mutant::DropCopy(0)]);
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// Hides the last block of the first sequence in a spare one, from which the batch must copy it.
+fn move_first_block(fixture: &Fixture, inputs: &mut BatchInputs, kv: &mut [Vec<f32>; 2]) {
+    let group = &mut inputs.groups[0];
+    let entry = group.table_starts[0] + (inputs.sequences[0].context_len - 1) / fixture.block_size;
+    let target = group.block_tables[entry as usize];
+    let unused = |block: &u32| !group.block_tables.contains(block);
+    let source = (0..fixture.blocks[0]).find(unused).expect("the pool has a spare block");
+    let elements = fixture.pool_elements(0) / fixture.blocks[0] as usize;
+    for half in kv {
+        half.copy_within(target as usize * elements..(target as usize + 1) * elements, source as usize * elements);
+        half[target as usize * elements..][..elements].fill(f32::NAN);
+    }
+    group.copies.push((source, target));
+}

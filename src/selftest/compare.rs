@@ -1,0 +1,174 @@
+//! The one table of tolerances, and the comparison by it.
+//!
+//! | what | allowed deviation |
+//! |---|---|
+//! | f32 products | 1e-5 · Σ of the absolute products (and bias, and old value) |
+//! | norms, activations, embedding, rotation | 1e-5 of the value (of the pair, when it is rotated) |
+//! | attention | 1e-4 of the largest visible value |
+//! | copies, feed slots, drawn ids, top ids | none |
+//! | logprobs | 1e-4, and 1e-5 of the value |
+//!
+//! and for every float one unit in the last place of its storage. Values below 1e-30 count as zero: devices may flush
+//! subnormals. Sampled rows whose decision is a near-tie by 1e-4 are left out, and counted.
+
+use super::Outcome;
+use super::fixture::{Check, EXACT, Fixture, Run};
+use crate::backend::cpu::sample::is_certain;
+use crate::plan::Storage;
+use crate::plan::inputs::{NONE, Sampled};
+
+/// Of the sum of absolute products.
+pub(super) const PRODUCTS: f64 = 1e-5;
+/// Of a value.
+pub(super) const RELATIVE: f64 = 1e-5;
+/// Of the largest visible value.
+pub(super) const ATTENTION: f64 = 1e-4;
+/// Gap below which a decision may go either way.
+const NEAR_TIE: f64 = 1e-4;
+/// Of a logprob, absolute.
+const LOGPROB: f64 = 1e-4;
+/// What a device may flush to zero, with room for a few factors.
+const FLUSHED: f64 = 1e-30;
+
+/// The largest deviation of a run, in units of what is allowed.
+#[derive(Default)]
+pub(super) struct Worst {
+    pub(super) ratio: f64,
+    pub(super) compared: usize,
+    pub(super) left_out: usize,
+}
+
+/// Compares everything a run has written; an error says which value is off.
+pub(super) fn compare_run(fixture: &Fixture, run: &Run, expected: &Outcome, found: &Outcome) -> Result<Worst, String> {
+    let mut worst = Worst::default();
+    for (index, check) in run.checks.iter().enumerate() {
+        let (expected_values, found_values) = (&expected.values[index], &found.values[index]);
+        match check {
+            Check::Rows { buffer, allowed, .. } => {
+                let spec = fixture.plan.buffer_spec(*buffer);
+                let allowed = allowed(expected_values);
+                compare_values(expected_values, found_values, &allowed, spec.storage, &mut worst).map_err(
+                    |(at, message)| {
+                        let (row, column) = (at / spec.columns as usize, at % spec.columns as usize);
+                        format!("{}[{row}][{column}] {message}", spec.name)
+                    },
+                )?;
+            }
+            Check::Kv { layer, half, allowed } => {
+                let allowed = allowed(expected_values);
+                compare_values(expected_values, found_values, &allowed, fixture.kv_format.storage(), &mut worst)
+                    .map_err(|(at, message)| format!("layer {layer} {half:?} element {at} {message}"))?;
+            }
+            Check::Sampled => compare_sampled(fixture, run, expected, found, &mut worst)?,
+        }
+    }
+    Ok(worst)
+}
+
+/// One unit in the last place, as a share of the value.
+fn unit(storage: Storage) -> f64 {
+    match storage {
+        Storage::F32 => 2f64.powi(-23),
+        Storage::F16 => 2f64.powi(-10),
+        Storage::Bf16 => 2f64.powi(-7),
+    }
+}
+
+fn compare_values(
+    expected: &[f32],
+    found: &[f32],
+    allowed: &[f64],
+    storage: Storage,
+    worst: &mut Worst,
+) -> Result<(), (usize, String)> {
+    assert_eq!(expected.len(), allowed.len(), "one tolerance per value");
+    if expected.len() != found.len() {
+        return Err((0, format!("has {} values, not {}", found.len(), expected.len())));
+    }
+    // Half precision has subnormals of its own, which no device flushes when it stores them.
+    let smallest = if storage == Storage::F16 { 2f64.powi(-24) } else { FLUSHED };
+    for (at, ((&expected, &found), &allowed)) in expected.iter().zip(found).zip(allowed).enumerate() {
+        if expected.is_nan() && found.is_nan() || expected == found {
+            continue;
+        }
+        let exact = allowed == EXACT;
+        let value = f64::from(expected).abs();
+        let tolerance = if exact { FLUSHED } else { allowed + unit(storage) * value + smallest };
+        let ratio = (f64::from(expected) - f64::from(found)).abs() / tolerance;
+        // Written so that NaN fails.
+        if !matches!(ratio.partial_cmp(&1.0), Some(std::cmp::Ordering::Less | std::cmp::Ordering::Equal)) {
+            return Err((at, format!("is {found:e}, not {expected:e} (±{tolerance:.1e})")));
+        }
+        worst.ratio = worst.ratio.max(ratio);
+    }
+    worst.compared += expected.len();
+    Ok(())
+}
+
+fn compare_sampled(
+    fixture: &Fixture,
+    run: &Run,
+    expected: &Outcome,
+    found: &Outcome,
+    worst: &mut Worst,
+) -> Result<(), String> {
+    if found.sampled.len() != expected.sampled.len() {
+        return Err(format!("{} sampled rows, not {}", found.sampled.len(), expected.sampled.len()));
+    }
+    // Slots whose content is a near-tie.
+    let mut open = vec![false; fixture.feed_slots as usize];
+    for (index, (expected, found)) in expected.sampled.iter().zip(&found.sampled).enumerate() {
+        let row = &run.inputs.samples[index];
+        let pending = (row.pending_slot != NONE).then(|| run.feed[row.pending_slot as usize]);
+        let certain = run.logits.as_ref().is_none_or(|logits| {
+            let vocab = fixture.plan.vocab as usize;
+            let logits = &logits[row.logits_row as usize * vocab..][..vocab];
+            run.exact || is_certain(logits, row, &run.inputs, pending, NEAR_TIE)
+        });
+        if !certain {
+            worst.left_out += 1;
+            if row.feed_slot != NONE {
+                open[row.feed_slot as usize] = true;
+            }
+            compare_top(&expected.top, &found.top, worst).map_err(|message| format!("row {index}: {message}"))?;
+            continue;
+        }
+        compare_row(expected, found, worst).map_err(|message| format!("row {index}: {message}"))?;
+    }
+    for (slot, (expected, found)) in expected.feed.iter().zip(&found.feed).enumerate() {
+        if expected != found && !open[slot] {
+            return Err(format!("feed slot {slot} is {found}, not {expected}"));
+        }
+    }
+    Ok(())
+}
+
+fn compare_row(expected: &Sampled, found: &Sampled, worst: &mut Worst) -> Result<(), String> {
+    worst.compared += 1;
+    if expected.token_id != found.token_id {
+        return Err(format!("token {}, not {}", found.token_id, expected.token_id));
+    }
+    compare_logprob(expected.logprob, found.logprob, worst)?;
+    compare_top(&expected.top, &found.top, worst)
+}
+
+fn compare_top(expected: &[(u32, f32)], found: &[(u32, f32)], worst: &mut Worst) -> Result<(), String> {
+    let ids = |top: &[(u32, f32)]| top.iter().map(|(id, _)| *id).collect::<Vec<_>>();
+    if ids(expected) != ids(found) {
+        return Err(format!("top ids {:?}, not {:?}", ids(found), ids(expected)));
+    }
+    expected.iter().zip(found).try_for_each(|(expected, found)| compare_logprob(expected.1, found.1, worst))
+}
+
+fn compare_logprob(expected: f32, found: f32, worst: &mut Worst) -> Result<(), String> {
+    let tolerance = LOGPROB + RELATIVE * f64::from(expected).abs();
+    let ratio = (f64::from(expected) - f64::from(found)).abs() / tolerance;
+    if expected == found {
+        return Ok(());
+    }
+    if !matches!(ratio.partial_cmp(&1.0), Some(std::cmp::Ordering::Less | std::cmp::Ordering::Equal)) {
+        return Err(format!("logprob {found}, not {expected} (±{tolerance:.1e})"));
+    }
+    worst.ratio = worst.ratio.max(ratio);
+    Ok(())
+}

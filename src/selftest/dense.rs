@@ -1,0 +1,267 @@
+//! Cases of the steps that work on rows: Embed, RmsNorm, MatMul, GatedActivation, GatherRows, CopyBlocks.
+
+use super::compare::{PRODUCTS, RELATIVE};
+use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, plain_batch, relative, unwritten};
+use crate::backend::KvHalf;
+use crate::plan::inputs::FEED;
+use crate::plan::{Activation, BufferId, KvFormat, Rows, Step, Storage, Tail, WeightFormat, WeightId};
+use crate::platform::for_each_chunk;
+
+const FORMATS: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
+
+/// All fixtures of these steps with `storage` between them.
+pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
+    let mut fixtures = vec![gather_rows(storage), copy_blocks(KvFormat::F16), copy_blocks(KvFormat::F32)];
+    for format in FORMATS {
+        fixtures.extend([8, 40, 1000].map(|columns| embed(storage, format, columns)));
+        for columns in [8, 40, 1000, 4104] {
+            for (delta, one_plus) in [(false, false), (true, false), (false, true), (true, true)] {
+                fixtures.push(rms_norm(storage, format, columns, delta, one_plus));
+            }
+        }
+    }
+    for (name, activation) in [
+        ("silu", Activation::Silu),
+        ("gelu_tanh", Activation::GeluTanh),
+        ("clamped_swiglu", Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 }),
+    ] {
+        fixtures.extend([8, 40, 1032].map(|columns| gated_activation(storage, name, activation, columns)));
+    }
+    fixtures.extend(matmuls(storage));
+    fixtures
+}
+
+/// Rows of `buffer` are compared; it is filled with NaN before.
+fn expect_rows(fixture: &Fixture, run: &mut Run, buffer: BufferId, rows: u32, allowed: super::fixture::Allowed) {
+    run.buffers.push((buffer, unwritten((rows * fixture.plan.buffer_spec(buffer).columns) as usize)));
+    run.checks.push(Check::Rows { buffer, rows, allowed });
+}
+
+fn embed(storage: Storage, format: WeightFormat, columns: u32) -> Fixture {
+    let mut fixture = Fixture::new("embed", format!("{format:?} to {storage:?}"));
+    let mut noise = Noise::new(&format!("embed {format:?} {columns}"));
+    let table = fixture.weight("table", 256, format, &noise.values((256 * columns) as usize));
+    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
+    fixture.push(Step::Embed { table, scale: 3.7, out });
+    for rows in [1, 2, 17, 65] {
+        let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
+        run.feed = (0..64).map(|slot| slot * 5 % 256).collect();
+        for row in (0..rows).filter(|row| row % 3 == 1) {
+            run.inputs.token_ids[row as usize] = FEED | (row * 11 % 64);
+        }
+        if rows > 1 {
+            run.mutants.push(Mutant::SwapTokens(0, rows - 1));
+        }
+        expect_rows(&fixture, &mut run, out, rows, relative(RELATIVE));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, with_delta: bool, one_plus: bool) -> Fixture {
+    let options = [(with_delta, ", delta"), (one_plus, ", 1 + w")].map(|(on, name)| if on { name } else { "" });
+    let mut fixture = Fixture::new("rms_norm", format!("{storage:?}, w {format:?}{}", options.concat()));
+    let mut noise = Noise::new(&format!("rms_norm {}{columns}", fixture.option));
+    let weight = fixture.weight("weight", 1, format, &noise.values(columns as usize));
+    // The residual stream is always f32.
+    let x = fixture.buffer("x", Rows::Tokens, columns, Storage::F32);
+    let delta = fixture.buffer("delta", Rows::Tokens, columns, storage);
+    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
+    let delta_id = with_delta.then_some(delta);
+    fixture.push(Step::RmsNorm { x, delta: delta_id, weight, epsilon: 1e-5, one_plus, out });
+    for rows in [1, 3, 17] {
+        let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
+        run.buffers.push((x, noise.values((rows * columns) as usize)));
+        run.buffers.push((delta, noise.values((rows * columns) as usize)));
+        if with_delta {
+            run.checks.push(Check::Rows { buffer: x, rows, allowed: relative(0.0) });
+        }
+        if rows > 1 {
+            run.mutants.push(Mutant::SwapRows(x, 0, rows - 1));
+            run.mutants.extend(with_delta.then_some(Mutant::SwapRows(delta, 0, 1)));
+        }
+        expect_rows(&fixture, &mut run, out, rows, relative(RELATIVE));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+fn gated_activation(storage: Storage, name: &str, activation: Activation, columns: u32) -> Fixture {
+    let mut fixture = Fixture::new("gated_activation", format!("{name}, {storage:?}"));
+    let mut noise = Noise::new(&format!("gated {name} {columns}"));
+    let gate_up = fixture.buffer("gate_up", Rows::Tokens, 2 * columns, storage);
+    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
+    fixture.push(Step::GatedActivation { gate_up, activation, out });
+    for rows in [1, 5, 33] {
+        let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
+        let values = noise.values((rows * 2 * columns) as usize);
+        // Of the inputs' product: far into the tail of an activation, its small values are differences of large ones.
+        let allowed = values.chunks_exact(2 * columns as usize).flat_map(|row| {
+            let (gates, ups) = row.split_at(columns as usize);
+            let product = |(gate, up): (&f32, &f32)| f64::from(gate.abs()) * (1.0 + f64::from(up.abs()));
+            gates.iter().zip(ups).map(product).map(|product| 0.1 * RELATIVE * product).collect::<Vec<_>>()
+        });
+        let of_inputs: Vec<f64> = allowed.collect();
+        run.buffers.push((gate_up, values));
+        if rows > 1 {
+            run.mutants.push(Mutant::SwapRows(gate_up, 0, rows - 1));
+        }
+        run.mutants.push(Mutant::SwapHeads(gate_up, columns, 0, 1));
+        let allowed = Box::new(move |expected: &[f32]| {
+            let relative = expected.iter().map(|value| RELATIVE * f64::from(value.abs()));
+            relative.zip(&of_inputs).map(|(relative, of_inputs)| relative + of_inputs).collect()
+        });
+        expect_rows(&fixture, &mut run, out, rows, allowed);
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+fn gather_rows(storage: Storage) -> Fixture {
+    let mut fixture = Fixture::new("gather_rows", format!("{storage:?}"));
+    let mut noise = Noise::new("gather_rows");
+    let x = fixture.buffer("x", Rows::Tokens, 40, Storage::F32);
+    let out = fixture.buffer("out", Rows::Samples, 40, storage);
+    fixture.plan.tails.push((Tail::Sample, vec![Step::GatherRows { x, out }]));
+    for (rows, picked) in [(1, vec![0]), (9, vec![8, 2, 2, 0]), (70, (0..70).rev().collect())] {
+        let count = u32::try_from(picked.len()).expect("a few rows");
+        let mut run = Run::new(format!("{count} of {rows} rows"), plain_batch(rows));
+        run.inputs.logits_rows = picked;
+        run.inputs.tails = vec![Tail::Sample];
+        run.buffers.push((x, noise.values((rows * 40) as usize)));
+        if count > 1 {
+            run.mutants.push(Mutant::SwapLogitsRows(0, count - 1));
+        }
+        expect_rows(&fixture, &mut run, out, count, relative(0.0));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// Two groups, three layers, copies in each: whole blocks move bit for bit, and nothing else changes.
+fn copy_blocks(format: KvFormat) -> Fixture {
+    let mut fixture = Fixture::new("copy_blocks", format!("{format:?}"));
+    fixture.kv_format = format;
+    let mut noise = Noise::new("copy_blocks");
+    fixture.layer(3, 8, None, 9);
+    fixture.layer(1, 40, Some(20), 7);
+    fixture.plan.kv_layers.push(crate::plan::KvLayer { group: 0, heads: 2, head_dim: 16 });
+    fixture.push(Step::CopyBlocks);
+    for copies in [[vec![], vec![]], [vec![(8, 0), (1, 2), (8, 5)], vec![(3, 6)]], [vec![], vec![(0, 1)]]] {
+        let shape = format!("{} and {} copies", copies[0].len(), copies[1].len());
+        let mut run = Run::new(shape, paged_batch(&fixture, &[(1, 1)], &mut noise));
+        for (group, copies) in copies.into_iter().enumerate() {
+            run.mutants.extend((!copies.is_empty()).then_some(Mutant::DropCopy(group)));
+            run.inputs.groups[group].copies = copies;
+        }
+        for layer in 0..3 {
+            let halves = [(); 2].map(|()| noise.values(fixture.pool_elements(layer)));
+            run.kv.push(halves);
+            for half in [KvHalf::Key, KvHalf::Value] {
+                run.checks.push(Check::Kv { layer, half, allowed: exact() });
+            }
+        }
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// One matrix product to check.
+#[derive(Clone, Copy)]
+struct Product {
+    format: WeightFormat,
+    columns: u32,
+    weight_rows: u32,
+    bias: bool,
+    accumulate: bool,
+    tail: bool,
+}
+
+fn matmuls(storage: Storage) -> Vec<Fixture> {
+    let all_rows: &[u32] = &[1, 2, 3, 7, 8, 16, 17, 33, 64, 100];
+    let mut fixtures = Vec::new();
+    for format in FORMATS {
+        let plain = |columns, weight_rows| Product {
+            format,
+            columns,
+            weight_rows,
+            bias: false,
+            accumulate: false,
+            tail: false,
+        };
+        for (columns, weight_rows) in [(8, 1), (40, 33), (256, 131), (1000, 259)] {
+            fixtures.push(matmul(storage, plain(columns, weight_rows), all_rows));
+        }
+        fixtures.push(matmul(storage, plain(8000, 65), &[1, 2, 17, 64]));
+        fixtures.push(matmul(storage, Product { bias: true, ..plain(256, 72) }, all_rows));
+        fixtures.push(matmul(storage, Product { accumulate: true, ..plain(40, 257) }, all_rows));
+        fixtures.push(matmul(storage, Product { bias: true, accumulate: true, ..plain(1000, 33) }, &[1, 3, 16, 33]));
+        fixtures.push(matmul(storage, Product { tail: true, ..plain(256, 515) }, &[1, 4, 18, 65]));
+    }
+    fixtures
+}
+
+fn matmul(storage: Storage, product: Product, all_rows: &[u32]) -> Fixture {
+    let Product { format, columns, weight_rows, bias, accumulate, tail } = product;
+    let flags = [(bias, ", bias"), (accumulate, ", accumulate"), (tail, ", in a tail")];
+    let options = flags.map(|(on, name)| if on { name } else { "" }).concat();
+    let mut fixture = Fixture::new("matmul", format!("{storage:?} · {format:?}{options}"));
+    let mut noise = Noise::new(&format!("matmul {}{columns}{weight_rows}", fixture.option));
+    let values = noise.values((columns * weight_rows) as usize);
+    let weight = fixture.weight("weight", weight_rows, format, &values);
+    let bias = bias.then(|| fixture.weight("bias", 1, format, &noise.values(weight_rows as usize)));
+    let rows_kind = if tail { Rows::Samples } else { Rows::Tokens };
+    let x = fixture.buffer("x", rows_kind, columns, storage);
+    // Sums go to the residual stream and to logits, which are f32.
+    let out_storage = if accumulate || tail { Storage::F32 } else { storage };
+    let out = fixture.buffer("out", rows_kind, weight_rows, out_storage);
+    let step = Step::MatMul { x, weight, bias, accumulate, out };
+    if tail {
+        fixture.plan.tails.push((Tail::Sample, vec![step]));
+    } else {
+        fixture.push(step);
+    }
+    for &rows in all_rows {
+        let mut run = Run::new(format!("{rows} × {columns} × {weight_rows}"), plain_batch(rows));
+        if tail {
+            run.inputs.tails = vec![Tail::Sample];
+            run.inputs.logits_rows = (0..rows).collect();
+        }
+        let x_values: Vec<f32> =
+            noise.values((rows * columns) as usize).into_iter().map(|v| storage.round(v)).collect();
+        let start = accumulate.then(|| noise.values((rows * weight_rows) as usize));
+        let allowed = allowed_products(&fixture, &x_values, weight, bias, start.as_deref());
+        run.buffers.push((x, x_values));
+        run.buffers.push((out, start.unwrap_or_else(|| unwritten((rows * weight_rows) as usize))));
+        run.checks.push(Check::Rows { buffer: out, rows, allowed: each(allowed) });
+        run.mutants.extend((rows > 1).then_some(Mutant::SwapRows(x, 0, rows - 1)));
+        run.mutants.extend((weight_rows > 1).then_some(Mutant::SwapWeightRows(weight, 0, weight_rows - 1)));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// 1e-5 · (Σ |x·w| + |bias| + |old value|) for every output.
+fn allowed_products(
+    fixture: &Fixture,
+    x: &[f32],
+    weight: WeightId,
+    bias: Option<WeightId>,
+    start: Option<&[f32]>,
+) -> Vec<f64> {
+    let spec = fixture.plan.weight_spec(weight);
+    let (columns, weight_rows) = (spec.columns as usize, spec.rows as usize);
+    let weights = fixture.weight_values(weight);
+    let bias = bias.map(|bias| fixture.weight_values(bias));
+    let mut allowed = vec![0.0; x.len() / columns * weight_rows];
+    for_each_chunk(&mut allowed, weight_rows, |row, allowed| {
+        let x = &x[row * columns..][..columns];
+        for (column, (allowed, weights)) in allowed.iter_mut().zip(weights.chunks_exact(columns)).enumerate() {
+            let products = x.iter().zip(weights).map(|(x, w)| f64::from((x * w).abs()));
+            let bias = bias.as_ref().map_or(0.0, |bias| f64::from(bias[column].abs()));
+            let start = start.map_or(0.0, |start| f64::from(start[row * weight_rows + column].abs()));
+            *allowed = PRODUCTS * (products.sum::<f64>() + bias + start);
+        }
+    });
+    allowed
+}

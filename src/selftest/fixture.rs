@@ -1,0 +1,409 @@
+//! What a case is made of: plan, weights, batches, filled buffers, and mutants of them.
+
+use crate::backend::{Capacity, KvHalf};
+use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
+use crate::plan::{BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Step, Storage, WeightFormat, WeightId};
+use bytes::Bytes;
+use half::{bf16, f16};
+
+/// A plan with its weights, and the batches it is run with.
+pub(super) struct Fixture {
+    /// The step under test, as its file is named.
+    pub(super) step: &'static str,
+    /// Which options are on.
+    pub(super) option: String,
+    pub(super) plan: Plan,
+    /// Indexed as the plan's weights.
+    pub(super) weights: Vec<Bytes>,
+    pub(super) block_size: u32,
+    pub(super) kv_format: KvFormat,
+    /// Per KV group.
+    pub(super) blocks: Vec<u32>,
+    pub(super) feed_slots: u32,
+    pub(super) runs: Vec<Run>,
+}
+
+/// From the expected values to what each may deviate by besides rounding; [`EXACT`] asks for equality.
+pub(super) type Allowed = Box<dyn Fn(&[f32]) -> Vec<f64>>;
+
+/// Not even rounding is allowed.
+pub(super) const EXACT: f64 = -1.0;
+
+/// Something written, and how exactly.
+pub(super) enum Check {
+    /// The first rows of a buffer.
+    Rows { buffer: BufferId, rows: u32, allowed: Allowed },
+    /// A half of a layer's pool.
+    Kv { layer: u32, half: KvHalf, allowed: Allowed },
+    /// Sampled rows and feed slots.
+    Sampled,
+}
+
+/// One batch, and everything it finds on the device.
+pub(super) struct Run {
+    /// Sizes, for the report.
+    pub(super) shape: String,
+    pub(super) buffers: Vec<(BufferId, Vec<f32>)>,
+    /// Keys and values per layer.
+    pub(super) kv: Vec<[Vec<f32>; 2]>,
+    pub(super) feed: Vec<u32>,
+    pub(super) inputs: BatchInputs,
+    pub(super) checks: Vec<Check>,
+    pub(super) mutants: Vec<Mutant>,
+    /// Logits that sampling reads, for the certainty of its decisions; `None`: every decision is certain.
+    pub(super) logits: Option<Vec<f32>>,
+    /// Ties are decided by rule here, not by rounding: every decision is compared.
+    pub(super) exact: bool,
+}
+
+/// A mistake to make in the reference's inputs, which the comparison must notice.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mutant {
+    /// Two rows of a buffer change places.
+    SwapRows(BufferId, u32, u32),
+    /// Two heads of this many elements change places in each row of a buffer.
+    SwapHeads(BufferId, u32, u32, u32),
+    /// Two rows of a weight change places.
+    SwapWeightRows(WeightId, u32, u32),
+    /// Two entries of a block table change places.
+    SwapBlocks(usize, u32, u32),
+    /// Two token ids change places.
+    SwapTokens(u32, u32),
+    /// Two slots change places.
+    SwapSlots(usize, u32, u32),
+    /// A block copy is forgotten.
+    DropCopy(usize),
+    /// Two logits rows change places.
+    SwapLogitsRows(u32, u32),
+    /// Every row is drawn with another seed.
+    OtherSeed,
+}
+
+impl Mutant {
+    /// The fixture's weights and the run with the mistake in them.
+    pub(super) fn apply(self, fixture: &Fixture, run: &Run) -> (Vec<Bytes>, Run) {
+        let mut weights = fixture.weights.clone();
+        let mut run = run.copy_for_mutation();
+        match self {
+            Self::SwapRows(buffer, first, second) => {
+                let columns = fixture.plan.buffer_spec(buffer).columns as usize;
+                swap_ranges(run.buffer(buffer), first as usize * columns, second as usize * columns, columns);
+            }
+            Self::SwapHeads(buffer, dim, first, second) => {
+                let columns = fixture.plan.buffer_spec(buffer).columns as usize;
+                for row in run.buffer(buffer).chunks_exact_mut(columns) {
+                    swap_ranges(row, (first * dim) as usize, (second * dim) as usize, dim as usize);
+                }
+            }
+            Self::SwapWeightRows(weight, first, second) => {
+                let row_bytes = fixture.plan.weight_spec(weight).row_bytes() as usize;
+                let mut bytes = weights[weight.0 as usize].to_vec();
+                swap_ranges(&mut bytes, first as usize * row_bytes, second as usize * row_bytes, row_bytes);
+                weights[weight.0 as usize] = bytes.into();
+            }
+            Self::SwapBlocks(group, first, second) => {
+                run.inputs.groups[group].block_tables.swap(first as usize, second as usize);
+            }
+            Self::SwapTokens(first, second) => run.inputs.token_ids.swap(first as usize, second as usize),
+            Self::SwapSlots(group, first, second) => {
+                run.inputs.groups[group].slot_mapping.swap(first as usize, second as usize);
+            }
+            Self::DropCopy(group) => _ = run.inputs.groups[group].copies.pop(),
+            Self::SwapLogitsRows(first, second) => run.inputs.logits_rows.swap(first as usize, second as usize),
+            Self::OtherSeed => run.inputs.samples.iter_mut().for_each(|row| row.seed ^= 1),
+        }
+        (weights, run)
+    }
+}
+
+fn swap_ranges<T>(values: &mut [T], first: usize, second: usize, length: usize) {
+    for offset in 0..length {
+        values.swap(first + offset, second + offset);
+    }
+}
+
+impl Run {
+    /// A run that checks nothing yet.
+    pub(super) fn new(shape: impl Into<String>, inputs: BatchInputs) -> Self {
+        Self {
+            shape: shape.into(),
+            buffers: Vec::new(),
+            kv: Vec::new(),
+            feed: Vec::new(),
+            inputs,
+            checks: Vec::new(),
+            mutants: Vec::new(),
+            logits: None,
+            exact: false,
+        }
+    }
+
+    fn buffer(&mut self, buffer: BufferId) -> &mut Vec<f32> {
+        let filled = self.buffers.iter_mut().find(|(id, _)| *id == buffer);
+        &mut filled.expect("a mutant changes a buffer that the run fills").1
+    }
+
+    /// The run with the same content and checks of the same tolerance as the expectation demands.
+    fn copy_for_mutation(&self) -> Self {
+        let checks = self.checks.iter().map(|check| match check {
+            Check::Rows { buffer, rows, .. } => Check::Rows { buffer: *buffer, rows: *rows, allowed: generous() },
+            Check::Kv { layer, half, .. } => Check::Kv { layer: *layer, half: *half, allowed: generous() },
+            Check::Sampled => Check::Sampled,
+        });
+        Self {
+            shape: self.shape.clone(),
+            buffers: self.buffers.clone(),
+            kv: self.kv.clone(),
+            feed: self.feed.clone(),
+            inputs: self.inputs.clone(),
+            checks: checks.collect(),
+            mutants: Vec::new(),
+            logits: self.logits.clone(),
+            exact: self.exact,
+        }
+    }
+}
+
+/// For mutants: far wider than any entry of the table, so that what it notices, the table notices.
+fn generous() -> Allowed {
+    Box::new(|expected| {
+        let max =
+            expected.iter().filter(|value| value.is_finite()).fold(0.0, |max, v| f64::max(max, f64::from(v.abs())));
+        vec![1e-3 * max; expected.len()]
+    })
+}
+
+impl Fixture {
+    /// A fixture without weights, KV groups or runs.
+    pub(super) fn new(step: &'static str, option: impl Into<String>) -> Self {
+        Self {
+            step,
+            option: option.into(),
+            plan: Plan { vocab: 256, positions_max: 4096, ..Plan::default() },
+            weights: Vec::new(),
+            block_size: 16,
+            kv_format: KvFormat::F16,
+            blocks: Vec::new(),
+            feed_slots: 64,
+            runs: Vec::new(),
+        }
+    }
+
+    /// `step/option`.
+    pub(super) fn name(&self) -> String {
+        format!("{}/{}", self.step, self.option)
+    }
+
+    /// Adds a weight with the values in its format.
+    pub(super) fn weight(&mut self, name: &str, rows: u32, format: WeightFormat, values: &[f32]) -> WeightId {
+        let columns = u32::try_from(values.len()).expect("a test weight is small") / rows;
+        let bytes: Vec<u8> = match format {
+            WeightFormat::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            WeightFormat::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
+            WeightFormat::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
+        };
+        self.weights.push(bytes.into());
+        self.plan.weight(name, rows, columns, format)
+    }
+
+    /// The values of a weight, as decoded.
+    pub(super) fn weight_values(&self, weight: WeightId) -> Vec<f32> {
+        let spec = self.plan.weight_spec(weight);
+        let elements = spec.rows as usize * spec.columns as usize;
+        (0..elements).map(|index| spec.format.decode(&self.weights[weight.0 as usize], index)).collect()
+    }
+
+    /// Adds a KV group and a layer in it.
+    pub(super) fn layer(&mut self, heads: u32, head_dim: u32, window: Option<u32>, blocks: u32) -> u32 {
+        let group = u32::try_from(self.plan.kv_groups.len()).expect("a plan has few KV groups");
+        self.plan.kv_groups.push(KvGroup { window });
+        self.plan.kv_layers.push(KvLayer { group, heads, head_dim });
+        self.blocks.push(blocks);
+        u32::try_from(self.plan.kv_layers.len() - 1).expect("a plan has few layers")
+    }
+
+    /// Adds a buffer.
+    pub(super) fn buffer(&mut self, name: &'static str, rows: Rows, columns: u32, storage: Storage) -> BufferId {
+        self.plan.buffer(name, rows, columns, storage)
+    }
+
+    /// Adds a step to the body.
+    pub(super) fn push(&mut self, step: Step) {
+        self.plan.body.push(step);
+    }
+
+    /// Just what the largest run needs.
+    pub(super) fn capacity(&self) -> Capacity {
+        let most = |count: &dyn Fn(&BatchInputs) -> usize| {
+            let most = self.runs.iter().map(|run| count(&run.inputs)).max().unwrap_or(0);
+            u32::try_from(most).expect("a test batch is small").max(1)
+        };
+        let groups =
+            |count: fn(&GroupInputs) -> usize| most(&|inputs| inputs.groups.iter().map(count).max().unwrap_or(0));
+        Capacity {
+            tokens_max: most(&|inputs| inputs.token_ids.len()),
+            sequences_max: most(&|inputs| inputs.sequences.len()),
+            samples_max: most(&|inputs| inputs.samples.len().max(inputs.logits_rows.len())),
+            feed_slots: self.feed_slots,
+            table_entries_max: groups(|group| group.block_tables.len()),
+            history_max: most(&|inputs| inputs.history.len()),
+            bias_max: most(&|inputs| inputs.bias.len()),
+            mask_words_max: most(&|inputs| inputs.masks.len()),
+            copies_max: groups(|group| group.copies.len()),
+            block_size: self.block_size,
+            kv_format: self.kv_format,
+            deterministic: false,
+        }
+    }
+
+    /// Elements of a half of a layer's pool.
+    pub(super) fn pool_elements(&self, layer: u32) -> usize {
+        let KvLayer { group, heads, head_dim } = self.plan.kv_layers[layer as usize];
+        (self.blocks[group as usize] * heads * self.block_size * head_dim) as usize
+    }
+}
+
+/// Seeded values (SplitMix64), with what trips kernels: zeros, negatives, subnormals, outliers twenty times as large.
+pub(super) struct Noise(u64);
+
+impl Noise {
+    /// A stream of its own per name.
+    pub(super) fn new(name: &str) -> Self {
+        // FNV-1a.
+        Self(
+            name.bytes()
+                .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)),
+        )
+    }
+
+    /// 64 random bits.
+    pub(super) fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// Below `limit`.
+    pub(super) fn below(&mut self, limit: u32) -> u32 {
+        u32::try_from((self.bits() >> 32) * u64::from(limit) >> 32).expect("the product is below the limit")
+    }
+
+    /// Uniform in ±1.
+    pub(super) fn uniform(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    /// One value of the mixture.
+    pub(super) fn value(&mut self) -> f32 {
+        let value = self.uniform();
+        match self.bits() % 128 {
+            0..2 => value * 20.0,
+            2..6 => 0.0,
+            6 => value * 1e-40,
+            _ => value,
+        }
+    }
+
+    /// `count` values of the mixture.
+    pub(super) fn values(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.value()).collect()
+    }
+
+    /// The numbers below `count`, shuffled.
+    pub(super) fn shuffled(&mut self, count: u32) -> Vec<u32> {
+        let mut numbers: Vec<u32> = (0..count).collect();
+        for last in (1..count).rev() {
+            numbers.swap(last as usize, self.below(last + 1) as usize);
+        }
+        numbers
+    }
+}
+
+/// NaN for everything that a step has to write.
+pub(super) fn unwritten(count: usize) -> Vec<f32> {
+    vec![f32::NAN; count]
+}
+
+/// A batch of one sequence without KV groups.
+pub(super) fn plain_batch(rows: u32) -> BatchInputs {
+    BatchInputs {
+        token_ids: (0..rows).map(|row| row * 7 % 256).collect(),
+        positions: (0..rows).collect(),
+        sequences: vec![SequenceRows { row_start: 0, row_count: rows, context_len: rows }],
+        ..BatchInputs::default()
+    }
+}
+
+/// A batch of (rows, context) sequences over shuffled blocks. Each group has `blocks[g]` blocks; the tables of a
+/// window group leave out what no row sees any more.
+pub(super) fn paged_batch(fixture: &Fixture, sequences: &[(u32, u32)], noise: &mut Noise) -> BatchInputs {
+    let mut inputs = BatchInputs::default();
+    for &(row_count, context_len) in sequences {
+        let row_start = u32::try_from(inputs.positions.len()).expect("a test batch is small");
+        inputs.sequences.push(SequenceRows { row_start, row_count, context_len });
+        inputs.positions.extend(context_len - row_count..context_len);
+    }
+    inputs.token_ids = inputs.positions.iter().map(|position| position % fixture.plan.vocab).collect();
+    for (group, &blocks) in fixture.plan.kv_groups.iter().zip(&fixture.blocks) {
+        inputs.groups.push(group_inputs(*group, blocks, fixture.block_size, sequences, noise));
+    }
+    inputs
+}
+
+fn group_inputs(group: KvGroup, blocks: u32, size: u32, sequences: &[(u32, u32)], noise: &mut Noise) -> GroupInputs {
+    let mut free = noise.shuffled(blocks).into_iter();
+    let mut inputs = GroupInputs::default();
+    for &(rows, context) in sequences {
+        let first_seen = group.window.map_or(0, |window| (context - rows + 1).saturating_sub(window));
+        let start = inputs.block_tables.len();
+        inputs.table_starts.push(u32::try_from(start).expect("a test batch is small"));
+        for entry in 0..context.div_ceil(size) {
+            let passed = (entry + 1) * size <= first_seen;
+            let block = if passed { NONE } else { free.next().expect("the pool holds the batch") };
+            inputs.block_tables.push(block);
+        }
+        for position in context - rows..context {
+            let block = inputs.block_tables[start + (position / size) as usize];
+            inputs.slot_mapping.push(block * size + position % size);
+        }
+    }
+    inputs
+}
+
+/// Pool content of a layer: noise where a batch's contexts lie, NaN wherever no query may look.
+pub(super) fn pool_content(fixture: &Fixture, layer: u32, inputs: &BatchInputs, noise: &mut Noise) -> [Vec<f32>; 2] {
+    let KvLayer { group, heads, head_dim } = fixture.plan.kv_layers[layer as usize];
+    let (size, group) = (fixture.block_size, &inputs.groups[group as usize]);
+    let mut halves = [unwritten(fixture.pool_elements(layer)), unwritten(fixture.pool_elements(layer))];
+    for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {
+        for position in 0..sequence.context_len {
+            let block = group.block_tables[(start + position / size) as usize];
+            if block == NONE {
+                continue;
+            }
+            for head in 0..heads {
+                let at = (((block * heads + head) * size + position % size) * head_dim) as usize;
+                for half in &mut halves {
+                    half[at..at + head_dim as usize].fill_with(|| noise.value());
+                }
+            }
+        }
+    }
+    halves
+}
+
+/// `factor` of each expected value.
+pub(super) fn relative(factor: f64) -> Allowed {
+    Box::new(move |expected| expected.iter().map(|value| factor * f64::from(value.abs())).collect())
+}
+
+/// The same bits.
+pub(super) fn exact() -> Allowed {
+    Box::new(|expected| vec![EXACT; expected.len()])
+}
+
+/// Given per value.
+pub(super) fn each(allowed: Vec<f64>) -> Allowed {
+    Box::new(move |_| allowed.clone())
+}

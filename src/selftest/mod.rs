@@ -1,0 +1,243 @@
+//! Kernel checks: every step × option × awkward shape of a device against the CPU reference.
+//!
+//! A [`Fixture`](fixture::Fixture) is a small plan around the step under test with its weights; its runs are batches
+//! with all buffers, pool and feed slots filled. Reference and device get the same bytes and do the same; everything
+//! written is compared within one table of tolerances ([`compare`]). `tests/kernels.rs` and `folio selftest` share it.
+//!
+//! What is written is filled with NaN before, and so is every slot of the pool that a query may not see. For each run
+//! there are mutants (a row, head or block of the reference's inputs swapped): [`blind_spots`] names those that the
+//! comparison would not notice.
+
+mod attention;
+mod compare;
+mod dense;
+mod fixture;
+mod sampling;
+
+use crate::backend::cpu::CpuBackend;
+use crate::backend::{BackendError, Inspect, KvHalf};
+use crate::plan::Storage;
+use crate::plan::inputs::Sampled;
+use compare::{Worst, compare_run};
+use fixture::{Fixture, Run};
+use std::fmt;
+use std::sync::Arc;
+
+/// What to check.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Only cases whose `step/option/shape` contains this.
+    pub filter: Option<String>,
+    /// Element types of row buffers besides f32; the device's own is always checked.
+    pub activations: Vec<Storage>,
+    /// 10⁵ drawn tokens instead of a tenth of that.
+    pub full: bool,
+}
+
+/// What one run on one device read back.
+struct Outcome {
+    sampled: Vec<Sampled>,
+    /// In the order of the run's checks; empty for [`fixture::Check::Sampled`].
+    values: Vec<Vec<f32>>,
+    feed: Vec<u32>,
+}
+
+/// All cases of one step and option.
+#[derive(Clone, Debug)]
+pub struct ReportRow {
+    /// Step and option.
+    pub name: String,
+    /// Batches run.
+    pub cases: usize,
+    /// Largest deviation, in units of what is allowed.
+    pub worst: f64,
+    /// The case of the largest deviation.
+    pub worst_shape: String,
+    /// Values compared, and sampled rows left out because their decision is a near-tie.
+    pub compared: (usize, usize),
+    /// What is wrong, one line a case.
+    pub misses: Vec<String>,
+}
+
+/// The result of [`run`].
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Device name, API and tier.
+    pub device: String,
+    /// In the order checked.
+    pub rows: Vec<ReportRow>,
+}
+
+impl Report {
+    /// Whether anything was checked and nothing missed.
+    pub fn passed(&self) -> bool {
+        !self.rows.is_empty() && self.rows.iter().all(|row| row.misses.is_empty())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.device)?;
+        writeln!(f, "{:<52} {:>5} {:>10} {:>7}", "step/option", "cases", "values", "worst")?;
+        for row in &self.rows {
+            let verdict = if row.misses.is_empty() { "ok" } else { "MISS" };
+            let (compared, left_out) = row.compared;
+            write!(f, "{:<52} {:>5} {compared:>10} {:>7.3} {verdict}", row.name, row.cases, row.worst)?;
+            if left_out > 0 {
+                write!(f, " ({left_out} near-ties left out)")?;
+            }
+            writeln!(f)?;
+            for miss in row.misses.iter().take(4) {
+                writeln!(f, "    {miss}")?;
+            }
+        }
+        let (cases, missed) =
+            self.rows.iter().fold((0, 0), |(cases, missed), row| (cases + row.cases, missed + row.misses.len()));
+        write!(f, "{cases} cases, {missed} missed")
+    }
+}
+
+/// Checks a device. A case that the device refuses is a miss; a lost device ends the check.
+pub async fn run<B: Inspect>(device: &mut B, options: &Options) -> Result<Report, BackendError> {
+    let caps = device.caps().clone();
+    let mut report = Report { device: format!("{} ({}, {})", caps.name, caps.api, caps.tier), rows: Vec::new() };
+    for fixture in fixtures(options, caps.activations) {
+        let runs: Vec<&Run> = fixture.runs.iter().filter(|run| selected(options, &fixture, run)).collect();
+        if runs.is_empty() {
+            continue;
+        }
+        let mut reference = CpuBackend::new();
+        load(&mut reference, &fixture)?;
+        let loaded = load(device, &fixture);
+        let row = report_row(&mut report, &fixture);
+        if let Err(error) = loaded {
+            row.misses.push(error.to_string());
+            device.reset().await?;
+            continue;
+        }
+        for run in runs {
+            let expected = execute(&mut reference, &fixture, run).await?;
+            let result = execute(device, &fixture, run).await;
+            if let Err(error @ BackendError::Lost(_)) = result {
+                return Err(error);
+            }
+            row.cases += 1;
+            match result
+                .map_err(|error| error.to_string())
+                .and_then(|found| compare_run(&fixture, run, &expected, &found))
+            {
+                Ok(worst) => row.note(&run.shape, &worst),
+                Err(message) => row.misses.push(format!("{}: {message}", run.shape)),
+            }
+        }
+    }
+    Ok(report)
+}
+
+impl ReportRow {
+    fn note(&mut self, shape: &str, worst: &Worst) {
+        self.compared.0 += worst.compared;
+        self.compared.1 += worst.left_out;
+        if worst.ratio > self.worst {
+            self.worst = worst.ratio;
+            self.worst_shape = shape.to_owned();
+        }
+    }
+}
+
+/// The mutants that the comparison does not notice: each is `step/option/shape: mutant`.
+pub async fn blind_spots(options: &Options) -> Result<(usize, Vec<String>), BackendError> {
+    let (mut mutants, mut unnoticed) = (0, Vec::new());
+    for fixture in fixtures(options, Storage::F32) {
+        let (mut reference, mut device) = (CpuBackend::new(), CpuBackend::new());
+        load(&mut device, &fixture)?;
+        for run in fixture.runs.iter().filter(|run| selected(options, &fixture, run)) {
+            let found = execute(&mut device, &fixture, run).await?;
+            for mutant in &run.mutants {
+                let (weights, mutated) = mutant.apply(&fixture, run);
+                load_with(&mut reference, &fixture, &weights)?;
+                let expected = execute(&mut reference, &fixture, &mutated).await?;
+                mutants += 1;
+                if compare_run(&fixture, &mutated, &expected, &found).is_ok() {
+                    unnoticed.push(format!("{}/{}: {mutant:?}", fixture.name(), run.shape));
+                }
+            }
+        }
+    }
+    Ok((mutants, unnoticed))
+}
+
+/// Every fixture, in the order of the steps in a plan.
+fn fixtures(options: &Options, activations: Storage) -> Vec<Fixture> {
+    let mut storages = vec![Storage::F32];
+    for storage in options.activations.iter().chain([&activations]) {
+        if !storages.contains(storage) {
+            storages.push(*storage);
+        }
+    }
+    let mut fixtures = Vec::new();
+    for storage in storages {
+        fixtures.extend(dense::fixtures(storage));
+        fixtures.extend(attention::fixtures(storage));
+    }
+    fixtures.extend(sampling::fixtures(options.full));
+    fixtures
+}
+
+fn selected(options: &Options, fixture: &Fixture, run: &Run) -> bool {
+    let name = format!("{}/{}", fixture.name(), run.shape);
+    options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
+}
+
+fn report_row<'a>(report: &'a mut Report, fixture: &Fixture) -> &'a mut ReportRow {
+    let name = fixture.name();
+    let index = report.rows.iter().position(|row| row.name == name).unwrap_or_else(|| {
+        let (worst_shape, misses) = (String::new(), Vec::new());
+        report.rows.push(ReportRow { name, cases: 0, worst: 0.0, worst_shape, compared: (0, 0), misses });
+        report.rows.len() - 1
+    });
+    &mut report.rows[index]
+}
+
+fn load<B: Inspect>(device: &mut B, fixture: &Fixture) -> Result<(), BackendError> {
+    load_with(device, fixture, &fixture.weights)
+}
+
+/// Loads plan, weights (in three chunks, the last first) and pool.
+fn load_with<B: Inspect>(device: &mut B, fixture: &Fixture, weights: &[bytes::Bytes]) -> Result<(), BackendError> {
+    device.load(Arc::new(fixture.plan.clone()), &fixture.capacity())?;
+    for (index, bytes) in (0..).zip(weights) {
+        let spec = &fixture.plan.weights[index as usize];
+        let (row_bytes, part) = (spec.row_bytes() as usize, spec.rows.div_ceil(3).max(1));
+        for first in (0..spec.rows).step_by(part as usize).collect::<Vec<_>>().into_iter().rev() {
+            let end = (first + part).min(spec.rows);
+            let rows = bytes.slice(first as usize * row_bytes..end as usize * row_bytes);
+            device.write_weight(crate::plan::WeightId(index), first, rows)?;
+        }
+    }
+    device.allocate_pool(&fixture.blocks)
+}
+
+/// Fills everything, runs the batch and reads what the checks need.
+async fn execute<B: Inspect>(device: &mut B, fixture: &Fixture, run: &Run) -> Result<Outcome, BackendError> {
+    for (buffer, values) in &run.buffers {
+        device.write_buffer(*buffer, values)?;
+    }
+    for (layer, halves) in (0..).zip(&run.kv) {
+        device.write_kv(layer, KvHalf::Key, &halves[0])?;
+        device.write_kv(layer, KvHalf::Value, &halves[1])?;
+    }
+    device.write_feed(&run.feed)?;
+    let ticket = device.submit(&run.inputs)?;
+    let sampled = device.read(ticket).await?;
+    let mut values = Vec::new();
+    for check in &run.checks {
+        values.push(match check {
+            fixture::Check::Rows { buffer, rows, .. } => device.read_buffer(*buffer, *rows).await?,
+            fixture::Check::Kv { layer, half, .. } => device.read_kv(*layer, *half).await?,
+            fixture::Check::Sampled => Vec::new(),
+        });
+    }
+    let feed = device.read_feed(fixture.feed_slots).await?;
+    Ok(Outcome { sampled, values, feed })
+}

@@ -1,0 +1,71 @@
+//! Every kernel of every device against the CPU reference.
+//!
+//! Devices are all adapters that wgpu finds; software ones count. None: the test says so and passes, unless
+//! `FOLIO_REQUIRE_GPU=1`. `FOLIO_KERNELS_FULL=1` draws 10⁵ tokens per adapter. Hermetic otherwise: the reference is
+//! checked against itself, and the comparison against mutants.
+
+use folio::backend::Inspect;
+use folio::backend::cpu::CpuBackend;
+use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
+use folio::plan::Storage;
+use folio::platform::block_on;
+use folio::selftest::{Options, blind_spots, run};
+
+fn check(device: &mut impl Inspect, options: &Options) {
+    let report = block_on(run(device, options)).expect("the device survives the check");
+    println!("{report}");
+    assert!(report.passed(), "{report}");
+}
+
+/// The reference is itself, in every storage, whatever else the machine does.
+#[test]
+fn the_reference_repeats_itself() {
+    let activations = vec![Storage::F16, Storage::Bf16];
+    check(&mut CpuBackend::new(), &Options { activations, ..Options::default() });
+}
+
+/// A swapped row, head, block, slot or seed fails every case it touches.
+#[test]
+fn mutants_are_noticed() {
+    let (mutants, unnoticed) = block_on(blind_spots(&Options::default())).expect("the reference runs");
+    assert!(mutants > 500, "only {mutants} mutants");
+    assert!(unnoticed.is_empty(), "{} of {mutants} mutants pass:\n{}", unnoticed.len(), unnoticed.join("\n"));
+}
+
+/// What every adapter is opened with: as it is; WebGPU's floor; each class of tile shapes; tight limits.
+fn openings() -> Vec<(&'static str, WgpuOptions)> {
+    let plain = WgpuOptions::default;
+    vec![
+        ("as it is", plain()),
+        ("T0", WgpuOptions { tier: Some(Tier::T0), ..plain() }),
+        (
+            "discrete class, 8 MiB bindings",
+            WgpuOptions { class: Some(Class::Discrete), binding_bytes_max: Some(8 << 20), ..plain() },
+        ),
+        (
+            "integrated class, T0, checked",
+            WgpuOptions { class: Some(Class::Integrated), tier: Some(Tier::T0), checked: true, ..plain() },
+        ),
+    ]
+}
+
+#[test]
+fn every_adapter_is_the_reference() {
+    let adapters = WgpuBackend::adapters();
+    if adapters.is_empty() {
+        let required = std::env::var("FOLIO_REQUIRE_GPU").is_ok_and(|value| value == "1");
+        assert!(!required, "FOLIO_REQUIRE_GPU=1, but wgpu finds no adapter");
+        println!("SKIPPED: wgpu finds no adapter, so no kernel was checked. Install a Vulkan driver; Mesa's will do.");
+        return;
+    }
+    let full = std::env::var("FOLIO_KERNELS_FULL").is_ok_and(|value| value == "1");
+    let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
+    for adapter in adapters {
+        for (name, options) in openings() {
+            println!("{} {}: {name}", adapter.api, adapter.name);
+            let options = WgpuOptions { adapter: Some(adapter.index), ..options };
+            let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+            check(&mut device, &Options { filter: filter.clone(), full, ..Options::default() });
+        }
+    }
+}
