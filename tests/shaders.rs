@@ -3,8 +3,8 @@
 
 use folio::backend::wgpu::{Variant, shader_sources, variants};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use naga::{AddressSpace, Module, ShaderStage, TypeInner};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use naga::{AddressSpace, Module, TypeInner};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// WebGPU's default limits.
 const STORAGE_BUFFERS_MAX: usize = 8;
@@ -22,7 +22,6 @@ fn capabilities(variant: &Variant) -> Capabilities {
     if variant.subgroups() { half | Capabilities::SUBGROUP } else { half }
 }
 
-/// The module with its override constants filled in, as a back end gets it.
 fn validate(variant: &Variant) -> (Module, ModuleInfo) {
     let name = variant.name();
     let module = parse(variant);
@@ -30,13 +29,7 @@ fn validate(variant: &Variant) -> (Module, ModuleInfo) {
     validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
     validator.subgroup_operations(naga::valid::SubgroupOperationSet::all());
     let info = validator.validate(&module).unwrap_or_else(|error| panic!("{name}: {error:?}"));
-    let constants: HashMap<String, f64> =
-        variant.constants().iter().map(|(name, value)| ((*name).to_owned(), f64::from(*value))).collect();
-    let constants = constants.into_iter().collect();
-    let entry = Some((ShaderStage::Compute, "main"));
-    let (module, info) = naga::back::pipeline_constants::process_overrides(&module, &info, entry, &constants)
-        .unwrap_or_else(|error| panic!("{name}: {error:?}"));
-    (module.into_owned(), info.into_owned())
+    (module, info)
 }
 
 #[test]

@@ -122,7 +122,11 @@ impl Arena {
                 return Err(BackendError::Kernel { kernel: "row buffers".into(), message });
             }
             let count = if spec.rows == Rows::Tokens { capacity.tokens_max } else { group_rows };
-            rows.push(make(spec.name, u64::from(count) * u64::from(spec.columns) * 4, storage)?);
+            let (bytes, limit) = (u64::from(count) * u64::from(spec.columns) * 4, gpu.profile.binding_bytes_max);
+            if bytes > limit {
+                return Err(limit_error(gpu, format!("buffer {} of {count} rows", spec.name), bytes, limit));
+            }
+            rows.push(make(spec.name, bytes, storage)?);
         }
         let mut weights = Vec::with_capacity(plan.weights.len());
         for spec in &plan.weights {
@@ -291,12 +295,7 @@ fn create(
     usage: wgpu::BufferUsages,
 ) -> Result<GpuBuffer, BackendError> {
     let bytes = bytes.next_multiple_of(16).max(16);
-    let limit = if usage.contains(wgpu::BufferUsages::UNIFORM) {
-        gpu.profile.buffer_bytes_max
-    } else {
-        // Padding may pass an artificial limit by a few bytes.
-        gpu.profile.binding_bytes_max.next_multiple_of(16).min(gpu.profile.buffer_bytes_max)
-    };
+    let limit = gpu.profile.device_binding_bytes_max;
     if bytes > limit {
         return Err(limit_error(gpu, name.into(), bytes, limit));
     }

@@ -85,8 +85,10 @@ pub struct AdapterReport {
 pub(crate) struct Profile {
     pub(crate) tier: Tier,
     pub(crate) class: Class,
+    /// Largest part of a weight, row buffer or pool that one kernel binds; tests may lower it.
     pub(crate) binding_bytes_max: u64,
-    pub(crate) buffer_bytes_max: u64,
+    /// Largest binding that the device itself allows: for metadata and scratch.
+    pub(crate) device_binding_bytes_max: u64,
     /// `unpack2x16float` and `pack2x16float` are there; without them the shaders convert by integer arithmetic.
     pub(crate) half_conversion: bool,
     /// Storage buffers have a view as images, which this driver reads faster.
@@ -313,7 +315,7 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         tier,
         class,
         binding_bytes_max: options.binding_bytes_max.map_or(binding, |bytes| bytes.min(binding)),
-        buffer_bytes_max: limits.max_buffer_size,
+        device_binding_bytes_max: binding,
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
         texels,
         subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },

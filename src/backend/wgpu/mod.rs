@@ -13,11 +13,14 @@ pub(crate) mod device;
 pub(crate) mod encode;
 mod inspect;
 pub(crate) mod metadata;
+mod pace;
 pub(crate) mod pipelines;
 pub(crate) mod preprocess;
 pub(crate) mod readback;
 #[cfg(not(target_arch = "wasm32"))]
 mod store;
+#[cfg(test)]
+mod tests;
 mod texels;
 
 pub use device::{AdapterReport, Class, Tier, WgpuOptions};
@@ -32,6 +35,7 @@ use bytes::Bytes;
 use device::Gpu;
 use encode::{BatchShape, Recordings, attend, sample};
 use futures_util::FutureExt as _;
+use pace::Pace;
 use readback::{Ring, SAMPLE_WORDS};
 use std::sync::Arc;
 
@@ -55,6 +59,7 @@ pub struct WgpuBackend {
     gpu: Gpu,
     recordings: Recordings,
     loaded: Option<Loaded>,
+    pace: Pace,
     /// Words of the batch being submitted; kept for its memory.
     words: Vec<u32>,
 }
@@ -66,7 +71,8 @@ impl WgpuBackend {
         let caps = caps(&gpu);
         let mut recordings = Recordings::default();
         restore_cache(&gpu, options, &mut recordings);
-        Ok(Self { options: options.clone(), caps, gpu, recordings, loaded: None, words: Vec::new() })
+        let options = options.clone();
+        Ok(Self { options, caps, gpu, recordings, loaded: None, pace: Pace::default(), words: Vec::new() })
     }
 
     /// All adapters, in the order that [`WgpuOptions::adapter`] counts. Empty in a browser, which must be asked.
@@ -202,20 +208,33 @@ impl Backend for WgpuBackend {
         let (shape, program) = self.prepare(inputs)?;
         let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
         let samples = shape.sample_groups.iter().map(|group| group.samples).sum();
+        let slot = loaded.ring.reserve()?;
         let gpu = &self.gpu;
         gpu.queue.write_buffer(&loaded.arena.metadata.raw, 0, bytemuck::cast_slice(&self.words));
-        let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("batch") });
-        program.replay(&mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()));
-        let slot = loaded.ring.copy(&mut encoder, &loaded.arena.results, samples)?;
-        let submission = gpu.queue.submit([encoder.finish()]);
-        let ticket = loaded.ring.map(slot, submission, inputs);
-        gpu.faults.check()?;
-        Ok(ticket)
+        let parts = self.pace.parts(&gpu.profile, shape.tokens);
+        let mut commands = program.parts(parts).peekable();
+        loop {
+            let part = commands.next().unwrap_or_default();
+            let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            encode::replay(part, &mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()));
+            if commands.peek().is_some() {
+                gpu.queue.submit([encoder.finish()]);
+                continue;
+            }
+            loaded.ring.copy(slot, &mut encoder, &loaded.arena.results, samples);
+            let submission = gpu.queue.submit([encoder.finish()]);
+            let ticket = loaded.ring.map(slot, submission, inputs, samples);
+            gpu.faults.check()?;
+            return Ok(ticket);
+        }
     }
 
     async fn read(&mut self, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
-        loaded.ring.read(&self.gpu, ticket).await
+        let (tokens, submitted) = (ticket.tokens, ticket.submitted);
+        let sampled = loaded.ring.read(&self.gpu, ticket).await?;
+        self.pace.note(tokens, submitted.elapsed());
+        Ok(sampled)
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {

@@ -1,8 +1,7 @@
 //! Compiled kernels, kept by what they were made of.
 //!
-//! A [`Kernel`] is a shader stem, its defines and its override constants. Its bind group layout is read off the
-//! bindings of the dispatch: binding 0 is the params uniform (dynamic offset), then one storage buffer (or its image) per
-//! binding.
+//! A [`Kernel`] is a shader stem and its defines. Its bind group layout is read off the bindings of the dispatch:
+//! binding 0 is the params uniform (dynamic offset), then one storage buffer, or its image, per binding.
 
 use super::super::BackendError;
 use super::device::Gpu;
@@ -14,13 +13,12 @@ use std::collections::HashMap;
 pub(crate) struct Kernel {
     pub(crate) stem: &'static str,
     pub(crate) defines: Vec<Define>,
-    pub(crate) constants: Vec<(&'static str, u32)>,
 }
 
 impl Kernel {
     /// The shader `shaders/<stem>.wgsl` without any define.
     pub(crate) fn new(stem: &'static str) -> Self {
-        Self { stem, defines: Vec::new(), constants: Vec::new() }
+        Self { stem, defines: Vec::new() }
     }
 
     /// With `name` defined for `#ifdef`.
@@ -42,13 +40,6 @@ impl Kernel {
         self.defines.push((name, Some(number)));
         self
     }
-
-    /// With the `override` constant `name` set.
-    #[must_use]
-    pub(crate) fn constant(mut self, name: &'static str, value: u32) -> Self {
-        self.constants.push((name, value));
-        self
-    }
 }
 
 impl std::fmt::Display for Kernel {
@@ -60,7 +51,7 @@ impl std::fmt::Display for Kernel {
                 None => write!(f, " {name}")?,
             }
         }
-        self.constants.iter().try_for_each(|(name, value)| write!(f, " {name}:{value}"))
+        Ok(())
     }
 }
 
@@ -105,16 +96,14 @@ impl Pipelines {
         let fail = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
         let (layout, pipeline_layout) = self.layout(gpu, access);
         let module = self.module(gpu, kernel)?;
-        let constants: Vec<(&str, f64)> =
-            kernel.constants.iter().map(|(name, value)| (*name, f64::from(*value))).collect();
         let descriptor = wgpu::ComputePipelineDescriptor {
             label: Some(kernel.stem),
             layout: Some(&pipeline_layout),
             module: &module,
             entry_point: Some("main"),
             compilation_options: wgpu::PipelineCompilationOptions {
-                constants: &constants,
                 zero_initialize_workgroup_memory: gpu.checked,
+                ..Default::default()
             },
             cache: self.cache.as_ref(),
         };

@@ -26,7 +26,13 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "common/lanes"
     "common/matmul"
     "common/metadata"
+    "common/philox"
     "common/reduce"
+    "common/sample"
+    "common/sample_adjust"
+    "common/sample_logprobs"
+    "common/sample_row"
+    "common/sample_threshold"
     "common/texel"
     "common/turns"
     "common/weight"
@@ -42,6 +48,9 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "matmul_vec"
     "rms_norm"
     "rope_store_kv"
+    "sample"
+    "sample_argmax"
+    "sample_argmax_merge"
 };
 
 /// A name that `#ifdef` sees, with a number if it is a constant too.

@@ -3,11 +3,12 @@
 use super::super::BackendError;
 use super::arena::GpuBuffer;
 use super::device::Gpu;
-use crate::plan::inputs::{BatchInputs, Sampled, TOP_LOGPROBS_MAX};
+use super::pace::Instant;
+use crate::plan::inputs::{BatchInputs, NONE, Sampled, TOP_LOGPROBS_MAX};
 use futures_channel::oneshot;
 
 /// Words of one sample row in the results buffer: id, logprob, then [`TOP_LOGPROBS_MAX`] ids and as many logprobs
-/// (f32 bits), most likely first.
+/// (f32 bits), most likely first; [`NONE`] ends a list that is shorter.
 pub(crate) const SAMPLE_WORDS: u32 = 2 + 2 * TOP_LOGPROBS_MAX;
 
 /// Batches that may be submitted and not yet read.
@@ -26,6 +27,8 @@ pub struct Ticket {
     mapped: oneshot::Receiver<Result<(), wgpu::BufferAsyncError>>,
     submission: wgpu::SubmissionIndex,
     wanted: Vec<Wanted>,
+    pub(crate) tokens: u32,
+    pub(crate) submitted: Instant,
 }
 
 /// Buffers that results are copied to and mapped from.
@@ -45,35 +48,40 @@ impl Ring {
         Self { slots: (0..SLOTS).map(|_| (gpu.device.create_buffer(&descriptor), false)).collect() }
     }
 
-    /// Copies the results of `samples` rows to a free slot at the end of `encoder`.
-    pub(crate) fn copy(
-        &mut self,
-        encoder: &mut wgpu::CommandEncoder,
-        results: &GpuBuffer,
-        samples: u32,
-    ) -> Result<usize, BackendError> {
-        let Some(slot) = self.slots.iter().position(|(_, busy)| !busy) else {
-            return Err(BackendError::Validation(format!("{SLOTS} batches are submitted and none is read")));
-        };
+    /// A free slot; it stays free until [`Self::map`].
+    pub(crate) fn reserve(&self) -> Result<usize, BackendError> {
+        let free = self.slots.iter().position(|(_, busy)| !busy);
+        free.ok_or_else(|| BackendError::Validation(format!("{SLOTS} batches are submitted and none is read")))
+    }
+
+    /// Copies the results of `samples` rows to `slot` at the end of `encoder`.
+    pub(crate) fn copy(&self, slot: usize, encoder: &mut wgpu::CommandEncoder, results: &GpuBuffer, samples: u32) {
         encoder.copy_buffer_to_buffer(&results.raw, 0, &self.slots[slot].0, 0, copied_bytes(samples));
-        Ok(slot)
     }
 
     /// Asks for the slot of a batch that was just submitted.
-    pub(crate) fn map(&mut self, slot: usize, submission: wgpu::SubmissionIndex, inputs: &BatchInputs) -> Ticket {
-        let wanted = inputs.samples.iter().map(|row| Wanted { logprob: row.logprob, top: row.top_logprobs });
+    pub(crate) fn map(
+        &mut self,
+        slot: usize,
+        submission: wgpu::SubmissionIndex,
+        inputs: &BatchInputs,
+        samples: u32,
+    ) -> Ticket {
+        let rows = inputs.samples.iter().take(samples as usize);
+        let wanted = rows.map(|row| Wanted { logprob: row.logprob, top: row.top_logprobs });
         let wanted: Vec<Wanted> = wanted.collect();
         let (buffer, busy) = &mut self.slots[slot];
         *busy = true;
         let (sender, mapped) = oneshot::channel();
         let bytes = copied_bytes(u32::try_from(wanted.len()).expect("sample rows are counted in u32"));
         buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |result| _ = sender.send(result));
-        Ticket { slot, mapped, submission, wanted }
+        let tokens = u32::try_from(inputs.token_ids.len()).expect("token rows are counted in u32");
+        Ticket { slot, mapped, submission, wanted, tokens, submitted: Instant::now() }
     }
 
     /// Waits for a batch and decodes what its rows asked for.
     pub(crate) async fn read(&mut self, gpu: &Gpu, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
-        let Ticket { slot, mapped, submission, wanted } = ticket;
+        let Ticket { slot, mapped, submission, wanted, .. } = ticket;
         let outcome = await_mapping(gpu, mapped, submission).await;
         self.slots[slot].1 = false;
         let buffer = &self.slots[slot].0;
@@ -122,6 +130,6 @@ fn decode(row: &[u32], wanted: Wanted) -> Sampled {
     Sampled {
         token_id: row[0],
         logprob: if wanted.logprob { f32::from_bits(row[1]) } else { 0.0 },
-        top: top.take(wanted.top as usize).collect(),
+        top: top.take(wanted.top as usize).take_while(|(id, _)| *id != NONE).collect(),
     }
 }

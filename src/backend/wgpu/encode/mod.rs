@@ -27,10 +27,14 @@ mod matmul;
 mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod sample;
+mod variant;
+
+pub use variant::{Variant, variants};
+pub(crate) use variant::{test_profile, weight_variants};
 
 use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding};
-use super::device::{Class, Gpu, Profile, Tier};
+use super::device::{Gpu, Profile, Tier};
 use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
 use crate::plan::{BufferId, Plan, Rows, Step, Tail, WeightFormat};
 use bytemuck::Pod;
@@ -86,7 +90,7 @@ pub(crate) struct SampleGroup {
 }
 
 /// One dispatch, ready to be encoded.
-struct Command {
+pub(crate) struct Command {
     pipeline: u32,
     raw: wgpu::ComputePipeline,
     bind_group: wgpu::BindGroup,
@@ -100,22 +104,27 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Encodes all dispatches.
-    pub(crate) fn replay(&self, pass: &mut wgpu::ComputePass<'_>) {
-        let mut pipeline = None;
-        for command in &self.commands {
-            if pipeline != Some(command.pipeline) {
-                pass.set_pipeline(&command.raw);
-                pipeline = Some(command.pipeline);
-            }
-            pass.set_bind_group(0, &command.bind_group, &[command.params_offset]);
-            pass.dispatch_workgroups(command.grid.0, command.grid.1, 1);
-        }
+    /// All dispatches in order, in at most `parts` runs of about the same length.
+    pub(crate) fn parts(&self, parts: usize) -> std::slice::Chunks<'_, Command> {
+        self.commands.chunks(self.commands.len().div_ceil(parts.max(1)).max(1))
     }
 
     /// Dispatches of one batch.
     pub(crate) fn len(&self) -> usize {
         self.commands.len()
+    }
+}
+
+/// Encodes dispatches.
+pub(crate) fn replay(commands: &[Command], pass: &mut wgpu::ComputePass<'_>) {
+    let mut pipeline = None;
+    for command in commands {
+        if pipeline != Some(command.pipeline) {
+            pass.set_pipeline(&command.raw);
+            pipeline = Some(command.pipeline);
+        }
+        pass.set_bind_group(0, &command.bind_group, &[command.params_offset]);
+        pass.dispatch_workgroups(command.grid.0, command.grid.1, 1);
     }
 }
 
@@ -353,92 +362,4 @@ pub(crate) fn vectors_of(kernel: &str, columns: u32) -> Result<u32, BackendError
     }
     let message = format!("{columns} columns; a multiple of 4 is needed");
     Err(BackendError::Kernel { kernel: kernel.into(), message })
-}
-
-/// A profile for listing variants.
-pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> Profile {
-    let bytes = 128 << 20;
-    let subgroup_size_min = if tier >= Tier::T1 { 4 } else { 0 };
-    Profile {
-        tier,
-        class,
-        binding_bytes_max: bytes,
-        buffer_bytes_max: bytes,
-        half_conversion,
-        texels: false,
-        subgroup_size_min,
-    }
-}
-
-/// One variant per weight format, and f16 without `unpack2x16float`.
-pub(crate) fn weight_variants(make: impl Fn(WeightFormat, &Profile) -> Variant) -> Vec<Variant> {
-    let formats = [(WeightFormat::F32, true), (WeightFormat::F16, true), (WeightFormat::F16, false)];
-    let formats = formats.into_iter().chain([(WeightFormat::Bf16, true)]);
-    formats.map(|(format, half)| make(format, &test_profile(Class::Discrete, Tier::T0, half))).collect()
-}
-
-/// A kernel variant as the tests see it: no device needed.
-#[derive(Clone, Debug)]
-pub struct Variant {
-    pub(crate) kernel: Kernel,
-    pub(crate) fields: &'static [(&'static str, usize)],
-    pub(crate) params_bytes: usize,
-}
-
-impl Variant {
-    /// `kernel` with params of type `P`.
-    pub(crate) fn new<P: Pod>(kernel: Kernel, fields: &'static [(&'static str, usize)]) -> Self {
-        Self { kernel, fields, params_bytes: size_of::<P>() }
-    }
-
-    /// Stem and defines.
-    pub fn name(&self) -> String {
-        self.kernel.to_string()
-    }
-
-    /// Shader stem.
-    pub fn stem(&self) -> &'static str {
-        self.kernel.stem
-    }
-
-    /// Whether it may use subgroup operations.
-    pub fn subgroups(&self) -> bool {
-        self.kernel.defines.iter().any(|(name, _)| *name == "SUBGROUPS")
-    }
-
-    /// The expanded WGSL.
-    pub fn text(&self) -> Result<String, String> {
-        super::preprocess::expand(self.kernel.stem, &self.kernel.defines)
-    }
-
-    /// Override constants.
-    pub fn constants(&self) -> &[(&'static str, u32)] {
-        &self.kernel.constants
-    }
-
-    /// Name and byte offset of every field of the params struct.
-    pub fn fields(&self) -> &'static [(&'static str, usize)] {
-        self.fields
-    }
-
-    /// Bytes of the params struct.
-    pub fn params_bytes(&self) -> usize {
-        self.params_bytes
-    }
-}
-
-/// Every variant that any encoder can ask for.
-pub fn variants() -> Vec<Variant> {
-    let all = [
-        attend::variants(),
-        copy::variants(),
-        embed::variants(),
-        gather::variants(),
-        gated::variants(),
-        matmul::variants(),
-        rms_norm::variants(),
-        rope::variants(),
-        sample::variants(),
-    ];
-    all.into_iter().flatten().collect()
 }

@@ -1,31 +1,155 @@
-//! `Sample` → dispatches.
+//! `Sample` → dispatches for the sample rows of one run of the tail.
+//!
+//! Plain greedy rows go through `sample_argmax`, cut in parts; all others through `sample`, a workgroup a row. Which of
+//! the two draws a row is read from the row itself, so a mixed batch runs both. Bias, penalties and masks need the
+//! row's adjusted keys in scratch: then rows are taken in slices of as many as the scratch holds.
 
 use super::super::super::{BackendError, Capacity};
-use super::super::device::Profile;
-use super::{Recorder, Variant};
-use crate::plan::inputs::BatchInputs;
-use crate::plan::{BufferId, Plan};
+use super::super::device::{Class, Profile};
+use super::super::pipelines::Kernel;
+use super::{Recorder, SampleGroup, Variant, params};
+use crate::plan::inputs::{BatchInputs, NONE, SampleRow};
+use crate::plan::{BufferId, Plan, Step, Tail};
+
+params! {
+    ArgmaxParams { rows: u32, row_first: u32, logits_first: u32, vocab: u32, parts: u32 }
+}
+
+params! {
+    Params { rows: u32, row_first: u32, logits_first: u32, vocab: u32 }
+}
+
+/// Logits of one part of an argmax at least, and parts at most.
+const PART_LOGITS: u32 = 8192;
+const PARTS_MAX: u32 = 32;
+/// Bytes of adjusted rows held at once, unless one row alone is larger.
+const SCRATCH_BYTES: u64 = 32 << 20;
 
 /// Which sampling options any row of a batch uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct SampleShape {}
+pub(crate) struct SampleShape {
+    /// Rows that are greedy and nothing else.
+    plain: bool,
+    /// Other rows.
+    full: bool,
+    /// Bias, penalties or masks.
+    adjust: bool,
+    /// Logprobs of the drawn or the most likely tokens.
+    logprobs: bool,
+}
+
+fn parts(vocab: u32) -> u32 {
+    vocab.div_ceil(PART_LOGITS).clamp(1, PARTS_MAX)
+}
+
+/// Rows whose adjusted keys the scratch holds.
+fn scratch_rows(vocab: u32, samples_max: u32, profile: &Profile) -> u32 {
+    let rows = SCRATCH_BYTES.min(profile.binding_bytes_max) / (u64::from(vocab.max(1)) * 4);
+    u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, samples_max.max(1))
+}
+
+/// Columns of the logits that the plan samples from.
+fn vocab_of(plan: &Plan) -> u32 {
+    let sampled = plan.tail(Tail::Sample).iter().find_map(|step| match step {
+        Step::Sample { logits } => Some(plan.buffer_spec(*logits).columns),
+        _ => None,
+    });
+    sampled.unwrap_or(plan.vocab)
+}
 
 /// Bytes of scratch for one run of the tail.
-pub(crate) fn scratch_bytes(_plan: &Plan, _capacity: &Capacity, _profile: &Profile) -> u64 {
-    0
+pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
+    let vocab = vocab_of(plan);
+    let adjusted = u64::from(scratch_rows(vocab, capacity.samples_max, profile)) * u64::from(vocab) * 4;
+    adjusted.max(u64::from(capacity.samples_max) * u64::from(parts(vocab)) * 8)
 }
 
 /// What the kernels of this batch need to be able to do.
-pub(crate) fn shape(_inputs: &BatchInputs) -> SampleShape {
-    SampleShape {}
+pub(crate) fn shape(inputs: &BatchInputs) -> SampleShape {
+    let mut shape = SampleShape::default();
+    for row in &inputs.samples {
+        let adjust = is_adjusted(row);
+        let logprobs = row.logprob || row.top_logprobs > 0;
+        let plain = row.temperature == 0.0 && !adjust && !logprobs;
+        shape.plain |= plain;
+        shape.full |= !plain;
+        shape.adjust |= adjust;
+        shape.logprobs |= logprobs;
+    }
+    shape
+}
+
+fn is_adjusted(row: &SampleRow) -> bool {
+    let penalised = row.repetition_penalty != 1.0 || row.presence_penalty != 0.0 || row.frequency_penalty != 0.0;
+    penalised || row.bias.len > 0 || row.mask_start != NONE
+}
+
+fn kernel(shape: SampleShape, class: Class) -> Kernel {
+    let kernel = Kernel::new("sample").number("WORKGROUP", workgroup(class));
+    kernel.define_if(shape.adjust, "ADJUST").define_if(shape.logprobs, "LOGPROBS")
+}
+
+fn argmax_kernel(class: Class) -> Kernel {
+    Kernel::new("sample_argmax").number("WORKGROUP", workgroup(class))
+}
+
+fn workgroup(class: Class) -> u32 {
+    if class == Class::Software { 64 } else { 256 }
 }
 
 /// Records the dispatches for the sample rows of `recorder.group`.
-pub(super) fn encode(_recorder: &mut Recorder<'_>, _logits: BufferId) -> Result<(), BackendError> {
-    Err(BackendError::Kernel { kernel: "sample".into(), message: "not built yet".into() })
+pub(super) fn encode(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<(), BackendError> {
+    let shape = recorder.shape.sample;
+    if shape.plain {
+        encode_argmax(recorder, logits)?;
+    }
+    if !shape.full {
+        return Ok(());
+    }
+    let arena = recorder.arena;
+    let (vocab, group) = (recorder.columns(logits), recorder.group);
+    let kernel = kernel(shape, recorder.profile.class);
+    let slice = if shape.adjust {
+        scratch_rows(vocab, recorder.capacity.samples_max, recorder.profile)
+    } else {
+        group.samples.max(1)
+    };
+    for start in (0..group.samples).step_by(slice as usize) {
+        let rows = slice.min(group.samples - start);
+        let row_first = group.sample_start + start;
+        let params = Params { rows, row_first, logits_first: group.logits_start, vocab };
+        let inputs = [arena.metadata.read(), arena.row_buffer(logits).read()];
+        let [metadata, logits] = inputs;
+        let (scratch, feed) = (arena.sample_scratch.read_write(), arena.feed.read_write());
+        let bindings = [metadata, logits, scratch, feed, arena.results.read_write()];
+        recorder.dispatch(&kernel, &params, &bindings, rows)?;
+    }
+    Ok(())
+}
+
+fn encode_argmax(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let vocab = recorder.columns(logits);
+    let SampleGroup { logits_start, sample_start, samples, .. } = recorder.group;
+    let parts = parts(vocab);
+    let params = ArgmaxParams { rows: samples, row_first: sample_start, logits_first: logits_start, vocab, parts };
+    let scratch = &arena.sample_scratch;
+    let bindings = [arena.metadata.read(), arena.row_buffer(logits).read(), scratch.read_write()];
+    recorder.dispatch(&argmax_kernel(recorder.profile.class), &params, &bindings, samples * parts)?;
+    let outputs = [arena.feed.read_write(), arena.results.read_write()];
+    let bindings = [arena.metadata.read(), scratch.read(), outputs[0], outputs[1]];
+    recorder.dispatch(&Kernel::new("sample_argmax_merge"), &params, &bindings, samples.div_ceil(64))
 }
 
 /// Every variant [`encode`] can ask for.
 pub(super) fn variants() -> Vec<Variant> {
-    Vec::new()
+    let mut variants = vec![Variant::new::<ArgmaxParams>(Kernel::new("sample_argmax_merge"), ArgmaxParams::FIELDS)];
+    for class in [Class::Discrete, Class::Software] {
+        variants.push(Variant::new::<ArgmaxParams>(argmax_kernel(class), ArgmaxParams::FIELDS));
+        for (adjust, logprobs) in [(false, false), (false, true), (true, false), (true, true)] {
+            let shape = SampleShape { plain: false, full: true, adjust, logprobs };
+            variants.push(Variant::new::<Params>(kernel(shape, class), Params::FIELDS));
+        }
+    }
+    variants
 }

@@ -1,0 +1,141 @@
+// Exact thresholds by radix: a histogram of 256 bins per byte of the key, from the highest byte down.
+
+#import sample_row
+#import wide
+
+// Sums per bin of weights below 2²⁴ + 1, in two parts of 12 bits, so that 2¹⁹ of them fit a word.
+var<workgroup> bins_low: array<atomic<u32>, 256>;
+var<workgroup> bins_high: array<atomic<u32>, 256>;
+var<workgroup> bin_groups: array<vec2<u32>, 16>;
+
+// What a threshold is taken over, and where it lies.
+struct Selection {
+    is_raw: bool, // raw logits, else adjusted ones
+    floor: u32, // keys below are out
+    is_weighted: bool, // sums exp(d) · 2²⁴, else counts
+    share: u32, // weighted: the sum must reach share / 2²⁰ of the total
+    count: u32, // not weighted: it must reach this
+}
+
+// How likely keys are compared.
+struct Scale {
+    largest: f32,
+    temperature: f32,
+    lowest: f32, // d below is out
+}
+
+fn distance_of(key: u32, scale: Scale) -> f32 {
+    return (value_of(key) - scale.largest) / scale.temperature;
+}
+
+fn add_wide(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let low = a.x + b.x;
+    return vec2<u32>(low, a.y + b.y + select(0u, 1u, low < a.x));
+}
+
+fn is_less(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return a.y < b.y || (a.y == b.y && a.x < b.x);
+}
+
+fn subtract_wide(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return vec2<u32>(a.x - b.x, a.y - b.y - select(0u, 1u, a.x < b.x));
+}
+
+fn bin_sum(bin: u32) -> vec2<u32> {
+    let high = atomicLoad(&bins_high[bin]);
+    return add_wide(vec2<u32>(high << 12u, high >> 20u), vec2<u32>(atomicLoad(&bins_low[bin]), 0u));
+}
+
+// ⌈total · share / 2²⁰⌉ for total < 2⁴⁴, share ≤ 2²⁰.
+fn part_of(total: vec2<u32>, share: u32) -> vec2<u32> {
+    let low = wide_mul(total.x, share);
+    let product = add_wide(vec2<u32>(low.x, low.y + total.y * share), vec2<u32>(0xfffffu, 0u));
+    return vec2<u32>((product.x >> 20u) | (product.y << 12u), product.y >> 20u);
+}
+
+fn fill_bins(row: Row, local: u32, selection: Selection, scale: Scale, shift: u32, prefix: u32) {
+    for (var id = local; id < row.vocab; id += WORKGROUP) {
+        var key: u32;
+        if selection.is_raw {
+            key = raw_key(row, id);
+        } else {
+            key = key_at(row, id);
+        }
+        // Of the bytes above this one, all must be the threshold's.
+        let is_near = shift == 24u || (key >> ((shift + 8u) & 31u)) == prefix;
+        var weight = 1u;
+        var is_kept = key >= selection.floor && is_near;
+        if !selection.is_raw {
+            let d = distance_of(key, scale);
+            is_kept = is_kept && d >= scale.lowest;
+            weight = select(1u, u32(round(exp(min(d, 0.0)) * 16777216.0)), selection.is_weighted);
+        }
+        if is_kept {
+            let bin = (key >> shift) & 255u;
+            atomicAdd(&bins_low[bin], weight & 0xfffu);
+            if weight > 0xfffu {
+                atomicAdd(&bins_high[bin], weight >> 12u);
+            }
+        }
+    }
+}
+
+// The bin in which the sum from the top reaches `target`, and what is left of the target there.
+fn find_bin(target_sum: vec2<u32>) -> vec3<u32> {
+    var left = target_sum;
+    var group = 15u;
+    while group > 0u && is_less(bin_groups[group], left) {
+        left = subtract_wide(left, bin_groups[group]);
+        group--;
+    }
+    var bin = group * 16u + 15u;
+    while bin > group * 16u && is_less(bin_sum(bin), left) {
+        left = subtract_wide(left, bin_sum(bin));
+        bin--;
+    }
+    return vec3<u32>(bin, left);
+}
+
+// The largest key from which on upwards the sum reaches the target; the floor if it never does.
+fn threshold(row: Row, local: u32, selection: Selection, scale: Scale) -> u32 {
+    var prefix = 0u;
+    var left = vec2<u32>(selection.count, 0u);
+    var is_reached = true;
+    for (var shift = 32u; shift > 0u;) {
+        shift -= 8u;
+        for (var bin = local; bin < 256u; bin += WORKGROUP) {
+            atomicStore(&bins_low[bin], 0u);
+            atomicStore(&bins_high[bin], 0u);
+        }
+        workgroupBarrier();
+        fill_bins(row, local, selection, scale, shift, prefix);
+        workgroupBarrier();
+        for (var group = local; group < 16u; group += WORKGROUP) {
+            var sum = vec2<u32>();
+            for (var bin = group * 16u; bin < group * 16u + 16u; bin++) {
+                sum = add_wide(sum, bin_sum(bin));
+            }
+            bin_groups[group] = sum;
+        }
+        workgroupBarrier();
+        if local == 0u && shift == 24u {
+            var total = vec2<u32>();
+            for (var group = 0u; group < 16u; group++) {
+                total = add_wide(total, bin_groups[group]);
+            }
+            if selection.is_weighted {
+                left = part_of(total, selection.share);
+            }
+            is_reached = !is_less(total, left);
+        }
+        var found = vec3<u32>();
+        if local == 0u {
+            found = find_bin(left);
+        }
+        let shared_found = share(local, vec4<u32>(found, select(0u, 1u, is_reached)));
+        prefix = (prefix << 8u) | shared_found.x;
+        left = shared_found.yz;
+        is_reached = shared_found.w == 1u;
+    }
+    return select(selection.floor, max(prefix, selection.floor), is_reached);
+}

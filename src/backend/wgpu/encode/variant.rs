@@ -1,0 +1,89 @@
+//! What the tests of `shaders/` see of the kernels: every variant that any encoder can ask for, without a device.
+
+use super::super::device::{Class, Profile, Tier};
+use super::super::pipelines::Kernel;
+use crate::plan::WeightFormat;
+use bytemuck::Pod;
+
+/// A profile for listing variants.
+pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> Profile {
+    let bytes = 128 << 20;
+    let subgroup_size_min = if tier >= Tier::T1 { 4 } else { 0 };
+    Profile {
+        tier,
+        class,
+        binding_bytes_max: bytes,
+        device_binding_bytes_max: bytes,
+        half_conversion,
+        texels: false,
+        subgroup_size_min,
+    }
+}
+
+/// One variant per weight format, and f16 without `unpack2x16float`.
+pub(crate) fn weight_variants(make: impl Fn(WeightFormat, &Profile) -> Variant) -> Vec<Variant> {
+    let formats = [(WeightFormat::F32, true), (WeightFormat::F16, true), (WeightFormat::F16, false)];
+    let formats = formats.into_iter().chain([(WeightFormat::Bf16, true)]);
+    formats.map(|(format, half)| make(format, &test_profile(Class::Discrete, Tier::T0, half))).collect()
+}
+
+/// A kernel variant as the tests see it: no device needed.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    pub(crate) kernel: Kernel,
+    pub(crate) fields: &'static [(&'static str, usize)],
+    pub(crate) params_bytes: usize,
+}
+
+impl Variant {
+    /// `kernel` with params of type `P`.
+    pub(crate) fn new<P: Pod>(kernel: Kernel, fields: &'static [(&'static str, usize)]) -> Self {
+        Self { kernel, fields, params_bytes: size_of::<P>() }
+    }
+
+    /// Stem and defines.
+    pub fn name(&self) -> String {
+        self.kernel.to_string()
+    }
+
+    /// Shader stem.
+    pub fn stem(&self) -> &'static str {
+        self.kernel.stem
+    }
+
+    /// Whether it may use subgroup operations.
+    pub fn subgroups(&self) -> bool {
+        self.kernel.defines.iter().any(|(name, _)| *name == "SUBGROUPS")
+    }
+
+    /// The expanded WGSL.
+    pub fn text(&self) -> Result<String, String> {
+        super::super::preprocess::expand(self.kernel.stem, &self.kernel.defines)
+    }
+
+    /// Name and byte offset of every field of the params struct.
+    pub fn fields(&self) -> &'static [(&'static str, usize)] {
+        self.fields
+    }
+
+    /// Bytes of the params struct.
+    pub fn params_bytes(&self) -> usize {
+        self.params_bytes
+    }
+}
+
+/// Every variant that any encoder can ask for.
+pub fn variants() -> Vec<Variant> {
+    let all = [
+        super::attend::variants(),
+        super::copy::variants(),
+        super::embed::variants(),
+        super::gather::variants(),
+        super::gated::variants(),
+        super::matmul::variants(),
+        super::rms_norm::variants(),
+        super::rope::variants(),
+        super::sample::variants(),
+    ];
+    all.into_iter().flatten().collect()
+}

@@ -1,0 +1,67 @@
+//! How long batches take, so that no submission occupies a GPU longer than it may.
+//!
+//! Watchdogs reset a GPU that is busy for seconds, and a display stutters long before. A batch whose predicted time
+//! exceeds the cap is cut into several submissions, in order. Software adapters have neither and are not cut.
+
+use super::device::{Class, Profile};
+use std::time::Duration;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use std::time::Instant;
+#[cfg(target_arch = "wasm32")]
+pub(crate) use web_time::Instant;
+
+/// Longest submission.
+const CAP: Duration = Duration::from_millis(if cfg!(target_arch = "wasm32") { 50 } else { 100 });
+/// Most submissions of one batch.
+const PARTS_MAX: f64 = 64.0;
+/// Batches of at most so many token rows read every weight once; larger ones repeat work by the row.
+const FEW_ROWS: u32 = 16;
+
+/// Seconds that a token row has taken lately, for small and large batches.
+#[derive(Default)]
+pub(crate) struct Pace {
+    few: f64,
+    many: f64,
+}
+
+impl Pace {
+    /// Into how many submissions a batch of `tokens` rows is cut.
+    pub(crate) fn parts(&self, profile: &Profile, tokens: u32) -> usize {
+        if profile.class == Class::Software {
+            return 1;
+        }
+        let seconds = if tokens <= FEW_ROWS { self.few } else { self.many * f64::from(tokens) };
+        (seconds / CAP.as_secs_f64()).ceil().clamp(1.0, PARTS_MAX) as usize
+    }
+
+    /// Notes the time from submission to result. The mean forgets, so a batch that waited for others does not count long.
+    pub(crate) fn note(&mut self, tokens: u32, elapsed: Duration) {
+        let seconds = elapsed.as_secs_f64();
+        let (mean, seconds) = match tokens {
+            0..=FEW_ROWS => (&mut self.few, seconds),
+            _ => (&mut self.many, seconds / f64::from(tokens)),
+        };
+        *mean = if *mean == 0.0 { seconds } else { 0.75 * *mean + 0.25 * seconds };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::wgpu::device::Tier;
+    use crate::backend::wgpu::encode::test_profile;
+
+    #[test]
+    fn a_batch_is_cut_by_its_predicted_time() {
+        let gpu = test_profile(Class::Discrete, Tier::T0, true);
+        let mut pace = Pace::default();
+        assert_eq!(pace.parts(&gpu, 512), 1, "nothing is known yet");
+        pace.note(512, Duration::from_millis(512));
+        assert_eq!(pace.parts(&gpu, 512), 6, "512 ms in submissions of at most 100 ms");
+        assert_eq!(pace.parts(&gpu, 50), 1, "fewer rows take less");
+        assert_eq!(pace.parts(&gpu, 8), 1, "small batches have a pace of their own");
+        let software = test_profile(Class::Software, Tier::T0, true);
+        assert_eq!(pace.parts(&software, 512), 1, "a CPU has no watchdog");
+    }
+}

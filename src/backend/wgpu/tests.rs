@@ -1,0 +1,253 @@
+//! What the kernel checks do not see: options, limits, refused batches, a lost device. Runs on any adapter.
+
+use super::super::{Backend as _, Inspect as _, KvHalf};
+use super::*;
+use crate::plan::inputs::{GroupInputs, NONE, SampleRow, SequenceRows};
+use crate::plan::{BufferId, KvFormat, KvGroup, KvLayer, Rows, Step, WeightFormat};
+use pollster::block_on;
+
+/// The first adapter with `change` applied, or `None`, said aloud, where there is none.
+fn open(change: impl FnOnce(&mut WgpuOptions)) -> Option<WgpuBackend> {
+    let mut options = WgpuOptions { adapter: Some(0), ..WgpuOptions::default() };
+    change(&mut options);
+    match block_on(WgpuBackend::open(&options)) {
+        Ok(backend) => Some(backend),
+        Err(error) => {
+            assert!(std::env::var_os("FOLIO_REQUIRE_GPU").is_none(), "FOLIO_REQUIRE_GPU is set, but: {error}");
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+fn capacity(tokens_max: u32) -> Capacity {
+    Capacity {
+        tokens_max,
+        sequences_max: 4,
+        samples_max: 8,
+        feed_slots: 8,
+        table_entries_max: 32,
+        history_max: 8,
+        bias_max: 8,
+        mask_words_max: 8,
+        copies_max: 4,
+        block_size: 16,
+        kv_format: KvFormat::F32,
+        deterministic: false,
+    }
+}
+
+/// Embed and a product: `vocab` ids, rows of 64, 40 outputs.
+fn plan(vocab: u32) -> (Arc<Plan>, BufferId) {
+    let mut plan = Plan { vocab, ..Plan::default() };
+    let x = plan.buffer("x", Rows::Tokens, 64, Storage::F32);
+    let out = plan.buffer("out", Rows::Tokens, 40, Storage::F32);
+    let table = plan.weight("table", vocab, 64, WeightFormat::Bf16);
+    let weight = plan.weight("weight", 40, 64, WeightFormat::F32);
+    plan.kv_groups.push(KvGroup { window: None });
+    plan.kv_layers.push(KvLayer { group: 0, heads: 3, head_dim: 8 });
+    plan.body.push(Step::CopyBlocks);
+    plan.body.push(Step::Embed { table, scale: 1.0, out: x });
+    plan.body.push(Step::MatMul { x, weight, bias: None, accumulate: false, out });
+    (Arc::new(plan), out)
+}
+
+/// Small integers, exact in every format, so that every order of summation gives the same bits.
+fn load(backend: &mut WgpuBackend, plan: &Arc<Plan>, tokens_max: u32) {
+    backend.load(Arc::clone(plan), &capacity(tokens_max)).expect("the plan fits");
+    for (index, spec) in (0..).zip(&plan.weights) {
+        for row in 0..spec.rows {
+            let value = |column: u32| ((row * 7 + column * 3 + index) % 11) as f32 - 5.0;
+            let bytes: Vec<u8> = match spec.format {
+                WeightFormat::Bf16 => {
+                    (0..spec.columns).flat_map(|c| half::bf16::from_f32(value(c)).to_le_bytes()).collect()
+                }
+                _ => (0..spec.columns).flat_map(|c| value(c).to_le_bytes()).collect(),
+            };
+            backend.write_weight(WeightId(index), row, bytes.into()).expect("a row of a weight");
+        }
+    }
+    backend.allocate_pool(&[6]).expect("a small pool");
+}
+
+fn batch(ids: &[u32], copies: Vec<(u32, u32)>) -> BatchInputs {
+    let rows = u32::try_from(ids.len()).expect("few rows");
+    BatchInputs {
+        token_ids: ids.to_vec(),
+        positions: (0..rows).collect(),
+        sequences: vec![SequenceRows { row_start: 0, row_count: rows, context_len: rows }],
+        groups: vec![GroupInputs {
+            block_tables: vec![NONE; rows.div_ceil(16) as usize],
+            table_starts: vec![0],
+            slot_mapping: vec![NONE; ids.len()],
+            copies,
+        }],
+        ..BatchInputs::default()
+    }
+}
+
+fn run(backend: &mut WgpuBackend, inputs: &BatchInputs) -> Result<(), BackendError> {
+    let ticket = backend.submit(inputs)?;
+    block_on(backend.read(ticket)).map(|_| ())
+}
+
+fn outputs(backend: &mut WgpuBackend, ids: &[u32], out: BufferId) -> Vec<f32> {
+    run(backend, &batch(ids, Vec::new())).expect("a batch within limits");
+    block_on(backend.read_buffer(out, ids.len() as u32)).expect("a buffer of the plan")
+}
+
+/// By the definition, in integers that f32 holds exactly.
+fn expected(ids: &[u32]) -> Vec<f32> {
+    let value = |row: u32, column: u32, index: u32| ((row * 7 + column * 3 + index) % 11) as f32 - 5.0;
+    let product = |id: u32, output: u32| (0..64).map(|k| value(id, k, 0) * value(output, k, 1)).sum();
+    ids.iter().flat_map(|id| (0..40).map(move |output| product(*id, output))).collect()
+}
+
+#[test]
+fn weights_cut_by_artificial_limits_give_the_same_result() {
+    let (plan, out) = plan(100);
+    let ids: Vec<u32> = (0..9).map(|i| i * 11 + 1).collect();
+    for class in [Class::Discrete, Class::Software] {
+        for limit in [None, Some(3072)] {
+            let Some(mut backend) = open(|options| (options.binding_bytes_max, options.class) = (limit, Some(class)))
+            else {
+                return;
+            };
+            load(&mut backend, &plan, 9);
+            let shards = backend.loaded().expect("loaded").arena.weights[0].shards.len();
+            assert_eq!(shards, if limit.is_some() { 5 } else { 1 }, "12,800 bytes in bindings of 3,072");
+            assert_eq!(outputs(&mut backend, &ids, out), expected(&ids), "{class:?}, limit {limit:?}");
+        }
+    }
+}
+
+#[test]
+fn a_checked_build_gives_the_same_result() {
+    let (plan, out) = plan(20);
+    let Some(mut backend) = open(|options| options.checked = true) else { return };
+    load(&mut backend, &plan, 32);
+    for rows in [1, 2, 5, 16, 32] {
+        let ids: Vec<u32> = (0..rows).map(|i| i * 3 % 20).collect();
+        assert_eq!(outputs(&mut backend, &ids, out), expected(&ids), "{rows} rows");
+    }
+}
+
+#[test]
+fn blocks_are_copied_in_every_shard_of_heads() {
+    let (plan, _) = plan(4);
+    // A head takes 6 blocks x 16 slots x 8 x 4 = 3,072 bytes: one head a shard.
+    for limit in [None, Some(4096)] {
+        let Some(mut backend) = open(|options| options.binding_bytes_max = limit) else { return };
+        load(&mut backend, &plan, 4);
+        let values: Vec<f32> = (0..6 * 3 * 16 * 8).map(|i| i as f32).collect();
+        for half in [KvHalf::Key, KvHalf::Value] {
+            backend.write_kv(0, half, &values).expect("a whole half");
+        }
+        run(&mut backend, &batch(&[1], vec![(1, 4), (0, 5)])).expect("copies within the pool");
+        let block = 3 * 16 * 8;
+        let mut wanted = values.clone();
+        wanted.copy_within(block..2 * block, 4 * block);
+        wanted.copy_within(0..block, 5 * block);
+        for half in [KvHalf::Key, KvHalf::Value] {
+            let got = block_on(backend.read_kv(0, half)).expect("a whole half");
+            assert_eq!(got, wanted, "{half:?}, limit {limit:?}");
+        }
+    }
+}
+
+#[test]
+fn a_batch_outside_of_its_arrays_is_refused_and_the_device_still_works() {
+    let (plan, out) = plan(20);
+    let Some(mut backend) = open(|_| {}) else { return };
+    load(&mut backend, &plan, 8);
+    let good = batch(&[1, 2], Vec::new());
+    let changes: [(&str, fn(&mut BatchInputs)); 8] = [
+        ("id", |inputs| inputs.token_ids[0] = 20),
+        ("feed slot", |inputs| inputs.token_ids[0] = crate::plan::inputs::FEED | 8),
+        ("position", |inputs| inputs.positions[1] = 7),
+        ("rows", |inputs| inputs.sequences[0].row_count = 3),
+        ("slot", |inputs| inputs.groups[0].slot_mapping[0] = 6 * 16),
+        ("table", |inputs| inputs.groups[0].block_tables[0] = 6),
+        ("copy", |inputs| inputs.groups[0].copies = vec![(0, 6)]),
+        ("logits row", |inputs| inputs.logits_rows = vec![2]),
+    ];
+    for (what, change) in changes {
+        let mut inputs = good.clone();
+        change(&mut inputs);
+        let outcome = run(&mut backend, &inputs);
+        assert!(matches!(outcome, Err(BackendError::Validation(_))), "{what}: {outcome:?}");
+    }
+    let mut unsampled = good;
+    unsampled.logits_rows = vec![1];
+    unsampled.samples = vec![SampleRow::greedy(1, 2)];
+    assert!(run(&mut backend, &unsampled).is_err(), "a sample row without its logits row");
+    assert_eq!(outputs(&mut backend, &[1, 2], out), expected(&[1, 2]));
+}
+
+#[test]
+fn a_lost_device_fails_every_call_until_it_is_reset() {
+    let (plan, out) = plan(20);
+    let Some(mut backend) = open(|_| {}) else { return };
+    load(&mut backend, &plan, 8);
+    let ticket = backend.submit(&batch(&[3], Vec::new())).expect("the device works");
+    backend.gpu.device.destroy();
+    backend.gpu.faults.lose("destroyed by the test".into());
+    assert!(matches!(block_on(backend.read(ticket)), Err(BackendError::Lost(_))), "a batch in flight is lost");
+    assert!(matches!(run(&mut backend, &batch(&[3], Vec::new())), Err(BackendError::Lost(_))), "so is every other");
+    block_on(backend.reset()).expect("the adapter is still there");
+    let outcome = run(&mut backend, &batch(&[3], Vec::new()));
+    assert!(matches!(outcome, Err(BackendError::Validation(_))), "nothing is loaded any more: {outcome:?}");
+    load(&mut backend, &plan, 8);
+    assert_eq!(outputs(&mut backend, &[3], out), expected(&[3]));
+}
+
+#[test]
+fn four_batches_may_be_in_flight_and_a_fifth_is_refused() {
+    let (plan, _) = plan(20);
+    let Some(mut backend) = open(|_| {}) else { return };
+    load(&mut backend, &plan, 8);
+    let inputs = batch(&[1, 2, 3], Vec::new());
+    let tickets: Vec<Ticket> = (0..4).map(|_| backend.submit(&inputs).expect("the ring has four slots")).collect();
+    assert!(matches!(backend.submit(&inputs), Err(BackendError::Validation(_))), "nothing has been read");
+    for ticket in tickets {
+        block_on(backend.read(ticket)).expect("every batch ends");
+    }
+    run(&mut backend, &inputs).expect("the slots are free again");
+}
+
+#[test]
+fn a_size_that_no_device_holds_is_a_limit_not_a_panic() {
+    let (plan, _) = plan(20);
+    let Some(mut backend) = open(|options| options.binding_bytes_max = Some(1024)) else { return };
+    let outcome = backend.load(Arc::clone(&plan), &capacity(8));
+    assert!(matches!(outcome, Err(BackendError::Limit { .. })), "8 rows of 64 floats: {outcome:?}");
+    let Some(mut backend) = open(|_| {}) else { return };
+    load(&mut backend, &plan, 8);
+    let outcome = backend.allocate_pool(&[1 << 30]);
+    let typed = matches!(outcome, Err(BackendError::Limit { .. } | BackendError::OutOfMemory { .. }));
+    assert!(typed, "1.6 TB of keys: {outcome:?}");
+    backend.allocate_pool(&[6]).expect("a smaller pool still fits");
+    run(&mut backend, &batch(&[1], Vec::new())).expect("and the device works");
+}
+
+#[test]
+fn an_adapter_that_does_not_exist_is_named() {
+    let error = block_on(WgpuBackend::open(&WgpuOptions { adapter: Some(99), ..WgpuOptions::default() })).err();
+    let message = error.map(|error| error.to_string()).unwrap_or_default();
+    assert!(message.contains("no wgpu adapter 99"), "{message}");
+    for report in WgpuBackend::adapters() {
+        assert!(message.contains(&report.name), "{message} lists {}", report.name);
+        let software = report.kind == super::super::DeviceKind::Software;
+        assert!(!(software && report.chosen), "auto never takes a software adapter: {report:?}");
+    }
+}
+
+#[test]
+fn grids_stay_within_the_limit_and_cover_every_workgroup() {
+    for workgroups in [1, 2, 65_535, 65_536, 131_071, 10_000_000] {
+        let (x, y) = encode::spread(workgroups);
+        assert!(x <= 65_535 && y <= 65_535, "{workgroups}");
+        assert!(u64::from(x) * u64::from(y) >= u64::from(workgroups), "{workgroups} are covered by {x} x {y}");
+        assert!(u64::from(x) * u64::from(y) < u64::from(workgroups) + u64::from(y), "{workgroups}: little waste");
+    }
+}
