@@ -45,15 +45,15 @@ fn gate_up_vector(index: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>(textureLoad(gate_up, texel(index)));
 }
 
-@compute @workgroup_size(8)
+@compute @workgroup_size(32)
 fn main(at: Invocation) {
     let runs = (params.vectors + 63u) / 64u;
-    let flat = flat_workgroup(at);
+    let flat = flat_workgroup(at) * 4u + (at.local >> 3u);
     let row = flat / runs;
     let start = (flat % runs) * 64u;
     let end = select(0u, min(start + 64u, params.vectors), row < params.rows);
     let base = row * params.vectors;
-    for (var index = start + at.local; index < end; index += 8u) {
+    for (var index = start + (at.local & 7u); index < end; index += 8u) {
         let gate = 2u * base + index;
         out[base + index] = activate(gate_up_vector(gate), gate_up_vector(gate + params.vectors));
     }

@@ -1,5 +1,6 @@
 // out (=, +=) x * W^T + bias for Mesa's llvmpipe, where x and W are read as images (backend/wgpu/texels.rs).
-// One workgroup is one subgroup of 8 lanes: ROWS rows of x times OUTPUTS (8 or 16) rows of W. The lanes run over the
+// 8 lanes, one subgroup: ROWS rows of x times OUTPUTS (8 or 16) rows of W; 4 of them are a workgroup, since a workgroup
+// costs 0.2 us of the driver. The lanes run over the
 // columns, 8 at a time each, so that every lane of every load is of use; at the end the 8 lanes of 8 sums are
 // transposed while they are added up, so that a lane holds a whole sum.
 //
@@ -10,22 +11,28 @@
 //   storage buffer, uniform address       x 1            only literal indices get the scalar load and broadcast
 //   storage buffer, 64-bit words          x 2
 //   workgroup memory                      x 2            as slow as a storage buffer but for the bounds check
-// and per 8 lanes: subgroupAdd 12 ns (36 loads), shuffles next to nothing, a store 11 ns, exp 2 ns.
+// and per 8 lanes: subgroupAdd 12 ns (4 loads of an image), shuffles next to nothing, a store 6 to 11 ns, an integer
+// division 15 ns, exp 2 ns.
 // Arrays stay in registers only if every index is a literal: hence #for. 16 outputs at 8 rows gain 2 % over 8 and
 // double the compile time; 16 rows are slower than 8 (registers).
-// Variants: weight format, BIAS, ROWS, OUTPUTS. Needs TEXELS, SUBGROUPS. Twin: backend/cpu/matmul.rs
+// Variants: weight format, BIAS, ROWS, OUTPUTS, EIGHTS = OUTPUTS / 8, MANY_ROWS (more than ROWS). Needs TEXELS, SUBGROUPS. Twin: backend/cpu/matmul.rs
 #import invocation
 #import lanes
 #import matmul
 #import weight
 
-@compute @workgroup_size(8)
+@compute @workgroup_size(32)
 fn main(at: Invocation) {
-    let lane = at.subgroup_lane;
+    let lane = at.local & 7u;
+    let tile = flat_workgroup(at) * 4u + (at.local >> 3u);
+#ifdef MANY_ROWS
     let row_tiles = (params.rows + ROWS - 1u) / ROWS;
-    let tile = flat_workgroup(at);
     let first_row = (tile % row_tiles) * ROWS;
     let first = (tile / row_tiles) * OUTPUTS;
+#else
+    let first_row = 0u;
+    let first = tile * OUTPUTS;
+#endif
     var sums: array<f32, ROWS * OUTPUTS>;
     var x_rows: array<u32, ROWS>;
     var weight_rows: array<u32, OUTPUTS>;

@@ -43,7 +43,7 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 #ifdef TEXELS
-const LANES: u32 = 8u;
+const THREADS: u32 = 32u; // 4 units of 8 lanes
 @group(0) @binding(1) var metadata: texture_storage_2d<rgba32uint, read>;
 @group(0) @binding(2) var qkv: texture_storage_2d<rgba32uint, read>;
 @group(0) @binding(3) var q_weight: texture_storage_2d<rgba32uint, read>;
@@ -64,7 +64,7 @@ fn frequency(index: u32) -> f32 {
     return bitcast<f32>(textureLoad(frequencies, texel(index >> 2u))[index & 3u]);
 }
 #else
-const LANES: u32 = 64u;
+const THREADS: u32 = 64u;
 @group(0) @binding(1) var<storage, read> metadata: array<u32>;
 @group(0) @binding(2) var<storage, read> qkv: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> q_weight: array<vec4<f32>>;
@@ -103,7 +103,7 @@ struct Unit {
 fn inverse_rms(base: u32, epsilon: f32, lane: u32) -> f32 {
     var sum = 0.0;
 #ifdef TEXELS
-    for (var i = lane; i < params.runs * 2u; i += LANES) {
+    for (var i = lane & 7u; i < params.runs * 2u; i += 8u) {
         let x = qkv_vector(base + i);
         sum += dot(x, x);
     }
@@ -165,9 +165,9 @@ fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
 }
 #endif
 
-@compute @workgroup_size(LANES)
+@compute @workgroup_size(THREADS)
 fn main(invocation: Invocation) {
-    let thread = flat_workgroup(invocation) * LANES + invocation.local;
+    let thread = flat_workgroup(invocation) * THREADS + invocation.local;
     let group = params.query_heads / params.kv_heads;
     let query_count = group * params.head_count;
     let units = query_count + 2u * params.head_count;

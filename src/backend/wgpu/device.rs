@@ -156,7 +156,7 @@ impl Gpu {
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("folio"),
             required_features: features(adapter, &profile),
-            required_limits: limits(adapter),
+            required_limits: limits(adapter, &profile),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..Default::default()
         };
@@ -329,9 +329,11 @@ fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
 }
 
 /// The defaults, except for sizes: those are taken as large as the adapter has them.
-fn limits(adapter: &wgpu::Adapter) -> wgpu::Limits {
+fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
     let has = adapter.limits();
+    let images = wgpu::Limits::default().max_storage_textures_per_shader_stage;
     wgpu::Limits {
+        max_storage_textures_per_shader_stage: if profile.texels { images.max(8) } else { images },
         max_buffer_size: has.max_buffer_size,
         max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
         ..wgpu::Limits::default().or_worse_values_from(&has)

@@ -34,7 +34,8 @@ pub(super) fn encode(
     let bindings = [arena.row_buffer(gate_up).fetch(), arena.row_buffer(out).read_write()];
     let params = Params { rows, vectors, alpha, limit };
     let texels = recorder.profile.texels;
-    let workgroups = if texels { rows * vectors.div_ceil(64) } else { (rows * vectors).div_ceil(WORKGROUP) };
+    let workgroups =
+        if texels { (rows * vectors.div_ceil(64)).div_ceil(4) } else { (rows * vectors).div_ceil(WORKGROUP) };
     recorder.dispatch(&kernel(define, texels), &params, &bindings, workgroups)
 }
 

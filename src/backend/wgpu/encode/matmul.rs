@@ -30,7 +30,7 @@ enum Shape {
     Skinny { rows: u32, outputs: u32 },
     Tile { rows: u32 },
     Lane { rows: u32, outputs: u32 },
-    Texel { rows: u32 },
+    Texel { rows: u32, many: bool },
 }
 
 /// Outputs of a workgroup of `matmul_texel`.
@@ -40,7 +40,10 @@ impl Shape {
     /// The tile table: class, rows and columns → shape.
     fn choose(profile: &Profile, deterministic: bool, rows: u32, eights: u32) -> Self {
         match (profile.class, rows) {
-            (Class::Software, _) if profile.texels => Self::Texel { rows: texel_rows(deterministic, rows) },
+            (Class::Software, _) if profile.texels => {
+                let tile = texel_rows(deterministic, rows);
+                Self::Texel { rows: tile, many: rows > tile }
+            }
             (Class::Software, _) if deterministic => Self::Lane { rows: 8, outputs: 2 },
             (Class::Software, 1) => Self::Lane { rows: 1, outputs: 4 },
             (Class::Software, 2) => Self::Lane { rows: 2, outputs: 4 },
@@ -63,7 +66,7 @@ impl Shape {
             Self::Vec { .. } => outputs.div_ceil(4),
             Self::Skinny { outputs: each, .. } => outputs.div_ceil(16 * each),
             Self::Tile { rows: tile } => rows.div_ceil(tile) * outputs.div_ceil(64),
-            Self::Texel { rows: tile } => rows.div_ceil(tile) * outputs.div_ceil(TEXEL_OUTPUTS),
+            Self::Texel { rows: tile, .. } => (rows.div_ceil(tile) * outputs.div_ceil(TEXEL_OUTPUTS)).div_ceil(4),
             Self::Lane { rows: tile, outputs: each } => (rows.div_ceil(tile) * outputs.div_ceil(each)).div_ceil(64),
         }
     }
@@ -77,10 +80,11 @@ impl Shape {
                 Kernel::new("matmul_skinny").number("ROWS", rows).number("OUTPUTS", outputs)
             }
             Self::Tile { rows } => Kernel::new("matmul_tile").number("TILE_ROWS", rows),
-            Self::Texel { rows } => Kernel::new("matmul_texel")
+            Self::Texel { rows, many } => Kernel::new("matmul_texel")
                 .number("ROWS", rows)
                 .number("OUTPUTS", TEXEL_OUTPUTS)
                 .number("EIGHTS", TEXEL_OUTPUTS / 8)
+                .define_if(many, "MANY_ROWS")
                 .define("TEXELS")
                 .define("SUBGROUPS"),
             Self::Lane { rows, outputs } => Kernel::new("matmul_lane").number("ROWS", rows).number("OUTPUTS", outputs),

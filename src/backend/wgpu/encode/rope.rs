@@ -61,7 +61,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
     let runs = layer.head_dim / 8;
     // A thread a head where loads are dear, 8 where they are images; where threads are plenty, a thread a run.
     let (workgroup, lanes) = match recorder.profile.class {
-        _ if texels => (8, 8),
+        _ if texels => (32, 8),
         Class::Software => (WORKGROUP, 1),
         _ => (WORKGROUP, runs.next_power_of_two()),
     };
