@@ -232,7 +232,7 @@ fn attention_mutants(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, q: c
     let sequence = &inputs.sequences[longest];
     let last = inputs.groups[0].table_starts[longest] + (sequence.context_len - 1) / fixture.block_size;
     let several_visible = sequence.context_len > fixture.block_size && window > fixture.block_size;
-    mutants.extend(several_visible.then_some(Mutant::SwapBlocks(0, last - 1, last)));
+    mutants.extend(several_visible.then(|| Mutant::SwapBlocks(0, last - 1, last)));
     mutants
 }
 
@@ -282,7 +282,7 @@ fn layer(storage: Storage, window: Option<u32>) -> Fixture {
     fixture.push(Step::RopeStoreKv { qkv, layer, query_heads, q_norm: None, k_norm: None, rope, q });
     let (alibi, sinks) = (None, None);
     fixture.push(Step::AttendPaged { q, layer, query_heads, scale: 0.125, softcap: None, alibi, sinks, out });
-    for (shape, sequences) in [("chunks", &[(5, 33), (17, 100)][..]), ("mixed", &[(1, 40), (33, 33), (1, 16), (2, 2)])]
+    for (shape, sequences) in [("chunks", &[(5, 40), (17, 100)][..]), ("mixed", &[(1, 40), (33, 33), (1, 16), (2, 2)])]
     {
         let mut inputs = paged_batch(&fixture, sequences, &mut noise);
         let rows = u32::try_from(inputs.positions.len()).expect("a small batch");

@@ -3,7 +3,7 @@
 use super::compare::{PRODUCTS, RELATIVE};
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, plain_batch, relative, unwritten};
 use crate::backend::KvHalf;
-use crate::plan::inputs::FEED;
+use crate::plan::inputs::{BatchInputs, FEED, SampleRow};
 use crate::plan::{Activation, BufferId, KvFormat, Rows, Step, Storage, Tail, WeightFormat, WeightId};
 use crate::platform::for_each_chunk;
 
@@ -50,7 +50,7 @@ fn embed(storage: Storage, format: WeightFormat, columns: u32) -> Fixture {
             run.inputs.token_ids[row as usize] = FEED | (row * 11 % 64);
         }
         if rows > 1 {
-            run.mutants.push(Mutant::SwapTokens(0, rows - 1));
+            run.mutants.push(Mutant::SwapTokens(0, rows / 2));
         }
         expect_rows(&fixture, &mut run, out, rows, relative(RELATIVE));
         fixture.runs.push(run);
@@ -122,12 +122,14 @@ fn gather_rows(storage: Storage) -> Fixture {
     let mut noise = Noise::new("gather_rows");
     let x = fixture.buffer("x", Rows::Tokens, 40, Storage::F32);
     let out = fixture.buffer("out", Rows::Samples, 40, storage);
-    fixture.plan.tails.push((Tail::Sample, vec![Step::GatherRows { x, out }]));
+    fixture.plan.vocab = 40;
+    fixture.plan.tails.push((Tail::Sample, sampled_tail(Step::GatherRows { x, out }, out, storage)));
     for (rows, picked) in [(1, vec![0]), (9, vec![8, 2, 2, 0]), (70, (0..70).rev().collect())] {
         let count = u32::try_from(picked.len()).expect("a few rows");
         let mut run = Run::new(format!("{count} of {rows} rows"), plain_batch(rows));
+        run.inputs.token_ids.fill(0);
         run.inputs.logits_rows = picked;
-        run.inputs.tails = vec![Tail::Sample];
+        sample_all(&mut run.inputs);
         run.buffers.push((x, noise.values((rows * 40) as usize)));
         if count > 1 {
             run.mutants.push(Mutant::SwapLogitsRows(0, count - 1));
@@ -136,6 +138,18 @@ fn gather_rows(storage: Storage) -> Fixture {
         fixture.runs.push(run);
     }
     fixture
+}
+
+/// `step`, and a draw from what it writes, without which a device may leave the tail out. Logits are f32.
+fn sampled_tail(step: Step, logits: BufferId, storage: Storage) -> Vec<Step> {
+    let sample = (storage == Storage::F32).then_some(Step::Sample { logits });
+    std::iter::once(step).chain(sample).collect()
+}
+
+/// A greedy sample row for every logits row.
+fn sample_all(inputs: &mut BatchInputs) {
+    inputs.tails = vec![Tail::Sample];
+    inputs.samples = (0..).zip(&inputs.logits_rows).map(|(row, _)| SampleRow::greedy(row, 0)).collect();
 }
 
 /// Two groups, three layers, copies in each: whole blocks move bit for bit, and nothing else changes.
@@ -217,15 +231,16 @@ fn matmul(storage: Storage, product: Product, all_rows: &[u32]) -> Fixture {
     let out = fixture.buffer("out", rows_kind, weight_rows, out_storage);
     let step = Step::MatMul { x, weight, bias, accumulate, out };
     if tail {
-        fixture.plan.tails.push((Tail::Sample, vec![step]));
+        fixture.plan.vocab = weight_rows;
+        fixture.plan.tails.push((Tail::Sample, sampled_tail(step, out, out_storage)));
     } else {
         fixture.push(step);
     }
     for &rows in all_rows {
         let mut run = Run::new(format!("{rows} × {columns} × {weight_rows}"), plain_batch(rows));
         if tail {
-            run.inputs.tails = vec![Tail::Sample];
             run.inputs.logits_rows = (0..rows).collect();
+            sample_all(&mut run.inputs);
         }
         let x_values: Vec<f32> =
             noise.values((rows * columns) as usize).into_iter().map(|v| storage.round(v)).collect();

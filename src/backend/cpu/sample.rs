@@ -13,7 +13,8 @@
 //! if history or the pending token names it: `y = y > 0 ? y / repetition : y · repetition`; with `count` = generated
 //! (+ 1 for the pending token) `> 0`: `y -= count · frequency`, then `y -= presence`; mask bit clear: `y = −∞`. A `y`
 //! whose exponent field is 0 (zeros of either sign, subnormals) is `+0`. The pending token is `feed[pending_slot]`,
-//! read before any row of the batch writes its feed slot. Ids not below `vocab` in bias or history are ignored.
+//! read before any row of the batch writes its feed slot. Ids in bias and history are below `vocab`;
+//! a batch with others is refused. A pending id that is not names no token.
 //! Candidates are the tokens with `y > −∞`; the others are never drawn.
 //!
 //! **3. Order.** Values compare by key: `key(y) = bits ^ (bits >> 31 ? 0xffff_ffff : 0x8000_0000)`, a u32 that orders

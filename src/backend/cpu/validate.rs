@@ -100,6 +100,9 @@ impl Loaded {
         let within = |range: Range, entries: usize| range.start as usize + range.len as usize <= entries;
         require!(within(row.history, inputs.history.len()), "its history lies outside of the batch's");
         require!(within(row.bias, inputs.bias.len()), "its bias lies outside of the batch's");
+        let vocab = self.plan.vocab;
+        let history = inputs.history.iter().all(|entry| entry.token_id < vocab);
+        require!(history && inputs.bias.iter().all(|entry| entry.token_id < vocab), "an entry names no token");
         let mask = Range { start: row.mask_start, len: self.plan.vocab.div_ceil(32) };
         require!(row.mask_start == NONE || within(mask, inputs.masks.len()), "its mask lies outside of the batch's");
         require!(row.top_logprobs <= TOP_LOGPROBS_MAX, "{} top logprobs", row.top_logprobs);

@@ -16,6 +16,7 @@ macro_rules! sources {
 pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "attend_paged_decode"
     "attend_paged_merge"
+    "attend_paged_prefill"
     "attend_paged_serial"
     "attend_paged_texel"
     "common/attend"

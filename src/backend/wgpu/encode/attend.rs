@@ -2,7 +2,7 @@
 //!
 //! A work item is a few packed rows (query heads of one KV head, over the token rows of one sequence) and a range of
 //! keys; a kernel runs every item for every KV head. Sequences with one row and those with more are kept in lists of
-//! their own, since their kernels differ. Where a batch has too few items to fill the device, the ranges of long
+//! their own, since their kernels differ; those with many rows go through tiles. Where a batch has too few items to fill the device, the ranges of long
 //! single-row sequences are split and joined again by a merge dispatch.
 //!
 //! What decides a row's result bits is its sequence alone (kernel, tiles), and the split points; with
@@ -37,6 +37,8 @@ params! {
 const ITEM_WORDS: u32 = 8;
 /// Packed rows of an item at most, and of a slot of the partial buffer.
 const ROWS_MAX: u32 = 8;
+/// Packed rows of an item of `attend_paged_prefill`.
+const TILE_ROWS: u32 = 32;
 /// Keys a kernel's tile holds; ranges begin and end at multiples, except at a sequence's own ends.
 const TILE: u32 = 32;
 /// Shorter ranges are not split further.
@@ -63,6 +65,8 @@ pub(crate) struct AttendShape {
     pub(crate) single: u32,
     /// Items of sequences with several.
     pub(crate) chunked: u32,
+    /// Larger items of the same, for the tile kernel.
+    pub(crate) tiled: u32,
     /// Merges of what `single` items left in parts.
     pub(crate) merges: u32,
 }
@@ -188,11 +192,15 @@ pub(crate) fn work(context: &Context<'_>, inputs: &BatchInputs, group: usize, wo
             }
         }
     }
-    for sequence in planned().filter(|sequence| sequence.rows.row_count > 1) {
-        for run in sequence.runs(ROWS_MAX) {
-            let keys = sequence.keys(run.start, run.end - run.start);
-            words.extend(sequence.item(run, keys, NONE));
-            shape.chunked += 1;
+    let is_tiled = |sequence: &Planned<'_>| has_tiles(context.profile) && sequence.packed() > ROWS_MAX;
+    for (size, tiled) in [(ROWS_MAX, false), (TILE_ROWS, true)] {
+        let several = planned().filter(|sequence| sequence.rows.row_count > 1);
+        for sequence in several.filter(|sequence| is_tiled(sequence) == tiled) {
+            for run in sequence.runs(size) {
+                let keys = sequence.keys(run.start, run.end - run.start);
+                words.extend(sequence.item(run, keys, NONE));
+                *(if tiled { &mut shape.tiled } else { &mut shape.chunked }) += 1;
+            }
         }
     }
     shape.merges = u32::try_from(merges.len()).expect("a batch has few sequences");
@@ -227,20 +235,31 @@ struct Options {
     sinks: bool,
 }
 
+/// Drivers that run shaders on a CPU need a kernel without workgroup memory; it reduces by subgroups.
+fn is_serial(profile: &Profile) -> bool {
+    profile.class == Class::Software && profile.tier >= Tier::T1
+}
+
+/// The serial kernel serves prefill too: there a tile costs more in workgroup memory than it saves in loads.
+fn has_tiles(profile: &Profile) -> bool {
+    !is_serial(profile)
+}
+
 /// The kernel for items of at most `rows` packed rows.
 fn kernel(options: Options, head_dim: u32, rows: u32, format: KvFormat, profile: &Profile) -> Kernel {
     let runs = head_dim / 8;
-    let serial = profile.class == Class::Software && profile.tier >= Tier::T1;
     let kernel = if profile.texels {
         texel_kernel(runs.div_ceil(8), rows)
-    } else if serial {
+    } else if rows > ROWS_MAX {
+        Kernel::new("attend_paged_prefill")
+    } else if is_serial(profile) {
         let lanes = if profile.subgroup_size_min >= 8 { 8 } else { 4 };
-        let kernel = Kernel::new("attend_paged_serial").define("SUBGROUPS");
+        let kernel = Kernel::new("attend_paged_serial").define("SUBGROUPS").number("ROWS", rows);
         kernel.number("LANES", lanes).number("LANE_CHUNKS", runs.div_ceil(lanes))
     } else {
-        Kernel::new("attend_paged_decode")
+        Kernel::new("attend_paged_decode").number("ROWS", rows)
     };
-    let kernel = kernel.number("HEAD_CHUNKS", runs).number("ROWS", rows);
+    let kernel = kernel.number("HEAD_CHUNKS", runs);
     let kernel = kernel.define_if(options.softcap, "SOFTCAP").define_if(options.alibi, "ALIBI");
     for_kv(kernel.define_if(options.sinks, "SINKS"), format, profile)
 }
@@ -248,7 +267,7 @@ fn kernel(options: Options, head_dim: u32, rows: u32, format: KvFormat, profile:
 /// `attend_paged_texel`: the more rows and runs a lane holds, the fewer keys at once, for the registers' sake.
 fn texel_kernel(lane_chunks: u32, rows: u32) -> Kernel {
     let keys = (64 / (rows * lane_chunks).next_power_of_two()).clamp(2, 8);
-    let kernel = Kernel::new("attend_paged_texel").define("TEXELS").define("SUBGROUPS");
+    let kernel = Kernel::new("attend_paged_texel").define("TEXELS").define("SUBGROUPS").number("ROWS", rows);
     let kernel = kernel.number("LANE_CHUNKS", lane_chunks).number("KEYS", keys);
     kernel.number("PAIRS", keys / 2).number("QUADS", keys / 4).number("OCTETS", keys / 8)
 }
@@ -296,7 +315,12 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
     };
     let (format, profile) = (recorder.capacity.kv_format, recorder.profile);
     let single_rows = ratio.next_power_of_two().min(ROWS_MAX);
-    let lists = [(shape.single, 0, single_rows), (shape.chunked, shape.single, ROWS_MAX)];
+    let tiled_start = shape.single + shape.chunked;
+    let lists = [
+        (shape.single, 0, single_rows),
+        (shape.chunked, shape.single, ROWS_MAX),
+        (shape.tiled, tiled_start, TILE_ROWS),
+    ];
     for shard in &arena.kv[fields.layer as usize] {
         for (items, start, rows) in lists {
             let kernel = kernel(options, layer.head_dim, rows, format, profile);
@@ -307,7 +331,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
             recorder.dispatch(&kernel, &params, &bindings, items * shard.heads)?;
         }
     }
-    let params = params(shape.merges, shape.single + shape.chunked, 0, layer.heads);
+    let params = params(shape.merges, tiled_start + shape.tiled, 0, layer.heads);
     let bindings = [arena.metadata.read(), sinks, arena.attend_scratch.read(), out];
     let workgroups = shape.merges * layer.heads * ROWS_MAX;
     recorder.dispatch(&merge_kernel(options.sinks, layer.head_dim), &params, &bindings, workgroups)
@@ -322,7 +346,10 @@ pub(super) fn variants() -> Vec<Variant> {
         [(Class::Discrete, Tier::T0, false), (Class::Software, Tier::T1, false), (Class::Software, Tier::T1, true)];
     for (class, tier, texels) in classes {
         for head_dim in [8, 96, 256] {
-            for rows in [1, 2, 4, 8] {
+            for rows in [1, 2, 4, 8, TILE_ROWS] {
+                if texels && rows > ROWS_MAX {
+                    continue;
+                }
                 let profile = Profile { texels, ..super::test_profile(class, tier, rows != 4) };
                 for (options, format) in options.into_iter().zip([KvFormat::F16, KvFormat::F16, KvFormat::F32]) {
                     let kernel = kernel(options, head_dim, rows, format, &profile);
