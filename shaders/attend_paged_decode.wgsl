@@ -71,7 +71,7 @@ fn main(invocation: Invocation) {
         let row = i / (HEAD_CHUNKS * 2u);
         query[i] = vec4<f32>();
         if (row < count) {
-            query[i] = q[row_at(packed_row(item, head, row)) + i % (HEAD_CHUNKS * 2u)] * params.scale;
+            query[i] = q_vector(row_at(packed_row(item, head, row)) + i % (HEAD_CHUNKS * 2u)) * params.scale;
         }
     }
     // Score phases: ROW_THREADS threads a row, which all follow its maximum and sum.

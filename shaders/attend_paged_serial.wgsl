@@ -37,8 +37,8 @@ fn main(invocation: Invocation) {
         for (var i = 0u; i < LANE_CHUNKS; i++) {
             let chunk = lane + i * LANES;
             if (chunk < HEAD_CHUNKS) {
-                query[(row * LANE_CHUNKS + i) * 2u] = q[row_at(own) + chunk * 2u] * params.scale;
-                query[(row * LANE_CHUNKS + i) * 2u + 1u] = q[row_at(own) + chunk * 2u + 1u] * params.scale;
+                query[(row * LANE_CHUNKS + i) * 2u] = q_vector(row_at(own) + chunk * 2u) * params.scale;
+                query[(row * LANE_CHUNKS + i) * 2u + 1u] = q_vector(row_at(own) + chunk * 2u + 1u) * params.scale;
             }
         }
     }
