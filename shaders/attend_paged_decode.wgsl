@@ -6,7 +6,8 @@
 // One workgroup: one work item × one KV head of the shard. It walks its keys in tiles of 32: four threads a key dot
 // a quarter of the head each; then a thread owns 8 columns of V for every n-th key of the tile.
 // Numbers: HEAD_CHUNKS = head_dim / 8, ROWS = packed rows of an item at most (1, 2, 4, 8).
-// Variants: KV_F16, SOFT_HALF, SOFTCAP, ALIBI, SINKS. Twin: backend/cpu/attend_paged.rs. Ranges that are split end in attend_paged_merge.
+// Variants: KV_F16, SOFT_HALF, SOFTCAP, ALIBI, SINKS. Twin: backend/cpu/attend_paged.rs
+// Ranges that are split end in attend_paged_merge.
 
 #import attend_item
 #import invocation
@@ -58,7 +59,8 @@ fn main(invocation: Invocation) {
     let item = select(0u, flat / params.head_count, is_item);
     let head = flat % params.head_count;
     if (local == 0u) {
-        let range = vec3<u32>(item_word(item, ITEM_KV_BEGIN), item_word(item, ITEM_KV_END), item_word(item, ITEM_COUNT));
+        let end = item_word(item, ITEM_KV_END);
+        let range = vec3<u32>(item_word(item, ITEM_KV_BEGIN), end, item_word(item, ITEM_COUNT));
         bounds = vec4<u32>(select(vec3<u32>(), range, is_item), 0u);
     }
     // No early return: a workgroup beyond the list has no keys and no rows.
@@ -69,7 +71,7 @@ fn main(invocation: Invocation) {
         let row = i / (HEAD_CHUNKS * 2u);
         query[i] = vec4<f32>();
         if (row < count) {
-            query[i] = q[row_at(packed_row(item, head, row)) + i % (HEAD_CHUNKS * 2u)] * params.scale;
+            query[i] = q_vector(row_at(packed_row(item, head, row)) + i % (HEAD_CHUNKS * 2u)) * params.scale;
         }
     }
     // Score phases: ROW_THREADS threads a row, which all follow its maximum and sum.

@@ -4,7 +4,8 @@
 //
 // partials [slot][kv head][8 packed rows][head_dim sums, then m, l, 0, 0]; out [tokens][query heads][head_dim].
 // A merge item names its slots (one per range, in key order), so the sum has one order. One workgroup: one packed row
-// of one KV head of one item; a thread takes every 64th vector. Numbers: HEAD_CHUNKS. Variants: SINKS. Twin: backend/cpu/attend_paged.rs.
+// of one KV head of one item; a thread takes every 64th vector. Numbers: HEAD_CHUNKS. Variants: SINKS.
+// Twin: backend/cpu/attend_paged.rs
 
 #import attend
 #import invocation

@@ -5,7 +5,8 @@
 // For drivers that run shaders on a CPU: there a load costs more than anything else, so every element of K and V is
 // loaded once, and all else stays in registers. One workgroup is LANES threads of one subgroup: one work item × one
 // KV head of the shard. A lane owns every LANES-th run of 8 elements of the head; one key at a time.
-// Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / LANES⌉, ROWS. Variants: KV_F16, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS always.
+// Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / LANES⌉, ROWS.
+// Variants: KV_F16, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS always.
 // Layouts as attend_paged_decode. Twin: backend/cpu/attend_paged.rs
 
 #import attend_item
@@ -36,8 +37,8 @@ fn main(invocation: Invocation) {
         for (var i = 0u; i < LANE_CHUNKS; i++) {
             let chunk = lane + i * LANES;
             if (chunk < HEAD_CHUNKS) {
-                query[(row * LANE_CHUNKS + i) * 2u] = q[row_at(own) + chunk * 2u] * params.scale;
-                query[(row * LANE_CHUNKS + i) * 2u + 1u] = q[row_at(own) + chunk * 2u + 1u] * params.scale;
+                query[(row * LANE_CHUNKS + i) * 2u] = q_vector(row_at(own) + chunk * 2u) * params.scale;
+                query[(row * LANE_CHUNKS + i) * 2u + 1u] = q_vector(row_at(own) + chunk * 2u + 1u) * params.scale;
             }
         }
     }

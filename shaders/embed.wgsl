@@ -1,7 +1,7 @@
 // out[t] = table[id(t)] * scale; an id with the FEED bit is looked up in the feed slots.
 // One dispatch per shard of the table; a row is written by the shard that holds it. Invocation: 8 elements.
 // An id outside the table (a failed row sampled by the device) gives zeros, written by the first shard.
-// Variants: weight format. Twin: backend/cpu/embed.rs
+// Variants: weight format, TEXELS (metadata and table are read as images). Twin: backend/cpu/embed.rs
 #import invocation
 #import metadata
 #import weight
@@ -16,9 +16,14 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+#ifdef TEXELS
+@group(0) @binding(1) var metadata: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(3) var weight: texture_storage_2d<rgba32uint, read>;
+#else
 @group(0) @binding(1) var<storage, read> metadata: array<u32>;
-@group(0) @binding(2) var<storage, read> feed: array<u32>;
 @group(0) @binding(3) var<storage, read> weight: array<vec4<u32>>;
+#endif
+@group(0) @binding(2) var<storage, read> feed: array<u32>;
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
 
 @compute @workgroup_size(64)

@@ -1,5 +1,6 @@
 // out = act(gate) * up. gate_up: [rows, gate | up] f32, out: [rows, columns] f32. Invocation: 4 elements.
-// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU. Twin: backend/cpu/gated_activation.rs
+// TEXELS: 8 lanes take a run of 64 vectors of a row, so that the division by the row's length is made once.
+// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, TEXELS. Twin: backend/cpu/gated_activation.rs
 #import invocation
 
 struct Params {
@@ -10,7 +11,12 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+#ifdef TEXELS
+#import texel
+@group(0) @binding(1) var gate_up: texture_storage_2d<rgba32uint, read>;
+#else
 @group(0) @binding(1) var<storage, read> gate_up: array<vec4<f32>>;
+#endif
 @group(0) @binding(2) var<storage, read_write> out: array<vec4<f32>>;
 
 // The bound keeps exp finite: shaders may assume that there are no infinities.
@@ -34,6 +40,25 @@ fn activate(gate: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
 #endif
 }
 
+#ifdef TEXELS
+fn gate_up_vector(index: u32) -> vec4<f32> {
+    return bitcast<vec4<f32>>(textureLoad(gate_up, texel(index)));
+}
+
+@compute @workgroup_size(32)
+fn main(at: Invocation) {
+    let runs = (params.vectors + 63u) / 64u;
+    let flat = flat_workgroup(at) * 4u + (at.local >> 3u);
+    let row = flat / runs;
+    let start = (flat % runs) * 64u;
+    let end = select(0u, min(start + 64u, params.vectors), row < params.rows);
+    let base = row * params.vectors;
+    for (var index = start + (at.local & 7u); index < end; index += 8u) {
+        let gate = 2u * base + index;
+        out[base + index] = activate(gate_up_vector(gate), gate_up_vector(gate + params.vectors));
+    }
+}
+#else
 @compute @workgroup_size(64)
 fn main(at: Invocation) {
     let item = flat_workgroup(at) * 64u + at.local;
@@ -44,3 +69,4 @@ fn main(at: Invocation) {
     let gate = row * params.vectors + item;
     out[item] = activate(gate_up[gate], gate_up[gate + params.vectors]);
 }
+#endif

@@ -1,7 +1,15 @@
 // x += delta (DELTA); out = x / sqrt(mean(x^2) + epsilon) * w, or * (1 + w).
 // x, delta, out: [rows, columns] f32; w: [columns] f32. Workgroup: one row.
-// Variants: DELTA, SUBGROUPS. Twin: backend/cpu/rms_norm.rs
+// TEXELS: a workgroup of 8 lanes reads images, and writes x only where it has read it for the last time (24 us a row of
+// 1024 on llvmpipe become 4).
+// Variants: DELTA, SUBGROUPS, TEXELS. Twin: backend/cpu/rms_norm.rs
+#ifdef TEXELS
+#import invocation
+#import lanes
+#import texel
+#else
 #import reduce
+#endif
 
 struct Params {
     rows: u32,
@@ -12,6 +20,45 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+#ifdef TEXELS
+@group(0) @binding(1) var x_image: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(2) var weight: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(3) var<storage, read_write> out: array<vec4<f32>>;
+#ifdef DELTA
+@group(0) @binding(4) var delta: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(5) var<storage, read_write> x: array<vec4<f32>>;
+#endif
+
+fn x_vector(index: u32) -> vec4<f32> {
+    let value = bitcast<vec4<f32>>(textureLoad(x_image, texel(index)));
+#ifdef DELTA
+    return value + bitcast<vec4<f32>>(textureLoad(delta, texel(index)));
+#else
+    return value;
+#endif
+}
+
+@compute @workgroup_size(8)
+fn main(at: Invocation) {
+    let row = flat_workgroup(at);
+    let base = row * params.vectors;
+    let end = select(0u, params.vectors, row < params.rows);
+    var squares = 0.0;
+    for (var index = at.local; index < end; index += 8u) {
+        let value = x_vector(base + index);
+        squares += dot(value, value);
+    }
+    let factor = 1.0 / sqrt(lanes_sum(squares) / params.columns + params.epsilon);
+    for (var index = at.local; index < end; index += 8u) {
+        let value = x_vector(base + index);
+        let w = bitcast<vec4<f32>>(textureLoad(weight, texel(index)));
+#ifdef DELTA
+        x[base + index] = value;
+#endif
+        out[base + index] = value * factor * (w + params.weight_offset);
+    }
+}
+#else
 #ifdef DELTA
 @group(0) @binding(1) var<storage, read> delta: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> weight: array<vec4<f32>>;
@@ -46,3 +93,4 @@ fn main(at: Invocation) {
         out[base + index] = x[base + index] * factor * (weight[index] + params.weight_offset);
     }
 }
+#endif

@@ -7,12 +7,16 @@
 // pools [block][kv head of this shard][slot][head_dim]. One dispatch serves the heads of one pool shard.
 // A unit is one head of one token; `lanes` threads share it, each taking every lanes-th run of 8 elements. Every one
 // of them sums the squares of the whole head itself: no barrier, and the order of the sum never depends on `lanes`.
-// Variants: NORM, ROPE, ROPE_VECTORS (halves of whole vectors), KV_F16, SOFT_HALF.
+// TEXELS: a unit is 8 lanes, which add up their squares by exchange; what is read is bound as images.
+// Variants: NORM, ROPE, ROPE_VECTORS (halves of whole vectors), KV_F16, SOFT_HALF, TEXELS (with SUBGROUPS).
 // Twin: backend/cpu/rope_store_kv.rs
 
 #import invocation
 #import kv_pack
 #import metadata
+#ifdef TEXELS
+#import lanes
+#endif
 #ifdef ROPE
 #import turns
 #endif
@@ -39,11 +43,50 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+#ifdef TEXELS
+const THREADS: u32 = 32u; // 4 units of 8 lanes
+@group(0) @binding(1) var metadata: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(2) var qkv: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(3) var q_weight: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(4) var k_weight: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(5) var frequencies: texture_storage_2d<rgba32uint, read>;
+
+fn qkv_vector(index: u32) -> vec4<f32> {
+    return bitcast<vec4<f32>>(textureLoad(qkv, texel(index)));
+}
+
+fn weight_vector(index: u32, is_key: bool) -> vec4<f32> {
+    // Both are read: a CPU takes both sides of a branch anyway.
+    let words = select(textureLoad(q_weight, texel(index)), textureLoad(k_weight, texel(index)), is_key);
+    return bitcast<vec4<f32>>(words);
+}
+
+fn frequency(index: u32) -> f32 {
+    return bitcast<f32>(textureLoad(frequencies, texel(index >> 2u))[index & 3u]);
+}
+#else
+const THREADS: u32 = 64u;
 @group(0) @binding(1) var<storage, read> metadata: array<u32>;
 @group(0) @binding(2) var<storage, read> qkv: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> q_weight: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> k_weight: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read> frequencies: array<f32>;
+
+fn qkv_vector(index: u32) -> vec4<f32> {
+    return qkv[index];
+}
+
+fn weight_vector(index: u32, is_key: bool) -> vec4<f32> {
+    if is_key {
+        return k_weight[index];
+    }
+    return q_weight[index];
+}
+
+fn frequency(index: u32) -> f32 {
+    return frequencies[index];
+}
+#endif
 @group(0) @binding(6) var<storage, read_write> k_pool: array<vec4<u32>>;
 @group(0) @binding(7) var<storage, read_write> v_pool: array<vec4<u32>>;
 @group(0) @binding(8) var<storage, read_write> q: array<vec4<f32>>;
@@ -58,27 +101,29 @@ struct Unit {
     offset: f32,
 }
 
-fn inverse_rms(base: u32, epsilon: f32) -> f32 {
+fn inverse_rms(base: u32, epsilon: f32, lane: u32) -> f32 {
     var sum = 0.0;
+#ifdef TEXELS
+    for (var i = lane & 7u; i < params.runs * 2u; i += 8u) {
+        let x = qkv_vector(base + i);
+        sum += dot(x, x);
+    }
+    sum = lanes_sum(sum);
+#else
     for (var i = 0u; i < params.runs * 2u; i++) {
         let x = qkv[base + i];
         sum += dot(x, x);
     }
+#endif
     return inverseSqrt(sum / f32(params.runs * 8u) + epsilon);
 }
 
 // A vector of a head after its norm.
 fn normed(unit: Unit, vector: u32) -> vec4<f32> {
-    let x = qkv[unit.base + vector];
+    let x = qkv_vector(unit.base + vector);
 #ifdef NORM
     if unit.is_normed {
-        var w: vec4<f32>;
-        if unit.is_key {
-            w = k_weight[vector];
-        } else {
-            w = q_weight[vector];
-        }
-        return x * unit.inverse * (w + unit.offset);
+        return x * unit.inverse * (weight_vector(vector, unit.is_key) + unit.offset);
     }
 #endif
     return x;
@@ -99,7 +144,7 @@ fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
     let direction = select(params.rope_scale, -params.rope_scale, is_first);
     var result: vec4<f32>;
     for (var i = 0u; i < 4u; i++) {
-        let turn = cos_sin(unit.position, frequencies[pair + i]);
+        let turn = cos_sin(unit.position, frequency(pair + i));
         result[i] = own[i] * (turn.x * params.rope_scale) + other[i] * (turn.y * direction);
     }
     return result;
@@ -129,7 +174,7 @@ fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
                 pair = select(element - half, element, is_first);
             }
             let other = partner_of(unit, element, own);
-            let turn = cos_sin(unit.position, frequencies[pair]) * params.rope_scale;
+            let turn = cos_sin(unit.position, frequency(pair)) * params.rope_scale;
             result[i] = own[i] * turn.x + select(other, -other, is_first) * turn.y;
         }
     }
@@ -142,9 +187,9 @@ fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
 }
 #endif
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn main(invocation: Invocation) {
-    let thread = flat_workgroup(invocation) * 64u + invocation.local;
+    let thread = flat_workgroup(invocation) * THREADS + invocation.local;
     let group = params.query_heads / params.kv_heads;
     let query_count = group * params.head_count;
     let units = query_count + 2u * params.head_count;
@@ -161,7 +206,7 @@ fn main(invocation: Invocation) {
         pool_head = (index - query_count) % params.head_count;
         head = params.query_heads + select(params.kv_heads, 0u, is_key) + params.head_first + pool_head;
     }
-    let slot = metadata[metadata[params.group_header + GROUP_SLOTS] + token];
+    let slot = metadata_at(params.group_header + GROUP_SLOTS, token);
     if !is_query && slot == NONE {
         return;
     }
@@ -173,14 +218,14 @@ fn main(invocation: Invocation) {
 #ifdef NORM
     unit.is_normed = (is_query && params.q_norm != 0u) || (is_key && params.k_norm != 0u);
     unit.offset = select(params.q_offset, params.k_offset, is_key);
-    unit.inverse = inverse_rms(unit.base, select(params.q_epsilon, params.k_epsilon, is_key));
+    unit.inverse = inverse_rms(unit.base, select(params.q_epsilon, params.k_epsilon, is_key), invocation.local);
 #endif
     let block_size = 1u << params.block_shift;
     let tile = (slot >> params.block_shift) * params.head_count + pool_head;
     let row = (tile << params.block_shift) + (slot & (block_size - 1u));
     for (var run = thread % params.lanes; run < params.runs; run += params.lanes) {
-        var low = qkv[unit.base + run * 2u];
-        var high = qkv[unit.base + run * 2u + 1u];
+        var low = qkv_vector(unit.base + run * 2u);
+        var high = qkv_vector(unit.base + run * 2u + 1u);
         if is_query || is_key {
             low = rotated(unit, run * 2u);
             high = rotated(unit, run * 2u + 1u);

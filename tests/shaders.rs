@@ -52,6 +52,10 @@ fn every_variant_validates_within_the_default_limits() {
                 AddressSpace::Storage { .. } => {
                     storage.push(variable.binding.as_ref().expect("a storage buffer is bound").binding);
                 }
+                // An image stands in for a storage buffer.
+                AddressSpace::Handle => {
+                    storage.push(variable.binding.as_ref().expect("an image is bound").binding);
+                }
                 AddressSpace::WorkGroup => {
                     workgroup_bytes += module.types[variable.ty].inner.size(module.to_ctx()).next_multiple_of(16);
                 }

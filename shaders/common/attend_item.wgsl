@@ -1,16 +1,48 @@
 // Bindings of the attention kernels over pages, and what they do alike: find rows and keys, turn a dot product into a
 // score, write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, SOFTCAP, ALIBI, SINKS: a driver
-// that runs shaders on a CPU executes both sides of an `if`, so options are variants.
+// that runs shaders on a CPU executes both sides of an `if`, so options are variants; TEXELS: what is only read, but for
+// the small vectors, is bound as images.
 
 #import attend
 #import kv_pack
 #import metadata
 
 @group(0) @binding(0) var<uniform> params: Params;
+#ifdef TEXELS
+@group(0) @binding(1) var metadata: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(2) var q: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(3) var k_pool: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(4) var v_pool: texture_storage_2d<rgba32uint, read>;
+
+fn q_vector(index: u32) -> vec4<f32> {
+    return bitcast<vec4<f32>>(textureLoad(q, texel(index)));
+}
+
+fn k_vector(index: u32) -> vec4<u32> {
+    return textureLoad(k_pool, texel(index));
+}
+
+fn v_vector(index: u32) -> vec4<u32> {
+    return textureLoad(v_pool, texel(index));
+}
+#else
 @group(0) @binding(1) var<storage, read> metadata: array<u32>;
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> k_pool: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read> v_pool: array<vec4<u32>>;
+
+fn q_vector(index: u32) -> vec4<f32> {
+    return q[index];
+}
+
+fn k_vector(index: u32) -> vec4<u32> {
+    return k_pool[index];
+}
+
+fn v_vector(index: u32) -> vec4<u32> {
+    return v_pool[index];
+}
+#endif
 @group(0) @binding(5) var<storage, read> slopes: array<f32>;
 @group(0) @binding(6) var<storage, read> sinks: array<f32>;
 @group(0) @binding(7) var<storage, read_write> partials: array<vec4<f32>>;
@@ -38,7 +70,7 @@ struct Target {
 }
 
 fn item_word(item: u32, word: u32) -> u32 {
-    return metadata[metadata[params.group_header + GROUP_WORK] + params.item_start + item * ITEM_WORDS + word];
+    return metadata_at(params.group_header + GROUP_WORK, params.item_start + item * ITEM_WORDS + word);
 }
 
 fn packed_row(item: u32, head: u32, row: u32) -> Row {
@@ -59,27 +91,27 @@ fn row_at(row: Row) -> u32 {
 
 // First vector of the (block, head) tile that holds `key`, or NONE.
 fn block_at(item: u32, head: u32, key: u32) -> u32 {
-    let tables = metadata[params.group_header + GROUP_TABLES] + item_word(item, ITEM_TABLE);
-    let block = metadata[tables + (key >> params.block_shift)];
+    let entry = item_word(item, ITEM_TABLE) + (key >> params.block_shift);
+    let block = metadata_at(params.group_header + GROUP_TABLES, entry);
     let tile = ((block * params.head_count + head) << params.block_shift) * HEAD_CHUNKS * KV_VECTORS;
     return select(tile, NONE, block == NONE);
 }
 
 fn load_k(at: u32) -> Run {
 #ifdef KV_F16
-    let packed = k_pool[at];
+    let packed = k_vector(at);
     return Run(kv_low(packed), kv_high(packed));
 #else
-    return Run(bitcast<vec4<f32>>(k_pool[at]), bitcast<vec4<f32>>(k_pool[at + 1u]));
+    return Run(bitcast<vec4<f32>>(k_vector(at)), bitcast<vec4<f32>>(k_vector(at + 1u)));
 #endif
 }
 
 fn load_v(at: u32) -> Run {
 #ifdef KV_F16
-    let packed = v_pool[at];
+    let packed = v_vector(at);
     return Run(kv_low(packed), kv_high(packed));
 #else
-    return Run(bitcast<vec4<f32>>(v_pool[at]), bitcast<vec4<f32>>(v_pool[at + 1u]));
+    return Run(bitcast<vec4<f32>>(v_vector(at)), bitcast<vec4<f32>>(v_vector(at + 1u)));
 #endif
 }
 

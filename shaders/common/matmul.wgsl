@@ -11,8 +11,18 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+#ifdef TEXELS
+#import texel
+@group(0) @binding(1) var x: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(2) var weight: texture_storage_2d<rgba32uint, read>;
+
+fn x_vector(index: u32) -> vec4<f32> {
+    return bitcast<vec4<f32>>(textureLoad(x, texel(index)));
+}
+#else
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> weight: array<vec4<u32>>;
+#endif
 #ifdef BIAS
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;

@@ -90,8 +90,14 @@ impl Script {
             (_, true) => return None,
             ("nan", false) => return u32::try_from(number).ok().map(|id| self.nan = Some(id)),
             ("oom", false) => return u32::try_from(number).ok().map(|blocks| self.oom = Some(blocks)),
-            ("pause", false) => return Some(self.pause = Duration::from_millis(number)),
-            ("seed", false) => return Some(self.seed = number),
+            ("pause", false) => {
+                self.pause = Duration::from_millis(number);
+                return Some(());
+            }
+            ("seed", false) => {
+                self.seed = number;
+                return Some(());
+            }
             _ => return None,
         };
         batches.insert(number);
@@ -429,10 +435,10 @@ mod tests {
 
     #[test]
     fn a_script_is_words() {
-        let script: Script = "lost@3,lost@9,invalid@2,nan=17,oom=100,pause=5".parse().unwrap();
+        let script: Script = "lost@3,lost@9,invalid@2,nan=17,oom=100,pause=5".parse().expect("the case is valid");
         assert_eq!(script.lost, BTreeSet::from([3, 9]));
         assert_eq!((script.nan, script.oom, script.pause), (Some(17), Some(100), Duration::from_millis(5)));
-        assert_eq!("".parse::<Script>().unwrap(), Script::default());
+        assert_eq!("".parse::<Script>().expect("the case is valid"), Script::default());
         for wrong in ["lost", "lost=3", "lost@x", "nan@3", "lose@3", "nan=4294967296"] {
             assert!(wrong.parse::<Script>().is_err(), "{wrong} is refused");
         }

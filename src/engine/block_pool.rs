@@ -216,41 +216,34 @@ impl Group {
 
     fn dequeue(&mut self, id: BlockId) {
         let Block { older, newer, .. } = self.blocks[id as usize];
-        if older == NONE {
-            self.oldest = newer
-        } else {
-            self.blocks[older as usize].newer = newer
-        }
-        if newer == NONE {
-            self.newest = older
-        } else {
-            self.blocks[newer as usize].older = older
-        }
+        self.link(older, newer);
         let block = &mut self.blocks[id as usize];
         (block.older, block.newer) = (NONE, NONE);
         self.free -= 1;
     }
 
     fn enqueue_newest(&mut self, id: BlockId) {
-        let older = std::mem::replace(&mut self.newest, id);
-        (self.blocks[id as usize].older, self.blocks[id as usize].newer) = (older, NONE);
-        if older == NONE {
-            self.oldest = id
-        } else {
-            self.blocks[older as usize].newer = id
-        }
+        self.link(self.newest, id);
+        self.link(id, NONE);
         self.free += 1;
     }
 
     fn enqueue_oldest(&mut self, id: BlockId) {
-        let newer = std::mem::replace(&mut self.oldest, id);
-        (self.blocks[id as usize].older, self.blocks[id as usize].newer) = (NONE, newer);
-        if newer == NONE {
-            self.newest = id
-        } else {
-            self.blocks[newer as usize].older = id
-        }
+        self.link(id, self.oldest);
+        self.link(NONE, id);
         self.free += 1;
+    }
+
+    /// Makes two blocks neighbours in the free queue; beyond its ends is [`NONE`].
+    fn link(&mut self, older: BlockId, newer: BlockId) {
+        match older {
+            NONE => self.oldest = newer,
+            id => self.blocks[id as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            id => self.blocks[id as usize].older = older,
+        }
     }
 
     /// Asserts what is always true, given how often each block occurs in live tables.
@@ -385,12 +378,12 @@ mod tests {
     fn blank_blocks_go_before_cached_ones_and_the_deepest_cached_block_before_its_parents() {
         let mut pool = pool(4, None);
         let group = pool.group_mut(0);
-        let ids: Vec<_> = (0..3).map(|_| group.allocate().unwrap()).collect();
+        let ids: Vec<_> = (0..3).map(|_| group.allocate().expect("the case is valid")).collect();
         for (&id, hash) in ids.iter().zip(chain(2)) {
             group.register(id, hash);
         }
         ids.iter().rev().for_each(|&id| group.release(id));
-        let order: Vec<_> = (0..4).map(|_| group.allocate().unwrap()).collect();
+        let order: Vec<_> = (0..4).map(|_| group.allocate().expect("the case is valid")).collect();
         assert_eq!(order, [ids[2], 3, ids[1], ids[0]], "blanks first, then the chain from its deep end");
         assert_eq!(group.allocate(), None, "an empty pool gives nothing");
     }
@@ -398,7 +391,7 @@ mod tests {
     #[test]
     fn a_cached_block_is_taken_back_from_the_middle_of_the_queue() {
         let mut pool = pool(3, None);
-        let ids: Vec<_> = (0..3).map(|_| pool.group_mut(0).allocate().unwrap()).collect();
+        let ids: Vec<_> = (0..3).map(|_| pool.group_mut(0).allocate().expect("the case is valid")).collect();
         for (&id, hash) in ids.iter().zip(chain(3)) {
             pool.group_mut(0).register(id, hash);
             pool.group_mut(0).release(id);
@@ -417,7 +410,7 @@ mod tests {
         let mut pool = pool(8, Some(6));
         let hashes = chain(4);
         for &hash in &hashes[2..] {
-            let id = pool.group_mut(0).allocate().unwrap();
+            let id = pool.group_mut(0).allocate().expect("the case is valid");
             pool.group_mut(0).register(id, hash);
         }
         assert_eq!(pool.longest_prefix(&hashes), 4);

@@ -1,6 +1,6 @@
 //! Cases of Sample: each option alone, all together, awkward vocabularies, ties, bad rows, feed slots.
 
-use super::fixture::{Check, Fixture, Mutant, Noise, Run, plain_batch, unwritten};
+use super::fixture::{Check, Fixture, Mutant, Noise, Run, plain_batch};
 use crate::plan::inputs::{BiasEntry, HistoryEntry, NONE, Range, SampleRow};
 use crate::plan::{Rows, Step, Storage, Tail, WeightFormat};
 
@@ -204,7 +204,6 @@ fn groups() -> Fixture {
     let values: Vec<f32> = (0..rows * hidden).map(|_| noise.uniform() * 4.0).collect();
     run.logits = Some(head_logits(&fixture, weight, &values));
     run.buffers.push((x, values));
-    run.buffers.push((gathered, unwritten((rows * hidden) as usize)));
     for index in 0..rows {
         let row = SampleRow { feed_slot: index, seed: noise.bits(), ..SampleRow::greedy(index, index) };
         let temperature = (index % 2) as f32;

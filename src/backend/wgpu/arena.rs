@@ -7,6 +7,7 @@
 use super::super::{BackendError, Capacity};
 use super::device::Gpu;
 use super::pipelines::Access;
+use super::texels;
 use crate::plan::{BufferId, Plan, Rows, Storage, WeightFormat, WeightId, WeightSpec};
 use bytes::Bytes;
 
@@ -14,6 +15,8 @@ use bytes::Bytes;
 #[derive(Clone, Debug)]
 pub(crate) struct GpuBuffer {
     pub(crate) raw: wgpu::Buffer,
+    /// The same bytes as an image: every storage buffer has it if the profile says `texels`.
+    pub(crate) texels: Option<wgpu::TextureView>,
     pub(crate) id: u32,
     pub(crate) bytes: u64,
 }
@@ -29,6 +32,11 @@ impl GpuBuffer {
     /// Bound as `var<storage, read>`.
     pub(crate) fn read(&self) -> Binding<'_> {
         Binding { buffer: self, access: Access::Read }
+    }
+
+    /// Bound as `texture_storage_2d<rgba32uint, read>` where there is such a view, else as `var<storage, read>`.
+    pub(crate) fn fetch(&self) -> Binding<'_> {
+        Binding { buffer: self, access: if self.texels.is_some() { Access::Texels } else { Access::Read } }
     }
 
     /// Bound as `var<storage, read_write>`.
@@ -297,13 +305,22 @@ fn create(
         usage: usage | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC,
         mapped_at_creation: false,
     };
-    let raw = gpu.catch(|| gpu.device.create_buffer(&descriptor)).map_err(|error| match error {
-        wgpu::Error::OutOfMemory { .. } => BackendError::OutOfMemory { what: name.into(), bytes },
+    let out_of_memory = || BackendError::OutOfMemory { what: name.into(), bytes };
+    let make = || {
+        if gpu.profile.texels && usage.contains(wgpu::BufferUsages::STORAGE) {
+            let aliased = texels::create(&gpu.device, &descriptor)?;
+            return Some((aliased.buffer, Some(aliased.texels)));
+        }
+        Some((gpu.device.create_buffer(&descriptor), None))
+    };
+    let made = gpu.catch(make).map_err(|error| match error {
+        wgpu::Error::OutOfMemory { .. } => out_of_memory(),
         other => BackendError::Validation(format!("{name}: {other}")),
     })?;
+    let (raw, texels) = made.ok_or_else(out_of_memory)?;
     gpu.faults.check()?;
     *next_id += 1;
-    Ok(GpuBuffer { raw, id: *next_id, bytes })
+    Ok(GpuBuffer { raw, texels, id: *next_id, bytes })
 }
 
 /// Writes bytes of any length: the tail of a buffer is padding, so the last word may be filled up.

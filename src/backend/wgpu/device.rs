@@ -4,6 +4,7 @@
 //! never panic: an uncaptured error or a loss is kept in [`Faults`] and given out by the next call.
 
 use super::super::{BackendError, DeviceKind};
+use super::texels;
 use futures_util::FutureExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,6 +91,8 @@ pub(crate) struct Profile {
     pub(crate) device_binding_bytes_max: u64,
     /// `unpack2x16float` and `pack2x16float` are there; without them the shaders convert by integer arithmetic.
     pub(crate) half_conversion: bool,
+    /// Storage buffers have a view as images, which this driver reads faster.
+    pub(crate) texels: bool,
     /// Every subgroup has at least so many lanes; 0 below [`Tier::T1`].
     pub(crate) subgroup_size_min: u32,
 }
@@ -149,17 +152,18 @@ impl Gpu {
         let index = choose(&adapters, options.adapter)?;
         let adapter = &adapters[index];
         let info = adapter.get_info();
-        let profile = profile(adapter, options);
+        let mut profile = profile(adapter, options);
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("folio"),
             required_features: features(adapter, &profile),
-            required_limits: limits(adapter),
+            required_limits: limits(adapter, &profile),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..Default::default()
         };
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(|error| {
             BackendError::Unavailable(format!("adapter {index} ({}) cannot be opened: {error}", info.name))
         })?;
+        profile.texels = profile.texels && texels::works(&device);
         let faults = Arc::new(Faults::default());
         listen(&device, &faults);
         let patience = if profile_kind(&info) == DeviceKind::Software { 3600 } else { 60 };
@@ -302,15 +306,18 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
     });
     let sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
     let best = if adapter.features().contains(wgpu::Features::SUBGROUP) && sizes { Tier::T1 } else { Tier::T0 };
-    let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     let flags = adapter.get_downlevel_capabilities().flags;
     let tier = options.tier.map_or(best, |tier| tier.min(best));
+    let texels = class == Class::Software && tier >= Tier::T1 && texels::available(&info);
+    let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+    let binding = if texels { binding.min(texels::BYTES_MAX) } else { binding };
     Profile {
         tier,
         class,
         binding_bytes_max: options.binding_bytes_max.map_or(binding, |bytes| bytes.min(binding)),
         device_binding_bytes_max: binding,
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
+        texels,
         subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },
     }
 }
@@ -322,9 +329,11 @@ fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
 }
 
 /// The defaults, except for sizes: those are taken as large as the adapter has them.
-fn limits(adapter: &wgpu::Adapter) -> wgpu::Limits {
+fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
     let has = adapter.limits();
+    let images = wgpu::Limits::default().max_storage_textures_per_shader_stage;
     wgpu::Limits {
+        max_storage_textures_per_shader_stage: if profile.texels { images.max(8) } else { images },
         max_buffer_size: has.max_buffer_size,
         max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
         ..wgpu::Limits::default().or_worse_values_from(&has)

@@ -22,6 +22,7 @@ pub(crate) mod readback;
 mod store;
 #[cfg(test)]
 mod tests;
+mod texels;
 
 pub use device::{AdapterReport, Class, Tier, WgpuOptions};
 pub use encode::{Variant, variants};

@@ -1,7 +1,7 @@
 //! Compiled kernels, kept by what they were made of.
 //!
-//! A [`Kernel`] is a shader stem and its defines. Its bind group layout is read off the
-//! bindings of the dispatch: binding 0 is the params uniform (dynamic offset), then one storage buffer per binding.
+//! A [`Kernel`] is a shader stem and its defines. Its bind group layout is read off the bindings of the dispatch:
+//! binding 0 is the params uniform (dynamic offset), then one storage buffer, or its image, per binding.
 
 use super::super::BackendError;
 use super::device::Gpu;
@@ -55,13 +55,15 @@ impl std::fmt::Display for Kernel {
     }
 }
 
-/// How a kernel uses a storage buffer.
+/// How a kernel uses a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Access {
     /// `var<storage, read>`.
     Read,
     /// `var<storage, read_write>`.
     ReadWrite,
+    /// `texture_storage_2d<rgba32uint, read>`: the buffer's view as an image.
+    Texels,
 }
 
 /// Bytes of one slot of the params arena.
@@ -130,18 +132,14 @@ impl Pipelines {
         if let Some(layout) = self.layouts.get(access) {
             return layout.clone();
         }
-        let entry = |binding: usize, ty, dynamic, size| wgpu::BindGroupLayoutEntry {
+        let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
             binding: u32::try_from(binding).expect("a kernel has few bindings"),
             visibility: wgpu::ShaderStages::COMPUTE,
-            ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: dynamic, min_binding_size: size },
+            ty,
             count: None,
         };
-        let params_size = wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES));
-        let mut entries = vec![entry(0, wgpu::BufferBindingType::Uniform, true, params_size)];
-        entries.extend(access.iter().enumerate().map(|(index, access)| {
-            let read_only = *access == Access::Read;
-            entry(index + 1, wgpu::BufferBindingType::Storage { read_only }, false, None)
-        }));
+        let mut entries = vec![entry(0, params_type())];
+        entries.extend(access.iter().enumerate().map(|(index, access)| entry(index + 1, binding_type(*access))));
         let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
         let layout = gpu.device.create_bind_group_layout(&descriptor);
         let pipeline = gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
@@ -151,6 +149,31 @@ impl Pipelines {
         });
         self.layouts.insert(access.to_vec(), (layout.clone(), pipeline.clone()));
         (layout, pipeline)
+    }
+}
+
+fn params_type() -> wgpu::BindingType {
+    wgpu::BindingType::Buffer {
+        ty: wgpu::BufferBindingType::Uniform,
+        has_dynamic_offset: true,
+        min_binding_size: wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES)),
+    }
+}
+
+fn binding_type(access: Access) -> wgpu::BindingType {
+    let storage = |read_only| wgpu::BindingType::Buffer {
+        ty: wgpu::BufferBindingType::Storage { read_only },
+        has_dynamic_offset: false,
+        min_binding_size: None,
+    };
+    match access {
+        Access::Read => storage(true),
+        Access::ReadWrite => storage(false),
+        Access::Texels => wgpu::BindingType::StorageTexture {
+            access: wgpu::StorageTextureAccess::ReadOnly,
+            format: wgpu::TextureFormat::Rgba32Uint,
+            view_dimension: wgpu::TextureViewDimension::D2,
+        },
     }
 }
 

@@ -1,4 +1,7 @@
-//! WGSL with `#import`, `#ifdef`, `#ifndef`, `#else` and `#endif`.
+//! WGSL with `#import`, `#ifdef`, `#ifndef`, `#else`, `#endif`, and `#for name COUNT` … `#endfor`.
+//!
+//! `#for` writes its lines COUNT times (a number, or a define with one), with the word `name` replaced by `0u`, `1u`, …
+//! It is for the drivers that keep an array in memory unless every index is a literal.
 //!
 //! A shader is a stem in [`SOURCES`], a variant is a set of defines. A define with a number also becomes
 //! `const NAME: u32 = number;`, for array lengths, which `override` cannot give. Nothing here knows a device.
@@ -15,11 +18,13 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "attend_paged_merge"
     "attend_paged_prefill"
     "attend_paged_serial"
+    "attend_paged_texel"
     "common/attend"
     "common/attend_item"
     "common/half"
     "common/invocation"
     "common/kv_pack"
+    "common/lanes"
     "common/matmul"
     "common/metadata"
     "common/philox"
@@ -29,6 +34,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "common/sample_logprobs"
     "common/sample_row"
     "common/sample_threshold"
+    "common/texel"
     "common/turns"
     "common/weight"
     "common/wide"
@@ -38,6 +44,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "gather_rows"
     "matmul_lane"
     "matmul_skinny"
+    "matmul_texel"
     "matmul_tile"
     "matmul_vec"
     "rms_norm"
@@ -59,7 +66,73 @@ pub(crate) fn expand(stem: &str, defines: &[Define]) -> Result<String, String> {
         }
     }
     expand_into(&mut text, stem, defines, &mut Vec::new())?;
+    if text.contains("#for") {
+        let mut unrolled = String::new();
+        let lines: Vec<&str> = text.lines().collect();
+        unroll(&mut unrolled, &lines, defines, &[]).map_err(|what| format!("{stem}.wgsl: {what}"))?;
+        text = unrolled;
+    }
     Ok(text)
+}
+
+/// Writes `lines` with every `#for` repeated; `names` are the words to replace and by which number.
+fn unroll(text: &mut String, lines: &[&str], defines: &[Define], names: &[(&str, u32)]) -> Result<(), String> {
+    let mut at = 0;
+    while at < lines.len() {
+        let words: Vec<&str> = lines[at].split_whitespace().collect();
+        match words[..] {
+            ["#for", name, count] => {
+                let count = count_of(count, defines).ok_or_else(|| format!("{count} is no number"))?;
+                let length = block_length(&lines[at + 1..]).ok_or("#for without #endfor")?;
+                for number in 0..count {
+                    let mut inner = names.to_vec();
+                    inner.push((name, number));
+                    unroll(text, &lines[at + 1..=at + length], defines, &inner)?;
+                }
+                at += length + 1;
+            }
+            [word, ..] if word.starts_with('#') => return Err(format!("stray {}", lines[at].trim())),
+            _ => {
+                replace_words(text, lines[at], names);
+                text.push('\n');
+            }
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
+fn count_of(word: &str, defines: &[Define]) -> Option<u32> {
+    let defined = defines.iter().find(|(name, _)| *name == word).and_then(|(_, number)| *number);
+    defined.or_else(|| word.parse().ok())
+}
+
+/// Lines before the `#endfor` of a block that has just been opened.
+fn block_length(lines: &[&str]) -> Option<usize> {
+    let mut depth = 1;
+    lines.iter().position(|line| {
+        match line.split_whitespace().next() {
+            Some("#for") => depth += 1,
+            Some("#endfor") => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    })
+}
+
+fn replace_words(text: &mut String, line: &str, names: &[(&str, u32)]) {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut rest = line;
+    while let Some(start) = rest.find(is_word) {
+        let end = rest[start..].find(|c| !is_word(c)).map_or(rest.len(), |length| start + length);
+        text.push_str(&rest[..start]);
+        match names.iter().rev().find(|(name, _)| *name == &rest[start..end]) {
+            Some((_, number)) => text.push_str(&format!("{number}u")),
+            None => text.push_str(&rest[start..end]),
+        }
+        rest = &rest[end..];
+    }
+    text.push_str(rest);
 }
 
 /// The text of `stem` as it lies in the repository.
@@ -96,6 +169,12 @@ fn expand_into(text: &mut String, stem: &str, defines: &[Define], seen: &mut Vec
                 }
             }
             ("#import", Some(_)) => {}
+            // Unrolled at the end, when all imports are in place.
+            ("#for", Some(_)) | ("#endfor", None) if active => {
+                text.push_str(line);
+                text.push('\n');
+            }
+            ("#for" | "#endfor", _) if !active => {}
             (word, _) if word.starts_with('#') => return fail("unknown or incomplete directive"),
             _ if active => {
                 text.push_str(line);

@@ -33,7 +33,7 @@ impl Scheduler {
         let named = batch.rows.iter().map(|row| row.sequence).chain(batch.draws.iter().map(|draw| draw.sequence));
         for id in named {
             if self.sequences[id].wants_result_of(batch.step) {
-                self.end(id, Event::Failed(error), &mut events);
+                self.end(id, &Event::Failed(error), &mut events);
             }
         }
         self.roll_back_sharers(unfilled);
@@ -73,7 +73,7 @@ impl Scheduler {
         if sampled.token_id >= self.limits.vocab {
             self.counts.corrupted_requests += 1;
             self.withdraw_all(id);
-            self.end(id, Event::Failed(RequestError::NumericalError), events);
+            self.end(id, &Event::Failed(RequestError::NumericalError), events);
             return;
         }
         if !(self.faults.has(Fault::PendingTokenLost) && sequence.exit == Some(Exit::Preempted)) {
@@ -84,7 +84,7 @@ impl Scheduler {
         events.push((sequence.choice.stream, Event::Token(token(sequence, sampled))));
         if let Some(reason) = self.finish_reason(id, token_id) {
             let usage = self.sequences[id].usage();
-            self.end(id, Event::Finished { reason, usage }, events);
+            self.end(id, &Event::Finished { reason, usage }, events);
         } else {
             self.register_full_blocks(id);
         }
@@ -101,7 +101,7 @@ impl Scheduler {
     }
 
     /// The one terminal event of a choice.
-    fn end(&mut self, id: SequenceId, event: Event, events: &mut Events) {
+    fn end(&mut self, id: SequenceId, event: &Event, events: &mut Events) {
         match event {
             Event::Finished { reason: FinishReason::Stop, .. } => self.counts.finished_stop += 1,
             Event::Finished { reason: FinishReason::Length, .. } => self.counts.finished_length += 1,

@@ -248,7 +248,9 @@ fn has_tiles(profile: &Profile) -> bool {
 /// The kernel for items of at most `rows` packed rows.
 fn kernel(options: Options, head_dim: u32, rows: u32, format: KvFormat, profile: &Profile) -> Kernel {
     let runs = head_dim / 8;
-    let kernel = if rows > ROWS_MAX {
+    let kernel = if profile.texels {
+        texel_kernel(runs.div_ceil(8), rows)
+    } else if rows > ROWS_MAX {
         Kernel::new("attend_paged_prefill")
     } else if is_serial(profile) {
         let lanes = if profile.subgroup_size_min >= 8 { 8 } else { 4 };
@@ -260,6 +262,14 @@ fn kernel(options: Options, head_dim: u32, rows: u32, format: KvFormat, profile:
     let kernel = kernel.number("HEAD_CHUNKS", runs);
     let kernel = kernel.define_if(options.softcap, "SOFTCAP").define_if(options.alibi, "ALIBI");
     for_kv(kernel.define_if(options.sinks, "SINKS"), format, profile)
+}
+
+/// `attend_paged_texel`: the more rows and runs a lane holds, the fewer keys at once, for the registers' sake.
+fn texel_kernel(lane_chunks: u32, rows: u32) -> Kernel {
+    let keys = (64 / (rows * lane_chunks).next_power_of_two()).clamp(2, 8);
+    let kernel = Kernel::new("attend_paged_texel").define("TEXELS").define("SUBGROUPS").number("ROWS", rows);
+    let kernel = kernel.number("LANE_CHUNKS", lane_chunks).number("KEYS", keys);
+    kernel.number("PAIRS", keys / 2).number("QUADS", keys / 4).number("OCTETS", keys / 8)
 }
 
 fn merge_kernel(sinks: bool, head_dim: u32) -> Kernel {
@@ -280,7 +290,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
     if heads_ratio(plan, group) != Some(ratio) {
         return Err(refuse(format!("the layers of KV group {group} differ in query heads a KV head")));
     }
-    if layer.head_dim % 8 != 0 || layer.head_dim > 256 {
+    if !layer.head_dim.is_multiple_of(8) || layer.head_dim > 256 {
         return Err(refuse(format!("heads of {}; a multiple of 8 up to 256 is needed", layer.head_dim)));
     }
     let shape = recorder.shape.attend[group];
@@ -288,7 +298,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
         Options { softcap: fields.softcap.is_some(), alibi: fields.alibi.is_some(), sinks: fields.sinks.is_some() };
     let absent = arena.metadata.read();
     let vector = |weight: Option<WeightId>| weight.map_or(absent, |weight| arena.vector(weight).read());
-    let (q, out) = (arena.row_buffer(fields.q).read(), arena.row_buffer(fields.out).read_write());
+    let (q, out) = (arena.row_buffer(fields.q).fetch(), arena.row_buffer(fields.out).read_write());
     let (slopes, sinks) = (vector(fields.alibi), vector(fields.sinks));
     let params = |items, list_start: u32, head_first, head_count| Params {
         items,
@@ -315,9 +325,9 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
         for (items, start, rows) in lists {
             let kernel = kernel(options, layer.head_dim, rows, format, profile);
             let params = params(items, start, shard.head_start, shard.heads);
-            let (k, v) = (shard.key.read(), shard.value.read());
+            let (k, v) = (shard.key.fetch(), shard.value.fetch());
             let partials = arena.attend_scratch.read_write();
-            let bindings: [Binding<'_>; 8] = [arena.metadata.read(), q, k, v, slopes, sinks, partials, out];
+            let bindings: [Binding<'_>; 8] = [arena.metadata.fetch(), q, k, v, slopes, sinks, partials, out];
             recorder.dispatch(&kernel, &params, &bindings, items * shard.heads)?;
         }
     }
@@ -332,10 +342,15 @@ pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
     let off = Options::default();
     let options = [off, Options { softcap: true, alibi: true, sinks: true }, Options { sinks: true, ..off }];
-    for (class, tier) in [(Class::Discrete, Tier::T0), (Class::Software, Tier::T1)] {
+    let classes =
+        [(Class::Discrete, Tier::T0, false), (Class::Software, Tier::T1, false), (Class::Software, Tier::T1, true)];
+    for (class, tier, texels) in classes {
         for head_dim in [8, 96, 256] {
             for rows in [1, 2, 4, 8, TILE_ROWS] {
-                let profile = super::test_profile(class, tier, rows != 4);
+                if texels && rows > ROWS_MAX {
+                    continue;
+                }
+                let profile = Profile { texels, ..super::test_profile(class, tier, rows != 4) };
                 for (options, format) in options.into_iter().zip([KvFormat::F16, KvFormat::F16, KvFormat::F32]) {
                     let kernel = kernel(options, head_dim, rows, format, &profile);
                     variants.push(Variant::new::<Params>(kernel, Params::FIELDS));

@@ -14,7 +14,7 @@ params! {
 const WORKGROUP: u32 = 64;
 
 fn kernel(format: WeightFormat, profile: &Profile) -> Kernel {
-    for_weight(Kernel::new("embed"), format, profile)
+    for_weight(Kernel::new("embed").define_if(profile.texels, "TEXELS"), format, profile)
 }
 
 /// Records the dispatches.
@@ -32,7 +32,7 @@ pub(super) fn encode(
     for shard in &weight.shards {
         let params = Params { tokens, eights, row_start: shard.row_start, rows: shard.rows, vocab, scale };
         let bindings =
-            [arena.metadata.read(), arena.feed.read(), shard.buffer.read(), arena.row_buffer(out).read_write()];
+            [arena.metadata.fetch(), arena.feed.read(), shard.buffer.fetch(), arena.row_buffer(out).read_write()];
         recorder.dispatch(&kernel, &params, &bindings, (tokens * eights).div_ceil(WORKGROUP))?;
     }
     Ok(())
@@ -40,5 +40,11 @@ pub(super) fn encode(
 
 /// Every variant [`encode`] can ask for.
 pub(super) fn variants() -> Vec<Variant> {
-    super::weight_variants(|format, profile| Variant::new::<Params>(kernel(format, profile), Params::FIELDS))
+    let with = |texels| {
+        super::weight_variants(|format, profile| {
+            let profile = Profile { texels, ..profile.clone() };
+            Variant::new::<Params>(kernel(format, &profile), Params::FIELDS)
+        })
+    };
+    [with(false), with(true)].concat()
 }

@@ -12,8 +12,8 @@ params! {
 /// Invocations of a workgroup; each writes 4 elements.
 const WORKGROUP: u32 = 64;
 
-fn kernel(define: &'static str) -> Kernel {
-    Kernel::new("gated_activation").define(define)
+fn kernel(define: &'static str, texels: bool) -> Kernel {
+    Kernel::new("gated_activation").define(define).define_if(texels, "TEXELS")
 }
 
 /// Records the dispatch.
@@ -31,13 +31,17 @@ pub(super) fn encode(
     let rows = recorder.rows(out);
     let vectors = vectors_of("gated_activation", recorder.columns(out))?;
     let arena = recorder.arena;
-    let bindings = [arena.row_buffer(gate_up).read(), arena.row_buffer(out).read_write()];
+    let bindings = [arena.row_buffer(gate_up).fetch(), arena.row_buffer(out).read_write()];
     let params = Params { rows, vectors, alpha, limit };
-    recorder.dispatch(&kernel(define), &params, &bindings, (rows * vectors).div_ceil(WORKGROUP))
+    let texels = recorder.profile.texels;
+    let workgroups =
+        if texels { (rows * vectors.div_ceil(64)).div_ceil(4) } else { (rows * vectors).div_ceil(WORKGROUP) };
+    recorder.dispatch(&kernel(define, texels), &params, &bindings, workgroups)
 }
 
 /// Every variant [`encode`] can ask for.
 pub(super) fn variants() -> Vec<Variant> {
     let defines = ["SILU", "GELU_TANH", "CLAMPED_SWIGLU"];
-    defines.into_iter().map(|define| Variant::new::<Params>(kernel(define), Params::FIELDS)).collect()
+    let both = defines.into_iter().flat_map(|define| [kernel(define, false), kernel(define, true)]);
+    both.map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS)).collect()
 }

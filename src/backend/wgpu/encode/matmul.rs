@@ -1,7 +1,7 @@
 //! `MatMul` → one dispatch per shard of the weight.
 //!
 //! Which kernel: one row `matmul_vec`, 2 to 16 rows `matmul_skinny`, more `matmul_tile`; on CPU cores `matmul_lane`,
-//! which needs no workgroup memory. Deterministic plans use one kernel for every row count, so that a row's sums do
+//! which needs no workgroup memory, or `matmul_texel` where buffers have a view as images. Deterministic plans use one kernel for every row count, so that a row's sums do
 //! not depend on its neighbours.
 
 use super::super::super::BackendError;
@@ -30,12 +30,20 @@ enum Shape {
     Skinny { rows: u32, outputs: u32 },
     Tile { rows: u32 },
     Lane { rows: u32, outputs: u32 },
+    Texel { rows: u32, many: bool },
 }
+
+/// Outputs of a workgroup of `matmul_texel`.
+const TEXEL_OUTPUTS: u32 = 8;
 
 impl Shape {
     /// The tile table: class, rows and columns → shape.
     fn choose(profile: &Profile, deterministic: bool, rows: u32, eights: u32) -> Self {
         match (profile.class, rows) {
+            (Class::Software, _) if profile.texels => {
+                let tile = texel_rows(deterministic, rows);
+                Self::Texel { rows: tile, many: rows > tile }
+            }
             (Class::Software, _) if deterministic => Self::Lane { rows: 8, outputs: 2 },
             (Class::Software, 1) => Self::Lane { rows: 1, outputs: 4 },
             (Class::Software, 2) => Self::Lane { rows: 2, outputs: 4 },
@@ -58,6 +66,7 @@ impl Shape {
             Self::Vec { .. } => outputs.div_ceil(4),
             Self::Skinny { outputs: each, .. } => outputs.div_ceil(16 * each),
             Self::Tile { rows: tile } => rows.div_ceil(tile) * outputs.div_ceil(64),
+            Self::Texel { rows: tile, .. } => (rows.div_ceil(tile) * outputs.div_ceil(TEXEL_OUTPUTS)).div_ceil(4),
             Self::Lane { rows: tile, outputs: each } => (rows.div_ceil(tile) * outputs.div_ceil(each)).div_ceil(64),
         }
     }
@@ -71,10 +80,22 @@ impl Shape {
                 Kernel::new("matmul_skinny").number("ROWS", rows).number("OUTPUTS", outputs)
             }
             Self::Tile { rows } => Kernel::new("matmul_tile").number("TILE_ROWS", rows),
+            Self::Texel { rows, many } => Kernel::new("matmul_texel")
+                .number("ROWS", rows)
+                .number("OUTPUTS", TEXEL_OUTPUTS)
+                .number("EIGHTS", TEXEL_OUTPUTS / 8)
+                .define_if(many, "MANY_ROWS")
+                .define("TEXELS")
+                .define("SUBGROUPS"),
             Self::Lane { rows, outputs } => Kernel::new("matmul_lane").number("ROWS", rows).number("OUTPUTS", outputs),
         };
         for_weight(kernel, format, profile).define_if(bias, "BIAS")
     }
+}
+
+/// Rows of a tile of `matmul_texel`.
+fn texel_rows(deterministic: bool, rows: u32) -> u32 {
+    if deterministic { 8 } else { rows.min(8).next_power_of_two() }
 }
 
 /// Records the dispatches.
@@ -101,10 +122,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
             output_stride,
             accumulate: u32::from(fields.accumulate),
         };
-        let mut bindings = vec![arena.row_buffer(fields.x).read(), shard.buffer.read()];
+        let mut bindings = vec![arena.row_buffer(fields.x).fetch(), shard.buffer.fetch()];
         bindings.extend(fields.bias.map(|bias| arena.vector(bias).read()));
         bindings.push(arena.row_buffer(fields.out).read_write());
-        recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(rows, shard.rows))?;
+        recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(rows, params.outputs))?;
     }
     Ok(())
 }
@@ -112,13 +133,18 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
 /// Every variant [`encode`] can ask for.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
-    for (class, tier) in [(Class::Discrete, Tier::T0), (Class::Discrete, Tier::T1), (Class::Software, Tier::T0)] {
+    for (class, tier, texels) in [
+        (Class::Discrete, Tier::T0, false),
+        (Class::Discrete, Tier::T1, false),
+        (Class::Software, Tier::T0, false),
+        (Class::Software, Tier::T1, true),
+    ] {
+        let with = |half| Profile { texels, ..super::test_profile(class, tier, half) };
         let mut shapes: Vec<Shape> = Vec::new();
         for (deterministic, rows, eights) in
             (1..=65).flat_map(|rows| [(false, rows, 64), (false, rows, 512), (true, rows, 64)])
         {
-            let profile = super::test_profile(class, tier, true);
-            let shape = Shape::choose(&profile, deterministic, rows, eights);
+            let shape = Shape::choose(&with(true), deterministic, rows, eights);
             if !shapes.contains(&shape) {
                 shapes.push(shape);
             }
@@ -126,7 +152,7 @@ pub(super) fn variants() -> Vec<Variant> {
         for shape in shapes {
             for bias in [false, true] {
                 variants.extend(super::weight_variants(|format, profile| {
-                    let profile = super::test_profile(class, tier, profile.half_conversion);
+                    let profile = with(profile.half_conversion);
                     Variant::new::<Params>(shape.kernel(format, bias, &profile), Params::FIELDS)
                 }));
             }

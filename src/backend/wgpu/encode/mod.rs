@@ -323,11 +323,13 @@ fn bind_group(
     let params =
         wgpu::BufferBinding { buffer: params, offset: 0, size: wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES)) };
     let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(params) }];
-    entries.extend(
-        (1..)
-            .zip(bindings)
-            .map(|(binding, bound)| wgpu::BindGroupEntry { binding, resource: bound.buffer.raw.as_entire_binding() }),
-    );
+    entries.extend((1..).zip(bindings).map(|(binding, bound)| {
+        let resource = match (bound.access, &bound.buffer.texels) {
+            (Access::Texels, Some(view)) => wgpu::BindingResource::TextureView(view),
+            _ => bound.buffer.raw.as_entire_binding(),
+        };
+        wgpu::BindGroupEntry { binding, resource }
+    }));
     gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
 }
 

@@ -24,6 +24,10 @@ fn kernel(delta: bool, workgroup: u32) -> Kernel {
     Kernel::new("rms_norm").number("WORKGROUP", workgroup).define_if(delta, "DELTA")
 }
 
+fn texel_kernel(delta: bool) -> Kernel {
+    Kernel::new("rms_norm").define("TEXELS").define("SUBGROUPS").define_if(delta, "DELTA")
+}
+
 /// Records the dispatch.
 pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
     let arena = recorder.arena;
@@ -36,6 +40,12 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
         epsilon: fields.epsilon,
         weight_offset: if fields.one_plus { 1.0 } else { 0.0 },
     };
+    if recorder.profile.texels {
+        let (x, out) = (arena.row_buffer(fields.x), arena.row_buffer(fields.out).read_write());
+        let mut bindings = vec![x.fetch(), arena.vector(fields.weight).fetch(), out];
+        bindings.extend(fields.delta.iter().flat_map(|delta| [arena.row_buffer(*delta).fetch(), x.read_write()]));
+        return recorder.dispatch(&texel_kernel(fields.delta.is_some()), &params, &bindings, rows);
+    }
     let workgroup = if recorder.profile.class == Class::Software { 64 } else { 256 };
     let kernel = recorder.tiered(kernel(fields.delta.is_some(), workgroup));
     let (x, out) = (arena.row_buffer(fields.x), arena.row_buffer(fields.out).read_write());
@@ -60,5 +70,7 @@ pub(super) fn variants() -> Vec<Variant> {
             }
         }
     }
+    let texels = [false, true].map(|delta| Variant::new::<Params>(texel_kernel(delta), Params::FIELDS));
+    variants.extend(texels);
     variants
 }

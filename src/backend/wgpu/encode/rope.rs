@@ -59,14 +59,15 @@ impl Rotation {
     fn of(rope: Option<Rope>) -> Self {
         match rope {
             None => Self::None,
-            Some(rope) if !rope.interleaved && rope.rotary_dim % 8 == 0 => Self::Vectors,
+            Some(rope) if !rope.interleaved && rope.rotary_dim.is_multiple_of(8) => Self::Vectors,
             Some(_) => Self::Any,
         }
     }
 }
 
-fn kernel(norm: bool, rotation: Rotation) -> Kernel {
+fn kernel(norm: bool, rotation: Rotation, texels: bool) -> Kernel {
     let kernel = Kernel::new("rope_store_kv").define_if(norm, "NORM");
+    let kernel = kernel.define_if(texels, "TEXELS").define_if(texels, "SUBGROUPS");
     kernel.define_if(rotation != Rotation::None, "ROPE").define_if(rotation == Rotation::Vectors, "ROPE_VECTORS")
 }
 
@@ -74,15 +75,21 @@ fn kernel(norm: bool, rotation: Rotation) -> Kernel {
 pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let layer = recorder.plan.kv_layers[fields.layer as usize];
+    let texels = recorder.profile.texels;
     let norm = fields.q_norm.is_some() || fields.k_norm.is_some();
-    let kernel = for_kv(kernel(norm, Rotation::of(fields.rope)), recorder.capacity.kv_format, recorder.profile);
+    let kernel = kernel(norm, Rotation::of(fields.rope), texels);
+    let kernel = for_kv(kernel, recorder.capacity.kv_format, recorder.profile);
     let runs = layer.head_dim / 8;
-    // A thread a head where loads are dear; where threads are plenty, a thread a run.
-    let lanes = if recorder.profile.class == Class::Software { 1 } else { runs.next_power_of_two() };
+    // A thread a head where loads are dear, 8 where they are images; where threads are plenty, a thread a run.
+    let (workgroup, lanes) = match recorder.profile.class {
+        _ if texels => (32, 8),
+        Class::Software => (WORKGROUP, 1),
+        _ => (WORKGROUP, runs.next_power_of_two()),
+    };
     let epsilon = |norm: Option<HeadNorm>| norm.map_or(0.0, |norm| norm.epsilon);
     let offset = |norm: Option<HeadNorm>| if norm.is_some_and(|norm| norm.one_plus) { 1.0 } else { 0.0 };
-    let absent = arena.metadata.read();
-    let vector = |weight: Option<_>| weight.map_or(absent, |weight| arena.vector(weight).read());
+    let absent = arena.metadata.fetch();
+    let vector = |weight: Option<_>| weight.map_or(absent, |weight| arena.vector(weight).fetch());
     let weights: [Binding<'_>; 3] = [
         vector(fields.q_norm.map(|norm| norm.weight)),
         vector(fields.k_norm.map(|norm| norm.weight)),
@@ -110,11 +117,11 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
             k_offset: offset(fields.k_norm),
         };
         let units = shard.heads * (fields.query_heads / layer.heads + 2);
-        let workgroups = (params.tokens * units * lanes).div_ceil(WORKGROUP);
-        let qkv = arena.row_buffer(fields.qkv).read();
+        let workgroups = (params.tokens * units * lanes).div_ceil(workgroup);
+        let qkv = arena.row_buffer(fields.qkv).fetch();
         let outputs = [shard.key.read_write(), shard.value.read_write(), arena.row_buffer(fields.q).read_write()];
         let [q_weight, k_weight, frequencies] = weights;
-        let inputs = [arena.metadata.read(), qkv, q_weight, k_weight, frequencies];
+        let inputs = [arena.metadata.fetch(), qkv, q_weight, k_weight, frequencies];
         let bindings: Vec<Binding<'_>> = inputs.into_iter().chain(outputs).collect();
         recorder.dispatch(&kernel, &params, &bindings, workgroups)?;
     }
@@ -125,10 +132,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
     for rotation in [Rotation::None, Rotation::Vectors, Rotation::Any] {
-        for norm in [false, true] {
+        for (norm, texels) in [(false, false), (true, false), (false, true), (true, true)] {
             for (format, half) in [(KvFormat::F32, true), (KvFormat::F16, true), (KvFormat::F16, false)] {
                 let profile = super::test_profile(Class::Discrete, super::Tier::T0, half);
-                let kernel = for_kv(kernel(norm, rotation), format, &profile);
+                let kernel = for_kv(kernel(norm, rotation, texels), format, &profile);
                 variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
             }
         }

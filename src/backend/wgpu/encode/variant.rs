@@ -15,6 +15,7 @@ pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> P
         binding_bytes_max: bytes,
         device_binding_bytes_max: bytes,
         half_conversion,
+        texels: false,
         subgroup_size_min,
     }
 }

@@ -1,0 +1,21 @@
+// Sums and maxima over the 8 lanes of a subgroup, by exchange: on CPU drivers a shuffle is one instruction, while
+// subgroupAdd and subgroupMax loop over the lanes.
+
+// Of sums held by lane pairs at `distance`: the lower lane of a pair gets the sum of `even`, the upper that of `odd`.
+// Applied at distances 1, 2, 4 to 8, 4, 2 values, it leaves lane i with the total of value i.
+fn halve(lane: u32, distance: u32, even: f32, odd: f32) -> f32 {
+    let is_upper = (lane & distance) != 0u;
+    return select(even, odd, is_upper) + subgroupShuffleXor(select(odd, even, is_upper), distance);
+}
+
+fn lanes_sum(value: f32) -> f32 {
+    let pairs = value + subgroupShuffleXor(value, 1u);
+    let quads = pairs + subgroupShuffleXor(pairs, 2u);
+    return quads + subgroupShuffleXor(quads, 4u);
+}
+
+fn lanes_max(value: f32) -> f32 {
+    let pairs = max(value, subgroupShuffleXor(value, 1u));
+    let quads = max(pairs, subgroupShuffleXor(pairs, 2u));
+    return max(quads, subgroupShuffleXor(quads, 4u));
+}

@@ -1,0 +1,79 @@
+// out (=, +=) x * W^T + bias for Mesa's llvmpipe, where x and W are read as images (backend/wgpu/texels.rs).
+// 8 lanes, one subgroup: ROWS rows of x times OUTPUTS (8 or 16) rows of W; 4 of them are a workgroup, since a workgroup
+// costs 0.2 us of the driver. The lanes run over the
+// columns, 8 at a time each, so that every lane of every load is of use; at the end the 8 lanes of 8 sums are
+// transposed while they are added up, so that a lane holds a whole sum.
+//
+// What was measured on llvmpipe (Mesa 22.3, 2 cores), as multiples of reading storage buffers with lanes over columns:
+//   storage image, 16 bytes a lane        x 10 to 14     <- this kernel, 80 to 100 % of a kernel that only reads
+//   sampled image (textureLoad)           x 8            a load takes 3 to 4 times that of a storage image
+//   uniform buffer (64 KiB)               x 2 per word   a load of x takes twice that of a storage image
+//   storage buffer, uniform address       x 1            only literal indices get the scalar load and broadcast
+//   storage buffer, 64-bit words          x 2
+//   workgroup memory                      x 2            as slow as a storage buffer but for the bounds check
+// and per 8 lanes: subgroupAdd 12 ns (4 loads of an image), shuffles next to nothing, a store 6 to 11 ns, an integer
+// division 15 ns, exp 2 ns.
+// Arrays stay in registers only if every index is a literal: hence #for. 16 outputs at 8 rows gain 2 % over 8 and
+// double the compile time; 16 rows are slower than 8 (registers).
+// Variants: weight format, BIAS, ROWS, OUTPUTS, EIGHTS = OUTPUTS / 8, MANY_ROWS (more than ROWS). Needs TEXELS, SUBGROUPS. Twin: backend/cpu/matmul.rs
+#import invocation
+#import lanes
+#import matmul
+#import weight
+
+@compute @workgroup_size(32)
+fn main(at: Invocation) {
+    let lane = at.local & 7u;
+    let tile = flat_workgroup(at) * 4u + (at.local >> 3u);
+#ifdef MANY_ROWS
+    let row_tiles = (params.rows + ROWS - 1u) / ROWS;
+    let first_row = (tile % row_tiles) * ROWS;
+    let first = (tile / row_tiles) * OUTPUTS;
+#else
+    let first_row = 0u;
+    let first = tile * OUTPUTS;
+#endif
+    var sums: array<f32, ROWS * OUTPUTS>;
+    var x_rows: array<u32, ROWS>;
+    var weight_rows: array<u32, OUTPUTS>;
+    // Rows and outputs past the end repeat the last one; emit drops them.
+#for row ROWS
+    x_rows[row] = min(first_row + row, params.rows - 1u) * 2u * params.eights;
+#endfor
+#for output OUTPUTS
+    weight_rows[output] = min(first + output, params.outputs - 1u) * params.eights;
+#endfor
+    for (var k = lane; k < params.eights; k += 8u) {
+        var low: array<vec4<f32>, ROWS>;
+        var high: array<vec4<f32>, ROWS>;
+#for row ROWS
+        low[row] = x_vector(x_rows[row] + 2u * k);
+        high[row] = x_vector(x_rows[row] + 2u * k + 1u);
+#endfor
+        var w: array<Eight, OUTPUTS>;
+#for output OUTPUTS
+        w[output] = weight_eight(weight_rows[output] + k);
+#for row ROWS
+        sums[row * OUTPUTS + output] += dot(w[output].low, low[row]);
+#endfor
+#endfor
+#for output OUTPUTS
+#for row ROWS
+        sums[row * OUTPUTS + output] += dot(w[output].high, high[row]);
+#endfor
+#endfor
+    }
+    var fours: array<f32, 4>;
+#for row ROWS
+#for eight EIGHTS
+#for pair 4
+    fours[pair] = halve(
+        lane, 1u, sums[row * OUTPUTS + eight * 8u + pair * 2u], sums[row * OUTPUTS + eight * 8u + pair * 2u + 1u],
+    );
+#endfor
+    fours[0] = halve(lane, 2u, fours[0], fours[1]);
+    fours[1] = halve(lane, 2u, fours[2], fours[3]);
+    emit(first_row + row, first + eight * 8u + lane, halve(lane, 4u, fours[0], fours[1]));
+#endfor
+#endfor
+}
