@@ -14,6 +14,8 @@ use serde_json::json;
 
 /// Prompt tokens unless told otherwise.
 const CONTEXT: u32 = 512;
+/// What a device may keep in its caches from one step to the next.
+const CACHED_BYTES_MAX: f64 = 128e6;
 /// Runs of `prefill`; the best counts.
 const PREFILL_RUNS: usize = 3;
 
@@ -141,7 +143,8 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
             context: Some(context),
             tokens_per_s: Some(tokens_per_s),
             gbps: Some(gbps),
-            share_of_peak: Some(gbps / report.measured.peaks.read_gbps),
+            // Weights that fit caches are not read from memory at every step: no share of its bandwidth then.
+            share_of_peak: (bytes >= CACHED_BYTES_MAX).then_some(gbps / report.measured.peaks.read_gbps),
             p50_ms: percentile(&mut gaps, 0.5),
             p99_ms: percentile(&mut gaps, 0.99),
             ..Row::default()
