@@ -286,7 +286,7 @@ impl Noise {
 
     /// Below `limit`.
     pub(super) fn below(&mut self, limit: u32) -> u32 {
-        u32::try_from((self.bits() >> 32) * u64::from(limit) >> 32).expect("the product is below the limit")
+        u32::try_from(((self.bits() >> 32) * u64::from(limit)) >> 32).expect("the product is below the limit")
     }
 
     /// Uniform in ±1.

@@ -1,6 +1,6 @@
 //! Kernel checks: every step × option × awkward shape of a device against the CPU reference.
 //!
-//! A [`Fixture`](fixture::Fixture) is a small plan around the step under test with its weights; its runs are batches
+//! A [`Fixture`] is a small plan around the step under test with its weights; its runs are batches
 //! with all buffers, pool and feed slots filled. Reference and device get the same bytes and do the same; everything
 //! written is compared within one table of tolerances ([`compare`]). `tests/kernels.rs` and `folio selftest` share it.
 //!

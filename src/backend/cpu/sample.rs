@@ -1,6 +1,6 @@
 //! Sampling, reference. Twin of `shaders/sample.wgsl`.
 //!
-//! One [`SampleRow`](crate::plan::inputs::SampleRow) draws one token from `l`, a row of `vocab` f32 logits. What its
+//! One [`SampleRow`] draws one token from `l`, a row of `vocab` f32 logits. What its
 //! doc comment leaves open is fixed here; a kernel that follows this text draws the same token wherever the decision
 //! is not a near-tie. The twin computes in f64 from f32 inputs; a kernel may use f32 (see *Accuracy*).
 //!

@@ -3,7 +3,7 @@
 use super::super::{BackendError, Inspect, KvHalf};
 use super::arena::{GpuBuffer, KvShard};
 use super::{Loaded, WgpuBackend, not_loaded, readback};
-use crate::plan::{BufferId, KvFormat};
+use crate::plan::{BufferId, KvFormat, Rows};
 use futures_channel::oneshot;
 use half::f16;
 
@@ -99,7 +99,19 @@ fn kv_values(bytes: &[u8], format: KvFormat) -> Vec<f32> {
 
 impl Inspect for WgpuBackend {
     fn write_buffer(&mut self, buffer: BufferId, values: &[f32]) -> Result<(), BackendError> {
-        self.upload(self.loaded()?.arena.row_buffer(buffer), bytemuck::cast_slice(values))
+        let loaded = self.loaded()?;
+        let spec = loaded.plan.buffer_spec(buffer);
+        // A tail runs in groups of rows where a limit is tight: later groups reuse the rows that the buffer holds.
+        let rows_max =
+            if spec.rows == Rows::Samples { loaded.capacity.samples_max } else { loaded.capacity.tokens_max };
+        let values_max = rows_max as usize * spec.columns as usize;
+        let held = if spec.rows == Rows::Samples { loaded.arena.group_rows } else { rows_max };
+        if values.len() > values_max {
+            let message = format!("{} values for buffer {} of {values_max}", values.len(), spec.name);
+            return Err(BackendError::Validation(message));
+        }
+        let values = &values[..values.len().min(held as usize * spec.columns as usize)];
+        self.upload(loaded.arena.row_buffer(buffer), bytemuck::cast_slice(values))
     }
 
     async fn read_buffer(&mut self, buffer: BufferId, rows: u32) -> Result<Vec<f32>, BackendError> {

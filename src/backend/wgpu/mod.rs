@@ -28,7 +28,7 @@ pub use encode::{Variant, variants};
 pub use readback::Ticket;
 
 use super::{Backend, BackendError, Capacity, Caps};
-use crate::plan::inputs::{BatchInputs, Sampled, SequenceRows};
+use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SampleRow, Sampled, SequenceRows};
 use crate::plan::{Plan, Storage, WeightId};
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
@@ -107,52 +107,56 @@ impl WgpuBackend {
 
     /// Records the programs of the usual batches, so that no kernel is compiled while a user waits.
     fn warm_up(&mut self) -> Result<(), BackendError> {
-        let capacity = self.loaded()?.capacity.clone();
-        for tokens in [1, 2, 4, 8, 16, capacity.tokens_max] {
-            let sequences = if tokens <= 16 { tokens } else { 1 };
-            if tokens <= capacity.tokens_max && sequences <= capacity.sequences_max.min(capacity.samples_max) {
-                let inputs = self.warm_up_batch(tokens, sequences)?;
-                if let Some(inputs) = inputs {
-                    self.prepare(&inputs)?;
-                }
+        let loaded = self.loaded()?;
+        let (plan, capacity) = (Arc::clone(&loaded.plan), loaded.capacity.clone());
+        for tokens in [1, 2, 4, 8, 16, 32, capacity.tokens_max] {
+            for inputs in warm_up_batches(&plan, &capacity, tokens) {
+                self.prepare(&inputs)?;
             }
         }
         store_cache(&self.gpu, &self.options, &self.recordings);
         Ok(())
     }
+}
 
-    /// A batch of `sequences` sequences with `tokens` rows in all, every one sampled greedily; `None` if the tables
-    /// have no room for it.
-    fn warm_up_batch(&self, tokens: u32, sequences: u32) -> Result<Option<BatchInputs>, BackendError> {
-        let loaded = self.loaded()?;
-        let count = tokens / sequences;
-        let entries = count.div_ceil(loaded.capacity.block_size);
-        if entries * sequences > loaded.capacity.table_entries_max {
-            return Ok(None);
-        }
-        let mut inputs = BatchInputs::default();
-        for sequence in 0..sequences {
-            let rows = SequenceRows { row_start: sequence * count, row_count: count, context_len: count };
-            inputs.sequences.push(rows);
-            inputs.positions.extend(0..count);
-            inputs.logits_rows.push(rows.row_start + count - 1);
-            inputs.samples.push(crate::plan::inputs::SampleRow::greedy(sequence, count));
-        }
-        inputs.token_ids = vec![0; (count * sequences) as usize];
-        inputs.groups = loaded
-            .plan
-            .kv_groups
-            .iter()
-            .map(|_| crate::plan::inputs::GroupInputs {
-                block_tables: vec![crate::plan::inputs::NONE; (entries * sequences) as usize],
-                table_starts: (0..sequences).map(|sequence| sequence * entries).collect(),
-                slot_mapping: vec![crate::plan::inputs::NONE; (count * sequences) as usize],
-                copies: Vec::new(),
-            })
-            .collect();
-        inputs.tails = loaded.plan.tails.iter().map(|(tail, _)| *tail).collect();
-        Ok(Some(inputs))
+/// Batches of `tokens` rows: decoding up to 16 sequences or one prompt, greedy; for one row every way of sampling.
+fn warm_up_batches(plan: &Plan, capacity: &Capacity, tokens: u32) -> Vec<BatchInputs> {
+    let sequences = if tokens <= 16 { tokens } else { 1 };
+    let rows = tokens / sequences;
+    let entries = rows.div_ceil(capacity.block_size);
+    let room = tokens <= capacity.tokens_max
+        && sequences <= capacity.sequences_max.min(capacity.samples_max)
+        && entries * sequences <= capacity.table_entries_max;
+    if !room {
+        return Vec::new();
     }
+    let group = GroupInputs {
+        block_tables: vec![NONE; (entries * sequences) as usize],
+        table_starts: (0..sequences).map(|sequence| sequence * entries).collect(),
+        slot_mapping: vec![NONE; tokens as usize],
+        copies: Vec::new(),
+    };
+    let plain = BatchInputs {
+        token_ids: vec![0; tokens as usize],
+        positions: (0..sequences).flat_map(|_| 0..rows).collect(),
+        sequences: (0..sequences)
+            .map(|index| SequenceRows { row_start: index * rows, row_count: rows, context_len: rows })
+            .collect(),
+        groups: vec![group; plan.kv_groups.len()],
+        logits_rows: (0..sequences).map(|index| (index + 1) * rows - 1).collect(),
+        samples: (0..sequences).map(|index| SampleRow::greedy(index, rows)).collect(),
+        tails: plan.tails.iter().map(|(tail, _)| *tail).collect(),
+        ..BatchInputs::default()
+    };
+    let mut batches = vec![plain.clone()];
+    if tokens == 1 {
+        for (frequency_penalty, logprob) in [(0.0, false), (0.0, true), (1.0, false), (1.0, true)] {
+            let mut drawn = plain.clone();
+            drawn.samples[0] = SampleRow { temperature: 1.0, frequency_penalty, logprob, ..drawn.samples[0] };
+            batches.push(drawn);
+        }
+    }
+    batches
 }
 
 impl Backend for WgpuBackend {
