@@ -7,7 +7,8 @@
 // dots and for P · V a lane owns every 8th run of 8 elements of the head; in between, the lanes of 8 keys' sums are
 // transposed while they are added up, so that a lane holds the score of one key and the softmax costs a vector
 // operation per row and tile. A pass over a tile takes KEYS keys, as many as the registers and the compiler bear.
-// Gain over one key at a time with a subgroupAdd each (attend_paged_serial), and over storage buffers: see matmul_texel.
+// Against attend_paged_serial that saves a subgroupAdd (as dear as 4 loads) and two exp a row and key, besides what
+// images save: see matmul_texel. Of K and V it reads about half the bytes a second that matmul_texel reads of W.
 // Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / 8⌉, ROWS, KEYS (2, 4, 8), PAIRS = KEYS / 2,
 // QUADS = KEYS / 4, OCTETS = KEYS / 8. Variants: KV_F16, SOFT_HALF, SOFTCAP, ALIBI, SINKS; TEXELS, SUBGROUPS always.
 // Layouts as attend_paged_decode. Twin: backend/cpu/attend_paged.rs

@@ -19,6 +19,7 @@ const TEXEL_BYTES: u64 = 16;
 pub(crate) const BYTES_MAX: u64 = 8192 * TEXELS_WIDTH as u64 * TEXEL_BYTES;
 
 /// A buffer and the image of the same bytes.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the driver"))]
 pub(crate) struct Aliased {
     pub(crate) buffer: wgpu::Buffer,
     pub(crate) texels: wgpu::TextureView,
