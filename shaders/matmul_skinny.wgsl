@@ -35,8 +35,8 @@ fn main(at: Invocation) {
                     // Outputs past the end read the last row again; emit drops them.
                     let w = weight_eight(min(first + output, params.outputs - 1u) * params.eights + k);
                     for (var row = 0u; row < ROWS; row++) {
-                        let at_slice = row * SLICE + 2u * pair;
-                        sums[output * ROWS + row] += dot(w.low, x_slice[at_slice]) + dot(w.high, x_slice[at_slice + 1u]);
+                        let at = row * SLICE + 2u * pair;
+                        sums[output * ROWS + row] += dot(w.low, x_slice[at]) + dot(w.high, x_slice[at + 1u]);
                     }
                 }
             }

@@ -15,7 +15,8 @@
 // division 15 ns, exp 2 ns.
 // Arrays stay in registers only if every index is a literal: hence #for. 16 outputs at 8 rows gain 2 % over 8 and
 // double the compile time; 16 rows are slower than 8 (registers).
-// Variants: weight format, BIAS, ROWS, OUTPUTS, EIGHTS = OUTPUTS / 8, MANY_ROWS (more than ROWS). Needs TEXELS, SUBGROUPS. Twin: backend/cpu/matmul.rs
+// Variants: weight format, BIAS, ROWS, OUTPUTS, EIGHTS = OUTPUTS / 8, MANY_ROWS (more than ROWS). Needs TEXELS,
+// SUBGROUPS. Twin: backend/cpu/matmul.rs
 #import invocation
 #import lanes
 #import matmul

@@ -212,7 +212,27 @@ fn every_source_is_reached_and_every_file_is_a_source() {
             }
         }
     }
+    files.retain(|stem| !stem.starts_with("bench_"));
     assert_eq!(files, known, "every file in shaders/ is in the table");
+}
+
+/// The bench's yardsticks are plain WGSL without variants, outside the table.
+#[test]
+fn every_yardstick_of_the_bench_validates() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).expect("shaders/ is part of the repository") {
+        let path = entry.expect("shaders/ can be listed").path();
+        let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
+        if name.starts_with("bench_") {
+            let text = std::fs::read_to_string(&path).expect("a shader is text");
+            let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());
+            validator.validate(&module).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            count += 1;
+        }
+    }
+    assert!(count > 0, "the bench has yardsticks");
 }
 
 #[test]

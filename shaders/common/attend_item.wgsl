@@ -1,7 +1,7 @@
 // Bindings of the attention kernels over pages, and what they do alike: find rows and keys, turn a dot product into a
 // score, write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, SOFTCAP, ALIBI, SINKS: a driver
-// that runs shaders on a CPU executes both sides of an `if`, so options are variants; TEXELS: what is only read, but for
-// the small vectors, is bound as images.
+// that runs shaders on a CPU executes both sides of an `if`, so options are variants; TEXELS: what is only read, but
+// for the small vectors, is bound as images.
 
 #import attend
 #import kv_pack

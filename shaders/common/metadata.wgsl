@@ -1,5 +1,5 @@
-// The batch: `metadata` is bound by the importing shader as array<u32>, or with TEXELS as an image of four words a texel.
-// Header words; see backend/wgpu/metadata.rs.
+// The batch: `metadata` is bound by the importing shader as array<u32>, or with TEXELS as an image of four words a
+// texel. Header words; see backend/wgpu/metadata.rs.
 const META_TOKEN_IDS: u32 = 4u;
 const META_POSITIONS: u32 = 5u;
 const META_SEQUENCES: u32 = 6u;

@@ -1,10 +1,11 @@
 //! Blocks of the KV pool: allocate, share by prefix hash, evict, release.
 //!
 //! A [`BlockPool`] has one [`Group`] of blocks per KV group (full attention, or a window). A block is a number; the
-//! device knows its bytes, this module knows who holds it. A block nobody holds is free and waits in an intrusive queue,
-//! least recently used first; while it waits, its hash stays known and a new prompt may take it back in O(1).
+//! device knows its bytes, this module knows who holds it. A block nobody holds is free and waits in an intrusive
+//! queue, least recently used first; while it waits, its hash stays known and a new prompt may take it back in O(1).
 //!
-//! Pure: no device, no clock, no randomness (the hash key is an argument). Which sequence holds what is the scheduler's.
+//! Pure: no device, no clock, no randomness (the hash key is an argument). Which sequence holds what is the
+//! scheduler's.
 
 use super::faults::{Fault, Faults};
 use crate::plan::inputs::NONE;

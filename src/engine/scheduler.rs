@@ -250,8 +250,8 @@ impl Scheduler {
         self.waiting.len()
     }
 
-    /// Tokens whose keys and values lie in blocks that somebody holds, over all KV groups; those in a shared block count
-    /// for each holder.
+    /// Tokens whose keys and values lie in blocks that somebody holds, over all KV groups; those in a shared block
+    /// count for each holder.
     pub fn tokens_stored(&self) -> u64 {
         let block_size = self.limits.block_size;
         let stored = |sequence: &Sequence| {

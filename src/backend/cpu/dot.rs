@@ -2,7 +2,8 @@
 //!
 //! A dot product is 16 interleaved f64 partial sums, element `i` going to sum `i mod 16`, added in order at the end.
 //! The product of two f32 values is exact in f64, so a fused multiply-add rounds as a multiplication and an addition
-//! do: every implementation of [`PartialSums`] gives the same bits. A [`Kernel`] is a loop written once for any of them.
+//! do: every implementation of [`PartialSums`] gives the same bits. A [`Kernel`] is a loop written once for any of
+//! them.
 
 use crate::plan::WeightFormat;
 use crate::platform::{has_avx2, on_x86_64};

@@ -340,8 +340,8 @@ fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
     }
 }
 
-/// Bytes that weights and pool may take: Vulkan's memory budget (or heap size) of the largest device-local heap, half of
-/// it where that heap is the system's own memory. Other APIs do not tell; there the engine asks for a fixed size.
+/// Bytes that weights and pool may take: Vulkan's memory budget (or heap size) of the largest device-local heap, half
+/// of it where that heap is the system's own memory. Other APIs do not tell; there the engine asks for a fixed size.
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
 fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
     let bytes = heap_bytes(adapter)?;

@@ -35,7 +35,8 @@ impl Pace {
         (seconds / CAP.as_secs_f64()).ceil().clamp(1.0, PARTS_MAX) as usize
     }
 
-    /// Notes the time from submission to result. The mean forgets, so a batch that waited for others does not count long.
+    /// Notes the time from submission to result. The mean forgets, so a batch that waited for others does not count
+    /// long.
     pub(crate) fn note(&mut self, tokens: u32, elapsed: Duration) {
         let seconds = elapsed.as_secs_f64();
         let (mean, seconds) = match tokens {

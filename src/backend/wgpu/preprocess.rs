@@ -29,6 +29,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "common/metadata"
     "common/philox"
     "common/reduce"
+    "common/rotated"
     "common/sample"
     "common/sample_adjust"
     "common/sample_logprobs"

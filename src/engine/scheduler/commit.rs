@@ -171,8 +171,8 @@ impl Scheduler {
         blocks
     }
 
-    /// Rolls back whoever computes, in a step in flight, on top of blocks that were never filled; and, as what they have
-    /// filled since is wrong too, whoever shares that.
+    /// Rolls back whoever computes, in a step in flight, on top of blocks that were never filled; and, as what they
+    /// have filled since is wrong too, whoever shares that.
     fn roll_back_sharers(&mut self, mut unfilled: HashSet<(usize, u32)>) {
         loop {
             let sharer = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled));

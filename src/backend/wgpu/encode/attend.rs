@@ -2,8 +2,8 @@
 //!
 //! A work item is a few packed rows (query heads of one KV head, over the token rows of one sequence) and a range of
 //! keys; a kernel runs every item for every KV head. Sequences with one row and those with more are kept in lists of
-//! their own, since their kernels differ; those with many rows go through tiles. Where a batch has too few items to fill the device, the ranges of long
-//! single-row sequences are split and joined again by a merge dispatch.
+//! their own, since their kernels differ; those with many rows go through tiles. Where a batch has too few items to
+//! fill the device, the ranges of long single-row sequences are split and joined again by a merge dispatch.
 //!
 //! What decides a row's result bits is its sequence alone (kernel, tiles), and the split points; with
 //! [`Capacity::deterministic`] nothing is split, so batch = alone.

@@ -1,8 +1,8 @@
 //! `MatMul` → one dispatch per shard of the weight.
 //!
 //! Which kernel: one row `matmul_vec`, 2 to 16 rows `matmul_skinny`, more `matmul_tile`; on CPU cores `matmul_lane`,
-//! which needs no workgroup memory, or `matmul_texel` where buffers have a view as images. Deterministic plans use one kernel for every row count, so that a row's sums do
-//! not depend on its neighbours.
+//! which needs no workgroup memory, or `matmul_texel` where buffers have a view as images. Deterministic plans use one
+//! kernel for every row count, so that a row's sums do not depend on its neighbours.
 
 use super::super::super::BackendError;
 use super::super::device::{Class, Profile, Tier};

@@ -1,0 +1,56 @@
+// The rotation of rope_store_kv: a vector of a head after norm and turn, through the importer's `normed`,
+// `frequency` and `params`. Variants: ROPE_VECTORS.
+
+#import turns
+
+#ifdef ROPE_VECTORS
+// Halves of whole vectors: the partner of a vector is a vector.
+fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
+    let own = normed(unit, vector);
+    let half = params.rotary_dim >> 3u;
+    if vector >= 2u * half {
+        return own;
+    }
+    let is_first = vector < half;
+    let other = normed(unit, select(vector - half, vector + half, is_first));
+    let pair = select(vector - half, vector, is_first) * 4u;
+    let direction = select(params.rope_scale, -params.rope_scale, is_first);
+    var result: vec4<f32>;
+    for (var i = 0u; i < 4u; i++) {
+        let turn = cos_sin(unit.position, frequency(pair + i));
+        result[i] = own[i] * (turn.x * params.rope_scale) + other[i] * (turn.y * direction);
+    }
+    return result;
+}
+#else
+// The element that turns with `element`: that of the own vector is at hand.
+fn partner_of(unit: Unit, element: u32, own: vec4<f32>) -> f32 {
+    if params.interleaved != 0u {
+        return own[(element & 3u) ^ 1u];
+    }
+    let half = params.rotary_dim >> 1u;
+    let partner = select(element - half, element + half, element < half);
+    return normed(unit, partner >> 2u)[partner & 3u];
+}
+
+fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
+    let own = normed(unit, vector);
+    let half = params.rotary_dim >> 1u;
+    var result = own;
+    for (var i = 0u; i < 4u; i++) {
+        let element = vector * 4u + i;
+        if element < params.rotary_dim {
+            var pair = element >> 1u;
+            var is_first = (element & 1u) == 0u;
+            if params.interleaved == 0u {
+                is_first = element < half;
+                pair = select(element - half, element, is_first);
+            }
+            let other = partner_of(unit, element, own);
+            let turn = cos_sin(unit.position, frequency(pair)) * params.rope_scale;
+            result[i] = own[i] * turn.x + select(other, -other, is_first) * turn.y;
+        }
+    }
+    return result;
+}
+#endif
