@@ -8,6 +8,8 @@ struct Params {
     query_heads: u32,
     kv_heads: u32,
     chunks: u32,
+    // Sequences times query heads.
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -19,7 +21,7 @@ struct Params {
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.x / params.chunks;
     let chunk = id.x % params.chunks;
-    if row * params.context >= arrayLength(&weights) {
+    if row >= params.rows {
         return;
     }
     let sequence = row / params.query_heads;

@@ -250,15 +250,16 @@ impl Scheduler {
         self.waiting.len()
     }
 
-    /// Tokens whose keys and values lie in blocks that somebody holds, over all KV groups; those in a shared block
-    /// count for each holder.
+    /// Tokens whose keys and values lie in blocks that somebody holds, over all KV groups: the slots of those blocks
+    /// without the ones that sequences have yet to fill. A shared block counts once.
     pub fn tokens_stored(&self) -> u64 {
-        let block_size = self.limits.block_size;
-        let stored = |sequence: &Sequence| {
-            let tables = sequence.tables.iter().filter(|table| !table.blocks.is_empty());
-            tables.map(|table| u64::from(sequence.computed.saturating_sub(table.passed * block_size))).sum::<u64>()
+        let block_size = u64::from(self.limits.block_size);
+        let held: u64 = self.pool.groups().iter().map(|group| u64::from(group.referenced())).sum();
+        let unfilled = |sequence: &Sequence| {
+            let slots = sequence.tables.iter().map(|table| table.blocks.len() as u64 * block_size);
+            slots.map(|slots| slots.saturating_sub(u64::from(sequence.computed))).sum::<u64>()
         };
-        self.sequences.iter().map(stored).sum()
+        (held * block_size).saturating_sub(self.sequences.iter().map(unfilled).sum())
     }
 
     /// What happened so far.

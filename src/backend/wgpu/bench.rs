@@ -5,6 +5,8 @@
 
 use super::super::BackendError;
 use super::device::{Gpu, WgpuOptions};
+use super::pipelines::create_module;
+use super::texels;
 use crate::platform::Instant;
 
 /// Submissions that are timed; the best counts.
@@ -43,6 +45,11 @@ pub struct AttendShape {
 }
 
 impl AttendShape {
+    /// Blocks of all sequences.
+    fn blocks(&self) -> u32 {
+        self.batch * (self.context / self.block_size)
+    }
+
     /// Bytes of K and V together, f16.
     pub fn kv_bytes(&self) -> u64 {
         4 * u64::from(self.batch) * u64::from(self.context) * u64::from(self.kv_heads) * u64::from(self.head_dim)
@@ -63,6 +70,23 @@ pub struct Yardstick {
     gpu: Gpu,
 }
 
+/// A buffer, and the image of the same bytes where kernels read images.
+struct Region {
+    buffer: wgpu::Buffer,
+    texels: Option<wgpu::TextureView>,
+}
+
+impl Region {
+    fn texels(&self) -> wgpu::BindingResource<'_> {
+        let view = self.texels.as_ref().expect("regions have images where the profile says so");
+        wgpu::BindingResource::TextureView(view)
+    }
+
+    fn read(&self, texels: bool) -> wgpu::BindingResource<'_> {
+        if texels { self.texels() } else { self.buffer.as_entire_binding() }
+    }
+}
+
 /// A compiled kernel with its buffers and grid.
 struct Dispatch {
     pipeline: wgpu::ComputePipeline,
@@ -79,34 +103,52 @@ impl Yardstick {
     /// Measures all three peaks; takes a few seconds.
     pub fn peaks(&self) -> Result<Peaks, BackendError> {
         let bytes = self.gpu.profile.binding_bytes_max.min(BYTES_MAX) / 4096 * 4096;
-        let copy = self.bandwidth("copy", include_str!("../../../shaders/bench_copy.wgsl"), bytes)?;
-        let read = self.bandwidth("read", include_str!("../../../shaders/bench_read.wgsl"), bytes)?;
-        Ok(Peaks { copy_gbps: 2.0 * copy, read_gbps: read, fma_gflops: self.fma()? })
+        let copy = self.bandwidth("copy", include_str!("../../../shaders/bench_copy.wgsl"), bytes, false)?;
+        let copy = copy.max(self.transfer(bytes)?);
+        let mut read = self.bandwidth("read", include_str!("../../../shaders/bench_read.wgsl"), bytes, false)?;
+        if self.gpu.profile.texels {
+            let text = include_str!("../../../shaders/bench_read_texel.wgsl");
+            read = read.max(self.bandwidth("read texels", text, bytes, true)?);
+        }
+        let fused = self.arithmetic("fma", include_str!("../../../shaders/bench_fma.wgsl"))?;
+        let separate = self.arithmetic("mul add", include_str!("../../../shaders/bench_mul_add.wgsl"))?;
+        Ok(Peaks { copy_gbps: 2.0 * copy, read_gbps: read, fma_gflops: fused.max(separate) })
+    }
+
+    /// 10⁹ bytes a second of the API's own copy, which some devices do faster than any kernel.
+    fn transfer(&self, bytes: u64) -> Result<f64, BackendError> {
+        let (source, target) = (self.filled(bytes, 0x3f80_0001)?, self.filled(bytes, 0)?);
+        let seconds = self.best_seconds(|encoder| {
+            encoder.copy_buffer_to_buffer(&source.buffer, 0, &target.buffer, 0, bytes);
+        })?;
+        Ok(bytes as f64 / seconds / 1e9)
     }
 
     /// 10⁹ bytes of the source a second: the best over a few numbers of threads, as devices differ in what they like.
-    fn bandwidth(&self, name: &str, text: &str, bytes: u64) -> Result<f64, BackendError> {
-        let source = self.filled(bytes, 0x3f80_0001);
-        let target = self.buffer(bytes);
+    fn bandwidth(&self, name: &str, text: &str, bytes: u64, texels: bool) -> Result<f64, BackendError> {
+        let (source, target) = (self.filled(bytes, 0x3f80_0001)?, self.filled(bytes, 0)?);
+        let source = source.read(texels);
         let elements = u32::try_from(bytes / 16).expect("a binding holds less than 2³² elements");
         let mut best = f64::INFINITY;
         for workgroups in [64, 1024, 16_384] {
             let params = [elements, workgroups * 256];
-            let dispatch = self.dispatch(name, text, &params, &[&source, &target], [workgroups, 1, 1])?;
+            let bindings = [source.clone(), target.buffer.as_entire_binding()];
+            let dispatch = self.dispatch(name, text, &params, &bindings, [workgroups, 1, 1])?;
             best = best.min(self.seconds(&[&dispatch])?);
         }
         Ok(bytes as f64 / best / 1e9)
     }
 
-    fn fma(&self) -> Result<f64, BackendError> {
-        let text = include_str!("../../../shaders/bench_fma.wgsl");
-        let (source, target) = (self.filled(256, 0x3f00_0000), self.buffer(256));
+    /// 10⁹ multiplications and additions a second.
+    fn arithmetic(&self, name: &str, text: &str) -> Result<f64, BackendError> {
+        let (source, target) = (self.filled(256, 0x3f00_0000)?, self.filled(256, 0)?);
         let workgroups = 1024;
-        let per_turn = f64::from(workgroups) * 256.0 * 16.0 * 8.0 * 2.0;
+        let per_turn = f64::from(workgroups) * 256.0 * 16.0 * 12.0 * 2.0;
         // Turns double until a submission takes long enough to be timed, whatever the adapter's speed.
         let mut turns = 1;
         loop {
-            let dispatch = self.dispatch("fma", text, &[turns, 0], &[&source, &target], [workgroups, 1, 1])?;
+            let bindings = [source.buffer.as_entire_binding(), target.buffer.as_entire_binding()];
+            let dispatch = self.dispatch(name, text, &[turns, 0], &bindings, [workgroups, 1, 1])?;
             let seconds = self.seconds(&[&dispatch])?;
             if seconds > 0.02 || turns >= 1 << 20 {
                 return Ok(per_turn * f64::from(turns) / seconds / 1e9);
@@ -119,42 +161,68 @@ impl Yardstick {
     /// weighted values, each over what now lies side by side.
     pub fn gather_then_attend(&self, shape: &AttendShape) -> Result<Baseline, BackendError> {
         assert_eq!(shape.context % shape.block_size, 0, "the baseline copies whole blocks");
-        let blocks = shape.batch * (shape.context / shape.block_size);
         let half = shape.kv_bytes() / 2;
-        let tables = self.buffer(u64::from(blocks) * 4);
-        let scattered: Vec<u32> = (0..blocks).map(|index| scatter(index, blocks)).collect();
-        self.gpu.queue.write_buffer(&tables, 0, bytemuck::cast_slice(&scattered));
+        let pools = [self.filled(half, ONES)?, self.filled(half, ONES)?];
+        let gathered = [self.filled(half, 0)?, self.filled(half, 0)?];
+        let kernel = self.gather_kernels(shape, &pools, &gathered)?;
+        let by_kernel = self.seconds(&[&kernel[0], &kernel[1]])?;
+        let by_transfer = self.best_seconds(|encoder| transfer_blocks(encoder, shape, &pools, &gathered))?;
         let rows = shape.batch * shape.query_heads;
-        let q = self.filled(u64::from(rows) * u64::from(shape.head_dim) * 4, 0x3e00_0000);
-        let scores = self.buffer(u64::from(rows) * u64::from(shape.context) * 4);
-        let out = self.buffer(q.size());
-        let (key_pool, value_pool) = (self.filled(half, ONES), self.filled(half, ONES));
-        let (keys, values) = (self.buffer(half), self.buffer(half));
+        let out = self.filled(u64::from(rows) * u64::from(shape.head_dim) * 4, 0)?;
+        let attend = self.attend_kernels(shape, &gathered, &out)?;
+        let attend_seconds = self.seconds(&attend.iter().collect::<Vec<_>>())?;
+        self.expect_ones(&out.buffer)?;
+        let gather_seconds = by_kernel.min(by_transfer);
+        Ok(Baseline { gather_seconds, total_seconds: gather_seconds + attend_seconds })
+    }
 
-        let gathers = [(&key_pool, &keys), (&value_pool, &values)].map(|(pool, target)| {
-            let tile = shape.block_size * shape.head_dim / 8;
-            let params = [shape.context / shape.block_size, shape.kv_heads, tile];
-            let text = include_str!("../../../shaders/bench_gather_kv.wgsl");
-            self.dispatch("gather", text, &params, &[&tables, pool, target], [blocks, shape.kv_heads, 1])
-        });
-        let [gather_keys, gather_values] = gathers;
-        let gathers = [&gather_keys?, &gather_values?];
+    fn gather_kernels(
+        &self,
+        shape: &AttendShape,
+        pools: &[Region; 2],
+        gathered: &[Region; 2],
+    ) -> Result<[Dispatch; 2], BackendError> {
+        let tables = self.filled(u64::from(shape.blocks()) * 4, 0)?;
+        let scattered: Vec<u32> = (0..shape.blocks()).map(|index| scatter(index, shape.blocks())).collect();
+        self.gpu.queue.write_buffer(&tables.buffer, 0, bytemuck::cast_slice(&scattered));
+        let params = [shape.context / shape.block_size, shape.kv_heads, shape.block_size * shape.head_dim / 8];
+        let text = include_str!("../../../shaders/bench_gather_kv.wgsl");
+        let half = |half: usize| {
+            let bindings = [&tables, &pools[half], &gathered[half]].map(|region| region.buffer.as_entire_binding());
+            self.dispatch("gather", text, &params, &bindings, [shape.blocks(), shape.kv_heads, 1])
+        };
+        Ok([half(0)?, half(1)?])
+    }
 
+    fn attend_kernels(
+        &self,
+        shape: &AttendShape,
+        [keys, values]: &[Region; 2],
+        out: &Region,
+    ) -> Result<[Dispatch; 3], BackendError> {
+        let texels = self.gpu.profile.texels;
+        let (score_text, weigh_text) = if texels {
+            let scores = include_str!("../../../shaders/bench_attend_scores_texel.wgsl");
+            (scores, include_str!("../../../shaders/bench_attend_values_texel.wgsl"))
+        } else {
+            let scores = include_str!("../../../shaders/bench_attend_scores.wgsl");
+            (scores, include_str!("../../../shaders/bench_attend_values.wgsl"))
+        };
+        let rows = shape.batch * shape.query_heads;
+        let q = self.filled(u64::from(rows) * u64::from(shape.head_dim) * 4, 0x3e00_0000)?;
+        let scores = self.filled(u64::from(rows) * u64::from(shape.context) * 4, 0)?;
+        let written = scores.buffer.as_entire_binding();
         let chunks = shape.head_dim / 8;
-        let params = [shape.context, shape.query_heads, shape.kv_heads, chunks];
-        let text = include_str!("../../../shaders/bench_attend_scores.wgsl");
+        let params = [shape.context, shape.query_heads, shape.kv_heads, chunks, rows];
+        let bindings = [q.read(texels), keys.read(texels), written.clone()];
         let grid = [shape.context.div_ceil(64), rows, 1];
-        let score = self.dispatch("scores", text, &params, &[&q, &keys, &scores], grid)?;
+        let score = self.dispatch("scores", score_text, &params, &bindings, grid)?;
         let text = include_str!("../../../shaders/bench_attend_softmax.wgsl");
-        let softmax = self.dispatch("softmax", text, &params, &[&scores], [rows, 1, 1])?;
-        let text = include_str!("../../../shaders/bench_attend_values.wgsl");
+        let softmax = self.dispatch("softmax", text, &params, &[written], [rows, 1, 1])?;
+        let bindings = [scores.read(texels), values.read(texels), out.buffer.as_entire_binding()];
         let grid = [(rows * chunks).div_ceil(64), 1, 1];
-        let weigh = self.dispatch("values", text, &params, &[&scores, &values, &out], grid)?;
-
-        let gather_seconds = self.seconds(&gathers)?;
-        let total_seconds = self.seconds(&[gathers[0], gathers[1], &score, &softmax, &weigh])?;
-        self.expect_ones(&out)?;
-        Ok(Baseline { gather_seconds, total_seconds })
+        let weigh = self.dispatch("values", weigh_text, &params, &bindings, grid)?;
+        Ok([score, softmax, weigh])
     }
 
     /// V is all ones and weights sum to one, so the result is: a baseline that is wrong is no baseline.
@@ -178,34 +246,38 @@ impl Yardstick {
         }
     }
 
-    fn buffer(&self, bytes: u64) -> wgpu::Buffer {
-        self.gpu.device.create_buffer(&wgpu::BufferDescriptor {
+    /// A buffer whose every word is `word`; its pages are touched, so that timing does not pay for that.
+    fn filled(&self, bytes: u64, word: u32) -> Result<Region, BackendError> {
+        let descriptor = wgpu::BufferDescriptor {
             label: Some("bench"),
             size: bytes,
             usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC,
             mapped_at_creation: false,
-        })
-    }
-
-    /// A buffer whose every word is `word`; its pages are touched, so that timing does not pay for that.
-    fn filled(&self, bytes: u64, word: u32) -> wgpu::Buffer {
-        let buffer = self.buffer(bytes);
+        };
+        let region = if self.gpu.profile.texels {
+            let out_of_memory = || BackendError::OutOfMemory { what: "bench".into(), bytes };
+            let aliased = texels::create(&self.gpu.device, &descriptor).ok_or_else(out_of_memory)?;
+            Region { buffer: aliased.buffer, texels: Some(aliased.texels) }
+        } else {
+            Region { buffer: self.gpu.device.create_buffer(&descriptor), texels: None }
+        };
         let chunk = vec![word; (bytes.min(16 << 20) / 4) as usize];
         let mut at = 0;
         while at < bytes {
             let length = (bytes - at).min(16 << 20) / 4;
-            self.gpu.queue.write_buffer(&buffer, at, bytemuck::cast_slice(&chunk[..length as usize]));
+            self.gpu.queue.write_buffer(&region.buffer, at, bytemuck::cast_slice(&chunk[..length as usize]));
             at += length * 4;
         }
-        buffer
+        Ok(region)
     }
 
-    fn dispatch<'a>(
+    /// Compiles a kernel like any other of this backend, with these bindings after its parameters.
+    fn dispatch(
         &self,
         name: &str,
         text: &str,
         params: &[u32],
-        buffers: &[&'a wgpu::Buffer],
+        bindings: &[wgpu::BindingResource<'_>],
         grid: [u32; 3],
     ) -> Result<Dispatch, BackendError> {
         let device = &self.gpu.device;
@@ -213,7 +285,7 @@ impl Yardstick {
         let fail = |error: wgpu::Error| BackendError::Kernel { kernel: kernel(), message: error.to_string() };
         let source = wgpu::ShaderSource::Wgsl(text.into());
         let module = wgpu::ShaderModuleDescriptor { label: Some(name), source };
-        let module = self.gpu.catch(|| device.create_shader_module(module)).map_err(fail)?;
+        let module = self.gpu.catch(|| create_module(&self.gpu, module)).map_err(fail)?;
         let descriptor = wgpu::ComputePipelineDescriptor {
             label: Some(name),
             layout: None,
@@ -225,43 +297,68 @@ impl Yardstick {
         let pipeline = self.gpu.catch(|| device.create_compute_pipeline(&descriptor)).map_err(fail)?;
         let uniform = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some(name),
-            size: 16,
+            size: 32,
             usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
         self.gpu.queue.write_buffer(&uniform, 0, bytemuck::cast_slice(params));
-        let entry = |(binding, buffer): (u32, &'a wgpu::Buffer)| wgpu::BindGroupEntry {
-            binding,
-            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size: None }),
-        };
-        let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: uniform.as_entire_binding() }];
-        entries.extend((1..).zip(buffers.iter().copied()).map(entry));
+        let all = std::iter::once(uniform.as_entire_binding()).chain(bindings.iter().cloned());
+        let entries: Vec<_> =
+            (0..).zip(all).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
         let layout = pipeline.get_bind_group_layout(0);
         let descriptor = wgpu::BindGroupDescriptor { label: Some(name), layout: &layout, entries: &entries };
         Ok(Dispatch { bindings: device.create_bind_group(&descriptor), pipeline, grid })
     }
 
-    /// Seconds of one submission of these dispatches, the best of a few after one that warms up.
+    /// Seconds of one submission of these dispatches.
     fn seconds(&self, dispatches: &[&Dispatch]) -> Result<f64, BackendError> {
+        self.best_seconds(|encoder| {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            for dispatch in dispatches {
+                pass.set_pipeline(&dispatch.pipeline);
+                pass.set_bind_group(0, &dispatch.bindings, &[]);
+                pass.dispatch_workgroups(dispatch.grid[0], dispatch.grid[1], dispatch.grid[2]);
+            }
+        })
+    }
+
+    /// Seconds of one submission, the best of a few after one that warms up. Encoding does not count.
+    fn best_seconds(&self, encode: impl Fn(&mut wgpu::CommandEncoder)) -> Result<f64, BackendError> {
         let mut best = f64::INFINITY;
         for attempt in 0..=ATTEMPTS {
-            let start = Instant::now();
             let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            {
-                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-                for dispatch in dispatches {
-                    pass.set_pipeline(&dispatch.pipeline);
-                    pass.set_bind_group(0, &dispatch.bindings, &[]);
-                    pass.dispatch_workgroups(dispatch.grid[0], dispatch.grid[1], dispatch.grid[2]);
-                }
-            }
-            self.gpu.queue.submit([encoder.finish()]);
+            encode(&mut encoder);
+            let commands = encoder.finish();
+            let start = Instant::now();
+            self.gpu.queue.submit([commands]);
             self.gpu.wait()?;
             if attempt > 0 {
                 best = best.min(start.elapsed().as_secs_f64());
             }
         }
         Ok(best)
+    }
+}
+
+/// The gather by the API's own copies, a tile (one block, one KV head) each.
+fn transfer_blocks(
+    encoder: &mut wgpu::CommandEncoder,
+    shape: &AttendShape,
+    pools: &[Region; 2],
+    gathered: &[Region; 2],
+) {
+    let per_sequence = shape.context / shape.block_size;
+    let tile_bytes = u64::from(shape.block_size) * u64::from(shape.head_dim) * 2;
+    let at = |tile: u32| u64::from(tile) * tile_bytes;
+    for (pool, gathered) in pools.iter().zip(gathered) {
+        for index in 0..shape.blocks() {
+            let block = scatter(index, shape.blocks());
+            for head in 0..shape.kv_heads {
+                let source = block * shape.kv_heads + head;
+                let target = (index / per_sequence * shape.kv_heads + head) * per_sequence + index % per_sequence;
+                encoder.copy_buffer_to_buffer(&pool.buffer, at(source), &gathered.buffer, at(target), tile_bytes);
+            }
+        }
     }
 }
 

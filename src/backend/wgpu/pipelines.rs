@@ -178,7 +178,7 @@ fn binding_type(access: Access) -> wgpu::BindingType {
 }
 
 #[allow(unsafe_code, reason = "bounds checks and loop counters in the shaders cost 5 to 30 % natively")]
-fn create_module(gpu: &Gpu, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
+pub(crate) fn create_module(gpu: &Gpu, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
     if gpu.checked || cfg!(target_arch = "wasm32") {
         return gpu.device.create_shader_module(descriptor);
     }

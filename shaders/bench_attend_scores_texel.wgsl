@@ -1,0 +1,45 @@
+// Scores of the gather-then-attend baseline, for Mesa's llvmpipe: bench_attend_scores, read as images.
+// scores[sequence][head][token] = q[sequence][head] · k[sequence][head / group][token] / sqrt(head_dim); keys are f16.
+// One thread computes one score; a row of workgroups takes one sequence and query head.
+// No twin: kept in `folio bench` alone.
+
+struct Params {
+    context: u32,
+    query_heads: u32,
+    kv_heads: u32,
+    // 16-byte elements of a key: head_dim / 8.
+    chunks: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var q: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(2) var keys: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(3) var<storage, read_write> scores: array<f32>;
+
+// Images are 4096 vectors wide, see backend/wgpu/texels.rs.
+fn texel(index: u32) -> vec2<u32> {
+    return vec2<u32>(index & 4095u, index >> 12u);
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let token = id.x;
+    let sequence = id.y / params.query_heads;
+    let head = id.y % params.query_heads;
+    if token >= params.context {
+        return;
+    }
+    let kv_head = head / (params.query_heads / params.kv_heads);
+    let key = ((sequence * params.kv_heads + kv_head) * params.context + token) * params.chunks;
+    let query = id.y * params.chunks * 2u;
+    var sum = 0.0;
+    for (var i = 0u; i < params.chunks; i += 1u) {
+        let k = textureLoad(keys, texel(key + i));
+        let low = vec4<f32>(unpack2x16float(k.x), unpack2x16float(k.y));
+        let high = vec4<f32>(unpack2x16float(k.z), unpack2x16float(k.w));
+        let q_low = bitcast<vec4<f32>>(textureLoad(q, texel(query + 2u * i)));
+        let q_high = bitcast<vec4<f32>>(textureLoad(q, texel(query + 2u * i + 1u)));
+        sum += dot(q_low, low) + dot(q_high, high);
+    }
+    scores[id.y * params.context + token] = sum * inverseSqrt(f32(params.chunks * 8u));
+}
