@@ -1,6 +1,6 @@
-// Reads a buffer as an image, for Mesa's llvmpipe, which is far faster at that: the peak that products with a vector are measured against.
-// All 16-byte elements or-ed together, written only if that gives what the buffer cannot: so no read is left out.
-// One workgroup reads 256 elements a turn and strides over the buffer.
+// Reads a buffer as an image, for Mesa's llvmpipe, which is far faster at that: the peak that products with a vector
+// are measured against. All 16-byte elements or-ed together, written only if that gives what the buffer cannot: so no
+// read is left out. One workgroup reads 256 elements a turn and strides over the buffer.
 // No twin: a yardstick of `folio bench`, not a step.
 
 struct Params {
