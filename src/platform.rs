@@ -61,16 +61,23 @@ where
     F: Future<Output = T>,
 {
     let work = move || {
-        #[cfg(not(target_arch = "wasm32"))]
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(make())));
-        #[cfg(target_arch = "wasm32")]
-        let result = Err(Box::new(make) as Box<dyn std::any::Any>);
-        result.unwrap_or_else(|panic| {
+        run_caught(make).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             panicked(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message").to_string())
         })
     };
     std::thread::Builder::new().name(name.to_string()).spawn(work).expect("this platform has threads")
+}
+
+/// Makes a future and runs it to its end; `Err` is a panic's payload.
+fn run_caught<F: Future>(make: impl FnOnce() -> F) -> std::thread::Result<F::Output> {
+    #[cfg(not(target_arch = "wasm32"))]
+    return std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(make())));
+    #[cfg(target_arch = "wasm32")]
+    {
+        drop(make);
+        Err(Box::new("a tab has no threads"))
+    }
 }
 
 /// A number nobody can guess.
