@@ -5,6 +5,7 @@
 //! backend; a new one is a new [`Target`] and a new test.
 
 use folio::backend::cpu::CpuBackend;
+use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Capacity, Inspect};
 use folio::model::{Model, Safetensors};
 use folio::plan::check::{Limits, check};
@@ -28,6 +29,8 @@ struct Target {
 
 const CPU: Target = Target { name: "cpu", logits_f32: 2e-3, logits_f16: 3e-2, bit_exact: true };
 
+const WGPU: Target = Target { name: "wgpu", logits_f32: 1e-2, logits_f16: 3e-2, bit_exact: false };
+
 const FAMILIES: [&str; 5] = ["llama", "llama3-rope", "mistral-window", "qwen2", "qwen3"];
 const BLOCK_SIZE: u32 = 16;
 const SEQUENCES_MAX: u32 = 8;
@@ -43,6 +46,23 @@ fn the_cpu_reproduces_golden_logits_and_tokens() {
 #[test]
 fn the_cpu_reproduces_the_demo_model() {
     prove_demo(&CPU, &CpuBackend::new);
+}
+
+/// Software adapters count; none is a skip, unless `FOLIO_REQUIRE_GPU=1`.
+#[test]
+fn every_adapter_reproduces_golden_logits_and_tokens() {
+    let adapters = WgpuBackend::adapters();
+    if adapters.is_empty() {
+        let required = std::env::var("FOLIO_REQUIRE_GPU").is_ok_and(|value| value == "1");
+        assert!(!required, "FOLIO_REQUIRE_GPU=1, but wgpu finds no adapter");
+        println!("SKIPPED: wgpu finds no adapter. Install a Vulkan driver; Mesa's will do.");
+    }
+    for adapter in adapters {
+        let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
+        let open = || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        prove(&WGPU, &open);
+        prove_demo(&WGPU, &open);
+    }
 }
 
 /// The tolerance is fine enough to see a constant that is slightly wrong.
