@@ -102,7 +102,8 @@ impl Yardstick {
 
     /// Measures all three peaks; takes a few seconds.
     pub fn peaks(&self) -> Result<Peaks, BackendError> {
-        let bytes = self.gpu.profile.binding_bytes_max.min(BYTES_MAX) / 4096 * 4096;
+        // A power of two is whole turns of the kernels' loops.
+        let bytes = 1 << self.gpu.profile.binding_bytes_max.min(BYTES_MAX).ilog2();
         let copy = self.bandwidth("copy", include_str!("../../../shaders/bench_copy.wgsl"), bytes, false)?;
         let copy = copy.max(self.transfer(bytes)?);
         let mut read = self.bandwidth("read", include_str!("../../../shaders/bench_read.wgsl"), bytes, false)?;
@@ -130,7 +131,8 @@ impl Yardstick {
         let source = source.read(texels);
         let elements = u32::try_from(bytes / 16).expect("a binding holds less than 2³² elements");
         let mut best = f64::INFINITY;
-        for workgroups in [64, 1024, 16_384] {
+        // A turn takes eight elements a thread.
+        for workgroups in [64, 512, 4096].into_iter().filter(|workgroups| workgroups * 256 * 8 <= elements) {
             let params = [elements, workgroups * 256];
             let bindings = [source.clone(), target.buffer.as_entire_binding()];
             let dispatch = self.dispatch(name, text, &params, &bindings, [workgroups, 1, 1])?;
