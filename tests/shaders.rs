@@ -227,7 +227,7 @@ fn every_yardstick_of_the_bench_validates() {
         if name.starts_with("bench_") {
             let text = std::fs::read_to_string(&path).expect("a shader is text");
             let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());
+            let mut validator = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32);
             validator.validate(&module).unwrap_or_else(|error| panic!("{name}: {error:?}"));
             count += 1;
         }

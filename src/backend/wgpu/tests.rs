@@ -155,13 +155,15 @@ fn blocks_are_copied_in_every_shard_of_heads() {
     }
 }
 
+type Change = fn(&mut BatchInputs);
+
 #[test]
 fn a_batch_outside_of_its_arrays_is_refused_and_the_device_still_works() {
     let (plan, out) = plan(20);
     let Some(mut backend) = open(|_| {}) else { return };
     load(&mut backend, &plan, 8);
     let good = batch(&[1, 2], Vec::new());
-    let changes: [(&str, fn(&mut BatchInputs)); 8] = [
+    let changes: [(&str, Change); 8] = [
         ("id", |inputs| inputs.token_ids[0] = 20),
         ("feed slot", |inputs| inputs.token_ids[0] = crate::plan::inputs::FEED | 8),
         ("position", |inputs| inputs.positions[1] = 7),
