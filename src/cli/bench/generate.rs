@@ -1,7 +1,7 @@
 //! Scenarios `decode` and `prefill`: equal sequences through the whole engine, timed where a client would.
 
 use super::Subject;
-use super::report::{Report, Row, percentile};
+use super::report::{Bound, Report, Row, percentile};
 use crate::cli::session::Session;
 use anyhow::{Context as _, Result, bail, ensure};
 use folio::config::Config;
@@ -144,7 +144,7 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
             tokens_per_s: Some(tokens_per_s),
             gbps: Some(gbps),
             // Weights that fit caches are not read from memory at every step: no share of its bandwidth then.
-            share_of_peak: (bytes >= CACHED_BYTES_MAX).then_some(gbps / report.measured.peaks.read_gbps),
+            bound: (bytes >= CACHED_BYTES_MAX).then_some(Bound::Read),
             p50_ms: percentile(&mut gaps, 0.5),
             p99_ms: percentile(&mut gaps, 0.99),
             ..Row::default()
@@ -180,7 +180,7 @@ pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Repor
             context: Some(context),
             tokens_per_s: Some(tokens_per_s),
             gflops: Some(gflops),
-            share_of_peak: Some(gflops / report.measured.peaks.fma_gflops),
+            bound: Some(Bound::Arithmetic),
             p50_ms: percentile(&mut firsts, 0.5),
             p99_ms: percentile(&mut firsts, 0.99),
             ..Row::default()
