@@ -200,8 +200,9 @@ impl EngineHandle {
 
     /// Counters and gauges as of the last step.
     pub fn stats(&self) -> Stats {
+        let queued = u64::from(self.shared.queued.load(Ordering::Acquire));
         let mut stats = self.shared.cells.load();
-        stats.requests_waiting += u64::from(self.shared.queued.load(Ordering::Relaxed));
+        stats.requests_waiting += queued;
         stats
     }
 
@@ -257,8 +258,9 @@ impl EngineInbox {
 
     /// Publishes the engine's counters; `dequeued` requests have left the queue since the last time.
     pub(super) fn publish(&self, stats: &Stats, dequeued: u32) {
-        self.shared.queued.fetch_sub(dequeued, Ordering::Relaxed);
+        // In this order a request is counted twice for a moment, and never not at all.
         self.shared.cells.store(stats);
+        self.shared.queued.fetch_sub(dequeued, Ordering::Release);
     }
 }
 

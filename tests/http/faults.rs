@@ -70,7 +70,11 @@ fn a_queued_client_that_leaves_removes_only_itself() {
 #[test]
 fn a_full_queue_is_said_at_once() {
     let server = slow(Config { max_num_seqs: 1, max_num_batched_tokens: 64, ..config() });
-    let open: Vec<_> = (0..65).map(|_| server.open(CHAT, &with(&long(), &json!({"stream": true})))).collect();
+    let request = with(&long(), &json!({"stream": true}));
+    let running = server.open(CHAT, &request);
+    // Until the engine has taken it, the first one has a place in the queue too.
+    wait("the first one runs", || server.engine.stats().requests_running == 1);
+    let open: Vec<_> = (0..64).map(|_| server.open(CHAT, &request)).collect();
     let refused: Vec<_> = (0..20).map(|_| server.post(CHAT, &hello())).collect();
     let full = refused.iter().find(|answer| answer.status == StatusCode::TOO_MANY_REQUESTS).expect("the queue is full");
     assert_eq!(full.json()["error"]["code"], "queue_full");
@@ -78,7 +82,7 @@ fn a_full_queue_is_said_at_once() {
     // A request of several prompts is taken whole or not at all.
     let prompts = json!({"prompt": vec!["Hello"; 64]});
     assert_eq!(server.post(COMPLETIONS, &prompts).status, 429);
-    drop(open);
+    drop((running, open));
     server.wait_until_idle();
     assert_eq!(server.post(CHAT, &hello()).status, 200);
 }
