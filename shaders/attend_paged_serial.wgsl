@@ -10,12 +10,15 @@
 // Layouts as attend_paged_decode. Twin: backend/cpu/attend_paged.rs
 
 #import attend_item
-#import invocation
 
+// No `Invocation` here: a compiler that tells its members not apart would not see that `subgroupAdd` is called by all.
 @compute @workgroup_size(LANES)
-fn main(invocation: Invocation) {
-    let lane = invocation.local;
-    let flat = flat_workgroup(invocation);
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let flat = workgroup.x + workgroup.y * workgroups.x;
     if (flat >= params.items * params.head_count) {
         return;
     }

@@ -80,8 +80,9 @@ fn draw(row: Row, local: u32, floor: u32, scale: Scale) -> u32 {
 
 @compute @workgroup_size(WORKGROUP)
 fn main(invocation: Invocation) {
-    let flat = flat_workgroup(invocation);
     let local = invocation.local;
+    // Shared, so that all that depends on it is uniform to a compiler that tells members of a struct not apart.
+    let flat = share(local, vec4<u32>(flat_workgroup(invocation), 0u, 0u, 0u)).x;
     let index = params.row_first + min(flat, params.rows - 1u);
     let is_ours = flat < params.rows && !is_plain(index);
     // No early return: a workgroup without a row of its own has an empty vocabulary.

@@ -61,6 +61,10 @@ pub(crate) type Define = (&'static str, Option<u32>);
 /// Expands the shader `stem` for `defines`. The message of an error names file and line.
 pub(crate) fn expand(stem: &str, defines: &[Define]) -> Result<String, String> {
     let mut text = String::new();
+    // A browser wants the feature by name; naga knows it without, and refuses the name.
+    if cfg!(target_arch = "wasm32") && defines.iter().any(|(name, _)| *name == "SUBGROUPS") {
+        text.push_str("enable subgroups;\n");
+    }
     for (name, number) in defines {
         if let Some(number) = number {
             text.push_str(&format!("const {name}: u32 = {number}u;\n"));

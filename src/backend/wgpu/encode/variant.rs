@@ -53,7 +53,16 @@ impl Variant {
 
     /// Whether it may use subgroup operations.
     pub fn subgroups(&self) -> bool {
-        self.kernel.defines.iter().any(|(name, _)| *name == "SUBGROUPS")
+        self.is_defined("SUBGROUPS")
+    }
+
+    /// Whether it reads buffers through their images: never in a browser.
+    pub fn texels(&self) -> bool {
+        self.is_defined("TEXELS")
+    }
+
+    fn is_defined(&self, define: &str) -> bool {
+        self.kernel.defines.iter().any(|(name, _)| *name == define)
     }
 
     /// The expanded WGSL.
