@@ -13,6 +13,10 @@ struct Params {
     rows: u32,        // table rows of this shard
     vocab: u32,       // table rows of all shards
     scale: f32,
+    row_vectors: u32, // of the table; this and what follows: see weight.wgsl
+    plane: u32,
+    scales: u32,
+    supers: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -49,7 +53,7 @@ fn main(at: Invocation) {
     if row >= params.rows {
         return;
     }
-    let values = weight_eight(row * params.eights + eight);
+    let values = weight_eight(weight_row(row), eight);
     out[2u * item] = values.low * params.scale;
     out[2u * item + 1u] = values.high * params.scale;
 }

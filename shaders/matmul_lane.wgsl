@@ -19,7 +19,7 @@ fn main(at: Invocation) {
     var x_rows: array<u32, ROWS>;
     // Rows and outputs past the end repeat the last one; emit drops them.
     for (var output = 0u; output < OUTPUTS; output++) {
-        weight_rows[output] = min(first + output, params.outputs - 1u) * params.eights;
+        weight_rows[output] = weight_row(min(first + output, params.outputs - 1u));
     }
     for (var row = 0u; row < ROWS; row++) {
         x_rows[row] = min(first_row + row, params.rows - 1u) * 2u * params.eights;
@@ -27,7 +27,7 @@ fn main(at: Invocation) {
     for (var k = 0u; k < params.eights; k++) {
         var w: array<Eight, OUTPUTS>;
         for (var output = 0u; output < OUTPUTS; output++) {
-            w[output] = weight_eight(weight_rows[output] + k);
+            w[output] = weight_eight(weight_rows[output], k);
         }
         for (var row = 0u; row < ROWS; row++) {
             let low = x[x_rows[row] + 2u * k];

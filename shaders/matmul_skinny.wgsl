@@ -33,7 +33,7 @@ fn main(at: Invocation) {
             if k < params.eights {
                 for (var output = 0u; output < OUTPUTS; output++) {
                     // Outputs past the end read the last row again; emit drops them.
-                    let w = weight_eight(min(first + output, params.outputs - 1u) * params.eights + k);
+                    let w = weight_eight(weight_row(min(first + output, params.outputs - 1u)), k);
                     for (var row = 0u; row < ROWS; row++) {
                         let at = row * SLICE + 2u * pair;
                         sums[output * ROWS + row] += dot(w.low, x_slice[at]) + dot(w.high, x_slice[at + 1u]);

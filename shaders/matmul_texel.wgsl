@@ -42,7 +42,7 @@ fn main(at: Invocation) {
     x_rows[row] = min(first_row + row, params.rows - 1u) * 2u * params.eights;
 #endfor
 #for output OUTPUTS
-    weight_rows[output] = min(first + output, params.outputs - 1u) * params.eights;
+    weight_rows[output] = weight_row(min(first + output, params.outputs - 1u));
 #endfor
     for (var k = lane; k < params.eights; k += 8u) {
         var low: array<vec4<f32>, ROWS>;
@@ -53,7 +53,7 @@ fn main(at: Invocation) {
 #endfor
         var w: array<Eight, OUTPUTS>;
 #for output OUTPUTS
-        w[output] = weight_eight(weight_rows[output] + k);
+        w[output] = weight_eight(weight_rows[output], k);
 #for row ROWS
         sums[row * OUTPUTS + output] += dot(w[output].low, low[row]);
 #endfor

@@ -38,7 +38,7 @@ fn load_w(task: u32, output_start: u32, k: u32) {
         let output = output_start + 4u * quad + i;
         rows[i] = Eight(vec4<f32>(0.0), vec4<f32>(0.0));
         if output < params.outputs && k / 8u + column < params.eights {
-            rows[i] = weight_eight(output * params.eights + k / 8u + column);
+            rows[i] = weight_eight(weight_row(output), k / 8u + column);
         }
     }
     for (var j = 0u; j < 4u; j++) {

@@ -122,10 +122,10 @@ fn upload(model: &Model) -> BTreeMap<String, Vec<f32>> {
     let mut rows: Vec<BTreeMap<u32, Vec<f32>>> = vec![BTreeMap::new(); plan.weights.len()];
     let uploaded = block_on(model.upload(&plan, |id, first_row, bytes| -> Result<(), Infallible> {
         let spec = plan.weight_spec(id);
-        let row_bytes = spec.row_bytes() as usize;
-        assert!(!bytes.is_empty() && bytes.len() % row_bytes == 0, "{} comes in whole rows", spec.name);
-        for (index, row) in bytes.chunks(row_bytes).enumerate() {
-            let values = (0..spec.columns as usize).map(|column| spec.format.decode(row, column)).collect();
+        let (columns, format) = (spec.columns as usize, spec.format_of(first_row));
+        assert!(spec.whole_rows(first_row, bytes.len() as u64).is_some(), "{} comes in whole rows", spec.name);
+        for (index, row) in bytes.chunks(spec.row_bytes(first_row) as usize).enumerate() {
+            let values = (0..columns).map(|column| format.decode(row, columns, column)).collect();
             let again = rows[id.0 as usize].insert(first_row + index as u32, values);
             assert!(again.is_none(), "each row of {} is written once", spec.name);
         }
@@ -176,7 +176,7 @@ fn every_stored_type_gives_the_same_numbers() {
         let start = widened.len();
         // Some tensors in f32, some as they are: q, k and v of one layer then differ in type.
         if name.contains("k_proj") || name.contains("norm") {
-            let decode = |index| WeightFormat::Bf16.decode(values, index).to_le_bytes();
+            let decode = |index| WeightFormat::Bf16.decode(values, values.len() / 2, index).to_le_bytes();
             widened.extend((0..values.len() / 2).flat_map(decode));
             info["dtype"] = json!("F32");
         } else {
@@ -188,9 +188,13 @@ fn every_stored_type_gives_the_same_numbers() {
     let model = folder.open().expect("mixed types open");
     assert_eq!(upload(&model), stored);
     let plan = model.record(Storage::F32);
-    let format = |name: &str| plan.weights.iter().find(|weight| weight.name == name).map(|weight| weight.format);
-    assert_eq!(format("layers.0.qkv"), Some(WeightFormat::F32), "one f32 part widens the whole");
-    assert_eq!(format("layers.0.down"), Some(WeightFormat::Bf16), "16-bit weights stay as stored");
+    let formats = |name: &str| {
+        let weight = plan.weights.iter().find(|weight| weight.name == name).expect("a weight of the plan");
+        weight.sections.iter().map(|section| section.format).collect::<Vec<_>>()
+    };
+    let (bf16, f32) = (WeightFormat::Bf16, WeightFormat::F32);
+    assert_eq!(formats("layers.0.qkv"), [bf16, f32, bf16], "every part stays as stored");
+    assert_eq!(formats("layers.0.down"), [bf16]);
 }
 
 #[test]

@@ -8,6 +8,10 @@ struct Params {
     output_start: u32,  // column of out (and element of bias) of its first row
     output_stride: u32, // columns of out
     accumulate: u32,
+    row_vectors: u32,   // of W; this and what follows: see weight.wgsl
+    plane: u32,
+    scales: u32,
+    supers: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -1,5 +1,6 @@
-// Eight consecutive weights of a row, widened. `weight` is bound by the importing shader as array<vec4<u32>>, or with
-// TEXELS as an image of such vectors.
+// Weights of a row, widened, eight at a time. `weight` is bound by the importing shader as array<vec4<u32>>, or with
+// TEXELS as an image of such vectors; its params hold row_vectors, and for quantised formats plane, scales and supers:
+// where the sections of a row lie (plan/format/weight.rs defines them), in vectors.
 struct Eight {
     low: vec4<f32>,
     high: vec4<f32>,
@@ -16,24 +17,36 @@ fn weight_vector(index: u32) -> vec4<u32> {
 }
 #endif
 
+// First vector of a row.
+fn weight_row(row: u32) -> u32 {
+    return row * params.row_vectors;
+}
+
 #ifdef WEIGHT_F32
-fn weight_eight(index: u32) -> Eight {
-    return Eight(bitcast<vec4<f32>>(weight_vector(2u * index)), bitcast<vec4<f32>>(weight_vector(2u * index + 1u)));
+fn weight_eight(row: u32, k: u32) -> Eight {
+    let first = row + 2u * k;
+    return Eight(bitcast<vec4<f32>>(weight_vector(first)), bitcast<vec4<f32>>(weight_vector(first + 1u)));
 }
 #endif
 #ifdef WEIGHT_F16
 #import half
-fn weight_eight(index: u32) -> Eight {
-    let words = weight_vector(index);
+fn weight_eight(row: u32, k: u32) -> Eight {
+    let words = weight_vector(row + k);
     let low = vec4<f32>(unpack_halves(words.x), unpack_halves(words.y));
     return Eight(low, vec4<f32>(unpack_halves(words.z), unpack_halves(words.w)));
 }
 #endif
 #ifdef WEIGHT_BF16
-fn weight_eight(index: u32) -> Eight {
-    let words = weight_vector(index);
+fn weight_eight(row: u32, k: u32) -> Eight {
+    let words = weight_vector(row + k);
     let even = bitcast<vec4<f32>>(words << vec4<u32>(16u));
     let odd = bitcast<vec4<f32>>(words & vec4<u32>(0xffff0000u));
     return Eight(vec4<f32>(even.x, odd.x, even.y, odd.y), vec4<f32>(even.z, odd.z, even.w, odd.w));
+}
+#endif
+#ifdef GROUPS
+#import weight_group
+fn weight_eight(row: u32, k: u32) -> Eight {
+    return group_eight(weight_group(row, k >> 2u), k & 3u);
 }
 #endif

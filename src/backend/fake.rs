@@ -267,8 +267,7 @@ impl Backend for FakeBackend {
 
     fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
         let spec = self.plan.weight_spec(weight);
-        let end = u64::from(first_row) * spec.row_bytes() + rows.len() as u64;
-        assert!(end <= spec.bytes(), "rows of {} lie within it", spec.name);
+        assert!(spec.whole_rows(first_row, rows.len() as u64).is_some(), "rows of {} lie within it", spec.name);
         Ok(())
     }
 

@@ -72,7 +72,7 @@ impl Recorder<'_> {
     /// Declares a weight of the model's table.
     fn weight(&mut self, name: &str) -> WeightId {
         let weight = self.weights.get(name);
-        self.plan.weight(name, weight.rows, weight.columns, weight.format)
+        self.plan.weight_in_sections(name, weight.columns, &weight.sections)
     }
 
     fn layer_weight(&mut self, layer: usize, name: &str) -> WeightId {

@@ -38,7 +38,7 @@ mod tests {
         let mut bytes_shared = 0;
         let uploaded = block_on(model.upload(&plan, |id, _, bytes| -> Result<(), Infallible> {
             let is_shared = file.contains(&bytes.as_ptr());
-            let is_stored = plan.weight_spec(id).format == WeightFormat::Bf16;
+            let is_stored = plan.weight_spec(id).format_of(0) == WeightFormat::Bf16;
             assert_eq!(is_shared, is_stored, "{} is copied only if it is widened", plan.weight_spec(id).name);
             bytes_shared += if is_shared { bytes.len() } else { 0 };
             Ok(())

@@ -7,7 +7,7 @@
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::ModelSpec;
 use super::{LoadError, UploadError};
-use crate::plan::{Plan, WeightFormat, WeightId};
+use crate::plan::{Plan, Section, WeightFormat, WeightId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ enum Content {
 pub(super) struct Weight {
     pub(super) rows: u32,
     pub(super) columns: u32,
-    pub(super) format: WeightFormat,
+    pub(super) sections: Vec<Section>,
     content: Content,
 }
 
@@ -113,7 +113,7 @@ impl WeightTable {
             let frequencies = rope.frequencies();
             let columns = u32::try_from(frequencies.len()).expect("a head has at most 256 elements");
             let content = Content::Computed(frequencies);
-            weights.insert(format!("rope.{index}"), Weight { rows: 1, columns, format: WeightFormat::F32, content });
+            weights.insert(format!("rope.{index}"), Weight { rows: 1, columns, sections: f32_row(), content });
         }
         Ok(Self { weights })
     }
@@ -139,14 +139,14 @@ impl WeightTable {
                     write(id, 0, row).map_err(UploadError::Write)?;
                 }
                 Content::Vector(parts) => {
-                    let row = read_vector(source, parts, weight.format).await?;
+                    let row = read_vector(source, parts).await?;
                     write(id, 0, row).map_err(UploadError::Write)?;
                 }
                 Content::Matrix(parts) => {
                     let mut first_row = 0;
                     for part in parts {
                         let mut write_part = |row: u32, rows| write(id, first_row + row, rows);
-                        upload_rows(source, part, weight, &mut write_part).await?;
+                        upload_rows(source, part, weight.columns, &mut write_part).await?;
                         first_row += part_rows(&part.0);
                     }
                     assert_eq!(first_row, weight.rows, "the parts fill the weight");
@@ -157,54 +157,47 @@ impl WeightTable {
     }
 }
 
-/// Uploads one tensor. Where formats agree, the chunks are what the source returns: no copy.
+/// Uploads one tensor. The chunks are what the source returns: no copy.
 async fn upload_rows<E>(
     source: &dyn TensorSource,
     (part, stored): &(Part, WeightFormat),
-    weight: &Weight,
+    columns: u32,
     write: &mut impl FnMut(u32, Bytes) -> Result<(), E>,
 ) -> Result<(), UploadError<E>> {
-    let stored_bytes = stored.row_bytes(weight.columns);
-    let widest = stored_bytes.max(weight.format.row_bytes(weight.columns));
-    let rows_max = u32::try_from(CHUNK_BYTES_MAX / widest).expect("a chunk has few rows").max(1);
+    let stored_bytes = stored.row_bytes(columns);
+    let rows_max = u32::try_from(CHUNK_BYTES_MAX / stored_bytes).expect("a chunk has few rows").max(1);
     let rows = part_rows(part);
     let mut row = 0;
     while row < rows {
         let end = rows.min(row + rows_max);
         let bytes = source.read(&part.tensor, u64::from(row) * stored_bytes..u64::from(end) * stored_bytes).await?;
         assert_eq!(bytes.len() as u64, u64::from(end - row) * stored_bytes, "a source returns the range asked for");
-        write(row, convert(bytes, *stored, weight.format)).map_err(UploadError::Write)?;
+        write(row, bytes).map_err(UploadError::Write)?;
         row = end;
     }
     Ok(())
 }
 
-async fn read_vector(
-    source: &dyn TensorSource,
-    parts: &[(Part, WeightFormat)],
-    format: WeightFormat,
-) -> Result<Bytes, LoadError> {
+/// A vector, widened to f32.
+async fn read_vector(source: &dyn TensorSource, parts: &[(Part, WeightFormat)]) -> Result<Bytes, LoadError> {
     let mut row = Vec::new();
     for (part, stored) in parts {
-        let bytes = source.read(&part.tensor, 0..stored.row_bytes(part_rows(part))).await?;
-        row.extend_from_slice(&convert(bytes, *stored, format));
+        let columns = part_rows(part);
+        let bytes = source.read(&part.tensor, 0..stored.row_bytes(columns)).await?;
+        let value = |index| stored.decode(&bytes, columns as usize, index);
+        row.extend((0..columns as usize).flat_map(|index| value(index).to_le_bytes()));
     }
     Ok(row.into())
+}
+
+/// The one section of a vector.
+fn f32_row() -> Vec<Section> {
+    vec![Section { rows: 1, format: WeightFormat::F32 }]
 }
 
 /// First dimension of a tensor; it fits, because [`wanted`] made it from the spec.
 fn part_rows(part: &Part) -> u32 {
     u32::try_from(part.shape[0]).expect("a dimension of the spec fits 32 bits")
-}
-
-/// `bytes` in another format. Formats only ever widen, to f32.
-fn convert(bytes: Bytes, from: WeightFormat, to: WeightFormat) -> Bytes {
-    if from == to {
-        return bytes;
-    }
-    assert_eq!(to, WeightFormat::F32, "weights are kept as stored or widened to f32");
-    let elements = bytes.len() / from.element_bytes() as usize;
-    (0..elements).flat_map(|index| from.decode(&bytes, index).to_le_bytes()).collect()
 }
 
 /// Weights of the plan by name, each with the tensors of the checkpoint that make it.
@@ -276,12 +269,11 @@ fn resolve_weight(parts: Vec<Part>, source: &dyn TensorSource) -> Result<Weight,
     }
     let rows = stored.iter().map(|(part, _)| part_rows(part)).sum();
     let Some(&columns) = stored[0].0.shape.get(1) else {
-        return Ok(Weight { rows: 1, columns: rows, format: WeightFormat::F32, content: Content::Vector(stored) });
+        return Ok(Weight { rows: 1, columns: rows, sections: f32_row(), content: Content::Vector(stored) });
     };
-    let first = stored[0].1;
-    let format = if stored.iter().all(|(_, format)| *format == first) { first } else { WeightFormat::F32 };
+    let sections = stored.iter().map(|(part, format)| Section { rows: part_rows(part), format: *format }).collect();
     let columns = u32::try_from(columns).expect("a dimension of the spec fits 32 bits");
-    Ok(Weight { rows, columns, format, content: Content::Matrix(stored) })
+    Ok(Weight { rows, columns, sections, content: Content::Matrix(stored) })
 }
 
 /// The stored format of a tensor that has the shape wanted.

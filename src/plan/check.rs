@@ -175,7 +175,7 @@ fn check_bindings(plan: &Plan, limits: &Limits) -> Result<(), Fault> {
         let rows = if buffer.rows == Rows::Tokens { u64::from(limits.tokens_max) } else { 1 };
         (format!("buffer {}", buffer.name), rows.saturating_mul(row_bytes(buffer)))
     });
-    let weights = plan.weights.iter().map(|weight| (format!("a row of {}", weight.name), weight.row_bytes()));
+    let weights = plan.weights.iter().map(|weight| (format!("a row of {}", weight.name), weight.row_bytes_max()));
     for (what, bytes) in buffers.chain(weights) {
         if bytes == 0 {
             return Err(Fault::Range { what, found: "empty".into(), rule: "rows have elements" });
@@ -320,8 +320,8 @@ impl<'a> Checker<'a> {
         same(|| format!("rows of {}", weight.name), weight.rows, rows)?;
         same(|| format!("columns of {}", weight.name), weight.columns, columns)?;
         match format {
-            Some(format) if format != weight.format => {
-                let (what, found) = (weight.name.clone(), weight.format.to_string());
+            Some(format) if format != weight.format_of(0) => {
+                let (what, found) = (weight.name.clone(), weight.format_of(0).to_string());
                 Err(Fault::Range { what, found, rule: "this vector is f32" })
             }
             _ => Ok(()),

@@ -12,7 +12,7 @@ pub mod format;
 pub mod inputs;
 pub mod print;
 
-pub use format::{KvFormat, Storage, WeightFormat};
+pub use format::{KvFormat, Layout, Storage, WeightFormat};
 
 /// A row buffer of the plan: `rows × columns`, all of it allocated once, at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,19 +53,67 @@ pub struct WeightSpec {
     pub rows: u32,
     /// Elements a row.
     pub columns: u32,
-    /// Byte layout of a row.
+    /// Runs of rows of one format, from the first row to the last; neighbours differ. Where q, k and v are stored in
+    /// several formats, so is their matrix.
+    pub sections: Vec<Section>,
+}
+
+/// Consecutive rows of a weight, in one format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// Rows.
+    pub rows: u32,
+    /// Byte layout of each.
     pub format: WeightFormat,
 }
 
 impl WeightSpec {
+    /// The format of a row.
+    pub fn format_of(&self, row: u32) -> WeightFormat {
+        let mut end = 0;
+        let holds = |section: &&Section| {
+            end += section.rows;
+            row < end
+        };
+        self.sections.iter().find(holds).map_or(WeightFormat::F32, |section| section.format)
+    }
+
     /// Bytes of one row in its format.
-    pub fn row_bytes(&self) -> u64 {
-        self.format.row_bytes(self.columns)
+    pub fn row_bytes(&self, row: u32) -> u64 {
+        self.format_of(row).row_bytes(self.columns)
+    }
+
+    /// Bytes of the longest row.
+    pub fn row_bytes_max(&self) -> u64 {
+        self.sections.iter().map(|section| section.format.row_bytes(self.columns)).max().unwrap_or(0)
+    }
+
+    /// Bytes of the rows before `row`.
+    pub fn bytes_before(&self, row: u32) -> u64 {
+        let (mut left, mut bytes) = (row, 0);
+        for section in &self.sections {
+            let rows = left.min(section.rows);
+            bytes += u64::from(rows) * section.format.row_bytes(self.columns);
+            left -= rows;
+        }
+        bytes
     }
 
     /// Bytes of the whole tensor.
     pub fn bytes(&self) -> u64 {
-        self.row_bytes() * u64::from(self.rows)
+        self.bytes_before(self.rows)
+    }
+
+    /// How many rows `bytes` bytes from `first_row` on are, if they are whole rows of one section, and at least one.
+    pub fn whole_rows(&self, first_row: u32, bytes: u64) -> Option<u32> {
+        let row_bytes = self.row_bytes(first_row).max(1);
+        let mut end = 0;
+        let section_end = self.sections.iter().find_map(|section| {
+            end += section.rows;
+            (first_row < end).then_some(end)
+        })?;
+        let rows = u32::try_from(bytes / row_bytes).ok()?;
+        (bytes % row_bytes == 0 && rows > 0 && rows <= section_end - first_row).then_some(rows)
     }
 }
 
@@ -267,10 +315,23 @@ impl Plan {
         id
     }
 
-    /// Adds a weight.
+    /// Adds a weight of one format.
     pub fn weight(&mut self, name: impl Into<String>, rows: u32, columns: u32, format: WeightFormat) -> WeightId {
+        self.weight_in_sections(name, columns, &[Section { rows, format }])
+    }
+
+    /// Adds a weight whose rows may differ in format.
+    pub fn weight_in_sections(&mut self, name: impl Into<String>, columns: u32, parts: &[Section]) -> WeightId {
         let id = WeightId(u32::try_from(self.weights.len()).expect("a plan has few weights"));
-        self.weights.push(WeightSpec { name: name.into(), rows, columns, format });
+        let mut sections: Vec<Section> = Vec::with_capacity(parts.len());
+        for part in parts {
+            match sections.last_mut() {
+                Some(last) if last.format == part.format => last.rows += part.rows,
+                _ => sections.push(*part),
+            }
+        }
+        let rows = sections.iter().map(|section| section.rows).sum();
+        self.weights.push(WeightSpec { name: name.into(), rows, columns, sections });
         id
     }
 

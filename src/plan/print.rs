@@ -13,7 +13,8 @@ impl Display for Plan {
         }
         writeln!(f, "weights")?;
         for weight in &self.weights {
-            writeln!(f, "  {}: {} × {} {}", weight.name, weight.rows, weight.columns, weight.format)?;
+            let formats: Vec<String> = weight.sections.iter().map(|section| section.format.to_string()).collect();
+            writeln!(f, "  {}: {} × {} {}", weight.name, weight.rows, weight.columns, formats.join(" + "))?;
         }
         writeln!(f, "kv groups")?;
         for (index, group) in self.kv_groups.iter().enumerate() {
@@ -155,6 +156,19 @@ impl Display for WeightFormat {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::Q8 => "q8",
+            Self::Q4 => "q4",
+            Self::Q4Zero => "q4z",
+            Self::Q5 => "q5",
+            Self::Iq4 => "iq4",
+            Self::Mxfp4 => "mxfp4",
+            Self::E4m3 => "e4m3",
+            Self::Q2K => "q2k",
+            Self::Q3K => "q3k",
+            Self::Q4K => "q4k",
+            Self::Q5K => "q5k",
+            Self::Q6K => "q6k",
+            Self::Iq4K => "iq4k",
         })
     }
 }

@@ -4,16 +4,19 @@ use super::compare::{PRODUCTS, RELATIVE};
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, plain_batch, relative, unwritten};
 use crate::backend::KvHalf;
 use crate::plan::inputs::{BatchInputs, FEED, SampleRow};
-use crate::plan::{Activation, BufferId, KvFormat, Rows, Step, Storage, Tail, WeightFormat, WeightId};
+use crate::plan::{Activation, BufferId, KvFormat, Rows, Section, Step, Storage, Tail, WeightFormat, WeightId};
 use crate::platform::for_each_chunk;
 
-const FORMATS: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
+/// Formats of vectors.
+const DENSE: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
 
 /// All fixtures of these steps with `storage` between them.
 pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
     let mut fixtures = vec![gather_rows(storage), copy_blocks(KvFormat::F16), copy_blocks(KvFormat::F32)];
-    for format in FORMATS {
+    for format in WeightFormat::ALL {
         fixtures.extend([8, 40, 1000].map(|columns| embed(storage, format, columns)));
+    }
+    for format in DENSE {
         for columns in [8, 40, 1000, 4104] {
             for (delta, one_plus) in [(false, false), (true, false), (false, true), (true, true)] {
                 fixtures.push(rms_norm(storage, format, columns, delta, one_plus));
@@ -184,6 +187,8 @@ fn copy_blocks(format: KvFormat) -> Fixture {
 #[derive(Clone, Copy)]
 struct Product {
     format: WeightFormat,
+    /// Last rows of the weight that are bf16 instead.
+    other_rows: u32,
     columns: u32,
     weight_rows: u32,
     bias: bool,
@@ -194,15 +199,25 @@ struct Product {
 fn matmuls(storage: Storage) -> Vec<Fixture> {
     let all_rows: &[u32] = &[1, 2, 3, 7, 8, 16, 17, 33, 64, 100];
     let mut fixtures = Vec::new();
-    for format in FORMATS {
+    for format in WeightFormat::ALL {
         let plain = |columns, weight_rows| Product {
             format,
+            other_rows: 0,
             columns,
             weight_rows,
             bias: false,
             accumulate: false,
             tail: false,
         };
+        if format.is_quantised() {
+            let rows: &[u32] = &[1, 3, 8, 12, 17, 65];
+            for (columns, weight_rows) in [(8, 2), (40, 33), (1000, 67), (1056, 131)] {
+                fixtures.push(matmul(storage, plain(columns, weight_rows), rows));
+            }
+            fixtures.push(matmul(storage, Product { bias: true, accumulate: true, ..plain(256, 33) }, &[1, 2, 5, 33]));
+            fixtures.push(matmul(storage, Product { tail: true, other_rows: 31, ..plain(96, 515) }, &[1, 4, 18]));
+            continue;
+        }
         for (columns, weight_rows) in [(8, 1), (40, 33), (256, 131), (1000, 259)] {
             fixtures.push(matmul(storage, plain(columns, weight_rows), all_rows));
         }
@@ -216,13 +231,17 @@ fn matmuls(storage: Storage) -> Vec<Fixture> {
 }
 
 fn matmul(storage: Storage, product: Product, all_rows: &[u32]) -> Fixture {
-    let Product { format, columns, weight_rows, bias, accumulate, tail } = product;
-    let flags = [(bias, ", bias"), (accumulate, ", accumulate"), (tail, ", in a tail")];
+    let Product { format, other_rows, columns, weight_rows, bias, accumulate, tail } = product;
+    let flags = [(other_rows > 0, " and Bf16"), (bias, ", bias"), (accumulate, ", accumulate"), (tail, ", in a tail")];
     let options = flags.map(|(on, name)| if on { name } else { "" }).concat();
     let mut fixture = Fixture::new("matmul", format!("{storage:?} · {format:?}{options}"));
     let mut noise = Noise::new(&format!("matmul {}{columns}{weight_rows}", fixture.option));
     let values = noise.values((columns * weight_rows) as usize);
-    let weight = fixture.weight("weight", weight_rows, format, &values);
+    let own_rows = weight_rows - other_rows;
+    let sections = [(own_rows, format), (other_rows, WeightFormat::Bf16)];
+    let sections = sections.map(|(rows, format)| Section { rows, format });
+    let sections = if other_rows > 0 { &sections[..] } else { &sections[..1] };
+    let weight = fixture.weight_in_sections("weight", sections, &values);
     let bias = bias.then(|| fixture.weight("bias", 1, format, &noise.values(weight_rows as usize)));
     let rows_kind = if tail { Rows::Samples } else { Rows::Tokens };
     let x = fixture.buffer("x", rows_kind, columns, storage);
@@ -250,7 +269,7 @@ fn matmul(storage: Storage, product: Product, all_rows: &[u32]) -> Fixture {
         run.buffers.push((out, start.unwrap_or_else(|| unwritten((rows * weight_rows) as usize))));
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(allowed) });
         run.mutants.extend((rows > 1).then_some(Mutant::SwapRows(x, 0, rows - 1)));
-        run.mutants.extend((weight_rows > 1).then_some(Mutant::SwapWeightRows(weight, 0, weight_rows - 1)));
+        run.mutants.extend((weight_rows > 1).then_some(Mutant::SwapWeightRows(weight, 0, own_rows - 1)));
         fixture.runs.push(run);
     }
     fixture

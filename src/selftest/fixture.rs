@@ -1,10 +1,10 @@
 //! What a case is made of: plan, weights, batches, filled buffers, and mutants of them.
 
+use super::weights;
 use crate::backend::{Capacity, KvHalf};
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
-use crate::plan::{BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Step, Storage, WeightFormat, WeightId};
+use crate::plan::{BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Section, Step, Storage, WeightFormat, WeightId};
 use bytes::Bytes;
-use half::{bf16, f16};
 
 /// A plan with its weights, and the batches it is run with.
 pub(super) struct Fixture {
@@ -96,9 +96,11 @@ impl Mutant {
                 }
             }
             Self::SwapWeightRows(weight, first, second) => {
-                let row_bytes = fixture.plan.weight_spec(weight).row_bytes() as usize;
+                let spec = fixture.plan.weight_spec(weight);
+                assert_eq!(spec.format_of(first), spec.format_of(second), "rows of one format change places");
                 let mut bytes = weights[weight.0 as usize].to_vec();
-                swap_ranges(&mut bytes, first as usize * row_bytes, second as usize * row_bytes, row_bytes);
+                let [first_at, second_at] = [first, second].map(|row| spec.bytes_before(row) as usize);
+                swap_ranges(&mut bytes, first_at, second_at, spec.row_bytes(first) as usize);
                 weights[weight.0 as usize] = bytes.into();
             }
             Self::SwapBlocks(group, first, second) => {
@@ -197,20 +199,33 @@ impl Fixture {
     /// Adds a weight with the values in its format.
     pub(super) fn weight(&mut self, name: &str, rows: u32, format: WeightFormat, values: &[f32]) -> WeightId {
         let columns = u32::try_from(values.len()).expect("a test weight is small") / rows;
-        let bytes: Vec<u8> = match format {
-            WeightFormat::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            WeightFormat::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
-            WeightFormat::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
-        };
-        self.weights.push(bytes.into());
+        self.weights.push(weights::encode(format, columns as usize, values).into());
         self.plan.weight(name, rows, columns, format)
+    }
+
+    /// As [`Fixture::weight`], the rows in formats of their own.
+    pub(super) fn weight_in_sections(&mut self, name: &str, sections: &[Section], values: &[f32]) -> WeightId {
+        let rows: u32 = sections.iter().map(|section| section.rows).sum();
+        let columns = values.len() / rows as usize;
+        let (mut bytes, mut values) = (Vec::new(), values);
+        for section in sections {
+            let (own, rest) = values.split_at(section.rows as usize * columns);
+            bytes.extend(weights::encode(section.format, columns, own));
+            values = rest;
+        }
+        self.weights.push(bytes.into());
+        self.plan.weight_in_sections(name, u32::try_from(columns).expect("a test weight is small"), sections)
     }
 
     /// The values of a weight, as decoded.
     pub(super) fn weight_values(&self, weight: WeightId) -> Vec<f32> {
         let spec = self.plan.weight_spec(weight);
-        let elements = spec.rows as usize * spec.columns as usize;
-        (0..elements).map(|index| spec.format.decode(&self.weights[weight.0 as usize], index)).collect()
+        let columns = spec.columns as usize;
+        let row = |row: u32| {
+            let bytes = &self.weights[weight.0 as usize][spec.bytes_before(row) as usize..];
+            (0..columns).map(move |index| spec.format_of(row).decode(bytes, columns, index))
+        };
+        (0..spec.rows).flat_map(row).collect()
     }
 
     /// Adds a KV group and a layer in it.

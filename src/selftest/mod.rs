@@ -13,6 +13,7 @@ mod compare;
 mod dense;
 mod fixture;
 mod sampling;
+mod weights;
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{BackendError, Inspect, KvHalf};
@@ -208,10 +209,17 @@ fn load_with<B: Inspect>(device: &mut B, fixture: &Fixture, weights: &[bytes::By
     device.load(Arc::new(fixture.plan.clone()), &fixture.capacity())?;
     for (index, bytes) in (0..).zip(weights) {
         let spec = &fixture.plan.weights[index as usize];
-        let (row_bytes, part) = (spec.row_bytes() as usize, spec.rows.div_ceil(3).max(1));
-        for first in (0..spec.rows).step_by(part as usize).collect::<Vec<_>>().into_iter().rev() {
-            let end = (first + part).min(spec.rows);
-            let rows = bytes.slice(first as usize * row_bytes..end as usize * row_bytes);
+        let mut chunks = Vec::new();
+        let mut first = 0;
+        for section in &spec.sections {
+            let (end, part) = (first + section.rows, section.rows.div_ceil(3).max(1));
+            while first < end {
+                chunks.push((first, (first + part).min(end)));
+                first = (first + part).min(end);
+            }
+        }
+        for (first, end) in chunks.into_iter().rev() {
+            let rows = bytes.slice(spec.bytes_before(first) as usize..spec.bytes_before(end) as usize);
             device.write_weight(crate::plan::WeightId(index), first, rows)?;
         }
     }

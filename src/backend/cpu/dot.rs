@@ -6,6 +6,7 @@
 //! them.
 
 use crate::plan::WeightFormat;
+use crate::plan::format::GROUP;
 use crate::platform::{has_avx2, on_x86_64};
 
 on_x86_64! {
@@ -18,6 +19,19 @@ on_x86_64! {
             kernel.run::<Portable>();
         }
     }
+}
+
+/// Calls `$dense(format, element bytes, …)` with the format as a constant, or `$grouped(format, …)`.
+macro_rules! for_format {
+    ($format:expr, $dense:expr, $grouped:expr, ($($argument:expr),*)) => {
+        match $format {
+            WeightFormat::F32 => $dense(WeightFormat::F32, 4, $($argument),*),
+            WeightFormat::F16 => $dense(WeightFormat::F16, 2, $($argument),*),
+            WeightFormat::Bf16 => $dense(WeightFormat::Bf16, 2, $($argument),*),
+            // Compiled once for all: a group is long enough to look its format up.
+            grouped => $grouped(grouped, $($argument),*),
+        }
+    };
 }
 
 /// Partial sums of a dot product.
@@ -103,23 +117,50 @@ pub(super) fn dot_wide_two<S: PartialSums>(first: &[f64], second: &[f64], x: &[f
 #[inline(always)]
 pub(super) fn dot_encoded<S: PartialSums>(format: WeightFormat, row: &[u8], x: &[f64]) -> f64 {
     // The format is a constant in each arm, which takes the choice out of the loop.
-    match format {
-        WeightFormat::F32 => dot_format::<S>(WeightFormat::F32, row, x),
-        WeightFormat::F16 => dot_format::<S>(WeightFormat::F16, row, x),
-        WeightFormat::Bf16 => dot_format::<S>(WeightFormat::Bf16, row, x),
-    }
+    for_format!(format, dot_format::<S>, dot_groups::<S>, (row, x))
 }
 
 #[inline(always)]
-fn dot_format<S: PartialSums>(format: WeightFormat, row: &[u8], x: &[f64]) -> f64 {
-    assert_eq!(row.len(), x.len() * format.element_bytes() as usize, "both sides of a dot product have one length");
+fn dot_format<S: PartialSums>(format: WeightFormat, element: usize, row: &[u8], x: &[f64]) -> f64 {
+    assert_eq!(row.len(), x.len() * element, "both sides of a dot product have one length");
     let mut sums = S::zero();
     let (lanes, x_rest) = x.as_chunks::<LANES>();
-    for (bytes, x) in row.chunks_exact(LANES * format.element_bytes() as usize).zip(lanes) {
+    for (bytes, x) in row.chunks_exact(LANES * element).zip(lanes) {
         sums.add_encoded(format, bytes, x);
     }
     let done = lanes.len() * LANES;
-    finish(sums, x_rest.iter().enumerate().map(|(lane, x)| f64::from(format.decode(row, done + lane)) * x))
+    let weight = |index| f64::from(format.decode(row, x.len(), index));
+    finish(sums, x_rest.iter().enumerate().map(|(lane, x)| weight(done + lane) * x))
+}
+
+/// Quantised rows, a group at a time.
+#[inline(always)]
+fn dot_groups<S: PartialSums>(format: WeightFormat, row: &[u8], x: &[f64]) -> f64 {
+    let layout = format.layout(x.len());
+    assert_eq!(row.len(), layout.row_bytes, "both sides of a dot product have one length");
+    let mut sums = S::zero();
+    let (groups, x_rest) = x.as_chunks::<GROUP>();
+    for (group, x) in groups.iter().enumerate() {
+        let weights = widen(format.decode_group(row, &layout, group));
+        let (weights, x) = (weights.as_chunks::<LANES>().0, x.as_chunks::<LANES>().0);
+        sums.add_wide(&weights[0], &x[0]);
+        sums.add_wide(&weights[1], &x[1]);
+    }
+    if x_rest.is_empty() {
+        return finish(sums, std::iter::empty());
+    }
+    let weights = widen(format.decode_group(row, &layout, groups.len()));
+    let (weights, (x_lanes, x_rest)) = (weights.as_chunks::<LANES>().0, x_rest.as_chunks::<LANES>());
+    for (weights, x) in weights.iter().zip(x_lanes) {
+        sums.add_wide(weights, x);
+    }
+    let rest = weights.get(x_lanes.len()).into_iter().flatten();
+    finish(sums, rest.zip(x_rest).map(|(w, x)| w * x))
+}
+
+#[inline(always)]
+fn widen(values: [f32; GROUP]) -> [f64; GROUP] {
+    values.map(f64::from)
 }
 
 /// Adds the last products, one per lane, and then the partial sums in order.
@@ -135,29 +176,35 @@ fn finish<S: PartialSums>(sums: S, rest: impl Iterator<Item = f64>) -> f64 {
 /// Decodes and widens a whole row.
 #[inline(always)]
 pub(super) fn decode_wide<S: PartialSums>(format: WeightFormat, row: &[u8], out: &mut [f64]) {
-    match format {
-        WeightFormat::F32 => decode_format::<S>(WeightFormat::F32, row, out),
-        WeightFormat::F16 => decode_format::<S>(WeightFormat::F16, row, out),
-        WeightFormat::Bf16 => decode_format::<S>(WeightFormat::Bf16, row, out),
+    for_format!(format, decode_format::<S>, decode_groups, (row, out));
+}
+
+#[inline(always)]
+fn decode_format<S: PartialSums>(format: WeightFormat, element: usize, row: &[u8], out: &mut [f64]) {
+    let columns = out.len();
+    let (lanes, rest) = out.as_chunks_mut::<LANES>();
+    let done = lanes.len() * LANES;
+    for (bytes, out) in row.chunks_exact(LANES * element).zip(lanes) {
+        *out = S::decode(format, bytes);
+    }
+    for (lane, out) in rest.iter_mut().enumerate() {
+        *out = format.decode(row, columns, done + lane).into();
     }
 }
 
 #[inline(always)]
-fn decode_format<S: PartialSums>(format: WeightFormat, row: &[u8], out: &mut [f64]) {
-    let (lanes, rest) = out.as_chunks_mut::<LANES>();
-    let done = lanes.len() * LANES;
-    for (bytes, out) in row.chunks_exact(LANES * format.element_bytes() as usize).zip(lanes) {
-        *out = S::decode(format, bytes);
-    }
-    for (lane, out) in rest.iter_mut().enumerate() {
-        *out = format.decode(row, done + lane).into();
+fn decode_groups(format: WeightFormat, row: &[u8], out: &mut [f64]) {
+    let layout = format.layout(out.len());
+    for (group, out) in out.chunks_mut(GROUP).enumerate() {
+        out.copy_from_slice(&widen(format.decode_group(row, &layout, group))[..out.len()]);
     }
 }
 
 /// Decodes a whole row, as its format is defined.
 pub(super) fn decode_row(format: WeightFormat, row: &[u8], out: &mut [f32]) {
+    let columns = out.len();
     for (index, out) in out.iter_mut().enumerate() {
-        *out = format.decode(row, index);
+        *out = format.decode(row, columns, index);
     }
 }
 
@@ -207,6 +254,7 @@ impl PartialSums for Portable {
                 let bits: [u16; LANES] = bytemuck::pod_read_unaligned(bytes);
                 bits.map(|bits| f32::from_bits(u32::from(u16::from_le(bits)) << 16).into())
             }
+            _ => unreachable!("quantised rows are decoded by groups"),
         }
     }
 
@@ -249,7 +297,7 @@ mod tests {
             dispatch(Decode(format, &row, &mut wide));
             Decode(format, &row, &mut portable).run::<Portable>();
             for index in 0..1 << 16 {
-                let expected = f64::from(format.decode(&row, index));
+                let expected = f64::from(format.decode(&row, 1 << 16, index));
                 for value in [wide[index], portable[index]] {
                     let same = value.to_bits() == expected.to_bits() || value.is_nan() && expected.is_nan();
                     assert!(same, "{format:?} {index:#06x}: {value} is not {expected}");
@@ -268,15 +316,15 @@ mod tests {
         #[inline(always)]
         fn run<S: PartialSums>(self) {
             let wide: Vec<f64> = self.x.iter().map(|x| f64::from(*x)).collect();
-            for format in [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16] {
-                let weights = &self.weights[..self.x.len() * format.element_bytes() as usize];
+            for format in WeightFormat::ALL {
+                let weights = &self.weights[..format.row_bytes(self.x.len() as u32) as usize];
                 let mut decoded = vec![0.0; self.x.len()];
                 decode_row(format, weights, &mut decoded);
                 let mut decoded_wide = vec![0.0; self.x.len()];
                 decode_wide::<S>(format, weights, &mut decoded_wide);
                 let sums = (0..LANES).map(|lane| {
                     let lane = (lane..self.x.len()).step_by(LANES);
-                    lane.fold(0.0, |sum, i| sum + f64::from(format.decode(weights, i)) * wide[i])
+                    lane.fold(0.0, |sum, i| sum + f64::from(format.decode(weights, wide.len(), i)) * wide[i])
                 });
                 let forms = [
                     sums.fold(0.0, |total, sum| total + sum),
@@ -294,10 +342,10 @@ mod tests {
     /// Naive, plain, widened, two at a time, encoded, wide or portable: one value, bit for bit, at any alignment.
     #[test]
     fn every_form_gives_the_same_bits() {
-        for columns in [1, 8, 15, 16, 17, 40, 64, 1000] {
-            let bytes: Vec<u8> = (0..columns * 4 + 1).map(|i| (i * 37 % 251) as u8 & 0x3f).collect();
+        for columns in [1, 8, 15, 16, 17, 32, 40, 56, 64, 1000] {
+            let bytes: Vec<u8> = (0..columns * 4 + 129).map(|i| (i * 37 % 251) as u8 & 0x3f).collect();
             let x: Vec<f32> = (0..columns).map(|i| (i as f32 * 0.37).sin()).collect();
-            for weights in [&bytes[..columns * 4], &bytes[1..]] {
+            for weights in [&bytes[..bytes.len() - 1], &bytes[1..]] {
                 let (mut wide, mut portable) = (Vec::new(), Vec::new());
                 dispatch(Dots { weights, x: &x, out: &mut wide });
                 Dots { weights, x: &x, out: &mut portable }.run::<Portable>();

@@ -59,6 +59,7 @@ fn load_encoded(format: WeightFormat, bytes: &[u8]) -> [__m256d; 4] {
             let widen = if format == WeightFormat::F16 { widen_f16 } else { widen_bf16 };
             [widen(halves[0]), widen(halves[1])]
         }
+        _ => unreachable!("quantised rows are decoded by groups"),
     };
     let ([first, second], [third, fourth]) = (widen(eights[0]), widen(eights[1]));
     [first, second, third, fourth]

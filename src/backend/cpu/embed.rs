@@ -18,7 +18,7 @@ pub(super) fn embed(table: &Weight, token_ids: &[u32], feed: &[u32], scale: f32,
     assert_eq!(out.len(), token_ids.len() * columns, "one row per token");
     for (&token_id, row) in token_ids.iter().zip(out.chunks_exact_mut(columns)) {
         let id = resolve(token_id, feed) as usize;
-        decode_row(table.spec().format, table.row(id), row);
+        decode_row(table.format_of(id), table.row(id), row);
         for value in row {
             *value = storage.round((f64::from(*value) * f64::from(scale)) as f32);
         }
@@ -28,11 +28,13 @@ pub(super) fn embed(table: &Weight, token_ids: &[u32], feed: &[u32], scale: f32,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{WeightFormat, WeightSpec};
+    use crate::plan::{Plan, WeightFormat};
 
     #[test]
     fn rows_come_from_the_batch_or_from_a_feed_slot() {
-        let mut table = Weight::new(WeightSpec { name: "t".into(), rows: 3, columns: 2, format: WeightFormat::F32 });
+        let mut plan = Plan::default();
+        plan.weight("t", 3, 2, WeightFormat::F32);
+        let mut table = Weight::new(plan.weights.remove(0));
         let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.1].iter().flat_map(|v| v.to_le_bytes()).collect();
         table.insert(0, bytes.into()).unwrap();
         let mut out = [0.0; 6];

@@ -74,10 +74,10 @@ struct Products<'a> {
 impl Kernel for Products<'_> {
     #[inline(always)]
     fn run<S: PartialSums>(self) {
-        let format = self.weight.spec().format;
+        let format = |row| self.weight.format_of(row);
         if self.rows == 1 {
-            for (row, out) in self.out.iter_mut().enumerate() {
-                *out = dot_encoded::<S>(format, self.weight.row(self.first_row + row), self.x);
+            for (row, out) in (self.first_row..).zip(self.out.iter_mut()) {
+                *out = dot_encoded::<S>(format(row), self.weight.row(row), self.x);
             }
             return;
         }
@@ -86,14 +86,14 @@ impl Kernel for Products<'_> {
         for (pair, out) in self.out.chunks_mut(2 * self.rows).enumerate() {
             let (first, second) = decoded.split_at_mut(columns);
             let row = self.first_row + 2 * pair;
-            decode_wide::<S>(format, self.weight.row(row), first);
+            decode_wide::<S>(format(row), self.weight.row(row), first);
             if out.len() == self.rows {
                 for (x, out) in self.x.chunks_exact(columns).zip(out) {
                     *out = dot_wide::<S>(first, x);
                 }
                 return;
             }
-            decode_wide::<S>(format, self.weight.row(row + 1), second);
+            decode_wide::<S>(format(row + 1), self.weight.row(row + 1), second);
             let (first_out, second_out) = out.split_at_mut(self.rows);
             for ((x, first_out), second_out) in self.x.chunks_exact(columns).zip(first_out).zip(second_out) {
                 [*first_out, *second_out] = dot_wide_two::<S>(first, second, x);
@@ -105,12 +105,12 @@ impl Kernel for Products<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{WeightFormat, WeightSpec};
+    use crate::plan::{Plan, WeightFormat};
 
     fn weight(rows: usize, columns: usize, value: impl Fn(usize, usize) -> f32) -> Weight {
-        let (rows_u32, columns_u32) = (rows as u32, columns as u32);
-        let spec = WeightSpec { name: "w".into(), rows: rows_u32, columns: columns_u32, format: WeightFormat::F32 };
-        let mut weight = Weight::new(spec);
+        let mut plan = Plan::default();
+        plan.weight("w", rows as u32, columns as u32, WeightFormat::F32);
+        let mut weight = Weight::new(plan.weights.remove(0));
         let values = (0..rows * columns).flat_map(|i| value(i / columns, i % columns).to_le_bytes());
         weight.insert(0, values.collect::<Vec<u8>>().into()).unwrap();
         weight

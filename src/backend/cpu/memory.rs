@@ -3,7 +3,7 @@
 use super::dot::decode_row;
 use crate::backend::BackendError;
 use crate::plan::format::clamp_f16;
-use crate::plan::{KvFormat, WeightSpec};
+use crate::plan::{KvFormat, WeightFormat, WeightSpec};
 use bytes::Bytes;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -28,15 +28,13 @@ impl Weight {
 
     /// Keeps `rows`, whole rows from `first_row` on; an error names what is wrong with them.
     pub(super) fn insert(&mut self, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
-        let (name, row_bytes) = (&self.spec.name, self.spec.row_bytes());
+        let name = &self.spec.name;
         let invalid = |message: String| Err(BackendError::Validation(format!("weight {name}: {message}")));
-        if rows.is_empty() || !(rows.len() as u64).is_multiple_of(row_bytes) {
-            return invalid(format!("{} bytes are not whole rows of {row_bytes}", rows.len()));
-        }
-        let end = u64::from(first_row) + rows.len() as u64 / row_bytes;
-        if end > u64::from(self.spec.rows) {
-            return invalid(format!("rows {first_row}..{end} of {}", self.spec.rows));
-        }
+        let Some(count) = self.spec.whole_rows(first_row, rows.len() as u64) else {
+            let row_bytes = self.spec.row_bytes(first_row);
+            return invalid(format!("{} bytes at row {first_row} are not rows of {row_bytes}", rows.len()));
+        };
+        let end = u64::from(first_row + count);
         let at = self.chunks.partition_point(|(first, _)| *first < first_row);
         let before_ends = at.checked_sub(1).map_or(0, |before| self.chunk_end(before));
         let after_starts = self.chunks.get(at).map_or(u64::MAX, |(first, _)| u64::from(*first));
@@ -57,20 +55,28 @@ impl Weight {
     pub(super) fn row(&self, row: usize) -> &[u8] {
         let at = self.chunks.partition_point(|(first, _)| *first as usize <= row);
         let (first, rows) = &self.chunks[at - 1];
-        let row_bytes = self.spec.row_bytes() as usize;
+        let row_bytes = self.spec.row_bytes(*first) as usize;
         &rows[(row - *first as usize) * row_bytes..][..row_bytes]
+    }
+
+    /// The format of one row.
+    pub(super) fn format_of(&self, row: usize) -> WeightFormat {
+        match self.spec.sections[..] {
+            [section] => section.format,
+            _ => self.spec.format_of(row as u32),
+        }
     }
 
     /// The first row, decoded: what a vector holds.
     pub(super) fn vector(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.spec.columns as usize];
-        decode_row(self.spec.format, self.row(0), &mut values);
+        decode_row(self.format_of(0), self.row(0), &mut values);
         values
     }
 
     fn chunk_end(&self, chunk: usize) -> u64 {
         let (first, rows) = &self.chunks[chunk];
-        u64::from(*first) + rows.len() as u64 / self.spec.row_bytes()
+        u64::from(*first) + rows.len() as u64 / self.spec.row_bytes(*first)
     }
 }
 
@@ -145,10 +151,27 @@ fn zeros<T: Copy + bytemuck::Zeroable>(elements: usize, zero: T) -> Result<Vec<T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::WeightFormat;
+    use crate::plan::{Plan, Section};
 
     fn weight() -> Weight {
-        Weight::new(WeightSpec { name: "w".into(), rows: 5, columns: 2, format: WeightFormat::Bf16 })
+        let mut plan = Plan::default();
+        plan.weight("w", 5, 2, WeightFormat::Bf16);
+        Weight::new(plan.weights.remove(0))
+    }
+
+    #[test]
+    fn rows_may_differ_in_format_and_a_chunk_keeps_to_one() {
+        let mut plan = Plan::default();
+        let parts = [(3, WeightFormat::Bf16), (2, WeightFormat::F32)];
+        plan.weight_in_sections("w", 2, &parts.map(|(rows, format)| Section { rows, format }));
+        let mut weight = Weight::new(plan.weights.remove(0));
+        let bytes: Bytes = (0..28).collect::<Vec<u8>>().into();
+        assert!(weight.insert(2, bytes.slice(0..12)).is_err(), "rows of two formats");
+        weight.insert(3, bytes.slice(12..28)).unwrap();
+        weight.insert(0, bytes.slice(0..12)).unwrap();
+        assert!(weight.is_whole());
+        assert_eq!((weight.row(2), weight.format_of(2)), (&bytes[8..12], WeightFormat::Bf16));
+        assert_eq!((weight.row(4), weight.format_of(4)), (&bytes[20..28], WeightFormat::F32));
     }
 
     #[test]

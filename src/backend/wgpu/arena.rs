@@ -50,13 +50,13 @@ pub(crate) struct Shard {
     pub(crate) buffer: GpuBuffer,
     pub(crate) row_start: u32,
     pub(crate) rows: u32,
+    /// F32 for vectors, whatever the checkpoint's format.
+    pub(crate) format: WeightFormat,
 }
 
 /// A weight as the device holds it.
 pub(crate) struct DeviceWeight {
     pub(crate) shards: Vec<Shard>,
-    /// F32 for vectors, whatever the checkpoint's format.
-    pub(crate) format: WeightFormat,
     pub(crate) columns: u32,
 }
 
@@ -176,18 +176,18 @@ impl Arena {
         first_row: u32,
         rows: &Bytes,
     ) -> Result<(), BackendError> {
-        let row_bytes = spec.row_bytes();
-        let count = rows.len() as u64 / row_bytes.max(1);
-        if count * row_bytes != rows.len() as u64 || u64::from(first_row) + count > u64::from(spec.rows) {
+        let Some(count) = spec.whole_rows(first_row, rows.len() as u64) else {
             let given = format!("{} bytes at row {first_row}", rows.len());
             return Err(BackendError::Validation(format!("weight {}: {given} are not rows of it", spec.name)));
-        }
+        };
+        let (row_bytes, format) = (spec.row_bytes(first_row), spec.format_of(first_row));
         let weight = &self.weights[id.0 as usize];
         if spec.rows == 1 {
-            let wide: Vec<f32> = (0..spec.columns as usize).map(|index| spec.format.decode(rows, index)).collect();
+            let columns = spec.columns as usize;
+            let wide: Vec<f32> = (0..columns).map(|index| format.decode(rows, columns, index)).collect();
             gpu.queue.write_buffer(&weight.shards[0].buffer.raw, 0, bytemuck::cast_slice(&wide));
         } else {
-            let range = u64::from(first_row)..u64::from(first_row) + count;
+            let range = u64::from(first_row)..u64::from(first_row + count);
             for shard in &weight.shards {
                 let shard_range = u64::from(shard.row_start)..u64::from(shard.row_start + shard.rows);
                 let (from, to) = (range.start.max(shard_range.start), range.end.min(shard_range.end));
@@ -259,27 +259,30 @@ fn group_rows(gpu: &Gpu, plan: &Plan, capacity: &Capacity) -> Result<u32, Backen
 }
 
 fn create_weight(gpu: &Gpu, next_id: &mut u32, spec: &WeightSpec) -> Result<DeviceWeight, BackendError> {
-    let format = if spec.rows == 1 { WeightFormat::F32 } else { spec.format };
-    let row_bytes = format.row_bytes(spec.columns);
     if spec.rows > 1 && !spec.columns.is_multiple_of(8) {
         let message = format!("weight {} has {} columns; a multiple of 8 is needed", spec.name, spec.columns);
         return Err(BackendError::Kernel { kernel: "weights".into(), message });
     }
     let limit = gpu.profile.binding_bytes_max;
-    let rows_max = match u32::try_from(limit / row_bytes.max(1)).unwrap_or(u32::MAX) {
-        0 => return Err(limit_error(gpu, format!("a row of weight {}", spec.name), row_bytes, limit)),
-        rows => rows.min(spec.rows),
-    };
     let mut shards = Vec::new();
     let mut row_start = 0;
-    while row_start < spec.rows {
-        let rows = rows_max.min(spec.rows - row_start);
-        let bytes = u64::from(rows) * row_bytes;
-        let buffer = create(gpu, next_id, &spec.name, bytes, wgpu::BufferUsages::STORAGE)?;
-        shards.push(Shard { buffer, row_start, rows });
-        row_start += rows;
+    for section in &spec.sections {
+        let format = if spec.rows == 1 { WeightFormat::F32 } else { section.format };
+        let row_bytes = format.row_bytes(spec.columns);
+        let rows_max = match u32::try_from(limit / row_bytes.max(1)).unwrap_or(u32::MAX) {
+            0 => return Err(limit_error(gpu, format!("a row of weight {}", spec.name), row_bytes, limit)),
+            rows => rows,
+        };
+        let section_end = row_start + section.rows;
+        while row_start < section_end {
+            let rows = rows_max.min(section_end - row_start);
+            let bytes = u64::from(rows) * row_bytes;
+            let buffer = create(gpu, next_id, &spec.name, bytes, wgpu::BufferUsages::STORAGE)?;
+            shards.push(Shard { buffer, row_start, rows, format });
+            row_start += rows;
+        }
     }
-    Ok(DeviceWeight { shards, format, columns: spec.columns })
+    Ok(DeviceWeight { shards, columns: spec.columns })
 }
 
 fn limit_error(gpu: &Gpu, what: String, needed: u64, limit: u64) -> BackendError {

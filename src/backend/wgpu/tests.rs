@@ -58,7 +58,7 @@ fn load(backend: &mut WgpuBackend, plan: &Arc<Plan>, tokens_max: u32) {
     for (index, spec) in (0..).zip(&plan.weights) {
         for row in 0..spec.rows {
             let value = |column: u32| ((row * 7 + column * 3 + index) % 11) as f32 - 5.0;
-            let bytes: Vec<u8> = match spec.format {
+            let bytes: Vec<u8> = match spec.format_of(0) {
                 WeightFormat::Bf16 => {
                     (0..spec.columns).flat_map(|c| half::bf16::from_f32(value(c)).to_le_bytes()).collect()
                 }

@@ -263,7 +263,7 @@ fn run_on<B: Backend>(mut backend: B, case: Case) -> Result<Times> {
     let plan = Arc::new(case.plan);
     backend.load(plan.clone(), &case.capacity)?;
     for (index, spec) in plan.weights.iter().enumerate() {
-        let chunk = ((16 << 20) / spec.row_bytes()).max(1) as u32;
+        let chunk = ((16 << 20) / spec.row_bytes(0)).max(1) as u32;
         let mut first = 0;
         while first < spec.rows {
             let count = chunk.min(spec.rows - first);

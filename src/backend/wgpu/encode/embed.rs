@@ -3,11 +3,14 @@
 use super::super::super::BackendError;
 use super::super::device::Profile;
 use super::super::pipelines::Kernel;
-use super::{Recorder, Variant, for_weight, params};
+use super::{Recorder, RowParams, Variant, for_weight, params};
 use crate::plan::{BufferId, WeightFormat, WeightId};
 
 params! {
-    Params { tokens: u32, eights: u32, row_start: u32, rows: u32, vocab: u32, scale: f32 }
+    Params {
+        tokens: u32, eights: u32, row_start: u32, rows: u32, vocab: u32, scale: f32,
+        row_vectors: u32, plane: u32, scales: u32, supers: u32,
+    }
 }
 
 /// Invocations of a workgroup; each writes 8 elements.
@@ -28,9 +31,11 @@ pub(super) fn encode(
     let weight = arena.weight(table);
     let vocab = recorder.plan.weight_spec(table).rows;
     let (tokens, eights) = (recorder.rows(out), weight.columns / 8);
-    let kernel = kernel(weight.format, recorder.profile);
     for shard in &weight.shards {
-        let params = Params { tokens, eights, row_start: shard.row_start, rows: shard.rows, vocab, scale };
+        let kernel = kernel(shard.format, recorder.profile);
+        let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
+        let (row_start, rows) = (shard.row_start, shard.rows);
+        let params = Params { tokens, eights, row_start, rows, vocab, scale, row_vectors, plane, scales, supers };
         let bindings =
             [arena.metadata.fetch(), arena.feed.read(), shard.buffer.fetch(), arena.row_buffer(out).read_write()];
         recorder.dispatch(&kernel, &params, &bindings, (tokens * eights).div_ceil(WORKGROUP))?;

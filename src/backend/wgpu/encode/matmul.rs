@@ -1,17 +1,21 @@
 //! `MatMul` → one dispatch per shard of the weight.
 //!
 //! Which kernel: one row `matmul_vec`, 2 to 16 rows `matmul_skinny`, more `matmul_tile`; on CPU cores `matmul_lane`,
-//! which needs no workgroup memory, or `matmul_texel` where buffers have a view as images. Deterministic plans use one
+//! which needs no workgroup memory, or `matmul_texel` (quantised: `matmul_texel_group`) where buffers are images too. Deterministic plans use one
 //! kernel for every row count, so that a row's sums do not depend on its neighbours.
 
 use super::super::super::BackendError;
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
-use super::{Recorder, Variant, for_weight, params};
+use super::{Recorder, RowParams, Variant, for_weight, params};
 use crate::plan::{BufferId, WeightFormat, WeightId};
+use std::collections::BTreeSet;
 
 params! {
-    Params { rows: u32, eights: u32, outputs: u32, output_start: u32, output_stride: u32, accumulate: u32 }
+    Params {
+        rows: u32, eights: u32, outputs: u32, output_start: u32, output_stride: u32, accumulate: u32,
+        row_vectors: u32, plane: u32, scales: u32, supers: u32,
+    }
 }
 
 /// The fields of [`crate::plan::Step::MatMul`].
@@ -30,7 +34,7 @@ enum Shape {
     Skinny { rows: u32, outputs: u32 },
     Tile { rows: u32 },
     Lane { rows: u32, outputs: u32 },
-    Texel { rows: u32, many: bool },
+    Texel { rows: u32, many: bool, groups: bool },
 }
 
 /// Outputs of a workgroup of `matmul_texel`.
@@ -42,7 +46,7 @@ impl Shape {
         match (profile.class, rows) {
             (Class::Software, _) if profile.texels => {
                 let tile = texel_rows(deterministic, rows);
-                Self::Texel { rows: tile, many: rows > tile }
+                Self::Texel { rows: tile, many: rows > tile, groups: eights.is_multiple_of(4) }
             }
             (Class::Software, _) if deterministic => Self::Lane { rows: 8, outputs: 2 },
             (Class::Software, 1) => Self::Lane { rows: 1, outputs: 4 },
@@ -80,7 +84,7 @@ impl Shape {
                 Kernel::new("matmul_skinny").number("ROWS", rows).number("OUTPUTS", outputs)
             }
             Self::Tile { rows } => Kernel::new("matmul_tile").number("TILE_ROWS", rows),
-            Self::Texel { rows, many } => Kernel::new("matmul_texel")
+            Self::Texel { rows, many, groups } => Kernel::new(texel_stem(groups && format.is_quantised()))
                 .number("ROWS", rows)
                 .number("OUTPUTS", TEXEL_OUTPUTS)
                 .number("EIGHTS", TEXEL_OUTPUTS / 8)
@@ -91,6 +95,11 @@ impl Shape {
         };
         for_weight(kernel, format, profile).define_if(bias, "BIAS")
     }
+}
+
+/// Quantised rows of whole groups have a kernel of their own.
+fn texel_stem(groups: bool) -> &'static str {
+    if groups { "matmul_texel_group" } else { "matmul_texel" }
 }
 
 /// Rows of a tile of `matmul_texel`.
@@ -111,9 +120,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
         return Err(BackendError::Kernel { kernel: "matmul".into(), message });
     }
     let shape = Shape::choose(recorder.profile, recorder.capacity.deterministic, rows, eights);
-    let kernel = shape.kernel(weight.format, fields.bias.is_some(), recorder.profile);
     let output_stride = recorder.columns(fields.out);
     for shard in &weight.shards {
+        let kernel = shape.kernel(shard.format, fields.bias.is_some(), recorder.profile);
+        let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
         let params = Params {
             rows,
             eights,
@@ -121,6 +131,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
             output_start: shard.row_start,
             output_stride,
             accumulate: u32::from(fields.accumulate),
+            row_vectors,
+            plane,
+            scales,
+            supers,
         };
         let mut bindings = vec![arena.row_buffer(fields.x).fetch(), shard.buffer.fetch()];
         bindings.extend(fields.bias.map(|bias| arena.vector(bias).read()));
@@ -141,9 +155,9 @@ pub(super) fn variants() -> Vec<Variant> {
     ] {
         let with = |half| Profile { texels, ..super::test_profile(class, tier, half) };
         let mut shapes: Vec<Shape> = Vec::new();
-        for (deterministic, rows, eights) in
-            (1..=65).flat_map(|rows| [(false, rows, 64), (false, rows, 512), (true, rows, 64)])
-        {
+        for (deterministic, rows, eights) in (1..=65).flat_map(|rows| {
+            [(false, rows, 64), (false, rows, 65), (false, rows, 512), (true, rows, 64), (true, rows, 65)]
+        }) {
             let shape = Shape::choose(&with(true), deterministic, rows, eights);
             if !shapes.contains(&shape) {
                 shapes.push(shape);
@@ -158,5 +172,8 @@ pub(super) fn variants() -> Vec<Variant> {
             }
         }
     }
+    // Tiers and classes share kernels; a bias is the business of the epilogue, whatever the format.
+    let mut seen = BTreeSet::new();
+    variants.retain(|variant| (variant.has_bias() || !variant.is_quantised()) && seen.insert(variant.name()));
     variants
 }

@@ -28,15 +28,17 @@ mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod sample;
 mod variant;
+mod weight;
 
 pub use variant::{Variant, variants};
 pub(crate) use variant::{test_profile, weight_variants};
+pub(crate) use weight::{RowParams, for_weight};
 
 use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding};
 use super::device::{Gpu, Profile, Tier};
 use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
-use crate::plan::{BufferId, Plan, Rows, Step, Tail, WeightFormat};
+use crate::plan::{BufferId, Plan, Rows, Step, Tail};
 use bytemuck::Pod;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -338,21 +340,6 @@ pub(crate) fn spread(workgroups: u32) -> (u32, u32) {
     const SIDE_MAX: u32 = 65_535;
     let y = workgroups.div_ceil(SIDE_MAX);
     (workgroups.div_ceil(y.max(1)), y)
-}
-
-/// The define that selects a weight format in `shaders/common/weight.wgsl`.
-pub(crate) fn weight_define(format: WeightFormat) -> &'static str {
-    match format {
-        WeightFormat::F32 => "WEIGHT_F32",
-        WeightFormat::F16 => "WEIGHT_F16",
-        WeightFormat::Bf16 => "WEIGHT_BF16",
-    }
-}
-
-/// `kernel` for weights in `format`, with half conversion by integers where the adapter lacks `unpack2x16float`.
-pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile) -> Kernel {
-    let soft = format == WeightFormat::F16 && !profile.half_conversion;
-    kernel.define(weight_define(format)).define_if(soft, "SOFT_HALF")
 }
 
 /// Elements of a row in vectors of four, which row buffers are read in.

@@ -20,10 +20,10 @@ pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> P
     }
 }
 
-/// One variant per weight format, and f16 without `unpack2x16float`.
+/// One variant per weight format, and two with halves without `unpack2x16float`.
 pub(crate) fn weight_variants(make: impl Fn(WeightFormat, &Profile) -> Variant) -> Vec<Variant> {
-    let formats = [(WeightFormat::F32, true), (WeightFormat::F16, true), (WeightFormat::F16, false)];
-    let formats = formats.into_iter().chain([(WeightFormat::Bf16, true)]);
+    let soft = [WeightFormat::F16, WeightFormat::Q4].map(|format| (format, false));
+    let formats = WeightFormat::ALL.into_iter().map(|format| (format, true)).chain(soft);
     formats.map(|(format, half)| make(format, &test_profile(Class::Discrete, Tier::T0, half))).collect()
 }
 
@@ -59,6 +59,14 @@ impl Variant {
     /// Whether it reads buffers through their images: never in a browser.
     pub fn texels(&self) -> bool {
         self.is_defined("TEXELS")
+    }
+
+    pub(crate) fn is_quantised(&self) -> bool {
+        self.is_defined("GROUPS")
+    }
+
+    pub(crate) fn has_bias(&self) -> bool {
+        self.is_defined("BIAS")
     }
 
     fn is_defined(&self, define: &str) -> bool {

@@ -2,6 +2,13 @@
 //!
 //! A decoder here is the definition of a format: the CPU twin reads bytes through it and every kernel is judged by it.
 
+mod weight;
+
+#[cfg(test)]
+pub(crate) use weight::decode_e4m3;
+pub(crate) use weight::{Codes, GROUP, Levels, Scales};
+pub use weight::{Layout, WeightFormat};
+
 use half::{bf16, f16};
 
 /// Element type of a row buffer.
@@ -42,42 +49,6 @@ pub fn round_f16(value: f32) -> f32 {
 /// Clamps to the finite range of half precision; NaN stays NaN.
 pub fn clamp_f16(value: f32) -> f32 {
     value.clamp(-65504.0, 65504.0)
-}
-
-/// Byte layout of one weight row. Quantised formats will add sections beside the values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WeightFormat {
-    /// Little-endian f32.
-    F32,
-    /// Little-endian IEEE half.
-    F16,
-    /// Little-endian bfloat16.
-    Bf16,
-}
-
-impl WeightFormat {
-    /// Bytes of a row of `columns` elements.
-    pub fn row_bytes(self, columns: u32) -> u64 {
-        u64::from(columns) * u64::from(self.element_bytes())
-    }
-
-    /// Bytes of one element.
-    pub const fn element_bytes(self) -> u32 {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-
-    /// Element `index` of the row that starts at `row[0]`.
-    pub fn decode(self, row: &[u8], index: usize) -> f32 {
-        let at = index * self.element_bytes() as usize;
-        match self {
-            Self::F32 => f32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]),
-            Self::F16 => f16::from_le_bytes([row[at], row[at + 1]]).to_f32(),
-            Self::Bf16 => bf16::from_le_bytes([row[at], row[at + 1]]).to_f32(),
-        }
-    }
 }
 
 /// Element type of the KV pool: `[block][kv_head][slot][head_dim]`, K and V in buffers of their own per layer.

@@ -1,0 +1,164 @@
+// A group of 32 quantised weights: codes in one or two planes, a * level(code) + b.
+// Defines: CODES_2, CODES_4 or CODES_8; ONE_MORE_AT or TWO_MORE_AT (bit) for a second plane; LEVELS_* (none: the code
+// itself less OFFSET); SCALES_*.
+#import half
+#import weight_levels
+
+struct Group {
+    codes: vec4<u32>,
+    more: vec4<u32>,  // second plane; of bytes, the second half
+    scale: vec4<f32>, // a and b of the first 16 weights, a and b of the last
+}
+
+// Word `index` of the section that starts at vector `start`.
+fn section_word(start: u32, index: u32) -> u32 {
+#ifdef TEXELS
+    return weight_vector(start + (index >> 2u))[index & 3u];
+#else
+    return weight[start + (index >> 2u)][index & 3u];
+#endif
+}
+
+// Words 2 * index and 2 * index + 1 of a section.
+fn section_pair(start: u32, index: u32) -> vec2<u32> {
+    let both = weight_vector(start + (index >> 1u));
+    return select(both.xy, both.zw, (index & 1u) != 0u);
+}
+
+fn signed_byte(word: u32, place: u32) -> f32 {
+    return f32(bitcast<i32>(word << (24u - 8u * place)) >> 24u);
+}
+
+fn unsigned_byte(word: u32, place: u32) -> f32 {
+    return f32((word >> (8u * place)) & 0xffu);
+}
+
+#ifdef SCALES_HALF
+fn group_scale(row: u32, group: u32) -> vec4<f32> {
+    let pair = unpack_halves(section_word(row + params.scales, group >> 1u));
+    let a = select(pair.x, pair.y, (group & 1u) != 0u);
+    return vec4<f32>(a, 0.0, a, 0.0);
+}
+#endif
+#ifdef SCALES_HALF_MIN
+fn group_scale(row: u32, group: u32) -> vec4<f32> {
+    let pair = unpack_halves(section_word(row + params.scales, group));
+    return pair.xyxy;
+}
+#endif
+#ifdef SCALES_HALF_ZERO
+fn group_scale(row: u32, group: u32) -> vec4<f32> {
+    let word = section_word(row + params.scales, group);
+    let a = unpack_halves(word).x;
+    let b = -a * f32(bitcast<i32>(word) >> 16u);
+    return vec4<f32>(a, b, a, b);
+}
+#endif
+#ifdef SCALES_EXPONENT
+fn group_scale(row: u32, group: u32) -> vec4<f32> {
+    let biased = (section_word(row + params.scales, group >> 2u) >> (8u * (group & 3u))) & 0xffu;
+    // Half of 2^(biased - 127), the levels being doubled; zero where that is no normal number.
+    let a = bitcast<f32>((max(biased, 1u) - 1u) << 23u);
+    return vec4<f32>(a, 0.0, a, 0.0);
+}
+#endif
+#ifdef SCALES_WIDE
+fn group_scale(row: u32, group: u32) -> vec4<f32> {
+    let a = bitcast<f32>(section_word(row + params.scales, group >> 2u));
+    return vec4<f32>(a, 0.0, a, 0.0);
+}
+#endif
+#ifdef SCALES_K32
+fn group_scale(row: u32, group: u32) -> vec4<f32> {
+    let unit = unpack_halves(section_word(row + params.supers, group >> 3u)).x;
+    let a = unit * signed_byte(section_word(row + params.scales, group >> 2u), group & 3u);
+    return vec4<f32>(a, 0.0, a, 0.0);
+}
+#endif
+#ifdef SCALES_K32_MIN
+fn group_scale(row: u32, group: u32) -> vec4<f32> {
+    let units = unpack_halves(section_word(row + params.supers, group >> 3u));
+    let bytes = section_word(row + params.scales, group >> 1u) >> (16u * (group & 1u));
+    let pair = units * vec2<f32>(unsigned_byte(bytes, 0u), -unsigned_byte(bytes, 1u));
+    return pair.xyxy;
+}
+#endif
+#ifdef SCALES_K16
+fn group_scale(row: u32, group: u32) -> vec4<f32> {
+    let unit = unpack_halves(section_word(row + params.supers, group >> 3u)).x;
+    let bytes = section_word(row + params.scales, group >> 1u) >> (16u * (group & 1u));
+    let a = unit * vec2<f32>(signed_byte(bytes, 0u), signed_byte(bytes, 1u));
+    let b = a * -f32(OFFSET);
+    return vec4<f32>(a.x, b.x, a.y, b.y);
+}
+#endif
+#ifdef SCALES_K16_MIN
+fn group_scale(row: u32, group: u32) -> vec4<f32> {
+    let units = unpack_halves(section_word(row + params.supers, group >> 3u));
+    let bytes = section_word(row + params.scales, group >> 1u) >> (16u * (group & 1u));
+    let a = units.x * vec2<f32>(f32(bytes & 15u), f32((bytes >> 8u) & 15u));
+    let b = -units.y * vec2<f32>(f32((bytes >> 4u) & 15u), f32((bytes >> 12u) & 15u));
+    return vec4<f32>(a.x, b.x, a.y, b.y);
+}
+#endif
+
+fn weight_group(row: u32, group: u32) -> Group {
+    var loaded: Group;
+#ifdef CODES_8
+    loaded.codes = weight_vector(row + 2u * group);
+    loaded.more = weight_vector(row + 2u * group + 1u);
+#endif
+#ifdef CODES_4
+    loaded.codes = weight_vector(row + group);
+#endif
+#ifdef CODES_2
+    loaded.codes = vec4<u32>(section_pair(row, group), 0u, 0u);
+#endif
+#ifdef ONE_MORE_AT
+    loaded.more.x = section_word(row + params.plane, group);
+#endif
+#ifdef TWO_MORE_AT
+    loaded.more = vec4<u32>(section_pair(row + params.plane, group), 0u, 0u);
+#endif
+    loaded.scale = group_scale(row, group);
+    return loaded;
+}
+
+// Codes 8 * part to 8 * part + 7 of a group, before scaling.
+fn group_levels(group: Group, part: u32) -> Eight {
+#ifdef CODES_8
+    let half = select(group.codes, group.more, part >= 2u);
+    let words = select(half.xy, half.zw, (part & 1u) != 0u);
+    let at = vec4<u32>(0u, 8u, 16u, 24u);
+    let low = vec4<u32>(words.x) >> at;
+    let high = vec4<u32>(words.y) >> at;
+#endif
+#ifdef CODES_4
+    let word = vec4<u32>(group.codes[part]);
+    var low = (word >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(15u);
+    var high = (word >> vec4<u32>(4u, 12u, 20u, 28u)) & vec4<u32>(15u);
+#endif
+#ifdef CODES_2
+    let word = vec4<u32>(select(group.codes.x, group.codes.y, part >= 2u) >> (16u * (part & 1u)));
+    var low = (word >> vec4<u32>(0u, 2u, 4u, 6u)) & vec4<u32>(3u);
+    var high = (word >> vec4<u32>(8u, 10u, 12u, 14u)) & vec4<u32>(3u);
+#endif
+#ifdef ONE_MORE_AT
+    let bits = vec4<u32>(group.more.x >> (8u * part));
+    low |= ((bits >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u)) << vec4<u32>(ONE_MORE_AT);
+    high |= ((bits >> vec4<u32>(4u, 5u, 6u, 7u)) & vec4<u32>(1u)) << vec4<u32>(ONE_MORE_AT);
+#endif
+#ifdef TWO_MORE_AT
+    let pairs = vec4<u32>(select(group.more.x, group.more.y, part >= 2u) >> (16u * (part & 1u)));
+    low |= ((pairs >> vec4<u32>(0u, 2u, 4u, 6u)) & vec4<u32>(3u)) << vec4<u32>(TWO_MORE_AT);
+    high |= ((pairs >> vec4<u32>(8u, 10u, 12u, 14u)) & vec4<u32>(3u)) << vec4<u32>(TWO_MORE_AT);
+#endif
+    return Eight(levels(low), levels(high));
+}
+
+// Weights 8 * part to 8 * part + 7 of a group.
+fn group_eight(group: Group, part: u32) -> Eight {
+    let scale = select(group.scale.xy, group.scale.zw, part >= 2u);
+    let codes = group_levels(group, part);
+    return Eight(codes.low * scale.x + scale.y, codes.high * scale.x + scale.y);
+}

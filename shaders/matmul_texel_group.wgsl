@@ -1,0 +1,77 @@
+// As matmul_texel, for quantised weights in rows of whole groups: a lane takes 32 columns at a time, so that one load
+// of an image brings 32 codes of 4 bits.
+// Codes are multiplied as they are; the scales of a group come to its 16-column sums, and its minimum to the sum of x,
+// which all outputs share. x lies on the stack, where a multiply-add reads it for nothing.
+// Variants: weight format, BIAS, ROWS, OUTPUTS, EIGHTS = OUTPUTS / 8, MANY_ROWS (more than ROWS). Needs TEXELS,
+// SUBGROUPS. Twin: backend/cpu/matmul.rs
+#import invocation
+#import lanes
+#import matmul
+#import weight
+
+@compute @workgroup_size(32)
+fn main(at: Invocation) {
+    let lane = at.local & 7u;
+    let tile = flat_workgroup(at) * 4u + (at.local >> 3u);
+#ifdef MANY_ROWS
+    let row_tiles = (params.rows + ROWS - 1u) / ROWS;
+    let first_row = (tile % row_tiles) * ROWS;
+    let first = (tile / row_tiles) * OUTPUTS;
+#else
+    let first_row = 0u;
+    let first = tile * OUTPUTS;
+#endif
+    let groups = params.eights / 4u;
+    var sums: array<f32, ROWS * OUTPUTS>;
+    var x_rows: array<u32, ROWS>;
+    var weight_rows: array<u32, OUTPUTS>;
+    // Rows and outputs past the end repeat the last one; emit drops them.
+#for row ROWS
+    x_rows[row] = min(first_row + row, params.rows - 1u) * 2u * params.eights;
+#endfor
+#for output OUTPUTS
+    weight_rows[output] = weight_row(min(first + output, params.outputs - 1u));
+#endfor
+    for (var group = lane; group < groups; group += 8u) {
+        var low: array<vec4<f32>, ROWS * 4u>;
+        var high: array<vec4<f32>, ROWS * 4u>;
+        var x_sums: array<vec2<f32>, ROWS>;
+#for row ROWS
+#for part 4
+        low[row * 4u + part] = x_vector(x_rows[row] + 8u * group + 2u * part);
+        high[row * 4u + part] = x_vector(x_rows[row] + 8u * group + 2u * part + 1u);
+        x_sums[row][part / 2u] += dot(low[row * 4u + part] + high[row * 4u + part], vec4<f32>(1.0));
+#endfor
+#endfor
+#for output OUTPUTS
+        {
+            let w = weight_group(weight_rows[output], group);
+            var dots: array<vec2<f32>, ROWS>;
+#for part 4
+            {
+                let codes = group_levels(w, part);
+#for row ROWS
+                dots[row][part / 2u] += dot(codes.low, low[row * 4u + part]) + dot(codes.high, high[row * 4u + part]);
+#endfor
+            }
+#endfor
+#for row ROWS
+            sums[row * OUTPUTS + output] += dot(dots[row], w.scale.xz) + dot(x_sums[row], w.scale.yw);
+#endfor
+        }
+#endfor
+    }
+    var fours: array<f32, 4>;
+#for row ROWS
+#for eight EIGHTS
+#for pair 4
+    fours[pair] = halve(
+        lane, 1u, sums[row * OUTPUTS + eight * 8u + pair * 2u], sums[row * OUTPUTS + eight * 8u + pair * 2u + 1u],
+    );
+#endfor
+    fours[0] = halve(lane, 2u, fours[0], fours[1]);
+    fours[1] = halve(lane, 2u, fours[2], fours[3]);
+    emit(first_row + row, first + eight * 8u + lane, halve(lane, 4u, fours[0], fours[1]));
+#endfor
+#endfor
+}

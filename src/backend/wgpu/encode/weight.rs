@@ -1,0 +1,80 @@
+//! What kernels need to know about the format of a weight: which pieces of `shaders/common/weight*.wgsl` to compile,
+//! and where the sections of a row lie.
+
+use super::super::device::Profile;
+use super::super::pipelines::Kernel;
+use crate::plan::WeightFormat;
+use crate::plan::format::{Codes, Levels, Scales};
+
+/// Bytes of a vector, the unit that weights are read in.
+const VECTOR_BYTES: usize = 16;
+
+/// `kernel` for weights in `format`, with half conversion by integers where the adapter lacks `unpack2x16float`.
+pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile) -> Kernel {
+    let (codes, levels, scales) = format.parts();
+    let halves = format == WeightFormat::F16 || !matches!(scales, Scales::None | Scales::Exponent | Scales::Wide);
+    let kernel = kernel.define_if(halves && !profile.half_conversion, "SOFT_HALF");
+    let kernel = match codes {
+        Codes::Dense => {
+            return kernel.define(match format {
+                WeightFormat::F16 => "WEIGHT_F16",
+                WeightFormat::Bf16 => "WEIGHT_BF16",
+                _ => "WEIGHT_F32",
+            });
+        }
+        Codes::Eight => kernel.define("CODES_8"),
+        Codes::Four => kernel.define("CODES_4"),
+        Codes::FourOne => kernel.define("CODES_4").number("ONE_MORE_AT", 4),
+        Codes::FourTwo => kernel.define("CODES_4").number("TWO_MORE_AT", 4),
+        Codes::Two => kernel.define("CODES_2"),
+        Codes::TwoOne => kernel.define("CODES_2").number("ONE_MORE_AT", 2),
+    };
+    let kernel = match levels {
+        Levels::Unsigned(0) => kernel,
+        Levels::Unsigned(offset) => kernel.number("OFFSET", offset.into()),
+        Levels::Signed => kernel.define("LEVELS_SIGNED"),
+        Levels::Iq4 => kernel.define("LEVELS_IQ4"),
+        Levels::E2m1 => kernel.define("LEVELS_E2M1"),
+        Levels::E4m3 => kernel.define("LEVELS_E4M3"),
+    };
+    let kernel = kernel.define(match scales {
+        Scales::None => "SCALES_NONE",
+        Scales::Half => "SCALES_HALF",
+        Scales::HalfMin => "SCALES_HALF_MIN",
+        Scales::HalfZero => "SCALES_HALF_ZERO",
+        Scales::Exponent => "SCALES_EXPONENT",
+        Scales::Wide => "SCALES_WIDE",
+        Scales::K32 => "SCALES_K32",
+        Scales::K32Min => "SCALES_K32_MIN",
+        Scales::K16 => "SCALES_K16",
+        Scales::K16Min => "SCALES_K16_MIN",
+    });
+    kernel.define("GROUPS")
+}
+
+/// Where the sections of a row lie, in vectors of 16 bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct RowParams {
+    /// From one row to the next.
+    pub(crate) row_vectors: u32,
+    /// Second plane of codes.
+    pub(crate) plane: u32,
+    /// Scales of the groups.
+    pub(crate) scales: u32,
+    /// Halves that 256 weights share.
+    pub(crate) supers: u32,
+}
+
+impl RowParams {
+    /// Of a row of `columns` weights.
+    pub(crate) fn new(format: WeightFormat, columns: u32) -> Self {
+        let layout = format.layout(columns as usize);
+        let vectors = |bytes: usize| u32::try_from(bytes / VECTOR_BYTES).expect("a row fits a binding");
+        Self {
+            row_vectors: vectors(layout.row_bytes),
+            plane: vectors(layout.plane),
+            scales: vectors(layout.scales),
+            supers: vectors(layout.supers),
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Weight formats as devices hold them.
+//!
+//! A row stands by itself: its sections follow each other, each padded to 16 bytes, so that a kernel reads whole
+//! vectors and a matrix may be cut between any two rows. A quantised weight is `a · level(code) + b`. Codes of 2 to 8
+//! bits lie in one or two planes of 1, 2, 4 or 8 bits; `a` and `b` are shared by a group of 16, 32 or 128 weights.
+//! Every published format that folio reads repacks into one of these without loss: `a` and `b` are products of a half
+//! and a small integer, which f32 holds exactly.
+//!
+//! | format | bits a weight | `a`, `b` | from |
+//! |---|---|---|---|
+//! | `q8` | 8.5 | half | Q8_0, quantised on load |
+//! | `q4` | 5 | half, half | Q4_0, Q4_1, quantised on load |
+//! | `q4z` | 5 | half, half · integer | AWQ, GPTQ |
+//! | `q5` | 6 | half, half | Q5_0, Q5_1 |
+//! | `iq4` | 4.5 | half | IQ4_NL |
+//! | `mxfp4` | 4.25 | power of two | MXFP4 |
+//! | `e4m3` | 8.25 | f32 | FP8 |
+//! | `q2k` `q4k` `q5k` | 2.6 4.6 5.6 | half · integer, half · integer | Q2_K, Q4_K, Q5_K |
+//! | `q3k` `q6k` `iq4k` | 3.6 6.6 4.4 | half · integer | Q3_K, Q6_K, IQ4_XS |
+
+use half::{bf16, f16};
+
+/// Weights whose codes are unpacked together.
+pub(crate) const GROUP: usize = 32;
+/// Weights that share the halves of a K format.
+const SUPER: usize = 256;
+/// Weights that share an f32 scale.
+const WIDE_GROUP: usize = 128;
+/// Every section of a row is padded to this.
+const SECTION_BYTES: usize = 16;
+
+/// Levels of IQ4_NL and IQ4_XS.
+const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// Twice the magnitudes of E2M1; the top bit of a code is the sign.
+const E2M1_LEVELS: [u8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
+
+/// How the weights of a row lie in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WeightFormat {
+    /// Little-endian f32.
+    F32,
+    /// Little-endian IEEE half.
+    F16,
+    /// Little-endian bfloat16.
+    Bf16,
+    /// Signed bytes, a half for each 32.
+    Q8,
+    /// Nibbles, scale and minimum in half precision for each 32.
+    Q4,
+    /// Nibbles, scale in half precision and zero point for each 32.
+    Q4Zero,
+    /// Five bits, scale and minimum in half precision for each 32.
+    Q5,
+    /// Nibbles that name uneven levels, a half for each 32.
+    Iq4,
+    /// E2M1 nibbles, a power of two for each 32.
+    Mxfp4,
+    /// E4M3 bytes, an f32 for each 128.
+    E4m3,
+    /// Two bits; 16 share 4-bit scale and minimum, 256 two halves.
+    Q2K,
+    /// Three bits around 4; 16 share an 8-bit scale, 256 a half.
+    Q3K,
+    /// Nibbles; 32 share 8-bit scale and minimum, 256 two halves.
+    Q4K,
+    /// Five bits; 32 share 8-bit scale and minimum, 256 two halves.
+    Q5K,
+    /// Six bits around 32; 16 share an 8-bit scale, 256 a half.
+    Q6K,
+    /// Nibbles that name uneven levels; 32 share an 8-bit scale, 256 a half.
+    Iq4K,
+}
+
+/// The planes that hold the codes of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Codes {
+    /// Not quantised.
+    Dense,
+    /// Bytes.
+    Eight,
+    /// Nibbles.
+    Four,
+    /// Nibbles, and a plane of fifth bits.
+    FourOne,
+    /// Nibbles, and a plane of two more bits.
+    FourTwo,
+    /// Pairs of bits.
+    Two,
+    /// Pairs of bits, and a plane of third bits.
+    TwoOne,
+}
+
+/// What a code stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Levels {
+    /// Itself less an offset.
+    Unsigned(u8),
+    /// Itself in two's complement.
+    Signed,
+    /// An entry of [`IQ4_LEVELS`].
+    Iq4,
+    /// Twice a 4-bit float.
+    E2m1,
+    /// An 8-bit float.
+    E4m3,
+}
+
+/// Where `a` and `b` of a group come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scales {
+    /// Not quantised.
+    None,
+    /// A half a group of 32.
+    Half,
+    /// Two halves a group of 32.
+    HalfMin,
+    /// A half and a 16-bit zero point a group of 32.
+    HalfZero,
+    /// A biased exponent a group of 32.
+    Exponent,
+    /// An f32 a group of 128.
+    Wide,
+    /// A signed byte a group of 32, times a half of 256.
+    K32,
+    /// Two bytes a group of 32, times two halves of 256.
+    K32Min,
+    /// A signed byte a group of 16, times a half of 256.
+    K16,
+    /// Two nibbles a group of 16, times two halves of 256.
+    K16Min,
+}
+
+/// Where the sections of a row start, in bytes from its own start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Second plane of codes.
+    pub plane: usize,
+    /// Scales of the groups.
+    pub scales: usize,
+    /// Halves that 256 weights share.
+    pub supers: usize,
+    /// The next row.
+    pub row_bytes: usize,
+}
+
+impl WeightFormat {
+    /// All formats.
+    pub const ALL: [Self; 16] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q8,
+        Self::Q4,
+        Self::Q4Zero,
+        Self::Q5,
+        Self::Iq4,
+        Self::Mxfp4,
+        Self::E4m3,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4K,
+    ];
+
+    /// The parts a format is made of; kernels are specialised by them, too.
+    pub(crate) const fn parts(self) -> (Codes, Levels, Scales) {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => (Codes::Dense, Levels::Unsigned(0), Scales::None),
+            Self::Q8 => (Codes::Eight, Levels::Signed, Scales::Half),
+            Self::Q4 => (Codes::Four, Levels::Unsigned(0), Scales::HalfMin),
+            Self::Q4Zero => (Codes::Four, Levels::Unsigned(0), Scales::HalfZero),
+            Self::Q5 => (Codes::FourOne, Levels::Unsigned(0), Scales::HalfMin),
+            Self::Iq4 => (Codes::Four, Levels::Iq4, Scales::Half),
+            Self::Mxfp4 => (Codes::Four, Levels::E2m1, Scales::Exponent),
+            Self::E4m3 => (Codes::Eight, Levels::E4m3, Scales::Wide),
+            Self::Q2K => (Codes::Two, Levels::Unsigned(0), Scales::K16Min),
+            Self::Q3K => (Codes::TwoOne, Levels::Unsigned(4), Scales::K16),
+            Self::Q4K => (Codes::Four, Levels::Unsigned(0), Scales::K32Min),
+            Self::Q5K => (Codes::FourOne, Levels::Unsigned(0), Scales::K32Min),
+            Self::Q6K => (Codes::FourTwo, Levels::Unsigned(32), Scales::K16),
+            Self::Iq4K => (Codes::Four, Levels::Iq4, Scales::K32),
+        }
+    }
+
+    /// Whether weights are codes rather than numbers.
+    pub const fn is_quantised(self) -> bool {
+        matches!(self.parts().0, Codes::Dense) == false
+    }
+
+    /// Bytes of one element, if it stands by itself.
+    pub const fn element_bytes(self) -> Option<u32> {
+        match self {
+            Self::F32 => Some(4),
+            Self::F16 | Self::Bf16 => Some(2),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a row of `columns` elements.
+    pub fn row_bytes(self, columns: u32) -> u64 {
+        match self.element_bytes() {
+            Some(bytes) => u64::from(columns) * u64::from(bytes),
+            None => self.layout(columns as usize).row_bytes as u64,
+        }
+    }
+
+    /// The sections of a row of `columns` weights.
+    pub fn layout(self, columns: usize) -> Layout {
+        let (codes, _, scales) = self.parts();
+        let (groups, supers) = (columns.div_ceil(GROUP), columns.div_ceil(SUPER));
+        let (first, second) = match codes {
+            Codes::Dense => (self.element_bytes().unwrap_or(0) as usize * columns, 0),
+            Codes::Eight => (32 * groups, 0),
+            Codes::Four => (16 * groups, 0),
+            Codes::FourOne => (16 * groups, 4 * groups),
+            Codes::FourTwo => (16 * groups, 8 * groups),
+            Codes::Two => (8 * groups, 0),
+            Codes::TwoOne => (8 * groups, 4 * groups),
+        };
+        let (scale_bytes, super_bytes) = match scales {
+            Scales::None => (0, 0),
+            Scales::Half => (2 * groups, 0),
+            Scales::HalfMin | Scales::HalfZero => (4 * groups, 0),
+            Scales::Exponent => (groups, 0),
+            Scales::Wide => (4 * columns.div_ceil(WIDE_GROUP), 0),
+            Scales::K32 => (groups, 4 * supers),
+            Scales::K32Min | Scales::K16 | Scales::K16Min => (2 * groups, 4 * supers),
+        };
+        if matches!(codes, Codes::Dense) {
+            return Layout { plane: first, scales: first, supers: first, row_bytes: first };
+        }
+        let plane = first.next_multiple_of(SECTION_BYTES);
+        let scales = (plane + second).next_multiple_of(SECTION_BYTES);
+        let supers = (scales + scale_bytes).next_multiple_of(SECTION_BYTES);
+        let row_bytes = (supers + super_bytes).next_multiple_of(SECTION_BYTES);
+        Layout { plane, scales, supers, row_bytes }
+    }
+
+    /// Element `index` of a row of `columns` weights: the definition of the format.
+    pub fn decode(self, row: &[u8], columns: usize, index: usize) -> f32 {
+        let word = |at: usize| u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
+        let half = |at: usize| u16::from_le_bytes([row[at], row[at + 1]]);
+        match self {
+            Self::F32 => f32::from_bits(word(4 * index)),
+            Self::F16 => f16::from_bits(half(2 * index)).to_f32(),
+            Self::Bf16 => bf16::from_bits(half(2 * index)).to_f32(),
+            _ => {
+                let layout = self.layout(columns);
+                let (a, b) = self.scale(row, &layout, index);
+                a * self.level(self.code(row, &layout, index)) + b
+            }
+        }
+    }
+
+    /// Decodes up to [`GROUP`] weights of a row, from `32 · group` on.
+    #[inline(always)]
+    pub(crate) fn decode_group(self, row: &[u8], layout: &Layout, group: usize) -> [f32; GROUP] {
+        let codes = self.codes(row, layout, group);
+        let scales = [self.scale(row, layout, GROUP * group), self.scale(row, layout, GROUP * group + GROUP / 2)];
+        let mut values = [0.0; GROUP];
+        for (half, (a, b)) in scales.into_iter().enumerate() {
+            for index in half * GROUP / 2..(half + 1) * GROUP / 2 {
+                values[index] = a * self.level(codes[index]) + b;
+            }
+        }
+        values
+    }
+
+    /// The codes of a group, all at once: the loops have fixed lengths, so they become vector code.
+    #[inline(always)]
+    fn codes(self, row: &[u8], layout: &Layout, group: usize) -> [u8; GROUP] {
+        let mut codes = [0; GROUP];
+        match self.parts().0 {
+            Codes::Dense => {}
+            Codes::Eight => codes.copy_from_slice(&row[GROUP * group..][..GROUP]),
+            Codes::Four | Codes::FourOne | Codes::FourTwo => {
+                let bytes: &[u8] = &row[16 * group..][..16];
+                for eight in 0..4 {
+                    for i in 0..4 {
+                        codes[8 * eight + i] = bytes[4 * eight + i] & 15;
+                        codes[8 * eight + 4 + i] = bytes[4 * eight + i] >> 4;
+                    }
+                }
+            }
+            Codes::Two | Codes::TwoOne => add_pairs(&mut codes, &row[8 * group..][..8], 0),
+        }
+        match self.parts().0 {
+            Codes::FourOne => add_bits(&mut codes, &row[layout.plane + 4 * group..][..4], 4),
+            Codes::TwoOne => add_bits(&mut codes, &row[layout.plane + 4 * group..][..4], 2),
+            Codes::FourTwo => add_pairs(&mut codes, &row[layout.plane + 8 * group..][..8], 4),
+            _ => {}
+        }
+        codes
+    }
+
+    fn code(self, row: &[u8], layout: &Layout, index: usize) -> u8 {
+        let (eight, i) = (index / 8, index % 8);
+        let nibble = |at: usize| row[at + 4 * eight + i % 4] >> (4 * (i / 4)) & 15;
+        let pair = |at: usize| row[at + 2 * eight + i / 4] >> (2 * (i % 4)) & 3;
+        let bit = |at: usize| row[at + eight] >> i & 1;
+        match self.parts().0 {
+            Codes::Dense => 0,
+            Codes::Eight => row[index],
+            Codes::Four => nibble(0),
+            Codes::FourOne => nibble(0) | bit(layout.plane) << 4,
+            Codes::FourTwo => nibble(0) | pair(layout.plane) << 4,
+            Codes::Two => pair(0),
+            Codes::TwoOne => pair(0) | bit(layout.plane) << 2,
+        }
+    }
+
+    #[inline(always)]
+    fn level(self, code: u8) -> f32 {
+        match self.parts().1 {
+            // The offset is part of `b`, so that a kernel adds it once a group.
+            Levels::Unsigned(_) => f32::from(code),
+            Levels::Signed => f32::from(code.cast_signed()),
+            Levels::Iq4 => f32::from(IQ4_LEVELS[usize::from(code & 15)]),
+            Levels::E2m1 => {
+                let magnitude = f32::from(E2M1_LEVELS[usize::from(code & 7)]);
+                if code & 8 == 0 { magnitude } else { -magnitude }
+            }
+            Levels::E4m3 => decode_e4m3(code),
+        }
+    }
+
+    /// `a` and `b` of the weight `index`.
+    #[inline(always)]
+    fn scale(self, row: &[u8], layout: &Layout, index: usize) -> (f32, f32) {
+        let (group, at) = (index / GROUP, layout.scales);
+        let half = |at: usize| f16::from_le_bytes([row[at], row[at + 1]]).to_f32();
+        let unit = |place: usize| half(layout.supers + 4 * (index / SUPER) + 2 * place);
+        match self.parts().2 {
+            Scales::None => (1.0, 0.0),
+            Scales::Half => (half(at + 2 * group), 0.0),
+            Scales::HalfMin => (half(at + 4 * group), half(at + 4 * group + 2)),
+            Scales::HalfZero => {
+                let a = half(at + 4 * group);
+                let zero = i16::from_le_bytes([row[at + 4 * group + 2], row[at + 4 * group + 3]]);
+                (a, -(a * f32::from(zero)))
+            }
+            Scales::Exponent => (exponent(row[at + group]), 0.0),
+            Scales::Wide => {
+                let at = at + 4 * (index / WIDE_GROUP);
+                (f32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]), 0.0)
+            }
+            Scales::K32 => (unit(0) * f32::from(row[at + group].cast_signed()), 0.0),
+            Scales::K32Min => {
+                (unit(0) * f32::from(row[at + 2 * group]), -(unit(1) * f32::from(row[at + 2 * group + 1])))
+            }
+            Scales::K16 => {
+                let a = unit(0) * f32::from(row[at + index / 16].cast_signed());
+                (a, -(a * self.offset()))
+            }
+            Scales::K16Min => {
+                let both = row[at + index / 16];
+                (unit(0) * f32::from(both & 15), -(unit(1) * f32::from(both >> 4)))
+            }
+        }
+    }
+
+    fn offset(self) -> f32 {
+        match self.parts().1 {
+            Levels::Unsigned(offset) => f32::from(offset),
+            _ => 0.0,
+        }
+    }
+}
+
+/// Half of `2^(biased − 127)`: the levels of E2M1 are doubled.
+fn exponent(biased: u8) -> f32 {
+    f32::from_bits(if biased < 2 { 0x20_0000 << biased } else { (u32::from(biased) - 1) << 23 })
+}
+
+/// Sign, four bits of exponent, three of mantissa; no infinities.
+pub(crate) fn decode_e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let magnitude = match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa / 512.0,
+        _ => (1.0 + mantissa / 8.0) * f32::from_bits(((exponent + 120) as u32) << 23),
+    };
+    if code & 0x80 == 0 { magnitude } else { -magnitude }
+}
+
+#[inline(always)]
+fn add_pairs(codes: &mut [u8; GROUP], bytes: &[u8], shift: u32) {
+    for four in 0..8 {
+        for i in 0..4 {
+            codes[4 * four + i] |= (bytes[four] >> (2 * i) & 3) << shift;
+        }
+    }
+}
+
+#[inline(always)]
+fn add_bits(codes: &mut [u8; GROUP], bytes: &[u8], shift: u32) {
+    for eight in 0..4 {
+        for i in 0..8 {
+            codes[8 * eight + i] |= (bytes[eight] >> i & 1) << shift;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes with every kind of code and scale, halves and floats of ordinary size.
+    fn noise(length: usize, seed: usize) -> Vec<u8> {
+        (0..length).map(|at| ((at * 131 + seed * 17 + at / 7 * 29) % 251) as u8 & 0x7b).collect()
+    }
+
+    #[test]
+    fn a_group_decodes_as_its_weights() {
+        for format in WeightFormat::ALL.into_iter().filter(|format| format.is_quantised()) {
+            for columns in [8, 32, 40, 256, 264, 1000] {
+                let layout = format.layout(columns);
+                let row = noise(layout.row_bytes, columns);
+                for group in 0..columns.div_ceil(GROUP) {
+                    let values = format.decode_group(&row, &layout, group);
+                    for index in GROUP * group..columns.min(GROUP * (group + 1)) {
+                        let expected = format.decode(&row, columns, index);
+                        assert!(expected.is_finite(), "{format} {index} of {columns}");
+                        assert_eq!(values[index % GROUP], expected, "{format} {index} of {columns}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sections_are_vectors_and_rows_cost_what_the_table_says() {
+        for (format, bits) in [
+            (WeightFormat::Q8, 8.5),
+            (WeightFormat::Q4, 5.0),
+            (WeightFormat::Q4Zero, 5.0),
+            (WeightFormat::Q5, 6.0),
+            (WeightFormat::Iq4, 4.5),
+            (WeightFormat::Mxfp4, 4.25),
+            (WeightFormat::E4m3, 8.25),
+            (WeightFormat::Q2K, 2.625),
+            (WeightFormat::Q3K, 3.625),
+            (WeightFormat::Q4K, 4.625),
+            (WeightFormat::Q5K, 5.625),
+            (WeightFormat::Q6K, 6.625),
+            (WeightFormat::Iq4K, 4.375),
+        ] {
+            assert_eq!(format.row_bytes(4096) as f64 * 8.0 / 4096.0, bits, "{format}");
+            for columns in [8, 40, 1000] {
+                let Layout { plane, scales, supers, row_bytes } = format.layout(columns);
+                assert!([plane, scales, supers, row_bytes].iter().all(|at| at % 16 == 0), "{format} × {columns}");
+            }
+        }
+    }
+
+    /// The published tables of both float formats.
+    #[test]
+    fn small_floats_are_what_their_bits_say() {
+        let found = [0x00, 0x01, 0x07, 0x08, 0x38, 0x3c, 0x7e, 0xfe, 0x80].map(decode_e4m3);
+        assert_eq!(found, [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 1.5, 448.0, -448.0, 0.0]);
+        assert!(decode_e4m3(0x7f).is_nan());
+        let mut row = vec![0; WeightFormat::Mxfp4.layout(32).row_bytes];
+        row[..4].copy_from_slice(&[0x10, 0x32, 0x54, 0x76]);
+        row[4..8].copy_from_slice(&[0x98, 0xba, 0xdc, 0xfe]);
+        row[WeightFormat::Mxfp4.layout(32).scales] = 128;
+        let found: Vec<f32> = (0..16).map(|index| WeightFormat::Mxfp4.decode(&row, 32, index)).collect();
+        let expected = [0.0, 2.0, 4.0, 8.0, 1.0, 3.0, 6.0, 12.0];
+        assert_eq!(found[..8], expected);
+        assert_eq!(found[8..], expected.map(|value| -value));
+        for biased in 0..=255 {
+            assert_eq!(f64::from(exponent(biased)), 2f64.powi(i32::from(biased) - 128), "{biased}");
+        }
+    }
+}
