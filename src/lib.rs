@@ -41,7 +41,8 @@
 //!   batch hands to a backend; [`plan::format`]: byte layouts and their scalar decoders; checks before any device
 //!   exists; a plan as text.
 //! - **[`model`]**: from files to a plan and its weights: [`model::spec`] has a row of data per architecture,
-//!   `decoder` the one forward pass of the repository.
+//!   `decoder` the one forward pass of the repository, [`model::gguf`] reads GGUF, `published` checkpoints quantised by
+//!   others, `quantize` quantises on load; all three are sources of tensors in device formats.
 //! - **[`backend`]**: the seam [`backend::Backend`], and three who stand on it: [`backend::cpu`] the reference,
 //!   [`backend::wgpu`] any GPU, [`backend::fake`] the simulator's device.
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are

@@ -270,7 +270,7 @@ fn chunks_are_whole_rows_in_order_and_small() {
         assert!(bytes.len() <= 32 << 20, "{} bytes of {}", bytes.len(), spec.name);
         if spec.name == "embedding" {
             assert_eq!(first_row, next_row);
-            next_row += (bytes.len() as u64 / spec.row_bytes()) as u32;
+            next_row += (bytes.len() as u64 / spec.row_bytes(first_row)) as u32;
             chunks += 1;
         }
         Ok(())
@@ -356,8 +356,19 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
     (r#"{"tie_word_embeddings": "no"}"#, r#"tie_word_embeddings is "no", not true or false"#),
     (r#"{"eos_token_id": [2, 256]}"#, "eos_token_id is 256, not a token id below the vocabulary of 256"),
     (
-        r#"{"quantization_config": {"quant_method": "gptq"}}"#,
-        "quantization_config is set, but quantised checkpoints are not supported",
+        r#"{"quantization_config": {"quant_method": "bitsandbytes"}}"#,
+        concat!(
+            r#"quantization_config.quant_method is "bitsandbytes", "#,
+            "not gptq, awq, fp8, fbgemm_fp8, compressed-tensors or mxfp4",
+        ),
+    ),
+    (
+        r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#,
+        "quantization_config.bits is 3: only 4 bits are supported",
+    ),
+    (
+        r#"{"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 48}}"#,
+        "quantization_config.group_size is 48, not 32, 64, 128 or -1",
     ),
 ];
 

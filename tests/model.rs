@@ -4,6 +4,11 @@
 //! A backend is driven directly, with batches flattened by hand: no engine, no scheduler. [`prove`] holds for every
 //! backend; a new one is a new [`Target`] and a new test.
 
+#[path = "model/gguf.rs"]
+mod gguf;
+#[path = "model/quantized.rs"]
+mod quantized;
+
 use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Capacity, Inspect};
@@ -303,7 +308,7 @@ impl<B: Backend + Inspect> Device<B> {
         let capacity = Capacity {
             tokens_max: TOKENS_MAX,
             sequences_max: SEQUENCES_MAX,
-            samples_max: SEQUENCES_MAX,
+            samples_max: TOKENS_MAX,
             feed_slots: SEQUENCES_MAX,
             table_entries_max: 1024,
             history_max: 1024,

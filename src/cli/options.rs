@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use folio::config::Config;
-use folio::model::{Model, demo};
+use folio::model::{Gguf, Model, Quantization, Texts, demo};
 use folio::plan::KvFormat;
 use folio::text::TextModel;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,25 @@ pub(crate) enum KvCacheDtype {
     F32,
 }
 
+/// Bits of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum QuantizationChoice {
+    Q8,
+    Q4,
+}
+
 /// Which model.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelOptions {
-    /// Folder with config.json and safetensors; absent: the built-in demo model
-    #[arg(long, env = "FOLIO_MODEL", value_name = "FOLDER")]
+    /// GGUF file, or folder with config.json and safetensors; absent: the built-in demo model
+    #[arg(long, env = "FOLIO_MODEL", value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
     /// Jinja file to use instead of the model's own chat template
     #[arg(long, env = "FOLIO_CHAT_TEMPLATE", value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
+    /// Quantise 16-bit weights while they load
+    #[arg(long, env = "FOLIO_QUANTIZATION", value_name = "BITS")]
+    pub(crate) quantization: Option<QuantizationChoice>,
 }
 
 /// Which device, and the limits of the engine on it.
@@ -113,15 +123,28 @@ impl ModelOptions {
 
     /// Opens weights and config; reads no tensor yet.
     pub(crate) fn open(&self) -> Result<Model> {
+        self.quantized(self.open_as_stored()?)
+    }
+
+    /// The model in as many bits as asked for.
+    pub(crate) fn quantized(&self, model: Model) -> Result<Model> {
+        Ok(match self.quantization {
+            None => model,
+            Some(QuantizationChoice::Q8) => model.quantized(Quantization::Q8)?,
+            Some(QuantizationChoice::Q4) => model.quantized(Quantization::Q4)?,
+        })
+    }
+
+    fn open_as_stored(&self) -> Result<Model> {
         let Some(path) = &self.model else { return Ok(Model::demo()) };
-        if path.extension().is_some_and(|extension| extension == "gguf") {
-            bail!("{}: GGUF files are not supported yet; give a folder with safetensors", path.display());
+        if is_gguf(path) {
+            return Ok(Model::from_gguf(Gguf::open(path)?)?);
         }
         if !path.exists() {
             bail!("{} does not exist; --model takes a folder (downloading by name is not built yet)", path.display());
         }
         if !path.is_dir() {
-            bail!("{} is not a folder with config.json and safetensors", path.display());
+            bail!("{} is neither a GGUF file nor a folder with config.json and safetensors", path.display());
         }
         Ok(Model::open(path)?)
     }
@@ -133,6 +156,13 @@ impl ModelOptions {
             let (tokenizer, config) = (demo::TOKENIZER_JSON, demo::TOKENIZER_CONFIG_JSON);
             return Ok(TextModel::from_parts(Some(tokenizer), Some(config), template.as_deref())?);
         };
+        if is_gguf(folder) {
+            let gguf = Gguf::open(folder)?;
+            let Texts { tokenizer_json, tokenizer_config_json, .. } = gguf.texts();
+            let texts = (tokenizer_json.as_deref(), Some(&tokenizer_config_json[..]));
+            return TextModel::from_parts(texts.0, texts.1, template.as_deref())
+                .with_context(|| folder.display().to_string());
+        }
         let own = read_if_there(&folder.join("chat_template.jinja"))?.map(String::from_utf8).transpose();
         let template = match template {
             Some(given) => Some(given),
@@ -143,6 +173,10 @@ impl ModelOptions {
         TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.as_deref())
             .with_context(|| folder.display().to_string())
     }
+}
+
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
 fn read_text(path: &Path) -> Result<String> {

@@ -11,7 +11,11 @@ mod decoder;
 pub mod demo;
 mod fields;
 mod generation;
+pub mod gguf;
+mod published;
+mod quantize;
 mod random;
+mod repack;
 pub mod rope;
 pub mod safetensors;
 pub mod source;
@@ -19,6 +23,8 @@ pub mod spec;
 mod weights;
 
 pub use generation::GenerationDefaults;
+pub use gguf::{Gguf, Texts};
+pub use quantize::Quantization;
 pub use safetensors::Safetensors;
 pub use source::{Element, TensorInfo, TensorRead, TensorSource};
 pub use spec::ModelSpec;
@@ -26,6 +32,8 @@ pub use spec::ModelSpec;
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
+use published::Published;
+use quantize::Quantized;
 use std::io;
 use std::path::Path;
 use weights::WeightTable;
@@ -162,7 +170,19 @@ impl Model {
             Err(error) => return Err(read_error(&generation, &error)),
         };
         let generation = GenerationDefaults::new(&spec, &generation, generation_json.as_deref())?;
-        Self::new(spec, generation, Box::new(Safetensors::open(folder)?))
+        let source = as_published(&config, &config_json, Box::new(Safetensors::open(folder)?))?;
+        Self::new(spec, generation, source)
+    }
+
+    /// A model in GGUF; tokenizer and template are [`Gguf::texts`], taken before.
+    pub fn from_gguf(gguf: Gguf) -> Result<Self, LoadError> {
+        let (texts, source, rope_divisors) = gguf.into_parts();
+        let mut spec = ModelSpec::from_json(source.name(), &texts.config_json)?;
+        for rope in &mut spec.ropes {
+            rope.divide(source.name(), &rope_divisors)?;
+        }
+        let generation = GenerationDefaults::new(&spec, "generation_config.json", None)?;
+        Self::new(spec, generation, source)
     }
 
     /// A model whose files are already at hand, wherever they came from.
@@ -173,7 +193,13 @@ impl Model {
     ) -> Result<Self, LoadError> {
         let spec = ModelSpec::from_json("config.json", config_json)?;
         let generation = GenerationDefaults::new(&spec, "generation_config.json", generation_config_json)?;
-        Self::new(spec, generation, source)
+        Self::new(spec, generation, as_published("config.json", config_json, source)?)
+    }
+
+    /// The same model, its matrices quantised as they are read. What is quantised already stays as it is.
+    pub fn quantized(self, quantization: Quantization) -> Result<Self, LoadError> {
+        let source = Box::new(Quantized::new(self.source, quantization));
+        Self::new(self.spec, self.generation, source)
     }
 
     /// The model that is part of the binary.
@@ -218,6 +244,18 @@ impl Model {
     ) -> Result<(), UploadError<E>> {
         self.weights.upload(self.source.as_ref(), plan, write).await
     }
+}
+
+/// `source` as ordinary tensors, if the config says that it is quantised.
+fn as_published(
+    file: &str,
+    config_json: &[u8],
+    source: Box<dyn TensorSource>,
+) -> Result<Box<dyn TensorSource>, LoadError> {
+    Ok(match published::method(file, config_json)? {
+        Some(method) => Box::new(Published::new(source, method)?),
+        None => source,
+    })
 }
 
 fn read_error(file: &str, error: &io::Error) -> LoadError {

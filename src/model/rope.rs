@@ -16,6 +16,8 @@ pub struct RopeSpec {
     pub interleaved: bool,
     /// How frequencies are stretched beyond the trained context.
     pub scaling: RopeScaling,
+    /// What each frequency is divided by besides; empty: nothing.
+    pub divisors: Vec<f32>,
 }
 
 /// How a model stretches its rotary frequencies.
@@ -61,14 +63,27 @@ impl RopeSpec {
             rotary_dim,
             interleaved: false,
             scaling: scaling.as_ref().map_or(Ok(RopeScaling::None), RopeScaling::from_fields)?,
+            divisors: Vec::new(),
         })
+    }
+
+    /// Divides the frequencies by a file's own numbers, if it has any.
+    pub(super) fn divide(&mut self, file: &str, divisors: &[f32]) -> Result<(), LoadError> {
+        let usable = divisors.iter().all(|divisor| divisor.is_finite() && *divisor > 0.0);
+        if !usable || !divisors.is_empty() && divisors.len() != self.rotary_dim as usize / 2 {
+            let message = format!("has {} numbers, not {} above zero", divisors.len(), self.rotary_dim / 2);
+            return Err(LoadError::Field { file: file.into(), field: "rope_freqs.weight".into(), message });
+        }
+        self.divisors = divisors.into();
+        Ok(())
     }
 
     /// Radians a position, `rotary_dim / 2` of them.
     pub fn frequencies(&self) -> Vec<f32> {
         let dim = f64::from(self.rotary_dim);
         let plain = (0..self.rotary_dim / 2).map(|pair| self.theta.powf(-2.0 * f64::from(pair) / dim));
-        plain.map(|frequency| self.scaling.apply(frequency) as f32).collect()
+        let divisors = self.divisors.iter().map(|divisor| f64::from(*divisor)).chain(std::iter::repeat(1.0));
+        plain.zip(divisors).map(|(frequency, divisor)| (self.scaling.apply(frequency) / divisor) as f32).collect()
     }
 }
 
@@ -126,7 +141,13 @@ mod tests {
 
     #[test]
     fn plain_frequencies_are_a_geometric_series() {
-        let rope = RopeSpec { theta: 10_000.0, rotary_dim: 8, interleaved: false, scaling: RopeScaling::None };
+        let rope = RopeSpec {
+            theta: 10_000.0,
+            rotary_dim: 8,
+            interleaved: false,
+            scaling: RopeScaling::None,
+            divisors: Vec::new(),
+        };
         let expected = [1.0, 0.1, 0.01, 0.001];
         for (found, expected) in rope.frequencies().into_iter().zip(expected) {
             assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");

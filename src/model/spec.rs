@@ -176,9 +176,6 @@ impl ModelSpec {
         let value = fields::parse(file, config_json)?;
         let config = Fields::root(file, &value)?;
         let family = family(file, &config)?;
-        if config.get("quantization_config").is_some() {
-            return Err(config.fault("quantization_config", "is set, but quantised checkpoints are not supported"));
-        }
         let vocab = config.integer("vocab_size", 1..=IDS_MAX)?;
         let vocab = config.required("vocab_size", vocab)?;
         let positions_max = config.integer("max_position_embeddings", 2..=IDS_MAX)?;

@@ -113,7 +113,7 @@ impl WeightSpec {
             (first_row < end).then_some(end)
         })?;
         let rows = u32::try_from(bytes / row_bytes).ok()?;
-        (bytes % row_bytes == 0 && rows > 0 && rows <= section_end - first_row).then_some(rows)
+        (bytes.is_multiple_of(row_bytes) && rows > 0 && rows <= section_end - first_row).then_some(rows)
     }
 }
 

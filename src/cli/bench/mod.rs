@@ -75,7 +75,10 @@ struct Subject<'a> {
 impl Subject<'_> {
     fn model(&self) -> Result<Model> {
         match &self.options.shape {
-            Some(_) => Ok(Model::random(self.spec.clone(), self.options.engine.seed.unwrap_or(0))),
+            Some(_) => {
+                let model = Model::random(self.spec.clone(), self.options.engine.seed.unwrap_or(0));
+                self.options.model.quantized(model)
+            }
             None => self.options.model.open(),
         }
     }

@@ -186,7 +186,7 @@ impl WeightFormat {
 
     /// Whether weights are codes rather than numbers.
     pub const fn is_quantised(self) -> bool {
-        matches!(self.parts().0, Codes::Dense) == false
+        !matches!(self.parts().0, Codes::Dense)
     }
 
     /// Bytes of one element, if it stands by itself.

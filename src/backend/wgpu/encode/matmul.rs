@@ -1,8 +1,9 @@
 //! `MatMul` → one dispatch per shard of the weight.
 //!
 //! Which kernel: one row `matmul_vec`, 2 to 16 rows `matmul_skinny`, more `matmul_tile`; on CPU cores `matmul_lane`,
-//! which needs no workgroup memory, or `matmul_texel` (quantised: `matmul_texel_group`) where buffers are images too. Deterministic plans use one
-//! kernel for every row count, so that a row's sums do not depend on its neighbours.
+//! which needs no workgroup memory, or `matmul_texel` where buffers have a view as images (`matmul_texel_group` for
+//! quantised weights). Deterministic plans use one kernel for every row count, so that a row's sums do not depend on
+//! its neighbours.
 
 use super::super::super::BackendError;
 use super::super::device::{Class, Profile, Tier};

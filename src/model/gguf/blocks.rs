@@ -1,0 +1,317 @@
+//! The blocks that tensors of a GGUF file are made of, and their repacking into the formats of devices, bit for bit:
+//! no number is rounded, codes and scales only move.
+
+use crate::model::repack::RowWriter;
+use crate::plan::WeightFormat;
+use crate::plan::format::GROUP;
+use std::fmt;
+
+/// Element types by their names in ggml.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BlockType {
+    F32,
+    F16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2K,
+    Q3K,
+    Q4K,
+    Q5K,
+    Q6K,
+    Iq4Nl,
+    Iq4Xs,
+    Bf16,
+    Mxfp4,
+}
+
+/// Number in a file, type, name, weights and bytes of a block, format on the device.
+type Row = (u32, BlockType, &'static str, usize, usize, WeightFormat);
+
+#[rustfmt::skip]
+const TABLE: [Row; 16] = [
+    (0, BlockType::F32, "F32", 1, 4, WeightFormat::F32),
+    (1, BlockType::F16, "F16", 1, 2, WeightFormat::F16),
+    (2, BlockType::Q4_0, "Q4_0", 32, 18, WeightFormat::Q4),
+    (3, BlockType::Q4_1, "Q4_1", 32, 20, WeightFormat::Q4),
+    (6, BlockType::Q5_0, "Q5_0", 32, 22, WeightFormat::Q5),
+    (7, BlockType::Q5_1, "Q5_1", 32, 24, WeightFormat::Q5),
+    (8, BlockType::Q8_0, "Q8_0", 32, 34, WeightFormat::Q8),
+    (10, BlockType::Q2K, "Q2_K", 256, 84, WeightFormat::Q2K),
+    (11, BlockType::Q3K, "Q3_K", 256, 110, WeightFormat::Q3K),
+    (12, BlockType::Q4K, "Q4_K", 256, 144, WeightFormat::Q4K),
+    (13, BlockType::Q5K, "Q5_K", 256, 176, WeightFormat::Q5K),
+    (14, BlockType::Q6K, "Q6_K", 256, 210, WeightFormat::Q6K),
+    (20, BlockType::Iq4Nl, "IQ4_NL", 32, 18, WeightFormat::Iq4),
+    (23, BlockType::Iq4Xs, "IQ4_XS", 256, 136, WeightFormat::Iq4K),
+    (30, BlockType::Bf16, "BF16", 1, 2, WeightFormat::Bf16),
+    (39, BlockType::Mxfp4, "MXFP4", 32, 17, WeightFormat::Mxfp4),
+];
+
+impl BlockType {
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        TABLE.iter().find(|row| row.0 == number).map(|row| row.1)
+    }
+
+    fn row(self) -> &'static Row {
+        TABLE.iter().find(|row| row.1 == self).expect("the table has every type")
+    }
+
+    /// Weights of a block.
+    pub(super) fn weights(self) -> usize {
+        self.row().3
+    }
+
+    /// Bytes of a block.
+    pub(super) fn bytes(self) -> usize {
+        self.row().4
+    }
+
+    /// The format that its tensors have on a device.
+    pub(super) fn format(self) -> WeightFormat {
+        self.row().5
+    }
+
+    /// Bytes of a row of `columns` weights, whole blocks.
+    pub(super) fn row_bytes(self, columns: usize) -> usize {
+        columns / self.weights() * self.bytes()
+    }
+
+    /// Repacks a row of whole blocks into a row of [`Self::format`].
+    pub(super) fn repack(self, source: &[u8], columns: usize, out: &mut [u8]) {
+        if !self.format().is_quantised() {
+            out.copy_from_slice(source);
+            return;
+        }
+        let mut row = RowWriter::new(self.format(), columns, out);
+        for (index, block) in source.chunks_exact(self.bytes()).enumerate() {
+            match self {
+                Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => row.simple(self, index, block),
+                Self::Q8_0 => row.group(index, &std::array::from_fn(|i| block[2 + i]), &block[..2]),
+                Self::Iq4Nl => row.group(index, &nibbles(&block[2..]), &block[..2]),
+                Self::Mxfp4 => row.group(index, &nibbles(&block[1..]), &block[..1]),
+                Self::Q4K | Self::Q5K => row.k32_min(self, index, block),
+                Self::Q2K => row.q2k(index, block),
+                Self::Q3K => row.q3k(index, block),
+                Self::Q6K => row.q6k(index, block),
+                Self::Iq4Xs => row.iq4xs(index, block),
+                Self::F32 | Self::F16 | Self::Bf16 => unreachable!("dense rows are copied"),
+            }
+        }
+    }
+}
+
+impl fmt::Display for BlockType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.row().2)
+    }
+}
+
+/// Sixteen bytes: the low nibbles, then the high ones.
+fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
+    std::array::from_fn(|index| if index < 16 { bytes[index] & 15 } else { bytes[index - 16] >> 4 })
+}
+
+/// Scale and minimum number `index` of the twelve bytes that Q4_K and Q5_K pack eight pairs of 6 bits into.
+fn six_bits(packed: &[u8], index: usize) -> [u8; 2] {
+    if index < 4 {
+        return [packed[index] & 63, packed[index + 4] & 63];
+    }
+    let low = packed[index + 4];
+    [low & 15 | packed[index - 4] >> 6 << 4, low >> 4 | packed[index] >> 6 << 4]
+}
+
+impl RowWriter<'_> {
+    fn group(&mut self, group: usize, codes: &[u8; GROUP], scale: &[u8]) {
+        self.codes(group, codes);
+        self.scale(group, scale);
+    }
+
+    /// 32 codes of 4 or 5 bits with a half, or two. Codes around 8 or 16 get the minimum −8 or −16 times the scale,
+    /// which a half holds exactly unless it overflows: then the scale itself is beyond any weight.
+    fn simple(&mut self, kind: BlockType, group: usize, block: &[u8]) {
+        let (has_min, has_bit) = match kind {
+            BlockType::Q4_0 => (false, false),
+            BlockType::Q4_1 => (true, false),
+            BlockType::Q5_0 => (false, true),
+            _ => (true, true),
+        };
+        let head = if has_min { 4 } else { 2 };
+        let tail = &block[head + if has_bit { 4 } else { 0 }..];
+        let mut codes = nibbles(tail);
+        if has_bit {
+            for (index, code) in codes.iter_mut().enumerate() {
+                *code |= (block[head + index / 8] >> (index % 8) & 1) << 4;
+            }
+        }
+        let scale = half::f16::from_le_bytes([block[0], block[1]]);
+        let around = if has_bit { -16.0 } else { -8.0 };
+        let centred = half::f16::from_f32(scale.to_f32() * around).to_le_bytes();
+        let min = if has_min { [block[2], block[3]] } else { centred };
+        self.group(group, &codes, &[block[0], block[1], min[0], min[1]]);
+    }
+
+    fn k32_min(&mut self, kind: BlockType, index: usize, block: &[u8]) {
+        let (packed, high) = (&block[4..16], &block[16..48]);
+        let low = if kind == BlockType::Q5K { &block[48..] } else { &block[16..] };
+        for group in 0..8 {
+            let bytes = &low[32 * (group / 2)..][..32];
+            let codes = std::array::from_fn(|i| {
+                let fifth = if kind == BlockType::Q5K { high[i] >> group & 1 } else { 0 };
+                bytes[i] >> (4 * (group % 2)) & 15 | fifth << 4
+            });
+            self.group(8 * index + group, &codes, &six_bits(packed, group));
+        }
+        self.supers(index, [&block[..2], &block[2..4]]);
+    }
+
+    fn q2k(&mut self, index: usize, block: &[u8]) {
+        for group in 0..8 {
+            let bytes = &block[16 + 32 * (group / 4)..][..32];
+            let codes = std::array::from_fn(|i| bytes[i] >> (2 * (group % 4)) & 3);
+            self.group(8 * index + group, &codes, &block[2 * group..][..2]);
+        }
+        self.supers(index, [&block[80..82], &block[82..84]]);
+    }
+
+    fn q3k(&mut self, index: usize, block: &[u8]) {
+        let (mask, low, packed) = (&block[..32], &block[32..96], &block[96..108]);
+        let scale = |at: usize| {
+            let low = packed[at % 8] >> (4 * (at / 8)) & 15;
+            let high = packed[8 + at % 4] >> (2 * (at / 4)) & 3;
+            (low | high << 4).wrapping_sub(32)
+        };
+        for group in 0..8 {
+            let bytes = &low[32 * (group / 4)..][..32];
+            let codes = std::array::from_fn(|i| bytes[i] >> (2 * (group % 4)) & 3 | (mask[i] >> group & 1) << 2);
+            self.group(8 * index + group, &codes, &[scale(2 * group), scale(2 * group + 1)]);
+        }
+        self.supers(index, [&block[108..110], &[]]);
+    }
+
+    fn q6k(&mut self, index: usize, block: &[u8]) {
+        for group in 0..8 {
+            let (half, quarter) = (group / 4, group % 4);
+            let (low, high) = (&block[64 * half + 32 * (quarter % 2)..], &block[128 + 32 * half..]);
+            let codes =
+                std::array::from_fn(|i| low[i] >> (4 * (quarter / 2)) & 15 | (high[i] >> (2 * quarter) & 3) << 4);
+            self.group(8 * index + group, &codes, &block[192 + 2 * group..][..2]);
+        }
+        self.supers(index, [&block[208..210], &[]]);
+    }
+
+    fn iq4xs(&mut self, index: usize, block: &[u8]) {
+        let high = u16::from_le_bytes([block[2], block[3]]);
+        for group in 0..8 {
+            let low = block[4 + group / 2] >> (4 * (group % 2)) & 15;
+            let scale = (low | ((high >> (2 * group) & 3) as u8) << 4).wrapping_sub(32);
+            self.group(8 * index + group, &nibbles(&block[8 + 16 * group..]), &[scale]);
+        }
+        self.supers(index, [&block[..2], &[]]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::f16;
+
+    /// Weight `index` of a block, as ggml's own decoder computes it: the definition of the published format.
+    fn published(kind: BlockType, block: &[u8], index: usize) -> f32 {
+        let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
+        let (i, group) = (index % 32, index / 32);
+        let nibble = |at: usize| f32::from(if i < 16 { block[at + i] & 15 } else { block[at + i - 16] >> 4 });
+        let fifth = |at: usize| f32::from((block[at + i / 8] >> (i % 8) & 1) * 16);
+        match kind {
+            BlockType::Q4_0 => half(0) * (nibble(2) - 8.0),
+            BlockType::Q4_1 => half(0) * nibble(4) + half(2),
+            BlockType::Q5_0 => half(0) * (nibble(6) + fifth(2) - 16.0),
+            BlockType::Q5_1 => half(0) * (nibble(8) + fifth(4)) + half(2),
+            BlockType::Q8_0 => half(0) * f32::from(block[2 + i].cast_signed()),
+            BlockType::Q2K => {
+                let scale = block[index / 16];
+                let code = block[16 + 32 * (index / 128) + index % 32] >> (2 * (index / 32 % 4)) & 3;
+                half(80) * f32::from(scale & 15) * f32::from(code) - half(82) * f32::from(scale >> 4)
+            }
+            BlockType::Q3K => {
+                let at = index / 16;
+                let low = if at < 8 { block[96 + at] & 15 } else { block[96 + at - 8] >> 4 };
+                let scale = i32::from(low | (block[104 + at % 4] >> (2 * (at / 4)) & 3) << 4) - 32;
+                let code = i32::from(block[32 + 32 * (index / 128) + i] >> (2 * (index / 32 % 4)) & 3);
+                let code = code - if block[i] >> group & 1 == 1 { 0 } else { 4 };
+                half(108) * scale as f32 * code as f32
+            }
+            BlockType::Q4K | BlockType::Q5K => {
+                let packed = &block[4..16];
+                let (scale, min) = match group {
+                    0..4 => (packed[group] & 63, packed[group + 4] & 63),
+                    _ => (
+                        (packed[group + 4] & 15) | ((packed[group - 4] >> 6) << 4),
+                        (packed[group + 4] >> 4) | ((packed[group] >> 6) << 4),
+                    ),
+                };
+                let (low, high) = if kind == BlockType::Q4K { (16, 0) } else { (48, block[16 + i] >> group & 1) };
+                let code = block[low + 32 * (group / 2) + i] >> (4 * (group % 2)) & 15 | high << 4;
+                half(0) * f32::from(scale) * f32::from(code) - half(2) * f32::from(min)
+            }
+            BlockType::Q6K => {
+                let (part, quarter) = (index / 128, index / 32 % 4);
+                let low = block[64 * part + 32 * (quarter % 2) + i] >> (4 * (quarter / 2)) & 15;
+                let code = low | (block[128 + 32 * part + i] >> (2 * quarter) & 3) << 4;
+                half(208) * f32::from(block[192 + index / 16].cast_signed()) * (f32::from(code) - 32.0)
+            }
+            BlockType::Iq4Nl => half(0) * LEVELS[nibble(2) as usize],
+            BlockType::Iq4Xs => {
+                let low = i32::from(block[4 + group / 2] >> (4 * (group % 2)) & 15);
+                let high = i32::from(u16::from_le_bytes([block[2], block[3]]) >> (2 * group) & 3);
+                half(0) * ((low | high << 4) - 32) as f32 * LEVELS[nibble(8 + 16 * group) as usize]
+            }
+            BlockType::Mxfp4 => {
+                let value = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][nibble(1) as usize % 8];
+                let sign = if nibble(1) < 8.0 { 1.0 } else { -1.0 };
+                (2f64.powi(i32::from(block[0]) - 127) * value * sign) as f32
+            }
+            BlockType::F32 | BlockType::F16 | BlockType::Bf16 => unreachable!("not in blocks"),
+        }
+    }
+
+    const LEVELS: [f32; 16] =
+        [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
+
+    /// Every bit of every block survives: the device's definition gives the very numbers of the published one.
+    #[test]
+    fn repacking_loses_nothing() {
+        let mut state = 7u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        for &(_, kind, name, weights, bytes, format) in TABLE.iter().filter(|row| row.5.is_quantised()) {
+            for blocks in [1, 2, 5, 9] {
+                let columns = blocks * weights;
+                let mut source: Vec<u8> = (0..blocks * bytes).map(|_| random()).collect();
+                for block in source.chunks_exact_mut(bytes) {
+                    // Halves of ordinary size wherever one stands; an exponent of ordinary size.
+                    let halves: &[usize] = match kind {
+                        BlockType::Q2K => &[80, 82],
+                        BlockType::Q3K => &[108],
+                        BlockType::Q6K => &[208],
+                        BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4K | BlockType::Q5K => &[0, 2],
+                        BlockType::Mxfp4 => &[],
+                        _ => &[0],
+                    };
+                    halves.iter().for_each(|at| block[at + 1] = block[at + 1] & 0x83 | 0x24);
+                }
+                let mut row = vec![0xa5; format.row_bytes(columns as u32) as usize];
+                kind.repack(&source, columns, &mut row);
+                for index in 0..columns {
+                    let expected = published(kind, &source[index / weights * bytes..][..bytes], index % weights);
+                    let found = format.decode(&row, columns, index);
+                    assert_eq!(found, expected, "{name} as {format}, weight {index} of {columns}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The metadata of one file, asked for by key and type.
+
+use super::reader::{self, Container, Cursor, Entry, Kind, List, Value};
+use crate::model::LoadError;
+use bytes::Bytes;
+use std::ops::RangeInclusive;
+
+/// Strings of a list that is asked for, at most: eight times the largest vocabulary.
+const TEXTS_MAX: usize = 1 << 21;
+
+/// The head of a file, and its bytes for the strings in it.
+pub(super) struct Metadata {
+    file: String,
+    bytes: Bytes,
+    container: Container,
+}
+
+impl Metadata {
+    pub(super) fn new(file: &str, bytes: Bytes) -> Result<Self, LoadError> {
+        let container = reader::read(file, &bytes)?;
+        Ok(Self { file: file.into(), bytes, container })
+    }
+
+    pub(super) fn file(&self) -> &str {
+        &self.file
+    }
+
+    pub(super) fn tensors(&self) -> impl Iterator<Item = (&String, &Entry)> {
+        self.container.tensors.iter()
+    }
+
+    pub(super) fn fault(&self, key: &str, message: impl Into<String>) -> LoadError {
+        LoadError::Field { file: self.file.clone(), field: key.into(), message: message.into() }
+    }
+
+    pub(super) fn required<T>(&self, key: &str, value: Option<T>) -> Result<T, LoadError> {
+        value.ok_or_else(|| self.fault(key, "is missing"))
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.container.metadata.get(key)
+    }
+
+    /// An integer within `range`; of a list (one entry a layer), the entry that all share.
+    pub(super) fn integer(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<u32>, LoadError> {
+        let number = match self.get(key) {
+            None => return Ok(None),
+            Some(Value::Integer(number)) => *number,
+            Some(Value::List(list)) => {
+                let numbers = self.integers(key, list)?;
+                match numbers.first() {
+                    Some(first) if numbers.iter().all(|number| number == first) => *first,
+                    _ => return Err(self.fault(key, "differs from layer to layer, which is not supported")),
+                }
+            }
+            Some(_) => return Err(self.fault(key, "is not an integer")),
+        };
+        match u32::try_from(number).ok().filter(|number| range.contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.fault(key, format!("is {number}, not an integer in {}..={}", range.start(), range.end()))),
+        }
+    }
+
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, LoadError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Number(number)) if number.is_finite() => Ok(Some(*number)),
+            Some(Value::Integer(number)) => Ok(Some(*number as f64)),
+            Some(_) => Err(self.fault(key, "is not a finite number")),
+        }
+    }
+
+    pub(super) fn boolean(&self, key: &str) -> Result<Option<bool>, LoadError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Boolean(flag)) => Ok(Some(*flag)),
+            Some(_) => Err(self.fault(key, "is neither true nor false")),
+        }
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, LoadError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Text(range)) => match std::str::from_utf8(&self.bytes[range.clone()]) {
+                Ok(text) => Ok(Some(text)),
+                Err(_) => Err(self.fault(key, "is not UTF-8")),
+            },
+            Some(_) => Err(self.fault(key, "is not a string")),
+        }
+    }
+
+    fn list(&self, key: &str, of: &[Kind]) -> Result<Option<&List>, LoadError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::List(list)) if of.contains(&list.kind) => Ok(Some(list)),
+            Some(_) => Err(self.fault(key, format!("is not a list of {:?}", of[0]))),
+        }
+    }
+
+    /// The strings of a list; bytes that are not UTF-8 are replaced, as in a tokenizer's own file.
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<String>>, LoadError> {
+        let Some(list) = self.list(key, &[Kind::Text])? else { return Ok(None) };
+        if list.count > TEXTS_MAX {
+            return Err(self.fault(key, format!("has {} entries, more than {TEXTS_MAX}", list.count)));
+        }
+        let mut cursor = Cursor::new(&self.file, &self.bytes[..list.bytes.end], list.bytes.start);
+        let mut texts = Vec::with_capacity(list.count);
+        for _ in 0..list.count {
+            texts.push(String::from_utf8_lossy(&self.bytes[cursor.text(key)?]).into_owned());
+        }
+        Ok(Some(texts))
+    }
+
+    /// The numbers of a list of f32.
+    pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<f32>>, LoadError> {
+        let Some(list) = self.list(key, &[Kind::F32])? else { return Ok(None) };
+        let words = self.bytes[list.bytes.clone()].chunks_exact(4);
+        Ok(Some(words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()))
+    }
+
+    /// The numbers of a list of small integers.
+    pub(super) fn kinds(&self, key: &str) -> Result<Option<Vec<u32>>, LoadError> {
+        let Some(list) = self.list(key, &[Kind::I32, Kind::U32])? else { return Ok(None) };
+        let words = self.bytes[list.bytes.clone()].chunks_exact(4);
+        Ok(Some(words.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()))
+    }
+
+    fn integers(&self, key: &str, list: &List) -> Result<Vec<i128>, LoadError> {
+        let mut cursor = Cursor::new(&self.file, &self.bytes[..list.bytes.end], list.bytes.start);
+        let mut numbers = Vec::new();
+        for _ in 0..list.count.min(1 << 12) {
+            match cursor.scalar(key, list.kind)? {
+                Value::Integer(number) => numbers.push(number),
+                _ => return Err(self.fault(key, "is not a list of integers")),
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Which file this is, from 0, and of how many.
+    pub(super) fn splits(&self) -> Result<Option<(u32, u32)>, LoadError> {
+        let count = self.integer("split.count", 0..=u32::from(u16::MAX))?.unwrap_or(0);
+        if count == 0 {
+            return Ok(None);
+        }
+        let number = self.integer("split.no", 0..=u32::from(u16::MAX))?;
+        Ok(Some((self.required("split.no", number)?, count)))
+    }
+}

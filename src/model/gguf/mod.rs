@@ -1,0 +1,235 @@
+//! GGUF: one file, or several, with tensors, config, tokenizer and template in it.
+//!
+//! [`Gguf`] gives its tensors the names that checkpoints of Hugging Face have and its metadata the form of their
+//! `config.json` and `tokenizer.json`, so that everything behind it is the same for both. Tensors are repacked into
+//! the formats of devices as they are read, without loss ([`blocks`]).
+
+mod blocks;
+mod config;
+mod metadata;
+mod reader;
+mod vocabulary;
+
+use super::source::{Element, TensorInfo, TensorRead, TensorSource};
+use super::{LoadError, read_error};
+use crate::platform::{self, MappedFile};
+use blocks::BlockType;
+use bytes::Bytes;
+use metadata::Metadata;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Files of a split model, at most.
+const SPLITS_MAX: u32 = 999;
+/// Rows that one thread repacks at a time.
+const PIECE_ROWS: usize = 16;
+
+/// A model in GGUF.
+#[derive(Debug)]
+pub struct Gguf {
+    /// The metadata, as a folder's files would say it.
+    texts: Texts,
+    tensors: GgufTensors,
+    /// By which rotary frequencies are divided, if the file says.
+    rope_divisors: Vec<f32>,
+}
+
+/// What a folder would hold beside the weights.
+#[derive(Clone, Debug, Default)]
+pub struct Texts {
+    /// `config.json`.
+    pub config_json: Vec<u8>,
+    /// `tokenizer.json`, if there is a vocabulary.
+    pub tokenizer_json: Option<Vec<u8>>,
+    /// `tokenizer_config.json`: named tokens and the chat template.
+    pub tokenizer_config_json: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct GgufTensors {
+    name: String,
+    files: Vec<(Arc<str>, MappedFile)>,
+    infos: BTreeMap<String, TensorInfo>,
+    places: BTreeMap<String, Place>,
+}
+
+/// Where a tensor's blocks are, and how its rows are to be read.
+#[derive(Debug)]
+struct Place {
+    file: usize,
+    bytes: Range<usize>,
+    blocks: BlockType,
+    columns: usize,
+    /// Rows of a head that the file has in the order of interleaved rotation.
+    interleaved_head: Option<usize>,
+}
+
+impl Gguf {
+    /// Maps a file and, if it is the first of a split model, the others beside it.
+    pub fn open(path: &Path) -> Result<Self, LoadError> {
+        let map = |path: &Path| {
+            let label = path.display().to_string();
+            let file = MappedFile::open(path).map_err(|error| read_error(&label, &error))?;
+            Ok((label, file))
+        };
+        let (label, file) = map(path)?;
+        let splits = Metadata::new(&label, file.bytes().clone())?.splits()?;
+        let mut files = vec![(label.clone(), file)];
+        if let Some((number, count)) = splits.filter(|(_, count)| *count > 1) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let tail = format!("-{:05}-of-{count:05}.gguf", number + 1);
+            let fault = |message: String| LoadError::Header { file: label.clone(), message };
+            let stem = name.strip_suffix(&tail).ok_or_else(|| {
+                fault(format!("is file {} of {count}, so its name should end with {tail}", number + 1))
+            })?;
+            if number != 0 || count > SPLITS_MAX {
+                return Err(fault(format!("is file {} of {count}; give the first", number + 1)));
+            }
+            for number in 2..=count {
+                let sibling: PathBuf = path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
+                files.push(map(&sibling)?);
+            }
+        }
+        Self::from_files(files)
+    }
+
+    /// A model whose files are in memory, by their names, the first one first.
+    pub fn from_files(files: Vec<(String, MappedFile)>) -> Result<Self, LoadError> {
+        let mut parts = Vec::with_capacity(files.len());
+        for (label, file) in &files {
+            parts.push(Metadata::new(label, file.bytes().clone())?);
+        }
+        let count = parts.len();
+        for (index, part) in parts.iter().enumerate().filter(|_| count > 1) {
+            let found = part.splits()?;
+            if found != Some((index as u32, count as u32)) {
+                return Err(part.fault("split.no", format!("is not {index} of {count}")));
+            }
+        }
+        let Some(first) = parts.first() else {
+            return Err(LoadError::Header { file: "GGUF".into(), message: "there is no file".into() });
+        };
+        let family = config::family(first)?;
+        let mut tensors = GgufTensors {
+            name: first.file().into(),
+            files: files.into_iter().map(|(label, file)| (label.into(), file)).collect(),
+            infos: BTreeMap::new(),
+            places: BTreeMap::new(),
+        };
+        for (index, part) in parts.iter().enumerate() {
+            tensors.add(index, part, family)?;
+        }
+        let rope_divisors = tensors.numbers("rope_freqs.weight");
+        let texts = Texts {
+            config_json: config::config_json(first, family, &tensors.infos)?.to_string().into_bytes(),
+            tokenizer_json: vocabulary::tokenizer_json(first)?.map(|json| json.to_string().into_bytes()),
+            tokenizer_config_json: vocabulary::tokenizer_config_json(first)?.to_string().into_bytes(),
+        };
+        Ok(Self { texts, tensors, rope_divisors })
+    }
+
+    /// The metadata in the form of a folder's files.
+    pub fn texts(&self) -> &Texts {
+        &self.texts
+    }
+
+    pub(super) fn into_parts(self) -> (Texts, Box<dyn TensorSource>, Vec<f32>) {
+        (self.texts, Box::new(self.tensors), self.rope_divisors)
+    }
+}
+
+impl GgufTensors {
+    fn add(&mut self, file: usize, part: &Metadata, family: &config::Family) -> Result<(), LoadError> {
+        for (own_name, entry) in part.tensors() {
+            let name = family.tensor_name(own_name);
+            let interleaved_head = family.interleaved_head(own_name, part)?;
+            let columns = entry.shape[entry.shape.len() - 1] as usize;
+            let element = Element::Float(entry.blocks.format());
+            let info = TensorInfo { file: self.files[file].0.clone(), shape: entry.shape.clone(), element };
+            let place = Place { file, bytes: entry.bytes.clone(), blocks: entry.blocks, columns, interleaved_head };
+            if self.infos.insert(name.clone(), info).is_some() {
+                return Err(part.fault(&format!("tensor {own_name:?}"), "is there twice"));
+            }
+            self.places.insert(name, place);
+        }
+        Ok(())
+    }
+
+    /// A short vector of f32, empty if there is none of that name.
+    fn numbers(&self, name: &str) -> Vec<f32> {
+        let Some(place) = self.places.get(name).filter(|place| place.blocks == BlockType::F32) else {
+            return Vec::new();
+        };
+        let bytes = &self.files[place.file].1.bytes()[place.bytes.clone()];
+        bytes
+            .chunks_exact(4)
+            .take(1 << 12)
+            .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+            .collect()
+    }
+
+    fn rows(&self, place: &Place, bytes: Range<u64>) -> Bytes {
+        let source = self.files[place.file].1.bytes().slice(place.bytes.clone());
+        let (start, end) = (bytes.start as usize, bytes.end as usize);
+        let format = place.blocks.format();
+        if !format.is_quantised() && place.interleaved_head.is_none() {
+            return source.slice(start..end);
+        }
+        let out_bytes = format.row_bytes(place.columns as u32) as usize;
+        let row_bytes = place.blocks.row_bytes(place.columns);
+        assert!(start % out_bytes == 0 && end % out_bytes == 0, "quantised tensors are read by whole rows");
+        let mut out = vec![0; end - start];
+        platform::for_each_chunk(&mut out, PIECE_ROWS * out_bytes, |piece, out| {
+            let first = start / out_bytes + piece * PIECE_ROWS;
+            for (row, out) in (first..).zip(out.chunks_exact_mut(out_bytes)) {
+                let row = place.interleaved_head.map_or(row, |head| interleaved_row(row, head));
+                place.blocks.repack(&source[row * row_bytes..][..row_bytes], place.columns, out);
+            }
+        });
+        out.into()
+    }
+}
+
+/// Where the file has row `row` of a matrix whose heads it stores in pairs: `(i, i + head / 2)` side by side.
+fn interleaved_row(row: usize, head: usize) -> usize {
+    let (start, within) = (row / head * head, row % head);
+    start + 2 * (within % (head / 2)) + within / (head / 2)
+}
+
+impl TensorSource for GgufTensors {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        &self.infos
+    }
+
+    fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
+        Box::pin(async move {
+            self.check()?;
+            Ok(self.rows(&self.places[tensor], bytes))
+        })
+    }
+
+    fn check(&self) -> Result<(), LoadError> {
+        self.files.iter().try_for_each(|(label, file)| match file.is_whole() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(LoadError::Changed { file: label.to_string() }),
+            Err(error) => Err(read_error(label, &error)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_untangled() {
+        let rows: Vec<usize> = (0..16).map(|row| interleaved_row(row, 8)).collect();
+        assert_eq!(rows, [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]);
+    }
+}

@@ -1,0 +1,302 @@
+//! The vocabulary of a file in the form of a `tokenizer.json`: byte-level BPE by merges, and SentencePiece BPE by
+//! scores with byte fallback.
+
+use super::metadata::Metadata;
+use crate::model::LoadError;
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// `tokenizer.ggml.token_type`: never written by a user, a marker of the model.
+const CONTROL: u32 = 3;
+/// `tokenizer.ggml.token_type`: found in text before anything else.
+const USER_DEFINED: u32 = 4;
+
+/// Longer tokens are not looked for halves of.
+const MERGED_BYTES_MAX: usize = 192;
+
+/// Letters, numbers and the rest, as GPT-4 and its followers split them; `{}` is how many digits stay together.
+const SPLIT_GPT4: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+/// As GPT-4o splits.
+const SPLIT_O200K: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+/// As Mistral's Tekken splits.
+const SPLIT_TEKKEN: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+
+/// How text is cut before merging.
+enum Split {
+    /// By a pattern.
+    Pattern(String),
+    /// As GPT-2 does.
+    Gpt2,
+    /// As GPT-2 does, each digit by itself.
+    Gpt2Digits,
+}
+
+/// `tokenizer.ggml.pre` of the families that are known, and whether whole words of the vocabulary skip merging.
+fn split(name: &str) -> Option<(Split, bool)> {
+    let gpt4 = |digits: &str| Split::Pattern(SPLIT_GPT4.replace("{}", digits));
+    Some(match name {
+        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "smaug-bpe" => (gpt4("{1,3}"), true),
+        "dbrx" => (gpt4("{1,3}"), false),
+        "qwen2" | "deepseek-r1-qwen" | "megrez" => (gpt4(""), false),
+        "gpt-4o" | "llama4" => (Split::Pattern(SPLIT_O200K.into()), false),
+        "tekken" => (Split::Pattern(SPLIT_TEKKEN.into()), true),
+        "gpt-2" | "phi-2" | "olmo" | "mpt" | "default" => (Split::Gpt2, false),
+        "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" => (Split::Gpt2Digits, false),
+        _ => return None,
+    })
+}
+
+/// The tokens of a file.
+struct Tokens {
+    texts: Vec<String>,
+    kinds: Vec<u32>,
+}
+
+impl Tokens {
+    fn read(metadata: &Metadata) -> Result<Self, LoadError> {
+        let key = "tokenizer.ggml.tokens";
+        let texts = metadata.required(key, metadata.texts(key)?)?;
+        let kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_else(|| vec![1; texts.len()]);
+        same_length(metadata, "tokenizer.ggml.token_type", kinds.len(), texts.len())?;
+        Ok(Self { texts, kinds })
+    }
+
+    /// Ids by text; of tokens written alike the first.
+    fn ids(&self) -> HashMap<&str, usize> {
+        let mut ids = HashMap::with_capacity(self.texts.len());
+        for (id, text) in self.texts.iter().enumerate() {
+            ids.entry(text.as_str()).or_insert(id);
+        }
+        ids
+    }
+
+    /// `model.vocab` of a tokenizer.json.
+    fn vocabulary(&self) -> Value {
+        let mut vocabulary = Map::new();
+        for (id, text) in self.texts.iter().enumerate() {
+            vocabulary.entry(text.as_str()).or_insert_with(|| id.into());
+        }
+        Value::Object(vocabulary)
+    }
+
+    fn added(&self) -> Value {
+        let added = self.texts.iter().zip(&self.kinds).enumerate();
+        let added = added.filter(|(_, (text, kind))| matches!(**kind, CONTROL | USER_DEFINED) && !text.is_empty());
+        let entry = |(id, (text, kind)): (usize, (&String, &u32))| {
+            json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
+                   "normalized": false, "special": *kind == CONTROL})
+        };
+        Value::Array(added.map(entry).collect())
+    }
+}
+
+fn same_length(metadata: &Metadata, key: &str, found: usize, tokens: usize) -> Result<(), LoadError> {
+    if found == tokens {
+        return Ok(());
+    }
+    Err(metadata.fault(key, format!("has {found} entries for {tokens} tokens")))
+}
+
+/// What a `tokenizer.json` would say; `None` for a file without a vocabulary.
+pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<Option<Value>, LoadError> {
+    let key = "tokenizer.ggml.model";
+    let Some(kind) = metadata.text(key)?.filter(|kind| !matches!(*kind, "none" | "no_vocab")) else {
+        return Ok(None);
+    };
+    let tokens = Tokens::read(metadata)?;
+    let (model, normalizer, splitter, decoder) = match kind {
+        "gpt2" => byte_level(metadata, &tokens)?,
+        "llama" => sentence_piece(metadata, &tokens)?,
+        other => return Err(metadata.fault(key, format!("is {other:?}, not gpt2 or llama"))),
+    };
+    Ok(Some(json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": tokens.added(),
+        "normalizer": normalizer, "pre_tokenizer": splitter, "decoder": decoder, "model": model,
+        "post_processor": post_processor(metadata, &tokens, kind == "llama")?,
+    })))
+}
+
+/// Model, normalizer, pre-tokenizer and decoder.
+type Parts = (Value, Value, Value, Value);
+
+fn byte_level(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadError> {
+    let key = "tokenizer.ggml.pre";
+    let name = metadata.text(key)?.unwrap_or("default");
+    let (split, ignore_merges) =
+        split(name).ok_or_else(|| metadata.fault(key, format!("is {name:?}, a way to split text that is unknown")))?;
+    let key = "tokenizer.ggml.merges";
+    let merges = metadata.required(key, metadata.texts(key)?)?;
+    let ids = tokens.ids();
+    for merge in &merges {
+        // The first character of a piece may itself be a space's stand-in, but never a space.
+        let whole = merge.split_once(' ').map(|(left, right)| (left, right, format!("{left}{right}")));
+        let known = whole.is_some_and(|(left, right, both)| [left, right, &both].iter().all(|t| ids.contains_key(*t)));
+        if !known {
+            return Err(metadata.fault(key, format!("holds {merge:?}, which is not made of two tokens")));
+        }
+    }
+    let model = json!({
+        "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": ignore_merges,
+        "vocab": tokens.vocabulary(), "merges": merges,
+    });
+    let bytes = |use_regex: bool| {
+        let kind = "ByteLevel";
+        json!({"type": kind, "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+    };
+    let sequence = |first: Value, second: Value| json!({"type": "Sequence", "pretokenizers": [first, second]});
+    let splitter = match split {
+        Split::Pattern(pattern) => sequence(
+            json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}),
+            bytes(false),
+        ),
+        Split::Gpt2 => bytes(true),
+        Split::Gpt2Digits => sequence(json!({"type": "Digits", "individual_digits": true}), bytes(true)),
+    };
+    let normalizer = if name == "qwen2" { json!({"type": "NFC"}) } else { Value::Null };
+    Ok((model, normalizer, splitter, bytes(true)))
+}
+
+fn sentence_piece(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadError> {
+    let key = "tokenizer.ggml.scores";
+    let scores = metadata.required(key, metadata.numbers(key)?)?;
+    same_length(metadata, key, scores.len(), tokens.texts.len())?;
+    let unknown = metadata.integer("tokenizer.ggml.unknown_token_id", 0..=u32::MAX)?.unwrap_or(0);
+    let unknown = tokens.texts.get(unknown as usize);
+    let model = json!({
+        "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
+        "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
+        "vocab": tokens.vocabulary(), "merges": merges_by_score(tokens, &scores),
+    });
+    let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
+    let has_prefix = metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let mut normalizers = Vec::new();
+    let mut decoders = vec![
+        json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
+    if has_prefix {
+        normalizers.push(json!({"type": "Prepend", "prepend": "\u{2581}"}));
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    normalizers.push(replace);
+    let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
+    Ok((model, normalizer, Value::Null, json!({"type": "Sequence", "decoders": decoders})))
+}
+
+/// Every way to make a token of two others, the likeliest token first: merging by rank is then what SentencePiece does
+/// by score.
+fn merges_by_score(tokens: &Tokens, scores: &[f32]) -> Vec<Value> {
+    let ids = tokens.ids();
+    let mut merges = Vec::new();
+    for (text, (&score, &kind)) in tokens.texts.iter().zip(scores.iter().zip(&tokens.kinds)) {
+        if kind == CONTROL || text.len() > MERGED_BYTES_MAX {
+            continue;
+        }
+        for (at, _) in text.char_indices().skip(1) {
+            let (left, right) = text.split_at(at);
+            if let (Some(&left_id), Some(&right_id)) = (ids.get(left), ids.get(right)) {
+                merges.push((score, left_id, right_id, left, right));
+            }
+        }
+    }
+    merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+    merges.into_iter().map(|(_, _, _, left, right)| json!([left, right])).collect()
+}
+
+/// Adds a BOS or an EOS around a text where the file says so.
+fn post_processor(metadata: &Metadata, tokens: &Tokens, bos_default: bool) -> Result<Value, LoadError> {
+    let wanted = |flag: &str, id: &str, default: bool| -> Result<Option<(u32, String)>, LoadError> {
+        if !metadata.boolean(flag)?.unwrap_or(default) {
+            return Ok(None);
+        }
+        let id = metadata.integer(id, 0..=u32::MAX)?;
+        Ok(id.and_then(|id| Some((id, tokens.texts.get(id as usize)?.clone()))))
+    };
+    let bos = wanted("tokenizer.ggml.add_bos_token", "tokenizer.ggml.bos_token_id", bos_default)?;
+    let eos = wanted("tokenizer.ggml.add_eos_token", "tokenizer.ggml.eos_token_id", false)?;
+    if bos.is_none() && eos.is_none() {
+        return Ok(Value::Null);
+    }
+    let mut specials = Map::new();
+    for (id, text) in bos.iter().chain(&eos) {
+        specials.insert(text.clone(), json!({"id": text, "ids": [id], "tokens": [text]}));
+    }
+    let part = |token: &Option<(u32, String)>, kind: u32| {
+        token.as_ref().map(|(_, text)| json!({"SpecialToken": {"id": text, "type_id": kind}}))
+    };
+    let around = |sequence: &str, kind: u32| -> Vec<Value> {
+        let text = json!({"Sequence": {"id": sequence, "type_id": kind}});
+        part(&bos, kind).into_iter().chain([text]).chain(part(&eos, kind)).collect()
+    };
+    let pair: Vec<Value> = [around("A", 0), around("B", 1)].concat();
+    Ok(json!({"type": "TemplateProcessing", "single": around("A", 0), "pair": pair, "special_tokens": specials}))
+}
+
+/// What a `tokenizer_config.json` would say.
+pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadError> {
+    let mut config = Map::new();
+    if let Some(template) = metadata.text("tokenizer.chat_template")? {
+        config.insert("chat_template".into(), template.into());
+    }
+    let texts = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
+    for (key, name) in [
+        ("tokenizer.ggml.bos_token_id", "bos_token"),
+        ("tokenizer.ggml.eos_token_id", "eos_token"),
+        ("tokenizer.ggml.unknown_token_id", "unk_token"),
+        ("tokenizer.ggml.padding_token_id", "pad_token"),
+    ] {
+        let id = metadata.integer(key, 0..=u32::MAX)?;
+        if let Some(text) = id.and_then(|id| texts.get(id as usize)) {
+            config.insert(name.into(), text.as_str().into());
+        }
+    }
+    Ok(Value::Object(config))
+}
+
+/// Names of control tokens that end a turn, whatever the metadata calls them.
+const END_NAMES: [&str; 8] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|return|>",
+    "<end_of_turn>",
+];
+
+/// Ids that end an answer.
+pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, LoadError> {
+    let mut ids = Vec::new();
+    for key in ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
+        if let Some(id) = metadata.integer(key, 0..=u32::MAX)? {
+            if u64::from(id) >= vocab {
+                return Err(metadata.fault(key, format!("is {id}, not a token id below the vocabulary of {vocab}")));
+            }
+            ids.push(id);
+        }
+    }
+    let texts = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
+    let kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_default();
+    for ((id, text), kind) in (0..).zip(&texts).zip(kinds) {
+        if kind == CONTROL && END_NAMES.contains(&text.as_str()) && u64::from(id) < vocab {
+            ids.push(id);
+        }
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}

@@ -1,0 +1,628 @@
+//! Checkpoints that were published quantised: GPTQ, AWQ, FP8 and MXFP4 safetensors, read as they are.
+//!
+//! A [`Published`] source stands in front of the files and shows, for each quantised matrix, one tensor under the name
+//! that an ordinary checkpoint gives it, in a format of devices. Codes and scales only move. The one exception is GPTQ
+//! with act-order, whose scales change from column to column: its weights are rounded to `q8`, by half a step of 1/127
+//! of a group's largest at most.
+
+use super::LoadError;
+use super::fields::{self, Fields};
+use super::quantize::quantize_row;
+use super::repack::RowWriter;
+use super::source::{Element, TensorInfo, TensorRead, TensorSource};
+use crate::plan::WeightFormat;
+use crate::plan::format::GROUP;
+use crate::platform;
+use bytes::Bytes;
+use half::{bf16, f16};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Rows that one thread repacks at a time.
+const PIECE_ROWS: usize = 16;
+/// Where AWQ keeps output 0 to 7 of a word, in nibbles from the lowest.
+const AWQ_PLACES: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+/// Weights along each side of an FP8 block.
+const BLOCK: usize = 128;
+
+/// How a checkpoint is quantised, as its config says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// 4 bits along the columns; with act-order, the group of a column is looked up.
+    Gptq { group: usize, act_order: bool, zero_offset: i16 },
+    /// 4 bits along the outputs.
+    Awq { group: usize },
+    /// E4M3 with scales.
+    Fp8,
+    /// E2M1 with a power of two for each 32.
+    Mxfp4,
+}
+
+/// A source in front of a quantised checkpoint's files.
+pub(super) struct Published {
+    inner: Box<dyn TensorSource>,
+    infos: BTreeMap<String, TensorInfo>,
+    matrices: BTreeMap<String, Matrix>,
+}
+
+/// One quantised matrix.
+#[derive(Debug)]
+struct Matrix {
+    kind: Kind,
+    /// Codes, scales, and what else there is.
+    parts: Vec<String>,
+    rows: usize,
+    columns: usize,
+    format: WeightFormat,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Packed(Method),
+    /// Scales for the tensor, for each row, or for each block of 128 × 128; in bf16 or f32.
+    Fp8 {
+        scales: Fp8Scales,
+        is_bf16: bool,
+    },
+    Mxfp4,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fp8Scales {
+    Tensor,
+    Row,
+    Block,
+}
+
+/// The method that `config.json` names, `None` if it names none.
+pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, LoadError> {
+    let value = fields::parse(file, config_json)?;
+    let root = Fields::root(file, &value)?;
+    let Some(config) = root.object("quantization_config")? else { return Ok(None) };
+    let name = config.required("quant_method", config.text("quant_method")?)?;
+    let four_bits = || match config.required("bits", config.integer("bits", 1..=32)?)? {
+        4 => Ok(()),
+        found => Err(config.fault("bits", format!("is {found}: only 4 bits are supported"))),
+    };
+    let group = || {
+        let group = config.required("group_size", config.get("group_size"))?;
+        match group.as_i64() {
+            Some(-1) => Ok(usize::MAX),
+            Some(group @ (32 | 64 | 128)) => Ok(group as usize),
+            _ => Err(config.fault("group_size", format!("is {group}, not 32, 64, 128 or -1"))),
+        }
+    };
+    Ok(Some(match name {
+        "gptq" => {
+            four_bits()?;
+            let is_new = config.text("checkpoint_format")? == Some("gptq_v2");
+            let act_order = config.boolean("desc_act")?.unwrap_or(false);
+            Method::Gptq { group: group()?, act_order, zero_offset: if is_new { 0 } else { 1 } }
+        }
+        "awq" => {
+            four_bits()?;
+            if let Some(version) = config.text("version")?.filter(|version| *version != "gemm" && *version != "GEMM") {
+                return Err(config.fault("version", format!("is {version:?}, not gemm")));
+            }
+            Method::Awq { group: group()? }
+        }
+        "fp8" | "fbgemm_fp8" | "compressed-tensors" | "modelopt" => Method::Fp8,
+        "mxfp4" => Method::Mxfp4,
+        other => {
+            let message = format!("is {other:?}, not gptq, awq, fp8, fbgemm_fp8, compressed-tensors or mxfp4");
+            return Err(config.fault("quant_method", message));
+        }
+    }))
+}
+
+impl Published {
+    pub(super) fn new(inner: Box<dyn TensorSource>, method: Method) -> Result<Self, LoadError> {
+        let mut infos = BTreeMap::new();
+        let mut matrices = BTreeMap::new();
+        for (name, info) in inner.tensors() {
+            match matrix(name, info, inner.tensors(), method)? {
+                Some((own, matrix)) => {
+                    let shape = match &info.shape[..] {
+                        [experts, rows, ..] if matches!(matrix.kind, Kind::Mxfp4) => {
+                            vec![*experts, *rows, matrix.columns as u64]
+                        }
+                        _ => vec![matrix.rows as u64, matrix.columns as u64],
+                    };
+                    let element = Element::Float(matrix.format);
+                    infos.insert(own.clone(), TensorInfo { file: info.file.clone(), shape, element });
+                    matrices.insert(own, matrix);
+                }
+                None => {
+                    infos.entry(name.clone()).or_insert_with(|| info.clone());
+                }
+            }
+        }
+        Ok(Self { inner, infos, matrices })
+    }
+
+    /// All bytes of a tensor; a slice, where the files are mapped.
+    async fn whole(&self, tensor: &str) -> Result<Bytes, LoadError> {
+        let info = &self.inner.tensors()[tensor];
+        let bytes = info.shape.iter().product::<u64>() * element_bytes(info).unwrap_or(0);
+        self.inner.read(tensor, 0..bytes).await
+    }
+}
+
+fn element_bytes(info: &TensorInfo) -> Option<u64> {
+    Some(match &info.element {
+        Element::Float(format) => u64::from(format.element_bytes()?),
+        Element::Other(name) => match name.as_str() {
+            "I32" | "U32" => 4,
+            "U8" | "I8" | "F8_E4M3" => 1,
+            "I64" => 8,
+            _ => return None,
+        },
+    })
+}
+
+/// The matrix that the tensor `name` holds the codes of, under its own name.
+fn matrix(
+    name: &str,
+    info: &TensorInfo,
+    all: &BTreeMap<String, TensorInfo>,
+    method: Method,
+) -> Result<Option<(String, Matrix)>, LoadError> {
+    match method {
+        Method::Gptq { .. } | Method::Awq { .. } => match name.strip_suffix(".qweight") {
+            Some(stem) => Ok(Some((format!("{stem}.weight"), packed(stem, info, all, method)?))),
+            None => Ok(None),
+        },
+        Method::Fp8 if info.element == Element::Other("F8_E4M3".into()) => {
+            Ok(Some((name.into(), fp8(name, info, all)?)))
+        }
+        Method::Mxfp4 => match name.strip_suffix("_blocks") {
+            Some(stem) => Ok(Some((stem.into(), mxfp4(stem, info, all)?))),
+            None => Ok(None),
+        },
+        Method::Fp8 => Ok(None),
+    }
+}
+
+fn part<'a>(
+    name: String,
+    near: &TensorInfo,
+    all: &'a BTreeMap<String, TensorInfo>,
+) -> Result<&'a TensorInfo, LoadError> {
+    all.get(&name).ok_or_else(|| LoadError::TensorMissing { file: near.file.to_string(), tensor: name })
+}
+
+/// Fails unless the tensor has this shape and type.
+fn expect(name: String, info: &TensorInfo, shape: &[usize], element: &Element) -> Result<(), LoadError> {
+    let expected: Vec<u64> = shape.iter().map(|size| *size as u64).collect();
+    let file = info.file.to_string();
+    if info.shape != expected {
+        return Err(LoadError::TensorShape { file, tensor: name, found: info.shape.clone(), expected });
+    }
+    if info.element != *element {
+        return Err(fault(info, &name, format!("is stored as {:?}, not {element:?}", info.element)));
+    }
+    Ok(())
+}
+
+fn fault(info: &TensorInfo, name: &str, message: String) -> LoadError {
+    LoadError::Field { file: info.file.to_string(), field: format!("tensor {name:?}"), message }
+}
+
+fn sizes(name: &str, info: &TensorInfo, dimensions: usize) -> Result<Vec<usize>, LoadError> {
+    let small = |size: &u64| usize::try_from(*size).ok().filter(|size| *size > 0 && *size < 1 << 28);
+    let sizes: Option<Vec<usize>> = info.shape.iter().map(small).collect();
+    sizes
+        .filter(|sizes| sizes.len() == dimensions)
+        .ok_or_else(|| fault(info, name, format!("has shape {:?}, not {dimensions} sizes", info.shape)))
+}
+
+fn packed(
+    stem: &str,
+    info: &TensorInfo,
+    all: &BTreeMap<String, TensorInfo>,
+    method: Method,
+) -> Result<Matrix, LoadError> {
+    let name = |part: &str| format!("{stem}.{part}");
+    let found = sizes(&name("qweight"), info, 2)?;
+    let (rows, columns, group) = match method {
+        Method::Awq { group } => (8 * found[1], found[0], group),
+        Method::Gptq { group, .. } => (found[1], 8 * found[0], group),
+        Method::Fp8 | Method::Mxfp4 => unreachable!("only these two pack eight codes a word"),
+    };
+    let group = group.min(columns);
+    if columns % GROUP != 0 || columns % group != 0 || rows % 8 != 0 {
+        let message = format!("is {rows} × {columns}, which is not whole groups of {group}");
+        return Err(fault(info, &name("qweight"), message));
+    }
+    let (groups, words) = (columns / group, Element::Other("I32".into()));
+    expect(name("qweight"), info, &found, &words)?;
+    let half = Element::Float(WeightFormat::F16);
+    expect(name("scales"), part(name("scales"), info, all)?, &[groups, rows], &half)?;
+    expect(name("qzeros"), part(name("qzeros"), info, all)?, &[groups, rows / 8], &words)?;
+    let mut parts = vec![name("qweight"), name("scales"), name("qzeros")];
+    let act_order = matches!(method, Method::Gptq { act_order: true, .. });
+    if act_order {
+        expect(name("g_idx"), part(name("g_idx"), info, all)?, &[columns], &words)?;
+        parts.push(name("g_idx"));
+    }
+    let format = if act_order { WeightFormat::Q8 } else { WeightFormat::Q4Zero };
+    Ok(Matrix { kind: Kind::Packed(method), parts, rows, columns, format })
+}
+
+fn fp8(name: &str, info: &TensorInfo, all: &BTreeMap<String, TensorInfo>) -> Result<Matrix, LoadError> {
+    let found = sizes(name, info, 2)?;
+    let (rows, columns) = (found[0], found[1]);
+    let block = [rows.div_ceil(BLOCK) as u64, columns.div_ceil(BLOCK) as u64];
+    let names = ["_scale_inv", "_scale"].map(|suffix| format!("{name}{suffix}"));
+    let scale = names.iter().find(|name| all.contains_key(*name)).unwrap_or(&names[1]);
+    let scale_info = part(scale.clone(), info, all)?;
+    let scales = match &scale_info.shape[..] {
+        [] | [1] | [1, 1] if rows > 1 => Fp8Scales::Tensor,
+        [count] | [count, 1] if *count == rows as u64 => Fp8Scales::Row,
+        shape if *shape == block => Fp8Scales::Block,
+        shape => {
+            let message = format!("has shape {shape:?}, which fits no tensor, row or block of {rows} × {columns}");
+            return Err(fault(scale_info, scale, message));
+        }
+    };
+    let is_bf16 = match &scale_info.element {
+        Element::Float(WeightFormat::F32) => false,
+        Element::Float(WeightFormat::Bf16) => true,
+        other => return Err(fault(scale_info, scale, format!("is stored as {other:?}, not F32 or BF16"))),
+    };
+    let (kind, format) = (Kind::Fp8 { scales, is_bf16 }, WeightFormat::E4m3);
+    Ok(Matrix { kind, parts: vec![name.into(), scale.clone()], rows, columns, format })
+}
+
+fn mxfp4(stem: &str, info: &TensorInfo, all: &BTreeMap<String, TensorInfo>) -> Result<Matrix, LoadError> {
+    let (blocks, scales) = (format!("{stem}_blocks"), format!("{stem}_scales"));
+    let found = sizes(&blocks, info, 4)?;
+    let bytes = Element::Other("U8".into());
+    expect(blocks.clone(), info, &[found[0], found[1], found[2], GROUP / 2], &bytes)?;
+    expect(scales.clone(), part(scales.clone(), info, all)?, &found[..3], &bytes)?;
+    let (rows, columns) = (found[0] * found[1], found[2] * GROUP);
+    let parts = vec![blocks, scales];
+    Ok(Matrix { kind: Kind::Mxfp4, parts, rows, columns, format: WeightFormat::Mxfp4 })
+}
+
+impl TensorSource for Published {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        &self.infos
+    }
+
+    fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
+        let Some(matrix) = self.matrices.get(tensor) else { return self.inner.read(tensor, bytes) };
+        Box::pin(async move {
+            let mut parts = Vec::with_capacity(matrix.parts.len());
+            for part in &matrix.parts {
+                parts.push(self.whole(part).await?);
+            }
+            let wrong = |message: &str| fault(&self.infos[tensor], tensor, message.into());
+            let row_bytes = matrix.format.row_bytes(matrix.columns as u32);
+            let rows = (bytes.start / row_bytes) as usize..(bytes.end / row_bytes) as usize;
+            assert_eq!(rows.len() as u64 * row_bytes, bytes.end - bytes.start, "quantised tensors are read by rows");
+            matrix.check(&parts, &rows).map_err(wrong)?;
+            Ok(matrix.rows(&parts, rows))
+        })
+    }
+
+    fn check(&self) -> Result<(), LoadError> {
+        self.inner.check()
+    }
+}
+
+impl Matrix {
+    /// What shapes do not say.
+    fn check(&self, parts: &[Bytes], rows: &Range<usize>) -> Result<(), &'static str> {
+        match self.kind {
+            Kind::Packed(Method::Gptq { group, act_order: true, .. }) => {
+                let groups = self.columns / group.min(self.columns);
+                let known = (0..self.columns).all(|column| (word(&parts[3], column) as usize) < groups);
+                known.then_some(()).ok_or("has a g_idx beyond its groups")
+            }
+            Kind::Fp8 { .. } => {
+                let codes = &parts[0][rows.start * self.columns..rows.end * self.columns];
+                let numbers = codes.iter().all(|code| code & 0x7f != 0x7f);
+                numbers.then_some(()).ok_or("holds a NaN")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Rows in the device's format.
+    fn rows(&self, parts: &[Bytes], rows: Range<usize>) -> Bytes {
+        let row_bytes = self.format.row_bytes(self.columns as u32) as usize;
+        let mut out = vec![0; rows.len() * row_bytes];
+        platform::for_each_chunk(&mut out, PIECE_ROWS * row_bytes, |piece, out| {
+            let first = rows.start + piece * PIECE_ROWS;
+            for (row, out) in (first..).zip(out.chunks_exact_mut(row_bytes)) {
+                match self.kind {
+                    Kind::Packed(Method::Gptq { act_order: true, zero_offset, .. }) => {
+                        self.act_ordered(parts, row, zero_offset, out);
+                    }
+                    Kind::Packed(method) => self.four_bits(parts, row, method, out),
+                    Kind::Fp8 { scales, is_bf16 } => self.e4m3(parts, row, (scales, is_bf16), out),
+                    Kind::Mxfp4 => self.e2m1(parts, row, out),
+                }
+            }
+        });
+        out.into()
+    }
+
+    fn four_bits(&self, parts: &[Bytes], row: usize, method: Method, out: &mut [u8]) {
+        let (rows, mut writer) = (self.rows, RowWriter::new(self.format, self.columns, out));
+        let place = AWQ_PLACES[row % 8];
+        for at in 0..self.columns / GROUP {
+            let code = |i: usize| {
+                let column = GROUP * at + i;
+                match method {
+                    Method::Awq { .. } => nibble(&parts[0], column * (rows / 8) + row / 8, place),
+                    _ => nibble(&parts[0], column / 8 * rows + row, column % 8),
+                }
+            };
+            writer.codes(at, &std::array::from_fn(code));
+            let (group, zero_place, zero_offset) = match method {
+                Method::Gptq { group, zero_offset, .. } => (group, row % 8, zero_offset),
+                Method::Awq { group } => (group, place, 0),
+                Method::Fp8 | Method::Mxfp4 => unreachable!("only these two pack eight codes a word"),
+            };
+            let group = GROUP * at / group.min(self.columns);
+            let scale = &parts[1][2 * (group * rows + row)..][..2];
+            let zero = i16::from(nibble(&parts[2], group * (rows / 8) + row / 8, zero_place)) + zero_offset;
+            writer.scale(at, &[scale, &zero.to_le_bytes()].concat());
+        }
+    }
+
+    fn act_ordered(&self, parts: &[Bytes], row: usize, zero_offset: i16, out: &mut [u8]) {
+        let rows = self.rows;
+        let value = |column: usize| {
+            let group = word(&parts[3], column) as usize;
+            let at = 2 * (group * rows + row);
+            let scale = f16::from_le_bytes([parts[1][at], parts[1][at + 1]]).to_f32();
+            let zero = i16::from(nibble(&parts[2], group * (rows / 8) + row / 8, row % 8)) + zero_offset;
+            let code = i16::from(nibble(&parts[0], column / 8 * rows + row, column % 8));
+            scale * f32::from(code - zero)
+        };
+        let values: Vec<f32> = (0..self.columns).map(value).collect();
+        quantize_row(self.format, &values, self.columns, out);
+    }
+
+    fn e4m3(&self, parts: &[Bytes], row: usize, (scales, is_bf16): (Fp8Scales, bool), out: &mut [u8]) {
+        let blocks = self.columns.div_ceil(BLOCK);
+        let codes = &parts[0][row * self.columns..][..self.columns];
+        let mut writer = RowWriter::new(self.format, self.columns, out);
+        for (at, codes) in codes.chunks(GROUP).enumerate() {
+            writer.codes(at, &std::array::from_fn(|i| codes.get(i).copied().unwrap_or(0)));
+        }
+        for block in 0..blocks {
+            let at = match scales {
+                Fp8Scales::Tensor => 0,
+                Fp8Scales::Row => row,
+                Fp8Scales::Block => row / BLOCK * blocks + block,
+            };
+            let scale = if is_bf16 {
+                bf16::from_le_bytes([parts[1][2 * at], parts[1][2 * at + 1]]).to_f32()
+            } else {
+                f32::from_bits(word(&parts[1], at))
+            };
+            writer.scale(block, &scale.to_le_bytes());
+        }
+    }
+
+    /// Elements 2i and 2i + 1 share a byte.
+    fn e2m1(&self, parts: &[Bytes], row: usize, out: &mut [u8]) {
+        let groups = self.columns / GROUP;
+        let mut writer = RowWriter::new(self.format, self.columns, out);
+        for at in 0..groups {
+            let bytes = &parts[0][(row * groups + at) * GROUP / 2..][..GROUP / 2];
+            writer.codes(at, &std::array::from_fn(|i| bytes[i / 2] >> (4 * (i % 2)) & 15));
+            writer.scale(at, &parts[1][row * groups + at..][..1]);
+        }
+    }
+}
+
+fn word(bytes: &[u8], index: usize) -> u32 {
+    let word = &bytes[4 * index..][..4];
+    u32::from_le_bytes([word[0], word[1], word[2], word[3]])
+}
+
+fn nibble(words: &[u8], index: usize, place: usize) -> u8 {
+    (word(words, index) >> (4 * place)) as u8 & 15
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::block_on;
+
+    #[derive(Default)]
+    struct Memory {
+        infos: BTreeMap<String, TensorInfo>,
+        data: BTreeMap<String, Bytes>,
+    }
+
+    impl Memory {
+        fn add(&mut self, name: &str, shape: &[usize], element: &str, data: Vec<u8>) {
+            let element = match element {
+                "F16" => Element::Float(WeightFormat::F16),
+                "F32" => Element::Float(WeightFormat::F32),
+                "BF16" => Element::Float(WeightFormat::Bf16),
+                other => Element::Other(other.into()),
+            };
+            let shape = shape.iter().map(|size| *size as u64).collect();
+            self.infos.insert(name.into(), TensorInfo { file: "m".into(), shape, element });
+            self.data.insert(name.into(), data.into());
+        }
+    }
+
+    impl TensorSource for Memory {
+        fn name(&self) -> &str {
+            "m"
+        }
+
+        fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+            &self.infos
+        }
+
+        fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
+            let part = self.data[tensor].slice(bytes.start as usize..bytes.end as usize);
+            Box::pin(std::future::ready(Ok(part)))
+        }
+    }
+
+    fn noise(count: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let step = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        std::iter::repeat_with(step).take(count).collect()
+    }
+
+    fn halves(count: usize) -> Vec<u8> {
+        (0..count).flat_map(|i| f16::from_f32(0.01 + (i * 7 % 31) as f32 / 100.0).to_le_bytes()).collect()
+    }
+
+    fn half(bytes: &[u8], index: usize) -> f32 {
+        f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32()
+    }
+
+    /// Every weight of `tensor` against `expected(row, column)`, read in two pieces.
+    fn compare(source: &Published, tensor: &str, allowed: f32, expected: impl Fn(usize, usize) -> f32) {
+        let info = &source.tensors()[tensor];
+        let Element::Float(format) = info.element else { panic!("{tensor} can be read") };
+        let columns = *info.shape.last().expect("a matrix") as usize;
+        let rows = info.shape.iter().product::<u64>() as usize / columns;
+        let row_bytes = format.row_bytes(columns as u32) as usize;
+        let half = rows / 2;
+        for part in [0..half, half..rows] {
+            let range = (part.start * row_bytes) as u64..(part.end * row_bytes) as u64;
+            let bytes = block_on(source.read(tensor, range)).expect("it is read");
+            for (row, bytes) in part.zip(bytes.chunks_exact(row_bytes)) {
+                for column in 0..columns {
+                    let (found, expected) = (format.decode(bytes, columns, column), expected(row, column));
+                    assert!((found - expected).abs() <= allowed, "{tensor}[{row}][{column}]: {found} for {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gptq_is_scale_times_code_less_zero() {
+        let (rows, columns) = (24, 128);
+        for (group, act_order, zero_offset) in [(32, false, 1), (64, false, 0), (128, false, 1), (32, true, 1)] {
+            let groups = columns / group;
+            let mut files = Memory::default();
+            let codes = noise(columns / 8 * rows * 4, 1);
+            let (scales, zeros) = (halves(groups * rows), noise(groups * rows / 8 * 4, 2));
+            let of_column = |column: usize| if act_order { column * 5 % groups } else { column / group };
+            let g_idx = (0..columns).flat_map(|column| (of_column(column) as u32).to_le_bytes()).collect();
+            files.add("a.qweight", &[columns / 8, rows], "I32", codes.clone());
+            files.add("a.scales", &[groups, rows], "F16", scales.clone());
+            files.add("a.qzeros", &[groups, rows / 8], "I32", zeros.clone());
+            files.add("a.g_idx", &[columns], "I32", g_idx);
+            let method = Method::Gptq { group, act_order, zero_offset };
+            let source = Published::new(Box::new(files), method).expect("it opens");
+            let value = |row: usize, column: usize| {
+                let at = of_column(column);
+                let code = word(&codes, column / 8 * rows + row) >> (4 * (column % 8)) & 15;
+                let zero = (word(&zeros, at * rows / 8 + row / 8) >> (4 * (row % 8)) & 15) as i16 + zero_offset;
+                half(&scales, at * rows + row) * (code as f32 - f32::from(zero))
+            };
+            // Half a step of 1/127 of the largest weight there can be, where columns change groups.
+            let allowed = if act_order { 0.51 * 16.0 * 0.32 / 127.0 } else { 0.0 };
+            compare(&source, "a.weight", allowed, value);
+        }
+    }
+
+    #[test]
+    fn awq_packs_outputs_in_its_own_order() {
+        let (rows, columns, group) = (16, 96, 32);
+        let mut files = Memory::default();
+        let codes = noise(columns * rows / 8 * 4, 3);
+        let (scales, zeros) = (halves(columns / group * rows), noise(columns / group * rows / 8 * 4, 4));
+        files.add("a.qweight", &[columns, rows / 8], "I32", codes.clone());
+        files.add("a.scales", &[columns / group, rows], "F16", scales.clone());
+        files.add("a.qzeros", &[columns / group, rows / 8], "I32", zeros.clone());
+        let source = Published::new(Box::new(files), Method::Awq { group }).expect("it opens");
+        // Nibble i of a word is output [0, 2, 4, 6, 1, 3, 5, 7][i] of its eight.
+        let order = [0, 2, 4, 6, 1, 3, 5, 7];
+        compare(&source, "a.weight", 0.0, |row, column| {
+            let place = order.iter().position(|output| *output == row % 8).expect("one of eight");
+            let code = word(&codes, column * rows / 8 + row / 8) >> (4 * place) & 15;
+            let zero = word(&zeros, column / group * rows / 8 + row / 8) >> (4 * place) & 15;
+            half(&scales, column / group * rows + row) * (code as f32 - zero as f32)
+        });
+    }
+
+    #[test]
+    fn fp8_scales_are_of_a_tensor_a_row_or_a_block() {
+        let (rows, columns) = (130, 264);
+        let codes: Vec<u8> = noise(rows * columns, 5).into_iter().map(|code| code & 0xfe).collect();
+        let scale = |index: usize| 0.5 + index as f32 / 8.0;
+        type At = fn(usize, usize) -> usize;
+        let table: [(&str, &[usize], At); 4] = [
+            ("_scale", &[], |_, _| 0),
+            ("_scale", &[1], |_, _| 0),
+            ("_scale", &[130, 1], |row, _| row),
+            ("_scale_inv", &[2, 3], |row, column| row / 128 * 3 + column / 128),
+        ];
+        for (suffix, shape, at) in table {
+            for element in ["F32", "BF16"] {
+                let count = shape.iter().product::<usize>();
+                let bytes = |index| match element {
+                    "F32" => scale(index).to_le_bytes().to_vec(),
+                    _ => bf16::from_f32(scale(index)).to_le_bytes().to_vec(),
+                };
+                let mut files = Memory::default();
+                files.add("a.weight", &[rows, columns], "F8_E4M3", codes.clone());
+                files.add(&format!("a.weight{suffix}"), shape, element, (0..count).flat_map(bytes).collect());
+                let source = Published::new(Box::new(files), Method::Fp8).expect("it opens");
+                compare(&source, "a.weight", 0.0, |row, column| {
+                    let scale = scale(at(row, column));
+                    let scale = if element == "F32" { scale } else { bf16::from_f32(scale).to_f32() };
+                    scale * crate::plan::format::decode_e4m3(codes[row * columns + column])
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn mxfp4_pairs_neighbours() {
+        let (experts, rows, groups) = (2, 6, 3);
+        let mut files = Memory::default();
+        let codes = noise(experts * rows * groups * 16, 6);
+        let scales: Vec<u8> = (0..experts * rows * groups).map(|i| 120 + (i % 9) as u8).collect();
+        files.add("e.gate_up_proj_blocks", &[experts, rows, groups, 16], "U8", codes.clone());
+        files.add("e.gate_up_proj_scales", &[experts, rows, groups], "U8", scales.clone());
+        let source = Published::new(Box::new(files), Method::Mxfp4).expect("it opens");
+        assert_eq!(source.tensors()["e.gate_up_proj"].shape, [2, 6, 96]);
+        let levels = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        compare(&source, "e.gate_up_proj", 0.0, |row, column| {
+            let code = codes[(row * groups * 32 + column) / 2] >> (4 * (column % 2)) & 15;
+            let sign = if code < 8 { 1.0 } else { -1.0 };
+            sign * levels[usize::from(code & 7)] * 2f32.powi(i32::from(scales[row * groups + column / 32]) - 127)
+        });
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_named() {
+        let check = |scales: &[usize], expected: &str| {
+            let mut files = Memory::default();
+            files.add("a.qweight", &[8, 16], "I32", vec![0; 512]);
+            files.add("a.qzeros", &[2, 2], "I32", vec![0; 16]);
+            if !scales.is_empty() {
+                files.add("a.scales", scales, "F16", vec![0; 2 * scales.iter().product::<usize>()]);
+            }
+            let method = Method::Gptq { group: 32, act_order: false, zero_offset: 1 };
+            let message = Published::new(Box::new(files), method).err().expect("refused").to_string();
+            assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+        };
+        check(&[], "\"a.scales\" is missing");
+        check(&[1, 16], "\"a.scales\" has shape [1, 16]");
+    }
+}

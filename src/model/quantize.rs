@@ -1,0 +1,286 @@
+//! Quantising on load: a source whose matrices come out in 8 or 4 bits.
+//!
+//! Rows are quantised when they are read, a chunk at a time and in parallel, so the host never holds more than a chunk.
+//! Embedding and LM head get 8 bits even where the rest gets 4: they decide every token, and cost little.
+
+use super::LoadError;
+use super::repack::RowWriter;
+use super::source::{Element, TensorInfo, TensorRead, TensorSource};
+use crate::plan::WeightFormat;
+use crate::plan::format::GROUP;
+use crate::platform;
+use bytes::Bytes;
+use half::{bf16, f16};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Rows that one thread quantises at a time.
+const PIECE_ROWS: usize = 16;
+/// Times that scale and minimum are fitted to the codes they led to.
+const FITS: usize = 3;
+
+/// To how many bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantization {
+    /// Groups of 32 with a scale.
+    Q8,
+    /// Groups of 32 with scale and minimum.
+    Q4,
+}
+
+/// A source in front of another.
+pub(super) struct Quantized {
+    inner: Box<dyn TensorSource>,
+    infos: BTreeMap<String, TensorInfo>,
+}
+
+impl Quantized {
+    /// Every matrix of 16- or 32-bit floats in `inner` will be read quantised; all else as it is.
+    pub(super) fn new(inner: Box<dyn TensorSource>, quantization: Quantization) -> Self {
+        let infos = inner.tensors().iter().map(|(name, info)| {
+            let format = match quantization {
+                Quantization::Q4 if !is_table(name) => WeightFormat::Q4,
+                _ => WeightFormat::Q8,
+            };
+            let is_matrix = info.shape.len() > 1 && columns(info).is_some_and(|columns| columns.is_multiple_of(8));
+            let is_dense = matches!(&info.element, Element::Float(stored) if !stored.is_quantised());
+            let element = if is_matrix && is_dense { Element::Float(format) } else { info.element.clone() };
+            (name.clone(), TensorInfo { element, ..info.clone() })
+        });
+        let infos = infos.collect();
+        Self { inner, infos }
+    }
+
+    /// The formats of a tensor, as stored and as read, if they differ.
+    fn formats(&self, tensor: &str) -> Option<(WeightFormat, WeightFormat)> {
+        match (&self.inner.tensors()[tensor].element, &self.infos[tensor].element) {
+            (Element::Float(stored), Element::Float(read)) if stored != read => Some((*stored, *read)),
+            _ => None,
+        }
+    }
+}
+
+/// Tables that whole tokens go through.
+fn is_table(name: &str) -> bool {
+    name.contains("embed_tokens") || name.contains("lm_head")
+}
+
+fn columns(info: &TensorInfo) -> Option<u32> {
+    u32::try_from(*info.shape.last()?).ok()
+}
+
+impl TensorSource for Quantized {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        &self.infos
+    }
+
+    fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
+        let Some((stored, read)) = self.formats(tensor) else { return self.inner.read(tensor, bytes) };
+        Box::pin(async move {
+            let info = &self.infos[tensor];
+            let columns = columns(info).expect("a matrix that is quantised has columns");
+            let (from, to) = (stored.row_bytes(columns), read.row_bytes(columns));
+            assert!(
+                bytes.start.is_multiple_of(to) && bytes.end.is_multiple_of(to),
+                "quantised tensors are read by whole rows"
+            );
+            let rows = self.inner.read(tensor, bytes.start / to * from..bytes.end / to * from).await?;
+            quantize_rows(stored, read, columns as usize, &rows).ok_or_else(|| LoadError::Field {
+                file: info.file.to_string(),
+                field: format!("tensor {tensor:?}"),
+                message: "holds a number that is not finite".into(),
+            })
+        })
+    }
+
+    fn check(&self) -> Result<(), LoadError> {
+        self.inner.check()
+    }
+}
+
+/// Whole rows in another format; `None` if a number among them is not finite.
+pub(super) fn quantize_rows(from: WeightFormat, to: WeightFormat, columns: usize, rows: &[u8]) -> Option<Bytes> {
+    let (from_bytes, to_bytes) = (from.row_bytes(columns as u32) as usize, to.row_bytes(columns as u32) as usize);
+    let mut out = vec![0; rows.len() / from_bytes * to_bytes];
+    let finite = AtomicBool::new(true);
+    platform::for_each_chunk(&mut out, PIECE_ROWS * to_bytes, |piece, out| {
+        let rows = rows.chunks_exact(from_bytes).skip(piece * PIECE_ROWS);
+        let mut values = vec![0.0; columns.next_multiple_of(GROUP)];
+        for (row, out) in rows.zip(out.chunks_exact_mut(to_bytes)) {
+            widen(from, row, &mut values[..columns]);
+            if !values.iter().all(|value| value.is_finite()) {
+                finite.store(false, Ordering::Relaxed);
+            }
+            quantize_row(to, &values, columns, out);
+        }
+    });
+    finite.into_inner().then(|| out.into())
+}
+
+fn widen(format: WeightFormat, row: &[u8], values: &mut [f32]) {
+    match format {
+        WeightFormat::F32 => {
+            for (value, word) in values.iter_mut().zip(row.chunks_exact(4)) {
+                *value = f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            }
+        }
+        WeightFormat::F16 => {
+            for (value, half) in values.iter_mut().zip(row.chunks_exact(2)) {
+                *value = f16::from_le_bytes([half[0], half[1]]).to_f32();
+            }
+        }
+        _ => {
+            for (value, half) in values.iter_mut().zip(row.chunks_exact(2)) {
+                *value = bf16::from_le_bytes([half[0], half[1]]).to_f32();
+            }
+        }
+    }
+}
+
+/// `values` are padded to whole groups; what stands beyond `columns` is ignored.
+pub(super) fn quantize_row(to: WeightFormat, values: &[f32], columns: usize, out: &mut [u8]) {
+    let mut row = RowWriter::new(to, columns, out);
+    for (group, values) in values.as_chunks::<GROUP>().0.iter().enumerate() {
+        let mut values = *values;
+        // The last group is filled up with a number that is in it anyway, so that it does not widen the range.
+        let filled = (columns - group * GROUP).min(GROUP);
+        let last = values[filled - 1];
+        values[filled..].fill(last);
+        if to == WeightFormat::Q8 {
+            let (scale, codes) = eight_bits(&values);
+            row.codes(group, &codes);
+            row.scale(group, &scale.to_le_bytes());
+        } else {
+            let (scale, min, codes) = four_bits(&values);
+            row.codes(group, &codes);
+            row.scale(group, &[scale.to_le_bytes(), min.to_le_bytes()].concat());
+        }
+    }
+}
+
+/// A half at least as large as `value`, so that no code overflows.
+fn half_above(value: f32) -> f16 {
+    let half = f16::from_f32(value.min(65504.0));
+    if half.to_f32() >= value || half.to_bits() >= 0x7bff { half } else { f16::from_bits(half.to_bits() + 1) }
+}
+
+fn eight_bits(values: &[f32; GROUP]) -> (f16, [u8; GROUP]) {
+    let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let scale = half_above(largest / 127.0);
+    let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
+    let code = |value: f32| ((value * inverse + 128.5) as i32 - 128).clamp(-127, 127) as i8;
+    (scale, values.map(|value| code(value).cast_unsigned()))
+}
+
+/// Codes, and the squared error they leave.
+fn four_bit_codes(values: &[f32; GROUP], scale: f32, min: f32) -> ([u8; GROUP], f32) {
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    let codes = values.map(|value| ((value - min) * inverse + 0.5).clamp(0.0, 15.0) as u8);
+    let mut error = 0.0;
+    for (value, code) in values.iter().zip(codes) {
+        let miss = scale * f32::from(code) + min - value;
+        error += miss * miss;
+    }
+    (codes, error)
+}
+
+/// Starts with the range of the values, then fits scale and minimum to the codes by least squares as long as that
+/// helps.
+fn four_bits(values: &[f32; GROUP]) -> (f16, f16, [u8; GROUP]) {
+    let low = values.iter().fold(f32::INFINITY, |low, value| low.min(*value));
+    let high = values.iter().fold(f32::NEG_INFINITY, |high, value| high.max(*value));
+    let rounded = |scale: f32, min: f32| {
+        let finite = |value: f32| f16::from_f32(value.clamp(-65504.0, 65504.0));
+        (finite(scale.max(0.0)), finite(min))
+    };
+    let mut best = rounded((high - low) / 15.0, low);
+    let (mut codes, mut error) = four_bit_codes(values, best.0.to_f32(), best.1.to_f32());
+    for _ in 0..FITS {
+        let Some((scale, min)) = least_squares(values, &codes) else { break };
+        let next = rounded(scale, min);
+        let (next_codes, next_error) = four_bit_codes(values, next.0.to_f32(), next.1.to_f32());
+        if next_error >= error {
+            break;
+        }
+        (best, codes, error) = (next, next_codes, next_error);
+    }
+    (best.0, best.1, codes)
+}
+
+/// The scale and minimum that leave the least squared error for these codes; `None` if they are all alike.
+fn least_squares(values: &[f32; GROUP], codes: &[u8; GROUP]) -> Option<(f32, f32)> {
+    let count = GROUP as f32;
+    let (mut sum, mut squares, mut total, mut products) = (0.0, 0.0, 0.0, 0.0);
+    for (value, code) in values.iter().zip(codes) {
+        let code = f32::from(*code);
+        sum += code;
+        squares += code * code;
+        total += value;
+        products += code * value;
+    }
+    let determinant = count * squares - sum * sum;
+    if determinant <= 0.0 {
+        return None;
+    }
+    let scale = (count * products - sum * total) / determinant;
+    Some((scale, (total - scale * sum) / count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(count: usize) -> Vec<f32> {
+        (0..count)
+            .map(|i| ((i as f32 * 12.9898).sin() * 43758.547).fract() * if i % 37 == 0 { 4.0 } else { 0.5 })
+            .collect()
+    }
+
+    fn rows(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect()
+    }
+
+    /// Half a step of each group, and the rounding of its scale, is the most that a weight may move.
+    #[test]
+    fn weights_move_by_half_a_step_at_most() {
+        for columns in [8, 40, 64, 1000] {
+            let source = rows(&noise(5 * columns));
+            for (format, steps) in [(WeightFormat::Q8, 127.0), (WeightFormat::Q4, 15.0)] {
+                let out = quantize_rows(WeightFormat::Bf16, format, columns, &source).expect("finite");
+                let row_bytes = format.row_bytes(columns as u32) as usize;
+                for (row, out) in source.chunks_exact(2 * columns).zip(out.chunks_exact(row_bytes)) {
+                    let value = |index| WeightFormat::Bf16.decode(row, columns, index);
+                    for group in (0..columns).step_by(GROUP) {
+                        let of_group = group..columns.min(group + GROUP);
+                        let largest = of_group.clone().map(|index| value(index).abs()).fold(0.0, f32::max);
+                        let (low, high) =
+                            of_group.clone().map(value).fold((0.0f32, 0.0f32), |(l, h), v| (l.min(v), h.max(v)));
+                        let range = if format == WeightFormat::Q8 { largest } else { high - low };
+                        for index in of_group {
+                            let miss = (format.decode(out, columns, index) - value(index)).abs();
+                            // A fit may trade one weight's error for the others'.
+                            let allowed = if format == WeightFormat::Q8 { 0.505 } else { 1.1 } * range / steps;
+                            assert!(miss <= allowed + 1e-6, "{format} {index} of {columns}: {miss} of {allowed}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn extremes_stay_finite() {
+        for values in [[0.0; 64], [1e-8; 64], [-3e38; 64], [65504.0 * 200.0; 64]] {
+            for format in [WeightFormat::Q8, WeightFormat::Q4] {
+                let out = quantize_rows(WeightFormat::Bf16, format, 64, &rows(&values)).expect("finite");
+                assert!((0..64).all(|index| format.decode(&out, 64, index).is_finite()), "{format} {}", values[0]);
+            }
+        }
+        assert!(quantize_rows(WeightFormat::Bf16, WeightFormat::Q8, 64, &rows(&[f32::NAN; 64])).is_none());
+    }
+}

@@ -1,0 +1,77 @@
+//! Writes a row in a device's format, group by group.
+
+use crate::plan::format::{Codes, GROUP};
+use crate::plan::{Layout, WeightFormat};
+
+/// A row on its way to the device.
+pub(super) struct RowWriter<'a> {
+    codes: Codes,
+    layout: Layout,
+    out: &'a mut [u8],
+}
+
+impl<'a> RowWriter<'a> {
+    /// A row of zeros in `out`.
+    pub(super) fn new(format: WeightFormat, columns: usize, out: &'a mut [u8]) -> Self {
+        let layout = format.layout(columns);
+        assert_eq!(out.len(), layout.row_bytes, "one row of {format}");
+        out.fill(0);
+        Self { codes: format.parts().0, layout, out }
+    }
+
+    /// Writes the codes of group `group`, each below the format's limit.
+    pub(super) fn codes(&mut self, group: usize, codes: &[u8; GROUP]) {
+        let plane = self.layout.plane;
+        match self.codes {
+            Codes::Dense => unreachable!("dense rows have no codes"),
+            Codes::Eight => self.out[GROUP * group..][..GROUP].copy_from_slice(codes),
+            Codes::Four => self.four(group, codes),
+            Codes::FourOne => {
+                self.four(group, codes);
+                self.one(plane + 4 * group, codes, 4);
+            }
+            Codes::FourTwo => {
+                self.four(group, codes);
+                self.two(plane + 8 * group, codes, 4);
+            }
+            Codes::Two => self.two(8 * group, codes, 0),
+            Codes::TwoOne => {
+                self.two(8 * group, codes, 0);
+                self.one(plane + 4 * group, codes, 2);
+            }
+        }
+    }
+
+    fn four(&mut self, group: usize, codes: &[u8; GROUP]) {
+        for (eight, codes) in codes.chunks_exact(8).enumerate() {
+            for i in 0..4 {
+                self.out[16 * group + 4 * eight + i] = codes[i] & 15 | (codes[4 + i] & 15) << 4;
+            }
+        }
+    }
+
+    fn two(&mut self, at: usize, codes: &[u8; GROUP], shift: u32) {
+        for (index, code) in codes.iter().enumerate() {
+            self.out[at + index / 4] |= (code >> shift & 3) << (2 * (index % 4));
+        }
+    }
+
+    fn one(&mut self, at: usize, codes: &[u8; GROUP], shift: u32) {
+        for (index, code) in codes.iter().enumerate() {
+            self.out[at + index / 8] |= (code >> shift & 1) << (index % 8);
+        }
+    }
+
+    /// Writes the scale bytes of entry `index`, all of one length.
+    pub(super) fn scale(&mut self, index: usize, bytes: &[u8]) {
+        self.out[self.layout.scales + index * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Writes the halves of entry `index`, as many as there are.
+    pub(super) fn supers(&mut self, index: usize, halves: [&[u8]; 2]) {
+        let at = self.layout.supers + 4 * index;
+        for (place, half) in halves.into_iter().enumerate() {
+            self.out[at + 2 * place..][..half.len()].copy_from_slice(half);
+        }
+    }
+}

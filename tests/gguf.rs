@@ -1,0 +1,237 @@
+//! GGUF files made by hand: what they say becomes model, tokenizer and template; a hostile one becomes an error that
+//! names file and field.
+
+#[path = "gguf/builder.rs"]
+mod builder;
+
+use builder::{Builder, Item, demo};
+use bytes::Bytes;
+use folio::model::{Gguf, LoadError, Model, demo as demo_model};
+use folio::plan::Storage;
+use folio::platform::{MappedFile, block_on};
+use folio::text::{TextModel, Tokenizer};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+fn open(bytes: Vec<u8>) -> Result<Gguf, LoadError> {
+    Gguf::from_files(vec![("x.gguf".into(), MappedFile::in_memory(Bytes::from(bytes)))])
+}
+
+fn weights(model: &Model) -> BTreeMap<(String, u32), Bytes> {
+    let plan = model.record(Storage::F32);
+    let mut rows = BTreeMap::new();
+    let uploaded = block_on(model.upload(&plan, |id, row, bytes| -> Result<(), Infallible> {
+        rows.insert((plan.weight_spec(id).name.clone(), row), bytes);
+        Ok(())
+    }));
+    uploaded.expect("the model uploads");
+    rows
+}
+
+#[test]
+fn the_demo_model_is_itself_in_gguf() {
+    for version in [2, 3] {
+        let mut file = demo();
+        file.version = version;
+        let gguf = open(file.bytes()).expect("it opens");
+        let texts = gguf.texts().clone();
+        let model = Model::from_gguf(gguf).expect("it loads");
+        let original = Model::demo();
+        assert_eq!(model.record(Storage::F32).to_string(), original.record(Storage::F32).to_string());
+        assert!(weights(&model) == weights(&original), "the same bytes for the same weights");
+        let eos = &model.generation().eos_token_ids;
+        assert!(original.generation().eos_token_ids.iter().all(|id| eos.contains(id)), "{eos:?}");
+
+        let config = Some(&texts.tokenizer_config_json[..]);
+        let text = TextModel::from_parts(texts.tokenizer_json.as_deref(), config, None).expect("text is right");
+        assert!(text.template.is_some(), "the file has a chat template");
+        let found = text.tokenizer.expect("the file has a vocabulary");
+        let expected = Tokenizer::from_json(demo_model::TOKENIZER_JSON).expect("the demo's tokenizer");
+        for sample in ["Once upon a time, there", " a  b\n\n\n12345 it's", "<|im_start|>user\nhé 😀<|im_end|>", ""] {
+            let ids = expected.encode(sample, true).expect("it encodes");
+            assert_eq!(found.encode(sample, true).expect("it encodes"), ids, "{sample:?}");
+            let bytes = |tokenizer: &Tokenizer| ids.iter().flat_map(|id| tokenizer.token_bytes(*id, None)).collect();
+            let (found, expected): (Vec<u8>, Vec<u8>) = (bytes(&found), bytes(&expected));
+            assert_eq!(found, expected, "{sample:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_without_vocabulary_has_no_tokenizer() {
+    let mut file = demo();
+    file.pairs.retain(|(key, _)| !key.starts_with("tokenizer."));
+    let gguf = open(file.bytes()).expect("it opens");
+    assert!(gguf.texts().tokenizer_json.is_none());
+    assert!(Model::from_gguf(gguf).is_ok(), "it still serves token ids");
+}
+
+/// Tokens by score: what SentencePiece would merge first, bytes where nothing fits, a leading space.
+#[test]
+fn scores_merge_as_sentence_piece_does() {
+    let mut texts: Vec<String> = vec!["<unk>".into(), "<s>".into(), "</s>".into()];
+    texts.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
+    let mut kinds: Vec<u32> = [vec![2, 3, 3], vec![6; 256]].concat();
+    let mut scores = vec![0.0; texts.len()];
+    let words = [("\u{2581}", -9.0), ("a", -9.0), ("b", -9.0), ("c", -9.0), ("ab", -3.0), ("bc", -2.0)];
+    for (text, score) in words.into_iter().chain([("\u{2581}a", -4.0), ("abc", -1.0)]) {
+        texts.push(text.into());
+        kinds.push(1);
+        scores.push(score);
+    }
+    let mut file = demo();
+    file.pairs.retain(|(key, _)| !key.starts_with("tokenizer."));
+    file.set("tokenizer.ggml.model", Item::Text("llama".into()));
+    file.set("tokenizer.ggml.tokens", Item::Texts(texts.clone()));
+    file.set("tokenizer.ggml.token_type", Item::I32s(kinds));
+    file.set("tokenizer.ggml.scores", Item::F32s(scores));
+    file.set("tokenizer.ggml.bos_token_id", Item::U32(1));
+    let json = open(file.bytes()).expect("it opens").texts().tokenizer_json.clone().expect("a vocabulary");
+    let tokenizer = Tokenizer::from_json(&json).expect("it is a tokenizer");
+    let tokens = |text: &str| -> Vec<String> {
+        let ids = tokenizer.encode(text, true).expect("it encodes");
+        ids.into_iter().map(|id| texts[id as usize].clone()).collect()
+    };
+    // "bc" scores higher than "ab" and "▁a"; then "a" joins it, and nothing joins "▁" with the whole.
+    assert_eq!(tokens("abc"), ["<s>", "\u{2581}", "abc"]);
+    assert_eq!(tokens("ab"), ["<s>", "\u{2581}", "ab"]);
+    assert_eq!(tokens("babc a"), ["<s>", "\u{2581}", "b", "abc", "\u{2581}a"]);
+    assert_eq!(tokens("é"), ["<s>", "\u{2581}", "<0xC3>", "<0xA9>"]);
+    let ids = tokenizer.encode("é", false).expect("it encodes");
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| tokenizer.token_bytes(*id, None)).collect();
+    assert_eq!(String::from_utf8(bytes).expect("whole characters"), " é");
+}
+
+/// The head of a file: what is wrong, and what the error must say.
+#[test]
+fn hostile_heads_are_named() {
+    let good = demo().bytes();
+    let with = |at: usize, bytes: &[u8]| {
+        let mut file = good.clone();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        file
+    };
+    let huge = u64::MAX.to_le_bytes();
+    let mut table: Vec<(Vec<u8>, &str)> = vec![
+        (with(0, b"GGUX"), "not a GGUF file"),
+        (with(4, &0u32.to_le_bytes()), "version 0"),
+        (with(4, &1u32.to_le_bytes()), "version 1"),
+        (with(4, &99u32.to_le_bytes()), "version 99"),
+        (with(4, &3u32.to_be_bytes()), "big-endian"),
+        (with(8, &huge), "tensor_count"),
+        (with(16, &huge), "metadata_kv_count"),
+        (with(24, &huge), "metadata[0]"),
+        (with(24, &0u64.to_le_bytes()), "metadata[0]"),
+        (good[..good.len() - 1].to_vec(), "cut short, 1 bytes"),
+    ];
+    table.extend((0..33).map(|length| (good[..length].to_vec(), "x.gguf")));
+    for (bytes, expected) in table {
+        let message = open(bytes).expect_err(expected).to_string();
+        assert!(message.contains(expected) && message.starts_with("x.gguf: "), "{message:?} lacks {expected:?}");
+        assert!(!message.contains('\n'), "{message:?} is one line");
+    }
+}
+
+/// Metadata and tensors that cannot be: what was changed, and what the error must say.
+#[test]
+fn hostile_entries_are_named() {
+    type Change = fn(&mut Builder);
+    let table: [(Change, &str); 25] = [
+        (|file| file.set("general.architecture", Item::Text("mamba".into())), "\"mamba\" is not supported"),
+        (|file| file.pairs.retain(|(key, _)| key != "general.architecture"), "general.architecture is missing"),
+        (|file| file.set("general.alignment", Item::U32(0)), "general.alignment is 0"),
+        (|file| file.set("general.alignment", Item::U32(3)), "general.alignment is 3"),
+        (|file| file.set("general.alignment", Item::U64(1 << 63)), "general.alignment is 9223372036854775808"),
+        (|file| file.set("general.alignment", Item::Text("32".into())), "general.alignment is not an integer"),
+        (|file| file.set("qwen3.block_count", Item::U32(0)), "qwen3.block_count is 0"),
+        (|file| file.set("qwen3.block_count", Item::Text("6".into())), "qwen3.block_count is not an integer"),
+        (|file| file.set("qwen3.attention.head_count", Item::U32(3)), "num_attention_heads"),
+        (|file| file.set("qwen3.embedding_length", Item::U32(512)), "embed_tokens"),
+        (|file| file.set("qwen3.rope.freq_base", Item::F32(f32::NAN)), "rope.freq_base is not a finite number"),
+        (|file| file.set("tokenizer.ggml.tokens", Item::I32s(vec![1])), "tokenizer.ggml.tokens is not a list"),
+        (|file| file.set("tokenizer.ggml.token_type", Item::I32s(vec![1])), "token_type has 1 entries"),
+        (|file| file.set("tokenizer.ggml.merges", Item::Texts(vec!["xyzzy".into()])), "holds \"xyzzy\""),
+        (|file| file.set("tokenizer.ggml.pre", Item::Text("klingon".into())), "tokenizer.ggml.pre is \"klingon\""),
+        (
+            |file| file.set("tokenizer.ggml.eos_token_id", Item::U32(1 << 30)),
+            "tokenizer.ggml.eos_token_id is 1073741824",
+        ),
+        (|file| file.set("x", Item::Raw([9u32, 9, 0, 0].map(u32::to_le_bytes).concat())), "x is a list of lists"),
+        (|file| file.set("x", Item::Raw([9u32, 10, u32::MAX, u32::MAX].map(u32::to_le_bytes).concat())), "x is 18446"),
+        (|file| file.set("x", Item::Raw(77u32.to_le_bytes().into())), "x has a value of unknown type 77"),
+        (|file| file.pairs.push(("qwen3.block_count".into(), Item::U32(6))), "qwen3.block_count is there twice"),
+        (|file| file.tensors[1].dimensions = vec![], "has 0 dimensions"),
+        (|file| file.tensors[1].dimensions = vec![1 << 40, 1 << 40], "impossible shape"),
+        (|file| file.tensors[1].kind = 99, "has type 99"),
+        (|file| file.tensors[1].offset += 8, "not a multiple of 32"),
+        (|file| file.tensors[1].name = file.tensors[0].name.clone(), "is there twice"),
+    ];
+    for (change, expected) in table {
+        let mut file = demo();
+        change(&mut file);
+        let loaded = open(file.bytes()).and_then(Model::from_gguf);
+        let message = loaded.err().unwrap_or_else(|| panic!("{expected} is refused")).to_string();
+        assert!(message.contains(expected) && message.starts_with("x.gguf: "), "{message:?} lacks {expected:?}");
+    }
+}
+
+#[test]
+fn tensors_may_neither_overlap_nor_leave_the_file() {
+    let mut file = demo();
+    file.tensors[2].offset = file.tensors[1].offset;
+    let message = open(file.bytes()).expect_err("two tensors in one place").to_string();
+    assert!(message.contains("overlaps"), "{message}");
+    for offset in [1 << 40, u64::MAX - 31] {
+        let mut file = demo();
+        file.tensors[2].offset = offset;
+        let message = open(file.bytes()).expect_err("beyond the file").to_string();
+        assert!(message.contains(&file.tensors[2].name), "{message}");
+    }
+}
+
+#[test]
+fn split_files_are_one_model() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = demo();
+    let (mut first, mut second) = (whole.clone(), whole.clone());
+    second.pairs.clear();
+    second.tensors = first.tensors.split_off(20);
+    for (number, part) in [&mut first, &mut second].into_iter().enumerate() {
+        part.set("split.no", Item::U16(number as u16));
+        part.set("split.count", Item::U16(2));
+        part.pack();
+        let name = format!("m-{:05}-of-00002.gguf", number + 1);
+        std::fs::write(folder.path().join(name), part.bytes()).expect("it is written");
+    }
+    let open = |name: &str| Gguf::open(&folder.path().join(name)).and_then(Model::from_gguf);
+    let model = open("m-00001-of-00002.gguf").expect("both halves load");
+    assert!(weights(&model) == weights(&Model::demo()), "the same bytes for the same weights");
+    assert!(open("m-00002-of-00002.gguf").err().expect("refused").to_string().contains("give the first"));
+    std::fs::remove_file(folder.path().join("m-00002-of-00002.gguf")).expect("it is removed");
+    assert!(open("m-00001-of-00002.gguf").err().expect("refused").to_string().contains("m-00002-of-00002.gguf"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Whatever bytes are changed, and wherever a file ends: a model or an error, never a panic.
+    #[test]
+    fn damaged_files_never_panic(
+        changes in proptest::collection::vec((0usize..3000, any::<u8>()), 1..6),
+        cut in any::<prop::sample::Index>(),
+        cuts in any::<bool>(),
+    ) {
+        let mut bytes = builder::small().bytes();
+        let head = bytes.len().min(3000);
+        for (at, value) in changes {
+            bytes[at % head] = value;
+        }
+        if cuts {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        if let Ok(model) = open(bytes).and_then(Model::from_gguf) {
+            weights(&model);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What quantising on load costs: the demo model's loss on text that it has not seen, made by its own recipe
+//! (`make_corpus.py`, seed 4, the held-out side), over the places where the assistant speaks.
+
+use super::{BLOCK_SIZE, Device, TOKENS_MAX, push_tables, read_json};
+use folio::backend::cpu::CpuBackend;
+use folio::backend::{Backend, Inspect};
+use folio::model::{Model, Quantization, demo};
+use folio::plan::inputs::{BatchInputs, GroupInputs, SampleRow, SequenceRows};
+use folio::plan::{KvFormat, Tail};
+use folio::platform::block_on;
+use folio::text::Tokenizer;
+use std::path::Path;
+
+/// Token ids, and which of them count.
+type Text = (Vec<u32>, Vec<bool>);
+
+#[test]
+fn quantising_on_load_costs_little() {
+    let texts = held_out();
+    let stored = loss(&Model::demo(), &texts);
+    println!("held-out loss: bf16 {stored:.4}");
+    for (quantization, allowed) in [(Quantization::Q8, 0.005), (Quantization::Q4, 0.08)] {
+        let model = Model::demo().quantized(quantization).expect("it quantises");
+        let found = loss(&model, &texts);
+        let change = found / stored - 1.0;
+        println!("held-out loss: {quantization:?} {found:.4} ({:+.2} %)", 100.0 * change);
+        assert!(change.abs() <= allowed, "{quantization:?}: {change} is more than {allowed}");
+        assert!(found.to_bits() != stored.to_bits(), "{quantization:?} changes something");
+    }
+}
+
+fn held_out() -> Vec<Text> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/held-out.json");
+    let tokenizer = Tokenizer::from_json(demo::TOKENIZER_JSON).expect("the demo's tokenizer");
+    let conversations = read_json(&file).as_array().expect("a list of conversations").clone();
+    let text = |conversation: &serde_json::Value| {
+        let (mut ids, mut counts) = (Vec::new(), Vec::new());
+        for part in conversation.as_array().expect("a list of parts") {
+            let part_ids = tokenizer.encode(part[0].as_str().expect("a text"), false).expect("it encodes");
+            counts.extend(part_ids.iter().map(|_| part[1] == 1));
+            ids.extend(part_ids);
+        }
+        ids.truncate(TOKENS_MAX as usize);
+        counts.truncate(TOKENS_MAX as usize);
+        (ids, counts)
+    };
+    conversations.iter().map(text).collect()
+}
+
+/// Mean negative logprob of the tokens that count.
+fn loss(model: &Model, texts: &[Text]) -> f64 {
+    let mut device = Device::new(CpuBackend::new(), model, KvFormat::F32);
+    let (mut sum, mut count) = (0.0, 0);
+    for (ids, counts) in texts {
+        let rows = ids.len() as u32;
+        let counted: Vec<usize> = (1..ids.len()).filter(|&place| counts[place]).collect();
+        let mut inputs = BatchInputs { tails: vec![Tail::Sample], ..BatchInputs::default() };
+        inputs.token_ids = ids.clone();
+        inputs.positions = (0..rows).collect();
+        inputs.sequences = vec![SequenceRows { row_start: 0, row_count: rows, context_len: rows }];
+        let blocks: Vec<u32> = (0..rows.div_ceil(BLOCK_SIZE)).collect();
+        inputs.groups = vec![GroupInputs::default()];
+        push_tables(&mut inputs.groups[0], &blocks, 0..rows, None);
+        inputs.logits_rows = counted.iter().map(|&place| place as u32 - 1).collect();
+        inputs.samples = (0..).zip(&counted).map(|(row, _)| SampleRow::greedy(row, 0)).collect();
+        let ticket = device.backend.submit(&inputs).expect("the batch is accepted");
+        block_on(device.backend.read(ticket)).expect("the batch is read");
+        let logits = block_on(device.backend.read_buffer(device.logits, counted.len() as u32)).expect("logits");
+        for (place, logits) in counted.iter().zip(logits.chunks_exact(device.plan.vocab as usize)) {
+            let largest = logits.iter().copied().fold(f32::MIN, f32::max);
+            let total: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+            sum += total.ln() - f64::from(logits[ids[*place] as usize] - largest);
+            count += 1;
+        }
+    }
+    assert!(count > 1000, "only {count} tokens count");
+    sum / f64::from(count)
+}
