@@ -1,6 +1,6 @@
 // Scores of the gather-then-attend baseline, for Mesa's llvmpipe: bench_attend_scores, read as images.
-// scores[sequence][head][token] = q[sequence][head] · k[sequence][token / block][head / group][token % block] / √head_dim;
-// keys are f16.
+// scores[sequence][head][token] = q[sequence][head] · k[sequence][token / block][head / group][token % block] / √d;
+// keys are f16, d = head_dim.
 // One thread computes one score; a row of workgroups takes one sequence and query head.
 // No twin: kept in `folio bench` alone.
 
