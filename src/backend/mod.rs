@@ -12,6 +12,7 @@ use crate::plan::inputs::{BatchInputs, Sampled};
 use crate::plan::{BufferId, KvFormat, Plan, Storage, WeightId};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What kind of processor runs the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,9 +98,12 @@ pub enum BackendError {
         /// Bytes asked for.
         bytes: u64,
     },
-    /// The device is gone, or did not answer in time. [`Backend::reset`] may bring it back.
+    /// The device is gone. [`Backend::reset`] may bring it back.
     #[error("the GPU device was lost: {0}")]
     Lost(String),
+    /// A batch did not come back in time. The device counts as lost: [`Backend::reset`] may bring it back.
+    #[error("the GPU device hangs: no answer within {0:?}")]
+    Hung(Duration),
     /// The device refused this batch; it still works.
     #[error("the device refused a batch: {0}")]
     Validation(String),
@@ -114,6 +118,13 @@ pub enum BackendError {
     /// There is no such device, or it could not be opened.
     #[error("{0}")]
     Unavailable(String),
+}
+
+impl BackendError {
+    /// Whether nothing can be expected of the device any more until it is reset.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Hung(_))
+    }
 }
 
 /// Executes one plan.

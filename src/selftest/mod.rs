@@ -118,8 +118,10 @@ pub async fn run<B: Inspect>(device: &mut B, options: &Options) -> Result<Report
         for run in runs {
             let expected = execute(&mut reference, &fixture, run).await?;
             let result = execute(device, &fixture, run).await;
-            if let Err(error @ BackendError::Lost(_)) = result {
-                return Err(error);
+            if let Err(error) = &result
+                && error.is_loss()
+            {
+                return Err(error.clone());
             }
             row.cases += 1;
             match result

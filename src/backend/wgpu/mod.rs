@@ -90,8 +90,23 @@ impl WgpuBackend {
         self.loaded.as_ref().ok_or_else(not_loaded)
     }
 
-    /// Flattens a batch and finds its program.
+    /// Flattens a batch and finds its program. If the driver refuses one of its kernels, the portable ones run from now
+    /// on, on this device and on those that replace it.
     fn prepare(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
+        match self.find_program(inputs) {
+            Err(error @ BackendError::Kernel { .. }) if self.gpu.profile.tier > Tier::T0 => {
+                tracing::warn!("{error}; going on with the kernels that every driver takes");
+                self.options.tier = Some(Tier::T0);
+                self.gpu.profile.make_portable();
+                self.caps = caps(&self.gpu);
+                self.recordings.clear();
+                self.find_program(inputs)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn find_program(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
         let context = metadata::Context {
             plan: &loaded.plan,

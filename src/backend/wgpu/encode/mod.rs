@@ -289,6 +289,14 @@ impl<'a> Recorder<'a> {
         kernel.define_if(self.profile.tier >= Tier::T1, "SUBGROUPS")
     }
 
+    /// A buffer may have an image from before the driver refused a kernel that reads images.
+    fn access(&self, binding: &Binding<'_>) -> Access {
+        match binding.access {
+            Access::Texels if !self.profile.texels => Access::Read,
+            access => access,
+        }
+    }
+
     /// Adds one dispatch of `workgroups` workgroups; none if there is nothing to do.
     pub(crate) fn dispatch<P: Pod>(
         &mut self,
@@ -301,13 +309,13 @@ impl<'a> Recorder<'a> {
             return Ok(());
         }
         let gpu = self.gpu;
-        let access: Vec<Access> = bindings.iter().map(|binding| binding.access).collect();
+        let access: Vec<Access> = bindings.iter().map(|binding| self.access(binding)).collect();
         let pipeline = self.recordings.pipelines.get(gpu, kernel, &access)?;
         let params_offset = self.recordings.params_offset(bytemuck::bytes_of(params))?;
         let ids = bindings.iter().map(|binding| binding.buffer.id).collect();
         let params_buffer = &self.arena.params.raw;
-        let make = || bind_group(gpu, &pipeline.layout, params_buffer, bindings);
-        let bind_group = self.recordings.bind_groups.entry((access, ids)).or_insert_with(make).clone();
+        let make = || bind_group(gpu, &pipeline.layout, params_buffer, bindings, &access);
+        let bind_group = self.recordings.bind_groups.entry((access.clone(), ids)).or_insert_with(make).clone();
         let grid = spread(workgroups);
         self.commands.push(Command { pipeline: pipeline.id, raw: pipeline.raw, bind_group, params_offset, grid });
         Ok(())
@@ -319,12 +327,13 @@ fn bind_group(
     layout: &wgpu::BindGroupLayout,
     params: &wgpu::Buffer,
     bindings: &[Binding<'_>],
+    access: &[Access],
 ) -> wgpu::BindGroup {
     let params =
         wgpu::BufferBinding { buffer: params, offset: 0, size: wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES)) };
     let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(params) }];
-    entries.extend((1..).zip(bindings).map(|(binding, bound)| {
-        let resource = match (bound.access, &bound.buffer.texels) {
+    entries.extend((1..).zip(bindings.iter().zip(access)).map(|(binding, (bound, access))| {
+        let resource = match (access, &bound.buffer.texels) {
             (Access::Texels, Some(view)) => wgpu::BindingResource::TextureView(view),
             _ => bound.buffer.raw.as_entire_binding(),
         };
