@@ -3,7 +3,8 @@
 // Needs cargo with the target wasm32-unknown-unknown; everything else comes with `npm ci`.
 
 import { spawnSync } from "node:child_process";
-import { copyFileSync, cpSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { cpSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
@@ -56,13 +57,17 @@ function typescript() {
 
 function copyFiles() {
   mkdirSync(join(dist, "demo"), { recursive: true });
-  for (const file of DEMO_FILES) copyFileSync(join(root, "assets/demo", file), join(dist, "demo", file));
+  const listing = DEMO_FILES.map((path) => {
+    const bytes = readFileSync(join(root, "assets/demo", path));
+    writeFileSync(join(dist, "demo", path), bytes);
+    return { path, size: bytes.length, lfs: { oid: createHash("sha256").update(bytes).digest("hex") } };
+  });
+  writeFileSync(join(dist, "demo/files.json"), JSON.stringify(listing));
   cpSync(join(web, "page"), dist, { recursive: true });
 }
 
 /** The service worker keeps one version of the page; its name changes with any file of it. */
-async function stampPage() {
-  const { createHash } = await import("node:crypto");
+function stampPage() {
   const files = [
     "index.html",
     "page.js",
@@ -87,4 +92,4 @@ mkdirSync(dist);
 wasm();
 typescript();
 copyFiles();
-await stampPage();
+stampPage();

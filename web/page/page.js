@@ -8,8 +8,8 @@ you know. If somebody greets you, greet them. If somebody asks for a story, tell
 and an end. If somebody asks what a word means, explain it in one or two sentences and give an example. If you do not
 know an answer, say so.`.replaceAll("\n", " ");
 const CHATS = [
-  { name: "Left", first: "Write a bedtime story about a robot." },
-  { name: "Right", first: "What is a KV cache?" },
+  { name: "First chat", first: "Write a bedtime story about a robot." },
+  { name: "Second chat", first: "What is a KV cache?" },
 ];
 
 let engine = null;
@@ -119,7 +119,7 @@ function makeChat({ name, first }) {
   let running = null;
   part("h2").textContent = name;
   input.value = first;
-  input.setAttribute("aria-label", `Message of the ${name.toLowerCase()} chat`);
+  input.setAttribute("aria-label", `Message of the ${name.toLowerCase()}`);
 
   const say = (role, text) => {
     const line = document.createElement("p");

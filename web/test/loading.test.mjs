@@ -112,7 +112,7 @@ test("ranges, then a second load without any request for the model", () =>
   scene(
     () => ({}),
     async (page, context) => {
-      const options = { model: `${server.origin}/demo/`, rangeBytes: MIB };
+      const options = { model: `${server.origin}/folder/`, rangeBytes: MIB };
       const first = await hello(page, options);
       assert.equal(first.value, HELLO, first.message);
       const ranges = asked("model.safetensors").map(({ range }) => range);
@@ -124,12 +124,12 @@ test("ranges, then a second load without any request for the model", () =>
       const second = await hello(page, options).catch((error) => ({ message: String(error) }));
       await context.setOffline(false);
       // The worker's own scripts come from the server; the model must not.
-      assert.deepEqual(asked("/demo/"), []);
+      assert.deepEqual(asked("/folder/"), []);
       if (second.value === undefined) {
         const online = await hello(page, options);
         assert.equal(online.value, HELLO, online.message);
       }
-      assert.deepEqual(asked("/demo/"), []);
+      assert.deepEqual(asked("/folder/"), []);
     },
   ));
 
@@ -137,7 +137,7 @@ test("an interrupted download goes on where it was", () =>
   scene(
     ({ range }) => (range?.startsWith(`bytes=${4 * MIB}-`) ? { status: 503 } : {}),
     async (page) => {
-      const options = { model: `${server.origin}/demo/`, rangeBytes: MIB };
+      const options = { model: `${server.origin}/folder/`, rangeBytes: MIB };
       const broken = await hello(page, options);
       assert.deepEqual([broken.name, broken.code], ["NetworkError", "network"]);
       assert.match(broken.message, /model\.safetensors.*503/);
@@ -157,7 +157,7 @@ test("a file that changes meanwhile is fetched anew, but not for ever", () => {
   return scene(
     ({ path }) => version(path, path.endsWith("model.safetensors") && requests++ < 3 ? "old" : "new"),
     async (page) => {
-      const options = { model: `${server.origin}/demo/`, rangeBytes: MIB };
+      const options = { model: `${server.origin}/folder/`, rangeBytes: MIB };
       const answer = await hello(page, options);
       assert.equal(answer.value, HELLO, answer.message);
       const versions = asked("model.safetensors").filter(({ range }) => range === `bytes=0-${MIB - 1}`);
@@ -175,7 +175,7 @@ test("a connection that is cut is picked up", () => {
   return scene(
     ({ path }) => (path.endsWith("model.safetensors") && cuts++ < 2 ? { cutAt: 300_000, delay: 50 } : {}),
     async (page) => {
-      const answer = await hello(page, { model: `${server.origin}/demo/`, rangeBytes: 4 * MIB });
+      const answer = await hello(page, { model: `${server.origin}/folder/`, rangeBytes: 4 * MIB });
       assert.equal(answer.value, HELLO, answer.message);
       assert.ok(cuts > 2);
     },
@@ -187,7 +187,7 @@ for (const cache of ["opfs", "none"]) {
     scene(
       () => ({ noRanges: true }),
       async (page) => {
-        const answer = await hello(page, { model: `${server.origin}/demo/`, rangeBytes: MIB, cache });
+        const answer = await hello(page, { model: `${server.origin}/folder/`, rangeBytes: MIB, cache });
         assert.equal(answer.value, HELLO, answer.message);
         assert.equal(asked("model.safetensors").length, 1);
       },
@@ -217,9 +217,9 @@ test("a repository's digests are compared", () =>
 
 test("what is wrong with a model is told by type, file and field", () =>
   scene(
-    ({ path }) => (path.startsWith("/demo/model") ? { shorten: 1000 } : {}),
+    ({ path }) => (path.startsWith("/folder/model") ? { shorten: 1000 } : {}),
     async (page) => {
-      const short = await hello(page, { model: `${server.origin}/demo/` });
+      const short = await hello(page, { model: `${server.origin}/folder/` });
       assert.deepEqual([short.name, short.code], ["ModelError", "model"]);
       assert.match(short.message, /model\.safetensors: tensor .* is cut short, \d+ bytes are missing/);
       const wrong = await hello(page, { model: `${server.origin}/wrong/` });
@@ -241,7 +241,7 @@ test("a load can be aborted", () =>
       const aborted = await page.evaluate((model) => {
         const signal = AbortSignal.timeout(700);
         return outcome(() => folio.load({ model, signal, rangeBytes: 1 << 20 }));
-      }, `${server.origin}/demo/`);
+      }, `${server.origin}/folder/`);
       assert.equal(aborted.name, "TimeoutError");
     },
   ));
@@ -252,10 +252,10 @@ test("too little storage is said with numbers", () =>
     async (page, context) => {
       const session = await context.newCDPSession(page);
       await session.send("Storage.overrideQuotaForOrigin", { origin: server.origin, quotaSize: 3 * MIB });
-      const full = await hello(page, { model: `${server.origin}/demo/`, rangeBytes: MIB });
+      const full = await hello(page, { model: `${server.origin}/folder/`, rangeBytes: MIB });
       assert.deepEqual([full.name, full.code], ["QuotaError", "quota"]);
       assert.match(full.message, /model\.safetensors.*\d+ MiB.*cache: "none"/);
-      const without = await hello(page, { model: `${server.origin}/demo/`, rangeBytes: MIB, cache: "none" });
+      const without = await hello(page, { model: `${server.origin}/folder/`, rangeBytes: MIB, cache: "none" });
       assert.equal(without.value, HELLO, without.message);
     },
   ));

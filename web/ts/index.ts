@@ -270,7 +270,8 @@ function findModel({ model, name, cache, limits, hub, rangeBytes }: api.LoadOpti
     rangeBytes: rangeBytes ?? RANGE_BYTES,
   };
   if (model === "demo") {
-    return { ...rest, name: name ?? "folio-tiny", base: new URL("./demo/", import.meta.url).href };
+    const base = new URL("./demo/", import.meta.url).href;
+    return { ...rest, name: name ?? "folio-tiny", base, listing: `${base}files.json` };
   }
   const repository = /^([\w.-]+\/[\w.-]+)(?:@([\w./-]+))?$/.exec(model);
   if (repository) {

@@ -9,7 +9,7 @@ export interface ModelPlace {
   name: string;
   /** The folder's address, with a slash at its end. */
   base: string;
-  /** Where the hub lists sizes and digests of the folder's files. */
+  /** Where sizes and digests of the folder's files are listed, in the form of the hub's API. */
   listing: string | null;
   cache: "opfs" | "none";
   /** Bytes of one range request. */

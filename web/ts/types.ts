@@ -62,6 +62,8 @@ export interface ModelInfo {
   blocks: number;
   kvBytes: number;
   weightBytes: number;
+  /** What the engine wants known, such as a context that had to be shortened. */
+  notices: string[];
 }
 
 /** Counters and gauges after the last step. */

@@ -69,18 +69,22 @@ async function adapterName(): Promise<string> {
 
 async function load(place: ModelPlace, signal: AbortSignal, report: (progress: Progress) => void): Promise<Running> {
   const adapter = await adapterName();
-  engineModule ??= instantiate();
-  const { WebEngine, Sha256 } = await engineModule;
+  const instance = (engineModule ??= instantiate());
+  // What could not be fetched now may be there later.
+  instance.catch(() => engineModule === instance && (engineModule = null));
+  const { WebEngine, Sha256 } = await instance;
   for (let attempt = 1; ; attempt++) {
     const files = await ModelFiles.open(place, signal, report);
+    const notices: string[] = [];
     try {
       const options = JSON.stringify({ name: place.name, ...place.limits });
+      const note = (text: string) => void notices.push(text);
       const onDevice = (loaded: number, total: number) => report({ phase: "device", file: "", loaded, total });
       const engine = await WebEngine.load(
         files,
         options,
         onDevice,
-        () => {},
+        note,
         (message: string) => {
           end(fromWire({ name: "DeviceLostError", message }));
         },
@@ -91,7 +95,7 @@ async function load(place: ModelPlace, signal: AbortSignal, report: (progress: P
         engine.unload();
         throw error;
       }
-      const info = { adapter, ...JSON.parse(engine.info()) };
+      const info = { adapter, notices, ...JSON.parse(engine.info()) };
       report({ phase: "ready", file: "", loaded: info.weightBytes, total: info.weightBytes });
       return { engine, info };
     } catch (error) {

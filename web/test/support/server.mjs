@@ -23,7 +23,8 @@ const TYPES = {
  * `shorten` (bytes). `server.requests` lists what was asked for.
  */
 export async function serve(folders = {}) {
-  const places = { "": join(web, "dist"), test: join(web, "test/pages"), demo: join(root, "assets/demo"), ...folders };
+  const own = { "": join(web, "dist"), test: join(web, "test/pages"), folder: join(root, "assets/demo") };
+  const places = { ...own, ...folders };
   const state = { fault: () => ({}), requests: [], server: null, origin: "" };
   state.server = createServer((request, response) => {
     const url = new URL(request.url, "http://localhost");
