@@ -146,6 +146,12 @@ pub trait Backend {
     /// caller may try again with fewer.
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError>;
 
+    /// Waits until the device has done what it was told so far, and gives out the error that only shows then: where
+    /// nothing may block, memory is missed later than it is asked for.
+    async fn settle(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Starts a batch. Batches run in the order submitted; a batch may read what an earlier one has sampled.
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Self::Ticket, BackendError>;
 

@@ -12,6 +12,7 @@ pub mod demo;
 mod fields;
 mod generation;
 mod random;
+pub mod remote;
 pub mod rope;
 pub mod safetensors;
 pub mod source;
@@ -19,6 +20,7 @@ pub mod spec;
 mod weights;
 
 pub use generation::GenerationDefaults;
+pub use remote::RangeFiles;
 pub use safetensors::Safetensors;
 pub use source::{Element, TensorInfo, TensorRead, TensorSource};
 pub use spec::ModelSpec;

@@ -17,6 +17,7 @@ mod generate;
 mod guard;
 mod health;
 mod json;
+mod local;
 mod messages;
 mod metrics;
 mod models;
@@ -28,6 +29,7 @@ mod sse;
 mod ui;
 
 pub use error::BodyTimeout;
+pub use local::{LocalAnswer, LocalApi, LocalBody, NotHttp};
 
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{SamplingParams, SubmitError};

@@ -5,6 +5,7 @@
 
 use super::super::{BackendError, DeviceKind};
 use super::texels;
+use futures_channel::oneshot;
 use futures_util::FutureExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -166,7 +167,10 @@ impl Gpu {
         let adapters = enumerate().await;
         let index = choose(&adapters, options.adapter)?;
         let adapter = &adapters[index];
-        let info = adapter.get_info();
+        let mut info = adapter.get_info();
+        if info.name.is_empty() {
+            info.name = "this adapter".into(); // a browser may keep its name to itself
+        }
         let mut profile = profile(adapter, options);
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("folio"),
@@ -214,6 +218,18 @@ impl Gpu {
         self.poll(wait)
     }
 
+    /// In a browser, waits until everything submitted so far has run: errors of what was created before are known then.
+    /// Elsewhere they are known already.
+    pub(crate) async fn settle(&self) -> Result<(), BackendError> {
+        if cfg!(target_arch = "wasm32") {
+            let (sender, done) = oneshot::channel();
+            self.queue.on_submitted_work_done(move || _ = sender.send(()));
+            // A device that is lost may drop the callback.
+            let _ = done.await;
+        }
+        self.faults.check()
+    }
+
     /// Polls; a device that does not answer in time hangs, and is of no more use than a lost one.
     pub(crate) fn poll(&self, poll: wgpu::PollType) -> Result<(), BackendError> {
         match self.device.poll(poll) {
@@ -222,6 +238,14 @@ impl Gpu {
             Err(error) => self.faults.lose(error.to_string()),
         }
         self.faults.check()
+    }
+}
+
+/// What a browser's device holds is freed when the garbage collector finds it; a model should not wait for that.
+#[cfg(target_arch = "wasm32")]
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        self.device.destroy();
     }
 }
 

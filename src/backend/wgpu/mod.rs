@@ -249,6 +249,14 @@ impl Backend for WgpuBackend {
         }
     }
 
+    async fn settle(&mut self) -> Result<(), BackendError> {
+        self.gpu.settle().await
+    }
+
+    fn token_budget_hint(&self) -> Option<u32> {
+        self.pace.tokens_max(&self.gpu.profile)
+    }
+
     async fn read(&mut self, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
         let (tokens, submitted) = (ticket.tokens, ticket.submitted);
