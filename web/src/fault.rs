@@ -33,7 +33,7 @@ impl From<BackendError> for Fault {
     fn from(error: BackendError) -> Self {
         let name = match &error {
             BackendError::Limit { .. } | BackendError::OutOfMemory { .. } => "LimitError",
-            BackendError::Lost(_) => "DeviceLostError",
+            BackendError::Lost(_) | BackendError::Hung(_) => "DeviceLostError",
             BackendError::Unavailable(_) => "NoAdapterError",
             BackendError::Validation(_) | BackendError::Kernel { .. } => "DeviceError",
         };
