@@ -22,8 +22,11 @@ fn a_sliding_window_is_recorded_as_the_golden_text_says() {
 
 #[test]
 fn every_recorded_plan_passes_the_check() {
-    let names = ["llama", "llama3-rope", "mistral-window", "qwen2", "qwen3"];
-    for model in names.map(golden).into_iter().chain([Model::demo()]) {
+    let folders = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden")).expect("it lists");
+    let names = folders.map(|entry| entry.expect("it lists").path()).filter(|path| path.is_dir());
+    let models: Vec<Model> = names.map(|path| Model::open(&path).expect("the golden model loads")).collect();
+    assert!(models.len() >= 5, "the golden models are there");
+    for model in models.into_iter().chain([Model::demo()]) {
         for activations in [Storage::F32, Storage::F16, Storage::Bf16] {
             let plan = model.record(activations);
             let limits = Limits { binding_bytes_max: 1 << 20, tokens_max: 64 };

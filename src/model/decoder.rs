@@ -1,9 +1,9 @@
 //! The only forward pass.
 //!
 //! Records what a decoder does to the rows of one batch; which decoder is data ([`ModelSpec`]). The residual stream `x`
-//! stays f32 and grows in place: attention and MLP add their output to it.
+//! stays f32 and grows in place: attention and MLP, the two branches of a layer, add their output to it.
 
-use super::spec::{LayerSpec, ModelSpec};
+use super::spec::{HeadNorms, LayerSpec, ModelSpec};
 use super::weights::WeightTable;
 use crate::plan::{BufferId, HeadNorm, KvGroup, KvLayer, Plan, Rope, Rows, Step, Storage, Tail, WeightId};
 
@@ -17,6 +17,8 @@ struct Buffers {
     attended: BufferId,
     gate_up: BufferId,
     activated: BufferId,
+    /// What a branch adds to `x`, before its norm; `None`: it is added at once.
+    branch: Option<BufferId>,
     /// Rows of `x` to sample.
     sampled: BufferId,
     sampled_normed: BufferId,
@@ -35,6 +37,7 @@ impl Buffers {
             attended: plan.buffer("attended", Rows::Tokens, query, activations),
             gate_up: plan.buffer("gate_up", Rows::Tokens, 2 * spec.mlp, activations),
             activated: plan.buffer("activated", Rows::Tokens, spec.mlp, activations),
+            branch: spec.norm.place.after().then(|| plan.buffer("branch", Rows::Tokens, spec.hidden, activations)),
             sampled: plan.buffer("sampled", Rows::Samples, spec.hidden, Storage::F32),
             sampled_normed: plan.buffer("sampled_normed", Rows::Samples, spec.hidden, activations),
             logits: plan.buffer("logits", Rows::Samples, spec.vocab, Storage::F32),
@@ -100,30 +103,56 @@ impl Recorder<'_> {
         self.plan.kv_layers.len() as u32 - 1
     }
 
-    fn norm(&mut self, x: BufferId, weight: WeightId, out: BufferId) -> Step {
+    fn norm(&mut self, x: BufferId, weight: WeightId, accumulate: bool, out: BufferId) -> Step {
         let norm = self.spec.norm;
-        Step::RmsNorm { x, delta: None, weight, epsilon: norm.epsilon, one_plus: norm.one_plus, out }
+        let (epsilon, one_plus) = (norm.epsilon, norm.one_plus);
+        Step::RmsNorm { x, delta: None, weight, epsilon, one_plus, accumulate, out }
     }
 
     fn head_norm(&mut self, layer: usize, name: &str) -> Option<HeadNorm> {
-        let norm = self.spec.norm;
-        self.spec.attention.head_norms.then(|| {
+        let (norm, kind) = (self.spec.norm, self.spec.attention.head_norms);
+        (kind != HeadNorms::None).then(|| {
             let weight = self.layer_weight(layer, name);
-            HeadNorm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus }
+            let whole_row = kind == HeadNorms::WholeRow;
+            HeadNorm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus, whole_row }
         })
     }
 
-    /// `x += output(attend(rope(qkv(norm(x)))))`.
+    /// What a branch starts from: `x`, or its norm.
+    fn enter(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, layer: usize, norm: &str) -> BufferId {
+        if !self.spec.norm.place.before() {
+            return buffers.x;
+        }
+        let weight = self.layer_weight(layer, norm);
+        steps.push(self.norm(buffers.x, weight, false, buffers.normed));
+        buffers.normed
+    }
+
+    /// The end of a branch: `x +=` the product, or its norm.
+    fn leave(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        layer: usize,
+        norm: &str,
+        product: impl FnOnce(bool, BufferId) -> Step,
+    ) {
+        let Some(branch) = buffers.branch else { return steps.push(product(true, buffers.x)) };
+        steps.push(product(false, branch));
+        let weight = self.layer_weight(layer, norm);
+        steps.push(self.norm(branch, weight, true, buffers.x));
+    }
+
+    /// `x += output(attend(rope(qkv(x))))`, with the norms of the model.
     fn attention(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, layer: &LayerSpec) {
-        let Buffers { x, normed, qkv, q, attended, .. } = *buffers;
+        let Buffers { qkv, q, attended, .. } = *buffers;
         let (attention, query_heads) = (self.spec.attention, self.spec.query_heads);
         let kv_layer = self.kv_layer(layer);
 
-        let norm_weight = self.layer_weight(index, "attention_norm");
-        steps.push(self.norm(x, norm_weight, normed));
+        let x = self.enter(steps, buffers, index, "attention_norm");
         let weight = self.layer_weight(index, "qkv");
         let bias = attention.qkv_bias.then(|| self.layer_weight(index, "qkv_bias"));
-        steps.push(Step::MatMul { x: normed, weight, bias, accumulate: false, out: qkv });
+        steps.push(Step::MatMul { x, weight, bias, accumulate: false, out: qkv });
         let q_norm = self.head_norm(index, "q_norm");
         let k_norm = self.head_norm(index, "k_norm");
         let rope = layer.rope.map(|rope| self.ropes[rope]);
@@ -140,21 +169,22 @@ impl Recorder<'_> {
         });
         let weight = self.layer_weight(index, "output");
         let bias = attention.output_bias.then(|| self.layer_weight(index, "output_bias"));
-        steps.push(Step::MatMul { x: attended, weight, bias, accumulate: true, out: x });
+        let product = |accumulate, out| Step::MatMul { x: attended, weight, bias, accumulate, out };
+        self.leave(steps, buffers, index, "attention_post_norm", product);
     }
 
-    /// `x += down(act(gate) · up)`, gate and up from `norm(x)`.
+    /// `x += down(act(gate) · up)`, gate and up from `x`, with the norms of the model.
     fn mlp(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize) {
-        let Buffers { x, normed, gate_up, activated, .. } = *buffers;
-        let norm_weight = self.layer_weight(index, "mlp_norm");
-        steps.push(self.norm(x, norm_weight, normed));
+        let Buffers { gate_up, activated, .. } = *buffers;
+        let x = self.enter(steps, buffers, index, "mlp_norm");
         let weight = self.layer_weight(index, "gate_up");
         let bias = self.spec.mlp_bias.then(|| self.layer_weight(index, "gate_up_bias"));
-        steps.push(Step::MatMul { x: normed, weight, bias, accumulate: false, out: gate_up });
+        steps.push(Step::MatMul { x, weight, bias, accumulate: false, out: gate_up });
         steps.push(Step::GatedActivation { gate_up, activation: self.spec.activation, out: activated });
         let weight = self.layer_weight(index, "down");
         let bias = self.spec.mlp_bias.then(|| self.layer_weight(index, "down_bias"));
-        steps.push(Step::MatMul { x: activated, weight, bias, accumulate: true, out: x });
+        let product = |accumulate, out| Step::MatMul { x: activated, weight, bias, accumulate, out };
+        self.leave(steps, buffers, index, "mlp_post_norm", product);
     }
 
     /// Final norm and LM head over the rows that need a token only.
@@ -162,11 +192,16 @@ impl Recorder<'_> {
         let Buffers { x, sampled, sampled_normed, logits, .. } = *buffers;
         let norm_weight = self.weight("final_norm");
         let head = if self.spec.tied_embeddings { embedding } else { self.weight("head") };
-        vec![
+        let mut steps = vec![
             Step::GatherRows { x, out: sampled },
-            self.norm(sampled, norm_weight, sampled_normed),
+            self.norm(sampled, norm_weight, false, sampled_normed),
             Step::MatMul { x: sampled_normed, weight: head, bias: None, accumulate: false, out: logits },
-            Step::Sample { logits },
-        ]
+        ];
+        let (scale, softcap) = (self.spec.logits_scale, self.spec.logits_softcap);
+        if scale != 1.0 || softcap.is_some() {
+            steps.push(Step::ScaleLogits { logits, scale, softcap });
+        }
+        steps.push(Step::Sample { logits });
+        steps
     }
 }

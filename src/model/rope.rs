@@ -44,7 +44,32 @@ pub enum RopeScaling {
 impl RopeSpec {
     /// From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (transformers 4).
     pub(super) fn from_config(config: &Fields<'_>, head_dim: u32) -> Result<Self, LoadError> {
-        let parameters = config.object("rope_parameters")?;
+        Self::read(config, config.object("rope_parameters")?, head_dim, 10_000.0)
+    }
+
+    /// That of layers without a window, and that of layers with one: `rope_parameters` has an object for each
+    /// (transformers 5), or `rope_local_base_freq` is the base of the latter (transformers 4).
+    pub(super) fn global_and_local(config: &Fields<'_>, head_dim: u32) -> Result<[Self; 2], LoadError> {
+        if let Some(parameters) = config.object("rope_parameters")? {
+            let kinds = ["full_attention", "sliding_attention"].map(|kind| {
+                let parameters = parameters.required(kind, parameters.object(kind)?)?;
+                Self::read(config, Some(parameters), head_dim, 10_000.0)
+            });
+            let [global, local] = kinds;
+            return Ok([global?, local?]);
+        }
+        let global = Self::read(config, None, head_dim, 1e6)?;
+        let theta = config.number("rope_local_base_freq", 1e-3..=1e30)?.unwrap_or(10_000.0);
+        let local = Self { theta, scaling: RopeScaling::None, ..global.clone() };
+        Ok([global, local])
+    }
+
+    fn read(
+        config: &Fields<'_>,
+        parameters: Option<Fields<'_>>,
+        head_dim: u32,
+        theta_default: f64,
+    ) -> Result<Self, LoadError> {
         let scaling = parameters.clone().or(config.object("rope_scaling")?);
         let theta = |fields: &Fields<'_>| fields.number("rope_theta", 1e-3..=1e30);
         let own_theta = parameters.as_ref().map(theta).transpose()?.flatten();
@@ -57,7 +82,7 @@ impl RopeSpec {
             return Err(config.fault("partial_rotary_factor", message));
         }
         Ok(Self {
-            theta: own_theta.or(theta(config)?).unwrap_or(10_000.0),
+            theta: own_theta.or(theta(config)?).unwrap_or(theta_default),
             rotary_dim,
             interleaved: false,
             scaling: scaling.as_ref().map_or(Ok(RopeScaling::None), RopeScaling::from_fields)?,

@@ -5,7 +5,7 @@
 //! for one model and checked against what the checkpoint really holds, before anything is read.
 
 use super::source::{Element, TensorInfo, TensorSource};
-use super::spec::ModelSpec;
+use super::spec::{HeadNorms, ModelSpec};
 use super::{LoadError, UploadError};
 use crate::plan::{Plan, WeightFormat, WeightId};
 use bytes::Bytes;
@@ -20,7 +20,7 @@ pub(super) struct TensorNames {
     embedding: &'static str,
     final_norm: &'static str,
     head: &'static str,
-    layer: &'static [LayerNames],
+    layer: &'static [&'static [LayerNames]],
 }
 
 /// Tensors whose rows, one below the other, make the plan's weight `layers.N.<weight>`.
@@ -34,40 +34,86 @@ const fn names(weight: &'static str, tensors: &'static [&'static str]) -> LayerN
     LayerNames { weight, tensors }
 }
 
-/// The scheme of Llama, Mistral, Qwen 2 and Qwen 3.
+/// q, k and v stacked, and the output projection.
+const ATTENTION: &[LayerNames] = &[
+    names(
+        "qkv",
+        &[
+            "model.layers.{}.self_attn.q_proj.weight",
+            "model.layers.{}.self_attn.k_proj.weight",
+            "model.layers.{}.self_attn.v_proj.weight",
+        ],
+    ),
+    names(
+        "qkv_bias",
+        &[
+            "model.layers.{}.self_attn.q_proj.bias",
+            "model.layers.{}.self_attn.k_proj.bias",
+            "model.layers.{}.self_attn.v_proj.bias",
+        ],
+    ),
+    names("q_norm", &["model.layers.{}.self_attn.q_norm.weight"]),
+    names("k_norm", &["model.layers.{}.self_attn.k_norm.weight"]),
+    names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
+    names("output_bias", &["model.layers.{}.self_attn.o_proj.bias"]),
+];
+
+/// Gate and up stacked, and down.
+const GATED_MLP: &[LayerNames] = &[
+    names("gate_up", &["model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.up_proj.weight"]),
+    names("gate_up_bias", &["model.layers.{}.mlp.gate_proj.bias", "model.layers.{}.mlp.up_proj.bias"]),
+    names("down", &["model.layers.{}.mlp.down_proj.weight"]),
+    names("down_bias", &["model.layers.{}.mlp.down_proj.bias"]),
+];
+
+/// [`ATTENTION`], stacked in the checkpoint already.
+const FUSED_ATTENTION: &[LayerNames] = &[
+    names("qkv", &["model.layers.{}.self_attn.qkv_proj.weight"]),
+    names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
+];
+
+/// [`GATED_MLP`], stacked in the checkpoint already.
+const FUSED_MLP: &[LayerNames] = &[
+    names("gate_up", &["model.layers.{}.mlp.gate_up_proj.weight"]),
+    names("down", &["model.layers.{}.mlp.down_proj.weight"]),
+];
+
+/// A norm before attention and one before the MLP.
+const NORMS_BEFORE: &[LayerNames] = &[
+    names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
+    names("mlp_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
+];
+
+/// Norms on both sides of attention and of the MLP.
+const NORMS_AROUND: &[LayerNames] = &[
+    names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
+    names("attention_post_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
+    names("mlp_norm", &["model.layers.{}.pre_feedforward_layernorm.weight"]),
+    names("mlp_post_norm", &["model.layers.{}.post_feedforward_layernorm.weight"]),
+];
+
+/// A norm after attention and one after the MLP.
+const NORMS_AFTER: &[LayerNames] = &[
+    names("attention_post_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
+    names("mlp_post_norm", &["model.layers.{}.post_feedforward_layernorm.weight"]),
+];
+
+/// The scheme of Llama and most others.
 pub(super) const HUGGING_FACE: TensorNames = TensorNames {
     embedding: "model.embed_tokens.weight",
     final_norm: "model.norm.weight",
     head: "lm_head.weight",
-    layer: &[
-        names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
-        names(
-            "qkv",
-            &[
-                "model.layers.{}.self_attn.q_proj.weight",
-                "model.layers.{}.self_attn.k_proj.weight",
-                "model.layers.{}.self_attn.v_proj.weight",
-            ],
-        ),
-        names(
-            "qkv_bias",
-            &[
-                "model.layers.{}.self_attn.q_proj.bias",
-                "model.layers.{}.self_attn.k_proj.bias",
-                "model.layers.{}.self_attn.v_proj.bias",
-            ],
-        ),
-        names("q_norm", &["model.layers.{}.self_attn.q_norm.weight"]),
-        names("k_norm", &["model.layers.{}.self_attn.k_norm.weight"]),
-        names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
-        names("output_bias", &["model.layers.{}.self_attn.o_proj.bias"]),
-        names("mlp_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
-        names("gate_up", &["model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.up_proj.weight"]),
-        names("gate_up_bias", &["model.layers.{}.mlp.gate_proj.bias", "model.layers.{}.mlp.up_proj.bias"]),
-        names("down", &["model.layers.{}.mlp.down_proj.weight"]),
-        names("down_bias", &["model.layers.{}.mlp.down_proj.bias"]),
-    ],
+    layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
 };
+
+/// Gemma 2 and 3.
+pub(super) const GEMMA: TensorNames = TensorNames { layer: &[NORMS_AROUND, ATTENTION, GATED_MLP], ..HUGGING_FACE };
+
+/// Phi 3: one tensor for q, k and v, one for gate and up.
+pub(super) const PHI3: TensorNames = TensorNames { layer: &[NORMS_BEFORE, FUSED_ATTENTION, FUSED_MLP], ..HUGGING_FACE };
+
+/// OLMo 2.
+pub(super) const OLMO2: TensorNames = TensorNames { layer: &[NORMS_AFTER, ATTENTION, GATED_MLP], ..HUGGING_FACE };
 
 /// One tensor of a checkpoint, as a weight needs it.
 #[derive(Clone, Debug, PartialEq)]
@@ -220,7 +266,7 @@ fn wanted(spec: &ModelSpec) -> Vec<(String, Vec<Part>)> {
         wanted.push(("head".to_owned(), part(names.head, &table)));
     }
     for layer in 0..spec.layers.len() {
-        for row in names.layer {
+        for row in names.layer.iter().copied().flatten() {
             if let Some(sections) = sections(spec, row.weight) {
                 let parts = layer_parts(row, layer, sections);
                 wanted.push((format!("layers.{layer}.{}", row.weight), parts));
@@ -248,10 +294,15 @@ fn sections(spec: &ModelSpec, weight: &str) -> Option<Vec<Vec<u64>>> {
     let [query, kv] = [spec.query_columns(), spec.kv_columns()].map(u64::from);
     let attention = &spec.attention;
     let (present, shapes): (bool, Vec<Vec<u64>>) = match weight {
-        "attention_norm" | "mlp_norm" => (true, vec![vec![hidden]]),
+        "attention_norm" | "mlp_norm" => (spec.norm.place.before(), vec![vec![hidden]]),
+        "attention_post_norm" | "mlp_post_norm" => (spec.norm.place.after(), vec![vec![hidden]]),
         "qkv" => (true, [query, kv, kv].map(|rows| vec![rows, hidden]).into()),
         "qkv_bias" => (attention.qkv_bias, [query, kv, kv].map(|rows| vec![rows]).into()),
-        "q_norm" | "k_norm" => (attention.head_norms, vec![vec![head_dim]]),
+        "q_norm" | "k_norm" => match attention.head_norms {
+            HeadNorms::None => (false, Vec::new()),
+            HeadNorms::EachHead => (true, vec![vec![head_dim]]),
+            HeadNorms::WholeRow => (true, vec![vec![if weight == "q_norm" { query } else { kv }]]),
+        },
         "output" => (true, vec![vec![hidden, query]]),
         "output_bias" => (attention.output_bias, vec![vec![hidden]]),
         "gate_up" => (true, [mlp, mlp].map(|rows| vec![rows, hidden]).into()),

@@ -216,13 +216,16 @@ impl<'a> Checker<'a> {
                 self.weight(table, self.plan.vocab, columns, None)?;
                 self.write(out, Rows::Tokens, columns, &[])
             }
-            Step::RmsNorm { x, delta, weight, out, .. } => {
+            Step::RmsNorm { x, delta, weight, accumulate, out, .. } => {
                 let BufferSpec { rows, columns, .. } = *self.read(x)?;
                 if let Some(delta) = delta {
                     self.read_as(delta, rows, columns)?;
                     self.write(x, rows, columns, &[delta])?;
                 }
                 self.weight(weight, 1, columns, None)?;
+                if accumulate {
+                    self.read(out)?;
+                }
                 self.write(out, rows, columns, &[x, delta.unwrap_or(x)])
             }
             Step::MatMul { x, weight, bias, accumulate, out } => {
@@ -239,23 +242,18 @@ impl<'a> Checker<'a> {
             Step::RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, q } => {
                 let kv = self.kv_layer(layer, query_heads)?;
                 self.read_as(qkv, Rows::Tokens, (query_heads + 2 * kv.heads) * kv.head_dim)?;
-                self.head_options(kv.head_dim, [q_norm, k_norm], rope)?;
+                self.head_options(kv.head_dim, [(q_norm, query_heads), (k_norm, kv.heads)], rope)?;
                 if !self.stored.insert(layer) {
                     return Err(Fault::Twice { name: format!("the store of KV layer {layer}") });
                 }
                 self.write(q, Rows::Tokens, query_heads * kv.head_dim, &[qkv])
             }
             Step::AttendPaged { q, layer, query_heads, softcap, alibi, sinks, out, .. } => {
-                let kv = self.kv_layer(layer, query_heads)?;
-                if !self.stored.contains(&layer) {
-                    return Err(Fault::NotWritten { name: format!("KV layer {layer}") });
-                }
                 check_softcap(softcap)?;
                 for weight in [alibi, sinks].into_iter().flatten() {
                     self.weight(weight, 1, query_heads, Some(WeightFormat::F32))?;
                 }
-                self.read_as(q, Rows::Tokens, query_heads * kv.head_dim)?;
-                self.write(out, Rows::Tokens, query_heads * kv.head_dim, &[q])
+                self.attend(q, layer, query_heads, out)
             }
             Step::GatedActivation { gate_up, out, .. } => {
                 let (rows, columns) = (self.read(gate_up)?.rows, self.buffer(out)?.columns);
@@ -267,6 +265,10 @@ impl<'a> Checker<'a> {
                 self.read_as(x, Rows::Tokens, columns)?;
                 self.write(out, Rows::Samples, columns, &[x])
             }
+            Step::ScaleLogits { logits, softcap, .. } => {
+                check_softcap(softcap)?;
+                self.read_as(logits, Rows::Samples, self.plan.vocab)
+            }
             Step::Sample { logits } => {
                 self.read_as(logits, Rows::Samples, self.plan.vocab)?;
                 match self.buffer(logits)?.storage {
@@ -277,9 +279,25 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn head_options(&self, head_dim: u32, norms: [Option<HeadNorm>; 2], rope: Option<Rope>) -> Result<(), Fault> {
-        for norm in norms.into_iter().flatten() {
-            self.weight(norm.weight, 1, head_dim, None)?;
+    fn attend(&mut self, q: BufferId, layer: u32, query_heads: u32, out: BufferId) -> Result<(), Fault> {
+        let kv = self.kv_layer(layer, query_heads)?;
+        if !self.stored.contains(&layer) {
+            return Err(Fault::NotWritten { name: format!("KV layer {layer}") });
+        }
+        self.read_as(q, Rows::Tokens, query_heads * kv.head_dim)?;
+        self.write(out, Rows::Tokens, query_heads * kv.head_dim, &[q])
+    }
+
+    /// Norms of q and k, each with its heads, and the rotation.
+    fn head_options(
+        &self,
+        head_dim: u32,
+        norms: [(Option<HeadNorm>, u32); 2],
+        rope: Option<Rope>,
+    ) -> Result<(), Fault> {
+        for (norm, heads) in norms {
+            let Some(norm) = norm else { continue };
+            self.weight(norm.weight, 1, if norm.whole_row { heads * head_dim } else { head_dim }, None)?;
         }
         let Some(rope) = rope else { return Ok(()) };
         if rope.rotary_dim == 0 || !rope.rotary_dim.is_multiple_of(2) || rope.rotary_dim > head_dim {

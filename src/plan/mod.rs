@@ -101,15 +101,17 @@ pub struct Rope {
     pub scale: f32,
 }
 
-/// RMS norm over each head of q or k before the rotation.
+/// RMS norm of q or k before the rotation: over each head, or over all heads of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadNorm {
-    /// `[1 × head_dim]`.
+    /// `[1 × head_dim]`, or `[1 × heads · head_dim]` with `whole_row`.
     pub weight: WeightId,
     /// Added to the mean of squares.
     pub epsilon: f32,
     /// Multiply by `1 + w` instead of `w`.
     pub one_plus: bool,
+    /// The mean is over all heads of a token's q (or k), not over each head.
+    pub whole_row: bool,
 }
 
 /// The activation of a gated MLP.
@@ -142,7 +144,7 @@ pub enum Step {
         /// Rows Tokens.
         out: BufferId,
     },
-    /// Optional `x += delta`; `out = x / sqrt(mean(x²) + epsilon) · w`, or `· (1 + w)`.
+    /// Optional `x += delta`; `out (=, +=) x / sqrt(mean(x²) + epsilon) · w`, or `· (1 + w)`.
     RmsNorm {
         /// Read; written too when `delta` is given.
         x: BufferId,
@@ -154,6 +156,8 @@ pub enum Step {
         epsilon: f32,
         /// Multiply by `1 + w` instead of `w`.
         one_plus: bool,
+        /// Add to `out` instead of replacing it.
+        accumulate: bool,
         /// Same shape as `x`, another buffer.
         out: BufferId,
     },
@@ -223,6 +227,15 @@ pub enum Step {
         x: BufferId,
         /// Rows Samples, same columns.
         out: BufferId,
+    },
+    /// In place: `logits = softcap · tanh(scale · logits / softcap)`, or `scale · logits` without a cap.
+    ScaleLogits {
+        /// `[samples × vocab]`.
+        logits: BufferId,
+        /// Multiplies every logit.
+        scale: f32,
+        /// Bounds them smoothly; positive.
+        softcap: Option<f32>,
     },
     /// Draws one token per sample row of the batch from its logits row; see [`inputs::SampleRow`] for the exact rule.
     Sample {

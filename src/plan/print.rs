@@ -50,10 +50,11 @@ impl Plan {
             Step::Embed { table, scale, out } => {
                 format!("{} = embed({}{})", b(out), w(table), unless(", scale ", scale, 1.0))
             }
-            Step::RmsNorm { x, delta, weight, epsilon, one_plus, out } => {
+            Step::RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, out } => {
+                let sign = if *accumulate { "+=" } else { "=" };
                 let delta = delta.map(|delta| format!(" += {}", b(&delta))).unwrap_or_default();
                 let norm = norm_options(*epsilon, *one_plus);
-                format!("{} = rms_norm({}{delta}, {}, {norm})", b(out), b(x), w(weight))
+                format!("{} {sign} rms_norm({}{delta}, {}, {norm})", b(out), b(x), w(weight))
             }
             Step::MatMul { x, weight, bias, accumulate, out } => {
                 let sign = if *accumulate { "+=" } else { "=" };
@@ -75,6 +76,10 @@ impl Plan {
                 format!("{} = gated_activation({}, {activation})", b(out), b(gate_up))
             }
             Step::GatherRows { x, out } => format!("{} = gather_rows({})", b(out), b(x)),
+            Step::ScaleLogits { logits, scale, softcap } => {
+                let softcap = softcap.map(|cap| format!(", softcap {cap}")).unwrap_or_default();
+                format!("{} = scale_logits(scale {scale}{softcap})", b(logits))
+            }
             Step::Sample { logits } => format!("sample({})", b(logits)),
         }
     }
@@ -99,7 +104,8 @@ impl Plan {
     fn head_norm(&self, name: &str, norm: Option<&HeadNorm>) -> String {
         norm.map(|norm| {
             let options = norm_options(norm.epsilon, norm.one_plus);
-            format!(", {name} {} {options}", self.weight_name(norm.weight))
+            let span = if norm.whole_row { " of the whole row" } else { "" };
+            format!(", {name} {} {options}{span}", self.weight_name(norm.weight))
         })
         .unwrap_or_default()
     }
@@ -189,6 +195,7 @@ impl Step {
             Self::AttendPaged { .. } => "attend_paged",
             Self::GatedActivation { .. } => "gated_activation",
             Self::GatherRows { .. } => "gather_rows",
+            Self::ScaleLogits { .. } => "scale_logits",
             Self::Sample { .. } => "sample",
         }
     }

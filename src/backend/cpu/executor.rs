@@ -2,6 +2,7 @@
 
 use super::memory::{KvStore, Weight};
 use super::sample::sample_row;
+use super::scale_logits;
 use super::{attend_paged, copy_blocks, embed, gated_activation, gather_rows, matmul, rms_norm, rope_store_kv};
 use crate::backend::{BackendError, Capacity, KvHalf};
 use crate::plan::inputs::{BatchInputs, NONE, NUMERICAL_ERROR, Sampled};
@@ -98,7 +99,8 @@ impl Loaded {
             | Step::MatMul { out, .. }
             | Step::AttendPaged { out, .. }
             | Step::GatedActivation { out, .. }
-            | Step::GatherRows { out, .. } => *out,
+            | Step::GatherRows { out, .. }
+            | Step::ScaleLogits { logits: out, .. } => *out,
             Step::CopyBlocks | Step::RopeStoreKv { .. } | Step::Sample { .. } => {
                 unreachable!("these steps write more than rows")
             }
@@ -108,9 +110,10 @@ impl Loaded {
             Step::Embed { table, scale, .. } => {
                 embed::embed(this.weight(*table), &inputs.token_ids, &this.feed, *scale, values, storage);
             }
-            Step::RmsNorm { x, weight, epsilon, one_plus, .. } => {
+            Step::RmsNorm { x, weight, epsilon, one_plus, accumulate, .. } => {
                 let weight = this.weight(*weight).vector();
-                rms_norm::rms_norm(this.rows(*x, inputs), &weight, *epsilon, *one_plus, values, storage);
+                let norm = rms_norm::Norm { weight, epsilon: *epsilon, one_plus: *one_plus };
+                rms_norm::rms_norm(this.rows(*x, inputs), &norm, *accumulate, values, storage);
             }
             Step::MatMul { x, weight, bias, accumulate, .. } => {
                 let bias = bias.map(|bias| this.weight(bias).vector());
@@ -131,6 +134,7 @@ impl Loaded {
             Step::GatherRows { x, .. } => {
                 gather_rows::gather_rows(this.rows(*x, inputs), &inputs.logits_rows, columns, values, storage);
             }
+            Step::ScaleLogits { scale, softcap, .. } => scale_logits::scale_logits(*scale, *softcap, values, storage),
             Step::CopyBlocks | Step::RopeStoreKv { .. } | Step::Sample { .. } => {}
         });
     }
@@ -201,9 +205,9 @@ impl Loaded {
         self.pool[*layer as usize] = halves;
     }
 
-    fn head_norm(&self, norm: HeadNorm) -> rope_store_kv::Norm {
+    fn head_norm(&self, norm: HeadNorm) -> rms_norm::Norm {
         let weight = self.weight(norm.weight).vector();
-        rope_store_kv::Norm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus }
+        rms_norm::Norm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus }
     }
 
     fn rotation(&self, rope: Rope) -> rope_store_kv::Rotation {

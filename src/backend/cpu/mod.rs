@@ -18,6 +18,7 @@ pub mod peaks;
 mod rms_norm;
 mod rope_store_kv;
 pub mod sample;
+mod scale_logits;
 mod validate;
 
 use super::{Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};

@@ -53,6 +53,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "sample"
     "sample_argmax"
     "sample_argmax_merge"
+    "scale_logits"
 };
 
 /// A name that `#ifdef` sees, with a number if it is a constant too.

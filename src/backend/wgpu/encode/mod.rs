@@ -27,6 +27,7 @@ mod matmul;
 mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod sample;
+mod scale_logits;
 mod variant;
 
 pub use variant::{Variant, variants};
@@ -252,8 +253,9 @@ impl<'a> Recorder<'a> {
         match *step {
             Step::CopyBlocks => copy::encode(self),
             Step::Embed { table, scale, out } => embed::encode(self, table, scale, out),
-            Step::RmsNorm { x, delta, weight, epsilon, one_plus, out } => {
-                rms_norm::encode(self, &rms_norm::Fields { x, delta, weight, epsilon, one_plus, out })
+            Step::RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, out } => {
+                let fields = rms_norm::Fields { x, delta, weight, epsilon, one_plus, accumulate, out };
+                rms_norm::encode(self, &fields)
             }
             Step::MatMul { x, weight, bias, accumulate, out } => {
                 matmul::encode(self, &matmul::Fields { x, weight, bias, accumulate, out })
@@ -267,6 +269,7 @@ impl<'a> Recorder<'a> {
             }
             Step::GatedActivation { gate_up, activation, out } => gated::encode(self, gate_up, activation, out),
             Step::GatherRows { x, out } => gather::encode(self, x, out),
+            Step::ScaleLogits { logits, scale, softcap } => scale_logits::encode(self, logits, scale, softcap),
             Step::Sample { logits } => sample::encode(self, logits),
         }
     }

@@ -93,6 +93,7 @@ pub fn variants() -> Vec<Variant> {
         super::rms_norm::variants(),
         super::rope::variants(),
         super::sample::variants(),
+        super::scale_logits::variants(),
     ];
     all.into_iter().flatten().collect()
 }
