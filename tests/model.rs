@@ -33,7 +33,7 @@ const WGPU: Target = Target { name: "wgpu", logits_f32: 1e-2, bit_exact: false }
 const LOGITS_F16: f32 = 3e-2;
 
 /// Golden folders, and |Δ logit| with f16 keys and values.
-const FAMILIES: [(&str, f32); 11] = [
+const FAMILIES: [(&str, f32); 13] = [
     ("llama", LOGITS_F16),
     ("llama3-rope", LOGITS_F16),
     ("mistral-window", LOGITS_F16),
@@ -45,6 +45,8 @@ const FAMILIES: [(&str, f32); 11] = [
     ("smollm3", LOGITS_F16),
     ("olmo2", LOGITS_F16),
     ("granite", LOGITS_F16),
+    ("qwen3-moe", LOGITS_F16),
+    ("gpt-oss", LOGITS_F16),
 ];
 const BLOCK_SIZE: u32 = 16;
 /// Tokens of a chunk of a prompt: prime to blocks and windows.
@@ -105,6 +107,15 @@ fn a_wrong_number_in_the_config_shows_in_the_logits() {
         ("granite", json!({"residual_multiplier": 0.25})),
         ("granite", json!({"logits_scaling": 4.0})),
         ("granite", json!({"rms_norm_eps": 0.1})),
+        ("qwen3-moe", json!({"norm_topk_prob": false})),
+        ("qwen3-moe", json!({"num_experts_per_tok": 3})),
+        ("gpt-oss", json!({"swiglu_limit": 1.0})),
+        ("gpt-oss", json!({"swiglu_alpha": 1.0})),
+        (
+            "gpt-oss",
+            json!({"rope_parameters": {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 32.0,
+            "original_max_position_embeddings": 4096, "attention_factor": 1.0}}),
+        ),
     ];
     for (family, changes) in table {
         let model = changed(family, &changes);

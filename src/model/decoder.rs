@@ -15,14 +15,38 @@ struct Buffers {
     qkv: BufferId,
     q: BufferId,
     attended: BufferId,
-    gate_up: BufferId,
-    activated: BufferId,
+    /// Of layers with one MLP.
+    dense: Option<MlpBuffers>,
+    /// Of layers with experts.
+    experts: Option<ExpertBuffers>,
     /// What a branch adds to `x`, before its norm; `None`: it is added at once.
     branch: Option<BufferId>,
     /// Rows of `x` to sample.
     sampled: BufferId,
     sampled_normed: BufferId,
     logits: BufferId,
+}
+
+#[derive(Clone, Copy)]
+struct MlpBuffers {
+    gate_up: BufferId,
+    activated: BufferId,
+}
+
+#[derive(Clone, Copy)]
+struct ExpertBuffers {
+    /// A logit per expert.
+    router: BufferId,
+    routes: BufferId,
+    /// A row a route.
+    mlp: MlpBuffers,
+}
+
+impl MlpBuffers {
+    fn new(plan: &mut Plan, names: [&'static str; 2], rows: Rows, mlp: u32, activations: Storage) -> Self {
+        let gate_up = plan.buffer(names[0], rows, 2 * mlp, activations);
+        Self { gate_up, activated: plan.buffer(names[1], rows, mlp, activations) }
+    }
 }
 
 impl Buffers {
@@ -35,8 +59,19 @@ impl Buffers {
             qkv: plan.buffer("qkv", Rows::Tokens, qkv, activations),
             q: plan.buffer("q", Rows::Tokens, query, activations),
             attended: plan.buffer("attended", Rows::Tokens, query, activations),
-            gate_up: plan.buffer("gate_up", Rows::Tokens, 2 * spec.mlp, activations),
-            activated: plan.buffer("activated", Rows::Tokens, spec.mlp, activations),
+            dense: spec
+                .layers
+                .iter()
+                .any(|layer| !layer.experts)
+                .then(|| MlpBuffers::new(plan, ["gate_up", "activated"], Rows::Tokens, spec.mlp, activations)),
+            experts: spec.experts.map(|experts| {
+                let rows = Rows::Routes(experts.per_token);
+                ExpertBuffers {
+                    router: plan.buffer("router", Rows::Tokens, experts.count, Storage::F32),
+                    routes: plan.buffer("routes", rows, 2, Storage::F32),
+                    mlp: MlpBuffers::new(plan, ["expert_gate_up", "expert_activated"], rows, experts.mlp, activations),
+                }
+            }),
             branch: spec.norm.place.after().then(|| plan.buffer("branch", Rows::Tokens, spec.hidden, activations)),
             sampled: plan.buffer("sampled", Rows::Samples, spec.hidden, Storage::F32),
             sampled_normed: plan.buffer("sampled_normed", Rows::Samples, spec.hidden, activations),
@@ -63,7 +98,10 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
     let mut body = vec![Step::CopyBlocks, Step::Embed { table, scale: spec.embedding_scale, out: buffers.x }];
     for (index, layer) in spec.layers.iter().enumerate() {
         recorder.attention(&mut body, &buffers, index, layer);
-        recorder.mlp(&mut body, &buffers, index);
+        match buffers.experts.filter(|_| layer.experts) {
+            Some(experts) => recorder.experts(&mut body, &buffers, experts, index),
+            None => recorder.mlp(&mut body, &buffers, index),
+        }
     }
     let tail = recorder.sample(&buffers, table);
     recorder.plan.body = body;
@@ -75,7 +113,9 @@ impl Recorder<'_> {
     /// Declares a weight of the model's table.
     fn weight(&mut self, name: &str) -> WeightId {
         let weight = self.weights.get(name);
-        self.plan.weight(name, weight.rows, weight.columns, weight.format)
+        let id = self.plan.weight(name, weight.rows, weight.columns, weight.format);
+        self.plan.stack_experts(id, weight.experts);
+        id
     }
 
     fn layer_weight(&mut self, layer: usize, name: &str) -> WeightId {
@@ -86,7 +126,7 @@ impl Recorder<'_> {
         for (index, rope) in self.spec.ropes.iter().enumerate() {
             let frequencies = self.weight(&format!("rope.{index}"));
             let (rotary_dim, interleaved) = (rope.rotary_dim, rope.interleaved);
-            self.ropes.push(Rope { frequencies, rotary_dim, interleaved, scale: 1.0 });
+            self.ropes.push(Rope { frequencies, rotary_dim, interleaved, scale: rope.scale() });
         }
     }
 
@@ -157,6 +197,7 @@ impl Recorder<'_> {
         let k_norm = self.head_norm(index, "k_norm");
         let rope = layer.rope.map(|rope| self.ropes[rope]);
         steps.push(Step::RopeStoreKv { qkv, layer: kv_layer, query_heads, q_norm, k_norm, rope, q });
+        let sinks = attention.sinks.then(|| self.layer_weight(index, "sinks"));
         steps.push(Step::AttendPaged {
             q,
             layer: kv_layer,
@@ -164,7 +205,7 @@ impl Recorder<'_> {
             scale: attention.scale,
             softcap: attention.softcap,
             alibi: None,
-            sinks: None,
+            sinks,
             out: attended,
         });
         let weight = self.layer_weight(index, "output");
@@ -175,7 +216,7 @@ impl Recorder<'_> {
 
     /// `x += down(act(gate) · up)`, gate and up from `x`, with the norms of the model.
     fn mlp(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize) {
-        let Buffers { gate_up, activated, .. } = *buffers;
+        let MlpBuffers { gate_up, activated } = buffers.dense.expect("a layer without experts has an MLP");
         let x = self.enter(steps, buffers, index, "mlp_norm");
         let weight = self.layer_weight(index, "gate_up");
         let bias = self.spec.mlp_bias.then(|| self.layer_weight(index, "gate_up_bias"));
@@ -184,6 +225,25 @@ impl Recorder<'_> {
         let weight = self.layer_weight(index, "down");
         let bias = self.spec.mlp_bias.then(|| self.layer_weight(index, "down_bias"));
         let product = |accumulate, out| Step::MatMul { x: activated, weight, bias, accumulate, out };
+        self.leave(steps, buffers, index, "mlp_post_norm", product);
+    }
+
+    /// [`Self::mlp`], by the experts that the router chooses for each token.
+    fn experts(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, experts: ExpertBuffers, index: usize) {
+        let ExpertBuffers { router, routes, mlp: MlpBuffers { gate_up, activated } } = experts;
+        let spec = self.spec.experts.expect("a layer has the experts of its model");
+        let x = self.enter(steps, buffers, index, "mlp_norm");
+        let weight = self.layer_weight(index, "router");
+        let bias = spec.bias.then(|| self.layer_weight(index, "router_bias"));
+        steps.push(Step::MatMul { x, weight, bias, accumulate: false, out: router });
+        steps.push(Step::RouteExperts { logits: router, renormalize: spec.renormalize, routes });
+        let weight = self.layer_weight(index, "expert_gate_up");
+        let bias = spec.bias.then(|| self.layer_weight(index, "expert_gate_up_bias"));
+        steps.push(Step::MatMulExperts { x, routes, weight, bias, accumulate: false, out: gate_up });
+        steps.push(Step::GatedActivation { gate_up, activation: self.spec.activation, out: activated });
+        let weight = self.layer_weight(index, "expert_down");
+        let bias = spec.bias.then(|| self.layer_weight(index, "expert_down_bias"));
+        let product = |accumulate, out| Step::MatMulExperts { x: activated, routes, weight, bias, accumulate, out };
         self.leave(steps, buffers, index, "mlp_post_norm", product);
     }
 

@@ -22,6 +22,9 @@ pub(super) struct Family {
     pub(super) ropes: Ropes,
     pub(super) activation: ActivationField,
     pub(super) scales: Scales,
+    pub(super) experts: Experts,
+    /// A learned logit per query head in the softmax of attention.
+    pub(super) sinks: bool,
     /// `tie_word_embeddings` where the config is silent.
     pub(super) tied_default: bool,
     pub(super) tensors: &'static TensorNames,
@@ -67,6 +70,8 @@ pub(super) enum ActivationField {
     HiddenAct,
     /// `hidden_activation`; GELU where the config is silent.
     HiddenActivation,
+    /// None: a clamped SwiGLU with `swiglu_alpha` and `swiglu_limit`.
+    ClampedSwiglu,
 }
 
 /// What q · k, embedded rows, branches and logits are multiplied by or capped at.
@@ -79,6 +84,17 @@ pub(super) enum Scales {
     Gemma { softcaps: Option<[f64; 2]> },
     /// By `attention_multiplier`, `embedding_multiplier`, `residual_multiplier`; logits divided by `logits_scaling`.
     Multipliers,
+}
+
+/// Which layers route to experts instead of one MLP, and how.
+#[derive(Clone, Copy)]
+pub(super) enum Experts {
+    Never,
+    /// Each n-th layer, n being `decoder_sparse_step`, but for `mlp_only_layers`; experts of `moe_intermediate_size`,
+    /// weights as `norm_topk_prob` says.
+    SparseLayers,
+    /// Every layer; experts of `intermediate_size`, with biases; weights of a token add up to 1.
+    EveryLayer,
 }
 
 const LLAMA: Family = Family {
@@ -94,6 +110,8 @@ const LLAMA: Family = Family {
     ropes: Ropes::One,
     activation: ActivationField::HiddenAct,
     scales: Scales::Plain,
+    experts: Experts::Never,
+    sinks: false,
     tied_default: false,
     tensors: &weights::HUGGING_FACE,
 };
@@ -185,6 +203,25 @@ const OLMO2: Family = Family {
 const GRANITE: Family =
     Family { architecture: "GraniteForCausalLM", model_type: "granite", scales: Scales::Multipliers, ..LLAMA };
 
+const QWEN3_MOE: Family = Family {
+    architecture: "Qwen3MoeForCausalLM",
+    model_type: "qwen3_moe",
+    experts: Experts::SparseLayers,
+    tensors: &weights::QWEN3_MOE,
+    ..QWEN3
+};
+
+const GPT_OSS: Family = Family {
+    architecture: "GptOssForCausalLM",
+    model_type: "gpt_oss",
+    windows: Windows::Pattern(2),
+    activation: ActivationField::ClampedSwiglu,
+    experts: Experts::EveryLayer,
+    sinks: true,
+    tensors: &weights::GPT_OSS,
+    ..LLAMA
+};
+
 /// A new architecture is a row here.
-pub(super) const FAMILIES: [&Family; 10] =
-    [&LLAMA, &MISTRAL, &QWEN2, &QWEN3, &GEMMA2, &GEMMA3, &PHI3, &SMOLLM3, &OLMO2, &GRANITE];
+pub(super) const FAMILIES: [&Family; 12] =
+    [&LLAMA, &MISTRAL, &QWEN2, &QWEN3, &QWEN3_MOE, &GEMMA2, &GEMMA3, &PHI3, &SMOLLM3, &OLMO2, &GRANITE, &GPT_OSS];

@@ -5,16 +5,18 @@
 //! `torch_dtype` or `dtype` is not read: weights stay as the checkpoint stores them.
 
 use super::LoadError;
-use super::families::{ActivationField, Bias, FAMILIES, Family, Ropes, Scales, Windows};
+use super::families::{ActivationField, Bias, Experts, FAMILIES, Family, Ropes, Scales, Windows};
 use super::fields::{self, Fields};
 use super::rope::RopeSpec;
 use super::weights::TensorNames;
 use crate::plan::Activation;
-use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX};
+use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX};
 use serde_json::{Value, json};
 
 /// Layers of a decoder, at most.
 pub const LAYERS_MAX: u32 = 1024;
+/// Experts of a layer, at most.
+pub const EXPERTS_MAX: u32 = 1024;
 /// Token ids and positions are below this.
 pub const IDS_MAX: u32 = 1 << 24;
 
@@ -45,6 +47,8 @@ pub struct ModelSpec {
     pub activation: Activation,
     /// Gate, up and down have biases.
     pub mlp_bias: bool,
+    /// What [`LayerSpec::experts`] layers have instead of one MLP.
+    pub experts: Option<ExpertsSpec>,
     /// Multiplies embedded rows.
     pub embedding_scale: f32,
     /// Multiplies logits.
@@ -120,6 +124,23 @@ pub struct AttentionSpec {
     pub output_bias: bool,
     /// RMS norms of q and k.
     pub head_norms: HeadNorms,
+    /// A learned logit per query head joins the softmax.
+    pub sinks: bool,
+}
+
+/// A mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertsSpec {
+    /// Experts of a layer.
+    pub count: u32,
+    /// Experts that work on a token.
+    pub per_token: u32,
+    /// Elements of a gate or up row of one expert.
+    pub mlp: u32,
+    /// Weights of a token add up to 1.
+    pub renormalize: bool,
+    /// Router, gate, up and down have biases.
+    pub bias: bool,
 }
 
 /// What may differ from layer to layer.
@@ -129,6 +150,8 @@ pub struct LayerSpec {
     pub window: Option<u32>,
     /// Index into [`ModelSpec::ropes`]; `None`: a layer without rotation.
     pub rope: Option<usize>,
+    /// The MLP is one of [`ModelSpec::experts`].
+    pub experts: bool,
 }
 
 impl ModelSpec {
@@ -150,8 +173,11 @@ impl ModelSpec {
         let (ropes, layer_ropes) = ropes(&config, family.ropes, &heads, &slides)?;
         // A window as long as the context hides nothing: such layers share the block ids of full attention.
         let window = config.integer("sliding_window", 1..=u32::MAX)?.filter(|&window| window < positions_max);
-        let layers = slides.iter().zip(layer_ropes);
-        let layers = layers.map(|(&slides, rope)| LayerSpec { window: window.filter(|_| slides), rope });
+        let sparse = sparse_layers(&config, family.experts, slides.len())?;
+        let experts = if sparse.contains(&true) { experts(&config, family.experts)? } else { None };
+        let layers = slides.iter().zip(layer_ropes).zip(sparse);
+        let layer = |((&slides, rope), experts)| LayerSpec { window: window.filter(|_| slides), rope, experts };
+        let layers = layers.map(layer).collect();
         Ok(Self {
             architecture: family.architecture,
             vocab,
@@ -172,15 +198,17 @@ impl ModelSpec {
                 qkv_bias: family.qkv_bias.read(&config)?,
                 output_bias: family.output_bias.read(&config)?,
                 head_norms: family.head_norms,
+                sinks: family.sinks,
             },
             activation: activation(&config, family.activation)?,
             mlp_bias: family.mlp_bias.read(&config)?,
+            experts,
             embedding_scale: (scales.embedding / scales.residual) as f32,
             logits_scale: scales.logits as f32,
             logits_softcap: scales.logits_softcap.map(|cap| cap as f32),
             tied_embeddings: config.boolean("tie_word_embeddings")?.unwrap_or(family.tied_default),
             ropes,
-            layers: layers.collect(),
+            layers,
             eos_token_ids: config.token_ids("eos_token_id", vocab)?,
             tensors: family.tensors,
         })
@@ -295,6 +323,11 @@ fn activation(config: &Fields<'_>, field: ActivationField) -> Result<Activation,
     let (name, default) = match field {
         ActivationField::HiddenAct => ("hidden_act", Activation::Silu),
         ActivationField::HiddenActivation => ("hidden_activation", Activation::GeluTanh),
+        ActivationField::ClampedSwiglu => {
+            let alpha = config.number("swiglu_alpha", 1e-3..=1e3)?.unwrap_or(1.702) as f32;
+            let limit = config.number("swiglu_limit", 1e-3..=1e6)?.unwrap_or(7.0) as f32;
+            return Ok(Activation::ClampedSwiglu { alpha, limit });
+        }
     };
     match config.text(name)? {
         None => Ok(default),
@@ -454,6 +487,37 @@ fn rotated_layers(config: &Fields<'_>, count: usize) -> Result<Vec<bool>, LoadEr
         _ => Err(config.fault("no_rope_layers", format!("has {entry}, not 0 or 1"))),
     };
     given.iter().map(rotates).collect()
+}
+
+/// Whether each layer routes to experts.
+fn sparse_layers(config: &Fields<'_>, experts: Experts, count: usize) -> Result<Vec<bool>, LoadError> {
+    match experts {
+        Experts::Never => Ok(vec![false; count]),
+        Experts::EveryLayer => Ok(vec![true; count]),
+        Experts::SparseLayers => {
+            let step = config.integer("decoder_sparse_step", 1..=LAYERS_MAX)?.unwrap_or(1) as usize;
+            let dense = config.list("mlp_only_layers")?.unwrap_or_default();
+            let is_dense = |layer: usize| dense.iter().any(|entry| entry.as_u64() == Some(layer as u64));
+            Ok((0..count).map(|layer| (layer + 1) % step == 0 && !is_dense(layer)).collect())
+        }
+    }
+}
+
+fn experts(config: &Fields<'_>, experts: Experts) -> Result<Option<ExpertsSpec>, LoadError> {
+    let (mlp, renormalize, bias) = match experts {
+        Experts::Never => return Ok(None),
+        Experts::SparseLayers => ("moe_intermediate_size", config.boolean("norm_topk_prob")?.unwrap_or(false), false),
+        Experts::EveryLayer => ("intermediate_size", true, true),
+    };
+    // The name of transformers 5, and that of published configs.
+    let counted = if config.get("num_local_experts").is_some() { "num_local_experts" } else { "num_experts" };
+    let count = config.required(counted, config.integer(counted, 1..=EXPERTS_MAX)?)?;
+    let chosen = config.integer("num_experts_per_tok", 1..=ROUTES_MAX)?;
+    let per_token = config.required("num_experts_per_tok", chosen)?;
+    if per_token > count {
+        return Err(config.fault("num_experts_per_tok", format!("is {per_token}, more than {counted} = {count}")));
+    }
+    Ok(Some(ExpertsSpec { count, per_token, mlp: multiple_of_eight(config, mlp, 1 << 20)?, renormalize, bias }))
 }
 
 fn qwen3_shape([hidden, layers, heads, kv_heads, head_dim, mlp, vocab]: [u32; 7]) -> Value {

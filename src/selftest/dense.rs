@@ -8,7 +8,7 @@ use crate::plan::inputs::{BatchInputs, FEED, SampleRow};
 use crate::plan::{Activation, BufferId, KvFormat, Rows, Step, Storage, Tail, WeightFormat, WeightId};
 use crate::platform::for_each_chunk;
 
-const FORMATS: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
+pub(super) const FORMATS: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
 
 /// All fixtures of these steps with `storage` between them.
 pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
@@ -43,7 +43,13 @@ pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
 }
 
 /// Rows of `buffer` are compared; it is filled with NaN before.
-fn expect_rows(fixture: &Fixture, run: &mut Run, buffer: BufferId, rows: u32, allowed: super::fixture::Allowed) {
+pub(super) fn expect_rows(
+    fixture: &Fixture,
+    run: &mut Run,
+    buffer: BufferId,
+    rows: u32,
+    allowed: super::fixture::Allowed,
+) {
     run.buffers.push((buffer, unwritten((rows * fixture.plan.buffer_spec(buffer).columns) as usize)));
     run.checks.push(Check::Rows { buffer, rows, allowed });
 }

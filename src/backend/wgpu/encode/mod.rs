@@ -21,6 +21,7 @@
 pub(crate) mod attend;
 mod copy;
 mod embed;
+pub(crate) mod experts;
 mod gated;
 mod gather;
 mod matmul;
@@ -37,7 +38,7 @@ use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding};
 use super::device::{Gpu, Profile, Tier};
 use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
-use crate::plan::{BufferId, Plan, Rows, Step, Tail, WeightFormat};
+use crate::plan::{BufferId, Plan, Step, Tail, WeightFormat};
 use bytemuck::Pod;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -268,6 +269,12 @@ impl<'a> Recorder<'a> {
                 attend::encode(self, &fields)
             }
             Step::GatedActivation { gate_up, activation, out } => gated::encode(self, gate_up, activation, out),
+            Step::RouteExperts { logits, renormalize, routes } => {
+                experts::encode_routes(self, logits, renormalize, routes)
+            }
+            Step::MatMulExperts { x, routes, weight, bias, accumulate, out } => {
+                experts::encode(self, &experts::Fields { x, routes, weight, bias, accumulate, out })
+            }
             Step::GatherRows { x, out } => gather::encode(self, x, out),
             Step::ScaleLogits { logits, scale, softcap } => scale_logits::encode(self, logits, scale, softcap),
             Step::Sample { logits } => sample::encode(self, logits),
@@ -276,10 +283,7 @@ impl<'a> Recorder<'a> {
 
     /// Rows of `buffer` in this batch, or in this run of the tail.
     pub(crate) fn rows(&self, buffer: BufferId) -> u32 {
-        match self.plan.buffer_spec(buffer).rows {
-            Rows::Tokens => self.shape.tokens,
-            Rows::Samples => self.group.logits_rows,
-        }
+        self.plan.buffer_spec(buffer).rows.count(self.shape.tokens, self.group.logits_rows)
     }
 
     /// Elements of a row of `buffer`.

@@ -87,6 +87,7 @@ pub fn variants() -> Vec<Variant> {
         super::attend::variants(),
         super::copy::variants(),
         super::embed::variants(),
+        super::experts::variants(),
         super::gather::variants(),
         super::gated::variants(),
         super::matmul::variants(),
