@@ -9,6 +9,7 @@
 
 mod decoder;
 pub mod demo;
+mod families;
 mod fields;
 mod generation;
 mod random;

@@ -11,6 +11,7 @@
 mod attention;
 mod compare;
 mod dense;
+mod experts;
 mod fixture;
 mod sampling;
 
@@ -180,6 +181,7 @@ fn fixtures(options: &Options, activations: Storage) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for storage in storages {
         fixtures.extend(dense::fixtures(storage));
+        fixtures.extend(experts::fixtures(storage));
         fixtures.extend(attention::fixtures(storage));
     }
     fixtures.extend(sampling::fixtures(options.full));

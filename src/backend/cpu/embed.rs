@@ -32,7 +32,8 @@ mod tests {
 
     #[test]
     fn rows_come_from_the_batch_or_from_a_feed_slot() {
-        let mut table = Weight::new(WeightSpec { name: "t".into(), rows: 3, columns: 2, format: WeightFormat::F32 });
+        let mut table =
+            Weight::new(WeightSpec { name: "t".into(), rows: 3, columns: 2, format: WeightFormat::F32, experts: 1 });
         let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.1].iter().flat_map(|v| v.to_le_bytes()).collect();
         table.insert(0, bytes.into()).unwrap();
         let mut out = [0.0; 6];

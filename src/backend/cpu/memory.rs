@@ -148,7 +148,7 @@ mod tests {
     use crate::plan::WeightFormat;
 
     fn weight() -> Weight {
-        Weight::new(WeightSpec { name: "w".into(), rows: 5, columns: 2, format: WeightFormat::Bf16 })
+        Weight::new(WeightSpec { name: "w".into(), rows: 5, columns: 2, format: WeightFormat::Bf16, experts: 1 })
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::plan::{Plan, Storage, WeightId};
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
 use device::Gpu;
-use encode::{BatchShape, Recordings, attend, sample};
+use encode::{BatchShape, Recordings, attend, experts, sample};
 use futures_util::FutureExt as _;
 use pace::Pace;
 use readback::{Ring, SAMPLE_WORDS};
@@ -197,6 +197,7 @@ impl Backend for WgpuBackend {
             results: u64::from(capacity.samples_max.max(1) * SAMPLE_WORDS) * 4,
             attend_scratch: attend::scratch_bytes(&plan, capacity, profile),
             sample_scratch: sample::scratch_bytes(&plan, capacity, profile),
+            expert_scratch: experts::scratch_bytes(&plan, capacity, profile),
         };
         let arena = Arena::new(&self.gpu, &plan, capacity, &side)?;
         let ring = Ring::new(&self.gpu, capacity.samples_max);

@@ -21,12 +21,14 @@
 pub(crate) mod attend;
 mod copy;
 mod embed;
+pub(crate) mod experts;
 mod gated;
 mod gather;
 mod matmul;
 mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod sample;
+mod scale_logits;
 mod variant;
 
 pub use variant::{Variant, variants};
@@ -36,7 +38,7 @@ use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding};
 use super::device::{Gpu, Profile, Tier};
 use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
-use crate::plan::{BufferId, Plan, Rows, Step, Tail, WeightFormat};
+use crate::plan::{BufferId, Plan, Step, Tail, WeightFormat};
 use bytemuck::Pod;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -252,8 +254,9 @@ impl<'a> Recorder<'a> {
         match *step {
             Step::CopyBlocks => copy::encode(self),
             Step::Embed { table, scale, out } => embed::encode(self, table, scale, out),
-            Step::RmsNorm { x, delta, weight, epsilon, one_plus, out } => {
-                rms_norm::encode(self, &rms_norm::Fields { x, delta, weight, epsilon, one_plus, out })
+            Step::RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, out } => {
+                let fields = rms_norm::Fields { x, delta, weight, epsilon, one_plus, accumulate, out };
+                rms_norm::encode(self, &fields)
             }
             Step::MatMul { x, weight, bias, accumulate, out } => {
                 matmul::encode(self, &matmul::Fields { x, weight, bias, accumulate, out })
@@ -266,17 +269,21 @@ impl<'a> Recorder<'a> {
                 attend::encode(self, &fields)
             }
             Step::GatedActivation { gate_up, activation, out } => gated::encode(self, gate_up, activation, out),
+            Step::RouteExperts { logits, renormalize, routes } => {
+                experts::encode_routes(self, logits, renormalize, routes)
+            }
+            Step::MatMulExperts { x, routes, weight, bias, accumulate, out } => {
+                experts::encode(self, &experts::Fields { x, routes, weight, bias, accumulate, out })
+            }
             Step::GatherRows { x, out } => gather::encode(self, x, out),
+            Step::ScaleLogits { logits, scale, softcap } => scale_logits::encode(self, logits, scale, softcap),
             Step::Sample { logits } => sample::encode(self, logits),
         }
     }
 
     /// Rows of `buffer` in this batch, or in this run of the tail.
     pub(crate) fn rows(&self, buffer: BufferId) -> u32 {
-        match self.plan.buffer_spec(buffer).rows {
-            Rows::Tokens => self.shape.tokens,
-            Rows::Samples => self.group.logits_rows,
-        }
+        self.plan.buffer_spec(buffer).rows.count(self.shape.tokens, self.group.logits_rows)
     }
 
     /// Elements of a row of `buffer`.
