@@ -1,5 +1,6 @@
 // Scores of the gather-then-attend baseline, for Mesa's llvmpipe: bench_attend_scores, read as images.
-// scores[sequence][head][token] = q[sequence][head] · k[sequence][head / group][token] / sqrt(head_dim); keys are f16.
+// scores[sequence][head][token] = q[sequence][head] · k[sequence][token / block][head / group][token % block] / √d;
+// keys are f16, d = head_dim.
 // One thread computes one score; a row of workgroups takes one sequence and query head.
 // No twin: kept in `folio bench` alone.
 
@@ -9,6 +10,9 @@ struct Params {
     kv_heads: u32,
     // 16-byte elements of a key: head_dim / 8.
     chunks: u32,
+    rows: u32,
+    // log2 of the tokens of a block.
+    block_shift: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -30,7 +34,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let kv_head = head / (params.query_heads / params.kv_heads);
-    let key = ((sequence * params.kv_heads + kv_head) * params.context + token) * params.chunks;
+    let block = (sequence * params.context + token) >> params.block_shift;
+    let slot = token & ((1u << params.block_shift) - 1u);
+    let key = (((block * params.kv_heads + kv_head) << params.block_shift) + slot) * params.chunks;
     let query = id.y * params.chunks * 2u;
     var sum = 0.0;
     for (var i = 0u; i < params.chunks; i += 1u) {

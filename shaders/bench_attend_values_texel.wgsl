@@ -1,5 +1,6 @@
 // Weighted values of the gather-then-attend baseline, for Mesa's llvmpipe: bench_attend_values, read as images.
-// result[sequence][head] = sum over tokens of weight · v[sequence][head / group][token]; values are f16.
+// result[sequence][head] = sum over tokens of weight · v[sequence][token / block][head / group][token % block]; values
+// are f16.
 // One thread computes eight neighbouring elements of one sequence and query head.
 // No twin: kept in `folio bench` alone.
 
@@ -10,6 +11,8 @@ struct Params {
     chunks: u32,
     // Sequences times query heads.
     rows: u32,
+    // log2 of the tokens of a block.
+    block_shift: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -39,13 +42,14 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     let sequence = row / params.query_heads;
     let kv_head = row % params.query_heads / (params.query_heads / params.kv_heads);
-    let start = (sequence * params.kv_heads + kv_head) * params.context;
     var low = vec4<f32>(0.0);
     var high = vec4<f32>(0.0);
     // Contexts are whole blocks, so four weights at a time leave none over.
     for (var token = 0u; token < params.context; token += 4u) {
         let weight = bitcast<vec4<f32>>(textureLoad(weights, texel((row * params.context + token) >> 2u)));
-        let at = (start + token) * params.chunks + chunk;
+        let block = (sequence * params.context + token) >> params.block_shift;
+        let slot = token & ((1u << params.block_shift) - 1u);
+        let at = (((block * params.kv_heads + kv_head) << params.block_shift) + slot) * params.chunks + chunk;
         let first = textureLoad(values, texel(at));
         let second = textureLoad(values, texel(at + params.chunks));
         let third = textureLoad(values, texel(at + 2u * params.chunks));

@@ -1,10 +1,9 @@
 // Copies paged K or V into one contiguous run a sequence: the first half of the gather-then-attend baseline.
-// result[sequence][kv_head][token][head_dim] = pool[table[sequence][token / block]][kv_head][token % block][head_dim]
-// One workgroup copies one tile: the tokens of one block for one KV head, which lie side by side on both ends.
+// result[sequence][block][kv_head][slot][head_dim] = pool[table[sequence][block]][kv_head][slot][head_dim]
+// Blocks stay whole: that is the fastest copy. One workgroup copies the tokens of one block for one KV head.
 // No twin: kept in `folio bench` alone, to show what reading through the block table saves.
 
 struct Params {
-    blocks_per_sequence: u32,
     kv_heads: u32,
     // 16-byte elements of a tile.
     tile: u32,
@@ -17,12 +16,9 @@ struct Params {
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    let sequence = workgroup.x / params.blocks_per_sequence;
-    let index = workgroup.x % params.blocks_per_sequence;
     let head = workgroup.y;
     let source = (block_tables[workgroup.x] * params.kv_heads + head) * params.tile;
-    let place = (sequence * params.kv_heads + head) * params.blocks_per_sequence + index;
-    let result_start = place * params.tile;
+    let result_start = (workgroup.x * params.kv_heads + head) * params.tile;
     for (var i = thread; i < params.tile; i += 64u) {
         result[result_start + i] = pool[source + i];
     }

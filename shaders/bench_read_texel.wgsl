@@ -1,7 +1,8 @@
 // Reads a buffer as an image, for Mesa's llvmpipe, which is far faster at that: the peak that products with a vector
 // are measured against.
 // All 16-byte elements or-ed together, written only if that gives what the buffer cannot: so no read is left out.
-// One workgroup reads 2048 elements a turn and strides over the buffer, whose length is whole turns.
+// Each 8 lanes, which that driver runs together, read a part of the buffer from end to end, 64 elements a turn; the
+// parts are whole turns.
 // No twin: a yardstick of `folio bench`, not a step.
 
 struct Params {
@@ -21,16 +22,18 @@ fn texel(index: u32) -> vec2<u32> {
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     var sum = vec4<u32>(0u);
-    // A workgroup takes 2048 neighbours a turn, eight a thread: a turn of the loop costs some drivers more than a load.
-    for (var base = workgroup.x * 2048u + local; base < params.elements; base += params.threads * 8u) {
+    let part = params.elements / (params.threads >> 3u);
+    let start = (workgroup.x * 32u + (local >> 3u)) * part + (local & 7u);
+    // Eight loads a turn: a turn of the loop costs more than a load.
+    for (var base = start; base < start + part; base += 64u) {
         sum |= textureLoad(source, texel(base));
-        sum |= textureLoad(source, texel(base + 256u));
-        sum |= textureLoad(source, texel(base + 512u));
-        sum |= textureLoad(source, texel(base + 768u));
-        sum |= textureLoad(source, texel(base + 1024u));
-        sum |= textureLoad(source, texel(base + 1280u));
-        sum |= textureLoad(source, texel(base + 1536u));
-        sum |= textureLoad(source, texel(base + 1792u));
+        sum |= textureLoad(source, texel(base + 8u));
+        sum |= textureLoad(source, texel(base + 16u));
+        sum |= textureLoad(source, texel(base + 24u));
+        sum |= textureLoad(source, texel(base + 32u));
+        sum |= textureLoad(source, texel(base + 40u));
+        sum |= textureLoad(source, texel(base + 48u));
+        sum |= textureLoad(source, texel(base + 56u));
     }
     if all(sum == vec4<u32>(0xdeadbeefu)) {
         result[local] = sum;

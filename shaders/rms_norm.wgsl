@@ -1,4 +1,4 @@
-// x += delta (DELTA); out = x / sqrt(mean(x^2) + epsilon) * w, or * (1 + w).
+// x += delta (DELTA); out (=, +=) x / sqrt(mean(x^2) + epsilon) * w, or * (1 + w).
 // x, delta, out: [rows, columns] f32; w: [columns] f32. Workgroup: one row.
 // TEXELS: a workgroup of 8 lanes reads images, and writes x only where it has read it for the last time (24 us a row of
 // 1024 on llvmpipe become 4).
@@ -17,6 +17,7 @@ struct Params {
     columns: f32,
     epsilon: f32,
     weight_offset: f32, // 1 for * (1 + w)
+    accumulate: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -55,7 +56,11 @@ fn main(at: Invocation) {
 #ifdef DELTA
         x[base + index] = value;
 #endif
-        out[base + index] = value * factor * (w + params.weight_offset);
+        var normed = value * factor * (w + params.weight_offset);
+        if params.accumulate != 0u {
+            normed += out[base + index];
+        }
+        out[base + index] = normed;
     }
 }
 #else
@@ -90,7 +95,11 @@ fn main(at: Invocation) {
     let mean = (sums.x + sums.y + sums.z + sums.w) / params.columns;
     let factor = 1.0 / sqrt(mean + params.epsilon);
     for (var index = at.local; index < end; index += WORKGROUP) {
-        out[base + index] = x[base + index] * factor * (weight[index] + params.weight_offset);
+        var normed = x[base + index] * factor * (weight[index] + params.weight_offset);
+        if params.accumulate != 0u {
+            normed += out[base + index];
+        }
+        out[base + index] = normed;
     }
 }
 #endif

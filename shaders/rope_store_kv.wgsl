@@ -1,12 +1,13 @@
 // Splits qkv rows into heads; norms and rotates q and k; writes K and V to the pool by slot, and q.
 //
-//   h' = h / sqrt(mean(h²) + ε) · w                      (q and k, optional; w or 1 + w)
+//   h' = h / sqrt(mean(h²) + ε) · w                      (q and k, optional; w or 1 + w; h a head or all heads)
 //   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), turned by position · frequency[i] and scaled
 //
 // qkv [tokens][query + 2 · kv heads][head_dim], q [tokens][query heads][head_dim];
 // pools [block][kv head of this shard][slot][head_dim]. One dispatch serves the heads of one pool shard.
 // A unit is one head of one token; `lanes` threads share it, each taking every lanes-th run of 8 elements. Every one
-// of them sums the squares of the whole head itself: no barrier, and the order of the sum never depends on `lanes`.
+// of them sums the squares of the whole head (or row) itself: no barrier, and the order of the sum never depends on
+// `lanes`.
 // TEXELS: a unit is 8 lanes, which add up their squares by exchange; what is read is bound as images.
 // Variants: NORM, ROPE, ROPE_VECTORS (halves of whole vectors), KV_F16, SOFT_HALF, TEXELS (with SUBGROUPS).
 // Twin: backend/cpu/rope_store_kv.rs
@@ -31,7 +32,7 @@ struct Params {
     rotary_dim: u32,
     interleaved: u32,
     rope_scale: f32,
-    q_norm: u32,
+    q_norm: u32, // NORM_HEAD, NORM_ROW or 0
     q_epsilon: f32,
     q_offset: f32, // 1 for 1 + w
     k_norm: u32,
@@ -88,31 +89,36 @@ fn frequency(index: u32) -> f32 {
 @group(0) @binding(7) var<storage, read_write> v_pool: array<vec4<u32>>;
 @group(0) @binding(8) var<storage, read_write> q: array<vec4<f32>>;
 
+// Values of q_norm and k_norm: over each head, or over all heads of the row.
+const NORM_HEAD: u32 = 1u;
+const NORM_ROW: u32 = 2u;
+
 // One head of one token.
 struct Unit {
     base: u32, // its first vector in qkv
     position: u32,
     is_key: bool,
     is_normed: bool,
+    norm_vector: u32, // where the weights of this head start
     inverse: f32, // 1 / root of the mean square
     offset: f32,
 }
 
-fn inverse_rms(base: u32, epsilon: f32, lane: u32) -> f32 {
+fn inverse_rms(base: u32, vectors: u32, epsilon: f32, lane: u32) -> f32 {
     var sum = 0.0;
 #ifdef TEXELS
-    for (var i = lane & 7u; i < params.runs * 2u; i += 8u) {
+    for (var i = lane & 7u; i < vectors; i += 8u) {
         let x = qkv_vector(base + i);
         sum += dot(x, x);
     }
     sum = lanes_sum(sum);
 #else
-    for (var i = 0u; i < params.runs * 2u; i++) {
+    for (var i = 0u; i < vectors; i++) {
         let x = qkv[base + i];
         sum += dot(x, x);
     }
 #endif
-    return inverseSqrt(sum / f32(params.runs * 8u) + epsilon);
+    return inverseSqrt(sum / f32(vectors * 4u) + epsilon);
 }
 
 // A vector of a head after its norm.
@@ -120,7 +126,7 @@ fn normed(unit: Unit, vector: u32) -> vec4<f32> {
     let x = qkv_vector(unit.base + vector);
 #ifdef NORM
     if unit.is_normed {
-        return x * unit.inverse * (weight_vector(vector, unit.is_key) + unit.offset);
+        return x * unit.inverse * (weight_vector(unit.norm_vector + vector, unit.is_key) + unit.offset);
     }
 #endif
     return x;
@@ -163,9 +169,17 @@ fn main(invocation: Invocation) {
     unit.position = metadata_at(META_POSITIONS, token);
     unit.is_key = is_key;
 #ifdef NORM
-    unit.is_normed = (is_query && params.q_norm != 0u) || (is_key && params.k_norm != 0u);
+    let kind = select(params.q_norm, params.k_norm, is_key);
+    unit.is_normed = kind != 0u && (is_query || is_key);
     unit.offset = select(params.q_offset, params.k_offset, is_key);
-    unit.inverse = inverse_rms(unit.base, select(params.q_epsilon, params.k_epsilon, is_key), invocation.local);
+    var squares = params.runs * 2u;
+    var first = unit.base;
+    if kind == NORM_ROW {
+        unit.norm_vector = select(head, head - params.query_heads, is_key) * params.runs * 2u;
+        first = unit.base - unit.norm_vector;
+        squares *= select(params.query_heads, params.kv_heads, is_key);
+    }
+    unit.inverse = inverse_rms(first, squares, select(params.q_epsilon, params.k_epsilon, is_key), invocation.local);
 #endif
     let block_size = 1u << params.block_shift;
     let tile = (slot >> params.block_shift) * params.head_count + pool_head;

@@ -218,11 +218,17 @@ struct Server {
     process: Child,
     messages: BufReader<std::process::ChildStderr>,
     address: String,
+    /// Lines that every request has besides the usual ones.
+    headers: Vec<&'static str>,
 }
 
 impl Server {
     fn start() -> Self {
-        let mut command = folio(&["serve", "--device", "cpu", "--port", "0"]);
+        Self::with(&["--device", "cpu"])
+    }
+
+    fn with(options: &[&str]) -> Self {
+        let mut command = folio(&[&["serve", "--port", "0"], options].concat());
         let mut process = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the binary starts");
         let mut messages = BufReader::new(process.stderr.take().expect("stderr is piped"));
         let mut line = String::new();
@@ -232,7 +238,7 @@ impl Server {
         }
         let rest = line.split("http://").nth(1).expect("the line names the address");
         let address = rest.split(|c: char| c.is_whitespace() || c == '/').next().unwrap_or_default().to_owned();
-        Self { process, messages, address }
+        Self { process, messages, address, headers: Vec::new() }
     }
 
     /// Sends a request and gives the whole answer, head and body.
@@ -245,7 +251,9 @@ impl Server {
 
     fn open(&self, method: &str, path: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("the server listens");
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
+        let headers = self.headers.concat();
+        let host = if headers.contains("Host:") { String::new() } else { format!("Host: {}\r\n", self.address) };
+        let head = format!("{method} {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\n");
         let length = body.len();
         let request = format!("{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).expect("the server takes the request");
@@ -289,6 +297,71 @@ fn serve_answers_and_ends_when_told() {
     let mut messages = String::new();
     server.messages.read_to_string(&mut messages).expect("stderr reads");
     assert_eq!(server.process.wait().expect("the server ends").code(), Some(0), "{messages}");
+}
+
+#[test]
+fn serve_guards_and_limits_as_told() {
+    let keys = ["--api-key", "sesame", "--allowed-host", "gpu.lan", "--choices-max", "2", "--prompts-max", "3"];
+    let mut server = Server::with(&[&["--device", "fake"], &keys[..]].concat());
+    let status = |server: &Server, body: Value| {
+        let answer = server.ask("POST", "/v1/completions", &body.to_string());
+        answer.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).unwrap_or_else(|| panic!("{answer}"))
+    };
+    let short = |prompts: usize, n: u32| json!({"prompt": vec!["Hello"; prompts], "n": n, "max_tokens": 2});
+    assert_eq!(status(&server, short(1, 1)), 401, "the key is asked for");
+    server.headers = vec!["Authorization: Bearer sesame\r\n"];
+    assert_eq!(status(&server, short(3, 2)), 200);
+    assert_eq!(status(&server, short(1, 3)), 400, "--choices-max");
+    assert_eq!(status(&server, short(4, 1)), 400, "--prompts-max");
+    server.headers.push("Host: gpu.lan:80\r\n");
+    assert_eq!(status(&server, short(1, 1)), 200, "--allowed-host");
+    server.headers.push("Sec-Fetch-Site: cross-site\r\n");
+    assert_eq!(status(&server, short(1, 1)), 403, "another site's page");
+    server.headers = vec!["Authorization: Bearer sesame\r\n", "Host: evil.example\r\n"];
+    let refused = server.ask("POST", "/v1/completions", &short(1, 1).to_string());
+    assert!(refused.starts_with("HTTP/1.1 403 ") && refused.contains("--allowed-host adds"), "{refused}");
+    assert!(result(&["serve", "--help"]).contains("--allowed-host <HOST>"), "the flag that the refusal names exists");
+    refusal(&["serve", "--choices-max", "129"], &["--choices-max", "129"]);
+    refusal(&["serve", "--prompts-max", "0"], &["--prompts-max", "0"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_the_server_at_once() {
+    let server = Server::with(&["--device", "fake:pause=100"]);
+    let body = json!({"prompt": "Hello", "stream": true, "ignore_eos": true, "max_tokens": 2000});
+    let mut stream = BufReader::new(server.open("POST", "/v1/completions", &body.to_string()));
+    let mut line = String::new();
+    while !line.starts_with("data: ") {
+        line.clear();
+        assert!(stream.read_line(&mut line).expect("the stream reads") > 0, "the stream has begun");
+    }
+    let mut server = server;
+    let id = server.process.id().to_string();
+    let signal = || assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
+    signal();
+    while !server.ask("GET", "/health", "").starts_with("HTTP/1.1 503") {
+        std::thread::yield_now();
+    }
+    assert!(server.process.try_wait().expect("it can be asked").is_none(), "the stream may go on for minutes");
+    signal();
+    assert_eq!(server.process.wait().expect("the server ends").code(), Some(130));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_server_whose_engine_is_gone_ends_with_a_failure() {
+    for (script, words) in [("fake:panic@3", "panic"), ("fake:dead@3", "lost"), ("fake:hang@2,hang@4,hang@6", "hangs")]
+    {
+        let mut server = Server::with(&["--device", script]);
+        let body = json!({"prompt": "Hello", "stream": true, "ignore_eos": true, "max_tokens": 50});
+        let answer = server.ask("POST", "/v1/completions", &body.to_string());
+        assert!(answer.contains("\"error\"") && answer.contains("data: [DONE]"), "{script}: {answer}");
+        let mut messages = String::new();
+        server.messages.read_to_string(&mut messages).expect("stderr reads");
+        assert_eq!(server.process.wait().expect("the server ends").code(), Some(1), "{script}: {messages}");
+        assert!(messages.lines().last().is_some_and(|line| line.contains(words)), "{script}: {messages}");
+    }
 }
 
 #[test]

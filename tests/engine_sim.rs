@@ -5,6 +5,8 @@
 
 #[path = "engine_sim/faults.rs"]
 mod faults;
+#[path = "engine_sim/turns.rs"]
+mod turns;
 #[path = "engine_sim/world.rs"]
 mod world;
 

@@ -6,6 +6,8 @@
 mod answers;
 #[path = "http/bad_requests.rs"]
 mod bad_requests;
+#[path = "http/edges.rs"]
+mod edges;
 #[path = "http/faults.rs"]
 mod faults;
 #[path = "http/harness.rs"]

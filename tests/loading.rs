@@ -1,6 +1,7 @@
 //! Opening models: both styles of config, one file or shards, every stored type; and one clear line, never a panic,
 //! for whatever is wrong with a folder.
 
+use folio::model::rope::RopeScaling;
 use folio::model::{LoadError, Model, ModelSpec, UploadError};
 use folio::plan::{Storage, WeightFormat};
 use folio::platform::block_on;
@@ -141,7 +142,8 @@ fn upload(model: &Model) -> BTreeMap<String, Vec<f32>> {
 
 #[test]
 fn old_and_new_configs_give_the_same_model() {
-    for name in ["llama", "llama3-rope", "mistral-window", "qwen2", "qwen3"] {
+    let plain = ["llama", "llama3-rope", "mistral-window", "qwen2", "qwen3"];
+    for name in plain.into_iter().chain(["gemma2", "phi3", "smollm3", "olmo2", "granite", "qwen3-moe", "gpt-oss"]) {
         let folder = Folder::copy(name);
         let config: Value = serde_json::from_slice(&folder.read("config.json")).expect("JSON");
         let new = folder.open().expect("the new style opens");
@@ -154,6 +156,103 @@ fn old_and_new_configs_give_the_same_model() {
         let old = folder.open().expect("the old style opens");
         assert_eq!(old.spec(), new.spec(), "{name}");
     }
+}
+
+#[test]
+fn two_rope_bases_are_read_in_both_styles() {
+    let folder = Folder::copy("gemma3");
+    let new = folder.open().expect("the new style opens");
+    assert_eq!(new.spec().ropes.iter().map(|rope| rope.theta).collect::<Vec<_>>(), [1e6, 1e4]);
+    let ropes: Vec<_> = new.spec().layers.iter().map(|layer| layer.rope).collect();
+    assert_eq!(ropes, [Some(1), Some(1), Some(1), Some(1), Some(1), Some(0)], "the last layer sees everything");
+    folder.edit(
+        "config.json",
+        &json!({"rope_parameters": null, "layer_types": null, "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4, "sliding_window_pattern": 6}),
+    );
+    assert_eq!(folder.open().expect("the old style opens").spec(), new.spec());
+    folder.edit("config.json", &json!({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}));
+    let scaled = folder.open().expect("it opens");
+    let global = RopeScaling::Linear { factor: 8.0 };
+    assert_eq!(scaled.spec().ropes.iter().map(|rope| rope.scaling).collect::<Vec<_>>(), [global, RopeScaling::None]);
+}
+
+/// Where a Gemma config says nothing of a cap, the architecture's own holds; `null` takes it away.
+#[test]
+fn caps_are_the_architectures_own_unless_the_config_says_otherwise() {
+    let folder = Folder::copy("gemma2");
+    let caps = |folder: &Folder| {
+        let model = folder.open().expect("it opens");
+        (model.spec().attention.softcap, model.spec().logits_softcap)
+    };
+    assert_eq!(caps(&folder), (Some(20.0), Some(15.0)));
+    folder.edit("config.json", &json!({"attn_logit_softcapping": null, "final_logit_softcapping": null}));
+    assert_eq!(caps(&folder), (None, None));
+    let mut config: Value = serde_json::from_slice(&folder.read("config.json")).expect("JSON");
+    let fields = config.as_object_mut().expect("an object");
+    fields.remove("attn_logit_softcapping");
+    fields.remove("final_logit_softcapping");
+    folder.write("config.json", config.to_string());
+    assert_eq!(caps(&folder), (Some(50.0), Some(30.0)));
+}
+
+#[test]
+fn layers_with_experts_follow_the_config() {
+    let sparse = |changes: Value| -> Result<Vec<bool>, String> {
+        let folder = Folder::copy("qwen3-moe");
+        folder.edit("config.json", &changes);
+        let spec =
+            ModelSpec::from_json("config.json", &folder.read("config.json")).map_err(|error| error.to_string())?;
+        Ok(spec.layers.iter().map(|layer| layer.experts).collect())
+    };
+    assert_eq!(sparse(json!({})), Ok(vec![true, true]));
+    assert_eq!(sparse(json!({"num_local_experts": null, "num_experts": 8})), Ok(vec![true, true]), "the older name");
+    assert_eq!(sparse(json!({"decoder_sparse_step": 2})), Ok(vec![false, true]));
+    assert_eq!(sparse(json!({"mlp_only_layers": [1]})), Ok(vec![true, false]));
+    assert_eq!(sparse(json!({"decoder_sparse_step": 3})), Ok(vec![false, false]));
+    let expected = "config.json: num_experts_per_tok is 9, more than num_local_experts = 8";
+    assert_eq!(sparse(json!({"num_experts_per_tok": 9})), Err(expected.into()));
+    let expected = "config.json: num_experts is missing";
+    assert_eq!(sparse(json!({"num_local_experts": null})), Err(expected.into()));
+}
+
+/// gpt-oss keeps the rows of an expert as columns, those of gate and up in turns.
+#[test]
+fn experts_in_one_tensor_come_out_row_by_row() {
+    let folder = Folder::copy("gpt-oss");
+    let (header, data) = folder.tensors();
+    let weights = upload(&folder.open().expect("it opens"));
+    let stored = |tensor: &str, index: usize| {
+        let start = header[tensor]["data_offsets"][0].as_u64().expect("an offset") as usize;
+        WeightFormat::Bf16.decode(&data[start..], 0, index)
+    };
+    let (experts, hidden, mlp) = (4, 64, 96);
+    let gate_up = &weights["layers.1.expert_gate_up"];
+    let bias = &weights["layers.1.expert_gate_up_bias"];
+    assert_eq!((gate_up.len(), bias.len()), (experts * 2 * mlp * hidden, experts * 2 * mlp));
+    for (expert, row) in [(0, 0), (2, 95), (1, 96), (3, 191)] {
+        let column = if row < mlp { 2 * row } else { 2 * (row - mlp) + 1 };
+        let (found, name) = (&gate_up[(expert * 2 * mlp + row) * hidden..], "model.layers.1.mlp.experts.gate_up_proj");
+        for k in [0, 1, 63] {
+            assert_eq!(found[k], stored(name, (expert * hidden + k) * 2 * mlp + column), "{expert}, {row}, {k}");
+        }
+        assert_eq!(bias[expert * 2 * mlp + row], stored(&format!("{name}_bias"), expert * 2 * mlp + column));
+    }
+    let down = &weights["layers.0.expert_down"];
+    let name = "model.layers.0.mlp.experts.down_proj";
+    assert_eq!(down[(3 * hidden + 5) * mlp + 7], stored(name, (3 * mlp + 7) * hidden + 5));
+}
+
+#[test]
+fn layers_without_rotation_follow_the_config() {
+    let rotated = |changes: Value| -> Vec<bool> {
+        let folder = Folder::copy("smollm3");
+        folder.edit("config.json", &changes);
+        folder.open().expect("it opens").spec().layers.iter().map(|layer| layer.rope.is_some()).collect()
+    };
+    assert_eq!(rotated(json!({})), [true, false]);
+    assert_eq!(rotated(json!({"no_rope_layers": null})), [true, true], "each fourth layer has none");
+    assert_eq!(rotated(json!({"no_rope_layers": null, "no_rope_layer_interval": 1})), [false, false]);
 }
 
 #[test]
@@ -309,7 +408,9 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
     (
         r#"{"architectures": ["FooForCausalLM"]}"#,
         "architecture \"FooForCausalLM\" is not supported (these are: LlamaForCausalLM, MistralForCausalLM, \
-         Qwen2ForCausalLM, Qwen3ForCausalLM)",
+         Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, \
+         Phi3ForCausalLM, \
+         SmolLM3ForCausalLM, Olmo2ForCausalLM, GraniteForCausalLM, GptOssForCausalLM)",
     ),
     (r#"{"architectures": null, "model_type": null}"#, "architectures is missing"),
     (r#"{"architectures": [1]}"#, "architectures holds something that is not a name"),
@@ -337,9 +438,10 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
     (r#"{"rope_parameters": {"rope_theta": 0.0}}"#, "rope_parameters.rope_theta is 0.0, not a number in 0.001..=1e30"),
     (r#"{"rope_parameters": {"rope_theta": -1}}"#, "rope_parameters.rope_theta is -1, not a number in 0.001..=1e30"),
     (r#"{"rope_parameters": null, "rope_theta": "1e4"}"#, r#"rope_theta is "1e4", not a number in 0.001..=1e30"#),
+    (r#"{"rope_parameters": {"rope_type": "yarn"}}"#, "rope_parameters.factor is missing"),
     (
-        r#"{"rope_parameters": {"rope_type": "yarn"}}"#,
-        r#"rope_parameters.rope_type is "yarn", not default, linear or llama3"#,
+        r#"{"rope_parameters": {"rope_type": "longrope"}}"#,
+        r#"rope_parameters.rope_type is "longrope", not default, linear, llama3 or yarn"#,
     ),
     (r#"{"rope_parameters": {"rope_type": "linear"}}"#, "rope_parameters.factor is missing"),
     (
@@ -391,6 +493,15 @@ fn faults_of_windows_and_generation_name_their_fields() {
     assert_eq!(folder.error(), "config.json: layer_types has 1 entries, not num_hidden_layers = 2");
     folder.edit("config.json", &json!({"layer_types": ["full_attention", "linear_attention"]}));
     assert_eq!(folder.error(), "config.json: layer_types has \"linear_attention\", an unknown kind of layer");
+    let folder = Folder::copy("gemma2");
+    folder.edit("config.json", &json!({"sliding_window": null}));
+    assert_eq!(folder.error(), "config.json: sliding_window is missing, but layers slide a window");
+    folder.edit("config.json", &json!({"use_bidirectional_attention": true}));
+    let expected = "config.json: use_bidirectional_attention is set, but only attention to earlier tokens is supported";
+    assert_eq!(folder.error(), expected);
+    let folder = Folder::copy("smollm3");
+    folder.edit("config.json", &json!({"no_rope_layers": [1, 2]}));
+    assert_eq!(folder.error(), "config.json: no_rope_layers has 2, not 0 or 1");
     let folder = Folder::copy("llama");
     folder.edit("generation_config.json", &json!({"temperature": -1}));
     assert_eq!(folder.error(), "generation_config.json: temperature is -1, not a number in 0.0..=2.0");

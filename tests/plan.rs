@@ -22,8 +22,11 @@ fn a_sliding_window_is_recorded_as_the_golden_text_says() {
 
 #[test]
 fn every_recorded_plan_passes_the_check() {
-    let names = ["llama", "llama3-rope", "mistral-window", "qwen2", "qwen3"];
-    for model in names.map(golden).into_iter().chain([Model::demo()]) {
+    let folders = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden")).expect("it lists");
+    let names = folders.map(|entry| entry.expect("it lists").path()).filter(|path| path.is_dir());
+    let models: Vec<Model> = names.map(|path| Model::open(&path).expect("the golden model loads")).collect();
+    assert!(models.len() == 13, "the golden models are there");
+    for model in models.into_iter().chain([Model::demo()]) {
         for activations in [Storage::F32, Storage::F16, Storage::Bf16] {
             let plan = model.record(activations);
             let limits = Limits { binding_bytes_max: 1 << 20, tokens_max: 64 };
@@ -152,4 +155,52 @@ fn ids_names_and_numbers_are_checked() {
         let Step::RopeStoreKv { layer, .. } = &mut plan.body[13] else { panic!("step 13 stores layer 1") };
         *layer = 0;
     });
+}
+
+/// As [`refuses`], for the golden model with experts.
+fn refuses_experts(expected: &str, spoil: impl FnOnce(&mut Plan)) {
+    let mut plan = golden("qwen3-moe").record(Storage::F32);
+    spoil(&mut plan);
+    let found = check(&plan, &Limits::NONE).err().map(|error| error.to_string());
+    assert_eq!(found.as_deref(), Some(expected));
+}
+
+#[test]
+fn experts_are_checked() {
+    let weight =
+        |plan: &Plan, name: &str| plan.weights.iter().position(|weight| weight.name == name).expect("it is there");
+    refuses_experts("body step 8 (route_experts): router is read before it is written", |plan| {
+        plan.body.remove(8);
+    });
+    refuses_experts("body step 9 (matmul_experts): routes is read before it is written", |plan| {
+        plan.body.remove(9);
+    });
+    refuses_experts("body step 9 (route_experts): routes is bf16: routing is f32", |plan| {
+        let routes = buffer(plan, "routes");
+        plan.buffers[routes.0 as usize].storage = Storage::Bf16;
+    });
+    let expected = "body step 9 (route_experts): routes is routes (9 a token), of 8 experts: \
+                    a token goes to 1 to 32 experts, each once";
+    refuses_experts(expected, |plan| {
+        let routes = buffer(plan, "routes");
+        plan.buffers[routes.0 as usize].rows = Rows::Routes(9);
+    });
+    refuses_experts("body step 10 (matmul_experts): rows of layers.0.expert_gate_up is 512, not 448", |plan| {
+        let index = weight(plan, "layers.0.expert_gate_up");
+        plan.weights[index].experts = 7;
+    });
+    refuses_experts("body step 10 (matmul_experts): expert_gate_up has rows samples, not routes (2 a token)", |plan| {
+        let out = buffer(plan, "expert_gate_up");
+        plan.buffers[out.0 as usize].rows = Rows::Samples;
+    });
+}
+
+#[test]
+fn experts_are_recorded_as_the_golden_text_says() {
+    insta::assert_snapshot!("gpt-oss", golden("gpt-oss").record(Storage::F16).to_string());
+}
+
+#[test]
+fn norms_and_logits_are_recorded_as_the_golden_text_says() {
+    insta::assert_snapshot!("gemma2", golden("gemma2").record(Storage::Bf16).to_string());
 }

@@ -44,6 +44,9 @@ const CRATES: &[(&str, &[&str])] = &[
     ("tokio", &["src/server/", "src/cli/", "tests/"]),
 ];
 
+/// Folders that are built or installed, and no part of the repository.
+const BUILT: &[&str] = &["web/dist", "web/node_modules", "web/bindgen/target"];
+
 struct Source {
     /// Relative to the repository, with `/`.
     path: String,
@@ -67,6 +70,9 @@ fn collect(folder: &Path, extensions: &[&str], out: &mut Vec<Source>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries {
         let path = entry.expect("a folder of the repository lists").path();
+        if path.is_dir() && BUILT.iter().any(|built| path.ends_with(built)) {
+            continue;
+        }
         if path.is_dir() {
             collect(&path, extensions, out);
         } else if path.extension().is_some_and(|extension| extensions.iter().any(|&known| extension == known)) {
@@ -501,7 +507,9 @@ fn functions_and_files_are_short() {
 #[test]
 fn lines_are_narrow_and_clean() {
     let mut findings = Vec::new();
-    for source in sources(&["src", "tests", "benches", "shaders", "web", ".ci"], &["rs", "wgsl"]) {
+    for source in
+        sources(&["src", "tests", "benches", "shaders", "web", ".ci"], &["rs", "wgsl", "ts", "mjs", "js", "css"])
+    {
         for (index, line) in source.text.lines().enumerate() {
             if line.chars().count() > WIDTH_MAX {
                 findings.push(source.finding(index + 1, &format!("wider than {WIDTH_MAX}")));
@@ -584,7 +592,7 @@ fn every_module_opens_with_its_essay() {
 fn no_file_knows_a_machine() {
     let private = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/tm", "p/")];
     let folders = ["src", "tests", "benches", "shaders", "web", "assets", ".ci"];
-    let mut files = sources(&folders, &["rs", "wgsl", "md", "py", "js", "ts", "html"]);
+    let mut files = sources(&folders, &["rs", "wgsl", "md", "py", "js", "mjs", "ts", "html"]);
     for name in ["README.md", "Cargo.toml", "deny.toml", ".ci/run"] {
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
         files.push(Source { path: name.to_owned(), text: text.expect("the file is part of the repository") });

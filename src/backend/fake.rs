@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `lost@K` | the device is lost when batch K is read (batches count from 1, over resets) |
 //! | `lost-submit@K` | the device is lost when batch K is submitted |
+//! | `hang@K` | batch K never comes back: its read gives up after the pause, as on a lost device |
 //! | `dead@K` | as `lost@K`, and it cannot be reset |
 //! | `invalid@K` | batch K is refused when it is submitted |
 //! | `failed@K` | batch K turns out refused when it is read |
@@ -42,6 +43,8 @@ pub struct Script {
     pub lost: BTreeSet<u64>,
     /// Batches at whose submission the device is lost.
     pub lost_submit: BTreeSet<u64>,
+    /// Batches that never come back.
+    pub hang: BTreeSet<u64>,
     /// Batches at whose read the device is lost for good.
     pub dead: BTreeSet<u64>,
     /// Batches refused at submission.
@@ -67,8 +70,8 @@ impl FromStr for Script {
         let mut script = Self::default();
         for word in text.split(',').filter(|word| !word.is_empty()) {
             script.read_word(word).ok_or_else(|| {
-                let words =
-                    "lost@K, lost-submit@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, pause=MS, seed=S";
+                let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
+                             pause=MS, seed=S";
                 BackendError::Unavailable(format!("fake device: {word:?} is none of {words}"))
             })?;
         }
@@ -83,6 +86,7 @@ impl Script {
         let batches = match (name, word.contains('@')) {
             ("lost", true) => &mut self.lost,
             ("lost-submit", true) => &mut self.lost_submit,
+            ("hang", true) => &mut self.hang,
             ("dead", true) => &mut self.dead,
             ("invalid", true) => &mut self.invalid,
             ("failed", true) => &mut self.failed,
@@ -308,6 +312,10 @@ impl Backend for FakeBackend {
     async fn read(&mut self, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
         let Ticket(number) = ticket;
         platform::pause(self.script.pause);
+        if self.script.hang.contains(&number) {
+            self.is_lost = true;
+            return Err(BackendError::Hung(self.script.pause));
+        }
         if self.script.lost.contains(&number) || self.script.dead.contains(&number) {
             return Err(self.lose());
         }

@@ -12,6 +12,7 @@ use crate::plan::inputs::{BatchInputs, Sampled};
 use crate::plan::{BufferId, KvFormat, Plan, Storage, WeightId};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What kind of processor runs the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,9 +98,12 @@ pub enum BackendError {
         /// Bytes asked for.
         bytes: u64,
     },
-    /// The device is gone, or did not answer in time. [`Backend::reset`] may bring it back.
+    /// The device is gone. [`Backend::reset`] may bring it back.
     #[error("the GPU device was lost: {0}")]
     Lost(String),
+    /// A batch did not come back in time. The device counts as lost: [`Backend::reset`] may bring it back.
+    #[error("the GPU device hangs: no answer within {0:?}")]
+    Hung(Duration),
     /// The device refused this batch; it still works.
     #[error("the device refused a batch: {0}")]
     Validation(String),
@@ -114,6 +118,13 @@ pub enum BackendError {
     /// There is no such device, or it could not be opened.
     #[error("{0}")]
     Unavailable(String),
+}
+
+impl BackendError {
+    /// Whether nothing can be expected of the device any more until it is reset.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Hung(_))
+    }
 }
 
 /// Executes one plan.
@@ -134,6 +145,12 @@ pub trait Backend {
     /// Creates the KV pool with `blocks[g]` blocks for KV group `g`, zeroed. On `OutOfMemory` nothing is kept and the
     /// caller may try again with fewer.
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError>;
+
+    /// Waits until the device has done what it was told so far, and gives out the error that only shows then: where
+    /// nothing may block, memory is missed later than it is asked for.
+    async fn settle(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// Starts a batch. Batches run in the order submitted; a batch may read what an earlier one has sampled.
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Self::Ticket, BackendError>;

@@ -31,6 +31,8 @@ pub(crate) async fn collect(
         match event {
             Event::Token(token) => {
                 let id = token.id;
+                // A stop string may end the choice before the engine tells its usage.
+                answer.usage.cached_tokens = token.cached_tokens;
                 answer.tokens.push(token);
                 let Some(stream) = &mut text else { continue };
                 let piece = stream.push(id);
@@ -74,5 +76,30 @@ fn reason_name(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folio::model::demo;
+    use folio::platform::block_on;
+    use folio::text::Tokenizer;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_choice_ended_by_a_stop_string_tells_its_cached_tokens() {
+        let tokenizer = Arc::new(Tokenizer::from_json(demo::TOKENIZER_JSON).expect("the demo's tokenizer"));
+        let ids = tokenizer.encode("one two three", false).expect("plain text encodes");
+        let (mut sender, receiver) = futures_channel::mpsc::channel(ids.len());
+        for &id in &ids {
+            let token = Token { id, logprob: None, top_logprobs: Vec::new(), cached_tokens: 96 };
+            sender.try_send(Event::Token(token)).expect("the channel has room");
+        }
+        let text = TextStream::new(Some(tokenizer), &["two".to_owned()], true);
+        let answer = block_on(collect(receiver, Some(text), |_| Ok(()))).expect("the choice ends");
+        assert_eq!((answer.text.as_deref(), answer.finish_reason), (Some("one "), "stop"));
+        assert_eq!(answer.usage.cached_tokens, 96);
+        assert_eq!(answer.usage.completion_tokens as usize, answer.tokens.len());
     }
 }

@@ -6,7 +6,7 @@ use super::session::Session;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use folio::server::socket::{self, SocketOptions};
-use folio::server::{ServerOptions, ServerState};
+use folio::server::{Limits, ServerOptions, ServerState};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -35,6 +35,14 @@ pub(crate) struct Options {
     /// Host name that requests may name besides localhost and the address; may be given several times
     #[arg(long, env = "FOLIO_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',')]
     allowed_host: Vec<String>,
+    /// Choices of one request (its `n`), at most 128
+    #[arg(long, env = "FOLIO_CHOICES_MAX", value_name = "N", default_value_t = Limits::default().choices_max,
+          value_parser = clap::value_parser!(u32).range(1..=128))]
+    choices_max: u32,
+    /// Prompts of one completions request, at most 2048
+    #[arg(long, env = "FOLIO_PROMPTS_MAX", value_name = "N", default_value_t = Limits::default().prompts_max as u32,
+          value_parser = clap::value_parser!(u32).range(1..=2048))]
+    prompts_max: u32,
 }
 
 pub(crate) fn run(options: Options) -> Result<()> {
@@ -53,9 +61,12 @@ pub(crate) fn run(options: Options) -> Result<()> {
         };
         socket::serve(listener, state, SocketOptions::default(), stop).await;
     });
+    // The runtime lives on meanwhile: a second signal must end the process also while a model that is still loading
+    // holds up the end.
+    let end = session.close();
     // Work that was handed to threads of its own goes on to its end or with the process; nobody waits for it.
     runtime.shutdown_background();
-    session.close()
+    end
 }
 
 /// Says where to find the server once it is ready; done when the engine has ended by itself.
@@ -86,6 +97,8 @@ fn state(options: Options, session: &Session) -> ServerState {
     allowed_hosts.push(options.host);
     let api_key = options.api_key.filter(|key| !key.is_empty());
     let defaults = session.defaults();
-    let options = ServerOptions { api_key, allowed_hosts, defaults, ..ServerOptions::default() };
+    let limits =
+        Limits { choices_max: options.choices_max, prompts_max: options.prompts_max as usize, ..Limits::default() };
+    let options = ServerOptions { api_key, allowed_hosts, defaults, limits };
     ServerState::new(session.handle.clone(), session.text.clone(), names, options)
 }

@@ -93,17 +93,7 @@ impl Session {
 
     /// The model's defaults as sampling parameters.
     pub(crate) fn defaults(&self) -> SamplingParams {
-        let defaults = &self.generation;
-        let base = SamplingParams::default();
-        SamplingParams {
-            max_tokens: defaults.max_new_tokens,
-            temperature: defaults.temperature.unwrap_or(base.temperature),
-            top_p: defaults.top_p.unwrap_or(base.top_p),
-            top_k: defaults.top_k.unwrap_or(base.top_k),
-            min_p: defaults.min_p.unwrap_or(base.min_p),
-            repetition_penalty: defaults.repetition_penalty.unwrap_or(base.repetition_penalty),
-            ..base
-        }
+        SamplingParams::from_defaults(&self.generation)
     }
 
     /// Finishes what runs, ends the thread and reports why it ended if not by this call.

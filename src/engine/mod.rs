@@ -134,7 +134,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     /// The device failed on a batch. If it still works, only the batch's requests end.
     fn refuse(&mut self, batch: &Batch, error: BackendError) -> Result<(), BackendError> {
-        if matches!(error, BackendError::Lost(_)) {
+        if error.is_loss() {
             return Err(error);
         }
         tracing::error!("a batch failed: {error}");

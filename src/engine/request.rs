@@ -1,6 +1,7 @@
 //! What a client asks for and what it gets back. A request is checked once, at the door; behind it nothing fails for
 //! reasons of form.
 
+use crate::model::GenerationDefaults;
 use crate::plan::inputs::TOP_LOGPROBS_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -215,6 +216,20 @@ impl Request {
 }
 
 impl SamplingParams {
+    /// What a model's generation_config.json says, and the usual where it says nothing.
+    pub fn from_defaults(defaults: &GenerationDefaults) -> Self {
+        let base = Self::default();
+        Self {
+            max_tokens: defaults.max_new_tokens,
+            temperature: defaults.temperature.unwrap_or(base.temperature),
+            top_p: defaults.top_p.unwrap_or(base.top_p),
+            top_k: defaults.top_k.unwrap_or(base.top_k),
+            min_p: defaults.min_p.unwrap_or(base.min_p),
+            repetition_penalty: defaults.repetition_penalty.unwrap_or(base.repetition_penalty),
+            ..base
+        }
+    }
+
     /// Whether tokens of the past change what is drawn.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0

@@ -293,11 +293,11 @@ impl Scheduler {
     }
 
     /// One row for each sequence that misses one token. While there is prefill to do, a quarter of the step is kept for
-    /// it; whoever finds no room goes first in the next step.
+    /// it. Whoever has waited longest goes first: where a step has room for a few only, everybody's turn comes.
     fn schedule_decodes(&mut self, draft: &mut Draft) {
         let decodes = |id: &SequenceId| self.sequences[*id].is_schedulable() && self.sequences[*id].missing() == 1;
         let mut ids: Vec<_> = self.running.iter().copied().filter(decodes).collect();
-        ids.sort_by_key(|&id| !self.sequences[id].skipped);
+        ids.sort_by_key(|&id| self.sequences[id].last_step);
         let prefills = (!self.waiting.is_empty() && self.has_seat()) || ids.len() < self.running.len();
         let kept = if prefills { draft.tokens_left / 4 } else { 0 };
         for id in ids {
@@ -484,6 +484,7 @@ impl Scheduler {
         sequence.computed += count;
         sequence.in_flight += 1;
         sequence.skipped = false;
+        sequence.last_step = draft.batch.step;
         draft.tokens_left -= count;
         draft.table_entries_left -= self.pool.blocks_for(sequence.computed);
         let complete = sequence.missing() == 0;

@@ -116,8 +116,10 @@ pub(super) struct Sequence {
     pub(super) resumed: bool,
     /// Holds reservations for all it may need: never preempted again.
     pub(super) guarded: bool,
-    /// Could have run in the last step, but there was no room.
+    /// Could have run in the last step, but sat it out.
     pub(super) skipped: bool,
+    /// Number of the last step with a row for it.
+    pub(super) last_step: u64,
     /// The host has work between two tokens (a grammar, a beam): no row while one is pending.
     pub(super) waits_for_host: bool,
     history: Option<History>,
@@ -147,6 +149,7 @@ impl Sequence {
             resumed: false,
             guarded: false,
             skipped: false,
+            last_step: 0,
             waits_for_host: false,
             history: None,
             request,

@@ -4,7 +4,7 @@
 use crate::backend::{Capacity, Caps, DeviceKind};
 use crate::config::Config;
 use crate::engine::request::LOGIT_BIAS_MAX;
-use crate::plan::{Plan, Rows};
+use crate::plan::Plan;
 
 /// Pool of a device that does not tell its memory, or shares it with everything else on the machine.
 const KV_BYTES_DEFAULT: u64 = 512 << 20;
@@ -110,10 +110,7 @@ fn pool_bytes(config: &Config, plan: &Plan, caps: &Caps, demand_bytes: u64) -> u
 /// Bytes of the row buffers.
 fn work_bytes(config: &Config, plan: &Plan) -> u64 {
     let bytes = |buffer: &crate::plan::BufferSpec| {
-        let rows = match buffer.rows {
-            Rows::Tokens => config.max_num_batched_tokens,
-            Rows::Samples => config.max_num_seqs,
-        };
+        let rows = buffer.rows.count(config.max_num_batched_tokens, config.max_num_seqs);
         u64::from(rows) * u64::from(buffer.columns) * u64::from(buffer.storage.bytes())
     };
     plan.buffers.iter().map(bytes).sum()

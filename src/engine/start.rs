@@ -89,7 +89,8 @@ impl Loaded {
     pub(super) async fn bring_back<B: Backend>(&self, backend: &mut B, source: &impl Source) -> Result<(), StartError> {
         backend.reset().await?;
         load(backend, source, &self.plan, &self.capacity, &mut |_| {}).await?;
-        Ok(backend.allocate_pool(&self.blocks)?)
+        backend.allocate_pool(&self.blocks)?;
+        Ok(backend.settle().await?)
     }
 }
 
@@ -119,7 +120,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let plan = Arc::new(source.record(backend.caps().activations));
         let capacity = sizes::capacity(config, &plan);
         load(&mut backend, &source, &plan, &capacity, &mut progress).await?;
-        let blocks = allocate_pool(&mut backend, config, &plan, &mut progress)?;
+        let blocks = allocate_pool(&mut backend, config, &plan, &mut progress).await?;
         let model_len_max = fit_model_len(config, &plan, &blocks, &mut progress)?;
         let limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
         inbox.set_ready(info(&backend, &plan, config, &limits));
@@ -178,11 +179,12 @@ async fn load<B: Backend>(
         progress(Progress::Weights { done, total });
         Ok(())
     };
-    source.upload(plan, &mut write).await
+    source.upload(plan, &mut write).await?;
+    Ok(backend.settle().await?)
 }
 
 /// Takes as large a pool as the device gives.
-fn allocate_pool<B: Backend>(
+async fn allocate_pool<B: Backend>(
     backend: &mut B,
     config: &Config,
     plan: &Plan,
@@ -190,7 +192,11 @@ fn allocate_pool<B: Backend>(
 ) -> Result<Vec<u32>, StartError> {
     let mut blocks = sizes::pool_blocks(config, plan, backend.caps());
     loop {
-        let error = match backend.allocate_pool(&blocks) {
+        let mut outcome = backend.allocate_pool(&blocks);
+        if outcome.is_ok() {
+            outcome = backend.settle().await;
+        }
+        let error = match outcome {
             Ok(()) => return Ok(blocks),
             Err(error @ (BackendError::OutOfMemory { .. } | BackendError::Limit { .. })) => error,
             Err(error) => return Err(error.into()),

@@ -1,9 +1,9 @@
 //! The only forward pass.
 //!
 //! Records what a decoder does to the rows of one batch; which decoder is data ([`ModelSpec`]). The residual stream `x`
-//! stays f32 and grows in place: attention and MLP add their output to it.
+//! stays f32 and grows in place: attention and MLP, the two branches of a layer, add their output to it.
 
-use super::spec::{LayerSpec, ModelSpec};
+use super::spec::{HeadNorms, LayerSpec, ModelSpec};
 use super::weights::WeightTable;
 use crate::plan::{BufferId, HeadNorm, KvGroup, KvLayer, Plan, Rope, Rows, Step, Storage, Tail, WeightId};
 
@@ -15,12 +15,38 @@ struct Buffers {
     qkv: BufferId,
     q: BufferId,
     attended: BufferId,
-    gate_up: BufferId,
-    activated: BufferId,
+    /// Of layers with one MLP.
+    dense: Option<MlpBuffers>,
+    /// Of layers with experts.
+    experts: Option<ExpertBuffers>,
+    /// What a branch adds to `x`, before its norm; `None`: it is added at once.
+    branch: Option<BufferId>,
     /// Rows of `x` to sample.
     sampled: BufferId,
     sampled_normed: BufferId,
     logits: BufferId,
+}
+
+#[derive(Clone, Copy)]
+struct MlpBuffers {
+    gate_up: BufferId,
+    activated: BufferId,
+}
+
+#[derive(Clone, Copy)]
+struct ExpertBuffers {
+    /// A logit per expert.
+    router: BufferId,
+    routes: BufferId,
+    /// A row a route.
+    mlp: MlpBuffers,
+}
+
+impl MlpBuffers {
+    fn new(plan: &mut Plan, names: [&'static str; 2], rows: Rows, mlp: u32, activations: Storage) -> Self {
+        let gate_up = plan.buffer(names[0], rows, 2 * mlp, activations);
+        Self { gate_up, activated: plan.buffer(names[1], rows, mlp, activations) }
+    }
 }
 
 impl Buffers {
@@ -33,8 +59,20 @@ impl Buffers {
             qkv: plan.buffer("qkv", Rows::Tokens, qkv, activations),
             q: plan.buffer("q", Rows::Tokens, query, activations),
             attended: plan.buffer("attended", Rows::Tokens, query, activations),
-            gate_up: plan.buffer("gate_up", Rows::Tokens, 2 * spec.mlp, activations),
-            activated: plan.buffer("activated", Rows::Tokens, spec.mlp, activations),
+            dense: spec
+                .layers
+                .iter()
+                .any(|layer| !layer.experts)
+                .then(|| MlpBuffers::new(plan, ["gate_up", "activated"], Rows::Tokens, spec.mlp, activations)),
+            experts: spec.experts.map(|experts| {
+                let rows = Rows::Routes(experts.per_token);
+                ExpertBuffers {
+                    router: plan.buffer("router", Rows::Tokens, experts.count, Storage::F32),
+                    routes: plan.buffer("routes", rows, 2, Storage::F32),
+                    mlp: MlpBuffers::new(plan, ["expert_gate_up", "expert_activated"], rows, experts.mlp, activations),
+                }
+            }),
+            branch: spec.norm.place.after().then(|| plan.buffer("branch", Rows::Tokens, spec.hidden, activations)),
             sampled: plan.buffer("sampled", Rows::Samples, spec.hidden, Storage::F32),
             sampled_normed: plan.buffer("sampled_normed", Rows::Samples, spec.hidden, activations),
             logits: plan.buffer("logits", Rows::Samples, spec.vocab, Storage::F32),
@@ -60,7 +98,10 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
     let mut body = vec![Step::CopyBlocks, Step::Embed { table, scale: spec.embedding_scale, out: buffers.x }];
     for (index, layer) in spec.layers.iter().enumerate() {
         recorder.attention(&mut body, &buffers, index, layer);
-        recorder.mlp(&mut body, &buffers, index);
+        match buffers.experts.filter(|_| layer.experts) {
+            Some(experts) => recorder.experts(&mut body, &buffers, experts, index),
+            None => recorder.mlp(&mut body, &buffers, index),
+        }
     }
     let tail = recorder.sample(&buffers, table);
     recorder.plan.body = body;
@@ -72,7 +113,9 @@ impl Recorder<'_> {
     /// Declares a weight of the model's table.
     fn weight(&mut self, name: &str) -> WeightId {
         let weight = self.weights.get(name);
-        self.plan.weight_in_sections(name, weight.columns, &weight.sections)
+        let id = self.plan.weight_in_sections(name, weight.columns, &weight.sections);
+        self.plan.stack_experts(id, weight.experts);
+        id
     }
 
     fn layer_weight(&mut self, layer: usize, name: &str) -> WeightId {
@@ -83,7 +126,7 @@ impl Recorder<'_> {
         for (index, rope) in self.spec.ropes.iter().enumerate() {
             let frequencies = self.weight(&format!("rope.{index}"));
             let (rotary_dim, interleaved) = (rope.rotary_dim, rope.interleaved);
-            self.ropes.push(Rope { frequencies, rotary_dim, interleaved, scale: 1.0 });
+            self.ropes.push(Rope { frequencies, rotary_dim, interleaved, scale: rope.scale() });
         }
     }
 
@@ -100,34 +143,61 @@ impl Recorder<'_> {
         self.plan.kv_layers.len() as u32 - 1
     }
 
-    fn norm(&mut self, x: BufferId, weight: WeightId, out: BufferId) -> Step {
+    fn norm(&mut self, x: BufferId, weight: WeightId, accumulate: bool, out: BufferId) -> Step {
         let norm = self.spec.norm;
-        Step::RmsNorm { x, delta: None, weight, epsilon: norm.epsilon, one_plus: norm.one_plus, out }
+        let (epsilon, one_plus) = (norm.epsilon, norm.one_plus);
+        Step::RmsNorm { x, delta: None, weight, epsilon, one_plus, accumulate, out }
     }
 
     fn head_norm(&mut self, layer: usize, name: &str) -> Option<HeadNorm> {
-        let norm = self.spec.norm;
-        self.spec.attention.head_norms.then(|| {
+        let (norm, kind) = (self.spec.norm, self.spec.attention.head_norms);
+        (kind != HeadNorms::None).then(|| {
             let weight = self.layer_weight(layer, name);
-            HeadNorm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus }
+            let whole_row = kind == HeadNorms::WholeRow;
+            HeadNorm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus, whole_row }
         })
     }
 
-    /// `x += output(attend(rope(qkv(norm(x)))))`.
+    /// What a branch starts from: `x`, or its norm.
+    fn enter(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, layer: usize, norm: &str) -> BufferId {
+        if !self.spec.norm.place.before() {
+            return buffers.x;
+        }
+        let weight = self.layer_weight(layer, norm);
+        steps.push(self.norm(buffers.x, weight, false, buffers.normed));
+        buffers.normed
+    }
+
+    /// The end of a branch: `x +=` the product, or its norm.
+    fn leave(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        layer: usize,
+        norm: &str,
+        product: impl FnOnce(bool, BufferId) -> Step,
+    ) {
+        let Some(branch) = buffers.branch else { return steps.push(product(true, buffers.x)) };
+        steps.push(product(false, branch));
+        let weight = self.layer_weight(layer, norm);
+        steps.push(self.norm(branch, weight, true, buffers.x));
+    }
+
+    /// `x += output(attend(rope(qkv(x))))`, with the norms of the model.
     fn attention(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, layer: &LayerSpec) {
-        let Buffers { x, normed, qkv, q, attended, .. } = *buffers;
+        let Buffers { qkv, q, attended, .. } = *buffers;
         let (attention, query_heads) = (self.spec.attention, self.spec.query_heads);
         let kv_layer = self.kv_layer(layer);
 
-        let norm_weight = self.layer_weight(index, "attention_norm");
-        steps.push(self.norm(x, norm_weight, normed));
+        let x = self.enter(steps, buffers, index, "attention_norm");
         let weight = self.layer_weight(index, "qkv");
         let bias = attention.qkv_bias.then(|| self.layer_weight(index, "qkv_bias"));
-        steps.push(Step::MatMul { x: normed, weight, bias, accumulate: false, out: qkv });
+        steps.push(Step::MatMul { x, weight, bias, accumulate: false, out: qkv });
         let q_norm = self.head_norm(index, "q_norm");
         let k_norm = self.head_norm(index, "k_norm");
         let rope = layer.rope.map(|rope| self.ropes[rope]);
         steps.push(Step::RopeStoreKv { qkv, layer: kv_layer, query_heads, q_norm, k_norm, rope, q });
+        let sinks = attention.sinks.then(|| self.layer_weight(index, "sinks"));
         steps.push(Step::AttendPaged {
             q,
             layer: kv_layer,
@@ -135,26 +205,46 @@ impl Recorder<'_> {
             scale: attention.scale,
             softcap: attention.softcap,
             alibi: None,
-            sinks: None,
+            sinks,
             out: attended,
         });
         let weight = self.layer_weight(index, "output");
         let bias = attention.output_bias.then(|| self.layer_weight(index, "output_bias"));
-        steps.push(Step::MatMul { x: attended, weight, bias, accumulate: true, out: x });
+        let product = |accumulate, out| Step::MatMul { x: attended, weight, bias, accumulate, out };
+        self.leave(steps, buffers, index, "attention_post_norm", product);
     }
 
-    /// `x += down(act(gate) · up)`, gate and up from `norm(x)`.
+    /// `x += down(act(gate) · up)`, gate and up from `x`, with the norms of the model.
     fn mlp(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize) {
-        let Buffers { x, normed, gate_up, activated, .. } = *buffers;
-        let norm_weight = self.layer_weight(index, "mlp_norm");
-        steps.push(self.norm(x, norm_weight, normed));
+        let MlpBuffers { gate_up, activated } = buffers.dense.expect("a layer without experts has an MLP");
+        let x = self.enter(steps, buffers, index, "mlp_norm");
         let weight = self.layer_weight(index, "gate_up");
         let bias = self.spec.mlp_bias.then(|| self.layer_weight(index, "gate_up_bias"));
-        steps.push(Step::MatMul { x: normed, weight, bias, accumulate: false, out: gate_up });
+        steps.push(Step::MatMul { x, weight, bias, accumulate: false, out: gate_up });
         steps.push(Step::GatedActivation { gate_up, activation: self.spec.activation, out: activated });
         let weight = self.layer_weight(index, "down");
         let bias = self.spec.mlp_bias.then(|| self.layer_weight(index, "down_bias"));
-        steps.push(Step::MatMul { x: activated, weight, bias, accumulate: true, out: x });
+        let product = |accumulate, out| Step::MatMul { x: activated, weight, bias, accumulate, out };
+        self.leave(steps, buffers, index, "mlp_post_norm", product);
+    }
+
+    /// [`Self::mlp`], by the experts that the router chooses for each token.
+    fn experts(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, experts: ExpertBuffers, index: usize) {
+        let ExpertBuffers { router, routes, mlp: MlpBuffers { gate_up, activated } } = experts;
+        let spec = self.spec.experts.expect("a layer has the experts of its model");
+        let x = self.enter(steps, buffers, index, "mlp_norm");
+        let weight = self.layer_weight(index, "router");
+        let bias = spec.bias.then(|| self.layer_weight(index, "router_bias"));
+        steps.push(Step::MatMul { x, weight, bias, accumulate: false, out: router });
+        steps.push(Step::RouteExperts { logits: router, renormalize: spec.renormalize, routes });
+        let weight = self.layer_weight(index, "expert_gate_up");
+        let bias = spec.bias.then(|| self.layer_weight(index, "expert_gate_up_bias"));
+        steps.push(Step::MatMulExperts { x, routes, weight, bias, accumulate: false, out: gate_up });
+        steps.push(Step::GatedActivation { gate_up, activation: self.spec.activation, out: activated });
+        let weight = self.layer_weight(index, "expert_down");
+        let bias = spec.bias.then(|| self.layer_weight(index, "expert_down_bias"));
+        let product = |accumulate, out| Step::MatMulExperts { x: activated, routes, weight, bias, accumulate, out };
+        self.leave(steps, buffers, index, "mlp_post_norm", product);
     }
 
     /// Final norm and LM head over the rows that need a token only.
@@ -162,11 +252,16 @@ impl Recorder<'_> {
         let Buffers { x, sampled, sampled_normed, logits, .. } = *buffers;
         let norm_weight = self.weight("final_norm");
         let head = if self.spec.tied_embeddings { embedding } else { self.weight("head") };
-        vec![
+        let mut steps = vec![
             Step::GatherRows { x, out: sampled },
-            self.norm(sampled, norm_weight, sampled_normed),
+            self.norm(sampled, norm_weight, false, sampled_normed),
             Step::MatMul { x: sampled_normed, weight: head, bias: None, accumulate: false, out: logits },
-            Step::Sample { logits },
-        ]
+        ];
+        let (scale, softcap) = (self.spec.logits_scale, self.spec.logits_softcap);
+        if scale != 1.0 || softcap.is_some() {
+            steps.push(Step::ScaleLogits { logits, scale, softcap });
+        }
+        steps.push(Step::Sample { logits });
+        steps
     }
 }

@@ -9,12 +9,14 @@
 
 mod decoder;
 pub mod demo;
+mod families;
 mod fields;
 mod generation;
 pub mod gguf;
 mod published;
 mod quantize;
 mod random;
+pub mod remote;
 mod repack;
 pub mod rope;
 pub mod safetensors;
@@ -25,6 +27,7 @@ mod weights;
 pub use generation::GenerationDefaults;
 pub use gguf::{Gguf, Texts};
 pub use quantize::Quantization;
+pub use remote::RangeFiles;
 pub use safetensors::Safetensors;
 pub use source::{Element, TensorInfo, TensorRead, TensorSource};
 pub use spec::ModelSpec;

@@ -43,7 +43,7 @@ impl Quantized {
                 Quantization::Q4 if !is_table(name) => WeightFormat::Q4,
                 _ => WeightFormat::Q8,
             };
-            let is_matrix = info.shape.len() > 1 && columns(info).is_some_and(|columns| columns.is_multiple_of(8));
+            let is_matrix = is_matrix(name, info) && columns(info).is_some_and(|columns| columns.is_multiple_of(8));
             let is_dense = matches!(&info.element, Element::Float(stored) if !stored.is_quantised());
             let element = if is_matrix && is_dense { Element::Float(format) } else { info.element.clone() };
             (name.clone(), TensorInfo { element, ..info.clone() })
@@ -59,6 +59,13 @@ impl Quantized {
             _ => None,
         }
     }
+}
+
+/// Biases of experts are vectors, and their matrices lie by columns where they are all in one tensor. What chooses
+/// experts is small, and a change in it is a change of experts.
+fn is_matrix(name: &str, info: &TensorInfo) -> bool {
+    let chooses = name.ends_with(".mlp.gate.weight") || name.ends_with(".router.weight");
+    info.shape.len() == 2 && !name.ends_with("bias") && !chooses
 }
 
 /// Tables that whole tokens go through.
@@ -173,7 +180,7 @@ fn eight_bits(values: &[f32; GROUP]) -> (f16, [u8; GROUP]) {
     let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     let scale = half_above(largest / 127.0);
     let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
-    let code = |value: f32| ((value * inverse + 128.5) as i32 - 128).clamp(-127, 127) as i8;
+    let code = |value: f32| ((value * inverse + 128.5).clamp(1.0, 255.0) as i32 - 128) as i8;
     (scale, values.map(|value| code(value).cast_unsigned()))
 }
 

@@ -41,30 +41,73 @@ pub enum RopeScaling {
         /// Context of the first training.
         original_positions: f64,
     },
+    /// YaRN: waves that turn seldom within the trained context divided, others kept, a ramp over the pairs between.
+    Yarn {
+        /// The divisor of long waves.
+        factor: f64,
+        /// Pairs up to here are kept.
+        ramp_start: f64,
+        /// Pairs from here on are divided.
+        ramp_end: f64,
+        /// Multiplies cos and sin.
+        attention_factor: f64,
+    },
 }
 
 impl RopeSpec {
     /// From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (transformers 4).
     pub(super) fn from_config(config: &Fields<'_>, head_dim: u32) -> Result<Self, LoadError> {
-        let parameters = config.object("rope_parameters")?;
-        let scaling = parameters.clone().or(config.object("rope_scaling")?);
+        Self::read(config, config.object("rope_parameters")?.as_ref(), head_dim, 10_000.0)
+    }
+
+    /// That of layers without a window, and that of layers with one: `rope_parameters` has an object for each
+    /// (transformers 5), or `rope_local_base_freq` is the base of the latter (transformers 4).
+    pub(super) fn global_and_local(config: &Fields<'_>, head_dim: u32) -> Result<[Self; 2], LoadError> {
+        if let Some(parameters) = config.object("rope_parameters")? {
+            let kinds = ["full_attention", "sliding_attention"].map(|kind| {
+                let parameters = parameters.required(kind, parameters.object(kind)?)?;
+                Self::read(config, Some(&parameters), head_dim, 10_000.0)
+            });
+            let [global, local] = kinds;
+            return Ok([global?, local?]);
+        }
+        let global = Self::read(config, None, head_dim, 1e6)?;
+        let theta = config.number("rope_local_base_freq", 1e-3..=1e30)?.unwrap_or(10_000.0);
+        let local = Self { theta, scaling: RopeScaling::None, ..global.clone() };
+        Ok([global, local])
+    }
+
+    fn read(
+        config: &Fields<'_>,
+        parameters: Option<&Fields<'_>>,
+        head_dim: u32,
+        theta_default: f64,
+    ) -> Result<Self, LoadError> {
+        let scaling = parameters.cloned().or(config.object("rope_scaling")?);
         let theta = |fields: &Fields<'_>| fields.number("rope_theta", 1e-3..=1e30);
-        let own_theta = parameters.as_ref().map(theta).transpose()?.flatten();
+        let own_theta = parameters.map(theta).transpose()?.flatten();
         let fraction = |fields: &Fields<'_>| fields.number("partial_rotary_factor", 0.0..=1.0);
-        let own_fraction = parameters.as_ref().map(fraction).transpose()?.flatten();
+        let own_fraction = parameters.map(fraction).transpose()?.flatten();
         let fraction = own_fraction.or(fraction(config)?).unwrap_or(1.0);
         let rotary_dim = (f64::from(head_dim) * fraction) as u32;
         if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
             let message = format!("is {fraction}: it rotates {rotary_dim} of {head_dim} elements, not an even number");
             return Err(config.fault("partial_rotary_factor", message));
         }
-        Ok(Self {
-            theta: own_theta.or(theta(config)?).unwrap_or(10_000.0),
-            rotary_dim,
-            interleaved: false,
-            scaling: scaling.as_ref().map_or(Ok(RopeScaling::None), RopeScaling::from_fields)?,
-            divisors: Vec::new(),
-        })
+        let theta = own_theta.or(theta(config)?).unwrap_or(theta_default);
+        let scaling = match scaling {
+            Some(fields) => RopeScaling::from_fields(&fields, config, theta, f64::from(rotary_dim))?,
+            None => RopeScaling::None,
+        };
+        Ok(Self { theta, rotary_dim, interleaved: false, scaling, divisors: Vec::new() })
+    }
+
+    /// Multiplies cos and sin.
+    pub fn scale(&self) -> f32 {
+        match self.scaling {
+            RopeScaling::Yarn { attention_factor, .. } => attention_factor as f32,
+            _ => 1.0,
+        }
     }
 
     /// Divides the frequencies by a file's own numbers, if it has any.
@@ -83,12 +126,13 @@ impl RopeSpec {
         let dim = f64::from(self.rotary_dim);
         let plain = (0..self.rotary_dim / 2).map(|pair| self.theta.powf(-2.0 * f64::from(pair) / dim));
         let divisors = self.divisors.iter().map(|divisor| f64::from(*divisor)).chain(std::iter::repeat(1.0));
-        plain.zip(divisors).map(|(frequency, divisor)| (self.scaling.apply(frequency) / divisor) as f32).collect()
+        let scaled = plain.zip(0..).map(|(frequency, pair)| self.scaling.apply(frequency, f64::from(pair)));
+        scaled.zip(divisors).map(|(frequency, divisor)| (frequency / divisor) as f32).collect()
     }
 }
 
 impl RopeScaling {
-    fn from_fields(fields: &Fields<'_>) -> Result<Self, LoadError> {
+    fn from_fields(fields: &Fields<'_>, config: &Fields<'_>, theta: f64, dim: f64) -> Result<Self, LoadError> {
         let positive = |name: &str| fields.required(name, fields.number(name, 1e-6..=1e9)?);
         match fields.text("rope_type")?.or(fields.text("type")?) {
             None | Some("default") => Ok(Self::None),
@@ -107,11 +151,37 @@ impl RopeScaling {
                     original_positions: positive("original_max_position_embeddings")?,
                 })
             }
-            Some(other) => Err(fields.fault("rope_type", format!("is {other:?}, not default, linear or llama3"))),
+            Some("yarn") => Self::yarn(fields, config, theta, dim),
+            Some(other) => Err(fields.fault("rope_type", format!("is {other:?}, not default, linear, llama3 or yarn"))),
         }
     }
 
-    fn apply(self, frequency: f64) -> f64 {
+    fn yarn(fields: &Fields<'_>, config: &Fields<'_>, theta: f64, dim: f64) -> Result<Self, LoadError> {
+        let number = |name: &str| fields.number(name, 1e-6..=1e9);
+        let factor = fields.required("factor", number("factor")?)?;
+        let positions = match number("original_max_position_embeddings")? {
+            Some(positions) => positions,
+            None => config.required("max_position_embeddings", config.number("max_position_embeddings", 1.0..=1e9)?)?,
+        };
+        // The pair that turns so often within the trained context.
+        let pair = |turns: f64| dim * (positions / (turns * TAU)).ln() / (2.0 * theta.ln());
+        let (start, end) = (pair(number("beta_fast")?.unwrap_or(32.0)), pair(number("beta_slow")?.unwrap_or(1.0)));
+        let truncate = fields.boolean("truncate")?.unwrap_or(true);
+        let (start, end) = if truncate { (start.floor(), end.ceil()) } else { (start, end) };
+        let (ramp_start, ramp_end) = (start.max(0.0), end.min(dim - 1.0));
+        let damped = |slope: f64| if factor <= 1.0 { 1.0 } else { 0.1 * slope * factor.ln() + 1.0 };
+        let attention_factor = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {
+            (Some(given), ..) => given,
+            (None, Some(slope), Some(all)) => damped(slope) / damped(all),
+            _ => damped(1.0),
+        };
+        // As transformers does: a ramp has a length.
+        let ramp_end = if ramp_end == ramp_start { ramp_end + 0.001 } else { ramp_end };
+        Ok(Self::Yarn { factor, ramp_start, ramp_end, attention_factor })
+    }
+
+    /// The frequency of a pair, whose plain frequency is given.
+    fn apply(self, frequency: f64, pair: f64) -> f64 {
         match self {
             Self::None => frequency,
             Self::Linear { factor } => frequency / factor,
@@ -119,6 +189,10 @@ impl RopeScaling {
                 let waves = original_positions * frequency / TAU;
                 let kept = ((waves - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
                 frequency * (kept + (1.0 - kept) / factor)
+            }
+            Self::Yarn { factor, ramp_start, ramp_end, .. } => {
+                let divided = ((pair - ramp_start) / (ramp_end - ramp_start)).clamp(0.0, 1.0);
+                frequency * ((1.0 - divided) + divided / factor)
             }
         }
     }
@@ -133,10 +207,18 @@ mod tests {
         let scaling =
             RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_positions: 64.0 };
         let wave = |positions: f64| TAU / positions;
-        assert_eq!(scaling.apply(wave(15.0)), wave(15.0));
-        assert_eq!(scaling.apply(wave(65.0)), wave(65.0) / 8.0);
-        let middle = scaling.apply(wave(64.0 / 2.5));
+        assert_eq!(scaling.apply(wave(15.0), 0.0), wave(15.0));
+        assert_eq!(scaling.apply(wave(65.0), 0.0), wave(65.0) / 8.0);
+        let middle = scaling.apply(wave(64.0 / 2.5), 0.0);
         assert!((middle - wave(64.0 / 2.5) * (0.5 + 0.5 / 8.0)).abs() < 1e-12, "half way between both ends: {middle}");
+    }
+
+    #[test]
+    fn yarn_keeps_the_first_pairs_divides_the_last_and_ramps_between() {
+        let scaling = RopeScaling::Yarn { factor: 4.0, ramp_start: 1.0, ramp_end: 3.0, attention_factor: 1.1 };
+        assert_eq!([0.0, 1.0, 2.0, 3.0, 4.0].map(|pair| scaling.apply(8.0, pair)), [8.0, 8.0, 5.0, 2.0, 2.0]);
+        let rope = RopeSpec { theta: 10_000.0, rotary_dim: 8, interleaved: false, scaling, divisors: Vec::new() };
+        assert_eq!(rope.scale(), 1.1);
     }
 
     #[test]

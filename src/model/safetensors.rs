@@ -1,7 +1,8 @@
 //! Reads safetensors: one file, or several with an index. Bytes in, named tensors out; no device, no config.
 //!
 //! Headers are hostile until checked. The crate `safetensors` bounds their size and proves that tensors lie side by
-//! side and fill the file; here their data is only sliced, never copied.
+//! side and fill the file; here their data is only sliced, never copied. [`Layout`] is what the headers say, wherever
+//! the files are: mapped ([`Safetensors`]), or far away ([`super::remote`]).
 
 use super::fields::{self, Fields};
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
@@ -16,19 +17,20 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 
 /// The single file of a small checkpoint.
-const SINGLE: &str = "model.safetensors";
+pub(super) const SINGLE: &str = "model.safetensors";
 /// The list of a large checkpoint's files.
-const INDEX: &str = "model.safetensors.index.json";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// The index of the largest published checkpoints has about 10 MB.
-const INDEX_BYTES_MAX: u64 = 100 << 20;
+pub(super) const INDEX_BYTES_MAX: u64 = 100 << 20;
+/// The length that a file starts with.
+pub(super) const LENGTH_BYTES: u64 = 8;
 
 /// The tensors of a checkpoint.
 #[derive(Debug)]
 pub struct Safetensors {
     name: String,
     shards: Vec<Shard>,
-    tensors: BTreeMap<String, TensorInfo>,
-    places: BTreeMap<String, Place>,
+    layout: Layout,
 }
 
 #[derive(Debug)]
@@ -37,10 +39,58 @@ struct Shard {
     file: MappedFile,
 }
 
+/// All tensors of a checkpoint's files, and where they lie.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    pub(super) tensors: BTreeMap<String, TensorInfo>,
+    pub(super) places: BTreeMap<String, Place>,
+}
+
+/// Bytes of one of a checkpoint's files.
 #[derive(Debug)]
-struct Place {
-    shard: usize,
-    bytes: Range<usize>,
+pub(super) struct Place {
+    /// In the order the files were added.
+    pub(super) file: usize,
+    bytes: Range<u64>,
+}
+
+impl Layout {
+    /// Adds the tensors of file number `file`, whose header is `header_bytes` long.
+    pub(super) fn add(&mut self, file: usize, label: &Arc<str>, header_bytes: u64, metadata: &Metadata) {
+        let data = LENGTH_BYTES + header_bytes;
+        for (name, info) in metadata.tensors() {
+            let shape = info.shape.iter().map(|&size| size as u64).collect();
+            let tensor = TensorInfo { file: label.clone(), shape, element: element(info.dtype) };
+            let bytes = data + info.data_offsets.0 as u64..data + info.data_offsets.1 as u64;
+            self.places.insert(name.clone(), Place { file, bytes });
+            self.tensors.insert(name, tensor);
+        }
+    }
+
+    /// Keeps what the index lists, each tensor from the file that it names; `label` makes a file's label of its name.
+    pub(super) fn keep_indexed(
+        &mut self,
+        shard_of: &BTreeMap<String, String>,
+        label: impl Fn(&str) -> String,
+    ) -> Result<(), LoadError> {
+        for (tensor, shard) in shard_of {
+            let file = label(shard);
+            if self.tensors.get(tensor).is_none_or(|info| *info.file != *file) {
+                return Err(LoadError::TensorMissing { file, tensor: tensor.clone() });
+            }
+        }
+        self.tensors.retain(|tensor, _| shard_of.contains_key(tensor));
+        Ok(())
+    }
+}
+
+impl Place {
+    /// The bytes of the file that are `bytes` of the tensor.
+    pub(super) fn range(&self, bytes: &Range<u64>) -> Range<u64> {
+        let range = self.bytes.start + bytes.start..self.bytes.start + bytes.end;
+        assert!(range.end <= self.bytes.end, "a tensor is read within its bounds");
+        range
+    }
 }
 
 impl Safetensors {
@@ -64,14 +114,13 @@ impl Safetensors {
             files.push((label, file));
         }
         let mut source = Self::from_files(&label, files)?;
-        source.keep_indexed(folder, &shard_of)?;
+        source.layout.keep_indexed(&shard_of, |shard| folder.join(shard).display().to_string())?;
         Ok(source)
     }
 
     /// A checkpoint whose files are in memory, by their names.
     pub fn from_files(name: &str, files: Vec<(String, MappedFile)>) -> Result<Self, LoadError> {
-        let mut source =
-            Self { name: name.into(), shards: Vec::new(), tensors: BTreeMap::new(), places: BTreeMap::new() };
+        let mut source = Self { name: name.into(), shards: Vec::new(), layout: Layout::default() };
         for (label, file) in files {
             source.add(&label, file)?;
         }
@@ -83,27 +132,8 @@ impl Safetensors {
         let (header, metadata) =
             SafeTensors::read_metadata(bytes).map_err(|error| header_error(label, bytes, &error))?;
         let label: Arc<str> = label.into();
-        let data = 8 + header;
-        for (name, info) in metadata.tensors() {
-            let shape = info.shape.iter().map(|&size| size as u64).collect();
-            let tensor = TensorInfo { file: label.clone(), shape, element: element(info.dtype) };
-            let place = data + info.data_offsets.0..data + info.data_offsets.1;
-            self.places.insert(name.clone(), Place { shard: self.shards.len(), bytes: place });
-            self.tensors.insert(name, tensor);
-        }
+        self.layout.add(self.shards.len(), &label, header as u64, &metadata);
         self.shards.push(Shard { label, file });
-        Ok(())
-    }
-
-    /// Keeps what the index lists, each tensor from the file that it names.
-    fn keep_indexed(&mut self, folder: &Path, shard_of: &BTreeMap<String, String>) -> Result<(), LoadError> {
-        for (tensor, shard) in shard_of {
-            let file = folder.join(shard).display().to_string();
-            if self.tensors.get(tensor).is_none_or(|info| *info.file != *file) {
-                return Err(LoadError::TensorMissing { file, tensor: tensor.clone() });
-            }
-        }
-        self.tensors.retain(|tensor, _| shard_of.contains_key(tensor));
         Ok(())
     }
 }
@@ -114,17 +144,16 @@ impl TensorSource for Safetensors {
     }
 
     fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
-        &self.tensors
+        &self.layout.tensors
     }
 
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
-        let place = &self.places[tensor];
-        let shard = &self.shards[place.shard];
+        let place = &self.layout.places[tensor];
+        let shard = &self.shards[place.file];
         Box::pin(async move {
             shard.check()?;
-            let range = place.bytes.start + bytes.start as usize..place.bytes.start + bytes.end as usize;
-            assert!(range.end <= place.bytes.end, "{tensor} is read within its bounds");
-            Ok(shard.file.bytes().slice(range))
+            let range = place.range(&bytes);
+            Ok(shard.file.bytes().slice(range.start as usize..range.end as usize))
         })
     }
 
@@ -153,7 +182,7 @@ fn element(dtype: Dtype) -> Element {
 }
 
 /// The file of each tensor. A name that leads out of the folder is refused.
-fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, String>, LoadError> {
+pub(super) fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, String>, LoadError> {
     let value = fields::parse(label, json)?;
     let index = Fields::root(label, &value)?;
     let map = index.required("weight_map", index.object("weight_map")?)?;
@@ -174,7 +203,7 @@ fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, String>, Load
 fn header_error(label: &str, bytes: &[u8], error: &SafeTensorError) -> LoadError {
     let file = label.to_owned();
     let lost = match error {
-        SafeTensorError::MetadataIncompleteBuffer => first_lost(bytes),
+        SafeTensorError::MetadataIncompleteBuffer => short_file(bytes),
         _ => None,
     };
     lost.map_or_else(
@@ -183,13 +212,33 @@ fn header_error(label: &str, bytes: &[u8], error: &SafeTensorError) -> LoadError
     )
 }
 
-fn first_lost(bytes: &[u8]) -> Option<(String, u64)> {
+fn short_file(bytes: &[u8]) -> Option<(String, u64)> {
     let header = usize::try_from(u64::from_le_bytes(*bytes.first_chunk()?)).ok()?;
-    let end = header.checked_add(8)?;
-    let metadata: Metadata = serde_json::from_slice(bytes.get(8..end)?).ok()?;
-    let data = bytes.len() - end;
+    let end = header.checked_add(LENGTH_BYTES as usize)?;
+    let metadata: Metadata = serde_json::from_slice(bytes.get(LENGTH_BYTES as usize..end)?).ok()?;
+    first_lost(&metadata, (bytes.len() - end) as u64)
+}
+
+/// The first tensor that `data_bytes` of data do not hold, and the bytes it lacks.
+fn first_lost(metadata: &Metadata, data_bytes: u64) -> Option<(String, u64)> {
     metadata.offset_keys().into_iter().find_map(|name| {
-        let (_, end) = metadata.info(&name)?.data_offsets;
-        (end > data).then(|| (name, (end - data) as u64))
+        let end = metadata.info(&name)?.data_offsets.1 as u64;
+        (end > data_bytes).then(|| (name, end - data_bytes))
     })
+}
+
+/// The tensors of a file of which only the header is at hand: JSON without the length before it. `file_bytes` is the
+/// length of the whole file.
+pub(super) fn read_header(label: &str, json: &[u8], file_bytes: u64) -> Result<Metadata, LoadError> {
+    let fault = |message: String| LoadError::Header { file: label.into(), message };
+    let parsed = serde_json::from_slice(json);
+    let metadata: Metadata = parsed.map_err(|error| fault(format!("invalid JSON in header: {error}")))?;
+    let data_bytes = file_bytes.saturating_sub(LENGTH_BYTES + json.len() as u64);
+    if let Some((tensor, missing)) = first_lost(&metadata, data_bytes) {
+        return Err(LoadError::TensorShort { file: label.into(), tensor, missing });
+    }
+    if metadata.data_len() as u64 != data_bytes {
+        return Err(fault(SafeTensorError::MetadataIncompleteBuffer.to_string()));
+    }
+    Ok(metadata)
 }

@@ -1,19 +1,22 @@
 //! What varies between architectures, as data.
 //!
-//! [`ModelSpec`] is what the decoder reads; a row of [`FAMILIES`] says how one architecture's `config.json` becomes a
-//! spec. Every number is checked here, once, so that nothing behind it meets a shape it cannot have. The config's
+//! [`ModelSpec`] is what the decoder reads; a row of [`FAMILIES`] says how one architecture's `config.json` becomes
+//! one. Every number is checked here, once, so that nothing behind it meets a shape it cannot have. The config's
 //! `torch_dtype` or `dtype` is not read: weights stay as the checkpoint stores them.
 
 use super::LoadError;
+use super::families::{ActivationField, Bias, Experts, FAMILIES, Family, Ropes, Scales, Windows};
 use super::fields::{self, Fields};
 use super::rope::RopeSpec;
-use super::weights::{HUGGING_FACE, TensorNames};
+use super::weights::TensorNames;
 use crate::plan::Activation;
-use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX};
+use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX};
 use serde_json::{Value, json};
 
 /// Layers of a decoder, at most.
 pub const LAYERS_MAX: u32 = 1024;
+/// Experts of a layer, at most.
+pub const EXPERTS_MAX: u32 = 1024;
 /// Token ids and positions are below this.
 pub const IDS_MAX: u32 = 1 << 24;
 
@@ -44,8 +47,14 @@ pub struct ModelSpec {
     pub activation: Activation,
     /// Gate, up and down have biases.
     pub mlp_bias: bool,
+    /// What [`LayerSpec::experts`] layers have instead of one MLP.
+    pub experts: Option<ExpertsSpec>,
     /// Multiplies embedded rows.
     pub embedding_scale: f32,
+    /// Multiplies logits.
+    pub logits_scale: f32,
+    /// `c · tanh(logit / c)`.
+    pub logits_softcap: Option<f32>,
     /// The LM head is the embedding table.
     pub tied_embeddings: bool,
     /// Rotations, named by [`LayerSpec::rope`].
@@ -60,10 +69,46 @@ pub struct ModelSpec {
 /// Options shared by all RMS norms of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormSpec {
+    /// Which ends of attention and MLP have one.
+    pub place: NormPlace,
     /// Added to the mean of squares.
     pub epsilon: f32,
     /// Multiply by `1 + w` instead of `w`.
     pub one_plus: bool,
+}
+
+/// Where attention and MLP have norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlace {
+    /// `x += f(norm(x))`.
+    Before,
+    /// `x += norm(f(x))`.
+    After,
+    /// `x += norm(f(norm(x)))`.
+    BeforeAndAfter,
+}
+
+impl NormPlace {
+    /// What enters attention and MLP is normed.
+    pub fn before(self) -> bool {
+        self != Self::After
+    }
+
+    /// What leaves them is normed.
+    pub fn after(self) -> bool {
+        self != Self::Before
+    }
+}
+
+/// RMS norms of q and k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNorms {
+    /// None.
+    None,
+    /// Over each head, one weight for all heads.
+    EachHead,
+    /// Over all heads of a token.
+    WholeRow,
 }
 
 /// Options of attention that all layers share.
@@ -77,8 +122,25 @@ pub struct AttentionSpec {
     pub qkv_bias: bool,
     /// The output projection has a bias.
     pub output_bias: bool,
-    /// RMS norm over each head of q and k.
-    pub head_norms: bool,
+    /// RMS norms of q and k.
+    pub head_norms: HeadNorms,
+    /// A learned logit per query head joins the softmax.
+    pub sinks: bool,
+}
+
+/// A mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertsSpec {
+    /// Experts of a layer.
+    pub count: u32,
+    /// Experts that work on a token.
+    pub per_token: u32,
+    /// Elements of a gate or up row of one expert.
+    pub mlp: u32,
+    /// Weights of a token add up to 1.
+    pub renormalize: bool,
+    /// Router, gate, up and down have biases.
+    pub bias: bool,
 }
 
 /// What may differ from layer to layer.
@@ -88,87 +150,9 @@ pub struct LayerSpec {
     pub window: Option<u32>,
     /// Index into [`ModelSpec::ropes`]; `None`: a layer without rotation.
     pub rope: Option<usize>,
+    /// The MLP is one of [`ModelSpec::experts`].
+    pub experts: bool,
 }
-
-/// How an architecture's `config.json` becomes a [`ModelSpec`].
-struct Family {
-    /// First entry of `architectures`.
-    architecture: &'static str,
-    /// `model_type`, for configs without `architectures`.
-    model_type: &'static str,
-    qkv_bias: Bias,
-    output_bias: Bias,
-    mlp_bias: Bias,
-    head_norms: bool,
-    norm_one_plus: bool,
-    windows: Windows,
-    /// `tie_word_embeddings` where the config is silent.
-    tied_default: bool,
-    tensors: &'static TensorNames,
-}
-
-#[derive(Clone, Copy)]
-enum Bias {
-    Never,
-    Always,
-    /// As this boolean field says; false if it is absent.
-    Field(&'static str),
-}
-
-/// Which layers slide a window, where `layer_types` does not say.
-#[derive(Clone, Copy)]
-enum Windows {
-    Never,
-    /// All, if `sliding_window` is set.
-    EveryLayer,
-    /// From layer `max_window_layers` (28 where the config is silent) on, if `use_sliding_window` is set.
-    UpperLayers,
-}
-
-const LLAMA: Family = Family {
-    architecture: "LlamaForCausalLM",
-    model_type: "llama",
-    qkv_bias: Bias::Field("attention_bias"),
-    output_bias: Bias::Field("attention_bias"),
-    mlp_bias: Bias::Field("mlp_bias"),
-    head_norms: false,
-    norm_one_plus: false,
-    windows: Windows::Never,
-    tied_default: false,
-    tensors: &HUGGING_FACE,
-};
-
-const MISTRAL: Family = Family {
-    architecture: "MistralForCausalLM",
-    model_type: "mistral",
-    qkv_bias: Bias::Never,
-    output_bias: Bias::Never,
-    mlp_bias: Bias::Never,
-    windows: Windows::EveryLayer,
-    ..LLAMA
-};
-
-const QWEN2: Family = Family {
-    architecture: "Qwen2ForCausalLM",
-    model_type: "qwen2",
-    qkv_bias: Bias::Always,
-    output_bias: Bias::Never,
-    mlp_bias: Bias::Never,
-    windows: Windows::UpperLayers,
-    ..LLAMA
-};
-
-const QWEN3: Family = Family {
-    architecture: "Qwen3ForCausalLM",
-    model_type: "qwen3",
-    mlp_bias: Bias::Never,
-    head_norms: true,
-    windows: Windows::UpperLayers,
-    ..LLAMA
-};
-
-/// A new architecture is a row here.
-const FAMILIES: [&Family; 4] = [&LLAMA, &MISTRAL, &QWEN2, &QWEN3];
 
 impl ModelSpec {
     /// Reads `config.json`, in the style of transformers 4 or 5. `file` names it in errors.
@@ -181,7 +165,16 @@ impl ModelSpec {
         let positions_max = config.integer("max_position_embeddings", 2..=IDS_MAX)?;
         let positions_max = config.required("max_position_embeddings", positions_max)?;
         let heads = Heads::read(&config)?;
-        let epsilon = config.number("rms_norm_eps", 1e-12..=0.1)?.unwrap_or(1e-6) as f32;
+        let scales = Multipliers::read(&config, family.scales, &heads)?;
+        let slides = slides(&config, family, layer_count(&config)?)?;
+        let (ropes, layer_ropes) = ropes(&config, family.ropes, &heads, &slides)?;
+        // A window as long as the context hides nothing: such layers share the block ids of full attention.
+        let window = config.integer("sliding_window", 1..=u32::MAX)?.filter(|&window| window < positions_max);
+        let sparse = sparse_layers(&config, family.experts, slides.len())?;
+        let experts = if sparse.contains(&true) { experts(&config, family.experts)? } else { None };
+        let layers = slides.iter().zip(layer_ropes).zip(sparse);
+        let layer = |((&slides, rope), experts)| LayerSpec { window: window.filter(|_| slides), rope, experts };
+        let layers = layers.map(layer).collect();
         Ok(Self {
             architecture: family.architecture,
             vocab,
@@ -191,20 +184,28 @@ impl ModelSpec {
             query_heads: heads.query,
             kv_heads: heads.kv,
             head_dim: heads.dim,
-            norm: NormSpec { epsilon, one_plus: family.norm_one_plus },
+            norm: NormSpec {
+                place: family.norm_place,
+                epsilon: scales.epsilon(&config)?,
+                one_plus: family.norm_one_plus,
+            },
             attention: AttentionSpec {
-                scale: (1.0 / f64::from(heads.dim).sqrt()) as f32,
-                softcap: None,
+                scale: scales.attention as f32,
+                softcap: scales.attention_softcap.map(|cap| cap as f32),
                 qkv_bias: family.qkv_bias.read(&config)?,
                 output_bias: family.output_bias.read(&config)?,
                 head_norms: family.head_norms,
+                sinks: family.sinks,
             },
-            activation: activation(&config)?,
+            activation: activation(&config, family.activation)?,
             mlp_bias: family.mlp_bias.read(&config)?,
-            embedding_scale: 1.0,
+            experts,
+            embedding_scale: (scales.embedding / scales.residual) as f32,
+            logits_scale: scales.logits as f32,
+            logits_softcap: scales.logits_softcap.map(|cap| cap as f32),
             tied_embeddings: config.boolean("tie_word_embeddings")?.unwrap_or(family.tied_default),
-            ropes: vec![RopeSpec::from_config(&config, heads.dim)?],
-            layers: layers(&config, family.windows, positions_max)?,
+            ropes,
+            layers,
             eos_token_ids: config.token_ids("eos_token_id", vocab)?,
             tensors: family.tensors,
         })
@@ -315,45 +316,205 @@ fn multiple_of_eight(config: &Fields<'_>, name: &str, max: u32) -> Result<u32, L
     Ok(value)
 }
 
-fn activation(config: &Fields<'_>) -> Result<Activation, LoadError> {
-    match config.text("hidden_act")? {
-        None | Some("silu" | "swish") => Ok(Activation::Silu),
+fn activation(config: &Fields<'_>, field: ActivationField) -> Result<Activation, LoadError> {
+    let (name, default) = match field {
+        ActivationField::HiddenAct => ("hidden_act", Activation::Silu),
+        ActivationField::HiddenActivation => ("hidden_activation", Activation::GeluTanh),
+        ActivationField::ClampedSwiglu => {
+            let alpha = config.number("swiglu_alpha", 1e-3..=1e3)?.unwrap_or(1.702) as f32;
+            let limit = config.number("swiglu_limit", 1e-3..=1e6)?.unwrap_or(7.0) as f32;
+            return Ok(Activation::ClampedSwiglu { alpha, limit });
+        }
+    };
+    match config.text(name)? {
+        None => Ok(default),
+        Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
-        Some(other) => Err(config.fault("hidden_act", format!("is {other:?}, not silu or gelu_pytorch_tanh"))),
+        Some(other) => Err(config.fault(name, format!("is {other:?}, not silu or gelu_pytorch_tanh"))),
     }
 }
 
-fn layers(config: &Fields<'_>, windows: Windows, positions_max: u32) -> Result<Vec<LayerSpec>, LoadError> {
-    let count = config.required("num_hidden_layers", config.integer("num_hidden_layers", 1..=LAYERS_MAX)?)?;
-    let window = config.integer("sliding_window", 1..=u32::MAX)?;
-    let (first, window) = match windows {
-        Windows::Never => (0, None),
-        Windows::EveryLayer => (0, window),
-        Windows::UpperLayers if config.boolean("use_sliding_window")?.unwrap_or(false) => {
-            (config.integer("max_window_layers", 0..=u32::MAX)?.unwrap_or(28), window)
+/// The numbers of [`Scales`].
+struct Multipliers {
+    attention: f64,
+    attention_softcap: Option<f64>,
+    embedding: f64,
+    /// Multiplies what attention and MLP add to the residual stream.
+    ///
+    /// It needs no step: `x += m · f(norm(x))` is `y += f(norm(y))` with x = m · y, embedded rows divided by m, and the
+    /// norms' epsilon by m². Only norms of the stream see y.
+    residual: f64,
+    logits: f64,
+    logits_softcap: Option<f64>,
+}
+
+impl Multipliers {
+    fn read(config: &Fields<'_>, scales: Scales, heads: &Heads) -> Result<Self, LoadError> {
+        let plain = Self {
+            attention: 1.0 / f64::from(heads.dim).sqrt(),
+            attention_softcap: None,
+            embedding: 1.0,
+            residual: 1.0,
+            logits: 1.0,
+            logits_softcap: None,
+        };
+        match scales {
+            Scales::Plain => Ok(plain),
+            Scales::Gemma { softcaps } => {
+                if config.get("use_bidirectional_attention").is_some_and(|value| *value != Value::Bool(false)) {
+                    let message = "is set, but only attention to earlier tokens is supported";
+                    return Err(config.fault("use_bidirectional_attention", message));
+                }
+                let scalar = config.number("query_pre_attn_scalar", 1e-3..=1e6)?.unwrap_or(256.0);
+                let softcap = |name: &str, index: usize| match config.number(name, 1e-3..=1e6)? {
+                    None if !config.is_null(name) => Ok::<_, LoadError>(softcaps.map(|caps| caps[index])),
+                    given => Ok(given),
+                };
+                Ok(Self {
+                    attention: 1.0 / scalar.sqrt(),
+                    attention_softcap: softcap("attn_logit_softcapping", 0)?,
+                    embedding: f64::from(heads.hidden).sqrt(),
+                    logits_softcap: softcap("final_logit_softcapping", 1)?,
+                    ..plain
+                })
+            }
+            Scales::Multipliers => {
+                let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-3..=1e6)?.unwrap_or(1.0));
+                Ok(Self {
+                    attention: number("attention_multiplier")?,
+                    embedding: number("embedding_multiplier")?,
+                    residual: number("residual_multiplier")?,
+                    logits: 1.0 / number("logits_scaling")?,
+                    ..plain
+                })
+            }
         }
-        Windows::UpperLayers => (0, None),
-    };
-    // A window as long as the context hides nothing: such layers share the block ids of full attention.
-    let window = window.filter(|&window| window < positions_max);
-    let kinds = config.list("layer_types")?.filter(|_| !matches!(windows, Windows::Never));
-    if let Some(kinds) = kinds.filter(|kinds| kinds.len() != count as usize) {
-        let message = format!("has {} entries, not num_hidden_layers = {count}", kinds.len());
-        return Err(config.fault("layer_types", message));
     }
-    (0..count)
-        .map(|layer| {
-            let slides = match kinds.map(|kinds| &kinds[layer as usize]) {
-                None => layer >= first,
-                Some(kind) => match kind.as_str() {
-                    Some("sliding_attention") => true,
-                    Some("full_attention") => false,
-                    _ => return Err(config.fault("layer_types", format!("has {kind}, an unknown kind of layer"))),
-                },
+
+    /// `rms_norm_eps` for the stream as it is kept.
+    fn epsilon(&self, config: &Fields<'_>) -> Result<f32, LoadError> {
+        let epsilon = config.number("rms_norm_eps", 1e-12..=0.1)?.unwrap_or(1e-6);
+        Ok((epsilon / (self.residual * self.residual)) as f32)
+    }
+}
+
+fn layer_count(config: &Fields<'_>) -> Result<usize, LoadError> {
+    let count = config.required("num_hidden_layers", config.integer("num_hidden_layers", 1..=LAYERS_MAX)?)?;
+    Ok(count as usize)
+}
+
+/// Whether each layer slides a window.
+fn slides(config: &Fields<'_>, family: &Family, count: usize) -> Result<Vec<bool>, LoadError> {
+    let asked = config.boolean("use_sliding_window")?.unwrap_or(false);
+    let window = config.get("sliding_window").is_some();
+    let pattern = |every: u32| {
+        let given = config.integer("sliding_window_pattern", 1..=LAYERS_MAX)?;
+        Ok::<_, LoadError>(given.or(config.integer("_sliding_window_pattern", 1..=LAYERS_MAX)?).unwrap_or(every))
+    };
+    let none = vec![false; count];
+    let slides: Vec<bool> = match family.windows {
+        Windows::Never => return Ok(none),
+        Windows::UpperLayers | Windows::UnrotatedLayers if !asked => none.clone(),
+        Windows::EveryLayer => vec![window; count],
+        Windows::UpperLayers => {
+            let first = config.integer("max_window_layers", 0..=u32::MAX)?.unwrap_or(28) as usize;
+            (0..count).map(|layer| layer >= first).collect()
+        }
+        Windows::Pattern(every) => {
+            let every = pattern(every)? as usize;
+            (1..=count).map(|layer| layer % every != 0).collect()
+        }
+        Windows::UnrotatedLayers => rotated_layers(config, count)?.into_iter().map(|rotated| !rotated).collect(),
+    };
+    let slides = match config.list("layer_types")? {
+        None => slides,
+        Some(kinds) if kinds.len() != count => {
+            let message = format!("has {} entries, not num_hidden_layers = {count}", kinds.len());
+            return Err(config.fault("layer_types", message));
+        }
+        Some(kinds) => {
+            let slides = |kind: &Value| match kind.as_str() {
+                Some("sliding_attention") => Ok(true),
+                Some("full_attention") => Ok(false),
+                _ => Err(config.fault("layer_types", format!("has {kind}, an unknown kind of layer"))),
             };
-            Ok(LayerSpec { window: window.filter(|_| slides), rope: Some(0) })
-        })
-        .collect()
+            kinds.iter().map(slides).collect::<Result<_, _>>()?
+        }
+    };
+    match family.windows {
+        Windows::EveryLayer if !window => return Ok(none),
+        Windows::UpperLayers | Windows::UnrotatedLayers if !asked => return Ok(none),
+        _ => {}
+    }
+    if slides.contains(&true) && !window {
+        return Err(config.fault("sliding_window", "is missing, but layers slide a window"));
+    }
+    Ok(slides)
+}
+
+/// The rotations of a model, and which of them each layer has.
+type LayerRopes = (Vec<RopeSpec>, Vec<Option<usize>>);
+
+fn ropes(config: &Fields<'_>, ropes: Ropes, heads: &Heads, slides: &[bool]) -> Result<LayerRopes, LoadError> {
+    match ropes {
+        Ropes::One => Ok((vec![RopeSpec::from_config(config, heads.dim)?], vec![Some(0); slides.len()])),
+        Ropes::LocalAndGlobal => {
+            let ropes = RopeSpec::global_and_local(config, heads.dim)?;
+            Ok((ropes.into(), slides.iter().map(|&slides| Some(usize::from(slides))).collect()))
+        }
+        Ropes::SomeLayers => {
+            let layers = rotated_layers(config, slides.len())?.into_iter().map(|rotated| rotated.then_some(0));
+            Ok((vec![RopeSpec::from_config(config, heads.dim)?], layers.collect()))
+        }
+    }
+}
+
+/// Whether each layer rotates: `no_rope_layers` has a 1 where one does.
+fn rotated_layers(config: &Fields<'_>, count: usize) -> Result<Vec<bool>, LoadError> {
+    let Some(given) = config.list("no_rope_layers")? else {
+        let interval = config.integer("no_rope_layer_interval", 1..=LAYERS_MAX)?.unwrap_or(4) as usize;
+        return Ok((1..=count).map(|layer| layer % interval != 0).collect());
+    };
+    if given.len() != count {
+        let message = format!("has {} entries, not num_hidden_layers = {count}", given.len());
+        return Err(config.fault("no_rope_layers", message));
+    }
+    let rotates = |entry: &Value| match entry.as_u64() {
+        Some(rotates @ 0..=1) => Ok(rotates == 1),
+        _ => Err(config.fault("no_rope_layers", format!("has {entry}, not 0 or 1"))),
+    };
+    given.iter().map(rotates).collect()
+}
+
+/// Whether each layer routes to experts.
+fn sparse_layers(config: &Fields<'_>, experts: Experts, count: usize) -> Result<Vec<bool>, LoadError> {
+    match experts {
+        Experts::Never => Ok(vec![false; count]),
+        Experts::EveryLayer => Ok(vec![true; count]),
+        Experts::SparseLayers => {
+            let step = config.integer("decoder_sparse_step", 1..=LAYERS_MAX)?.unwrap_or(1) as usize;
+            let dense = config.list("mlp_only_layers")?.unwrap_or_default();
+            let is_dense = |layer: usize| dense.iter().any(|entry| entry.as_u64() == Some(layer as u64));
+            Ok((0..count).map(|layer| (layer + 1) % step == 0 && !is_dense(layer)).collect())
+        }
+    }
+}
+
+fn experts(config: &Fields<'_>, experts: Experts) -> Result<Option<ExpertsSpec>, LoadError> {
+    let (mlp, renormalize, bias) = match experts {
+        Experts::Never => return Ok(None),
+        Experts::SparseLayers => ("moe_intermediate_size", config.boolean("norm_topk_prob")?.unwrap_or(false), false),
+        Experts::EveryLayer => ("intermediate_size", true, true),
+    };
+    // The name of transformers 5, and that of published configs.
+    let counted = if config.get("num_local_experts").is_some() { "num_local_experts" } else { "num_experts" };
+    let count = config.required(counted, config.integer(counted, 1..=EXPERTS_MAX)?)?;
+    let chosen = config.integer("num_experts_per_tok", 1..=ROUTES_MAX)?;
+    let per_token = config.required("num_experts_per_tok", chosen)?;
+    if per_token > count {
+        return Err(config.fault("num_experts_per_tok", format!("is {per_token}, more than {counted} = {count}")));
+    }
+    Ok(Some(ExpertsSpec { count, per_token, mlp: multiple_of_eight(config, mlp, 1 << 20)?, renormalize, bias }))
 }
 
 fn qwen3_shape([hidden, layers, heads, kv_heads, head_dim, mlp, vocab]: [u32; 7]) -> Value {

@@ -5,9 +5,10 @@
 //! for one model and checked against what the checkpoint really holds, before anything is read.
 
 use super::source::{Element, TensorInfo, TensorSource};
-use super::spec::ModelSpec;
+use super::spec::{ExpertsSpec, HeadNorms, ModelSpec};
 use super::{LoadError, UploadError};
 use crate::plan::{Plan, Section, WeightFormat, WeightId};
+use crate::platform;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -20,60 +21,214 @@ pub(super) struct TensorNames {
     embedding: &'static str,
     final_norm: &'static str,
     head: &'static str,
-    layer: &'static [LayerNames],
+    layer: &'static [&'static [LayerNames]],
 }
 
-/// Tensors whose rows, one below the other, make the plan's weight `layers.N.<weight>`.
+/// Tensors whose rows, one below the other, make the plan's weight `layers.N.<weight>`. With `{e}` in their names there
+/// are as many of them for each expert in turn.
 #[derive(Debug, PartialEq)]
 struct LayerNames {
     weight: &'static str,
     tensors: &'static [&'static str],
+    order: Order,
+}
+
+/// How the elements of a tensor lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// As the rows of the weight.
+    Rows,
+    /// All experts in one tensor, `[experts, rows, columns]`: one below the other.
+    Experts,
+    /// The same, and the rows of gate and up take turns.
+    ExpertsInTurns,
+    /// All experts in one tensor, `[experts, columns, rows]`; a bias is `[experts, rows]`.
+    Transposed,
+    /// The same, and the rows of gate and up take turns.
+    TransposedInTurns,
 }
 
 const fn names(weight: &'static str, tensors: &'static [&'static str]) -> LayerNames {
-    LayerNames { weight, tensors }
+    LayerNames { weight, tensors, order: Order::Rows }
 }
 
-/// The scheme of Llama, Mistral, Qwen 2 and Qwen 3.
+const fn stacked(weight: &'static str, tensors: &'static [&'static str], order: Order) -> LayerNames {
+    LayerNames { weight, tensors, order }
+}
+
+/// q, k and v stacked, and the output projection.
+const ATTENTION: &[LayerNames] = &[
+    names(
+        "qkv",
+        &[
+            "model.layers.{}.self_attn.q_proj.weight",
+            "model.layers.{}.self_attn.k_proj.weight",
+            "model.layers.{}.self_attn.v_proj.weight",
+        ],
+    ),
+    names(
+        "qkv_bias",
+        &[
+            "model.layers.{}.self_attn.q_proj.bias",
+            "model.layers.{}.self_attn.k_proj.bias",
+            "model.layers.{}.self_attn.v_proj.bias",
+        ],
+    ),
+    names("q_norm", &["model.layers.{}.self_attn.q_norm.weight"]),
+    names("k_norm", &["model.layers.{}.self_attn.k_norm.weight"]),
+    names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
+    names("output_bias", &["model.layers.{}.self_attn.o_proj.bias"]),
+];
+
+/// Gate and up stacked, and down.
+const GATED_MLP: &[LayerNames] = &[
+    names("gate_up", &["model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.up_proj.weight"]),
+    names("gate_up_bias", &["model.layers.{}.mlp.gate_proj.bias", "model.layers.{}.mlp.up_proj.bias"]),
+    names("down", &["model.layers.{}.mlp.down_proj.weight"]),
+    names("down_bias", &["model.layers.{}.mlp.down_proj.bias"]),
+];
+
+/// [`ATTENTION`], stacked in the checkpoint already.
+const FUSED_ATTENTION: &[LayerNames] = &[
+    names("qkv", &["model.layers.{}.self_attn.qkv_proj.weight"]),
+    names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
+];
+
+/// [`GATED_MLP`], stacked in the checkpoint already.
+const FUSED_MLP: &[LayerNames] = &[
+    names("gate_up", &["model.layers.{}.mlp.gate_up_proj.weight"]),
+    names("down", &["model.layers.{}.mlp.down_proj.weight"]),
+];
+
+/// A norm before attention and one before the MLP.
+const NORMS_BEFORE: &[LayerNames] = &[
+    names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
+    names("mlp_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
+];
+
+/// Norms on both sides of attention and of the MLP.
+const NORMS_AROUND: &[LayerNames] = &[
+    names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
+    names("attention_post_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
+    names("mlp_norm", &["model.layers.{}.pre_feedforward_layernorm.weight"]),
+    names("mlp_post_norm", &["model.layers.{}.post_feedforward_layernorm.weight"]),
+];
+
+/// A norm after attention and one after the MLP.
+const NORMS_AFTER: &[LayerNames] = &[
+    names("attention_post_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
+    names("mlp_post_norm", &["model.layers.{}.post_feedforward_layernorm.weight"]),
+];
+
+/// Experts of Qwen 3: three matrices each.
+const QWEN_EXPERTS: &[LayerNames] = &[
+    names("router", &["model.layers.{}.mlp.gate.weight"]),
+    names(
+        "expert_gate_up",
+        &["model.layers.{}.mlp.experts.{e}.gate_proj.weight", "model.layers.{}.mlp.experts.{e}.up_proj.weight"],
+    ),
+    names("expert_down", &["model.layers.{}.mlp.experts.{e}.down_proj.weight"]),
+];
+
+/// Experts of gpt-oss: all in one tensor.
+const GPT_OSS_EXPERTS: &[LayerNames] = &[
+    names("router", &["model.layers.{}.mlp.router.weight"]),
+    names("router_bias", &["model.layers.{}.mlp.router.bias"]),
+    stacked("expert_gate_up", &["model.layers.{}.mlp.experts.gate_up_proj"], Order::TransposedInTurns),
+    stacked("expert_gate_up_bias", &["model.layers.{}.mlp.experts.gate_up_proj_bias"], Order::TransposedInTurns),
+    stacked("expert_down", &["model.layers.{}.mlp.experts.down_proj"], Order::Transposed),
+    stacked("expert_down_bias", &["model.layers.{}.mlp.experts.down_proj_bias"], Order::Transposed),
+];
+
+const SINKS: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks"])];
+
+/// The scheme of Llama and most others.
 pub(super) const HUGGING_FACE: TensorNames = TensorNames {
     embedding: "model.embed_tokens.weight",
     final_norm: "model.norm.weight",
     head: "lm_head.weight",
-    layer: &[
-        names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
-        names(
-            "qkv",
-            &[
-                "model.layers.{}.self_attn.q_proj.weight",
-                "model.layers.{}.self_attn.k_proj.weight",
-                "model.layers.{}.self_attn.v_proj.weight",
-            ],
-        ),
-        names(
-            "qkv_bias",
-            &[
-                "model.layers.{}.self_attn.q_proj.bias",
-                "model.layers.{}.self_attn.k_proj.bias",
-                "model.layers.{}.self_attn.v_proj.bias",
-            ],
-        ),
-        names("q_norm", &["model.layers.{}.self_attn.q_norm.weight"]),
-        names("k_norm", &["model.layers.{}.self_attn.k_norm.weight"]),
-        names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
-        names("output_bias", &["model.layers.{}.self_attn.o_proj.bias"]),
-        names("mlp_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
-        names("gate_up", &["model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.up_proj.weight"]),
-        names("gate_up_bias", &["model.layers.{}.mlp.gate_proj.bias", "model.layers.{}.mlp.up_proj.bias"]),
-        names("down", &["model.layers.{}.mlp.down_proj.weight"]),
-        names("down_bias", &["model.layers.{}.mlp.down_proj.bias"]),
-    ],
+    layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
 };
+
+/// Gemma 2 and 3.
+pub(super) const GEMMA: TensorNames = TensorNames { layer: &[NORMS_AROUND, ATTENTION, GATED_MLP], ..HUGGING_FACE };
+
+/// Phi 3: one tensor for q, k and v, one for gate and up.
+pub(super) const PHI3: TensorNames = TensorNames { layer: &[NORMS_BEFORE, FUSED_ATTENTION, FUSED_MLP], ..HUGGING_FACE };
+
+/// OLMo 2.
+pub(super) const OLMO2: TensorNames = TensorNames { layer: &[NORMS_AFTER, ATTENTION, GATED_MLP], ..HUGGING_FACE };
+
+/// Qwen 3 with experts; some layers may have one MLP.
+pub(super) const QWEN3_MOE: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, QWEN_EXPERTS], ..HUGGING_FACE };
+
+/// gpt-oss, in 16 bits or MXFP4.
+pub(super) const GPT_OSS: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS, GPT_OSS_EXPERTS], ..HUGGING_FACE };
 
 /// One tensor of a checkpoint, as a weight needs it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Part {
     pub(super) tensor: String,
     pub(super) shape: Vec<u64>,
+    order: Order,
+}
+
+impl Part {
+    /// Rows of the weight that it holds, or elements if the weight is a vector.
+    fn rows(&self) -> u32 {
+        let rows = match (self.order, &self.shape[..]) {
+            (Order::Rows, [rows, ..]) => *rows,
+            (Order::Experts | Order::ExpertsInTurns, [experts, rows, ..]) => experts * rows,
+            (_, [experts, .., rows]) => experts * rows,
+            _ => unreachable!("a tensor has a shape"),
+        };
+        u32::try_from(rows).expect("the rows of a weight fit 32 bits")
+    }
+
+    /// Elements of a vector that one expert has.
+    fn each(&self) -> u32 {
+        let experts = if self.order == Order::Rows { 1 } else { self.shape[0] };
+        u32::try_from(u64::from(self.rows()) / experts).expect("a part is smaller than the whole")
+    }
+
+    /// Elements of a row; `None`: the weight is a vector.
+    fn columns(&self) -> Option<u32> {
+        let columns = match (self.order, &self.shape[..]) {
+            (Order::Rows, [_, columns])
+            | (Order::Experts | Order::ExpertsInTurns, [_, _, columns])
+            | (Order::Transposed | Order::TransposedInTurns, [_, columns, _]) => *columns,
+            _ => return None,
+        };
+        Some(u32::try_from(columns).expect("a dimension of the spec fits 32 bits"))
+    }
+
+    /// As quantised checkpoints have it: matrices that others store by columns are stored by rows.
+    fn by_rows(mut self) -> Self {
+        if let [experts, columns, rows] = self.shape[..] {
+            self.shape = vec![experts, rows, columns];
+            self.order = match self.order {
+                Order::Transposed => Order::Experts,
+                Order::TransposedInTurns => Order::ExpertsInTurns,
+                other => other,
+            };
+        }
+        self
+    }
+}
+
+/// One weight of the plan, and the tensors that make it.
+struct Wanted {
+    name: String,
+    experts: u32,
+    parts: Vec<Part>,
+}
+
+/// Shapes that make a weight, one below the other, and all of them again for each expert.
+struct Sections {
+    experts: u32,
+    shapes: Vec<Vec<u64>>,
 }
 
 /// Where a weight comes from. Tensors stand with the format each is stored in.
@@ -93,6 +248,8 @@ pub(super) struct Weight {
     pub(super) rows: u32,
     pub(super) columns: u32,
     pub(super) sections: Vec<Section>,
+    /// Experts whose rows lie one below the other; 1 for other weights.
+    pub(super) experts: u32,
     content: Content,
 }
 
@@ -106,14 +263,15 @@ impl WeightTable {
     /// Finds every weight of `spec` in `source`.
     pub(super) fn resolve(spec: &ModelSpec, source: &dyn TensorSource) -> Result<Self, LoadError> {
         let mut weights = BTreeMap::new();
-        for (name, parts) in wanted(spec) {
-            weights.insert(name, resolve_weight(parts, source)?);
+        for Wanted { name, experts, parts } in wanted(spec) {
+            weights.insert(name, resolve_weight(experts, parts, source)?);
         }
         for (index, rope) in spec.ropes.iter().enumerate() {
             let frequencies = rope.frequencies();
             let columns = u32::try_from(frequencies.len()).expect("a head has at most 256 elements");
             let content = Content::Computed(frequencies);
-            weights.insert(format!("rope.{index}"), Weight { rows: 1, columns, sections: f32_row(), content });
+            let weight = Weight { rows: 1, columns, sections: f32_row(), experts: 1, content };
+            weights.insert(format!("rope.{index}"), weight);
         }
         Ok(Self { weights })
     }
@@ -146,8 +304,13 @@ impl WeightTable {
                     let mut first_row = 0;
                     for part in parts {
                         let mut write_part = |row: u32, rows| write(id, first_row + row, rows);
-                        upload_rows(source, part, weight.columns, &mut write_part).await?;
-                        first_row += part_rows(&part.0);
+                        match part.0.order {
+                            Order::Rows | Order::Experts => {
+                                upload_rows(source, part, weight.columns, &mut write_part).await?;
+                            }
+                            _ => upload_experts(source, part, weight, &mut write_part).await?,
+                        }
+                        first_row += part.0.rows();
                     }
                     assert_eq!(first_row, weight.rows, "the parts fill the weight");
                 }
@@ -166,7 +329,7 @@ async fn upload_rows<E>(
 ) -> Result<(), UploadError<E>> {
     let stored_bytes = stored.row_bytes(columns);
     let rows_max = u32::try_from(CHUNK_BYTES_MAX / stored_bytes).expect("a chunk has few rows").max(1);
-    let rows = part_rows(part);
+    let rows = part.rows();
     let mut row = 0;
     while row < rows {
         let end = rows.min(row + rows_max);
@@ -178,14 +341,62 @@ async fn upload_rows<E>(
     Ok(())
 }
 
+/// Uploads a tensor of all experts whose rows are not those of the weight: they lie as columns, or take turns.
+async fn upload_experts<E>(
+    source: &dyn TensorSource,
+    (part, stored): &(Part, WeightFormat),
+    weight: &Weight,
+    write: &mut impl FnMut(u32, Bytes) -> Result<(), E>,
+) -> Result<(), UploadError<E>> {
+    let row_bytes = stored.row_bytes(weight.columns) as usize;
+    // What lies together: an element, or a whole row.
+    let size = match part.order {
+        Order::Transposed | Order::TransposedInTurns => {
+            stored.element_bytes().expect("elements that lie as columns have bytes of their own") as usize
+        }
+        _ => row_bytes,
+    };
+    let rows = (weight.rows / weight.experts) as usize;
+    let chunk_rows = (CHUNK_BYTES_MAX as usize / row_bytes).clamp(1, rows);
+    for expert in 0..weight.experts as usize {
+        let start = (expert * rows * row_bytes) as u64;
+        let stored = source.read(&part.tensor, start..start + (rows * row_bytes) as u64).await?;
+        for first in (0..rows).step_by(chunk_rows) {
+            let mut chunk = vec![0; chunk_rows.min(rows - first) * row_bytes];
+            platform::for_each_chunk(&mut chunk, row_bytes, |row, out| {
+                let from = part.order.stored_row(first + row, rows);
+                for (column, out) in out.chunks_exact_mut(size).enumerate() {
+                    out.copy_from_slice(&stored[(column * rows + from) * size..][..size]);
+                }
+            });
+            write((expert * rows + first) as u32, chunk.into()).map_err(UploadError::Write)?;
+        }
+    }
+    Ok(())
+}
+
+impl Order {
+    /// Where row `row` of `rows` of an expert is stored.
+    fn stored_row(self, row: usize, rows: usize) -> usize {
+        match self {
+            Self::Rows | Self::Experts | Self::Transposed => row,
+            Self::ExpertsInTurns | Self::TransposedInTurns => row % (rows / 2) * 2 + row / (rows / 2),
+        }
+    }
+}
+
 /// A vector, widened to f32.
 async fn read_vector(source: &dyn TensorSource, parts: &[(Part, WeightFormat)]) -> Result<Bytes, LoadError> {
     let mut row = Vec::new();
     for (part, stored) in parts {
-        let columns = part_rows(part);
-        let bytes = source.read(&part.tensor, 0..stored.row_bytes(columns)).await?;
-        let value = |index| stored.decode(&bytes, columns as usize, index);
-        row.extend((0..columns as usize).flat_map(|index| value(index).to_le_bytes()));
+        let each = part.each();
+        let each_bytes = stored.row_bytes(each);
+        let bytes = source.read(&part.tensor, 0..u64::from(part.rows() / each) * each_bytes).await?;
+        for run in bytes.chunks_exact(each_bytes as usize) {
+            let each = each as usize;
+            let value = |n| stored.decode(run, each, part.order.stored_row(n, each));
+            row.extend((0..each).flat_map(|n| value(n).to_le_bytes()));
+        }
     }
     Ok(row.into())
 }
@@ -195,28 +406,24 @@ fn f32_row() -> Vec<Section> {
     vec![Section { rows: 1, format: WeightFormat::F32 }]
 }
 
-/// First dimension of a tensor; it fits, because [`wanted`] made it from the spec.
-fn part_rows(part: &Part) -> u32 {
-    u32::try_from(part.shape[0]).expect("a dimension of the spec fits 32 bits")
-}
-
 /// Weights of the plan by name, each with the tensors of the checkpoint that make it.
-fn wanted(spec: &ModelSpec) -> Vec<(String, Vec<Part>)> {
+fn wanted(spec: &ModelSpec) -> Vec<Wanted> {
     let names = spec.tensors;
     let table = [u64::from(spec.vocab), u64::from(spec.hidden)];
-    let part = |tensor: &str, shape: &[u64]| vec![Part { tensor: tensor.into(), shape: shape.into() }];
-    let mut wanted = vec![
-        ("embedding".to_owned(), part(names.embedding, &table)),
-        ("final_norm".to_owned(), part(names.final_norm, &table[1..])),
-    ];
+    let whole = |name: &str, tensor: &str, shape: &[u64]| {
+        let parts = vec![Part { tensor: tensor.into(), shape: shape.into(), order: Order::Rows }];
+        Wanted { name: name.into(), experts: 1, parts }
+    };
+    let mut wanted =
+        vec![whole("embedding", names.embedding, &table), whole("final_norm", names.final_norm, &table[1..])];
     if !spec.tied_embeddings {
-        wanted.push(("head".to_owned(), part(names.head, &table)));
+        wanted.push(whole("head", names.head, &table));
     }
     for layer in 0..spec.layers.len() {
-        for row in names.layer {
-            if let Some(sections) = sections(spec, row.weight) {
-                let parts = layer_parts(row, layer, sections);
-                wanted.push((format!("layers.{layer}.{}", row.weight), parts));
+        for row in names.layer.iter().copied().flatten() {
+            if let Some(sections) = sections(spec, layer, row.weight) {
+                let (name, experts) = (format!("layers.{layer}.{}", row.weight), sections.experts);
+                wanted.push(Wanted { name, experts, parts: layer_parts(row, layer, sections) });
             }
         }
     }
@@ -224,70 +431,107 @@ fn wanted(spec: &ModelSpec) -> Vec<(String, Vec<Part>)> {
 }
 
 /// Pairs the tensors of a row with the sections of its weight; a single tensor holds all sections.
-fn layer_parts(row: &LayerNames, layer: usize, mut sections: Vec<Vec<u64>>) -> Vec<Part> {
+fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes }: Sections) -> Vec<Part> {
     if row.tensors.len() == 1 {
-        let rows = sections.iter().map(|shape| shape[0]).sum();
-        sections.truncate(1);
-        sections[0][0] = rows;
+        let rows = shapes.iter().map(|shape| shape[0]).sum();
+        shapes.truncate(1);
+        shapes[0][0] = rows;
     }
-    assert_eq!(row.tensors.len(), sections.len(), "a table names one tensor, or one for each section");
-    let parts = row.tensors.iter().zip(sections);
-    parts.map(|(name, shape)| Part { tensor: name.replace("{}", &layer.to_string()), shape }).collect()
+    assert_eq!(row.tensors.len(), shapes.len(), "a table names one tensor, or one for each section");
+    let order = row.order;
+    let tensors = row.tensors.iter().map(|name| name.replace("{}", &layer.to_string()));
+    if order != Order::Rows {
+        let stack = |shape: Vec<u64>| std::iter::once(u64::from(experts)).chain(shape.into_iter().rev()).collect();
+        let parts = tensors.zip(shapes.into_iter().map(stack));
+        return parts.map(|(tensor, shape)| Part { tensor, shape, order }).collect();
+    }
+    let all: Vec<(String, Vec<u64>)> = tensors.zip(shapes).collect();
+    let of_expert = |expert: u32| {
+        let parts = all.iter().map(move |(name, shape)| (name.replace("{e}", &expert.to_string()), shape.clone()));
+        parts.map(|(tensor, shape)| Part { tensor, shape, order })
+    };
+    (0..experts).flat_map(of_expert).collect()
 }
 
-/// Shapes that make `layers.N.<weight>`, one below the other; `None` if this model has no such weight.
-fn sections(spec: &ModelSpec, weight: &str) -> Option<Vec<Vec<u64>>> {
+/// What makes `layers.N.<weight>`; `None` if this layer has no such weight.
+fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
+    if weight.starts_with("expert_") || weight.starts_with("router") {
+        let experts = spec.experts.filter(|_| spec.layers[layer].experts)?;
+        return expert_sections(spec, &experts, weight);
+    }
     let [hidden, mlp, head_dim] = [spec.hidden, spec.mlp, spec.head_dim].map(u64::from);
     let [query, kv] = [spec.query_columns(), spec.kv_columns()].map(u64::from);
-    let attention = &spec.attention;
+    let (attention, place) = (&spec.attention, spec.norm.place);
+    let is_dense = !spec.layers[layer].experts;
     let (present, shapes): (bool, Vec<Vec<u64>>) = match weight {
-        "attention_norm" | "mlp_norm" => (true, vec![vec![hidden]]),
+        "attention_norm" | "mlp_norm" => (place.before(), vec![vec![hidden]]),
+        "attention_post_norm" | "mlp_post_norm" => (place.after(), vec![vec![hidden]]),
         "qkv" => (true, [query, kv, kv].map(|rows| vec![rows, hidden]).into()),
         "qkv_bias" => (attention.qkv_bias, [query, kv, kv].map(|rows| vec![rows]).into()),
-        "q_norm" | "k_norm" => (attention.head_norms, vec![vec![head_dim]]),
+        "q_norm" | "k_norm" => match attention.head_norms {
+            HeadNorms::None => (false, Vec::new()),
+            HeadNorms::EachHead => (true, vec![vec![head_dim]]),
+            HeadNorms::WholeRow => (true, vec![vec![if weight == "q_norm" { query } else { kv }]]),
+        },
+        "sinks" => (attention.sinks, vec![vec![u64::from(spec.query_heads)]]),
         "output" => (true, vec![vec![hidden, query]]),
         "output_bias" => (attention.output_bias, vec![vec![hidden]]),
-        "gate_up" => (true, [mlp, mlp].map(|rows| vec![rows, hidden]).into()),
-        "gate_up_bias" => (spec.mlp_bias, [mlp, mlp].map(|rows| vec![rows]).into()),
-        "down" => (true, vec![vec![hidden, mlp]]),
-        "down_bias" => (spec.mlp_bias, vec![vec![hidden]]),
+        "gate_up" => (is_dense, [mlp, mlp].map(|rows| vec![rows, hidden]).into()),
+        "gate_up_bias" => (is_dense && spec.mlp_bias, [mlp, mlp].map(|rows| vec![rows]).into()),
+        "down" => (is_dense, vec![vec![hidden, mlp]]),
+        "down_bias" => (is_dense && spec.mlp_bias, vec![vec![hidden]]),
         other => unreachable!("the tables of names hold no {other}"),
     };
-    present.then_some(shapes)
+    present.then_some(Sections { experts: 1, shapes })
+}
+
+/// [`sections`] of the weights that only a layer with experts has.
+fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Option<Sections> {
+    let [hidden, count, mlp] = [spec.hidden, experts.count, experts.mlp].map(u64::from);
+    let (present, copies, shapes) = match weight {
+        "router" => (true, 1, vec![vec![count, hidden]]),
+        "router_bias" => (experts.bias, 1, vec![vec![count]]),
+        "expert_gate_up" => (true, experts.count, vec![vec![mlp, hidden], vec![mlp, hidden]]),
+        "expert_gate_up_bias" => (experts.bias, experts.count, vec![vec![mlp], vec![mlp]]),
+        "expert_down" => (true, experts.count, vec![vec![hidden, mlp]]),
+        "expert_down_bias" => (experts.bias, experts.count, vec![vec![hidden]]),
+        other => unreachable!("the tables of names hold no {other}"),
+    };
+    present.then_some(Sections { experts: copies, shapes })
 }
 
 /// Every tensor of the checkpoint that `spec` reads.
 pub(super) fn tensors_of(spec: &ModelSpec) -> impl Iterator<Item = Part> {
-    wanted(spec).into_iter().flat_map(|(_, parts)| parts)
+    wanted(spec).into_iter().flat_map(|wanted| wanted.parts)
 }
 
-fn resolve_weight(parts: Vec<Part>, source: &dyn TensorSource) -> Result<Weight, LoadError> {
+fn resolve_weight(experts: u32, parts: Vec<Part>, source: &dyn TensorSource) -> Result<Weight, LoadError> {
     let mut stored = Vec::with_capacity(parts.len());
     for part in parts {
-        let format = find(&part, source)?;
-        stored.push((part, format));
+        stored.push(find(part, source)?);
     }
-    let rows = stored.iter().map(|(part, _)| part_rows(part)).sum();
-    let Some(&columns) = stored[0].0.shape.get(1) else {
-        return Ok(Weight { rows: 1, columns: rows, sections: f32_row(), content: Content::Vector(stored) });
+    let rows = stored.iter().map(|(part, _)| part.rows()).sum();
+    let Some(columns) = stored[0].0.columns() else {
+        let content = Content::Vector(stored);
+        return Ok(Weight { rows: 1, columns: rows, sections: f32_row(), experts: 1, content });
     };
-    let sections = stored.iter().map(|(part, format)| Section { rows: part_rows(part), format: *format }).collect();
-    let columns = u32::try_from(columns).expect("a dimension of the spec fits 32 bits");
-    Ok(Weight { rows, columns, sections, content: Content::Matrix(stored) })
+    let sections = stored.iter().map(|(part, format)| Section { rows: part.rows(), format: *format }).collect();
+    Ok(Weight { rows, columns, sections, experts, content: Content::Matrix(stored) })
 }
 
-/// The stored format of a tensor that has the shape wanted.
-fn find(part: &Part, source: &dyn TensorSource) -> Result<WeightFormat, LoadError> {
+/// A tensor as it is stored, which must be in the shape wanted.
+fn find(part: Part, source: &dyn TensorSource) -> Result<(Part, WeightFormat), LoadError> {
     let tensor = part.tensor.clone();
     let Some(TensorInfo { file, shape, element }) = source.tensors().get(&tensor) else {
         return Err(LoadError::TensorMissing { file: source.name().into(), tensor });
     };
+    let part = if matches!(element, Element::Float(format) if format.is_quantised()) { part.by_rows() } else { part };
     if *shape != part.shape {
         let (found, expected) = (shape.clone(), part.shape.clone());
         return Err(LoadError::TensorShape { file: file.to_string(), tensor, found, expected });
     }
     match element {
-        Element::Float(format) => Ok(*format),
+        Element::Float(format) => Ok((part, *format)),
         Element::Other(found) => Err(LoadError::TensorType { file: file.to_string(), tensor, found: found.clone() }),
     }
 }

@@ -11,6 +11,9 @@ pub const HEAD_DIM_MAX: u32 = 256;
 /// Query heads that share a key/value head, at most.
 pub const GROUP_SIZE_MAX: u32 = 16;
 
+/// Experts that work on one token, at most.
+pub const ROUTES_MAX: u32 = 32;
+
 /// What a device and a configuration allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -125,8 +128,9 @@ pub fn check(plan: &Plan, limits: &Limits) -> Result<(), PlanError> {
 
 /// Token rows that one batch may have so that every row buffer fits one binding.
 pub fn tokens_max(plan: &Plan, binding_bytes_max: u64) -> u64 {
-    let buffers = plan.buffers.iter().filter(|buffer| buffer.rows == Rows::Tokens);
-    buffers.map(|buffer| binding_bytes_max / row_bytes(buffer).max(1)).min().unwrap_or(u64::MAX)
+    let token_bytes = |buffer: &BufferSpec| u64::from(buffer.rows.count(1, 0)) * row_bytes(buffer);
+    let buffers = plan.buffers.iter().map(token_bytes).filter(|bytes| *bytes > 0);
+    buffers.map(|bytes| binding_bytes_max / bytes).min().unwrap_or(u64::MAX)
 }
 
 fn row_bytes(buffer: &BufferSpec) -> u64 {
@@ -172,7 +176,7 @@ fn check_kv(plan: &Plan) -> Result<(), Fault> {
 fn check_bindings(plan: &Plan, limits: &Limits) -> Result<(), Fault> {
     let limit = limits.binding_bytes_max;
     let buffers = plan.buffers.iter().map(|buffer| {
-        let rows = if buffer.rows == Rows::Tokens { u64::from(limits.tokens_max) } else { 1 };
+        let rows = u64::from(buffer.rows.count(limits.tokens_max, 1));
         (format!("buffer {}", buffer.name), rows.saturating_mul(row_bytes(buffer)))
     });
     let weights = plan.weights.iter().map(|weight| (format!("a row of {}", weight.name), weight.row_bytes_max()));
@@ -216,13 +220,16 @@ impl<'a> Checker<'a> {
                 self.weight(table, self.plan.vocab, columns, None)?;
                 self.write(out, Rows::Tokens, columns, &[])
             }
-            Step::RmsNorm { x, delta, weight, out, .. } => {
+            Step::RmsNorm { x, delta, weight, accumulate, out, .. } => {
                 let BufferSpec { rows, columns, .. } = *self.read(x)?;
                 if let Some(delta) = delta {
                     self.read_as(delta, rows, columns)?;
                     self.write(x, rows, columns, &[delta])?;
                 }
                 self.weight(weight, 1, columns, None)?;
+                if accumulate {
+                    self.read(out)?;
+                }
                 self.write(out, rows, columns, &[x, delta.unwrap_or(x)])
             }
             Step::MatMul { x, weight, bias, accumulate, out } => {
@@ -239,47 +246,101 @@ impl<'a> Checker<'a> {
             Step::RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, q } => {
                 let kv = self.kv_layer(layer, query_heads)?;
                 self.read_as(qkv, Rows::Tokens, (query_heads + 2 * kv.heads) * kv.head_dim)?;
-                self.head_options(kv.head_dim, [q_norm, k_norm], rope)?;
+                self.head_options(kv.head_dim, [(q_norm, query_heads), (k_norm, kv.heads)], rope)?;
                 if !self.stored.insert(layer) {
                     return Err(Fault::Twice { name: format!("the store of KV layer {layer}") });
                 }
                 self.write(q, Rows::Tokens, query_heads * kv.head_dim, &[qkv])
             }
             Step::AttendPaged { q, layer, query_heads, softcap, alibi, sinks, out, .. } => {
-                let kv = self.kv_layer(layer, query_heads)?;
-                if !self.stored.contains(&layer) {
-                    return Err(Fault::NotWritten { name: format!("KV layer {layer}") });
-                }
                 check_softcap(softcap)?;
                 for weight in [alibi, sinks].into_iter().flatten() {
                     self.weight(weight, 1, query_heads, Some(WeightFormat::F32))?;
                 }
-                self.read_as(q, Rows::Tokens, query_heads * kv.head_dim)?;
-                self.write(out, Rows::Tokens, query_heads * kv.head_dim, &[q])
+                self.attend(q, layer, query_heads, out)
             }
             Step::GatedActivation { gate_up, out, .. } => {
                 let (rows, columns) = (self.read(gate_up)?.rows, self.buffer(out)?.columns);
                 self.read_as(gate_up, rows, 2 * columns)?;
                 self.write(out, rows, columns, &[gate_up])
             }
+            Step::RouteExperts { logits, routes, .. } => self.route_experts(logits, routes),
+            Step::MatMulExperts { .. } => self.matmul_experts(step),
             Step::GatherRows { x, out } => {
                 let columns = self.read(x)?.columns;
                 self.read_as(x, Rows::Tokens, columns)?;
                 self.write(out, Rows::Samples, columns, &[x])
             }
-            Step::Sample { logits } => {
-                self.read_as(logits, Rows::Samples, self.plan.vocab)?;
-                match self.buffer(logits)?.storage {
-                    Storage::F32 => Ok(()),
-                    other => Err(Fault::Range { what: "logits".into(), found: other.to_string(), rule: "f32" }),
-                }
+            Step::ScaleLogits { logits, softcap, .. } => {
+                check_softcap(softcap)?;
+                self.read_as(logits, Rows::Samples, self.plan.vocab)
             }
+            Step::Sample { logits } => self.sample(logits),
         }
     }
 
-    fn head_options(&self, head_dim: u32, norms: [Option<HeadNorm>; 2], rope: Option<Rope>) -> Result<(), Fault> {
-        for norm in norms.into_iter().flatten() {
-            self.weight(norm.weight, 1, head_dim, None)?;
+    fn sample(&self, logits: BufferId) -> Result<(), Fault> {
+        self.read_as(logits, Rows::Samples, self.plan.vocab)?;
+        match self.buffer(logits)?.storage {
+            Storage::F32 => Ok(()),
+            other => Err(Fault::Range { what: "logits".into(), found: other.to_string(), rule: "f32" }),
+        }
+    }
+
+    fn route_experts(&mut self, logits: BufferId, routes: BufferId) -> Result<(), Fault> {
+        let experts = self.read(logits)?.columns;
+        self.read_as(logits, Rows::Tokens, experts)?;
+        for buffer in [logits, routes] {
+            let BufferSpec { name, storage, .. } = self.buffer(buffer)?;
+            if *storage != Storage::F32 {
+                return Err(Fault::Range { what: (*name).into(), found: storage.to_string(), rule: "routing is f32" });
+            }
+        }
+        let per_token = self.routes_per_token(routes, experts)?;
+        self.write(routes, Rows::Routes(per_token), 2, &[logits])
+    }
+
+    fn matmul_experts(&mut self, step: &Step) -> Result<(), Fault> {
+        let Step::MatMulExperts { x, routes, weight, bias, accumulate, out } = *step else {
+            unreachable!("the caller matched the step")
+        };
+        let known = self.plan.weights.get(weight.0 as usize);
+        let experts = known.ok_or(Fault::Unknown { what: "weight", id: weight.0 })?.experts;
+        let of_routes = Rows::Routes(self.routes_per_token(routes, experts)?);
+        self.read_as(routes, of_routes, 2)?;
+        let either = |rows| if rows == Rows::Tokens { Rows::Tokens } else { of_routes };
+        let (input, output) = (self.read(x)?, self.buffer(out)?);
+        shaped(input, either(input.rows), input.columns)?;
+        let stacked = experts.saturating_mul(output.columns);
+        self.weight(weight, stacked, input.columns, None)?;
+        if let Some(bias) = bias {
+            self.weight(bias, 1, stacked, None)?;
+        }
+        if accumulate {
+            shaped(self.read(out)?, Rows::Tokens, output.columns)?;
+        }
+        self.write(out, either(output.rows), output.columns, &[x, routes])
+    }
+
+    fn attend(&mut self, q: BufferId, layer: u32, query_heads: u32, out: BufferId) -> Result<(), Fault> {
+        let kv = self.kv_layer(layer, query_heads)?;
+        if !self.stored.contains(&layer) {
+            return Err(Fault::NotWritten { name: format!("KV layer {layer}") });
+        }
+        self.read_as(q, Rows::Tokens, query_heads * kv.head_dim)?;
+        self.write(out, Rows::Tokens, query_heads * kv.head_dim, &[q])
+    }
+
+    /// Norms of q and k, each with its heads, and the rotation.
+    fn head_options(
+        &self,
+        head_dim: u32,
+        norms: [(Option<HeadNorm>, u32); 2],
+        rope: Option<Rope>,
+    ) -> Result<(), Fault> {
+        for (norm, heads) in norms {
+            let Some(norm) = norm else { continue };
+            self.weight(norm.weight, 1, if norm.whole_row { heads * head_dim } else { head_dim }, None)?;
         }
         let Some(rope) = rope else { return Ok(()) };
         if rope.rotary_dim == 0 || !rope.rotary_dim.is_multiple_of(2) || rope.rotary_dim > head_dim {
@@ -287,6 +348,18 @@ impl<'a> Checker<'a> {
             return Err(Fault::Range { what: "rotary_dim".into(), found, rule: "even, and within a head" });
         }
         self.weight(rope.frequencies, 1, rope.rotary_dim / 2, Some(WeightFormat::F32))
+    }
+
+    /// Rows a token of a buffer of routes.
+    fn routes_per_token(&self, routes: BufferId, experts: u32) -> Result<u32, Fault> {
+        match self.buffer(routes)?.rows {
+            Rows::Routes(per_token) if (1..=experts.min(ROUTES_MAX)).contains(&per_token) => Ok(per_token),
+            rows => {
+                let found = format!("{rows}, of {experts} experts");
+                let rule = "a token goes to 1 to 32 experts, each once";
+                Err(Fault::Range { what: "routes".into(), found, rule })
+            }
+        }
     }
 
     fn buffer(&self, id: BufferId) -> Result<&'a BufferSpec, Fault> {

@@ -29,6 +29,19 @@ pub enum Rows {
     Tokens,
     /// One row per gathered logits row. A backend may run a tail in groups of these rows, in order.
     Samples,
+    /// So many rows per scheduled token, one for each expert that works on it: token t has rows t · n and on.
+    Routes(u32),
+}
+
+impl Rows {
+    /// Rows of a batch of `tokens` token rows and `samples` gathered rows.
+    pub fn count(self, tokens: u32, samples: u32) -> u32 {
+        match self {
+            Self::Tokens => tokens,
+            Self::Samples => samples,
+            Self::Routes(per_token) => tokens.saturating_mul(per_token),
+        }
+    }
 }
 
 /// Shape and storage of a [`BufferId`].
@@ -56,6 +69,8 @@ pub struct WeightSpec {
     /// Runs of rows of one format, from the first row to the last; neighbours differ. Where q, k and v are stored in
     /// several formats, so is their matrix.
     pub sections: Vec<Section>,
+    /// Experts whose rows lie one below the other; 1 for other weights. A device that cuts a weight cuts between them.
+    pub experts: u32,
 }
 
 /// Consecutive rows of a weight, in one format.
@@ -149,15 +164,17 @@ pub struct Rope {
     pub scale: f32,
 }
 
-/// RMS norm over each head of q or k before the rotation.
+/// RMS norm of q or k before the rotation: over each head, or over all heads of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadNorm {
-    /// `[1 × head_dim]`.
+    /// `[1 × head_dim]`, or `[1 × heads · head_dim]` with `whole_row`.
     pub weight: WeightId,
     /// Added to the mean of squares.
     pub epsilon: f32,
     /// Multiply by `1 + w` instead of `w`.
     pub one_plus: bool,
+    /// The mean is over all heads of a token's q (or k), not over each head.
+    pub whole_row: bool,
 }
 
 /// The activation of a gated MLP.
@@ -190,7 +207,7 @@ pub enum Step {
         /// Rows Tokens.
         out: BufferId,
     },
-    /// Optional `x += delta`; `out = x / sqrt(mean(x²) + epsilon) · w`, or `· (1 + w)`.
+    /// Optional `x += delta`; `out (=, +=) x / sqrt(mean(x²) + epsilon) · w`, or `· (1 + w)`.
     RmsNorm {
         /// Read; written too when `delta` is given.
         x: BufferId,
@@ -202,6 +219,8 @@ pub enum Step {
         epsilon: f32,
         /// Multiply by `1 + w` instead of `w`.
         one_plus: bool,
+        /// Add to `out` instead of replacing it.
+        accumulate: bool,
         /// Same shape as `x`, another buffer.
         out: BufferId,
     },
@@ -265,12 +284,48 @@ pub enum Step {
         /// `[rows × columns]`.
         out: BufferId,
     },
+    /// Chooses the experts of each token: those of the largest logits, largest first, ties by lowest id (by the order
+    /// of the bits: −0 is below 0, a NaN above all). A weight is the expert's share in the softmax over all logits, or
+    /// over the chosen ones.
+    RouteExperts {
+        /// `[tokens × experts]`, f32.
+        logits: BufferId,
+        /// The weights of a token add up to 1.
+        renormalize: bool,
+        /// Rows Routes(n), 2 columns, f32: the id of the expert as a number, and its weight.
+        routes: BufferId,
+    },
+    /// The product of each route's row with its expert's matrix: `W_e · x + bias_e`. Into rows Routes it is written as
+    /// it is; into rows Tokens, the products of a token are multiplied by their weights and added up.
+    MatMulExperts {
+        /// `[tokens × W.columns]`, a row for all experts of its token; or `[routes × W.columns]`.
+        x: BufferId,
+        /// As [`Step::RouteExperts`] writes it.
+        routes: BufferId,
+        /// `[experts · out.columns × W.columns]`, any weight format; its spec says how many experts.
+        weight: WeightId,
+        /// `[1 × experts · out.columns]`.
+        bias: Option<WeightId>,
+        /// Add to `out` instead of replacing it; only into rows Tokens.
+        accumulate: bool,
+        /// `[routes × n]`, or `[tokens × n]`.
+        out: BufferId,
+    },
     /// `out[s] = x[logits_rows[s]]`: the rows that will be sampled.
     GatherRows {
         /// Rows Tokens.
         x: BufferId,
         /// Rows Samples, same columns.
         out: BufferId,
+    },
+    /// In place: `logits = softcap · tanh(scale · logits / softcap)`, or `scale · logits` without a cap.
+    ScaleLogits {
+        /// `[samples × vocab]`.
+        logits: BufferId,
+        /// Multiplies every logit.
+        scale: f32,
+        /// Bounds them smoothly; positive.
+        softcap: Option<f32>,
     },
     /// Draws one token per sample row of the batch from its logits row; see [`inputs::SampleRow`] for the exact rule.
     Sample {
@@ -331,8 +386,13 @@ impl Plan {
             }
         }
         let rows = sections.iter().map(|section| section.rows).sum();
-        self.weights.push(WeightSpec { name: name.into(), rows, columns, sections });
+        self.weights.push(WeightSpec { name: name.into(), rows, columns, sections, experts: 1 });
         id
+    }
+
+    /// Says that the rows of a weight are those of `experts`, one below the other.
+    pub fn stack_experts(&mut self, weight: WeightId, experts: u32) {
+        self.weights[weight.0 as usize].experts = experts;
     }
 
     /// The spec of a buffer of this plan.

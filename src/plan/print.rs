@@ -13,8 +13,10 @@ impl Display for Plan {
         }
         writeln!(f, "weights")?;
         for weight in &self.weights {
+            let experts = if weight.experts == 1 { String::new() } else { format!(", {} experts", weight.experts) };
             let formats: Vec<String> = weight.sections.iter().map(|section| section.format.to_string()).collect();
-            writeln!(f, "  {}: {} × {} {}", weight.name, weight.rows, weight.columns, formats.join(" + "))?;
+            let formats = formats.join(" + ");
+            writeln!(f, "  {}: {} × {} {formats}{experts}", weight.name, weight.rows, weight.columns)?;
         }
         writeln!(f, "kv groups")?;
         for (index, group) in self.kv_groups.iter().enumerate() {
@@ -51,10 +53,11 @@ impl Plan {
             Step::Embed { table, scale, out } => {
                 format!("{} = embed({}{})", b(out), w(table), unless(", scale ", scale, 1.0))
             }
-            Step::RmsNorm { x, delta, weight, epsilon, one_plus, out } => {
+            Step::RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, out } => {
+                let sign = if *accumulate { "+=" } else { "=" };
                 let delta = delta.map(|delta| format!(" += {}", b(&delta))).unwrap_or_default();
                 let norm = norm_options(*epsilon, *one_plus);
-                format!("{} = rms_norm({}{delta}, {}, {norm})", b(out), b(x), w(weight))
+                format!("{} {sign} rms_norm({}{delta}, {}, {norm})", b(out), b(x), w(weight))
             }
             Step::MatMul { x, weight, bias, accumulate, out } => {
                 let sign = if *accumulate { "+=" } else { "=" };
@@ -75,7 +78,20 @@ impl Plan {
             Step::GatedActivation { gate_up, activation, out } => {
                 format!("{} = gated_activation({}, {activation})", b(out), b(gate_up))
             }
+            Step::RouteExperts { logits, renormalize, routes } => {
+                let weights = if *renormalize { ", weights add up to 1" } else { "" };
+                format!("{} = route_experts({}{weights})", b(routes), b(logits))
+            }
+            Step::MatMulExperts { x, routes, weight, bias, accumulate, out } => {
+                let sign = if *accumulate { "+=" } else { "=" };
+                let bias = bias.map(|bias| format!(", bias {}", w(&bias))).unwrap_or_default();
+                format!("{} {sign} matmul_experts({}, {}, {}{bias})", b(out), b(x), b(routes), w(weight))
+            }
             Step::GatherRows { x, out } => format!("{} = gather_rows({})", b(out), b(x)),
+            Step::ScaleLogits { logits, scale, softcap } => {
+                let softcap = softcap.map(|cap| format!(", softcap {cap}")).unwrap_or_default();
+                format!("{} = scale_logits(scale {scale}{softcap})", b(logits))
+            }
             Step::Sample { logits } => format!("sample({})", b(logits)),
         }
     }
@@ -100,7 +116,8 @@ impl Plan {
     fn head_norm(&self, name: &str, norm: Option<&HeadNorm>) -> String {
         norm.map(|norm| {
             let options = norm_options(norm.epsilon, norm.one_plus);
-            format!(", {name} {} {options}", self.weight_name(norm.weight))
+            let span = if norm.whole_row { " of the whole row" } else { "" };
+            format!(", {name} {} {options}{span}", self.weight_name(norm.weight))
         })
         .unwrap_or_default()
     }
@@ -133,10 +150,11 @@ fn norm_options(epsilon: f32, one_plus: bool) -> String {
 
 impl Display for Rows {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tokens => "tokens",
-            Self::Samples => "samples",
-        })
+        match self {
+            Self::Tokens => f.write_str("tokens"),
+            Self::Samples => f.write_str("samples"),
+            Self::Routes(per_token) => write!(f, "routes ({per_token} a token)"),
+        }
     }
 }
 
@@ -202,7 +220,10 @@ impl Step {
             Self::RopeStoreKv { .. } => "rope_store_kv",
             Self::AttendPaged { .. } => "attend_paged",
             Self::GatedActivation { .. } => "gated_activation",
+            Self::RouteExperts { .. } => "route_experts",
+            Self::MatMulExperts { .. } => "matmul_experts",
             Self::GatherRows { .. } => "gather_rows",
+            Self::ScaleLogits { .. } => "scale_logits",
             Self::Sample { .. } => "sample",
         }
     }

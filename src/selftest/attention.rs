@@ -57,6 +57,8 @@ struct Turn {
     one_plus: bool,
     /// Norm of q alone.
     q_only: bool,
+    /// Norms over all heads of a row.
+    whole_row: bool,
 }
 
 fn turns(storage: Storage) -> Vec<Fixture> {
@@ -72,17 +74,21 @@ fn turns(storage: Storage) -> Vec<Fixture> {
         Turn { norm: true, q_only: true, ..all },
         Turn { norm: true, one_plus: true, ..all },
         Turn { norm: true, pairs: 0, ..all },
+        Turn { norm: true, whole_row: true, ..all },
+        Turn { norm: true, whole_row: true, q_only: true, one_plus: true, pairs: 0, ..all },
         Turn { norm: true, one_plus: true, interleaved: true, scaled: true, pairs: 8, ..all },
     ];
     options.map(|turn| rope_store_kv(storage, KvFormat::F16, heads, turn)).into()
 }
 
 fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -> Fixture {
-    let Turn { pairs, interleaved, scaled, norm, one_plus, q_only } = turn;
+    let Turn { pairs, interleaved, scaled, norm, one_plus, q_only, whole_row } = turn;
     let partial = pairs > 0 && 2 * pairs < heads.head_dim;
     let flags = [(pairs == 0, ", no rope"), (partial, ", partial"), (interleaved, ", interleaved")];
-    let more = [(scaled, ", scaled"), (norm && !q_only, ", q and k norm"), (q_only, ", q norm"), (one_plus, ", 1 + w")];
-    let options: String = flags.iter().chain(&more).filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+    let norms = [(norm && !q_only, ", q and k norm"), (q_only, ", q norm"), (whole_row, " of the row")];
+    let more = [(scaled, ", scaled"), (one_plus, ", 1 + w")];
+    let options: String =
+        flags.iter().chain(&norms).chain(&more).filter(|(on, _)| *on).map(|(_, name)| *name).collect();
     let mut fixture = Fixture::new("rope_store_kv", format!("{storage:?}, kv {format:?}{options}"));
     let mut noise = Noise::new(&format!("rope {}{}", fixture.option, heads.head_dim));
     fixture.kv_format = format;
@@ -91,12 +97,13 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
     let qkv_columns = (heads.query + 2 * heads.kv) * heads.head_dim;
     let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, storage);
     let q = fixture.buffer("q", Rows::Tokens, heads.query * heads.head_dim, storage);
-    let mut head_norm = |name: &str, format| {
-        let weight = fixture.weight(name, 1, format, &noise.values(heads.head_dim as usize));
-        HeadNorm { weight, epsilon: 1e-6, one_plus }
+    let mut head_norm = |name: &str, count: u32, format| {
+        let elements = if whole_row { count * heads.head_dim } else { heads.head_dim };
+        let weight = fixture.weight(name, 1, format, &noise.values(elements as usize));
+        HeadNorm { weight, epsilon: 1e-6, one_plus, whole_row }
     };
-    let q_norm = norm.then(|| head_norm("q_norm", WeightFormat::Bf16));
-    let k_norm = (norm && !q_only).then(|| head_norm("k_norm", WeightFormat::F32));
+    let q_norm = norm.then(|| head_norm("q_norm", heads.query, WeightFormat::Bf16));
+    let k_norm = (norm && !q_only).then(|| head_norm("k_norm", heads.kv, WeightFormat::F32));
     let rope = (pairs > 0).then(|| {
         let frequency = |pair: u32| 1e4f64.powf(-f64::from(pair) / f64::from(pairs)) as f32;
         let values: Vec<f32> = (0..pairs).map(frequency).collect();

@@ -5,6 +5,7 @@
 //! | f32 products | 1e-5 · Σ of the absolute products (and bias, and old value) |
 //! | norms, activations, embedding, rotation | 1e-5 of the value (of the pair, when it is rotated) |
 //! | attention | 1e-4 of the largest visible value |
+//! | weights of routes | 3e-5 of the value: a sum of exponentials far apart |
 //! | copies, feed slots, drawn ids, top ids | none |
 //! | logprobs | 1e-4, and 1e-5 of the value |
 //!
@@ -21,6 +22,8 @@ use crate::plan::inputs::{NONE, Sampled};
 pub(super) const PRODUCTS: f64 = 1e-5;
 /// Of a value.
 pub(super) const RELATIVE: f64 = 1e-5;
+/// Of the weight of a route.
+pub(super) const ROUTES: f64 = 3e-5;
 /// Of the largest visible value.
 pub(super) const ATTENTION: f64 = 1e-4;
 /// Gap below which a decision may go either way.

@@ -1,4 +1,5 @@
-//! Cases of the steps that work on rows: Embed, RmsNorm, MatMul, GatedActivation, GatherRows, CopyBlocks.
+//! Cases of the steps that work on rows: Embed, RmsNorm, MatMul, GatedActivation, GatherRows, ScaleLogits,
+//! CopyBlocks.
 
 use super::compare::{PRODUCTS, RELATIVE};
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, plain_batch, relative, unwritten};
@@ -8,7 +9,7 @@ use crate::plan::{Activation, BufferId, KvFormat, Rows, Section, Step, Storage, 
 use crate::platform::for_each_chunk;
 
 /// Formats of vectors.
-const DENSE: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
+pub(super) const DENSE: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
 
 /// All fixtures of these steps with `storage` between them.
 pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
@@ -18,9 +19,16 @@ pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
     }
     for format in DENSE {
         for columns in [8, 40, 1000, 4104] {
-            for (delta, one_plus) in [(false, false), (true, false), (false, true), (true, true)] {
-                fixtures.push(rms_norm(storage, format, columns, delta, one_plus));
-            }
+            let plain = Norm::default();
+            let options = [
+                plain,
+                Norm { delta: true, ..plain },
+                Norm { one_plus: true, ..plain },
+                Norm { delta: true, one_plus: true, ..plain },
+                Norm { accumulate: true, ..plain },
+                Norm { delta: true, one_plus: true, accumulate: true },
+            ];
+            fixtures.extend(options.map(|norm| rms_norm(storage, format, columns, norm)));
         }
     }
     for (name, activation) in [
@@ -30,12 +38,21 @@ pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
     ] {
         fixtures.extend([8, 40, 1032].map(|columns| gated_activation(storage, name, activation, columns)));
     }
+    for vocab in [1, 33, 1027] {
+        fixtures.extend([None, Some(3.0)].map(|softcap| scale_logits(vocab, softcap)));
+    }
     fixtures.extend(matmuls(storage));
     fixtures
 }
 
 /// Rows of `buffer` are compared; it is filled with NaN before.
-fn expect_rows(fixture: &Fixture, run: &mut Run, buffer: BufferId, rows: u32, allowed: super::fixture::Allowed) {
+pub(super) fn expect_rows(
+    fixture: &Fixture,
+    run: &mut Run,
+    buffer: BufferId,
+    rows: u32,
+    allowed: super::fixture::Allowed,
+) {
     run.buffers.push((buffer, unwritten((rows * fixture.plan.buffer_spec(buffer).columns) as usize)));
     run.checks.push(Check::Rows { buffer, rows, allowed });
 }
@@ -61,17 +78,29 @@ fn embed(storage: Storage, format: WeightFormat, columns: u32) -> Fixture {
     fixture
 }
 
-fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, with_delta: bool, one_plus: bool) -> Fixture {
-    let options = [(with_delta, ", delta"), (one_plus, ", 1 + w")].map(|(on, name)| if on { name } else { "" });
+/// Options of `RmsNorm`.
+#[derive(Clone, Copy, Default)]
+struct Norm {
+    delta: bool,
+    one_plus: bool,
+    accumulate: bool,
+}
+
+fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, norm: Norm) -> Fixture {
+    let Norm { delta: with_delta, one_plus, accumulate } = norm;
+    let options = [(with_delta, ", delta"), (one_plus, ", 1 + w"), (accumulate, ", accumulate")];
+    let options = options.map(|(on, name)| if on { name } else { "" });
     let mut fixture = Fixture::new("rms_norm", format!("{storage:?}, w {format:?}{}", options.concat()));
     let mut noise = Noise::new(&format!("rms_norm {}{columns}", fixture.option));
     let weight = fixture.weight("weight", 1, format, &noise.values(columns as usize));
     // The residual stream is always f32.
     let x = fixture.buffer("x", Rows::Tokens, columns, Storage::F32);
     let delta = fixture.buffer("delta", Rows::Tokens, columns, storage);
-    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
+    // As that to which a branch adds its norm.
+    let out_storage = if accumulate { Storage::F32 } else { storage };
+    let out = fixture.buffer("out", Rows::Tokens, columns, out_storage);
     let delta_id = with_delta.then_some(delta);
-    fixture.push(Step::RmsNorm { x, delta: delta_id, weight, epsilon: 1e-5, one_plus, out });
+    fixture.push(Step::RmsNorm { x, delta: delta_id, weight, epsilon: 1e-5, one_plus, accumulate, out });
     for rows in [1, 3, 17] {
         let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
         run.buffers.push((x, noise.values((rows * columns) as usize)));
@@ -84,9 +113,23 @@ fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, with_delta: bo
             run.mutants.extend(with_delta.then_some(Mutant::SwapRows(delta, 0, 1)));
         }
         expect_rows(&fixture, &mut run, out, rows, relative(RELATIVE));
+        if accumulate {
+            add_to(&mut run, noise.values((rows * columns) as usize));
+        }
         fixture.runs.push(run);
     }
     fixture
+}
+
+/// What is checked last holds `old` before; the tolerance is that of both summands.
+fn add_to(run: &mut Run, old: Vec<f32>) {
+    let Some(Check::Rows { allowed, .. }) = run.checks.last_mut() else { unreachable!("rows are checked last") };
+    let of_old: Vec<f64> = old.iter().map(|value| RELATIVE * f64::from(value.abs())).collect();
+    *allowed = Box::new(move |expected| {
+        let both = expected.iter().zip(&of_old).map(|(value, of_old)| RELATIVE * f64::from(value.abs()) + of_old);
+        both.collect()
+    });
+    run.buffers.last_mut().expect("the output is filled last").1 = old;
 }
 
 fn gated_activation(storage: Storage, name: &str, activation: Activation, columns: u32) -> Fixture {
@@ -138,6 +181,29 @@ fn gather_rows(storage: Storage) -> Fixture {
             run.mutants.push(Mutant::SwapLogitsRows(0, count - 1));
         }
         expect_rows(&fixture, &mut run, out, count, relative(0.0));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+fn scale_logits(vocab: u32, softcap: Option<f32>) -> Fixture {
+    let mut fixture = Fixture::new("scale_logits", if softcap.is_some() { "softcap" } else { "plain" });
+    let mut noise = Noise::new(&format!("scale_logits {vocab}"));
+    let logits = fixture.buffer("logits", Rows::Samples, vocab, Storage::F32);
+    fixture.plan.vocab = vocab;
+    let steps = vec![Step::ScaleLogits { logits, scale: 0.7, softcap }, Step::Sample { logits }];
+    fixture.plan.tails.push((Tail::Sample, steps));
+    for rows in [1, 3, 65] {
+        let mut run = Run::new(format!("{rows} rows of {vocab}"), plain_batch(rows));
+        run.inputs.token_ids.fill(0);
+        run.inputs.logits_rows = (0..rows).collect();
+        sample_all(&mut run.inputs);
+        let mut values = noise.values((rows * vocab) as usize);
+        // What is not finite stays as it is.
+        values[0] = f32::NAN;
+        expect_rows(&fixture, &mut run, logits, rows, relative(RELATIVE));
+        run.buffers.last_mut().expect("the logits are filled").1 = values;
+        run.mutants.extend((rows > 1).then_some(Mutant::SwapRows(logits, 0, rows - 1)));
         fixture.runs.push(run);
     }
     fixture

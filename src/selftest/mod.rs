@@ -11,6 +11,7 @@
 mod attention;
 mod compare;
 mod dense;
+mod experts;
 mod fixture;
 mod sampling;
 mod weights;
@@ -119,8 +120,10 @@ pub async fn run<B: Inspect>(device: &mut B, options: &Options) -> Result<Report
         for run in runs {
             let expected = execute(&mut reference, &fixture, run).await?;
             let result = execute(device, &fixture, run).await;
-            if let Err(error @ BackendError::Lost(_)) = result {
-                return Err(error);
+            if let Err(error) = &result
+                && error.is_loss()
+            {
+                return Err(error.clone());
             }
             row.cases += 1;
             match result
@@ -179,6 +182,7 @@ fn fixtures(options: &Options, activations: Storage) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for storage in storages {
         fixtures.extend(dense::fixtures(storage));
+        fixtures.extend(experts::fixtures(storage));
         fixtures.extend(attention::fixtures(storage));
     }
     fixtures.extend(sampling::fixtures(options.full));

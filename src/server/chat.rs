@@ -17,7 +17,7 @@ use axum::response::Response;
 
 /// Answers a conversation.
 pub(super) async fn chat(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
-    let body = read_object(request, state.options.limits.body_bytes_max).await?;
+    let body = read_object(request, &state).await?;
     let info = state.ready()?;
     let mut fields = Fields::new(body);
     let model = state.model(fields.model()?)?;
@@ -56,10 +56,10 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
 /// Renders and encodes the conversation, large ones beside the async threads.
 async fn prompt(state: &ServerState, info: &EngineInfo, conversation: Conversation) -> Result<Vec<u32>, ApiError> {
     let bytes_max = prompt_bytes_max(info);
-    let text_bytes = conversation.text_bytes();
-    if text_bytes > bytes_max {
+    if conversation.content_bytes() > bytes_max {
         return Err(too_many_bytes(info, bytes_max));
     }
+    let text_bytes = conversation.text_bytes();
     let render = move |text: &TextModel| {
         text.chat_prompt(&ChatInput {
             messages: &conversation.messages,

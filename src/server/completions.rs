@@ -26,7 +26,7 @@ enum Prompts {
 
 /// Continues prompts.
 pub(super) async fn completions(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
-    let body = read_object(request, state.options.limits.body_bytes_max).await?;
+    let body = read_object(request, &state).await?;
     let info = state.ready()?;
     let mut fields = Fields::new(body);
     let model = state.model(fields.model()?)?;

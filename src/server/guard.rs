@@ -69,7 +69,7 @@ fn check_host(uri: &Uri, headers: &HeaderMap, allowed: &[String]) -> Result<(), 
         // A name can be made to point here, an address cannot.
         let is_address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
         if !is_address && !host.eq_ignore_ascii_case("localhost") && !allowed.iter().any(listed) {
-            let message = format!("the host {} is not served here; --allowed-hosts adds names", shorten(host));
+            let message = format!("the host {} is not served here; --allowed-host adds names", shorten(host));
             return Err(ApiError::forbidden(message));
         }
     }

@@ -3,6 +3,7 @@
 //! A key given twice is refused, since the first reader of a body (a proxy, a log) might have seen the other value. The
 //! number of values and their depth are bounded, so that a small body cannot become a large tree.
 
+use super::ServerState;
 use super::error::{ApiError, BodyTimeout};
 use axum::body::Body;
 use axum::extract::Request;
@@ -20,11 +21,12 @@ const DEPTH_MAX: u32 = 64;
 const VALUES_MAX: u32 = 4 << 20;
 
 /// The body of a request, as a JSON object.
-pub(super) async fn read_object(request: Request, bytes_max: usize) -> Result<Map<String, Value>, ApiError> {
+pub(super) async fn read_object(request: Request, state: &ServerState) -> Result<Map<String, Value>, ApiError> {
+    let bytes_max = state.options.limits.body_bytes_max;
     let (parts, body) = request.into_parts();
     check_headers(&parts.headers, bytes_max)?;
     let bytes = read_body(body, bytes_max).await?;
-    match parse(&bytes)? {
+    match state.offload(bytes.len(), move || parse(&bytes)).await?? {
         Value::Object(map) => Ok(map),
         _ => Err(ApiError::body("the body must be a JSON object")),
     }

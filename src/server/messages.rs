@@ -42,10 +42,26 @@ impl Conversation {
         Ok(Self { messages, tools: tools.filter(|_| wants_tools), kwargs, add_generation_prompt })
     }
 
-    /// Bytes of text at least, before the template adds its own.
-    pub(super) fn text_bytes(&self) -> usize {
+    /// Bytes of the prompt at least: what every template writes, before it adds its own.
+    pub(super) fn content_bytes(&self) -> usize {
         let Value::Array(messages) = &self.messages else { return 0 };
         messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum()
+    }
+
+    /// Bytes of all text that a template may write: messages, calls, tools and settings.
+    pub(super) fn text_bytes(&self) -> usize {
+        let kwargs = self.kwargs.iter().flatten().map(|(key, value)| key.len() + bytes_of(value));
+        bytes_of(&self.messages) + self.tools.as_ref().map_or(0, bytes_of) + kwargs.sum::<usize>()
+    }
+}
+
+/// Bytes of all strings in a value, keys included. Its depth is bounded, as it came in a request.
+fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(bytes_of).sum(),
+        Value::Object(map) => map.iter().map(|(key, item)| key.len() + bytes_of(item)).sum(),
+        _ => 0,
     }
 }
 

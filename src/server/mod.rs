@@ -17,6 +17,7 @@ mod generate;
 mod guard;
 mod health;
 mod json;
+mod local;
 mod messages;
 mod metrics;
 mod models;
@@ -28,6 +29,7 @@ mod sse;
 mod ui;
 
 pub use error::BodyTimeout;
+pub use local::{LocalAnswer, LocalApi, LocalBody, NotHttp};
 
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{SamplingParams, SubmitError};
@@ -43,9 +45,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes of prompt per token of context: more cannot fit, so it is refused before it is tokenized.
 const BYTES_PER_TOKEN_MAX: usize = 8;
-/// Text above this many bytes is rendered and tokenized beside the async threads.
+/// Input above this many bytes is parsed, rendered and tokenized beside the async threads.
 const OFFLOAD_BYTES: usize = 4 << 10;
-/// Texts that are tokenized so at once; more are refused like a full queue.
+/// Inputs that are worked on so at once; more are refused like a full queue.
 const OFFLOADS_MAX: usize = 64;
 
 fn prompt_bytes_max(info: &EngineInfo) -> usize {
@@ -92,7 +94,7 @@ pub struct ServerState {
     metrics: Arc<Metrics>,
     /// Answers that are being generated, until their last byte is handed over.
     active: Arc<AtomicUsize>,
-    /// Texts that are tokenized beside the async threads.
+    /// Inputs that are worked on beside the async threads.
     offloads: Arc<AtomicUsize>,
     ids: Arc<AtomicU64>,
     created: u64,
@@ -139,14 +141,25 @@ impl ServerState {
         }
     }
 
-    /// Runs `work` on the text model, here if `bytes` of text are few, else on a thread of its own.
+    /// Runs `work` on the text model; see [`Self::offload`].
     async fn with_text<T: Send + 'static>(
         &self,
         bytes: usize,
         work: impl FnOnce(&TextModel) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
+        let text = self.text.clone();
+        self.offload(bytes, move || work(&text)).await
+    }
+
+    /// Runs `work` here if its input has few bytes, else on a thread of its own, so that other clients are served
+    /// meanwhile.
+    async fn offload<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
         if bytes <= OFFLOAD_BYTES {
-            return Ok(work(&self.text));
+            return Ok(work());
         }
         // The count lives in the work, which goes on when the client is gone.
         let slot = Counted::new(&self.offloads);
@@ -154,9 +167,8 @@ impl ServerState {
             let limit = OFFLOADS_MAX as u32;
             return Err(ApiError::refused(&SubmitError::Overloaded { limit }, "prompt"));
         }
-        let text = self.text.clone();
         let done = platform::offload(move || {
-            let result = work(&text);
+            let result = work();
             drop(slot);
             result
         });

@@ -8,6 +8,7 @@
 //! Nothing here knows the engine, HTTP, files or the time: the clock of `strftime_now` is an argument.
 
 mod literal;
+mod pieces;
 mod python;
 mod stream;
 mod template;

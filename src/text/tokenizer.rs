@@ -6,9 +6,10 @@
 
 use super::TextError;
 use super::literal::Literals;
+use super::pieces;
 use serde_json::Value;
 use std::sync::OnceLock;
-use tokenizers::AddedToken;
+use tokenizers::{AddedToken, PostProcessor as _};
 
 /// A tokenizer of one model.
 pub struct Tokenizer {
@@ -17,6 +18,8 @@ pub struct Tokenizer {
     literal: OnceLock<LiteralTokenizer>,
     literals: Literals,
     decoding: Decoding,
+    /// Long texts may be encoded in pieces.
+    in_pieces: bool,
 }
 
 struct LiteralTokenizer {
@@ -29,6 +32,12 @@ struct LiteralTokenizer {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("the tokenizer failed: {0}")]
 pub struct TokenizerError(String);
+
+impl TokenizerError {
+    pub(super) fn new(error: impl std::fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+}
 
 /// How a token's string becomes bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,22 +61,53 @@ impl Tokenizer {
         let added = inner.get_added_tokens_decoder();
         let special = added.values().filter(|token| token.special).map(|token| token.content.clone()).collect();
         let literals = Literals::new(special, added.values().map(|token| token.content.clone()).collect());
-        Ok(Self { inner, literal: OnceLock::new(), literals, decoding: Decoding::of(&json["decoder"]) })
+        let decoding = Decoding::of(&json["decoder"]);
+        Ok(Self { inner, literal: OnceLock::new(), literals, decoding, in_pieces: pieces::is_local(&json) })
     }
 
     /// Ids of `text`, whose special-token strings are special tokens. `add_special` adds what the tokenizer adds around
     /// a text (a BOS, for many models).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self.inner.encode_fast(text, add_special).map_err(|error| TokenizerError(error.to_string()))?;
+        self.encode_by(&self.inner, text, add_special)
+    }
+
+    fn encode_by(
+        &self,
+        tokenizer: &tokenizers::Tokenizer,
+        text: &str,
+        add_special: bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        if self.in_pieces && text.len() > pieces::SIZES.piece {
+            if add_special && tokenizer.get_post_processor().is_some_and(|adder| adder.added_tokens(false) > 0) {
+                return self.encode_with_added(tokenizer, text);
+            }
+            if let Some(ids) = pieces::encode(tokenizer, text, pieces::SIZES)? {
+                return Ok(ids);
+            }
+        }
+        let encoding = tokenizer.encode_fast(text, add_special).map_err(TokenizerError::new)?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// As for a short text: what is around its own ids goes around those of `text`.
+    fn encode_with_added(&self, tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let own = tokenizer.encode_fast("a", false).map_err(TokenizerError::new)?;
+        let with = tokenizer.encode_fast("a", true).map_err(TokenizerError::new)?;
+        let (own, with) = (own.get_ids(), with.get_ids());
+        let Some(at) = with.windows(own.len()).position(|ids| ids == own) else {
+            let encoding = tokenizer.encode_fast(text, true).map_err(TokenizerError::new)?;
+            return Ok(encoding.get_ids().to_vec());
+        };
+        let ids = self.encode_by(tokenizer, text, false)?;
+        Ok([&with[..at], &ids, &with[at + own.len()..]].concat())
     }
 
     /// Ids of a text rendered from a marked conversation: see [`Literals`].
     pub(super) fn encode_marked(&self, rendered: &str) -> Result<Vec<u32>, TokenizerError> {
         let literal = self.literal.get_or_init(|| self.literal_tokenizer());
         let text = self.literals.alias_text(rendered);
-        let encoding = literal.inner.encode_fast(text, false).map_err(|error| TokenizerError(error.to_string()))?;
-        Ok(encoding.get_ids().iter().map(|id| *literal.alias_ids.get(id).unwrap_or(id)).collect())
+        let ids = self.encode_by(&literal.inner, &text, false)?;
+        Ok(ids.iter().map(|id| *literal.alias_ids.get(id).unwrap_or(id)).collect())
     }
 
     pub(super) fn literals(&self) -> &Literals {

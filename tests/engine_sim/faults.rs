@@ -95,7 +95,8 @@ fn a_lost_device_comes_back_and_streams_go_on() {
     let mut forked = request(60, 7, 9);
     forked.params.n = 3;
     for batch in 1..24 {
-        for script in [format!("lost@{batch}"), format!("lost-submit@{batch}"), format!("lost@2,lost@{}", batch + 2)] {
+        let two = format!("lost@2,lost@{}", batch + 2);
+        for script in [format!("lost@{batch}"), format!("lost-submit@{batch}"), format!("hang@{batch}"), two] {
             let arrivals = vec![(0, request(10, 30, 10)), (3, forked.clone()), (30, request(10, 30, 4))];
             let case = scripted(&script, arrivals);
             let outcome = run(&case);
@@ -107,11 +108,16 @@ fn a_lost_device_comes_back_and_streams_go_on() {
 
 #[test]
 fn a_loss_in_recovery_or_the_third_in_ten_minutes_ends_the_streams() {
-    for (script, recoveries) in [("dead@3", 0), ("lost@2,lost@4,lost@6", 2)] {
+    let lost = "the GPU device was lost: ";
+    let hangs = "the GPU device hangs: no answer within ";
+    for (script, recoveries, reason) in
+        [("dead@3", 0, lost), ("lost@2,lost@4,lost@6", 2, lost), ("hang@2,hang@4,hang@6", 2, hangs)]
+    {
         let case = scripted(script, vec![(0, request(10, 5, 20)), (1, request(30, 5, 20))]);
         let outcome = run(&case);
         check(&case, &outcome);
-        assert!(matches!(outcome.result, Err(EngineEnd::DeviceLost(_))), "{script}: the run ends with an error");
+        let Err(EngineEnd::DeviceLost(told)) = &outcome.result else { panic!("{script}: the run ends with an error") };
+        assert!(told.starts_with(reason), "{script}: a hang is told from a loss: {told}");
         assert_eq!(outcome.stats.recoveries, recoveries, "{script}");
         for seen in outcome.seen.iter().flatten() {
             assert_eq!(seen.end, End::Failed(RequestError::DeviceLost), "{script}: every stream is told");

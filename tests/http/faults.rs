@@ -108,25 +108,74 @@ fn numbers_that_are_none_end_one_request() {
 }
 
 #[test]
+fn a_refused_batch_ends_its_own_requests_only() {
+    let quiet = Server::plain();
+    let expected = blanked(&quiet.post(CHAT, &hello()).text);
+    for script in ["invalid@3", "failed@3"] {
+        let server = Server::fake(script, config(), ServerOptions::default());
+        let answer = server.post(CHAT, &hello());
+        assert_eq!(
+            (answer.status.as_u16(), &answer.json()["error"]["code"]),
+            (500, &json!("internal_error")),
+            "{script}"
+        );
+        server.wait_until_idle();
+        assert_eq!(server.get("/health").status, 200, "{script}");
+        assert_eq!(blanked(&server.post(CHAT, &hello()).text), expected, "{script}");
+        let server = Server::fake(script, config(), ServerOptions::default());
+        let text = server.open(CHAT, &with(&hello(), &json!({"stream": true}))).rest();
+        assert!(text.contains("\"code\":\"internal_error\"") && text.ends_with("data: [DONE]\n\n"), "{script}: {text}");
+    }
+}
+
+#[test]
 fn a_device_that_comes_back_keeps_streams_open() {
     let quiet = Server::plain();
     let request = with(&hello(), &json!({"stream": true, "ignore_eos": true}));
     let expected = merged(&quiet.open(CHAT, &request).rest());
-    let server = Server::fake("lost@5", config(), ServerOptions::default());
-    assert_eq!(merged(&server.open(CHAT, &request).rest()), expected);
-    assert_eq!(server.get("/health").status, 200);
+    // In prefill, while decoding, at submission, twice; and a batch that never comes back.
+    for script in ["lost@1", "lost@5", "lost-submit@4", "lost@3,lost@5", "hang@1", "hang@5", "hang@3,lost@5"] {
+        let server = Server::fake(script, config(), ServerOptions::default());
+        assert_eq!(merged(&server.open(CHAT, &request).rest()), expected, "{script}");
+        assert_eq!(server.get("/health").status, 200, "{script}");
+        assert_eq!(server.engine.stats().recoveries as usize, script.split(',').count(), "{script}");
+    }
+}
+
+#[test]
+fn a_device_lost_while_idle_is_back_before_the_next_answer() {
+    let answer = |server: &Server| blanked(&server.post(CHAT, &with(&hello(), &json!({"max_tokens": 2}))).text);
+    let expected = answer(&Server::plain());
+    for batch in 3..6 {
+        let server = Server::fake(&format!("lost-submit@{batch}"), config(), ServerOptions::default());
+        for _ in 0..4 {
+            assert_eq!(answer(&server), expected, "lost before batch {batch}");
+            server.wait_until_idle();
+        }
+        assert_eq!(server.engine.stats().recoveries, 1, "lost before batch {batch}");
+    }
 }
 
 #[test]
 fn a_device_that_stays_away_ends_streams_and_health() {
-    let server = Server::fake("dead@5", config(), ServerOptions::default());
-    let text = server.open(CHAT, &with(&long(), &json!({"stream": true}))).rest();
-    let events = events(&text);
-    let error: Value = serde_json::from_str(events[events.len() - 2]).expect("JSON");
-    assert_eq!((error["error"]["code"].as_str(), events.last()), (Some("device_lost"), Some(&"[DONE]")));
-    wait("health has noticed", || server.get("/health").status == 503);
-    let refused = server.post(CHAT, &hello());
-    assert_eq!((refused.status.as_u16(), &refused.json()["error"]["code"]), (503, &json!("device_lost")));
+    for script in ["dead@5", "lost@3,lost@5,lost@7", "hang@3,hang@5,hang@7"] {
+        let server = Server::fake(script, config(), ServerOptions::default());
+        let text = server.open(CHAT, &with(&long(), &json!({"stream": true}))).rest();
+        let events = events(&text);
+        let error: Value = serde_json::from_str(events[events.len() - 2]).expect("JSON");
+        assert_eq!(
+            (error["error"]["code"].as_str(), events.last()),
+            (Some("device_lost"), Some(&"[DONE]")),
+            "{script}"
+        );
+        wait("health has noticed", || server.get("/health").status == 503);
+        let refused = server.post(CHAT, &hello());
+        assert_eq!(
+            (refused.status.as_u16(), &refused.json()["error"]["code"]),
+            (503, &json!("device_lost")),
+            "{script}"
+        );
+    }
 }
 
 #[test]

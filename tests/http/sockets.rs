@@ -131,6 +131,43 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
 }
 
 #[test]
+fn odd_but_right_http_is_answered_and_wrong_http_is_not() {
+    let listening = Listening::start("", SocketOptions::default());
+    let body = hello().to_string();
+    let old = request(&body).replace("HTTP/1.1", "HTTP/1.0");
+    let mut stream = listening.connect();
+    stream.write_all(old.as_bytes()).expect("it reads");
+    let answer = read_to_close(&mut stream);
+    assert!(answer.starts_with("HTTP/1.0 200 ") && answer.contains("\"usage\""), "{answer}");
+
+    // Two requests at once: two answers, in order.
+    let mut stream = listening.connect();
+    let unknown = with(&hello(), &json!({"model": "nobody"})).to_string();
+    stream.write_all(format!("{}{}", request(&unknown), request(&body)).as_bytes()).expect("it reads");
+    let answers = read_until(&mut stream, "\"usage\"");
+    let (first, second) = (answers.find("HTTP/1.1 404"), answers.find("HTTP/1.1 200"));
+    assert!(first == Some(0) && second > first, "{answers}");
+
+    let mut stream = listening.connect();
+    let (head, _) = request(&body).split_once("\r\n\r\n").map(|(a, b)| (a.to_owned(), b.to_owned())).expect("a head");
+    stream.write_all(format!("{head}\r\nExpect: 100-continue\r\n\r\n").as_bytes()).expect("it reads");
+    assert!(read_until(&mut stream, "\r\n\r\n").starts_with("HTTP/1.1 100 "));
+    stream.write_all(body.as_bytes()).expect("it reads");
+    assert!(read_until(&mut stream, "\"usage\"").contains("HTTP/1.1 200 "));
+
+    let length = format!("Content-Length: {}", body.len());
+    let chunked = head.replace(&length, "Transfer-Encoding: chunked");
+    for (chunks, status) in [(format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()), "200"), ("zz\r\n".into(), "400")] {
+        let mut stream = listening.connect();
+        stream.write_all(format!("{chunked}\r\nConnection: close\r\n\r\n{chunks}").as_bytes()).expect("it reads");
+        let answer = read_to_close(&mut stream);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+    }
+    let mut good = listening.send(&hello());
+    assert!(read_until(&mut good, "\"usage\"").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
 fn silence_is_filled_with_comments() {
     let options = SocketOptions { keep_alive: Duration::from_millis(20), ..SocketOptions::default() };
     let listening = Listening::start("pause=200", options);

@@ -15,14 +15,15 @@ const MARGIN: f64 = 0.02;
 
 #[test]
 fn the_cpu_reproduces_gguf_files() {
-    prove_gguf(&CPU, &CpuBackend::new);
+    prove_gguf(&CPU, &mut CpuBackend::new());
 }
 
 #[test]
 fn every_adapter_reproduces_gguf_files() {
     for adapter in WgpuBackend::adapters() {
         let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
-        prove_gguf(&WGPU, &|| block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+        let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        prove_gguf(&WGPU, &mut backend);
     }
 }
 
@@ -31,7 +32,7 @@ fn folder() -> PathBuf {
     std::env::var_os("FOLIO_GGUF_DATA").map_or(own, PathBuf::from)
 }
 
-fn prove_gguf<B: Backend + Inspect>(target: &Target, open: &dyn Fn() -> B) {
+fn prove_gguf<B: Backend + Inspect>(target: &Target, backend: &mut B) {
     let reference = read_json(&folder().join("reference.json"));
     let mut files = 0;
     for (name, expected) in reference["cases"].as_object().expect("an object by file") {
@@ -41,7 +42,7 @@ fn prove_gguf<B: Backend + Inspect>(target: &Target, open: &dyn Fn() -> B) {
         }
         files += 1;
         let model = Model::from_gguf(Gguf::open(&path).expect("the file opens")).expect("the model loads");
-        let mut device = Device::new(open(), &model, KvFormat::F32);
+        let mut device = Device::new(backend, &model, KvFormat::F32);
         let (mut worst, mut tokens) = (0.0_f32, 0);
         for case in expected["cases"].as_array().expect("a list of cases") {
             let margins = case["margins"].as_array().expect("a list of margins").clone();

@@ -49,7 +49,8 @@ fn held_out() -> Vec<Text> {
 
 /// Mean negative logprob of the tokens that count.
 fn loss(model: &Model, texts: &[Text]) -> f64 {
-    let mut device = Device::new(CpuBackend::new(), model, KvFormat::F32);
+    let mut backend = CpuBackend::new();
+    let device = Device::new(&mut backend, model, KvFormat::F32);
     let (mut sum, mut count) = (0.0, 0);
     for (ids, counts) in texts {
         let rows = ids.len() as u32;

@@ -2,7 +2,8 @@
 
 use super::memory::{KvStore, Weight};
 use super::sample::sample_row;
-use super::{attend_paged, copy_blocks, embed, gated_activation, gather_rows, matmul, rms_norm, rope_store_kv};
+use super::{attend_paged, copy_blocks, embed, gated_activation, gather_rows, matmul, matmul_experts, rms_norm};
+use super::{rope_store_kv, route_experts, scale_logits};
 use crate::backend::{BackendError, Capacity, KvHalf};
 use crate::plan::inputs::{BatchInputs, NONE, NUMERICAL_ERROR, Sampled};
 use crate::plan::{BufferId, BufferSpec, HeadNorm, KvLayer, Plan, Rope, Rows, Step, Storage, WeightId};
@@ -29,10 +30,7 @@ pub(super) struct Loaded {
 impl Loaded {
     /// Row buffers and feed slots; weights and pool follow.
     pub(super) fn new(plan: Arc<Plan>, capacity: Capacity) -> Self {
-        let rows_max = |rows| match rows {
-            Rows::Tokens => capacity.tokens_max as usize,
-            Rows::Samples => capacity.samples_max as usize,
-        };
+        let rows_max = |rows: Rows| rows.count(capacity.tokens_max, capacity.samples_max) as usize;
         let buffer = |spec: &BufferSpec| vec![0.0; rows_max(spec.rows) * spec.columns as usize];
         Self {
             weights: plan.weights.iter().cloned().map(Weight::new).collect(),
@@ -98,7 +96,10 @@ impl Loaded {
             | Step::MatMul { out, .. }
             | Step::AttendPaged { out, .. }
             | Step::GatedActivation { out, .. }
-            | Step::GatherRows { out, .. } => *out,
+            | Step::MatMulExperts { out, .. }
+            | Step::GatherRows { out, .. }
+            | Step::RouteExperts { routes: out, .. }
+            | Step::ScaleLogits { logits: out, .. } => *out,
             Step::CopyBlocks | Step::RopeStoreKv { .. } | Step::Sample { .. } => {
                 unreachable!("these steps write more than rows")
             }
@@ -108,9 +109,10 @@ impl Loaded {
             Step::Embed { table, scale, .. } => {
                 embed::embed(this.weight(*table), &inputs.token_ids, &this.feed, *scale, values, storage);
             }
-            Step::RmsNorm { x, weight, epsilon, one_plus, .. } => {
+            Step::RmsNorm { x, weight, epsilon, one_plus, accumulate, .. } => {
                 let weight = this.weight(*weight).vector();
-                rms_norm::rms_norm(this.rows(*x, inputs), &weight, *epsilon, *one_plus, values, storage);
+                let norm = rms_norm::Norm { weight, epsilon: *epsilon, one_plus: *one_plus };
+                rms_norm::rms_norm(this.rows(*x, inputs), &norm, *accumulate, values, storage);
             }
             Step::MatMul { x, weight, bias, accumulate, .. } => {
                 let bias = bias.map(|bias| this.weight(bias).vector());
@@ -128,19 +130,38 @@ impl Loaded {
                 let gate_up = this.rows(*gate_up, inputs);
                 gated_activation::gated_activation(gate_up, *activation, columns, values, storage);
             }
+            Step::RouteExperts { logits, renormalize, routes } => {
+                let experts = this.plan.buffer_spec(*logits).columns as usize;
+                let per_token = this.plan.buffer_spec(*routes).rows.count(1, 0) as usize;
+                route_experts::route_experts(this.rows(*logits, inputs), experts, per_token, *renormalize, values);
+            }
+            Step::MatMulExperts { x, routes, weight, bias, accumulate, out } => {
+                let (plan, bias) = (&this.plan, bias.map(|bias| this.weight(bias).vector()));
+                let product = matmul_experts::Product {
+                    weight: this.weight(*weight),
+                    bias,
+                    routes: this.rows(*routes, inputs),
+                    per_token: plan.buffer_spec(*routes).rows.count(1, 0) as usize,
+                    shared: plan.buffer_spec(*x).rows == Rows::Tokens,
+                };
+                let output = matmul_experts::Output { accumulate: *accumulate, values, storage };
+                match plan.buffer_spec(*out).rows {
+                    Rows::Tokens => product.combine(this.rows(*x, inputs), output),
+                    _ => product.spread(this.rows(*x, inputs), output),
+                }
+            }
             Step::GatherRows { x, .. } => {
                 gather_rows::gather_rows(this.rows(*x, inputs), &inputs.logits_rows, columns, values, storage);
             }
+            Step::ScaleLogits { scale, softcap, .. } => scale_logits::scale_logits(*scale, *softcap, values, storage),
             Step::CopyBlocks | Step::RopeStoreKv { .. } | Step::Sample { .. } => {}
         });
     }
 
     /// Rows that `buffer` has in this batch.
     fn row_count(&self, buffer: BufferId, inputs: &BatchInputs) -> usize {
-        match self.plan.buffer_spec(buffer).rows {
-            Rows::Tokens => inputs.token_ids.len(),
-            Rows::Samples => inputs.logits_rows.len(),
-        }
+        let (tokens, samples) = (inputs.token_ids.len() as u32, inputs.logits_rows.len() as u32);
+        self.plan.buffer_spec(buffer).rows.count(tokens, samples) as usize
     }
 
     /// This batch's rows of a buffer.
@@ -201,9 +222,9 @@ impl Loaded {
         self.pool[*layer as usize] = halves;
     }
 
-    fn head_norm(&self, norm: HeadNorm) -> rope_store_kv::Norm {
+    fn head_norm(&self, norm: HeadNorm) -> rms_norm::Norm {
         let weight = self.weight(norm.weight).vector();
-        rope_store_kv::Norm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus }
+        rms_norm::Norm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus }
     }
 
     fn rotation(&self, rope: Rope) -> rope_store_kv::Rotation {

@@ -9,6 +9,7 @@ use super::dot::{Kernel, PartialSums, decode_wide, dispatch, dot_encoded, dot_wi
 use super::memory::Weight;
 use crate::plan::Storage;
 use crate::platform::for_each_chunk;
+use std::ops::Range;
 
 /// Multiplications worth a thread of their own.
 const CHUNK_PRODUCTS: usize = 1 << 18;
@@ -35,13 +36,19 @@ pub(super) fn matmul(x: &[f32], weight: &Weight, mut output: Output<'_>) {
         return;
     }
     let x: Vec<f64> = x.iter().map(|&value| f64::from(value)).collect();
-    // Transposed, `[W.rows × rows]`, so that threads share no row.
-    let mut products = vec![0.0f64; rows * weight_rows];
-    let chunk_rows = (CHUNK_PRODUCTS / (columns * rows)).clamp(2, weight_rows.max(2));
+    finish(&products(&x, weight, 0..weight_rows), rows, &mut output);
+}
+
+/// The products of the rows of `x` with some rows of the weight, `[weight rows × rows]`: so threads share no row.
+pub(super) fn products(x: &[f64], weight: &Weight, weight_rows: Range<usize>) -> Vec<f64> {
+    let columns = weight.spec().columns as usize;
+    let rows = x.len() / columns;
+    let mut products = vec![0.0f64; rows * weight_rows.len()];
+    let chunk_rows = (CHUNK_PRODUCTS / (columns * rows)).clamp(2, weight_rows.len().max(2));
     for_each_chunk(&mut products, chunk_rows * rows, |index, out| {
-        dispatch(Products { x: &x, weight, first_row: index * chunk_rows, rows, out });
+        dispatch(Products { x, weight, first_row: weight_rows.start + index * chunk_rows, rows, out });
     });
-    finish(&products, rows, &mut output);
+    products
 }
 
 /// Adds bias and old values, and rounds.

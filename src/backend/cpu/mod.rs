@@ -13,11 +13,14 @@ mod executor;
 mod gated_activation;
 mod gather_rows;
 mod matmul;
+mod matmul_experts;
 mod memory;
 pub mod peaks;
 mod rms_norm;
 mod rope_store_kv;
+mod route_experts;
 pub mod sample;
+mod scale_logits;
 mod validate;
 
 use super::{Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};

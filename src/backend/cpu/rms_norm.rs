@@ -1,7 +1,7 @@
 //! RMS norm, reference. Twin of `shaders/rms_norm.wgsl`.
 //!
 //! x[r] += delta[r] (rounded to x's storage), when there is a delta;
-//! out[r][c] = x[r][c] / sqrt(mean_c(x[r]²) + epsilon) · weight[c], or · (1 + weight[c])
+//! out[r][c] (=, +=) x[r][c] / sqrt(mean_c(x[r]²) + epsilon) · weight[c], or · (1 + weight[c])
 
 use super::dot::{Portable, dot};
 use crate::plan::Storage;
@@ -25,15 +25,26 @@ pub(super) fn factor(weight: f32, one_plus: bool) -> f64 {
     if one_plus { 1.0 + f64::from(weight) } else { f64::from(weight) }
 }
 
-/// Normalises whole rows of `weight.len()` columns.
-pub(super) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, one_plus: bool, out: &mut [f32], storage: Storage) {
-    let columns = weight.len();
+/// Weight and options of one norm.
+pub(super) struct Norm {
+    /// One per column.
+    pub(super) weight: Vec<f32>,
+    /// Added to the mean of squares.
+    pub(super) epsilon: f32,
+    /// `1 + w` instead of `w`.
+    pub(super) one_plus: bool,
+}
+
+/// Normalises whole rows of `weight.len()` columns; with `accumulate`, adds them to `out`.
+pub(super) fn rms_norm(x: &[f32], norm: &Norm, accumulate: bool, out: &mut [f32], storage: Storage) {
+    let columns = norm.weight.len();
     assert_eq!(x.len(), out.len(), "one output per input");
     assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
     for (row, out_row) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
-        let scale = inverse_rms(row, epsilon);
-        for ((out, &x), &weight) in out_row.iter_mut().zip(row).zip(weight) {
-            *out = storage.round((f64::from(x) * scale * factor(weight, one_plus)) as f32);
+        let scale = inverse_rms(row, norm.epsilon);
+        for ((out, &x), &weight) in out_row.iter_mut().zip(row).zip(&norm.weight) {
+            let old = if accumulate { f64::from(*out) } else { 0.0 };
+            *out = storage.round((old + f64::from(x) * scale * factor(weight, norm.one_plus)) as f32);
         }
     }
 }
@@ -44,8 +55,16 @@ mod tests {
 
     fn norm(x: &[f32], weight: &[f32], epsilon: f32, one_plus: bool) -> Vec<f32> {
         let mut out = vec![f32::NAN; x.len()];
-        rms_norm(x, weight, epsilon, one_plus, &mut out, Storage::F32);
+        rms_norm(x, &Norm { weight: weight.to_vec(), epsilon, one_plus }, false, &mut out, Storage::F32);
         out
+    }
+
+    #[test]
+    fn accumulating_adds_the_row_to_what_was_there() {
+        let mut out = [100.0, -1.0];
+        let norm = Norm { weight: vec![1.0, 2.0], epsilon: 0.0, one_plus: false };
+        rms_norm(&[5.0, 5.0], &norm, true, &mut out, Storage::F32);
+        assert_eq!(out, [101.0, 1.0]);
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Rotation and KV store, reference. Twin of `shaders/rope_store_kv.wgsl`.
 //!
-//! A row of `qkv` is query heads, then key heads, then value heads. Per head of q and k: RMS norm (optional), then for
-//! every pair (a, b) of its first `rotary_dim` elements, with angle = position · frequency:
+//! A row of `qkv` is query heads, then key heads, then value heads. Per head of q and k: RMS norm (optional, over the
+//! head or over all heads of the row), then for every pair (a, b) of its first `rotary_dim` elements, with
+//! angle = position · frequency:
 //! (a, b) ← (a·cos − b·sin, b·cos + a·sin) · scale. Pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1) interleaved.
 //! q goes to a row buffer, k and v to the slot of the token; slot `NONE` writes neither k nor v.
 //!
 //! Norm and rotation are f64 and rounded once, when written. The angle is the exact product.
 
 use super::memory::KvStore;
-use super::rms_norm::{factor, inverse_rms};
+use super::rms_norm::{Norm, factor, inverse_rms};
 use crate::plan::Storage;
 use crate::plan::inputs::NONE;
 
@@ -20,16 +21,6 @@ pub(super) struct Rotation {
     pub(super) interleaved: bool,
     /// Multiplies cos and sin.
     pub(super) scale: f32,
-}
-
-/// Norm of one head, its weight decoded.
-pub(super) struct Norm {
-    /// One per element of a head.
-    pub(super) weight: Vec<f32>,
-    /// Added to the mean of squares.
-    pub(super) epsilon: f32,
-    /// `1 + w` instead of `w`.
-    pub(super) one_plus: bool,
 }
 
 /// Head counts and sizes of a layer.
@@ -45,9 +36,9 @@ pub(super) struct Heads {
 
 /// What happens to q and k.
 pub(super) struct Transform {
-    /// Norm of q.
+    /// Norm of q: of a row if it has as many weights, else of each head.
     pub(super) q_norm: Option<Norm>,
-    /// Norm of k.
+    /// As `q_norm`, of k.
     pub(super) k_norm: Option<Norm>,
     /// `None`: no rotation.
     pub(super) rotation: Option<Rotation>,
@@ -88,20 +79,25 @@ pub(super) fn rope_store_kv(
     let rows = qkv.chunks_exact(q_columns + 2 * kv_columns).zip(q.chunks_exact_mut(q_columns));
     for (row, (qkv, q)) in rows.enumerate() {
         let turns = transform.rotation.as_ref().map(|rotation| rotation.turns(positions[row]));
-        let turn = |input: &[f32], norm: &Option<Norm>| transform_head(input, norm, &transform.rotation, &turns);
-        for (input, out) in qkv[..q_columns].chunks_exact(heads.dim).zip(q.chunks_exact_mut(heads.dim)) {
-            for (out, value) in out.iter_mut().zip(turn(input, &transform.q_norm)) {
-                *out = q_storage.round(value);
+        let turn = |row: &[f32], norm: &Option<Norm>| {
+            let mut row = normed(row, norm);
+            for head in row.chunks_exact_mut(heads.dim) {
+                turn_head(head, &transform.rotation, &turns);
             }
+            row
+        };
+        for (out, value) in q.iter_mut().zip(turn(&qkv[..q_columns], &transform.q_norm)) {
+            *out = q_storage.round(value as f32);
         }
         if target.slots[row] == NONE {
             continue;
         }
         let (keys, values) = qkv[q_columns..].split_at(kv_columns);
+        let keys: Vec<f32> = turn(keys, &transform.k_norm).into_iter().map(|value| value as f32).collect();
         for head in 0..heads.kv {
             let at = target.at(heads, target.slots[row] as usize, head);
             let elements = head * heads.dim..(head + 1) * heads.dim;
-            target.keys.write(at, &turn(&keys[elements.clone()], &transform.k_norm));
+            target.keys.write(at, &keys[elements.clone()]);
             target.values.write(at, &values[elements]);
         }
     }
@@ -121,20 +117,23 @@ impl Rotation {
     }
 }
 
-/// One head of q or k, normed and rotated.
-fn transform_head(
-    input: &[f32],
-    norm: &Option<Norm>,
-    rotation: &Option<Rotation>,
-    turns: &Option<Vec<(f64, f64)>>,
-) -> Vec<f32> {
-    let mut head: Vec<f64> = input.iter().map(|&value| f64::from(value)).collect();
-    if let Some(norm) = norm {
+/// A row of q or k, normed in runs as long as the norm's weight.
+fn normed(row: &[f32], norm: &Option<Norm>) -> Vec<f64> {
+    let mut out: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
+    let Some(norm) = norm else { return out };
+    let columns = norm.weight.len();
+    assert_eq!(row.len() % columns, 0, "a row is whole runs of {columns}");
+    for (input, out) in row.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
         let scale = inverse_rms(input, norm.epsilon);
-        for (value, &weight) in head.iter_mut().zip(&norm.weight) {
+        for (value, &weight) in out.iter_mut().zip(&norm.weight) {
             *value *= scale * factor(weight, norm.one_plus);
         }
     }
+    out
+}
+
+/// One head of q or k, rotated in place.
+fn turn_head(head: &mut [f64], rotation: &Option<Rotation>, turns: &Option<Vec<(f64, f64)>>) {
     if let (Some(rotation), Some(turns)) = (rotation, turns) {
         for (index, (cos, sin)) in turns.iter().enumerate() {
             let (first, second) = rotation.pair(index);
@@ -142,7 +141,6 @@ fn transform_head(
             (head[first], head[second]) = (a * cos - b * sin, b * cos + a * sin);
         }
     }
-    head.iter().map(|&value| value as f32).collect()
 }
 
 #[cfg(test)]
@@ -238,5 +236,16 @@ mod tests {
         let rms = ((17..=24).map(|i| i * i).sum::<i32>() as f32 / 8.0).sqrt();
         close(&keys[..8], &[-42.0, -44.0, -46.0, -48.0, 51.0, 36.0, 38.0, 40.0].map(|v| v / rms));
         assert_eq!(values[0], 25.0, "values are stored as they are");
+    }
+
+    #[test]
+    fn a_norm_with_weights_for_all_heads_is_of_the_whole_row() {
+        let weight = (0..16).map(|i| if i == 9 { 3.0 } else { 1.0 }).collect();
+        let q_norm = Some(Norm { weight, epsilon: 0.0, one_plus: false });
+        let (q, keys, _) = run(&Transform { q_norm, k_norm: None, rotation: None }, 0, 0);
+        let rms = ((1..=16).map(|i| i * i).sum::<i32>() as f32 / 16.0).sqrt();
+        let expected: Vec<f32> = (1..=16).map(|i| i as f32 * if i == 10 { 3.0 } else { 1.0 } / rms).collect();
+        close(&q, &expected);
+        assert_eq!(keys[..8], (17..=24).map(|i| i as f32).collect::<Vec<_>>(), "k has no norm here");
     }
 }

@@ -1,6 +1,7 @@
 //! Every buffer on the device, created at start: weights, row buffers, KV pool, feed slots, metadata, scratch.
 //!
-//! A weight matrix is cut by output rows into shards within the binding limit, one dispatch each. A layer's K and V
+//! A weight matrix is cut by output rows into shards within the binding limit, one dispatch each; between experts, or
+//! within one where it is larger than that. A layer's K and V
 //! are cut by KV heads. Row buffers of `Rows::Samples` hold as many rows as fit; tails run in groups of that many.
 //! Vectors (one row) are widened to f32 when written: exact, and a kernel needs no variant for their format.
 
@@ -91,6 +92,8 @@ pub(crate) struct Arena {
     pub(crate) results: GpuBuffer,
     pub(crate) attend_scratch: GpuBuffer,
     pub(crate) sample_scratch: GpuBuffer,
+    /// A row a route: products that are added up afterwards.
+    pub(crate) expert_scratch: GpuBuffer,
 }
 
 /// Sizes of the buffers that do not follow from plan and capacity alone.
@@ -100,6 +103,7 @@ pub(crate) struct SideBytes {
     pub(crate) results: u64,
     pub(crate) attend_scratch: u64,
     pub(crate) sample_scratch: u64,
+    pub(crate) expert_scratch: u64,
 }
 
 impl Arena {
@@ -114,6 +118,7 @@ impl Arena {
         let results = make("results", side.results, storage)?;
         let attend_scratch = make("attend scratch", side.attend_scratch, storage)?;
         let sample_scratch = make("sample scratch", side.sample_scratch, storage)?;
+        let expert_scratch = make("expert scratch", side.expert_scratch, storage)?;
         let group_rows = group_rows(gpu, plan, capacity)?;
         let mut rows = Vec::with_capacity(plan.buffers.len());
         for spec in &plan.buffers {
@@ -121,7 +126,7 @@ impl Arena {
                 let message = format!("buffer {} is {:?}; the wgpu kernels keep rows in f32", spec.name, spec.storage);
                 return Err(BackendError::Kernel { kernel: "row buffers".into(), message });
             }
-            let count = if spec.rows == Rows::Tokens { capacity.tokens_max } else { group_rows };
+            let count = spec.rows.count(capacity.tokens_max, group_rows);
             let (bytes, limit) = (u64::from(count) * u64::from(spec.columns) * 4, gpu.profile.binding_bytes_max);
             if bytes > limit {
                 return Err(limit_error(gpu, format!("buffer {} of {count} rows", spec.name), bytes, limit));
@@ -146,8 +151,9 @@ impl Arena {
             results,
             attend_scratch,
             sample_scratch,
+            expert_scratch,
         };
-        let zeroed = [&arena.feed, &arena.results, &arena.attend_scratch, &arena.sample_scratch];
+        let zeroed = [&arena.feed, &arena.results, &arena.attend_scratch, &arena.sample_scratch, &arena.expert_scratch];
         clear(gpu, arena.rows.iter().chain(zeroed))?;
         Ok(arena)
     }
@@ -264,6 +270,7 @@ fn create_weight(gpu: &Gpu, next_id: &mut u32, spec: &WeightSpec) -> Result<Devi
         return Err(BackendError::Kernel { kernel: "weights".into(), message });
     }
     let limit = gpu.profile.binding_bytes_max;
+    let expert_rows = spec.rows / spec.experts;
     let mut shards = Vec::new();
     let mut row_start = 0;
     for section in &spec.sections {
@@ -275,7 +282,14 @@ fn create_weight(gpu: &Gpu, next_id: &mut u32, spec: &WeightSpec) -> Result<Devi
         };
         let section_end = row_start + section.rows;
         while row_start < section_end {
-            let rows = rows_max.min(section_end - row_start);
+            let room = rows_max.min(section_end - row_start);
+            // Whole experts, or rows of one.
+            let into_expert = row_start % expert_rows;
+            let rows = match spec.experts {
+                1 => room,
+                _ if into_expert == 0 && room >= expert_rows => room / expert_rows * expert_rows,
+                _ => room.min(expert_rows - into_expert),
+            };
             let bytes = u64::from(rows) * row_bytes;
             let buffer = create(gpu, next_id, &spec.name, bytes, wgpu::BufferUsages::STORAGE)?;
             shards.push(Shard { buffer, row_start, rows, format });

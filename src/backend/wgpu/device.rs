@@ -5,6 +5,7 @@
 
 use super::super::{BackendError, DeviceKind};
 use super::texels;
+use futures_channel::oneshot;
 use futures_util::FutureExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,8 +46,11 @@ pub struct WgpuOptions {
     pub checked: bool,
     /// Folder of the pipeline cache (Vulkan); `None` keeps nothing on disk.
     pub cache_dir: Option<PathBuf>,
-    /// A batch that takes longer is a lost device; `None`: 60 s, on a software adapter an hour.
+    /// A batch that takes longer hangs, and its device counts as lost; `None`: 60 s, on a software adapter an hour.
     pub read_timeout: Option<Duration>,
+    /// Pretend that the driver refuses every kernel with this define, for tests of the way out.
+    #[doc(hidden)]
+    pub refused_define: Option<&'static str>,
 }
 
 /// One line of `folio devices`.
@@ -97,6 +101,13 @@ pub(crate) struct Profile {
     pub(crate) subgroup_size_min: u32,
 }
 
+impl Profile {
+    /// Only what every device can do. Nothing that was allocated for `self` is too small for it.
+    pub(crate) fn make_portable(&mut self) {
+        (self.tier, self.texels, self.subgroup_size_min) = (Tier::T0, false, 0);
+    }
+}
+
 /// The first error that no call has returned yet, and whether the device is gone.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
@@ -105,7 +116,7 @@ pub(crate) struct Faults {
 
 #[derive(Debug, Default)]
 struct FaultState {
-    lost: Option<String>,
+    lost: Option<BackendError>,
     refused: Option<BackendError>,
 }
 
@@ -116,7 +127,11 @@ impl Faults {
 
     /// Marks the device as gone; only the first reason is kept.
     pub(crate) fn lose(&self, reason: String) {
-        self.with(|state| _ = state.lost.get_or_insert(reason));
+        self.with(|state| _ = state.lost.get_or_insert(BackendError::Lost(reason)));
+    }
+
+    fn hang(&self, limit: Duration) {
+        self.with(|state| _ = state.lost.get_or_insert(BackendError::Hung(limit)));
     }
 
     fn refuse(&self, error: BackendError) {
@@ -126,7 +141,7 @@ impl Faults {
     /// A lost device fails every call; another error is given out once.
     pub(crate) fn check(&self) -> Result<(), BackendError> {
         self.with(|state| match (&state.lost, state.refused.take()) {
-            (Some(reason), _) => Err(BackendError::Lost(reason.clone())),
+            (Some(error), _) => Err(error.clone()),
             (None, Some(error)) => Err(error),
             (None, None) => Ok(()),
         })
@@ -143,6 +158,7 @@ pub(crate) struct Gpu {
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) checked: bool,
     pub(crate) read_timeout: Duration,
+    pub(crate) refused_define: Option<&'static str>,
 }
 
 impl Gpu {
@@ -151,7 +167,10 @@ impl Gpu {
         let adapters = enumerate().await;
         let index = choose(&adapters, options.adapter)?;
         let adapter = &adapters[index];
-        let info = adapter.get_info();
+        let mut info = adapter.get_info();
+        if info.name.is_empty() {
+            info.name = "this adapter".into(); // a browser may keep its name to itself
+        }
         let mut profile = profile(adapter, options);
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("folio"),
@@ -175,6 +194,7 @@ impl Gpu {
             memory_bytes: memory_bytes(adapter),
             checked: options.checked,
             read_timeout: options.read_timeout.unwrap_or(Duration::from_secs(patience)),
+            refused_define: options.refused_define,
             info,
         })
     }
@@ -198,12 +218,34 @@ impl Gpu {
         self.poll(wait)
     }
 
-    /// Polls; a time-out is a lost device.
-    pub(crate) fn poll(&self, poll: wgpu::PollType) -> Result<(), BackendError> {
-        if let Err(error) = self.device.poll(poll) {
-            self.faults.lose(format!("no answer within {:?}: {error}", self.read_timeout));
+    /// In a browser, waits until everything submitted so far has run: errors of what was created before are known then.
+    /// Elsewhere they are known already.
+    pub(crate) async fn settle(&self) -> Result<(), BackendError> {
+        if cfg!(target_arch = "wasm32") {
+            let (sender, done) = oneshot::channel();
+            self.queue.on_submitted_work_done(move || _ = sender.send(()));
+            // A device that is lost may drop the callback.
+            let _ = done.await;
         }
         self.faults.check()
+    }
+
+    /// Polls; a device that does not answer in time hangs, and is of no more use than a lost one.
+    pub(crate) fn poll(&self, poll: wgpu::PollType) -> Result<(), BackendError> {
+        match self.device.poll(poll) {
+            Ok(_) => {}
+            Err(wgpu::PollError::Timeout) => self.faults.hang(self.read_timeout),
+            Err(error) => self.faults.lose(error.to_string()),
+        }
+        self.faults.check()
+    }
+}
+
+/// What a browser's device holds is freed when the garbage collector finds it; a model should not wait for that.
+#[cfg(target_arch = "wasm32")]
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        self.device.destroy();
     }
 }
 

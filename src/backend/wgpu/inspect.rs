@@ -3,7 +3,7 @@
 use super::super::{BackendError, Inspect, KvHalf};
 use super::arena::{GpuBuffer, KvShard};
 use super::{Loaded, WgpuBackend, not_loaded, readback};
-use crate::plan::{BufferId, KvFormat, Rows};
+use crate::plan::{BufferId, KvFormat};
 use futures_channel::oneshot;
 use half::f16;
 
@@ -102,10 +102,9 @@ impl Inspect for WgpuBackend {
         let loaded = self.loaded()?;
         let spec = loaded.plan.buffer_spec(buffer);
         // A tail runs in groups of rows where a limit is tight: later groups reuse the rows that the buffer holds.
-        let rows_max =
-            if spec.rows == Rows::Samples { loaded.capacity.samples_max } else { loaded.capacity.tokens_max };
-        let values_max = rows_max as usize * spec.columns as usize;
-        let held = if spec.rows == Rows::Samples { loaded.arena.group_rows } else { rows_max };
+        let (tokens, samples) = (loaded.capacity.tokens_max, loaded.capacity.samples_max);
+        let values_max = spec.rows.count(tokens, samples) as usize * spec.columns as usize;
+        let held = spec.rows.count(tokens, loaded.arena.group_rows);
         if values.len() > values_max {
             let message = format!("{} values for buffer {} of {values_max}", values.len(), spec.name);
             return Err(BackendError::Validation(message));

@@ -34,7 +34,7 @@ use crate::plan::{Plan, Storage, WeightId};
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
 use device::Gpu;
-use encode::{BatchShape, Recordings, attend, sample};
+use encode::{BatchShape, Recordings, attend, experts, sample};
 use futures_util::FutureExt as _;
 use pace::Pace;
 use readback::{Ring, SAMPLE_WORDS};
@@ -90,8 +90,23 @@ impl WgpuBackend {
         self.loaded.as_ref().ok_or_else(not_loaded)
     }
 
-    /// Flattens a batch and finds its program.
+    /// Flattens a batch and finds its program. If the driver refuses one of its kernels, the portable ones run from now
+    /// on, on this device and on those that replace it.
     fn prepare(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
+        match self.find_program(inputs) {
+            Err(error @ BackendError::Kernel { .. }) if self.gpu.profile.tier > Tier::T0 => {
+                tracing::warn!("{error}; going on with the kernels that every driver takes");
+                self.options.tier = Some(Tier::T0);
+                self.gpu.profile.make_portable();
+                self.caps = caps(&self.gpu);
+                self.recordings.clear();
+                self.find_program(inputs)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn find_program(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
         let context = metadata::Context {
             plan: &loaded.plan,
@@ -182,6 +197,7 @@ impl Backend for WgpuBackend {
             results: u64::from(capacity.samples_max.max(1) * SAMPLE_WORDS) * 4,
             attend_scratch: attend::scratch_bytes(&plan, capacity, profile),
             sample_scratch: sample::scratch_bytes(&plan, capacity, profile),
+            expert_scratch: experts::scratch_bytes(&plan, capacity, profile),
         };
         let arena = Arena::new(&self.gpu, &plan, capacity, &side)?;
         let ring = Ring::new(&self.gpu, capacity.samples_max);
@@ -232,6 +248,14 @@ impl Backend for WgpuBackend {
             gpu.faults.check()?;
             return Ok(ticket);
         }
+    }
+
+    async fn settle(&mut self) -> Result<(), BackendError> {
+        self.gpu.settle().await
+    }
+
+    fn token_budget_hint(&self) -> Option<u32> {
+        self.pace.tokens_max(&self.gpu.profile)
     }
 
     async fn read(&mut self, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {

@@ -15,6 +15,11 @@ pub(crate) use web_time::Instant;
 const CAP: Duration = Duration::from_millis(if cfg!(target_arch = "wasm32") { 50 } else { 100 });
 /// Most submissions of one batch.
 const PARTS_MAX: f64 = 64.0;
+/// Submissions that a batch may be cut into because of its length: more would hold up the answers beside a long prompt.
+/// Natively a batch is only cut.
+const STEP_PARTS: Option<u32> = if cfg!(target_arch = "wasm32") { Some(4) } else { None };
+/// No chunk of a prompt is made shorter than this.
+const CHUNK_MIN: f64 = 64.0;
 /// Batches of at most so many token rows read every weight once; larger ones repeat work by the row.
 const FEW_ROWS: u32 = 16;
 
@@ -33,6 +38,18 @@ impl Pace {
         }
         let seconds = if tokens <= FEW_ROWS { self.few } else { self.many * f64::from(tokens) };
         (seconds / CAP.as_secs_f64()).ceil().clamp(1.0, PARTS_MAX) as usize
+    }
+
+    /// Rows of a batch whose time would still be short enough.
+    pub(crate) fn tokens_max(&self, profile: &Profile) -> Option<u32> {
+        self.rows_within(profile, CAP * STEP_PARTS?)
+    }
+
+    fn rows_within(&self, profile: &Profile, time: Duration) -> Option<u32> {
+        if profile.class == Class::Software || self.many == 0.0 {
+            return None;
+        }
+        Some((time.as_secs_f64() / self.many).clamp(CHUNK_MIN, f64::from(u32::MAX)) as u32)
     }
 
     /// Notes the time from submission to result. The mean forgets, so a batch that waited for others does not count
@@ -62,7 +79,11 @@ mod tests {
         assert_eq!(pace.parts(&gpu, 512), 6, "512 ms in submissions of at most 100 ms");
         assert_eq!(pace.parts(&gpu, 50), 1, "fewer rows take less");
         assert_eq!(pace.parts(&gpu, 8), 1, "small batches have a pace of their own");
+        assert_eq!(pace.rows_within(&gpu, Duration::from_millis(200)), Some(200), "a millisecond a row");
+        assert_eq!(pace.rows_within(&gpu, Duration::from_millis(20)), Some(64), "a chunk stays worth its while");
+        assert_eq!(Pace::default().rows_within(&gpu, CAP), None, "nothing is known yet");
         let software = test_profile(Class::Software, Tier::T0, true);
         assert_eq!(pace.parts(&software, 512), 1, "a CPU has no watchdog");
+        assert_eq!(pace.rows_within(&software, CAP), None, "and no cap");
     }
 }

@@ -94,6 +94,9 @@ impl Pipelines {
             return Ok(pipeline.clone());
         }
         let fail = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
+        if kernel.defines.iter().any(|(name, _)| gpu.refused_define == Some(*name)) {
+            return Err(fail("refused, as the options say".into()));
+        }
         let (layout, pipeline_layout) = self.layout(gpu, access);
         let module = self.module(gpu, kernel)?;
         let descriptor = wgpu::ComputePipelineDescriptor {

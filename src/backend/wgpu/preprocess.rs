@@ -26,6 +26,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "common/kv_pack"
     "common/lanes"
     "common/matmul"
+    "common/matmul_experts"
     "common/metadata"
     "common/philox"
     "common/reduce"
@@ -45,6 +46,10 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "embed"
     "gated_activation"
     "gather_rows"
+    "matmul_experts_lane"
+    "matmul_experts_merge"
+    "matmul_experts_tile"
+    "matmul_experts_vec"
     "matmul_lane"
     "matmul_skinny"
     "matmul_texel"
@@ -53,9 +58,11 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "matmul_vec"
     "rms_norm"
     "rope_store_kv"
+    "route_experts"
     "sample"
     "sample_argmax"
     "sample_argmax_merge"
+    "scale_logits"
 };
 
 /// A name that `#ifdef` sees, with a number if it is a constant too.

@@ -204,6 +204,56 @@ fn a_lost_device_fails_every_call_until_it_is_reset() {
 }
 
 #[test]
+fn a_batch_that_does_not_come_back_is_a_hang_and_a_reset_helps() {
+    let (plan, out) = plan(20);
+    let Some(mut backend) = open(|_| {}) else { return };
+    load(&mut backend, &plan, 8);
+    // A device that happens to be done when it is first asked is asked again.
+    let mut outcome = Ok(());
+    for _ in 0..1000 {
+        let ticket = backend.submit(&batch(&[3], Vec::new())).expect("the device works");
+        backend.gpu.read_timeout = std::time::Duration::ZERO;
+        outcome = block_on(backend.read(ticket)).map(|_| ());
+        if outcome.is_err() {
+            break;
+        }
+    }
+    assert!(matches!(outcome, Err(BackendError::Hung(_))), "told from a loss: {outcome:?}");
+    assert!(matches!(backend.submit(&batch(&[3], Vec::new())), Err(BackendError::Hung(_))), "and it stays so");
+    block_on(backend.reset()).expect("the adapter is still there");
+    load(&mut backend, &plan, 8);
+    assert_eq!(outputs(&mut backend, &[3], out), expected(&[3]));
+}
+
+#[test]
+fn kernels_that_a_driver_refuses_give_way_to_portable_ones() {
+    let (plan, out) = plan(20);
+    let ids = [1, 2, 3, 4, 5];
+    for define in ["SUBGROUPS", "TEXELS"] {
+        for class in [Class::Discrete, Class::Software] {
+            let Some(mut backend) =
+                open(|options| (options.refused_define, options.class) = (Some(define), Some(class)))
+            else {
+                return;
+            };
+            for _ in 0..2 {
+                load(&mut backend, &plan, 8);
+                assert_eq!(outputs(&mut backend, &ids, out), expected(&ids), "{class:?} without {define}");
+                assert_eq!(outputs(&mut backend, &ids[..1], out), expected(&ids[..1]), "{class:?} without {define}");
+                block_on(backend.reset()).expect("the adapter is still there");
+            }
+            let uses = class == Class::Discrete && define == "SUBGROUPS";
+            assert!(!uses || backend.caps().tier == "T0", "a new device is not asked again");
+        }
+    }
+    // Where the portable kernel is refused too, its name is told.
+    let Some(mut backend) = open(|options| options.refused_define = Some("WEIGHT_BF16")) else { return };
+    backend.load(Arc::clone(&plan), &capacity(8)).expect("nothing is compiled yet");
+    let outcome = backend.allocate_pool(&[6]);
+    assert!(matches!(&outcome, Err(BackendError::Kernel { kernel, .. }) if kernel.contains("embed")), "{outcome:?}");
+}
+
+#[test]
 fn four_batches_may_be_in_flight_and_a_fifth_is_refused() {
     let (plan, _) = plan(20);
     let Some(mut backend) = open(|_| {}) else { return };

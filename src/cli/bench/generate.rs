@@ -148,7 +148,7 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
             p50_ms: percentile(&mut gaps, 0.5),
             p99_ms: percentile(&mut gaps, 0.99),
             ..Row::default()
-        });
+        })?;
         if let (1, Some(bound)) = (batch, report.matvec_tokens_per_s) {
             report.set("decode_share_of_matvec", json!(super::report::rounded(tokens_per_s / bound)));
         }
@@ -184,7 +184,7 @@ pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Repor
             p50_ms: percentile(&mut firsts, 0.5),
             p99_ms: percentile(&mut firsts, 0.99),
             ..Row::default()
-        });
+        })?;
     }
     session.close()
 }

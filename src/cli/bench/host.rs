@@ -1,6 +1,7 @@
 //! The host's share of a step: scheduling and flattening a full batch, and encoding and submitting a small one.
 //!
-//! Medians over many steps; of several rounds the best counts, since whatever else the machine does only adds.
+//! Processor time of the calling thread, which neither other programs nor a driver's threads add to: medians over many
+//! steps, and of several rounds the best.
 
 use super::Subject;
 use super::report::{Report, percentile, rounded};
@@ -39,6 +40,20 @@ pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, r
         report.set(&format!("submit_{SUBMIT_BATCH}_us"), json!(submit(backend, subject, config)?));
     }
     Ok(())
+}
+
+/// Processor time of this thread so far.
+#[cfg(unix)]
+fn thread_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Where a thread's own time is not to be had: seconds since the first call.
+#[cfg(not(unix))]
+fn thread_seconds() -> f64 {
+    static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+    START.elapsed().as_secs_f64()
 }
 
 fn best(rounds: &[f64]) -> Option<f64> {
@@ -86,10 +101,10 @@ fn schedule_round(block_size: u32) -> Option<f64> {
     let mut scheduler = scheduler(SEQUENCES, block_size, 8192, room.div_ceil(block_size) + 1);
     let mut times = Vec::with_capacity(STEPS);
     while times.len() < STEPS {
-        let start = Instant::now();
+        let start = thread_seconds();
         let batch = scheduler.schedule(8192)?;
         let inputs = scheduler.flatten(&batch);
-        let seconds = start.elapsed().as_secs_f64();
+        let seconds = thread_seconds() - start;
         if inputs.samples.len() == SEQUENCES as usize && inputs.token_ids.len() == SEQUENCES as usize {
             times.push(1e6 * seconds);
         }
@@ -126,10 +141,9 @@ fn submit<B: Backend>(mut backend: B, subject: &Subject<'_>, config: &Config) ->
         let mut times = Vec::with_capacity(STEPS);
         let begin = Instant::now();
         while times.len() < STEPS && begin.elapsed().as_secs_f64() < ROUND_SECONDS {
-            let start = Instant::now();
+            let start = thread_seconds();
             let ticket = backend.submit(&inputs)?;
-            times.push(1e6 * start.elapsed().as_secs_f64());
-            // The device is idle at the next submission, so that a driver on the same cores does not count.
+            times.push(1e6 * (thread_seconds() - start));
             platform::block_on(backend.read(ticket))?;
         }
         rounds.extend(percentile(&mut times, 0.5));

@@ -104,7 +104,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         None => options.model.open()?.spec().clone(),
     };
     let subject = Subject { options, spec };
-    let mut report = Report::new(subject.name(), peaks::measure(&device)?);
+    let measured = device.clone();
+    let mut report = Report::new(subject.name(), Box::new(move || peaks::measure(&measured)))?;
     let scenarios = match options.scenario.as_slice() {
         [] => &[Scenario::Decode, Scenario::Prefill],
         given => given,
@@ -120,8 +121,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             Scenario::Serve => serve::measure(&subject, &config, &mut report)?,
         }
     }
-    // Once more at the end: on a machine that others use too, one moment says little.
-    report.raise(&peaks::measure(&device)?.peaks);
     let text = if options.json { serde_json::to_string(&report.as_json())? } else { report.as_text() };
     writeln!(std::io::stdout(), "{}", text.trim_end())?;
     match report.impossible() {

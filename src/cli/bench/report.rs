@@ -1,11 +1,15 @@
 //! What `bench` prints: a table, or one JSON object with the same rows.
 
 use super::peaks::Measured;
+use anyhow::Result;
 use folio::backend::wgpu::bench::Peaks;
 use serde_json::{Map, Value, json};
 
 /// Shares above this are errors of measurement: nothing is faster than its own peak, but for noise.
 const SHARE_MAX: f64 = 1.05;
+
+/// How often peaks are measured again before a row beyond them counts as an error.
+const ATTEMPTS: u32 = 5;
 
 /// What a row is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,23 +58,36 @@ pub(crate) struct Report {
     pub(crate) matvec_tokens_per_s: Option<f64>,
     /// Numbers that fit no row: counters of `serve`, times of the host.
     extra: Map<String, Value>,
+    measure_peaks: Box<dyn Fn() -> Result<Measured>>,
 }
 
 impl Report {
-    pub(crate) fn new(name: String, measured: Measured) -> Self {
-        Self { name, measured, rows: Vec::new(), matvec_tokens_per_s: None, extra: Map::new() }
+    /// Measures the peaks with `measure_peaks`, here and whenever a row lies beyond them.
+    pub(crate) fn new(name: String, measure_peaks: Box<dyn Fn() -> Result<Measured>>) -> Result<Self> {
+        let measured = measure_peaks()?;
+        Ok(Self { name, measured, rows: Vec::new(), matvec_tokens_per_s: None, extra: Map::new(), measure_peaks })
     }
 
-    pub(crate) fn push(&mut self, row: Row) {
+    /// Adds a row. One beyond the peaks is first answered by measuring those again, while the machine is as it was for
+    /// the row: whatever else a machine does can only lower a peak.
+    pub(crate) fn push(&mut self, row: Row) -> Result<()> {
         self.rows.push(row);
+        for _ in 0..ATTEMPTS {
+            if self.impossible().is_none() {
+                break;
+            }
+            let again = (self.measure_peaks)()?.peaks;
+            self.raise(&again);
+        }
+        Ok(())
     }
 
     pub(crate) fn set(&mut self, key: &str, value: Value) {
         self.extra.insert(key.to_owned(), value);
     }
 
-    /// Peaks measured again: of each the higher counts. What else a machine does can only lower them.
-    pub(crate) fn raise(&mut self, again: &Peaks) {
+    /// Of each peak the higher counts.
+    fn raise(&mut self, again: &Peaks) {
         let peaks = &mut self.measured.peaks;
         peaks.copy_gbps = peaks.copy_gbps.max(again.copy_gbps);
         peaks.read_gbps = peaks.read_gbps.max(again.read_gbps);
@@ -183,6 +200,7 @@ pub(crate) fn percentile(values: &mut [f64], share: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
     fn percentiles_and_digits() {
@@ -194,16 +212,23 @@ mod tests {
 
     #[test]
     fn a_share_beyond_the_peak_is_told() {
-        let mut report = Report::new("toy".to_owned(), Measured::default());
+        let times = Cell::new(0);
+        let peaks = move || {
+            times.set(times.get() + 1);
+            // The third time the machine is quiet.
+            let read_gbps = if times.get() < 3 { 10.0 } else { 11.0 };
+            Ok(Measured { peaks: Peaks { copy_gbps: 1.0, read_gbps, fma_gflops: 1.0 }, ..Measured::default() })
+        };
+        let mut report = Report::new("toy".to_owned(), Box::new(peaks)).expect("peaks are measured");
+        let mut push = |row| report.push(row).expect("peaks are measured");
         let row = |gbps| Row { scenario: "steps", gbps: Some(gbps), bound: Some(Bound::Read), ..Row::default() };
-        report.push(row(10.4));
-        report.push(Row { shape: "b".to_owned(), ..row(10.6) });
-        report.push(Row { bound: None, ..row(99.0) });
-        report.raise(&Peaks { copy_gbps: 1.0, read_gbps: 10.0, fma_gflops: 1.0 });
-        assert_eq!(report.impossible(), Some("steps b reaches 1.06 of the peak".to_owned()));
-        assert_eq!(report.as_json()["rows"][1]["share_of_peak"], 1.06);
-        report.raise(&Peaks { copy_gbps: 0.5, read_gbps: 11.0, fma_gflops: 0.5 });
+        push(row(10.4));
+        push(Row { shape: "b".to_owned(), ..row(10.6) });
+        push(Row { bound: None, ..row(99.0) });
+        assert_eq!(report.as_json()["peaks"]["read_gbps"], 11.0);
         assert_eq!(report.impossible(), None);
-        assert_eq!(report.as_json()["peaks"]["copy_gbps"], 1.0);
+        report.push(Row { shape: "c".to_owned(), ..row(11.66) }).expect("peaks are measured");
+        assert_eq!(report.impossible(), Some("steps c reaches 1.06 of the peak".to_owned()));
+        assert_eq!(report.as_json()["rows"][3]["share_of_peak"], 1.06);
     }
 }

@@ -97,7 +97,7 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
         p50_ms,
         p99_ms,
         ..Row::default()
-    });
+    })?;
     report.set(
         "serve",
         json!({

@@ -97,7 +97,7 @@ fn products(device: &Device, subject: &Subject<'_>, config: &Config, report: &mu
                 gflops: Some(gflops),
                 bound: beyond_caches.then_some(bound),
                 ..times.row(format!("matmul {name} {outputs}x{columns}"), rows)
-            });
+            })?;
         }
     }
     report.matvec_tokens_per_s = Some(1.0 / token_seconds);
@@ -167,7 +167,7 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
             gbps: Some(gbps),
             bound: beyond_caches.then_some(Bound::Read),
             ..times.row(format!("attend_paged {}/{}x{}", spec.query_heads, spec.kv_heads, spec.head_dim), ATTEND_BATCH)
-        });
+        })?;
         if let (Device::Wgpu(options), KvFormat::F16) = (device, config.kv_format) {
             let yardstick = platform::block_on(Yardstick::open(options))?;
             baseline(&yardstick, &shape, best, report)?;
@@ -194,8 +194,8 @@ fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, repo
     };
     let gather =
         Row { gbps: Some(copied), bound: Some(Bound::Copy), ..row("baseline: gather", baseline.gather_seconds) };
-    report.push(gather);
-    report.push(row("baseline: gather, then attend", baseline.total_seconds));
+    report.push(gather)?;
+    report.push(row("baseline: gather, then attend", baseline.total_seconds))?;
     // Two readings of "without a paged kernel": the three plain kernels, or the paged kernel itself over the copy.
     let plain = rounded(baseline.total_seconds / paged_seconds);
     let itself = rounded((baseline.gather_seconds + paged_seconds) / paged_seconds);

@@ -21,12 +21,14 @@
 pub(crate) mod attend;
 mod copy;
 mod embed;
+pub(crate) mod experts;
 mod gated;
 mod gather;
 mod matmul;
 mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod sample;
+mod scale_logits;
 mod variant;
 mod weight;
 
@@ -38,7 +40,7 @@ use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding};
 use super::device::{Gpu, Profile, Tier};
 use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
-use crate::plan::{BufferId, Plan, Rows, Step, Tail};
+use crate::plan::{BufferId, Plan, Step, Tail};
 use bytemuck::Pod;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -254,8 +256,9 @@ impl<'a> Recorder<'a> {
         match *step {
             Step::CopyBlocks => copy::encode(self),
             Step::Embed { table, scale, out } => embed::encode(self, table, scale, out),
-            Step::RmsNorm { x, delta, weight, epsilon, one_plus, out } => {
-                rms_norm::encode(self, &rms_norm::Fields { x, delta, weight, epsilon, one_plus, out })
+            Step::RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, out } => {
+                let fields = rms_norm::Fields { x, delta, weight, epsilon, one_plus, accumulate, out };
+                rms_norm::encode(self, &fields)
             }
             Step::MatMul { x, weight, bias, accumulate, out } => {
                 matmul::encode(self, &matmul::Fields { x, weight, bias, accumulate, out })
@@ -268,17 +271,21 @@ impl<'a> Recorder<'a> {
                 attend::encode(self, &fields)
             }
             Step::GatedActivation { gate_up, activation, out } => gated::encode(self, gate_up, activation, out),
+            Step::RouteExperts { logits, renormalize, routes } => {
+                experts::encode_routes(self, logits, renormalize, routes)
+            }
+            Step::MatMulExperts { x, routes, weight, bias, accumulate, out } => {
+                experts::encode(self, &experts::Fields { x, routes, weight, bias, accumulate, out })
+            }
             Step::GatherRows { x, out } => gather::encode(self, x, out),
+            Step::ScaleLogits { logits, scale, softcap } => scale_logits::encode(self, logits, scale, softcap),
             Step::Sample { logits } => sample::encode(self, logits),
         }
     }
 
     /// Rows of `buffer` in this batch, or in this run of the tail.
     pub(crate) fn rows(&self, buffer: BufferId) -> u32 {
-        match self.plan.buffer_spec(buffer).rows {
-            Rows::Tokens => self.shape.tokens,
-            Rows::Samples => self.group.logits_rows,
-        }
+        self.plan.buffer_spec(buffer).rows.count(self.shape.tokens, self.group.logits_rows)
     }
 
     /// Elements of a row of `buffer`.
@@ -289,6 +296,14 @@ impl<'a> Recorder<'a> {
     /// `kernel` with `SUBGROUPS` defined where the tier has them.
     pub(crate) fn tiered(&self, kernel: Kernel) -> Kernel {
         kernel.define_if(self.profile.tier >= Tier::T1, "SUBGROUPS")
+    }
+
+    /// A buffer may have an image from before the driver refused a kernel that reads images.
+    fn access(&self, binding: &Binding<'_>) -> Access {
+        match binding.access {
+            Access::Texels if !self.profile.texels => Access::Read,
+            access => access,
+        }
     }
 
     /// Adds one dispatch of `workgroups` workgroups; none if there is nothing to do.
@@ -303,13 +318,13 @@ impl<'a> Recorder<'a> {
             return Ok(());
         }
         let gpu = self.gpu;
-        let access: Vec<Access> = bindings.iter().map(|binding| binding.access).collect();
+        let access: Vec<Access> = bindings.iter().map(|binding| self.access(binding)).collect();
         let pipeline = self.recordings.pipelines.get(gpu, kernel, &access)?;
         let params_offset = self.recordings.params_offset(bytemuck::bytes_of(params))?;
         let ids = bindings.iter().map(|binding| binding.buffer.id).collect();
         let params_buffer = &self.arena.params.raw;
-        let make = || bind_group(gpu, &pipeline.layout, params_buffer, bindings);
-        let bind_group = self.recordings.bind_groups.entry((access, ids)).or_insert_with(make).clone();
+        let make = || bind_group(gpu, &pipeline.layout, params_buffer, bindings, &access);
+        let bind_group = self.recordings.bind_groups.entry((access.clone(), ids)).or_insert_with(make).clone();
         let grid = spread(workgroups);
         self.commands.push(Command { pipeline: pipeline.id, raw: pipeline.raw, bind_group, params_offset, grid });
         Ok(())
@@ -321,12 +336,13 @@ fn bind_group(
     layout: &wgpu::BindGroupLayout,
     params: &wgpu::Buffer,
     bindings: &[Binding<'_>],
+    access: &[Access],
 ) -> wgpu::BindGroup {
     let params =
         wgpu::BufferBinding { buffer: params, offset: 0, size: wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES)) };
     let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(params) }];
-    entries.extend((1..).zip(bindings).map(|(binding, bound)| {
-        let resource = match (bound.access, &bound.buffer.texels) {
+    entries.extend((1..).zip(bindings.iter().zip(access)).map(|(binding, (bound, access))| {
+        let resource = match (access, &bound.buffer.texels) {
             (Access::Texels, Some(view)) => wgpu::BindingResource::TextureView(view),
             _ => bound.buffer.raw.as_entire_binding(),
         };

@@ -7,7 +7,7 @@ use super::{Recorder, Variant, params, vectors_of};
 use crate::plan::{BufferId, WeightId};
 
 params! {
-    Params { rows: u32, vectors: u32, columns: f32, epsilon: f32, weight_offset: f32 }
+    Params { rows: u32, vectors: u32, columns: f32, epsilon: f32, weight_offset: f32, accumulate: u32 }
 }
 
 /// The fields of [`crate::plan::Step::RmsNorm`].
@@ -17,6 +17,7 @@ pub(super) struct Fields {
     pub(super) weight: WeightId,
     pub(super) epsilon: f32,
     pub(super) one_plus: bool,
+    pub(super) accumulate: bool,
     pub(super) out: BufferId,
 }
 
@@ -39,6 +40,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
         columns: columns as f32,
         epsilon: fields.epsilon,
         weight_offset: if fields.one_plus { 1.0 } else { 0.0 },
+        accumulate: u32::from(fields.accumulate),
     };
     if recorder.profile.texels {
         let (x, out) = (arena.row_buffer(fields.x), arena.row_buffer(fields.out).read_write());

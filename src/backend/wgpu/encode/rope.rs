@@ -65,6 +65,11 @@ impl Rotation {
     }
 }
 
+/// `NORM_HEAD`, `NORM_ROW` or 0.
+fn norm_kind(norm: Option<HeadNorm>) -> u32 {
+    norm.map_or(0, |norm| if norm.whole_row { 2 } else { 1 })
+}
+
 fn kernel(norm: bool, rotation: Rotation, texels: bool) -> Kernel {
     let kernel = Kernel::new("rope_store_kv").define_if(norm, "NORM");
     let kernel = kernel.define_if(texels, "TEXELS").define_if(texels, "SUBGROUPS");
@@ -109,10 +114,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
             rotary_dim: fields.rope.map_or(0, |rope| rope.rotary_dim),
             interleaved: fields.rope.map_or(0, |rope| u32::from(rope.interleaved)),
             rope_scale: fields.rope.map_or(1.0, |rope| rope.scale),
-            q_norm: u32::from(fields.q_norm.is_some()),
+            q_norm: norm_kind(fields.q_norm),
             q_epsilon: epsilon(fields.q_norm),
             q_offset: offset(fields.q_norm),
-            k_norm: u32::from(fields.k_norm.is_some()),
+            k_norm: norm_kind(fields.k_norm),
             k_epsilon: epsilon(fields.k_norm),
             k_offset: offset(fields.k_norm),
         };

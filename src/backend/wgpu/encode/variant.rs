@@ -95,12 +95,14 @@ pub fn variants() -> Vec<Variant> {
         super::attend::variants(),
         super::copy::variants(),
         super::embed::variants(),
+        super::experts::variants(),
         super::gather::variants(),
         super::gated::variants(),
         super::matmul::variants(),
         super::rms_norm::variants(),
         super::rope::variants(),
         super::sample::variants(),
+        super::scale_logits::variants(),
     ];
     all.into_iter().flatten().collect()
 }

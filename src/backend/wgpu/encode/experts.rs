@@ -1,0 +1,229 @@
+//! `RouteExperts` → one dispatch; `MatMulExperts` → one per shard of the weight, and one that adds up what many routes
+//! have left in scratch.
+//!
+//! A shard holds whole experts, or a part of one where an expert exceeds the binding limit. A route whose expert lies
+//! in another shard costs a shard next to nothing.
+
+use super::super::super::{BackendError, Capacity};
+use super::super::arena::Shard;
+use super::super::device::{Class, Profile, Tier};
+use super::super::pipelines::Kernel;
+use super::{Recorder, RowParams, Variant, for_weight, params};
+use crate::plan::{BufferId, Plan, Rows, Step, WeightFormat, WeightId};
+
+params! {
+    RouteParams { tokens: u32, experts: u32, per_token: u32, renormalize: u32 }
+}
+
+params! {
+    Params {
+        units: u32,
+        routes_each: u32,
+        x_routes: u32,
+        eights: u32,
+        outputs: u32,
+        output_start: u32,
+        columns: u32,
+        expert_first: u32,
+        expert_count: u32,
+        accumulate: u32,
+        segment: u32,
+        row_vectors: u32,
+        plane: u32,
+        scales: u32,
+        supers: u32,
+    }
+}
+
+params! {
+    MergeParams { tokens: u32, per_token: u32, columns: u32, accumulate: u32 }
+}
+
+/// The fields of [`crate::plan::Step::MatMulExperts`].
+pub(super) struct Fields {
+    pub(super) x: BufferId,
+    pub(super) routes: BufferId,
+    pub(super) weight: WeightId,
+    pub(super) bias: Option<WeightId>,
+    pub(super) accumulate: bool,
+    pub(super) out: BufferId,
+}
+
+fn route_kernel(serial: bool) -> Kernel {
+    Kernel::new("route_experts").define_if(serial, "SERIAL")
+}
+
+/// Records the dispatch of `RouteExperts`.
+pub(super) fn encode_routes(
+    recorder: &mut Recorder<'_>,
+    logits: BufferId,
+    renormalize: bool,
+    routes: BufferId,
+) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let params = RouteParams {
+        tokens: recorder.rows(logits),
+        experts: recorder.columns(logits),
+        per_token: recorder.plan.buffer_spec(routes).rows.count(1, 0),
+        renormalize: u32::from(renormalize),
+    };
+    let serial = recorder.profile.class == Class::Software;
+    let workgroups = if serial { params.tokens.div_ceil(64) } else { params.tokens };
+    let bindings = [arena.row_buffer(logits).read(), arena.row_buffer(routes).read_write()];
+    recorder.dispatch(&route_kernel(serial), &params, &bindings, workgroups)
+}
+
+/// Rows of one expert that a shard holds, and of which experts.
+struct Part {
+    outputs: u32,
+    output_start: u32,
+    expert_first: u32,
+    expert_count: u32,
+}
+
+impl Part {
+    fn of(shard: &Shard, expert_rows: u32) -> Self {
+        let (expert_first, output_start) = (shard.row_start / expert_rows, shard.row_start % expert_rows);
+        let outputs = shard.rows.min(expert_rows);
+        Self { outputs, output_start, expert_first, expert_count: shard.rows / outputs }
+    }
+}
+
+/// Which kernel, and how its grid follows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Lane,
+    Vec,
+    Tile,
+}
+
+impl Shape {
+    /// The tile table: class and routes of an expert → shape. A tile reads each matrix once, so it pays as soon as
+    /// experts are chosen twice. A row's sums may not depend on how many there are where plans are deterministic.
+    fn choose(profile: &Profile, deterministic: bool, routes: u32, experts: u32) -> Self {
+        match profile.class {
+            Class::Software => Self::Lane,
+            _ if !deterministic && routes >= 2 * experts => Self::Tile,
+            _ => Self::Vec,
+        }
+    }
+
+    /// Workgroups for `units` rows of out and the rows of a shard.
+    fn workgroups(self, units: u32, part: &Part) -> u32 {
+        match self {
+            Self::Lane => (units * part.outputs.div_ceil(4)).div_ceil(64),
+            Self::Vec => units * part.outputs.div_ceil(4),
+            Self::Tile => part.expert_count * part.outputs.div_ceil(64),
+        }
+    }
+
+    fn kernel(self, profile: &Profile, format: WeightFormat, combine: bool, bias: bool) -> Kernel {
+        let kernel = match self {
+            Self::Lane => Kernel::new("matmul_experts_lane"),
+            Self::Vec => Kernel::new("matmul_experts_vec")
+                .number("WORKGROUP", 64)
+                .define_if(profile.tier >= Tier::T1, "SUBGROUPS"),
+            Self::Tile => Kernel::new("matmul_experts_tile"),
+        };
+        for_weight(kernel, format, profile).define_if(combine, "COMBINE").define_if(bias, "BIAS")
+    }
+}
+
+/// Tokens whose routes `matmul_experts_tile` looks through at once: as many as it can find for one expert.
+const SEGMENT_TOKENS: u32 = 512;
+
+/// Bytes of scratch for products that are to be combined; one buffer, reused by every layer.
+pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
+    let bytes = plan.body.iter().filter_map(|step| match step {
+        Step::MatMulExperts { routes, out, .. } if plan.buffer_spec(*out).rows == Rows::Tokens => {
+            let routes = plan.buffer_spec(*routes).rows.count(capacity.tokens_max, 0);
+            Some(u64::from(routes) * u64::from(plan.buffer_spec(*out).columns) * 4)
+        }
+        _ => None,
+    });
+    let used = profile.class != Class::Software && !capacity.deterministic;
+    bytes.filter(|bytes| used && *bytes <= profile.binding_bytes_max).max().unwrap_or(0)
+}
+
+/// Records the dispatches of `MatMulExperts`.
+pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+    let (arena, plan) = (recorder.arena, recorder.plan);
+    let weight = arena.weight(fields.weight);
+    if !weight.columns.is_multiple_of(8) {
+        let message = format!("{} columns; a multiple of 8 is needed", weight.columns);
+        return Err(BackendError::Kernel { kernel: "matmul_experts".into(), message });
+    }
+    let per_token = plan.buffer_spec(fields.routes).rows.count(1, 0);
+    let combine = plan.buffer_spec(fields.out).rows == Rows::Tokens;
+    let (routes, columns) = (recorder.rows(fields.routes), recorder.columns(fields.out));
+    let experts = plan.weight_spec(fields.weight).experts;
+    let mut shape = Shape::choose(recorder.profile, recorder.capacity.deterministic, routes, experts);
+    let scratch_fits = u64::from(routes) * u64::from(columns) * 4 <= arena.expert_scratch.bytes;
+    if shape == Shape::Tile && combine && !scratch_fits {
+        shape = Shape::Vec;
+    }
+    let merged = shape == Shape::Tile && combine;
+    let out = if merged { &arena.expert_scratch } else { arena.row_buffer(fields.out) };
+    let in_kernel = combine && !merged;
+    let units = if in_kernel { recorder.rows(fields.out) } else { routes };
+    for shard in &weight.shards {
+        let kernel = shape.kernel(recorder.profile, shard.format, in_kernel, fields.bias.is_some());
+        let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
+        let part = Part::of(shard, columns);
+        let params = Params {
+            units,
+            routes_each: if in_kernel { per_token } else { 1 },
+            x_routes: if plan.buffer_spec(fields.x).rows == Rows::Tokens { per_token } else { 1 },
+            eights: weight.columns / 8,
+            outputs: part.outputs,
+            output_start: part.output_start,
+            columns,
+            expert_first: part.expert_first,
+            expert_count: part.expert_count,
+            // Experts of later shards add to what the first have written.
+            accumulate: u32::from(fields.accumulate || part.expert_first > 0),
+            segment: SEGMENT_TOKENS * per_token,
+            row_vectors,
+            plane,
+            scales,
+            supers,
+        };
+        let mut bindings =
+            vec![arena.row_buffer(fields.x).read(), arena.row_buffer(fields.routes).read(), shard.buffer.read()];
+        bindings.extend(fields.bias.map(|bias| arena.vector(bias).read()));
+        bindings.push(out.read_write());
+        recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(units, &part))?;
+    }
+    if merged { merge(recorder, fields, per_token) } else { Ok(()) }
+}
+
+/// Adds up what the tiles have left in scratch.
+fn merge(recorder: &mut Recorder<'_>, fields: &Fields, per_token: u32) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let (tokens, columns) = (recorder.rows(fields.out), recorder.columns(fields.out));
+    let params = MergeParams { tokens, per_token, columns, accumulate: u32::from(fields.accumulate) };
+    let out = arena.row_buffer(fields.out).read_write();
+    let bindings = [arena.expert_scratch.read(), arena.row_buffer(fields.routes).read(), out];
+    recorder.dispatch(&Kernel::new("matmul_experts_merge"), &params, &bindings, (tokens * columns).div_ceil(64))
+}
+
+/// Every variant [`encode`] and [`encode_routes`] can ask for.
+pub(super) fn variants() -> Vec<Variant> {
+    let mut variants: Vec<Variant> =
+        [false, true].map(|serial| Variant::new::<RouteParams>(route_kernel(serial), RouteParams::FIELDS)).into();
+    variants.push(Variant::new::<MergeParams>(Kernel::new("matmul_experts_merge"), MergeParams::FIELDS));
+    for (shape, tier) in
+        [(Shape::Lane, Tier::T0), (Shape::Vec, Tier::T0), (Shape::Vec, Tier::T1), (Shape::Tile, Tier::T0)]
+    {
+        for (combine, bias) in [(false, false), (false, true), (true, false), (true, true)] {
+            if combine && shape == Shape::Tile {
+                continue;
+            }
+            variants.extend(super::weight_variants(|format, profile| {
+                let profile = super::test_profile(Class::Discrete, tier, profile.half_conversion);
+                Variant::new::<Params>(shape.kernel(&profile, format, combine, bias), Params::FIELDS)
+            }));
+        }
+    }
+    variants
+}

@@ -1,0 +1,35 @@
+//! `ScaleLogits` → one dispatch.
+
+use super::super::super::BackendError;
+use super::super::pipelines::Kernel;
+use super::{Recorder, Variant, params};
+use crate::plan::BufferId;
+
+params! {
+    Params { elements: u32, scale: f32, softcap: f32 }
+}
+
+/// Invocations of a workgroup, one element each.
+const WORKGROUP: u32 = 64;
+
+fn kernel(softcap: bool) -> Kernel {
+    Kernel::new("scale_logits").define_if(softcap, "SOFTCAP")
+}
+
+/// Records the dispatch.
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    logits: BufferId,
+    scale: f32,
+    softcap: Option<f32>,
+) -> Result<(), BackendError> {
+    let elements = recorder.rows(logits) * recorder.columns(logits);
+    let params = Params { elements, scale, softcap: softcap.unwrap_or(0.0) };
+    let bindings = [recorder.arena.row_buffer(logits).read_write()];
+    recorder.dispatch(&kernel(softcap.is_some()), &params, &bindings, elements.div_ceil(WORKGROUP))
+}
+
+/// Every variant [`encode`] can ask for.
+pub(super) fn variants() -> Vec<Variant> {
+    [false, true].map(|softcap| Variant::new::<Params>(kernel(softcap), Params::FIELDS)).into()
+}

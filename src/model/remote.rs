@@ -1,0 +1,127 @@
+//! Checkpoints that are read by ranges: over HTTP, or from a browser's cache. Never a whole file of weights at once.
+
+use super::safetensors::{self, Layout};
+use super::source::{TensorInfo, TensorRead, TensorSource};
+use super::{CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Longest header that is read; the largest published ones have a few hundred kilobytes.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+
+/// The length of a file, in progress.
+pub type SizeRead<'a> = Pin<Box<dyn Future<Output = Result<Option<u64>, LoadError>> + 'a>>;
+
+/// The files of a model's folder, wherever they are.
+pub trait RangeFiles: Send {
+    /// Bytes of a file; `None` if there is no such file.
+    fn size<'a>(&'a self, file: &'a str) -> SizeRead<'a>;
+
+    /// Exactly these bytes of a file that is there.
+    fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a>;
+}
+
+/// A small file as a whole; `None` if there is no such file. More than `bytes_max` bytes are refused.
+pub async fn read_whole(
+    files: &(impl RangeFiles + ?Sized),
+    file: &str,
+    bytes_max: u64,
+) -> Result<Option<Bytes>, LoadError> {
+    match files.size(file).await? {
+        None => Ok(None),
+        Some(bytes) if bytes > bytes_max => Err(refusal(file, format!("more than {bytes_max} bytes"))),
+        Some(bytes) => Ok(Some(files.read(file, 0..bytes).await?)),
+    }
+}
+
+impl Model {
+    /// Opens the folder behind `files`: what [`Model::open`] does for one on disk. Reads the small files and the
+    /// headers.
+    pub async fn open_remote(files: Box<dyn RangeFiles>) -> Result<Self, LoadError> {
+        let (config, generation) = ("config.json", "generation_config.json");
+        let config_json = read_whole(files.as_ref(), config, CONFIG_BYTES_MAX).await?;
+        let spec = ModelSpec::from_json(config, &config_json.ok_or_else(|| missing(config))?)?;
+        let generation_json = read_whole(files.as_ref(), generation, CONFIG_BYTES_MAX).await?;
+        let generation = GenerationDefaults::new(&spec, generation, generation_json.as_deref())?;
+        Self::new(spec, generation, Box::new(RemoteTensors::open(files).await?))
+    }
+}
+
+/// The tensors of a checkpoint that is read by ranges.
+struct RemoteTensors {
+    name: &'static str,
+    files: Box<dyn RangeFiles>,
+    labels: Vec<Arc<str>>,
+    layout: Layout,
+}
+
+impl RemoteTensors {
+    async fn open(files: Box<dyn RangeFiles>) -> Result<Self, LoadError> {
+        let single = files.size(safetensors::SINGLE).await?;
+        let mut source = Self { name: safetensors::SINGLE, files, labels: Vec::new(), layout: Layout::default() };
+        if let Some(bytes) = single {
+            source.add(safetensors::SINGLE, bytes).await?;
+            return Ok(source);
+        }
+        let index = read_whole(source.files.as_ref(), safetensors::INDEX, safetensors::INDEX_BYTES_MAX).await?;
+        let shard_of =
+            safetensors::read_index(safetensors::INDEX, &index.ok_or_else(|| missing(safetensors::SINGLE))?)?;
+        source.name = safetensors::INDEX;
+        for file in shard_of.values().collect::<BTreeSet<_>>() {
+            let bytes = source.files.size(file).await?.ok_or_else(|| missing(file))?;
+            source.add(file, bytes).await?;
+        }
+        source.layout.keep_indexed(&shard_of, str::to_owned)?;
+        Ok(source)
+    }
+
+    /// Reads the header of one file.
+    async fn add(&mut self, file: &str, file_bytes: u64) -> Result<(), LoadError> {
+        let fault = |message: &str| LoadError::Header { file: file.into(), message: message.into() };
+        if file_bytes < safetensors::LENGTH_BYTES {
+            return Err(fault("header too small"));
+        }
+        let length = self.files.read(file, 0..safetensors::LENGTH_BYTES).await?;
+        let length = length.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let length = length.ok_or_else(|| fault("header too small"))?;
+        if length > HEADER_BYTES_MAX {
+            return Err(fault("header too large"));
+        }
+        let end = safetensors::LENGTH_BYTES + length;
+        if end > file_bytes {
+            return Err(fault("invalid header length"));
+        }
+        let json = self.files.read(file, safetensors::LENGTH_BYTES..end).await?;
+        let metadata = safetensors::read_header(file, &json, file_bytes)?;
+        let label: Arc<str> = file.into();
+        self.layout.add(self.labels.len(), &label, length, &metadata);
+        self.labels.push(label);
+        Ok(())
+    }
+}
+
+impl TensorSource for RemoteTensors {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        &self.layout.tensors
+    }
+
+    fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
+        let place = &self.layout.places[tensor];
+        self.files.read(&self.labels[place.file], place.range(&bytes))
+    }
+}
+
+fn missing(file: &str) -> LoadError {
+    refusal(file, "there is no such file".into())
+}
+
+fn refusal(file: &str, message: String) -> LoadError {
+    LoadError::Read { file: file.into(), message }
+}

@@ -1,0 +1,208 @@
+//! Cases of the steps of a mixture of experts: RouteExperts and MatMulExperts.
+
+use super::compare::{PRODUCTS, ROUTES};
+use super::dense::{DENSE, expect_rows};
+use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, plain_batch, relative, unwritten};
+use crate::plan::{BufferId, Rows, Section, Step, Storage, WeightFormat, WeightId};
+
+/// All fixtures of these steps with `storage` between them.
+pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
+    let mut fixtures = Vec::new();
+    for (experts, per_token) in [(1, 1), (4, 2), (8, 8), (33, 3), (128, 8), (512, 32)] {
+        fixtures.extend([false, true].map(|renormalize| route_experts(experts, per_token, renormalize)));
+    }
+    for format in DENSE {
+        let plain = Product {
+            format,
+            other_rows: 0,
+            experts: 5,
+            per_token: 2,
+            columns: 40,
+            outputs: 33,
+            bias: false,
+            combine: false,
+            accumulate: false,
+        };
+        for bias in [false, true] {
+            fixtures.push(matmul_experts(storage, Product { bias, ..plain }, &[1, 3, 17, 70]));
+            let combined = Product { bias, combine: true, ..plain };
+            fixtures.push(matmul_experts(storage, combined, &[1, 3, 17, 70]));
+            let added = Product { accumulate: true, columns: 8, outputs: 1, ..combined };
+            fixtures.push(matmul_experts(storage, added, &[1, 5, 66, 1100]));
+        }
+        let wide = Product { experts: 16, per_token: 4, columns: 1032, outputs: 131, ..plain };
+        fixtures.push(matmul_experts(storage, wide, &[1, 2, 35]));
+        fixtures.push(matmul_experts(storage, Product { combine: true, accumulate: true, ..wide }, &[1, 2, 35]));
+    }
+    for format in WeightFormat::ALL.into_iter().filter(|format| format.is_quantised()) {
+        let spread = Product {
+            format,
+            other_rows: 0,
+            experts: 5,
+            per_token: 2,
+            columns: 296,
+            outputs: 35,
+            bias: true,
+            combine: false,
+            accumulate: false,
+        };
+        fixtures.push(matmul_experts(storage, spread, &[1, 17]));
+        let combined = Product { other_rows: 12, combine: true, accumulate: true, ..spread };
+        fixtures.push(matmul_experts(storage, combined, &[1, 17]));
+    }
+    // Cut under a limit of 8 MiB: between experts, and within each of them.
+    let cut = Product {
+        format: WeightFormat::F32,
+        other_rows: 0,
+        experts: 5,
+        per_token: 2,
+        columns: 1024,
+        outputs: 1000,
+        bias: true,
+        combine: true,
+        accumulate: true,
+    };
+    if storage == Storage::F32 {
+        for (experts, outputs) in [(5, 1000), (2, 2500)] {
+            let cut = Product { experts, outputs, ..cut };
+            fixtures.push(matmul_experts(storage, cut, &[3]));
+            fixtures.push(matmul_experts(storage, Product { combine: false, accumulate: false, ..cut }, &[3]));
+        }
+    }
+    fixtures
+}
+
+fn route_experts(experts: u32, per_token: u32, renormalize: bool) -> Fixture {
+    let option = if renormalize { "weights of the chosen" } else { "weights of all" };
+    let mut fixture = Fixture::new("route_experts", option);
+    let mut noise = Noise::new(&format!("route {experts} {per_token}"));
+    let logits = fixture.buffer("logits", Rows::Tokens, experts, Storage::F32);
+    let routes = fixture.buffer("routes", Rows::Routes(per_token), 2, Storage::F32);
+    fixture.push(Step::RouteExperts { logits, renormalize, routes });
+    for rows in [1, 3, 67] {
+        let mut run = Run::new(format!("{per_token} of {experts} experts, {rows} rows"), plain_batch(rows));
+        let mut values = noise.values((rows * experts) as usize);
+        // Ties everywhere: only ids decide.
+        values[..experts as usize].iter_mut().for_each(|value| *value = value.round());
+        run.buffers.push((logits, values));
+        run.mutants.extend((rows > 1 && experts > per_token).then_some(Mutant::SwapRows(logits, 0, rows - 1)));
+        expect_rows(&fixture, &mut run, routes, rows * per_token, relative(ROUTES));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// One product with experts to check.
+#[derive(Clone, Copy)]
+struct Product {
+    format: WeightFormat,
+    /// Last rows of each expert that are bf16 instead.
+    other_rows: u32,
+    experts: u32,
+    per_token: u32,
+    columns: u32,
+    outputs: u32,
+    bias: bool,
+    combine: bool,
+    accumulate: bool,
+}
+
+fn matmul_experts(storage: Storage, product: Product, all_tokens: &[u32]) -> Fixture {
+    let Product { format, other_rows, experts, per_token, columns, outputs, bias, combine, accumulate } = product;
+    let others = (other_rows > 0, " and Bf16");
+    let flags = [others, (bias, ", bias"), (combine, ", combine"), (accumulate, ", accumulate")];
+    let options = flags.map(|(on, name)| if on { name } else { "" }).concat();
+    let mut fixture = Fixture::new("matmul_experts", format!("{storage:?} · {format:?}{options}"));
+    let mut noise = Noise::new(&format!("matmul_experts {}{experts}{columns}{outputs}", fixture.option));
+    let stacked = experts * outputs;
+    let of_expert = [(outputs - other_rows, format), (other_rows, WeightFormat::Bf16)];
+    let of_expert = of_expert.map(|(rows, format)| Section { rows, format });
+    let sections = if other_rows > 0 { &of_expert[..] } else { &of_expert[..1] };
+    let values = noise.values((columns * stacked) as usize);
+    let weight = fixture.weight_in_sections("weight", &sections.repeat(experts as usize), &values);
+    fixture.plan.stack_experts(weight, experts);
+    let bias = bias.then(|| fixture.weight("bias", 1, format, &noise.values(stacked as usize)));
+    // Up: a token's row for all its experts. Down: a row for each, combined.
+    let of_routes = Rows::Routes(per_token);
+    let (x_rows, out_rows) = if combine { (of_routes, Rows::Tokens) } else { (Rows::Tokens, of_routes) };
+    let x = fixture.buffer("x", x_rows, columns, storage);
+    let routes = fixture.buffer("routes", of_routes, 2, Storage::F32);
+    let out = fixture.buffer("out", out_rows, outputs, if accumulate { Storage::F32 } else { storage });
+    fixture.push(Step::MatMulExperts { x, routes, weight, bias, accumulate, out });
+    for &tokens in all_tokens {
+        let shape = format!("{tokens} × {columns} × {outputs}, {per_token} of {experts} experts");
+        let mut run = Run::new(shape, plain_batch(tokens));
+        let values = noise.values((x_rows.count(tokens, 0) * columns) as usize);
+        let x_values: Vec<f32> = values.into_iter().map(|value| storage.round(value)).collect();
+        let chosen: Vec<f32> = (0..tokens).flat_map(|_| choose(&mut noise, experts, per_token)).collect();
+        let rows = out_rows.count(tokens, 0);
+        let start = accumulate.then(|| noise.values((rows * outputs) as usize));
+        let case = Case { x: &x_values, routes: &chosen, start: start.as_deref() };
+        let allowed = case.allowed(&fixture, &product, weight, bias);
+        run.buffers.push((x, x_values));
+        run.buffers.push((routes, chosen));
+        run.buffers.push((out, start.unwrap_or_else(|| unwritten((rows * outputs) as usize))));
+        run.checks.push(Check::Rows { buffer: out, rows, allowed: each(allowed) });
+        run.mutants.extend(mutants(x, routes, weight, &product, x_rows.count(tokens, 0)));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// Rows of x, rows of one expert and rows of two, and the experts of two routes change places.
+fn mutants(x: BufferId, routes: BufferId, weight: WeightId, product: &Product, x_rows: u32) -> Vec<Mutant> {
+    let mut mutants = vec![Mutant::SwapRows(routes, 0, 1)];
+    // Where a token's routes are added up, their order does not matter: but that of x does.
+    if product.combine {
+        mutants[0] = Mutant::SwapRows(x, 0, 1);
+    } else if x_rows > 1 {
+        mutants.push(Mutant::SwapRows(x, 0, x_rows - 1));
+    }
+    if x_rows > product.experts * product.per_token {
+        mutants.push(Mutant::SwapWeightRows(weight, 0, product.outputs * (product.experts - 1)));
+    }
+    mutants
+}
+
+/// Routes of one token: different experts in any order, with weights that are no shares.
+fn choose(noise: &mut Noise, experts: u32, per_token: u32) -> Vec<f32> {
+    let ids = noise.shuffled(experts);
+    ids.into_iter().take(per_token as usize).flat_map(|id| [id as f32, 0.1 + noise.uniform().abs()]).collect()
+}
+
+/// Inputs of one run.
+struct Case<'a> {
+    x: &'a [f32],
+    routes: &'a [f32],
+    start: Option<&'a [f32]>,
+}
+
+impl Case<'_> {
+    /// 1e-5 · (Σ |x·w| + |bias|) for every product, times its weight and added up where they are combined, and of the
+    /// old value.
+    fn allowed(&self, fixture: &Fixture, product: &Product, weight: WeightId, bias: Option<WeightId>) -> Vec<f64> {
+        let (columns, outputs) = (product.columns as usize, product.outputs as usize);
+        let weights = fixture.weight_values(weight);
+        let bias = bias.map(|bias| fixture.weight_values(bias));
+        let of_route = |route: usize, output: usize| {
+            let row = route / if product.combine { 1 } else { product.per_token as usize };
+            let at = self.routes[2 * route] as usize * outputs + output;
+            let pairs = self.x[row * columns..][..columns].iter().zip(&weights[at * columns..][..columns]);
+            let products: f64 = pairs.map(|(x, w)| f64::from((x * w).abs())).sum();
+            products + bias.as_ref().map_or(0.0, |bias| f64::from(bias[at].abs()))
+        };
+        let routes = self.routes.len() / 2;
+        if !product.combine {
+            let all = (0..routes).flat_map(|route| (0..outputs).map(move |output| (route, output)));
+            return all.map(|(route, output)| PRODUCTS * of_route(route, output)).collect();
+        }
+        let per_token = product.per_token as usize;
+        let all = (0..routes / per_token).flat_map(|token| (0..outputs).map(move |output| (token, output)));
+        let combined = all.map(|(token, output)| {
+            let routes = token * per_token..(token + 1) * per_token;
+            let sum: f64 = routes.map(|r| f64::from(self.routes[2 * r + 1]) * of_route(r, output)).sum();
+            PRODUCTS * (sum + self.start.map_or(0.0, |start| f64::from(start[token * outputs + output].abs())))
+        });
+        combined.collect()
+    }
+}

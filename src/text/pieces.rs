@@ -1,0 +1,307 @@
+//! Long texts, encoded in pieces on several threads: a megabyte takes a second or two on one.
+//!
+//! Most tokenizers first cut a text into words by a regular expression that scans from left to right and never looks
+//! back. So whoever starts to scan at a word's beginning finds the same words from there on, and whoever starts
+//! anywhere soon falls into step. Pieces overlap; where the words of two neighbours begin at the same place, the first
+//! one's ids end and the second one's go on. That is exact. Where neighbours never agree (a word of kilobytes), or the
+//! tokenizer is of another kind ([`is_local`]), the text is encoded as one.
+
+use super::tokenizer::TokenizerError;
+use serde_json::Value;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenizers::{Model as _, OffsetReferential, OffsetType, PreTokenizer as _};
+
+/// Bytes of a piece, and those of its neighbour that it reads as well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) piece: usize,
+    pub(super) overlap: usize,
+}
+
+/// About 40 ms of work; starting a thread takes a thousandth of that.
+pub(super) const SIZES: Sizes = Sizes { piece: 32 << 10, overlap: 4 << 10 };
+const THREADS_MAX: usize = 8;
+/// A word that begins so near to a piece's end might begin elsewhere if there were more text.
+const DOUBT_BYTES: usize = 64;
+
+/// The words of a piece and their ids.
+struct Piece {
+    range: Range<usize>,
+    /// Where each word begins in the whole text, and its first id in `ids`.
+    words: Vec<(usize, usize)>,
+    ids: Vec<u32>,
+}
+
+/// Whether a tokenizer.json cuts texts into words in a way that does not depend on what was before.
+pub(super) fn is_local(json: &Value) -> bool {
+    let normalizer = json["normalizer"]["type"].as_str();
+    let is_unicode_form = normalizer.is_none_or(|kind| ["NFC", "NFD", "NFKC", "NFKD"].contains(&kind));
+    let added = json["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_word_only = |token: &Value| token["single_word"] == true;
+    let pre_tokenizer = &json["pre_tokenizer"];
+    let parts = match pre_tokenizer["pretokenizers"].as_array() {
+        Some(parts) => parts.as_slice(),
+        None => std::slice::from_ref(pre_tokenizer),
+    };
+    let scans = parts.iter().filter(|part| part["type"] == "Split" || part["use_regex"] != false).count();
+    is_unicode_form && !added.iter().any(is_word_only) && scans == 1 && parts.iter().all(is_local_part)
+}
+
+fn is_local_part(part: &Value) -> bool {
+    match part["type"].as_str() {
+        Some("ByteLevel") => part["add_prefix_space"] == false,
+        Some("Split") => {
+            let isolated = part["behavior"] == "Isolated" && part["invert"] == false;
+            isolated && part["pattern"]["Regex"].as_str().is_some_and(looks_ahead_one_character)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a pattern looks nowhere but at what it matches, the run of white space around it, and one character more.
+fn looks_ahead_one_character(pattern: &str) -> bool {
+    let looks_back = ["(?<", "(?=", "\\b", "\\B", "\\A", "\\G", "\\K"].iter().any(|part| pattern.contains(part));
+    let anchored = pattern.replace("[^", "").contains('^');
+    let looks_far = pattern.split("(?!").skip(1).any(|rest| !rest.starts_with("\\S)"));
+    !looks_back && !anchored && !looks_far
+}
+
+/// Ids of `text` without any that a tokenizer adds around it; `None` if it has to be encoded as one.
+pub(super) fn encode(
+    tokenizer: &tokenizers::Tokenizer,
+    text: &str,
+    sizes: Sizes,
+) -> Result<Option<Vec<u32>>, TokenizerError> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    let ranges = ranges(text, sizes);
+    if threads == 1 || ranges.len() == 1 {
+        return Ok(None);
+    }
+    let pieces = encode_all(tokenizer, text, &ranges, threads)?;
+    Ok(join(text, &pieces))
+}
+
+fn ranges(text: &str, sizes: Sizes) -> Vec<Range<usize>> {
+    let boundary = |at: usize| (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    let starts = (0..text.len()).step_by(sizes.piece).map(boundary);
+    let end = |start: usize| boundary(start + sizes.piece + sizes.overlap);
+    let mut ranges: Vec<_> = starts.map(|start| start..end(start)).collect();
+    // A last piece that its neighbour reads to the end adds nothing.
+    while ranges.len() > 1 && ranges[ranges.len() - 2].end == text.len() {
+        ranges.pop();
+    }
+    ranges
+}
+
+/// All pieces in order; every thread takes the next one that nobody has.
+fn encode_all(
+    tokenizer: &tokenizers::Tokenizer,
+    text: &str,
+    ranges: &[Range<usize>],
+    threads: usize,
+) -> Result<Vec<Piece>, TokenizerError> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some(range) = ranges.get(next.fetch_add(1, Ordering::Relaxed)) {
+            done.push(encode_piece(tokenizer, text, range)?);
+        }
+        Ok(done)
+    };
+    let mut pieces = std::thread::scope(|scope| {
+        let spawn = |_| std::thread::Builder::new().name("encode".into()).spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..threads).filter_map(spawn).collect();
+        let mut pieces: Vec<Piece> = work()?;
+        for other in others {
+            pieces.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(pieces)
+    })?;
+    pieces.sort_by_key(|piece| piece.range.start);
+    Ok(pieces)
+}
+
+fn encode_piece(tokenizer: &tokenizers::Tokenizer, text: &str, range: &Range<usize>) -> Result<Piece, TokenizerError> {
+    let added = tokenizer.get_added_vocabulary();
+    let mut split = added.extract_and_normalize(tokenizer.get_normalizer(), &text[range.clone()]);
+    if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {
+        pre_tokenizer.pre_tokenize(&mut split).map_err(TokenizerError::new)?;
+    }
+    split.tokenize(|word| tokenizer.get_model().tokenize(word.get())).map_err(TokenizerError::new)?;
+    let mut piece = Piece { range: range.clone(), words: Vec::new(), ids: Vec::new() };
+    for (_, (start, _), tokens) in split.get_splits(OffsetReferential::Original, OffsetType::Byte) {
+        piece.words.push((range.start + start, piece.ids.len()));
+        piece.ids.extend(tokens.iter().flatten().map(|token| token.id));
+    }
+    Ok(piece)
+}
+
+/// The ids of the whole text; `None` if two neighbours do not agree on any word.
+fn join(text: &str, pieces: &[Piece]) -> Option<Vec<u32>> {
+    let mut ids = Vec::with_capacity(pieces.iter().map(|piece| piece.ids.len()).sum());
+    // First word and first id of the piece at hand that count.
+    let mut from = (0, 0);
+    for (piece, next) in pieces.iter().zip(&pieces[1..]) {
+        let (word, next_word) = meeting(text, &piece.words[from.0..], piece.range.end, next)?;
+        ids.extend_from_slice(&piece.ids[from.1..word.1]);
+        from = (next_word, next.words[next_word].1);
+    }
+    ids.extend_from_slice(&pieces.last()?.ids[from.1..]);
+    Some(ids)
+}
+
+/// The first word that both see begin: as the first one's entry, and by its index in the next.
+fn meeting(text: &str, words: &[(usize, usize)], end: usize, next: &Piece) -> Option<((usize, usize), usize)> {
+    let first = words.partition_point(|&(start, _)| start <= next.range.start);
+    words[first..].iter().find_map(|&(start, id)| {
+        let sure = start + DOUBT_BYTES <= end && is_certain(&text[start..end]);
+        let index = next.words.binary_search_by_key(&start, |&(start, _)| start).ok()?;
+        // An empty word shares its place with the next one.
+        let alone = next.words.get(index + 1).is_none_or(|&(other, _)| other != start);
+        (sure && alone).then_some(((start, id), index))
+    })
+}
+
+/// Whether a word that begins here would also begin here in a longer text: its run of white space ends within this
+/// one, and its first character neither joins nor swaps with what is before it.
+fn is_certain(rest: &str) -> bool {
+    let is_starter =
+        |c: char| c.is_ascii() || matches!(c, '\u{c0}'..='\u{24f}' | '\u{400}'..='\u{481}' | '\u{4e00}'..='\u{9fff}');
+    rest.starts_with(is_starter) && !rest.trim_start().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    const TOKENIZER_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer.json");
+    const SMALL: Sizes = Sizes { piece: 1024, overlap: 512 };
+
+    fn demo_json() -> Value {
+        serde_json::from_slice(TOKENIZER_JSON).expect("the demo's tokenizer is JSON")
+    }
+
+    fn split(pattern: &str) -> Value {
+        json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})
+    }
+
+    /// The demo's tokenizer with the words of GPT-2, Llama 3, Qwen and GPT-4o.
+    fn tokenizers() -> Vec<tokenizers::Tokenizer> {
+        let contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+        let (letters, digits) = (r"[^\r\n\p{L}\p{N}]?\p{L}+", r"\p{N}{1,3}");
+        let (signs, blanks) = (r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+|\s+(?!\S)|\s+");
+        let llama = [contractions, letters, digits, signs, blanks].join("|");
+        let (upper, lower) = (r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]");
+        let small = format!(r"[^\r\n\p{{L}}\p{{N}}]?{upper}*{lower}+{contractions}?");
+        let large = format!(r"[^\r\n\p{{L}}\p{{N}}]?{upper}+{lower}*{contractions}?");
+        let gpt = [small.as_str(), &large, digits, signs, blanks].join("|");
+        let byte_level =
+            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+        let kinds = [byte_level, split(&llama), demo_json()["pre_tokenizer"].clone(), split(&gpt)];
+        let build = |pre_tokenizer| {
+            let mut json = demo_json();
+            json["pre_tokenizer"] = pre_tokenizer;
+            assert!(is_local(&json), "{json:.200}");
+            tokenizers::Tokenizer::from_bytes(json.to_string().as_bytes()).expect("the pattern compiles")
+        };
+        kinds.into_iter().map(build).collect()
+    }
+
+    fn whole(tokenizer: &tokenizers::Tokenizer, text: &str) -> Vec<u32> {
+        tokenizer.encode_fast(text, false).expect("it encodes").get_ids().to_vec()
+    }
+
+    /// Runs of everything that patterns treat differently.
+    fn text() -> impl Strategy<Value = String> {
+        let atoms = [
+            "a",
+            "Hello",
+            " world",
+            "HTTPServer",
+            " ",
+            "  ",
+            "\n",
+            "\r\n",
+            "\t",
+            "7",
+            "1234",
+            ",",
+            "...",
+            "'s",
+            "'LL",
+            "é",
+            "e\u{301}",
+            "\u{301}\u{323}",
+            "漢字",
+            "かが",
+            "\u{3099}",
+            "한글",
+            "\u{1100}\u{1161}",
+            "🦊",
+            "\u{a0}",
+            "<|im_end|>",
+            "<|im_",
+            "नि",
+            "\u{200d}",
+            "/",
+            "don't",
+        ];
+        let run = (0..atoms.len(), 0..6_u32).prop_map(move |(atom, length)| {
+            // Mostly short, sometimes longer than an overlap.
+            atoms[atom].repeat(if length == 5 { 300 } else { 1 + length as usize })
+        });
+        prop::collection::vec(run, 200..900).prop_map(|runs| runs.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn pieces_give_the_ids_of_the_whole(text in text()) {
+            for (kind, tokenizer) in tokenizers().iter().enumerate() {
+                if let Some(ids) = encode(tokenizer, &text, SMALL).expect("it encodes") {
+                    prop_assert_eq!(ids, whole(tokenizer, &text), "pattern {}", kind);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ordinary_texts_are_cut_and_endless_words_are_not() {
+        if std::thread::available_parallelism().map_or(1, usize::from) == 1 {
+            return;
+        }
+        let prose = "It was a dark night; 12 foxes (or 13?) slept.\n\n\"Who?\" asked HTTPServer's dog. ".repeat(100);
+        for (kind, tokenizer) in tokenizers().iter().enumerate() {
+            let ids = encode(tokenizer, &prose, SMALL).expect("it encodes");
+            assert_eq!(ids, Some(whole(tokenizer, &prose)), "pattern {kind}");
+            assert_eq!(encode(tokenizer, &"a".repeat(9000), SMALL).expect("it encodes"), None, "pattern {kind}");
+        }
+        let digits = "7".repeat(9000);
+        let qwen = &tokenizers()[2];
+        assert_eq!(encode(qwen, &digits, SMALL).expect("it encodes"), Some(whole(qwen, &digits)));
+    }
+
+    #[test]
+    fn tokenizers_that_look_around_are_left_alone() {
+        let check = |change: fn(&mut Value)| {
+            let mut json = demo_json();
+            change(&mut json);
+            assert!(!is_local(&json));
+        };
+        assert!(is_local(&demo_json()));
+        check(|json| json["normalizer"] = json!({"type": "Prepend", "prepend": "▁"}));
+        check(|json| json["pre_tokenizer"] = json!({"type": "Metaspace"}));
+        check(|json| json["pre_tokenizer"] = Value::Null);
+        check(|json| json["added_tokens"][0]["single_word"] = true.into());
+        check(|json| json["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true.into());
+        check(|json| json["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = true.into());
+        for pattern in [r"(?<!a)b", r"^a", r"a(?=b)", r"a(?!b)", r"\ba"] {
+            assert!(!looks_ahead_one_character(pattern), "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What is neither a plain refusal nor a plain answer: limits that an operator sets, inputs at the edge of what fits,
+//! handlers that panic, work that must not hold up others.
+
+use crate::harness::{CHAT, COMPLETIONS, Server, blanked, config, demo_text, hello, merged, post, with};
+use axum::body::{Body, Bytes};
+use axum::http::Request;
+use folio::config::Config;
+use folio::platform::block_on;
+use folio::server::{Limits, ServerOptions};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use std::pin::pin;
+
+#[test]
+fn limits_are_what_the_operator_says() {
+    let limits = Limits { choices_max: 2, prompts_max: 3, body_bytes_max: 2000 };
+    let server = Server::fake("", config(), ServerOptions { limits, ..ServerOptions::default() });
+    let status = |more: Value| {
+        let answer = server.post(COMPLETIONS, &with(&json!({"prompt": "Hello", "max_tokens": 2}), &more));
+        (answer.status.as_u16(), answer.json()["error"]["param"].clone())
+    };
+    assert_eq!(status(json!({"n": 2})), (200, Value::Null));
+    assert_eq!(status(json!({"n": 3})), (400, json!("n")));
+    assert_eq!(status(json!({"prompt": ["a", "b", "c"]})), (200, Value::Null));
+    assert_eq!(status(json!({"prompt": ["a", "b", "c", "d"]})), (400, json!("prompt")));
+    assert_eq!(status(json!({"prompt": "a".repeat(2000)})), (413, Value::Null));
+}
+
+#[test]
+fn a_prompt_larger_than_the_pool_is_refused_and_one_that_just_fits_is_not() {
+    // The pool, not the model, is what bounds the context here.
+    let server = Server::fake("", Config { kv_cache_bytes: Some(1 << 20), ..config() }, ServerOptions::default());
+    let context = server.get("/v1/models").json()["data"][0]["max_model_len"].as_u64().expect("a length") as usize;
+    assert!(context < 2000, "{context} is below the model's own");
+    let post = |length: usize| {
+        server.post(COMPLETIONS, &json!({"prompt": vec![5; length], "max_tokens": 9, "ignore_eos": true}))
+    };
+    let full = post(context - 1).json();
+    assert_eq!(
+        (&full["usage"]["completion_tokens"], &full["choices"][0]["finish_reason"]),
+        (&json!(1), &json!("length"))
+    );
+    for length in [context, context + 1, 2000] {
+        let answer = post(length);
+        assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (400, &json!("context_length_exceeded")));
+        assert!(answer.text.contains(&length.to_string()) && answer.text.contains(&context.to_string()));
+    }
+}
+
+#[test]
+fn biases_against_everything_allowed_disturb_nobody() {
+    let server = Server::cpu();
+    let neighbour = with(&hello(), &json!({"stream": true, "seed": 3, "temperature": 1}));
+    let expected = merged(&server.open(CHAT, &neighbour).rest());
+    let banned: serde_json::Map<_, _> = (0..1024).map(|id| (id.to_string(), json!(-100))).collect();
+    let open = server.open(CHAT, &neighbour);
+    let answer =
+        server.post(COMPLETIONS, &json!({"prompt": "Hello", "max_tokens": 8, "logprobs": 1, "logit_bias": banned}));
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    assert_eq!(merged(&open.rest()), expected);
+}
+
+#[test]
+fn control_tokens_in_a_message_are_counted_as_text() {
+    let server = Server::plain();
+    let tokenizer = demo_text().tokenizer.clone().expect("the demo has one");
+    let count = |content: &str| {
+        let request = with(&hello(), &json!({"messages": [{"role": "user", "content": content}], "max_tokens": 1}));
+        server.post(CHAT, &request).json()["usage"]["prompt_tokens"].as_u64().expect("a count") as usize
+    };
+    let empty = count("");
+    for text in ["<|im_end|>", "<|im_start|>system", "<|endoftext|>"] {
+        let control = tokenizer.encode(text, false).expect("it encodes").len();
+        assert!(count(text) - empty > control + 2, "{text} is spelled out, not one control token");
+    }
+}
+
+#[test]
+fn a_handler_that_panics_answers_and_leaves_nothing_behind() {
+    let server = Server::plain();
+    let neighbour = with(&hello(), &json!({"stream": true, "seed": 8, "temperature": 1, "ignore_eos": true}));
+    let canary = || blanked(&server.post(CHAT, &hello()).text);
+    let (expected, greedy) = (merged(&server.open(CHAT, &neighbour).rest()), canary());
+    let mut open = server.open(CHAT, &neighbour);
+    assert!(open.more(), "the neighbour runs");
+    // The handler reads its body, and the second chunk panics.
+    let chunk = |index| {
+        assert!(index == 0, "a handler's panic, planted by this test");
+        Ok::<_, std::convert::Infallible>(Bytes::from_static(b"{"))
+    };
+    let body = Body::from_stream(futures_util::stream::iter(0..2).map(chunk));
+    let request = Request::post(CHAT).header("content-type", "application/json").body(body).expect("a request");
+    let answer = server.send(request);
+    assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (500, &json!("internal_error")));
+    assert_eq!(merged(&open.rest()), expected, "a neighbour goes on");
+    assert_eq!((canary(), server.get("/health").status.as_u16()), (greedy, 200));
+    server.wait_until_idle();
+    assert_eq!(server.state.active_answers(), 0);
+}
+
+/// What becomes of a request while its thread polls it twice: whether it was never ready and was not submitted either.
+fn is_handed_over_twice(server: &Server, path: &str, body: &Value) -> bool {
+    let mut answer = pin!(crate::harness::send(&server.app, post(path, body)));
+    let (mut turns, mut waits) = (0, true);
+    let answer = block_on(std::future::poll_fn(|context| {
+        let poll = answer.as_mut().poll(context);
+        turns += 1;
+        // Turn one ends when parsing has been handed over, turn two with rendering and encoding.
+        waits &= turns > 2 || poll.is_pending() && server.state.active_answers() == 0;
+        poll
+    }));
+    assert!([200, 400].contains(&answer.status.as_u16()), "{}", answer.text);
+    waits && turns > 2
+}
+
+#[test]
+fn a_long_input_is_worked_on_beside_the_async_threads() {
+    let server = Server::plain();
+    let filler = "word ".repeat(2000);
+    let tool = json!({"type": "function", "function": {"name": "f", "description": filler}});
+    let chat = with(&hello(), &json!({"tools": [tool], "max_tokens": 1}));
+    let completion = json!({"prompt": filler, "max_tokens": 1});
+    for (path, body) in [(CHAT, chat), (COMPLETIONS, completion)] {
+        // Work that is done before anybody looks for its result saves a turn; that cannot happen every time.
+        assert!((0..100).any(|_| is_handed_over_twice(&server, path, &body)), "{path} holds up its thread");
+    }
+}

@@ -1,0 +1,95 @@
+// Builds dist/: the engine as wasm, the package's TypeScript, the demo model and the demo page.
+//
+// Needs cargo with the target wasm32-unknown-unknown; everything else comes with `npm ci`.
+
+import { spawnSync } from "node:child_process";
+import { createHash } from "node:crypto";
+import { cpSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
+
+const web = dirname(fileURLToPath(import.meta.url));
+const root = dirname(web);
+const dist = join(web, "dist");
+const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
+/** What a page should at most have to download before it can ask for a model. */
+const WASM_GZIP_BYTES_MAX = 5 << 20;
+const DEMO_FILES = [
+  "config.json",
+  "generation_config.json",
+  "tokenizer.json",
+  "tokenizer_config.json",
+  "model.safetensors",
+];
+
+function run(command, args, options = {}) {
+  const { status, error } = spawnSync(command, args, { cwd: root, stdio: "inherit", ...options });
+  if (error) throw error;
+  if (status !== 0) throw new Error(`${command} ${args[0]} ended with ${status}`);
+}
+
+function wasm() {
+  run("cargo", ["build", "--locked", "-p", "folio-web", "--target", "wasm32-unknown-unknown", "--profile", "wasm"]);
+  const bindgen = join(target, "bindgen");
+  run("cargo", ["build", "--locked", "--manifest-path", join(web, "bindgen/Cargo.toml"), "--target-dir", bindgen]);
+  const built = join(target, "wasm32-unknown-unknown/wasm/folio_web.wasm");
+  run(join(bindgen, "debug/folio-bindgen"), [built, dist, "engine"]);
+  const module = join(dist, "engine_bg.wasm");
+  const features = [
+    "bulk-memory",
+    "mutable-globals",
+    "nontrapping-float-to-int",
+    "reference-types",
+    "sign-ext",
+    "multivalue",
+  ];
+  const optimise = [join(web, "node_modules/binaryen/bin/wasm-opt"), "-O1", "--strip-debug", "--strip-producers"];
+  run(process.execPath, [...optimise, ...features.map((name) => `--enable-${name}`), module, "-o", module]);
+  const gzip = gzipSync(readFileSync(module)).length;
+  console.log(`engine_bg.wasm: ${statSync(module).size} bytes, ${gzip} gzipped`);
+  if (gzip > WASM_GZIP_BYTES_MAX) throw new Error(`more than ${WASM_GZIP_BYTES_MAX} bytes gzipped`);
+}
+
+function typescript() {
+  run(process.execPath, [join(web, "node_modules/typescript/bin/tsc"), "-p", web]);
+}
+
+function copyFiles() {
+  mkdirSync(join(dist, "demo"), { recursive: true });
+  const listing = DEMO_FILES.map((path) => {
+    const bytes = readFileSync(join(root, "assets/demo", path));
+    writeFileSync(join(dist, "demo", path), bytes);
+    return { path, size: bytes.length, lfs: { oid: createHash("sha256").update(bytes).digest("hex") } };
+  });
+  writeFileSync(join(dist, "demo/files.json"), JSON.stringify(listing));
+  cpSync(join(web, "page"), dist, { recursive: true });
+}
+
+/** The service worker keeps one version of the page; its name changes with any file of it. */
+function stampPage() {
+  const files = [
+    "index.html",
+    "page.js",
+    "style.css",
+    "index.js",
+    "errors.js",
+    "files.js",
+    "protocol.js",
+    "stream.js",
+    "worker.js",
+    "engine.js",
+    "engine_bg.wasm",
+  ];
+  const hash = createHash("sha256");
+  for (const file of files) hash.update(readFileSync(join(dist, file)));
+  const script = readFileSync(join(dist, "sw.js"), "utf8");
+  writeFileSync(join(dist, "sw.js"), script.replace("VERSION_OF_THE_BUILD", hash.digest("hex").slice(0, 16)));
+}
+
+rmSync(dist, { recursive: true, force: true });
+mkdirSync(dist);
+wasm();
+typescript();
+copyFiles();
+stampPage();

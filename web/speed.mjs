@@ -1,0 +1,101 @@
+// `npm run speed`: the tab against the native binary on the same software adapter, and one chat against several.
+//
+// Needs `cargo build --release` and a Chromium that ships SwiftShader's Vulkan driver beside its binary. Both sides get
+// the same requests through the same API, in turns, so that a busy machine slows both; each figure is the median.
+
+import { spawn } from "node:child_process";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { launch } from "./test/support/browser.mjs";
+import { root, serve } from "./test/support/server.mjs";
+
+const ROUNDS = Number(process.env.ROUNDS ?? 5);
+const DRIVERS = ["/usr/lib/chromium/vk_swiftshader_icd.json", "/opt/google/chrome/vk_swiftshader_icd.json"];
+const PORT = 8123;
+
+const driver = process.env.SWIFTSHADER_ICD ?? DRIVERS.find((path) => existsSync(path));
+if (!driver) throw new Error("SWIFTSHADER_ICD must name SwiftShader's vk_swiftshader_icd.json");
+
+/** Tokens a second of `batch` equal sequences, and seconds to the first token. Runs here and in the page. */
+async function measure(fetch, batch, tokens) {
+  const began = performance.now();
+  const one = async (index) => {
+    const prompt = Array.from({ length: 16 }, (_, at) => 5 + ((index * 31 + at * 7) % 4000));
+    const body = { prompt, max_tokens: tokens, temperature: 0, ignore_eos: true, stream: true };
+    body.stream_options = { include_usage: true, continuous_usage_stats: true };
+    const headers = { "content-type": "application/json" };
+    const init = { method: "POST", headers, body: JSON.stringify(body) };
+    const response = await fetch("http://localhost:8123/v1/completions", init);
+    const times = [];
+    const decoder = new TextDecoder();
+    for (let reader = response.body.getReader(); ;) {
+      const { done, value } = await reader.read();
+      if (done) return times;
+      for (const [, count] of decoder.decode(value).matchAll(/"completion_tokens":(\d+)/g)) {
+        times.push([performance.now(), Number(count)]);
+      }
+    }
+  };
+  const all = await Promise.all(Array.from({ length: batch }, (_, index) => one(index)));
+  // From the moment when every sequence has its first token.
+  const start = Math.max(...all.map((times) => times[0][0]));
+  const end = Math.max(...all.map((times) => times.at(-1)[0]));
+  const made = all.reduce((sum, times) => sum + tokens - times.findLast(([at]) => at <= start)[1], 0);
+  return { rate: (1000 * made) / (end - start), first: (Math.min(...all.map((times) => times[0][0])) - began) / 1000 };
+}
+
+const median = (values) => values.toSorted((a, b) => a - b)[values.length >> 1];
+
+async function native() {
+  const began = performance.now();
+  const options = ["serve", "--port", String(PORT), "--device", "wgpu:0", "--max-num-seqs", "8"];
+  const limits = ["--max-num-batched-tokens", "256", "--no-prefix-caching"];
+  const env = { ...process.env, VK_DRIVER_FILES: driver, RUST_LOG: "warn" };
+  const child = spawn(join(root, "target/release/folio"), [...options, ...limits], { env, stdio: "ignore" });
+  for (;;) {
+    const ready = await fetch(`http://127.0.0.1:${PORT}/health`)
+      .then(({ ok }) => ok)
+      .catch(() => false);
+    if (ready) break;
+    if (child.exitCode !== null) throw new Error("the native server did not start");
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  return { child, loaded: (performance.now() - began) / 1000 };
+}
+
+const server = await serve();
+const browser = await launch();
+const { page } = await browser.page(server.origin);
+await page.addScriptTag({ content: `window.measure = ${measure}` });
+const loadedInTab = await page.evaluate(async () => {
+  const began = performance.now();
+  window.engine = await folio.load({ model: "demo" });
+  return (performance.now() - began) / 1000;
+});
+const { child, loaded } = await native();
+const inTab = (batch, tokens) =>
+  page.evaluate(([batch, tokens]) => measure(engine.fetch, batch, tokens), [batch, tokens]);
+const natively = (batch, tokens) => measure(fetch, batch, tokens);
+
+const [firstInTab, firstNatively] = [await inTab(1, 8), await natively(1, 8)];
+const startTab = loadedInTab + firstInTab.first;
+const startNative = loaded + firstNatively.first;
+const startRatio = (startTab / startNative).toFixed(2);
+console.log(`start to first token: tab ${startTab.toFixed(1)} s, native ${startNative.toFixed(1)} s: ${startRatio}x`);
+const rates = {};
+for (const batch of [1, 2, 4]) {
+  const [tab, own] = [[], []];
+  for (let round = 0; round < ROUNDS; round++) {
+    own.push((await natively(batch, 48)).rate);
+    tab.push((await inTab(batch, 48)).rate);
+  }
+  rates[batch] = median(tab);
+  const ratio = median(tab.map((rate, round) => rate / own[round]));
+  const both = `tab ${median(tab).toFixed(1)}, native ${median(own).toFixed(1)} tokens/s`;
+  console.log(`decode, batch ${batch}: ${both}: ${ratio.toFixed(2)}x`);
+}
+const [two, four] = [2, 4].map((batch) => (rates[batch] / rates[1]).toFixed(2));
+console.log(`two chats give ${two} times the tokens of one, four ${four}`);
+child.kill();
+await browser.close();
+await server.close();

@@ -1,0 +1,61 @@
+//! The model's folder, as the worker reads it: from its cache, or by ranges over HTTP.
+
+use bytes::Bytes;
+use folio::model::remote::SizeRead;
+use folio::model::{LoadError, RangeFiles, TensorRead};
+use js_sys::Uint8Array;
+use send_wrapper::SendWrapper;
+use std::ops::Range;
+use wasm_bindgen::prelude::*;
+
+#[wasm_bindgen]
+extern "C" {
+    /// The worker's reader of one folder.
+    pub type Files;
+
+    /// Bytes of a file, `undefined` if there is none.
+    #[wasm_bindgen(method, catch)]
+    async fn size(this: &Files, file: &str) -> Result<JsValue, JsValue>;
+
+    /// Exactly these bytes, as a `Uint8Array`.
+    #[wasm_bindgen(method, catch)]
+    async fn read(this: &Files, file: &str, start: f64, end: f64) -> Result<JsValue, JsValue>;
+}
+
+/// [`Files`] for the engine, which asks for `Send`: a tab has one thread.
+pub(crate) struct JsFiles(SendWrapper<Files>);
+
+impl JsFiles {
+    pub(crate) fn new(files: Files) -> Self {
+        Self(SendWrapper::new(files))
+    }
+}
+
+impl RangeFiles for JsFiles {
+    fn size<'a>(&'a self, file: &'a str) -> SizeRead<'a> {
+        Box::pin(async move {
+            let size = self.0.size(file).await.map_err(|error| fault(file, &error))?;
+            Ok(size.as_f64().map(|size| size as u64))
+        })
+    }
+
+    fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
+        Box::pin(async move {
+            let read = self.0.read(file, bytes.start as f64, bytes.end as f64).await;
+            let read = read.map_err(|error| fault(file, &error))?;
+            let read: Uint8Array = read.dyn_into().map_err(|other| fault(file, &other))?;
+            let (found, wanted) = (u64::from(read.length()), bytes.end - bytes.start);
+            if found != wanted {
+                let message = format!("{found} bytes instead of {wanted} at {}", bytes.start);
+                return Err(LoadError::Read { file: file.into(), message });
+            }
+            Ok(Bytes::from(read.to_vec()))
+        })
+    }
+}
+
+/// The worker keeps the error itself; here only its words matter.
+fn fault(file: &str, error: &JsValue) -> LoadError {
+    let message = error.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
+    LoadError::Read { file: file.into(), message: message.unwrap_or_else(|| format!("{error:?}")) }
+}

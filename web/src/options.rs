@@ -1,0 +1,90 @@
+//! Options, facts and figures as they cross between JavaScript and the engine: JSON with the names of `web/ts`.
+
+use crate::fault::Fault;
+use folio::config::Config;
+use folio::engine::handle::{EngineInfo, Stats};
+use serde::Deserialize;
+use serde_json::json;
+
+/// Sequences that run at once in a tab, unless told otherwise.
+const SEQUENCES: u32 = 8;
+/// Token rows of one step.
+const BATCHED_TOKENS: u32 = 256;
+
+/// What [`crate::WebEngine::load`] is told.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct LoadOptions {
+    /// What answers call the model.
+    pub(crate) name: String,
+    /// Largest range that a kernel may bind, if less than the device's limit.
+    pub(crate) binding_bytes: Option<u64>,
+    max_model_len: Option<u32>,
+    max_num_seqs: Option<u32>,
+    max_num_batched_tokens: Option<u32>,
+    block_size: Option<u32>,
+    kv_cache_bytes: Option<u64>,
+    seed: Option<u64>,
+}
+
+impl LoadOptions {
+    pub(crate) fn parse(json: &str) -> Result<Self, Fault> {
+        serde_json::from_str(json).map_err(|error| Fault::limit(format!("limits: {error}")))
+    }
+
+    /// The engine's limits, checked.
+    pub(crate) fn config(&self) -> Result<Config, Fault> {
+        let default = Config::default();
+        let max_num_seqs = self.max_num_seqs.unwrap_or(SEQUENCES);
+        let block_size = self.block_size.unwrap_or(default.block_size);
+        let tokens_min = max_num_seqs.saturating_add(block_size);
+        let config = Config {
+            max_model_len: self.max_model_len,
+            max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens.unwrap_or(BATCHED_TOKENS.max(tokens_min)),
+            block_size,
+            kv_cache_bytes: self.kv_cache_bytes,
+            seed: self.seed,
+            ..default
+        };
+        config.check().map_err(|error| Fault::limit(error.to_string()))?;
+        Ok(config)
+    }
+}
+
+pub(crate) fn info(info: &EngineInfo) -> String {
+    json!({
+        "tier": info.tier,
+        "vocab": info.vocab,
+        "maxModelLen": info.max_model_len,
+        "maxNumSeqs": info.max_num_seqs,
+        "blockSize": info.block_size,
+        "blocks": info.blocks,
+        "kvBytes": info.kv_bytes,
+        "weightBytes": info.weight_bytes,
+    })
+    .to_string()
+}
+
+pub(crate) fn stats(stats: &Stats, ready: bool) -> String {
+    json!({
+        "ready": ready,
+        "requestsRunning": stats.requests_running,
+        "requestsWaiting": stats.requests_waiting,
+        "blocksUsed": stats.blocks_used,
+        "blocksTotal": stats.blocks_total,
+        "tokensStored": stats.tokens_stored,
+        "prefixQueries": stats.prefix_queries,
+        "prefixHits": stats.prefix_hits,
+        "promptTokens": stats.prompt_tokens,
+        "generationTokens": stats.generation_tokens,
+        "finishedStop": stats.finished_stop,
+        "finishedLength": stats.finished_length,
+        "finishedAbort": stats.finished_abort,
+        "finishedError": stats.finished_error,
+        "preemptions": stats.preemptions,
+        "steps": stats.steps,
+        "recoveries": stats.recoveries,
+    })
+    .to_string()
+}

@@ -1,0 +1,5 @@
+// OpenAI's own client, bundled for the page by the test.
+
+import OpenAI from "openai";
+
+window.OpenAI = OpenAI;

@@ -1,0 +1,4 @@
+// The package's worker, with its GPU watched.
+
+import "./watch.js";
+import "/worker.js";

@@ -1,0 +1,30 @@
+// A headless Chromium on its software WebGPU adapter, with a page that has the package at hand as `folio`.
+
+import { existsSync } from "node:fs";
+import { chromium } from "playwright-core";
+
+const CANDIDATES = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
+
+/** Starts a browser; `pages(origin)` opens a page and collects what its console calls an error. */
+export async function launch() {
+  const executablePath = CANDIDATES.find((path) => path && existsSync(path));
+  if (!executablePath) throw new Error("chromium is not installed; CHROMIUM may name it");
+  const args = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--disable-dev-shm-usage"];
+  const browser = await chromium.launch({ executablePath, args: [...args, "--no-sandbox"] });
+  return {
+    browser,
+    /** A page of its own profile, or another page of `context`. */
+    async page(origin, context) {
+      context ??= await browser.newContext();
+      const page = await context.newPage();
+      page.setDefaultTimeout(300_000);
+      const errors = [];
+      page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
+      page.on("pageerror", (error) => errors.push(String(error)));
+      await page.goto(`${origin}/test/blank.html`);
+      await page.waitForFunction(() => "folio" in window);
+      return { page, context, errors };
+    },
+    close: () => browser.close(),
+  };
+}

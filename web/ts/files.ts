@@ -1,0 +1,450 @@
+// The files of a model's folder: fetched by ranges, kept in the browser's storage slice by slice, never whole in
+// memory.
+//
+// A file is cut into slices, one range request each. Each slice is a file of its own in the origin-private file
+// system, written at once or not at all, so that whatever interrupts a download, the next one goes on at the first
+// missing slice. A folder that was loaded once is read without any request.
+
+import { IntegrityError, MissingFileError, NetworkError, QuotaError } from "./errors.js";
+import type { ModelPlace } from "./protocol.js";
+import type { Progress } from "./types.js";
+
+/** Slices kept in memory: tensors lie side by side, and matrices are read in pieces. */
+const SLICES_IN_MEMORY = 3;
+/** Tries of one request; what has arrived is kept between them. */
+const TRIES = 4;
+const FIRST_PAUSE_MS = 250;
+const QUOTA_ADVICE = 'free some, or load with cache: "none"';
+
+/** What is known of a file. */
+interface Facts {
+  size: number;
+  /** Tells one version of the file from the next, as far as the server lets it be read. */
+  version: string | null;
+  /** Hexadecimal, where somebody has told. */
+  sha256: string | null;
+  /** The digest was compared. */
+  verified: boolean;
+}
+
+/** A file is another one than at the start of this download. */
+export class ChangedError extends Error {}
+
+/** A digest in progress: the engine's. */
+export interface Digest {
+  update(bytes: Uint8Array): void;
+  hex(): string;
+}
+
+/** Slices and facts by file name. */
+interface Store {
+  facts(file: string): Promise<Facts | null | undefined>;
+  setFacts(file: string, facts: Facts | null): Promise<void>;
+  slice(file: string, index: number): Promise<Blob | undefined>;
+  setSlice(file: string, index: number, bytes: Uint8Array): Promise<void>;
+  remove(file: string): Promise<void>;
+}
+
+/** Nothing is kept, but for files whose server cannot give parts: those stay with the browser until the end. */
+class NoStore implements Store {
+  private readonly kept = new Map<string, Blob>();
+  private readonly known = new Map<string, Facts | null>();
+  private readonly keepSlices = new Set<string>();
+
+  facts = async (file: string) => this.known.get(file);
+  setFacts = async (file: string, facts: Facts | null) => void this.known.set(file, facts);
+  slice = async (file: string, index: number) => this.kept.get(`${index}/${file}`);
+  remove = async (file: string) => {
+    this.known.delete(file);
+    for (const key of this.kept.keys()) if (key.endsWith(`/${file}`)) this.kept.delete(key);
+  };
+  setSlice = async (file: string, index: number, bytes: Uint8Array) => {
+    // A blob's bytes lie with the browser, which may put them on disk.
+    if (this.keepSlices.has(file)) this.kept.set(`${index}/${file}`, new Blob([bytes as BlobPart]));
+  };
+  keep(file: string): void {
+    this.keepSlices.add(file);
+  }
+}
+
+/** The origin-private file system. */
+class OpfsStore implements Store {
+  private constructor(private readonly folder: FileSystemDirectoryHandle) {}
+
+  /** `null` where there is no such storage, as in some private windows. */
+  static async open(key: string): Promise<OpfsStore | null> {
+    try {
+      const root = await navigator.storage.getDirectory();
+      const models = await root.getDirectoryHandle("folio", { create: true });
+      return new OpfsStore(await models.getDirectoryHandle(await folderName(key), { create: true }));
+    } catch {
+      return null;
+    }
+  }
+
+  async facts(file: string): Promise<Facts | null | undefined> {
+    const blob = await this.get(`${file}.json`);
+    return blob && JSON.parse(await blob.text());
+  }
+
+  setFacts(file: string, facts: Facts | null): Promise<void> {
+    return this.put(`${file}.json`, new TextEncoder().encode(JSON.stringify(facts)));
+  }
+
+  slice(file: string, index: number): Promise<Blob | undefined> {
+    return this.get(`${file}.${index}`);
+  }
+
+  setSlice(file: string, index: number, bytes: Uint8Array): Promise<void> {
+    return this.put(`${file}.${index}`, bytes);
+  }
+
+  async remove(file: string): Promise<void> {
+    const own = new RegExp(`^(json|\\d+)$`);
+    const names: string[] = [];
+    for await (const name of (this.folder as unknown as { keys(): AsyncIterable<string> }).keys()) {
+      if (name.startsWith(`${file}.`) && own.test(name.slice(file.length + 1))) names.push(name);
+    }
+    for (const name of names) await this.folder.removeEntry(name);
+  }
+
+  private async get(name: string): Promise<Blob | undefined> {
+    try {
+      return await (await this.folder.getFileHandle(name)).getFile();
+    } catch {
+      return undefined;
+    }
+  }
+
+  private async put(name: string, bytes: Uint8Array): Promise<void> {
+    try {
+      const stream = await (await this.folder.getFileHandle(name, { create: true })).createWritable();
+      await stream.write(bytes as unknown as FileSystemWriteChunkType);
+      await stream.close();
+    } catch (error) {
+      if ((error as Error).name !== "QuotaExceededError") throw error;
+      const { usage = 0 } = await navigator.storage.estimate();
+      const words = `${name}: ${mib(bytes.length)} more do not fit this site's storage, which holds ${mib(usage)}`;
+      throw new QuotaError(`${words}; ${QUOTA_ADVICE}`);
+    }
+  }
+}
+
+/** Forgets everything that was downloaded. */
+export async function clearCache(): Promise<void> {
+  const root = await navigator.storage.getDirectory();
+  await root.removeEntry("folio", { recursive: true }).catch(() => {});
+}
+
+async function folderName(base: string): Promise<string> {
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(base));
+  return [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** The files of one folder, as the engine reads them. */
+export class ModelFiles {
+  /** The first error of a read, which the engine only knows by its words. */
+  error: unknown;
+  private readonly memory = new Map<string, Uint8Array>();
+  private readonly known = new Map<string, Facts | null>();
+  private readonly digests = new Map<string, { size: number; sha256: string | null }>();
+  private readonly fetched = new Map<string, number>();
+  private readonly sliceBytes: number;
+  private online = false;
+
+  private constructor(
+    private readonly place: ModelPlace,
+    private readonly store: Store,
+    private readonly signal: AbortSignal,
+    private readonly onProgress: (progress: Progress) => void,
+  ) {
+    this.sliceBytes = place.rangeBytes;
+  }
+
+  static async open(
+    place: ModelPlace,
+    signal: AbortSignal,
+    onProgress: (progress: Progress) => void,
+  ): Promise<ModelFiles> {
+    const opfs = place.cache === "opfs" ? await OpfsStore.open(`${place.rangeBytes} ${place.base}`) : null;
+    return new ModelFiles(place, opfs ?? new NoStore(), signal, onProgress);
+  }
+
+  /** Bytes of a file, `undefined` if there is none. Called by the engine. */
+  size(file: string): Promise<number | undefined> {
+    return this.noted(async () => (await this.facts(file))?.size);
+  }
+
+  /** Bytes of a file that is there. Called by the engine. */
+  read(file: string, start: number, end: number): Promise<Uint8Array> {
+    return this.noted(async () => {
+      const facts = await this.facts(file);
+      if (!facts) throw new MissingFileError(`${file}: there is no such file`);
+      const first = Math.floor(start / this.sliceBytes);
+      const last = Math.floor(Math.max(start, end - 1) / this.sliceBytes);
+      const within = start - first * this.sliceBytes;
+      if (first === last) return (await this.slice(file, facts, first)).subarray(within, within + end - start);
+      const whole = new Uint8Array(end - start);
+      for (let index = first; index <= last; index++) {
+        const from = Math.max(start, index * this.sliceBytes);
+        const bytes = await this.slice(file, facts, index);
+        whole.set(bytes.subarray(from - index * this.sliceBytes, end - index * this.sliceBytes), from - start);
+      }
+      return whole;
+    });
+  }
+
+  /** Fetches what no tensor has asked for and compares digests, so that the next load needs no network. */
+  async complete(newDigest: () => Digest): Promise<void> {
+    for (const [file, facts] of this.known) {
+      if (!facts || facts.verified || this.store instanceof NoStore) continue;
+      const digest = facts.sha256 === null ? null : newDigest();
+      for (let index = 0; index * this.sliceBytes < facts.size; index++)
+        digest?.update(await this.slice(file, facts, index));
+      const found = digest?.hex() ?? null;
+      if (found !== facts.sha256) {
+        await this.store.remove(file);
+        throw new IntegrityError(`${file}: its SHA-256 is ${found}, the hub says ${facts.sha256}`);
+      }
+      facts.verified = true;
+      await this.store.setFacts(file, facts);
+    }
+    // That there is no such file is remembered too: the next load may be offline.
+    for (const [file, facts] of this.known) if (!facts) await this.store.setFacts(file, null);
+    this.memory.clear();
+  }
+
+  /** Forgets a file that has changed on its server. */
+  async forgetAll(): Promise<void> {
+    for (const file of this.known.keys()) await this.store.remove(file);
+  }
+
+  private async noted<T>(work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      this.error ??= error;
+      throw error;
+    }
+  }
+
+  private async facts(file: string): Promise<Facts | null> {
+    let facts = this.known.get(file);
+    if (facts !== undefined) return facts;
+    facts = await this.store.facts(file);
+    if (facts === undefined) {
+      await this.readListing();
+      facts = await this.probe(file);
+      if (facts) await this.store.setFacts(file, facts);
+    }
+    this.known.set(file, facts);
+    return facts;
+  }
+
+  /** Asks the hub for sizes and digests, once and only if something has to be fetched. */
+  private async readListing(): Promise<void> {
+    if (this.online) return;
+    this.online = true;
+    if (!this.place.listing) return;
+    const response = await this.request(this.place.listing, {});
+    if (!response.ok) throw statusError(this.place.name, response.status);
+    for (const { path, size, lfs } of await response.json()) {
+      this.digests.set(path, { size, sha256: lfs?.oid ?? null });
+    }
+  }
+
+  /** Fetches the first slice, and with it what the server says of the file. */
+  private async probe(file: string): Promise<Facts | null> {
+    if (this.digests.size > 0 && !this.digests.has(file)) return null;
+    const response = await this.request(this.address(file), { Range: `bytes=0-${this.sliceBytes - 1}` });
+    if (response.status === 404 || response.status === 410) return null;
+    if (response.status === 416) return this.newFacts(file, 0, response);
+    if (!response.ok) throw statusError(file, response.status);
+    if (response.status === 200) return await this.takeStream(file, response);
+    const size = this.digests.get(file)?.size ?? rangeSize(response) ?? (await this.askSize(file));
+    const facts = this.newFacts(file, size, response);
+    await this.checkRoom(file, facts);
+    await this.fetchSlice(file, facts, 0, response);
+    return facts;
+  }
+
+  private newFacts(file: string, size: number, response: Response): Facts {
+    return { size, version: version(response), sha256: this.digests.get(file)?.sha256 ?? null, verified: false };
+  }
+
+  /** The server's word on a length that the range's answer does not let us see. */
+  private async askSize(file: string): Promise<number> {
+    const response = await this.request(this.address(file), {}, "HEAD");
+    const length = response.headers.get("content-length");
+    if (!response.ok || length === null) throw new NetworkError(`${file}: the server does not tell its length`);
+    return Number(length);
+  }
+
+  private async checkRoom(file: string, { size }: Facts): Promise<void> {
+    if (this.store instanceof NoStore || size <= this.sliceBytes) return;
+    const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
+    if (size > quota - usage) {
+      const words = `${file} needs ${mib(size)} of storage and this site has ${mib(Math.max(0, quota - usage))} left`;
+      throw new QuotaError(`${words}; ${QUOTA_ADVICE}`);
+    }
+  }
+
+  /** Reads a server that ignores ranges: one stream, cut into slices as it comes. */
+  private async takeStream(file: string, response: Response): Promise<Facts> {
+    if (this.store instanceof NoStore) this.store.keep(file);
+    const announced = Number(response.headers.get("content-length") ?? NaN);
+    let [index, at, loaded] = [0, 0, 0];
+    let slice = new Uint8Array(Math.min(this.sliceBytes, announced || this.sliceBytes));
+    const flush = async () => {
+      await this.store.setSlice(file, index, slice.subarray(0, at));
+      this.remember(file, index, slice.slice(0, at));
+      [index, at] = [index + 1, 0];
+    };
+    try {
+      for await (let bytes of chunks(response)) {
+        while (bytes.length > 0) {
+          if (at === slice.length) {
+            const larger = new Uint8Array(this.sliceBytes);
+            larger.set(slice);
+            slice = larger;
+          }
+          const part = bytes.subarray(0, slice.length - at);
+          slice.set(part, at);
+          at += part.length;
+          loaded += part.length;
+          bytes = bytes.subarray(part.length);
+          if (at === this.sliceBytes) await flush();
+        }
+        this.onProgress({ phase: "download", file, loaded, total: announced || loaded });
+      }
+    } catch (error) {
+      throw this.networkError(file, error);
+    }
+    if (at > 0 || index === 0) await flush();
+    return this.newFacts(file, loaded, response);
+  }
+
+  private async slice(file: string, facts: Facts, index: number): Promise<Uint8Array> {
+    const key = `${index}/${file}`;
+    const held = this.memory.get(key);
+    if (held) return held;
+    const bytes = Math.min(this.sliceBytes, facts.size - index * this.sliceBytes);
+    const kept = await this.store.slice(file, index);
+    if (kept?.size === bytes) {
+      const slice = new Uint8Array(await kept.arrayBuffer());
+      this.remember(file, index, slice);
+      this.report("cache", file, facts, bytes);
+      return slice;
+    }
+    return await this.fetchSlice(file, facts, index);
+  }
+
+  /** Fetches a slice, going on after interruptions; `response` is its first answer, if there is one already. */
+  private async fetchSlice(file: string, facts: Facts, index: number, response?: Response): Promise<Uint8Array> {
+    const start = index * this.sliceBytes;
+    const slice = new Uint8Array(Math.min(this.sliceBytes, facts.size - start));
+    let at = 0;
+    for (let attempt = 1; at < slice.length; attempt++) {
+      try {
+        const range = `bytes=${start + at}-${start + slice.length - 1}`;
+        response ??= await this.request(this.address(file), { Range: range });
+        if (response.status === 200) {
+          await this.takeStream(file, response);
+          return await this.slice(file, facts, index);
+        }
+        if (response.status !== 206) throw statusError(file, response.status);
+        if (version(response) !== facts.version || (rangeSize(response) ?? facts.size) !== facts.size) {
+          throw new ChangedError(`${file} has changed on the server while it was downloaded`);
+        }
+        for await (const bytes of chunks(response)) {
+          slice.set(bytes.subarray(0, slice.length - at), at);
+          at = Math.min(slice.length, at + bytes.length);
+          this.report("download", file, facts, bytes.length);
+        }
+        if (at < slice.length) throw new TypeError("the answer ended early");
+      } catch (error) {
+        if (!(error instanceof TypeError) || attempt === TRIES) throw this.networkError(file, error);
+        await pause(FIRST_PAUSE_MS * 2 ** attempt, this.signal);
+      }
+      response = undefined;
+    }
+    await this.store.setSlice(file, index, slice);
+    this.remember(file, index, slice);
+    return slice;
+  }
+
+  /** Asks, and asks again if the network or the server has a bad moment. */
+  private async request(url: string, headers: Record<string, string>, method = "GET"): Promise<Response> {
+    for (let attempt = 1; ; attempt++) {
+      try {
+        // The browser's own cache would keep a second copy.
+        const response = await fetch(url, { method, headers, signal: this.signal, cache: "no-store" });
+        if (response.status < 500 && response.status !== 429) return response;
+        if (attempt === TRIES) return response;
+      } catch (error) {
+        if (attempt === TRIES || this.signal.aborted) throw this.networkError(url, error);
+      }
+      await pause(FIRST_PAUSE_MS * 2 ** attempt, this.signal);
+    }
+  }
+
+  private networkError(file: string, error: unknown): unknown {
+    this.signal.throwIfAborted();
+    // Whatever the browser says of a broken connection is a TypeError.
+    return error instanceof TypeError ? new NetworkError(`${file}: ${error.message}`) : error;
+  }
+
+  private address(file: string): string {
+    return new URL(file, this.place.base).href;
+  }
+
+  private remember(file: string, index: number, slice: Uint8Array): void {
+    this.memory.set(`${index}/${file}`, slice);
+    if (this.memory.size > SLICES_IN_MEMORY) this.memory.delete(this.memory.keys().next().value!);
+  }
+
+  private report(phase: "download" | "cache", file: string, facts: Facts, bytes: number): void {
+    const loaded = Math.min(facts.size, (this.fetched.get(file) ?? 0) + bytes);
+    this.fetched.set(file, loaded);
+    this.onProgress({ phase, file, loaded, total: facts.size });
+  }
+}
+
+async function* chunks(response: Response): AsyncGenerator<Uint8Array> {
+  const reader = response.body!.getReader();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    yield value;
+  }
+}
+
+/** `Content-Range: bytes 0-99/1234`, where the server lets it be read. */
+function rangeSize(response: Response): number | null {
+  const size = response.headers.get("content-range")?.split("/")[1];
+  return size && size !== "*" ? Number(size) : null;
+}
+
+function version(response: Response): string | null {
+  return response.headers.get("etag") ?? response.headers.get("last-modified");
+}
+
+function statusError(file: string, status: number): Error {
+  const why = status === 401 || status === 403 ? " (the repository may be private or gated)" : "";
+  return new NetworkError(`${file}: the server answers with status ${status}${why}`);
+}
+
+function mib(bytes: number): string {
+  return `${Math.ceil(bytes / 2 ** 20)} MiB`;
+}
+
+function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const stop = () => reject(signal.reason);
+    const timer = setTimeout(() => {
+      signal.removeEventListener("abort", stop);
+      resolve();
+    }, milliseconds);
+    signal.addEventListener("abort", stop, { once: true });
+  });
+}

@@ -1,0 +1,323 @@
+// The package's face: `load()` starts the worker and gives an `Engine`, which speaks OpenAI's API.
+
+import { fromApi, fromWire, FolioError, UnloadedError } from "./errors.js";
+import { PIECES_AHEAD, type Loaded, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
+import { Stream } from "./stream.js";
+import type * as api from "./types.js";
+
+export * from "./errors.js";
+export { clearCache } from "./files.js";
+export { Stream } from "./stream.js";
+export type * from "./types.js";
+
+const HUB = "https://huggingface.co";
+const RANGE_BYTES = 32 << 20;
+/** What addresses of the API begin with; nothing is sent there. */
+const BASE = "http://folio/v1";
+
+/** Loads a model and starts its engine, in a worker. */
+export async function load(options: api.LoadOptions): Promise<Engine> {
+  const engine = new Engine(options);
+  await engine.reload(options);
+  return engine;
+}
+
+/** What a message to the worker may be, without its number. */
+type Call = ToWorker extends infer T ? (T extends { id: number } ? Omit<T, "id"> : never) : never;
+
+/** Who waits for the worker's answer to one call. */
+interface Waiting {
+  done?: (value: never) => void;
+  failed: (error: Error) => void;
+  progress?: (progress: api.Progress) => void;
+  head?: (status: number, headers: string[]) => void;
+  body?: ReadableStreamDefaultController<Uint8Array>;
+}
+
+/** The worker, as the page sees it. */
+class Link {
+  /** Why nothing can be asked any more. */
+  gone: Error | null = null;
+  private readonly calls = new Map<number, Waiting>();
+  private next = 1;
+  private letGo = () => {};
+
+  constructor(
+    private readonly port: Worker | MessagePort,
+    private readonly worker: Worker | null,
+  ) {
+    port.onmessage = (event: MessageEvent<ToPage>) => this.receive(event.data);
+    if (!worker) void this.holdLock();
+  }
+
+  /** Sends a call; `waiting` gets what comes back. */
+  send(call: Call, waiting: Waiting, transfer: Transferable[] = []): number {
+    const id = this.next++;
+    if (this.gone) waiting.failed(this.gone);
+    else {
+      this.calls.set(id, waiting);
+      this.port.postMessage({ ...call, id }, transfer);
+    }
+    return id;
+  }
+
+  /** Sends a call and awaits its value. */
+  ask<T>(call: Call, progress?: Waiting["progress"]): Promise<T> {
+    return new Promise((done, failed) => {
+      this.send(call, { done: done as (value: never) => void, failed, ...(progress && { progress }) });
+    });
+  }
+
+  /** Says more about a call that is under way. */
+  tell(id: number, op: "pull" | "cancel"): void {
+    if (op === "cancel") this.calls.delete(id);
+    if (!this.gone) this.port.postMessage({ id, op });
+  }
+
+  /** Ends every call, and the worker if it is this page's own. */
+  close(error: Error): void {
+    if (this.gone) return;
+    this.gone = error;
+    for (const waiting of this.calls.values()) fail(waiting, error);
+    this.calls.clear();
+    this.letGo();
+    this.worker?.terminate();
+    if (!this.worker) (this.port as MessagePort).close();
+  }
+
+  /** A shared worker does not hear of a page's end; it waits for this lock instead. */
+  private async holdLock(): Promise<void> {
+    const lock = `folio-page-${crypto.randomUUID()}`;
+    await navigator.locks.request(lock, () => {
+      if (!this.gone) this.port.postMessage({ id: 0, op: "hello", lock });
+      return new Promise<void>((resolve) => (this.letGo = resolve));
+    });
+  }
+
+  private receive(message: ToPage): void {
+    if (message.op === "gone") return this.close(fromWire(message.error));
+    const waiting = this.calls.get(message.id);
+    if (!waiting) return;
+    switch (message.op) {
+      case "progress":
+        return waiting.progress?.(message.progress);
+      case "head":
+        return waiting.head?.(message.status, message.headers);
+      case "chunk":
+        return waiting.body?.enqueue(message.bytes);
+    }
+    this.calls.delete(message.id);
+    if (message.op === "error") fail(waiting, fromWire(message.error));
+    else if (message.op === "end") waiting.body?.close();
+    else waiting.done?.(message.value as never);
+  }
+}
+
+function fail(waiting: Waiting, error: Error): void {
+  waiting.failed(error);
+  waiting.body?.error(error);
+}
+
+/** A model that answers. Made by {@link load}. */
+export class Engine {
+  /** What is loaded. */
+  info!: api.ModelInfo;
+  private link: Link | null = null;
+
+  /** @internal */
+  constructor(private readonly options: api.LoadOptions) {}
+
+  readonly chat = {
+    completions: {
+      /** Answers a conversation, whole or as an async iterable of chunks. */
+      create: ((params: api.ChatParamsStreaming | api.ChatParamsWhole, options?: api.RequestOptions) =>
+        this.create("/chat/completions", params, options)) as {
+        (params: api.ChatParamsStreaming, options?: api.RequestOptions): Promise<Stream<api.ChatCompletionChunk>>;
+        (params: api.ChatParamsWhole, options?: api.RequestOptions): Promise<api.ChatCompletion>;
+      },
+    },
+  };
+
+  readonly completions = {
+    /** Continues texts, or token ids. */
+    create: ((params: api.TextParamsStreaming | api.TextParamsWhole, options?: api.RequestOptions) =>
+      this.create("/completions", params, options)) as {
+      (params: api.TextParamsStreaming, options?: api.RequestOptions): Promise<Stream<api.Completion>>;
+      (params: api.TextParamsWhole, options?: api.RequestOptions): Promise<api.Completion>;
+    },
+  };
+
+  readonly models = {
+    /** The names by which the model is served. */
+    list: (options?: api.RequestOptions): Promise<api.ModelList> => this.call("GET", "/models", undefined, options),
+    retrieve: (name: string, options?: api.RequestOptions): Promise<api.Model> =>
+      this.call("GET", `/models/${name}`, undefined, options),
+  };
+
+  /** Counters and gauges after the engine's last step. */
+  stats(): Promise<api.Stats> {
+    return this.worker().ask({ op: "stats" });
+  }
+
+  /**
+   * The HTTP API of `folio serve`, without a server: hand it to OpenAI's client as its `fetch`. Of the address only the
+   * path counts.
+   */
+  readonly fetch = async (input: RequestInfo | URL, init?: RequestInit): Promise<Response> => {
+    const request = new Request(input, init);
+    const { signal } = request;
+    const body = new Uint8Array(await request.arrayBuffer());
+    signal.throwIfAborted();
+    const link = this.worker();
+    const { pathname, search } = new URL(request.url);
+    const headers = [...request.headers].flat();
+    return await new Promise((resolve, reject) => {
+      let controller!: ReadableStreamDefaultController<Uint8Array>;
+      const stop = () => {
+        link.tell(id, "cancel");
+        reject(signal.reason);
+        controller.error(signal.reason);
+      };
+      const over = () => signal.removeEventListener("abort", stop);
+      const stream = new ReadableStream<Uint8Array>(
+        {
+          start: (made) => void (controller = made),
+          pull: () => link.tell(id, "pull"),
+          cancel: () => {
+            over();
+            link.tell(id, "cancel");
+          },
+        },
+        { highWaterMark: PIECES_AHEAD },
+      );
+      const waiting: Waiting = {
+        failed: reject,
+        body: controller,
+        head: (status, pairs) => {
+          const answer = new Headers();
+          for (let at = 0; at < pairs.length; at += 2) answer.append(pairs[at]!, pairs[at + 1]!);
+          const empty = status === 204 || status === 304;
+          resolve(new Response(empty ? null : stream, { status, headers: answer }));
+        },
+      };
+      const id = link.send({ op: "fetch", method: request.method, url: pathname + search, headers, body }, waiting, [
+        body.buffer,
+      ]);
+      signal.addEventListener("abort", stop);
+    });
+  };
+
+  /** Ends all answers and gives back the GPU's memory. The engine can be loaded again by {@link reload}. */
+  async unload(): Promise<void> {
+    const { link } = this;
+    this.link = null;
+    if (link && !link.gone) await link.ask({ op: "unload" });
+    link?.close(new UnloadedError("the engine was unloaded"));
+  }
+
+  /** Loads again, from the cache where there is one: after a lost device, a crash, or an unload. */
+  async reload({ signal, onProgress }: Pick<api.LoadOptions, "signal" | "onProgress"> = {}): Promise<void> {
+    await this.unload();
+    signal?.throwIfAborted();
+    const place = findModel(this.options);
+    const link = await connect(this.options, place);
+    const stop = () => link.close(signal!.reason);
+    signal?.addEventListener("abort", stop);
+    try {
+      const loaded = await link.ask<Loaded>({ op: "load", place }, onProgress ?? this.options.onProgress);
+      [this.link, this.info] = [link, loaded.info];
+    } catch (error) {
+      link.close(error as Error);
+      throw error;
+    } finally {
+      signal?.removeEventListener("abort", stop);
+    }
+  }
+
+  private worker(): Link {
+    if (!this.link) throw new UnloadedError("the engine is not loaded");
+    return this.link;
+  }
+
+  private async create<T>(path: string, params: { stream?: boolean | null }, options?: api.RequestOptions): Promise<T> {
+    if (!params.stream) return await this.call("POST", path, params, options);
+    const response = await this.request("POST", path, params, options);
+    return new Stream(response) as T;
+  }
+
+  private async call<T>(method: string, path: string, body: unknown, options?: api.RequestOptions): Promise<T> {
+    return await (await this.request(method, path, body, options)).json();
+  }
+
+  private async request(method: string, path: string, body: unknown, options?: api.RequestOptions): Promise<Response> {
+    const init: RequestInit = { method, signal: options?.signal ?? null };
+    if (body !== undefined) {
+      init.body = JSON.stringify(body);
+      init.headers = { "Content-Type": "application/json" };
+    }
+    const response = await this.fetch(BASE + path, init);
+    if (response.ok) return response;
+    throw fromApi(response.status, await response.json().catch(() => null));
+  }
+}
+
+/** Where a model lies, and what it is called. */
+function findModel({ model, name, cache, limits, hub, rangeBytes }: api.LoadOptions): ModelPlace {
+  const rest = {
+    cache: cache ?? ("opfs" as const),
+    limits: limits ?? {},
+    listing: null,
+    rangeBytes: rangeBytes ?? RANGE_BYTES,
+  };
+  if (model === "demo") {
+    const base = new URL("./demo/", import.meta.url).href;
+    return { ...rest, name: name ?? "folio-tiny", base, listing: `${base}files.json` };
+  }
+  const repository = /^([\w.-]+\/[\w.-]+)(?:@([\w./-]+))?$/.exec(model);
+  if (repository) {
+    const [, repo, revision = "main"] = repository;
+    const at = encodeURIComponent(revision);
+    const listing = `${hub ?? HUB}/api/models/${repo}/tree/${at}`;
+    return { ...rest, name: name ?? repo!, base: `${hub ?? HUB}/${repo}/resolve/${at}/`, listing };
+  }
+  let base: URL;
+  try {
+    base = new URL(model, globalThis.location?.href);
+  } catch {
+    throw new FolioError(`${JSON.stringify(model)} is neither "demo", nor a repository (org/name), nor an address`);
+  }
+  if (!base.pathname.endsWith("/")) base.pathname += "/";
+  return { ...rest, name: name ?? base.pathname.split("/").at(-2) ?? "model", base: base.href };
+}
+
+/** A worker of this page, or the site's shared one for this model. */
+async function connect({ worker, shared }: api.LoadOptions, place: ModelPlace): Promise<Link> {
+  let address = new URL(worker ?? new URL("./worker.js", import.meta.url), globalThis.location?.href);
+  if (address.origin !== globalThis.location?.origin && !address.protocol.startsWith("blob")) {
+    // A worker must be of the page's own origin; what it imports need not.
+    const script = new Blob([`import ${JSON.stringify(address.href)};`], { type: "text/javascript" });
+    address = new URL(URL.createObjectURL(script));
+  }
+  const failed = "the worker could not be started";
+  return await new Promise((resolve, reject) => {
+    const refuse = (event: Event) =>
+      reject(new FolioError(`${failed}: ${(event as ErrorEvent).message ?? address.href}`));
+    if (!shared) {
+      const own = new Worker(address, { type: "module", name: `folio ${place.name}` });
+      const link = new Link(own, own);
+      own.onerror = (event) => {
+        refuse(event);
+        link.close(new FolioError(`${failed}: ${event.message ?? address.href}`));
+      };
+      return resolve(link);
+    }
+    if (typeof SharedWorker === "undefined") return reject(new FolioError("this browser has no shared workers"));
+    const common = new SharedWorker(address, { type: "module", name: `folio ${place.base}` });
+    const link = new Link(common.port, null);
+    common.onerror = (event) => {
+      refuse(event);
+      link.close(new FolioError(`${failed}: ${address.href}`));
+    };
+    resolve(link);
+  });
+}

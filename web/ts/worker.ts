@@ -1,0 +1,256 @@
+// The worker that owns the engine: a module worker of one page, or a shared worker of several. It answers ports.
+//
+// Loading and every request are calls with an id. An answer's body is sent in pieces as the page makes room for them;
+// a cancelled call, a closed page and an unload all drop the answer, and with it what it computes.
+
+import { fromWire, EngineCrashedError, ModelError, NoAdapterError, NetworkError, toWire } from "./errors.js";
+import { ChangedError, ModelFiles } from "./files.js";
+import { PIECES_AHEAD, type Loaded, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
+import type { ModelInfo, Progress } from "./types.js";
+import type { Call, WebEngine } from "./engine.js";
+
+type EngineModule = typeof import("./engine.js");
+
+interface Running {
+  engine: WebEngine;
+  info: ModelInfo;
+}
+
+interface Port {
+  postMessage(message: ToPage, transfer?: Transferable[]): void;
+}
+
+const scope = self as unknown as {
+  onconnect?: unknown;
+  folioCrashed: (message: string) => void;
+  postMessage: Port["postMessage"];
+};
+
+const ports = new Set<PageSide>();
+let generation = 0;
+let engineModule: Promise<EngineModule> | null = null;
+let running: Promise<Running> | null = null;
+let loading = new AbortController();
+
+scope.folioCrashed = (message) => {
+  // The module's memory is in an unknown state: nothing of it is touched again.
+  engineModule = null;
+  generation++;
+  end(new EngineCrashedError(message));
+};
+
+/** A fresh instance of the engine's module; after a crash the old one stays behind, untouched. */
+async function instantiate(): Promise<EngineModule> {
+  const module: EngineModule = await import(
+    new URL(generation === 0 ? "./engine.js" : `./engine.js?${generation}`, import.meta.url).href
+  );
+  await module.default({ module_or_path: new URL("./engine_bg.wasm", import.meta.url) });
+  return module;
+}
+
+/** The engine is gone: everyone who waits for it is told. */
+function end(error: Error): void {
+  running = null;
+  for (const port of ports) port.gone(error);
+}
+
+async function adapterName(): Promise<string> {
+  const { gpu } = navigator;
+  if (!gpu) {
+    const secure = isSecureContext ? "" : " on a page that was not loaded over https or from localhost";
+    throw new NoAdapterError(`this browser has no WebGPU${secure}; recent versions of Chrome, Edge and Safari have it`);
+  }
+  const adapter = await gpu.requestAdapter();
+  if (!adapter)
+    throw new NoAdapterError("this browser has WebGPU, but offers no adapter: its GPU or driver may be blocked");
+  const { description, vendor, architecture, device } = adapter.info;
+  return description || [vendor, architecture || device].filter(Boolean).join(" ") || "unknown adapter";
+}
+
+async function load(place: ModelPlace, signal: AbortSignal, report: (progress: Progress) => void): Promise<Running> {
+  const adapter = await adapterName();
+  const instance = (engineModule ??= instantiate());
+  // What could not be fetched now may be there later.
+  instance.catch(() => engineModule === instance && (engineModule = null));
+  const { WebEngine, Sha256 } = await instance;
+  for (let attempt = 1; ; attempt++) {
+    const files = await ModelFiles.open(place, signal, report);
+    const notices: string[] = [];
+    try {
+      const options = JSON.stringify({ name: place.name, ...place.limits });
+      const note = (text: string) => void notices.push(text);
+      const onDevice = (loaded: number, total: number) => report({ phase: "device", file: "", loaded, total });
+      const engine = await WebEngine.load(
+        files,
+        options,
+        onDevice,
+        note,
+        (message: string) => {
+          end(fromWire({ name: "DeviceLostError", message }));
+        },
+      );
+      try {
+        await files.complete(() => new Sha256());
+      } catch (error) {
+        engine.unload();
+        throw error;
+      }
+      const info = { adapter, notices, ...JSON.parse(engine.info()) };
+      report({ phase: "ready", file: "", loaded: info.weightBytes, total: info.weightBytes });
+      return { engine, info };
+    } catch (error) {
+      const cause = files.error ?? error;
+      if (!(cause instanceof ChangedError)) throw named(cause);
+      await files.forgetAll();
+      if (attempt === 2) throw new NetworkError(cause.message);
+    }
+  }
+}
+
+/** Errors of the engine's module have a name, and no class. */
+function named(error: unknown): unknown {
+  if (error instanceof WebAssembly.RuntimeError) return new EngineCrashedError(error.message);
+  return error instanceof Error && error.name !== "Error"
+    ? error
+    : new ModelError(String((error as Error)?.message ?? error));
+}
+
+/** One page, as the worker sees it. */
+class PageSide {
+  private readonly calls = new Map<number, { call: Call | null; room: number; wake: () => void }>();
+  private loaded = false;
+
+  constructor(private readonly port: Port) {
+    ports.add(this);
+  }
+
+  receive(message: ToWorker): void {
+    switch (message.op) {
+      case "hello":
+        return void this.waitForEnd(message.lock);
+      case "load":
+        return this.answer(message.id, this.load(message.id, message.place));
+      case "fetch":
+        return void this.fetch(message);
+      case "pull":
+        return this.makeRoom(message.id);
+      case "cancel":
+        return this.cancel(message.id);
+      case "stats":
+        return this.answer(
+          message.id,
+          this.withEngine(({ engine }) => JSON.parse(engine.stats())),
+        );
+      case "unload":
+        return this.answer(message.id, this.leave());
+    }
+  }
+
+  /** The engine has ended. */
+  gone(error: Error): void {
+    this.calls.clear();
+    this.loaded = false;
+    this.port.postMessage({ op: "gone", error: toWire(error) });
+  }
+
+  private async load(id: number, place: ModelPlace): Promise<Loaded> {
+    const report = (progress: Progress) => this.port.postMessage({ id, op: "progress", progress });
+    this.loaded = true;
+    if (!running) {
+      loading = new AbortController();
+      const start = load(place, loading.signal, report);
+      running = start;
+      start.catch(() => running === start && (running = null));
+    }
+    return { info: (await running).info };
+  }
+
+  private async withEngine<T>(use: (running: Running) => T): Promise<T> {
+    if (!running) throw new EngineCrashedError("no engine is loaded");
+    return use(await running);
+  }
+
+  private async fetch({ id, method, url, headers, body }: ToWorker & { op: "fetch" }): Promise<void> {
+    const state = { call: null as Call | null, room: PIECES_AHEAD, wake: () => {} };
+    this.calls.set(id, state);
+    const sink = {
+      head: (status: number, headers: string[]) => this.send({ id, op: "head", status, headers }),
+      chunk: async (bytes: Uint8Array) => {
+        this.send({ id, op: "chunk", bytes }, [bytes.buffer]);
+        state.room--;
+        while (state.room <= 0) await new Promise<void>((resolve) => (state.wake = resolve));
+      },
+      end: () => this.finish(id, { id, op: "end" }),
+      fail: (message: string) => this.finish(id, { id, op: "error", error: { name: "TypeError", message } }),
+    };
+    try {
+      await this.withEngine(({ engine }) => {
+        if (this.calls.has(id)) state.call = engine.fetch(method, url, headers, body, sink);
+      });
+    } catch (error) {
+      this.finish(id, { id, op: "error", error: toWire(error) });
+    }
+  }
+
+  private send(message: ToPage & { id: number }, transfer?: Transferable[]): void {
+    if (this.calls.has(message.id)) this.port.postMessage(message, transfer);
+  }
+
+  private finish(id: number, message: ToPage & { id: number }): void {
+    this.send(message);
+    this.calls.get(id)?.call?.free();
+    this.calls.delete(id);
+  }
+
+  private makeRoom(id: number): void {
+    const state = this.calls.get(id);
+    if (!state) return;
+    state.room++;
+    state.wake();
+  }
+
+  private cancel(id: number): void {
+    this.calls.get(id)?.call?.cancel();
+    this.calls.delete(id);
+  }
+
+  /** A page holds its lock for as long as it is there. */
+  private async waitForEnd(lock: string): Promise<void> {
+    await navigator.locks.request(lock, () => {});
+    await this.leave();
+    ports.delete(this);
+  }
+
+  /** The page unloads, or is closed. The last one takes the engine with it. */
+  private async leave(): Promise<void> {
+    for (const id of [...this.calls.keys()]) this.cancel(id);
+    this.loaded = false;
+    if ([...ports].some((port) => port.loaded)) return;
+    loading.abort(new DOMException("the engine was unloaded", "AbortError"));
+    const last = running;
+    running = null;
+    await last?.then(({ engine }) => engine.unload()).catch(() => {});
+  }
+
+  private answer(id: number, result: Promise<unknown>): void {
+    result.then(
+      (value) => this.port.postMessage({ id, op: "done", value }),
+      (error) => this.port.postMessage({ id, op: "error", error: toWire(error) }),
+    );
+  }
+}
+
+function serve(port: Port & EventTarget): void {
+  const page = new PageSide(port);
+  port.addEventListener("message", (event) => page.receive((event as MessageEvent<ToWorker>).data));
+}
+
+if ("onconnect" in scope) {
+  self.addEventListener("connect", (event) => {
+    const [port] = (event as MessageEvent).ports;
+    serve(port!);
+    port!.start();
+  });
+} else {
+  serve(scope as unknown as Port & EventTarget);
+}
