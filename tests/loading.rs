@@ -1,6 +1,9 @@
 //! Opening models: both styles of config, one file or shards, every stored type; and one clear line, never a panic,
 //! for whatever is wrong with a folder.
 
+#[path = "loading/experts.rs"]
+mod experts;
+
 use folio::model::rope::RopeScaling;
 use folio::model::{LoadError, Model, ModelSpec, UploadError};
 use folio::plan::{Storage, WeightFormat};
@@ -214,33 +217,6 @@ fn layers_with_experts_follow_the_config() {
     assert_eq!(sparse(json!({"num_experts_per_tok": 9})), Err(expected.into()));
     let expected = "config.json: num_experts is missing";
     assert_eq!(sparse(json!({"num_local_experts": null})), Err(expected.into()));
-}
-
-/// gpt-oss keeps the rows of an expert as columns, those of gate and up in turns.
-#[test]
-fn experts_in_one_tensor_come_out_row_by_row() {
-    let folder = Folder::copy("gpt-oss");
-    let (header, data) = folder.tensors();
-    let weights = upload(&folder.open().expect("it opens"));
-    let stored = |tensor: &str, index: usize| {
-        let start = header[tensor]["data_offsets"][0].as_u64().expect("an offset") as usize;
-        WeightFormat::Bf16.decode(&data[start..], 0, index)
-    };
-    let (experts, hidden, mlp) = (4, 64, 96);
-    let gate_up = &weights["layers.1.expert_gate_up"];
-    let bias = &weights["layers.1.expert_gate_up_bias"];
-    assert_eq!((gate_up.len(), bias.len()), (experts * 2 * mlp * hidden, experts * 2 * mlp));
-    for (expert, row) in [(0, 0), (2, 95), (1, 96), (3, 191)] {
-        let column = if row < mlp { 2 * row } else { 2 * (row - mlp) + 1 };
-        let (found, name) = (&gate_up[(expert * 2 * mlp + row) * hidden..], "model.layers.1.mlp.experts.gate_up_proj");
-        for k in [0, 1, 63] {
-            assert_eq!(found[k], stored(name, (expert * hidden + k) * 2 * mlp + column), "{expert}, {row}, {k}");
-        }
-        assert_eq!(bias[expert * 2 * mlp + row], stored(&format!("{name}_bias"), expert * 2 * mlp + column));
-    }
-    let down = &weights["layers.0.expert_down"];
-    let name = "model.layers.0.mlp.experts.down_proj";
-    assert_eq!(down[(3 * hidden + 5) * mlp + 7], stored(name, (3 * mlp + 7) * hidden + 5));
 }
 
 #[test]
