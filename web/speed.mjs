@@ -52,7 +52,8 @@ async function native() {
   const options = ["serve", "--port", String(PORT), "--device", "wgpu:0", "--max-num-seqs", "8"];
   const limits = ["--max-num-batched-tokens", "256", "--no-prefix-caching"];
   const env = { ...process.env, VK_DRIVER_FILES: driver, RUST_LOG: "warn" };
-  const child = spawn(process.env.FOLIO ?? join(root, "target/release/folio"), [...options, ...limits], { env, stdio: "ignore" });
+  const program = process.env.FOLIO ?? join(root, "target/release/folio");
+  const child = spawn(program, [...options, ...limits], { env, stdio: "ignore" });
   for (;;) {
     const ready = await fetch(`http://127.0.0.1:${PORT}/health`)
       .then(({ ok }) => ok)
