@@ -1,7 +1,8 @@
 // `npm run speed`: the tab against the native binary on the same software adapter, and one chat against several.
 //
-// Needs `cargo build --release` and a Chromium that ships SwiftShader's Vulkan driver beside its binary. Both sides get
-// the same requests through the same API, in turns, so that a busy machine slows both; each figure is the median.
+// Needs `cargo build --release` (or FOLIO, which names another binary) and a Chromium that ships SwiftShader's Vulkan
+// driver beside its binary. Both sides get the same requests through the same API, in turns, so that a busy machine
+// slows both; each figure is the median.
 
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
@@ -51,7 +52,8 @@ async function native() {
   const options = ["serve", "--port", String(PORT), "--device", "wgpu:0", "--max-num-seqs", "8"];
   const limits = ["--max-num-batched-tokens", "256", "--no-prefix-caching"];
   const env = { ...process.env, VK_DRIVER_FILES: driver, RUST_LOG: "warn" };
-  const child = spawn(join(root, "target/release/folio"), [...options, ...limits], { env, stdio: "ignore" });
+  const program = process.env.FOLIO ?? join(root, "target/release/folio");
+  const child = spawn(program, [...options, ...limits], { env, stdio: "ignore" });
   for (;;) {
     const ready = await fetch(`http://127.0.0.1:${PORT}/health`)
       .then(({ ok }) => ok)

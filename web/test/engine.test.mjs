@@ -24,7 +24,7 @@ after(async () => {
 test("every shader variant compiles as it is", async () => {
   const result = await page.evaluate(async () => {
     const engine = await import("/engine.js");
-    await engine.default();
+    await engine.default({ module_or_path: "/engine_bg.wasm" });
     const adapter = await navigator.gpu.requestAdapter();
     const features = ["subgroups", "shader-f16"].filter((name) => adapter.features.has(name));
     const device = await adapter.requestDevice({ requiredFeatures: features });

@@ -228,7 +228,7 @@ test("what is wrong with a model is told by type, file and field", () =>
       const missing = await hello(page, { model: `${server.origin}/nothing/` });
       assert.equal(missing.name, "ModelError");
       assert.match(missing.message, /config\.json: there is no such file/);
-      server.fault = () => ({ status: 403 });
+      server.fault = ({ path }) => (path.startsWith("/sharded/") ? { status: 403 } : {});
       const closed = await hello(page, { model: `${server.origin}/sharded/`, cache: "none" });
       assert.deepEqual([closed.name, closed.code], ["NetworkError", "network"]);
     },
