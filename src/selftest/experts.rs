@@ -34,21 +34,21 @@ pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
         fixtures.push(matmul_experts(storage, wide, &[1, 2, 35]));
         fixtures.push(matmul_experts(storage, Product { combine: true, accumulate: true, ..wide }, &[1, 2, 35]));
     }
-    for format in WeightFormat::ALL.into_iter().filter(|format| format.is_quantised()) {
-        let spread = Product {
+    // Whether products are added up has nothing to do with how weights are packed: formats take turns.
+    let packed = WeightFormat::ALL.into_iter().filter(|format| format.is_quantised());
+    for (format, combine) in packed.zip([false, true].into_iter().cycle()) {
+        let product = Product {
             format,
-            other_rows: 0,
+            other_rows: if combine { 12 } else { 0 },
             experts: 5,
             per_token: 2,
             columns: 296,
             outputs: 35,
             bias: true,
-            combine: false,
-            accumulate: false,
+            combine,
+            accumulate: combine,
         };
-        fixtures.push(matmul_experts(storage, spread, &[1, 17]));
-        let combined = Product { other_rows: 12, combine: true, accumulate: true, ..spread };
-        fixtures.push(matmul_experts(storage, combined, &[1, 17]));
+        fixtures.push(matmul_experts(storage, product, &[1, 17]));
     }
     // Cut under a limit of 8 MiB: between experts, and within each of them.
     let cut = Product {
