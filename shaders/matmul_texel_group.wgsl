@@ -1,13 +1,15 @@
 // As matmul_texel, for quantised weights in rows of whole groups: a lane takes 32 columns at a time, so that one load
 // of an image brings 32 codes of 4 bits.
 // Codes are multiplied as they are; the scales of a group come to its 16-column sums, and its minimum to the sum of x,
-// which all outputs share. x lies on the stack, where a multiply-add reads it for nothing.
+// which all outputs share. x lies on the stack, where a multiply-add reads it for nothing. All loads of a turn come
+// before its arithmetic: the cores look far enough ahead to wait for them together, not one after the other.
 // Variants: weight format, BIAS, ROWS, OUTPUTS, EIGHTS = OUTPUTS / 8, MANY_ROWS (more than ROWS). Needs TEXELS,
 // SUBGROUPS. Twin: backend/cpu/matmul.rs
 #import invocation
 #import lanes
 #import matmul
 #import weight
+#import weight_placed
 
 @compute @workgroup_size(32)
 fn main(at: Invocation) {
@@ -36,27 +38,33 @@ fn main(at: Invocation) {
         var low: array<vec4<f32>, ROWS * 4u>;
         var high: array<vec4<f32>, ROWS * 4u>;
         var x_sums: array<vec2<f32>, ROWS>;
+        var w: array<Group, OUTPUTS>;
+#for output OUTPUTS
+        w[output] = weight_group(weight_rows[output], group);
+#endfor
 #for row ROWS
 #for part 4
         low[row * 4u + part] = x_vector(x_rows[row] + 8u * group + 2u * part);
         high[row * 4u + part] = x_vector(x_rows[row] + 8u * group + 2u * part + 1u);
         x_sums[row][part / 2u] += dot(low[row * 4u + part] + high[row * 4u + part], vec4<f32>(1.0));
+        low[row * 4u + part] *= PLACES_LOW;
+        high[row * 4u + part] *= PLACES_HIGH;
 #endfor
 #endfor
 #for output OUTPUTS
         {
-            let w = weight_group(weight_rows[output], group);
+            let scale = placed_scale(w[output]);
             var dots: array<vec2<f32>, ROWS>;
 #for part 4
             {
-                let codes = group_levels(w, part);
+                let codes = placed_levels(w[output], part);
 #for row ROWS
                 dots[row][part / 2u] += dot(codes.low, low[row * 4u + part]) + dot(codes.high, high[row * 4u + part]);
 #endfor
             }
 #endfor
 #for row ROWS
-            sums[row * OUTPUTS + output] += dot(dots[row], w.scale.xz) + dot(x_sums[row], w.scale.yw);
+            sums[row * OUTPUTS + output] += dot(dots[row], scale.xz) + dot(x_sums[row], scale.yw);
 #endfor
         }
 #endfor

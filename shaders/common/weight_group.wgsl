@@ -33,74 +33,90 @@ fn unsigned_byte(word: u32, place: u32) -> f32 {
     return f32((word >> (8u * place)) & 0xffu);
 }
 
+// `a` and `b` of both halves of a group, from what its own scale and its super-group's say.
 #ifdef SCALES_HALF
-fn group_scale(row: u32, group: u32) -> vec4<f32> {
-    let pair = unpack_halves(section_word(row + params.scales, group >> 1u));
-    let a = select(pair.x, pair.y, (group & 1u) != 0u);
+fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
+    let a = unpack_halves(bits & 0xffffu).x;
     return vec4<f32>(a, 0.0, a, 0.0);
 }
 #endif
 #ifdef SCALES_HALF_MIN
-fn group_scale(row: u32, group: u32) -> vec4<f32> {
-    let pair = unpack_halves(section_word(row + params.scales, group));
-    return pair.xyxy;
+fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
+    return unpack_halves(bits).xyxy;
 }
 #endif
 #ifdef SCALES_HALF_ZERO
-fn group_scale(row: u32, group: u32) -> vec4<f32> {
-    let word = section_word(row + params.scales, group);
-    let a = unpack_halves(word).x;
-    let b = -a * f32(bitcast<i32>(word) >> 16u);
+fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
+    let a = unpack_halves(bits).x;
+    let b = -a * f32(bitcast<i32>(bits) >> 16u);
     return vec4<f32>(a, b, a, b);
 }
 #endif
 #ifdef SCALES_EXPONENT
-fn group_scale(row: u32, group: u32) -> vec4<f32> {
-    let biased = (section_word(row + params.scales, group >> 2u) >> (8u * (group & 3u))) & 0xffu;
+fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
     // Half of 2^(biased - 127), the levels being doubled; zero where that is no normal number.
-    let a = bitcast<f32>((max(biased, 1u) - 1u) << 23u);
+    let a = bitcast<f32>((max(bits & 0xffu, 1u) - 1u) << 23u);
     return vec4<f32>(a, 0.0, a, 0.0);
 }
 #endif
 #ifdef SCALES_WIDE
-fn group_scale(row: u32, group: u32) -> vec4<f32> {
-    let a = bitcast<f32>(section_word(row + params.scales, group >> 2u));
+fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
+    let a = bitcast<f32>(bits);
     return vec4<f32>(a, 0.0, a, 0.0);
 }
 #endif
 #ifdef SCALES_K32
-fn group_scale(row: u32, group: u32) -> vec4<f32> {
-    let unit = unpack_halves(section_word(row + params.supers, group >> 3u)).x;
-    let a = unit * signed_byte(section_word(row + params.scales, group >> 2u), group & 3u);
+fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
+    let a = units.x * signed_byte(bits, 0u);
     return vec4<f32>(a, 0.0, a, 0.0);
 }
 #endif
 #ifdef SCALES_K32_MIN
-fn group_scale(row: u32, group: u32) -> vec4<f32> {
-    let units = unpack_halves(section_word(row + params.supers, group >> 3u));
-    let bytes = section_word(row + params.scales, group >> 1u) >> (16u * (group & 1u));
-    let pair = units * vec2<f32>(unsigned_byte(bytes, 0u), -unsigned_byte(bytes, 1u));
+fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
+    let pair = units * vec2<f32>(unsigned_byte(bits, 0u), -unsigned_byte(bits, 1u));
     return pair.xyxy;
 }
 #endif
 #ifdef SCALES_K16
-fn group_scale(row: u32, group: u32) -> vec4<f32> {
-    let unit = unpack_halves(section_word(row + params.supers, group >> 3u)).x;
-    let bytes = section_word(row + params.scales, group >> 1u) >> (16u * (group & 1u));
-    let a = unit * vec2<f32>(signed_byte(bytes, 0u), signed_byte(bytes, 1u));
+fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
+    let a = units.x * vec2<f32>(signed_byte(bits, 0u), signed_byte(bits, 1u));
     let b = a * -f32(OFFSET);
     return vec4<f32>(a.x, b.x, a.y, b.y);
 }
 #endif
 #ifdef SCALES_K16_MIN
-fn group_scale(row: u32, group: u32) -> vec4<f32> {
-    let units = unpack_halves(section_word(row + params.supers, group >> 3u));
-    let bytes = section_word(row + params.scales, group >> 1u) >> (16u * (group & 1u));
-    let a = units.x * vec2<f32>(f32(bytes & 15u), f32((bytes >> 8u) & 15u));
-    let b = -units.y * vec2<f32>(f32((bytes >> 4u) & 15u), f32((bytes >> 12u) & 15u));
+fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
+    let a = units.x * vec2<f32>(f32(bits & 15u), f32((bits >> 8u) & 15u));
+    let b = -units.y * vec2<f32>(f32((bits >> 4u) & 15u), f32((bits >> 12u) & 15u));
     return vec4<f32>(a.x, b.x, a.y, b.y);
 }
 #endif
+
+// The bits of a group's scale, at the low end of a word.
+fn scale_bits(row: u32, group: u32) -> u32 {
+    let start = row + params.scales;
+#ifdef SCALE_BITS_8
+    return section_word(start, group >> 2u) >> (8u * (group & 3u));
+#endif
+#ifdef SCALE_BITS_16
+    return section_word(start, group >> 1u) >> (16u * (group & 1u));
+#endif
+#ifdef SCALE_BITS_32
+    return section_word(start, group);
+#endif
+#ifdef SCALES_WIDE
+    return section_word(start, group >> 2u);
+#endif
+}
+
+// What 256 weights share.
+fn super_units(row: u32, super_group: u32) -> vec2<f32> {
+#ifdef SUPERS
+    return unpack_halves(section_word(row + params.supers, super_group));
+#else
+    return vec2<f32>(1.0);
+#endif
+}
 
 fn weight_group(row: u32, group: u32) -> Group {
     var loaded: Group;
@@ -120,7 +136,7 @@ fn weight_group(row: u32, group: u32) -> Group {
 #ifdef TWO_MORE_AT
     loaded.more = vec4<u32>(section_pair(row + params.plane, group), 0u, 0u);
 #endif
-    loaded.scale = group_scale(row, group);
+    loaded.scale = scale_of(scale_bits(row, group), super_units(row, group >> 3u));
     return loaded;
 }
 

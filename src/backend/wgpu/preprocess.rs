@@ -41,6 +41,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "common/weight"
     "common/weight_group"
     "common/weight_levels"
+    "common/weight_placed"
     "common/wide"
     "copy_blocks"
     "embed"

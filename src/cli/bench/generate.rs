@@ -117,11 +117,11 @@ fn context(subject: &Subject<'_>, new_tokens: u32) -> Result<u32> {
 pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let new_tokens = subject.options.new_tokens.max(2);
     let context = context(subject, new_tokens)?;
-    let largest = subject.options.batch.iter().copied().max().unwrap_or(1);
+    let largest = subject.batches().into_iter().max().unwrap_or(1);
     let session = open(subject, config, largest, context + new_tokens)?;
     let mut numbers = Numbers(config.seed.unwrap_or(0));
     round(&session, &mut numbers, 1, 8, 4)?;
-    for &batch in &subject.options.batch {
+    for batch in subject.batches() {
         eprintln!("decode, batch {batch} …");
         let arrivals = round(&session, &mut numbers, batch, context, new_tokens)?;
         // The span in which all sequences generate: from the last first token to the first last one.
@@ -158,11 +158,11 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
 
 pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let context = context(subject, 1)?;
-    let largest = subject.options.batch.iter().copied().max().unwrap_or(1);
+    let largest = subject.batches().into_iter().max().unwrap_or(1);
     let session = open(subject, config, largest, context + 2)?;
     let mut numbers = Numbers(config.seed.unwrap_or(0));
     round(&session, &mut numbers, 1, context.min(64), 1)?;
-    for &batch in &subject.options.batch {
+    for batch in subject.batches() {
         eprintln!("prefill, batch {batch} …");
         let mut best = f64::INFINITY;
         let mut firsts = Vec::new();

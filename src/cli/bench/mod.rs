@@ -28,6 +28,8 @@ use std::io::Write as _;
 enum Scenario {
     /// Each kernel alone, over the model's shapes
     Steps,
+    /// Of `steps` the matrix products alone
+    Products,
     /// Tokens a second while sequences generate
     Decode,
     /// Prompt tokens a second
@@ -53,8 +55,8 @@ pub(crate) struct Options {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Sequences at once in decode and prefill
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,8")]
+    /// Sequences at once in decode and prefill [default: 1,8]; rows of the products in steps [default: 1,8,64]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
     batch: Vec<u32>,
     /// Prompt tokens of decode and prefill [default: 512, or what the context leaves]
     #[arg(long, value_name = "TOKENS")]
@@ -81,6 +83,11 @@ impl Subject<'_> {
             }
             None => self.options.model.open(),
         }
+    }
+
+    /// Sequences at once in decode and prefill.
+    fn batches(&self) -> Vec<u32> {
+        if self.options.batch.is_empty() { vec![1, 8] } else { self.options.batch.clone() }
     }
 
     /// The name of the shape in reports.
@@ -116,6 +123,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 steps::measure(&device, &subject, &config, &mut report)?;
                 host::measure(&device, &subject, &config, &mut report)?;
             }
+            Scenario::Products => steps::products(&device, &subject, &config, &mut report)?,
             Scenario::Decode => generate::decode(&subject, &config, &mut report)?,
             Scenario::Prefill => generate::prefill(&subject, &config, &mut report)?,
             Scenario::Serve => serve::measure(&subject, &config, &mut report)?,

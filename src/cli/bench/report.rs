@@ -71,14 +71,14 @@ impl Report {
     /// Adds a row. One beyond the peaks is first answered by measuring those again, while the machine is as it was for
     /// the row: whatever else a machine does can only lower a peak.
     pub(crate) fn push(&mut self, row: Row) -> Result<()> {
-        self.rows.push(row);
         for _ in 0..ATTEMPTS {
-            if self.impossible().is_none() {
+            if !self.is_impossible(&row) {
                 break;
             }
             let again = (self.measure_peaks)()?.peaks;
             self.raise(&again);
         }
+        self.rows.push(row);
         Ok(())
     }
 
@@ -94,11 +94,15 @@ impl Report {
         peaks.fma_gflops = peaks.fma_gflops.max(again.fma_gflops);
     }
 
+    fn is_impossible(&self, row: &Row) -> bool {
+        row.share_of_peak(&self.measured.peaks).is_some_and(|share| share > SHARE_MAX)
+    }
+
     /// The first row that claims more than the device can do.
     pub(crate) fn impossible(&self) -> Option<String> {
-        let share = |row: &Row| row.share_of_peak(&self.measured.peaks).unwrap_or(0.0);
-        let row = self.rows.iter().find(|row| share(row) > SHARE_MAX)?;
-        Some(format!("{} {} reaches {:.2} of the peak", row.scenario, row.shape, share(row)))
+        let row = self.rows.iter().find(|row| self.is_impossible(row))?;
+        let share = row.share_of_peak(&self.measured.peaks).unwrap_or(0.0);
+        Some(format!("{} {} reaches {share:.2} of the peak", row.scenario, row.shape))
     }
 
     pub(crate) fn as_json(&self) -> Value {

@@ -13,9 +13,8 @@ use folio::backend::wgpu::bench::{AttendShape, Yardstick};
 use folio::backend::{Backend, BackendError, Capacity};
 use folio::config::Config;
 use folio::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
-use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Rows, Step, WeightFormat, WeightId};
+use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Rows, Section, Step, Storage, Tail, WeightFormat, WeightId};
 use folio::platform::{self, Instant};
-use half::bf16;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -23,7 +22,7 @@ use std::sync::Arc;
 const BYTES_MIN: u64 = 256 << 20;
 /// Copies of a small tensor at most; where even these stay below [`BYTES_MIN`], no share of a peak is told.
 const COPIES_MAX: u64 = 256;
-/// Rows of the products: a vector, a few, a prompt's chunk.
+/// Rows of the products, if nothing else is asked for: a vector, a few, a prompt's chunk.
 const ROWS: [u32; 3] = [1, 8, 64];
 /// The batch of the attention cases.
 const ATTEND_BATCH: u32 = 16;
@@ -62,41 +61,81 @@ pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, r
     attention(device, subject, config, report)
 }
 
-/// The matrices of a layer with how often a token meets them, then a large one that every device can compare.
-fn matrices(subject: &Subject<'_>) -> Vec<(&'static str, u32, u32, u32)> {
-    let spec = &subject.spec;
-    let layers = spec.layers.len() as u32;
-    vec![
-        ("qkv", spec.query_columns() + 2 * spec.kv_columns(), spec.hidden, layers),
-        ("output", spec.hidden, spec.query_columns(), layers),
-        ("gate_up", 2 * spec.mlp, spec.hidden, layers),
-        ("down", spec.hidden, spec.mlp, layers),
-        ("lm_head", spec.vocab, spec.hidden, 1),
-        ("16M", 4096, 4096, 0),
-    ]
+/// A matrix of the model, and how often a token meets one like it.
+struct Matrix {
+    name: String,
+    columns: u32,
+    sections: Vec<Section>,
+    uses: u32,
 }
 
-fn products(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+impl Matrix {
+    fn rows(&self) -> u32 {
+        self.sections.iter().map(|section| section.rows).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.sections.iter().map(|section| u64::from(section.rows) * section.format.row_bytes(self.columns)).sum()
+    }
+
+    fn formats(&self) -> String {
+        let formats: Vec<String> = self.sections.iter().map(|section| section.format.to_string()).collect();
+        formats.join("+")
+    }
+}
+
+/// The dense matrices of a token's way in the model's formats, then a large one that every device can compare.
+fn matrices(plan: &Plan) -> Vec<Matrix> {
+    let mut found: Vec<Matrix> = Vec::new();
+    let samples = plan.tails.iter().filter(|(tail, _)| *tail == Tail::Sample).flat_map(|(_, steps)| steps);
+    let steps = plan.body.iter().map(|step| (step, None)).chain(samples.map(|step| (step, Some("lm_head"))));
+    for (step, name) in steps {
+        let Step::MatMul { weight, .. } = step else { continue };
+        let spec = plan.weight_spec(*weight);
+        let name = name.or(spec.name.rsplit('.').next()).unwrap_or_default();
+        let is_alike = |known: &&mut Matrix| {
+            known.name == name && known.columns == spec.columns && known.sections == spec.sections
+        };
+        match found.iter_mut().find(is_alike) {
+            Some(known) => known.uses += 1,
+            None => found.push(Matrix {
+                name: name.into(),
+                columns: spec.columns,
+                sections: spec.sections.clone(),
+                uses: 1,
+            }),
+        }
+    }
+    let format = found.first().map_or(WeightFormat::Bf16, |matrix| matrix.sections[0].format);
+    let sections = vec![Section { rows: 4096, format }];
+    found.push(Matrix { name: "16M".into(), columns: 4096, sections, uses: 0 });
+    found
+}
+
+pub(super) fn products(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let mut token_seconds = 0.0;
-    for (name, outputs, columns, uses) in matrices(subject) {
-        for rows in ROWS {
-            eprintln!("steps, matmul {name} {outputs}x{columns}, {rows} rows …");
-            let case = product(config, outputs, columns, rows);
+    let asked = &subject.options.batch[..];
+    let row_counts = if asked.is_empty() { &ROWS } else { asked };
+    for matrix in matrices(&subject.model()?.record(Storage::F32)) {
+        let (outputs, columns) = (matrix.rows(), matrix.columns);
+        let title = format!("matmul {} {outputs}x{columns} {}", matrix.name, matrix.formats());
+        for &rows in row_counts {
+            eprintln!("steps, {title}, {rows} rows …");
+            let case = product(config, &matrix, rows);
             let beyond_caches = case.plan.weight_bytes() >= BYTES_MIN;
-            let bytes = WeightFormat::Bf16.row_bytes(columns) * u64::from(outputs);
             let times = run(device, case)?;
-            let gbps = bytes as f64 / times.best() / 1e9;
+            let gbps = matrix.bytes() as f64 / times.best() / 1e9;
             let operations = 2.0 * f64::from(rows) * f64::from(outputs) * f64::from(columns);
             let gflops = operations / times.best() / 1e9;
             if rows == 1 {
-                token_seconds += times.best() * f64::from(uses);
+                token_seconds += times.best() * f64::from(matrix.uses);
             }
             let bound = if rows < 64 { Bound::Read } else { Bound::Arithmetic };
             report.push(Row {
                 gbps: Some(gbps),
                 gflops: Some(gflops),
                 bound: beyond_caches.then_some(bound),
-                ..times.row(format!("matmul {name} {outputs}x{columns}"), rows)
+                ..times.row(title.clone(), rows)
             })?;
         }
     }
@@ -105,15 +144,13 @@ fn products(device: &Device, subject: &Subject<'_>, config: &Config, report: &mu
     Ok(())
 }
 
-fn product(config: &Config, outputs: u32, columns: u32, rows: u32) -> Case {
-    let bytes = WeightFormat::Bf16.row_bytes(columns) * u64::from(outputs);
-    let copies = BYTES_MIN.div_ceil(bytes).min(COPIES_MAX);
+fn product(config: &Config, matrix: &Matrix, rows: u32) -> Case {
+    let copies = BYTES_MIN.div_ceil(matrix.bytes()).min(COPIES_MAX);
     let mut plan = Plan { vocab: 2, positions_max: rows + 1, ..Plan::default() };
-    let storage = folio::plan::Storage::F32;
-    let x = plan.buffer("x", Rows::Tokens, columns, storage);
-    let out = plan.buffer("out", Rows::Tokens, outputs, storage);
+    let x = plan.buffer("x", Rows::Tokens, matrix.columns, Storage::F32);
+    let out = plan.buffer("out", Rows::Tokens, matrix.rows(), Storage::F32);
     for copy in 0..copies {
-        let weight = plan.weight(format!("weight.{copy}"), outputs, columns, WeightFormat::Bf16);
+        let weight = plan.weight_in_sections(format!("weight.{copy}"), matrix.columns, &matrix.sections);
         plan.body.push(Step::MatMul { x, weight, bias: None, accumulate: false, out });
     }
     let sequence = SequenceRows { row_start: 0, row_count: rows, context_len: rows };
@@ -206,10 +243,9 @@ fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, repo
 fn attend(config: &Config, shape: &AttendShape) -> Case {
     let mut plan = Plan { vocab: 2, positions_max: shape.context + 1, ..Plan::default() };
     plan.kv_groups.push(KvGroup { window: None });
-    let storage = folio::plan::Storage::F32;
     let columns = shape.query_heads * shape.head_dim;
-    let q = plan.buffer("q", Rows::Tokens, columns, storage);
-    let out = plan.buffer("out", Rows::Tokens, columns, storage);
+    let q = plan.buffer("q", Rows::Tokens, columns, Storage::F32);
+    let out = plan.buffer("out", Rows::Tokens, columns, Storage::F32);
     for layer in 0..ATTEND_LAYERS {
         plan.kv_layers.push(KvLayer { group: 0, heads: shape.kv_heads, head_dim: shape.head_dim });
         plan.body.push(Step::AttendPaged {
@@ -263,12 +299,12 @@ fn run_on<B: Backend>(mut backend: B, case: Case) -> Result<Times> {
     let plan = Arc::new(case.plan);
     backend.load(plan.clone(), &case.capacity)?;
     for (index, spec) in plan.weights.iter().enumerate() {
-        let chunk = ((16 << 20) / spec.row_bytes(0)).max(1) as u32;
+        let chunk = ((16 << 20) / spec.row_bytes_max()).max(1) as u32;
         let mut first = 0;
         while first < spec.rows {
             let count = chunk.min(spec.rows - first);
-            let rows = random_rows(index as u64, u64::from(count) * u64::from(spec.columns));
-            backend.write_weight(WeightId(index as u32), first, rows)?;
+            let bytes = spec.bytes_before(first + count) - spec.bytes_before(first);
+            backend.write_weight(WeightId(index as u32), first, random_bytes(index as u64, bytes))?;
             first += count;
         }
     }
@@ -289,10 +325,9 @@ fn run_on<B: Backend>(mut backend: B, case: Case) -> Result<Times> {
     Ok(Times(seconds))
 }
 
-/// Small bf16 numbers, another row of them for each seed.
-fn random_rows(seed: u64, elements: u64) -> Bytes {
+/// Bytes that are finite numbers of ordinary size in every format, codes and scales alike, others for each seed.
+fn random_bytes(seed: u64, bytes: u64) -> Bytes {
     let mut numbers = Numbers(seed);
-    let pattern: Vec<bf16> = (0..4093).map(|_| bf16::from_f32(numbers.below(2001) as f32 / 1000.0 - 1.0)).collect();
-    let values: Vec<bf16> = pattern.iter().copied().cycle().take(elements as usize).collect();
-    Bytes::from(bytemuck::cast_slice::<bf16, u8>(&values).to_vec())
+    let pattern: Vec<u8> = (0..8191).map(|_| numbers.below(256) as u8 & 0x2b | 0x10).collect();
+    Bytes::from(pattern.into_iter().cycle().take(bytes as usize).collect::<Vec<u8>>())
 }

@@ -37,6 +37,9 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
         Levels::E2m1 => kernel.define("LEVELS_E2M1"),
         Levels::E4m3 => kernel.define("LEVELS_E4M3"),
     };
+    let kernel = kernel
+        .define_if((codes, levels) == (Codes::Four, Levels::Unsigned(0)), "PLACED_NIBBLES")
+        .define_if((codes, levels) == (Codes::Eight, Levels::Signed), "PLACED_BYTES");
     let kernel = kernel.define(match scales {
         Scales::None => "SCALES_NONE",
         Scales::Half => "SCALES_HALF",
@@ -49,7 +52,14 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
         Scales::K16 => "SCALES_K16",
         Scales::K16Min => "SCALES_K16_MIN",
     });
-    kernel.define("GROUPS")
+    let kernel = match scales {
+        Scales::None | Scales::Wide => kernel,
+        Scales::Exponent | Scales::K32 => kernel.define("SCALE_BITS_8"),
+        Scales::Half | Scales::K32Min | Scales::K16 | Scales::K16Min => kernel.define("SCALE_BITS_16"),
+        Scales::HalfMin | Scales::HalfZero => kernel.define("SCALE_BITS_32"),
+    };
+    let supers = matches!(scales, Scales::K32 | Scales::K32Min | Scales::K16 | Scales::K16Min);
+    kernel.define_if(supers, "SUPERS").define("GROUPS")
 }
 
 /// Where the sections of a row lie, in vectors of 16 bytes.
