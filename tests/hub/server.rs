@@ -162,12 +162,12 @@ impl Hub {
         });
         drop(state);
         // The other side may hang up at any time.
-        let _ = self.reply(&mut stream, &request, place, fault);
+        let _ = self.reply(&mut stream, &request, place, fault.as_ref());
     }
 
-    fn reply(&self, out: &mut TcpStream, request: &Request, place: &str, fault: Option<Fault>) -> std::io::Result<()> {
+    fn reply(&self, out: &mut TcpStream, request: &Request, place: &str, fault: Option<&Fault>) -> std::io::Result<()> {
         if let Some(Fault::Status(status, headers)) = fault {
-            return send(out, status, headers, &[], b"", usize::MAX);
+            return send(out, *status, headers, &[], b"", usize::MAX);
         }
         let path = request.line.rsplit(' ').next().unwrap_or_default();
         let state = self.state();
@@ -184,7 +184,7 @@ impl Hub {
         };
         drop(state);
         let (tag, length) = (format!("\"{}\"", file.hash()), file.bytes.len().to_string());
-        let over: &[(&str, &str)] = if let Some(Fault::Headers(over)) = &fault { over } else { &[] };
+        let over: &[(&str, &str)] = if let Some(Fault::Headers(over)) = fault { over } else { &[] };
         if place == "hub" && file.large {
             let location = format!("{}{path}", self.cdn);
             let usual = [
@@ -201,7 +201,7 @@ impl Hub {
             return head(out, 200, over, &[&usual[..], &[("Content-Length", &length)]].concat());
         }
         self.wait_at_gate();
-        send_file(out, request, &file.bytes, &usual, over, fault.as_ref())
+        send_file(out, request, &file.bytes, &usual, over, fault)
     }
 
     fn wait_at_gate(&self) {

@@ -172,9 +172,11 @@ impl RepoFolder {
         let path = self.snapshot(commit).join(name);
         let link = || {
             self.make_folder(&path)?;
-            let up = "../".repeat(name.split('/').count() + 1);
+            // `../../blobs/<hash>`, with one more step up for each folder in the name.
+            let mut target: PathBuf = std::iter::repeat_n("..", name.split('/').count() + 1).collect();
+            target.extend(["blobs", hash]);
             let new = self.spare(hash)?;
-            match symlink(Path::new(&format!("{up}blobs/{hash}")), &new) {
+            match symlink(&target, &new) {
                 Ok(()) => fs::rename(&new, &path),
                 Err(_) if cfg!(windows) => fs::rename(self.blob(hash), &path),
                 Err(error) => Err(error),

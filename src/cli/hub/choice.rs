@@ -178,13 +178,13 @@ fn carries(stem: &str, quantization: &str) -> bool {
 /// The quantisation that a GGUF file's name carries, in capitals; `None` if it says nothing.
 pub(super) fn quantization_of(stem: &str) -> Option<String> {
     let upper = stem.to_ascii_uppercase();
-    let words = upper.split(['-', '.', '/']);
+    let mut words = upper.split(['-', '.', '/']);
     let is_type = |word: &&str| {
         let digits = word.strip_prefix("IQ").or_else(|| word.strip_prefix('Q'));
         digits.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
             || OTHER_TYPES.iter().any(|known| word.starts_with(known))
     };
-    words.filter(is_type).next_back().map(str::to_owned)
+    words.rfind(is_type).map(str::to_owned)
 }
 
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -2,8 +2,8 @@
 //!
 //! Redirects are followed here and not by the HTTP library, because two rules hang on them: the token goes to the
 //! endpoint alone, and a file's hash and size are told by the hub's own answer, before it sends one elsewhere.
-//! (The crate `hf-hub` does neither check: before 1.0 it sends the token to the address of a redirect, and no version
-//! compares what arrives with its hash.)
+//! (The crate `hf-hub` is no help here: before 1.0 it sends the token to the address of a redirect and compares nothing
+//! that arrives with its hash; since 1.0 it brings a storage system of its own.)
 
 use super::name::{is_commit, is_hex, is_hostile, is_plain};
 use super::patience::Patience;

@@ -141,15 +141,17 @@ fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
 
 /// Copies until the answer ends, and says how it ended.
 fn copy(answer: Response<Body>, partial: &mut Partial<'_>, bar: &ProgressBar, stop: &AtomicBool) -> Result<String> {
-    let whole = answer.status().is_success();
+    if !answer.status().is_success() {
+        return Ok("it has no such bytes".to_owned());
+    }
     let mut reader = answer.into_body().into_reader();
     let mut piece = vec![0; PIECE_BYTES];
-    while whole {
+    loop {
         if stop.load(Ordering::Relaxed) {
             bail!("another file failed");
         }
         match reader.read(&mut piece) {
-            Ok(0) => break,
+            Ok(0) => return Ok("it ended early".to_owned()),
             Ok(count) => {
                 partial.add(&piece[..count])?;
                 bar.set_position(partial.bytes());
@@ -157,7 +159,6 @@ fn copy(answer: Response<Body>, partial: &mut Partial<'_>, bar: &ProgressBar, st
             Err(error) => return Ok(error.to_string()),
         }
     }
-    Ok("it ended early".to_owned())
 }
 
 /// Runs `work` for all items, some at a time; the first failure ends the others and is the one that counts.
