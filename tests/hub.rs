@@ -175,6 +175,24 @@ fn a_model_runs_by_name_online_and_off() {
 }
 
 #[test]
+fn a_gguf_by_name_is_the_one_by_path() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/tiny-qwen3-Q4_0.gguf");
+    let hub = Hub::new([("sub/tiny-Q4_0.gguf", fs::read(&file).expect("it is there"))]);
+    let user = User::of(&hub);
+    let input = user.home.path().join("in.jsonl");
+    let line = json!({"prompt_token_ids": [1, 2, 3, 4], "max_tokens": 8, "ignore_eos": true});
+    fs::write(&input, line.to_string()).expect("the folder takes files");
+    let (input, file) = (input.to_string_lossy(), file.to_string_lossy());
+    let run = |model: &str| {
+        user.result(&["run", "--device", "cpu", "--temperature", "0", "--input", &input, "--model", model])
+    };
+    let answer = run("org/tiny:q4_0");
+    assert!(answer.contains("token_ids"), "{answer}");
+    assert_eq!(answer, run(&file));
+    assert_eq!(count(&hub.lines(), "GET cdn"), 1);
+}
+
+#[test]
 fn a_path_wins_over_a_name_and_neither_is_told_as_both() {
     let hub = tiny();
     let user = User::of(&hub);
