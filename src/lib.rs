@@ -54,7 +54,7 @@
 //! - **[`config`]**: every limit of the system, checked once.
 //! - **[`platform`]**: what differs between a process and a browser tab.
 //! - **`web/`**: the browser: a wasm crate over this library, an npm package around it, a demo page, tests in Chromium.
-//! - **`src/cli`**: the binary: one file per command.
+//! - **`src/cli`**: the binary: one file per command; `hub` turns a model's name into a path, fetched if need be.
 //! - **`shaders/`**: one WGSL kernel per file, `common/` is imported; `bench_*` are yardsticks of `folio bench`.
 //! - **`assets/demo`**: the built-in demo model, and how it was made.
 //! - **`tests/`**: five rings: house rules and shaders, twins, simulation, kernels, the whole.

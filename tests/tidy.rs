@@ -42,6 +42,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("cudarc", &["src/backend/cuda/"]),
     ("axum", &["src/server/", "tests/"]),
     ("tokio", &["src/server/", "src/cli/", "tests/"]),
+    ("ureq", &["src/cli/hub/"]),
 ];
 
 /// Folders that are built or installed, and no part of the repository.

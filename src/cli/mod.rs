@@ -1,16 +1,20 @@
 //! The command line: one file per command, and what they share.
 //!
 //! [`options`] turns arguments and `FOLIO_…` variables into a `Config`; [`device`] picks the one concrete backend;
-//! [`session`] runs an engine in its own thread with the model's text side beside it. Results go to stdout, everything
-//! else to stderr; a fault is one line `error: …` and an exit code other than 0.
+//! [`hub`] turns a model's name into a path; [`session`] runs an engine in its own thread with the model's text side
+//! beside it. Results go to stdout, everything else to stderr; a fault is one line `error: …` and an exit code other
+//! than 0.
 
 mod answer;
 mod bench;
 mod chat;
 mod device;
 mod devices;
+mod hub;
 mod lines;
+mod list;
 mod options;
+mod pull;
 mod run;
 mod selftest;
 mod serve;
@@ -42,6 +46,10 @@ enum Command {
     Run(run::Options),
     /// Measure speed, against the device's own peaks
     Bench(bench::Options),
+    /// Fetch a model by name into the Hugging Face cache, and print where it is
+    Pull(pull::Options),
+    /// List the models in the Hugging Face cache
+    List(list::Options),
     /// List devices, their limits, and which one would be chosen
     Devices(devices::Options),
     /// Check every kernel of a device against the CPU reference
@@ -62,6 +70,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Chat(options) => chat::run(&options),
         Command::Run(options) => run::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Pull(options) => pull::run(&options),
+        Command::List(options) => list::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Selftest(options) => selftest::run(&options),
     };

@@ -1,7 +1,8 @@
 //! Options that every command with an engine has, under vLLM's names, each also `FOLIO_…` in the environment.
 
 use super::device::DeviceChoice;
-use anyhow::{Context as _, Result, bail};
+use super::hub::{self, HubOptions};
+use anyhow::{Context as _, Result, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use folio::config::Config;
@@ -9,6 +10,7 @@ use folio::model::{Gguf, Model, Quantization, Texts, demo};
 use folio::plan::KvFormat;
 use folio::text::TextModel;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Element type of the KV pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,9 +30,15 @@ pub(crate) enum QuantizationChoice {
 /// Which model.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelOptions {
-    /// GGUF file, or folder with config.json and safetensors; absent: the built-in demo model
-    #[arg(long, env = "FOLIO_MODEL", value_name = "PATH")]
+    /// Folder with config.json and safetensors, GGUF file, or org/repo[@revision][:QUANT or :FILE.gguf] to fetch from
+    /// Hugging Face; absent: the built-in demo model
+    #[arg(long, env = "FOLIO_MODEL", value_name = "PATH_OR_NAME")]
     pub(crate) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) hub: HubOptions,
+    /// Where the model is: found once.
+    #[arg(skip)]
+    located: OnceLock<PathBuf>,
     /// Jinja file to use instead of the model's own chat template
     #[arg(long, env = "FOLIO_CHAT_TEMPLATE", value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
@@ -135,24 +143,30 @@ impl ModelOptions {
         })
     }
 
+    /// The folder or GGUF file, fetched if it has to be; `None` means the demo model.
+    fn path(&self) -> Result<Option<&Path>> {
+        let Some(model) = &self.model else { return Ok(None) };
+        if let Some(path) = self.located.get() {
+            return Ok(Some(path));
+        }
+        let path = hub::locate(model, self.hub)?;
+        Ok(Some(self.located.get_or_init(|| path)))
+    }
+
     fn open_as_stored(&self) -> Result<Model> {
-        let Some(path) = &self.model else { return Ok(Model::demo()) };
+        let Some(path) = self.path()? else { return Ok(Model::demo()) };
         if is_gguf(path) {
             return Ok(Model::from_gguf(Gguf::open(path)?)?);
         }
-        if !path.exists() {
-            bail!("{} does not exist; --model takes a folder (downloading by name is not built yet)", path.display());
-        }
-        if !path.is_dir() {
-            bail!("{} is neither a GGUF file nor a folder with config.json and safetensors", path.display());
-        }
+        let what = "is neither a GGUF file nor a folder with config.json and safetensors";
+        ensure!(path.is_dir(), "{} {what}", path.display());
         Ok(Model::open(path)?)
     }
 
     /// Tokenizer and chat template, each as far as the model has one.
     pub(crate) fn open_text(&self) -> Result<TextModel> {
         let template = self.chat_template.as_deref().map(read_text).transpose()?;
-        let Some(folder) = &self.model else {
+        let Some(folder) = self.path()? else {
             let (tokenizer, config) = (demo::TOKENIZER_JSON, demo::TOKENIZER_CONFIG_JSON);
             return Ok(TextModel::from_parts(Some(tokenizer), Some(config), template.as_deref())?);
         };

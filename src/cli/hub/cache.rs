@@ -1,0 +1,251 @@
+//! The Hugging Face cache: the folder that Python's `huggingface_hub` fills and reads, in the same layout.
+//!
+//! ```text
+//! models--org--repo/refs/main                        the commit that a branch or tag was at when it was last asked for
+//! models--org--repo/blobs/<hash>                     contents, named by SHA-256 (large files) or git's hash (others)
+//! models--org--repo/blobs/<hash>.incomplete          what has arrived of one so far
+//! models--org--repo/snapshots/<commit>/config.json   a link to a blob
+//! .locks/models--org--repo/<hash>.lock               held by whoever fetches that blob
+//! ```
+//!
+//! A link is followed only while it stays in the repository's own folder; the cache's folder itself may be one.
+
+use super::name::{is_commit, is_plain};
+use anyhow::{Context as _, Result, bail, ensure};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// Beginning of a model's folder; datasets and spaces have others.
+const PREFIX: &str = "models--";
+/// Ending of a blob that is not whole yet.
+const INCOMPLETE: &str = ".incomplete";
+/// A revision's file holds a hash and perhaps a line's end.
+const REF_BYTES_MAX: u64 = 256;
+
+/// The cache of one user.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache {
+    root: PathBuf,
+}
+
+/// One model's folder in it; it need not exist yet.
+#[derive(Clone, Debug)]
+pub(super) struct RepoFolder {
+    root: PathBuf,
+    folder: PathBuf,
+    locks: PathBuf,
+}
+
+impl Cache {
+    /// The cache in this folder.
+    pub(super) fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// Where it is.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder of `org/repo`.
+    pub(super) fn repo(&self, repo: &str) -> RepoFolder {
+        let name = format!("{PREFIX}{}", repo.replace('/', "--"));
+        let (folder, locks) = (self.root.join(&name), self.root.join(".locks").join(name));
+        RepoFolder { root: self.root.clone(), folder, locks }
+    }
+
+    /// Names of all models that have a folder, in order.
+    pub(super) fn repos(&self) -> Result<Vec<String>> {
+        let name = |entry: &fs::DirEntry| {
+            let name = entry.file_name().into_string().ok()?;
+            Some(name.strip_prefix(PREFIX)?.replacen("--", "/", 1))
+        };
+        let mut repos: Vec<String> = entries(&self.root)?.iter().filter_map(name).collect();
+        repos.sort();
+        Ok(repos)
+    }
+}
+
+impl RepoFolder {
+    /// The commit that a revision means as far as the cache knows.
+    pub(super) fn commit(&self, revision: &str) -> Result<Option<String>> {
+        if is_commit(revision) {
+            return Ok(Some(revision.to_owned()));
+        }
+        let path = self.folder.join("refs").join(revision);
+        let Some(inside) = self.inside(&path)? else { return Ok(None) };
+        let bytes = folio::platform::read_file(&inside, REF_BYTES_MAX).with_context(|| path.display().to_string())?;
+        let commit = String::from_utf8_lossy(&bytes).trim().to_owned();
+        ensure!(is_commit(&commit), "{}: {commit:?} is no commit", path.display());
+        Ok(Some(commit))
+    }
+
+    /// Notes which commit a revision means.
+    pub(super) fn set_commit(&self, revision: &str, commit: &str) -> Result<()> {
+        assert!(is_commit(commit), "a commit is checked where it comes from");
+        if is_commit(revision) || self.commit(revision).ok().flatten().as_deref() == Some(commit) {
+            return Ok(());
+        }
+        let path = self.folder.join("refs").join(revision);
+        let write = || {
+            self.make_folder(&path)?;
+            let new = self.spare("ref")?;
+            fs::write(&new, commit)?;
+            fs::rename(&new, &path)
+        };
+        write().with_context(|| path.display().to_string())
+    }
+
+    /// Revisions by name with their commits; one that is damaged is left out.
+    pub(super) fn revisions(&self) -> Result<Vec<(String, String)>> {
+        let mut names = Vec::new();
+        walk(&self.folder.join("refs"), "", &mut names)?;
+        let commit = |name: &String| self.commit(name).ok().flatten();
+        Ok(names.iter().filter_map(|name| Some((name.clone(), commit(name)?))).collect())
+    }
+
+    /// Commits that have a snapshot.
+    pub(super) fn snapshots(&self) -> Result<Vec<String>> {
+        let entries = entries(&self.folder.join("snapshots"))?;
+        let names = entries.iter().filter_map(|entry| entry.file_name().into_string().ok());
+        let mut commits: Vec<String> = names.filter(|name| is_commit(name)).collect();
+        commits.sort();
+        Ok(commits)
+    }
+
+    /// The folder that holds a commit's files.
+    pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
+        self.folder.join("snapshots").join(commit)
+    }
+
+    /// Names of all entries of a snapshot, whether or not there is something behind them.
+    pub(super) fn names(&self, commit: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let snapshot = self.snapshot(commit);
+        if self.inside(&snapshot)?.is_some() {
+            walk(&snapshot, "", &mut names)?;
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Where a file of a snapshot really is; `None` if it is not there or leads nowhere, an error if it leads out.
+    pub(super) fn file(&self, commit: &str, name: &str) -> Result<Option<PathBuf>> {
+        ensure!(is_plain(name), "{name:?} is no plain path");
+        self.inside(&self.snapshot(commit).join(name))
+    }
+
+    /// The blob of this name, whole.
+    pub(super) fn blob(&self, hash: &str) -> PathBuf {
+        self.folder.join("blobs").join(hash)
+    }
+
+    /// What has arrived of it, and whose folder is made.
+    pub(super) fn incomplete(&self, hash: &str) -> Result<PathBuf> {
+        let path = self.folder.join("blobs").join(format!("{hash}{INCOMPLETE}"));
+        self.make_folder(&path).with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+
+    /// Blobs that are not whole yet, as bytes so far.
+    pub(super) fn incompletes(&self) -> Result<Vec<u64>> {
+        let entries = entries(&self.folder.join("blobs"))?;
+        let partial = |entry: &&fs::DirEntry| entry.file_name().to_string_lossy().ends_with(INCOMPLETE);
+        let bytes = |entry: &fs::DirEntry| entry.metadata().map_or(0, |metadata| metadata.len());
+        Ok(entries.iter().filter(partial).map(bytes).collect())
+    }
+
+    /// The file whose lock guards a blob.
+    pub(super) fn lock_file(&self, hash: &str) -> Result<fs::File> {
+        let path = self.locks.join(format!("{hash}.lock"));
+        let open = || {
+            fs::create_dir_all(&self.locks)?;
+            fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path)
+        };
+        open().with_context(|| path.display().to_string())
+    }
+
+    /// Puts the blob into a snapshot under its name, as a link; where the system allows none, the blob itself moves.
+    pub(super) fn link(&self, commit: &str, name: &str, hash: &str) -> Result<()> {
+        assert!(is_plain(name) && is_commit(commit), "names are checked where they come from");
+        let path = self.snapshot(commit).join(name);
+        let link = || {
+            self.make_folder(&path)?;
+            // `../../blobs/<hash>`, with one more step up for each folder in the name.
+            let mut target: PathBuf = std::iter::repeat_n("..", name.split('/').count() + 1).collect();
+            target.extend(["blobs", hash]);
+            let new = self.spare(hash)?;
+            match symlink(&target, &new) {
+                Ok(()) => fs::rename(&new, &path),
+                Err(_) if cfg!(windows) => fs::rename(self.blob(hash), &path),
+                Err(error) => Err(error),
+            }
+        };
+        link().with_context(|| path.display().to_string())
+    }
+
+    /// A new name beside the locks, for what is renamed into its place.
+    fn spare(&self, stem: &str) -> io::Result<PathBuf> {
+        fs::create_dir_all(&self.locks)?;
+        Ok(self.locks.join(format!("{stem}.{:016x}", folio::platform::random_u64())))
+    }
+
+    /// Makes the folder of a file, and sees that no link leads it out.
+    fn make_folder(&self, file: &Path) -> io::Result<()> {
+        let folder = file.parent().unwrap_or(&self.folder);
+        let there = folder.ancestors().find(|folder| folder.exists());
+        let checked =
+            there.filter(|there| there.starts_with(&self.folder)).map_or(Ok(None), |there| self.inside(there));
+        checked.map_err(|error| io::Error::other(format!("{error:#}")))?;
+        fs::create_dir_all(folder)
+    }
+
+    /// The real place of `path`; `None` if there is nothing, an error if it is outside this folder.
+    fn inside(&self, path: &Path) -> Result<Option<PathBuf>> {
+        let real = |path: &Path| match path.canonicalize() {
+            Ok(real) => Ok(Some(real)),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Err(error) => Err(error).with_context(|| path.display().to_string()),
+        };
+        let (Some(root), Some(found)) = (real(&self.root)?, real(path)?) else { return Ok(None) };
+        let folder = root.join(self.folder.file_name().unwrap_or_default());
+        if !found.starts_with(&folder) {
+            bail!("{} is a link that leaves {}", path.display(), self.folder.display());
+        }
+        Ok(Some(found))
+    }
+}
+
+#[cfg(unix)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, link)
+}
+
+#[cfg(windows)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::windows::fs::symlink_file(target, link)
+}
+
+/// What a folder holds; nothing, if there is none.
+fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>> {
+    match fs::read_dir(folder) {
+        Ok(entries) => entries.collect::<io::Result<_>>().with_context(|| folder.display().to_string()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| folder.display().to_string()),
+    }
+}
+
+/// Names below `folder`, with `/`; links to folders are names, not ways.
+fn walk(folder: &Path, prefix: &str, names: &mut Vec<String>) -> Result<()> {
+    for entry in entries(folder)? {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let name = format!("{prefix}{name}");
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            walk(&entry.path(), &format!("{name}/"), names)?;
+        } else {
+            names.push(name);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! Which files of a repository a model needs: pure, from the names alone, so that a hub's list and a folder of the
+//! cache are judged alike.
+
+use super::name::is_plain;
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// The description of a model in safetensors.
+const CONFIG: &str = "config.json";
+/// The single file of a small checkpoint; it wins over an index, as it does when a folder is loaded.
+const SINGLE: &str = "model.safetensors";
+/// The list of a large checkpoint's files.
+const INDEX: &str = "model.safetensors.index.json";
+/// Small files that are fetched where there are any.
+const BESIDE: [&str; 7] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+/// The quantisation that is taken where none is named, as in llama.cpp.
+const DEFAULT_QUANTIZATION: &str = "Q4_K_M";
+/// Beginnings of a quantisation's name that are no `Q` and digit.
+const OTHER_TYPES: [&str; 6] = ["F16", "BF16", "F32", "FP16", "MXFP4", "TQ"];
+/// Names in a list within an error.
+const LISTED_MAX: usize = 40;
+
+/// What to fetch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// A folder of safetensors; with `index`, the shards that it names come on top.
+    Folder {
+        /// Files.
+        files: Vec<String>,
+        /// The index's name.
+        index: Option<&'static str>,
+    },
+    /// GGUF files, of which the first is the one to open.
+    Gguf {
+        /// Files.
+        files: Vec<String>,
+        /// Whether the default decided.
+        by_default: bool,
+    },
+}
+
+/// One GGUF model: a file, or the parts of a split one in order.
+#[derive(Debug)]
+pub(super) struct Gguf {
+    /// The name without ending and number of the part.
+    pub(super) stem: String,
+    /// Names of the files that are there.
+    pub(super) files: Vec<String>,
+    /// How many there should be.
+    count: usize,
+}
+
+impl Gguf {
+    /// Whether every part is there.
+    pub(super) fn is_whole(&self) -> bool {
+        self.files.len() == self.count
+    }
+
+    fn label(&self) -> String {
+        if self.count == 1 { self.files[0].clone() } else { format!("{} ({} parts)", self.files[0], self.count) }
+    }
+}
+
+/// Picks the files that `wanted` means, or that a model needs where nothing is said. `names` are plain.
+pub(super) fn choose(names: &[String], wanted: Option<&str>) -> Result<Choice> {
+    let has = |name: &str| names.iter().any(|known| known == name);
+    let models = ggufs(names);
+    if let Some(wanted) = wanted {
+        ensure!(!models.is_empty(), "there are no GGUF files, so `:{wanted}` means nothing here");
+        return Ok(Choice::Gguf { files: pick(models, wanted)?, by_default: false });
+    }
+    let (single, index) = (has(SINGLE), has(INDEX));
+    if has(CONFIG) && (single || index) {
+        let index = (!single).then_some(INDEX);
+        let fixed = [CONFIG, if single { SINGLE } else { INDEX }];
+        let files = fixed.into_iter().chain(BESIDE.into_iter().filter(|name| has(name))).map(str::to_owned).collect();
+        return Ok(Choice::Folder { files, index });
+    }
+    if models.is_empty() {
+        let missing = if single || index { CONFIG } else { "safetensors or GGUF files" };
+        bail!("there are no {missing} (there are: {})", listed(names.iter().map(String::as_str)));
+    }
+    let files = match <[Gguf; 1]>::try_from(models) {
+        Ok([only]) => whole(only)?,
+        Err(models) => pick(models, DEFAULT_QUANTIZATION)?,
+    };
+    Ok(Choice::Gguf { files, by_default: true })
+}
+
+/// The shards that an index names; all are in `names`.
+pub(super) fn shards(index_json: &[u8], names: &[String]) -> Result<Vec<String>> {
+    let index: Value = serde_json::from_slice(index_json).with_context(|| INDEX.to_owned())?;
+    let map = index["weight_map"].as_object().with_context(|| format!("{INDEX}: weight_map is missing"))?;
+    let mut shards = BTreeSet::new();
+    for (tensor, shard) in map {
+        let shard = shard.as_str().with_context(|| format!("{INDEX}: the file of {tensor:?} is no text"))?;
+        ensure!(is_plain(shard), "{INDEX}: {shard:?} is not a file of the repository");
+        ensure!(names.iter().any(|name| name == shard), "{INDEX} names {shard:?}, which is not there");
+        shards.insert(shard.to_owned());
+    }
+    ensure!(!shards.is_empty(), "{INDEX}: weight_map is empty");
+    Ok(shards.into_iter().collect())
+}
+
+/// The models among the names, without projectors and statistics, which are no models by themselves.
+pub(super) fn ggufs(names: &[String]) -> Vec<Gguf> {
+    let mut models: Vec<Gguf> = Vec::new();
+    let mut sorted: Vec<&String> = names.iter().collect();
+    sorted.sort();
+    for name in sorted {
+        let lower = name.to_ascii_lowercase();
+        let file = lower.rsplit('/').next().unwrap_or_default();
+        let Some(stem) = lower.strip_suffix(".gguf").map(|stem| &name[..stem.len()]) else { continue };
+        if file.starts_with("mmproj") || file.contains("imatrix") {
+            continue;
+        }
+        let (stem, count) = split_of(stem).map_or((stem, 1), |(stem, count)| (stem, count));
+        match models.last_mut().filter(|last| count > 1 && last.stem == stem && last.count == count) {
+            Some(model) => model.files.push(name.clone()),
+            None => models.push(Gguf { stem: stem.to_owned(), files: vec![name.clone()], count }),
+        }
+    }
+    models
+}
+
+/// `model-00001-of-00003` → `model`, 3.
+fn split_of(stem: &str) -> Option<(&str, usize)> {
+    let (head, count) = stem.rsplit_once("-of-")?;
+    let (head, number) = head.rsplit_once('-')?;
+    let number_of = |text: &str| text.parse::<usize>().ok().filter(|_| text.len() == 5);
+    let (number, count) = (number_of(number)?, number_of(count)?);
+    (1..=count).contains(&number).then_some((head, count))
+}
+
+/// The one model that `wanted` means: by a file's exact name, else by the quantisation in its name.
+fn pick(mut models: Vec<Gguf>, wanted: &str) -> Result<Vec<String>> {
+    if let Some(at) = models.iter().position(|model| model.files.iter().any(|file| file == wanted)) {
+        return whole(models.swap_remove(at));
+    }
+    let there = listed(models.iter().map(Gguf::label).collect::<Vec<_>>().iter().map(String::as_str));
+    models.retain(|model| carries(&model.stem, wanted));
+    match <[Gguf; 1]>::try_from(models) {
+        Ok([only]) => whole(only),
+        Err(none) if none.is_empty() => bail!("no GGUF file is `{wanted}` (there are: {there})"),
+        Err(several) => {
+            let several = listed(several.iter().map(|model| model.files[0].as_str()));
+            bail!("`{wanted}` means several files, name one of them: {several}")
+        }
+    }
+}
+
+fn whole(model: Gguf) -> Result<Vec<String>> {
+    let (have, count) = (model.files.len(), model.count);
+    ensure!(model.is_whole(), "{} is split in {count} parts, of which {have} are there", model.stem);
+    Ok(model.files)
+}
+
+/// Whether a file's name carries a quantisation: as a word of it, in any case. `Q4_K` is not in `Q4_K_M`.
+fn carries(stem: &str, quantization: &str) -> bool {
+    let (stem, word) = (stem.to_ascii_uppercase(), quantization.to_ascii_uppercase());
+    let bytes = stem.as_bytes();
+    stem.match_indices(&word).any(|(at, _)| {
+        let opens = at == 0 || !bytes[at - 1].is_ascii_alphanumeric();
+        let end = bytes.get(at + word.len());
+        opens && end.is_none_or(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
+    })
+}
+
+/// The quantisation that a GGUF file's name carries, in capitals; `None` if it says nothing.
+pub(super) fn quantization_of(stem: &str) -> Option<String> {
+    let upper = stem.to_ascii_uppercase();
+    let mut words = upper.split(['-', '.', '/']);
+    let is_type = |word: &&str| {
+        let digits = word.strip_prefix("IQ").or_else(|| word.strip_prefix('Q'));
+        digits.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            || OTHER_TYPES.iter().any(|known| word.starts_with(known))
+    };
+    words.rfind(is_type).map(str::to_owned)
+}
+
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let shown = names[..names.len().min(LISTED_MAX)].join(", ");
+    match names.len() {
+        0 => "no files".to_owned(),
+        count if count > LISTED_MAX => format!("{shown}, and {} more", count - LISTED_MAX),
+        _ => shown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    fn gguf(all: &[&str], wanted: Option<&str>) -> Vec<String> {
+        match choose(&names(all), wanted) {
+            Ok(Choice::Gguf { files, .. }) => files,
+            other => panic!("{all:?} with {wanted:?}: {other:?}"),
+        }
+    }
+
+    fn refused(all: &[&str], wanted: Option<&str>, part: &str) {
+        let error = choose(&names(all), wanted).expect_err("it is refused").to_string();
+        assert!(error.contains(part), "{error}");
+    }
+
+    #[test]
+    fn a_folder_takes_what_is_loaded_and_nothing_else() {
+        let all = [
+            ".gitattributes",
+            "README.md",
+            "config.json",
+            "model.safetensors",
+            "model.safetensors.index.json",
+            "tokenizer.json",
+            "pytorch_model.bin",
+            "original/consolidated.00.pth",
+            "onnx/model.onnx",
+            "tf_model.h5",
+        ];
+        let expected = names(&["config.json", "model.safetensors", "tokenizer.json"]);
+        assert_eq!(choose(&names(&all), None).ok(), Some(Choice::Folder { files: expected, index: None }));
+        let sharded = ["config.json", INDEX, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+        let expected = names(&["config.json", INDEX]);
+        assert_eq!(choose(&names(&sharded), None).ok(), Some(Choice::Folder { files: expected, index: Some(INDEX) }));
+        refused(
+            &["config.json", "pytorch_model.bin"],
+            None,
+            "no safetensors or GGUF files (there are: config.json, py",
+        );
+        refused(&["model.safetensors"], None, "no config.json");
+        refused(&["config.json", "model.safetensors"], Some("Q8_0"), "no GGUF files");
+        refused(&[], None, "no files");
+    }
+
+    #[test]
+    fn an_index_names_files_that_are_there() {
+        let there = names(&["a.safetensors", "b.safetensors", "c.safetensors"]);
+        let check = |json: &str, part: &str| {
+            let error = format!("{:#}", shards(json.as_bytes(), &there).expect_err("it is refused"));
+            assert!(error.contains(part), "{error}");
+        };
+        let good = br#"{"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "a.safetensors"}}"#;
+        assert_eq!(shards(good, &there).ok(), Some(names(&["a.safetensors", "b.safetensors"])));
+        check(r#"{"weight_map": {"x": "../a.safetensors"}}"#, "not a file of the repository");
+        check(r#"{"weight_map": {"x": "d.safetensors"}}"#, "not there");
+        check(r#"{"weight_map": {"x": 1}}"#, "no text");
+        check(r#"{"weight_map": {}}"#, "empty");
+        check("{}", "missing");
+        check("{", INDEX);
+    }
+
+    #[test]
+    fn a_quantisation_is_a_word_of_the_name() {
+        let all = [
+            "README.md",
+            "config.json",
+            "m-IQ4_XS.gguf",
+            "m-Q4_K_M.gguf",
+            "m-Q4_K_S.gguf",
+            "m-q8_0.gguf",
+            "mmproj-F16.gguf",
+            "imatrix.gguf",
+            "BF16/m-BF16-00001-of-00002.gguf",
+            "BF16/m-BF16-00002-of-00002.gguf",
+        ];
+        assert_eq!(gguf(&all, None), ["m-Q4_K_M.gguf"]);
+        assert_eq!(gguf(&all, Some("q4_k_s")), ["m-Q4_K_S.gguf"]);
+        assert_eq!(gguf(&all, Some("Q8_0")), ["m-q8_0.gguf"]);
+        assert_eq!(gguf(&all, Some("m-IQ4_XS.gguf")), ["m-IQ4_XS.gguf"]);
+        let parts = ["BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf"];
+        assert_eq!(gguf(&all, Some("BF16")), parts);
+        assert_eq!(gguf(&all, Some(parts[1])), parts, "any part means all");
+        refused(
+            &all,
+            Some("Q4_K"),
+            "no GGUF file is `Q4_K` (there are: BF16/m-BF16-00001-of-00002.gguf (2 parts), m-IQ",
+        );
+        refused(&all, Some("other.gguf"), "no GGUF file is `other.gguf`");
+        refused(&["a-Q4_0.gguf", "b-Q4_0.gguf"], Some("Q4_0"), "several files, name one of them: a-Q4_0.gguf, b-");
+        refused(&["a-Q2_K.gguf", "a-Q4_0.gguf"], None, "`Q4_K_M`");
+        refused(&["a-Q4_0-00001-of-00003.gguf", "a-Q4_0-00003-of-00003.gguf"], None, "3 parts, of which 2");
+        assert_eq!(gguf(&["only.gguf"], None), ["only.gguf"]);
+    }
+
+    #[test]
+    fn a_quantisation_is_read_off_a_name() {
+        let check = |stem: &str, found: Option<&str>| assert_eq!(quantization_of(stem).as_deref(), found, "{stem}");
+        check("Qwen3-0.6B-Q4_K_M", Some("Q4_K_M"));
+        check("model.q8_0", Some("Q8_0"));
+        check("BF16/model", Some("BF16"));
+        check("gpt-oss-20b-mxfp4", Some("MXFP4"));
+        check("Qwen3-0.6B", None);
+    }
+}

@@ -1,0 +1,363 @@
+//! Asks the hub: one request at a time, with bounded patience, and errors that say what to do.
+//!
+//! Redirects are followed here and not by the HTTP library, because two rules hang on them: the token goes to the
+//! endpoint alone, and a file's hash and size are told by the hub's own answer, before it sends one elsewhere.
+//! (The crate `hf-hub` is no help here: before 1.0 it sends the token to the address of a redirect and compares nothing
+//! that arrives with its hash; since 1.0 it brings a storage system of its own.)
+
+use super::name::{is_commit, is_hex, is_hostile, is_plain};
+use super::patience::Patience;
+use super::settings::Settings;
+use serde::Deserialize;
+use std::time::Duration;
+use ureq::http::{HeaderMap, Response, Uri};
+use ureq::{Agent, Body};
+
+/// Redirects of one request.
+const REDIRECTS_MAX: usize = 5;
+/// Without a byte for so long, a connection counts as cut.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// To connect, names looked up.
+const CONNECT_MAX: Duration = Duration::from_secs(15);
+/// The list of a repository's files.
+const LIST_BYTES_MAX: u64 = 64 << 20;
+/// Of a message from the hub, so much is repeated.
+const MESSAGE_CHARS_MAX: usize = 200;
+
+/// A connection to one hub.
+pub(super) struct Client {
+    agent: Agent,
+    endpoint: String,
+    token: Option<String>,
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// Nobody answers, or nobody who can help: what the cache has is as good as it gets.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The hub has no such repository, or shows none.
+    #[error("{0}")]
+    Missing(String),
+    /// Any other answer that is a refusal, or none that can be used.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A repository at one moment.
+#[derive(Debug)]
+pub(super) struct Listing {
+    /// The commit that the revision means now.
+    pub(super) commit: String,
+    /// Files that have plain names.
+    pub(super) names: Vec<String>,
+}
+
+/// What the hub says about one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Remote {
+    /// Path in the repository.
+    pub(super) name: String,
+    /// SHA-256 of the contents, or git's SHA-1 of the blob, in hex.
+    pub(super) hash: String,
+    /// Bytes.
+    pub(super) size: u64,
+}
+
+#[derive(Deserialize)]
+struct RevisionJson {
+    sha: String,
+    #[serde(default)]
+    siblings: Vec<SiblingJson>,
+}
+
+#[derive(Deserialize)]
+struct SiblingJson {
+    rfilename: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    Get,
+    /// Answered by the endpoint itself: a redirect to elsewhere is an answer.
+    Head,
+}
+
+impl Client {
+    /// Connects nowhere yet.
+    pub(super) fn new(settings: &Settings) -> Self {
+        let config = Agent::config_builder()
+            .user_agent(concat!("folio/", env!("CARGO_PKG_VERSION")))
+            // A file's bytes are counted and hashed as they are.
+            .accept_encoding("identity")
+            .max_redirects(0)
+            .http_status_as_error(false)
+            .timeout_resolve(Some(CONNECT_MAX))
+            .timeout_connect(Some(CONNECT_MAX))
+            .timeout_recv_response(Some(SILENCE_MAX))
+            .timeout_per_read(Some(SILENCE_MAX))
+            .build();
+        Self { agent: config.into(), endpoint: settings.endpoint.clone(), token: settings.token.clone() }
+    }
+
+    /// The commit and the files of a revision.
+    pub(super) fn listing(&self, repo: &str, revision: &str) -> Result<Listing, Fault> {
+        let url = format!("{}/api/models/{repo}/revision/{}", self.endpoint, encoded(revision, ""));
+        let mut answer = self.ask(Method::Get, &url, None, repo, &format!("revision {revision}"))?;
+        let body = answer.body_mut().with_config().limit(LIST_BYTES_MAX).read_to_vec();
+        let body = body.map_err(|error| Fault::Unreachable(format!("{url}: {error}")))?;
+        let parsed: RevisionJson = serde_json::from_slice(&body).map_err(|error| {
+            Fault::Refused(format!("{url}: the answer is not a list of files ({error}): is HF_ENDPOINT right?"))
+        })?;
+        if !is_commit(&parsed.sha) {
+            return Err(Fault::Refused(format!("{url}: {:?} is no commit", shortened(&parsed.sha))));
+        }
+        let names: Vec<String> = parsed.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
+        if let Some(name) = names.iter().find(|name| is_hostile(name)) {
+            let name = shortened(name);
+            return Err(Fault::Refused(format!("{repo} lists {name:?}, a name that leads out of the repository")));
+        }
+        Ok(Listing { commit: parsed.sha, names: names.into_iter().filter(|name| is_plain(name)).collect() })
+    }
+
+    /// Hash and size of one file of a commit.
+    pub(super) fn remote(&self, repo: &str, commit: &str, name: &str) -> Result<Remote, Fault> {
+        let url = self.file_url(repo, commit, name);
+        let answer = self.ask(Method::Head, &url, None, repo, &format!("file {name}"))?;
+        let headers = answer.headers();
+        let refuse = |message: &str| Fault::Refused(format!("{repo}: {name}: {message}"));
+        if header(headers, "x-repo-commit").is_some_and(|found| found != commit) {
+            return Err(refuse("the hub answers with another commit"));
+        }
+        let tag = header(headers, "x-linked-etag").or_else(|| header(headers, "etag")).unwrap_or_default();
+        let hash = tag.trim_start_matches("W/").trim_matches('"').to_owned();
+        if !matches!(hash.len(), 40 | 64) || !is_hex(&hash) {
+            return Err(refuse("the hub tells no hash of it"));
+        }
+        let size = header(headers, "x-linked-size").or_else(|| header(headers, "content-length"));
+        let size = size.and_then(|size| size.parse().ok()).ok_or_else(|| refuse("the hub tells no size of it"))?;
+        Ok(Remote { name: name.to_owned(), hash, size })
+    }
+
+    /// A file's bytes from `start` on. The answer is 206, or 200 with all bytes, or 416 where there are no such bytes.
+    pub(super) fn bytes(&self, repo: &str, commit: &str, name: &str, start: u64) -> Result<Response<Body>, Fault> {
+        let url = self.file_url(repo, commit, name);
+        self.ask(Method::Get, &url, (start > 0).then_some(start), repo, &format!("file {name}"))
+    }
+
+    fn file_url(&self, repo: &str, commit: &str, name: &str) -> String {
+        format!("{}/{repo}/resolve/{commit}/{}", self.endpoint, encoded(name, "/"))
+    }
+
+    /// Asks until there is an answer that counts, or patience ends.
+    fn ask(
+        &self,
+        method: Method,
+        url: &str,
+        start: Option<u64>,
+        repo: &str,
+        subject: &str,
+    ) -> Result<Response<Body>, Fault> {
+        let mut patience = Patience::default();
+        loop {
+            match self.follow(method, url, start) {
+                Ok(answer) => {
+                    let status = answer.status().as_u16();
+                    let redirected = method == Method::Head && (300..400).contains(&status);
+                    if answer.status().is_success() || status == 416 || redirected {
+                        return Ok(answer);
+                    }
+                    let wait = header(answer.headers(), "retry-after").and_then(|text| text.trim().parse().ok());
+                    if !matches!(status, 429 | 500 | 502 | 503 | 504) || !patience.wait(wait) {
+                        return Err(self.refusal(&answer, repo, subject, wait));
+                    }
+                }
+                Err(Trouble::Fault(fault)) => return Err(fault),
+                Err(Trouble::Transport(error)) => {
+                    if is_hopeless(&error) || !patience.wait(None) {
+                        let (endpoint, error) = (&self.endpoint, in_words(&error));
+                        return Err(Fault::Unreachable(format!("cannot reach {endpoint}: {error}")));
+                    }
+                }
+            }
+        }
+    }
+
+    fn follow(&self, method: Method, url: &str, start: Option<u64>) -> Result<Response<Body>, Trouble> {
+        let mut url = url.to_owned();
+        for _ in 0..=REDIRECTS_MAX {
+            let mut request = match method {
+                Method::Get => self.agent.get(&url),
+                Method::Head => self.agent.head(&url),
+            };
+            if let (Some(token), true) = (&self.token, same_origin(&url, &self.endpoint)) {
+                request = request.header("Authorization", format!("Bearer {token}"));
+            }
+            if let Some(start) = start {
+                request = request.header("Range", format!("bytes={start}-"));
+            }
+            let answer = request.call().map_err(Trouble::Transport)?;
+            if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return Ok(answer);
+            }
+            let location = header(answer.headers(), "location").unwrap_or_default();
+            let next = next_url(&url, location).ok_or_else(|| {
+                Trouble::Fault(Fault::Refused(format!("{url}: redirects to {:?}", shortened(location))))
+            })?;
+            if method == Method::Head && !same_origin(&next, &self.endpoint) {
+                return Ok(answer);
+            }
+            url = next;
+        }
+        Err(Trouble::Fault(Fault::Refused(format!("{url}: more than {REDIRECTS_MAX} redirects"))))
+    }
+
+    /// An answer that is a refusal, in words.
+    fn refusal(&self, answer: &Response<Body>, repo: &str, subject: &str, wait: Option<u64>) -> Fault {
+        let status = answer.status().as_u16();
+        let code = header(answer.headers(), "x-error-code").unwrap_or_default();
+        let said = header(answer.headers(), "x-error-message").map(|text| format!(": {}", shortened(text)));
+        let (endpoint, said) = (&self.endpoint, said.unwrap_or_default());
+        let has_token = self.token.is_some();
+        let message = match (status, code) {
+            (401 | 403, "GatedRepo") if has_token => {
+                format!("{repo} is gated, and HF_TOKEN's owner has no access yet: ask for it at {endpoint}/{repo}")
+            }
+            (401 | 403, "GatedRepo") => {
+                format!("{repo} is gated: accept its terms at {endpoint}/{repo}, then set HF_TOKEN")
+            }
+            (401 | 404, "RepoNotFound") | (401, _) if !has_token => {
+                let hint = "if it is private and yours, set HF_TOKEN";
+                return Fault::Missing(format!("{endpoint} shows no {repo}: {hint} ({status})"));
+            }
+            (401, _) => format!("{endpoint} does not take this HF_TOKEN for {repo} ({status}{said})"),
+            (403, _) => format!("{endpoint} refuses {repo} ({status}{said}): does HF_TOKEN have the right to read it?"),
+            (404, "RepoNotFound") => {
+                return Fault::Missing(format!("{endpoint} shows no {repo} to the owner of this HF_TOKEN (404)"));
+            }
+            (404, "RevisionNotFound" | "EntryNotFound") => format!("{repo} has no {subject}"),
+            (404, _) => return Fault::Missing(format!("{endpoint} knows no {subject} of {repo} (404)")),
+            (429, _) => {
+                let wait = wait.map_or_else(String::new, |seconds| format!("; it asks to wait {seconds} s"));
+                return Fault::Unreachable(format!("{endpoint} has had too many requests (429{said}{wait})"));
+            }
+            _ => {
+                let message = format!("{endpoint} answers {status} when asked for {subject} of {repo}{said}");
+                return if status >= 500 { Fault::Unreachable(message) } else { Fault::Refused(message) };
+            }
+        };
+        Fault::Refused(message)
+    }
+}
+
+/// What [`Client::follow`] may meet.
+enum Trouble {
+    Transport(ureq::Error),
+    Fault(Fault),
+}
+
+/// Whether another try would surely meet the same.
+fn is_hopeless(error: &ureq::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, TimedOut, UnexpectedEof, WouldBlock};
+    match error {
+        ureq::Error::Io(error) => {
+            let passing = [ConnectionAborted, ConnectionReset, Interrupted, TimedOut, UnexpectedEof, WouldBlock];
+            !passing.contains(&error.kind()) && error.kind() != std::io::ErrorKind::BrokenPipe
+        }
+        ureq::Error::Timeout(_) => false,
+        _ => true,
+    }
+}
+
+fn in_words(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Io(error) => error.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// A header that is text.
+pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// What a stranger said, fit for one line of a terminal.
+fn shortened(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(MESSAGE_CHARS_MAX).collect()
+}
+
+/// Scheme, host and port.
+fn origin(url: &str) -> Option<(String, String, u16)> {
+    let uri: Uri = url.parse().ok()?;
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    Some((scheme, uri.host()?.to_ascii_lowercase(), port))
+}
+
+fn same_origin(a: &str, b: &str) -> bool {
+    origin(a).is_some_and(|found| origin(b) == Some(found))
+}
+
+/// Where a redirect leads. `None` if that is no address, or an open one behind an encrypted one.
+fn next_url(url: &str, location: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let next = if location.starts_with("//") {
+        format!("{scheme}:{location}")
+    } else if location.starts_with('/') {
+        format!("{scheme}://{}{location}", rest.split('/').next()?)
+    } else {
+        location.to_owned()
+    };
+    let (to, ..) = origin(&next)?;
+    (to == "https" || to == "http" && scheme == "http").then_some(next)
+}
+
+/// Percent-encoded, but for letters, digits, `-._~` and what `kept` says.
+fn encoded(text: &str, kept: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        let character = char::from(byte);
+        if byte.is_ascii_alphanumeric() || "-._~".contains(character) || kept.contains(character) {
+            out.push(character);
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        assert!(same_origin("https://Hub.example/a", "https://hub.example:443/b"));
+        assert!(!same_origin("https://hub.example", "http://hub.example"));
+        assert!(!same_origin("https://hub.example", "https://hub.example.evil.example"));
+        assert!(!same_origin("http://127.0.0.1:1", "http://127.0.0.1:2"));
+        assert!(!same_origin("https://hub.example@evil.example/", "https://hub.example/"));
+        assert!(!same_origin("no address", "no address"));
+    }
+
+    #[test]
+    fn redirects_lead_to_addresses_and_never_out_of_tls() {
+        let from = "https://hub.example/a/b";
+        assert_eq!(next_url(from, "/c?d").as_deref(), Some("https://hub.example/c?d"));
+        assert_eq!(next_url(from, "//cdn.example/c").as_deref(), Some("https://cdn.example/c"));
+        assert_eq!(next_url(from, "https://cdn.example/c").as_deref(), Some("https://cdn.example/c"));
+        assert_eq!(next_url(from, "http://cdn.example/c"), None);
+        assert_eq!(next_url(from, "file:///etc/passwd"), None);
+        assert_eq!(next_url(from, "c"), None);
+        assert_eq!(next_url(from, ""), None);
+        assert_eq!(next_url("http://hub.example/a", "http://b/c").as_deref(), Some("http://b/c"));
+    }
+
+    #[test]
+    fn paths_are_encoded() {
+        assert_eq!(encoded("a b/ü#?%.json", "/"), "a%20b/%C3%BC%23%3F%25.json");
+        assert_eq!(encoded("refs/pr/1", ""), "refs%2Fpr%2F1");
+        assert_eq!(shortened("a\u{1b}[31m\nb"), "a[31mb");
+    }
+}

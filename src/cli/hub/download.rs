@@ -1,0 +1,195 @@
+//! Brings files of one commit into the cache: several at once, each under a lock, each continued where it ended.
+
+use super::super::session::bar_style;
+use super::cache::RepoFolder;
+use super::client::{Client, Fault, Remote, header};
+use super::partial::{PIECE_BYTES, Partial};
+use super::patience::Patience;
+use anyhow::{Context as _, Result, bail};
+use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressDrawTarget};
+use std::io::Read;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use ureq::Body;
+use ureq::http::Response;
+
+/// Files on their way at once, as many as Python's client has.
+const FILES_AT_ONCE: usize = 8;
+
+/// One repository's commit, and where its files go.
+pub(super) struct Download<'a> {
+    pub(super) client: &'a Client,
+    pub(super) folder: &'a RepoFolder,
+    pub(super) repo: &'a str,
+    pub(super) commit: &'a str,
+}
+
+/// What an answer to a request for bytes holds.
+enum Start {
+    /// The bytes that were asked for.
+    Here,
+    /// All bytes, from the first on.
+    Beginning,
+    /// Another number of bytes in all than the hub told.
+    Other(u64),
+}
+
+impl Download<'_> {
+    /// Fetches those of `names` that are not there. What is there is not looked at again.
+    pub(super) fn fetch(&self, names: &[String]) -> Result<()> {
+        let mut missing = Vec::new();
+        for name in names {
+            if self.folder.file(self.commit, name)?.is_none() {
+                missing.push(name.as_str());
+            }
+        }
+        let remotes = in_parallel(&missing, |name, _| Ok(self.client.remote(self.repo, self.commit, name)?))?;
+        let (known, new): (Vec<_>, Vec<_>) = remotes.iter().partition(|remote| self.has_blob(remote));
+        for remote in known {
+            self.folder.link(self.commit, &remote.name, &remote.hash)?;
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        let bytes: u64 = new.iter().map(|remote| remote.size).sum();
+        let files = if new.len() == 1 { new[0].name.clone() } else { format!("{} files", new.len()) };
+        eprintln!("{}: fetching {files}, {}", self.repo, BinaryBytes(bytes));
+        let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
+        let outcome = in_parallel(&new, |remote, stop| self.fetch_one(remote, &bars, stop));
+        let _ = bars.clear();
+        outcome.map(|_| ())
+    }
+
+    fn has_blob(&self, remote: &Remote) -> bool {
+        // Not through a link: a blob is a file.
+        std::fs::symlink_metadata(self.folder.blob(&remote.hash))
+            .is_ok_and(|found| found.is_file() && found.len() == remote.size)
+    }
+
+    fn fetch_one(&self, remote: &Remote, bars: &MultiProgress, stop: &AtomicBool) -> Result<()> {
+        let bar = bars.add(ProgressBar::new(remote.size));
+        bar.set_style(bar_style("{msg} {bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}"));
+        bar.set_message(remote.name.clone());
+        let mut lock = fd_lock::RwLock::new(self.folder.lock_file(&remote.hash)?);
+        if lock.try_write().is_err() {
+            bar.set_message(format!("{}, which another process fetches", remote.name));
+        }
+        // Who waits here finds the file there afterwards.
+        let guard = lock.write().with_context(|| format!("{}: its lock", remote.name))?;
+        if !self.has_blob(remote) {
+            let mut partial = Partial::open(self.folder.incomplete(&remote.hash)?, remote)?;
+            self.receive(remote, &mut partial, &bar, stop)?;
+            partial.finish(&self.folder.blob(&remote.hash))?;
+        }
+        self.folder.link(self.commit, &remote.name, &remote.hash)?;
+        drop(guard);
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Receives what is missing, in as many goes as it takes and patience allows.
+    fn receive(&self, remote: &Remote, partial: &mut Partial<'_>, bar: &ProgressBar, stop: &AtomicBool) -> Result<()> {
+        let mut patience = Patience::default();
+        while !partial.is_long_enough() {
+            bar.set_position(partial.bytes());
+            let answer = self.client.bytes(self.repo, self.commit, &remote.name, partial.bytes())?;
+            match start_of(&answer, partial.bytes(), remote.size) {
+                Start::Here => {}
+                Start::Beginning => partial.restart()?,
+                Start::Other(bytes) => {
+                    let why = format!("the hub sends a file of {bytes} bytes, and told of {}", remote.size);
+                    return partial.discard(&why);
+                }
+            }
+            let before = partial.bytes();
+            let cut = copy(answer, partial, bar, stop)?;
+            if partial.bytes() > before {
+                patience.renew();
+            }
+            if !partial.is_long_enough() && !patience.wait(None) {
+                let (name, bytes, size) = (&remote.name, partial.bytes(), remote.size);
+                let message =
+                    format!("{name}: the connection is cut again and again, {bytes} of {size} bytes are there");
+                bail!(Fault::Unreachable(format!("{message} ({cut}); the next try goes on from them")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where an answer's bytes begin.
+fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
+    let headers = answer.headers();
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    if answer.status() == 206 {
+        // `bytes 100-199/200`
+        let range = header(headers, "content-range").and_then(|range| range.trim().strip_prefix("bytes "));
+        let total = range.and_then(|range| number(range.split_once('/')?.1));
+        let first = range.and_then(|range| number(range.split('-').next()?));
+        return match (first, total) {
+            (_, Some(total)) if total != size => Start::Other(total),
+            (Some(first), _) if first == start => Start::Here,
+            // The hash will tell.
+            _ => Start::Beginning,
+        };
+    }
+    match header(headers, "content-length").and_then(number) {
+        Some(total) if answer.status() == 200 && total != size => Start::Other(total),
+        _ => Start::Beginning,
+    }
+}
+
+/// Copies until the answer ends, and says how it ended.
+fn copy(answer: Response<Body>, partial: &mut Partial<'_>, bar: &ProgressBar, stop: &AtomicBool) -> Result<String> {
+    if !answer.status().is_success() {
+        return Ok("it has no such bytes".to_owned());
+    }
+    let mut reader = answer.into_body().into_reader();
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            bail!("another file failed");
+        }
+        match reader.read(&mut piece) {
+            Ok(0) => return Ok("it ended early".to_owned()),
+            Ok(count) => {
+                partial.add(&piece[..count])?;
+                bar.set_position(partial.bytes());
+            }
+            Err(error) => return Ok(error.to_string()),
+        }
+    }
+}
+
+/// Runs `work` for all items, some at a time; the first failure ends the others and is the one that counts.
+fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T, &AtomicBool) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let failure = Mutex::new(None);
+    let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..items.len().min(FILES_AT_ONCE) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(index) else { break };
+                    match work(item, &stop) {
+                        Ok(result) => *locked(&results[index]) = Some(result),
+                        Err(error) => {
+                            // First the reason, then the call to stop, which makes others fail.
+                            locked(&failure).get_or_insert(error);
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    match failure.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(results.iter().filter_map(|result| locked(result).take()).collect()),
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

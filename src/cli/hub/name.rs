@@ -1,0 +1,150 @@
+//! `org/repo[@revision][:QUANT_OR_FILE]`, and which names of files are taken from a hub at all.
+//!
+//! Whatever passes here becomes part of paths and addresses, so nothing passes that could mean another place.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The branch that is meant where no revision is named.
+const DEFAULT_REVISION: &str = "main";
+/// The hub's own limit for either half of a name.
+const PART_BYTES_MAX: usize = 96;
+
+/// A model on a hub, as it was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HubName {
+    /// `org/repo`.
+    pub(super) repo: String,
+    /// A branch, a tag or a commit, if one was named.
+    revision: Option<String>,
+    /// What stands after the colon: a quantisation, or a GGUF file.
+    pub(super) wanted: Option<String>,
+}
+
+impl HubName {
+    /// The branch, tag or commit.
+    pub(super) fn revision(&self) -> &str {
+        self.revision.as_deref().unwrap_or(DEFAULT_REVISION)
+    }
+}
+
+impl FromStr for HubName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (head, wanted) = text.split_once(':').map_or((text, None), |(head, wanted)| (head, Some(wanted)));
+        let (repo, revision) = head.split_once('@').map_or((head, None), |(repo, revision)| (repo, Some(revision)));
+        match repo.split('/').collect::<Vec<_>>()[..] {
+            [org, name] if is_part(org) && is_part(name) => {}
+            _ => return Err(format!("`{repo}` is not of the form org/repo")),
+        }
+        if let Some(revision) = revision.filter(|revision| !is_revision(revision)) {
+            return Err(format!("`{revision}` is no branch, tag or commit"));
+        }
+        if let Some(wanted) = wanted.filter(|wanted| !is_plain(wanted)) {
+            return Err(format!("`{wanted}` is neither a quantisation nor a file of a repository"));
+        }
+        Ok(Self { repo: repo.to_owned(), revision: revision.map(str::to_owned), wanted: wanted.map(str::to_owned) })
+    }
+}
+
+impl fmt::Display for HubName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.repo)?;
+        self.revision.as_ref().map_or(Ok(()), |revision| write!(out, "@{revision}"))?;
+        self.wanted.as_ref().map_or(Ok(()), |wanted| write!(out, ":{wanted}"))
+    }
+}
+
+/// The hub's rule for the names of owners and repositories.
+fn is_part(part: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let edge = |text: &str| text.starts_with(['-', '.']) || text.ends_with(['-', '.']);
+    !part.is_empty()
+        && part.len() <= PART_BYTES_MAX
+        && part.bytes().all(known)
+        && !edge(part)
+        && !part.contains("--")
+        && !part.contains("..")
+}
+
+fn is_revision(revision: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b'+' | b'=');
+    is_plain(revision) && revision.bytes().all(known) && !revision.contains("..")
+}
+
+/// Whether a name is a plain path below a folder, on every system: no `..`, nothing absolute, no drive, no stream.
+pub(super) fn is_plain(name: &str) -> bool {
+    let component = |part: &str| !matches!(part, "" | "." | "..");
+    name.split('/').all(component) && !name.contains(['\\', ':']) && !name.contains(char::is_control)
+}
+
+/// Whether a name was made to lead out of its folder.
+pub(super) fn is_hostile(name: &str) -> bool {
+    name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..") || name.contains('\0')
+}
+
+/// Whether `text` is the full hash of a commit.
+pub(super) fn is_commit(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && is_hex(text)
+}
+
+/// Whether every character is one of `0-9a-f`.
+pub(super) fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_three_parts_at_most() {
+        let check = |text: &str, revision: &str, wanted: Option<&str>| {
+            let name: HubName = text.parse().expect("a name");
+            assert_eq!((name.repo.as_str(), name.revision()), ("Qwen/Qwen3-0.6B", revision), "{text}");
+            assert_eq!(name.wanted.as_deref(), wanted, "{text}");
+            assert_eq!(name.to_string(), text);
+        };
+        check("Qwen/Qwen3-0.6B", "main", None);
+        check("Qwen/Qwen3-0.6B@refs/pr/1", "refs/pr/1", None);
+        check("Qwen/Qwen3-0.6B:Q4_K_M", "main", Some("Q4_K_M"));
+        check("Qwen/Qwen3-0.6B@v1:sub/a-00001-of-00002.gguf", "v1", Some("sub/a-00001-of-00002.gguf"));
+    }
+
+    #[test]
+    fn what_could_mean_another_place_is_no_name() {
+        for text in [
+            "",
+            "gpt2",
+            "a/b/c",
+            "./a",
+            "../a",
+            "a/..",
+            "/a/b",
+            "a//b",
+            "a/",
+            "a/b c",
+            "a/b@",
+            "a/b@../c",
+            "a/b@/c",
+            "a/b@c..d",
+            "a/b:",
+            "a/b:../c.gguf",
+            "a/b:/c.gguf",
+            "a/b:c\\d.gguf",
+            "a--b/c",
+            "a/b.",
+            "C:\\a\\b",
+            "https://a/b",
+            "a/b@x?y",
+        ] {
+            assert!(text.parse::<HubName>().is_err(), "{text:?} is no name");
+        }
+        assert!(
+            is_hostile("../evil") && is_hostile("/etc/passwd") && is_hostile("a/../../b") && is_hostile("a\\..\\b")
+        );
+        assert!(!is_hostile("runs/12:30/a..b") && !is_plain("runs/12:30/a") && is_plain("onnx/model.onnx"));
+        assert!(is_commit(&"0a".repeat(20)) && !is_commit("main") && !is_commit(&"0A".repeat(20)));
+    }
+}

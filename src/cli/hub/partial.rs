@@ -1,0 +1,192 @@
+//! A file on its way into the cache: what has arrived, hashed as it grows, so that it can go on after any end.
+
+use super::client::Remote;
+use anyhow::{Context as _, Result, bail};
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Bytes read at once.
+pub(super) const PIECE_BYTES: usize = 1 << 18;
+
+/// The beginning of a file.
+pub(super) struct Partial<'a> {
+    remote: &'a Remote,
+    path: PathBuf,
+    file: File,
+    hasher: Hasher,
+    bytes: u64,
+}
+
+/// The two hashes that hubs give: of a large file's contents, or of a small file as git keeps it.
+enum Hasher {
+    Sha256(Sha256),
+    Git(Sha1),
+}
+
+impl Hasher {
+    fn new(remote: &Remote) -> Self {
+        if remote.hash.len() == 64 {
+            return Self::Sha256(Sha256::new());
+        }
+        let mut sha1 = Sha1::new();
+        sha1.update(format!("blob {}\0", remote.size));
+        Self::Git(sha1)
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(hasher) => hasher.update(bytes),
+            Self::Git(hasher) => hasher.update(bytes),
+        }
+    }
+
+    fn hex(self) -> String {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        match self {
+            Self::Sha256(hasher) => hex(&hasher.finalize()),
+            Self::Git(hasher) => hex(&hasher.finalize()),
+        }
+    }
+}
+
+impl<'a> Partial<'a> {
+    /// Opens what has arrived at `path` so far, and hashes it.
+    pub(super) fn open(path: PathBuf, remote: &'a Remote) -> Result<Self> {
+        let open = || {
+            // A link here would be written through.
+            if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
+                fs::remove_file(&path)?;
+            }
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)
+        };
+        let file = open().with_context(|| path.display().to_string())?;
+        let mut partial = Self { remote, path, file, hasher: Hasher::new(remote), bytes: 0 };
+        partial.take_up().with_context(|| partial.path.display().to_string())?;
+        Ok(partial)
+    }
+
+    fn take_up(&mut self) -> io::Result<()> {
+        if self.file.metadata()?.len() > self.remote.size {
+            return self.start_over();
+        }
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            match self.file.read(&mut piece)? {
+                0 => return Ok(()),
+                count => {
+                    self.hasher.update(&piece[..count]);
+                    self.bytes += count as u64;
+                }
+            }
+        }
+    }
+
+    fn start_over(&mut self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.hasher = Hasher::new(self.remote);
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// Bytes that are there.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether as many bytes are there as the hub says.
+    pub(super) fn is_long_enough(&self) -> bool {
+        self.bytes >= self.remote.size
+    }
+
+    /// Forgets what is there: the other side begins at the start.
+    pub(super) fn restart(&mut self) -> Result<()> {
+        self.start_over().with_context(|| self.path.display().to_string())
+    }
+
+    /// Adds the next bytes; more than the file has are a fault, and the end of it.
+    pub(super) fn add(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() as u64 > self.remote.size - self.bytes {
+            return self.discard(&format!("the hub sends more than the {} bytes it told of", self.remote.size));
+        }
+        if let Err(error) = self.file.write_all(bytes) {
+            bail!(write_fault(&self.path, &error, self.remote.size - self.bytes));
+        }
+        self.hasher.update(bytes);
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Removes what is there, and says why.
+    pub(super) fn discard(&self, why: &str) -> Result<()> {
+        let removed = fs::remove_file(&self.path).is_ok();
+        let outcome = if removed { "what arrived was removed" } else { "what arrived cannot be removed" };
+        bail!("{}: {why}; {outcome} ({})", self.remote.name, self.path.display());
+    }
+
+    /// Checks the whole and puts it at `to`.
+    pub(super) fn finish(mut self, to: &Path) -> Result<()> {
+        let found = std::mem::replace(&mut self.hasher, Hasher::new(self.remote)).hex();
+        if found != self.remote.hash {
+            return self.discard(&format!("its hash is {found}, the hub told {}", self.remote.hash));
+        }
+        let place = || to.display().to_string();
+        // A name in the cache promises the contents, also after a loss of power.
+        self.file.sync_all().with_context(place)?;
+        fs::rename(&self.path, to).with_context(place)
+    }
+}
+
+/// What to say when bytes cannot be written.
+fn write_fault(path: &Path, error: &io::Error, missing: u64) -> String {
+    let path = path.display();
+    if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+        let missing = indicatif::BinaryBytes(missing);
+        let hint = "what is there stays, and the next try goes on from it";
+        return format!("the disk is full: {missing} more are needed for {path}; {hint}");
+    }
+    format!("{path}: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote(hash: &str, size: u64) -> Remote {
+        Remote { name: "a.bin".into(), hash: hash.into(), size }
+    }
+
+    #[test]
+    fn both_hashes_are_the_published_ones() {
+        let check = |hash: &str, contents: &[u8]| {
+            let folder = tempfile::tempdir().expect("a folder for this test");
+            let remote = remote(hash, contents.len() as u64);
+            let (path, to) = (folder.path().join("a.incomplete"), folder.path().join("a"));
+            // In two goes, the second of which finds what the first has left.
+            let (head, tail) = contents.split_at(contents.len() / 2);
+            Partial::open(path.clone(), &remote).and_then(|mut partial| partial.add(head)).expect("it is written");
+            let mut partial = Partial::open(path, &remote).expect("it opens");
+            assert_eq!(partial.bytes(), head.len() as u64);
+            partial.add(tail).expect("it is written");
+            assert!(partial.is_long_enough());
+            partial.finish(&to).expect("the hash is right");
+            assert_eq!(fs::read(to).expect("it is there"), contents);
+        };
+        // `git hash-object` and `sha256sum` of the same text.
+        check("8ab686eafeb1f44702738c8b0f24f2567c36da6d", b"Hello, World!\n");
+        check("c98c24b677eff44860afea6f493bbaec5bb1c4cbb209c6fc2bbb47f66ff2ad31", b"Hello, World!\n");
+        check("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391", b"");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_with_what_is_missing() {
+        let full = io::Error::from(ErrorKind::StorageFull);
+        let message = write_fault(Path::new("blobs/a"), &full, 3 << 30);
+        assert!(message.contains("disk is full") && message.contains("3.00 GiB") && message.contains("blobs/a"));
+        let other = write_fault(Path::new("blobs/a"), &io::Error::from(ErrorKind::PermissionDenied), 1);
+        assert!(!other.contains("full") && other.contains("blobs/a"), "{other}");
+    }
+}

@@ -1,0 +1,590 @@
+//! Models by name, against a hub on this machine: what is fetched, kept, continued, checked and refused.
+
+mod hub {
+    pub(crate) mod server;
+}
+
+use hub::server::{COMMIT, Fault, Hub, TOKEN};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+/// A user with a cache of their own, who knows one hub.
+struct User {
+    home: tempfile::TempDir,
+    endpoint: String,
+}
+
+impl User {
+    fn of(hub: &Hub) -> Self {
+        Self { home: tempfile::tempdir().expect("a folder for this test"), endpoint: hub.endpoint.clone() }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
+        // What a developer has set must not steer a test.
+        for (name, _) in std::env::vars() {
+            let upper = name.to_ascii_uppercase();
+            let steers = ["FOLIO_", "HF_", "HUGGING", "XDG_"].iter().any(|prefix| upper.starts_with(prefix));
+            if steers || upper.ends_with("_PROXY") {
+                command.env_remove(name);
+            }
+        }
+        command.env("HF_HOME", self.home.path()).env("HF_ENDPOINT", &self.endpoint);
+        command.args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the binary starts")
+    }
+
+    /// What a command that works prints.
+    fn result(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?} failed: {}", text(&output.stderr));
+        text(&output.stdout).trim_end().to_owned()
+    }
+
+    /// The one line of a command that fails; it contains all of `words`.
+    fn refusal(&self, arguments: &[&str], words: &[&str]) -> String {
+        let output = self.run(arguments);
+        let message = text(&output.stderr);
+        assert!(output.status.code().is_some_and(|code| code == 1 || code == 2), "{arguments:?} must fail: {message}");
+        assert_eq!(text(&output.stdout), "", "{arguments:?}: stdout is for results");
+        let last = message.lines().last().unwrap_or_default().to_owned();
+        assert!(last.starts_with("error: "), "{arguments:?}: {message}");
+        for word in words {
+            assert!(last.contains(word), "{arguments:?}: {word:?} is not in {message}");
+        }
+        last
+    }
+
+    fn pull(&self, name: &str) -> PathBuf {
+        self.result(&["pull", name]).into()
+    }
+
+    fn repo(&self) -> PathBuf {
+        self.home.path().join("hub/models--org--tiny")
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.repo().join("snapshots").join(COMMIT)
+    }
+
+    /// Names in the folder of blobs.
+    fn blobs(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.repo().join("blobs")).map_or_else(|_| Vec::new(), Iterator::collect);
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("it lists").file_name();
+        let mut names: Vec<String> =
+            entries.into_iter().map(|entry| name(entry).to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn golden(name: &str) -> Vec<u8> {
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden/llama").join(name)).expect("it is there")
+}
+
+/// The tiny model, with what else lies in repositories.
+fn tiny() -> Arc<Hub> {
+    Hub::new([
+        (".gitattributes", b"*.safetensors lfs".to_vec()),
+        ("README.md", b"# tiny".to_vec()),
+        ("config.json", golden("config.json")),
+        ("generation_config.json", golden("generation_config.json")),
+        ("model.safetensors", golden("model.safetensors")),
+        ("onnx/model.onnx", b"another format".to_vec()),
+        ("original/consolidated.00.pth", b"another format".to_vec()),
+        ("pytorch_model.bin", b"another format".to_vec()),
+    ])
+}
+
+fn count(lines: &[String], part: &str) -> usize {
+    lines.iter().filter(|line| line.contains(part)).count()
+}
+
+#[test]
+fn only_what_is_needed_comes_and_it_comes_once() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    let output = user.command(&["pull", "org/tiny"]).env("HF_TOKEN", TOKEN).output().expect("the binary starts");
+    assert_eq!(text(&output.stdout).trim_end(), user.snapshot().to_string_lossy(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("org/tiny: fetching 3 files, 187"), "{}", text(&output.stderr));
+
+    let requests = hub.requests();
+    let wanted = ["config.json", "generation_config.json", "model.safetensors"];
+    for request in &requests {
+        let known = wanted.iter().any(|name| request.line.ends_with(&format!("/resolve/{COMMIT}/{name}")));
+        assert!(known || request.line == "GET hub /api/models/org/tiny/revision/main", "{}", request.line);
+        let sees_token = request.line.contains(" hub ");
+        assert_eq!(request.authorization.is_some(), sees_token, "{}", request.line);
+        assert!(request.authorization.as_deref().is_none_or(|found| found == format!("Bearer {TOKEN}")));
+    }
+    assert_eq!(requests.iter().filter(|request| request.line.contains(" cdn ")).count(), 1);
+    // The layout is the one that Python's client writes.
+    assert_eq!(fs::read_to_string(user.repo().join("refs/main")).expect("a revision"), COMMIT);
+    let mut hashes = wanted.map(|name| hub.hash(name));
+    hashes.sort();
+    assert_eq!(user.blobs(), hashes);
+    for name in wanted {
+        let path = user.snapshot().join(name);
+        assert_eq!(fs::read(&path).expect("it reads"), golden(name));
+        if cfg!(unix) {
+            let target = fs::read_link(&path).expect("a link");
+            assert_eq!(target, Path::new("../../blobs").join(hub.hash(name)));
+        }
+    }
+
+    user.pull("org/tiny");
+    assert_eq!(hub.lines(), ["GET hub /api/models/org/tiny/revision/main"], "what is there is not asked for again");
+    user.result(&["pull", "org/tiny", "--offline"]);
+    assert!(hub.lines().is_empty(), "offline is without any request");
+    // Another commit with the same weights moves no weights.
+    let next = COMMIT.replace('0', "f");
+    hub.set_commit(&next);
+    hub.set_file("config.json", &[&golden("config.json")[..], b"\n"].concat());
+    assert!(user.pull("org/tiny").ends_with(&next));
+    let lines = hub.lines();
+    assert_eq!((count(&lines, "GET cdn"), count(&lines, "GET hub /org")), (0, 1), "{lines:?}");
+}
+
+#[test]
+fn a_model_runs_by_name_online_and_off() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    let golden: Value = serde_json::from_slice(&golden("golden.json")).expect("the reference is JSON");
+    let case = &golden["cases"][0];
+    let input = user.home.path().join("in.jsonl");
+    let line = json!({"prompt_token_ids": case["prompt"], "max_tokens": 24, "ignore_eos": true});
+    fs::write(&input, line.to_string()).expect("the folder takes files");
+    let input = input.to_string_lossy();
+    let run = ["run", "--device", "cpu", "--temperature", "0", "--input", &input, "--model"];
+    for more in [&["org/tiny@main"][..], &["org/tiny", "--offline"]] {
+        let answer: Value = serde_json::from_str(&user.result(&[&run[..], more].concat())).expect("a line of JSON");
+        assert_eq!(answer["outputs"][0]["token_ids"], case["greedy"], "{more:?}");
+    }
+    assert_eq!(count(&hub.lines(), "GET cdn"), 1);
+}
+
+#[test]
+fn a_gguf_by_name_is_the_one_by_path() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/tiny-qwen3-Q4_0.gguf");
+    let hub = Hub::new([("sub/tiny-Q4_0.gguf", fs::read(&file).expect("it is there"))]);
+    let user = User::of(&hub);
+    let input = user.home.path().join("in.jsonl");
+    let line = json!({"prompt_token_ids": [1, 2, 3, 4], "max_tokens": 8, "ignore_eos": true});
+    fs::write(&input, line.to_string()).expect("the folder takes files");
+    let (input, file) = (input.to_string_lossy(), file.to_string_lossy());
+    let run = |model: &str| {
+        user.result(&["run", "--device", "cpu", "--temperature", "0", "--input", &input, "--model", model])
+    };
+    let answer = run("org/tiny:q4_0");
+    assert!(answer.contains("token_ids"), "{answer}");
+    assert_eq!(answer, run(&file));
+    assert_eq!(count(&hub.lines(), "GET cdn"), 1);
+}
+
+#[test]
+fn a_path_wins_over_a_name_and_neither_is_told_as_both() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    let run = |model: &str| {
+        let mut command = user.command(&["run", "--device", "cpu", "--prompt", "a", "--model", model]);
+        text(&command.current_dir(user.home.path()).output().expect("the binary starts").stderr)
+    };
+    fs::create_dir_all(user.home.path().join("org/tiny")).expect("the folder takes folders");
+    let message = run("org/tiny");
+    assert!(message.contains("config.json") && hub.lines().is_empty(), "the folder is meant: {message}");
+    let message = run("no/such/folder");
+    assert!(message.contains("no file") || message.contains("as a file or folder"), "{message}");
+    assert!(message.contains("no model on the hub") && hub.lines().is_empty(), "{message}");
+    hub.fail(1, "/api/", Fault::Status(404, &[("X-Error-Code", "RepoNotFound")]));
+    let message = run("org/other");
+    assert!(message.contains("shows no org/other") && message.contains("no file or folder"), "{message}");
+    for name in ["gpt2", "org/tiny@../x", "../tiny", "org/tiny:../x.gguf", "https://hub/org/tiny"] {
+        user.refusal(&["pull", name], &[name.rsplit('@').next().unwrap_or_default().trim_start_matches("org/tiny:")]);
+    }
+}
+
+/// `model-0000N-of-0000M.safetensors` are what the index says.
+#[test]
+fn shards_are_those_that_the_index_names() {
+    let index = |shard: &str| json!({"weight_map": {"a": "m-2.safetensors", "b": shard}}).to_string().into_bytes();
+    let hub = Hub::new([
+        ("config.json", b"{}".to_vec()),
+        ("m-1.safetensors", b"one".to_vec()),
+        ("m-2.safetensors", b"two".to_vec()),
+        ("m-3.safetensors", b"three".to_vec()),
+        ("model.safetensors.index.json", index("m-1.safetensors")),
+    ]);
+    let user = User::of(&hub);
+    let folder = user.pull("org/tiny");
+    let there = |name: &str| folder.join(name).exists();
+    assert!(there("m-1.safetensors") && there("m-2.safetensors") && !there("m-3.safetensors"));
+    fs::remove_file(folder.join("m-2.safetensors")).expect("it is there");
+    user.refusal(&["pull", "org/tiny", "--offline"], &["m-2.safetensors", "not there"]);
+    for (shard, words) in [("../up.safetensors", "not a file"), ("m-4.safetensors", "not there")] {
+        hub.set_file("model.safetensors.index.json", &index(shard));
+        User::of(&hub).refusal(&["pull", "org/tiny"], &[shard, words]);
+    }
+}
+
+#[test]
+fn gguf_files_are_chosen_by_quantisation_or_name() {
+    let names = [
+        "README.md",
+        "config.json",
+        "m-IQ4_XS.gguf",
+        "m-Q4_K_M.gguf",
+        "m-Q8_0-00001-of-00002.gguf",
+        "m-Q8_0-00002-of-00002.gguf",
+        "mmproj-F16.gguf",
+    ];
+    let hub = Hub::new(names.map(|name| (name, name)));
+    let user = User::of(&hub);
+    let check = |name: &str, first: &str, files: usize| {
+        assert_eq!(user.pull(name), user.snapshot().join(first));
+        let lines = hub.lines();
+        assert_eq!((count(&lines, "GET cdn"), count(&lines, "GET")), (files, 2 * files + 1), "{lines:?}");
+    };
+    check("org/tiny:iq4_xs", "m-IQ4_XS.gguf", 1);
+    check("org/tiny:Q8_0", "m-Q8_0-00001-of-00002.gguf", 2);
+    let output = user.run(&["pull", "org/tiny"]);
+    assert!(text(&output.stdout).trim_end().ends_with("m-Q4_K_M.gguf"));
+    assert!(text(&output.stderr).contains("org/tiny: taking m-Q4_K_M.gguf"), "the default is said aloud");
+    hub.requests();
+    check("org/tiny:m-Q4_K_M.gguf", "m-Q4_K_M.gguf", 0);
+    user.refusal(
+        &["pull", "org/tiny:Q5_K_M"],
+        &["Q5_K_M", "there are", "m-IQ4_XS.gguf", "m-Q8_0-00001-of-00002.gguf (2"],
+    );
+    user.refusal(&["pull", "org/tiny:mmproj-F16.gguf"], &["mmproj-F16.gguf", "there are"]);
+    let offline = user.result(&["pull", "org/tiny:Q8_0", "--offline"]);
+    assert!(offline.ends_with("m-Q8_0-00001-of-00002.gguf"));
+    fs::remove_file(user.snapshot().join("m-Q8_0-00002-of-00002.gguf")).expect("it is there");
+    user.refusal(&["pull", "org/tiny:Q8_0", "--offline"], &["offline", "split in 2 parts, of which 1"]);
+}
+
+#[test]
+fn a_cut_download_goes_on_where_it_ended() {
+    let hub = tiny();
+    let weights = golden("model.safetensors");
+    let ranges = |hub: &Hub| -> Vec<Option<String>> {
+        hub.requests().into_iter().filter(|request| request.line.contains("GET cdn")).map(|found| found.range).collect()
+    };
+    let whole =
+        |user: &User| assert_eq!(fs::read(user.snapshot().join("model.safetensors")).expect("it reads"), weights);
+    // Within one run.
+    let user = User::of(&hub);
+    hub.fail(2, "GET cdn", Fault::Cut(70_000));
+    user.pull("org/tiny");
+    whole(&user);
+    assert_eq!(ranges(&hub), [None, Some("bytes=70000-".into()), Some("bytes=140000-".into())]);
+    // From one run to the next, as another client may have left it.
+    let user = User::of(&hub);
+    let incomplete = user.repo().join("blobs").join(format!("{}.incomplete", hub.hash("model.safetensors")));
+    let leave = |bytes: &[u8]| {
+        fs::create_dir_all(incomplete.parent().expect("a folder")).expect("the folder is made");
+        fs::write(&incomplete, bytes).expect("the folder takes files");
+    };
+    leave(&weights[..50_000]);
+    user.pull("org/tiny");
+    whole(&user);
+    assert_eq!(ranges(&hub), [Some("bytes=50000-".into())]);
+    // A server that knows no ranges starts at the start; more than the file has is worth nothing.
+    for (left, range) in [(&weights[..60_000], Some("bytes=60000-")), (&[0; 400_000][..], None)] {
+        fs::remove_dir_all(user.repo()).expect("it is there");
+        leave(left);
+        hub.fail(1, "GET cdn", Fault::NoRange);
+        user.pull("org/tiny");
+        whole(&user);
+        assert_eq!(ranges(&hub), [range.map(str::to_owned)]);
+        hub.requests();
+    }
+    assert!(!incomplete.exists(), "nothing is left over");
+}
+
+#[test]
+fn patience_has_an_end_and_keeps_what_came() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    hub.fail(usize::MAX, "GET cdn", Fault::Cut(10));
+    user.refusal(&["pull", "org/tiny"], &["model.safetensors", "again and again", "goes on from them"]);
+    let lines = hub.lines();
+    assert!((10..100).contains(&count(&lines, "GET cdn")), "{}", lines.len());
+    assert!(user.blobs().iter().any(|name| name.ends_with(".incomplete")));
+    assert!(!user.repo().join("refs/main").exists(), "a revision is noted when it is whole");
+}
+
+#[test]
+fn wrong_contents_are_removed() {
+    let hub = tiny();
+    let size = golden("model.safetensors").len();
+    let check = |part: &str, fault: Fault, words: &[&str]| {
+        let user = User::of(&hub);
+        hub.fail(1, part, fault);
+        user.refusal(&["pull", "org/tiny"], words);
+        let (lines, hash) = (hub.lines(), hub.hash("model.safetensors"));
+        let left: Vec<String> = user.blobs().into_iter().filter(|name| name.starts_with(&hash)).collect();
+        assert!(left.is_empty(), "{left:?} after {lines:?}");
+        assert!(user.pull("org/tiny").exists(), "the next try is a new one");
+        hub.requests();
+    };
+    check("GET cdn", Fault::Garbage, &["model.safetensors", "its hash is", &hub.hash("model.safetensors"), "removed"]);
+    let longer = vec![0; size + 1];
+    check(
+        "GET cdn",
+        Fault::Bytes(longer),
+        &["model.safetensors", &(size + 1).to_string(), &size.to_string(), "removed"],
+    );
+    let shorter = vec![0; size - 1];
+    check("GET cdn", Fault::Bytes(shorter), &["model.safetensors", &(size - 1).to_string(), "removed"]);
+    let lies = Fault::Headers(&[("X-Linked-Size", "1000")]);
+    check("HEAD hub /org/tiny/resolve/0123456789abcdef0123456789abcdef01234567/model", lies, &["1000", "removed"]);
+    // A small file has git's hash.
+    let user = User::of(&hub);
+    hub.fail(1, "/config.json", Fault::Headers(&[("ETag", "\"0123456789012345678901234567890123456789\"")]));
+    user.refusal(&["pull", "org/tiny"], &["config.json", "its hash is", &hub.hash("config.json")]);
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    let check = |part: &str, status: u16, headers: &'static [(&str, &str)], words: &[&str]| {
+        hub.fail(1, part, Fault::Status(status, headers));
+        user.refusal(&["pull", "org/tiny@v1"], words);
+        hub.requests();
+    };
+    check("/api/", 401, &[("X-Error-Code", "RepoNotFound")], &["org/tiny", "private", "HF_TOKEN"]);
+    check("/api/", 404, &[("X-Error-Code", "RepoNotFound")], &["shows no org/tiny"]);
+    check("/api/", 404, &[("X-Error-Code", "RevisionNotFound")], &["org/tiny has no revision v1"]);
+    check("/api/", 404, &[], &["no revision v1 of org/tiny"]);
+    check("HEAD", 401, &[("X-Error-Code", "GatedRepo")], &["gated", "accept its terms", "HF_TOKEN"]);
+    check("HEAD", 403, &[("X-Error-Code", "GatedRepo")], &["gated", "HF_TOKEN"]);
+    check("HEAD", 404, &[("X-Error-Code", "EntryNotFound")], &["org/tiny has no file"]);
+    let message = &[("X-Error-Message", "not you")];
+    check("HEAD", 403, message, &["403", "not you", "HF_TOKEN"]);
+    check("HEAD", 418, &[], &["418"]);
+
+    hub.fail(usize::MAX, "HEAD", Fault::Status(403, &[("X-Error-Code", "GatedRepo")]));
+    let output = user.command(&["pull", "org/tiny"]).env("HF_TOKEN", TOKEN).output().expect("the binary starts");
+    let message = text(&output.stderr);
+    assert!(message.contains("no access yet") && !message.contains(TOKEN), "{message}");
+    let output = user.command(&["pull", "org/tiny"]).env("HF_TOKEN", "two words").output().expect("the binary starts");
+    let message = text(&output.stderr);
+    assert!(message.contains("HF_TOKEN") && !message.contains("two words"), "{message}");
+}
+
+#[test]
+fn a_busy_hub_is_asked_again_within_bounds() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    const SOON: &[(&str, &str)] = &[("Retry-After", "0")];
+    hub.fail(2, "/api/", Fault::Status(429, SOON));
+    hub.fail(1, "HEAD", Fault::Status(503, SOON));
+    hub.fail(1, "GET cdn", Fault::Status(502, SOON));
+    user.pull("org/tiny");
+    assert_eq!(count(&hub.lines(), "/api/"), 3);
+
+    let user = User::of(&hub);
+    hub.fail(usize::MAX, "/api/", Fault::Status(429, SOON));
+    user.refusal(&["pull", "org/tiny"], &["too many requests", "429"]);
+    assert_eq!(hub.lines().len(), 6, "patience ends");
+    let hub = tiny();
+    let user = User::of(&hub);
+    hub.fail(1, "/api/", Fault::Status(429, &[("Retry-After", "3600")]));
+    user.refusal(&["pull", "org/tiny"], &["wait 3600 s"]);
+    assert_eq!(hub.lines().len(), 1, "nobody is kept waiting for an hour");
+}
+
+#[test]
+fn the_token_stays_at_the_endpoint() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    // A repository that was renamed is a redirect within the endpoint; the token goes along.
+    const HERE: &[(&str, &str)] = &[("Location", "/api/models/org/new/revision/main")];
+    hub.fail(1, "/api/models/org/tiny", Fault::Status(307, HERE));
+    fs::write(user.home.path().join("token"), format!("{TOKEN}\n")).expect("the folder takes files");
+    user.pull("org/tiny");
+    let requests = hub.requests();
+    let renamed = requests.iter().find(|request| request.line.contains("/org/new/")).expect("it is followed");
+    assert_eq!(renamed.authorization, Some(format!("Bearer {TOKEN}")), "the token file counts");
+    // One to another origin is followed without it; one to no address, or round and round, is not.
+    let other = tiny();
+    let away: &'static str = format!("{}/api/models/org/tiny/revision/main", other.endpoint).leak();
+    let location: &'static [(&str, &str)] = vec![("Location", away)].leak();
+    hub.fail(1, "/api/", Fault::Status(302, location));
+    user.pull("org/tiny");
+    assert_eq!(other.requests()[0].authorization, None);
+    hub.fail(1, "/api/", Fault::Status(302, &[("Location", "file:///etc/passwd")]));
+    user.refusal(&["pull", "org/tiny"], &["redirects to", "file:///etc/passwd"]);
+    hub.fail(usize::MAX, "/api/", Fault::Status(302, HERE));
+    user.refusal(&["pull", "org/tiny"], &["more than 5 redirects"]);
+}
+
+#[test]
+fn hostile_names_lead_nowhere() {
+    for name in ["../evil", "/etc/passwd", "a/../../b", "..\\evil"] {
+        let hub = tiny();
+        hub.list(name);
+        let user = User::of(&hub);
+        user.refusal(&["pull", "org/tiny"], &["leads out of the repository"]);
+        assert_eq!(hub.lines().len(), 1);
+        assert!(!user.repo().exists(), "{name}");
+    }
+    for commit in ["../../evil", "main", ""] {
+        let hub = tiny();
+        hub.set_commit(commit);
+        User::of(&hub).refusal(&["pull", "org/tiny"], &["no commit"]);
+    }
+    for tag in ["\"../../../evil\"", "\"/etc/passwd\"", "\"short\""] {
+        let hub = tiny();
+        let headers: &'static [(&str, &str)] = vec![("ETag", String::leak(tag.to_owned()) as &str)].leak();
+        hub.fail(1, "/config.json", Fault::Headers(headers));
+        User::of(&hub).refusal(&["pull", "org/tiny"], &["config.json", "no hash"]);
+    }
+    let hub = tiny();
+    hub.fail(1, "/config.json", Fault::Headers(&[("X-Repo-Commit", "ffffffffffffffffffffffffffffffffffffffff")]));
+    User::of(&hub).refusal(&["pull", "org/tiny"], &["config.json", "another commit"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_that_leave_the_cache_are_not_followed() {
+    use std::os::unix::fs::symlink;
+    let hub = tiny();
+    let user = User::of(&hub);
+    let outside = tempfile::tempdir().expect("a folder for this test");
+    let secret = outside.path().join("secret");
+    fs::write(&secret, "{}").expect("the folder takes files");
+    let snapshot = user.pull("org/tiny");
+    // A file that is loaded if it is there, though the hub has none.
+    symlink(&secret, snapshot.join("tokenizer.json")).expect("a link");
+    for arguments in [&["pull", "org/tiny"][..], &["pull", "org/tiny", "--offline"]] {
+        user.refusal(arguments, &["tokenizer.json", "link that leaves"]);
+    }
+    fs::remove_file(snapshot.join("tokenizer.json")).expect("it is there");
+    fs::remove_file(snapshot.join("config.json")).expect("it is there");
+    symlink("../../../../secret", snapshot.join("config.json")).expect("a link");
+    fs::write(user.home.path().join("secret"), "{}").expect("the folder takes files");
+    user.refusal(&["pull", "org/tiny", "--offline"], &["config.json", "link that leaves"]);
+    // Nothing is written through a link either.
+    let fresh = User::of(&hub);
+    let blobs = fresh.repo().join("blobs");
+    fs::create_dir_all(&blobs).expect("the folder is made");
+    symlink(&secret, blobs.join(format!("{}.incomplete", hub.hash("config.json")))).expect("a link");
+    fresh.pull("org/tiny");
+    assert_eq!(fs::read_to_string(&secret).expect("it is there"), "{}");
+    for part in ["blobs", "snapshots", "refs"] {
+        let fresh = User::of(&hub);
+        fs::create_dir_all(fresh.repo()).expect("the folder is made");
+        symlink(outside.path(), fresh.repo().join(part)).expect("a link");
+        fresh.refusal(&["pull", "org/tiny"], &[part, "link that leaves"]);
+    }
+    assert_eq!(fs::read_dir(outside.path()).expect("it lists").count(), 1, "nothing was written outside");
+}
+
+#[test]
+fn two_pulls_at_once_share_the_work() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    // No bytes flow before both have found that all three files are missing.
+    hub.hold(6, "HEAD");
+    let pull = || user.command(&["pull", "org/tiny"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let both = [(); 2].map(|()| pull().expect("the binary starts"));
+    for process in both {
+        let output = process.wait_with_output().expect("it ends");
+        assert_eq!(text(&output.stdout).trim_end(), user.snapshot().to_string_lossy(), "{}", text(&output.stderr));
+    }
+    let lines = hub.lines();
+    assert_eq!(count(&lines, "GET cdn"), 1, "{lines:?}");
+    assert_eq!(count(&lines, "GET hub /org"), 3, "{lines:?}");
+    assert_eq!(user.blobs().len(), 3);
+}
+
+#[test]
+fn without_the_hub_the_cache_has_to_do() {
+    let hub = tiny();
+    let mut user = User::of(&hub);
+    user.refusal(&["pull", "org/tiny", "--offline"], &["org/tiny", "offline", "no revision main"]);
+    for variable in ["HF_HUB_OFFLINE", "FOLIO_OFFLINE"] {
+        let output = user.command(&["pull", "org/tiny"]).env(variable, "1").output().expect("the binary starts");
+        assert!(text(&output.stderr).contains("offline"), "{variable}");
+    }
+    assert!(hub.lines().is_empty());
+    user.pull("org/tiny");
+    user.refusal(&["pull", "org/tiny@v2", "--offline"], &["no revision v2"]);
+    assert!(user.result(&["pull", &format!("org/tiny@{COMMIT}"), "--offline"]).ends_with(COMMIT));
+    // A hub that cannot be reached is not the end of a model that is there.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    user.endpoint = format!("http://{}", closed.expect("a port was free"));
+    let output = user.run(&["pull", "org/tiny"]);
+    assert!(
+        output.status.success() && text(&output.stderr).contains("as the cache has it"),
+        "{}",
+        text(&output.stderr)
+    );
+    user.refusal(&["pull", "org/other"], &["cannot reach http://127.0.0.1:", "nor does the cache"]);
+    user.endpoint = "ftp://hub".to_owned();
+    user.refusal(&["pull", "org/tiny"], &["HF_ENDPOINT", "ftp://hub"]);
+    // The cache may be elsewhere.
+    let elsewhere = user.home.path().join("elsewhere");
+    fs::rename(user.home.path().join("hub"), &elsewhere).expect("it moves");
+    let mut command = user.command(&["list", "--json"]);
+    let output = command.env("HF_ENDPOINT", "").env("HF_HUB_CACHE", &elsewhere).output().expect("the binary starts");
+    assert!(text(&output.stdout).contains("org/tiny"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_list_tells_formats_and_what_is_broken() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    assert_eq!(user.result(&["list"]), "");
+    user.pull("org/tiny");
+    let list = || -> Value { serde_json::from_str(&user.result(&["list", "--json"])).expect("one JSON object") };
+    let bytes: usize =
+        ["config.json", "generation_config.json", "model.safetensors"].map(|name| golden(name).len()).iter().sum();
+    let whole = json!({"repo": "org/tiny", "revisions": ["main"], "commit": COMMIT, "bytes": bytes,
+                       "formats": ["safetensors bf16"], "problems": []});
+    assert_eq!(list()["models"], json!([whole]));
+    let line = user.result(&["list"]);
+    assert!(line.starts_with("org/tiny  main (01234567)  187") && line.ends_with("safetensors bf16"), "{line}");
+
+    let folder = |name: &str| user.home.path().join("hub").join(name).join("snapshots").join(COMMIT);
+    let put = |repo: &str, name: &str, bytes: &[u8]| {
+        fs::create_dir_all(folder(repo)).expect("the folder is made");
+        fs::write(folder(repo).join(name), bytes).expect("the folder takes files");
+    };
+    put("models--org--a-GGUF", "a-Q4_K_M.gguf", b"GGUF");
+    put("models--org--a-GGUF", "a-Q8_0-00002-of-00002.gguf", b"GGUF");
+    put("models--org--b", "config.json", b"{}");
+    put("datasets--org--c", "data.csv", b"");
+    fs::create_dir_all(user.home.path().join("hub/models--org--empty")).expect("the folder is made");
+    let partial = user.repo().join("blobs").join("ab.incomplete");
+    fs::write(partial, [0; 2048]).expect("the folder takes files");
+    fs::remove_file(user.repo().join("blobs").join(hub.hash("config.json"))).expect("it is there");
+    let found = list();
+    let models = found["models"].as_array().expect("a list");
+    let names: Vec<&str> = models.iter().filter_map(|model| model["repo"].as_str()).collect();
+    assert_eq!(names, ["org/a-GGUF", "org/b", "org/empty", "org/tiny"]);
+    assert_eq!(models[0]["formats"], json!(["gguf Q4_K_M", "gguf Q8_0"]));
+    let problem = |index: usize, part: &str| {
+        let text = models[index]["problems"].to_string();
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    };
+    problem(0, "parts of a-Q8_0 are missing");
+    problem(1, "no safetensors");
+    problem(2, "no files");
+    problem(3, "config.json is missing");
+    problem(3, "partial: 1 of its files not whole yet, 2.00 KiB so far");
+    assert!(user.result(&["list"]).contains("problem: "));
+}
