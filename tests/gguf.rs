@@ -3,13 +3,16 @@
 
 #[path = "gguf/builder.rs"]
 mod builder;
+#[path = "gguf/models.rs"]
+mod models;
 
-use builder::{Builder, Item, demo};
+use builder::{Builder, Item};
 use bytes::Bytes;
 use folio::model::{Gguf, LoadError, Model, demo as demo_model};
 use folio::plan::Storage;
 use folio::platform::{MappedFile, block_on};
 use folio::text::{TextModel, Tokenizer};
+use models::demo;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -222,7 +225,7 @@ proptest! {
         cut in any::<prop::sample::Index>(),
         cuts in any::<bool>(),
     ) {
-        let mut bytes = builder::small().bytes();
+        let mut bytes = models::small().bytes();
         let head = bytes.len().min(3000);
         for (at, value) in changes {
             bytes[at % head] = value;
