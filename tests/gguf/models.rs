@@ -5,6 +5,7 @@ use folio::model::demo as demo_model;
 use serde_json::Value;
 
 /// The demo model in bf16, with its vocabulary and template.
+#[allow(dead_code, reason = "not every test needs both models")]
 pub(crate) fn demo() -> Builder {
     let config = json(demo_model::CONFIG_JSON);
     let mut file = Builder { version: 3, pairs: Vec::new(), tensors: Vec::new() };
@@ -41,6 +42,7 @@ pub(crate) fn demo() -> Builder {
 }
 
 /// A model of one layer and four tokens, all of whose bytes a test may damage.
+#[allow(dead_code, reason = "not every test needs both models")]
 pub(crate) fn small() -> Builder {
     let mut file = Builder { version: 3, pairs: Vec::new(), tensors: Vec::new() };
     file.set("general.architecture", Item::Text("llama".into()));

@@ -174,7 +174,7 @@ pub(super) fn family(metadata: &Metadata) -> Result<&'static Family, LoadError> 
 }
 
 impl Family {
-    /// The name that a checkpoint gives to a tensor, or with `{e}` to those it is cut into; unknown ones keep their own.
+    /// The name that a checkpoint gives to a tensor, or with `{e}` to those it is cut into; unknown ones keep theirs.
     pub(super) fn tensor_name(&self, own: &str) -> String {
         let find = |names: &[(&str, &'static str)], stem: &str| {
             names.iter().find(|(name, _)| *name == stem).map(|(_, theirs)| *theirs)

@@ -49,6 +49,21 @@ pub struct Texts {
     pub tokenizer_config_json: Vec<u8>,
 }
 
+impl Texts {
+    /// Tokenizer and template of a GGUF file, which may have no tensors and be of any architecture; there is no config.
+    pub fn from_gguf(file: &str, bytes: Bytes) -> Result<Self, LoadError> {
+        Self::of_vocabulary(&Metadata::new(file, bytes)?)
+    }
+
+    fn of_vocabulary(metadata: &Metadata) -> Result<Self, LoadError> {
+        Ok(Self {
+            config_json: Vec::new(),
+            tokenizer_json: vocabulary::tokenizer_json(metadata)?.map(|json| json.to_string().into_bytes()),
+            tokenizer_config_json: vocabulary::tokenizer_config_json(metadata)?.to_string().into_bytes(),
+        })
+    }
+}
+
 #[derive(Debug)]
 struct GgufTensors {
     name: String,
@@ -130,11 +145,8 @@ impl Gguf {
         {
             return Err(first.fault(&format!("tensor {name:?}"), "is there: this kind of rotation is not supported"));
         }
-        let texts = Texts {
-            config_json: config::config_json(first, family, &tensors.infos)?.to_string().into_bytes(),
-            tokenizer_json: vocabulary::tokenizer_json(first)?.map(|json| json.to_string().into_bytes()),
-            tokenizer_config_json: vocabulary::tokenizer_config_json(first)?.to_string().into_bytes(),
-        };
+        let config_json = config::config_json(first, family, &tensors.infos)?.to_string().into_bytes();
+        let texts = Texts { config_json, ..Texts::of_vocabulary(first)? };
         Ok(Self { texts, tensors, rope_divisors })
     }
 
