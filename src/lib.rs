@@ -58,6 +58,7 @@
 //! - **`shaders/`**: one WGSL kernel per file, `common/` is imported; `bench_*` are yardsticks of `folio bench`.
 //! - **`assets/demo`**: the built-in demo model, and how it was made.
 //! - **`tests/`**: five rings: house rules and shaders, twins, simulation, kernels, the whole.
+//! - **`fuzz/`**: targets for what strangers publish; **`examples/`**: checks against what is too large to keep here.
 //!
 //! # The way of a token
 //!

@@ -3,6 +3,16 @@
 //! Everything runs on the CPU reference with the built-in demo model or the small folders of `tests/data`. Expected
 //! answers come from the references beside those models, so nothing here repeats what folio itself has printed.
 
+#[cfg(unix)]
+#[path = "gguf/builder.rs"]
+mod builder;
+#[cfg(unix)]
+#[path = "cli/hostile.rs"]
+mod hostile;
+#[cfg(unix)]
+#[path = "gguf/models.rs"]
+mod models;
+
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

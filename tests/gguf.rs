@@ -3,13 +3,16 @@
 
 #[path = "gguf/builder.rs"]
 mod builder;
+#[path = "gguf/models.rs"]
+mod models;
 
-use builder::{Builder, Item, demo};
+use builder::{Builder, Item};
 use bytes::Bytes;
-use folio::model::{Gguf, LoadError, Model, demo as demo_model};
+use folio::model::{Gguf, LoadError, Model, Texts, demo as demo_model};
 use folio::plan::Storage;
 use folio::platform::{MappedFile, block_on};
 use folio::text::{TextModel, Tokenizer};
+use models::demo;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -56,6 +59,60 @@ fn the_demo_model_is_itself_in_gguf() {
             assert_eq!(found, expected, "{sample:?}");
         }
     }
+}
+
+/// Llama 3 and Tekken begin a text with a BOS unless their file says otherwise, Qwen does not.
+#[test]
+fn the_way_to_split_text_decides_about_a_bos() {
+    for (pre, flag, begins) in [
+        ("llama-bpe", None, true),
+        ("tekken", None, true),
+        ("qwen2", None, false),
+        ("llama-bpe", Some(false), false),
+        ("qwen2", Some(true), true),
+    ] {
+        let mut file = demo();
+        file.set("tokenizer.ggml.pre", Item::Text(pre.into()));
+        file.set("tokenizer.ggml.bos_token_id", Item::U32(5));
+        if let Some(flag) = flag {
+            file.set("tokenizer.ggml.add_bos_token", Item::Boolean(flag));
+        }
+        let texts = Texts::from_gguf("x.gguf", Bytes::from(file.bytes())).expect("it reads");
+        let tokenizer = Tokenizer::from_json(&texts.tokenizer_json.expect("a vocabulary")).expect("it is a tokenizer");
+        let ids = tokenizer.encode("Once upon", true).expect("it encodes");
+        assert_eq!(ids[0] == 5, begins, "{pre} {flag:?}: {ids:?}");
+        assert_ne!(tokenizer.encode("Once upon", false).expect("it encodes")[0], 5, "{pre} {flag:?}");
+    }
+}
+
+/// Rows of a bias are rotated as those of its matrix; what is not supported is told by its tensor.
+#[test]
+fn kinds_of_rotation_that_are_unknown_are_refused() {
+    for (name, kind, expected) in [
+        ("rope_factors_long.weight", 0, "rope_factors_long.weight"),
+        ("rope_freqs.weight", 1, "rope_freqs.weight\" has type F16, not F32"),
+        ("rope_freqs.weight", 0, "rope_freqs.weight has 3 numbers"),
+    ] {
+        let mut file = models::small();
+        let data = vec![0; if kind == 0 { 12 } else { 6 }];
+        file.tensors.push(builder::Tensor { name: name.into(), dimensions: vec![3], kind, offset: 0, data });
+        file.pack();
+        let message = open(file.bytes()).and_then(Model::from_gguf).err().expect("it is refused").to_string();
+        assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+    }
+}
+
+/// Experts stand in one tensor for each matrix: their number is bounded before there is a name for each.
+#[test]
+fn absurd_numbers_of_experts_are_refused() {
+    let mut file = models::small();
+    let count = 1 << 19;
+    let name = "blk.0.ffn_gate_exps.weight".into();
+    let tensor = builder::Tensor { name, dimensions: vec![1, 1, count], kind: 0, offset: 0, data: vec![0; 4 << 19] };
+    file.tensors.push(tensor);
+    file.pack();
+    let message = open(file.bytes()).expect_err("too many").to_string();
+    assert!(message.contains("blk.0.ffn_gate_exps.weight") && message.contains("one too many"), "{message}");
 }
 
 #[test]
@@ -222,7 +279,7 @@ proptest! {
         cut in any::<prop::sample::Index>(),
         cuts in any::<bool>(),
     ) {
-        let mut bytes = builder::small().bytes();
+        let mut bytes = models::small().bytes();
         let head = bytes.len().min(3000);
         for (at, value) in changes {
             bytes[at % head] = value;
@@ -234,4 +291,21 @@ proptest! {
             weights(&model);
         }
     }
+}
+
+/// What the fuzzer starts from is whole: one head for each architecture, to which it adds tensors of zeros.
+#[test]
+fn seeds_of_the_fuzzer_are_models() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/gguf");
+    let mut architectures = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir(folder).expect("the folder lists") {
+        let path = entry.expect("the folder lists").path();
+        let mut bytes = std::fs::read(&path).expect("the seed reads");
+        bytes.resize(bytes.len() + (48 << 10), 0);
+        let model =
+            open(bytes).and_then(Model::from_gguf).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        weights(&model);
+        architectures.insert(model.spec().architecture);
+    }
+    assert_eq!(architectures.len(), 12, "{architectures:?}");
 }

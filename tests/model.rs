@@ -4,6 +4,10 @@
 //! A backend is driven directly, with batches flattened by hand: no engine, no scheduler. [`prove`] holds for every
 //! backend; a new one is a new [`Target`] and a new test.
 
+#[path = "gguf/builder.rs"]
+mod builder;
+#[path = "model/converted.rs"]
+mod converted;
 #[path = "model/gguf.rs"]
 mod gguf;
 #[path = "model/quantized.rs"]

@@ -1,16 +1,27 @@
-//! A GGUF file of any bytes is a model or an error: `cargo +nightly fuzz run gguf fuzz/corpus/gguf tests/data/gguf`.
+//! A GGUF file of any bytes is a model, whose weights can be read, or an error. What is fuzzed is the head of a file;
+//! its tensors are zeros.
 #![no_main]
 
 use bytes::Bytes;
 use folio::model::{Gguf, Model};
-use folio::platform::MappedFile;
+use folio::plan::Storage;
+use folio::platform::{MappedFile, block_on};
 use folio::text::TextModel;
 use libfuzzer_sys::fuzz_target;
+use std::convert::Infallible;
 
-fuzz_target!(|bytes: &[u8]| {
-    let file = MappedFile::in_memory(Bytes::copy_from_slice(bytes));
+/// Room for the tensors of the seeds.
+const TENSOR_BYTES: usize = 48 << 10;
+
+fuzz_target!(|head: &[u8]| {
+    let mut file = head.to_vec();
+    file.resize(head.len() + TENSOR_BYTES, 0);
+    let file = MappedFile::in_memory(Bytes::from(file));
     let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else { return };
     let texts = gguf.texts();
     let _ = TextModel::from_parts(texts.tokenizer_json.as_deref(), Some(&texts.tokenizer_config_json), None);
-    let _ = Model::from_gguf(gguf);
+    let Ok(model) = Model::from_gguf(gguf) else { return };
+    let plan = model.record(Storage::F32);
+    let uploaded = block_on(model.upload(&plan, |_, _, _| Ok::<_, Infallible>(())));
+    uploaded.expect("what has been resolved can be read");
 });

@@ -181,6 +181,9 @@ impl Model {
     pub fn from_gguf(gguf: Gguf) -> Result<Self, LoadError> {
         let (texts, source, rope_divisors) = gguf.into_parts();
         let mut spec = ModelSpec::from_json(source.name(), &texts.config_json)?;
+        // Norms are stored as what they multiply by, and experts stand apart, whatever a checkpoint has.
+        spec.norm.one_plus = false;
+        spec.tensors = spec.tensors.with_experts_apart();
         for rope in &mut spec.ropes {
             rope.divide(source.name(), &rope_divisors)?;
         }

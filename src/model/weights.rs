@@ -120,9 +120,15 @@ const NORMS_AFTER: &[LayerNames] = &[
     names("mlp_post_norm", &["model.layers.{}.post_feedforward_layernorm.weight"]),
 ];
 
-/// Experts of Qwen 3: three matrices each.
-const QWEN_EXPERTS: &[LayerNames] = &[
+/// Experts with tensors of their own: three matrices each, and in GGUF perhaps biases.
+const EXPERTS_APART: &[LayerNames] = &[
     names("router", &["model.layers.{}.mlp.gate.weight"]),
+    names("router_bias", &["model.layers.{}.mlp.gate.bias"]),
+    names(
+        "expert_gate_up_bias",
+        &["model.layers.{}.mlp.experts.{e}.gate_proj.bias", "model.layers.{}.mlp.experts.{e}.up_proj.bias"],
+    ),
+    names("expert_down_bias", &["model.layers.{}.mlp.experts.{e}.down_proj.bias"]),
     names(
         "expert_gate_up",
         &["model.layers.{}.mlp.experts.{e}.gate_proj.weight", "model.layers.{}.mlp.experts.{e}.up_proj.weight"],
@@ -141,6 +147,8 @@ const GPT_OSS_EXPERTS: &[LayerNames] = &[
 ];
 
 const SINKS: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks"])];
+
+const SINKS_APART: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks.weight"])];
 
 /// The scheme of Llama and most others.
 pub(super) const HUGGING_FACE: TensorNames = TensorNames {
@@ -161,11 +169,22 @@ pub(super) const OLMO2: TensorNames = TensorNames { layer: &[NORMS_AFTER, ATTENT
 
 /// Qwen 3 with experts; some layers may have one MLP.
 pub(super) const QWEN3_MOE: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, QWEN_EXPERTS], ..HUGGING_FACE };
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, EXPERTS_APART], ..HUGGING_FACE };
 
 /// gpt-oss, in 16 bits or MXFP4.
 pub(super) const GPT_OSS: TensorNames =
     TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS, GPT_OSS_EXPERTS], ..HUGGING_FACE };
+
+/// gpt-oss in GGUF.
+const GPT_OSS_APART: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS_APART, EXPERTS_APART], ..HUGGING_FACE };
+
+impl TensorNames {
+    /// The names of the same weights where experts have tensors of their own, as in GGUF.
+    pub(super) fn with_experts_apart(&'static self) -> &'static Self {
+        if *self == GPT_OSS { &GPT_OSS_APART } else { self }
+    }
+}
 
 /// One tensor of a checkpoint, as a weight needs it.
 #[derive(Clone, Debug, PartialEq)]

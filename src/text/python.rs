@@ -1,6 +1,6 @@
 //! What templates expect of Python: `json.dumps`, `strftime`, and how `None` and booleans print.
 
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
 use serde::Serialize;
 use std::io;
@@ -27,11 +27,17 @@ pub(super) fn format(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Va
         return out.write_str("None").map_err(Error::from);
     }
     match bool::try_from(value.clone()) {
-        Ok(truth) if value.kind() == minijinja::value::ValueKind::Bool => {
+        Ok(truth) if value.kind() == ValueKind::Bool => {
             out.write_str(if truth { "True" } else { "False" }).map_err(Error::from)
         }
         _ => escape_formatter(out, state, value),
     }
+}
+
+/// `value is iterable`: none is not, what is undefined is, and empty.
+#[allow(clippy::needless_pass_by_value, reason = "a template test's arguments arrive by value")]
+pub(super) fn is_iterable(value: Value) -> bool {
+    !value.is_none() && (value.is_undefined() || value.kind() == ValueKind::String || value.try_iter().is_ok())
 }
 
 /// `json.dumps(value, ensure_ascii=False)`: a space after comma and colon, no HTML escapes.

@@ -99,6 +99,7 @@ impl ChatTemplate {
         environment.set_formatter(python::format);
         environment.set_fuel(Some(FUEL));
         environment.add_filter("tojson", python::tojson);
+        environment.add_test("iterable", python::is_iterable);
         environment.add_function("raise_exception", |message: String| -> Result<JinjaValue, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Refusal(message)))
         });

@@ -114,6 +114,10 @@ fn templates_follow_hugging_face() {
         ("{% for k, v in messages[0].z.items() %}{{ k }}{% endfor %}{{ messages[0].get('role') }}", "kuser"),
         ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f('y') }}", "<y>"),
         ("{{ messages[0].content is string and messages[0].z is mapping }}", "True"),
+        (
+            "{{ tools is iterable }} {{ nothing is iterable }} {{ '' is iterable }} {{ 1 is iterable }}",
+            "False True True False",
+        ),
     ];
     for (template, expected) in cases {
         assert_eq!(render(template, &messages), expected, "{template}");

@@ -2,6 +2,7 @@
 
 use super::reader::{self, Container, Cursor, Entry, Kind, List, Value};
 use crate::model::LoadError;
+use crate::model::spec::LAYERS_MAX;
 use bytes::Bytes;
 use std::ops::RangeInclusive;
 
@@ -70,6 +71,17 @@ impl Metadata {
         }
     }
 
+    /// A number as it stands in JSON: whole if the file has it so. Zero is absence.
+    pub(super) fn integer_or_number(&self, key: &str) -> Result<Option<serde_json::Value>, LoadError> {
+        match self.get(key) {
+            Some(Value::Integer(_) | Value::List(_)) => {
+                let number = self.integer(key, 0..=u32::MAX)?;
+                Ok(number.filter(|number| *number != 0).map(Into::into))
+            }
+            _ => Ok(self.number(key)?.filter(|number| *number != 0.0).map(Into::into)),
+        }
+    }
+
     pub(super) fn boolean(&self, key: &str) -> Result<Option<bool>, LoadError> {
         match self.get(key) {
             None => Ok(None),
@@ -123,6 +135,13 @@ impl Metadata {
         let Some(list) = self.list(key, &[Kind::I32, Kind::U32])? else { return Ok(None) };
         let words = self.bytes[list.bytes.clone()].chunks_exact(4);
         Ok(Some(words.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()))
+    }
+
+    /// One entry a layer.
+    pub(super) fn booleans(&self, key: &str) -> Result<Option<Vec<bool>>, LoadError> {
+        let Some(list) = self.list(key, &[Kind::Boolean])? else { return Ok(None) };
+        let flags = &self.bytes[list.bytes.clone()];
+        Ok(Some(flags.iter().take(LAYERS_MAX as usize + 1).map(|flag| *flag == 1).collect()))
     }
 
     fn integers(&self, key: &str, list: &List) -> Result<Vec<i128>, LoadError> {

@@ -23,6 +23,8 @@ use std::sync::Arc;
 
 /// Files of a split model, at most.
 const SPLITS_MAX: u32 = 999;
+/// Tensors of a model, at most, where those of all experts are counted one by one.
+const TENSORS_MAX: u64 = 1 << 18;
 /// Rows that one thread repacks at a time.
 const PIECE_ROWS: usize = 16;
 
@@ -45,6 +47,21 @@ pub struct Texts {
     pub tokenizer_json: Option<Vec<u8>>,
     /// `tokenizer_config.json`: named tokens and the chat template.
     pub tokenizer_config_json: Vec<u8>,
+}
+
+impl Texts {
+    /// Tokenizer and template of a GGUF file, which may have no tensors and be of any architecture; there is no config.
+    pub fn from_gguf(file: &str, bytes: Bytes) -> Result<Self, LoadError> {
+        Self::of_vocabulary(&Metadata::new(file, bytes)?)
+    }
+
+    fn of_vocabulary(metadata: &Metadata) -> Result<Self, LoadError> {
+        Ok(Self {
+            config_json: Vec::new(),
+            tokenizer_json: vocabulary::tokenizer_json(metadata)?.map(|json| json.to_string().into_bytes()),
+            tokenizer_config_json: vocabulary::tokenizer_config_json(metadata)?.to_string().into_bytes(),
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -121,12 +138,15 @@ impl Gguf {
         for (index, part) in parts.iter().enumerate() {
             tensors.add(index, part, family)?;
         }
-        let rope_divisors = tensors.numbers("rope_freqs.weight");
-        let texts = Texts {
-            config_json: config::config_json(first, family, &tensors.infos)?.to_string().into_bytes(),
-            tokenizer_json: vocabulary::tokenizer_json(first)?.map(|json| json.to_string().into_bytes()),
-            tokenizer_config_json: vocabulary::tokenizer_config_json(first)?.to_string().into_bytes(),
-        };
+        let rope_divisors = tensors.numbers("rope_freqs.weight")?;
+        if let Some(name) = ["rope_factors_long.weight", "rope_factors_short.weight"]
+            .iter()
+            .find(|name| tensors.infos.contains_key(**name))
+        {
+            return Err(first.fault(&format!("tensor {name:?}"), "is there: this kind of rotation is not supported"));
+        }
+        let config_json = config::config_json(first, family, &tensors.infos)?.to_string().into_bytes();
+        let texts = Texts { config_json, ..Texts::of_vocabulary(first)? };
         Ok(Self { texts, tensors, rope_divisors })
     }
 
@@ -143,31 +163,49 @@ impl Gguf {
 impl GgufTensors {
     fn add(&mut self, file: usize, part: &Metadata, family: &config::Family) -> Result<(), LoadError> {
         for (own_name, entry) in part.tensors() {
+            let fault = |message: String| part.fault(&format!("tensor {own_name:?}"), message);
             let name = family.tensor_name(own_name);
             let interleaved_head = family.interleaved_head(own_name, part)?;
-            let columns = entry.shape[entry.shape.len() - 1] as usize;
-            let element = Element::Float(entry.blocks.format());
-            let info = TensorInfo { file: self.files[file].0.clone(), shape: entry.shape.clone(), element };
-            let place = Place { file, bytes: entry.bytes.clone(), blocks: entry.blocks, columns, interleaved_head };
-            if self.infos.insert(name.clone(), info).is_some() {
-                return Err(part.fault(&format!("tensor {own_name:?}"), "is there twice"));
+            // The elements of a bias are rotated as the rows of its matrix: each is a row.
+            let is_bias = interleaved_head.is_some() && entry.shape.len() == 1;
+            let columns = if is_bias { 1 } else { entry.shape[entry.shape.len() - 1] as usize };
+            if is_bias && entry.blocks.format().is_quantised() {
+                return Err(fault(format!("is a vector of type {}", entry.blocks)));
             }
-            self.places.insert(name, place);
+            // All experts in one tensor are one tensor for each.
+            let (copies, shape) = match entry.shape.split_first() {
+                Some((copies, shape)) if name.contains("{e}") && !shape.is_empty() => (*copies, shape.to_vec()),
+                _ => (1, entry.shape.clone()),
+            };
+            if self.infos.len() as u64 + copies > TENSORS_MAX {
+                return Err(fault(format!("is one too many: a model has at most {TENSORS_MAX}, counting experts")));
+            }
+            let copy_bytes = entry.bytes.len() / copies as usize;
+            for copy in 0..copies as usize {
+                let name = name.replace("{e}", &copy.to_string());
+                let element = Element::Float(entry.blocks.format());
+                let info = TensorInfo { file: self.files[file].0.clone(), shape: shape.clone(), element };
+                let start = entry.bytes.start + copy * copy_bytes;
+                let bytes = start..start + copy_bytes;
+                let place = Place { file, bytes, blocks: entry.blocks, columns, interleaved_head };
+                if self.infos.insert(name.clone(), info).is_some() {
+                    return Err(fault("is there twice".into()));
+                }
+                self.places.insert(name, place);
+            }
         }
         Ok(())
     }
 
     /// A short vector of f32, empty if there is none of that name.
-    fn numbers(&self, name: &str) -> Vec<f32> {
-        let Some(place) = self.places.get(name).filter(|place| place.blocks == BlockType::F32) else {
-            return Vec::new();
-        };
-        let bytes = &self.files[place.file].1.bytes()[place.bytes.clone()];
-        bytes
-            .chunks_exact(4)
-            .take(1 << 12)
-            .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
-            .collect()
+    fn numbers(&self, name: &str) -> Result<Vec<f32>, LoadError> {
+        let Some(place) = self.places.get(name) else { return Ok(Vec::new()) };
+        if place.blocks != BlockType::F32 {
+            let (file, field) = (self.files[place.file].0.to_string(), format!("tensor {name:?}"));
+            return Err(LoadError::Field { file, field, message: format!("has type {}, not F32", place.blocks) });
+        }
+        let words = self.files[place.file].1.bytes()[place.bytes.clone()].chunks_exact(4);
+        Ok(words.take(1 << 12).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
     }
 
     fn rows(&self, place: &Place, bytes: Range<u64>) -> Bytes {

@@ -32,6 +32,12 @@ const SPLIT_TEKKEN: &str = concat!(
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
 
+/// [`SPLIT_GPT4`] as Qwen 3.5 has it: marks belong to the letters before them.
+const SPLIT_MARKS: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+
 /// How text is cut before merging.
 enum Split {
     /// By a pattern.
@@ -42,19 +48,37 @@ enum Split {
     Gpt2Digits,
 }
 
-/// `tokenizer.ggml.pre` of the families that are known, and whether whole words of the vocabulary skip merging.
-fn split(name: &str) -> Option<(Split, bool)> {
+/// What `tokenizer.ggml.pre` says.
+struct Style {
+    split: Split,
+    /// Whole words of the vocabulary skip merging.
+    ignore_merges: bool,
+    /// A text begins with a BOS where the file does not say.
+    adds_bos: bool,
+}
+
+/// The style of each family that is known, and of those that share it.
+fn style(name: &str) -> Option<Style> {
     let gpt4 = |digits: &str| Split::Pattern(SPLIT_GPT4.replace("{}", digits));
-    Some(match name {
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "smaug-bpe" => (gpt4("{1,3}"), true),
-        "dbrx" => (gpt4("{1,3}"), false),
-        "qwen2" | "deepseek-r1-qwen" | "megrez" => (gpt4(""), false),
-        "gpt-4o" | "llama4" => (Split::Pattern(SPLIT_O200K.into()), false),
-        "tekken" => (Split::Pattern(SPLIT_TEKKEN.into()), true),
-        "gpt-2" | "phi-2" | "olmo" | "mpt" | "default" => (Split::Gpt2, false),
-        "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" => (Split::Gpt2Digits, false),
-        _ => return None,
-    })
+    let plain = |split| Some(Style { split, ignore_merges: false, adds_bos: false });
+    let with_words = |split| Some(Style { split, ignore_merges: true, adds_bos: true });
+    match name {
+        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" => {
+            with_words(gpt4("{1,3}"))
+        }
+        "tekken" => with_words(Split::Pattern(SPLIT_TEKKEN.into())),
+        "dbrx" | "smaug-bpe" | "chatglm-bpe" => plain(gpt4("{1,3}")),
+        "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" | "hunyuan" | "solar-open" | "grok-2" | "kormo" => {
+            plain(gpt4(""))
+        }
+        "qwen35" => plain(Split::Pattern(SPLIT_MARKS.into())),
+        "gpt-4o" | "llama4" | "kanana2" => plain(Split::Pattern(SPLIT_O200K.into())),
+        "gpt-2" | "phi-2" | "olmo" | "mpt" | "jais" | "trillion" | "granite-docling" | "default" => plain(Split::Gpt2),
+        "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" | "exaone" | "minerva-7b" => {
+            plain(Split::Gpt2Digits)
+        }
+        _ => None,
+    }
 }
 
 /// The tokens of a file.
@@ -120,10 +144,12 @@ pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<Option<Value>, LoadE
         "llama" => sentence_piece(metadata, &tokens)?,
         other => return Err(metadata.fault(key, format!("is {other:?}, not gpt2 or llama"))),
     };
+    let pre = metadata.text("tokenizer.ggml.pre")?.and_then(style);
+    let adds_bos = kind == "llama" || pre.is_some_and(|style| style.adds_bos);
     Ok(Some(json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": tokens.added(),
         "normalizer": normalizer, "pre_tokenizer": splitter, "decoder": decoder, "model": model,
-        "post_processor": post_processor(metadata, &tokens, kind == "llama")?,
+        "post_processor": post_processor(metadata, &tokens, adds_bos)?,
     })))
 }
 
@@ -133,8 +159,8 @@ type Parts = (Value, Value, Value, Value);
 fn byte_level(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadError> {
     let key = "tokenizer.ggml.pre";
     let name = metadata.text(key)?.unwrap_or("default");
-    let (split, ignore_merges) =
-        split(name).ok_or_else(|| metadata.fault(key, format!("is {name:?}, a way to split text that is unknown")))?;
+    let Style { split, ignore_merges, .. } =
+        style(name).ok_or_else(|| metadata.fault(key, format!("is {name:?}, a way to split text that is unknown")))?;
     let key = "tokenizer.ggml.merges";
     let merges = metadata.required(key, metadata.texts(key)?)?;
     let ids = tokens.ids();
@@ -289,7 +315,12 @@ pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, Lo
             ids.push(id);
         }
     }
-    let texts = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
+    let key = "tokenizer.ggml.tokens";
+    let texts = metadata.texts(key)?.unwrap_or_default();
+    if texts.len() as u64 > vocab {
+        let message = format!("has {} entries, but token_embd.weight has {vocab} rows", texts.len());
+        return Err(metadata.fault(key, message));
+    }
     let kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_default();
     for ((id, text), kind) in (0..).zip(&texts).zip(kinds) {
         if kind == CONTROL && END_NAMES.contains(&text.as_str()) && u64::from(id) < vocab {

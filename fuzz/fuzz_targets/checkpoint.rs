@@ -1,0 +1,44 @@
+//! Safetensors and a config of any bytes are a model, whose weights can be read, or an error. The input is a
+//! `config.json`, a zero byte, and the header of a safetensors file; its tensors are zeros. An input without a config
+//! is a whole safetensors file.
+#![no_main]
+
+use bytes::Bytes;
+use folio::model::{Model, Safetensors};
+use folio::plan::Storage;
+use folio::platform::{MappedFile, block_on};
+use libfuzzer_sys::fuzz_target;
+use std::convert::Infallible;
+
+/// Room for the tensors of the seeds.
+const TENSOR_BYTES: usize = 448 << 10;
+/// A config to go with a file without one.
+const CONFIG: &[u8] = include_bytes!("../../tests/data/golden/llama/config.json");
+
+fuzz_target!(|bytes: &[u8]| {
+    let parts = bytes.iter().position(|byte| *byte == 0).filter(|at| *at > 0);
+    let (config, file) = match parts {
+        None => (CONFIG, bytes.to_vec()),
+        Some(at) => {
+            let header = &bytes[at + 1..];
+            let mut file = (header.len() as u64).to_le_bytes().to_vec();
+            file.extend(header);
+            file.resize(file.len() + data_bytes(header), 0);
+            (&bytes[..at], file)
+        }
+    };
+    let file = MappedFile::in_memory(Bytes::from(file));
+    let Ok(tensors) = Safetensors::from_files("fuzzed", vec![("fuzzed.safetensors".into(), file)]) else { return };
+    let Ok(model) = Model::from_parts(config, None, Box::new(tensors)) else { return };
+    let plan = model.record(Storage::F32);
+    let _ = block_on(model.upload(&plan, |_, _, _| Ok::<_, Infallible>(())));
+});
+
+/// Where the last number that ends a list stands for, within reason: a file must end where its last tensor does.
+fn data_bytes(header: &[u8]) -> usize {
+    let ends = header.split(|byte| *byte == b']').filter_map(|list| {
+        let digits = list.rsplit(|byte| !byte.is_ascii_digit()).next()?;
+        std::str::from_utf8(digits).ok()?.parse::<usize>().ok()
+    });
+    ends.max().unwrap_or(0).min(TENSOR_BYTES)
+}

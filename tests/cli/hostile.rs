@@ -1,0 +1,155 @@
+//! GGUF files that are wrong, through the binary: one line that names file and field, within 6 GiB of address space and
+//! 20 seconds of processor time.
+
+use super::{folio, repository, text};
+use crate::builder::{Builder, Item};
+use crate::models;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Runs a model that must be refused, under limits.
+fn refused(file: &Path, words: &[&str]) {
+    let command = folio(&[]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -v 6291456; ulimit -t 20; exec \"$0\" \"$@\""]).arg(command.get_program());
+    for (name, _) in command.get_envs() {
+        limited.env_remove(name);
+    }
+    limited.args(["run", "--device", "cpu", "--max-tokens", "1", "--prompt", "a", "--model"]).arg(file);
+    let output = limited.stdin(Stdio::null()).output().expect("the binary starts");
+    let message = text(&output.stderr);
+    assert!(
+        output.status.code().is_some_and(|code| code == 1 || code == 2),
+        "{words:?}: {:?} {message}",
+        output.status
+    );
+    assert_eq!(text(&output.stdout), "", "{words:?}: stdout is for results");
+    let errors: Vec<&str> = message.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{words:?}: one line tells the error: {message}");
+    let name = file.file_name().expect("a file has a name").to_string_lossy();
+    for word in words.iter().copied().chain([&*name]) {
+        assert!(errors[0].contains(word), "{word:?} is not in {message}");
+    }
+}
+
+/// `value` over the bytes that follow the first `place`, and `skip` more.
+fn patched(mut bytes: Vec<u8>, place: &str, skip: usize, value: &[u8]) -> Vec<u8> {
+    let at = bytes.windows(place.len()).position(|window| window == place.as_bytes()).expect("the place is there");
+    let at = at + place.len() + skip;
+    bytes[at..at + value.len()].copy_from_slice(value);
+    bytes
+}
+
+#[test]
+fn damaged_heads_are_refused_within_limits() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let file = folder.path().join("damaged.gguf");
+    let good = models::small().bytes();
+    let with = |at: usize, value: &[u8]| [&good[..at], value, &good[at + value.len()..]].concat();
+    let (huge, beyond) = (u64::MAX.to_le_bytes(), (good.len() as u64).to_le_bytes());
+    let key = "llama.block_count";
+    let name = "blk.0.ffn_gate.weight";
+    let mut table = vec![
+        (with(0, b"GGML"), vec!["not a GGUF file"]),
+        (with(4, &0_u32.to_le_bytes()), vec!["version 0"]),
+        (with(4, &1_u32.to_le_bytes()), vec!["version 1"]),
+        (with(4, &99_u32.to_le_bytes()), vec!["version 99"]),
+        (with(4, &3_u32.to_be_bytes()), vec!["big-endian"]),
+        (with(8, &huge), vec!["tensor_count"]),
+        (with(8, &beyond), vec!["tensor_count"]),
+        (with(16, &huge), vec!["metadata_kv_count"]),
+        (with(16, &beyond), vec!["metadata_kv_count"]),
+        (with(24, &huge), vec!["metadata[0]"]),
+        (with(24, &beyond), vec!["metadata[0]"]),
+        (patched(good.clone(), "general.architecture", 4, &huge), vec!["general.architecture"]),
+        (patched(good.clone(), "tokenizer.ggml.tokens", 8, &huge), vec!["tokenizer.ggml.tokens"]),
+        (patched(good.clone(), "tokenizer.ggml.tokens", 16, &huge), vec!["tokenizer.ggml.tokens"]),
+        (patched(good.clone(), "tokenizer.ggml.tokens", 4, &9_u32.to_le_bytes()), vec!["list of lists"]),
+        (patched(good.clone(), key, 0, &77_u32.to_le_bytes()), vec![key, "unknown type 77"]),
+        (patched(good.clone(), name, 0, &0_u32.to_le_bytes()), vec![name, "0 dimensions"]),
+        (patched(good.clone(), name, 0, &5_u32.to_le_bytes()), vec![name, "5 dimensions"]),
+        (patched(good.clone(), name, 0, &u32::MAX.to_le_bytes()), vec![name, "4294967295 dimensions"]),
+        (patched(good.clone(), name, 4, &0_u64.to_le_bytes()), vec![name, "impossible shape"]),
+        (patched(good.clone(), name, 4, &huge), vec![name, "impossible shape"]),
+        (patched(good.clone(), name, 4, &(1_u64 << 40).to_le_bytes()), vec![name]),
+        (patched(good.clone(), name, 12, &(1_u64 << 40).to_le_bytes()), vec![name]),
+        (patched(good.clone(), name, 20, &4_u32.to_le_bytes()), vec![name, "type 4"]),
+        (patched(good.clone(), name, 24, &(1_u64 << 40).to_le_bytes()), vec![name, "cut short"]),
+        (patched(good.clone(), name, 24, &(u64::MAX - 31).to_le_bytes()), vec![name]),
+        (patched(good.clone(), name, 24, &1_u64.to_le_bytes()), vec![name, "not a multiple of 32"]),
+        (patched(good.clone(), name, 24, &0_u64.to_le_bytes()), vec!["overlaps"]),
+    ];
+    table.extend([0, 1, 3, 4, 7, 8, 15, 16, 23, 24, 31, 32].map(|length| (good[..length].to_vec(), vec![])));
+    for (bytes, words) in table {
+        fs::write(&file, bytes).expect("the folder takes files");
+        refused(&file, &words);
+    }
+}
+
+#[test]
+fn wrong_metadata_is_refused_within_limits() {
+    type Change = fn(&mut Builder);
+    let table: [(Change, &[&str]); 24] = [
+        (|file| file.set("general.architecture", Item::Text("mamba".into())), &["mamba", "gpt-oss"]),
+        (|file| file.set("general.alignment", Item::U32(0)), &["general.alignment is 0"]),
+        (|file| file.set("general.alignment", Item::U32(3)), &["general.alignment is 3"]),
+        (|file| file.set("general.alignment", Item::U64(1 << 63)), &["general.alignment"]),
+        (|file| file.set("llama.attention.head_count", Item::U32(3)), &["head_count"]),
+        (|file| file.set("llama.attention.head_count", Item::U64(1 << 40)), &["head_count"]),
+        (|file| file.set("llama.block_count", Item::U32(2)), &["model.layers.1."]),
+        (|file| file.set("llama.block_count", Item::U32(u32::MAX)), &["block_count"]),
+        (|file| file.set("llama.embedding_length", Item::U32(64)), &["embed_tokens"]),
+        (|file| file.set("llama.feed_forward_length", Item::U32(1 << 20)), &["mlp"]),
+        (|file| file.set("llama.context_length", Item::U32(0)), &["context_length"]),
+        (|file| file.set("llama.rope.freq_base", Item::F32(f32::INFINITY)), &["rope.freq_base"]),
+        (|file| file.set("llama.rope.dimension_count", Item::U32(1 << 20)), &["partial_rotary_factor"]),
+        (
+            |file| file.set("tokenizer.ggml.scores", Item::Raw([9_u32, 1, 4, 0, 0].map(u32::to_le_bytes).concat())),
+            &["scores"],
+        ),
+        (|file| file.set("tokenizer.ggml.scores", Item::F32s(vec![1.0])), &["scores has 1 entries"]),
+        (|file| file.set("tokenizer.ggml.tokens", Item::F32s(vec![1.0; 4])), &["tokenizer.ggml.tokens"]),
+        (|file| file.set("tokenizer.ggml.model", Item::Text("klingon".into())), &["tokenizer.ggml.model", "klingon"]),
+        (|file| file.set("tokenizer.ggml.eos_token_id", Item::U32(4)), &["eos_token_id is 4"]),
+        (|file| file.set("split.count", Item::U16(2)), &["split.no"]),
+        (
+            |file| {
+                file.set("split.count", Item::U16(u16::MAX));
+                file.set("split.no", Item::U16(0));
+            },
+            &["65535"],
+        ),
+        (|file| file.tensors[1].name = file.tensors[0].name.clone(), &["token_embd.weight", "twice"]),
+        (|file| file.tensors[0].dimensions = vec![32, 3], &["tokenizer.ggml.tokens has 4 entries", "3 rows"]),
+        (|file| file.tensors[4].dimensions = vec![32, 16], &["q_proj", "[16, 32]"]),
+        (|file| file.tensors[4].dimensions = vec![16, 64], &["blk.0.attn_q.weight", "blocks of 32"]),
+    ];
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let file = folder.path().join("wrong.gguf");
+    for (change, words) in table {
+        let mut wrong = models::small();
+        change(&mut wrong);
+        fs::write(&file, wrong.bytes()).expect("the folder takes files");
+        refused(&file, words);
+    }
+}
+
+/// The files of the golden tests, each without its last byte.
+#[test]
+fn files_one_byte_short_are_refused_within_limits() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let mut count = 0;
+    for entry in fs::read_dir(repository("tests/data/gguf")).expect("the folder lists") {
+        let path = entry.expect("the folder lists").path();
+        if path.extension().is_none_or(|extension| extension != "gguf") {
+            continue;
+        }
+        count += 1;
+        let bytes = fs::read(&path).expect("the file reads");
+        let short = folder.path().join(path.file_name().expect("a file has a name"));
+        fs::write(&short, &bytes[..bytes.len() - 1]).expect("the folder takes files");
+        refused(&short, &["cut short, 1 bytes"]);
+    }
+    assert!(count >= 5, "only {count} files");
+}
