@@ -6,6 +6,8 @@
 
 #[path = "model/gguf.rs"]
 mod gguf;
+#[path = "model/kv_q8.rs"]
+mod kv_q8;
 #[path = "model/quantized.rs"]
 mod quantized;
 
