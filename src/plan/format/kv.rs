@@ -178,8 +178,12 @@ mod tests {
                 for slot in 0..slots {
                     let (mut read, expected) = (vec![0.0; head_dim], row(slot));
                     tile.decode(&words, slot, &mut read);
-                    let step = largest_magnitude(&expected) / if format == KvFormat::Q8 { 253.9 } else { 1e6 };
-                    let near = |(a, b): (&f32, &f32)| (a - b).abs() <= step;
+                    let allowed = match format {
+                        KvFormat::F32 => 0.0,
+                        KvFormat::F16 => largest_magnitude(&expected) / 2048.0,
+                        KvFormat::Q8 => largest_magnitude(&expected) / 253.9,
+                    };
+                    let near = |(a, b): (&f32, &f32)| (a - b).abs() <= allowed;
                     assert!(read.iter().zip(&expected).all(near), "{format:?}, slot {slot} of {slots}×{head_dim}");
                 }
             }
