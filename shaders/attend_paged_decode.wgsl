@@ -6,7 +6,7 @@
 // One workgroup: one work item × one KV head of the shard. It walks its keys in tiles of 32: four threads a key dot
 // a quarter of the head each; then a thread owns 8 columns of V for every n-th key of the tile.
 // Numbers: HEAD_CHUNKS = head_dim / 8, ROWS = packed rows of an item at most (1, 2, 4, 8).
-// Variants: KV_F16, SOFT_HALF, SOFTCAP, ALIBI, SINKS. Twin: backend/cpu/attend_paged.rs
+// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS. Twin: backend/cpu/attend_paged.rs
 // Ranges that are split end in attend_paged_merge.
 
 #import attend_item
@@ -20,15 +20,27 @@ var<workgroup> query: array<vec4<f32>, ROWS * 2u * HEAD_CHUNKS>; // [row][head_d
 var<workgroup> quarters: array<f32, 1024>; // [key][quarter][row]; at the end [key group][column] of one row
 var<workgroup> scores: array<f32, 256>; // [key][row]
 var<workgroup> weights: array<f32, 256>; // [key][row]: exp(s − m)
-var<workgroup> bases: array<u32, 64>; // [tile parity][key]: vector of a key's head row in the pools, or NONE
+var<workgroup> bases: array<u32, 64>; // [tile parity][key]: first run of a key's head row in the pools, or NONE
 var<workgroup> rescale: array<f32, ROWS>;
 var<workgroup> ends: array<vec2<f32>, ROWS>; // m and Σ p of a row
 var<workgroup> bounds: vec4<u32>; // kv begin, kv end, rows
 
+#ifdef KV_Q8
+var<workgroup> value_scales: array<f32, 64>; // as bases
+
+fn value_scale(index: u32) -> f32 {
+    return value_scales[index];
+}
+#else
+fn value_scale(index: u32) -> f32 {
+    return 1.0;
+}
+#endif
+
 fn dot_quarter(base: u32, quarter: u32) -> array<f32, ROWS> {
     var result: array<f32, ROWS>;
     for (var chunk = quarter; chunk < HEAD_CHUNKS; chunk += 4u) {
-        let k = load_k(base + chunk * KV_VECTORS);
+        let k = load_k(base + chunk);
         for (var row = 0u; row < ROWS; row++) {
             let x = (row * HEAD_CHUNKS + chunk) * 2u;
             result[row] += dot(query[x], k.low) + dot(query[x + 1u], k.high);
@@ -91,17 +103,21 @@ fn main(invocation: Invocation) {
 
     for (var tile = range.x & ~(TILE - 1u); tile < range.y; tile += TILE) {
         let key = tile + (local >> 2u);
-        var base = NONE;
+        let slot = key & ((1u << params.block_shift) - 1u);
+        var block = NONE;
         if (key >= range.x && key < range.y) {
-            base = block_at(item, head, key);
-            let slot = key & ((1u << params.block_shift) - 1u);
-            base = select(base + slot * HEAD_CHUNKS * KV_VECTORS, NONE, base == NONE);
+            block = block_at(item, head, key);
         }
+        let base = select(block + slot * HEAD_CHUNKS, NONE, block == NONE);
         if (base != NONE) {
             let dots = dot_quarter(base, local & 3u);
+            let factor = k_scale(block, slot);
             for (var row = 0u; row < ROWS; row++) {
-                quarters[local * ROWS + row] = dots[row];
+                quarters[local * ROWS + row] = dots[row] * factor;
             }
+#ifdef KV_Q8
+            value_scales[parity + (local >> 2u)] = v_scale(block, slot);
+#endif
         }
         if ((local & 3u) == 0u) {
             bases[parity + (local >> 2u)] = base;
@@ -132,12 +148,14 @@ fn main(invocation: Invocation) {
             high[row] *= rescale[row];
         }
         for (var i = key_group; i < TILE; i += key_groups) {
-            let at = bases[parity + i] + column * KV_VECTORS;
+            let at = bases[parity + i] + column;
             if (key_group < key_groups && bases[parity + i] != NONE) {
                 let v = load_v(at);
+                let factor = value_scale(parity + i);
                 for (var row = 0u; row < ROWS; row++) {
-                    low[row] += weights[i * ROWS + row] * v.low;
-                    high[row] += weights[i * ROWS + row] * v.high;
+                    let p = weights[i * ROWS + row] * factor;
+                    low[row] += p * v.low;
+                    high[row] += p * v.high;
                 }
             }
         }

@@ -5,7 +5,7 @@
 // Layouts as attend_paged_decode. One workgroup: one work item × one KV head of the shard, in tiles of 32 keys.
 // Heads are cut in slices of 32 elements, so that a slice of Q, one of K or V and the scores fit 16 KiB. A thread owns
 // 4 rows × 2 keys of the scores, then 4 rows × 2 columns of every slice of the result.
-// Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, SOFT_HALF, SOFTCAP, ALIBI, SINKS.
+// Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS.
 // Twin: backend/cpu/attend_paged.rs
 
 #import attend_item
@@ -19,7 +19,7 @@ const SCORE_STRIDE: u32 = 36u;
 var<workgroup> query: array<vec4<f32>, 288>; // [row][32 elements of a slice]
 var<workgroup> slice: array<vec4<f32>, 288>; // [key][32 elements of a slice] of K, then V
 var<workgroup> scores: array<f32, 1152>; // [row][key], then exp(s − m); at the end a slice of the result
-var<workgroup> bases: array<u32, 32>; // vector of a key's head row in the pools, NONE when nobody sees it
+var<workgroup> bases: array<u32, 32>; // first run of a key's head row in the pools, NONE when nobody sees it
 var<workgroup> quarters: array<f32, 128>; // [row][quarter]: of a row's maximum, at the end of its sum
 var<workgroup> rescale: array<f32, 32>;
 var<workgroup> largests: array<f32, 32>;
@@ -38,6 +38,18 @@ fn load_query(item: u32, head: u32, local: u32, index: u32, count: u32) {
     query[at + 1u] = run.high;
 }
 
+#ifdef KV_Q8
+var<workgroup> scales: array<vec2<f32>, 32>; // of a key's K and V
+
+fn scale_of(key: u32, is_key: bool) -> f32 {
+    return select(scales[key].y, scales[key].x, is_key);
+}
+#else
+fn scale_of(key: u32, is_key: bool) -> f32 {
+    return 1.0;
+}
+#endif
+
 fn load_slice(local: u32, index: u32, is_key: bool) {
     let chunk = index * 4u + (local & 3u);
     let at = (local >> 2u) * STRIDE + (local & 3u) * 2u;
@@ -45,13 +57,14 @@ fn load_slice(local: u32, index: u32, is_key: bool) {
     var run = Run(vec4<f32>(), vec4<f32>());
     if chunk < HEAD_CHUNKS && base != NONE {
         if is_key {
-            run = load_k(base + chunk * KV_VECTORS);
+            run = load_k(base + chunk);
         } else {
-            run = load_v(base + chunk * KV_VECTORS);
+            run = load_v(base + chunk);
         }
     }
-    slice[at] = run.low;
-    slice[at + 1u] = run.high;
+    let factor = scale_of(local >> 2u, is_key);
+    slice[at] = run.low * factor;
+    slice[at + 1u] = run.high * factor;
 }
 
 // Adds a slice's share to the scores of rows 4y..4y+3 with keys x and x + 16.
@@ -112,13 +125,17 @@ fn main(invocation: Invocation) {
     for (var tile = range.x & ~(TILE - 1u); tile < range.y; tile += TILE) {
         if local < TILE {
             let key = tile + local;
-            var base = NONE;
+            let slot = key & ((1u << params.block_shift) - 1u);
+            var block = NONE;
             if key >= range.x && key < range.y {
-                base = block_at(item, head, key);
-                let slot = key & ((1u << params.block_shift) - 1u);
-                base = select(base + slot * HEAD_CHUNKS * KV_VECTORS, NONE, base == NONE);
+                block = block_at(item, head, key);
             }
-            bases[local] = base;
+            bases[local] = select(block + slot * HEAD_CHUNKS, NONE, block == NONE);
+#ifdef KV_Q8
+            if block != NONE {
+                scales[local] = vec2<f32>(k_scale(block, slot), v_scale(block, slot));
+            }
+#endif
         }
         workgroupBarrier();
         var dots: array<vec2<f32>, 4>;

@@ -6,7 +6,7 @@
 // loaded once, and all else stays in registers. One workgroup is LANES threads of one subgroup: one work item × one
 // KV head of the shard. A lane owns every LANES-th run of 8 elements of the head; one key at a time.
 // Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / LANES⌉, ROWS.
-// Variants: KV_F16, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS always.
+// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS always.
 // Layouts as attend_paged_decode. Twin: backend/cpu/attend_paged.rs
 
 #import attend_item
@@ -55,34 +55,36 @@ fn main(
         next = min(end, first + block_size);
         // A block that is not there holds nothing that a row sees.
         key = select(key, next, base == NONE);
-        var at = base + ((key - first) * HEAD_CHUNKS + lane) * KV_VECTORS;
+        var at = base + (key - first) * HEAD_CHUNKS + lane;
         while (key < next) {
             var dots: array<f32, ROWS>;
             for (var i = 0u; i < LANE_CHUNKS; i++) {
                 if (lane + i * LANES < HEAD_CHUNKS) {
-                    let k = load_k(at + i * LANES * KV_VECTORS);
+                    let k = load_k(at + i * LANES);
                     for (var row = 0u; row < ROWS; row++) {
                         let x = (row * LANE_CHUNKS + i) * 2u;
                         dots[row] += dot(query[x], k.low) + dot(query[x + 1u], k.high);
                     }
                 }
             }
+            let k_factor = k_scale(base, key - first);
+            let v_factor = v_scale(base, key - first);
             for (var row = 0u; row < ROWS; row++) {
-                let s = score(subgroupAdd(dots[row]), rows[row], key);
+                let s = score(subgroupAdd(dots[row]) * k_factor, rows[row], key);
                 let sees = is_visible(key, rows[row].position);
                 let top = select(largest[row], max(largest[row], s), sees);
                 let shrink = exp(largest[row] - top);
                 let p = select(0.0, exp(s - top), sees);
                 largest[row] = top;
                 totals[row] = totals[row] * shrink + p;
-                dots[row] = p;
+                dots[row] = p * v_factor;
                 for (var i = 0u; i < LANE_CHUNKS * 2u; i++) {
                     sums[row * LANE_CHUNKS * 2u + i] *= shrink;
                 }
             }
             for (var i = 0u; i < LANE_CHUNKS; i++) {
                 if (lane + i * LANES < HEAD_CHUNKS) {
-                    let v = load_v(at + i * LANES * KV_VECTORS);
+                    let v = load_v(at + i * LANES);
                     for (var row = 0u; row < ROWS; row++) {
                         let x = (row * LANE_CHUNKS + i) * 2u;
                         sums[x] += dots[row] * v.low;
@@ -91,7 +93,7 @@ fn main(
                 }
             }
             key++;
-            at += HEAD_CHUNKS * KV_VECTORS;
+            at += HEAD_CHUNKS;
         }
     }
 

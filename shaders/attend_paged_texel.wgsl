@@ -10,15 +10,13 @@
 // Against attend_paged_serial that saves a subgroupAdd (as dear as 4 loads) and two exp a row and key, besides what
 // images save: see matmul_texel. Of K and V it reads about half the bytes a second that matmul_texel reads of W.
 // Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / 8⌉, ROWS, KEYS (2, 4, 8), PAIRS = KEYS / 2,
-// QUADS = KEYS / 4, OCTETS = KEYS / 8. Variants: KV_F16, SOFT_HALF, SOFTCAP, ALIBI, SINKS; TEXELS, SUBGROUPS always.
+// QUADS = KEYS / 4, OCTETS = KEYS / 8.
+// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; TEXELS, SUBGROUPS always.
 // Layouts as attend_paged_decode. Twin: backend/cpu/attend_paged.rs
 
 #import attend_item
 #import invocation
 #import lanes
-
-// Vectors of one key of one head in the pool.
-const KEY_VECTORS: u32 = HEAD_CHUNKS * KV_VECTORS;
 
 @compute @workgroup_size(8)
 fn main(at: Invocation) {
@@ -59,7 +57,7 @@ fn main(at: Invocation) {
 
     for (var tile = begin & ~7u; tile < end; tile += 8u) {
         let block = metadata_word(tables + (tile >> params.block_shift));
-        let base = ((block * params.head_count + head) << params.block_shift) * KEY_VECTORS;
+        let base = (block * params.head_count + head) * tile_runs(HEAD_CHUNKS, params.block_shift);
         let block_start = (tile >> params.block_shift) << params.block_shift;
         // A block that is not there holds nothing that a row sees.
         if (block != NONE) {
@@ -69,9 +67,9 @@ fn main(at: Invocation) {
                 var k: Run;
                 var key_at: u32;
 #for key KEYS
-                key_at = base + (clamp(tile + part + key, begin, end - 1u) - block_start) * KEY_VECTORS;
+                key_at = base + (clamp(tile + part + key, begin, end - 1u) - block_start) * HEAD_CHUNKS;
 #for chunk LANE_CHUNKS
-                k = load_k(key_at + runs[chunk] * KV_VECTORS);
+                k = load_k(key_at + runs[chunk]);
 #for row ROWS
                 dots[row * 8u + key] += dot(query[(row * LANE_CHUNKS + chunk) * 2u], k.low)
                     + dot(query[(row * LANE_CHUNKS + chunk) * 2u + 1u], k.high);
@@ -99,17 +97,21 @@ fn main(at: Invocation) {
             }
 
             let own_key = tile + lane;
+            let own_slot = clamp(own_key, begin, end - 1u) - block_start;
+            let k_factor = k_scale(base, own_slot);
+            let v_factor = v_scale(base, own_slot);
             var sees: bool;
             var top: f32;
             var shrink: f32;
 #for row ROWS
-            scores[row] = score(scores[row], rows[row], own_key);
+            scores[row] = score(scores[row] * k_factor, rows[row], own_key);
             sees = own_key < end && is_visible(own_key, rows[row].position);
             top = max(largest[row], lanes_max(select(MASKED, scores[row], sees)));
             shrink = exp(largest[row] - top);
             scores[row] = select(0.0, exp(scores[row] - top), sees);
             largest[row] = top;
             totals[row] = totals[row] * shrink + scores[row];
+            scores[row] *= v_factor;
 #for chunk LANE_CHUNKS
             sums[(row * LANE_CHUNKS + chunk) * 2u] *= shrink;
             sums[(row * LANE_CHUNKS + chunk) * 2u + 1u] *= shrink;
@@ -121,12 +123,12 @@ fn main(at: Invocation) {
                 var v: Run;
                 var key_at: u32;
 #for key KEYS
-                key_at = base + (clamp(tile + part + key, begin, end - 1u) - block_start) * KEY_VECTORS;
+                key_at = base + (clamp(tile + part + key, begin, end - 1u) - block_start) * HEAD_CHUNKS;
 #for row ROWS
                 p[row] = subgroupShuffle(scores[row], part + key);
 #endfor
 #for chunk LANE_CHUNKS
-                v = load_v(key_at + runs[chunk] * KV_VECTORS);
+                v = load_v(key_at + runs[chunk]);
 #for row ROWS
                 sums[(row * LANE_CHUNKS + chunk) * 2u] += p[row] * v.low;
                 sums[(row * LANE_CHUNKS + chunk) * 2u + 1u] += p[row] * v.high;

@@ -6,14 +6,15 @@
 // qkv [tokens][query + 2 · kv heads][head_dim], q [tokens][query heads][head_dim];
 // pools [block][kv head of this shard][slot][head_dim]. One dispatch serves the heads of one pool shard.
 // A unit is one head of one token; `lanes` threads share it, each taking every lanes-th run of 8 elements. Every one
-// of them sums the squares of the whole head (or row) itself: no barrier, and the order of the sum never depends on
-// `lanes`.
+// of them sums the squares of the whole head (or row) itself: no barrier for it, and the order of the sum never depends
+// on `lanes`.
+// KV_Q8: the threads of a unit share the largest magnitude of their runs, through workgroup memory.
 // TEXELS: a unit is 8 lanes, which add up their squares by exchange; what is read is bound as images.
-// Variants: NORM, ROPE, ROPE_VECTORS (halves of whole vectors), KV_F16, SOFT_HALF, TEXELS (with SUBGROUPS).
+// Variants: NORM, ROPE, ROPE_VECTORS (halves of whole vectors), KV_F16, KV_Q8, SOFT_HALF, TEXELS (with SUBGROUPS).
 // Twin: backend/cpu/rope_store_kv.rs
 
 #import invocation
-#import kv_pack
+#import kv_store
 #import metadata
 #ifdef TEXELS
 #import lanes
@@ -85,8 +86,6 @@ fn frequency(index: u32) -> f32 {
     return frequencies[index];
 }
 #endif
-@group(0) @binding(6) var<storage, read_write> k_pool: array<vec4<u32>>;
-@group(0) @binding(7) var<storage, read_write> v_pool: array<vec4<u32>>;
 @group(0) @binding(8) var<storage, read_write> q: array<vec4<f32>>;
 
 // Values of q_norm and k_norm: over each head, or over all heads of the row.
@@ -98,6 +97,7 @@ struct Unit {
     base: u32, // its first vector in qkv
     position: u32,
     is_key: bool,
+    is_turned: bool, // a query or a key
     is_normed: bool,
     norm_vector: u32, // where the weights of this head start
     inverse: f32, // 1 / root of the mean square
@@ -140,16 +140,24 @@ fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
 }
 #endif
 
+// A run of a head as it is stored.
+fn stored_run(unit: Unit, run: u32) -> Run {
+    if unit.is_turned {
+        return Run(rotated(unit, run * 2u), rotated(unit, run * 2u + 1u));
+    }
+    return Run(qkv_vector(unit.base + run * 2u), qkv_vector(unit.base + run * 2u + 1u));
+}
+
 @compute @workgroup_size(THREADS)
 fn main(invocation: Invocation) {
     let thread = flat_workgroup(invocation) * THREADS + invocation.local;
+    let lane = thread % params.lanes;
     let group = params.query_heads / params.kv_heads;
     let query_count = group * params.head_count;
     let units = query_count + 2u * params.head_count;
-    let token = thread / params.lanes / units;
-    if token >= params.tokens {
-        return;
-    }
+    // No early return before a barrier: a unit beyond the last token works on that one and writes nothing.
+    let row_token = thread / params.lanes / units;
+    let token = min(row_token, params.tokens - 1u);
     let index = thread / params.lanes % units;
     let is_query = index < query_count;
     let is_key = !is_query && index < query_count + params.head_count;
@@ -159,18 +167,17 @@ fn main(invocation: Invocation) {
         pool_head = (index - query_count) % params.head_count;
         head = params.query_heads + select(params.kv_heads, 0u, is_key) + params.head_first + pool_head;
     }
-    let slot = metadata_at(params.group_header + GROUP_SLOTS, token);
-    if !is_query && slot == NONE {
-        return;
-    }
+    let pool_slot = metadata_at(params.group_header + GROUP_SLOTS, token);
+    let is_live = row_token < params.tokens && (is_query || pool_slot != NONE);
 
     var unit: Unit;
     unit.base = (token * (params.query_heads + 2u * params.kv_heads) + head) * params.runs * 2u;
     unit.position = metadata_at(META_POSITIONS, token);
     unit.is_key = is_key;
+    unit.is_turned = is_query || is_key;
 #ifdef NORM
     let kind = select(params.q_norm, params.k_norm, is_key);
-    unit.is_normed = kind != 0u && (is_query || is_key);
+    unit.is_normed = kind != 0u && unit.is_turned;
     unit.offset = select(params.q_offset, params.k_offset, is_key);
     var squares = params.runs * 2u;
     var first = unit.base;
@@ -181,40 +188,39 @@ fn main(invocation: Invocation) {
     }
     unit.inverse = inverse_rms(first, squares, select(params.q_epsilon, params.k_epsilon, is_key), invocation.local);
 #endif
-    let block_size = 1u << params.block_shift;
-    let tile = (slot >> params.block_shift) * params.head_count + pool_head;
-    let row = (tile << params.block_shift) + (slot & (block_size - 1u));
-    for (var run = thread % params.lanes; run < params.runs; run += params.lanes) {
-        var low = qkv_vector(unit.base + run * 2u);
-        var high = qkv_vector(unit.base + run * 2u + 1u);
-        if is_query || is_key {
-            low = rotated(unit, run * 2u);
-            high = rotated(unit, run * 2u + 1u);
-        }
-        if is_query {
-            let at = ((token * params.query_heads + head) * params.runs + run) * 2u;
-            q[at] = low;
-            q[at + 1u] = high;
-        } else {
-            store(is_key, (row * params.runs + run) * KV_VECTORS, low, high);
-        }
-    }
-}
-
-fn store(is_key: bool, at: u32, low: vec4<f32>, high: vec4<f32>) {
-#ifdef KV_F16
-    if is_key {
-        k_pool[at] = pack_kv(low, high);
-    } else {
-        v_pool[at] = pack_kv(low, high);
-    }
+    let slot = pool_slot & ((1u << params.block_shift) - 1u);
+    let tile_index = (pool_slot >> params.block_shift) * params.head_count + pool_head;
+    let tile = tile_index * tile_runs(params.runs, params.block_shift);
+    let row = tile + slot * params.runs;
+#ifdef KV_Q8
+    var largest = 0u;
+#endif
+    if is_live {
+        for (var run = lane; run < params.runs; run += params.lanes) {
+            let values = stored_run(unit, run);
+            if is_query {
+                let at = ((token * params.query_heads + head) * params.runs + run) * 2u;
+                q[at] = values.low;
+                q[at + 1u] = values.high;
+            } else {
+#ifdef KV_Q8
+                largest = max(largest, magnitude(values));
 #else
-    if is_key {
-        k_pool[at] = bitcast<vec4<u32>>(low);
-        k_pool[at + 1u] = bitcast<vec4<u32>>(high);
-    } else {
-        v_pool[at] = bitcast<vec4<u32>>(low);
-        v_pool[at + 1u] = bitcast<vec4<u32>>(high);
+                store(is_key, row + run, values);
+#endif
+            }
+        }
+    }
+#ifdef KV_Q8
+    // Elements are computed again rather than kept: most often a thread has one run.
+    let scale = row_scale(unit_largest(largest, invocation.local, params.lanes));
+    if is_live && !is_query {
+        for (var run = lane; run < params.runs; run += params.lanes) {
+            store(is_key, row + run, stored_run(unit, run), scale.y);
+        }
+        if lane == 0u {
+            store_scale(is_key, scale_word(tile, params.runs, params.block_shift, slot), scale.x);
+        }
     }
 #endif
 }

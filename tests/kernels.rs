@@ -69,3 +69,17 @@ fn every_adapter_is_the_reference() {
         }
     }
 }
+
+/// Keys and values beyond the limit of a binding are cut between heads, q8's scales with their heads.
+#[test]
+fn heads_in_shards_are_the_reference() {
+    for adapter in WgpuBackend::adapters() {
+        // Of a pool of two heads of 256 it holds one.
+        let options =
+            WgpuOptions { adapter: Some(adapter.index), binding_bytes_max: Some(1 << 20), ..Default::default() };
+        let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        for filter in ["F32, kv Q8/head 256", "F32, kv Q8/2×2 heads of 256"] {
+            check(&mut device, &Options { filter: Some(filter.into()), ..Options::default() });
+        }
+    }
+}

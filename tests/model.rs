@@ -10,6 +10,8 @@ mod builder;
 mod converted;
 #[path = "model/gguf.rs"]
 mod gguf;
+#[path = "model/kv_q8.rs"]
+mod kv_q8;
 #[path = "model/quantized.rs"]
 mod quantized;
 

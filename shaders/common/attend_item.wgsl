@@ -1,10 +1,10 @@
 // Bindings of the attention kernels over pages, and what they do alike: find rows and keys, turn a dot product into a
-// score, write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, SOFTCAP, ALIBI, SINKS: a driver
-// that runs shaders on a CPU executes both sides of an `if`, so options are variants; TEXELS: what is only read, but
-// for the small vectors, is bound as images.
+// score, write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, KV_Q8, SOFTCAP, ALIBI, SINKS:
+// a driver that runs shaders on a CPU executes both sides of an `if`, so options are variants; TEXELS: what is only
+// read, but for the small vectors, is bound as images.
 
 #import attend
-#import kv_pack
+#import kv_load
 #import metadata
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -28,12 +28,12 @@ fn v_vector(index: u32) -> vec4<u32> {
 #else
 @group(0) @binding(1) var<storage, read> metadata: array<u32>;
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
+#ifdef KV_Q8
+@group(0) @binding(3) var<storage, read> k_pool: array<vec2<u32>>;
+@group(0) @binding(4) var<storage, read> v_pool: array<vec2<u32>>;
+#else
 @group(0) @binding(3) var<storage, read> k_pool: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read> v_pool: array<vec4<u32>>;
-
-fn q_vector(index: u32) -> vec4<f32> {
-    return q[index];
-}
 
 fn k_vector(index: u32) -> vec4<u32> {
     return k_pool[index];
@@ -41,6 +41,11 @@ fn k_vector(index: u32) -> vec4<u32> {
 
 fn v_vector(index: u32) -> vec4<u32> {
     return v_pool[index];
+}
+#endif
+
+fn q_vector(index: u32) -> vec4<f32> {
+    return q[index];
 }
 #endif
 @group(0) @binding(5) var<storage, read> slopes: array<f32>;
@@ -54,12 +59,6 @@ struct Row {
     token: u32,
     position: u32,
     slope: f32,
-}
-
-// 8 elements of K or V.
-struct Run {
-    low: vec4<f32>,
-    high: vec4<f32>,
 }
 
 // Where a finished row goes, in vectors, and what its sums are multiplied by.
@@ -89,30 +88,12 @@ fn row_at(row: Row) -> u32 {
     return (row.token * params.kv_heads * params.group + row.head) * HEAD_CHUNKS * 2u;
 }
 
-// First vector of the (block, head) tile that holds `key`, or NONE.
+// First run of the (block, head) tile that holds `key`, or NONE.
 fn block_at(item: u32, head: u32, key: u32) -> u32 {
     let entry = item_word(item, ITEM_TABLE) + (key >> params.block_shift);
     let block = metadata_at(params.group_header + GROUP_TABLES, entry);
-    let tile = ((block * params.head_count + head) << params.block_shift) * HEAD_CHUNKS * KV_VECTORS;
+    let tile = (block * params.head_count + head) * tile_runs(HEAD_CHUNKS, params.block_shift);
     return select(tile, NONE, block == NONE);
-}
-
-fn load_k(at: u32) -> Run {
-#ifdef KV_F16
-    let packed = k_vector(at);
-    return Run(kv_low(packed), kv_high(packed));
-#else
-    return Run(bitcast<vec4<f32>>(k_vector(at)), bitcast<vec4<f32>>(k_vector(at + 1u)));
-#endif
-}
-
-fn load_v(at: u32) -> Run {
-#ifdef KV_F16
-    let packed = v_vector(at);
-    return Run(kv_low(packed), kv_high(packed));
-#else
-    return Run(bitcast<vec4<f32>>(v_vector(at)), bitcast<vec4<f32>>(v_vector(at + 1u)));
-#endif
 }
 
 // Keys (position − window, position] are visible.

@@ -8,6 +8,7 @@ pub mod cpu;
 pub mod fake;
 pub mod wgpu;
 
+use crate::plan::format::KvTile;
 use crate::plan::inputs::{BatchInputs, Sampled};
 use crate::plan::{BufferId, KvFormat, Plan, Storage, WeightId};
 use bytes::Bytes;
@@ -73,6 +74,13 @@ pub struct Capacity {
     pub kv_format: KvFormat,
     /// Fix chunk, split points and kernel per step: batch = alone bit for bit on one device.
     pub deterministic: bool,
+}
+
+impl Capacity {
+    /// Where the rows of a head lie in a block of the pool.
+    pub fn kv_tile(&self, head_dim: u32) -> KvTile {
+        KvTile { format: self.kv_format, slots: self.block_size as usize, head_dim: head_dim as usize }
+    }
 }
 
 /// Why a device could not do its work.

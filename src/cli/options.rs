@@ -18,6 +18,7 @@ pub(crate) enum KvCacheDtype {
     Auto,
     F16,
     F32,
+    Q8,
 }
 
 /// Bits of a weight.
@@ -71,7 +72,7 @@ pub(crate) struct EngineOptions {
     /// Share of the device's memory for weights and KV pool
     #[arg(long, env = "FOLIO_GPU_MEMORY_UTILIZATION", value_name = "SHARE")]
     pub(crate) gpu_memory_utilization: Option<f32>,
-    /// Element type of the KV pool
+    /// Element type of the KV pool; auto is f16, q8 holds nearly twice as many tokens
     #[arg(long, env = "FOLIO_KV_CACHE_DTYPE", default_value = "auto")]
     pub(crate) kv_cache_dtype: KvCacheDtype,
     /// Size of the KV pool, for example 512MiB, instead of a share of memory
@@ -111,6 +112,7 @@ impl EngineOptions {
                 KvCacheDtype::Auto => default.kv_format,
                 KvCacheDtype::F16 => KvFormat::F16,
                 KvCacheDtype::F32 => KvFormat::F32,
+                KvCacheDtype::Q8 => KvFormat::Q8,
             },
             prefix_caching: !self.no_prefix_caching,
             look_ahead: !self.no_look_ahead,

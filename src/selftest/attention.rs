@@ -2,7 +2,8 @@
 
 use super::compare::{ATTENTION, RELATIVE};
 use super::fixture::{
-    Allowed, Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, pool_content, relative, unwritten,
+    Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, exact, paged_batch, pool_content, relative,
+    unwritten,
 };
 use crate::backend::KvHalf;
 use crate::plan::inputs::{BatchInputs, NONE};
@@ -31,10 +32,18 @@ pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
         fixtures.push(attend(storage, KvFormat::F32, heads, View::default(), &BATCHES));
         fixtures.push(attend(storage, KvFormat::F16, heads, View::default(), &BATCHES[1..4]));
     }
+    for (head_dim, query, kv) in [(8, 3, 1), (40, 6, 2), (64, 4, 2), (80, 7, 1), (128, 4, 1), (256, 2, 2)] {
+        let heads = Heads { head_dim, query, kv };
+        let turn = Turn { pairs: head_dim / 2, ..Turn::default() };
+        fixtures.push(rope_store_kv(storage, KvFormat::Q8, heads, turn));
+        fixtures.push(attend(storage, KvFormat::Q8, heads, View::default(), &BATCHES[1..4]));
+    }
     fixtures.extend(turns(storage));
     fixtures.extend(views(storage));
-    fixtures.push(layer(storage, None));
-    fixtures.push(layer(storage, Some(20)));
+    for format in [KvFormat::F32, KvFormat::Q8] {
+        fixtures.push(layer(storage, format, None));
+        fixtures.push(layer(storage, format, Some(20)));
+    }
     fixtures
 }
 
@@ -78,7 +87,8 @@ fn turns(storage: Storage) -> Vec<Fixture> {
         Turn { norm: true, whole_row: true, q_only: true, one_plus: true, pairs: 0, ..all },
         Turn { norm: true, one_plus: true, interleaved: true, scaled: true, pairs: 8, ..all },
     ];
-    options.map(|turn| rope_store_kv(storage, KvFormat::F16, heads, turn)).into()
+    let formats = [KvFormat::F16, KvFormat::Q8];
+    formats.iter().flat_map(|format| options.map(|turn| rope_store_kv(storage, *format, heads, turn))).collect()
 }
 
 fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -> Fixture {
@@ -92,6 +102,8 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
     let mut fixture = Fixture::new("rope_store_kv", format!("{storage:?}, kv {format:?}{options}"));
     let mut noise = Noise::new(&format!("rope {}{}", fixture.option, heads.head_dim));
     fixture.kv_format = format;
+    // Nearest is judged by what was to be rounded: two who round agree but for what lies between two codes.
+    fixture.kv_expected = (format == KvFormat::Q8).then_some(KvFormat::F32);
     fixture.block_size = if heads.head_dim.is_multiple_of(32) { 32 } else { 16 };
     let layer = fixture.layer(heads.kv, heads.head_dim, None, 70);
     let qkv_columns = (heads.query + 2 * heads.kv) * heads.head_dim;
@@ -124,8 +136,12 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
         run.kv.push([(); 2].map(|()| noise.values(fixture.pool_elements(layer))));
         let turned = |columns| rotated(columns, heads.head_dim, pairs, interleaved);
         run.checks.push(Check::Rows { buffer: q, rows, allowed: turned(heads.query * heads.head_dim) });
-        run.checks.push(Check::Kv { layer, half: KvHalf::Key, allowed: turned(heads.head_dim) });
-        run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: relative(0.0) });
+        let rounded = |exact| match format {
+            KvFormat::Q8 => either(exact, codes(0.5, heads.head_dim)),
+            KvFormat::F32 | KvFormat::F16 => exact,
+        };
+        run.checks.push(Check::Kv { layer, half: KvHalf::Key, allowed: rounded(turned(heads.head_dim)) });
+        run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: rounded(relative(0.0)) });
         run.mutants.push(Mutant::SwapHeads(qkv, heads.head_dim, 0, heads.query));
         if rows > 4 {
             run.mutants.extend([Mutant::SwapRows(qkv, 0, rows - 1), Mutant::SwapSlots(0, 0, rows - 1)]);
@@ -169,6 +185,7 @@ fn views(storage: Storage) -> Vec<Fixture> {
         let view = View { window: window.then_some(20), softcap, alibi, sinks };
         let format = if options % 2 == 0 { KvFormat::F16 } else { KvFormat::F32 };
         fixtures.push(attend(storage, format, heads, view, &BATCHES));
+        fixtures.push(attend(storage, KvFormat::Q8, heads, view, &BATCHES[1..4]));
     }
     for window in [1, 16, 100, 4096] {
         let view = View { window: Some(window), ..View::default() };
@@ -176,7 +193,9 @@ fn views(storage: Storage) -> Vec<Fixture> {
     }
     for (query, kv) in [(1, 1), (6, 2), (5, 1), (7, 1), (16, 2), (12, 1), (16, 1)] {
         let heads = Heads { head_dim: 32, query, kv };
-        fixtures.push(attend(storage, KvFormat::F16, heads, View::default(), &BATCHES[1..4]));
+        for format in [KvFormat::F16, KvFormat::Q8] {
+            fixtures.push(attend(storage, format, heads, View::default(), &BATCHES[1..4]));
+        }
     }
     fixtures
 }
@@ -218,6 +237,10 @@ fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches:
         let allowed = allowed_attention(&fixture, &run.inputs, heads, &run.kv[0][1]);
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(allowed) });
         run.mutants = attention_mutants(&fixture, &run.inputs, heads, q);
+        if format == KvFormat::Q8 {
+            run.mutants
+                .extend([KvHalf::Key, KvHalf::Value].map(|half| Mutant::SwapScales(layer, half, heads.head_dim)));
+        }
         fixture.runs.push(run);
     }
     fixture
@@ -268,14 +291,13 @@ fn allowed_attention(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, valu
 }
 
 /// Copy-on-write, store and attention of a chunk in one batch: attention reads what the batch itself has written.
-fn layer(storage: Storage, window: Option<u32>) -> Fixture {
+fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
     let heads = Heads { head_dim: 64, query: 4, kv: 2 };
-    let option = window.map_or(format!("{storage:?}, copy, store, attend"), |window| {
-        format!("{storage:?}, copy, store, attend, window {window}")
-    });
+    let window_option = window.map(|window| format!(", window {window}")).unwrap_or_default();
+    let option = format!("{storage:?}, kv {format:?}, copy, store, attend{window_option}");
     let mut fixture = Fixture::new("layer", option);
     let mut noise = Noise::new(&fixture.name());
-    fixture.kv_format = KvFormat::F32;
+    fixture.kv_format = format;
     let layer = fixture.layer(heads.kv, heads.head_dim, window, 24);
     let qkv_columns = (heads.query + 2 * heads.kv) * heads.head_dim;
     let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, storage);
@@ -302,8 +324,13 @@ fn layer(storage: Storage, window: Option<u32>) -> Fixture {
         run.kv.push(kv);
         // Values are at most the outliers' 20.
         let elements = (rows * heads.query * heads.head_dim) as usize;
-        run.checks.push(Check::Rows { buffer: out, rows, allowed: each(vec![ATTENTION * 20.0; elements]) });
-        run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: exact() });
+        // A key or value between two codes may become either, which moves a score, or a share of the sum, by as much.
+        let (share, values) = match format {
+            KvFormat::Q8 => (20.0 * ATTENTION, codes(1.0, heads.head_dim)),
+            KvFormat::F32 | KvFormat::F16 => (ATTENTION, exact()),
+        };
+        run.checks.push(Check::Rows { buffer: out, rows, allowed: each(vec![share * 20.0; elements]) });
+        run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: values });
         run.mutants.extend([Mutant::SwapRows(qkv, 0, rows - 1), Mutant::DropCopy(0)]);
         fixture.runs.push(run);
     }

@@ -5,6 +5,7 @@
 //! | f32 products | 1e-5 · Σ of the absolute products (and bias, and old value) |
 //! | norms, activations, embedding, rotation | 1e-5 of the value (of the pair, when it is rotated) |
 //! | attention | 1e-4 of the largest visible value |
+//! | q8 keys and values | half a code of the row, around the value before rounding |
 //! | weights of routes | 3e-5 of the value: a sum of exponentials far apart |
 //! | copies, feed slots, drawn ids, top ids | none |
 //! | logprobs | 1e-4, and 1e-5 of the value |
@@ -15,8 +16,8 @@
 use super::Outcome;
 use super::fixture::{Check, EXACT, Fixture, Run};
 use crate::backend::cpu::sample::is_certain;
-use crate::plan::Storage;
 use crate::plan::inputs::{NONE, Sampled};
+use crate::plan::{KvFormat, Storage};
 
 /// Of the sum of absolute products.
 pub(super) const PRODUCTS: f64 = 1e-5;
@@ -59,13 +60,18 @@ pub(super) fn compare_run(fixture: &Fixture, run: &Run, expected: &Outcome, foun
             }
             Check::Kv { layer, half, allowed } => {
                 let allowed = allowed(expected_values);
-                compare_values(expected_values, found_values, &allowed, fixture.kv_format.storage(), &mut worst)
+                compare_values(expected_values, found_values, &allowed, decoded(fixture.kv_format), &mut worst)
                     .map_err(|(at, message)| format!("layer {layer} {half:?} element {at} {message}"))?;
             }
             Check::Sampled => compare_sampled(fixture, run, expected, found, &mut worst)?,
         }
     }
     Ok(worst)
+}
+
+/// What an element of the pool decodes to.
+fn decoded(format: KvFormat) -> Storage {
+    if format == KvFormat::F16 { Storage::F16 } else { Storage::F32 }
 }
 
 /// One unit in the last place, as a share of the value.

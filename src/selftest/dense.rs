@@ -13,7 +13,8 @@ pub(super) const DENSE: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F1
 
 /// All fixtures of these steps with `storage` between them.
 pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
-    let mut fixtures = vec![gather_rows(storage), copy_blocks(KvFormat::F16), copy_blocks(KvFormat::F32)];
+    let mut fixtures = vec![gather_rows(storage)];
+    fixtures.extend(KvFormat::ALL.map(copy_blocks));
     for format in WeightFormat::ALL {
         fixtures.extend([8, 40, 1000].map(|columns| embed(storage, format, columns)));
     }

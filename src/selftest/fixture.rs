@@ -17,6 +17,8 @@ pub(super) struct Fixture {
     pub(super) weights: Vec<Bytes>,
     pub(super) block_size: u32,
     pub(super) kv_format: KvFormat,
+    /// What the reference keeps where a device is judged by what it has rounded; else the device's own format.
+    pub(super) kv_expected: Option<KvFormat>,
     /// Per KV group.
     pub(super) blocks: Vec<u32>,
     pub(super) feed_slots: u32,
@@ -71,6 +73,8 @@ pub(super) enum Mutant {
     SwapTokens(u32, u32),
     /// Two slots change places.
     SwapSlots(usize, u32, u32),
+    /// In a half of a layer's pool, neighbouring rows of this many elements have each other's scale.
+    SwapScales(u32, KvHalf, u32),
     /// A block copy is forgotten.
     DropCopy(usize),
     /// Two logits rows change places.
@@ -83,7 +87,7 @@ impl Mutant {
     /// The fixture's weights and the run with the mistake in them.
     pub(super) fn apply(self, fixture: &Fixture, run: &Run) -> (Vec<Bytes>, Run) {
         let mut weights = fixture.weights.clone();
-        let mut run = run.copy_for_mutation();
+        let mut run = run.copy_for_mutation(fixture.rounds_to_codes());
         match self {
             Self::SwapRows(buffer, first, second) => {
                 let columns = fixture.plan.buffer_spec(buffer).columns as usize;
@@ -110,6 +114,9 @@ impl Mutant {
             Self::SwapSlots(group, first, second) => {
                 run.inputs.groups[group].slot_mapping.swap(first as usize, second as usize);
             }
+            Self::SwapScales(layer, half, dim) => {
+                swap_scales(&mut run.kv[layer as usize][usize::from(half == KvHalf::Value)], dim as usize);
+            }
             Self::DropCopy(group) => _ = run.inputs.groups[group].copies.pop(),
             Self::SwapLogitsRows(first, second) => run.inputs.logits_rows.swap(first as usize, second as usize),
             Self::OtherSeed => run.inputs.samples.iter_mut().for_each(|row| row.seed ^= 1),
@@ -122,6 +129,23 @@ fn swap_ranges<T>(values: &mut [T], first: usize, second: usize, length: usize) 
     for offset in 0..length {
         values.swap(first + offset, second + offset);
     }
+}
+
+/// Of a stored row, another scale is another factor to all elements. Rows that hold nothing stay as they are.
+fn swap_scales(values: &mut [f32], dim: usize) {
+    for pair in values.chunks_exact_mut(2 * dim) {
+        let (first, second) = pair.split_at_mut(dim);
+        let factor = largest(second) / largest(first);
+        if factor.is_finite() && factor > 0.0 {
+            first.iter_mut().for_each(|value| *value *= factor);
+            second.iter_mut().for_each(|value| *value /= factor);
+        }
+    }
+}
+
+/// The largest magnitude.
+pub(super) fn largest(row: &[f32]) -> f32 {
+    row.iter().fold(0.0, |max, value| f32::max(max, value.abs()))
 }
 
 impl Run {
@@ -146,10 +170,11 @@ impl Run {
     }
 
     /// The run with the same content and checks of the same tolerance as the expectation demands.
-    fn copy_for_mutation(&self) -> Self {
+    fn copy_for_mutation(&self, rounds_to_codes: bool) -> Self {
+        let allowed = || generous(if rounds_to_codes { 1e-2 } else { 1e-3 });
         let checks = self.checks.iter().map(|check| match check {
-            Check::Rows { buffer, rows, .. } => Check::Rows { buffer: *buffer, rows: *rows, allowed: generous() },
-            Check::Kv { layer, half, .. } => Check::Kv { layer: *layer, half: *half, allowed: generous() },
+            Check::Rows { buffer, rows, .. } => Check::Rows { buffer: *buffer, rows: *rows, allowed: allowed() },
+            Check::Kv { layer, half, .. } => Check::Kv { layer: *layer, half: *half, allowed: allowed() },
             Check::Sampled => Check::Sampled,
         });
         Self {
@@ -167,11 +192,11 @@ impl Run {
 }
 
 /// For mutants: far wider than any entry of the table, so that what it notices, the table notices.
-fn generous() -> Allowed {
-    Box::new(|expected| {
+fn generous(share: f64) -> Allowed {
+    Box::new(move |expected| {
         let max =
             expected.iter().filter(|value| value.is_finite()).fold(0.0, |max, v| f64::max(max, f64::from(v.abs())));
-        vec![1e-3 * max; expected.len()]
+        vec![share * max; expected.len()]
     })
 }
 
@@ -185,6 +210,7 @@ impl Fixture {
             weights: Vec::new(),
             block_size: 16,
             kv_format: KvFormat::F16,
+            kv_expected: None,
             blocks: Vec::new(),
             feed_slots: 64,
             runs: Vec::new(),
@@ -245,6 +271,12 @@ impl Fixture {
     /// Adds a step to the body.
     pub(super) fn push(&mut self, step: Step) {
         self.plan.body.push(step);
+    }
+
+    /// Whether a step rounds keys and values to so few levels that the table must allow for a neighbour.
+    fn rounds_to_codes(&self) -> bool {
+        let stores = self.plan.body.iter().any(|step| matches!(step, Step::RopeStoreKv { .. }));
+        self.kv_format == KvFormat::Q8 && stores
     }
 
     /// Just what the largest run needs.
@@ -411,6 +443,19 @@ pub(super) fn pool_content(fixture: &Fixture, layer: u32, inputs: &BatchInputs, 
 /// `factor` of each expected value.
 pub(super) fn relative(factor: f64) -> Allowed {
     Box::new(move |expected| expected.iter().map(|value| factor * f64::from(value.abs())).collect())
+}
+
+/// `steps` codes of q8 in each row of `dim` elements, and a thousandth for what the scale itself is off.
+pub(super) fn codes(steps: f64, dim: u32) -> Allowed {
+    Box::new(move |expected| {
+        let rows = expected.chunks_exact(dim as usize);
+        rows.flat_map(|row| vec![1.001 * steps / 127.0 * f64::from(largest(row)); row.len()]).collect()
+    })
+}
+
+/// Both of two deviations at once.
+pub(super) fn either(first: Allowed, second: Allowed) -> Allowed {
+    Box::new(move |expected| first(expected).iter().zip(second(expected)).map(|(a, b)| a + b).collect())
 }
 
 /// The same bits.

@@ -17,7 +17,7 @@ mod sampling;
 mod weights;
 
 use crate::backend::cpu::CpuBackend;
-use crate::backend::{BackendError, Inspect, KvHalf};
+use crate::backend::{BackendError, Capacity, Inspect, KvHalf};
 use crate::plan::Storage;
 use crate::plan::inputs::Sampled;
 use compare::{Worst, compare_run};
@@ -109,8 +109,10 @@ pub async fn run<B: Inspect>(device: &mut B, options: &Options) -> Result<Report
             continue;
         }
         let mut reference = CpuBackend::new();
-        load(&mut reference, &fixture)?;
-        let loaded = load(device, &fixture);
+        let (capacity, weights) = (fixture.capacity(), &fixture.weights);
+        let kv_format = fixture.kv_expected.unwrap_or(fixture.kv_format);
+        load(&mut reference, &fixture, weights, &Capacity { kv_format, ..capacity.clone() })?;
+        let loaded = load(device, &fixture, weights, &capacity);
         let row = report_row(&mut report, &fixture);
         if let Err(error) = loaded {
             row.misses.push(error.to_string());
@@ -154,12 +156,12 @@ pub async fn blind_spots(options: &Options) -> Result<(usize, Vec<String>), Back
     let (mut mutants, mut unnoticed) = (0, Vec::new());
     for fixture in fixtures(options, Storage::F32) {
         let (mut reference, mut device) = (CpuBackend::new(), CpuBackend::new());
-        load(&mut device, &fixture)?;
+        load(&mut device, &fixture, &fixture.weights, &fixture.capacity())?;
         for run in fixture.runs.iter().filter(|run| selected(options, &fixture, run)) {
             let found = execute(&mut device, &fixture, run).await?;
             for mutant in &run.mutants {
                 let (weights, mutated) = mutant.apply(&fixture, run);
-                load_with(&mut reference, &fixture, &weights)?;
+                load(&mut reference, &fixture, &weights, &fixture.capacity())?;
                 let expected = execute(&mut reference, &fixture, &mutated).await?;
                 mutants += 1;
                 if compare_run(&fixture, &mutated, &expected, &found).is_ok() {
@@ -204,13 +206,14 @@ fn report_row<'a>(report: &'a mut Report, fixture: &Fixture) -> &'a mut ReportRo
     &mut report.rows[index]
 }
 
-fn load<B: Inspect>(device: &mut B, fixture: &Fixture) -> Result<(), BackendError> {
-    load_with(device, fixture, &fixture.weights)
-}
-
 /// Loads plan, weights (in three chunks, the last first) and pool.
-fn load_with<B: Inspect>(device: &mut B, fixture: &Fixture, weights: &[bytes::Bytes]) -> Result<(), BackendError> {
-    device.load(Arc::new(fixture.plan.clone()), &fixture.capacity())?;
+fn load<B: Inspect>(
+    device: &mut B,
+    fixture: &Fixture,
+    weights: &[bytes::Bytes],
+    capacity: &Capacity,
+) -> Result<(), BackendError> {
+    device.load(Arc::new(fixture.plan.clone()), capacity)?;
     for (index, bytes) in (0..).zip(weights) {
         let spec = &fixture.plan.weights[index as usize];
         let mut chunks = Vec::new();

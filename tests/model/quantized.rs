@@ -12,16 +12,16 @@ use folio::text::Tokenizer;
 use std::path::Path;
 
 /// Token ids, and which of them count.
-type Text = (Vec<u32>, Vec<bool>);
+pub(super) type Text = (Vec<u32>, Vec<bool>);
 
 #[test]
 fn quantising_on_load_costs_little() {
     let texts = held_out();
-    let stored = loss(&Model::demo(), &texts);
+    let stored = loss(&Model::demo(), KvFormat::F32, &texts);
     println!("held-out loss: bf16 {stored:.4}");
     for (quantization, allowed) in [(Quantization::Q8, 0.005), (Quantization::Q4, 0.08)] {
         let model = Model::demo().quantized(quantization).expect("it quantises");
-        let found = loss(&model, &texts);
+        let found = loss(&model, KvFormat::F32, &texts);
         let change = found / stored - 1.0;
         println!("held-out loss: {quantization:?} {found:.4} ({:+.2} %)", 100.0 * change);
         assert!(change.abs() <= allowed, "{quantization:?}: {change} is more than {allowed}");
@@ -29,7 +29,7 @@ fn quantising_on_load_costs_little() {
     }
 }
 
-fn held_out() -> Vec<Text> {
+pub(super) fn held_out() -> Vec<Text> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/held-out.json");
     let tokenizer = Tokenizer::from_json(demo::TOKENIZER_JSON).expect("the demo's tokenizer");
     let conversations = read_json(&file).as_array().expect("a list of conversations").clone();
@@ -48,9 +48,9 @@ fn held_out() -> Vec<Text> {
 }
 
 /// Mean negative logprob of the tokens that count.
-fn loss(model: &Model, texts: &[Text]) -> f64 {
+pub(super) fn loss(model: &Model, kv_format: KvFormat, texts: &[Text]) -> f64 {
     let mut backend = CpuBackend::new();
-    let device = Device::new(&mut backend, model, KvFormat::F32);
+    let device = Device::new(&mut backend, model, kv_format);
     let (mut sum, mut count) = (0.0, 0);
     for (ids, counts) in texts {
         let rows = ids.len() as u32;

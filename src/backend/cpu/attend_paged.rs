@@ -95,7 +95,7 @@ struct Span {
     position: usize,
     /// Keys.
     count: usize,
-    /// First element in the pool.
+    /// First row in the pool.
     start: usize,
 }
 
@@ -108,7 +108,7 @@ fn visible_spans(attention: &Attention, table: &[u32], position: usize, kv_head:
         let from = first.max(entry * size);
         let count = (position + 1).min((entry + 1) * size) - from;
         let row = (block as usize * attention.kv_heads + kv_head) * size + from % size;
-        (block != NONE).then(|| Span { position: from, count, start: row * attention.head_dim })
+        (block != NONE).then_some(Span { position: from, count, start: row })
     });
     spans.collect()
 }
@@ -214,6 +214,7 @@ fn add_scaled(sums: &mut [f64], weight: f64, value: &[f32]) {
 mod tests {
     use super::*;
     use crate::plan::KvFormat;
+    use crate::plan::format::KvTile;
     use crate::plan::inputs::SequenceRows;
 
     const DIM: usize = 8;
@@ -246,9 +247,14 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
+            Self::with(KvFormat::F32)
+        }
+
+        fn with(format: KvFormat) -> Self {
             let elements = 6 * 2 * BLOCK * DIM;
-            let mut keys = KvStore::new(KvFormat::F32, elements).unwrap();
-            let mut values = KvStore::new(KvFormat::F32, elements).unwrap();
+            let tile = KvTile { format, slots: BLOCK, head_dim: DIM };
+            let mut keys = KvStore::new(tile, 6 * 2).unwrap();
+            let mut values = KvStore::new(tile, 6 * 2).unwrap();
             keys.write(0, &(0..elements).map(noise).collect::<Vec<_>>());
             values.write(0, &(0..elements).map(|i| noise(i + 5000)).collect::<Vec<_>>());
             Self { keys, values, table: vec![3, 0, 5, 1] }
@@ -281,9 +287,9 @@ mod tests {
 
         fn element(&self, store: &KvStore, kv_head: usize, position: usize, element: usize) -> f64 {
             let block = self.table[position / BLOCK] as usize;
-            let mut value = [0.0];
-            store.read(((block * 2 + kv_head) * BLOCK + position % BLOCK) * DIM + element, &mut value);
-            f64::from(value[0])
+            let mut row = [0.0; DIM];
+            store.read((block * 2 + kv_head) * BLOCK + position % BLOCK, &mut row);
+            f64::from(row[element])
         }
 
         /// The formula in naive loops, over the keys that `sees` lets through.
@@ -334,15 +340,15 @@ mod tests {
     #[test]
     fn probabilities_sum_to_one() {
         let mut fixture = Fixture::new();
-        let elements = fixture.values.len();
+        let elements = fixture.values.elements();
         fixture.values.write(0, &vec![1.0; elements]);
         assert!(fixture.run(&plain(), &[3, 14]).iter().all(|value| (value - 1.0).abs() < 1e-6));
     }
 
     #[test]
     fn options_are_their_formulas_alone_and_together() {
-        let fixture = Fixture::new();
-        for options in 0..16 {
+        for (options, format) in (0..16).flat_map(|options| KvFormat::ALL.map(|format| (options, format))) {
+            let fixture = Fixture::with(format);
             let mut attention = plain();
             attention.softcap = (options & 1 != 0).then_some(0.8);
             attention.alibi = (options & 2 != 0).then(|| vec![0.5, 0.25, 0.125, 0.0625]);

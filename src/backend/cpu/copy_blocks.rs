@@ -5,10 +5,10 @@
 
 use super::memory::KvStore;
 
-/// Copies whole blocks of one half of one layer.
-pub(super) fn copy_blocks(store: &mut KvStore, block_elements: usize, copies: &[(u32, u32)]) {
+/// Copies whole blocks, of `heads` tiles each, of one half of one layer.
+pub(super) fn copy_blocks(store: &mut KvStore, heads: usize, copies: &[(u32, u32)]) {
     for &(source, target) in copies {
-        store.copy(source as usize * block_elements, target as usize * block_elements, block_elements);
+        store.copy(source as usize * heads, target as usize * heads, heads);
     }
 }
 
@@ -16,14 +16,29 @@ pub(super) fn copy_blocks(store: &mut KvStore, block_elements: usize, copies: &[
 mod tests {
     use super::*;
     use crate::plan::KvFormat;
+    use crate::plan::format::KvTile;
 
     #[test]
     fn targets_become_their_sources_and_nothing_else_changes() {
-        let mut store = KvStore::new(KvFormat::F16, 12).unwrap();
-        store.write(0, &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
-        copy_blocks(&mut store, 3, &[(3, 0), (1, 2)]);
-        let mut after = [0.0; 12];
-        store.read(0, &mut after);
-        assert_eq!(after, [9.0, 10.0, 11.0, 3.0, 4.0, 5.0, 3.0, 4.0, 5.0, 9.0, 10.0, 11.0]);
+        const HEADS: usize = 3;
+        for format in KvFormat::ALL {
+            let tile = KvTile { format, slots: 2, head_dim: 8 };
+            let mut store = KvStore::new(tile, 4 * HEADS).unwrap();
+            let block = 2 * 8 * HEADS;
+            let values: Vec<f32> = (0..4 * block).map(|at| (at as f32 * 12.9898).sin()).collect();
+            store.write(0, &values);
+            let all = |store: &KvStore| {
+                let mut out = vec![0.0; values.len()];
+                store.read(0, &mut out);
+                out
+            };
+            let before = all(&store);
+            copy_blocks(&mut store, HEADS, &[(3, 0), (1, 2)]);
+            let after = all(&store);
+            for (target, source) in [3, 1, 1, 3].into_iter().enumerate() {
+                let (found, expected) = (&after[target * block..][..block], &before[source * block..][..block]);
+                assert_eq!(found, expected, "{format:?}, block {target}");
+            }
+        }
     }
 }

@@ -51,8 +51,8 @@ impl Loaded {
             return Err(BackendError::Validation(format!("{} block counts for {groups} KV groups", blocks.len())));
         }
         let store = |layer: &KvLayer| {
-            let elements = blocks[layer.group as usize] as usize * self.block_elements(*layer);
-            KvStore::new(self.capacity.kv_format, elements)
+            let tiles = blocks[layer.group as usize] as usize * layer.heads as usize;
+            KvStore::new(self.capacity.kv_tile(layer.head_dim), tiles)
         };
         let halves = |layer: &KvLayer| Ok([store(layer)?, store(layer)?]);
         self.pool = self.plan.kv_layers.iter().map(halves).collect::<Result<_, BackendError>>()?;
@@ -183,17 +183,12 @@ impl Loaded {
         &self.weights[id.0 as usize]
     }
 
-    /// Elements of one block in one half of a layer.
-    fn block_elements(&self, layer: KvLayer) -> usize {
-        (layer.heads * self.capacity.block_size * layer.head_dim) as usize
-    }
-
     fn copy_blocks(&mut self, inputs: &BatchInputs) {
         let mut pool = std::mem::take(&mut self.pool);
         for (layer, halves) in self.plan.kv_layers.iter().zip(&mut pool) {
             for half in halves {
                 let copies = &inputs.groups[layer.group as usize].copies;
-                copy_blocks::copy_blocks(half, self.block_elements(*layer), copies);
+                copy_blocks::copy_blocks(half, layer.heads as usize, copies);
             }
         }
         self.pool = pool;
@@ -210,8 +205,8 @@ impl Loaded {
             k_norm: k_norm.map(|norm| self.head_norm(norm)),
             rotation: rope.map(|rope| self.rotation(rope)),
         };
-        let mut halves = std::mem::take(&mut self.pool[*layer as usize]);
-        let [keys, values] = &mut halves;
+        let mut pool = std::mem::take(&mut self.pool);
+        let [keys, values] = &mut pool[*layer as usize];
         self.write(*q, inputs, |this, q_values, storage| {
             let slots = &inputs.groups[group as usize].slot_mapping;
             let block_size = this.capacity.block_size as usize;
@@ -219,7 +214,7 @@ impl Loaded {
             let (qkv, q) = (this.rows(*qkv, inputs), (q_values, storage));
             rope_store_kv::rope_store_kv(qkv, &inputs.positions, heads, &transform, &mut target, q);
         });
-        self.pool[*layer as usize] = halves;
+        self.pool = pool;
     }
 
     fn head_norm(&self, norm: HeadNorm) -> rms_norm::Norm {

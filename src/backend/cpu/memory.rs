@@ -2,11 +2,9 @@
 
 use super::dot::decode_row;
 use crate::backend::BackendError;
-use crate::plan::format::clamp_f16;
-use crate::plan::{KvFormat, WeightFormat, WeightSpec};
+use crate::plan::format::KvTile;
+use crate::plan::{WeightFormat, WeightSpec};
 use bytes::Bytes;
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 
 /// A weight tensor in whole-row chunks, never copied and of any alignment.
 pub(super) struct Weight {
@@ -80,72 +78,55 @@ impl Weight {
     }
 }
 
-/// One half (K or V) of one layer's pool: `[block][kv_head][slot][head_dim]`.
-pub(super) enum KvStore {
-    /// 32-bit floats.
-    F32(Vec<f32>),
-    /// Halves, clamped when written.
-    F16(Vec<f16>),
-}
-
-impl Default for KvStore {
-    fn default() -> Self {
-        Self::F32(Vec::new())
-    }
+/// One half (K or V) of one layer's pool: `[block][kv_head]` tiles, the bytes that a device holds.
+pub(super) struct KvStore {
+    tile: KvTile,
+    words: Vec<u32>,
 }
 
 impl KvStore {
-    /// `elements` zeros.
-    pub(super) fn new(format: KvFormat, elements: usize) -> Result<Self, BackendError> {
-        Ok(match format {
-            KvFormat::F32 => Self::F32(zeros(elements, 0.0)?),
-            KvFormat::F16 => Self::F16(zeros(elements, f16::ZERO)?),
-        })
+    /// `tiles` tiles of zeros.
+    pub(super) fn new(tile: KvTile, tiles: usize) -> Result<Self, BackendError> {
+        Ok(Self { tile, words: zeros(tiles * tile.words())? })
     }
 
-    /// Elements of all blocks.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::F32(values) => values.len(),
-            Self::F16(values) => values.len(),
+    /// Elements of all rows.
+    pub(super) fn elements(&self) -> usize {
+        self.words.len() / self.tile.words() * self.tile.slots * self.tile.head_dim
+    }
+
+    /// Widens rows from `first` on, counted over all tiles, until `out` is full.
+    pub(super) fn read(&self, first: usize, out: &mut [f32]) {
+        for (row, out) in (first..).zip(out.chunks_exact_mut(self.tile.head_dim)) {
+            let tile = &self.words[self.tile_words(row / self.tile.slots, 1)];
+            self.tile.decode(tile, row % self.tile.slots, out);
         }
     }
 
-    /// Widens `out.len()` elements from `start` on.
-    pub(super) fn read(&self, start: usize, out: &mut [f32]) {
-        match self {
-            Self::F32(values) => out.copy_from_slice(&values[start..start + out.len()]),
-            Self::F16(values) => values[start..start + out.len()].convert_to_f32_slice(out),
+    /// Rounds `values` into the rows from `first` on, counted over all tiles.
+    pub(super) fn write(&mut self, first: usize, values: &[f32]) {
+        for (row, values) in (first..).zip(values.chunks_exact(self.tile.head_dim)) {
+            let words = self.tile_words(row / self.tile.slots, 1);
+            self.tile.encode(&mut self.words[words], row % self.tile.slots, values);
         }
     }
 
-    /// Rounds `values` into the elements from `start` on.
-    pub(super) fn write(&mut self, start: usize, values: &[f32]) {
-        match self {
-            Self::F32(store) => store[start..start + values.len()].copy_from_slice(values),
-            Self::F16(store) => {
-                for (element, value) in store[start..start + values.len()].iter_mut().zip(values) {
-                    *element = f16::from_f32(clamp_f16(*value));
-                }
-            }
-        }
+    /// Copies `count` tiles from tile `source` on to tile `target` and on, bit for bit.
+    pub(super) fn copy(&mut self, source: usize, target: usize, count: usize) {
+        let (source, target) = (self.tile_words(source, count), self.tile_words(target, count));
+        self.words.copy_within(source, target.start);
     }
 
-    /// Copies `elements` from `source` to `target`, bit for bit.
-    pub(super) fn copy(&mut self, source: usize, target: usize, elements: usize) {
-        match self {
-            Self::F32(values) => values.copy_within(source..source + elements, target),
-            Self::F16(values) => values.copy_within(source..source + elements, target),
-        }
+    fn tile_words(&self, first: usize, count: usize) -> std::ops::Range<usize> {
+        first * self.tile.words()..(first + count) * self.tile.words()
     }
 }
 
 /// A zeroed allocation that reports failure instead of aborting. Untouched pages stay unmapped.
-fn zeros<T: Copy + bytemuck::Zeroable>(elements: usize, zero: T) -> Result<Vec<T>, BackendError> {
-    let out_of_memory =
-        || BackendError::OutOfMemory { what: "the KV pool".into(), bytes: (elements * size_of::<T>()) as u64 };
-    Vec::<T>::new().try_reserve_exact(elements).map_err(|_| out_of_memory())?;
-    Ok(vec![zero; elements])
+fn zeros(words: usize) -> Result<Vec<u32>, BackendError> {
+    let out_of_memory = || BackendError::OutOfMemory { what: "the KV pool".into(), bytes: words as u64 * 4 };
+    Vec::<u32>::new().try_reserve_exact(words).map_err(|_| out_of_memory())?;
+    Ok(vec![0; words])
 }
 
 #[cfg(test)]

@@ -124,8 +124,8 @@ impl Inspect for CpuBackend {
 
     fn write_kv(&mut self, layer: u32, half: KvHalf, values: &[f32]) -> Result<(), BackendError> {
         let store = self.loaded()?.half(layer, half)?;
-        if values.len() != store.len() {
-            let message = format!("{} values for a half of {}", values.len(), store.len());
+        if values.len() != store.elements() {
+            let message = format!("{} values for a half of {}", values.len(), store.elements());
             return Err(BackendError::Validation(message));
         }
         store.write(0, values);
@@ -134,7 +134,7 @@ impl Inspect for CpuBackend {
 
     async fn read_kv(&mut self, layer: u32, half: KvHalf) -> Result<Vec<f32>, BackendError> {
         let store = self.loaded()?.half(layer, half)?;
-        let mut values = vec![0.0; store.len()];
+        let mut values = vec![0.0; store.elements()];
         store.read(0, &mut values);
         Ok(values)
     }

@@ -6,7 +6,8 @@
 //! (a, b) ← (a·cos − b·sin, b·cos + a·sin) · scale. Pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1) interleaved.
 //! q goes to a row buffer, k and v to the slot of the token; slot `NONE` writes neither k nor v.
 //!
-//! Norm and rotation are f64 and rounded once, when written. The angle is the exact product.
+//! Norm and rotation are f64 and rounded once, when written; for q8 they are rounded to f32, of which
+//! `plan::format::KvTile` makes codes and a scale. The angle is the exact product.
 
 use super::memory::KvStore;
 use super::rms_norm::{Norm, factor, inverse_rms};
@@ -57,10 +58,10 @@ pub(super) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// First element of a head's row in the slot.
-    fn at(&self, heads: Heads, slot: usize, head: usize) -> usize {
+    /// A head's row in the slot.
+    fn row(&self, heads: Heads, slot: usize, head: usize) -> usize {
         let (block, offset) = (slot / self.block_size, slot % self.block_size);
-        ((block * heads.kv + head) * self.block_size + offset) * heads.dim
+        (block * heads.kv + head) * self.block_size + offset
     }
 }
 
@@ -95,10 +96,10 @@ pub(super) fn rope_store_kv(
         let (keys, values) = qkv[q_columns..].split_at(kv_columns);
         let keys: Vec<f32> = turn(keys, &transform.k_norm).into_iter().map(|value| value as f32).collect();
         for head in 0..heads.kv {
-            let at = target.at(heads, target.slots[row] as usize, head);
+            let to = target.row(heads, target.slots[row] as usize, head);
             let elements = head * heads.dim..(head + 1) * heads.dim;
-            target.keys.write(at, &keys[elements.clone()]);
-            target.values.write(at, &values[elements]);
+            target.keys.write(to, &keys[elements.clone()]);
+            target.values.write(to, &values[elements]);
         }
     }
 }
@@ -147,22 +148,41 @@ fn turn_head(head: &mut [f64], rotation: &Option<Rotation>, turns: &Option<Vec<(
 mod tests {
     use super::*;
     use crate::plan::KvFormat;
+    use crate::plan::format::KvTile;
 
     const HEADS: Heads = Heads { query: 2, kv: 1, dim: 8 };
 
     fn run(transform: &Transform, position: u32, slot: u32) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+        run_in(KvFormat::F32, transform, position, slot)
+    }
+
+    fn run_in(format: KvFormat, transform: &Transform, position: u32, slot: u32) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         let qkv: Vec<f32> = (0..32).map(|i| i as f32 + 1.0).collect();
-        let mut keys = KvStore::new(KvFormat::F32, 2 * 4 * 8).unwrap();
-        let mut values = KvStore::new(KvFormat::F32, 2 * 4 * 8).unwrap();
+        let tile = KvTile { format, slots: 4, head_dim: 8 };
+        let mut keys = KvStore::new(tile, 2).unwrap();
+        let mut values = KvStore::new(tile, 2).unwrap();
         let mut q = vec![f32::NAN; 16];
         let mut target = Target { keys: &mut keys, values: &mut values, block_size: 4, slots: &[slot] };
         rope_store_kv(&qkv, &[position], HEADS, transform, &mut target, (&mut q, Storage::F32));
         let all = |store: &KvStore| {
-            let mut out = vec![0.0; store.len()];
+            let mut out = vec![0.0; store.elements()];
             store.read(0, &mut out);
             out
         };
         (q, all(&keys), all(&values))
+    }
+
+    #[test]
+    fn q8_rounds_what_was_rotated_once() {
+        let transform = rotation(false, 4, 1.0);
+        let (q, keys, values) = run(&transform, 1, 6);
+        let (q_q8, keys_q8, values_q8) = run_in(KvFormat::Q8, &transform, 1, 6);
+        assert_eq!(q, q_q8, "q is no part of the pool");
+        for (exact, found, largest) in [(keys, keys_q8, 24.0), (values, values_q8, 32.0)] {
+            let half_a_step = largest / 254.0 * 1.0001;
+            assert!(exact.iter().zip(&found).all(|(a, b)| (a - b).abs() <= half_a_step), "{found:?}");
+            assert!(exact != found, "some element lies between two codes");
+        }
     }
 
     fn rotation(interleaved: bool, pairs: usize, scale: f32) -> Transform {

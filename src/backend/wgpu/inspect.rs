@@ -3,9 +3,9 @@
 use super::super::{BackendError, Inspect, KvHalf};
 use super::arena::{GpuBuffer, KvShard};
 use super::{Loaded, WgpuBackend, not_loaded, readback};
-use crate::plan::{BufferId, KvFormat};
+use crate::plan::BufferId;
+use crate::plan::format::KvTile;
 use futures_channel::oneshot;
-use half::f16;
 
 impl WgpuBackend {
     /// The first `bytes` bytes of a buffer (a multiple of 4), after everything submitted so far.
@@ -43,33 +43,51 @@ impl WgpuBackend {
     }
 }
 
-/// Where the values of a shard lie in `[block][kv_head][slot][head_dim]`, as runs of one (block, shard).
-struct Runs {
+/// The tiles of one layer's half, of which a shard holds some heads.
+struct Tiles {
+    tile: KvTile,
     blocks: usize,
     heads: usize,
-    /// `slot · head_dim` values of one (block, head).
-    tile: usize,
 }
 
-impl Runs {
+impl Tiles {
     fn of(loaded: &Loaded, layer: u32) -> Result<Self, BackendError> {
         let spec = loaded.plan.kv_layers.get(layer as usize);
         let spec = spec.ok_or_else(|| BackendError::Validation(format!("the plan has no KV layer {layer}")))?;
         Ok(Self {
+            tile: loaded.capacity.kv_tile(spec.head_dim),
             blocks: loaded.arena.blocks.get(spec.group as usize).copied().unwrap_or(0) as usize,
             heads: spec.heads as usize,
-            tile: (loaded.capacity.block_size * spec.head_dim) as usize,
         })
     }
 
-    /// Start in the whole half, start in the shard, length; one entry per block.
-    fn of_shard(&self, shard: &KvShard) -> Vec<(usize, usize, usize)> {
-        let (start, heads) = (shard.head_start as usize, shard.heads as usize);
-        let run = |block: usize| {
-            let whole = (block * self.heads + start) * self.tile;
-            (whole, block * heads * self.tile, heads * self.tile)
-        };
-        (0..self.blocks).map(run).collect()
+    /// Elements of a tile.
+    fn elements(&self) -> usize {
+        self.tile.slots * self.tile.head_dim
+    }
+
+    /// Elements of the whole half.
+    fn all_elements(&self) -> usize {
+        self.blocks * self.heads * self.elements()
+    }
+
+    /// Where each tile of a shard starts in the values of the whole half.
+    fn of_shard(&self, shard: &KvShard) -> Vec<usize> {
+        let heads = shard.head_start as usize..(shard.head_start + shard.heads) as usize;
+        let of_block = |block: usize| heads.clone().map(move |head| (block * self.heads + head) * self.elements());
+        (0..self.blocks).flat_map(of_block).collect()
+    }
+
+    fn encode(&self, values: &[f32], words: &mut [u32]) {
+        for (slot, row) in values.chunks_exact(self.tile.head_dim).enumerate() {
+            self.tile.encode(words, slot, row);
+        }
+    }
+
+    fn decode(&self, words: &[u32], values: &mut [f32]) {
+        for (slot, row) in values.chunks_exact_mut(self.tile.head_dim).enumerate() {
+            self.tile.decode(words, slot, row);
+        }
     }
 }
 
@@ -77,23 +95,6 @@ fn half_of(shard: &KvShard, half: KvHalf) -> &GpuBuffer {
     match half {
         KvHalf::Key => &shard.key,
         KvHalf::Value => &shard.value,
-    }
-}
-
-fn kv_bytes(values: &[f32], format: KvFormat) -> Vec<u8> {
-    match format {
-        KvFormat::F32 => bytemuck::cast_slice(values).to_vec(),
-        KvFormat::F16 => {
-            let narrow = values.iter().map(|value| f16::from_f32(crate::plan::format::clamp_f16(*value)));
-            narrow.flat_map(f16::to_le_bytes).collect()
-        }
-    }
-}
-
-fn kv_values(bytes: &[u8], format: KvFormat) -> Vec<f32> {
-    match format {
-        KvFormat::F32 => bytemuck::pod_collect_to_vec(bytes),
-        KvFormat::F16 => bytes.chunks_exact(2).map(|pair| f16::from_le_bytes([pair[0], pair[1]]).to_f32()).collect(),
     }
 }
 
@@ -122,33 +123,32 @@ impl Inspect for WgpuBackend {
 
     fn write_kv(&mut self, layer: u32, half: KvHalf, values: &[f32]) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
-        let runs = Runs::of(loaded, layer)?;
-        let expected = runs.blocks * runs.heads * runs.tile;
-        if values.len() != expected {
-            let message = format!("{} values for a half of {expected}", values.len());
+        let tiles = Tiles::of(loaded, layer)?;
+        if values.len() != tiles.all_elements() {
+            let message = format!("{} values for a half of {}", values.len(), tiles.all_elements());
             return Err(BackendError::Validation(message));
         }
         for shard in loaded.arena.kv.get(layer as usize).ok_or_else(not_loaded)? {
-            let mut part = Vec::new();
-            for (whole, _, len) in runs.of_shard(shard) {
-                part.extend_from_slice(&values[whole..whole + len]);
+            let starts = tiles.of_shard(shard);
+            let mut words = vec![0u32; starts.len() * tiles.tile.words()];
+            for (start, words) in starts.into_iter().zip(words.chunks_exact_mut(tiles.tile.words())) {
+                tiles.encode(&values[start..start + tiles.elements()], words);
             }
-            self.upload(half_of(shard, half), &kv_bytes(&part, loaded.capacity.kv_format))?;
+            self.upload(half_of(shard, half), bytemuck::cast_slice(&words))?;
         }
         Ok(())
     }
 
     async fn read_kv(&mut self, layer: u32, half: KvHalf) -> Result<Vec<f32>, BackendError> {
         let loaded = self.loaded()?;
-        let runs = Runs::of(loaded, layer)?;
-        let format = loaded.capacity.kv_format;
-        let mut values = vec![0.0; runs.blocks * runs.heads * runs.tile];
+        let tiles = Tiles::of(loaded, layer)?;
+        let mut values = vec![0.0; tiles.all_elements()];
         for shard in loaded.arena.kv.get(layer as usize).ok_or_else(not_loaded)? {
-            let count = runs.blocks * shard.heads as usize * runs.tile;
-            let bytes = count as u64 * u64::from(format.storage().bytes());
-            let part = kv_values(&self.download(half_of(shard, half), bytes).await?, format);
-            for (whole, at, len) in runs.of_shard(shard) {
-                values[whole..whole + len].copy_from_slice(&part[at..at + len]);
+            let bytes = tiles.blocks * shard.heads as usize * tiles.tile.words() * 4;
+            let bytes = self.download(half_of(shard, half), bytes as u64).await?;
+            let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);
+            for (start, words) in tiles.of_shard(shard).into_iter().zip(words.chunks_exact(tiles.tile.words())) {
+                tiles.decode(words, &mut values[start..start + tiles.elements()]);
             }
         }
         Ok(values)

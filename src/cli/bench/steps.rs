@@ -194,8 +194,8 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
             head_dim: spec.head_dim,
         };
         let times = run(device, attend(config, &shape))?;
-        let element = f64::from(config.kv_format.storage().bytes()) / 2.0;
-        let bytes = shape.kv_bytes() as f64 * element;
+        let rows = 2 * u64::from(shape.batch) * u64::from(context) * u64::from(shape.kv_heads);
+        let bytes = (rows * config.kv_format.row_bytes(shape.head_dim)) as f64;
         let (gbps, best) = (bytes / times.best() / 1e9, times.best());
         // A pool that fits caches may well be read faster than memory: no share then.
         let beyond_caches = bytes * f64::from(ATTEND_LAYERS) >= BYTES_MIN as f64 / 2.0;

@@ -2,8 +2,10 @@
 //!
 //! A decoder here is the definition of a format: the CPU twin reads bytes through it and every kernel is judged by it.
 
+mod kv;
 mod weight;
 
+pub use kv::{KvFormat, KvTile};
 #[cfg(test)]
 pub(crate) use weight::decode_e4m3;
 pub(crate) use weight::{Codes, GROUP, Levels, Scales};
@@ -49,29 +51,4 @@ pub fn round_f16(value: f32) -> f32 {
 /// Clamps to the finite range of half precision; NaN stays NaN.
 pub fn clamp_f16(value: f32) -> f32 {
     value.clamp(-65504.0, 65504.0)
-}
-
-/// Element type of the KV pool: `[block][kv_head][slot][head_dim]`, K and V in buffers of their own per layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum KvFormat {
-    /// 32-bit float.
-    F32,
-    /// IEEE half, two values a `u32`, values clamped to ±65504 when written.
-    #[default]
-    F16,
-}
-
-impl KvFormat {
-    /// Bytes of one head row of one token.
-    pub fn row_bytes(self, head_dim: u32) -> u64 {
-        u64::from(head_dim) * u64::from(self.storage().bytes())
-    }
-
-    /// The scalar type of an element.
-    pub const fn storage(self) -> Storage {
-        match self {
-            Self::F32 => Storage::F32,
-            Self::F16 => Storage::F16,
-        }
-    }
 }

@@ -223,8 +223,11 @@ fn split(keys: &std::ops::Range<u32>, splits_max: u32) -> Vec<std::ops::Range<u3
 
 /// `kernel` for a pool in `format`.
 pub(super) fn for_kv(kernel: Kernel, format: KvFormat, profile: &Profile) -> Kernel {
-    let half = format == KvFormat::F16;
-    kernel.define_if(half, "KV_F16").define_if(half && !profile.half_conversion, "SOFT_HALF")
+    match format {
+        KvFormat::F32 => kernel,
+        KvFormat::F16 => kernel.define("KV_F16").define_if(!profile.half_conversion, "SOFT_HALF"),
+        KvFormat::Q8 => kernel.define("KV_Q8"),
+    }
 }
 
 /// Options of the step that are variants of the kernels.
@@ -341,7 +344,14 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
     let off = Options::default();
-    let options = [off, Options { softcap: true, alibi: true, sinks: true }, Options { sinks: true, ..off }];
+    let all = Options { softcap: true, alibi: true, sinks: true };
+    let cases = [
+        (off, KvFormat::F16),
+        (all, KvFormat::F16),
+        (Options { sinks: true, ..off }, KvFormat::F32),
+        (off, KvFormat::Q8),
+        (all, KvFormat::Q8),
+    ];
     let classes =
         [(Class::Discrete, Tier::T0, false), (Class::Software, Tier::T1, false), (Class::Software, Tier::T1, true)];
     for (class, tier, texels) in classes {
@@ -351,7 +361,7 @@ pub(super) fn variants() -> Vec<Variant> {
                     continue;
                 }
                 let profile = Profile { texels, ..super::test_profile(class, tier, rows != 4) };
-                for (options, format) in options.into_iter().zip([KvFormat::F16, KvFormat::F16, KvFormat::F32]) {
+                for (options, format) in cases {
                     let kernel = kernel(options, head_dim, rows, format, &profile);
                     variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
                 }

@@ -1,0 +1,90 @@
+// Reads of the pool, which the importer binds as k_pool and v_pool and reads by k_vector and v_vector (KV_Q8 without
+// TEXELS: the pools are array<vec2<u32>>, a run an element). Of q8 a run is its codes: the scale of a row multiplies
+// the row's score, or its probability, instead of every element. Variants: KV_F16, KV_Q8, TEXELS.
+
+#import kv_tile
+
+#ifdef KV_Q8
+#ifdef TEXELS
+fn half_of(vector: vec4<u32>, run: u32) -> vec2<u32> {
+    return select(vector.xy, vector.zw, (run & 1u) != 0u);
+}
+
+fn k_words(run: u32) -> vec2<u32> {
+    return half_of(k_vector(run >> 1u), run);
+}
+
+fn v_words(run: u32) -> vec2<u32> {
+    return half_of(v_vector(run >> 1u), run);
+}
+#else
+fn k_words(run: u32) -> vec2<u32> {
+    return k_pool[run];
+}
+
+fn v_words(run: u32) -> vec2<u32> {
+    return v_pool[run];
+}
+#endif
+
+fn widened(word: u32) -> vec4<f32> {
+    return vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(word) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
+}
+
+fn load_k(at: u32) -> Run {
+    let words = k_words(at);
+    return Run(widened(words.x), widened(words.y));
+}
+
+fn load_v(at: u32) -> Run {
+    let words = v_words(at);
+    return Run(widened(words.x), widened(words.y));
+}
+
+// The scale of a slot's row, in the tile that starts at run `tile`.
+fn k_scale(tile: u32, slot: u32) -> f32 {
+    let word = scale_word(tile, HEAD_CHUNKS, params.block_shift, slot);
+    let pair = k_words(word >> 1u);
+    return bitcast<f32>(select(pair.x, pair.y, (word & 1u) != 0u));
+}
+
+fn v_scale(tile: u32, slot: u32) -> f32 {
+    let word = scale_word(tile, HEAD_CHUNKS, params.block_shift, slot);
+    let pair = v_words(word >> 1u);
+    return bitcast<f32>(select(pair.x, pair.y, (word & 1u) != 0u));
+}
+#else
+#ifdef KV_F16
+#import half
+
+fn widened(packed: vec4<u32>) -> Run {
+    let low = vec4<f32>(unpack_halves(packed.x), unpack_halves(packed.y));
+    return Run(low, vec4<f32>(unpack_halves(packed.z), unpack_halves(packed.w)));
+}
+
+fn load_k(at: u32) -> Run {
+    return widened(k_vector(at));
+}
+
+fn load_v(at: u32) -> Run {
+    return widened(v_vector(at));
+}
+#else
+fn load_k(at: u32) -> Run {
+    return Run(bitcast<vec4<f32>>(k_vector(2u * at)), bitcast<vec4<f32>>(k_vector(2u * at + 1u)));
+}
+
+fn load_v(at: u32) -> Run {
+    return Run(bitcast<vec4<f32>>(v_vector(2u * at)), bitcast<vec4<f32>>(v_vector(2u * at + 1u)));
+}
+#endif
+
+// Without scales, a factor that compilers drop.
+fn k_scale(tile: u32, slot: u32) -> f32 {
+    return 1.0;
+}
+
+fn v_scale(tile: u32, slot: u32) -> f32 {
+    return 1.0;
+}
+#endif

@@ -1,0 +1,100 @@
+// Writes of K and V to the pool, at bindings 6 and 7. Variants: KV_F16, KV_Q8 (the importer has THREADS), TEXELS.
+
+#import kv_tile
+
+#ifdef KV_Q8
+// By words: a word of scales belongs to one slot, and the neighbours are written at the same time.
+@group(0) @binding(6) var<storage, read_write> k_pool: array<u32>;
+@group(0) @binding(7) var<storage, read_write> v_pool: array<u32>;
+
+// Bits of 1e-30: a row below is a row of zeros.
+const ROW_MIN: u32 = 0x0da24260u;
+
+// The largest magnitude of a run, as bits: they order like the numbers, with NaN above all.
+fn magnitude(run: Run) -> u32 {
+    let sign = vec4<u32>(0x7fffffffu);
+    let four = max(bitcast<vec4<u32>>(run.low) & sign, bitcast<vec4<u32>>(run.high) & sign);
+    return max(max(four.x, four.y), max(four.z, four.w));
+}
+
+#ifdef TEXELS
+// Over the 8 lanes of a unit.
+fn unit_largest(own: u32, local: u32, lanes: u32) -> u32 {
+    let pairs = max(own, subgroupShuffleXor(own, 1u));
+    let quads = max(pairs, subgroupShuffleXor(pairs, 2u));
+    return max(quads, subgroupShuffleXor(quads, 4u));
+}
+#else
+var<workgroup> largests: array<u32, THREADS>;
+
+// Over the threads of a unit; `lanes` divides the workgroup.
+fn unit_largest(own: u32, local: u32, lanes: u32) -> u32 {
+    largests[local] = own;
+    workgroupBarrier();
+    var largest = own;
+    let first = local / lanes * lanes;
+    for (var i = 0u; i < lanes; i++) {
+        largest = max(largest, largests[first + i]);
+    }
+    return largest;
+}
+#endif
+
+// The scale of a row, and what its elements are multiplied by.
+fn row_scale(largest: u32) -> vec2<f32> {
+    let value = bitcast<f32>(max(largest, ROW_MIN));
+    return select(vec2<f32>(value * 0.007874016, 127.0 / value), vec2<f32>(), largest < ROW_MIN);
+}
+
+fn packed(four: vec4<f32>, inverse: f32) -> u32 {
+    let codes = (bitcast<vec4<u32>>(vec4<i32>(round(four * inverse))) & vec4<u32>(255u)) << vec4<u32>(0u, 8u, 16u, 24u);
+    return (codes.x | codes.y) | (codes.z | codes.w);
+}
+
+fn store(is_key: bool, at: u32, run: Run, inverse: f32) {
+    let low = packed(run.low, inverse);
+    let high = packed(run.high, inverse);
+    if is_key {
+        k_pool[2u * at] = low;
+        k_pool[2u * at + 1u] = high;
+    } else {
+        v_pool[2u * at] = low;
+        v_pool[2u * at + 1u] = high;
+    }
+}
+
+fn store_scale(is_key: bool, word: u32, scale: f32) {
+    if is_key {
+        k_pool[word] = bitcast<u32>(scale);
+    } else {
+        v_pool[word] = bitcast<u32>(scale);
+    }
+}
+#else
+@group(0) @binding(6) var<storage, read_write> k_pool: array<vec4<u32>>;
+@group(0) @binding(7) var<storage, read_write> v_pool: array<vec4<u32>>;
+
+#ifdef KV_F16
+#import half
+
+fn store(is_key: bool, at: u32, run: Run) {
+    let low = vec2<u32>(pack_halves(run.low.xy), pack_halves(run.low.zw));
+    let words = vec4<u32>(low, pack_halves(run.high.xy), pack_halves(run.high.zw));
+    if is_key {
+        k_pool[at] = words;
+    } else {
+        v_pool[at] = words;
+    }
+}
+#else
+fn store(is_key: bool, at: u32, run: Run) {
+    if is_key {
+        k_pool[2u * at] = bitcast<vec4<u32>>(run.low);
+        k_pool[2u * at + 1u] = bitcast<vec4<u32>>(run.high);
+    } else {
+        v_pool[2u * at] = bitcast<vec4<u32>>(run.low);
+        v_pool[2u * at + 1u] = bitcast<vec4<u32>>(run.high);
+    }
+}
+#endif
+#endif

@@ -1,0 +1,192 @@
+//! How keys and values lie in the KV pool.
+//!
+//! A layer's K, and its V, is `[block][kv_head]` tiles, each a piece of memory of its own: the rows of a block's slots
+//! for one head, packed in `u32`. Of q8 the codes of all slots come first, four in a word, then an f32 scale for each
+//! slot: a whole number of 16-byte vectors both, as a block has 16 slots or more.
+
+use super::clamp_f16;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+/// Element type of the KV pool: `[block][kv_head][slot][head_dim]`, K and V in buffers of their own per layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum KvFormat {
+    /// 32-bit float.
+    F32,
+    /// IEEE half, two values a `u32`, values clamped to ±65504 when written.
+    #[default]
+    F16,
+    /// Signed bytes, four a `u32`, times an f32 scale for each head row.
+    Q8,
+}
+
+impl KvFormat {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Q8];
+
+    /// Bytes of one head row of one token, its scale included.
+    pub const fn row_bytes(self, head_dim: u32) -> u64 {
+        let elements = head_dim as u64;
+        match self {
+            Self::F32 => 4 * elements,
+            Self::F16 => 2 * elements,
+            Self::Q8 => elements + 4,
+        }
+    }
+}
+
+/// Largest code of [`KvFormat::Q8`]; the smallest is its negative.
+const CODE_MAX: f32 = 127.0;
+/// A row whose magnitudes are all below is a row of zeros: its scale might be flushed, and `127 / largest` infinite.
+/// `shaders/common/kv_store.wgsl` holds the same bits.
+const ROW_MIN: f32 = 1e-30;
+
+/// The rows of one head in one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvTile {
+    /// Element type.
+    pub format: KvFormat,
+    /// Tokens a block.
+    pub slots: usize,
+    /// Elements of a row; a multiple of 8.
+    pub head_dim: usize,
+}
+
+impl KvTile {
+    /// `u32` words of the tile.
+    pub const fn words(&self) -> usize {
+        self.slots * self.format.row_bytes(self.head_dim as u32) as usize / 4
+    }
+
+    /// The words of a slot's elements.
+    fn elements(&self, slot: usize) -> std::ops::Range<usize> {
+        let words = match self.format {
+            KvFormat::F32 => self.head_dim,
+            KvFormat::F16 => self.head_dim / 2,
+            KvFormat::Q8 => self.head_dim / 4,
+        };
+        slot * words..(slot + 1) * words
+    }
+
+    /// The word of a slot's scale.
+    fn scale(&self, slot: usize) -> usize {
+        self.slots * self.head_dim / 4 + slot
+    }
+
+    /// Widens the row of `slot`. Of q8 an element is its code times the scale.
+    pub fn decode(&self, tile: &[u32], slot: usize, row: &mut [f32]) {
+        let elements = &tile[self.elements(slot)];
+        match self.format {
+            KvFormat::F32 => row.copy_from_slice(bytemuck::cast_slice(elements)),
+            KvFormat::F16 => bytemuck::cast_slice::<u32, f16>(elements).convert_to_f32_slice(row),
+            KvFormat::Q8 => {
+                let scale = f32::from_bits(tile[self.scale(slot)]);
+                for (value, &code) in row.iter_mut().zip(bytemuck::cast_slice::<u32, i8>(elements)) {
+                    *value = f32::from(code) * scale;
+                }
+            }
+        }
+    }
+
+    /// Rounds `row` into `slot`. Of q8 the scale is the largest magnitude times 1/127, 0 for a row of zeros, and a code
+    /// is the nearest multiple of it, ties to even. A value that is not finite makes the scale not finite.
+    pub fn encode(&self, tile: &mut [u32], slot: usize, row: &[f32]) {
+        let elements = &mut tile[self.elements(slot)];
+        match self.format {
+            KvFormat::F32 => elements.copy_from_slice(bytemuck::cast_slice(row)),
+            KvFormat::F16 => {
+                for (element, value) in bytemuck::cast_slice_mut::<u32, f16>(elements).iter_mut().zip(row) {
+                    *element = f16::from_f32(clamp_f16(*value));
+                }
+            }
+            KvFormat::Q8 => {
+                let largest = largest_magnitude(row);
+                let is_zero = largest < ROW_MIN;
+                let inverse = if is_zero { 0.0 } else { CODE_MAX / largest };
+                for (code, value) in bytemuck::cast_slice_mut::<u32, i8>(elements).iter_mut().zip(row) {
+                    *code = (value * inverse).round_ties_even() as i8;
+                }
+                let scale = if is_zero { 0.0 } else { largest * (1.0 / CODE_MAX) };
+                tile[self.scale(slot)] = scale.to_bits();
+            }
+        }
+    }
+}
+
+/// Compared as bits, in which order a NaN is larger than all else.
+fn largest_magnitude(row: &[f32]) -> f32 {
+    f32::from_bits(row.iter().map(|value| value.abs().to_bits()).max().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TILE: KvTile = KvTile { format: KvFormat::Q8, slots: 16, head_dim: 8 };
+
+    /// A row as it reads back, its codes, and its scale.
+    fn stored(row: [f32; 8]) -> ([f32; 8], [i8; 8], f32) {
+        let mut tile = vec![0x5555_5555; TILE.words()];
+        TILE.encode(&mut tile, 3, &row);
+        let mut read = [f32::NAN; 8];
+        TILE.decode(&tile, 3, &mut read);
+        let codes: &[i8] = bytemuck::cast_slice(&tile[6..8]);
+        let untouched = tile.iter().filter(|word| **word == 0x5555_5555).count();
+        assert_eq!(untouched, tile.len() - 3, "a row writes its codes and its scale");
+        (read, codes.try_into().unwrap(), f32::from_bits(tile[16 * 2 + 3]))
+    }
+
+    #[test]
+    fn a_constant_row_is_its_largest_code() {
+        let (read, codes, scale) = stored([-2.54; 8]);
+        assert_eq!((codes, scale), ([-127; 8], 2.54 * (1.0 / 127.0)));
+        assert!(read.iter().all(|value| (value + 2.54).abs() < 1e-6), "{read:?}");
+    }
+
+    #[test]
+    fn an_outlier_takes_the_resolution_and_ties_go_to_even() {
+        // A scale of exactly 1, so that codes are the values.
+        let (read, codes, scale) = stored([127.0, 0.5, 1.5, -2.5, 0.49, -126.51, 3.0, -0.0]);
+        assert_eq!(codes, [127, 0, 2, -2, 0, -127, 3, 0]);
+        assert!((scale - 1.0).abs() < 1e-7);
+        assert!((read[5] + 127.0).abs() < 1e-4);
+    }
+
+    #[test]
+    fn a_row_of_zeros_has_no_scale() {
+        for row in [[0.0; 8], [-0.0; 8], [1e-40; 8], [-9.9e-31; 8]] {
+            assert_eq!(stored(row), ([0.0; 8], [0; 8], 0.0), "{row:?}");
+        }
+        assert!(stored([1.1e-30; 8]).2 > 0.0);
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_so() {
+        assert!(stored([1.0, f32::NAN, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]).0.iter().all(|value| value.is_nan()));
+        assert!(stored([f32::NEG_INFINITY; 8]).0.iter().all(|value| !value.is_finite()));
+    }
+
+    #[test]
+    fn every_row_keeps_to_its_words() {
+        for format in KvFormat::ALL {
+            for (slots, head_dim) in [(16, 8), (32, 40), (64, 256)] {
+                let tile = KvTile { format, slots, head_dim };
+                assert_eq!(tile.words() % 4, 0, "a tile is whole vectors of 16 bytes");
+                let row = |slot: usize| (0..head_dim).map(|at| (slot * 31 + at % 100) as f32).collect::<Vec<_>>();
+                let mut words = vec![0; tile.words()];
+                (0..slots).for_each(|slot| tile.encode(&mut words, slot, &row(slot)));
+                for slot in 0..slots {
+                    let (mut read, expected) = (vec![0.0; head_dim], row(slot));
+                    tile.decode(&words, slot, &mut read);
+                    let allowed = match format {
+                        KvFormat::F32 => 0.0,
+                        KvFormat::F16 => largest_magnitude(&expected) / 2048.0,
+                        KvFormat::Q8 => largest_magnitude(&expected) / 253.9,
+                    };
+                    let near = |(a, b): (&f32, &f32)| (a - b).abs() <= allowed;
+                    assert!(read.iter().zip(&expected).all(near), "{format:?}, slot {slot} of {slots}×{head_dim}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Keys and values in q8: what it changes in the logits of every family, that a batch is still its members, that
+//! copied blocks bring their scales, and what it costs on text that the demo model has not seen.
+
+use super::quantized::{held_out, loss};
+use super::{CHUNK, Case, Device, FAMILIES, LOGITS_F16, Run, WGPU, WHOLE, golden, golden_cases, largest_difference};
+use folio::backend::cpu::CpuBackend;
+use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
+use folio::backend::{Backend, Inspect};
+use folio::config::Config;
+use folio::engine::request::{Event, Request, SamplingParams};
+use folio::engine::{Engine, handle};
+use folio::model::Model;
+use folio::plan::KvFormat;
+use folio::platform::block_on;
+use futures_util::StreamExt as _;
+
+/// What part of the logits' spread q8 may move them by, root mean squares in a row: about twice what is found.
+/// Rounding adds noise of 1/127/√12 = 0.23 % of a head's largest element to each key and value, forty times what f16
+/// does, and these models of random weights pass most of it on: attention is all that tells their tokens apart. Where
+/// f16 is allowed more, so is q8.
+fn moved_max(logits_f16: f32) -> f64 {
+    if logits_f16 > LOGITS_F16 { 0.24 } else { 0.12 }
+}
+
+/// Tokens that are generated: the first is the prompt's, the rest go through the kernels of decoding.
+const TOKENS: usize = 4;
+
+fn cases(family: &str) -> Vec<Case> {
+    let mut cases = golden_cases(family);
+    cases.iter_mut().for_each(|case| case.greedy.truncate(TOKENS));
+    cases
+}
+
+/// Each case alone, in `chunk`s.
+fn alone<B: Backend + Inspect>(device: &mut Device<'_, B>, cases: &[Case], chunk: u32) -> Vec<Run> {
+    cases.iter().map(|case| device.generate(std::slice::from_ref(case), chunk, false).remove(0)).collect()
+}
+
+/// The rows of logits that have the same tokens before them.
+fn rows<'a>(expected: &'a [Run], found: &'a [Run]) -> Vec<(&'a [f32], &'a [f32])> {
+    let mut rows = Vec::new();
+    for (expected, found) in expected.iter().zip(found) {
+        let same = expected.tokens.iter().zip(&found.tokens).take_while(|(a, b)| a == b).count();
+        let pairs = expected.logits.iter().zip(&found.logits).take(same + 1);
+        rows.extend(pairs.map(|(expected, found)| (&expected[..], &found[..])));
+    }
+    rows
+}
+
+/// What part of the logits' own spread the differences of a row are, both as root mean squares.
+fn relative_difference((expected, found): &(&[f32], &[f32])) -> f64 {
+    let mean = expected.iter().map(|logit| f64::from(*logit)).sum::<f64>() / expected.len() as f64;
+    let spread: f64 = expected.iter().map(|logit| (f64::from(*logit) - mean).powi(2)).sum();
+    let moved: f64 = expected.iter().zip(*found).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    (moved / spread).sqrt()
+}
+
+#[test]
+fn logits_move_by_little_and_a_batch_is_its_members() {
+    let mut backend = CpuBackend::new();
+    for (family, logits_f16) in FAMILIES {
+        let (cases, model) = (cases(family), Model::open(&golden(family)).expect("the golden model loads"));
+        let exact = alone(&mut Device::new(&mut backend, &model, KvFormat::F32), &cases, WHOLE);
+        let mut device = Device::new(&mut backend, &model, KvFormat::Q8);
+        let found = alone(&mut device, &cases, WHOLE);
+        assert!(alone(&mut device, &cases, CHUNK) == found, "{family}: chunks change nothing");
+        assert!(device.generate(&cases, CHUNK, true) == found, "{family}: a batch is its members, bit for bit");
+        let compared = rows(&exact, &found);
+        let worst = compared.iter().map(relative_difference).fold(0.0, f64::max);
+        println!("{family}: q8 moves logits by at most {worst:.4} of their spread in {} rows", compared.len());
+        assert!(worst > 0.0 && worst <= moved_max(logits_f16), "{family}: {worst}");
+    }
+}
+
+/// Software adapters count, as in the other tests here.
+#[test]
+fn every_adapter_agrees_with_the_cpu() {
+    for adapter in WgpuBackend::adapters() {
+        let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
+        let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        for (family, _) in FAMILIES {
+            let (cases, model) = (cases(family), Model::open(&golden(family)).expect("the golden model loads"));
+            let expected = alone(&mut Device::new(&mut CpuBackend::new(), &model, KvFormat::Q8), &cases, WHOLE);
+            let mut device = Device::new(&mut backend, &model, KvFormat::Q8);
+            let found = alone(&mut device, &cases, WHOLE);
+            let batch = device.generate(&cases, CHUNK, true);
+            for (how, found) in [("alone", found), ("batched", batch)] {
+                let compared = rows(&expected, &found);
+                let worst = compared.iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
+                println!("{family} on {}, {how}: logits differ by at most {worst:.1e}", adapter.name);
+                assert_eq!(compared.len(), TOKENS * cases.len(), "{family}: equal tokens");
+                assert!(worst <= WGPU.logits_f32, "{family} on {}, {how}: {worst}", adapter.name);
+            }
+        }
+    }
+}
+
+/// Forks share the prompt's last, partly filled block until each writes to it: a copy without its scales would have
+/// no keys.
+#[test]
+fn forks_take_their_scales_along() {
+    let config = Config { kv_format: KvFormat::Q8, kv_cache_bytes: Some(4 << 20), ..Config::default() };
+    let prompt: Vec<u32> = (0..45).map(|place| 40 + place * 7 % 200).collect();
+    let (handle, inbox) = handle::channel(4);
+    let engine = block_on(Engine::start(CpuBackend::new(), Model::demo(), &config, inbox, |_| {})).expect("it starts");
+    let submit = |n| {
+        let greedy =
+            SamplingParams { n, temperature: 0.0, ignore_eos: true, max_tokens: Some(24), ..Default::default() };
+        let request = Request { prompt: prompt.clone().into(), params: greedy, cache_salt: None, priority: 0 };
+        handle.submit(request).expect("the queue has room")
+    };
+    let receivers: Vec<_> = submit(1).into_iter().chain(submit(3)).collect();
+    handle.drain();
+    block_on(engine.run()).expect("the engine ends when all are served");
+    let tokens = receivers.into_iter().map(|events| {
+        let id = |event| if let Event::Token(token) = event { Some(token.id) } else { None };
+        block_on(events.filter_map(|event| std::future::ready(id(event))).collect::<Vec<_>>())
+    });
+    let tokens: Vec<_> = tokens.collect();
+    assert_eq!(tokens[0].len(), 24);
+    assert!(tokens.iter().all(|choice| *choice == tokens[0]), "{tokens:?}");
+}
+
+#[test]
+fn the_demo_model_loses_little() {
+    let texts: Vec<_> = held_out().into_iter().step_by(2).collect();
+    let [f16, q8] = [KvFormat::F16, KvFormat::Q8].map(|format| loss(&Model::demo(), format, &texts));
+    let change = q8 / f16 - 1.0;
+    println!("held-out loss: KV f16 {f16:.5}, KV q8 {q8:.5} ({:+.3} %)", 100.0 * change);
+    assert!(change.abs() <= 0.003, "KV q8: {change} is more than 0.003");
+    assert!(q8.to_bits() != f16.to_bits(), "q8 changes something");
+}
