@@ -175,16 +175,16 @@ fn without_generation_blocks(template: &str) -> String {
     let mut text = String::with_capacity(template.len());
     let mut rest = template;
     while let Some(open) = rest.find("{%") {
-        let Some(length) = rest[open..].find("%}") else { break };
-        let inside = &rest[open + 2..open + length];
-        text.push_str(&rest[..open + 2]);
+        let (before, after) = rest.split_at(open + 2);
+        let Some((inside, behind)) = after.split_once("%}") else { break };
+        text.push_str(before);
         match inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
             "generation" => text.push_str(&inside.replace("generation", "if true")),
             "endgeneration" => text.push_str(&inside.replace("endgeneration", "endif")),
             _ => text.push_str(inside),
         }
         text.push_str("%}");
-        rest = &rest[open + length + 2..];
+        rest = behind;
     }
     text.push_str(rest);
     text

@@ -137,6 +137,15 @@ fn dates_are_right() {
     assert!(python::strftime("%Q", 0).is_err());
 }
 
+/// Found by fuzzing: what closes this tag is part of what opens it.
+#[test]
+fn a_tag_that_is_never_closed_is_an_error() {
+    for template in ["{%}", "a{%}b", "{% generation", "{%- generation -%"] {
+        let config = format!(r#"{{"chat_template": {}}}"#, serde_json::Value::from(template));
+        assert!(TextModel::from_parts(None, Some(config.as_bytes()), None).is_err(), "{template}");
+    }
+}
+
 #[test]
 fn a_template_is_bounded_and_its_refusal_is_told() {
     let messages = json!([{"role": "user", "content": "x"}]);
