@@ -4,6 +4,8 @@
 //! `FOLIO_REQUIRE_GPU=1`. `FOLIO_KERNELS_FULL=1` draws 10⁵ tokens per adapter. Hermetic otherwise: the reference is
 //! checked against itself, and the comparison against mutants.
 
+mod support;
+
 use folio::backend::Inspect;
 use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
@@ -11,17 +13,26 @@ use folio::plan::Storage;
 use folio::platform::block_on;
 use folio::selftest::{Options, blind_spots, run};
 
-fn check(device: &mut impl Inspect, options: &Options) {
+fn check(backend: &str, device: &mut impl Inspect, options: &Options) {
     let report = block_on(run(device, options)).expect("the device survives the check");
     println!("{report}");
     assert!(report.passed(), "{report}");
+    // Rows of products are called `step/storage · format, options`.
+    for row in report.rows {
+        if let Some((step, Some((_, format)))) =
+            row.name.split_once('/').map(|(step, rest)| (step, rest.split_once("· ")))
+        {
+            let format = format.split([',', ' ']).next().unwrap_or(format);
+            support::ran("formats", format, step, backend);
+        }
+    }
 }
 
 /// The reference is itself, in every storage, whatever else the machine does.
 #[test]
 fn the_reference_repeats_itself() {
     let activations = vec![Storage::F16, Storage::Bf16];
-    check(&mut CpuBackend::new(), &Options { activations, ..Options::default() });
+    check("cpu", &mut CpuBackend::new(), &Options { activations, ..Options::default() });
 }
 
 /// A swapped row, head, block, slot or seed fails every case it touches.
@@ -65,7 +76,7 @@ fn every_adapter_is_the_reference() {
             println!("{} {}: {name}", adapter.api, adapter.name);
             let options = WgpuOptions { adapter: Some(adapter.index), ..options };
             let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
-            check(&mut device, &Options { filter: filter.clone(), full, ..Options::default() });
+            check("wgpu", &mut device, &Options { filter: filter.clone(), full, ..Options::default() });
         }
     }
 }
@@ -79,7 +90,7 @@ fn heads_in_shards_are_the_reference() {
             WgpuOptions { adapter: Some(adapter.index), binding_bytes_max: Some(1 << 20), ..Default::default() };
         let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         for filter in ["F32, kv Q8/head 256", "F32, kv Q8/2×2 heads of 256"] {
-            check(&mut device, &Options { filter: Some(filter.into()), ..Options::default() });
+            check("wgpu", &mut device, &Options { filter: Some(filter.into()), ..Options::default() });
         }
     }
 }

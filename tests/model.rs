@@ -14,6 +14,7 @@ mod gguf;
 mod kv_q8;
 #[path = "model/quantized.rs"]
 mod quantized;
+mod support;
 
 use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
@@ -200,6 +201,7 @@ fn prove<B: Backend + Inspect>(target: &Target, backend: &mut B) {
             }
             println!("{family} on {}, {kv_format:?}: logits differ by at most {worst:.1e}", target.name);
         }
+        support::ran("families", family, "safetensors", target.name);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::plan::WeightFormat;
 use crate::plan::format::GROUP;
 use crate::platform;
 use bytes::Bytes;
-use half::{bf16, f16};
+use half::f16;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PIECE_ROWS: usize = 16;
 /// Times that scale and minimum are fitted to the codes they led to.
 const FITS: usize = 3;
+
+/// Numbers from here to twice as much have no bits behind the point: adding and subtracting it rounds to an integer.
+const ROUNDING: f32 = 8_388_608.0;
 
 /// To how many bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +146,7 @@ fn widen(format: WeightFormat, row: &[u8], values: &mut [f32]) {
         }
         _ => {
             for (value, half) in values.iter_mut().zip(row.chunks_exact(2)) {
-                *value = bf16::from_le_bytes([half[0], half[1]]).to_f32();
+                *value = f32::from_bits(u32::from(u16::from_le_bytes([half[0], half[1]])) << 16);
             }
         }
     }
@@ -177,30 +180,56 @@ fn half_above(value: f32) -> f16 {
 }
 
 fn eight_bits(values: &[f32; GROUP]) -> (f16, [u8; GROUP]) {
-    let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let (low, high) = range(values);
+    let largest = high.max(-low);
     let scale = half_above(largest / 127.0);
     let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
     let code = |value: f32| ((value * inverse + 128.5).clamp(1.0, 255.0) as i32 - 128) as i8;
     (scale, values.map(|value| code(value).cast_unsigned()))
 }
 
-/// Codes, and the squared error they leave.
-fn four_bit_codes(values: &[f32; GROUP], scale: f32, min: f32) -> ([u8; GROUP], f32) {
-    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let codes = values.map(|value| ((value - min) * inverse + 0.5).clamp(0.0, 15.0) as u8);
-    let mut error = 0.0;
-    for (value, code) in values.iter().zip(codes) {
-        let miss = scale * f32::from(code) + min - value;
-        error += miss * miss;
+/// A sum over a group in eight partial sums, which become vector code.
+#[inline(always)]
+fn sum(term: impl Fn(usize) -> f32) -> f32 {
+    let mut sums = [0.0; 8];
+    for first in (0..GROUP).step_by(8) {
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            *sum += term(first + lane);
+        }
     }
+    let [a, b, c, d, e, f, g, h] = sums;
+    ((a + e) + (b + f)) + ((c + g) + (d + h))
+}
+
+/// The least and the largest of a group, as [`sum`] does it.
+#[inline(always)]
+fn range(values: &[f32; GROUP]) -> (f32, f32) {
+    let (mut low, mut high) = ([f32::INFINITY; 8], [f32::NEG_INFINITY; 8]);
+    for eight in values.as_chunks::<8>().0 {
+        for lane in 0..8 {
+            low[lane] = if eight[lane] < low[lane] { eight[lane] } else { low[lane] };
+            high[lane] = if eight[lane] > high[lane] { eight[lane] } else { high[lane] };
+        }
+    }
+    (low.into_iter().fold(f32::INFINITY, f32::min), high.into_iter().fold(f32::NEG_INFINITY, f32::max))
+}
+
+/// Codes, and the squared error they leave.
+#[inline(always)]
+fn four_bit_codes(values: &[f32; GROUP], scale: f32, min: f32) -> ([f32; GROUP], f32) {
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    let codes = values.map(|value| ((value - min) * inverse).clamp(0.0, 15.0) + ROUNDING - ROUNDING);
+    let error = sum(|index| {
+        let miss = scale * codes[index] + min - values[index];
+        miss * miss
+    });
     (codes, error)
 }
 
 /// Starts with the range of the values, then fits scale and minimum to the codes by least squares as long as that
 /// helps.
 fn four_bits(values: &[f32; GROUP]) -> (f16, f16, [u8; GROUP]) {
-    let low = values.iter().fold(f32::INFINITY, |low, value| low.min(*value));
-    let high = values.iter().fold(f32::NEG_INFINITY, |high, value| high.max(*value));
+    let (low, high) = range(values);
     let rounded = |scale: f32, min: f32| {
         let finite = |value: f32| f16::from_f32(value.clamp(-65504.0, 65504.0));
         (finite(scale.max(0.0)), finite(min))
@@ -216,31 +245,27 @@ fn four_bits(values: &[f32; GROUP]) -> (f16, f16, [u8; GROUP]) {
         }
         (best, codes, error) = (next, next_codes, next_error);
     }
-    (best.0, best.1, codes)
+    (best.0, best.1, codes.map(|code| code as u8))
 }
 
 /// The scale and minimum that leave the least squared error for these codes; `None` if they are all alike.
-fn least_squares(values: &[f32; GROUP], codes: &[u8; GROUP]) -> Option<(f32, f32)> {
+#[inline(always)]
+fn least_squares(values: &[f32; GROUP], codes: &[f32; GROUP]) -> Option<(f32, f32)> {
     let count = GROUP as f32;
-    let (mut sum, mut squares, mut total, mut products) = (0.0, 0.0, 0.0, 0.0);
-    for (value, code) in values.iter().zip(codes) {
-        let code = f32::from(*code);
-        sum += code;
-        squares += code * code;
-        total += value;
-        products += code * value;
-    }
-    let determinant = count * squares - sum * sum;
+    let (codes_sum, squares) = (sum(|index| codes[index]), sum(|index| codes[index] * codes[index]));
+    let (total, products) = (sum(|index| values[index]), sum(|index| codes[index] * values[index]));
+    let determinant = count * squares - codes_sum * codes_sum;
     if determinant <= 0.0 {
         return None;
     }
-    let scale = (count * products - sum * total) / determinant;
-    Some((scale, (total - scale * sum) / count))
+    let scale = (count * products - codes_sum * total) / determinant;
+    Some((scale, (total - scale * codes_sum) / count))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::bf16;
 
     fn noise(count: usize) -> Vec<f32> {
         (0..count)

@@ -141,7 +141,7 @@ fn dates_are_right() {
 #[test]
 fn a_tag_that_is_never_closed_is_an_error() {
     for template in ["{%}", "a{%}b", "{% generation", "{%- generation -%"] {
-        let config = format!(r#"{{"chat_template": {}}}"#, serde_json::Value::from(template));
+        let config = format!(r#"{{"chat_template": {}}}"#, Value::from(template));
         assert!(TextModel::from_parts(None, Some(config.as_bytes()), None).is_err(), "{template}");
     }
 }

@@ -9,12 +9,17 @@
 //! - `llama3` scaling: no key, but a tensor of divisors.
 
 use super::builder::{Builder, Item, Tensor};
-use super::{CPU, Case, Device, FAMILIES, WHOLE, compare, golden, golden_cases, largest_difference, read_json};
+use super::{
+    CPU, Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, golden, golden_cases, largest_difference, read_json,
+    support,
+};
 use bytes::Bytes;
 use folio::backend::cpu::CpuBackend;
+use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
+use folio::backend::{Backend, Inspect};
 use folio::model::{Gguf, Model};
 use folio::plan::KvFormat;
-use folio::platform::MappedFile;
+use folio::platform::{MappedFile, block_on};
 use half::{bf16, f16};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -37,20 +42,33 @@ struct Checkpoint {
 
 #[test]
 fn every_family_is_the_golden_one_in_gguf() {
-    let mut backend = CpuBackend::new();
+    prove_converted(&CPU, &mut CpuBackend::new(), &[(F32, "F32"), (F16, "F16")]);
+}
+
+#[test]
+fn every_adapter_runs_every_family_in_gguf() {
+    for adapter in WgpuBackend::adapters() {
+        let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
+        let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        prove_converted(&WGPU, &mut backend, &[(F16, "F16")]);
+    }
+}
+
+fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds: &[(u32, &str)]) {
     for (family, _) in FAMILIES {
-        for (kind, name) in [(F32, "F32"), (F16, "F16")] {
+        for &(kind, name) in kinds {
             let file = Checkpoint::read(family).convert(kind);
             let model = open(&file);
-            let mut device = Device::new(&mut backend, &model, KvFormat::F32);
+            let mut device = Device::new(backend, &model, KvFormat::F32);
             let mut worst = 0.0_f32;
             for case in golden_cases(family) {
                 let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
-                let place = format!("{family} in GGUF of {name}, prompt of {}", case.prompt.len());
-                worst = worst.max(compare(&place, &case, &run, CPU.logits_f32));
+                let place = format!("{family} in GGUF of {name} on {}, prompt of {}", target.name, case.prompt.len());
+                worst = worst.max(compare(&place, &case, &run, target.logits_f32));
             }
-            println!("{family} in GGUF of {name}: logits differ by at most {worst:.1e}");
+            println!("{family} in GGUF of {name} on {}: logits differ by at most {worst:.1e}", target.name);
         }
+        support::ran("families", family, "gguf", target.name);
     }
 }
 

@@ -2,7 +2,9 @@
 //! copied blocks bring their scales, and what it costs on text that the demo model has not seen.
 
 use super::quantized::{held_out, loss};
-use super::{CHUNK, Case, Device, FAMILIES, LOGITS_F16, Run, WGPU, WHOLE, golden, golden_cases, largest_difference};
+use super::{
+    CHUNK, CPU, Case, Device, FAMILIES, LOGITS_F16, Run, WGPU, WHOLE, golden, golden_cases, largest_difference, support,
+};
 use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
@@ -23,21 +25,21 @@ fn moved_max(logits_f16: f32) -> f64 {
 }
 
 /// Tokens that are generated: the first is the prompt's, the rest go through the kernels of decoding.
-const TOKENS: usize = 4;
+pub(super) const TOKENS: usize = 4;
 
-fn cases(family: &str) -> Vec<Case> {
+pub(super) fn cases(family: &str) -> Vec<Case> {
     let mut cases = golden_cases(family);
     cases.iter_mut().for_each(|case| case.greedy.truncate(TOKENS));
     cases
 }
 
 /// Each case alone, in `chunk`s.
-fn alone<B: Backend + Inspect>(device: &mut Device<'_, B>, cases: &[Case], chunk: u32) -> Vec<Run> {
+pub(super) fn alone<B: Backend + Inspect>(device: &mut Device<'_, B>, cases: &[Case], chunk: u32) -> Vec<Run> {
     cases.iter().map(|case| device.generate(std::slice::from_ref(case), chunk, false).remove(0)).collect()
 }
 
 /// The rows of logits that have the same tokens before them.
-fn rows<'a>(expected: &'a [Run], found: &'a [Run]) -> Vec<(&'a [f32], &'a [f32])> {
+pub(super) fn rows<'a>(expected: &'a [Run], found: &'a [Run]) -> Vec<(&'a [f32], &'a [f32])> {
     let mut rows = Vec::new();
     for (expected, found) in expected.iter().zip(found) {
         let same = expected.tokens.iter().zip(&found.tokens).take_while(|(a, b)| a == b).count();
@@ -48,7 +50,7 @@ fn rows<'a>(expected: &'a [Run], found: &'a [Run]) -> Vec<(&'a [f32], &'a [f32])
 }
 
 /// What part of the logits' own spread the differences of a row are, both as root mean squares.
-fn relative_difference((expected, found): &(&[f32], &[f32])) -> f64 {
+pub(super) fn relative_difference((expected, found): &(&[f32], &[f32])) -> f64 {
     let mean = expected.iter().map(|logit| f64::from(*logit)).sum::<f64>() / expected.len() as f64;
     let spread: f64 = expected.iter().map(|logit| (f64::from(*logit) - mean).powi(2)).sum();
     let moved: f64 = expected.iter().zip(*found).map(|(a, b)| f64::from(a - b).powi(2)).sum();
@@ -69,6 +71,7 @@ fn logits_move_by_little_and_a_batch_is_its_members() {
         let worst = compared.iter().map(relative_difference).fold(0.0, f64::max);
         println!("{family}: q8 moves logits by at most {worst:.4} of their spread in {} rows", compared.len());
         assert!(worst > 0.0 && worst <= moved_max(logits_f16), "{family}: {worst}");
+        support::ran("families", family, "kv-q8", CPU.name);
     }
 }
 
@@ -91,6 +94,7 @@ fn every_adapter_agrees_with_the_cpu() {
                 assert_eq!(compared.len(), TOKENS * cases.len(), "{family}: equal tokens");
                 assert!(worst <= WGPU.logits_f32, "{family} on {}, {how}: {worst}", adapter.name);
             }
+            support::ran("families", family, "kv-q8", WGPU.name);
         }
     }
 }

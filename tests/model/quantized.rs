@@ -1,8 +1,13 @@
 //! What quantising on load costs: the demo model's loss on text that it has not seen, made by its own recipe
 //! (`make_corpus.py`, seed 4, the held-out side), over the places where the assistant speaks.
 
-use super::{BLOCK_SIZE, Device, TOKENS_MAX, push_tables, read_json};
+use super::kv_q8::{self, TOKENS, alone, relative_difference, rows};
+use super::{
+    BLOCK_SIZE, CHUNK, CPU, Case, Device, FAMILIES, TOKENS_MAX, WGPU, WHOLE, golden, largest_difference, push_tables,
+    read_json, support,
+};
 use folio::backend::cpu::CpuBackend;
+use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
 use folio::model::{Model, Quantization, demo};
 use folio::plan::inputs::{BatchInputs, GroupInputs, SampleRow, SequenceRows};
@@ -26,6 +31,43 @@ fn quantising_on_load_costs_little() {
         println!("held-out loss: {quantization:?} {found:.4} ({:+.2} %)", 100.0 * change);
         assert!(change.abs() <= allowed, "{quantization:?}: {change} is more than {allowed}");
         assert!(found.to_bits() != stored.to_bits(), "{quantization:?} changes something");
+    }
+}
+
+/// What part of the logits' spread quantising may move them by. These models of random weights pass on most of what is
+/// done to them, many times over; unrelated logits would be moved by √2. What it costs a trained model is told above.
+const MOVED_MAX: [(Quantization, &str, f64); 2] = [(Quantization::Q8, "q8", 0.4), (Quantization::Q4, "q4", 1.3)];
+
+/// Every family in 8 and 4 bits: near what it was on the CPU, and on every adapter what it is on the CPU.
+#[test]
+fn every_family_runs_quantised() {
+    let mut adapters = Vec::new();
+    for adapter in WgpuBackend::adapters() {
+        let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
+        adapters.push(block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+    }
+    for (family, _) in FAMILIES {
+        let cases: Vec<Case> = kv_q8::cases(family).into_iter().skip(2).collect();
+        let open = || Model::open(&golden(family)).expect("the golden model loads");
+        let mut cpu = CpuBackend::new();
+        let stored = alone(&mut Device::new(&mut cpu, &open(), KvFormat::F32), &cases, WHOLE);
+        for (quantization, name, moved_max) in MOVED_MAX {
+            let model = open().quantized(quantization).expect("it quantises");
+            let expected = alone(&mut Device::new(&mut cpu, &model, KvFormat::F32), &cases, WHOLE);
+            let moved = rows(&stored, &expected).iter().map(relative_difference).fold(0.0, f64::max);
+            assert!(moved > 0.0 && moved <= moved_max, "{family} in {name}: {moved}");
+            support::ran("families", family, name, CPU.name);
+            for backend in &mut adapters {
+                let found = alone(&mut Device::new(backend, &model, KvFormat::F32), &cases, CHUNK);
+                let compared = rows(&expected, &found);
+                let worst = compared.iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
+                println!("{family} in {name}: moved by {moved:.3} of its spread; a device differs by {worst:.1e}");
+                assert!(worst <= WGPU.logits_f32, "{family} in {name}: {worst}");
+                // Nothing was drawn so that no step is near a tie: a few rows may be missing.
+                assert!(compared.len() * 10 >= TOKENS * cases.len() * 8, "{family} in {name}: equal tokens");
+                support::ran("families", family, name, WGPU.name);
+            }
+        }
     }
 }
 
