@@ -22,6 +22,19 @@ const DEMO_FILES = [
   "tokenizer_config.json",
   "model.safetensors",
 ];
+/** What the page loads besides its own address. */
+const PAGE_FILES = [
+  "page.js",
+  "style.css",
+  "index.js",
+  "errors.js",
+  "files.js",
+  "protocol.js",
+  "stream.js",
+  "worker.js",
+  "engine.js",
+  "engine_bg.wasm",
+];
 
 function run(command, args, options = {}) {
   const { status, error } = spawnSync(command, args, { cwd: root, stdio: "inherit", ...options });
@@ -68,23 +81,12 @@ function copyFiles() {
 
 /** The service worker keeps one version of the page; its name changes with any file of it. */
 function stampPage() {
-  const files = [
-    "index.html",
-    "page.js",
-    "style.css",
-    "index.js",
-    "errors.js",
-    "files.js",
-    "protocol.js",
-    "stream.js",
-    "worker.js",
-    "engine.js",
-    "engine_bg.wasm",
-  ];
   const hash = createHash("sha256");
-  for (const file of files) hash.update(readFileSync(join(dist, file)));
-  const script = readFileSync(join(dist, "sw.js"), "utf8");
-  writeFileSync(join(dist, "sw.js"), script.replace("VERSION_OF_THE_BUILD", hash.digest("hex").slice(0, 16)));
+  for (const file of ["index.html", ...PAGE_FILES]) hash.update(readFileSync(join(dist, file)));
+  const script = readFileSync(join(dist, "sw.js"), "utf8")
+    .replace("VERSION_OF_THE_BUILD", hash.digest("hex").slice(0, 16))
+    .replace("FILES_OF_THE_PAGE", JSON.stringify(PAGE_FILES));
+  writeFileSync(join(dist, "sw.js"), script);
 }
 
 rmSync(dist, { recursive: true, force: true });

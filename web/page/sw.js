@@ -1,19 +1,8 @@
 // Keeps the page's own files, so that it opens without a network. Models are kept by the engine's own cache.
 
+// Both are filled in by build.mjs.
 const CACHE = "folio-page-VERSION_OF_THE_BUILD";
-const FILES = [
-  "./",
-  "page.js",
-  "style.css",
-  "index.js",
-  "errors.js",
-  "files.js",
-  "protocol.js",
-  "stream.js",
-  "worker.js",
-  "engine.js",
-  "engine_bg.wasm",
-];
+const FILES = ["./", ...FILES_OF_THE_PAGE];
 
 addEventListener("install", (event) => {
   const fill = async () => {
