@@ -1,8 +1,7 @@
 // out (=, +=) x * W^T + bias for Mesa's llvmpipe, where x and W are read as images (backend/wgpu/texels.rs).
-// 8 lanes, one subgroup: ROWS rows of x times OUTPUTS (8 or 16) rows of W; 4 of them are a workgroup, since a workgroup
-// costs 0.2 us of the driver. The lanes run over the
-// columns, 8 at a time each, so that every lane of every load is of use; at the end the 8 lanes of 8 sums are
-// transposed while they are added up, so that a lane holds a whole sum.
+// 8 lanes, one subgroup: ROWS rows of x times OUTPUTS (8) rows of W; 4 of them are a workgroup, since a workgroup
+// costs 0.2 us of the driver. The lanes run over the columns, 8 at a time each, so that every lane of every load is of
+// use; at the end the 8 lanes of 8 sums are transposed while they are added up, so that a lane holds a whole sum.
 //
 // What was measured on llvmpipe (Mesa 22.3, 2 cores), as multiples of reading storage buffers with lanes over columns:
 //   storage image, 16 bytes a lane        x 10 to 14     <- this kernel, 80 to 100 % of a kernel that only reads
@@ -15,8 +14,8 @@
 // division 15 ns, exp 2 ns.
 // Arrays stay in registers only if every index is a literal: hence #for. 16 outputs at 8 rows gain 2 % over 8 and
 // double the compile time; 16 rows are slower than 8 (registers).
-// Variants: weight format, BIAS, ROWS, OUTPUTS, EIGHTS = OUTPUTS / 8, MANY_ROWS (more than ROWS). Needs TEXELS,
-// SUBGROUPS. Twin: backend/cpu/matmul.rs
+// Variants: weight format, BIAS, ROWS, OUTPUTS, MANY_ROWS (more than ROWS). Needs TEXELS, SUBGROUPS.
+// Twin: backend/cpu/matmul.rs
 #import invocation
 #import lanes
 #import matmul
@@ -64,17 +63,12 @@ fn main(at: Invocation) {
 #endfor
 #endfor
     }
-    var fours: array<f32, 4>;
 #for row ROWS
-#for eight EIGHTS
-#for pair 4
-    fours[pair] = halve(
-        lane, 1u, sums[row * OUTPUTS + eight * 8u + pair * 2u], sums[row * OUTPUTS + eight * 8u + pair * 2u + 1u],
-    );
-#endfor
-    fours[0] = halve(lane, 2u, fours[0], fours[1]);
-    fours[1] = halve(lane, 2u, fours[2], fours[3]);
-    emit(first_row + row, first + eight * 8u + lane, halve(lane, 4u, fours[0], fours[1]));
-#endfor
+    {
+        const at = row * OUTPUTS;
+        let low = vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]);
+        let high = vec4<f32>(sums[at + 4u], sums[at + 5u], sums[at + 6u], sums[at + 7u]);
+        emit(first_row + row, first + lane, lane_sum(lane, low, high));
+    }
 #endfor
 }

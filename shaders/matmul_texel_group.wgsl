@@ -3,8 +3,8 @@
 // Codes are multiplied as they are; the scales of a group come to its 16-column sums, and its minimum to the sum of x,
 // which all outputs share. x lies on the stack, where a multiply-add reads it for nothing. All loads of a turn come
 // before its arithmetic: the cores look far enough ahead to wait for them together, not one after the other.
-// Variants: weight format, BIAS, ROWS, OUTPUTS, EIGHTS = OUTPUTS / 8, MANY_ROWS (more than ROWS). Needs TEXELS,
-// SUBGROUPS. Twin: backend/cpu/matmul.rs
+// Variants: weight format, BIAS, ROWS, OUTPUTS, MANY_ROWS (more than ROWS). Needs TEXELS, SUBGROUPS.
+// Twin: backend/cpu/matmul.rs
 #import invocation
 #import lanes
 #import matmul
@@ -69,17 +69,12 @@ fn main(at: Invocation) {
         }
 #endfor
     }
-    var fours: array<f32, 4>;
 #for row ROWS
-#for eight EIGHTS
-#for pair 4
-    fours[pair] = halve(
-        lane, 1u, sums[row * OUTPUTS + eight * 8u + pair * 2u], sums[row * OUTPUTS + eight * 8u + pair * 2u + 1u],
-    );
-#endfor
-    fours[0] = halve(lane, 2u, fours[0], fours[1]);
-    fours[1] = halve(lane, 2u, fours[2], fours[3]);
-    emit(first_row + row, first + eight * 8u + lane, halve(lane, 4u, fours[0], fours[1]));
-#endfor
+    {
+        const at = row * OUTPUTS;
+        let low = vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]);
+        let high = vec4<f32>(sums[at + 4u], sums[at + 5u], sums[at + 6u], sums[at + 7u]);
+        emit(first_row + row, first + lane, lane_sum(lane, low, high));
+    }
 #endfor
 }

@@ -8,6 +8,13 @@ fn halve(lane: u32, distance: u32, even: f32, odd: f32) -> f32 {
     return select(even, odd, is_upper) + subgroupShuffleXor(select(odd, even, is_upper), distance);
 }
 
+// What lane i gets: the sum over all lanes of value i of eight, four in `low` and four in `high`.
+fn lane_sum(lane: u32, low: vec4<f32>, high: vec4<f32>) -> f32 {
+    let first = halve(lane, 2u, halve(lane, 1u, low.x, low.y), halve(lane, 1u, low.z, low.w));
+    let second = halve(lane, 2u, halve(lane, 1u, high.x, high.y), halve(lane, 1u, high.z, high.w));
+    return halve(lane, 4u, first, second);
+}
+
 fn lanes_sum(value: f32) -> f32 {
     let pairs = value + subgroupShuffleXor(value, 1u);
     let quads = pairs + subgroupShuffleXor(pairs, 2u);

@@ -88,7 +88,6 @@ impl Shape {
             Self::Texel { rows, many, groups } => Kernel::new(texel_stem(groups && format.is_quantised()))
                 .number("ROWS", rows)
                 .number("OUTPUTS", TEXEL_OUTPUTS)
-                .number("EIGHTS", TEXEL_OUTPUTS / 8)
                 .define_if(many, "MANY_ROWS")
                 .define("TEXELS")
                 .define("SUBGROUPS"),
