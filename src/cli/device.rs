@@ -119,6 +119,19 @@ pub(crate) fn resolve(choice: &DeviceChoice) -> Result<Device> {
     }
 }
 
+/// Why [`resolve`] takes the device that it takes, as the end of a sentence.
+pub(crate) fn reason(choice: &DeviceChoice) -> String {
+    match choice {
+        DeviceChoice::Auto => {
+            let adapters = survey();
+            let cpu = if adapters.chosen.is_none() { ", so the CPU runs it" } else { "" };
+            format!("{}{cpu}", adapters.reason)
+        }
+        DeviceChoice::Wgpu(None) => "the adapter that auto prefers, else the first".to_owned(),
+        _ => "--device names it".to_owned(),
+    }
+}
+
 fn known(adapters: &Adapters) -> String {
     let mut names = vec!["cpu".to_owned()];
     names.extend(adapters.reports.iter().enumerate().map(|(index, report)| format!("wgpu:{index} ({})", report.name)));

@@ -32,6 +32,7 @@ struct Spawn {
     model: Model,
     config: Config,
     inbox: EngineInbox,
+    tells_sizes: bool,
 }
 
 impl DeviceJob for Spawn {
@@ -42,23 +43,32 @@ impl DeviceJob for Spawn {
         B: Backend + 'static,
         F: FnOnce() -> Result<B, BackendError> + Send + 'static,
     {
-        engine::spawn(open, self.model, self.config, self.inbox, loading_bar())
+        engine::spawn(open, self.model, self.config, self.inbox, loading_bar(self.tells_sizes))
     }
 }
 
 impl Session {
     /// Checks model, text side, device and limits, then starts to load; [`Self::wait_ready`] waits for the end of that.
     pub(crate) fn start(model: &ModelOptions, engine: &EngineOptions) -> Result<Self> {
+        Self::start_telling(model, engine, false)
+    }
+
+    /// As [`Self::start`]; may say in a line on stderr what will be allocated.
+    pub(crate) fn start_telling(model: &ModelOptions, engine: &EngineOptions, tells_sizes: bool) -> Result<Self> {
         let text = model.open_text()?;
         let (model, config) = (model.open()?, engine.config()?);
-        Self::start_on(device::resolve(&engine.device)?, model, text, config)
+        Self::spawn(device::resolve(&engine.device)?, model, text, config, tells_sizes)
     }
 
     /// As [`Self::start`], with parts that the caller has made.
     pub(crate) fn start_on(device: Device, model: Model, text: TextModel, config: Config) -> Result<Self> {
+        Self::spawn(device, model, text, config, false)
+    }
+
+    fn spawn(device: Device, model: Model, text: TextModel, config: Config, tells_sizes: bool) -> Result<Self> {
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let generation = model.generation().clone();
-        let thread = device.with(Spawn { model, config, inbox });
+        let thread = device.with(Spawn { model, config, inbox, tells_sizes });
         Ok(Self { handle, text: Arc::new(text), generation, thread })
     }
 
@@ -107,7 +117,7 @@ impl Session {
 }
 
 /// Shows bytes while weights load, and the engine's notices; both on stderr. Without a terminal only the notices.
-fn loading_bar() -> impl FnMut(Progress) + Send + 'static {
+fn loading_bar(tells_sizes: bool) -> impl FnMut(Progress) + Send + 'static {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     bar.set_style(bar_style("loading {bar:32} {bytes}/{total_bytes} {binary_bytes_per_sec}"));
     move |progress| match progress {
@@ -118,6 +128,8 @@ fn loading_bar() -> impl FnMut(Progress) + Send + 'static {
                 bar.finish_and_clear();
             }
         }
+        Progress::Fits(fit) if tells_sizes => eprintln!("{fit}"),
+        Progress::Fits(_) => {}
         Progress::Notice(text) => bar.suspend(|| eprintln!("{text}")),
     }
 }

@@ -108,14 +108,21 @@ impl Yardstick {
         let bytes = 1 << self.gpu.profile.binding_bytes_max.min(BYTES_MAX).ilog2();
         let copy = self.bandwidth("copy", include_str!("../../../shaders/bench_copy.wgsl"), bytes, false)?;
         let copy = copy.max(self.transfer(bytes)?);
-        let mut read = self.bandwidth("read", include_str!("../../../shaders/bench_read.wgsl"), bytes, false)?;
-        if self.gpu.profile.texels {
-            let text = include_str!("../../../shaders/bench_read_texel.wgsl");
-            read = read.max(self.bandwidth("read texels", text, bytes, true)?);
-        }
+        let read = self.read_gbps(bytes)?;
         let fused = self.arithmetic("fma", include_str!("../../../shaders/bench_fma.wgsl"))?;
         let separate = self.arithmetic("mul add", include_str!("../../../shaders/bench_mul_add.wgsl"))?;
         Ok(Peaks { copy_gbps: 2.0 * copy, read_gbps: read, fma_gflops: fused.max(separate) })
+    }
+
+    /// 10⁹ bytes a second that the best kernel reads of a buffer of at most `bytes_max` bytes.
+    pub fn read_gbps(&self, bytes_max: u64) -> Result<f64, BackendError> {
+        let bytes = 1 << self.gpu.profile.binding_bytes_max.min(bytes_max).ilog2();
+        let read = self.bandwidth("read", include_str!("../../../shaders/bench_read.wgsl"), bytes, false)?;
+        if !self.gpu.profile.texels {
+            return Ok(read);
+        }
+        let text = include_str!("../../../shaders/bench_read_texel.wgsl");
+        Ok(read.max(self.bandwidth("read texels", text, bytes, true)?))
     }
 
     /// 10⁹ bytes a second of the API's own copy, which some devices do faster than any kernel.

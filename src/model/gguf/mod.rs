@@ -75,7 +75,7 @@ impl Gguf {
             Ok((label, file))
         };
         let (label, file) = map(path)?;
-        let splits = Metadata::new(&label, file.bytes().clone())?.splits()?;
+        let splits = Metadata::new(&label, file.bytes().clone(), file.bytes().len() as u64)?.splits()?;
         let mut files = vec![(label.clone(), file)];
         if let Some((number, count)) = splits.filter(|(_, count)| *count > 1) {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -97,9 +97,16 @@ impl Gguf {
 
     /// A model whose files are in memory, by their names, the first one first.
     pub fn from_files(files: Vec<(String, MappedFile)>) -> Result<Self, LoadError> {
+        let bytes: Vec<u64> = files.iter().map(|(_, file)| file.bytes().len() as u64).collect();
+        Self::from_beginnings(files, &bytes)
+    }
+
+    /// A model of which only the beginnings of its files are here, each with metadata and list of tensors whole;
+    /// `file_bytes` are the files' real lengths. Enough for a plan and its sizes; reading a tensor fails.
+    pub fn from_beginnings(files: Vec<(String, MappedFile)>, file_bytes: &[u64]) -> Result<Self, LoadError> {
         let mut parts = Vec::with_capacity(files.len());
-        for (label, file) in &files {
-            parts.push(Metadata::new(label, file.bytes().clone())?);
+        for ((label, file), bytes) in files.iter().zip(file_bytes) {
+            parts.push(Metadata::new(label, file.bytes().clone(), *bytes)?);
         }
         let count = parts.len();
         for (index, part) in parts.iter().enumerate().filter(|_| count > 1) {
@@ -162,8 +169,9 @@ impl GgufTensors {
         let Some(place) = self.places.get(name).filter(|place| place.blocks == BlockType::F32) else {
             return Vec::new();
         };
-        let bytes = &self.files[place.file].1.bytes()[place.bytes.clone()];
+        let bytes = self.files[place.file].1.bytes().get(place.bytes.clone());
         bytes
+            .unwrap_or_default()
             .chunks_exact(4)
             .take(1 << 12)
             .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
@@ -210,7 +218,15 @@ impl TensorSource for GgufTensors {
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         Box::pin(async move {
             self.check()?;
-            Ok(self.rows(&self.places[tensor], bytes))
+            let place = &self.places[tensor];
+            let (file, there) = &self.files[place.file];
+            match place.bytes.end.checked_sub(there.bytes().len()) {
+                None | Some(0) => Ok(self.rows(place, bytes)),
+                Some(missing) => {
+                    let (file, missing) = (file.to_string(), missing as u64);
+                    Err(LoadError::TensorShort { file, tensor: tensor.into(), missing })
+                }
+            }
         })
     }
 
