@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use folio::backend::cpu::CpuBackend;
 use folio::backend::fake::{FakeBackend, Script};
 use folio::backend::wgpu::{AdapterReport, WgpuBackend, WgpuOptions};
-use folio::backend::{Backend, BackendError};
+use folio::backend::{Backend, BackendError, Caps};
 use folio::platform;
 use std::str::FromStr;
 
@@ -67,6 +67,28 @@ impl Device {
             Self::Wgpu(options) => job.run(move || platform::block_on(WgpuBackend::open(&options))),
             Self::Fake(script) => job.run(move || Ok(FakeBackend::new(script))),
         }
+    }
+}
+
+/// Asks a device what it can do.
+struct Ask;
+
+impl DeviceJob for Ask {
+    type Output = Result<Caps, BackendError>;
+
+    fn run<B, F>(self, open: F) -> Self::Output
+    where
+        B: Backend + 'static,
+        F: FnOnce() -> Result<B, BackendError> + Send + 'static,
+    {
+        Ok(open()?.caps().clone())
+    }
+}
+
+impl Device {
+    /// Opens the device for as long as it takes to ask what it can do.
+    pub(crate) fn caps(&self) -> Result<Caps, BackendError> {
+        self.clone().with(Ask)
     }
 }
 

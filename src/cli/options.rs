@@ -74,7 +74,7 @@ pub(crate) struct EngineOptions {
     /// Element type of the KV pool
     #[arg(long, env = "FOLIO_KV_CACHE_DTYPE", default_value = "auto")]
     pub(crate) kv_cache_dtype: KvCacheDtype,
-    /// Size of the KV pool, for example 512MiB, instead of a share of memory
+    /// Size of the KV pool, for example 512MiB, instead of what weights leave of a share of memory
     #[arg(long, env = "FOLIO_KV_CACHE_BYTES", value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) kv_cache_bytes: Option<u64>,
     /// Share no KV blocks between requests
@@ -160,6 +160,15 @@ impl ModelOptions {
             Described::At(path) => open_path(&path)?,
             Described::Far(model) => *model,
         })
+    }
+
+    /// The same, only if it is not here.
+    pub(crate) fn describe_far(&self) -> Result<Option<Model>> {
+        let described = self.model.as_deref().map(|model| hub::describe(model, self.hub)).transpose()?;
+        match described {
+            Some(Described::Far(model)) => self.quantized(*model).map(Some),
+            _ => Ok(None),
+        }
     }
 
     fn open_as_stored(&self) -> Result<Model> {

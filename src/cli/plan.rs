@@ -1,15 +1,15 @@
-//! `folio plan`: will it fit? Says before anything is loaded what a model takes of a device and what is left for KV, how
-//! fast it may get, and what to do where it does not fit.
+//! `folio plan`: will it fit? Says before anything is loaded what a model takes of a device and what is left for KV,
+//! how fast it may get, and what to do where it does not fit.
 //!
 //! The numbers are the engine's own ([`Fit`]): it allocates by them. Exit code 1 means that it does not fit.
 
-use super::device::{self, Device, DeviceJob};
+use super::device::{self, Device};
 use super::options::{EngineOptions, ModelOptions, parse_bytes};
 use anyhow::{Result, ensure};
 use clap::Args;
 use folio::backend::cpu::peaks;
 use folio::backend::wgpu::bench::Yardstick;
-use folio::backend::{Backend, BackendError, Caps, DeviceKind};
+use folio::backend::{Caps, DeviceKind};
 use folio::config::Config;
 use folio::engine::fit::{Bytes, Change, Fit, Outlook};
 use folio::model::{Model, ModelSpec};
@@ -18,7 +18,7 @@ use folio::platform;
 use serde_json::{Value, json};
 use std::io::Write as _;
 
-/// Bytes that bandwidth is measured on: beyond caches, and done within a second or two.
+/// Bytes that bandwidth is measured on: beyond caches, and read within a second.
 const READ_BYTES: u64 = 256 << 20;
 /// What the drivers of most GPUs let a kernel bind, where there is no device to ask.
 const BINDING_BYTES_USUAL: u64 = i32::MAX as u64;
@@ -45,6 +45,8 @@ struct Subject {
     caps: Caps,
     /// Why this one.
     reason: String,
+    /// Whether it was asked, not assumed.
+    is_here: bool,
     /// Bytes it reads a second, 10⁹, where it is here and computes.
     read_gbps: Option<f64>,
 }
@@ -85,40 +87,29 @@ fn subject(options: &Options) -> Result<Subject> {
         ensure!(memory > 0, "--memory: a device without memory holds nothing");
         let caps = Caps {
             name: format!("a GPU with {}", Bytes(memory)),
-            api: "none",
+            api: "any",
             kind: DeviceKind::Discrete,
-            tier: "not asked".into(),
+            tier: "unknown".into(),
             activations: Storage::F32,
             binding_bytes_max: BINDING_BYTES_USUAL,
             memory_bytes: Some(memory),
         };
-        return Ok(Subject { caps, reason: "--memory asks about it; no device was opened".into(), read_gbps: None });
+        return Ok(Subject {
+            caps,
+            reason: "--memory asks about it; no device was opened".into(),
+            is_here: false,
+            read_gbps: None,
+        });
     }
     let device = device::resolve(&options.engine.device)?;
     let read_gbps = read_gbps(&device)?;
-    let caps = device.with(Ask)?;
-    Ok(Subject { caps, reason: device::reason(&options.engine.device), read_gbps })
-}
-
-/// Asks a device what it can do.
-struct Ask;
-
-impl DeviceJob for Ask {
-    type Output = Result<Caps, BackendError>;
-
-    fn run<B, F>(self, open: F) -> Self::Output
-    where
-        B: Backend + 'static,
-        F: FnOnce() -> Result<B, BackendError> + Send + 'static,
-    {
-        Ok(open()?.caps().clone())
-    }
+    Ok(Subject { caps: device.caps()?, reason: device::reason(&options.engine.device), is_here: true, read_gbps })
 }
 
 fn read_gbps(device: &Device) -> Result<Option<f64>> {
     Ok(match device {
         Device::Cpu => Some(peaks::read_gbps()),
-        Device::Wgpu(options) => Some(platform::block_on(Yardstick::open(options))?.read_gbps(READ_BYTES)?),
+        Device::Wgpu(options) => Some(platform::block_on(Yardstick::open(options))?.brief().read_gbps(READ_BYTES)?),
         Device::Fake(_) => None,
     })
 }
@@ -142,7 +133,7 @@ impl Report<'_> {
         let mut lines = vec![
             format!("model        {}", self.model_in_words()),
             format!("device       {}: {}", caps.name, self.subject.reason),
-            format!("limits       {}", limits(caps)),
+            format!("limits       {}", limits(self.subject)),
             format!("memory       {memory}"),
             format!("weights      {}", Bytes(asked.weight_bytes)),
             format!("activations  {}, {}", Bytes(asked.activation_bytes), self.step_in_words()),
@@ -158,8 +149,13 @@ impl Report<'_> {
             lines.extend(self.outlook.others.iter().map(|(change, fit)| self.other_in_words(change, fit)));
         }
         lines.push(String::new());
-        let verdict = if asked.fits() { "fits" } else { "does not fit" };
-        lines.push(format!("{verdict}: {}", self.outlook));
+        let verdict = match asked.fits() {
+            true if asked.is_full() => "fits",
+            true => "fits, with less context",
+            false => "does not fit",
+        };
+        // What to do stands on a line of its own.
+        lines.push(format!("{verdict}: {}", self.outlook).replace("; ", ";\n"));
         lines.join("\n")
     }
 
@@ -212,9 +208,10 @@ impl Report<'_> {
         if !fit.fits() {
             return format!("  {change:<26} weights {}: does not fit", Bytes(fit.weight_bytes));
         }
-        let speed = self.subject.read_gbps.map_or_else(String::new, |gbps| {
-            format!(", at most {} tokens/s", number(fit.tokens_per_s(gbps * 1e9)))
-        });
+        let speed = self
+            .subject
+            .read_gbps
+            .map_or_else(String::new, |gbps| format!(", at most {} tokens/s", number(fit.tokens_per_s(gbps * 1e9))));
         let (weights, pool) = (Bytes(fit.weight_bytes), Bytes(fit.kv_bytes));
         format!("  {change:<26} weights {weights}, KV pool {pool}: {}{speed}", fit.room())
     }
@@ -236,9 +233,9 @@ impl Report<'_> {
                 "kind": format!("{:?}", caps.kind).to_lowercase(),
                 "tier": caps.tier,
                 "reason": self.subject.reason,
-                "binding_bytes_max": caps.binding_bytes_max,
+                "binding_bytes_max": (caps.binding_bytes_max < u64::MAX).then_some(caps.binding_bytes_max),
                 "memory_bytes": caps.memory_bytes,
-                "read_gbps": self.subject.read_gbps,
+                "read_gbps": self.subject.read_gbps.map(rounded),
             },
             "asked": self.fit_json(&outlook.asked),
             "others": others.collect::<Vec<_>>(),
@@ -262,21 +259,30 @@ impl Report<'_> {
             "max_model_len": fit.model_len_max,
             "sequences": fit.sequences,
             "token_bytes": fit.token_bytes,
-            "tokens_per_s_max": self.subject.read_gbps.map(|gbps| fit.tokens_per_s(gbps * 1e9)),
+            "tokens_per_s_max": self.subject.read_gbps.map(|gbps| rounded(fit.tokens_per_s(gbps * 1e9))),
         })
     }
 }
 
-fn limits(caps: &Caps) -> String {
+fn limits(subject: &Subject) -> String {
+    let caps = &subject.caps;
     let binding = match caps.binding_bytes_max {
         u64::MAX => "bindings of any size".to_owned(),
         bytes => format!("bindings up to {}", Bytes(bytes)),
     };
+    if !subject.is_here {
+        return format!("taken as those of most GPUs: {binding}");
+    }
     let kind = format!("{:?}", caps.kind).to_lowercase();
     format!("{kind} ({}), kernels {}, {binding}", caps.api, caps.tier)
 }
 
-/// Two digits or so.
+/// Two digits or so, for people.
 fn number(value: f64) -> String {
     if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+/// One digit behind the point: an estimate has no more.
+fn rounded(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
 }

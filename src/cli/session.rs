@@ -2,12 +2,13 @@
 
 use super::device::{self, Device, DeviceJob};
 use super::options::{EngineOptions, ModelOptions};
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use folio::backend::{Backend, BackendError};
 use folio::config::Config;
+use folio::engine::fit::Outlook;
 use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status};
 use folio::engine::request::SamplingParams;
-use folio::engine::{self, EngineEnd, Progress};
+use folio::engine::{self, EngineEnd, Progress, StartError};
 use folio::model::{GenerationDefaults, Model};
 use folio::text::TextModel;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -50,14 +51,22 @@ impl DeviceJob for Spawn {
 impl Session {
     /// Checks model, text side, device and limits, then starts to load; [`Self::wait_ready`] waits for the end of that.
     pub(crate) fn start(model: &ModelOptions, engine: &EngineOptions) -> Result<Self> {
-        Self::start_telling(model, engine, false)
-    }
-
-    /// As [`Self::start`]; may say in a line on stderr what will be allocated.
-    pub(crate) fn start_telling(model: &ModelOptions, engine: &EngineOptions, tells_sizes: bool) -> Result<Self> {
         let text = model.open_text()?;
         let (model, config) = (model.open()?, engine.config()?);
-        Self::spawn(device::resolve(&engine.device)?, model, text, config, tells_sizes)
+        Self::start_on(device::resolve(&engine.device)?, model, text, config)
+    }
+
+    /// As [`Self::start`], for longer: says in a line on stderr what will be allocated, and fetches nothing that will
+    /// not fit.
+    pub(crate) fn start_to_serve(model: &ModelOptions, engine: &EngineOptions) -> Result<Self> {
+        let (config, device) = (engine.config()?, device::resolve(&engine.device)?);
+        if let Some(model) = model.describe_far()? {
+            let caps = device.caps()?;
+            let outlook = Outlook::new(&model, &model.record(caps.activations), &config, &caps);
+            ensure!(outlook.asked.fits(), StartError::DoesNotFit(Box::new(outlook)));
+        }
+        let text = model.open_text()?;
+        Self::spawn(device, model.open()?, text, config, true)
     }
 
     /// As [`Self::start`], with parts that the caller has made.

@@ -1,8 +1,8 @@
 //! Will it fit? What an engine takes of a device, known before anything is loaded.
 //!
-//! [`Fit`] is the arithmetic of [`Engine::start`](super::Engine::start), which allocates what it says: no second copy of
-//! it exists. [`Outlook`] adds what else could be done, and says it in words; `folio plan` and a refused start print the
-//! same ones.
+//! [`Fit`] is the arithmetic of [`Engine::start`](super::Engine::start), which allocates what it says: there is no
+//! second copy of it. [`Outlook`] adds what else could be done, and says it in words; `folio plan` and a refused start
+//! print the same ones.
 
 use super::sizes;
 use super::start::Source;
@@ -128,7 +128,9 @@ impl Fit {
         let (pool, least) = (Bytes(self.kv_bytes), Bytes(self.kv_least_bytes));
         match self.budget_in_words() {
             Some(budget) if self.pool_is_given && self.kv_bytes >= self.kv_least_bytes => {
-                format!("weights of {weights}, activations of {activations} and a KV pool of {pool} do not fit in {budget}")
+                format!(
+                    "weights of {weights}, activations of {activations} and a KV pool of {pool} do not fit in {budget}"
+                )
             }
             Some(budget) if !self.pool_is_given => {
                 format!("weights of {weights}, activations of {activations} and any KV pool do not fit in {budget}")
@@ -273,5 +275,132 @@ impl fmt::Display for Bytes {
         }
         let digits = if unit == 0 || value >= 100.0 { 0 } else { 1 };
         f.pad(&format!("{value:.digits$} {}", UNITS[unit]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::DeviceKind;
+    use crate::model::{Model, ModelSpec};
+    use crate::plan::Storage;
+
+    /// Hidden 64, 2 layers, 4 query and 2 KV heads of 16, MLP 128, vocabulary 256; tied embeddings.
+    const SHAPE: &str = "64x2x4x2x16x128x256";
+    /// Per layer (64·64 + 2·32·64 + 64·64 + 3·128·64) · 2 bytes of matrices and (2·64 + 2·16) · 4 of norms; the table
+    /// 256·64·2; the last norm 64·4; 8 rotary frequencies.
+    const WEIGHT_BYTES: u64 = 2 * (36_864 * 2 + 640) + 32_768 + 256 + 32;
+    /// 512 rows of x, normed, qkv, q, attended, gate_up, activated; 64 of sampled, sampled_normed, logits.
+    const ACTIVATION_BYTES: u64 = 4 * (512 * (64 + 64 + 128 + 64 + 64 + 256 + 128) + 64 * (64 + 64 + 256));
+    /// 2 layers of K and V, 2 heads, 32 slots of 16 halves.
+    const BLOCK_BYTES: u64 = 2 * 2 * 2 * 32 * 16 * 2;
+
+    fn config() -> Config {
+        Config { gpu_memory_utilization: 0.5, max_model_len: Some(1024), ..Config::default() }
+    }
+
+    fn gpu(memory: Option<u64>) -> Caps {
+        Caps {
+            name: "gpu".into(),
+            api: "test",
+            kind: DeviceKind::Discrete,
+            tier: String::new(),
+            activations: Storage::F32,
+            binding_bytes_max: 1 << 31,
+            memory_bytes: memory,
+        }
+    }
+
+    fn outlook(config: &Config, caps: &Caps) -> Outlook {
+        let model = Model::random(ModelSpec::named(SHAPE).expect("a shape"), 0);
+        Outlook::new(&model, &model.record(caps.activations), config, caps)
+    }
+
+    #[test]
+    fn sizes_are_those_of_a_calculation_by_hand() {
+        // Half the memory, less 181 792 bytes of weights and 1 671 168 of activations, in blocks of 8192; two blocks
+        // are spare, a sequence of 1024 takes 32.
+        let check = |memory: u64, blocks: u32, context: u32, sequences: u32| {
+            let fit = outlook(&config(), &gpu(Some(memory))).asked;
+            assert_eq!((fit.weight_bytes, fit.activation_bytes), (WEIGHT_BYTES, ACTIVATION_BYTES));
+            assert_eq!(fit.budget_bytes, Some(memory / 2));
+            assert_eq!((&fit.blocks[..], fit.kv_bytes), (&[blocks][..], u64::from(blocks) * BLOCK_BYTES), "{memory}");
+            assert_eq!((fit.model_len_max, fit.sequences), (context, sequences), "{memory}");
+            assert_eq!((fit.fits(), fit.is_full()), (context > 0, context == 1024));
+            assert_eq!(fit.kv_full_bytes, 34 * BLOCK_BYTES);
+            assert_eq!(fit.kv_token_bytes * 32, BLOCK_BYTES);
+        };
+        // Twice what 64 sequences of 32 blocks take is as much as is of use.
+        check(100_000_000, 2 * 64 * 32 + 2, 1024, 64);
+        check(10_000_000, 384, 1024, 11);
+        check(4_000_000, 17, 480, 1);
+        check(3_750_000, 2, 0, 0);
+        check(1_000, 0, 0, 0);
+    }
+
+    #[test]
+    fn what_a_token_reads_is_what_its_speed_follows_from() {
+        let fit = outlook(&config(), &gpu(Some(10_000_000))).asked;
+        let kv = 512 * BLOCK_BYTES / 32;
+        // The table is the LM head too, so all weights are read.
+        assert_eq!(fit.token_bytes, WEIGHT_BYTES + kv);
+        assert_eq!(fit.tokens_per_s(fit.token_bytes as f64 * 25.0), 25.0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_what_does() {
+        // In 8 bits 34 bytes for 32 weights, in 4 bits 20, rows filled up to 16 bytes; the table has 8 bits in both.
+        // A layer has 448 rows of 64 columns and 64 of 128.
+        let (vectors, table) = (2 * 640 + 288, 256 * 80);
+        let judged = outlook(&config(), &gpu(Some(3_750_000)));
+        let found: Vec<_> =
+            judged.others.iter().map(|(change, fit)| (change.clone(), fit.weight_bytes, fit.model_len_max)).collect();
+        let q8 = (Change::Quantization(Quantization::Q8), vectors + table + 2 * (448 * 80 + 64 * 144), 9 * 32);
+        let q4 = (Change::Quantization(Quantization::Q4), vectors + table + 2 * (448 * 48 + 64 * 80), 13 * 32);
+        assert_eq!(found, [q8, q4]);
+        let expected = "weights of 178 KiB, activations of 1.6 MiB and any KV pool do not fit in 1.8 MiB (50 % of \
+                        3.6 MiB); with --quantization q4: weights 73.5 KiB, context 416 × 1 sequence";
+        assert_eq!(judged.to_string(), expected);
+        // The gentlest that holds all wins over what holds more than that.
+        let judged = outlook(&Config { max_model_len: Some(288), ..config() }, &gpu(Some(3_750_000)));
+        assert_eq!(judged.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--quantization q8"));
+        let judged = outlook(&config(), &gpu(Some(3_000_000)));
+        assert!(judged.advice().is_none());
+        // 75 296 bytes in q4, 1 671 168 of activations, 3 blocks; twice that.
+        assert!(
+            judged.to_string().ends_with("a smaller model is needed, or a device with more than 3.4 MiB"),
+            "{judged}"
+        );
+        let judged = outlook(&config(), &gpu(Some(4_000_000)));
+        let words = "max_model_len lowered from 1024 to 480: the KV pool holds no longer sequence; with --quantization";
+        assert!(judged.asked.fits() && judged.to_string().starts_with(words), "{judged}");
+        let judged = outlook(&config(), &gpu(Some(100_000_000)));
+        assert!(judged.others.is_empty() && judged.to_string().ends_with("context 1024 × 64 sequences"), "{judged}");
+    }
+
+    #[test]
+    fn a_given_pool_is_held_against_memory_only_where_that_is_known() {
+        let given = |blocks: u64| Config { kv_cache_bytes: Some(blocks * BLOCK_BYTES), ..config() };
+        let fits = |config: &Config, kind| outlook(config, &Caps { kind, ..gpu(Some(3_000_000)) }).asked.fits();
+        assert!(fits(&given(100), DeviceKind::Discrete), "all of the memory, not a share");
+        assert!(!fits(&given(200), DeviceKind::Discrete));
+        assert!(fits(&given(200), DeviceKind::Integrated) && fits(&given(200), DeviceKind::Software));
+        let judged = outlook(&given(2), &gpu(None));
+        let expected = "a KV pool of 16.0 KiB holds no sequence: the smallest that does takes 24.0 KiB; with \
+                        --kv-cache-bytes 1MiB: context 1024 × 3 sequences";
+        assert_eq!(judged.to_string(), expected);
+        let judged = outlook(&Config { max_model_len: Some(4096), ..given(34) }, &gpu(None));
+        assert_eq!(judged.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--kv-cache-bytes 2MiB"));
+    }
+
+    #[test]
+    fn bytes_read_well() {
+        let check = |bytes: u64, text: &str| assert_eq!(Bytes(bytes).to_string(), text);
+        check(0, "0 B");
+        check(999, "999 B");
+        check(1_000, "1.0 KiB");
+        check(6 << 30, "6.0 GiB");
+        check(161 << 20, "161 MiB");
+        check(u64::MAX, "16777216 TiB");
     }
 }

@@ -232,13 +232,7 @@ async fn allocate_pool<B: Backend>(
 }
 
 /// The longest sequence that the pool holds after all, said aloud if it is less than was reckoned.
-fn model_len_left(
-    config: &Config,
-    plan: &Plan,
-    fit: &Fit,
-    blocks: &[u32],
-    progress: &mut impl FnMut(Progress),
-) -> u32 {
+fn model_len_left(config: &Config, plan: &Plan, fit: &Fit, blocks: &[u32], progress: &mut impl FnMut(Progress)) -> u32 {
     let reckoned = fit.model_len_max;
     let held = sizes::model_len_held(reckoned, config.block_size, plan, blocks);
     assert!(held >= 2, "a pool is not shrunk below the spare blocks and one more");

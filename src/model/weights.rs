@@ -529,11 +529,7 @@ fn resolve_weight(
 }
 
 /// A tensor as it is stored, which must be in the shape wanted.
-fn find(
-    part: Part,
-    name: &str,
-    tensors: &BTreeMap<String, TensorInfo>,
-) -> Result<(Part, WeightFormat), LoadError> {
+fn find(part: Part, name: &str, tensors: &BTreeMap<String, TensorInfo>) -> Result<(Part, WeightFormat), LoadError> {
     let tensor = part.tensor.clone();
     let Some(TensorInfo { file, shape, element }) = tensors.get(&tensor) else {
         return Err(LoadError::TensorMissing { file: name.into(), tensor });
