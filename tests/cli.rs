@@ -223,11 +223,92 @@ fn devices_names_the_cpu_and_the_choice() {
     assert!(result(&["devices"]).contains("auto takes"));
 }
 
+/// What `folio plan` says as JSON, and its exit code.
+fn planned(arguments: &[&str]) -> (Value, Option<i32>) {
+    let output = run(&[&["plan", "--json"], arguments].concat());
+    let stdout = text(&output.stdout);
+    let report = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {stdout}"));
+    (report, output.status.code())
+}
+
+/// The demo has 9.9 MiB of weights, 5.3 in q8 and 3.5 in q4, and 7.9 MiB of activations; a block takes 96 KiB.
+#[test]
+fn plan_says_whether_it_fits_and_what_to_do() {
+    let said = result(&["plan", "--memory", "6GiB"]);
+    assert!(said.contains("weights      9.9 MiB") && said.contains("2048; 64 sequences"), "{said}");
+    assert!(said.lines().last().is_some_and(|line| line.starts_with("fits: ")), "{said}");
+    let (report, code) = planned(&["--memory", "6GiB"]);
+    let asked = &report["asked"];
+    assert_eq!((asked["fits"].as_bool(), code), (Some(true), Some(0)));
+    assert_eq!((&asked["max_model_len"], &asked["sequences"]), (&json!(2048), &json!(64)));
+    assert_eq!((&asked["kv_token_bytes"], &asked["blocks"]), (&json!(96 << 10 >> 5), &json!([2 * 64 * 64 + 2])));
+
+    let output = run(&["plan", "--memory", "13.5MiB"]);
+    assert_eq!(output.status.code(), Some(1), "it does not fit");
+    let said = text(&output.stdout);
+    assert!(said.contains("\ndoes not fit: weights of 9.9 MiB, activations of 7.9 MiB and any KV pool"), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.starts_with("with --quantization q4: weights 3.5 MiB, context "), "{said}");
+    let (report, code) = planned(&["--memory", "13.5MiB"]);
+    assert_eq!((report["asked"]["fits"].as_bool(), code), (Some(false), Some(1)));
+    assert_eq!(report["advice"], "--quantization q4");
+    assert_eq!(report["others"][0]["fits"], false, "q8: {report}");
+    // Whoever does as told gets what was promised.
+    let (taken, code) = planned(&["--memory", "13.5MiB", "--quantization", "q4"]);
+    assert_eq!((&taken["asked"]["max_model_len"], code), (&report["others"][1]["max_model_len"], Some(0)));
+    let (report, code) = planned(&["--memory", "8MiB"]);
+    assert_eq!((&report["advice"], code), (&Value::Null, Some(1)));
+    assert!(report["summary"].as_str().is_some_and(|text| text.contains("a smaller model is needed")), "{report}");
+
+    let (report, _) = planned(&["--shape", "llama-3-8b", "--memory", "24GiB", "--max-num-seqs", "8"]);
+    assert_eq!(
+        (&report["asked"]["max_model_len"], &report["asked"]["kv_token_bytes"]),
+        (&json!(8192), &json!(131_072))
+    );
+    refusal(&["plan", "--memory", "0"], &["--memory"]);
+    refusal(&["plan", "--shape", "1x2x3"], &["1x2x3"]);
+    refusal(&["plan", "--device", "cpu", "--model", "no/such/folder"], &["no/such/folder"]);
+}
+
+#[test]
+fn plan_reads_every_kind_of_model_and_measures_a_device_that_is_here() {
+    let folder = repository("tests/data/golden/qwen3").to_string_lossy().into_owned();
+    let file = repository("tests/data/gguf/tiny-qwen3-Q4_0.gguf").to_string_lossy().into_owned();
+    for model in [folder, file] {
+        let (report, code) = planned(&["--device", "cpu", "--model", &model]);
+        assert_eq!((&report["model"], code), (&json!(model), Some(0)));
+        assert!(report["device"]["read_gbps"].as_f64().is_some_and(|gbps| gbps > 0.0), "{report}");
+        assert!(report["asked"]["tokens_per_s_max"].as_f64().is_some_and(|speed| speed > 0.0), "{report}");
+    }
+    let said = result(&["plan", "--device", "cpu"]);
+    assert!(said.contains("at most ") && said.contains(" GB/s were measured"), "{said}");
+}
+
+#[test]
+fn serve_refuses_what_plan_says_does_not_fit_and_in_its_words() {
+    let (report, _) = planned(&["--memory", "13.5MiB"]);
+    let device = "fake:memory=14155776";
+    assert_eq!(report["summary"], planned(&["--device", device]).0["summary"], "the same memory is the same answer");
+    refusal(&["serve", "--port", "0", "--device", device], &[report["summary"].as_str().expect("a text")]);
+    refusal(&["run", "--prompt", "a", "--device", device], &["do not fit in 12.1 MiB", "--quantization q4"]);
+    refusal(&["serve", "--port", "0", "--device", "fake", "--kv-cache-bytes", "1KiB"], &["holds no sequence"]);
+    let options = ["--device", device, "--quantization", "q4"];
+    let (report, _) = planned(&options);
+    let greeting = Server::with(&options).greeting.clone();
+    let context = &report["asked"]["max_model_len"];
+    assert!(greeting.contains(&format!("context {context} × ")), "{greeting}");
+    assert!(greeting.contains(&format!("max_model_len lowered from 2048 to {context}")), "{greeting}");
+    let greeting = Server::with(&["--device", "fake"]).greeting.clone();
+    assert!(greeting.starts_with("weights 9.9 MiB, activations 7.9 MiB, KV pool "), "{greeting}");
+}
+
 /// A server of the demo model on a free port, ended with the test.
 struct Server {
     process: Child,
     messages: BufReader<std::process::ChildStderr>,
     address: String,
+    /// What it said until it was ready.
+    greeting: String,
     /// Lines that every request has besides the usual ones.
     headers: Vec<&'static str>,
 }
@@ -241,14 +322,15 @@ impl Server {
         let mut command = folio(&[&["serve", "--port", "0"], options].concat());
         let mut process = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the binary starts");
         let mut messages = BufReader::new(process.stderr.take().expect("stderr is piped"));
-        let mut line = String::new();
+        let (mut line, mut greeting) = (String::new(), String::new());
         while !line.contains("http://") {
             line.clear();
             assert!(messages.read_line(&mut line).expect("stderr reads") > 0, "the server ended before it was ready");
+            greeting += &line;
         }
         let rest = line.split("http://").nth(1).expect("the line names the address");
         let address = rest.split(|c: char| c.is_whitespace() || c == '/').next().unwrap_or_default().to_owned();
-        Self { process, messages, address, headers: Vec::new() }
+        Self { process, messages, address, greeting, headers: Vec::new() }
     }
 
     /// Sends a request and gives the whole answer, head and body.

@@ -193,6 +193,45 @@ fn a_gguf_by_name_is_the_one_by_path() {
 }
 
 #[test]
+fn a_plan_by_name_reads_headers_and_keeps_nothing() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    let asked = |model: &str| -> Value {
+        let report = user.result(&["plan", "--json", "--memory", "1GiB", "--model", model]);
+        let report: Value = serde_json::from_str(&report).expect("one JSON object");
+        report["asked"].clone()
+    };
+    let data = |path: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path);
+    let local = asked(&data("golden/llama").to_string_lossy());
+    assert!(hub.lines().is_empty() && local["weight_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{local}");
+    assert_eq!(asked("org/tiny"), local);
+    let (mut ranges, weights) = (0, golden("model.safetensors").len() as u64);
+    for request in hub.requests().iter().filter(|request| request.line.starts_with("GET cdn")) {
+        let range = request.range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+        let (start, last) = range.expect("weights are asked for by ranges");
+        ranges += last.parse::<u64>().expect("a number") + 1 - start.parse::<u64>().expect("a number");
+    }
+    assert!(ranges > 8 && ranges < weights / 2, "{ranges} bytes of {weights} are headers");
+    assert!(user.blobs().is_empty(), "nothing is kept");
+    // What will not fit is not fetched.
+    let serve = ["serve", "--port", "0", "--device", "fake:memory=1000", "--model", "org/tiny"];
+    user.refusal(&serve, &["do not fit in 899 B", "a smaller model is needed"]);
+    assert!(user.blobs().is_empty(), "nothing was fetched");
+    user.pull("org/tiny");
+    hub.lines();
+    assert_eq!(asked("org/tiny"), local);
+    assert!(hub.lines().is_empty(), "what is there is not asked for");
+
+    let name = "tiny-qwen3-Q4_0.gguf";
+    let hub = Hub::new([(name, fs::read(data("gguf").join(name)).expect("it is there"))]);
+    let user = User::of(&hub);
+    let asked = |model: &str| user.result(&["plan", "--json", "--memory", "1GiB", "--model", model]);
+    let (far, near) = (asked("org/tiny"), asked(&data("gguf").join(name).to_string_lossy()));
+    assert_eq!(far.split("\"asked\"").nth(1), near.split("\"asked\"").nth(1));
+    assert!(far.contains("\"asked\"") && user.blobs().is_empty());
+}
+
+#[test]
 fn a_path_wins_over_a_name_and_neither_is_told_as_both() {
     let hub = tiny();
     let user = User::of(&hub);

@@ -57,6 +57,8 @@ pub struct Script {
     pub nan: Option<u32>,
     /// Blocks that fit.
     pub oom: Option<u32>,
+    /// Bytes of memory of its own, as a GPU tells them; `None`: it is software.
+    pub memory: Option<u64>,
     /// How long a batch takes.
     pub pause: Duration,
     /// Seed of the moments when batches run.
@@ -71,7 +73,7 @@ impl FromStr for Script {
         for word in text.split(',').filter(|word| !word.is_empty()) {
             script.read_word(word).ok_or_else(|| {
                 let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
-                             pause=MS, seed=S";
+                             memory=BYTES, pause=MS, seed=S";
                 BackendError::Unavailable(format!("fake device: {word:?} is none of {words}"))
             })?;
         }
@@ -94,6 +96,10 @@ impl Script {
             (_, true) => return None,
             ("nan", false) => return u32::try_from(number).ok().map(|id| self.nan = Some(id)),
             ("oom", false) => return u32::try_from(number).ok().map(|blocks| self.oom = Some(blocks)),
+            ("memory", false) => {
+                self.memory = Some(number);
+                return Some(());
+            }
             ("pause", false) => {
                 self.pause = Duration::from_millis(number);
                 return Some(());
@@ -146,11 +152,11 @@ impl FakeBackend {
         let caps = Caps {
             name: "fake".into(),
             api: "fake",
-            kind: DeviceKind::Software,
+            kind: if script.memory.is_some() { DeviceKind::Discrete } else { DeviceKind::Software },
             tier: "no arithmetic".into(),
             activations: Storage::F32,
             binding_bytes_max: u64::MAX,
-            memory_bytes: None,
+            memory_bytes: script.memory,
         };
         Self {
             caps,

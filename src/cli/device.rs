@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use folio::backend::cpu::CpuBackend;
 use folio::backend::fake::{FakeBackend, Script};
 use folio::backend::wgpu::{AdapterReport, WgpuBackend, WgpuOptions};
-use folio::backend::{Backend, BackendError};
+use folio::backend::{Backend, BackendError, Caps};
 use folio::platform;
 use std::str::FromStr;
 
@@ -70,6 +70,28 @@ impl Device {
     }
 }
 
+/// Asks a device what it can do.
+struct Ask;
+
+impl DeviceJob for Ask {
+    type Output = Result<Caps, BackendError>;
+
+    fn run<B, F>(self, open: F) -> Self::Output
+    where
+        B: Backend + 'static,
+        F: FnOnce() -> Result<B, BackendError> + Send + 'static,
+    {
+        Ok(open()?.caps().clone())
+    }
+}
+
+impl Device {
+    /// Opens the device for as long as it takes to ask what it can do.
+    pub(crate) fn caps(&self) -> Result<Caps, BackendError> {
+        self.clone().with(Ask)
+    }
+}
+
 /// The adapters of this machine with the one that `auto` takes, if any of them is a GPU.
 pub(crate) struct Adapters {
     pub(crate) reports: Vec<AdapterReport>,
@@ -116,6 +138,19 @@ pub(crate) fn resolve(choice: &DeviceChoice) -> Result<Device> {
             }
             Ok(Device::Wgpu(WgpuOptions { adapter: Some(index), ..WgpuOptions::default() }))
         }
+    }
+}
+
+/// Why [`resolve`] takes the device that it takes, as the end of a sentence.
+pub(crate) fn reason(choice: &DeviceChoice) -> String {
+    match choice {
+        DeviceChoice::Auto => {
+            let adapters = survey();
+            let cpu = if adapters.chosen.is_none() { ", so the CPU runs it" } else { "" };
+            format!("{}{cpu}", adapters.reason)
+        }
+        DeviceChoice::Wgpu(None) => "the adapter that auto prefers, else the first".to_owned(),
+        _ => "--device names it".to_owned(),
     }
 }
 

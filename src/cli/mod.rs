@@ -14,6 +14,7 @@ mod hub;
 mod lines;
 mod list;
 mod options;
+mod plan;
 mod pull;
 mod run;
 mod selftest;
@@ -44,6 +45,8 @@ enum Command {
     Chat(chat::Options),
     /// Answer one prompt, or a file of prompts as one batch
     Run(run::Options),
+    /// Say whether a model fits a device, with how much context, and what to do if not; loads nothing
+    Plan(plan::Options),
     /// Measure speed, against the device's own peaks
     Bench(bench::Options),
     /// Fetch a model by name into the Hugging Face cache, and print where it is
@@ -69,6 +72,12 @@ pub(crate) fn main() -> ExitCode {
         Command::Serve(options) => serve::run(options),
         Command::Chat(options) => chat::run(&options),
         Command::Run(options) => run::run(&options),
+        Command::Plan(options) => match plan::run(&options) {
+            Ok(true) => Ok(()),
+            // The answer is on stdout, and it is no.
+            Ok(false) => return ExitCode::FAILURE,
+            Err(fault) => Err(fault),
+        },
         Command::Bench(options) => bench::run(&options),
         Command::Pull(options) => pull::run(&options),
         Command::List(options) => list::run(&options),

@@ -1,7 +1,7 @@
 //! Options that every command with an engine has, under vLLM's names, each also `FOLIO_…` in the environment.
 
 use super::device::DeviceChoice;
-use super::hub::{self, HubOptions};
+use super::hub::{self, Described, HubOptions};
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
@@ -75,7 +75,7 @@ pub(crate) struct EngineOptions {
     /// Element type of the KV pool; auto is f16, q8 holds nearly twice as many tokens
     #[arg(long, env = "FOLIO_KV_CACHE_DTYPE", default_value = "auto")]
     pub(crate) kv_cache_dtype: KvCacheDtype,
-    /// Size of the KV pool, for example 512MiB, instead of a share of memory
+    /// Size of the KV pool, for example 512MiB, instead of what weights leave of a share of memory
     #[arg(long, env = "FOLIO_KV_CACHE_BYTES", value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) kv_cache_bytes: Option<u64>,
     /// Share no KV blocks between requests
@@ -155,14 +155,26 @@ impl ModelOptions {
         Ok(Some(self.located.get_or_init(|| path)))
     }
 
-    fn open_as_stored(&self) -> Result<Model> {
-        let Some(path) = self.path()? else { return Ok(Model::demo()) };
-        if is_gguf(path) {
-            return Ok(Model::from_gguf(Gguf::open(path)?)?);
+    /// As [`Self::open`], but a model that is not here stays where it is: of its weights only the sizes are known.
+    pub(crate) fn describe(&self) -> Result<Model> {
+        let Some(model) = &self.model else { return self.quantized(Model::demo()) };
+        self.quantized(match hub::describe(model, self.hub)? {
+            Described::At(path) => open_path(&path)?,
+            Described::Far(model) => *model,
+        })
+    }
+
+    /// The same, only if it is not here.
+    pub(crate) fn describe_far(&self) -> Result<Option<Model>> {
+        let described = self.model.as_deref().map(|model| hub::describe(model, self.hub)).transpose()?;
+        match described {
+            Some(Described::Far(model)) => self.quantized(*model).map(Some),
+            _ => Ok(None),
         }
-        let what = "is neither a GGUF file nor a folder with config.json and safetensors";
-        ensure!(path.is_dir(), "{} {what}", path.display());
-        Ok(Model::open(path)?)
+    }
+
+    fn open_as_stored(&self) -> Result<Model> {
+        self.path()?.map_or_else(|| Ok(Model::demo()), open_path)
     }
 
     /// Tokenizer and chat template, each as far as the model has one.
@@ -191,6 +203,15 @@ impl ModelOptions {
     }
 }
 
+fn open_path(path: &Path) -> Result<Model> {
+    if is_gguf(path) {
+        return Ok(Model::from_gguf(Gguf::open(path)?)?);
+    }
+    let what = "is neither a GGUF file nor a folder with config.json and safetensors";
+    ensure!(path.is_dir(), "{} {what}", path.display());
+    Ok(Model::open(path)?)
+}
+
 fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
@@ -208,7 +229,7 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
 }
 
 /// `1073741824`, `512MiB`, `512M` (powers of 1024) or `1.5GB` (powers of 1000).
-fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor: f64 = match unit.to_ascii_lowercase().as_str() {

@@ -50,7 +50,7 @@ pub(crate) fn run(options: Options) -> Result<()> {
     // The port first: if it is taken, nothing needs to load.
     let listener = runtime.block_on(listen(&options))?;
     let address = listener.local_addr()?;
-    let session = Session::start(&options.model, &options.engine)?;
+    let session = Session::start_to_serve(&options.model, &options.engine)?;
     let state = state(options, &session);
     runtime.block_on(async {
         let stop = async {

@@ -2,12 +2,13 @@
 
 use super::device::{self, Device, DeviceJob};
 use super::options::{EngineOptions, ModelOptions};
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use folio::backend::{Backend, BackendError};
 use folio::config::Config;
+use folio::engine::fit::Outlook;
 use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status};
 use folio::engine::request::SamplingParams;
-use folio::engine::{self, EngineEnd, Progress};
+use folio::engine::{self, EngineEnd, Progress, StartError};
 use folio::model::{GenerationDefaults, Model};
 use folio::text::TextModel;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -32,6 +33,7 @@ struct Spawn {
     model: Model,
     config: Config,
     inbox: EngineInbox,
+    tells_sizes: bool,
 }
 
 impl DeviceJob for Spawn {
@@ -42,7 +44,7 @@ impl DeviceJob for Spawn {
         B: Backend + 'static,
         F: FnOnce() -> Result<B, BackendError> + Send + 'static,
     {
-        engine::spawn(open, self.model, self.config, self.inbox, loading_bar())
+        engine::spawn(open, self.model, self.config, self.inbox, loading_bar(self.tells_sizes))
     }
 }
 
@@ -54,11 +56,28 @@ impl Session {
         Self::start_on(device::resolve(&engine.device)?, model, text, config)
     }
 
+    /// As [`Self::start`], for longer: says in a line on stderr what will be allocated, and fetches nothing that will
+    /// not fit.
+    pub(crate) fn start_to_serve(model: &ModelOptions, engine: &EngineOptions) -> Result<Self> {
+        let (config, device) = (engine.config()?, device::resolve(&engine.device)?);
+        if let Some(model) = model.describe_far()? {
+            let caps = device.caps()?;
+            let outlook = Outlook::new(&model, &model.record(caps.activations), &config, &caps);
+            ensure!(outlook.asked.fits(), StartError::DoesNotFit(Box::new(outlook)));
+        }
+        let text = model.open_text()?;
+        Self::spawn(device, model.open()?, text, config, true)
+    }
+
     /// As [`Self::start`], with parts that the caller has made.
     pub(crate) fn start_on(device: Device, model: Model, text: TextModel, config: Config) -> Result<Self> {
+        Self::spawn(device, model, text, config, false)
+    }
+
+    fn spawn(device: Device, model: Model, text: TextModel, config: Config, tells_sizes: bool) -> Result<Self> {
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let generation = model.generation().clone();
-        let thread = device.with(Spawn { model, config, inbox });
+        let thread = device.with(Spawn { model, config, inbox, tells_sizes });
         Ok(Self { handle, text: Arc::new(text), generation, thread })
     }
 
@@ -107,7 +126,7 @@ impl Session {
 }
 
 /// Shows bytes while weights load, and the engine's notices; both on stderr. Without a terminal only the notices.
-fn loading_bar() -> impl FnMut(Progress) + Send + 'static {
+fn loading_bar(tells_sizes: bool) -> impl FnMut(Progress) + Send + 'static {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     bar.set_style(bar_style("loading {bar:32} {bytes}/{total_bytes} {binary_bytes_per_sec}"));
     move |progress| match progress {
@@ -118,6 +137,8 @@ fn loading_bar() -> impl FnMut(Progress) + Send + 'static {
                 bar.finish_and_clear();
             }
         }
+        Progress::Fits(fit) if tells_sizes => eprintln!("{fit}"),
+        Progress::Fits(_) => {}
         Progress::Notice(text) => bar.suspend(|| eprintln!("{text}")),
     }
 }

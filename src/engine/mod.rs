@@ -10,6 +10,7 @@ pub mod batch;
 pub mod block_pool;
 #[doc(hidden)]
 pub mod faults;
+pub mod fit;
 pub mod handle;
 pub mod request;
 pub mod scheduler;

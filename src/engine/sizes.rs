@@ -82,6 +82,28 @@ pub(super) fn model_len_held(wanted: u32, block_size: u32, plan: &Plan, blocks: 
     plan.kv_groups.iter().zip(blocks).map(held).min().unwrap_or(wanted).min(wanted)
 }
 
+/// Sequences of `length` tokens that this pool holds at once, at most as many as may run.
+pub(super) fn sequences_held(config: &Config, plan: &Plan, blocks: &[u32], length: u32) -> u32 {
+    let held = |(group, &count): (usize, &u32)| {
+        count.saturating_sub(BLOCKS_SPARE) / sequence_blocks(config, plan, group, length).max(1)
+    };
+    blocks.iter().enumerate().map(held).min().unwrap_or(u32::MAX).min(config.max_num_seqs)
+}
+
+/// Bytes of the smallest pool that holds one sequence of `length` tokens.
+pub(super) fn kv_bytes_min(config: &Config, plan: &Plan, length: u32) -> u64 {
+    let groups = 0..plan.kv_groups.len();
+    let blocks: Vec<u32> =
+        groups.map(|group| sequence_blocks(config, plan, group, length).saturating_add(BLOCKS_SPARE)).collect();
+    kv_bytes(config, plan, &blocks)
+}
+
+/// Blocks of a KV group that a sequence of `length` tokens holds, between two steps.
+fn sequence_blocks(config: &Config, plan: &Plan, group: usize, length: u32) -> u32 {
+    let all = length.div_ceil(config.block_size);
+    plan.kv_groups[group].window.map_or(all, |window| all.min(window.div_ceil(config.block_size) + 1))
+}
+
 /// Bytes of a pool of this many blocks.
 pub(super) fn kv_bytes(config: &Config, plan: &Plan, blocks: &[u32]) -> u64 {
     let bytes = |(group, &count)| plan.block_bytes(group, config.block_size, config.kv_format) * u64::from(count);
@@ -98,17 +120,26 @@ fn pool_bytes(config: &Config, plan: &Plan, caps: &Caps, demand_bytes: u64) -> u
     if let Some(bytes) = config.kv_cache_bytes {
         return bytes;
     }
-    let Some(memory) = caps.memory_bytes.filter(|_| caps.kind != DeviceKind::Software) else {
-        return KV_BYTES_DEFAULT.min(demand_bytes);
-    };
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a byte count")]
-    let usable = (memory as f64 * f64::from(config.gpu_memory_utilization)) as u64;
+    let Some(usable) = budget_bytes(config, caps) else { return KV_BYTES_DEFAULT.min(demand_bytes) };
     let taken = plan.weight_bytes() + work_bytes(config, plan);
     usable.saturating_sub(taken).min(demand_bytes)
 }
 
+/// Bytes that weights, row buffers and pool may take together; `None` where nobody can tell. A pool of a given size may
+/// use all of a device's own memory; on a device that shares the system's, what it may take is a guess, and whoever
+/// gives a size knows better.
+pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
+    let memory = caps.memory_bytes.filter(|_| caps.kind != DeviceKind::Software)?;
+    match (config.kv_cache_bytes, caps.kind) {
+        (Some(_), DeviceKind::Integrated) => None,
+        (Some(_), _) => Some(memory),
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a byte count")]
+        (None, _) => Some((memory as f64 * f64::from(config.gpu_memory_utilization)) as u64),
+    }
+}
+
 /// Bytes of the row buffers.
-fn work_bytes(config: &Config, plan: &Plan) -> u64 {
+pub(super) fn work_bytes(config: &Config, plan: &Plan) -> u64 {
     let bytes = |buffer: &crate::plan::BufferSpec| {
         let rows = buffer.rows.count(config.max_num_batched_tokens, config.max_num_seqs);
         u64::from(rows) * u64::from(buffer.columns) * u64::from(buffer.storage.bytes())

@@ -1,13 +1,14 @@
 //! Getting an engine ready, and getting it ready again: record, load, upload, size the pool.
 
 use super::faults::Faults;
+use super::fit::{Fit, Outlook};
 use super::handle::{EngineInbox, EngineInfo};
 use super::scheduler::{Limits, Scheduler};
 use super::streams::Streams;
 use super::{Engine, EngineEnd, Seeds, sizes};
-use crate::backend::{Backend, BackendError, Capacity};
+use crate::backend::{Backend, BackendError, Capacity, Caps};
 use crate::config::{Config, ConfigError};
-use crate::model::{LoadError, Model, UploadError};
+use crate::model::{LoadError, Model, Quantization, UploadError};
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
@@ -21,6 +22,12 @@ pub trait Source {
     /// The model's plan, with this storage between its steps.
     fn record(&self, activations: Storage) -> Plan;
 
+    /// The plan of the same model if its matrices were quantised like this on load: what to advise when it does not
+    /// fit. `None` where that cannot be.
+    fn record_quantized(&self, _activations: Storage, _quantization: Quantization) -> Option<Plan> {
+        None
+    }
+
     /// Ids that end a sequence.
     fn eos_token_ids(&self) -> Vec<u32>;
 
@@ -33,7 +40,7 @@ pub trait Source {
 }
 
 /// What happens while an engine starts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
     /// Bytes of weights on the device.
     Weights {
@@ -42,6 +49,8 @@ pub enum Progress {
         /// In all.
         total: u64,
     },
+    /// What will be allocated, before anything is.
+    Fits(Box<Fit>),
     /// Something the user should know.
     Notice(String),
 }
@@ -58,16 +67,9 @@ pub enum StartError {
     /// The weights could not be read.
     #[error(transparent)]
     Weights(#[from] LoadError),
-    /// Not even a short sequence fits.
-    #[error("the KV pool of {bytes} bytes has {blocks} blocks of {block_size} tokens, too few for any sequence")]
-    PoolTooSmall {
-        /// Bytes of the pool.
-        bytes: u64,
-        /// Blocks of the smallest KV group.
-        blocks: u32,
-        /// Tokens a block.
-        block_size: u32,
-    },
+    /// The weights, or even a short sequence beside them, do not fit. Known before anything is loaded.
+    #[error("{0}")]
+    DoesNotFit(Box<Outlook>),
 }
 
 /// What was loaded, kept to load it again.
@@ -118,10 +120,11 @@ impl<B: Backend, S: Source> Engine<B, S> {
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         let plan = Arc::new(source.record(backend.caps().activations));
+        let fit = check_fit(&source, &plan, config, backend.caps(), &mut progress)?;
         let capacity = sizes::capacity(config, &plan);
         load(&mut backend, &source, &plan, &capacity, &mut progress).await?;
-        let blocks = allocate_pool(&mut backend, config, &plan, &mut progress).await?;
-        let model_len_max = fit_model_len(config, &plan, &blocks, &mut progress)?;
+        let blocks = allocate_pool(&mut backend, config, &plan, &fit, &mut progress).await?;
+        let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
         let limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
         inbox.set_ready(info(&backend, &plan, config, &limits));
         let loaded = Loaded { config: config.clone(), plan, capacity, blocks };
@@ -183,14 +186,34 @@ async fn load<B: Backend>(
     Ok(backend.settle().await?)
 }
 
+/// Judges before anything is loaded; says it aloud if the context is lowered.
+fn check_fit(
+    source: &impl Source,
+    plan: &Plan,
+    config: &Config,
+    caps: &Caps,
+    progress: &mut impl FnMut(Progress),
+) -> Result<Fit, StartError> {
+    let outlook = Outlook::new(source, plan, config, caps);
+    if !outlook.asked.fits() {
+        return Err(StartError::DoesNotFit(Box::new(outlook)));
+    }
+    progress(Progress::Fits(Box::new(outlook.asked.clone())));
+    if !outlook.asked.is_full() {
+        progress(Progress::Notice(outlook.to_string()));
+    }
+    Ok(outlook.asked)
+}
+
 /// Takes as large a pool as the device gives.
 async fn allocate_pool<B: Backend>(
     backend: &mut B,
     config: &Config,
     plan: &Plan,
+    fit: &Fit,
     progress: &mut impl FnMut(Progress),
 ) -> Result<Vec<u32>, StartError> {
-    let mut blocks = sizes::pool_blocks(config, plan, backend.caps());
+    let mut blocks = fit.blocks.clone();
     loop {
         let mut outcome = backend.allocate_pool(&blocks);
         if outcome.is_ok() {
@@ -208,24 +231,16 @@ async fn allocate_pool<B: Backend>(
     }
 }
 
-/// The longest sequence the pool can hold, said aloud if it is less than was asked for.
-fn fit_model_len(
-    config: &Config,
-    plan: &Plan,
-    blocks: &[u32],
-    progress: &mut impl FnMut(Progress),
-) -> Result<u32, StartError> {
-    let wanted = sizes::model_len_wanted(config, plan);
-    let held = sizes::model_len_held(wanted, config.block_size, plan, blocks);
-    if held < 2 {
-        let (bytes, blocks) = (sizes::kv_bytes(config, plan, blocks), blocks.iter().copied().min().unwrap_or(0));
-        return Err(StartError::PoolTooSmall { bytes, blocks, block_size: config.block_size });
-    }
-    if held < wanted {
-        let text = format!("max_model_len lowered from {wanted} to {held}: the KV pool holds no longer sequence");
+/// The longest sequence that the pool holds after all, said aloud if it is less than was reckoned.
+fn model_len_left(config: &Config, plan: &Plan, fit: &Fit, blocks: &[u32], progress: &mut impl FnMut(Progress)) -> u32 {
+    let reckoned = fit.model_len_max;
+    let held = sizes::model_len_held(reckoned, config.block_size, plan, blocks);
+    assert!(held >= 2, "a pool is not shrunk below the spare blocks and one more");
+    if held < reckoned {
+        let text = format!("max_model_len lowered from {reckoned} to {held}: the KV pool holds no longer sequence");
         progress(Progress::Notice(text));
     }
-    Ok(held)
+    held
 }
 
 fn limits(
@@ -275,6 +290,10 @@ fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits) 
 impl Source for Model {
     fn record(&self, activations: Storage) -> Plan {
         Model::record(self, activations)
+    }
+
+    fn record_quantized(&self, activations: Storage, quantization: Quantization) -> Option<Plan> {
+        Model::record_quantized(self, activations, quantization).ok()
     }
 
     fn eos_token_ids(&self) -> Vec<u32> {

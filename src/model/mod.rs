@@ -37,6 +37,7 @@ use crate::platform;
 use bytes::Bytes;
 use published::Published;
 use quantize::Quantized;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use weights::WeightTable;
@@ -49,6 +50,8 @@ pub struct Model {
     spec: ModelSpec,
     generation: GenerationDefaults,
     source: Box<dyn TensorSource>,
+    /// As they are stored, where `source` quantises them on load.
+    stored: Option<BTreeMap<String, TensorInfo>>,
     weights: WeightTable,
 }
 
@@ -204,8 +207,9 @@ impl Model {
 
     /// The same model, its matrices quantised as they are read. What is quantised already stays as it is.
     pub fn quantized(self, quantization: Quantization) -> Result<Self, LoadError> {
+        let stored = self.source.tensors().clone();
         let source = Box::new(Quantized::new(self.source, quantization));
-        Self::new(self.spec, self.generation, source)
+        Ok(Self { stored: Some(stored), ..Self::new(self.spec, self.generation, source)? })
     }
 
     /// The model that is part of the binary.
@@ -221,8 +225,8 @@ impl Model {
     }
 
     fn new(spec: ModelSpec, generation: GenerationDefaults, source: Box<dyn TensorSource>) -> Result<Self, LoadError> {
-        let weights = WeightTable::resolve(&spec, source.as_ref())?;
-        Ok(Self { spec, generation, source, weights })
+        let weights = WeightTable::resolve(&spec, source.name(), source.tensors())?;
+        Ok(Self { spec, generation, source, stored: None, weights })
     }
 
     /// The architecture.
@@ -239,6 +243,14 @@ impl Model {
     /// f32.
     pub fn record(&self, activations: Storage) -> Plan {
         decoder::record(&self.spec, &self.weights, activations)
+    }
+
+    /// What [`Model::record`] would give if the stored weights were quantised like this on load: for its sizes alone.
+    pub fn record_quantized(&self, activations: Storage, quantization: Quantization) -> Result<Plan, LoadError> {
+        let stored = self.stored.as_ref().unwrap_or_else(|| self.source.tensors());
+        let tensors = quantize::quantized_infos(stored, quantization);
+        let weights = WeightTable::resolve(&self.spec, self.source.name(), &tensors)?;
+        Ok(decoder::record(&self.spec, &weights, activations))
     }
 
     /// Reads every weight of `plan` and hands it to `write`: id, first row, whole rows in the plan's format, at most

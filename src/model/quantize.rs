@@ -12,6 +12,7 @@ use crate::platform;
 use bytes::Bytes;
 use half::f16;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,6 +33,15 @@ pub enum Quantization {
     Q4,
 }
 
+impl fmt::Display for Quantization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Q8 => "q8",
+            Self::Q4 => "q4",
+        })
+    }
+}
+
 /// A source in front of another.
 pub(super) struct Quantized {
     inner: Box<dyn TensorSource>,
@@ -41,17 +51,7 @@ pub(super) struct Quantized {
 impl Quantized {
     /// Every matrix of 16- or 32-bit floats in `inner` will be read quantised; all else as it is.
     pub(super) fn new(inner: Box<dyn TensorSource>, quantization: Quantization) -> Self {
-        let infos = inner.tensors().iter().map(|(name, info)| {
-            let format = match quantization {
-                Quantization::Q4 if !is_table(name) => WeightFormat::Q4,
-                _ => WeightFormat::Q8,
-            };
-            let is_matrix = is_matrix(name, info) && columns(info).is_some_and(|columns| columns.is_multiple_of(8));
-            let is_dense = matches!(&info.element, Element::Float(stored) if !stored.is_quantised());
-            let element = if is_matrix && is_dense { Element::Float(format) } else { info.element.clone() };
-            (name.clone(), TensorInfo { element, ..info.clone() })
-        });
-        let infos = infos.collect();
+        let infos = quantized_infos(inner.tensors(), quantization);
         Self { inner, infos }
     }
 
@@ -62,6 +62,24 @@ impl Quantized {
             _ => None,
         }
     }
+}
+
+/// How tensors will read once they are quantised.
+pub(super) fn quantized_infos(
+    stored: &BTreeMap<String, TensorInfo>,
+    quantization: Quantization,
+) -> BTreeMap<String, TensorInfo> {
+    let infos = stored.iter().map(|(name, info)| {
+        let format = match quantization {
+            Quantization::Q4 if !is_table(name) => WeightFormat::Q4,
+            _ => WeightFormat::Q8,
+        };
+        let is_matrix = is_matrix(name, info) && columns(info).is_some_and(|columns| columns.is_multiple_of(8));
+        let is_dense = matches!(&info.element, Element::Float(stored) if !stored.is_quantised());
+        let element = if is_matrix && is_dense { Element::Float(format) } else { info.element.clone() };
+        (name.clone(), TensorInfo { element, ..info.clone() })
+    });
+    infos.collect()
 }
 
 /// Biases of experts are vectors, and their matrices lie by columns where they are all in one tensor. What chooses

@@ -2,7 +2,7 @@
 
 use super::safetensors::{self, Layout};
 use super::source::{TensorInfo, TensorRead, TensorSource};
-use super::{CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec};
+use super::{CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec, as_published};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -43,10 +43,12 @@ impl Model {
     pub async fn open_remote(files: Box<dyn RangeFiles>) -> Result<Self, LoadError> {
         let (config, generation) = ("config.json", "generation_config.json");
         let config_json = read_whole(files.as_ref(), config, CONFIG_BYTES_MAX).await?;
-        let spec = ModelSpec::from_json(config, &config_json.ok_or_else(|| missing(config))?)?;
+        let config_json = config_json.ok_or_else(|| missing(config))?;
+        let spec = ModelSpec::from_json(config, &config_json)?;
         let generation_json = read_whole(files.as_ref(), generation, CONFIG_BYTES_MAX).await?;
         let generation = GenerationDefaults::new(&spec, generation, generation_json.as_deref())?;
-        Self::new(spec, generation, Box::new(RemoteTensors::open(files).await?))
+        let source = as_published(config, &config_json, Box::new(RemoteTensors::open(files).await?))?;
+        Self::new(spec, generation, source)
     }
 }
 

@@ -279,11 +279,15 @@ pub(super) struct WeightTable {
 }
 
 impl WeightTable {
-    /// Finds every weight of `spec` in `source`.
-    pub(super) fn resolve(spec: &ModelSpec, source: &dyn TensorSource) -> Result<Self, LoadError> {
+    /// Finds every weight of `spec` among the tensors that the file `name` lists.
+    pub(super) fn resolve(
+        spec: &ModelSpec,
+        name: &str,
+        tensors: &BTreeMap<String, TensorInfo>,
+    ) -> Result<Self, LoadError> {
         let mut weights = BTreeMap::new();
-        for Wanted { name, experts, parts } in wanted(spec) {
-            weights.insert(name, resolve_weight(experts, parts, source)?);
+        for Wanted { name: weight, experts, parts } in wanted(spec) {
+            weights.insert(weight, resolve_weight(experts, parts, name, tensors)?);
         }
         for (index, rope) in spec.ropes.iter().enumerate() {
             let frequencies = rope.frequencies();
@@ -524,10 +528,15 @@ pub(super) fn tensors_of(spec: &ModelSpec) -> impl Iterator<Item = Part> {
     wanted(spec).into_iter().flat_map(|wanted| wanted.parts)
 }
 
-fn resolve_weight(experts: u32, parts: Vec<Part>, source: &dyn TensorSource) -> Result<Weight, LoadError> {
+fn resolve_weight(
+    experts: u32,
+    parts: Vec<Part>,
+    name: &str,
+    tensors: &BTreeMap<String, TensorInfo>,
+) -> Result<Weight, LoadError> {
     let mut stored = Vec::with_capacity(parts.len());
     for part in parts {
-        stored.push(find(part, source)?);
+        stored.push(find(part, name, tensors)?);
     }
     let rows = stored.iter().map(|(part, _)| part.rows()).sum();
     let Some(columns) = stored[0].0.columns() else {
@@ -539,10 +548,10 @@ fn resolve_weight(experts: u32, parts: Vec<Part>, source: &dyn TensorSource) -> 
 }
 
 /// A tensor as it is stored, which must be in the shape wanted.
-fn find(part: Part, source: &dyn TensorSource) -> Result<(Part, WeightFormat), LoadError> {
+fn find(part: Part, name: &str, tensors: &BTreeMap<String, TensorInfo>) -> Result<(Part, WeightFormat), LoadError> {
     let tensor = part.tensor.clone();
-    let Some(TensorInfo { file, shape, element }) = source.tensors().get(&tensor) else {
-        return Err(LoadError::TensorMissing { file: source.name().into(), tensor });
+    let Some(TensorInfo { file, shape, element }) = tensors.get(&tensor) else {
+        return Err(LoadError::TensorMissing { file: name.into(), tensor });
     };
     let part = if matches!(element, Element::Float(format) if format.is_quantised()) { part.by_rows() } else { part };
     if *shape != part.shape {

@@ -415,6 +415,40 @@ impl Plan {
         self.weights.iter().map(WeightSpec::bytes).sum()
     }
 
+    /// Bytes of weights that a sequence alone reads for each token: every matrix once, one row of an embedding table,
+    /// of stacked experts those that a token is routed to.
+    pub fn token_weight_bytes(&self) -> u64 {
+        let mut bytes: Vec<u64> = self.weights.iter().map(WeightSpec::bytes).collect();
+        let steps = || self.body.iter().chain(self.tails.iter().flat_map(|(_, steps)| steps));
+        for step in steps() {
+            match step {
+                Step::Embed { table, .. } => bytes[table.0 as usize] = self.weight_spec(*table).row_bytes_max(),
+                Step::MatMulExperts { weight, routes, .. } => {
+                    let spec = self.weight_spec(*weight);
+                    let routed = self.buffer_spec(*routes).rows.count(1, 1).min(spec.experts);
+                    bytes[weight.0 as usize] = spec.bytes() / u64::from(spec.experts.max(1)) * u64::from(routed);
+                }
+                _ => {}
+            }
+        }
+        // A table may be the LM head too.
+        for step in steps() {
+            if let Step::MatMul { weight, .. } = step {
+                bytes[weight.0 as usize] = self.weight_spec(*weight).bytes();
+            }
+        }
+        bytes.iter().sum()
+    }
+
+    /// Bytes of K and V that a token reads whose sequence has `context` tokens, as far as windows let it see them.
+    pub fn token_kv_bytes(&self, context: u32, format: KvFormat) -> u64 {
+        let bytes = |layer: &KvLayer| {
+            let window = self.kv_groups[layer.group as usize].window.unwrap_or(u32::MAX);
+            2 * u64::from(layer.heads) * format.row_bytes(layer.head_dim) * u64::from(context.min(window))
+        };
+        self.kv_layers.iter().map(bytes).sum()
+    }
+
     /// Bytes that one block of KV group `group` takes over all its layers, K and V together.
     pub fn block_bytes(&self, group: usize, block_size: u32, format: KvFormat) -> u64 {
         let layers = self.kv_layers.iter().filter(|layer| layer.group as usize == group);

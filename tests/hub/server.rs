@@ -245,13 +245,16 @@ fn send_file(
         Some(Fault::Bytes(other)) => bytes.clone_from(other),
         _ => {}
     }
-    let start =
-        request.range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
-    match start.filter(|_| !matches!(fault, Some(Fault::NoRange))) {
-        Some(start) if start >= bytes.len() => send(out, 416, over, usual, b"", cut),
-        Some(start) => {
-            let range = format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len());
-            send(out, 206, over, &[usual, &[("Content-Range", &range)]].concat(), &bytes[start..], cut)
+    let range = request.range.as_deref().and_then(|range| {
+        let (start, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+        let end = if last.is_empty() { usize::MAX } else { last.parse::<usize>().ok()? + 1 };
+        Some((start.parse::<usize>().ok()?, end.min(bytes.len())))
+    });
+    match range.filter(|_| !matches!(fault, Some(Fault::NoRange))) {
+        Some((start, _)) if start >= bytes.len() => send(out, 416, over, usual, b"", cut),
+        Some((start, end)) => {
+            let range = format!("bytes {start}-{}/{}", end - 1, bytes.len());
+            send(out, 206, over, &[usual, &[("Content-Range", &range)]].concat(), &bytes[start..end], cut)
         }
         None => send(out, 200, over, usual, &bytes, cut),
     }

@@ -46,7 +46,7 @@ impl From<StartError> for Fault {
         match error {
             StartError::Backend(error) => error.into(),
             StartError::Weights(error) => error.into(),
-            StartError::Config(_) | StartError::PoolTooSmall { .. } => Self::limit(error.to_string()),
+            StartError::Config(_) | StartError::DoesNotFit(_) => Self::limit(error.to_string()),
         }
     }
 }

@@ -105,6 +105,7 @@ impl WebEngine {
                 Progress::Weights { done, total } => {
                     on_progress.call2(&JsValue::NULL, &(done as f64).into(), &(total as f64).into())
                 }
+                Progress::Fits(_) => Ok(JsValue::UNDEFINED),
                 Progress::Notice(text) => on_notice.call1(&JsValue::NULL, &text.into()),
             });
         };

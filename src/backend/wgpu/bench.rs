@@ -13,6 +13,8 @@ use crate::platform::Instant;
 /// other things too, fewer than a kernel under test gets would be an unfair yardstick.
 const ATTEMPTS: std::ops::Range<u32> = 5..50;
 const SECONDS: f64 = 0.4;
+/// The same where an estimate is enough.
+const SECONDS_BRIEF: f64 = 0.05;
 /// Buffers that bandwidth is measured on: well beyond what caches hold, as far as one binding allows.
 const BYTES_MAX: u64 = 512 << 20;
 /// Half-precision 1.0, twice: what the baseline's V holds.
@@ -70,6 +72,7 @@ pub struct Baseline {
 /// An adapter opened for measuring.
 pub struct Yardstick {
     gpu: Gpu,
+    seconds: f64,
 }
 
 /// A buffer, and the image of the same bytes where kernels read images.
@@ -99,7 +102,12 @@ struct Dispatch {
 impl Yardstick {
     /// Opens the adapter that the options name.
     pub async fn open(options: &WgpuOptions) -> Result<Self, BackendError> {
-        Ok(Self { gpu: Gpu::open(options).await? })
+        Ok(Self { gpu: Gpu::open(options).await?, seconds: SECONDS })
+    }
+
+    /// Measures in less time, for estimates.
+    pub fn brief(self) -> Self {
+        Self { seconds: SECONDS_BRIEF, ..self }
     }
 
     /// Measures all three peaks; takes a few seconds.
@@ -108,14 +116,21 @@ impl Yardstick {
         let bytes = 1 << self.gpu.profile.binding_bytes_max.min(BYTES_MAX).ilog2();
         let copy = self.bandwidth("copy", include_str!("../../../shaders/bench_copy.wgsl"), bytes, false)?;
         let copy = copy.max(self.transfer(bytes)?);
-        let mut read = self.bandwidth("read", include_str!("../../../shaders/bench_read.wgsl"), bytes, false)?;
-        if self.gpu.profile.texels {
-            let text = include_str!("../../../shaders/bench_read_texel.wgsl");
-            read = read.max(self.bandwidth("read texels", text, bytes, true)?);
-        }
+        let read = self.read_gbps(bytes)?;
         let fused = self.arithmetic("fma", include_str!("../../../shaders/bench_fma.wgsl"))?;
         let separate = self.arithmetic("mul add", include_str!("../../../shaders/bench_mul_add.wgsl"))?;
         Ok(Peaks { copy_gbps: 2.0 * copy, read_gbps: read, fma_gflops: fused.max(separate) })
+    }
+
+    /// 10⁹ bytes a second that the best kernel reads of a buffer of at most `bytes_max` bytes.
+    pub fn read_gbps(&self, bytes_max: u64) -> Result<f64, BackendError> {
+        let bytes = 1 << self.gpu.profile.binding_bytes_max.min(bytes_max).ilog2();
+        let read = self.bandwidth("read", include_str!("../../../shaders/bench_read.wgsl"), bytes, false)?;
+        if !self.gpu.profile.texels {
+            return Ok(read);
+        }
+        let text = include_str!("../../../shaders/bench_read_texel.wgsl");
+        Ok(read.max(self.bandwidth("read texels", text, bytes, true)?))
     }
 
     /// 10⁹ bytes a second of the API's own copy, which some devices do faster than any kernel.
@@ -332,7 +347,7 @@ impl Yardstick {
         let mut best = f64::INFINITY;
         let begin = Instant::now();
         for attempt in 0..=ATTEMPTS.end {
-            if attempt > ATTEMPTS.start && begin.elapsed().as_secs_f64() > SECONDS {
+            if attempt > ATTEMPTS.start && begin.elapsed().as_secs_f64() > self.seconds {
                 break;
             }
             let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());

@@ -189,15 +189,9 @@ pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Repor
     session.close()
 }
 
-/// Bytes of weights that one decode step reads: all of them, but for an embedding table that is not the LM head too.
+/// Bytes of weights that one decode step reads; of experts, those of one sequence.
 fn weight_bytes(subject: &Subject<'_>) -> Result<f64> {
-    let plan = subject.model()?.record(Storage::F32);
-    let embedded = plan.body.iter().find_map(|step| match step {
-        folio::plan::Step::Embed { table, .. } => Some(plan.weight_spec(*table).bytes()),
-        _ => None,
-    });
-    let unread = if subject.spec.tied_embeddings { 0 } else { embedded.unwrap_or(0) };
-    Ok((plan.weight_bytes() - unread) as f64)
+    Ok(subject.model()?.record(Storage::F32).token_weight_bytes() as f64)
 }
 
 fn kv_bytes_per_token(subject: &Subject<'_>, format: KvFormat) -> f64 {

@@ -9,6 +9,8 @@ use super::name::{is_commit, is_hex, is_hostile, is_plain};
 use super::patience::Patience;
 use super::settings::Settings;
 use serde::Deserialize;
+use std::io::Read as _;
+use std::ops::Range;
 use std::time::Duration;
 use ureq::http::{HeaderMap, Response, Uri};
 use ureq::{Agent, Body};
@@ -143,7 +145,31 @@ impl Client {
     /// A file's bytes from `start` on. The answer is 206, or 200 with all bytes, or 416 where there are no such bytes.
     pub(super) fn bytes(&self, repo: &str, commit: &str, name: &str, start: u64) -> Result<Response<Body>, Fault> {
         let url = self.file_url(repo, commit, name);
-        self.ask(Method::Get, &url, (start > 0).then_some(start), repo, &format!("file {name}"))
+        let range = (start > 0).then(|| format!("bytes={start}-"));
+        self.ask(Method::Get, &url, range.as_deref(), repo, &format!("file {name}"))
+    }
+
+    /// Exactly these bytes of a file, which has them.
+    pub(super) fn piece(&self, repo: &str, commit: &str, name: &str, bytes: Range<u64>) -> Result<Vec<u8>, Fault> {
+        if bytes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let url = self.file_url(repo, commit, name);
+        let range = format!("bytes={}-{}", bytes.start, bytes.end - 1);
+        let mut answer = self.ask(Method::Get, &url, Some(&range), repo, &format!("file {name}"))?;
+        let begins = header(answer.headers(), "content-range").unwrap_or_default();
+        let is_range = answer.status() == 206 && begins.starts_with(&format!("bytes {}-", bytes.start));
+        // A hub without ranges sends the file from its beginning.
+        if !is_range && (answer.status() != 200 || bytes.start > 0) {
+            return Err(Fault::Refused(format!("{repo}: {name}: the hub sends no ranges of it")));
+        }
+        let (length, mut read) = (bytes.end - bytes.start, Vec::new());
+        let outcome = answer.body_mut().as_reader().take(length).read_to_end(&mut read);
+        match outcome {
+            Ok(count) if count as u64 == length => Ok(read),
+            Ok(count) => Err(Fault::Unreachable(format!("{name}: the connection was cut after {count} bytes"))),
+            Err(error) => Err(Fault::Unreachable(format!("{name}: {error}"))),
+        }
     }
 
     fn file_url(&self, repo: &str, commit: &str, name: &str) -> String {
@@ -155,13 +181,13 @@ impl Client {
         &self,
         method: Method,
         url: &str,
-        start: Option<u64>,
+        range: Option<&str>,
         repo: &str,
         subject: &str,
     ) -> Result<Response<Body>, Fault> {
         let mut patience = Patience::default();
         loop {
-            match self.follow(method, url, start) {
+            match self.follow(method, url, range) {
                 Ok(answer) => {
                     let status = answer.status().as_u16();
                     let redirected = method == Method::Head && (300..400).contains(&status);
@@ -184,7 +210,7 @@ impl Client {
         }
     }
 
-    fn follow(&self, method: Method, url: &str, start: Option<u64>) -> Result<Response<Body>, Trouble> {
+    fn follow(&self, method: Method, url: &str, range: Option<&str>) -> Result<Response<Body>, Trouble> {
         let mut url = url.to_owned();
         for _ in 0..=REDIRECTS_MAX {
             let mut request = match method {
@@ -194,8 +220,8 @@ impl Client {
             if let (Some(token), true) = (&self.token, same_origin(&url, &self.endpoint)) {
                 request = request.header("Authorization", format!("Bearer {token}"));
             }
-            if let Some(start) = start {
-                request = request.header("Range", format!("bytes={start}-"));
+            if let Some(range) = range {
+                request = request.header("Range", range);
             }
             let answer = request.call().map_err(Trouble::Transport)?;
             if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {

@@ -7,6 +7,7 @@
 mod cache;
 mod choice;
 mod client;
+mod describe;
 mod download;
 mod name;
 mod partial;
@@ -14,6 +15,7 @@ mod patience;
 mod settings;
 pub(crate) mod shelf;
 
+pub(crate) use describe::{Described, describe};
 pub(crate) use name::HubName;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -42,14 +44,20 @@ pub(crate) fn locate(model: &Path, options: HubOptions) -> Result<PathBuf> {
     if model.exists() {
         return Ok(model.to_owned());
     }
-    let text = model.display().to_string();
-    let name: HubName = text
-        .parse()
-        .map_err(|why| anyhow!("{text} does not exist as a file or folder, and is no model on the hub: {why}"))?;
-    fetch(&name, options).map_err(|error| match error.downcast_ref() {
-        Some(Fault::Missing(why)) => anyhow!("{why}; {text} is no file or folder either"),
+    fetch(&name_of(model)?, options).map_err(|error| no_path_either(error, model))
+}
+
+fn name_of(model: &Path) -> Result<HubName> {
+    let text = model.display();
+    let name = text.to_string().parse();
+    name.map_err(|why| anyhow!("{text} does not exist as a file or folder, and is no model on the hub: {why}"))
+}
+
+fn no_path_either(error: anyhow::Error, model: &Path) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(Fault::Missing(why)) => anyhow!("{why}; {} is no file or folder either", model.display()),
         _ => error,
-    })
+    }
 }
 
 /// Brings what `name` needs into the cache, and gives the path to load: a folder, or the first GGUF file.

@@ -17,8 +17,9 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    pub(super) fn new(file: &str, bytes: Bytes) -> Result<Self, LoadError> {
-        let container = reader::read(file, &bytes)?;
+    /// Reads the head of a file of `file_bytes` bytes, of which `bytes` are the first.
+    pub(super) fn new(file: &str, bytes: Bytes, file_bytes: u64) -> Result<Self, LoadError> {
+        let container = reader::read(file, &bytes, file_bytes)?;
         Ok(Self { file: file.into(), bytes, container })
     }
 

@@ -52,7 +52,8 @@ pub struct Texts {
 impl Texts {
     /// Tokenizer and template of a GGUF file, which may have no tensors and be of any architecture; there is no config.
     pub fn from_gguf(file: &str, bytes: Bytes) -> Result<Self, LoadError> {
-        Self::of_vocabulary(&Metadata::new(file, bytes)?)
+        let file_bytes = bytes.len() as u64;
+        Self::of_vocabulary(&Metadata::new(file, bytes, file_bytes)?)
     }
 
     fn of_vocabulary(metadata: &Metadata) -> Result<Self, LoadError> {
@@ -92,7 +93,7 @@ impl Gguf {
             Ok((label, file))
         };
         let (label, file) = map(path)?;
-        let splits = Metadata::new(&label, file.bytes().clone())?.splits()?;
+        let splits = Metadata::new(&label, file.bytes().clone(), file.bytes().len() as u64)?.splits()?;
         let mut files = vec![(label.clone(), file)];
         if let Some((number, count)) = splits.filter(|(_, count)| *count > 1) {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -114,9 +115,16 @@ impl Gguf {
 
     /// A model whose files are in memory, by their names, the first one first.
     pub fn from_files(files: Vec<(String, MappedFile)>) -> Result<Self, LoadError> {
+        let bytes: Vec<u64> = files.iter().map(|(_, file)| file.bytes().len() as u64).collect();
+        Self::from_beginnings(files, &bytes)
+    }
+
+    /// A model of which only the beginnings of its files are here, each with metadata and list of tensors whole;
+    /// `file_bytes` are the files' real lengths. Enough for a plan and its sizes; reading a tensor fails.
+    pub fn from_beginnings(files: Vec<(String, MappedFile)>, file_bytes: &[u64]) -> Result<Self, LoadError> {
         let mut parts = Vec::with_capacity(files.len());
-        for (label, file) in &files {
-            parts.push(Metadata::new(label, file.bytes().clone())?);
+        for ((label, file), bytes) in files.iter().zip(file_bytes) {
+            parts.push(Metadata::new(label, file.bytes().clone(), *bytes)?);
         }
         let count = parts.len();
         for (index, part) in parts.iter().enumerate().filter(|_| count > 1) {
@@ -204,8 +212,10 @@ impl GgufTensors {
             let (file, field) = (self.files[place.file].0.to_string(), format!("tensor {name:?}"));
             return Err(LoadError::Field { file, field, message: format!("has type {}, not F32", place.blocks) });
         }
-        let words = self.files[place.file].1.bytes()[place.bytes.clone()].chunks_exact(4);
-        Ok(words.take(1 << 12).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
+        // Of a file of which only the head is known, there is nothing.
+        let bytes = self.files[place.file].1.bytes().get(place.bytes.clone()).unwrap_or_default();
+        let words = bytes.chunks_exact(4).take(1 << 12);
+        Ok(words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
     }
 
     fn rows(&self, place: &Place, bytes: Range<u64>) -> Bytes {
@@ -248,7 +258,15 @@ impl TensorSource for GgufTensors {
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         Box::pin(async move {
             self.check()?;
-            Ok(self.rows(&self.places[tensor], bytes))
+            let place = &self.places[tensor];
+            let (file, there) = &self.files[place.file];
+            match place.bytes.end.checked_sub(there.bytes().len()) {
+                None | Some(0) => Ok(self.rows(place, bytes)),
+                Some(missing) => {
+                    let (file, missing) = (file.to_string(), missing as u64);
+                    Err(LoadError::TensorShort { file, tensor: tensor.into(), missing })
+                }
+            }
         })
     }
 

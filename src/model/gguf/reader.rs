@@ -211,8 +211,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Reads the head of a file and places its tensors.
-pub(super) fn read(file: &str, bytes: &[u8]) -> Result<Container, LoadError> {
+/// Reads the head of a file of `file_bytes` bytes, of which `bytes` are the first, and places its tensors.
+pub(super) fn read(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Container, LoadError> {
     let mut cursor = Cursor::new(file, bytes, 0);
     let header = |message: String| LoadError::Header { file: file.into(), message };
     if cursor.array::<4>("magic")? != *b"GGUF" {
@@ -247,7 +247,7 @@ pub(super) fn read(file: &str, bytes: &[u8]) -> Result<Container, LoadError> {
     }
     let alignment = alignment(&cursor, &metadata)?;
     let data = (cursor.at as u64).next_multiple_of(alignment);
-    Ok(Container { tensors: place(&cursor, listed, data, alignment)?, metadata })
+    Ok(Container { tensors: place(&cursor, listed, data..file_bytes, alignment)?, metadata })
 }
 
 fn alignment(cursor: &Cursor<'_>, metadata: &BTreeMap<String, Value>) -> Result<u64, LoadError> {
@@ -302,7 +302,7 @@ fn read_entry(cursor: &mut Cursor<'_>, field: &str) -> Result<(String, Listed), 
 fn place(
     cursor: &Cursor<'_>,
     mut listed: Vec<(String, Listed)>,
-    data: u64,
+    data: Range<u64>,
     alignment: u64,
 ) -> Result<BTreeMap<String, Entry>, LoadError> {
     listed.sort_by_key(|(_, entry)| entry.offset);
@@ -316,12 +316,12 @@ fn place(
             return Err(cursor.fault(&field, "overlaps another tensor"));
         }
         let end = entry.offset.checked_add(entry.bytes);
-        let file_end = end.and_then(|end| data.checked_add(end));
+        let file_end = end.and_then(|end| data.start.checked_add(end));
         let (Some(end), Some(file_end)) = (end, file_end.and_then(|end| usize::try_from(end).ok())) else {
             return Err(cursor.fault(&field, format!("starts at {}, beyond any file", entry.offset)));
         };
-        if file_end > cursor.bytes.len() {
-            let missing = (file_end - cursor.bytes.len()) as u64;
+        if file_end as u64 > data.end {
+            let missing = file_end as u64 - data.end;
             return Err(LoadError::TensorShort { file: cursor.file.into(), tensor: name, missing });
         }
         free = end;

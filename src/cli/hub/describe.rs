@@ -1,0 +1,121 @@
+//! What a model is, without its weights: of a name that the cache has not, only config and headers are read, by ranges.
+//! Nothing is kept.
+
+use super::choice::{self, Choice};
+use super::client::{Client, Fault};
+use super::settings::Settings;
+use super::{HubName, HubOptions, INDEX_BYTES_MAX, from_cache, name_of, no_path_either};
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use folio::model::remote::SizeRead;
+use folio::model::{Gguf, LoadError, Model, RangeFiles, TensorRead};
+use folio::platform::{self, MappedFile};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a GGUF file that are read at first: many vocabularies end before.
+const HEAD_BYTES: u64 = 4 << 20;
+/// And at most, in steps of four times as many.
+const HEAD_BYTES_MAX: u64 = 256 << 20;
+
+/// Where a model's description is.
+pub(crate) enum Described {
+    /// In a folder or a GGUF file.
+    At(PathBuf),
+    /// On the hub: here without its weights, good for a plan.
+    Far(Box<Model>),
+}
+
+/// What `--model` means, as far as a plan needs it.
+pub(crate) fn describe(model: &Path, options: HubOptions) -> Result<Described> {
+    if model.exists() {
+        return Ok(Described::At(model.to_owned()));
+    }
+    let name = name_of(model)?;
+    let settings = Settings::from_env(options.offline)?;
+    let cached = from_cache(&settings.cache.repo(&name.repo), &name);
+    match cached {
+        Ok(path) => Ok(Described::At(path)),
+        Err(error) if settings.offline => Err(error).with_context(|| format!("{name} cannot be had offline")),
+        Err(_) => far(Client::new(&settings), &name).map_err(|error| no_path_either(error, model)),
+    }
+}
+
+fn far(client: Client, name: &HubName) -> Result<Described> {
+    let listing = client.listing(&name.repo, name.revision())?;
+    let chosen = choice::choose(&listing.names, name.wanted.as_deref()).with_context(|| name.to_string())?;
+    let files = HubFiles { client, repo: name.repo.clone(), commit: listing.commit, names: listing.names };
+    eprintln!("{name} is not in the cache: reading its config and headers, not its weights");
+    let model = match chosen {
+        Choice::Folder { index, .. } => {
+            if let Some(index) = index {
+                // Names are checked as they are before a download.
+                let size = files.bytes_of(index)?;
+                if size > INDEX_BYTES_MAX {
+                    bail!("{name}: {index} has more than {INDEX_BYTES_MAX} bytes");
+                }
+                choice::shards(&files.piece(index, 0..size)?, &files.names)?;
+            }
+            platform::block_on(Model::open_remote(Box::new(files)))?
+        }
+        Choice::Gguf { files: parts, .. } => Model::from_gguf(gguf(&files, &parts)?)?,
+    };
+    Ok(Described::Far(Box::new(model)))
+}
+
+/// Reads as much of each file as its metadata and list of tensors take.
+fn gguf(files: &HubFiles, parts: &[String]) -> Result<Gguf> {
+    let sizes = parts.iter().map(|part| files.bytes_of(part)).collect::<Result<Vec<u64>, Fault>>()?;
+    let mut heads: Vec<Vec<u8>> = vec![Vec::new(); parts.len()];
+    let mut head_bytes = HEAD_BYTES;
+    loop {
+        for ((part, size), head) in parts.iter().zip(&sizes).zip(&mut heads) {
+            head.extend(files.piece(part, head.len() as u64..head_bytes.min(*size))?);
+        }
+        let file = |(part, head): (&String, &Vec<u8>)| {
+            (format!("{}/{part}", files.repo), MappedFile::in_memory(Bytes::from(head.clone())))
+        };
+        let outcome = Gguf::from_beginnings(parts.iter().zip(&heads).map(file).collect(), &sizes);
+        let is_cut = sizes.iter().any(|size| head_bytes < *size);
+        match outcome {
+            // A cursor that meets the end of what was read says so as of a field.
+            Err(LoadError::Field { .. }) if is_cut && head_bytes < HEAD_BYTES_MAX => head_bytes *= 4,
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
+/// A repository's files, read by ranges.
+struct HubFiles {
+    client: Client,
+    repo: String,
+    commit: String,
+    names: Vec<String>,
+}
+
+impl HubFiles {
+    fn bytes_of(&self, file: &str) -> Result<u64, Fault> {
+        Ok(self.client.remote(&self.repo, &self.commit, file)?.size)
+    }
+
+    fn piece(&self, file: &str, bytes: Range<u64>) -> Result<Vec<u8>, Fault> {
+        self.client.piece(&self.repo, &self.commit, file, bytes)
+    }
+
+    fn fault(&self, file: &str, fault: &Fault) -> LoadError {
+        LoadError::Read { file: format!("{}/{file}", self.repo), message: fault.to_string() }
+    }
+}
+
+impl RangeFiles for HubFiles {
+    fn size<'a>(&'a self, file: &'a str) -> SizeRead<'a> {
+        let is_there = self.names.iter().any(|name| name == file);
+        let size = is_there.then(|| self.bytes_of(file)).transpose();
+        Box::pin(std::future::ready(size.map_err(|fault| self.fault(file, &fault))))
+    }
+
+    fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
+        let read = self.piece(file, bytes).map(Bytes::from);
+        Box::pin(std::future::ready(read.map_err(|fault| self.fault(file, &fault))))
+    }
+}

@@ -1,0 +1,406 @@
+//! Will it fit? What an engine takes of a device, known before anything is loaded.
+//!
+//! [`Fit`] is the arithmetic of [`Engine::start`](super::Engine::start), which allocates what it says: there is no
+//! second copy of it. [`Outlook`] adds what else could be done, and says it in words; `folio plan` and a refused start
+//! print the same ones.
+
+use super::sizes;
+use super::start::Source;
+use crate::backend::Caps;
+use crate::config::Config;
+use crate::model::Quantization;
+use crate::plan::{KvFormat, Plan};
+use std::fmt;
+
+/// The shortest context: a prompt token and an answer token.
+const MODEL_LEN_MIN: u32 = 2;
+/// How often a pool that is to hold the whole context is made larger.
+const POOL_DOUBLINGS_MAX: u32 = 4;
+
+/// What one model, in one form, takes of one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fit {
+    /// Of the weights as the device holds them.
+    pub weight_bytes: u64,
+    /// Of the row buffers between steps.
+    pub activation_bytes: u64,
+    /// Of the KV pool.
+    pub kv_bytes: u64,
+    /// Of the smallest pool that holds one sequence of the context wished for.
+    pub kv_full_bytes: u64,
+    /// Of the smallest pool that holds any sequence.
+    pub kv_least_bytes: u64,
+    /// That K and V of one more token take, as long as no window has passed.
+    pub kv_token_bytes: u64,
+    /// Blocks of each KV group.
+    pub blocks: Vec<u32>,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// Element type of the pool.
+    pub kv_format: KvFormat,
+    /// That the device tells to have.
+    pub memory_bytes: Option<u64>,
+    /// That weights, activations and pool may take together; `None` where nobody can tell.
+    pub budget_bytes: Option<u64>,
+    /// Whether the size of the pool was given.
+    pub pool_is_given: bool,
+    /// Tokens of the context wished for: the model's, or less if so asked.
+    pub model_len_wanted: u32,
+    /// Tokens of the longest sequence that the pool holds, at most those wished for; 0 if there is no room for any.
+    pub model_len_max: u32,
+    /// Sequences of that length at once, at most as many as may run.
+    pub sequences: u32,
+    /// That a sequence alone reads for each token: weights, and K and V of half its context.
+    pub token_bytes: u64,
+}
+
+impl Fit {
+    /// Works out what a device of these abilities would hold.
+    pub fn new(config: &Config, plan: &Plan, caps: &Caps) -> Self {
+        let blocks = sizes::pool_blocks(config, plan, caps);
+        let wanted = sizes::model_len_wanted(config, plan);
+        let (weight_bytes, activation_bytes) = (plan.weight_bytes(), sizes::work_bytes(config, plan));
+        let kv_bytes = sizes::kv_bytes(config, plan, &blocks);
+        let budget_bytes = sizes::budget_bytes(config, caps);
+        let within = budget_bytes.is_none_or(|budget| weight_bytes + activation_bytes + kv_bytes <= budget);
+        let held = sizes::model_len_held(wanted, config.block_size, plan, &blocks);
+        let model_len_max = if within && held >= MODEL_LEN_MIN { held } else { 0 };
+        let sequences = match model_len_max {
+            0 => 0,
+            length => sizes::sequences_held(config, plan, &blocks, length),
+        };
+        Self {
+            weight_bytes,
+            activation_bytes,
+            kv_bytes,
+            kv_full_bytes: sizes::kv_bytes_min(config, plan, wanted),
+            kv_least_bytes: sizes::kv_bytes_min(config, plan, MODEL_LEN_MIN),
+            kv_token_bytes: plan.token_kv_bytes(1, config.kv_format),
+            blocks,
+            block_size: config.block_size,
+            kv_format: config.kv_format,
+            memory_bytes: caps.memory_bytes,
+            budget_bytes,
+            pool_is_given: config.kv_cache_bytes.is_some(),
+            model_len_wanted: wanted,
+            model_len_max,
+            sequences,
+            token_bytes: plan.token_weight_bytes() + plan.token_kv_bytes(model_len_max / 2, config.kv_format),
+        }
+    }
+
+    /// Whether an engine starts.
+    pub fn fits(&self) -> bool {
+        self.model_len_max >= MODEL_LEN_MIN
+    }
+
+    /// Whether it holds a sequence of the context wished for.
+    pub fn is_full(&self) -> bool {
+        self.fits() && self.model_len_max == self.model_len_wanted
+    }
+
+    /// Bytes of the three together.
+    pub fn total_bytes(&self) -> u64 {
+        self.weight_bytes + self.activation_bytes + self.kv_bytes
+    }
+
+    /// Tokens a second that a sequence alone gets at most from a device that reads so many bytes a second.
+    pub fn tokens_per_s(&self, read_bytes_per_s: f64) -> f64 {
+        read_bytes_per_s / self.token_bytes.max(1) as f64
+    }
+
+    /// Context and sequences in words.
+    pub fn room(&self) -> String {
+        let plural = if self.sequences == 1 { "" } else { "s" };
+        format!("context {} × {} sequence{plural}", self.model_len_max, self.sequences)
+    }
+
+    fn budget_in_words(&self) -> Option<String> {
+        let (budget, memory) = (self.budget_bytes?, self.memory_bytes?);
+        let share = (100.0 * budget as f64 / memory.max(1) as f64).round();
+        let of = if budget == memory { String::new() } else { format!(" ({share} % of {})", Bytes(memory)) };
+        Some(format!("{}{of}", Bytes(budget)))
+    }
+
+    /// Why no engine starts.
+    fn obstacle(&self) -> String {
+        let (weights, activations) = (Bytes(self.weight_bytes), Bytes(self.activation_bytes));
+        let (pool, least) = (Bytes(self.kv_bytes), Bytes(self.kv_least_bytes));
+        match self.budget_in_words() {
+            Some(budget) if self.pool_is_given && self.kv_bytes >= self.kv_least_bytes => {
+                format!(
+                    "weights of {weights}, activations of {activations} and a KV pool of {pool} do not fit in {budget}"
+                )
+            }
+            Some(budget) if !self.pool_is_given => {
+                format!("weights of {weights}, activations of {activations} and any KV pool do not fit in {budget}")
+            }
+            _ => format!("a KV pool of {pool} holds no sequence: the smallest that does takes {least}"),
+        }
+    }
+}
+
+/// In one line, for who starts an engine.
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [weights, activations, pool] = [self.weight_bytes, self.activation_bytes, self.kv_bytes].map(Bytes);
+        write!(f, "weights {weights}, activations {activations}, KV pool {pool}")?;
+        if let Some(budget) = self.budget_in_words() {
+            write!(f, " of {budget}")?;
+        }
+        write!(f, ": {}", self.room())
+    }
+}
+
+/// What else could be asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// To quantise on load.
+    Quantization(Quantization),
+    /// A pool of this many bytes.
+    KvCacheBytes(u64),
+}
+
+/// The option on the command line.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quantization(quantization) => write!(f, "--quantization {quantization}"),
+            Self::KvCacheBytes(bytes) => write!(f, "--kv-cache-bytes {}MiB", bytes >> 20),
+        }
+    }
+}
+
+/// A model on a device: as asked for, and what would hold more of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outlook {
+    /// With the settings as they are.
+    pub asked: Fit,
+    /// With one setting changed, if the whole context does not fit: the gentlest change first.
+    pub others: Vec<(Change, Fit)>,
+}
+
+impl Outlook {
+    /// Judges what was asked for, and where that falls short, what else there is. `plan` is what `source` recorded.
+    pub fn new(source: &impl Source, plan: &Plan, config: &Config, caps: &Caps) -> Self {
+        let asked = Fit::new(config, plan, caps);
+        let mut others = Vec::new();
+        if asked.is_full() {
+            return Self { asked, others };
+        }
+        if asked.pool_is_given || asked.budget_bytes.is_none() {
+            others.extend(larger_pool(asked.kv_full_bytes, plan, config, caps));
+        }
+        if asked.budget_bytes.is_some() {
+            for quantization in [Quantization::Q8, Quantization::Q4] {
+                let smaller = source.record_quantized(caps.activations, quantization);
+                let fit = smaller.map(|plan| Fit::new(config, &plan, caps));
+                if let Some(fit) = fit.filter(|fit| fit.weight_bytes < asked.weight_bytes) {
+                    others.push((Change::Quantization(quantization), fit));
+                }
+            }
+        }
+        Self { asked, others }
+    }
+
+    /// The gentlest change that holds the whole context, else the one that holds most of it; `None` if nothing holds
+    /// more than what was asked for.
+    pub fn advice(&self) -> Option<&(Change, Fit)> {
+        let whole = self.others.iter().find(|(_, fit)| fit.is_full());
+        // Of equals the last would win: the gentlest is the first.
+        let most = || self.others.iter().rev().max_by_key(|(_, fit)| fit.model_len_max);
+        whole.or_else(most).filter(|(_, fit)| fit.model_len_max > self.asked.model_len_max)
+    }
+
+    /// Bytes that a device's memory should have for the smallest form and the shortest sequence.
+    fn memory_least_bytes(&self) -> u64 {
+        let forms = self.others.iter().map(|(_, fit)| fit).chain([&self.asked]);
+        let least = forms.map(|fit| fit.weight_bytes + fit.activation_bytes + fit.kv_least_bytes).min().unwrap_or(0);
+        let share = match (self.asked.budget_bytes, self.asked.memory_bytes) {
+            (Some(budget), Some(memory)) if budget > 0 => memory as f64 / budget as f64,
+            _ => 1.0,
+        };
+        (least as f64 * share).ceil() as u64
+    }
+}
+
+/// A pool that holds the whole context. Windows and full attention share a pool by their own rules, so with both the
+/// sum of what a sequence needs may not be enough.
+fn larger_pool(kv_full_bytes: u64, plan: &Plan, config: &Config, caps: &Caps) -> Option<(Change, Fit)> {
+    let first = kv_full_bytes.next_multiple_of(1 << 20);
+    let fit = |bytes: u64| {
+        let given = Config { kv_cache_bytes: Some(bytes), ..config.clone() };
+        (Change::KvCacheBytes(bytes), Fit::new(&given, plan, caps))
+    };
+    (0..POOL_DOUBLINGS_MAX).map(|doublings| fit(first << doublings)).find(|(_, fit)| fit.is_full())
+}
+
+/// What keeps the whole context from fitting, and what to do; in one line.
+impl fmt::Display for Outlook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asked = &self.asked;
+        if asked.is_full() {
+            return write!(f, "{asked}");
+        }
+        if asked.fits() {
+            let (wanted, held) = (asked.model_len_wanted, asked.model_len_max);
+            write!(f, "max_model_len lowered from {wanted} to {held}: the KV pool holds no longer sequence")?;
+        } else {
+            write!(f, "{}", asked.obstacle())?;
+        }
+        match self.advice() {
+            Some((change @ Change::Quantization(_), fit)) => {
+                write!(f, "; with {change}: weights {}, {}", Bytes(fit.weight_bytes), fit.room())
+            }
+            Some((change, fit)) => write!(f, "; with {change}: {}", fit.room()),
+            None if asked.fits() => Ok(()),
+            None => {
+                let least = Bytes(self.memory_least_bytes());
+                write!(f, "; a smaller model is needed, or a device with more than {least}")
+            }
+        }
+    }
+}
+
+/// A number of bytes for people: three digits or so, in powers of 1024.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+        let (mut value, mut unit) = (self.0 as f64, 0);
+        while value >= 1000.0 && unit + 1 < UNITS.len() {
+            (value, unit) = (value / 1024.0, unit + 1);
+        }
+        let digits = if unit == 0 || value >= 100.0 { 0 } else { 1 };
+        f.pad(&format!("{value:.digits$} {}", UNITS[unit]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::DeviceKind;
+    use crate::model::{Model, ModelSpec};
+    use crate::plan::Storage;
+
+    /// Hidden 64, 2 layers, 4 query and 2 KV heads of 16, MLP 128, vocabulary 256; tied embeddings.
+    const SHAPE: &str = "64x2x4x2x16x128x256";
+    /// Per layer (64·64 + 2·32·64 + 64·64 + 3·128·64) · 2 bytes of matrices and (2·64 + 2·16) · 4 of norms; the table
+    /// 256·64·2; the last norm 64·4; 8 rotary frequencies.
+    const WEIGHT_BYTES: u64 = 2 * (36_864 * 2 + 640) + 32_768 + 256 + 32;
+    /// 512 rows of x, normed, qkv, q, attended, gate_up, activated; 64 of sampled, sampled_normed, logits.
+    const ACTIVATION_BYTES: u64 = 4 * (512 * (64 + 64 + 128 + 64 + 64 + 256 + 128) + 64 * (64 + 64 + 256));
+    /// 2 layers of K and V, 2 heads, 32 slots of 16 halves.
+    const BLOCK_BYTES: u64 = 2 * 2 * 2 * 32 * 16 * 2;
+
+    fn config() -> Config {
+        Config { gpu_memory_utilization: 0.5, max_model_len: Some(1024), ..Config::default() }
+    }
+
+    fn gpu(memory: Option<u64>) -> Caps {
+        Caps {
+            name: "gpu".into(),
+            api: "test",
+            kind: DeviceKind::Discrete,
+            tier: String::new(),
+            activations: Storage::F32,
+            binding_bytes_max: 1 << 31,
+            memory_bytes: memory,
+        }
+    }
+
+    fn outlook(config: &Config, caps: &Caps) -> Outlook {
+        let model = Model::random(ModelSpec::named(SHAPE).expect("a shape"), 0);
+        Outlook::new(&model, &model.record(caps.activations), config, caps)
+    }
+
+    #[test]
+    fn sizes_are_those_of_a_calculation_by_hand() {
+        // Half the memory, less 181 792 bytes of weights and 1 671 168 of activations, in blocks of 8192; two blocks
+        // are spare, a sequence of 1024 takes 32.
+        let check = |memory: u64, blocks: u32, context: u32, sequences: u32| {
+            let fit = outlook(&config(), &gpu(Some(memory))).asked;
+            assert_eq!((fit.weight_bytes, fit.activation_bytes), (WEIGHT_BYTES, ACTIVATION_BYTES));
+            assert_eq!(fit.budget_bytes, Some(memory / 2));
+            assert_eq!((&fit.blocks[..], fit.kv_bytes), (&[blocks][..], u64::from(blocks) * BLOCK_BYTES), "{memory}");
+            assert_eq!((fit.model_len_max, fit.sequences), (context, sequences), "{memory}");
+            assert_eq!((fit.fits(), fit.is_full()), (context > 0, context == 1024));
+            assert_eq!(fit.kv_full_bytes, 34 * BLOCK_BYTES);
+            assert_eq!(fit.kv_token_bytes * 32, BLOCK_BYTES);
+        };
+        // Twice what 64 sequences of 32 blocks take is as much as is of use.
+        check(100_000_000, 2 * 64 * 32 + 2, 1024, 64);
+        check(10_000_000, 384, 1024, 11);
+        check(4_000_000, 17, 480, 1);
+        check(3_750_000, 2, 0, 0);
+        check(1_000, 0, 0, 0);
+    }
+
+    #[test]
+    fn what_a_token_reads_is_what_its_speed_follows_from() {
+        let fit = outlook(&config(), &gpu(Some(10_000_000))).asked;
+        let kv = 512 * BLOCK_BYTES / 32;
+        // The table is the LM head too, so all weights are read.
+        assert_eq!(fit.token_bytes, WEIGHT_BYTES + kv);
+        assert_eq!(fit.tokens_per_s(fit.token_bytes as f64 * 25.0), 25.0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_what_does() {
+        // In 8 bits 34 bytes for 32 weights, in 4 bits 20, rows filled up to 16 bytes; the table has 8 bits in both.
+        // A layer has 448 rows of 64 columns and 64 of 128.
+        let (vectors, table) = (2 * 640 + 288, 256 * 80);
+        let judged = outlook(&config(), &gpu(Some(3_750_000)));
+        let found: Vec<_> =
+            judged.others.iter().map(|(change, fit)| (change.clone(), fit.weight_bytes, fit.model_len_max)).collect();
+        let q8 = (Change::Quantization(Quantization::Q8), vectors + table + 2 * (448 * 80 + 64 * 144), 9 * 32);
+        let q4 = (Change::Quantization(Quantization::Q4), vectors + table + 2 * (448 * 48 + 64 * 80), 13 * 32);
+        assert_eq!(found, [q8, q4]);
+        let expected = "weights of 178 KiB, activations of 1.6 MiB and any KV pool do not fit in 1.8 MiB (50 % of \
+                        3.6 MiB); with --quantization q4: weights 73.5 KiB, context 416 × 1 sequence";
+        assert_eq!(judged.to_string(), expected);
+        // The gentlest that holds all wins over what holds more than that.
+        let judged = outlook(&Config { max_model_len: Some(288), ..config() }, &gpu(Some(3_750_000)));
+        assert_eq!(judged.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--quantization q8"));
+        let judged = outlook(&config(), &gpu(Some(3_000_000)));
+        assert!(judged.advice().is_none());
+        // 75 296 bytes in q4, 1 671 168 of activations, 3 blocks; twice that.
+        assert!(
+            judged.to_string().ends_with("a smaller model is needed, or a device with more than 3.4 MiB"),
+            "{judged}"
+        );
+        let judged = outlook(&config(), &gpu(Some(4_000_000)));
+        let words = "max_model_len lowered from 1024 to 480: the KV pool holds no longer sequence; with --quantization";
+        assert!(judged.asked.fits() && judged.to_string().starts_with(words), "{judged}");
+        let judged = outlook(&config(), &gpu(Some(100_000_000)));
+        assert!(judged.others.is_empty() && judged.to_string().ends_with("context 1024 × 64 sequences"), "{judged}");
+    }
+
+    #[test]
+    fn a_given_pool_is_held_against_memory_only_where_that_is_known() {
+        let given = |blocks: u64| Config { kv_cache_bytes: Some(blocks * BLOCK_BYTES), ..config() };
+        let fits = |config: &Config, kind| outlook(config, &Caps { kind, ..gpu(Some(3_000_000)) }).asked.fits();
+        assert!(fits(&given(100), DeviceKind::Discrete), "all of the memory, not a share");
+        assert!(!fits(&given(200), DeviceKind::Discrete));
+        assert!(fits(&given(200), DeviceKind::Integrated) && fits(&given(200), DeviceKind::Software));
+        let judged = outlook(&given(2), &gpu(None));
+        let expected = "a KV pool of 16.0 KiB holds no sequence: the smallest that does takes 24.0 KiB; with \
+                        --kv-cache-bytes 1MiB: context 1024 × 3 sequences";
+        assert_eq!(judged.to_string(), expected);
+        let judged = outlook(&Config { max_model_len: Some(4096), ..given(34) }, &gpu(None));
+        assert_eq!(judged.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--kv-cache-bytes 2MiB"));
+    }
+
+    #[test]
+    fn bytes_read_well() {
+        let check = |bytes: u64, text: &str| assert_eq!(Bytes(bytes).to_string(), text);
+        check(0, "0 B");
+        check(999, "999 B");
+        check(1_000, "1.0 KiB");
+        check(6 << 30, "6.0 GiB");
+        check(161 << 20, "161 MiB");
+        check(u64::MAX, "16777216 TiB");
+    }
+}
