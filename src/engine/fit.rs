@@ -44,6 +44,10 @@ pub struct Fit {
     pub budget_bytes: Option<u64>,
     /// Whether the size of the pool was given.
     pub pool_is_given: bool,
+    /// What the device binds at once.
+    pub binding_bytes_max: u64,
+    /// What it must bind for the smallest pool.
+    pub binding_bytes_least: u64,
     /// Tokens of the context wished for: the model's, or less if so asked.
     pub model_len_wanted: u32,
     /// Tokens of the longest sequence that the pool holds, at most those wished for; 0 if there is no room for any.
@@ -82,6 +86,8 @@ impl Fit {
             memory_bytes: caps.memory_bytes,
             budget_bytes,
             pool_is_given: config.kv_cache_bytes.is_some(),
+            binding_bytes_max: caps.binding_bytes_max,
+            binding_bytes_least: sizes::binding_bytes_least(config, plan),
             model_len_wanted: wanted,
             model_len_max,
             sequences,
@@ -115,6 +121,11 @@ impl Fit {
         format!("context {} × {} sequence{plural}", self.model_len_max, self.sequences)
     }
 
+    /// Whether the device's bindings hold no pool, however much memory there is.
+    fn is_bound(&self) -> bool {
+        self.binding_bytes_max < self.binding_bytes_least
+    }
+
     fn budget_in_words(&self) -> Option<String> {
         let (budget, memory) = (self.budget_bytes?, self.memory_bytes?);
         let share = (100.0 * budget as f64 / memory.max(1) as f64).round();
@@ -126,6 +137,10 @@ impl Fit {
     fn obstacle(&self) -> String {
         let (weights, activations) = (Bytes(self.weight_bytes), Bytes(self.activation_bytes));
         let (pool, least) = (Bytes(self.kv_bytes), Bytes(self.kv_least_bytes));
+        if self.is_bound() {
+            let (needed, most) = (self.binding_bytes_least, self.binding_bytes_max);
+            return format!("a KV pool takes bindings of {needed} bytes at least; the limit is {most}");
+        }
         match self.budget_in_words() {
             Some(budget) if self.pool_is_given && self.kv_bytes >= self.kv_least_bytes => {
                 format!(
@@ -185,7 +200,7 @@ impl Outlook {
     pub fn new(source: &impl Source, plan: &Plan, config: &Config, caps: &Caps) -> Self {
         let asked = Fit::new(config, plan, caps);
         let mut others = Vec::new();
-        if asked.is_full() {
+        if asked.is_full() || asked.is_bound() {
             return Self { asked, others };
         }
         if asked.pool_is_given || asked.budget_bytes.is_none() {
@@ -253,7 +268,7 @@ impl fmt::Display for Outlook {
                 write!(f, "; with {change}: weights {}, {}", Bytes(fit.weight_bytes), fit.room())
             }
             Some((change, fit)) => write!(f, "; with {change}: {}", fit.room()),
-            None if asked.fits() => Ok(()),
+            None if asked.fits() || asked.is_bound() => Ok(()),
             None => {
                 let least = Bytes(self.memory_least_bytes());
                 write!(f, "; a smaller model is needed, or a device with more than {least}")
@@ -376,6 +391,16 @@ mod tests {
         assert!(judged.asked.fits() && judged.to_string().starts_with(words), "{judged}");
         let judged = outlook(&config(), &gpu(Some(100_000_000)));
         assert!(judged.others.is_empty() && judged.to_string().ends_with("context 1024 × 64 sequences"), "{judged}");
+    }
+
+    #[test]
+    fn bindings_that_hold_no_pool_are_told_as_that() {
+        // Two spare blocks and one more, of 32 slots of 16 halves.
+        let judged = outlook(&config(), &Caps { binding_bytes_max: 3071, ..gpu(Some(100_000_000)) });
+        assert_eq!(judged.to_string(), "a KV pool takes bindings of 3072 bytes at least; the limit is 3071");
+        assert!(!judged.asked.fits() && judged.advice().is_none());
+        let judged = outlook(&config(), &Caps { binding_bytes_max: 3072, ..gpu(Some(100_000_000)) });
+        assert_eq!(judged.asked.blocks, [3], "{judged}");
     }
 
     #[test]

@@ -150,9 +150,18 @@ pub(super) fn work_bytes(config: &Config, plan: &Plan) -> u64 {
 /// A slot number is a `u32`, and one head of a layer's K or V, which is never cut, must fit a binding.
 fn blocks_limit(config: &Config, plan: &Plan, caps: &Caps) -> u64 {
     let slots = u64::from(u32::MAX - 1) / u64::from(config.block_size);
+    (caps.binding_bytes_max / head_block_bytes(config, plan).max(1)).min(slots)
+}
+
+/// Bytes of a binding that holds one head of the smallest pool.
+pub(super) fn binding_bytes_least(config: &Config, plan: &Plan) -> u64 {
+    u64::from(BLOCKS_SPARE + 1) * head_block_bytes(config, plan)
+}
+
+/// Bytes that a block takes in the binding of one head: no binding holds less.
+fn head_block_bytes(config: &Config, plan: &Plan) -> u64 {
     let head_bytes = |head_dim| u64::from(config.block_size) * config.kv_format.row_bytes(head_dim);
-    let bound = plan.kv_layers.iter().map(|layer| caps.binding_bytes_max / head_bytes(layer.head_dim).max(1));
-    bound.min().unwrap_or(slots).min(slots)
+    plan.kv_layers.iter().map(|layer| head_bytes(layer.head_dim)).max().unwrap_or(0)
 }
 
 fn window_blocks_max(config: &Config, plan: &Plan, group: usize) -> u64 {
