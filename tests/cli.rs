@@ -248,14 +248,18 @@ fn plan_says_whether_it_fits_and_what_to_do() {
     let said = text(&output.stdout);
     assert!(said.contains("\ndoes not fit: weights of 9.9 MiB, activations of 7.9 MiB and any KV pool"), "{said}");
     let last = said.lines().last().unwrap_or_default();
-    assert!(last.starts_with("with --quantization q4: weights 3.5 MiB, context "), "{said}");
+    let advice = "--quantization q4 --kv-cache-dtype q8";
+    assert!(last.starts_with(&format!("with {advice}: weights 3.5 MiB, context ")), "{said}");
     let (report, code) = planned(&["--memory", "13.5MiB"]);
     assert_eq!((report["asked"]["fits"].as_bool(), code), (Some(false), Some(1)));
-    assert_eq!(report["advice"], "--quantization q4");
+    assert_eq!(report["advice"], advice);
     assert_eq!(report["others"][0]["fits"], false, "q8: {report}");
     // Whoever does as told gets what was promised.
-    let (taken, code) = planned(&["--memory", "13.5MiB", "--quantization", "q4"]);
-    assert_eq!((&taken["asked"]["max_model_len"], code), (&report["others"][1]["max_model_len"], Some(0)));
+    for other in report["others"].as_array().expect("a list").iter().filter(|other| other["fits"] == true) {
+        let options = other["option"].as_str().expect("a text").split(' ').collect::<Vec<_>>();
+        let (taken, code) = planned(&[&["--memory", "13.5MiB"], &options[..]].concat());
+        assert_eq!((&taken["asked"]["max_model_len"], code), (&other["max_model_len"], Some(0)), "{options:?}");
+    }
     let (report, code) = planned(&["--memory", "8MiB"]);
     assert_eq!((&report["advice"], code), (&Value::Null, Some(1)));
     assert!(report["summary"].as_str().is_some_and(|text| text.contains("a smaller model is needed")), "{report}");

@@ -175,8 +175,8 @@ impl Report<'_> {
     fn pool_in_words(&self) -> String {
         let asked = &self.outlook.asked;
         let (blocks, token) = (asked.blocks.iter().sum::<u32>(), Bytes(asked.kv_token_bytes));
-        let format = format!("{:?}", asked.kv_format).to_lowercase();
-        let of = format!("{blocks} blocks of {} tokens; a token takes {token} ({format})", asked.block_size);
+        let (size, format) = (asked.block_size, asked.kv_format);
+        let of = format!("{blocks} blocks of {size} tokens; a token takes {token} ({format})");
         format!("{}: {of}", Bytes(asked.kv_bytes))
     }
 
@@ -204,16 +204,17 @@ impl Report<'_> {
     }
 
     fn other_in_words(&self, change: &Change, fit: &Fit) -> String {
-        let change = change.to_string();
+        // The longest of them: `--quantization q4 --kv-cache-dtype q8`.
+        let change = format!("{change:<38}");
         if !fit.fits() {
-            return format!("  {change:<26} weights {}: does not fit", Bytes(fit.weight_bytes));
+            return format!("  {change} weights {}: does not fit", Bytes(fit.weight_bytes));
         }
         let speed = self
             .subject
             .read_gbps
             .map_or_else(String::new, |gbps| format!(", at most {} tokens/s", number(fit.tokens_per_s(gbps * 1e9))));
         let (weights, pool) = (Bytes(fit.weight_bytes), Bytes(fit.kv_bytes));
-        format!("  {change:<26} weights {weights}, KV pool {pool}: {}{speed}", fit.room())
+        format!("  {change} weights {weights}, KV pool {pool}: {}{speed}", fit.room())
     }
 
     fn as_json(&self) -> Value {
@@ -251,7 +252,7 @@ impl Report<'_> {
             "activation_bytes": fit.activation_bytes,
             "kv_bytes": fit.kv_bytes,
             "kv_token_bytes": fit.kv_token_bytes,
-            "kv_format": format!("{:?}", fit.kv_format).to_lowercase(),
+            "kv_format": fit.kv_format.to_string(),
             "blocks": fit.blocks,
             "block_size": fit.block_size,
             "budget_bytes": fit.budget_bytes,

@@ -167,22 +167,26 @@ impl fmt::Display for Fit {
     }
 }
 
-/// What else could be asked for.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+/// What else could be asked for; what is `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Change {
     /// To quantise on load.
-    Quantization(Quantization),
+    pub quantization: Option<Quantization>,
+    /// Keys and values in fewer bytes.
+    pub kv_format: Option<KvFormat>,
     /// A pool of this many bytes.
-    KvCacheBytes(u64),
+    pub kv_cache_bytes: Option<u64>,
 }
 
-/// The option on the command line.
+/// The options on the command line.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Quantization(quantization) => write!(f, "--quantization {quantization}"),
-            Self::KvCacheBytes(bytes) => write!(f, "--kv-cache-bytes {}MiB", bytes >> 20),
-        }
+        let options = [
+            self.quantization.map(|quantization| format!("--quantization {quantization}")),
+            self.kv_format.map(|format| format!("--kv-cache-dtype {format}")),
+            self.kv_cache_bytes.map(|bytes| format!("--kv-cache-bytes {}MiB", bytes >> 20)),
+        ];
+        f.pad(&options.into_iter().flatten().collect::<Vec<_>>().join(" "))
     }
 }
 
@@ -191,7 +195,7 @@ impl fmt::Display for Change {
 pub struct Outlook {
     /// With the settings as they are.
     pub asked: Fit,
-    /// With one setting changed, if the whole context does not fit: the gentlest change first.
+    /// With other settings, if the whole context does not fit: the gentlest change first.
     pub others: Vec<(Change, Fit)>,
 }
 
@@ -203,15 +207,19 @@ impl Outlook {
         if asked.is_full() || asked.is_bound() {
             return Self { asked, others };
         }
+        others.extend(narrower_kv(&asked, Change::default(), plan, config, caps));
         if asked.pool_is_given || asked.budget_bytes.is_none() {
             others.extend(larger_pool(asked.kv_full_bytes, plan, config, caps));
         }
         if asked.budget_bytes.is_some() {
             for quantization in [Quantization::Q8, Quantization::Q4] {
-                let smaller = source.record_quantized(caps.activations, quantization);
-                let fit = smaller.map(|plan| Fit::new(config, &plan, caps));
-                if let Some(fit) = fit.filter(|fit| fit.weight_bytes < asked.weight_bytes) {
-                    others.push((Change::Quantization(quantization), fit));
+                let Some(smaller) = source.record_quantized(caps.activations, quantization) else { continue };
+                let fit = Fit::new(config, &smaller, caps);
+                if fit.weight_bytes < asked.weight_bytes {
+                    let change = Change { quantization: Some(quantization), ..Change::default() };
+                    let narrower = narrower_kv(&fit, change, &smaller, config, caps);
+                    others.push((change, fit));
+                    others.extend(narrower);
                 }
             }
         }
@@ -239,13 +247,24 @@ impl Outlook {
     }
 }
 
+/// `change` with 8-bit keys and values besides, if that makes room for what did not fit whole.
+fn narrower_kv(fit: &Fit, change: Change, plan: &Plan, config: &Config, caps: &Caps) -> Option<(Change, Fit)> {
+    if fit.is_full() || config.kv_format == KvFormat::Q8 {
+        return None;
+    }
+    let config = Config { kv_format: KvFormat::Q8, ..config.clone() };
+    let narrower = Fit::new(&config, plan, caps);
+    let change = Change { kv_format: Some(KvFormat::Q8), ..change };
+    (narrower.model_len_max > fit.model_len_max).then_some((change, narrower))
+}
+
 /// A pool that holds the whole context. Windows and full attention share a pool by their own rules, so with both the
 /// sum of what a sequence needs may not be enough.
 fn larger_pool(kv_full_bytes: u64, plan: &Plan, config: &Config, caps: &Caps) -> Option<(Change, Fit)> {
     let first = kv_full_bytes.next_multiple_of(1 << 20);
     let fit = |bytes: u64| {
         let given = Config { kv_cache_bytes: Some(bytes), ..config.clone() };
-        (Change::KvCacheBytes(bytes), Fit::new(&given, plan, caps))
+        (Change { kv_cache_bytes: Some(bytes), ..Change::default() }, Fit::new(&given, plan, caps))
     };
     (0..POOL_DOUBLINGS_MAX).map(|doublings| fit(first << doublings)).find(|(_, fit)| fit.is_full())
 }
@@ -264,7 +283,7 @@ impl fmt::Display for Outlook {
             write!(f, "{}", asked.obstacle())?;
         }
         match self.advice() {
-            Some((change @ Change::Quantization(_), fit)) => {
+            Some((change, fit)) if change.quantization.is_some() => {
                 write!(f, "; with {change}: weights {}, {}", Bytes(fit.weight_bytes), fit.room())
             }
             Some((change, fit)) => write!(f, "; with {change}: {}", fit.room()),
@@ -369,12 +388,23 @@ mod tests {
         let (vectors, table) = (2 * 640 + 288, 256 * 80);
         let judged = outlook(&config(), &gpu(Some(3_750_000)));
         let found: Vec<_> =
-            judged.others.iter().map(|(change, fit)| (change.clone(), fit.weight_bytes, fit.model_len_max)).collect();
-        let q8 = (Change::Quantization(Quantization::Q8), vectors + table + 2 * (448 * 80 + 64 * 144), 9 * 32);
-        let q4 = (Change::Quantization(Quantization::Q4), vectors + table + 2 * (448 * 48 + 64 * 80), 13 * 32);
-        assert_eq!(found, [q8, q4]);
+            judged.others.iter().map(|(change, fit)| (*change, fit.weight_bytes, fit.model_len_max)).collect();
+        let change = |quantization, kv_format| Change { quantization, kv_format, kv_cache_bytes: None };
+        let (q8, q4, kv_q8) = (Some(Quantization::Q8), Some(Quantization::Q4), Some(KvFormat::Q8));
+        let weights_q8 = vectors + table + 2 * (448 * 80 + 64 * 144);
+        let weights_q4 = vectors + table + 2 * (448 * 48 + 64 * 80);
+        // A block takes 8192 bytes, in q8 5120.
+        let expected = [
+            (change(None, kv_q8), WEIGHT_BYTES, 2 * 32),
+            (change(q8, None), weights_q8, 9 * 32),
+            (change(q8, kv_q8), weights_q8, 15 * 32),
+            (change(q4, None), weights_q4, 13 * 32),
+            (change(q4, kv_q8), weights_q4, 23 * 32),
+        ];
+        assert_eq!(found, expected);
         let expected = "weights of 178 KiB, activations of 1.6 MiB and any KV pool do not fit in 1.8 MiB (50 % of \
-                        3.6 MiB); with --quantization q4: weights 73.5 KiB, context 416 × 1 sequence";
+                        3.6 MiB); with --quantization q4 --kv-cache-dtype q8: weights 73.5 KiB, context 736 × 1 \
+                        sequence";
         assert_eq!(judged.to_string(), expected);
         // The gentlest that holds all wins over what holds more than that.
         let judged = outlook(&Config { max_model_len: Some(288), ..config() }, &gpu(Some(3_750_000)));

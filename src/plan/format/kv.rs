@@ -7,6 +7,7 @@
 use super::clamp_f16;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use std::fmt;
 
 /// Element type of the KV pool: `[block][kv_head][slot][head_dim]`, K and V in buffers of their own per layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -18,6 +19,17 @@ pub enum KvFormat {
     F16,
     /// Signed bytes, four a `u32`, times an f32 scale for each head row.
     Q8,
+}
+
+/// The name on the command line.
+impl fmt::Display for KvFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Q8 => "q8",
+        })
+    }
 }
 
 impl KvFormat {
