@@ -1,0 +1,30 @@
+// Reads a buffer: the peak that kernels which read weights or keys are measured against. 16 bytes an element.
+//
+// A block reads 1024 neighbouring elements a turn, four under way in each thread, and strides over the buffer; out
+// [block][thread] holds the words of each thread, mixed, so that nothing is left out.
+// Grid: a few blocks for each multiprocessor. No twin: a yardstick of `folio bench`, not a step.
+// Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
+
+#include "common/prelude.cuh"
+
+struct Params {
+  const uint4 *source;
+  u32 *out;
+  u64 elements;
+};
+
+KERNEL(bench_read, 256, 4) {
+  const u64 stride = static_cast<u64>(gridDim.x) * 1024;
+  u32 mixed = 0;
+  for (u64 i = static_cast<u64>(blockIdx.x) * 1024 + threadIdx.x; i < params.elements; i += stride) {
+    uint4 v[4];
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      v[j] = make_uint4(0, 0, 0, 0);
+      if (i + j * 256 < params.elements) v[j] = params.source[i + j * 256];
+    }
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) mixed ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+  }
+  params.out[blockIdx.x * 256 + threadIdx.x] = mixed;
+}

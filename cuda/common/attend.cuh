@@ -1,0 +1,84 @@
+// What the kernels of paged attention share: their params, the work list that src/backend/cuda/encode/attend.rs plans,
+// and how a row ends.
+//
+// Packed rows: the query heads of one KV head over the token rows of one sequence; row p is token p / group, query head
+// kv_head · group + p % group. -D: Q_TYPE, OUT_TYPE (float or u16), HEAD_DIM.
+
+#pragma once
+#include "common/metadata.cuh"
+
+struct Params {
+  const u32 *metadata;
+  const Q_TYPE *q;
+  const u8 *k;
+  const u8 *v;
+  const float *alibi;  // slope per query head, or nothing
+  const float *sinks;  // logit per query head, or nothing
+  OUT_TYPE *out;
+  float *scratch;
+  u32 *counters;
+  u32 group_header;
+  u32 kv_heads;
+  u32 group;  // query heads a KV head
+  u32 block_shift;
+  u32 window;
+  float scale;
+  float softcap;  // 0: none
+  u32 unused;
+};
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// The list: count of lanes, of items of lanes, of items of tiles, 0; where each lane's items begin, and where the last
+// one's end; the items of lanes, those of tiles.
+constexpr u32 WORK_HEADER = 4;
+constexpr u32 ITEM_WORDS = 12;
+
+// Some packed rows of a sequence, over some keys.
+struct Item {
+  u32 row_start;  // the sequence's first token row
+  u32 first;      // packed row
+  u32 count;
+  u32 position;  // of the sequence's first token row
+  u32 key_begin;
+  u32 key_end;
+  u32 table_start;
+  u32 slot;  // of the scratch, NONE where the keys are all that the rows see
+  u32 slot_first;
+  u32 parts;
+  u32 run;  // counter
+};
+
+__device__ __forceinline__ const u32 *work_list(const Params &params) {
+  return params.metadata + params.metadata[params.group_header + GROUP_WORK];
+}
+__device__ __forceinline__ Item load_item(const u32 *w) {
+  return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10]};
+}
+// Where the item's block table begins in the metadata.
+__device__ __forceinline__ u32 table_of(const Params &params, const Item &item) {
+  return params.metadata[params.group_header + GROUP_TABLES] + item.table_start;
+}
+
+// Where a packed row lies in q and out.
+__device__ __forceinline__ u64 row_offset(const Params &params, const Item &item, u32 packed, u32 kv_head) {
+  const u32 token = item.row_start + packed / params.group;
+  const u32 head = kv_head * params.group + packed % params.group;
+  return (static_cast<u64>(token) * params.kv_heads * params.group + head) * HEAD_DIM;
+}
+
+// exp2(value − largest), for a largest that may be none.
+__device__ __forceinline__ float share(float value, float largest) {
+  return exp2_near(value - (largest == LOWEST ? 0.0f : largest));
+}
+
+// What the sums of a row are multiplied by in the end, given its largest exponent and the sum of its weights.
+__device__ __forceinline__ float final_factor(const Params &params, float largest, float sum, u32 query_head) {
+  float factor = 1.0f;
+  if (params.sinks) {
+    const float sink = params.sinks[query_head] * LOG2_E, top = fmaxf(largest, sink);
+    factor = exp2_near(largest - top);
+    sum = sum * factor + exp2_near(sink - top);
+  }
+  return sum == 0.0f ? 0.0f : factor / sum;
+}

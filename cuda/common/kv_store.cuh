@@ -1,0 +1,62 @@
+// Rows of a head into the KV pool, as src/plan/format/kv.rs defines them: f32, f16, or bytes with a scale a row behind
+// the codes of the tile.
+
+#pragma once
+#include "common/prelude.cuh"
+
+constexpr u32 KV_F32 = 0;
+constexpr u32 KV_F16 = 1;
+constexpr u32 KV_Q8 = 2;
+// A row whose magnitudes are all below is a row of zeros.
+constexpr float KV_ROW_MIN = 1e-30f;
+
+// Bytes of a row of a head; q8's scale lies elsewhere.
+template <u32 FORMAT> __device__ __forceinline__ u32 kv_row_bytes(u32 head_dim) {
+  return FORMAT == KV_F32 ? 4 * head_dim : FORMAT == KV_F16 ? 2 * head_dim : head_dim;
+}
+// Bytes of the tile of a block and a head.
+template <u32 FORMAT> __device__ __forceinline__ u32 kv_tile_bytes(u32 head_dim, u32 slots) {
+  return slots * (kv_row_bytes<FORMAT>(head_dim) + (FORMAT == KV_Q8 ? 4 : 0));
+}
+
+struct KvRow {
+  u8 *elements;
+  float *scale;
+};
+
+template <u32 FORMAT>
+__device__ __forceinline__ KvRow kv_row(u8 *pool, u32 slot, u32 head, u32 heads, u32 block_shift, u32 head_dim) {
+  const u32 slots = 1u << block_shift, offset = slot & (slots - 1);
+  const u64 tile = static_cast<u64>(slot >> block_shift) * heads + head;
+  u8 *start = pool + tile * kv_tile_bytes<FORMAT>(head_dim, slots);
+  return {start + offset * kv_row_bytes<FORMAT>(head_dim),
+          reinterpret_cast<float *>(start + slots * head_dim) + offset};
+}
+
+// Writes run `lane` of the row if `has_run`. All lanes of a warp call; LANES of them share a row, which is written if
+// `stores`.
+template <u32 FORMAT, u32 LANES_>
+__device__ __forceinline__ void store_kv(const KvRow &row, const Eight &run, u32 lane, bool has_run, bool stores) {
+  if (FORMAT == KV_F32) {
+    if (has_run) store_eight(reinterpret_cast<float *>(row.elements) + 8 * lane, run);
+  } else if (FORMAT == KV_F16) {
+    float c[8];
+    for (u32 i = 0; i < 8; i++) c[i] = clamp_f16(run.v[i]);
+    const uint2 low = make_uint2(pack_f16(c[0], c[1]), pack_f16(c[2], c[3]));
+    const uint4 halves = make_uint4(low.x, low.y, pack_f16(c[4], c[5]), pack_f16(c[6], c[7]));
+    if (has_run) reinterpret_cast<uint4 *>(row.elements)[lane] = halves;
+  } else {
+    // Compared as bits, in which order a NaN is larger than all else.
+    u32 bits = 0;
+    for (u32 i = 0; i < 8; i++) bits = max(bits, __float_as_uint(run.v[i]) & 0x7fffffffu);
+    for (u32 lanes = LANES_ / 2; lanes > 0; lanes >>= 1) bits = max(bits, __shfl_xor_sync(ALL_LANES, bits, lanes));
+    const float largest = __uint_as_float(bits);
+    const bool is_zero = largest < KV_ROW_MIN;
+    const float inverse = is_zero ? 0.0f : 127.0f / largest;
+    u32 words[2] = {0, 0};
+    for (u32 i = 0; i < 8; i++)
+      words[i / 4] |= (static_cast<u32>(static_cast<int>(rintf(run.v[i] * inverse))) & 255) << 8 * (i % 4);
+    if (has_run) reinterpret_cast<uint2 *>(row.elements)[lane] = make_uint2(words[0], words[1]);
+    if (stores && lane == 0) *row.scale = is_zero ? 0.0f : largest * (1.0f / 127.0f);
+  }
+}

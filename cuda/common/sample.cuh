@@ -1,0 +1,167 @@
+// Sample rows in the metadata, keys that order as logits do, rows of logits four at a time, and records in the results.
+
+#pragma once
+#include "common/metadata.cuh"
+
+constexpr u32 ROW_WORDS = 24;
+constexpr u32 ROW_LOGITS = 0;
+constexpr u32 ROW_FEED = 1;
+constexpr u32 ROW_SEED = 2;  // low word, then high
+constexpr u32 ROW_CHOICE = 4;
+constexpr u32 ROW_POSITION = 5;
+constexpr u32 ROW_TEMPERATURE = 6;
+constexpr u32 ROW_TOP_K = 7;
+constexpr u32 ROW_TOP_P = 8;
+constexpr u32 ROW_MIN_P = 9;
+constexpr u32 ROW_REPETITION = 10;
+constexpr u32 ROW_PRESENCE = 11;
+constexpr u32 ROW_FREQUENCY = 12;
+constexpr u32 ROW_HISTORY = 13;  // start, then length
+constexpr u32 ROW_PENDING = 15;
+constexpr u32 ROW_BIAS = 16;  // start, then length
+constexpr u32 ROW_MASK = 18;
+constexpr u32 ROW_LOGPROB = 19;
+constexpr u32 ROW_TOP = 20;
+
+constexpr u32 TOP_MAX = 20;
+constexpr u32 RESULT_WORDS = 42;  // id, logprob, TOP_MAX ids, TOP_MAX logprobs
+constexpr u32 NUMERICAL_ERROR = 0xffffffffu;
+constexpr u32 KEY_LOWEST = 0x007fffffu;    // −∞
+constexpr u32 KEY_INFINITE = 0xff800000u;  // +∞; a NaN is above it or below KEY_LOWEST
+constexpr u32 KEY_BAD = 0xffffffffu;
+constexpr u32 MINUS_INFINITY = 0xff800000u;  // bits
+
+__device__ __forceinline__ const u32 *sample_row(const u32 *metadata, u32 index) {
+  return metadata + metadata[META_SAMPLE_ROWS] + index * ROW_WORDS;
+}
+__device__ __forceinline__ float row_float(const u32 *row, u32 word) { return __uint_as_float(row[word]); }
+
+__device__ __forceinline__ bool is_adjusted(const u32 *row) {
+  const bool is_penalised = row_float(row, ROW_REPETITION) != 1.0f || row_float(row, ROW_PRESENCE) != 0.0f ||
+                            row_float(row, ROW_FREQUENCY) != 0.0f;
+  return is_penalised || row[ROW_BIAS + 1] != 0 || row[ROW_MASK] != NONE;
+}
+// Greedy, and nothing else: such rows are drawn by sample_argmax.
+__device__ __forceinline__ bool is_plain(const u32 *row) {
+  const bool is_reported = row[ROW_LOGPROB] != 0 || row[ROW_TOP] != 0;
+  return row_float(row, ROW_TEMPERATURE) == 0.0f && !is_reported && !is_adjusted(row);
+}
+
+// A u32 that orders as the floats do, with −0 and subnormals in a place of their own.
+__device__ __forceinline__ u32 order_of(u32 bits) {
+  return bits ^ (static_cast<u32>(static_cast<int>(bits) >> 31) | 0x80000000u);
+}
+// Zeros and subnormals, of either sign, are one. Keeps the order, so that a largest value may be flushed last.
+__device__ __forceinline__ u32 flush_key(u32 order) { return order - 0x7f800000u < 0x01000000u ? 0x80000000u : order; }
+__device__ __forceinline__ u32 key_of(u32 bits) { return flush_key(order_of(bits)); }
+__device__ __forceinline__ float value_of(u32 key) {
+  return __uint_as_float(key ^ ((key >> 31) == 1 ? 0x80000000u : 0xffffffffu));
+}
+
+// --- a row, four logits at a time ---
+
+struct Source {
+  const u32 *bits;
+  u32 vocab;
+  bool is_vector;  // aligned, and nothing behind the last logit matters
+};
+
+__device__ __forceinline__ u32 &part_of_four(uint4 &four, u32 i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
+__device__ __forceinline__ float &part_of_four(float4 &four, u32 i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
+
+// Logits 4 · four and on; −∞ past the end.
+__device__ __forceinline__ uint4 load_four(const Source &source, u32 four, u32 end) {
+  uint4 v = make_uint4(MINUS_INFINITY, MINUS_INFINITY, MINUS_INFINITY, MINUS_INFINITY);
+  if (four < end) {
+    if (source.is_vector) {
+      v = reinterpret_cast<const uint4 *>(source.bits)[four];
+    } else {
+      const u32 *from = source.bits + four * 4;
+      const u32 left = source.vocab - four * 4;
+      v.x = from[0];
+      if (left > 1) v.y = from[1];
+      if (left > 2) v.z = from[2];
+      if (left > 3) v.w = from[3];
+    }
+  }
+  return v;
+}
+
+// Calls use(logits, four) for each four of [begin, end), as often in every thread of the block; past the end the
+// logits are −∞. Loads of LOADS fours are under way at once.
+template <u32 THREADS, u32 LOADS, typename Use>
+__device__ __forceinline__ void each_four(const Source &source, u32 begin, u32 end, Use use) {
+  for (u32 base = begin; base < end; base += THREADS * LOADS) {
+    uint4 v[LOADS];
+#pragma unroll
+    for (u32 i = 0; i < LOADS; i++) v[i] = load_four(source, base + i * THREADS + threadIdx.x, end);
+#pragma unroll
+    for (u32 i = 0; i < LOADS; i++) use(v[i], base + i * THREADS + threadIdx.x);
+  }
+}
+
+// What a thread has seen of a row.
+struct Survey {
+  u32 key = 0;          // the largest
+  u32 four = 0;         // where it came first
+  u32 lowest = NONE;    // of the orders: a NaN with its sign set lies below −∞
+
+  __device__ __forceinline__ void take(uint4 v, u32 at) {
+    const u32 a = order_of(v.x), b = order_of(v.y), c = order_of(v.z), d = order_of(v.w);
+    lowest = min(lowest, min(min(a, b), min(c, d)));
+    const u32 largest = flush_key(max(max(a, b), max(c, d)));
+    if (largest > key) {
+      key = largest;
+      four = at;
+    }
+  }
+  __device__ __forceinline__ bool is_bad() const { return key >= KEY_INFINITE || lowest < KEY_LOWEST; }
+};
+
+// --- the largest of all threads, with its lowest id: (key, not id) in a word of 64 bits ---
+
+__device__ __forceinline__ u64 packed(u32 key, u32 id) { return static_cast<u64>(key) << 32 | (~id & 0xffffffffu); }
+__device__ __forceinline__ u32 packed_key(u64 best) { return static_cast<u32>(best >> 32); }
+__device__ __forceinline__ u32 packed_id(u64 best) { return ~static_cast<u32>(best); }
+
+__device__ __forceinline__ u64 shuffle(u64 value, u32 lane) {
+  const u32 low = __shfl_sync(ALL_LANES, static_cast<u32>(value), lane);
+  return static_cast<u64>(__shfl_sync(ALL_LANES, static_cast<u32>(value >> 32), lane)) << 32 | low;
+}
+__device__ __forceinline__ u64 warp_max(u64 value) {
+  for (u32 lanes = 16; lanes > 0; lanes >>= 1) {
+    const u64 other = shuffle(value, (threadIdx.x % 32) ^ lanes);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+__device__ __forceinline__ u64 warp_sum(u64 value) {
+  for (u32 lanes = 16; lanes > 0; lanes >>= 1) value += shuffle(value, (threadIdx.x % 32) ^ lanes);
+  return value;
+}
+
+// `warps` holds a word per warp.
+template <u32 THREADS> __device__ __forceinline__ u64 block_max(u64 value, u64 *warps) {
+  value = warp_max(value);
+  const u32 lane = threadIdx.x % 32;
+  if (lane == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = warp_max(lane < THREADS / 32 ? warps[lane] : 0ull);
+  __syncthreads();
+  return value;
+}
+
+// The best of a survey over `source`; KEY_BAD if any thread has seen a bad logit.
+template <u32 THREADS>
+__device__ __forceinline__ u64 best_of(const Survey &own, bool is_bad, const Source &source, u32 end, u64 *warps) {
+  uint4 v = load_four(source, own.four, end);
+  u32 at = 3;
+#pragma unroll
+  for (u32 i = 3; i-- > 0;)
+    if (key_of(part_of_four(v, i)) == own.key) at = i;
+  return block_max<THREADS>(is_bad ? packed(KEY_BAD, 0) : packed(own.key, own.four * 4 + at), warps);
+}

@@ -1,0 +1,301 @@
+// The product of a tile of bfloat16 rows and a tile of weight rows on tensor cores, for kernels that say which rows
+// these are and where sums go.
+//
+// Chunks of columns come through STAGES buffers in shared memory. A block's warps share its tile: WARP_ROWS ×
+// WARP_OUTPUTS each; SLICES > 1 warps have the same part of it and every SLICES-th group of 32 columns, and add up at
+// the end, so that small tiles have many warps.
+// Quantised: sum += a · (levels · x) + b · Σ x over a group, in f32; so nothing is rounded that the format does not
+// round. Halves are two products.
+// -D: WEIGHT, TILE_ROWS, TILE_OUTPUTS, WARP_ROWS, WARP_OUTPUTS, SLICES, STAGES, CHUNK (64 or 128; quantised 128).
+
+#pragma once
+#include "common/weight_tile.cuh"
+
+constexpr Weight FORMAT = Weight::WEIGHT;
+constexpr u32 ROW_WARPS = TILE_ROWS / WARP_ROWS, OUTPUT_WARPS = TILE_OUTPUTS / WARP_OUTPUTS;
+constexpr u32 PART_WARPS = ROW_WARPS * OUTPUT_WARPS;
+constexpr u32 TILE_THREADS = 32 * PART_WARPS * SLICES;
+// Blocks of a multiprocessor that registers must allow: small tiles wait for memory.
+constexpr u32 TILE_BLOCKS = TILE_ROWS < 128 ? 2 : 1;
+constexpr u32 M_TILES = WARP_ROWS / 16, N_TILES = WARP_OUTPUTS / 8;
+typedef WeightChunk<FORMAT, TILE_OUTPUTS, CHUNK> TileWeight;
+constexpr u32 X_ROW = 2 * CHUNK;  // bytes
+constexpr u32 STAGE_BYTES = TILE_ROWS * X_ROW + TileWeight::BYTES;
+// Of a warp: scales of its outputs, by group, half group, and a or b.
+constexpr u32 SCALE_HALVES = has_half_groups(FORMAT) ? 2 : 1, SCALE_KINDS = has_minimum(FORMAT) ? 2 : 1;
+constexpr u32 SCALE_GROUPS = TileWeight::GROUPS / SLICES;
+constexpr u32 WARP_SCALES = is_dense(FORMAT) ? 0 : SCALE_GROUPS * SCALE_HALVES * SCALE_KINDS * WARP_OUTPUTS;
+static_assert(TileWeight::GROUPS % SLICES == 0 && TILE_ROWS % WARP_ROWS == 0 && TILE_OUTPUTS % WARP_OUTPUTS == 0, "");
+static_assert(WARP_ROWS % 16 == 0 && WARP_OUTPUTS % 8 == 0 && STAGES >= 2, "whole fragments");
+
+// Bytes: rows of x, stages, scales of the warps. Also the sums of the slices, where the stages were.
+constexpr u32 ROWS_BYTES = 4 * TILE_ROWS;
+constexpr u32 TILE_SHARED_BYTES = ROWS_BYTES + STAGES * STAGE_BYTES + TILE_THREADS / 32 * WARP_SCALES * 4;
+static_assert((SLICES - 1) * TILE_ROWS * TILE_OUTPUTS * 4 <= STAGES * STAGE_BYTES, "slices add up in the stages");
+
+struct TileSums {
+  float4 v[M_TILES][N_TILES];
+};
+
+// Two elements, aligned to both.
+__device__ __forceinline__ void store_two(float *to, float2 values) { *reinterpret_cast<float2 *>(to) = values; }
+__device__ __forceinline__ void store_two(u16 *to, float2 values) {
+  *reinterpret_cast<u32 *>(to) = pack_bf16(values.x, values.y);
+}
+
+// Where a thread works.
+struct TileThread {
+  u32 thread, lane, slice, first_row, first_output;
+};
+__device__ __forceinline__ TileThread tile_thread() {
+  const u32 warp = threadIdx.x / 32, part = warp % PART_WARPS;
+  return {threadIdx.x, threadIdx.x % 32, warp / PART_WARPS, part / OUTPUT_WARPS * WARP_ROWS,
+          part % OUTPUT_WARPS * WARP_OUTPUTS};
+}
+
+// What is multiplied: `x` by the row indices in shared memory (NONE: no such row), `outputs` weight rows.
+struct TileInput {
+  const u16 *x;
+  const u8 *weight;
+  u32 columns, outputs;
+  u32 first_chunk, end_chunk;
+};
+
+__device__ __forceinline__ void copy_stage(u8 *stage, const u32 *rows, const TileInput &in, const WeightLayout &layout,
+                                           u32 chunk, u32 thread) {
+  constexpr u32 PARTS = X_ROW / 16;
+#pragma unroll
+  for (u32 first = 0; first < TILE_ROWS * PARTS; first += TILE_THREADS) {
+    const u32 at = first + thread, row = at / PARTS, part = at % PARTS;
+    if (TILE_ROWS * PARTS % TILE_THREADS != 0 && at >= TILE_ROWS * PARTS) break;
+    u8 *to = stage + row * X_ROW + 16 * (part ^ swizzle_dense(row));
+    const u32 column = chunk * CHUNK + 8 * part, x_row = rows[row];
+    if (x_row != NONE && column < in.columns) copy_async_16(to, in.x + (u64)x_row * in.columns + column);
+    else copy_async_zero_16(to);
+  }
+  TileWeight::copy<TILE_THREADS>(stage + TILE_ROWS * X_ROW, in.weight, layout, in.outputs, chunk, thread);
+}
+
+// Both steps' fragments of 16 rows from `row` on: eight columns for each lane.
+__device__ __forceinline__ void load_x(uint4 (&a)[2], const u8 *stage, u32 row, u32 group, u32 q) {
+  const u8 *from = stage + row * X_ROW + 16 * ((4 * group + q) ^ swizzle_dense(row));
+  const uint4 low = *reinterpret_cast<const uint4 *>(from), high = *reinterpret_cast<const uint4 *>(from + 8 * X_ROW);
+  a[0] = make_uint4(low.x, high.x, low.y, high.y);  // row + 8 has the same swizzle
+  a[1] = make_uint4(low.z, high.z, low.w, high.w);
+}
+// One step's, of half a group: four columns for each lane.
+__device__ __forceinline__ uint4 load_x_half(const u8 *stage, u32 row, u32 group, u32 half, u32 q) {
+  const u32 part = 4 * group + 2 * half + q / 2;
+  const u8 *from = stage + row * X_ROW + 16 * (part ^ swizzle_dense(row)) + 8 * (q % 2);
+  const uint2 low = *reinterpret_cast<const uint2 *>(from), high = *reinterpret_cast<const uint2 *>(from + 8 * X_ROW);
+  return make_uint4(low.x, high.x, low.y, high.y);
+}
+
+__device__ __forceinline__ void add_scaled(float4 &sum, const float4 &part, float2 a) {
+  sum.x += a.x * part.x, sum.y += a.y * part.y, sum.z += a.x * part.z, sum.w += a.y * part.w;
+}
+
+// Σ x of rows g and g + 8 over a step: products with ones.
+__device__ __forceinline__ void add_ones(float4 &total, uint4 a) {
+  multiply_bf16(total, a, make_uint2(0x3f803f80u, 0x3f803f80u));
+}
+// a · part, and b · Σ x. `scales`: of the warp's outputs, those of b behind those of a.
+__device__ __forceinline__ void add_parts(TileSums &sums, const float4 (&part)[M_TILES], const float2 (&total)[M_TILES],
+                                          const float *scales, u32 n, u32 q) {
+  const float2 a = *reinterpret_cast<const float2 *>(scales + 8 * n + 2 * q);
+#pragma unroll
+  for (u32 m = 0; m < M_TILES; m++) add_scaled(sums.v[m][n], part[m], a);
+  if constexpr (has_minimum(FORMAT)) {
+    const float2 b = *reinterpret_cast<const float2 *>(scales + WARP_OUTPUTS + 8 * n + 2 * q);
+#pragma unroll
+    for (u32 m = 0; m < M_TILES; m++)
+      add_scaled(sums.v[m][n], make_float4(total[m].x, total[m].x, total[m].y, total[m].y), b);
+  }
+}
+
+// A group of quantised weights. `scales`: those of the warp for this group.
+__device__ __forceinline__ void multiply_group(TileSums &sums, const u8 *stage, const float *scales, u32 group,
+                                               const TileThread &at) {
+  const u32 g = at.lane / 4, q = at.lane % 4;
+  uint4 a[M_TILES][2];
+  float2 totals[M_TILES];
+#pragma unroll
+  for (u32 m = 0; m < M_TILES; m++) {
+    load_x(a[m], stage, at.first_row + 16 * m + g, group, q);
+    if constexpr (has_minimum(FORMAT)) {
+      float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      add_ones(total, a[m][0]);
+      add_ones(total, a[m][1]);
+      totals[m] = make_float2(total.x, total.z);
+    }
+  }
+#pragma unroll
+  for (u32 n = 0; n < N_TILES; n++) {
+    const uint4 w = TileWeight::fragment(stage + TILE_ROWS * X_ROW, at.first_output + 8 * n + g, group, q);
+    // Products of one step for all rows before the next step's: those wait for them.
+    float4 part[M_TILES];
+#pragma unroll
+    for (u32 m = 0; m < M_TILES; m++) {
+      part[m] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      multiply_bf16(part[m], a[m][0], make_uint2(w.x, w.y));
+    }
+#pragma unroll
+    for (u32 m = 0; m < M_TILES; m++) multiply_bf16(part[m], a[m][1], make_uint2(w.z, w.w));
+    add_parts(sums, part, totals, scales, n, q);
+  }
+}
+
+// Half a group, with scales of its own.
+__device__ __forceinline__ void multiply_half(TileSums &sums, const u8 *stage, const float *scales, u32 group, u32 half,
+                                              const TileThread &at) {
+  const u32 g = at.lane / 4, q = at.lane % 4;
+  uint4 a[M_TILES];
+  float2 totals[M_TILES];
+#pragma unroll
+  for (u32 m = 0; m < M_TILES; m++) {
+    a[m] = load_x_half(stage, at.first_row + 16 * m + g, group, half, q);
+    if constexpr (has_minimum(FORMAT)) {
+      float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      add_ones(total, a[m]);
+      totals[m] = make_float2(total.x, total.z);
+    }
+  }
+#pragma unroll
+  for (u32 n = 0; n < N_TILES; n++) {
+    const uint2 w = TileWeight::half_fragment(stage + TILE_ROWS * X_ROW, at.first_output + 8 * n + g, group, half, q);
+    float4 part[M_TILES];
+#pragma unroll
+    for (u32 m = 0; m < M_TILES; m++) {
+      part[m] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      multiply_bf16(part[m], a[m], w);
+    }
+    add_parts(sums, part, totals, scales, n, q);
+  }
+}
+
+// Both steps of dense weights.
+__device__ __forceinline__ void multiply_steps(TileSums &sums, const uint4 (&a)[M_TILES][2], u32 n, uint4 w) {
+#pragma unroll
+  for (u32 m = 0; m < M_TILES; m++) multiply_bf16(sums.v[m][n], a[m][0], make_uint2(w.x, w.y));
+#pragma unroll
+  for (u32 m = 0; m < M_TILES; m++) multiply_bf16(sums.v[m][n], a[m][1], make_uint2(w.z, w.w));
+}
+
+__device__ __forceinline__ void multiply_dense(TileSums &sums, const u8 *stage, u32 group, const TileThread &at) {
+  const u32 g = at.lane / 4, q = at.lane % 4;
+  uint4 a[M_TILES][2];
+#pragma unroll
+  for (u32 m = 0; m < M_TILES; m++) load_x(a[m], stage, at.first_row + 16 * m + g, group, q);
+#pragma unroll
+  for (u32 n = 0; n < N_TILES; n++) {
+    const uint4 w = TileWeight::fragment(stage + TILE_ROWS * X_ROW, at.first_output + 8 * n + g, group, q);
+    if (FORMAT == Weight::F16) {
+      const TwoTerms x = split_f16(w.x), y = split_f16(w.y), z = split_f16(w.z), v = split_f16(w.w);
+      multiply_steps(sums, a, n, make_uint4(x.low, y.low, z.low, v.low));
+      multiply_steps(sums, a, n, make_uint4(x.high, y.high, z.high, v.high));
+    } else {
+      multiply_steps(sums, a, n, w);
+    }
+  }
+}
+
+// Decodes the scales of the warp's outputs, once for all its rows.
+__device__ __forceinline__ void decode_scales(float *scales, const u8 *stage, u32 groups, const TileThread &at) {
+  for (u32 output = at.lane; output < WARP_OUTPUTS; output += 32) {
+#pragma unroll
+    for (u32 i = 0; i < SCALE_GROUPS; i++) {
+      const u32 group = at.slice + i * SLICES;
+      if (group >= groups) break;
+      const GroupScale s = TileWeight::scale(stage + TILE_ROWS * X_ROW, at.first_output + output, group);
+      float *to = scales + i * SCALE_HALVES * SCALE_KINDS * WARP_OUTPUTS + output;
+#pragma unroll
+      for (u32 half = 0; half < SCALE_HALVES; half++) {
+        to[half * SCALE_KINDS * WARP_OUTPUTS] = s.a[half];
+        if (has_minimum(FORMAT)) to[(half * SCALE_KINDS + 1) * WARP_OUTPUTS] = s.b[half];
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void multiply_chunk(TileSums &sums, const u8 *stage, float *scales, u32 groups,
+                                               const TileThread &at) {
+  if constexpr (!is_dense(FORMAT)) {
+    __syncwarp();  // the last chunk's scales have been read
+    decode_scales(scales, stage, groups, at);
+    __syncwarp();
+  }
+  // Groups of a large tile one after another: together they need more registers than there are.
+  constexpr u32 TOGETHER = TILE_ROWS < 128 || is_dense(FORMAT) ? SCALE_GROUPS : 1;
+  constexpr u32 HALVES_TOGETHER = TOGETHER == 1 ? 1 : 2;
+#pragma unroll TOGETHER
+  for (u32 i = 0; i < SCALE_GROUPS; i++) {
+    const u32 group = at.slice + i * SLICES;
+    if (group >= groups) break;
+    const float *own = scales + i * SCALE_HALVES * SCALE_KINDS * WARP_OUTPUTS;
+    if constexpr (is_dense(FORMAT)) {
+      multiply_dense(sums, stage, group, at);
+    } else if constexpr (has_half_groups(FORMAT)) {
+#pragma unroll HALVES_TOGETHER
+      for (u32 half = 0; half < 2; half++)
+        multiply_half(sums, stage, own + half * SCALE_KINDS * WARP_OUTPUTS, group, half, at);
+    } else {
+      multiply_group(sums, stage, own, group, at);
+    }
+  }
+}
+
+// Sums of the slices into slice 0, in order; all threads call it.
+__device__ __forceinline__ void add_slices(TileSums &sums, u8 *stages, const TileThread &at) {
+  if (SLICES == 1) return;
+  float4 *parts = reinterpret_cast<float4 *>(stages);
+  constexpr u32 EACH = M_TILES * N_TILES, WARP = 32 * EACH;
+  const u32 part = at.thread / 32 % PART_WARPS;
+  __syncthreads();
+  if (at.slice > 0) {
+    float4 *to = parts + ((at.slice - 1) * PART_WARPS + part) * WARP + at.lane;
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) to[32 * i] = sums.v[i / N_TILES][i % N_TILES];
+  }
+  __syncthreads();
+  if (at.slice > 0) return;
+  for (u32 slice = 1; slice < SLICES; slice++) {
+    const float4 *from = parts + ((slice - 1) * PART_WARPS + part) * WARP + at.lane;
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+      const float4 other = from[32 * i];
+      float4 &sum = sums.v[i / N_TILES][i % N_TILES];
+      sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+    }
+  }
+}
+
+// The whole product; `rows` starts the shared memory and is filled, behind a barrier. Threads of slice 0 have the sums.
+__device__ __forceinline__ void multiply_tile(TileSums &sums, u8 *shared, const TileInput &in, const TileThread &at) {
+  const WeightLayout layout = weight_layout<FORMAT>(in.columns);
+  const u32 *rows = reinterpret_cast<const u32 *>(shared);
+  u8 *stages = shared + ROWS_BYTES;
+  float *scales = reinterpret_cast<float *>(stages + STAGES * STAGE_BYTES) + at.thread / 32 * WARP_SCALES;
+  const u32 groups = ceil_div(in.columns, GROUP);
+#pragma unroll
+  for (u32 i = 0; i < M_TILES * N_TILES; i++) sums.v[i / N_TILES][i % N_TILES] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+  for (u32 i = 0; i + 1 < STAGES; i++) {
+    const u32 chunk = in.first_chunk + i;
+    if (chunk < in.end_chunk) copy_stage(stages + i * STAGE_BYTES, rows, in, layout, chunk, at.thread);
+    copy_async_commit();
+  }
+  u32 here = 0, next = STAGES - 1;
+  for (u32 chunk = in.first_chunk; chunk < in.end_chunk; chunk++) {
+    copy_async_wait<STAGES - 2>();
+    __syncthreads();
+    // Into the stage that all have left.
+    if (chunk + STAGES - 1 < in.end_chunk)
+      copy_stage(stages + next * STAGE_BYTES, rows, in, layout, chunk + STAGES - 1, at.thread);
+    copy_async_commit();
+    multiply_chunk(sums, stages + here * STAGE_BYTES, scales, groups - chunk * TileWeight::GROUPS, at);
+    here = here + 1 == STAGES ? 0 : here + 1;
+    next = next + 1 == STAGES ? 0 : next + 1;
+  }
+  copy_async_wait<0>();
+  add_slices(sums, stages, at);
+}

@@ -1,0 +1,112 @@
+// Logprobs of the raw logits for the rows that ask for them: of the token that `sample` has drawn, and the most likely
+// ones in order.
+//
+// logits [logits rows][vocab] f32; results [sample row][record], whose id is read and whose logprobs are written.
+// logprob(id) = l[id] − l_max − ln Σ exp(l − l_max). One block: one sample row. The n-th largest of the threads' own
+// largest logits bounds the top list from below; only hundreds of ties take histograms over the row.
+// Grid: rows of the bucket. Twin: backend/cpu/sample.rs
+// Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
+
+#include "common/sample_threshold.cuh"
+
+// max + ln Σ exp(l − max), in two parts.
+struct LogTotal {
+  float largest;
+  float log_sum;
+
+  __device__ __forceinline__ float logprob(u32 bits) const { return value_of(key_of(bits)) - largest - log_sum; }
+};
+
+// Four sums a thread keep the rounding of 2¹⁷ terms near 1e-6.
+__device__ __forceinline__ LogTotal log_total(Shared &shared, const Source &source, float largest) {
+  float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  each_four<THREADS, 4>(source, 0, ceil_div(source.vocab, 4), [&](uint4 v, u32) {
+    sums.x += expf(__uint_as_float(v.x) - largest);
+    sums.y += expf(__uint_as_float(v.y) - largest);
+    sums.z += expf(__uint_as_float(v.z) - largest);
+    sums.w += expf(__uint_as_float(v.w) - largest);
+  });
+  return {largest, logf(block_sum((sums.x + sums.y) + (sums.z + sums.w), shared.sums))};
+}
+
+// Lists the keys above `least`, and of those that equal it the ids up to `last`. Ends with a barrier.
+__device__ __forceinline__ void list_top(Shared &shared, const Source &source, u32 least, u32 last) {
+  clear_list(shared);
+  each_four<THREADS, 2>(source, 0, ceil_div(source.vocab, 4), [&](uint4 v, u32 four) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+      const u32 key = key_of(part_of_four(v, i)), id = four * 4 + i;
+      if (key > least || (key == least && id <= last)) keep_candidate(shared, key, id);
+    }
+  });
+  __syncthreads();
+}
+
+// How the list is cut to size: by a bound, and if too many lie above it by the count-th largest key, of which the
+// lowest ids are taken.
+enum Cut : u32 { BOUND, BY_KEY, BY_ID, CUTS };
+// Longer lists are cut. A bound for 20 keys leaves about 20.
+constexpr u32 LISTED_MAX = 512;
+
+// Lists the `count` largest keys above −∞, and perhaps some more. `own` is the largest key that this thread has of the
+// row, `highest` that of all: the count-th largest of the threads' own is not above that of the row.
+__device__ __forceinline__ void find_top(Shared &shared, const Source &source, u32 own, u32 highest, u32 count) {
+  u32 least = KEY_LOWEST + 1;
+  shared.keys[threadIdx.x] = own;
+  __syncthreads();
+#pragma unroll 1
+  for (u32 cut = BOUND; cut < CUTS; cut++) {
+    const Walk walk = {source, cut == BOUND ? THREADS : 0, cut == BY_ID, least};
+    Target target = {KEY_LOWEST + 1, highest, 0, count};
+    if (cut == BY_ID) target = {~source.vocab, NONE, 0, count - min(shared.count, count)};
+    const u32 found = threshold(shared, walk, target, target.low, [](u32) { return 1u; });
+    if (cut != BY_ID) least = found;
+    // By key, those above are counted first.
+    list_top(shared, source, cut == BY_KEY ? least + 1 : least, cut == BY_ID ? ~found : NONE);
+    if (cut == BOUND && shared.count <= LISTED_MAX) return;
+  }
+}
+
+// Puts the list in order; NONE where it is shorter.
+__device__ __forceinline__ void write_top(const Shared &shared, const Source &source, u32 count, const LogTotal &total,
+                                          u32 *result) {
+  const u32 listed = shared.count;
+  for (u32 i = threadIdx.x; i < listed; i += THREADS) {
+    const u32 key = shared.keys[i], id = shared.ids[i];
+    u32 rank = 0;
+    for (u32 j = 0; j < listed; j++) {
+      const u32 other = shared.keys[j];
+      rank += other > key || (other == key && shared.ids[j] < id) ? 1 : 0;
+    }
+    if (rank < count) {
+      result[2 + rank] = id;
+      result[2 + TOP_MAX + rank] = __float_as_uint(total.logprob(source.bits[id]));
+    }
+  }
+  for (u32 i = min(listed, count) + threadIdx.x; i < TOP_MAX; i += THREADS) result[2 + i] = NONE;
+}
+
+KERNEL(sample_logprobs, 1024, 1) {
+  __shared__ Shared shared;
+  const u32 index = blockIdx.x;
+  if (index >= params.metadata[META_SAMPLES]) return;
+  const u32 *row = sample_row(params.metadata, index);
+  const u32 top = min(row[ROW_TOP], TOP_MAX);
+  if (row[ROW_LOGPROB] == 0 && top == 0) return;
+  u32 *result = params.results + index * RESULT_WORDS;
+  const u32 chosen = result[0];
+  if (chosen == NUMERICAL_ERROR) {
+    if (threadIdx.x < top) result[2 + threadIdx.x] = NONE;
+    return;
+  }
+  const u32 vocab = params.vocab, fours = ceil_div(vocab, 4);
+  const Source source = {params.logits + static_cast<u64>(row[ROW_LOGITS]) * vocab, vocab, vocab % 4 == 0};
+  Survey own;
+  each_four<THREADS, 4>(source, 0, fours, [&](uint4 v, u32 four) { own.take(v, four); });
+  const u32 highest = packed_key(block_max<THREADS>(packed(own.key, 0), shared.warps));
+  const LogTotal total = log_total(shared, source, value_of(highest));
+  if (threadIdx.x == 0 && row[ROW_LOGPROB] != 0) result[1] = __float_as_uint(total.logprob(source.bits[chosen]));
+  if (top == 0) return;
+  find_top(shared, source, own.key, highest, top);
+  write_top(shared, source, top, total, result);
+}
