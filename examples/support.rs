@@ -1,6 +1,6 @@
 //! The tables of README.md that say what runs where, from the notes that the tests leave (`tests/support/mod.rs`).
 //!
-//! After `cargo test`: `cargo run --example support` writes them into README.md; with `--check` it fails where README.md
+//! After `cargo test --features cuda`: `cargo run --example support` writes them into README.md; with `--check` it fails where README.md
 //! says something else.
 
 use anyhow::{Context as _, Result, bail, ensure};

@@ -43,8 +43,8 @@
 //! - **[`model`]**: from files to a plan and its weights: [`model::spec`] has a row of data per architecture,
 //!   `decoder` the one forward pass of the repository, [`model::gguf`] reads GGUF, `published` checkpoints quantised by
 //!   others, `quantize` quantises on load; all three are sources of tensors in device formats.
-//! - **[`backend`]**: the seam [`backend::Backend`], and three who stand on it: [`backend::cpu`] the reference,
-//!   [`backend::wgpu`] any GPU, [`backend::fake`] the simulator's device.
+//! - **[`backend`]**: the seam [`backend::Backend`], and four who stand on it: [`backend::cpu`] the reference,
+//!   [`backend::wgpu`] any GPU, `backend::cuda` (feature `cuda`) NVIDIA's, [`backend::fake`] the simulator's device.
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are
 //!   pure; [`engine::fit`] says before loading what fits; [`engine::handle`] is the engine from outside.
 //! - **[`text`]**: text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings.
@@ -56,6 +56,7 @@
 //! - **`web/`**: the browser: a wasm crate over this library, an npm package around it, a demo page, tests in Chromium.
 //! - **`src/cli`**: the binary: one file per command; `hub` turns a model's name into a path, fetched if need be.
 //! - **`shaders/`**: one WGSL kernel per file, `common/` is imported; `bench_*` are yardsticks of `folio bench`.
+//! - **`cuda/`**: the same stems in CUDA C++; `host/` runs them on the host, for tests.
 //! - **`assets/demo`**: the built-in demo model, and how it was made.
 //! - **`tests/`**: five rings: house rules and shaders, twins, simulation, kernels, the whole.
 //! - **`fuzz/`**: targets for what strangers publish; **`examples/`**: checks against what is too large to keep here.

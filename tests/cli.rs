@@ -223,6 +223,26 @@ fn devices_names_the_cpu_and_the_choice() {
     assert!(result(&["devices"]).contains("auto takes"));
 }
 
+/// Without an NVIDIA device the same binary says why, and goes on with what is there; with one it lists it.
+#[cfg(feature = "cuda")]
+#[test]
+fn devices_says_what_of_cuda_is_missing() {
+    let devices: Value = serde_json::from_str(&result(&["devices", "--json"])).expect("one JSON object");
+    let parts = devices["cuda"]["parts"].as_array().expect("a list of what was found and what is missing");
+    assert!(!parts.is_empty(), "{devices}");
+    let listed = devices["devices"].as_array().expect("a list").iter().any(|device| device["api"] == "cuda");
+    let Some(obstacle) = devices["cuda"]["obstacle"].as_str() else {
+        assert!(listed && devices["chosen"] == "cuda:0", "{devices}");
+        return;
+    };
+    assert!(devices["chosen"] != "cuda:0", "{devices}");
+    refusal(&["run", "--prompt", "a", "--device", "cuda"], &[obstacle]);
+    let output = run(&["run", "--prompt", "Hi", "--max-tokens", "1", "--device", "auto"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.lines().filter(|line| line.contains(obstacle)).count(), 1, "one line tells why: {said}");
+}
+
 /// What `folio plan` says as JSON, and its exit code.
 fn planned(arguments: &[&str]) -> (Value, Option<i32>) {
     let output = run(&[&["plan", "--json"], arguments].concat());

@@ -11,7 +11,7 @@ use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
 use folio::plan::Storage;
 use folio::platform::block_on;
-use folio::selftest::{Options, blind_spots, run};
+use folio::selftest::{Draws, Options, blind_spots, run};
 
 fn check(backend: &str, device: &mut impl Inspect, options: &Options) {
     let report = block_on(run(device, options)).expect("the device survives the check");
@@ -69,14 +69,15 @@ fn every_adapter_is_the_reference() {
         println!("SKIPPED: wgpu finds no adapter, so no kernel was checked. Install a Vulkan driver; Mesa's will do.");
         return;
     }
-    let full = std::env::var("FOLIO_KERNELS_FULL").is_ok_and(|value| value == "1");
+    let many = std::env::var("FOLIO_KERNELS_FULL").is_ok_and(|value| value == "1");
+    let draws = if many { Draws::Many } else { Draws::Usual };
     let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
     for adapter in adapters {
         for (name, options) in openings() {
             println!("{} {}: {name}", adapter.api, adapter.name);
             let options = WgpuOptions { adapter: Some(adapter.index), ..options };
             let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
-            check("wgpu", &mut device, &Options { filter: filter.clone(), full, ..Options::default() });
+            check("wgpu", &mut device, &Options { filter: filter.clone(), draws, ..Options::default() });
         }
     }
 }

@@ -8,8 +8,14 @@
 mod builder;
 #[path = "model/converted.rs"]
 mod converted;
+#[cfg(feature = "cuda")]
+#[path = "model/cuda.rs"]
+mod cuda;
 #[path = "model/gguf.rs"]
 mod gguf;
+#[cfg(all(feature = "cuda", unix))]
+#[path = "support/cuda.rs"]
+mod host;
 #[path = "model/kv_q8.rs"]
 mod kv_q8;
 #[path = "model/quantized.rs"]
@@ -208,7 +214,7 @@ fn prove<B: Backend + Inspect>(target: &Target, backend: &mut B) {
 /// The demo model's golden file: greedy tokens and the five likeliest of the first eight.
 fn prove_demo<B: Backend + Inspect>(target: &Target, backend: &mut B) {
     let model = Model::demo();
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo/recipe/golden.json");
+    let file = repository("assets/demo/recipe/golden.json");
     let prompts = read_json(&file)["prompts"].as_array().expect("a list of prompts").clone();
     let eos = &model.generation().eos_token_ids;
     for (kv_format, tolerance) in [(KvFormat::F32, 1e-3), (KvFormat::F16, LOGITS_F16)] {
@@ -256,8 +262,14 @@ struct Run {
     logits: Vec<Vec<f32>>,
 }
 
+/// A file of the repository: where cargo, or `.ci/gpu` on another machine, says that it lies.
+fn repository(path: &str) -> PathBuf {
+    let root = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&root).join(path)
+}
+
 fn golden(family: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(family)
+    repository("tests/data/golden").join(family)
 }
 
 fn read_json(file: &Path) -> Value {

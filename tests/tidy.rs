@@ -16,6 +16,7 @@ const EXEMPTIONS_MAX: usize = 0;
 const FUNCTION_LINES_MAX: usize = 70;
 const RUST_LINES_MAX: usize = 700;
 const WGSL_LINES_MAX: usize = 250;
+const CUDA_LINES_MAX: usize = 400;
 const WIDTH_MAX: usize = 120;
 
 /// Modules that schedule: pure, so that a simulator can drive them. They know no device, clock, thread or randomness.
@@ -339,6 +340,9 @@ fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
     within(path, top) || allowed.iter().any(|&prefix| within(path, prefix))
 }
 
+/// What lies in `src/backend` and is no backend: the form in which GPUs get a batch.
+const SHARED: &str = "backend::words";
+
 /// `backend::cpu`, `backend::wgpu`, …: what lies in `src/backend`, read from the folder so that a new one is known.
 fn backends() -> Vec<String> {
     let mut found: BTreeSet<String> = BTreeSet::new();
@@ -348,6 +352,7 @@ fn backends() -> Vec<String> {
             found.insert(format!("backend::{name}"));
         }
     }
+    found.remove(SHARED);
     found.into_iter().collect()
 }
 
@@ -460,24 +465,26 @@ fn every_step_has_its_files_and_every_shader_its_step() {
     let stems = step_stems();
     assert!(stems.contains(&"rope_store_kv".to_owned()), "the steps are read from the enum: {stems:?}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let shaders: Vec<String> = fs::read_dir(root.join("shaders"))
-        .expect("shaders/ holds the kernels")
-        .map(|entry| entry.expect("shaders/ lists").file_name().to_string_lossy().into_owned())
-        .filter_map(|name| name.strip_suffix(".wgsl").map(str::to_owned))
-        .filter(|stem| !stem.starts_with("bench_"))
-        .collect();
-    let step_of = |shader: &str| stems.iter().any(|stem| shader == stem || shader.starts_with(&format!("{stem}_")));
+    let of_step = |kernel: &str, stem: &str| kernel == stem || kernel.starts_with(&format!("{stem}_"));
     let mut findings = Vec::new();
     for stem in &stems {
         if !root.join(format!("src/backend/cpu/{stem}.rs")).exists() {
             findings.push(format!("src/backend/cpu/{stem}.rs:1: the step {stem} has no twin"));
         }
-        if !shaders.iter().any(|shader| shader == stem || shader.starts_with(&format!("{stem}_"))) {
-            findings.push(format!("shaders/{stem}.wgsl:1: the step {stem} has no kernel"));
-        }
     }
-    for shader in shaders.iter().filter(|shader| !step_of(shader)) {
-        findings.push(format!("shaders/{shader}.wgsl:1: no step has this stem"));
+    for (folder, extension) in [("shaders", "wgsl"), ("cuda", "cu")] {
+        let kernels: Vec<String> = fs::read_dir(root.join(folder))
+            .expect("the folder holds kernels")
+            .map(|entry| entry.expect("the folder lists").file_name().to_string_lossy().into_owned())
+            .filter_map(|name| name.strip_suffix(&format!(".{extension}")).map(str::to_owned))
+            .filter(|stem| !stem.starts_with("bench_"))
+            .collect();
+        for stem in stems.iter().filter(|stem| !kernels.iter().any(|kernel| of_step(kernel, stem))) {
+            findings.push(format!("{folder}/{stem}.{extension}:1: the step {stem} has no kernel"));
+        }
+        for kernel in kernels.iter().filter(|kernel| !stems.iter().any(|stem| of_step(kernel, stem))) {
+            findings.push(format!("{folder}/{kernel}.{extension}:1: no step has this stem"));
+        }
     }
     judge("stems", findings);
 }
@@ -502,15 +509,34 @@ fn functions_and_files_are_short() {
             findings.push(source.finding(lines, &format!("the file has {lines} lines of at most {WGSL_LINES_MAX}")));
         }
     }
+    for source in sources(&["cuda"], &["cu", "cuh", "h"]) {
+        let lines = source.text.lines().count();
+        if lines > CUDA_LINES_MAX && !source.path.starts_with("cuda/host/") {
+            findings.push(source.finding(lines, &format!("the file has {lines} lines of at most {CUDA_LINES_MAX}")));
+        }
+    }
     judge("length", findings);
+}
+
+/// A kernel says what has been proven of it: a GPU that it ran on, or that it has not run on one yet.
+#[test]
+fn cuda_kernels_say_where_they_have_run() {
+    let kernels = sources(&["cuda"], &["cu"]);
+    let says = |source: &&Source| {
+        let header = source.text.split("\n\n").next().unwrap_or_default().replace("\n// ", " ");
+        header.contains("not yet run on a GPU") || header.contains("Run on ")
+    };
+    let findings = kernels.iter().filter(|source| !says(source));
+    judge("proof", findings.map(|source| source.finding(1, "its header does not say where it has run")).collect());
 }
 
 #[test]
 fn lines_are_narrow_and_clean() {
     let mut findings = Vec::new();
-    for source in
-        sources(&["src", "tests", "benches", "shaders", "web", ".ci"], &["rs", "wgsl", "ts", "mjs", "js", "css"])
-    {
+    for source in sources(
+        &["src", "tests", "benches", "cuda", "shaders", "web", ".ci"],
+        &["rs", "cu", "cuh", "h", "wgsl", "ts", "mjs", "js", "css"],
+    ) {
         for (index, line) in source.text.lines().enumerate() {
             if line.chars().count() > WIDTH_MAX {
                 findings.push(source.finding(index + 1, &format!("wider than {WIDTH_MAX}")));
@@ -592,8 +618,8 @@ fn every_module_opens_with_its_essay() {
 #[test]
 fn no_file_knows_a_machine() {
     let private = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/tm", "p/")];
-    let folders = ["src", "tests", "benches", "shaders", "web", "assets", ".ci"];
-    let mut files = sources(&folders, &["rs", "wgsl", "md", "py", "js", "mjs", "ts", "html"]);
+    let folders = ["src", "tests", "benches", "cuda", "shaders", "web", "assets", ".ci"];
+    let mut files = sources(&folders, &["rs", "cu", "cuh", "h", "wgsl", "md", "py", "js", "mjs", "ts", "html"]);
     for name in ["README.md", "Cargo.toml", "deny.toml", ".ci/run"] {
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
         files.push(Source { path: name.to_owned(), text: text.expect("the file is part of the repository") });

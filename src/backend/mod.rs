@@ -5,8 +5,11 @@
 //! written, [`Backend::allocate_pool`]; after that nothing is allocated on the device.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod fake;
 pub mod wgpu;
+mod words;
 
 use crate::plan::format::KvTile;
 use crate::plan::inputs::{BatchInputs, Sampled};
@@ -45,6 +48,17 @@ pub struct Caps {
     pub binding_bytes_max: u64,
     /// Bytes that weights and pool may take together, where the device tells.
     pub memory_bytes: Option<u64>,
+}
+
+/// What a device can do at best, measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Peaks {
+    /// Bytes read and written by a copy, 10⁹ a second.
+    pub copy_gbps: f64,
+    /// Bytes read, 10⁹ a second.
+    pub read_gbps: f64,
+    /// Multiplications and additions, 10⁹ a second: of f32, where there are tensor cores of bfloat16.
+    pub fma_gflops: f64,
 }
 
 /// The sizes everything is allocated for.

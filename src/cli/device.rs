@@ -2,8 +2,11 @@
 //!
 //! `auto` takes the best adapter that is a GPU, else the CPU reference; a software adapter runs only when it is named.
 
+use super::options::Dtype;
 use anyhow::{Result, bail};
 use folio::backend::cpu::CpuBackend;
+#[cfg(feature = "cuda")]
+use folio::backend::cuda::{CudaBackend, CudaOptions, Survey};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::backend::wgpu::{AdapterReport, WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, BackendError, Caps};
@@ -44,6 +47,8 @@ impl FromStr for DeviceChoice {
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
     Cpu,
+    #[cfg(feature = "cuda")]
+    Cuda(CudaOptions),
     Wgpu(WgpuOptions),
     Fake(Script),
 }
@@ -64,8 +69,28 @@ impl Device {
     pub(crate) fn with<J: DeviceJob>(self, job: J) -> J::Output {
         match self {
             Self::Cpu => job.run(|| Ok(CpuBackend::new())),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(options) => job.run(move || CudaBackend::open(&options)),
             Self::Wgpu(options) => job.run(move || platform::block_on(WgpuBackend::open(&options))),
             Self::Fake(script) => job.run(move || Ok(FakeBackend::new(script))),
+        }
+    }
+}
+
+impl Device {
+    /// With activations of this type.
+    pub(crate) fn with_dtype(self, dtype: Dtype) -> Result<Self> {
+        match (self, dtype) {
+            #[cfg(feature = "cuda")]
+            (Self::Cuda(options), Dtype::Float32) => {
+                Ok(Self::Cuda(CudaOptions { activations: folio::plan::Storage::F32, ..options }))
+            }
+            #[cfg(feature = "cuda")]
+            (device @ Self::Cuda(_), _) => Ok(device),
+            (device, Dtype::Auto | Dtype::Float32) => Ok(device),
+            (_, Dtype::Bfloat16) => {
+                bail!("--dtype bfloat16 needs a CUDA device; the others keep activations in float32")
+            }
         }
     }
 }
@@ -92,16 +117,29 @@ impl Device {
     }
 }
 
-/// The adapters of this machine with the one that `auto` takes, if any of them is a GPU.
+/// The devices of this machine with the one that `auto` takes, if any of them is a GPU.
 pub(crate) struct Adapters {
+    #[cfg(feature = "cuda")]
+    pub(crate) cuda: Survey,
     pub(crate) reports: Vec<AdapterReport>,
-    /// Index into `reports`.
+    /// Index into `reports`; an NVIDIA device comes before all of them.
     pub(crate) chosen: Option<usize>,
     /// Why that one, or why none, as the end of a sentence.
     pub(crate) reason: String,
 }
 
-/// Lists the adapters and says which `auto` would take.
+impl Adapters {
+    /// What `auto` takes.
+    pub(crate) fn chosen_name(&self) -> String {
+        #[cfg(feature = "cuda")]
+        if self.cuda.obstacle.is_none() {
+            return "cuda:0".to_owned();
+        }
+        self.chosen.map_or_else(|| "cpu".to_owned(), |index| format!("wgpu:{index}"))
+    }
+}
+
+/// Lists the devices and says which `auto` would take.
 pub(crate) fn survey() -> Adapters {
     let reports = WgpuBackend::adapters();
     let chosen = reports.iter().position(|report| report.chosen);
@@ -110,7 +148,50 @@ pub(crate) fn survey() -> Adapters {
         None if reports.is_empty() => "there is no Vulkan, Metal or DX12 adapter",
         None => "the adapters here are software; one runs only when it is named",
     };
-    Adapters { reports, chosen, reason: reason.to_owned() }
+    #[cfg(feature = "cuda")]
+    let (cuda, reason) = {
+        let cuda = CudaBackend::survey();
+        let reason = match &cuda.obstacle {
+            None => "native kernels before all others".to_owned(),
+            Some(obstacle) => format!("{obstacle}; {reason}"),
+        };
+        (cuda, reason)
+    };
+    Adapters {
+        #[cfg(feature = "cuda")]
+        cuda,
+        reports,
+        chosen,
+        reason: reason.to_string(),
+    }
+}
+
+/// The NVIDIA device of this number, if it can be opened.
+#[cfg(feature = "cuda")]
+fn resolve_cuda(index: Option<usize>) -> Result<Device> {
+    let adapters = survey();
+    if let Some(obstacle) = &adapters.cuda.obstacle {
+        bail!("CUDA: {obstacle}; devices here: {}", known(&adapters));
+    }
+    let device = index.unwrap_or(0);
+    if device >= adapters.cuda.devices.len() {
+        bail!("there is no device cuda:{device}; devices here: {}", known(&adapters));
+    }
+    Ok(Device::Cuda(CudaOptions { device, cache_dir: kernel_cache(), ..CudaOptions::default() }))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn resolve_cuda(_index: Option<usize>) -> Result<Device> {
+    bail!("this folio was built without CUDA; devices here: {}", known(&survey()))
+}
+
+/// Where compiled kernels are kept: the user's cache folder.
+#[cfg(feature = "cuda")]
+fn kernel_cache() -> Option<std::path::PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from);
+    let home = || Some(set("HOME")?.join(".cache"));
+    let root = set("XDG_CACHE_HOME").or_else(|| set("LOCALAPPDATA")).or_else(home)?;
+    Some(root.join("folio").join("cuda"))
 }
 
 /// Turns the choice into a device that exists, or says which ones do.
@@ -121,13 +202,19 @@ pub(crate) fn resolve(choice: &DeviceChoice) -> Result<Device> {
             Ok(script) => Ok(Device::Fake(script)),
             Err(fault) => bail!("fake: {fault}"),
         },
-        DeviceChoice::Cuda(_) => bail!("this folio was built without CUDA; devices here: {}", known(&survey())),
+        DeviceChoice::Cuda(index) => resolve_cuda(*index),
         DeviceChoice::Auto => {
             let adapters = survey();
+            #[cfg(feature = "cuda")]
+            if adapters.cuda.obstacle.is_none() {
+                return resolve_cuda(None);
+            }
             let Some(index) = adapters.chosen else {
                 eprintln!("no GPU: {}; running on the CPU", adapters.reason);
                 return Ok(Device::Cpu);
             };
+            #[cfg(feature = "cuda")]
+            eprintln!("no CUDA device: {}; running on wgpu:{index}", adapters.cuda.obstacle.unwrap_or_default());
             Ok(Device::Wgpu(WgpuOptions { adapter: Some(index), ..WgpuOptions::default() }))
         }
         DeviceChoice::Wgpu(index) => {
@@ -146,7 +233,7 @@ pub(crate) fn reason(choice: &DeviceChoice) -> String {
     match choice {
         DeviceChoice::Auto => {
             let adapters = survey();
-            let cpu = if adapters.chosen.is_none() { ", so the CPU runs it" } else { "" };
+            let cpu = if adapters.chosen_name() == "cpu" { ", so the CPU runs it" } else { "" };
             format!("{}{cpu}", adapters.reason)
         }
         DeviceChoice::Wgpu(None) => "the adapter that auto prefers, else the first".to_owned(),
@@ -156,6 +243,8 @@ pub(crate) fn reason(choice: &DeviceChoice) -> String {
 
 fn known(adapters: &Adapters) -> String {
     let mut names = vec!["cpu".to_owned()];
+    #[cfg(feature = "cuda")]
+    names.extend(adapters.cuda.devices.iter().map(|device| format!("cuda:{} ({})", device.index, device.name)));
     names.extend(adapters.reports.iter().enumerate().map(|(index, report)| format!("wgpu:{index} ({})", report.name)));
     names.join(", ")
 }

@@ -21,10 +21,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{}", text.trim_end())?)
 }
 
-fn chosen_name(adapters: &Adapters) -> String {
-    adapters.chosen.map_or_else(|| "cpu".to_owned(), |index| format!("wgpu:{index}"))
-}
-
 fn as_json(adapters: &Adapters) -> Value {
     let cpu = CpuBackend::new();
     let mut devices = vec![json!({
@@ -34,8 +30,21 @@ fn as_json(adapters: &Adapters) -> Value {
         "kind": format!("{:?}", cpu.caps().kind).to_lowercase(),
         "tier": cpu.caps().tier,
         "memory_bytes": cpu.caps().memory_bytes,
-        "chosen": adapters.chosen.is_none(),
+        "chosen": adapters.chosen_name() == "cpu",
     })];
+    #[cfg(feature = "cuda")]
+    devices.extend(adapters.cuda.devices.iter().map(|device| {
+        let name = format!("cuda:{}", device.index);
+        json!({
+            "chosen": name == adapters.chosen_name(),
+            "device": name,
+            "name": device.name,
+            "api": "cuda",
+            "kind": "discrete",
+            "compute_capability": format!("{}.{}", device.compute.0, device.compute.1),
+            "memory_bytes": device.memory_bytes,
+        })
+    }));
     devices.extend(adapters.reports.iter().enumerate().map(|(index, report)| {
         json!({
             "device": format!("wgpu:{index}"),
@@ -50,20 +59,38 @@ fn as_json(adapters: &Adapters) -> Value {
             "buffer_bytes_max": report.buffer_bytes_max,
             "workgroup_bytes_max": report.workgroup_bytes_max,
             "memory_bytes": report.memory_bytes,
-            "chosen": adapters.chosen == Some(index),
+            "chosen": adapters.chosen_name() == format!("wgpu:{index}"),
         })
     }));
-    json!({"devices": devices, "chosen": chosen_name(adapters), "reason": adapters.reason})
+    let mut report = json!({"devices": devices, "chosen": adapters.chosen_name(), "reason": adapters.reason});
+    #[cfg(feature = "cuda")]
+    {
+        report["cuda"] = json!({"parts": adapters.cuda.parts, "obstacle": adapters.cuda.obstacle});
+    }
+    report.take()
 }
 
 fn as_text(adapters: &Adapters) -> String {
     let cpu = CpuBackend::new();
-    let mark = |chosen: bool| if chosen { '*' } else { ' ' };
-    let mut text = format!("{} cpu     {}, {}\n", mark(adapters.chosen.is_none()), cpu.caps().name, cpu.caps().tier);
-    for (index, report) in adapters.reports.iter().enumerate() {
-        text += &format!("{} wgpu:{index}  {}\n", mark(adapters.chosen == Some(index)), adapter_text(report));
+    let chosen = adapters.chosen_name();
+    let mark = |name: &str| if name == chosen { '*' } else { ' ' };
+    let mut text = format!("{} cpu     {}, {}\n", mark("cpu"), cpu.caps().name, cpu.caps().tier);
+    #[cfg(feature = "cuda")]
+    {
+        for device in &adapters.cuda.devices {
+            let (name, (major, minor)) = (format!("cuda:{}", device.index), device.compute);
+            let (mark, memory) = (mark(&name), mib(device.memory_bytes));
+            text += &format!("{mark} {name}  {}, compute capability {major}.{minor}, memory {memory}\n", device.name);
+        }
+        for part in &adapters.cuda.parts {
+            text += &format!("          {part}\n");
+        }
     }
-    text + &format!("auto takes {}: {}", chosen_name(adapters), adapters.reason)
+    for (index, report) in adapters.reports.iter().enumerate() {
+        let name = format!("wgpu:{index}");
+        text += &format!("{} {name}  {}\n", mark(&name), adapter_text(report));
+    }
+    text + &format!("auto takes {chosen}: {}", adapters.reason)
 }
 
 fn adapter_text(report: &AdapterReport) -> String {

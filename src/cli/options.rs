@@ -1,6 +1,6 @@
 //! Options that every command with an engine has, under vLLM's names, each also `FOLIO_…` in the environment.
 
-use super::device::DeviceChoice;
+use super::device::{self, Device, DeviceChoice};
 use super::hub::{self, Described, HubOptions};
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::BoolishValueParser;
@@ -48,12 +48,26 @@ pub(crate) struct ModelOptions {
     pub(crate) quantization: Option<QuantizationChoice>,
 }
 
+/// Element type of what goes from step to step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dtype {
+    /// What is fastest on the device
+    Auto,
+    /// Sixteen bits: CUDA devices
+    Bfloat16,
+    /// Thirty-two bits
+    Float32,
+}
+
 /// Which device, and the limits of the engine on it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EngineOptions {
     /// auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]
     #[arg(long, env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
     pub(crate) device: DeviceChoice,
+    /// Element type of activations; other than bfloat16 on CUDA, and float32 elsewhere, only to compare devices
+    #[arg(long, env = "FOLIO_DTYPE", default_value = "auto", hide = cfg!(not(feature = "cuda")))]
+    pub(crate) dtype: Dtype,
     /// Same tokens alone and in a batch, bit for bit, on one device
     #[arg(long, env = "FOLIO_DETERMINISTIC", value_parser = BoolishValueParser::new())]
     pub(crate) deterministic: bool,
@@ -93,6 +107,11 @@ pub(crate) struct EngineOptions {
 }
 
 impl EngineOptions {
+    /// The device that was asked for, not yet open.
+    pub(crate) fn device(&self) -> Result<Device> {
+        device::resolve(&self.device)?.with_dtype(self.dtype)
+    }
+
     /// The engine's limits, checked. A larger number of sequences raises the tokens of a step with it, unless set.
     pub(crate) fn config(&self) -> Result<Config> {
         let default = Config::default();

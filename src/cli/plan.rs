@@ -8,6 +8,8 @@ use super::options::{EngineOptions, ModelOptions, parse_bytes};
 use anyhow::{Result, ensure};
 use clap::Args;
 use folio::backend::cpu::peaks;
+#[cfg(feature = "cuda")]
+use folio::backend::cuda;
 use folio::backend::wgpu::bench::Yardstick;
 use folio::backend::{Caps, DeviceKind};
 use folio::config::Config;
@@ -101,7 +103,7 @@ fn subject(options: &Options) -> Result<Subject> {
             read_gbps: None,
         });
     }
-    let device = device::resolve(&options.engine.device)?;
+    let device = options.engine.device()?;
     let read_gbps = read_gbps(&device)?;
     Ok(Subject { caps: device.caps()?, reason: device::reason(&options.engine.device), is_here: true, read_gbps })
 }
@@ -110,6 +112,8 @@ fn read_gbps(device: &Device) -> Result<Option<f64>> {
     Ok(match device {
         Device::Cpu => Some(peaks::read_gbps()),
         Device::Wgpu(options) => Some(platform::block_on(Yardstick::open(options))?.brief().read_gbps(READ_BYTES)?),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(options) => Some(cuda::bench::Yardstick::open(options)?.read_gbps()?),
         Device::Fake(_) => None,
     })
 }

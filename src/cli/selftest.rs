@@ -6,6 +6,8 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use folio::backend::BackendError;
 use folio::backend::cpu::CpuBackend;
+#[cfg(feature = "cuda")]
+use folio::backend::cuda::CudaBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend};
 use folio::{platform, selftest};
 use std::io::Write as _;
@@ -70,7 +72,7 @@ impl Forced {
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// auto, cpu or wgpu[:N]
+    /// auto, cpu, wgpu[:N] or cuda[:N]
     #[arg(long, env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
     device: DeviceChoice,
     #[command(flatten)]
@@ -85,10 +87,13 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let device = options.forced.apply(device::resolve(&options.device)?);
-    let checks = selftest::Options { filter: options.filter.clone(), full: options.full, ..Default::default() };
+    let draws = if options.full { selftest::Draws::Many } else { selftest::Draws::Usual };
+    let checks = selftest::Options { filter: options.filter.clone(), draws, ..Default::default() };
     let report = platform::block_on(async {
         match device {
             Device::Cpu => selftest::run(&mut CpuBackend::new(), &checks).await,
+            #[cfg(feature = "cuda")]
+            Device::Cuda(options) => selftest::run(&mut CudaBackend::open(&options)?, &checks).await,
             Device::Wgpu(options) => selftest::run(&mut WgpuBackend::open(&options).await?, &checks).await,
             Device::Fake(_) => Err(BackendError::Unavailable("the fake device computes nothing to check".into())),
         }

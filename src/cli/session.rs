@@ -1,6 +1,6 @@
 //! An engine in its own thread with the model's text side beside it: what `serve`, `chat`, `run` and `bench` start.
 
-use super::device::{self, Device, DeviceJob};
+use super::device::{Device, DeviceJob};
 use super::options::{EngineOptions, ModelOptions};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use folio::backend::{Backend, BackendError};
@@ -53,13 +53,13 @@ impl Session {
     pub(crate) fn start(model: &ModelOptions, engine: &EngineOptions) -> Result<Self> {
         let text = model.open_text()?;
         let (model, config) = (model.open()?, engine.config()?);
-        Self::start_on(device::resolve(&engine.device)?, model, text, config)
+        Self::start_on(engine.device()?, model, text, config)
     }
 
     /// As [`Self::start`], for longer: says in a line on stderr what will be allocated, and fetches nothing that will
     /// not fit.
     pub(crate) fn start_to_serve(model: &ModelOptions, engine: &EngineOptions) -> Result<Self> {
-        let (config, device) = (engine.config()?, device::resolve(&engine.device)?);
+        let (config, device) = (engine.config()?, engine.device()?);
         if let Some(model) = model.describe_far()? {
             let caps = device.caps()?;
             let outlook = Outlook::new(&model, &model.record(caps.activations), &config, &caps);

@@ -1,6 +1,6 @@
 //! Cases of the steps that work on heads and the KV pool: RopeStoreKv, AttendPaged, and both in a layer.
 
-use super::compare::{ATTENTION, RELATIVE};
+use super::compare::{ATTENTION, RELATIVE, attention};
 use super::fixture::{
     Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, exact, paged_batch, pool_content, relative,
     unwritten,
@@ -266,10 +266,12 @@ fn attention_mutants(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, q: c
     mutants
 }
 
-/// 1e-4 of the largest value that each row and KV head can see.
+/// The share of the largest value that each row and KV head can see.
 fn allowed_attention(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, values: &[f32]) -> Vec<f64> {
     let (size, group) = (fixture.block_size, &inputs.groups[0]);
     let window = fixture.plan.kv_groups[0].window.unwrap_or(u32::MAX);
+    // q and its output are stored alike.
+    let share = attention(fixture.plan.buffers[0].storage);
     let mut allowed = Vec::new();
     for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {
         for row in sequence.row_start..sequence.row_start + sequence.row_count {
@@ -283,7 +285,7 @@ fn allowed_attention(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, valu
                 });
                 let largest = largest.fold(0.0, f32::max);
                 let elements = (heads.query / heads.kv * heads.head_dim) as usize;
-                allowed.extend(std::iter::repeat_n(ATTENTION * f64::from(largest), elements));
+                allowed.extend(std::iter::repeat_n(share * f64::from(largest), elements));
             }
         }
     }
@@ -327,7 +329,7 @@ fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
         // A key or value between two codes may become either, which moves a score, or a share of the sum, by as much.
         let (share, values) = match format {
             KvFormat::Q8 => (20.0 * ATTENTION, codes(1.0, heads.head_dim)),
-            KvFormat::F32 | KvFormat::F16 => (ATTENTION, exact()),
+            KvFormat::F32 | KvFormat::F16 => (attention(storage), exact()),
         };
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(vec![share * 20.0; elements]) });
         run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: values });

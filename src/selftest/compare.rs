@@ -5,6 +5,7 @@
 //! | f32 products | 1e-5 · Σ of the absolute products (and bias, and old value) |
 //! | norms, activations, embedding, rotation | 1e-5 of the value (of the pair, when it is rotated) |
 //! | attention | 1e-4 of the largest visible value |
+//! | attention over 16-bit rows | 2⁻¹¹ more: probabilities are rounded to the operands' type, half precision |
 //! | q8 keys and values | half a code of the row, around the value before rounding |
 //! | weights of routes | 3e-5 of the value: a sum of exponentials far apart |
 //! | copies, feed slots, drawn ids, top ids | none |
@@ -27,12 +28,19 @@ pub(super) const RELATIVE: f64 = 1e-5;
 pub(super) const ROUTES: f64 = 3e-5;
 /// Of the largest visible value.
 pub(super) const ATTENTION: f64 = 1e-4;
+/// Of the same, with 16-bit rows: half precision has 11 bits.
+const PROBABILITIES: f64 = 1.0 / 2048.0;
 /// Gap below which a decision may go either way.
 const NEAR_TIE: f64 = 1e-4;
 /// Of a logprob, absolute.
 const LOGPROB: f64 = 1e-4;
 /// What a device may flush to zero, with room for a few factors.
 const FLUSHED: f64 = 1e-30;
+
+/// What attention over rows of this storage may deviate by, as a share of the largest visible value.
+pub(super) fn attention(storage: Storage) -> f64 {
+    if storage == Storage::F32 { ATTENTION } else { ATTENTION + PROBABILITIES }
+}
 
 /// The largest deviation of a run, in units of what is allowed.
 #[derive(Default)]

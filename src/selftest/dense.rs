@@ -43,7 +43,60 @@ pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
         fixtures.extend([None, Some(3.0)].map(|softcap| scale_logits(vocab, softcap)));
     }
     fixtures.extend(matmuls(storage));
+    fixtures.extend(neighbours(storage));
     fixtures
+}
+
+/// A product with the norm before it and the activation after it, which a device may run as one.
+fn neighbours(storage: Storage) -> Vec<Fixture> {
+    let mut fixtures = Vec::new();
+    for format in [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q6K] {
+        for (with_norm, with_gate) in [(true, false), (false, true), (true, true)] {
+            fixtures.push(neighbourhood(storage, format, with_norm, with_gate));
+        }
+    }
+    fixtures
+}
+
+fn neighbourhood(storage: Storage, format: WeightFormat, with_norm: bool, with_gate: bool) -> Fixture {
+    const COLUMNS: u32 = 264;
+    const OUTPUTS: u32 = 72;
+    let parts = [(with_norm, "norm, "), (true, "product"), (with_gate, ", activation")];
+    let option = parts.map(|(on, name)| if on { name } else { "" }).concat();
+    let mut fixture = Fixture::new("matmul", format!("{storage:?} · {format}, {option}"));
+    let mut noise = Noise::new(&format!("neighbours {}", fixture.option));
+    let weight = fixture.weight("weight", 2 * OUTPUTS, format, &noise.values((2 * OUTPUTS * COLUMNS) as usize));
+    let norm = fixture.weight("norm", 1, WeightFormat::F32, &noise.values(COLUMNS as usize));
+    let x = fixture.buffer("x", Rows::Tokens, COLUMNS, if with_norm { Storage::F32 } else { storage });
+    let normed = fixture.buffer("normed", Rows::Tokens, COLUMNS, storage);
+    let product = fixture.buffer("product", Rows::Tokens, 2 * OUTPUTS, storage);
+    let activated = fixture.buffer("activated", Rows::Tokens, OUTPUTS, storage);
+    if with_norm {
+        let (delta, one_plus, accumulate) = (None, true, false);
+        fixture.push(Step::RmsNorm { x, delta, weight: norm, epsilon: 1e-5, one_plus, accumulate, out: normed });
+    }
+    let rows_of = if with_norm { normed } else { x };
+    fixture.push(Step::MatMul { x: rows_of, weight, bias: None, accumulate: false, out: product });
+    if with_gate {
+        fixture.push(Step::GatedActivation { gate_up: product, activation: Activation::Silu, out: activated });
+    }
+    let out = if with_gate { activated } else { product };
+    for rows in [1, 2, 3, 8, 9] {
+        let mut run = Run::new(format!("{rows} rows"), plain_batch(rows));
+        run.buffers.push((x, noise.values((rows * COLUMNS) as usize)));
+        if rows > 1 {
+            run.mutants.push(Mutant::SwapRows(x, 0, rows - 1));
+        }
+        // What a norm rounds to its storage may fall to either side, and moves every sum by one of its products.
+        let share = if storage == Storage::F32 { 1e-4 } else { 2e-2 };
+        let allowed = move |expected: &[f32]| {
+            let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+            expected.iter().map(|value| share * f64::from(value.abs()) + 0.01 * share * f64::from(largest)).collect()
+        };
+        expect_rows(&fixture, &mut run, out, rows, Box::new(allowed));
+        fixture.runs.push(run);
+    }
+    fixture
 }
 
 /// Rows of `buffer` are compared; it is filled with NaN before.

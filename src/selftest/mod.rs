@@ -32,8 +32,20 @@ pub struct Options {
     pub filter: Option<String>,
     /// Element types of row buffers besides f32; the device's own is always checked.
     pub activations: Vec<Storage>,
-    /// 10⁵ drawn tokens instead of a tenth of that.
-    pub full: bool,
+    /// How many tokens the sampling checks draw.
+    pub draws: Draws,
+}
+
+/// Tokens that the sampling checks draw with each option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Draws {
+    /// 10³: where a kernel's threads run one by one.
+    Few,
+    /// 10⁴.
+    #[default]
+    Usual,
+    /// 10⁵.
+    Many,
 }
 
 /// What one run on one device read back.
@@ -187,7 +199,7 @@ fn fixtures(options: &Options, activations: Storage) -> Vec<Fixture> {
         fixtures.extend(experts::fixtures(storage));
         fixtures.extend(attention::fixtures(storage));
     }
-    fixtures.extend(sampling::fixtures(options.full));
+    fixtures.extend(sampling::fixtures(options.draws));
     fixtures
 }
 

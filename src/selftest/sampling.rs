@@ -1,5 +1,6 @@
 //! Cases of Sample: each option alone, all together, awkward vocabularies, ties, bad rows, feed slots.
 
+use super::Draws;
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, plain_batch};
 use crate::plan::inputs::{BiasEntry, HistoryEntry, NONE, Range, SampleRow};
 use crate::plan::{Rows, Step, Storage, Tail, WeightFormat};
@@ -36,9 +37,13 @@ fn together(row: &mut SampleRow, noise: &mut Noise) {
     row.top_k = [0, 3, 50][noise.below(3) as usize];
 }
 
-/// All fixtures; `full` draws ten times as many tokens.
-pub(super) fn fixtures(full: bool) -> Vec<Fixture> {
-    let batches = if full { 256 } else { 26 };
+/// All fixtures.
+pub(super) fn fixtures(draws: Draws) -> Vec<Fixture> {
+    let batches = match draws {
+        Draws::Few => 3,
+        Draws::Usual => 26,
+        Draws::Many => 256,
+    };
     let mut fixtures: Vec<Fixture> = OPTIONS.iter().map(|option| drawn(256, *option, batches)).collect();
     for vocab in [1, 33, 1003, 4096] {
         fixtures.extend([OPTIONS[0], OPTIONS[1], OPTIONS[11]].map(|option| drawn(vocab, option, 2)));

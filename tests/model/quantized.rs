@@ -14,7 +14,6 @@ use folio::plan::inputs::{BatchInputs, GroupInputs, SampleRow, SequenceRows};
 use folio::plan::{KvFormat, Tail};
 use folio::platform::block_on;
 use folio::text::Tokenizer;
-use std::path::Path;
 
 /// Token ids, and which of them count.
 pub(super) type Text = (Vec<u32>, Vec<bool>);
@@ -22,11 +21,13 @@ pub(super) type Text = (Vec<u32>, Vec<bool>);
 #[test]
 fn quantising_on_load_costs_little() {
     let texts = held_out();
-    let stored = loss(&Model::demo(), KvFormat::F32, &texts);
+    let mut cpu = CpuBackend::new();
+    let (stored, count) = loss(&mut cpu, &Model::demo(), KvFormat::F32, &texts);
+    assert!(count > 1000, "only {count} tokens count");
     println!("held-out loss: bf16 {stored:.4}");
     for (quantization, allowed) in [(Quantization::Q8, 0.005), (Quantization::Q4, 0.08)] {
         let model = Model::demo().quantized(quantization).expect("it quantises");
-        let found = loss(&model, KvFormat::F32, &texts);
+        let (found, _) = loss(&mut cpu, &model, KvFormat::F32, &texts);
         let change = found / stored - 1.0;
         println!("held-out loss: {quantization:?} {found:.4} ({:+.2} %)", 100.0 * change);
         assert!(change.abs() <= allowed, "{quantization:?}: {change} is more than {allowed}");
@@ -72,7 +73,7 @@ fn every_family_runs_quantised() {
 }
 
 pub(super) fn held_out() -> Vec<Text> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/held-out.json");
+    let file = super::repository("tests/data/held-out.json");
     let tokenizer = Tokenizer::from_json(demo::TOKENIZER_JSON).expect("the demo's tokenizer");
     let conversations = read_json(&file).as_array().expect("a list of conversations").clone();
     let text = |conversation: &serde_json::Value| {
@@ -89,10 +90,14 @@ pub(super) fn held_out() -> Vec<Text> {
     conversations.iter().map(text).collect()
 }
 
-/// Mean negative logprob of the tokens that count.
-pub(super) fn loss(model: &Model, kv_format: KvFormat, texts: &[Text]) -> f64 {
-    let mut backend = CpuBackend::new();
-    let device = Device::new(&mut backend, model, kv_format);
+/// Mean negative logprob of the tokens that count, and how many do.
+pub(super) fn loss<B: Backend + Inspect>(
+    backend: &mut B,
+    model: &Model,
+    kv_format: KvFormat,
+    texts: &[Text],
+) -> (f64, usize) {
+    let device = Device::new(backend, model, kv_format);
     let (mut sum, mut count) = (0.0, 0);
     for (ids, counts) in texts {
         let rows = ids.len() as u32;
@@ -116,6 +121,5 @@ pub(super) fn loss(model: &Model, kv_format: KvFormat, texts: &[Text]) -> f64 {
             count += 1;
         }
     }
-    assert!(count > 1000, "only {count} tokens count");
-    sum / f64::from(count)
+    (sum / count as f64, count)
 }

@@ -88,7 +88,7 @@ pub(crate) struct Arena {
     pub(crate) feed: GpuBuffer,
     pub(crate) metadata: GpuBuffer,
     pub(crate) params: GpuBuffer,
-    /// One [`super::readback::SAMPLE_WORDS`] record a sample row.
+    /// One [`crate::backend::words::SAMPLE_WORDS`] record a sample row.
     pub(crate) results: GpuBuffer,
     pub(crate) attend_scratch: GpuBuffer,
     pub(crate) sample_scratch: GpuBuffer,

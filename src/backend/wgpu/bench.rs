@@ -3,7 +3,7 @@
 //! Nothing here runs in an engine. Kernels are `shaders/bench_*.wgsl`; each is timed as a whole submission, best of a
 //! few, with enough work that submitting does not count.
 
-use super::super::BackendError;
+use super::super::{BackendError, Peaks};
 use super::device::{Gpu, WgpuOptions};
 use super::pipelines::create_module;
 use super::texels;
@@ -19,17 +19,6 @@ const SECONDS_BRIEF: f64 = 0.05;
 const BYTES_MAX: u64 = 512 << 20;
 /// Half-precision 1.0, twice: what the baseline's V holds.
 const ONES: u32 = 0x3c00_3c00;
-
-/// What an adapter can do at best.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Peaks {
-    /// Bytes read and written by a copy, 10⁹ a second.
-    pub copy_gbps: f64,
-    /// Bytes read, 10⁹ a second.
-    pub read_gbps: f64,
-    /// f32 multiplications and additions, 10⁹ a second.
-    pub fma_gflops: f64,
-}
 
 /// One decode step of one layer over a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

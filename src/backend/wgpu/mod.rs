@@ -1,7 +1,7 @@
 //! The plan on any GPU: WGSL through wgpu, natively (Vulkan, Metal, DX12) and in a browser (WebGPU).
 //!
 //! [`WgpuBackend`] opens an adapter ([`device`]), allocates every buffer once ([`arena`]), and per batch writes one
-//! metadata buffer ([`metadata`]), replays a recorded program in one compute pass and one submission ([`encode`]) and
+//! metadata buffer ([`words`]), replays a recorded program in one compute pass and one submission ([`encode`]) and
 //! copies the sampled ids into a ring of mapped buffers ([`readback`]). Kernels are compiled on first use
 //! ([`pipelines`]) from preprocessed WGSL ([`preprocess`]). Two batches may be in flight: uploads are ordered with the
 //! submissions on the queue, so only the read-back needs a ring.
@@ -13,7 +13,6 @@ pub mod bench;
 pub(crate) mod device;
 pub(crate) mod encode;
 mod inspect;
-pub(crate) mod metadata;
 mod pace;
 pub(crate) mod pipelines;
 pub(crate) mod preprocess;
@@ -28,6 +27,7 @@ pub use device::{AdapterReport, Class, Tier, WgpuOptions};
 pub use encode::{Variant, variants};
 pub use readback::Ticket;
 
+use super::words::{self, SAMPLE_WORDS};
 use super::{Backend, BackendError, Capacity, Caps};
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SampleRow, Sampled, SequenceRows};
 use crate::plan::{Plan, Storage, WeightId};
@@ -37,7 +37,7 @@ use device::Gpu;
 use encode::{BatchShape, Recordings, attend, experts, sample};
 use futures_util::FutureExt as _;
 use pace::Pace;
-use readback::{Ring, SAMPLE_WORDS};
+use readback::Ring;
 use std::sync::Arc;
 
 /// Shader texts by stem, imported pieces under `common/`: for the tests of `shaders/`.
@@ -108,15 +108,9 @@ impl WgpuBackend {
 
     fn find_program(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
-        let context = metadata::Context {
-            plan: &loaded.plan,
-            capacity: &loaded.capacity,
-            profile: &self.gpu.profile,
-            blocks: &loaded.arena.blocks,
-            group_rows: loaded.arena.group_rows,
-        };
-        let shape = metadata::flatten(&context, inputs, &mut self.words)?;
         let (gpu, arena) = (&self.gpu, &loaded.arena);
+        let context = words::Context { plan: &loaded.plan, capacity: &loaded.capacity, blocks: &arena.blocks };
+        let shape = encode::flatten(&context, &gpu.profile, inputs, arena.group_rows, &mut self.words)?;
         let program = self.recordings.program(gpu, &loaded.plan, &loaded.capacity, arena, &shape)?;
         Ok((shape, program))
     }
@@ -184,15 +178,15 @@ impl Backend for WgpuBackend {
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
         self.gpu.faults.check()?;
-        if plan.kv_groups.len() > metadata::GROUPS_MAX {
-            let message = format!("{} KV groups; at most {} are built for", plan.kv_groups.len(), metadata::GROUPS_MAX);
+        if plan.kv_groups.len() > words::GROUPS_MAX {
+            let message = format!("{} KV groups; at most {} are built for", plan.kv_groups.len(), words::GROUPS_MAX);
             return Err(BackendError::Kernel { kernel: "metadata".into(), message });
         }
         self.recordings.clear();
         self.loaded = None;
         let profile = &self.gpu.profile;
         let side = SideBytes {
-            metadata: metadata::words_max(&plan, capacity, profile) * 4,
+            metadata: words::words_max(&plan, capacity, attend::work_words_max(&plan, capacity, profile)) * 4,
             params: u64::from(encode::PARAMS_SLOTS * pipelines::PARAMS_SLOT_BYTES),
             results: u64::from(capacity.samples_max.max(1) * SAMPLE_WORDS) * 4,
             attend_scratch: attend::scratch_bytes(&plan, capacity, profile),

@@ -1,25 +1,15 @@
 //! The way back: sampled ids and logprobs, through a ring of mapped buffers.
 
 use super::super::BackendError;
+use super::super::words::{self, SAMPLE_WORDS, Wanted};
 use super::arena::GpuBuffer;
 use super::device::Gpu;
 use super::pace::Instant;
-use crate::plan::inputs::{BatchInputs, NONE, Sampled, TOP_LOGPROBS_MAX};
+use crate::plan::inputs::{BatchInputs, Sampled};
 use futures_channel::oneshot;
-
-/// Words of one sample row in the results buffer: id, logprob, then [`TOP_LOGPROBS_MAX`] ids and as many logprobs
-/// (f32 bits), most likely first; [`NONE`] ends a list that is shorter.
-pub(crate) const SAMPLE_WORDS: u32 = 2 + 2 * TOP_LOGPROBS_MAX;
 
 /// Batches that may be submitted and not yet read.
 const SLOTS: usize = 4;
-
-/// What a row asked for.
-#[derive(Clone, Copy)]
-struct Wanted {
-    logprob: bool,
-    top: u32,
-}
 
 /// Names a submitted batch until it is read.
 pub struct Ticket {
@@ -67,9 +57,8 @@ impl Ring {
         inputs: &BatchInputs,
         samples: u32,
     ) -> Ticket {
-        let rows = inputs.samples.iter().take(samples as usize);
-        let wanted = rows.map(|row| Wanted { logprob: row.logprob, top: row.top_logprobs });
-        let wanted: Vec<Wanted> = wanted.collect();
+        let mut wanted = words::wanted(inputs);
+        wanted.truncate(samples as usize);
         let (buffer, busy) = &mut self.slots[slot];
         *busy = true;
         let (sender, mapped) = oneshot::channel();
@@ -94,7 +83,7 @@ impl Ring {
             let view = buffer.get_mapped_range(0..copied_bytes(count));
             let view = view.map_err(|error| BackendError::Lost(error.to_string()))?;
             let words: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
-            words.chunks_exact(SAMPLE_WORDS as usize).zip(&wanted).map(|(row, wanted)| decode(row, *wanted)).collect()
+            words::sampled(&words, &wanted)
         };
         buffer.unmap();
         Ok(sampled)
@@ -121,15 +110,5 @@ pub(crate) async fn await_mapping(
             gpu.faults.check()?;
             Err(BackendError::Lost(format!("a result could not be mapped: {failed:?}")))
         }
-    }
-}
-
-fn decode(row: &[u32], wanted: Wanted) -> Sampled {
-    let (ids, logprobs) = row[2..].split_at(TOP_LOGPROBS_MAX as usize);
-    let top = ids.iter().zip(logprobs).map(|(id, bits)| (*id, f32::from_bits(*bits)));
-    Sampled {
-        token_id: row[0],
-        logprob: if wanted.logprob { f32::from_bits(row[1]) } else { 0.0 },
-        top: top.take(wanted.top as usize).take_while(|(id, _)| *id != NONE).collect(),
     }
 }

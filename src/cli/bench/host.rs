@@ -7,6 +7,8 @@ use super::Subject;
 use super::report::{Report, percentile, rounded};
 use crate::cli::device::Device;
 use anyhow::Result;
+#[cfg(feature = "cuda")]
+use folio::backend::cuda::CudaBackend;
 use folio::backend::wgpu::WgpuBackend;
 use folio::backend::{Backend, Capacity};
 use folio::config::Config;
@@ -35,10 +37,13 @@ pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, r
     eprintln!("steps, the host's share …");
     let rounds: Vec<f64> = (0..ROUNDS).filter_map(|_| schedule_round(config.block_size)).collect();
     report.set(&format!("schedule_{SEQUENCES}_us"), json!(best(&rounds)));
-    if let Device::Wgpu(options) = device {
-        let backend = platform::block_on(WgpuBackend::open(options))?;
-        report.set(&format!("submit_{SUBMIT_BATCH}_us"), json!(submit(backend, subject, config)?));
-    }
+    let us = match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(options) => submit(CudaBackend::open(options)?, subject, config)?,
+        Device::Wgpu(options) => submit(platform::block_on(WgpuBackend::open(options))?, subject, config)?,
+        Device::Cpu | Device::Fake(_) => return Ok(()),
+    };
+    report.set(&format!("submit_{SUBMIT_BATCH}_us"), json!(us));
     Ok(())
 }
 

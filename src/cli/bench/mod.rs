@@ -11,7 +11,7 @@ mod report;
 mod serve;
 mod steps;
 
-use super::device::{self, Device};
+use super::device::Device;
 use super::options::{EngineOptions, ModelOptions};
 use super::selftest::Forced;
 use super::session::Session;
@@ -97,14 +97,14 @@ impl Subject<'_> {
 
     /// An engine for this model, with limits of its own, ready.
     fn session(&self, config: Config) -> Result<Session> {
-        let device = self.options.forced.apply(device::resolve(&self.options.engine.device)?);
+        let device = self.options.forced.apply(self.options.engine.device()?);
         Session::start_on(device, self.model()?, TextModel::default(), config)?.wait_ready()
     }
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let config = options.engine.config()?;
-    let device = options.forced.apply(device::resolve(&options.engine.device)?);
+    let device = options.forced.apply(options.engine.device()?);
     ensure!(!matches!(device, Device::Fake(_)), "the fake device computes nothing: there is nothing to measure");
     let spec = match &options.shape {
         Some(name) => ModelSpec::named(name)?,

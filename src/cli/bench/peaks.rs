@@ -3,9 +3,11 @@
 use crate::cli::device::Device;
 use anyhow::{Result, bail};
 use folio::backend::cpu::{CpuBackend, peaks};
+#[cfg(feature = "cuda")]
+use folio::backend::cuda;
 use folio::backend::wgpu::WgpuBackend;
-use folio::backend::wgpu::bench::{Peaks, Yardstick};
-use folio::backend::{Backend as _, Caps};
+use folio::backend::wgpu::bench::Yardstick;
+use folio::backend::{Backend as _, Caps, Peaks};
 use folio::platform;
 
 /// Peaks, and whose they are.
@@ -27,6 +29,11 @@ pub(crate) fn measure(device: &Device) -> Result<Measured> {
     eprintln!("measuring the device's own peaks …");
     match device {
         Device::Cpu => Ok(Measured::new(CpuBackend::new().caps(), cpu_peaks())),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(options) => {
+            let caps = cuda::CudaBackend::open(options)?.caps().clone();
+            Ok(Measured::new(&caps, cuda::bench::Yardstick::open(options)?.peaks()?))
+        }
         Device::Wgpu(options) => {
             let backend = platform::block_on(WgpuBackend::open(options))?;
             let caps = backend.caps().clone();

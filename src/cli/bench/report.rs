@@ -2,7 +2,7 @@
 
 use super::peaks::Measured;
 use anyhow::Result;
-use folio::backend::wgpu::bench::Peaks;
+use folio::backend::Peaks;
 use serde_json::{Map, Value, json};
 
 /// Shares above this are errors of measurement: nothing is faster than its own peak, but for noise.

@@ -8,6 +8,8 @@ use crate::cli::device::Device;
 use anyhow::Result;
 use bytes::Bytes;
 use folio::backend::cpu::CpuBackend;
+#[cfg(feature = "cuda")]
+use folio::backend::cuda::CudaBackend;
 use folio::backend::wgpu::WgpuBackend;
 use folio::backend::wgpu::bench::{AttendShape, Yardstick};
 use folio::backend::{Backend, BackendError, Capacity};
@@ -116,12 +118,13 @@ pub(super) fn products(device: &Device, subject: &Subject<'_>, config: &Config, 
     let mut token_seconds = 0.0;
     let asked = &subject.options.batch[..];
     let row_counts = if asked.is_empty() { &ROWS } else { asked };
-    for matrix in matrices(&subject.model()?.record(Storage::F32)) {
+    let activations = device.caps()?.activations;
+    for matrix in matrices(&subject.model()?.record(activations)) {
         let (outputs, columns) = (matrix.rows(), matrix.columns);
         let title = format!("matmul {} {outputs}x{columns} {}", matrix.name, matrix.formats());
         for &rows in row_counts {
             eprintln!("steps, {title}, {rows} rows …");
-            let case = product(config, &matrix, rows);
+            let case = product(config, &matrix, rows, activations);
             let beyond_caches = case.plan.weight_bytes() >= BYTES_MIN;
             let times = run(device, case)?;
             let gbps = matrix.bytes() as f64 / times.best() / 1e9;
@@ -144,11 +147,11 @@ pub(super) fn products(device: &Device, subject: &Subject<'_>, config: &Config, 
     Ok(())
 }
 
-fn product(config: &Config, matrix: &Matrix, rows: u32) -> Case {
+fn product(config: &Config, matrix: &Matrix, rows: u32, activations: Storage) -> Case {
     let copies = BYTES_MIN.div_ceil(matrix.bytes()).min(COPIES_MAX);
     let mut plan = Plan { vocab: 2, positions_max: rows + 1, ..Plan::default() };
-    let x = plan.buffer("x", Rows::Tokens, matrix.columns, Storage::F32);
-    let out = plan.buffer("out", Rows::Tokens, matrix.rows(), Storage::F32);
+    let x = plan.buffer("x", Rows::Tokens, matrix.columns, activations);
+    let out = plan.buffer("out", Rows::Tokens, matrix.rows(), activations);
     for copy in 0..copies {
         let weight = plan.weight_in_sections(format!("weight.{copy}"), matrix.columns, &matrix.sections);
         plan.body.push(Step::MatMul { x, weight, bias: None, accumulate: false, out });
@@ -193,7 +196,7 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
             kv_heads: spec.kv_heads,
             head_dim: spec.head_dim,
         };
-        let times = run(device, attend(config, &shape))?;
+        let times = run(device, attend(config, &shape, device.caps()?.activations))?;
         let rows = 2 * u64::from(shape.batch) * u64::from(context) * u64::from(shape.kv_heads);
         let bytes = (rows * config.kv_format.row_bytes(shape.head_dim)) as f64;
         let (gbps, best) = (bytes / times.best() / 1e9, times.best());
@@ -240,12 +243,12 @@ fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, repo
     Ok(())
 }
 
-fn attend(config: &Config, shape: &AttendShape) -> Case {
+fn attend(config: &Config, shape: &AttendShape, activations: Storage) -> Case {
     let mut plan = Plan { vocab: 2, positions_max: shape.context + 1, ..Plan::default() };
     plan.kv_groups.push(KvGroup { window: None });
     let columns = shape.query_heads * shape.head_dim;
-    let q = plan.buffer("q", Rows::Tokens, columns, Storage::F32);
-    let out = plan.buffer("out", Rows::Tokens, columns, Storage::F32);
+    let q = plan.buffer("q", Rows::Tokens, columns, activations);
+    let out = plan.buffer("out", Rows::Tokens, columns, activations);
     for layer in 0..ATTEND_LAYERS {
         plan.kv_layers.push(KvLayer { group: 0, heads: shape.kv_heads, head_dim: shape.head_dim });
         plan.body.push(Step::AttendPaged {
@@ -290,6 +293,8 @@ fn shuffled(blocks: u32) -> Vec<u32> {
 
 fn run(device: &Device, case: Case) -> Result<Times> {
     match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(options) => run_on(CudaBackend::open(options)?, case),
         Device::Wgpu(options) => run_on(platform::block_on(WgpuBackend::open(options))?, case),
         _ => run_on(CpuBackend::new(), case),
     }

@@ -8,10 +8,10 @@
 //! What decides a row's result bits is its sequence alone (kernel, tiles), and the split points; with
 //! [`Capacity::deterministic`] nothing is split, so batch = alone.
 
+use super::super::super::words::{Context, group_header};
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::Binding;
 use super::super::device::{Class, Profile, Tier};
-use super::super::metadata::{Context, group_header};
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
@@ -161,7 +161,13 @@ impl Planned<'_> {
 }
 
 /// Appends the work list of KV group `group` to the metadata; its offset is already in the header (GROUP_WORK).
-pub(crate) fn work(context: &Context<'_>, inputs: &BatchInputs, group: usize, words: &mut Vec<u32>) -> AttendShape {
+pub(crate) fn work(
+    context: &Context<'_>,
+    profile: &Profile,
+    inputs: &BatchInputs,
+    group: usize,
+    words: &mut Vec<u32>,
+) -> AttendShape {
     let Some(ratio) = heads_ratio(context.plan, group) else { return AttendShape::default() };
     let window = context.plan.kv_groups[group].window;
     let starts = &inputs.groups[group].table_starts;
@@ -173,7 +179,7 @@ pub(crate) fn work(context: &Context<'_>, inputs: &BatchInputs, group: usize, wo
     let mut merges = Vec::new();
     let singles = planned().filter(|sequence| sequence.rows.row_count == 1);
     let runs = singles.clone().map(|sequence| sequence.packed().div_ceil(ROWS_MAX)).sum::<u32>();
-    let slots = slots_max(context.plan, group, context.capacity, context.profile);
+    let slots = slots_max(context.plan, group, context.capacity, profile);
     let splits_max = (slots / runs.max(1)).clamp(1, SPLITS_MAX);
     let mut slot = 0;
     for sequence in singles {
@@ -192,7 +198,7 @@ pub(crate) fn work(context: &Context<'_>, inputs: &BatchInputs, group: usize, wo
             }
         }
     }
-    let is_tiled = |sequence: &Planned<'_>| has_tiles(context.profile) && sequence.packed() > ROWS_MAX;
+    let is_tiled = |sequence: &Planned<'_>| has_tiles(profile) && sequence.packed() > ROWS_MAX;
     for (size, tiled) in [(ROWS_MAX, false), (TILE_ROWS, true)] {
         let several = planned().filter(|sequence| sequence.rows.row_count > 1);
         for sequence in several.filter(|sequence| is_tiled(sequence) == tiled) {

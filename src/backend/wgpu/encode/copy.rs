@@ -1,7 +1,7 @@
 //! `CopyBlocks` → one dispatch per layer and shard of its heads, when the batch copies anything.
 
 use super::super::super::BackendError;
-use super::super::metadata;
+use super::super::super::words::group_header;
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params};
 
@@ -21,7 +21,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
             let slot_bytes = recorder.capacity.kv_format.row_bytes(layer.head_dim);
             let block_bytes = u64::from(shard.heads) * u64::from(recorder.capacity.block_size) * slot_bytes;
             let vectors = u32::try_from(block_bytes / 16).expect("a block fits a binding");
-            let params = Params { copies, vectors, group_header: metadata::group_header(layer.group) };
+            let params = Params { copies, vectors, group_header: group_header(layer.group) };
             let bindings = [arena.metadata.read(), shard.key.read_write(), shard.value.read_write()];
             let workgroups = (copies * vectors).div_ceil(WORKGROUP);
             recorder.dispatch(&Kernel::new("copy_blocks"), &params, &bindings, workgroups)?;

@@ -3,7 +3,7 @@
 //! A batch is replayed from a [`Program`]: a flat list of (pipeline, bind group, params offset, grid). A program is
 //! recorded once per [`BatchShape`], the counts of a batch, and kept; in steady decoding no shape logic runs at all.
 //! Hence the one rule: **an encoder may depend on the shape, the plan, the capacity and the profile, never on the
-//! contents of a batch**. What depends on contents is read by the kernel from the metadata buffer (`metadata.rs`).
+//! contents of a batch**. What depends on contents is read by the kernel from the metadata buffer (`backend/words.rs`).
 //!
 //! Conventions for a kernel:
 //! - `shaders/<stem>.wgsl`, entry point `main`, group 0: binding 0 is the `params` uniform, then the storage buffers in
@@ -36,10 +36,12 @@ pub use variant::{Variant, variants};
 pub(crate) use variant::{test_profile, weight_variants};
 pub(crate) use weight::{RowParams, for_weight};
 
+use super::super::words::{self, Context};
 use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding};
 use super::device::{Gpu, Profile, Tier};
 use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
+use crate::plan::inputs::BatchInputs;
 use crate::plan::{BufferId, Plan, Step, Tail};
 use bytemuck::Pod;
 use std::collections::HashMap;
@@ -91,6 +93,44 @@ pub(crate) struct SampleGroup {
     pub(crate) sample_start: u32,
     /// Sample rows.
     pub(crate) samples: u32,
+}
+
+/// Writes a batch to `words` and counts what the encoders need to know; a tail runs in groups of `group_rows`.
+pub(crate) fn flatten(
+    context: &Context<'_>,
+    profile: &Profile,
+    inputs: &BatchInputs,
+    group_rows: u32,
+    words: &mut Vec<u32>,
+) -> Result<BatchShape, BackendError> {
+    let mut attends = Vec::new();
+    let work = |group: usize, words: &mut Vec<u32>| attends.push(attend::work(context, profile, inputs, group, words));
+    words::flatten(context, inputs, words, work)?;
+    let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
+    let sampling = inputs.tails.contains(&Tail::Sample) && !inputs.samples.is_empty();
+    Ok(BatchShape {
+        tokens: count(inputs.token_ids.len()),
+        sequences: count(inputs.sequences.len()),
+        logits_rows: count(inputs.logits_rows.len()),
+        copies: inputs.groups.iter().map(|group| count(group.copies.len())).collect(),
+        attend: attends,
+        sample: sample::shape(inputs),
+        sample_groups: if sampling { sample_groups(inputs, group_rows) } else { Vec::new() },
+    })
+}
+
+/// Cuts the logits rows into runs of `group_rows`, each with the sample rows that read them.
+fn sample_groups(inputs: &BatchInputs, group_rows: u32) -> Vec<SampleGroup> {
+    let logits = u32::try_from(inputs.logits_rows.len()).expect("checked against the capacity");
+    let below = |row: u32| inputs.samples.partition_point(|sample| sample.logits_row < row) as u32;
+    let starts = (0..logits).step_by(group_rows as usize);
+    let group = |logits_start: u32| {
+        let logits_rows = group_rows.min(logits - logits_start);
+        let sample_start = below(logits_start);
+        let samples = below(logits_start + logits_rows) - sample_start;
+        SampleGroup { logits_start, logits_rows, sample_start, samples }
+    };
+    starts.map(group).collect()
 }
 
 /// One dispatch, ready to be encoded.

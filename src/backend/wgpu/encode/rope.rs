@@ -1,9 +1,9 @@
 //! `RopeStoreKv` → one dispatch per shard of the layer's pool.
 
 use super::super::super::BackendError;
+use super::super::super::words::group_header;
 use super::super::arena::Binding;
 use super::super::device::Class;
-use super::super::metadata::group_header;
 use super::super::pipelines::Kernel;
 use super::attend::for_kv;
 use super::{Recorder, Variant, params};

@@ -1,14 +1,14 @@
-//! A batch as the kernels read it: one storage buffer of u32, written once per submission.
+//! A batch as the kernels of a GPU read it: one buffer of u32, the metadata, written once per submission.
 //!
 //! A header of [`HEADER_WORDS`] holds counts and the word offset of every array, so that nothing in a recorded program
-//! depends on where an array lies. `shaders/common/metadata.wgsl` names the same offsets. Everything is checked here,
-//! against capacity and pool: the shaders run without bounds checks.
+//! depends on where an array lies. `shaders/common/metadata.wgsl` and `cuda/common/metadata.cuh` name the same offsets.
+//! Everything is checked here, against capacity and pool: the kernels run without bounds checks.
+//!
+//! A sampled row comes back as a record of [`SAMPLE_WORDS`].
 
-use super::super::{BackendError, Capacity};
-use super::device::Profile;
-use super::encode::{BatchShape, SampleGroup, attend, sample};
-use crate::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, Range, SequenceRows, TOP_LOGPROBS_MAX};
-use crate::plan::{Plan, Tail};
+use super::{BackendError, Capacity};
+use crate::plan::Plan;
+use crate::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, Range, Sampled, SequenceRows, TOP_LOGPROBS_MAX};
 
 /// Words before the first array.
 pub(crate) const HEADER_WORDS: u32 = 80;
@@ -20,6 +20,9 @@ pub(crate) const GROUP_WORDS: u32 = 8;
 pub(crate) const GROUPS_MAX: usize = 8;
 /// Words of one sample row.
 pub(crate) const SAMPLE_ROW_WORDS: u32 = 24;
+/// Words of one sampled row in the results: id, logprob, then [`TOP_LOGPROBS_MAX`] ids and as many logprobs (f32 bits),
+/// most likely first; [`NONE`] ends a list that is shorter.
+pub(crate) const SAMPLE_WORDS: u32 = 2 + 2 * TOP_LOGPROBS_MAX;
 /// Words of one sequence: row_start, row_count, context_len, 0.
 pub(crate) const SEQUENCE_WORDS: u32 = 4;
 
@@ -38,8 +41,8 @@ pub(crate) fn group_header(group: u32) -> u32 {
     GROUP_HEADER + group * GROUP_WORDS
 }
 
-/// Most words a batch can take.
-pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
+/// Most words a batch can take, of which attention's work takes `work_words_max` for each KV group.
+pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -> u64 {
     let c = capacity;
     let wide = |count: u32| u64::from(count);
     let shared = wide(c.tokens_max) * 2
@@ -52,7 +55,7 @@ pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, profile: &Profile) -> 
         + wide(c.sequences_max)
         + wide(c.tokens_max)
         + wide(c.copies_max) * 2
-        + attend::work_words_max(plan, capacity, profile);
+        + work_words_max;
     wide(HEADER_WORDS) + shared + group * plan.kv_groups.len() as u64
 }
 
@@ -60,19 +63,18 @@ pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, profile: &Profile) -> 
 pub(crate) struct Context<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) capacity: &'a Capacity,
-    pub(crate) profile: &'a Profile,
     /// Blocks of each KV group.
     pub(crate) blocks: &'a [u32],
-    /// Logits rows of one run of a tail.
-    pub(crate) group_rows: u32,
 }
 
-/// Writes `inputs` to `words` (cleared first) and returns what the encoders need to know.
+/// Writes `inputs` to `words` (cleared first). `work` appends the work of attention in a KV group; its offset is in the
+/// group's header already.
 pub(crate) fn flatten(
     context: &Context<'_>,
     inputs: &BatchInputs,
     words: &mut Vec<u32>,
-) -> Result<BatchShape, BackendError> {
+    mut work: impl FnMut(usize, &mut Vec<u32>),
+) -> Result<(), BackendError> {
     check(context, inputs)?;
     words.clear();
     words.resize(HEADER_WORDS as usize, 0);
@@ -89,24 +91,12 @@ pub(crate) fn flatten(
     begin(words, LOGITS_ROWS);
     words.extend_from_slice(&inputs.logits_rows);
     push_samples(inputs, words);
-    let mut copies = Vec::new();
-    let mut attends = Vec::new();
     for (index, group) in inputs.groups.iter().enumerate() {
-        copies.push(push_group(index, group, words));
-        let header = group_header(index as u32) as usize;
-        begin(words, header + 5);
-        attends.push(attend::work(context, inputs, index, words));
+        push_group(index, group, words);
+        begin(words, group_header(index as u32) as usize + 5);
+        work(index, words);
     }
-    let sampling = inputs.tails.contains(&Tail::Sample) && !inputs.samples.is_empty();
-    Ok(BatchShape {
-        tokens: words[0],
-        sequences: words[1],
-        copies,
-        attend: attends,
-        sample: sample::shape(inputs),
-        sample_groups: if sampling { sample_groups(inputs, context.group_rows) } else { Vec::new() },
-        logits_rows: words[2],
-    })
+    Ok(())
 }
 
 /// Notes in the header that an array begins here.
@@ -153,7 +143,7 @@ fn push_samples(inputs: &BatchInputs, words: &mut Vec<u32>) {
 }
 
 /// Header words of a group: tables, table starts, slots, copies, copy count, attention work (5 to 7).
-fn push_group(index: usize, group: &GroupInputs, words: &mut Vec<u32>) -> u32 {
+fn push_group(index: usize, group: &GroupInputs, words: &mut Vec<u32>) {
     let header = group_header(index as u32) as usize;
     begin(words, header);
     words.extend_from_slice(&group.block_tables);
@@ -164,21 +154,32 @@ fn push_group(index: usize, group: &GroupInputs, words: &mut Vec<u32>) -> u32 {
     begin(words, header + 3);
     words.extend(group.copies.iter().flat_map(|(source, target)| [*source, *target]));
     words[header + 4] = u32::try_from(group.copies.len()).expect("checked against the capacity");
-    words[header + 4]
 }
 
-/// Cuts the logits rows into runs of `group_rows`, each with the sample rows that read them.
-fn sample_groups(inputs: &BatchInputs, group_rows: u32) -> Vec<SampleGroup> {
-    let logits = u32::try_from(inputs.logits_rows.len()).expect("checked against the capacity");
-    let below = |row: u32| inputs.samples.partition_point(|sample| sample.logits_row < row) as u32;
-    let starts = (0..logits).step_by(group_rows as usize);
-    let group = |logits_start: u32| {
-        let logits_rows = group_rows.min(logits - logits_start);
-        let sample_start = below(logits_start);
-        let samples = below(logits_start + logits_rows) - sample_start;
-        SampleGroup { logits_start, logits_rows, sample_start, samples }
+/// What a row asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    logprob: bool,
+    top: u32,
+}
+
+/// What each sample row of a batch asked for.
+pub(crate) fn wanted(inputs: &BatchInputs) -> Vec<Wanted> {
+    inputs.samples.iter().map(|row| Wanted { logprob: row.logprob, top: row.top_logprobs }).collect()
+}
+
+/// Reads the records of the rows.
+pub(crate) fn sampled(words: &[u32], wanted: &[Wanted]) -> Vec<Sampled> {
+    let decode = |(row, wanted): (&[u32], &Wanted)| {
+        let (ids, logprobs) = row[2..].split_at(TOP_LOGPROBS_MAX as usize);
+        let top = ids.iter().zip(logprobs).map(|(id, bits)| (*id, f32::from_bits(*bits)));
+        Sampled {
+            token_id: row[0],
+            logprob: if wanted.logprob { f32::from_bits(row[1]) } else { 0.0 },
+            top: top.take(wanted.top as usize).take_while(|(id, _)| *id != NONE).collect(),
+        }
     };
-    starts.map(group).collect()
+    words.chunks_exact(SAMPLE_WORDS as usize).zip(wanted).map(decode).collect()
 }
 
 /// The batch stays within capacity, pool and its own arrays.

@@ -1,0 +1,83 @@
+//! What kernels need on an architecture, as NVIDIA's assembler says: for tests, which need no GPU for it.
+
+use super::super::BackendError;
+use super::CudaBackend;
+use super::kernel::{Kernel, SOURCES};
+use super::nvrtc::Nvrtc;
+use std::sync::Mutex;
+
+/// One kernel on one architecture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Stem and definitions.
+    pub kernel: String,
+    /// For example `sm_90a`.
+    pub architecture: String,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of registers that go through memory, written and read.
+    pub spill_bytes: u32,
+    /// Bytes of arrays that lie in memory.
+    pub stack_bytes: u32,
+}
+
+impl CudaBackend {
+    /// Compiles every kernel that this backend has loaded so far for each of `architectures`, with the newest NVRTC on
+    /// this machine; [`BackendError::Unavailable`] if there is none.
+    pub fn audit(&self, architectures: &[&str]) -> Result<Vec<Footprint>, BackendError> {
+        let nvrtc = Nvrtc::find(u32::MAX).map_err(BackendError::Unavailable)?;
+        let kernels = self.modules.loaded();
+        let jobs = kernels.iter().flat_map(|kernel| architectures.iter().map(move |name| (kernel, *name)));
+        let queue = Mutex::new(jobs);
+        let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+        let work = || {
+            let mut found = Vec::new();
+            while let Some((kernel, architecture)) = next() {
+                found.push(footprint(&nvrtc, kernel, architecture));
+            }
+            found
+        };
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+        })
+    }
+}
+
+fn footprint(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str) -> Result<Footprint, BackendError> {
+    let refused = |message: String| BackendError::Kernel { kernel: format!("{kernel} for {architecture}"), message };
+    let path = format!("{}.cu", kernel.stem);
+    let source = SOURCES.iter().find(|(known, _)| *known == path).map(|(_, text)| *text);
+    let source = source.ok_or_else(|| refused(format!("there is no cuda/{path}")))?;
+    let (_, log) = nvrtc.compile(architecture, kernel, source).map_err(refused)?;
+    let registers = number_before(&log, " registers");
+    let spilled = number_before(&log, " bytes spill stores").zip(number_before(&log, " bytes spill loads"));
+    let stack = number_before(&log, " bytes stack frame");
+    let (Some(registers), Some((stores, loads)), Some(stack_bytes)) = (registers, spilled, stack) else {
+        return Err(refused(format!("the assembler does not say what it needs: {log}")));
+    };
+    let (kernel, architecture) = (kernel.to_string(), architecture.to_owned());
+    Ok(Footprint { kernel, architecture, registers, spill_bytes: stores + loads, stack_bytes })
+}
+
+/// The number that stands before these words.
+fn number_before(log: &str, words: &str) -> Option<u32> {
+    let before = &log[..log.find(words)?];
+    let digits = before.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
+    before[digits..].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number_before;
+
+    #[test]
+    fn numbers_are_read_from_the_log() {
+        let log = "ptxas . 16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\nptxas info : Used 255 \
+                   registers, used 1 barriers";
+        let found = [" registers", " bytes stack frame", " bytes spill stores", " barriers", " cats"]
+            .map(|w| number_before(log, w));
+        assert_eq!(found, [Some(255), Some(16), Some(4), Some(1), None]);
+    }
+}

@@ -1,0 +1,330 @@
+//! cuBLASLt for products of many rows with bfloat16 weights: a table of its functions, and a plan a shape.
+//!
+//! The library's heuristics propose algorithms; the fastest of them is kept, measured once, at start, on the model's
+//! own weights. It computes column-major: `out` ([rows × outputs], row-major) is there an outputs × rows matrix, the
+//! transposed weight times the transposed rows.
+
+use super::super::BackendError;
+use super::library::{self, Opened, Places};
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+/// `out (=, +=) x · weightᵀ`, x and weight in bfloat16.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Product {
+    /// `[rows × columns]`.
+    pub(super) x: u64,
+    /// `[outputs × columns]`.
+    pub(super) weight: u64,
+    /// `[rows × stride]`, of which the first `outputs` columns are written.
+    pub(super) out: u64,
+    pub(super) shape: ProductShape,
+}
+
+/// What a plan is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ProductShape {
+    pub(super) rows: u32,
+    pub(super) outputs: u32,
+    pub(super) columns: u32,
+    /// Elements from a row of `out` to the next.
+    pub(super) stride: u32,
+    /// `out` is f32, else bfloat16.
+    pub(super) wide: bool,
+    /// Add to `out` instead of replacing it.
+    pub(super) accumulate: bool,
+}
+
+type Handle = *mut c_void;
+type Status = c_int;
+type Algorithm = [u64; 8];
+
+/// As `cublasLtMatmulHeuristicResult_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Proposal {
+    algorithm: Algorithm,
+    workspace_bytes: usize,
+    state: Status,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+const COMPUTE_F32: c_int = 68;
+const TYPE_F32: c_int = 0;
+const TYPE_BF16: c_int = 14;
+const DESC_TRANSPOSE_A: c_int = 3;
+const OP_TRANSPOSE: c_int = 1;
+const PREFERENCE_WORKSPACE: c_int = 1;
+const PROPOSALS_MAX: usize = 8;
+/// Scratch that any algorithm may use: what NVIDIA recommends for Hopper.
+pub(super) const WORKSPACE_BYTES: u64 = 32 << 20;
+
+type Matmul = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    *const c_void,
+    u64,
+    Handle,
+    u64,
+    Handle,
+    *const c_void,
+    u64,
+    Handle,
+    u64,
+    Handle,
+    *const Algorithm,
+    u64,
+    usize,
+    *mut c_void,
+) -> Status;
+type Heuristic = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    c_int,
+    *mut Proposal,
+    *mut c_int,
+) -> Status;
+type SetAttribute = unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> Status;
+
+/// The functions, as `cublasLt.h` declares them.
+struct Table {
+    create: unsafe extern "C" fn(*mut Handle) -> Status,
+    destroy: unsafe extern "C" fn(Handle) -> Status,
+    version: unsafe extern "C" fn() -> usize,
+    desc_create: unsafe extern "C" fn(*mut Handle, c_int, c_int) -> Status,
+    desc_set: SetAttribute,
+    desc_destroy: unsafe extern "C" fn(Handle) -> Status,
+    layout_create: unsafe extern "C" fn(*mut Handle, c_int, u64, u64, i64) -> Status,
+    layout_destroy: unsafe extern "C" fn(Handle) -> Status,
+    preference_create: unsafe extern "C" fn(*mut Handle) -> Status,
+    preference_set: SetAttribute,
+    preference_destroy: unsafe extern "C" fn(Handle) -> Status,
+    heuristic: Heuristic,
+    matmul: Matmul,
+    _library: Opened,
+}
+
+impl Table {
+    fn load(library: Opened) -> Result<Self, String> {
+        Ok(Self {
+            create: library.function("cublasLtCreate")?,
+            destroy: library.function("cublasLtDestroy")?,
+            version: library.function("cublasLtGetVersion")?,
+            desc_create: library.function("cublasLtMatmulDescCreate")?,
+            desc_set: library.function("cublasLtMatmulDescSetAttribute")?,
+            desc_destroy: library.function("cublasLtMatmulDescDestroy")?,
+            layout_create: library.function("cublasLtMatrixLayoutCreate")?,
+            layout_destroy: library.function("cublasLtMatrixLayoutDestroy")?,
+            preference_create: library.function("cublasLtMatmulPreferenceCreate")?,
+            preference_set: library.function("cublasLtMatmulPreferenceSetAttribute")?,
+            preference_destroy: library.function("cublasLtMatmulPreferenceDestroy")?,
+            heuristic: library.function("cublasLtMatmulAlgoGetHeuristic")?,
+            matmul: library.function("cublasLtMatmul")?,
+            _library: library,
+        })
+    }
+}
+
+/// Descriptors and algorithm of one shape.
+struct Plan {
+    desc: Handle,
+    weight: Handle,
+    x: Handle,
+    out: Handle,
+    proposals: Vec<Proposal>,
+    chosen: usize,
+}
+
+/// An open cuBLASLt of the device that was current.
+pub(super) struct Blas {
+    table: Table,
+    handle: Handle,
+    workspace: u64,
+    plans: HashMap<ProductShape, Plan>,
+}
+
+fn check(what: &str, status: Status) -> Result<(), BackendError> {
+    match status {
+        0 => Ok(()),
+        status => Err(BackendError::Validation(format!("cuBLASLt: {what} failed with status {status}"))),
+    }
+}
+
+impl Blas {
+    /// The newest cuBLASLt on this machine whose major number is at most `major_max`. The context is current, and
+    /// `workspace` is [`WORKSPACE_BYTES`] of its memory.
+    #[allow(unsafe_code, reason = "foreign calls")]
+    pub(super) fn find(major_max: u32, workspace: u64) -> Result<Self, String> {
+        let candidates = library::candidates("cublasLt", &Places::here().folders(), major_max);
+        let mut faults = Vec::new();
+        for candidate in candidates {
+            let opened = library::open(&candidate.path, &[]).and_then(Table::load).and_then(|table| {
+                let mut handle = ptr::null_mut();
+                // SAFETY: writes a handle; the context is current.
+                match unsafe { (table.create)(&raw mut handle) } {
+                    0 => Ok(Self { table, handle, workspace, plans: HashMap::new() }),
+                    status => Err(format!("cublasLtCreate failed with status {status}")),
+                }
+            });
+            match opened {
+                Ok(blas) => return Ok(blas),
+                Err(fault) => faults.push(format!("{}: {fault}", candidate.path.display())),
+            }
+        }
+        Err(if faults.is_empty() {
+            format!("no cuBLASLt up to version {major_max} was found")
+        } else {
+            faults.join("; ")
+        })
+    }
+
+    /// As NVIDIA counts: 130002 is 13.0.2.
+    #[allow(unsafe_code, reason = "a foreign call")]
+    pub(super) fn version(&self) -> usize {
+        // SAFETY: takes nothing.
+        unsafe { (self.table.version)() }
+    }
+
+    /// Whether a shape has its plan.
+    pub(super) fn is_prepared(&self, shape: ProductShape) -> bool {
+        self.plans.contains_key(&shape)
+    }
+
+    /// Makes the plan of a shape, once; says how many algorithms there are to choose from.
+    pub(super) fn prepare(&mut self, shape: ProductShape) -> Result<usize, BackendError> {
+        if !self.plans.contains_key(&shape) {
+            let plan = self.plan(shape)?;
+            self.plans.insert(shape, plan);
+        }
+        Ok(self.plans[&shape].proposals.len())
+    }
+
+    /// Takes one of the algorithms from now on.
+    pub(super) fn choose(&mut self, shape: ProductShape, chosen: usize) {
+        if let Some(plan) = self.plans.get_mut(&shape) {
+            plan.chosen = chosen.min(plan.proposals.len() - 1);
+        }
+    }
+
+    #[allow(unsafe_code, reason = "foreign calls")]
+    fn plan(&self, shape: ProductShape) -> Result<Plan, BackendError> {
+        let table = &self.table;
+        let (rows, outputs, columns) = (u64::from(shape.rows), u64::from(shape.outputs), u64::from(shape.columns));
+        let layout = |kind: c_int, rows: u64, columns: u64, stride: u32| {
+            let mut layout = ptr::null_mut();
+            // SAFETY: writes a handle.
+            let status = unsafe { (table.layout_create)(&raw mut layout, kind, rows, columns, i64::from(stride)) };
+            check("a layout", status).map(|()| layout)
+        };
+        let wide = if shape.wide { TYPE_F32 } else { TYPE_BF16 };
+        // What fails half-way leaks a few descriptors, at most once a shape.
+        let (weight, x) =
+            (layout(TYPE_BF16, columns, outputs, shape.columns)?, layout(TYPE_BF16, columns, rows, shape.columns)?);
+        let out = layout(wide, outputs, rows, shape.stride)?;
+        let (mut desc, mut preference) = (ptr::null_mut(), ptr::null_mut());
+        let mut proposals =
+            [Proposal { algorithm: [0; 8], workspace_bytes: 0, state: 0, waves: 0.0, reserved: [0; 4] }; PROPOSALS_MAX];
+        let mut found: c_int = 0;
+        // SAFETY: handles are those just made; attributes are given with their sizes; at most as many proposals are
+        // written as there is room for.
+        unsafe {
+            check("a description", (table.desc_create)(&raw mut desc, COMPUTE_F32, TYPE_F32))?;
+            let transpose = OP_TRANSPOSE;
+            let status = (table.desc_set)(desc, DESC_TRANSPOSE_A, (&raw const transpose).cast(), size_of::<c_int>());
+            check("an attribute", status)?;
+            check("a preference", (table.preference_create)(&raw mut preference))?;
+            let bytes = WORKSPACE_BYTES as usize;
+            let status =
+                (table.preference_set)(preference, PREFERENCE_WORKSPACE, (&raw const bytes).cast(), size_of::<usize>());
+            check("a preference", status)?;
+            let status = (table.heuristic)(
+                self.handle,
+                desc,
+                weight,
+                x,
+                out,
+                out,
+                preference,
+                PROPOSALS_MAX as c_int,
+                proposals.as_mut_ptr(),
+                &raw mut found,
+            );
+            (table.preference_destroy)(preference);
+            check("the choice of an algorithm", status)?;
+        }
+        let usable = proposals.iter().take(usize::try_from(found).unwrap_or(0));
+        let proposals: Vec<Proposal> = usable.filter(|proposal| proposal.state == 0).copied().collect();
+        if proposals.is_empty() {
+            return Err(BackendError::Validation(format!("cuBLASLt knows no algorithm for {shape:?}")));
+        }
+        Ok(Plan { desc, weight, x, out, proposals, chosen: 0 })
+    }
+
+    /// Enqueues a product whose shape is prepared.
+    #[allow(unsafe_code, reason = "a foreign call")]
+    pub(super) fn run(&self, product: &Product, stream: *mut c_void) -> Result<(), BackendError> {
+        let plan = self.plans.get(&product.shape);
+        let missing = || BackendError::Validation(format!("{:?} was not prepared", product.shape));
+        let plan = plan.ok_or_else(missing)?;
+        let proposal = &plan.proposals[plan.chosen];
+        let (one, beta) = (1.0f32, if product.shape.accumulate { 1.0f32 } else { 0.0 });
+        let out = product.out;
+        // SAFETY: the plan's descriptors are alive; addresses are device memory of at least the shape's size, and the
+        // workspace is as large as the preference said.
+        let status = unsafe {
+            (self.table.matmul)(
+                self.handle,
+                plan.desc,
+                (&raw const one).cast(),
+                product.weight,
+                plan.weight,
+                product.x,
+                plan.x,
+                (&raw const beta).cast(),
+                out,
+                plan.out,
+                out,
+                plan.out,
+                &raw const proposal.algorithm,
+                self.workspace,
+                WORKSPACE_BYTES as usize,
+                stream,
+            )
+        };
+        check("a product", status)
+    }
+}
+
+impl Drop for Blas {
+    #[allow(unsafe_code, reason = "foreign calls")]
+    fn drop(&mut self) {
+        // SAFETY: every handle was made by this table and is destroyed once.
+        unsafe {
+            for plan in self.plans.values() {
+                (self.table.desc_destroy)(plan.desc);
+                for layout in [plan.weight, plan.x, plan.out] {
+                    (self.table.layout_destroy)(layout);
+                }
+            }
+            (self.table.destroy)(self.handle);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Proposal;
+
+    /// As the header of cuBLASLt 13 lays it out.
+    #[test]
+    fn a_proposal_has_the_size_of_the_header() {
+        assert_eq!(size_of::<Proposal>(), 96);
+    }
+}

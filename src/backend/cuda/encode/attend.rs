@@ -1,0 +1,534 @@
+//! `AttendPaged` → one launch, or two over a work list that is planned here, per batch and KV group.
+//!
+//! Tensor cores take bfloat16 queries over f16 and q8 pools. A sequence with few packed rows (query heads of one KV
+//! head, over its token rows) is for `attend_paged_decode`, any other is cut into tiles for `attend_paged_prefill`. The
+//! keys of the former, one sequence after another, are cut into lanes of the same length, one for each block that the
+//! device holds at once; what that cuts in parts, the kernel joins. With [`Capacity::deterministic`] nothing is cut.
+//! All else goes to `attend_paged_vec`, which needs no list. `cuda/common/attend.cuh` has the list's layout.
+
+use super::super::super::words::group_header;
+use super::super::super::{BackendError, Capacity};
+use super::super::driver::Facts;
+use super::{Kernel, Recorder, params};
+use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
+use crate::plan::{BufferId, KvFormat, KvLayer, Plan, Step, Storage, WeightId};
+use std::ops::Range;
+
+params! {
+    Params {
+        metadata: u64, q: u64, k: u64, v: u64, alibi: u64, sinks: u64, out: u64, scratch: u64, counters: u64,
+        group_header: u32,
+        kv_heads: u32,
+        group: u32,
+        block_shift: u32,
+        window: u32,
+        scale: f32,
+        softcap: f32,
+        unused: u32,
+    }
+}
+
+/// Words before a list's first lane, and of an item.
+const WORK_HEADER: u64 = 4;
+const ITEM_WORDS: usize = 12;
+/// Packed rows of an item of a lane.
+const LANE_ROWS: u32 = 16;
+/// Fewest packed rows of a tile.
+const TILE_ROWS_MIN: u32 = 64;
+/// Lanes begin at multiples of so many keys, which are whole tiles of every variant.
+const UNIT: u32 = 32;
+/// Units of a lane at least.
+const LANE_UNITS_MIN: u32 = 4;
+/// Lanes that one sequence takes, but for one more at its ends; the kernel has room for 64.
+const SPLITS_MAX: u32 = 48;
+/// Query heads a KV head at most.
+const RATIO_MAX: u32 = 16;
+/// Shared memory that the device keeps of each block.
+const SHARED_RESERVED: u32 = 1024;
+
+/// The fields of [`crate::plan::Step::AttendPaged`].
+pub(super) struct Fields {
+    pub(super) q: BufferId,
+    pub(super) layer: u32,
+    pub(super) query_heads: u32,
+    pub(super) scale: f32,
+    pub(super) softcap: Option<f32>,
+    pub(super) alibi: Option<WeightId>,
+    pub(super) sinks: Option<WeightId>,
+    pub(super) out: BufferId,
+}
+
+/// A variant of a kernel on tensor cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Variant {
+    warps: u32,
+    /// Keys of a tile.
+    keys: u32,
+    /// Stages of `attend_paged_decode`, strips of 16 rows a warp of `attend_paged_prefill`.
+    depth: u32,
+    shared_bytes: u32,
+}
+
+/// Bytes of 16-byte pieces in a row, an odd number of them.
+fn stride(pieces: u32) -> u32 {
+    (pieces | 1) * 16
+}
+
+/// Bytes of the keys and values of a tile.
+fn tile_bytes(head_dim: u32, format: KvFormat, keys: u32) -> u32 {
+    match format {
+        KvFormat::Q8 => 2 * keys * (stride(head_dim / 16) + 4),
+        KvFormat::F16 | KvFormat::F32 => 2 * keys * stride(head_dim / 8),
+    }
+}
+
+/// `attend_paged_decode`: three stages where two blocks still share a multiprocessor.
+fn decode_variant(head_dim: u32, format: KvFormat, facts: &Facts) -> Variant {
+    let limit = facts.shared_bytes_max;
+    let keys = if format == KvFormat::Q8 || head_dim <= 64 { 32 } else { 16 };
+    let query_bytes = if head_dim > 176 { 32 * head_dim } else { 0 };
+    let sized = |warps: u32, depth: u32| {
+        let shared_bytes = warps * depth * tile_bytes(head_dim, format, keys) + query_bytes;
+        Variant { warps, keys, depth, shared_bytes }
+    };
+    let half = (limit + SHARED_RESERVED) / 2 - SHARED_RESERVED;
+    let depth = if sized(4, 3).shared_bytes <= half { 3 } else { 2 };
+    let warps = if sized(4, depth).shared_bytes <= limit { 4 } else { 2 };
+    sized(warps, depth)
+}
+
+/// `attend_paged_prefill`: tiles as large as registers and shared memory allow.
+fn prefill_variant(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Facts) -> Variant {
+    let sized = |warps: u32, depth: u32, keys: u32| {
+        let rows = 16 * depth * warps;
+        let row_bytes = stride(head_dim / 8) + if depth > 1 { 4 } else { 0 };
+        Variant { warps, keys, depth, shared_bytes: rows * row_bytes + tile_bytes(head_dim, format, keys) }
+    };
+    let fits = |variant: &Variant| variant.shared_bytes <= facts.shared_bytes_max;
+    if head_dim <= 128 {
+        // Compilers for newer devices need registers that the larger tile takes.
+        let is_large = head_dim <= 96 || is_plain && (facts.compute.0 < 10 || format == KvFormat::Q8);
+        return sized(4, 2, if is_large { 64 } else { 32 });
+    }
+    // The same rows whatever the options: tiles are planned for all steps of a group.
+    let is_large = is_plain || format != KvFormat::Q8;
+    let large = [sized(8, 1, 64)].into_iter().filter(|_| is_large);
+    large.chain([sized(8, 1, 32)]).find(fits).unwrap_or(sized(4, 1, 32))
+}
+
+/// Blocks of `attend_paged_decode` that a device holds.
+fn blocks_at_once(layer: &KvLayer, format: KvFormat, facts: &Facts) -> u32 {
+    let shared = decode_variant(layer.head_dim, format, facts).shared_bytes;
+    let blocks = (facts.shared_bytes_max + SHARED_RESERVED) / (shared + SHARED_RESERVED);
+    facts.sm_count * blocks.clamp(1, 2)
+}
+
+/// Query heads a KV head of a step that tensor cores can take.
+fn tensor_step(plan: &Plan, capacity: &Capacity, step: &Step) -> Option<(KvLayer, u32)> {
+    let Step::AttendPaged { q, layer, query_heads, scale, .. } = step else { return None };
+    let layer = plan.kv_layers[*layer as usize];
+    let ratio = query_heads / layer.heads.max(1);
+    let fits = plan.buffer_spec(*q).storage == Storage::Bf16
+        && capacity.kv_format != KvFormat::F32
+        && layer.head_dim.is_multiple_of(16)
+        && (16..=256).contains(&layer.head_dim)
+        && (1..=RATIO_MAX).contains(&ratio)
+        && *scale > 0.0;
+    fits.then_some((layer, ratio))
+}
+
+/// How the list of a KV group is planned, if it needs one: for the ratio of its first step that tensor cores can take.
+/// Steps of another ratio do without.
+fn planner(plan: &Plan, capacity: &Capacity, facts: &Facts, group: usize) -> Option<Planner> {
+    let steps = || plan.body.iter().filter_map(move |step| tensor_step(plan, capacity, step));
+    let in_group = || steps().filter(move |(layer, _)| layer.group as usize == group);
+    let (_, ratio) = in_group().next()?;
+    let layers = || in_group().filter(move |(_, other)| *other == ratio).map(|(layer, _)| layer);
+    let lanes = |layer: KvLayer| (blocks_at_once(&layer, capacity.kv_format, facts) / layer.heads.max(1)).max(1);
+    let rows = |layer: KvLayer| {
+        let variant = prefill_variant(layer.head_dim, capacity.kv_format, true, facts);
+        16 * variant.depth * variant.warps
+    };
+    Some(Planner {
+        ratio,
+        window: plan.kv_groups[group].window,
+        lanes_max: layers().map(lanes).max()?,
+        tile_rows: layers().map(rows).min()?,
+        splits: !capacity.deterministic,
+    })
+}
+
+/// The KV groups that need a list.
+fn planners<'a>(
+    plan: &'a Plan,
+    capacity: &'a Capacity,
+    facts: &'a Facts,
+) -> impl Iterator<Item = (usize, Planner)> + 'a {
+    (0..plan.kv_groups.len()).filter_map(move |group| Some((group, planner(plan, capacity, facts, group)?)))
+}
+
+/// Most words that [`work`] appends for one group.
+pub(in super::super) fn work_words_max(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u64 {
+    let words = |(_, planner): (usize, Planner)| {
+        let (lanes, sequences) = (u64::from(planner.lanes_max), u64::from(capacity.sequences_max));
+        let tiles = u64::from(capacity.tokens_max) * u64::from(planner.ratio) / u64::from(TILE_ROWS_MIN) + sequences;
+        WORK_HEADER + lanes.max(sequences) + 1 + (sequences + lanes + tiles) * ITEM_WORDS as u64
+    };
+    planners(plan, capacity, facts).map(words).max().unwrap_or(0)
+}
+
+/// The largest of `number` over the layers that tensor cores may take, with the lanes of their group.
+fn largest(plan: &Plan, capacity: &Capacity, facts: &Facts, number: impl Fn(&KvLayer, u64) -> u64) -> u64 {
+    let of_group = |(group, planner): (usize, Planner)| {
+        let layers = plan.kv_layers.iter().filter(move |layer| layer.group as usize == group);
+        layers.map(|layer| number(layer, u64::from(planner.lanes_max))).max().unwrap_or(0)
+    };
+    planners(plan, capacity, facts).map(of_group).max().unwrap_or(0)
+}
+
+/// Bytes of scratch for the sums of parts; one buffer, reused by every layer.
+pub(in super::super) fn scratch_bytes(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u64 {
+    // A lane has two parts of rows at most: what it goes on with, and what it leaves.
+    let bytes = |layer: &KvLayer, lanes: u64| {
+        2 * lanes * u64::from(layer.heads) * u64::from(LANE_ROWS) * u64::from(layer.head_dim + 2) * 4
+    };
+    if capacity.deterministic { 0 } else { largest(plan, capacity, facts, bytes) }
+}
+
+/// Counters of rows in parts, for each KV head.
+pub(in super::super) fn counters(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u32 {
+    let count = largest(plan, capacity, facts, |layer, lanes| lanes * u64::from(layer.heads));
+    if capacity.deterministic { 0 } else { u32::try_from(count).unwrap_or(u32::MAX) }
+}
+
+/// Appends the work list of KV group `group`.
+pub(in super::super) fn work(
+    plan: &Plan,
+    capacity: &Capacity,
+    facts: &Facts,
+    inputs: &BatchInputs,
+    group: usize,
+    words: &mut Vec<u32>,
+) {
+    if let Some(planner) = planner(plan, capacity, facts, group) {
+        planner.plan(&inputs.sequences, &inputs.groups[group].table_starts, words);
+    }
+}
+
+/// What the list of a group depends on besides the batch.
+#[derive(Clone, Copy, Debug)]
+struct Planner {
+    ratio: u32,
+    window: Option<u32>,
+    lanes_max: u32,
+    tile_rows: u32,
+    splits: bool,
+}
+
+/// Packed rows of a sequence, and the keys that any of them sees.
+#[derive(Clone, Debug)]
+struct Run {
+    sequence: SequenceRows,
+    table_start: u32,
+    packed: Range<u32>,
+    keys: Range<u32>,
+}
+
+impl Run {
+    /// The keys as units, of which the outer ones may be cut.
+    fn units(&self) -> Range<u32> {
+        self.keys.start / UNIT..self.keys.end.div_ceil(UNIT)
+    }
+
+    fn item(&self, units: Range<u32>) -> [u32; ITEM_WORDS] {
+        let begin = (units.start * UNIT).max(self.keys.start);
+        let end = (units.end * UNIT).min(self.keys.end);
+        let position = self.sequence.context_len - self.sequence.row_count;
+        let (first, count) = (self.packed.start, self.packed.end - self.packed.start);
+        [self.sequence.row_start, first, count, position, begin, end, self.table_start, NONE, 0, 1, 0, 0]
+    }
+}
+
+/// The lanes of a list.
+#[derive(Default)]
+struct Lanes {
+    /// First item of each.
+    starts: Vec<u32>,
+    items: Vec<[u32; ITEM_WORDS]>,
+}
+
+impl Planner {
+    fn plan(&self, sequences: &[SequenceRows], table_starts: &[u32], words: &mut Vec<u32>) {
+        let (mut few, mut many) = (Vec::new(), Vec::new());
+        for (sequence, table_start) in sequences.iter().zip(table_starts) {
+            let packed = sequence.row_count * self.ratio;
+            if packed <= LANE_ROWS {
+                few.extend(self.runs(*sequence, *table_start, LANE_ROWS));
+            } else {
+                many.extend(self.runs(*sequence, *table_start, self.tile_rows));
+            }
+        }
+        let longest_first = |runs: &mut Vec<Run>| runs.sort_by_key(|run| std::cmp::Reverse(run.units().len()));
+        longest_first(&mut many);
+        let lanes = if self.splits {
+            self.lanes(&few)
+        } else {
+            longest_first(&mut few);
+            let items: Vec<_> = few.iter().map(|run| run.item(run.units())).collect();
+            Lanes { starts: (0..).take(items.len()).collect(), items }
+        };
+        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let items = count(lanes.items.len());
+        words.extend([count(lanes.starts.len()), items, count(many.len()), 0]);
+        words.extend(lanes.starts.iter().chain([&items]));
+        words.extend(lanes.items.iter().flatten());
+        words.extend(many.iter().flat_map(|run| run.item(run.units())));
+    }
+
+    /// The packed rows of a sequence in runs of at most `size`.
+    fn runs(&self, sequence: SequenceRows, table_start: u32, size: u32) -> impl Iterator<Item = Run> + use<> {
+        let Self { ratio, window, .. } = *self;
+        let end = sequence.row_count * ratio;
+        let first_position = sequence.context_len - sequence.row_count;
+        (0..end).step_by(size as usize).map(move |start| {
+            let packed = start..(start + size).min(end);
+            let position = |packed: u32| first_position + packed / ratio;
+            let begin = window.map_or(0, |window| (position(packed.start) + 1).saturating_sub(window));
+            let keys = begin..position(packed.end - 1) + 1;
+            Run { sequence, table_start, packed, keys }
+        })
+    }
+
+    /// The units of all runs, one after another, in lanes of the same length.
+    fn lanes(&self, runs: &[Run]) -> Lanes {
+        let total: u64 = runs.iter().map(|run| run.units().len() as u64).sum();
+        let longest = runs.iter().map(|run| run.units().len() as u32).max().unwrap_or(0);
+        let even = u32::try_from(total.div_ceil(u64::from(self.lanes_max))).unwrap_or(u32::MAX);
+        let length = even.max(longest.div_ceil(SPLITS_MAX)).max(LANE_UNITS_MIN);
+        let mut lanes = Lanes::default();
+        let (mut left, mut slots, mut counters) = (0, 0, 0);
+        for run in runs {
+            let first_item = lanes.items.len();
+            let mut units = run.units();
+            while !units.is_empty() {
+                if left == 0 {
+                    lanes.starts.push(lanes.items.len() as u32);
+                    left = length;
+                }
+                let cut = units.start + left.min(units.end - units.start);
+                lanes.items.push(run.item(units.start..cut));
+                left -= cut - units.start;
+                units.start = cut;
+            }
+            let parts = &mut lanes.items[first_item..];
+            if parts.len() > 1 {
+                let count = parts.len() as u32;
+                for (slot, item) in (slots..).zip(parts) {
+                    item[7..11].copy_from_slice(&[slot, slots, count, counters]);
+                }
+                slots += count;
+                counters += 1;
+            }
+        }
+        lanes
+    }
+}
+
+fn refuse(message: String) -> BackendError {
+    BackendError::Kernel { kernel: "attend_paged".into(), message }
+}
+
+/// Records the launches.
+pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+    let (plan, arena, capacity) = (recorder.plan, recorder.arena, recorder.capacity);
+    let layer = plan.kv_layers[fields.layer as usize];
+    let ratio = fields.query_heads / layer.heads.max(1);
+    if !layer.head_dim.is_multiple_of(8) || !(8..=256).contains(&layer.head_dim) {
+        return Err(refuse(format!("heads of {}; a multiple of 8 up to 256 is needed", layer.head_dim)));
+    }
+    if !(1..=RATIO_MAX).contains(&ratio) {
+        return Err(refuse(format!("{ratio} query heads a KV head; at most {RATIO_MAX} are supported")));
+    }
+    let vector = |weight: Option<WeightId>| weight.map_or(0, |weight| arena.vector(weight));
+    let [k, v] = arena.kv(fields.layer);
+    let params = Params {
+        metadata: arena.metadata,
+        q: arena.row_buffer(fields.q),
+        k,
+        v,
+        alibi: vector(fields.alibi),
+        sinks: vector(fields.sinks),
+        out: arena.row_buffer(fields.out),
+        scratch: arena.attend_scratch,
+        counters: arena.attend_counters,
+        group_header: group_header(layer.group),
+        kv_heads: layer.heads,
+        group: ratio,
+        block_shift: capacity.block_size.trailing_zeros(),
+        window: plan.kv_groups[layer.group as usize].window.unwrap_or(NONE),
+        scale: fields.scale,
+        softcap: fields.softcap.unwrap_or(0.0),
+        unused: 0,
+    };
+    let planner = planner(plan, capacity, recorder.device, layer.group as usize);
+    let is_tensor = recorder.storage(fields.q) == Storage::Bf16
+        && capacity.kv_format != KvFormat::F32
+        && layer.head_dim.is_multiple_of(16)
+        && fields.scale > 0.0
+        // For which there are not registers enough; no model has both.
+        && !(layer.head_dim > 192 && fields.softcap.is_some() && fields.alibi.is_some());
+    match planner.filter(|planner| is_tensor && planner.ratio == ratio) {
+        Some(planner) => encode_tensor(recorder, fields, &params, &layer, &planner),
+        None => encode_vec(recorder, fields, &params, &layer),
+    }
+}
+
+/// `kernel` for the buffers of the step and a head.
+fn typed(recorder: &Recorder<'_>, fields: &Fields, kernel: &'static str, head_dim: u32) -> Kernel {
+    let kernel = Kernel::new(kernel).define("HEAD_DIM", head_dim);
+    let kernel = kernel.define_type("Q_TYPE", recorder.storage(fields.q));
+    kernel.define_type("OUT_TYPE", recorder.storage(fields.out))
+}
+
+fn encode_vec(
+    recorder: &mut Recorder<'_>,
+    fields: &Fields,
+    params: &Params,
+    layer: &KvLayer,
+) -> Result<(), BackendError> {
+    let format = match recorder.capacity.kv_format {
+        KvFormat::F32 => "KV_F32",
+        KvFormat::F16 => "KV_F16",
+        KvFormat::Q8 => "KV_Q8",
+    };
+    let kernel = typed(recorder, fields, "attend_paged_vec", layer.head_dim);
+    let kernel = kernel.define("GROUP", params.group).define(format, 1);
+    let shared_bytes = 4 * (params.group * (layer.head_dim + 19) + 16 * (layer.head_dim + 4));
+    let blocks = recorder.rows(fields.q) * layer.heads;
+    recorder.launch(&kernel, params, [blocks, 1, 1], 128, shared_bytes)
+}
+
+fn encode_tensor(
+    recorder: &mut Recorder<'_>,
+    fields: &Fields,
+    params: &Params,
+    layer: &KvLayer,
+    planner: &Planner,
+) -> Result<(), BackendError> {
+    let (format, device) = (recorder.capacity.kv_format, recorder.device);
+    let optioned = |kernel: Kernel| {
+        let kernel = kernel.flag_if(format == KvFormat::Q8, "KV_Q8");
+        kernel.flag_if(fields.softcap.is_some(), "SOFTCAP").flag_if(fields.alibi.is_some(), "ALIBI")
+    };
+    let decode = decode_variant(layer.head_dim, format, device);
+    let kernel = optioned(typed(recorder, fields, "attend_paged_decode", layer.head_dim));
+    let kernel = kernel.define("WARPS", decode.warps).define("TILE_KEYS", decode.keys).define("STAGES", decode.depth);
+    let blocks = blocks_at_once(layer, format, device);
+    recorder.launch(&kernel, params, [blocks, 1, 1], 32 * decode.warps, decode.shared_bytes)?;
+    // With one row, a sequence has packed rows for a lane.
+    if recorder.shape.decode {
+        return Ok(());
+    }
+    let is_plain = fields.softcap.is_none() && fields.alibi.is_none();
+    let prefill = prefill_variant(layer.head_dim, format, is_plain, device);
+    let kernel = optioned(typed(recorder, fields, "attend_paged_prefill", layer.head_dim));
+    let kernel = kernel.define("WARPS", prefill.warps).define("WARP_STRIPS", prefill.depth);
+    let kernel = kernel.define("TILE_KEYS", prefill.keys);
+    let tiles = recorder.shape.tokens * planner.ratio / planner.tile_rows + recorder.shape.sequences;
+    recorder.launch(&kernel, params, [tiles * layer.heads, 1, 1], 32 * prefill.warps, prefill.shared_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLANNER: Planner = Planner { ratio: 4, window: None, lanes_max: 33, tile_rows: 128, splits: true };
+
+    /// A list, read back: the items of each lane, and the tiles.
+    struct List {
+        lanes: Vec<Vec<Vec<u32>>>,
+        tiles: Vec<Vec<u32>>,
+    }
+
+    fn sequences(rows: &[(u32, u32)]) -> Vec<SequenceRows> {
+        let mut row_start = 0;
+        let sequence = |&(row_count, context_len): &(u32, u32)| {
+            row_start += row_count;
+            SequenceRows { row_start: row_start - row_count, row_count, context_len }
+        };
+        rows.iter().map(sequence).collect()
+    }
+
+    fn list(planner: &Planner, rows: &[(u32, u32)]) -> List {
+        let starts: Vec<u32> = (0..rows.len() as u32).map(|index| 1000 * index).collect();
+        let mut words = vec![7; 3];
+        planner.plan(&sequences(rows), &starts, &mut words);
+        let words = &words[3..];
+        let (lanes, items, tiles) = (words[0] as usize, words[1] as usize, words[2] as usize);
+        let starts = &words[4..4 + lanes + 1];
+        let all: Vec<Vec<u32>> = words[4 + lanes + 1..].chunks_exact(ITEM_WORDS).map(<[u32]>::to_vec).collect();
+        assert_eq!((all.len(), starts[lanes] as usize), (items + tiles, items));
+        let lanes = starts.windows(2).map(|pair| all[pair[0] as usize..pair[1] as usize].to_vec()).collect();
+        List { lanes, tiles: all[items..].to_vec() }
+    }
+
+    #[test]
+    fn a_short_sequence_is_one_item() {
+        let list = list(&PLANNER, &[(1, 100)]);
+        assert_eq!(list.lanes, [vec![vec![0, 0, 4, 99, 0, 100, 0, NONE, 0, 1, 0, 0]]]);
+        assert!(list.tiles.is_empty());
+    }
+
+    #[test]
+    fn lanes_are_even_and_cover_every_key_once() {
+        for rows in [&[(1, 100_000)][..], &[(1, 5000), (1, 1), (3, 700), (1, 129), (1, 64)], &[(1, 1500); 64]] {
+            let list = list(&PLANNER, rows);
+            assert!(list.lanes.len() <= PLANNER.lanes_max as usize);
+            let units = |item: &Vec<u32>| item[5].div_ceil(UNIT) - item[4] / UNIT;
+            let lengths: Vec<u32> = list.lanes.iter().map(|lane| lane.iter().map(units).sum()).collect();
+            let (last, others) = lengths.split_last().unwrap();
+            assert!(others.iter().all(|length| length == &lengths[0]) && *last > 0 && last <= &lengths[0]);
+            for (index, (_, context)) in rows.iter().enumerate() {
+                let items: Vec<_> = list.lanes.iter().flatten().filter(|item| item[6] == 1000 * index as u32).collect();
+                assert_eq!((items[0][4], items[items.len() - 1][5]), (0, *context));
+                assert!(items.windows(2).all(|pair| pair[0][5] == pair[1][4]));
+                for (part, item) in items.iter().enumerate() {
+                    let is_whole = items.len() == 1;
+                    let slot = if is_whole { NONE } else { item[8] + part as u32 };
+                    assert_eq!((item[7], item[9]), (slot, items.len() as u32));
+                }
+                assert!(items.len() <= SPLITS_MAX as usize + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn slots_and_counters_stay_within_what_is_allocated() {
+        let rows: Vec<(u32, u32)> = (0..200).map(|index| (1, 1 + index * 37 % 4000)).collect();
+        let list = list(&PLANNER, &rows);
+        let parts: Vec<_> = list.lanes.iter().flatten().filter(|item| item[7] != NONE).collect();
+        assert!(parts.iter().enumerate().all(|(slot, item)| item[7] == slot as u32));
+        assert!(parts.len() <= 2 * PLANNER.lanes_max as usize);
+        assert!(parts.iter().all(|item| item[10] < PLANNER.lanes_max));
+    }
+
+    #[test]
+    fn without_splits_a_sequence_is_a_lane_and_the_longest_comes_first() {
+        let list = list(&Planner { splits: false, ..PLANNER }, &[(1, 10), (1, 9000), (1, 300)]);
+        let contexts: Vec<u32> = list.lanes.iter().map(|lane| lane[0][5]).collect();
+        assert_eq!(contexts, [9000, 300, 10]);
+        assert!(list.lanes.iter().all(|lane| lane.len() == 1 && lane[0][7] == NONE));
+    }
+
+    #[test]
+    fn many_rows_are_tiles_that_see_their_windows() {
+        let planner = Planner { window: Some(100), ..PLANNER };
+        let list = list(&planner, &[(1, 500), (70, 1000)]);
+        // 280 packed rows: the last tile has the fewest.
+        let tiles: Vec<&[u32]> = list.tiles.iter().map(|item| &item[..6]).collect();
+        let expected: [&[u32]; 3] =
+            [&[1, 0, 128, 930, 831, 962], &[1, 128, 128, 930, 863, 994], &[1, 256, 24, 930, 895, 1000]];
+        assert_eq!(tiles, expected);
+        assert_eq!(list.lanes[0][0][4..6], [400, 500]);
+    }
+}

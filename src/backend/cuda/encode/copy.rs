@@ -1,0 +1,75 @@
+//! `CopyBlocks` → one launch for the layers of a KV group whose blocks have one size.
+//!
+//! How many blocks are copied is read from the batch; whether any are is part of the shape.
+
+use super::super::super::{BackendError, words};
+use super::{Kernel, Recorder, params};
+
+params! {
+    Params {
+        metadata: u64,
+        table: u64,
+        layers: u64,
+        layer_first: u32,
+        group_header: u32,
+        vectors: u32,
+        unused: u32,
+    }
+}
+
+/// Threads of a block; each copies 16 bytes of K and of V a turn.
+const THREADS: u32 = 256;
+/// Blocks for each multiprocessor, over all layers of a launch.
+const BLOCKS_EACH: u32 = 4;
+/// Layers that a launch can name.
+const LAYERS_MAX: usize = 64;
+
+/// Layers that one launch copies.
+struct Run {
+    group: u32,
+    vectors: u32,
+    layer_first: usize,
+    layers: u64,
+}
+
+/// All layers, each in one run.
+fn runs(recorder: &Recorder<'_>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (index, layer) in recorder.plan.kv_layers.iter().enumerate() {
+        let tile_bytes = recorder.capacity.kv_tile(layer.head_dim).words() as u64 * 4;
+        let vectors = u32::try_from(u64::from(layer.heads) * tile_bytes / 16).unwrap_or(u32::MAX);
+        let layer_first = index / LAYERS_MAX * LAYERS_MAX;
+        let bit = 1 << (index - layer_first);
+        let same = |run: &&mut Run| (run.group, run.vectors, run.layer_first) == (layer.group, vectors, layer_first);
+        match runs.iter_mut().find(same) {
+            Some(run) => run.layers |= bit,
+            None => runs.push(Run { group: layer.group, vectors, layer_first, layers: bit }),
+        }
+    }
+    runs
+}
+
+/// Records the launches.
+pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
+    if !recorder.shape.copies {
+        return Ok(());
+    }
+    let kernel = Kernel::new("copy_blocks");
+    for run in runs(recorder) {
+        let params = Params {
+            metadata: recorder.arena.metadata,
+            table: recorder.arena.kv_table,
+            layers: run.layers,
+            layer_first: run.layer_first as u32,
+            group_header: words::group_header(run.group),
+            vectors: run.vectors,
+            unused: 0,
+        };
+        // Up to the last layer named: those between that are not leave at once.
+        let height = u64::BITS - run.layers.leading_zeros();
+        let full = (recorder.device.sm_count * BLOCKS_EACH).div_ceil(run.layers.count_ones());
+        let needed = recorder.capacity.copies_max.saturating_mul(run.vectors).div_ceil(THREADS);
+        recorder.launch(&kernel, &params, [full.min(needed), height, 1], THREADS, 0)?;
+    }
+    Ok(())
+}

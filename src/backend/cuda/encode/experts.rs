@@ -1,0 +1,360 @@
+//! `MatMulExperts` → for few routes `matmul_experts_vec`, once per part of the experts; for many
+//! `matmul_experts_group` and `matmul_experts_tile`, once per part, and where products are combined
+//! `matmul_experts_merge`, some tokens at a time so that scratch stays small.
+
+use super::super::super::{BackendError, Capacity};
+use super::super::arena::DeviceWeight;
+use super::super::kernel::Kernel;
+use super::tile::{Size, Tile};
+use super::{Recorder, eights_of, params};
+use crate::plan::{BufferId, Plan, Rows, Step, Storage, WeightFormat, WeightId};
+
+params! {
+    GroupParams {
+        routes: u64, order: u64, starts: u64, metadata: u64,
+        per_token: u32,
+        experts: u32,
+        first_route: u32,
+        routes_max: u32,
+    }
+}
+
+params! {
+    TileParams {
+        x: u64, weight: u64, bias: u64, out: u64, order: u64, starts: u64, expert_stride: u64,
+        experts: u32,
+        expert_first: u32,
+        expert_count: u32,
+        x_routes: u32,
+        columns: u32,
+        outputs: u32,
+        output_start: u32,
+        output_stride: u32,
+    }
+}
+
+params! {
+    MergeParams {
+        products: u64, routes: u64, out: u64, metadata: u64,
+        per_token: u32,
+        columns: u32,
+        accumulate: u32,
+        first_token: u32,
+        tokens_max: u32,
+        padding: u32,
+    }
+}
+
+params! {
+    VecParams {
+        x: u64, routes: u64, weight: u64, bias: u64, out: u64, metadata: u64, expert_stride: u64,
+        per_token: u32,
+        expert_first: u32,
+        expert_count: u32,
+        x_routes: u32,
+        columns: u32,
+        outputs: u32,
+        output_start: u32,
+        output_stride: u32,
+        accumulate: u32,
+        padding: u32,
+    }
+}
+
+/// Bytes of products that wait to be combined.
+const PRODUCTS_BYTES_MAX: u64 = 64 << 20;
+/// Threads of a block of `matmul_experts_group` and of `matmul_experts_merge`.
+const THREADS: u32 = 256;
+/// Threads of a block of `matmul_experts_vec`.
+const VEC_THREADS: u32 = 128;
+/// Outputs of the same.
+const VEC_OUTPUTS: u32 = 16;
+
+/// The fields of [`crate::plan::Step::MatMulExperts`].
+pub(super) struct Fields {
+    pub(super) x: BufferId,
+    pub(super) routes: BufferId,
+    pub(super) weight: WeightId,
+    pub(super) bias: Option<WeightId>,
+    pub(super) accumulate: bool,
+    pub(super) out: BufferId,
+}
+
+/// The same rows of consecutive experts, in one format and equally far apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    output_start: u32,
+    outputs: u32,
+    format: WeightFormat,
+    expert_first: u32,
+    expert_count: u32,
+    address: u64,
+    /// Bytes from one expert to the next.
+    stride: u64,
+}
+
+/// Cuts a weight between experts, and joins what repeats from expert to expert.
+fn parts(weight: &DeviceWeight, expert_rows: u32) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for section in &weight.sections {
+        let row_bytes = section.format.row_bytes(weight.columns);
+        let (mut row, end) = (section.row_start, section.row_start + section.rows);
+        while row < end {
+            let (expert, output_start) = (row / expert_rows, row % expert_rows);
+            let outputs = (end - row).min(expert_rows - output_start);
+            let address = section.address + u64::from(row - section.row_start) * row_bytes;
+            let (format, stride) = (section.format, 0);
+            let new = Part { output_start, outputs, format, expert_first: expert, expert_count: 1, address, stride };
+            match parts.iter().rposition(|part| part.output_start == output_start) {
+                Some(at) if parts[at].continues_with(&new) => {
+                    let part = &mut parts[at];
+                    part.stride = (address - part.address) / u64::from(part.expert_count);
+                    part.expert_count += 1;
+                }
+                _ => parts.push(new),
+            }
+            row += outputs;
+        }
+    }
+    parts
+}
+
+impl Part {
+    fn continues_with(&self, next: &Self) -> bool {
+        let same = self.outputs == next.outputs && self.format == next.format;
+        let follows = next.expert_first == self.expert_first + self.expert_count;
+        let distance = u64::from(self.expert_count) * self.stride;
+        same && follows && (self.expert_count == 1 || next.address == self.address + distance)
+    }
+}
+
+/// What all launches of a step share.
+struct Call<'a> {
+    fields: &'a Fields,
+    parts: Vec<Part>,
+    experts: u32,
+    per_token: u32,
+    /// Routes that share a row of x.
+    x_routes: u32,
+    /// Columns of x and of out.
+    columns: u32,
+    outputs: u32,
+    /// One row of out per token.
+    combine: bool,
+}
+
+/// Bytes of the lists of `matmul_experts_group`, for the largest step of the plan.
+fn lists_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
+    let bytes = plan.body.iter().filter_map(|step| match step {
+        Step::MatMulExperts { routes, weight, .. } => {
+            let routes = plan.buffer_spec(*routes).rows.count(capacity.tokens_max, 0);
+            Some(u64::from(routes) * 4 + u64::from(plan.weight_spec(*weight).experts + 1) * 4)
+        }
+        _ => None,
+    });
+    bytes.max().unwrap_or(0).next_multiple_of(256)
+}
+
+/// Bytes of scratch for lists and for products that are to be combined; one buffer, reused by every layer.
+pub(in super::super) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
+    let bytes = plan.body.iter().filter_map(|step| match step {
+        Step::MatMulExperts { routes, out, .. } if plan.buffer_spec(*out).rows == Rows::Tokens => {
+            let per_token = plan.buffer_spec(*routes).rows.count(1, 0);
+            let token = u64::from(per_token) * u64::from(plan.buffer_spec(*out).columns) * 4;
+            Some((token * u64::from(capacity.tokens_max)).min(PRODUCTS_BYTES_MAX.max(token)))
+        }
+        _ => None,
+    });
+    lists_bytes(plan, capacity) + bytes.max().unwrap_or(0)
+}
+
+/// Records the launches.
+pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+    let plan = recorder.plan;
+    let weight = recorder.arena.weight(fields.weight);
+    eights_of("matmul_experts", weight.columns)?;
+    let per_token = plan.buffer_spec(fields.routes).rows.count(1, 0);
+    let outputs = recorder.columns(fields.out);
+    let call = Call {
+        fields,
+        parts: parts(weight, outputs),
+        experts: plan.weight_spec(fields.weight).experts,
+        per_token,
+        x_routes: if plan.buffer_spec(fields.x).rows == Rows::Tokens { per_token } else { 1 },
+        columns: weight.columns,
+        outputs,
+        combine: plan.buffer_spec(fields.out).rows == Rows::Tokens,
+    };
+    // Tiles read each matrix once: worth it as soon as experts are chosen twice.
+    let many = recorder.rows(fields.routes) >= call.experts && !recorder.capacity.deterministic;
+    let narrow = recorder.storage(fields.x) == Storage::Bf16;
+    if many && narrow && call.parts.iter().all(|part| part.format != WeightFormat::F32) {
+        call.tiles(recorder)
+    } else {
+        call.parts.iter().try_for_each(|part| call.vec(recorder, part))
+    }
+}
+
+impl Call<'_> {
+    fn vec(&self, recorder: &mut Recorder<'_>, part: &Part) -> Result<(), BackendError> {
+        let (arena, fields) = (recorder.arena, self.fields);
+        let kernel = Kernel::new("matmul_experts_vec")
+            .define("WEIGHT", format!("{:?}", part.format))
+            .define_type("X_TYPE", recorder.storage(fields.x))
+            .define_type("OUT_TYPE", recorder.storage(fields.out))
+            .flag_if(self.combine, "COMBINE");
+        let params = VecParams {
+            x: arena.row_buffer(fields.x),
+            routes: arena.row_buffer(fields.routes),
+            weight: part.address,
+            bias: arena.optional(fields.bias),
+            out: arena.row_buffer(fields.out),
+            metadata: arena.metadata,
+            expert_stride: part.stride,
+            per_token: self.per_token,
+            expert_first: part.expert_first,
+            expert_count: part.expert_count,
+            x_routes: self.x_routes,
+            columns: self.columns,
+            outputs: part.outputs,
+            output_start: part.output_start,
+            output_stride: self.outputs,
+            // Experts of later parts add to what the first have written.
+            accumulate: u32::from(fields.accumulate || self.combine && part.expert_first > 0),
+            padding: 0,
+        };
+        let grid = [recorder.rows(fields.out), part.outputs.div_ceil(VEC_OUTPUTS), 1];
+        recorder.launch(&kernel, &params, grid, VEC_THREADS, 0)
+    }
+
+    fn tiles(&self, recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
+        let tokens = recorder.shape.tokens;
+        if !self.combine {
+            let out = (recorder.arena.row_buffer(self.fields.out), recorder.storage(self.fields.out));
+            return self.tiles_of(recorder, 0, tokens, out);
+        }
+        let token_bytes = u64::from(self.per_token) * u64::from(self.outputs) * 4;
+        let at_once = (PRODUCTS_BYTES_MAX / token_bytes.max(1)).clamp(1, u64::from(tokens.max(1))) as u32;
+        let products = recorder.arena.expert_scratch + lists_bytes(recorder.plan, recorder.capacity);
+        for first in (0..tokens).step_by(at_once as usize) {
+            let some = at_once.min(tokens - first);
+            // Where the products of token 0 would be.
+            let base = products.wrapping_sub(u64::from(first) * token_bytes);
+            self.tiles_of(recorder, first, some, (base, Storage::F32))?;
+            self.merge(recorder, first, some, base)?;
+        }
+        Ok(())
+    }
+
+    /// The products of some tokens, into the row of each route of `out`.
+    fn tiles_of(
+        &self,
+        recorder: &mut Recorder<'_>,
+        first_token: u32,
+        tokens: u32,
+        (out, storage): (u64, Storage),
+    ) -> Result<(), BackendError> {
+        let arena = recorder.arena;
+        let routes_max = tokens * self.per_token;
+        let order = arena.expert_scratch;
+        let starts = order + u64::from(routes_max) * 4;
+        let group = GroupParams {
+            routes: arena.row_buffer(self.fields.routes),
+            order,
+            starts,
+            metadata: arena.metadata,
+            per_token: self.per_token,
+            experts: self.experts,
+            first_route: first_token * self.per_token,
+            routes_max,
+        };
+        recorder.launch(&Kernel::new("matmul_experts_group"), &group, [self.experts, 1, 1], THREADS, 0)?;
+        for part in &self.parts {
+            let tile = self.tile(recorder, part.format, routes_max);
+            let params = TileParams {
+                x: arena.row_buffer(self.fields.x),
+                weight: part.address,
+                bias: arena.optional(self.fields.bias),
+                out,
+                order,
+                starts,
+                expert_stride: part.stride,
+                experts: self.experts,
+                expert_first: part.expert_first,
+                expert_count: part.expert_count,
+                x_routes: self.x_routes,
+                columns: self.columns,
+                outputs: part.outputs,
+                output_start: part.output_start,
+                output_stride: self.outputs,
+            };
+            let row_tiles = routes_max / tile.rows + self.experts.min(routes_max);
+            let grid = [row_tiles, part.outputs.div_ceil(tile.outputs), 1];
+            // And the rows of out, and which tile it is.
+            let shared_bytes = tile.shared_bytes(part.format) + 4 * tile.rows + 16;
+            let kernel = tile.kernel("matmul_experts_tile", part.format, storage);
+            recorder.launch(&kernel, &params, grid, tile.threads(), shared_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Tiles for the usual number of an expert's routes, and some more: routes are never even.
+    fn tile(&self, recorder: &Recorder<'_>, format: WeightFormat, routes: u32) -> Tile {
+        let size = match routes.div_ceil(self.experts) {
+            0..=8 => Size::Tiny,
+            9..=24 => Size::Small,
+            25..=96 => Size::Middle,
+            _ => Size::Large,
+        };
+        Tile::new(size, format, recorder.device.shared_bytes_max)
+    }
+
+    fn merge(
+        &self,
+        recorder: &mut Recorder<'_>,
+        first_token: u32,
+        tokens_max: u32,
+        products: u64,
+    ) -> Result<(), BackendError> {
+        let (arena, fields) = (recorder.arena, self.fields);
+        let kernel = Kernel::new("matmul_experts_merge").define_type("OUT_TYPE", recorder.storage(fields.out));
+        let params = MergeParams {
+            products,
+            routes: arena.row_buffer(fields.routes),
+            out: arena.row_buffer(fields.out),
+            metadata: arena.metadata,
+            per_token: self.per_token,
+            columns: self.outputs,
+            accumulate: u32::from(fields.accumulate),
+            first_token,
+            tokens_max,
+            padding: 0,
+        };
+        let threads = tokens_max * self.outputs.div_ceil(4);
+        recorder.launch(&kernel, &params, [threads.div_ceil(THREADS), 1, 1], THREADS, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::arena::DeviceSection;
+    use super::*;
+
+    #[test]
+    fn what_repeats_from_expert_to_expert_is_one_part() {
+        let section = |row_start, rows, format, address| DeviceSection { row_start, rows, format, address };
+        let plain = DeviceWeight { columns: 32, sections: vec![section(0, 40, WeightFormat::Bf16, 4096)] };
+        let whole = parts(&plain, 10);
+        assert_eq!(whole.len(), 1);
+        assert_eq!((whole[0].expert_count, whole[0].outputs, whole[0].stride), (4, 10, 640));
+        // Three experts of 10 rows: 7 packed and 3 dense each, 1024 bytes apart.
+        let mixed = (0..6).map(|i| match i % 2 {
+            0 => section(i / 2 * 10, 7, WeightFormat::Q8, u64::from(i) * 512),
+            _ => section(i / 2 * 10 + 7, 3, WeightFormat::Bf16, u64::from(i) * 512),
+        });
+        let mixed = parts(&DeviceWeight { columns: 32, sections: mixed.collect() }, 10);
+        let found: Vec<_> =
+            mixed.iter().map(|part| (part.output_start, part.outputs, part.expert_count, part.stride)).collect();
+        assert_eq!(found, [(0, 7, 3, 1024), (7, 3, 3, 1024)]);
+    }
+}

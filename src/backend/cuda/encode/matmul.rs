@@ -1,0 +1,193 @@
+//! `MatMul` → one launch per section of the weight.
+//!
+//! Which way: up to [`VEC_ROWS_MAX`] rows `matmul_vec`; more rows of bfloat16 cuBLASLt if it is there, the weight is
+//! bfloat16 and there is no bias, else `matmul_tile`; f32 rows and weights always `matmul_vec`. Deterministic plans use
+//! one kernel for every row count, so that a row's sums do not depend on its neighbours.
+//!
+//! With few rows the norm before a product and the activation after it run in the same kernel ([`super::fuse`]).
+
+use super::super::super::BackendError;
+use super::super::arena::DeviceSection;
+use super::super::blas::{Product, ProductShape};
+use super::fuse::Fused;
+use super::rows::{Norm, activation_of};
+use super::{Kernel, Recorder, eights_of, matmul_tile, params};
+use crate::plan::{Activation, BufferId, Storage, WeightFormat, WeightId};
+
+params! {
+    Params {
+        x: u64, weight: u64, bias: u64, out: u64, metadata: u64, norm_weight: u64,
+        row_header: u32,
+        row_times: u32,
+        columns: u32,
+        outputs: u32,
+        stride: u32,
+        output_start: u32,
+        accumulate: u32,
+        epsilon: f32,
+        offset: f32,
+        activation: u32,
+        alpha: f32,
+        limit: f32,
+    }
+}
+
+/// Rows up to which reading a weight costs more than multiplying it.
+const VEC_ROWS_MAX: u32 = 8;
+/// Warps of a block of `matmul_vec`, and of one that makes norms: these every block makes anew.
+const WARPS: u32 = 4;
+const NORM_WARPS: u32 = 8;
+/// Bytes of norms in a block's shared memory, so that several blocks have room on a multiprocessor.
+const NORM_BYTES_MAX: u32 = 64 << 10;
+
+/// The fields of [`crate::plan::Step::MatMul`].
+#[derive(Clone, Copy)]
+pub(super) struct Fields {
+    pub(super) x: BufferId,
+    pub(super) weight: WeightId,
+    pub(super) bias: Option<WeightId>,
+    pub(super) accumulate: bool,
+    pub(super) out: BufferId,
+}
+
+/// Records the launches.
+pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let weight = arena.weight(fields.weight);
+    eights_of("matmul", weight.columns)?;
+    let narrow = recorder.storage(fields.x) == Storage::Bf16;
+    let few = recorder.rows(fields.x) <= VEC_ROWS_MAX && !recorder.capacity.deterministic;
+    for section in &weight.sections {
+        if !narrow || few || section.format == WeightFormat::F32 {
+            vec(recorder, fields, section)?;
+        } else if let Some(product) = blas_product(recorder, fields, section) {
+            recorder.product(product);
+        } else {
+            matmul_tile::encode(recorder, fields, section)?;
+        }
+    }
+    Ok(())
+}
+
+/// The section's part of the step as a product of cuBLASLt, if it can be one.
+fn blas_product(recorder: &Recorder<'_>, fields: &Fields, section: &DeviceSection) -> Option<Product> {
+    let plain = section.format == WeightFormat::Bf16 && fields.bias.is_none() && !recorder.capacity.deterministic;
+    if !plain || !recorder.device.blas {
+        return None;
+    }
+    let arena = recorder.arena;
+    let storage = recorder.storage(fields.out);
+    let shape = ProductShape {
+        rows: recorder.rows(fields.x),
+        outputs: section.rows,
+        columns: recorder.columns(fields.x),
+        stride: recorder.columns(fields.out),
+        wide: storage == Storage::F32,
+        accumulate: fields.accumulate,
+    };
+    let out = arena.row_buffer(fields.out) + u64::from(section.row_start * storage.bytes());
+    Some(Product { x: arena.row_buffer(fields.x), weight: section.address, out, shape })
+}
+
+/// `matmul_vec` over one section, alone.
+fn vec(recorder: &mut Recorder<'_>, fields: &Fields, section: &DeviceSection) -> Result<(), BackendError> {
+    let vec = VecLaunch { section: *section, norm: None, gated: None };
+    vec.launch(recorder, fields)
+}
+
+/// Records a product of few rows with its neighbours as one launch; `false`: these steps are better off alone.
+pub(super) fn encode_fused(recorder: &mut Recorder<'_>, fused: &Fused) -> Result<bool, BackendError> {
+    let fields = &fused.product;
+    let weight = recorder.arena.weight(fields.weight);
+    let rows = recorder.rows(fields.x);
+    let norm_bytes = row_group(recorder, rows) * weight.columns * recorder.storage(fields.x).bytes();
+    let [section] = weight.sections[..] else { return Ok(false) };
+    let fits = fused.norm.is_none() || norm_bytes <= NORM_BYTES_MAX;
+    let halves = fused.gated.is_none() || section.rows.is_multiple_of(2);
+    if rows > VEC_ROWS_MAX || recorder.capacity.deterministic || !fits || !halves {
+        return Ok(false);
+    }
+    eights_of("matmul", weight.columns)?;
+    let vec = VecLaunch { section, norm: fused.norm.as_ref(), gated: fused.gated };
+    vec.launch(recorder, fields)?;
+    Ok(true)
+}
+
+/// Rows that a warp multiplies with a weight that it has read.
+fn row_group(recorder: &Recorder<'_>, rows: u32) -> u32 {
+    if recorder.capacity.deterministic { 4 } else { rows.next_power_of_two().min(VEC_ROWS_MAX) }
+}
+
+/// A launch of `matmul_vec`.
+struct VecLaunch<'a> {
+    section: DeviceSection,
+    norm: Option<&'a Norm>,
+    gated: Option<(Activation, BufferId)>,
+}
+
+impl VecLaunch<'_> {
+    fn launch(&self, recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+        let (arena, section) = (recorder.arena, self.section);
+        let rows_max = recorder.rows(fields.x);
+        let rows = row_group(recorder, rows_max);
+        let warps = if self.norm.is_some() { NORM_WARPS } else { WARPS };
+        let outputs = self.outputs(recorder, rows);
+        let x = self.norm.map_or(fields.x, |norm| norm.x);
+        let out = self.gated.map_or(fields.out, |(_, out)| out);
+        let kernel =
+            self.kernel(recorder, fields).define("ROWS", rows).define("OUTPUTS", outputs).define("WARPS", warps);
+        let count = recorder.row_count(fields.x);
+        let (activation, alpha, limit) = self.gated.map_or((0, 0.0, 0.0), |(activation, _)| activation_of(activation));
+        let params = Params {
+            x: arena.row_buffer(x),
+            weight: section.address,
+            bias: arena.optional(fields.bias),
+            out: arena.row_buffer(out),
+            metadata: arena.metadata,
+            norm_weight: self.norm.map_or(0, |norm| arena.vector(norm.weight)),
+            row_header: count.header,
+            row_times: count.times,
+            columns: recorder.columns(fields.x),
+            outputs: section.rows,
+            stride: recorder.columns(out),
+            output_start: section.row_start,
+            accumulate: u32::from(fields.accumulate),
+            epsilon: self.norm.map_or(0.0, |norm| norm.epsilon),
+            offset: self.norm.map_or(0.0, |norm| if norm.one_plus { 1.0 } else { 0.0 }),
+            activation,
+            alpha,
+            limit,
+        };
+        let shared = self.norm.map_or(0, |_| rows * params.columns * recorder.storage(fields.x).bytes());
+        // A gate and its up are one output.
+        let grid = [section.rows.div_ceil(warps * outputs), rows_max.div_ceil(rows), 1];
+        recorder.launch(&kernel, &params, grid, warps * 32, shared)
+    }
+
+    /// Weight rows of a warp. Few of them are spread over more warps, so that every multiprocessor has enough reads
+    /// under way.
+    fn outputs(&self, recorder: &Recorder<'_>, rows: u32) -> u32 {
+        let warps_wanted = recorder.device.sm_count * 16;
+        let most = if rows > 4 { 2 } else { 4 };
+        let least = if self.gated.is_some() { 2 } else { 1 };
+        let fits = |each: &u32| *each <= most && self.section.rows / each >= warps_wanted;
+        [4, 2].into_iter().find(fits).unwrap_or(1).max(least)
+    }
+
+    fn kernel(&self, recorder: &Recorder<'_>, fields: &Fields) -> Kernel {
+        let x = self.norm.map_or(fields.x, |norm| norm.x);
+        let out = self.gated.map_or(fields.out, |(_, out)| out);
+        let kernel = Kernel::new("matmul_vec")
+            .define("WEIGHT", format!("{:?}", self.section.format))
+            .define_type("X_TYPE", recorder.storage(x))
+            .define_type("OUT_TYPE", recorder.storage(out));
+        let kernel = match self.norm {
+            Some(_) => kernel.define("NORM", 1).define_type("NORMED_TYPE", recorder.storage(fields.x)),
+            None => kernel,
+        };
+        match self.gated {
+            Some(_) => kernel.define("GATED", 1).define_type("GATED_TYPE", recorder.storage(fields.out)),
+            None => kernel,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The part of `MatMul` that one section of a weight does for many rows of bfloat16: `matmul_tile`.
+//!
+//! Where tiles are fewer than the device has room for, several blocks share the columns of a tile, and the last one
+//! adds up. Never in deterministic plans: there one tile size serves all row counts.
+
+use super::super::super::BackendError;
+use super::super::arena::DeviceSection;
+use super::super::driver::Facts;
+use super::matmul::Fields;
+use super::tile::{Size, Tile};
+use super::{Recorder, params};
+use crate::plan::WeightFormat;
+
+params! {
+    Params {
+        x: u64, weight: u64, bias: u64, out: u64, metadata: u64, scratch: u64, counters: u64,
+        columns: u32,
+        outputs: u32,
+        output_start: u32,
+        output_stride: u32,
+        count_word: u32,
+        count_multiplier: u32,
+        accumulate: u32,
+        splits: u32,
+    }
+}
+
+/// Blocks for each multiprocessor that splitting aims at.
+const BLOCKS_EACH: u32 = 2;
+/// Stages of columns that a split is worth.
+const SPLIT_CHUNKS_MIN: u32 = 4;
+/// Sums of the largest tile that is split.
+const SPLIT_SUMS: u32 = 64 * 64;
+
+/// Bytes of scratch for tiles that several blocks share.
+pub(in super::super) fn scratch_bytes(device: &Facts) -> u64 {
+    u64::from(counters(device)) * u64::from(SPLIT_SUMS) * 4
+}
+
+/// Counters of the same.
+pub(in super::super) fn counters(device: &Facts) -> u32 {
+    BLOCKS_EACH * device.sm_count
+}
+
+/// The tile table.
+fn choose(device: &Facts, deterministic: bool, rows: u32, outputs: u32, format: WeightFormat) -> Tile {
+    let tile = |size| Tile::new(size, format, device.shared_bytes_max);
+    let tiles = |tile: &Tile| rows.div_ceil(tile.rows) * outputs.div_ceil(tile.outputs);
+    match rows {
+        _ if deterministic => tile(Size::Small),
+        0..=16 => tile(Size::Tiny),
+        17..=32 => tile(Size::Small),
+        33..=64 => tile(Size::Middle),
+        _ => {
+            // A large tile loads least for its products, if there is one for nearly every multiprocessor.
+            let enough = |tile: &Tile| 4 * tiles(tile) >= 3 * device.sm_count;
+            let large = [Size::Wide, Size::Large].map(tile).into_iter().find(enough);
+            large.unwrap_or_else(|| tile(Size::Middle))
+        }
+    }
+}
+
+/// Blocks that share the columns of a tile.
+fn splits(device: &Facts, tile: Tile, tiles: u32, columns: u32) -> u32 {
+    if tile.rows * tile.outputs > SPLIT_SUMS {
+        return 1;
+    }
+    let most = columns.div_ceil(tile.chunk) / SPLIT_CHUNKS_MIN;
+    (counters(device) / tiles.max(1)).min(most).max(1)
+}
+
+/// Records the launch.
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    fields: &Fields,
+    section: &DeviceSection,
+) -> Result<(), BackendError> {
+    let (arena, device) = (recorder.arena, recorder.device);
+    let (rows, columns) = (recorder.rows(fields.x), recorder.columns(fields.x));
+    let deterministic = recorder.capacity.deterministic;
+    let tile = choose(device, deterministic, rows, section.rows, section.format);
+    let (row_tiles, output_tiles) = (rows.div_ceil(tile.rows), section.rows.div_ceil(tile.outputs));
+    let splits = if deterministic { 1 } else { splits(device, tile, row_tiles * output_tiles, columns) };
+    let kernel = tile.kernel("matmul_tile", section.format, recorder.storage(fields.out));
+    let count = recorder.row_count(fields.x);
+    let params = Params {
+        x: arena.row_buffer(fields.x),
+        weight: section.address,
+        bias: arena.optional(fields.bias),
+        out: arena.row_buffer(fields.out),
+        metadata: arena.metadata,
+        scratch: arena.tile_scratch,
+        counters: arena.tile_counters,
+        columns,
+        outputs: section.rows,
+        output_start: section.row_start,
+        output_stride: recorder.columns(fields.out),
+        count_word: count.header,
+        count_multiplier: count.times,
+        accumulate: u32::from(fields.accumulate),
+        splits,
+    };
+    let grid = [row_tiles, output_tiles, splits];
+    recorder.launch(&kernel, &params, grid, tile.threads(), tile.shared_bytes(section.format))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_fit_into_their_scratch() {
+        let device = Facts {
+            name: String::new(),
+            compute: (9, 0),
+            sm_count: 132,
+            shared_bytes_max: 227 << 10,
+            memory_bytes: 0,
+            blas: false,
+            versions: String::new(),
+        };
+        for rows in [1, 9, 17, 40, 64, 65, 100, 500, 2048] {
+            for outputs in [1, 64, 1000, 4096, 152_000] {
+                for columns in [8, 1024, 14_336] {
+                    let tile = choose(&device, false, rows, outputs, WeightFormat::Q4K);
+                    let tiles = rows.div_ceil(tile.rows) * outputs.div_ceil(tile.outputs);
+                    let splits = splits(&device, tile, tiles, columns);
+                    let sums = u64::from(tiles * splits) * u64::from(tile.rows * tile.outputs) * 4;
+                    assert!(splits == 1 || sums <= scratch_bytes(&device), "{rows} × {columns} × {outputs}");
+                    assert!(splits == 1 || tiles <= counters(&device), "{rows} × {columns} × {outputs}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Steps → launches. Which kernel, which tile and which grid a step gets is decided here and nowhere else.
+//!
+//! A program is recorded once per [`BatchShape`], a bucket of batches, and replayed for every batch that fits: decoding
+//! as a CUDA graph, the rest launch by launch. Hence the one rule: **an encoder may depend on the shape, the plan, the
+//! capacity and the device, never on the contents or counts of a batch**. Kernels read those from the metadata.
+//!
+//! Conventions for a kernel:
+//! - `cuda/<stem>.cu` has one function, `<stem>`, whose only argument is its params: addresses first, then u32 and f32,
+//!   declared here with [`params!`] in the same order and without padding.
+//! - row buffers are f32 or bfloat16, named by a definition (`X_TYPE`, `OUT_TYPE`); vectors are f32.
+//! - rows beyond the batch's own count are not computed into the pool, and nothing is read for them out of bounds.
+
+pub(super) mod attend;
+mod copy;
+pub(super) mod experts;
+mod fuse;
+mod gather;
+mod matmul;
+pub(super) mod matmul_tile;
+mod rope;
+mod route_experts;
+mod rows;
+pub(super) mod sample;
+mod scale_logits;
+mod tile;
+
+use super::super::{BackendError, Capacity};
+use super::arena::Arena;
+use super::driver::{Command, Facts, Launch};
+pub(super) use super::kernel::Kernel;
+use super::modules::Modules;
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail};
+use bytemuck::Pod;
+
+/// Declares the params of a kernel: addresses first, then an even number of u32 and f32.
+macro_rules! params {
+    ($(#[$meta:meta])* $name:ident { $($field:ident: $kind:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+        pub(super) struct $name { $(pub(super) $field: $kind),* }
+    };
+}
+pub(super) use params;
+
+/// A bucket of batches: the most that any of them has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct BatchShape {
+    /// Token rows.
+    pub(super) tokens: u32,
+    /// Sequences.
+    pub(super) sequences: u32,
+    /// Logits rows; 0 if nothing is sampled.
+    pub(super) logits_rows: u32,
+    /// Sample rows.
+    pub(super) samples: u32,
+    /// Every sequence has one row.
+    pub(super) decode: bool,
+    /// Blocks are copied.
+    pub(super) copies: bool,
+    /// Which sampling options any row uses.
+    pub(super) sample: sample::SampleShape,
+}
+
+/// Sequences up to which decoding is recorded at start; larger batches are when they come.
+const USUAL_DECODE_MAX: u32 = 64;
+
+/// The bucket of a decoding batch: fine steps, since every row costs time.
+fn decode_bucket(rows: u32) -> u32 {
+    match rows {
+        0..=2 => rows,
+        3..=8 => rows.next_power_of_two(),
+        9..=64 => rows.next_multiple_of(8),
+        65..=256 => rows.next_multiple_of(16),
+        _ => rows.next_multiple_of(64),
+    }
+}
+
+/// The bucket of any other batch: each is a program, and a plan of cuBLASLt.
+fn mixed_bucket(rows: u32) -> u32 {
+    match rows {
+        0..=128 => rows.next_multiple_of(16),
+        129..=512 => rows.next_multiple_of(64),
+        513..=2048 => rows.next_multiple_of(128),
+        _ => rows.next_multiple_of(512),
+    }
+}
+
+impl BatchShape {
+    /// The bucket that `inputs` falls into.
+    pub(super) fn of(inputs: &BatchInputs, capacity: &Capacity) -> Self {
+        let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
+        let decode = inputs.sequences.iter().all(|sequence| sequence.row_count == 1);
+        let bucket = if decode { decode_bucket } else { mixed_bucket };
+        let sampling = inputs.tails.contains(&Tail::Sample) && !inputs.samples.is_empty();
+        let sampled = |rows: usize| match (sampling, decode) {
+            (false, _) => 0,
+            (true, true) => decode_bucket(count(rows)).min(capacity.samples_max),
+            (true, false) => count(rows).next_power_of_two().min(capacity.samples_max),
+        };
+        Self {
+            tokens: bucket(count(inputs.token_ids.len())).min(capacity.tokens_max),
+            sequences: bucket(count(inputs.sequences.len())).min(capacity.sequences_max),
+            logits_rows: sampled(inputs.logits_rows.len()),
+            samples: sampled(inputs.samples.len()),
+            decode,
+            copies: inputs.groups.iter().any(|group| !group.copies.is_empty()),
+            sample: if sampling { sample::shape(inputs) } else { sample::SampleShape::default() },
+        }
+    }
+}
+
+impl BatchShape {
+    /// The buckets of usual batches: decoding, plain and drawn, up to [`USUAL_DECODE_MAX`] sequences, and a full step.
+    pub(super) fn usual(capacity: &Capacity) -> Vec<Self> {
+        let most = capacity.sequences_max.min(capacity.samples_max).min(capacity.tokens_max);
+        let mut shapes: Vec<Self> = Vec::new();
+        for rows in 1..=most.min(USUAL_DECODE_MAX) {
+            let bucket = decode_bucket(rows).min(most);
+            for sample in sample::SampleShape::usual() {
+                let (tokens, sequences, logits_rows, samples) = (bucket, bucket, bucket, bucket);
+                let shape = Self { tokens, sequences, logits_rows, samples, decode: true, copies: false, sample };
+                if !shapes.contains(&shape) {
+                    shapes.push(shape);
+                }
+            }
+        }
+        let (tokens, sequences) = (capacity.tokens_max, 1);
+        shapes.extend(sample::SampleShape::usual().into_iter().take(1).map(|sample| Self {
+            tokens,
+            sequences: mixed_bucket(sequences).min(capacity.sequences_max),
+            logits_rows: 1,
+            samples: 1,
+            decode: false,
+            copies: false,
+            sample,
+        }));
+        shapes
+    }
+}
+
+/// Records the steps of one shape.
+pub(super) struct Recorder<'a> {
+    /// The loaded plan.
+    pub(super) plan: &'a Plan,
+    /// What the buffers were allocated for.
+    pub(super) capacity: &'a Capacity,
+    /// The buffers.
+    pub(super) arena: &'a Arena,
+    /// The bucket.
+    pub(super) shape: &'a BatchShape,
+    /// The device.
+    pub(super) device: &'a Facts,
+    modules: &'a mut Modules,
+    commands: Vec<Command>,
+}
+
+/// How a kernel learns its number of rows: a word of the metadata's header, times something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RowCount {
+    pub(super) header: u32,
+    pub(super) times: u32,
+}
+
+/// What programs are recorded for.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) capacity: &'a Capacity,
+    pub(super) arena: &'a Arena,
+    pub(super) device: &'a Facts,
+}
+
+/// Records the commands of a shape; those of kernels that are not loaded are left out, and `modules` knows of them.
+pub(super) fn record(
+    modules: &mut Modules,
+    subject: Subject<'_>,
+    shape: &BatchShape,
+) -> Result<Vec<Command>, BackendError> {
+    let Subject { plan, capacity, arena, device } = subject;
+    let mut recorder = Recorder { plan, capacity, arena, shape, device, modules, commands: Vec::new() };
+    recorder.record()?;
+    Ok(recorder.commands)
+}
+
+impl Recorder<'_> {
+    fn record(&mut self) -> Result<(), BackendError> {
+        let plan = self.plan;
+        self.steps(&plan.body)?;
+        if self.shape.samples > 0 {
+            self.steps(plan.tail(Tail::Sample))?;
+        }
+        Ok(())
+    }
+
+    fn steps(&mut self, mut steps: &[Step]) -> Result<(), BackendError> {
+        while let Some(first) = steps.first() {
+            let taken = match fuse::find(self.plan, steps) {
+                Some(fused) if matmul::encode_fused(self, &fused)? => fused.steps(),
+                _ => {
+                    self.step(first)?;
+                    1
+                }
+            };
+            steps = &steps[taken..];
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), BackendError> {
+        match *step {
+            // Most batches copy nothing, and are programs of their own.
+            Step::CopyBlocks if !self.shape.copies => Ok(()),
+            Step::CopyBlocks => copy::encode(self),
+            Step::Embed { table, scale, out } => rows::embed(self, table, scale, out),
+            Step::RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, out } => {
+                rows::rms_norm(self, &rows::Norm { x, delta, weight, epsilon, one_plus, accumulate, out })
+            }
+            Step::MatMul { x, weight, bias, accumulate, out } => {
+                matmul::encode(self, &matmul::Fields { x, weight, bias, accumulate, out })
+            }
+            Step::RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, q } => {
+                rope::encode(self, &rope::Fields { qkv, layer, query_heads, q_norm, k_norm, rope, q })
+            }
+            Step::AttendPaged { q, layer, query_heads, scale, softcap, alibi, sinks, out } => {
+                let fields = attend::Fields { q, layer, query_heads, scale, softcap, alibi, sinks, out };
+                attend::encode(self, &fields)
+            }
+            Step::GatedActivation { gate_up, activation, out } => rows::gated(self, gate_up, activation, out),
+            Step::RouteExperts { logits, renormalize, routes } => {
+                route_experts::encode(self, logits, renormalize, routes)
+            }
+            Step::MatMulExperts { x, routes, weight, bias, accumulate, out } => {
+                experts::encode(self, &experts::Fields { x, routes, weight, bias, accumulate, out })
+            }
+            Step::GatherRows { x, out } => gather::encode(self, x, out),
+            Step::ScaleLogits { logits, scale, softcap } => scale_logits::encode(self, logits, scale, softcap),
+            Step::Sample { logits } => sample::encode(self, logits),
+        }
+    }
+
+    /// Most rows of `buffer` in a batch of this shape.
+    pub(super) fn rows(&self, buffer: BufferId) -> u32 {
+        self.plan.buffer_spec(buffer).rows.count(self.shape.tokens, self.shape.logits_rows)
+    }
+
+    /// Where a kernel reads how many rows of `buffer` a batch has.
+    pub(super) fn row_count(&self, buffer: BufferId) -> RowCount {
+        match self.plan.buffer_spec(buffer).rows {
+            Rows::Tokens => RowCount { header: 0, times: 1 },
+            Rows::Samples => RowCount { header: 2, times: 1 },
+            Rows::Routes(per_token) => RowCount { header: 0, times: per_token },
+        }
+    }
+
+    /// Elements of a row of `buffer`.
+    pub(super) fn columns(&self, buffer: BufferId) -> u32 {
+        self.plan.buffer_spec(buffer).columns
+    }
+
+    /// Element type of `buffer`.
+    pub(super) fn storage(&self, buffer: BufferId) -> Storage {
+        self.plan.buffer_spec(buffer).storage
+    }
+
+    /// Adds a launch; none if the grid is empty.
+    pub(super) fn launch<P: Pod>(
+        &mut self,
+        kernel: &Kernel,
+        params: &P,
+        grid: [u32; 3],
+        threads: u32,
+        shared_bytes: u32,
+    ) -> Result<(), BackendError> {
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        let params: Box<[u8]> = bytemuck::bytes_of(params).into();
+        if let Some(function) = self.modules.get(kernel, params.len()) {
+            self.commands.push(Command::Kernel(Launch { function, params, grid, threads, shared_bytes }));
+        }
+        Ok(())
+    }
+
+    /// Adds a product of cuBLASLt.
+    pub(super) fn product(&mut self, product: super::blas::Product) {
+        self.commands.push(Command::Product(product));
+    }
+}
+
+/// Rows of eight elements: what the kernels of rows ask for.
+pub(super) fn eights_of(kernel: &str, columns: u32) -> Result<u32, BackendError> {
+    if columns.is_multiple_of(8) {
+        return Ok(columns / 8);
+    }
+    let message = format!("{columns} columns; a multiple of 8 is needed");
+    Err(BackendError::Kernel { kernel: kernel.into(), message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::inputs::{SampleRow, SequenceRows};
+
+    #[test]
+    fn buckets_hold_their_rows_and_grow_with_them() {
+        for bucket in [decode_bucket, mixed_bucket] {
+            let sizes: Vec<u32> = (0..=4096).map(bucket).collect();
+            assert!(sizes.is_sorted() && (0..).zip(&sizes).all(|(rows, size)| rows <= *size));
+            assert!((1..).zip(&sizes[1..]).all(|(rows, size)| bucket(*size) == *size && *size <= 16.max(2 * rows)));
+        }
+        let mut sizes: Vec<u32> = (1..=256).map(decode_bucket).collect();
+        sizes.dedup();
+        assert_eq!(sizes.len(), 4 + 7 + 12, "graphs up to 256 sequences: {sizes:?}");
+    }
+
+    fn capacity() -> Capacity {
+        Capacity {
+            tokens_max: 100,
+            sequences_max: 20,
+            samples_max: 20,
+            feed_slots: 40,
+            table_entries_max: 100,
+            history_max: 1,
+            bias_max: 1,
+            mask_words_max: 1,
+            copies_max: 1,
+            block_size: 16,
+            kv_format: crate::plan::KvFormat::F16,
+            deterministic: false,
+        }
+    }
+
+    fn batch(row_counts: &[u32], samples: u32) -> BatchInputs {
+        let tokens: u32 = row_counts.iter().sum();
+        BatchInputs {
+            token_ids: vec![0; tokens as usize],
+            sequences: row_counts
+                .iter()
+                .map(|&row_count| SequenceRows { row_start: 0, row_count, context_len: 9 })
+                .collect(),
+            logits_rows: (0..samples).collect(),
+            samples: (0..samples).map(|row| SampleRow::greedy(row, 9)).collect(),
+            tails: vec![Tail::Sample],
+            ..BatchInputs::default()
+        }
+    }
+
+    /// A shape holds its batch, stays within the capacity, and batches that differ in contents share it.
+    #[test]
+    fn batches_fall_into_shapes() {
+        let shape = |row_counts: &[u32], samples| BatchShape::of(&batch(row_counts, samples), &capacity());
+        let decode = shape(&[1; 5], 5);
+        assert_eq!((decode.tokens, decode.sequences, decode.samples, decode.decode), (8, 8, 8, true));
+        assert_eq!(decode, shape(&[1; 7], 7));
+        let most = shape(&[1; 19], 19);
+        assert_eq!((most.tokens, most.samples), (24, 20), "no more rows than were allocated");
+        let mixed = shape(&[1, 1, 90], 3);
+        assert_eq!((mixed.tokens, mixed.samples, mixed.decode), (96, 4, false));
+        let prefill = shape(&[97], 0);
+        assert_eq!((prefill.tokens, prefill.samples, prefill.logits_rows), (100, 0, 0));
+        for usual in BatchShape::usual(&capacity()) {
+            assert!(usual.tokens <= 100 && usual.samples <= 20 && usual.sequences <= 20, "{usual:?}");
+        }
+        assert!(BatchShape::usual(&capacity()).contains(&decode), "usual batches are recorded at start");
+    }
+}

@@ -1,0 +1,102 @@
+//! `RopeStoreKv` → one launch.
+
+use super::super::super::BackendError;
+use super::super::super::words::group_header;
+use super::{Kernel, Recorder, params};
+use crate::plan::{BufferId, HeadNorm, KvFormat, Rope};
+
+params! {
+    Params {
+        qkv: u64, q: u64, keys: u64, values: u64, q_weight: u64, k_weight: u64, frequencies: u64, metadata: u64,
+        tokens: u32,
+        group_header: u32,
+        query_heads: u32,
+        kv_heads: u32,
+        runs: u32,
+        block_shift: u32,
+        rotary_dim: u32,
+        interleaved: u32,
+        rope_scale: f32,
+        whole_row: u32,
+        q_epsilon: f32,
+        q_offset: f32,
+        k_epsilon: f32,
+        k_offset: f32,
+    }
+}
+
+/// Threads of a block, as in the kernel's file.
+const THREADS: u32 = 128;
+
+/// The fields of [`crate::plan::Step::RopeStoreKv`].
+pub(super) struct Fields {
+    pub(super) qkv: BufferId,
+    pub(super) layer: u32,
+    pub(super) query_heads: u32,
+    pub(super) q_norm: Option<HeadNorm>,
+    pub(super) k_norm: Option<HeadNorm>,
+    pub(super) rope: Option<Rope>,
+    pub(super) q: BufferId,
+}
+
+/// The number by which kernels know a format.
+pub(super) fn kv_number(format: KvFormat) -> u32 {
+    match format {
+        KvFormat::F32 => 0,
+        KvFormat::F16 => 1,
+        KvFormat::Q8 => 2,
+    }
+}
+
+/// Records the launch.
+pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let layer = recorder.plan.kv_layers[fields.layer as usize];
+    let runs = layer.head_dim / 8;
+    if !layer.head_dim.is_multiple_of(8) || !(1..=32).contains(&runs) {
+        let message = format!("heads of {}; a multiple of 8 up to 256 is needed", layer.head_dim);
+        return Err(BackendError::Kernel { kernel: "rope_store_kv".into(), message });
+    }
+    let lanes = runs.next_power_of_two();
+    let kernel = Kernel::new("rope_store_kv")
+        .define_type("X_TYPE", recorder.storage(fields.qkv))
+        .define_type("OUT_TYPE", recorder.storage(fields.q))
+        .define("KV", kv_number(recorder.capacity.kv_format))
+        .define("LANES", lanes);
+    let [keys, values] = arena.kv(fields.layer);
+    let norm = |norm: Option<HeadNorm>| {
+        let offset = |norm: HeadNorm| if norm.one_plus { 1.0 } else { 0.0 };
+        norm.map_or((0, 0.0, 0.0, 0), |norm| {
+            (arena.vector(norm.weight), norm.epsilon, offset(norm), u32::from(norm.whole_row))
+        })
+    };
+    let (q_weight, q_epsilon, q_offset, q_whole) = norm(fields.q_norm);
+    let (k_weight, k_epsilon, k_offset, k_whole) = norm(fields.k_norm);
+    let tokens = recorder.rows(fields.qkv);
+    let params = Params {
+        qkv: arena.row_buffer(fields.qkv),
+        q: arena.row_buffer(fields.q),
+        keys,
+        values,
+        q_weight,
+        k_weight,
+        frequencies: arena.optional(fields.rope.map(|rope| rope.frequencies)),
+        metadata: arena.metadata,
+        tokens,
+        group_header: group_header(layer.group),
+        query_heads: fields.query_heads,
+        kv_heads: layer.heads,
+        runs,
+        block_shift: recorder.capacity.block_size.trailing_zeros(),
+        rotary_dim: fields.rope.map_or(0, |rope| rope.rotary_dim),
+        interleaved: u32::from(fields.rope.is_some_and(|rope| rope.interleaved)),
+        rope_scale: fields.rope.map_or(1.0, |rope| rope.scale),
+        whole_row: q_whole | k_whole << 1,
+        q_epsilon,
+        q_offset,
+        k_epsilon,
+        k_offset,
+    };
+    let units = tokens * (fields.query_heads + 2 * layer.heads);
+    recorder.launch(&kernel, &params, [(units * lanes).div_ceil(THREADS), 1, 1], THREADS, 0)
+}

@@ -1,0 +1,41 @@
+//! `RouteExperts` → one launch.
+
+use super::super::super::BackendError;
+use super::{Kernel, Recorder, params};
+use crate::plan::BufferId;
+
+params! {
+    Params {
+        metadata: u64,
+        logits: u64,
+        routes: u64,
+        experts: u32,
+        per_token: u32,
+        renormalize: u32,
+        unused: u32,
+    }
+}
+
+/// Threads of a block, a warp a token.
+const THREADS: u32 = 128;
+
+/// Records the launch.
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    logits: BufferId,
+    renormalize: bool,
+    routes: BufferId,
+) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let params = Params {
+        metadata: arena.metadata,
+        logits: arena.row_buffer(logits),
+        routes: arena.row_buffer(routes),
+        experts: recorder.columns(logits),
+        per_token: recorder.plan.buffer_spec(routes).rows.count(1, 0),
+        renormalize: u32::from(renormalize),
+        unused: 0,
+    };
+    let blocks = recorder.rows(logits).div_ceil(THREADS / 32);
+    recorder.launch(&Kernel::new("route_experts"), &params, [blocks, 1, 1], THREADS, 0)
+}

@@ -1,0 +1,129 @@
+//! The steps that work on rows alone: `Embed`, `RmsNorm`, `GatedActivation`.
+
+use super::super::super::BackendError;
+use super::{Kernel, Recorder, eights_of, params};
+use crate::plan::{Activation, BufferId, Storage, WeightId};
+
+params! {
+    EmbedParams { table: u64, out: u64, metadata: u64, feed: u64, columns: u32, row_first: u32, rows: u32, scale: f32 }
+}
+
+params! {
+    NormParams {
+        x: u64, delta: u64, weight: u64, out: u64, metadata: u64,
+        row_header: u32, row_times: u32, eights: u32, epsilon: f32, offset: f32, accumulate: u32,
+    }
+}
+
+params! {
+    GatedParams {
+        gate_up: u64, out: u64, metadata: u64,
+        row_header: u32, row_times: u32, eights: u32, activation: u32, alpha: f32, limit: f32,
+    }
+}
+
+/// Threads of `rms_norm`, as in its file.
+const NORM_THREADS: u32 = 256;
+/// Threads of the others.
+const THREADS: u32 = 128;
+
+/// Records the launches of `Embed`: one for each section of the table.
+pub(super) fn embed(
+    recorder: &mut Recorder<'_>,
+    table: WeightId,
+    scale: f32,
+    out: BufferId,
+) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let weight = arena.weight(table);
+    eights_of("embed", weight.columns)?;
+    for section in &weight.sections {
+        let kernel = Kernel::new("embed").define("WEIGHT", format!("{:?}", section.format));
+        let kernel = kernel.define_type("OUT_TYPE", recorder.storage(out));
+        let params = EmbedParams {
+            table: section.address,
+            out: arena.row_buffer(out),
+            metadata: arena.metadata,
+            feed: arena.feed,
+            columns: weight.columns,
+            row_first: section.row_start,
+            rows: section.rows,
+            scale,
+        };
+        recorder.launch(&kernel, &params, [recorder.rows(out), 1, 1], THREADS, 0)?;
+    }
+    Ok(())
+}
+
+/// The fields of [`crate::plan::Step::RmsNorm`].
+pub(super) struct Norm {
+    pub(super) x: BufferId,
+    pub(super) delta: Option<BufferId>,
+    pub(super) weight: WeightId,
+    pub(super) epsilon: f32,
+    pub(super) one_plus: bool,
+    pub(super) accumulate: bool,
+    pub(super) out: BufferId,
+}
+
+/// Records the launch of `RmsNorm`.
+pub(super) fn rms_norm(recorder: &mut Recorder<'_>, norm: &Norm) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let delta_storage = norm.delta.map_or(Storage::F32, |delta| recorder.storage(delta));
+    let kernel = Kernel::new("rms_norm")
+        .define_type("X_TYPE", recorder.storage(norm.x))
+        .define_type("DELTA_TYPE", delta_storage)
+        .define_type("OUT_TYPE", recorder.storage(norm.out));
+    let count = recorder.row_count(norm.x);
+    let params = NormParams {
+        x: arena.row_buffer(norm.x),
+        delta: norm.delta.map_or(0, |delta| arena.row_buffer(delta)),
+        weight: arena.vector(norm.weight),
+        out: arena.row_buffer(norm.out),
+        metadata: arena.metadata,
+        row_header: count.header,
+        row_times: count.times,
+        eights: eights_of("rms_norm", recorder.columns(norm.x))?,
+        epsilon: norm.epsilon,
+        offset: if norm.one_plus { 1.0 } else { 0.0 },
+        accumulate: u32::from(norm.accumulate),
+    };
+    recorder.launch(&kernel, &params, [recorder.rows(norm.x), 1, 1], NORM_THREADS, 0)
+}
+
+/// Number, slope and clamp of an activation, as the kernels know it.
+pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
+    match activation {
+        Activation::Silu => (0, 0.0, 0.0),
+        Activation::GeluTanh => (1, 0.0, 0.0),
+        Activation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
+    }
+}
+
+/// Records the launch of `GatedActivation`.
+pub(super) fn gated(
+    recorder: &mut Recorder<'_>,
+    gate_up: BufferId,
+    activation: Activation,
+    out: BufferId,
+) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let kernel = Kernel::new("gated_activation").define_type("X_TYPE", recorder.storage(gate_up));
+    let kernel = kernel.define_type("OUT_TYPE", recorder.storage(out));
+    let count = recorder.row_count(out);
+    let eights = eights_of("gated_activation", recorder.columns(out))?;
+    let (activation, alpha, limit) = activation_of(activation);
+    let params = GatedParams {
+        gate_up: arena.row_buffer(gate_up),
+        out: arena.row_buffer(out),
+        metadata: arena.metadata,
+        row_header: count.header,
+        row_times: count.times,
+        eights,
+        activation,
+        alpha,
+        limit,
+    };
+    let blocks = (recorder.rows(out) * eights).div_ceil(THREADS);
+    recorder.launch(&kernel, &params, [blocks, 1, 1], THREADS, 0)
+}

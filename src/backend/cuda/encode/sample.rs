@@ -1,0 +1,160 @@
+//! `Sample` → launches for the sample rows of a batch.
+//!
+//! Plain greedy rows go through `sample_argmax`, cut in parts; all others through `sample`, a block a row, and
+//! `sample_logprobs` where any row reports them. Which of them a row belongs to is read from the row itself, so a mixed
+//! batch runs all. Bias, penalties and masks need the row's adjusted logits in scratch: then rows are taken in slices
+//! of as many as the scratch holds.
+
+use super::super::super::{BackendError, Capacity};
+use super::{Kernel, Recorder, params};
+use crate::plan::inputs::{BatchInputs, NONE, SampleRow};
+use crate::plan::{BufferId, Plan, Step, Tail};
+
+params! {
+    ArgmaxParams {
+        metadata: u64,
+        logits: u64,
+        states: u64,
+        feed: u64,
+        results: u64,
+        vocab: u32,
+        part_fours: u32,
+    }
+}
+
+params! {
+    Params { metadata: u64, logits: u64, scratch: u64, feed: u64, results: u64, row_first: u32, vocab: u32 }
+}
+
+/// Fours of logits in one part of an argmax: one load of 16 bytes for each of four turns of a thread.
+const PART_FOURS: u32 = 1024;
+/// Threads of a block of `sample_argmax`.
+const ARGMAX_THREADS: u32 = 256;
+/// Threads of a block of `sample` and `sample_logprobs`.
+const THREADS: u32 = 1024;
+/// Bytes of adjusted rows held at once, unless one row alone is larger.
+const SCRATCH_BYTES: u64 = 64 << 20;
+/// Bytes that a row of an argmax keeps between its parts.
+const STATE_BYTES: u64 = 16;
+
+/// Which sampling options any row of a batch uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct SampleShape {
+    /// Rows that are greedy and nothing else.
+    pub(crate) plain: bool,
+    /// Other rows.
+    pub(crate) full: bool,
+    /// Bias, penalties or masks.
+    pub(crate) adjust: bool,
+    /// Logprobs of the drawn or the most likely tokens.
+    pub(crate) logprobs: bool,
+}
+
+impl SampleShape {
+    /// Greedy decoding, and drawn tokens without anything else.
+    pub(super) fn usual() -> Vec<Self> {
+        let (greedy, drawn) = (Self { plain: true, ..Self::default() }, Self { full: true, ..Self::default() });
+        vec![greedy, drawn]
+    }
+}
+
+/// Words of an adjusted row: whole vectors of 16 bytes.
+fn row_words(vocab: u32) -> u64 {
+    u64::from(vocab.max(1)).next_multiple_of(4)
+}
+
+/// Rows whose adjusted logits the scratch holds.
+fn scratch_rows(vocab: u32, samples_max: u32) -> u32 {
+    let rows = SCRATCH_BYTES / (row_words(vocab) * 4);
+    u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, samples_max.max(1))
+}
+
+/// Columns of the logits that the plan samples from.
+fn vocab_of(plan: &Plan) -> u32 {
+    let sampled = plan.tail(Tail::Sample).iter().find_map(|step| match step {
+        Step::Sample { logits } => Some(plan.buffer_spec(*logits).columns),
+        _ => None,
+    });
+    sampled.unwrap_or(plan.vocab)
+}
+
+/// Bytes of the states of an argmax, which come first in the scratch.
+fn state_bytes(capacity: &Capacity) -> u64 {
+    u64::from(capacity.samples_max.max(1)) * STATE_BYTES
+}
+
+/// Bytes of scratch. It must be zero at the start: the states of [`encode_argmax`] are left zero, and are in no other
+/// use.
+pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
+    let vocab = vocab_of(plan);
+    let adjusted = u64::from(scratch_rows(vocab, capacity.samples_max)) * row_words(vocab) * 4;
+    state_bytes(capacity) + adjusted
+}
+
+/// What the kernels of this batch need to be able to do.
+pub(crate) fn shape(inputs: &BatchInputs) -> SampleShape {
+    let mut shape = SampleShape::default();
+    for row in &inputs.samples {
+        let adjust = is_adjusted(row);
+        let logprobs = row.logprob || row.top_logprobs > 0;
+        let plain = row.temperature == 0.0 && !adjust && !logprobs;
+        shape.plain |= plain;
+        shape.full |= !plain;
+        shape.adjust |= adjust;
+        shape.logprobs |= logprobs;
+    }
+    shape
+}
+
+fn is_adjusted(row: &SampleRow) -> bool {
+    let penalised = row.repetition_penalty != 1.0 || row.presence_penalty != 0.0 || row.frequency_penalty != 0.0;
+    penalised || row.bias.len > 0 || row.mask_start != NONE
+}
+
+/// Records the launches for all sample rows of the bucket.
+pub(super) fn encode(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<(), BackendError> {
+    let (shape, rows) = (recorder.shape.sample, recorder.shape.samples);
+    if shape.plain {
+        encode_argmax(recorder, logits)?;
+    }
+    if !shape.full {
+        return Ok(());
+    }
+    let (arena, vocab) = (recorder.arena, recorder.columns(logits));
+    let mut params = Params {
+        metadata: arena.metadata,
+        logits: arena.row_buffer(logits),
+        scratch: arena.sample_scratch + state_bytes(recorder.capacity),
+        feed: arena.feed,
+        results: arena.results,
+        row_first: 0,
+        vocab,
+    };
+    let kernel = Kernel::new("sample");
+    let slice = if shape.adjust { scratch_rows(vocab, recorder.capacity.samples_max) } else { rows.max(1) };
+    for row_first in (0..rows).step_by(slice as usize) {
+        params.row_first = row_first;
+        recorder.launch(&kernel, &params, [slice.min(rows - row_first), 1, 1], THREADS, 0)?;
+    }
+    if !shape.logprobs {
+        return Ok(());
+    }
+    params.row_first = 0;
+    recorder.launch(&Kernel::new("sample_logprobs"), &params, [rows, 1, 1], THREADS, 0)
+}
+
+fn encode_argmax(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<(), BackendError> {
+    let (arena, vocab) = (recorder.arena, recorder.columns(logits));
+    let params = ArgmaxParams {
+        metadata: arena.metadata,
+        logits: arena.row_buffer(logits),
+        states: arena.sample_scratch,
+        feed: arena.feed,
+        results: arena.results,
+        vocab,
+        part_fours: PART_FOURS,
+    };
+    let parts = vocab.div_ceil(4 * PART_FOURS);
+    let grid = [parts, recorder.shape.samples, 1];
+    recorder.launch(&Kernel::new("sample_argmax"), &params, grid, ARGMAX_THREADS, 0)
+}

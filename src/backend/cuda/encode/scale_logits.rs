@@ -1,0 +1,37 @@
+//! `ScaleLogits` → one launch.
+
+use super::super::super::BackendError;
+use super::{Kernel, Recorder, params};
+use crate::plan::BufferId;
+
+params! {
+    Params { metadata: u64, logits: u64, vocab: u32, scale: f32, softcap: f32, unused: u32 }
+}
+
+/// Threads of a block, four elements each a turn.
+const THREADS: u32 = 256;
+/// Blocks for each multiprocessor at most; they stride over the rest.
+const BLOCKS_EACH: u32 = 16;
+
+/// Records the launch.
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    logits: BufferId,
+    scale: f32,
+    softcap: Option<f32>,
+) -> Result<(), BackendError> {
+    let vocab = recorder.columns(logits);
+    let params = Params {
+        metadata: recorder.arena.metadata,
+        logits: recorder.arena.row_buffer(logits),
+        vocab,
+        scale,
+        softcap: softcap.unwrap_or(0.0),
+        unused: 0,
+    };
+    let elements = u64::from(recorder.rows(logits)) * u64::from(vocab);
+    let most = recorder.device.sm_count * BLOCKS_EACH;
+    let blocks = u32::try_from(elements.div_ceil(u64::from(4 * THREADS))).unwrap_or(most).min(most);
+    let kernel = Kernel::new("scale_logits").flag_if(softcap.is_some(), "SOFTCAP");
+    recorder.launch(&kernel, &params, [blocks, 1, 1], THREADS, 0)
+}

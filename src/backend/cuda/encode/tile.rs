@@ -1,0 +1,164 @@
+//! The tiles of `cuda/common/tile.cuh`: sizes, shared memory and definitions of the kernels built on it.
+
+use super::super::kernel::Kernel;
+use crate::plan::format::Scales;
+use crate::plan::{Storage, WeightFormat};
+
+/// How a block's tile is cut, as the definitions of the same names say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tile {
+    pub(super) rows: u32,
+    pub(super) outputs: u32,
+    warp_rows: u32,
+    warp_outputs: u32,
+    slices: u32,
+    stages: u32,
+    /// Columns of a stage.
+    pub(super) chunk: u32,
+}
+
+/// Sizes of a tile. The first two have warps that share the columns among them, since a tile's own parts would be few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Size {
+    /// 16 rows.
+    Tiny,
+    /// 32 rows.
+    Small,
+    /// 64 rows.
+    Middle,
+    /// 128 rows.
+    Large,
+    /// 128 rows, and outputs for long rows of dense weights.
+    Wide,
+}
+
+impl Tile {
+    /// The tile of a size for a format, with as many stages as `shared_bytes_max` holds; the next smaller size if it
+    /// holds none.
+    pub(super) fn new(size: Size, format: WeightFormat, shared_bytes_max: u32) -> Self {
+        let quantised = format.is_quantised();
+        let tile = |(rows, outputs), (warp_rows, warp_outputs), slices, stages, chunk| Self {
+            rows,
+            outputs,
+            warp_rows,
+            warp_outputs,
+            slices,
+            stages,
+            chunk,
+        };
+        // Chunks of quantised weights are 128 columns; slices need as many groups of 32.
+        let chunk = if quantised { 128 } else { 64 };
+        let (most, smaller) = match size {
+            Size::Tiny => (tile((16, 64), (16, 32), 4, if quantised { 6 } else { 4 }, 128), None),
+            Size::Small => (tile((32, 64), (32, 32), 4, 4, 128), Some(Size::Tiny)),
+            Size::Middle => (tile((64, 64), (32, 32), 2, if quantised { 3 } else { 4 }, chunk), Some(Size::Small)),
+            Size::Wide if !quantised => (tile((128, 256), (64, 64), 1, 3, chunk), Some(Size::Large)),
+            Size::Large | Size::Wide => (tile((128, 128), (64, 32), 1, 3, chunk), Some(Size::Middle)),
+        };
+        let mut stages = (2..=most.stages).rev().map(|stages| Self { stages, ..most });
+        let fits = stages.find(|tile| tile.shared_bytes(format) + tile.rows * 4 + 16 <= shared_bytes_max);
+        match (fits, smaller) {
+            (Some(tile), _) => tile,
+            (None, Some(smaller)) => Self::new(smaller, format, shared_bytes_max),
+            (None, None) => Self { stages: 2, ..most },
+        }
+    }
+
+    fn warps(self) -> u32 {
+        self.rows / self.warp_rows * (self.outputs / self.warp_outputs) * self.slices
+    }
+
+    /// Threads of a block.
+    pub(super) fn threads(self) -> u32 {
+        32 * self.warps()
+    }
+
+    /// `TILE_SHARED_BYTES` of `cuda/common/tile.cuh`.
+    pub(super) fn shared_bytes(self, format: WeightFormat) -> u32 {
+        let stage = self.rows * 2 * self.chunk + self.outputs * chunk_bytes(format, self.chunk);
+        4 * self.rows + self.stages * stage + self.warps() * self.warp_scale_bytes(format)
+    }
+
+    /// Scales that a warp decodes for its outputs.
+    fn warp_scale_bytes(self, format: WeightFormat) -> u32 {
+        if !format.is_quantised() {
+            return 0;
+        }
+        let scales = format.parts().2;
+        let halves = if matches!(scales, Scales::K16 | Scales::K16Min) { 2 } else { 1 };
+        let with_minimum = matches!(scales, Scales::HalfMin | Scales::HalfZero | Scales::K32Min | Scales::K16Min);
+        let kinds = if with_minimum { 2 } else { 1 };
+        self.chunk / 32 / self.slices * halves * kinds * self.warp_outputs * 4
+    }
+
+    /// A kernel with this tile for a weight of `format` and rows of out of `storage`.
+    pub(super) fn kernel(self, stem: &'static str, format: WeightFormat, storage: Storage) -> Kernel {
+        Kernel::new(stem)
+            .define("WEIGHT", format!("{format:?}"))
+            .define_type("OUT_TYPE", storage)
+            .define("TILE_ROWS", self.rows)
+            .define("TILE_OUTPUTS", self.outputs)
+            .define("WARP_ROWS", self.warp_rows)
+            .define("WARP_OUTPUTS", self.warp_outputs)
+            .define("SLICES", self.slices)
+            .define("STAGES", self.stages)
+            .define("CHUNK", self.chunk)
+    }
+}
+
+/// Bytes that a chunk of one weight row takes in shared memory.
+fn chunk_bytes(format: WeightFormat, chunk: u32) -> u32 {
+    if let Some(bytes) = format.element_bytes() {
+        return bytes * chunk;
+    }
+    // Of 1024 columns, no section has padding; those of 256 bring their own word to every chunk.
+    let layout = format.layout(1024);
+    let own = layout.supers as u32 / (1024 / chunk);
+    if layout.row_bytes > layout.supers { own + 4 } else { own }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `cuda/common/tile.cuh` computes, printed by a build of it.
+    #[test]
+    fn shared_memory_is_what_the_kernels_use() {
+        let bytes = |size, format| {
+            let tile = Tile::new(size, format, 227 << 10);
+            (tile.stages, tile.threads(), tile.shared_bytes(format))
+        };
+        assert_eq!(bytes(Size::Tiny, WeightFormat::Bf16), (4, 256, 81_984));
+        assert_eq!(bytes(Size::Large, WeightFormat::Bf16), (3, 256, 98_816));
+        assert_eq!(bytes(Size::Wide, WeightFormat::Bf16), (3, 256, 147_968));
+        for (format, expected) in [
+            (WeightFormat::Q8, 155_136),
+            (WeightFormat::Q4, 137_728),
+            (WeightFormat::Q5, 143_872),
+            (WeightFormat::Mxfp4, 129_024),
+            (WeightFormat::E4m3, 153_600),
+            (WeightFormat::Q2K, 132_096),
+            (WeightFormat::Q3K, 130_048),
+            (WeightFormat::Q5K, 142_336),
+        ] {
+            assert_eq!(bytes(Size::Large, format), (3, 256, expected), "{format}");
+        }
+    }
+
+    /// A block of an older or a smaller device has 48 or 99 KiB.
+    #[test]
+    fn every_format_has_a_tile_that_fits() {
+        for format in WeightFormat::ALL.into_iter().filter(|format| *format != WeightFormat::F32) {
+            for size in [Size::Tiny, Size::Small, Size::Middle, Size::Large, Size::Wide] {
+                for most in [48 << 10, 99 << 10, 163 << 10, 227 << 10] {
+                    let tile = Tile::new(size, format, most);
+                    assert!(tile.shared_bytes(format) + 4 * tile.rows + 16 <= most, "{format} {size:?} {most}");
+                    let adds_up = (tile.slices - 1) * tile.rows * tile.outputs * 4;
+                    let stages =
+                        tile.shared_bytes(format) - 4 * tile.rows - tile.warps() * tile.warp_scale_bytes(format);
+                    assert!(adds_up <= stages, "{format} {size:?} {most}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The kernels on the host, for tests on machines without a GPU.
+//!
+//! Each kernel is compiled by the system's C++ compiler together with `cuda/host/host.h`, which runs CUDA's threads as
+//! fibers, and loaded as a library. Memory is the host's own: every allocation ends at a page that cannot be touched,
+//! so that a kernel which goes beyond its buffer ends the test. Graphs are lists of commands.
+//!
+//! This proves indices, layouts, barriers and arithmetic. It proves nothing of speed, of races between blocks, or of
+//! what an assembler makes of the PTX lines, which have twins in C++.
+
+use super::super::BackendError;
+use super::blas::Product;
+use super::driver::{Command, Driver, Facts, Function, Graph, Launch};
+use super::kernel::{Compiler, Kernel};
+use super::library;
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A launch: params, grid, block, bytes of shared memory, seed of the order.
+type Entry = unsafe extern "C" fn(*const c_void, *const u32, *const u32, u32, u32);
+type ParamsBytes = unsafe extern "C" fn() -> u32;
+
+/// Compiles kernels for the host.
+struct HostCompiler {
+    /// The repository's `cuda/`, read when a kernel is compiled.
+    sources: PathBuf,
+    /// The C++ compiler.
+    compiler: PathBuf,
+    version: String,
+}
+
+/// Clang first: it compiles these files in half the time.
+const COMPILERS: [&str; 3] = ["clang++", "c++", "g++"];
+const OPTIONS: [&str; 8] = ["-std=c++20", "-O1", "-fPIC", "-shared", "-DFOLIO_HOST", "-ffp-contract=off", "-x", "c++"];
+
+impl HostCompiler {
+    fn find(sources: &Path) -> Option<Self> {
+        COMPILERS.iter().find_map(|name| {
+            let output = Process::new(name).arg("--version").output().ok()?;
+            let version = String::from_utf8_lossy(&output.stdout).lines().next()?.to_owned();
+            output.status.success().then(|| Self { sources: sources.to_owned(), compiler: name.into(), version })
+        })
+    }
+}
+
+impl Compiler for HostCompiler {
+    fn key(&self) -> String {
+        let runtime = std::fs::read_to_string(self.sources.join("host/host.h")).unwrap_or_default();
+        format!("{} {OPTIONS:?} {}", self.version, blake3::hash(runtime.as_bytes()).to_hex())
+    }
+
+    fn source(&self, path: &str) -> Option<String> {
+        std::fs::read_to_string(self.sources.join(path)).ok()
+    }
+
+    fn compile(&self, kernel: &Kernel, _source: &str) -> Result<Vec<u8>, String> {
+        let folder = tempfolder().map_err(|error| error.to_string())?;
+        let library = folder.join("kernel.so");
+        let mut process = Process::new(&self.compiler);
+        process.args(OPTIONS).arg("-I").arg(&self.sources).args(kernel.options());
+        process.arg(self.sources.join(format!("{}.cu", kernel.stem))).arg("-o").arg(&library);
+        let output = process.output().map_err(|error| error.to_string());
+        let image = output.and_then(|output| match output.status.success() {
+            true => std::fs::read(&library).map_err(|error| error.to_string()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        });
+        _ = std::fs::remove_dir_all(&folder);
+        image
+    }
+}
+
+/// A folder of its own under the system's temporary one.
+fn tempfolder() -> std::io::Result<PathBuf> {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let name = format!("folio-kernel-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// Memory that ends at a page which cannot be touched.
+struct Guarded {
+    mapped: *mut c_void,
+    mapped_bytes: usize,
+    address: u64,
+    bytes: u64,
+}
+
+const PAGE: u64 = 4096;
+const ALIGNMENT: u64 = 256;
+
+impl Guarded {
+    #[allow(unsafe_code, reason = "maps memory")]
+    fn new(bytes: u64) -> Option<Self> {
+        let inner = bytes.max(1).next_multiple_of(PAGE);
+        let mapped_bytes = usize::try_from(inner + PAGE).ok()?;
+        let both = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        // SAFETY: a fresh private mapping, whose last page is closed before anyone knows it; both calls get the bounds
+        // of this mapping.
+        let mapped = unsafe {
+            let flags = rustix::mm::MapFlags::PRIVATE;
+            let mapped = rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped_bytes, both, flags).ok()?;
+            let last = mapped.cast::<u8>().add(mapped_bytes - PAGE as usize).cast();
+            rustix::mm::mprotect(last, PAGE as usize, rustix::mm::MprotectFlags::empty()).ok()?;
+            mapped
+        };
+        // The end lies as near to the closed page as alignment allows.
+        let address = mapped as u64 + (inner - bytes) / ALIGNMENT * ALIGNMENT;
+        Some(Self { mapped, mapped_bytes, address, bytes })
+    }
+}
+
+impl Drop for Guarded {
+    #[allow(unsafe_code, reason = "unmaps memory")]
+    fn drop(&mut self) {
+        // SAFETY: the bounds are those of `new`, and nothing refers to the memory any more.
+        _ = unsafe { rustix::mm::munmap(self.mapped, self.mapped_bytes) };
+    }
+}
+
+struct Loaded {
+    entry: Entry,
+    name: String,
+    params_bytes: usize,
+    _library: library::Opened,
+}
+
+/// Runs kernels on the host.
+pub(super) struct Host {
+    facts: Facts,
+    compiler: Arc<HostCompiler>,
+    functions: Vec<Loaded>,
+    memory: Vec<Guarded>,
+    graphs: Vec<Vec<Command>>,
+    slots: Vec<Vec<u32>>,
+    /// Of the order in which threads and blocks run.
+    seed: u32,
+}
+
+impl Host {
+    /// The host as a device with few multiprocessors. `sources` is the repository's `cuda/`.
+    pub(super) fn open(sources: &Path) -> Result<Self, BackendError> {
+        let compiler = HostCompiler::find(sources);
+        let missing = || BackendError::Unavailable(format!("no C++ compiler ({})", COMPILERS.join(", ")));
+        let compiler = compiler.ok_or_else(missing)?;
+        let facts = Facts {
+            name: "host".into(),
+            compute: (8, 0),
+            sm_count: 4,
+            shared_bytes_max: 163 << 10,
+            memory_bytes: 2 << 30,
+            blas: false,
+            versions: compiler.version.clone(),
+        };
+        let compiler = Arc::new(compiler);
+        let (functions, memory, graphs) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { facts, compiler, functions, memory, graphs, slots: Vec::new(), seed: 1 })
+    }
+
+    fn range(&self, address: u64, bytes: usize) -> Result<(), BackendError> {
+        let inside =
+            |memory: &Guarded| address >= memory.address && address + bytes as u64 <= memory.address + memory.bytes;
+        let refused = || BackendError::Validation(format!("{bytes} bytes at {address:#x} are not device memory"));
+        self.memory.iter().any(inside).then_some(()).ok_or_else(refused)
+    }
+
+    #[allow(unsafe_code, reason = "calls a compiled kernel")]
+    fn launch(&mut self, launch: &Launch) -> Result<(), BackendError> {
+        let function = &self.functions[launch.function.0 as usize];
+        assert_eq!(launch.params.len(), function.params_bytes, "{}: params as the kernel declares them", function.name);
+        self.seed = self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(1);
+        // Params may hold 64-bit addresses: they are read at an aligned place.
+        let words: Vec<u64> = launch.params.chunks(8).map(word).collect();
+        let block = [launch.threads, 1, 1];
+        // SAFETY: the library was compiled from this repository's kernel, whose params have this size; what it does to
+        // memory is what the test is about.
+        unsafe {
+            let params = words.as_ptr().cast();
+            (function.entry)(params, launch.grid.as_ptr(), block.as_ptr(), launch.shared_bytes, self.seed);
+        }
+        Ok(())
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+impl Driver for Host {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn compiler(&self) -> Arc<dyn Compiler> {
+        self.compiler.clone()
+    }
+
+    #[allow(unsafe_code, reason = "asks a library for the size of its params")]
+    fn load(&mut self, kernel: &Kernel, image: &[u8], params_bytes: usize) -> Result<Function, BackendError> {
+        let refused = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
+        let folder = tempfolder().map_err(|error| refused(error.to_string()))?;
+        let path = folder.join("kernel.so");
+        let opened = std::fs::write(&path, image).map_err(|error| error.to_string());
+        let opened = opened.and_then(|()| library::open(&path, &[]));
+        _ = std::fs::remove_dir_all(&folder);
+        let library = opened.map_err(refused)?;
+        let entry: Entry = library.function("folio_launch").map_err(refused)?;
+        let declared: ParamsBytes = library.function("folio_params_bytes").map_err(refused)?;
+        // SAFETY: `KERNEL` in host.h defines it without conditions.
+        let declared = unsafe { declared() } as usize;
+        if declared != params_bytes {
+            return Err(refused(format!("its params have {declared} bytes, those of the encoder {params_bytes}")));
+        }
+        self.functions.push(Loaded { entry, name: kernel.to_string(), params_bytes, _library: library });
+        Ok(Function(self.functions.len() as u32 - 1))
+    }
+
+    fn allocate(&mut self, what: &str, bytes: u64) -> Result<u64, BackendError> {
+        let used: u64 = self.memory.iter().map(|memory| memory.bytes).sum();
+        let room = used + bytes <= self.facts.memory_bytes;
+        let memory = room.then(|| Guarded::new(bytes)).flatten();
+        let memory = memory.ok_or_else(|| BackendError::OutOfMemory { what: what.into(), bytes })?;
+        let address = memory.address;
+        self.memory.push(memory);
+        Ok(address)
+    }
+
+    fn free(&mut self, address: u64) {
+        self.memory.retain(|memory| memory.address != address);
+    }
+
+    #[allow(unsafe_code, reason = "device memory is an address")]
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BackendError> {
+        self.range(address, bytes.len())?;
+        // SAFETY: the range lies in memory of this driver.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+        Ok(())
+    }
+
+    #[allow(unsafe_code, reason = "device memory is an address")]
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
+        self.range(address, bytes.len())?;
+        // SAFETY: the range lies in memory of this driver.
+        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn make_slots(&mut self, _upload_words: usize, download_words: usize) -> Result<(), BackendError> {
+        self.slots = vec![vec![0; download_words]; super::driver::SLOTS];
+        Ok(())
+    }
+
+    fn upload(&mut self, _slot: usize, words: &[u32], to: u64) -> Result<(), BackendError> {
+        self.write(to, bytemuck::cast_slice(words))
+    }
+
+    fn download(&mut self, slot: usize, from: u64, words: usize) -> Result<(), BackendError> {
+        let mut read = vec![0; words];
+        self.read(from, bytemuck::cast_slice_mut(&mut read))?;
+        self.slots[slot][..words].copy_from_slice(&read);
+        Ok(())
+    }
+
+    fn wait(&mut self, slot: usize, _timeout: Duration) -> Result<&[u32], BackendError> {
+        Ok(&self.slots[slot])
+    }
+
+    fn run(&mut self, commands: &[Command]) -> Result<(), BackendError> {
+        commands.iter().try_for_each(|command| match command {
+            Command::Kernel(launch) => self.launch(launch),
+            Command::Product(_) => Err(BackendError::Validation("the host has no cuBLASLt".into())),
+        })
+    }
+
+    fn record(&mut self, commands: &[Command]) -> Result<Graph, BackendError> {
+        self.graphs.push(commands.to_vec());
+        Ok(Graph(self.graphs.len() as u32 - 1))
+    }
+
+    fn run_graph(&mut self, graph: Graph) -> Result<(), BackendError> {
+        let commands = std::mem::take(&mut self.graphs[graph.0 as usize]);
+        let outcome = self.run(&commands);
+        self.graphs[graph.0 as usize] = commands;
+        outcome
+    }
+
+    fn drop_graphs(&mut self) {
+        self.graphs.clear();
+    }
+
+    fn prepare_products(&mut self, _products: &[Product]) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn time(&mut self, commands: &[Command]) -> Result<f64, BackendError> {
+        let start = std::time::Instant::now();
+        self.run(commands)?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+}

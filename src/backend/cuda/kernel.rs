@@ -1,0 +1,266 @@
+//! Kernels by name: their sources, and what a compiler turns them into.
+//!
+//! `cuda/<stem>.cu` is embedded; a [`Kernel`] is a stem with definitions. Images are kept on disk under a hash of all
+//! that went into them: source, shared pieces, definitions, and the compiler with its options.
+
+use super::super::BackendError;
+use crate::plan::Storage;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+macro_rules! sources {
+    ($($path:literal),* $(,)?) => {
+        &[$(($path, include_str!(concat!("../../../cuda/", $path)))),*]
+    };
+}
+
+/// Every file of `cuda/`, by its path there; `host/` is for tests and not among them.
+pub(super) const SOURCES: &[(&str, &str)] = sources![
+    "attend_paged_decode.cu",
+    "attend_paged_prefill.cu",
+    "attend_paged_vec.cu",
+    "bench_copy.cu",
+    "bench_mma.cu",
+    "bench_read.cu",
+    "common/activation.cuh",
+    "common/attend.cuh",
+    "common/attend_tile.cuh",
+    "common/block.cuh",
+    "common/kv_store.cuh",
+    "common/metadata.cuh",
+    "common/philox.cuh",
+    "common/prelude.cuh",
+    "common/sample.cuh",
+    "common/sample_adjust.cuh",
+    "common/sample_row.cuh",
+    "common/sample_threshold.cuh",
+    "common/tile.cuh",
+    "common/turns.cuh",
+    "common/weight_format.cuh",
+    "common/weight_group.cuh",
+    "common/weight_tile.cuh",
+    "copy_blocks.cu",
+    "embed.cu",
+    "gated_activation.cu",
+    "gather_rows.cu",
+    "matmul_experts_group.cu",
+    "matmul_experts_merge.cu",
+    "matmul_experts_tile.cu",
+    "matmul_experts_vec.cu",
+    "matmul_tile.cu",
+    "matmul_vec.cu",
+    "rms_norm.cu",
+    "rope_store_kv.cu",
+    "route_experts.cu",
+    "sample.cu",
+    "sample_argmax.cu",
+    "sample_logprobs.cu",
+    "scale_logits.cu",
+];
+
+/// A kernel and its variant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Kernel {
+    /// File `cuda/<stem>.cu`, and the name of the function in it.
+    pub(super) stem: &'static str,
+    /// `-D` names and values, in the order added.
+    pub(super) defines: Vec<(&'static str, String)>,
+}
+
+impl Kernel {
+    /// The kernel without definitions.
+    pub(super) fn new(stem: &'static str) -> Self {
+        Self { stem, defines: Vec::new() }
+    }
+
+    /// With `name` defined as a value.
+    pub(super) fn define(mut self, name: &'static str, value: impl fmt::Display) -> Self {
+        self.defines.push((name, value.to_string()));
+        self
+    }
+
+    /// With `name` defined as the C++ type of elements in `storage`.
+    pub(super) fn define_type(self, name: &'static str, storage: Storage) -> Self {
+        self.define(name, if storage == Storage::F32 { "float" } else { "u16" })
+    }
+
+    /// With `name` defined as 1, if so.
+    pub(super) fn flag_if(self, condition: bool, name: &'static str) -> Self {
+        if condition { self.define(name, 1) } else { self }
+    }
+
+    /// Options for a compiler.
+    pub(super) fn options(&self) -> Vec<String> {
+        self.defines.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
+    }
+}
+
+/// `stem(NAME=value, …)`.
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let defines = self.defines.iter().map(|(name, value)| format!("{name}={value}"));
+        write!(f, "{}({})", self.stem, defines.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Makes images of kernels.
+pub(super) trait Compiler: Send + Sync {
+    /// Name, version, options and target: all that an image depends on besides the source.
+    fn key(&self) -> String;
+
+    /// The text of a file of `cuda/`.
+    fn source(&self, path: &str) -> Option<String> {
+        SOURCES.iter().find(|(known, _)| *known == path).map(|(_, text)| (*text).to_owned())
+    }
+
+    /// Compiles a kernel whose file has this text; an error is the compiler's own words.
+    fn compile(&self, kernel: &Kernel, source: &str) -> Result<Vec<u8>, String>;
+}
+
+/// The file's text, and a name for the image: the hash of all that it depends on.
+fn identify(compiler: &dyn Compiler, kernel: &Kernel) -> Result<(String, String), String> {
+    let path = format!("{}.cu", kernel.stem);
+    let text = compiler.source(&path).ok_or_else(|| format!("there is no cuda/{path}"))?;
+    let mut hash = blake3::Hasher::new();
+    let mut add = |part: &str| {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part.as_bytes());
+    };
+    add(&compiler.key());
+    add(&text);
+    kernel.options().iter().for_each(|option| add(option));
+    for (path, _) in SOURCES.iter().filter(|(path, _)| path.starts_with("common/")) {
+        add(&compiler.source(path).unwrap_or_default());
+    }
+    Ok((text, hash.finalize().to_hex()[..32].to_owned()))
+}
+
+/// Images in a folder; without one, only compiled.
+pub(super) struct ImageCache {
+    folder: Option<PathBuf>,
+}
+
+/// Before an image on disk: the file is whole only if this and the hash that follows fit.
+const MAGIC: &[u8; 8] = b"folio-k1";
+
+impl ImageCache {
+    /// A cache in `folder`.
+    pub(super) fn new(folder: Option<&Path>) -> Self {
+        Self { folder: folder.map(Path::to_owned) }
+    }
+
+    /// The image of a kernel, compiled if it is not on disk. A cache that cannot be read or written costs time, and is
+    /// never an error.
+    pub(super) fn image(&self, compiler: &dyn Compiler, kernel: &Kernel) -> Result<Vec<u8>, BackendError> {
+        let refused = |message| BackendError::Kernel { kernel: kernel.to_string(), message };
+        let (text, name) = identify(compiler, kernel).map_err(refused)?;
+        let path = self.folder.as_ref().map(|folder| folder.join(format!("{}-{name}.bin", kernel.stem)));
+        if let Some(image) = path.as_deref().and_then(read_image) {
+            return Ok(image);
+        }
+        let image = compiler.compile(kernel, &text).map_err(refused)?;
+        if let Some(path) = path
+            && let Err(error) = write_image(&path, &image)
+        {
+            tracing::debug!("the kernel image {} was not written: {error}", path.display());
+        }
+        Ok(image)
+    }
+}
+
+fn read_image(path: &Path) -> Option<Vec<u8>> {
+    let bytes = std::fs::read(path).ok()?;
+    let (head, image) = bytes.split_at_checked(MAGIC.len() + 32)?;
+    let whole = head[..MAGIC.len()] == *MAGIC && head[MAGIC.len()..] == *blake3::hash(image).as_bytes();
+    whole.then(|| image.to_vec())
+}
+
+/// Written beside its place and renamed, so that a reader never sees half of it.
+fn write_image(path: &Path, image: &[u8]) -> std::io::Result<()> {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let beside = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    std::fs::write(&beside, [MAGIC.as_slice(), blake3::hash(image).as_bytes(), image].concat())?;
+    std::fs::rename(&beside, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Counts what it compiles.
+    struct Counting(AtomicUsize, &'static str);
+
+    impl Compiler for Counting {
+        fn key(&self) -> String {
+            self.1.to_owned()
+        }
+
+        fn source(&self, path: &str) -> Option<String> {
+            (path != "missing.cu").then(|| path.to_owned())
+        }
+
+        fn compile(&self, kernel: &Kernel, source: &str) -> Result<Vec<u8>, String> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(format!("{kernel} of {source}").into_bytes())
+        }
+    }
+
+    #[test]
+    fn sources_are_all_of_the_folder() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
+        let list = |folder: &str| std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        let files = list("").chain(list("common")).filter(|path| path.is_file());
+        let mut found: Vec<String> =
+            files.map(|path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned()).collect();
+        found.sort();
+        let mut known: Vec<&str> = SOURCES.iter().map(|(path, _)| *path).collect();
+        known.sort_unstable();
+        assert_eq!(found, known);
+    }
+
+    #[test]
+    fn an_image_is_compiled_once_and_for_one_compiler() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = ImageCache::new(Some(folder.path()));
+        let (first, second) = (Counting(AtomicUsize::new(0), "a"), Counting(AtomicUsize::new(0), "b"));
+        let kernel = Kernel::new("k").define("N", 1);
+        let image = cache.image(&first, &kernel).unwrap();
+        assert_eq!(cache.image(&first, &kernel).unwrap(), image);
+        cache.image(&first, &Kernel::new("k").define("N", 2)).unwrap();
+        cache.image(&second, &kernel).unwrap();
+        let counts = [&first, &second].map(|compiler| compiler.0.load(Ordering::Relaxed));
+        assert_eq!(counts, [2, 1]);
+        assert!(cache.image(&first, &Kernel::new("missing")).is_err());
+    }
+
+    #[test]
+    fn a_cut_or_changed_image_is_compiled_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = ImageCache::new(Some(folder.path()));
+        let (compiler, kernel) = (Counting(AtomicUsize::new(0), "a"), Kernel::new("k"));
+        let image = cache.image(&compiler, &kernel).unwrap();
+        let path = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        let whole = std::fs::read(&path).unwrap();
+        let mut changed = whole.clone();
+        *changed.last_mut().unwrap() ^= 1;
+        for (count, damaged) in (2..).zip([&whole[..whole.len() - 1], &whole[..20], &[], &changed]) {
+            std::fs::write(&path, damaged).unwrap();
+            assert_eq!(cache.image(&compiler, &kernel).unwrap(), image);
+            assert_eq!(compiler.0.load(Ordering::Relaxed), count);
+        }
+    }
+
+    #[test]
+    fn without_a_folder_all_is_compiled() {
+        let compiler = Counting(AtomicUsize::new(0), "a");
+        let unwritable = ImageCache::new(Some(Path::new("/proc/none")));
+        for cache in [ImageCache::new(None), unwritable] {
+            cache.image(&compiler, &Kernel::new("k")).unwrap();
+        }
+        assert_eq!(compiler.0.load(Ordering::Relaxed), 2);
+    }
+}

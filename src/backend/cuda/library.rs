@@ -1,0 +1,220 @@
+//! NVIDIA's libraries, found at run time by absolute path.
+//!
+//! A loader's own search misses what Python wheels and toolkits install, and its path cannot be changed after start. So
+//! folders are looked through in a fixed order: what the user names, toolkits, Python environments, the system. Of
+//! several versions of a library the newest is taken whose major number the driver knows.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Folders that the user names, before all others; separated as in `PATH`.
+pub(super) const FOLDERS_VARIABLE: &str = "FOLIO_CUDA_LIBRARIES";
+
+/// A library file and the major number in its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) path: PathBuf,
+    pub(super) major: u32,
+}
+
+/// A variable of the environment.
+type Variables = Box<dyn Fn(&str) -> Option<OsString>>;
+
+/// What the environment says about where things are installed.
+pub(super) struct Places {
+    variables: Variables,
+    root: PathBuf,
+}
+
+impl Places {
+    /// Those of this process.
+    pub(super) fn here() -> Self {
+        Self { variables: Box::new(|name| std::env::var_os(name)), root: PathBuf::from("/") }
+    }
+
+    /// Folders that may hold a library, in order.
+    pub(super) fn folders(&self) -> Vec<PathBuf> {
+        let variable = |name: &str| (self.variables)(name).filter(|value| !value.is_empty());
+        let mut folders = Vec::new();
+        if let Some(named) = variable(FOLDERS_VARIABLE) {
+            folders.extend(std::env::split_paths(&named));
+        }
+        let toolkits = ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(variable).map(PathBuf::from);
+        let mut toolkits: Vec<PathBuf> = toolkits.collect();
+        toolkits.push(self.root.join("usr/local/cuda"));
+        toolkits.extend(newest_first(entries(&self.root.join("usr/local"), "cuda-")));
+        toolkits.push(self.root.join("opt/cuda"));
+        for toolkit in toolkits {
+            folders
+                .extend(["lib64", "lib", "targets/x86_64-linux/lib", "bin", "bin/x64"].map(|part| toolkit.join(part)));
+        }
+        let mut environments: Vec<PathBuf> =
+            ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).map(PathBuf::from).collect();
+        environments.extend(variable("HOME").map(|home| PathBuf::from(home).join(".local")));
+        environments.extend([self.root.join("usr/local"), self.root.join("usr")]);
+        for environment in &environments {
+            folders.extend(wheels(environment));
+        }
+        folders.extend(variable("CONDA_PREFIX").map(|prefix| PathBuf::from(prefix).join("lib")));
+        let system =
+            ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "usr/lib/wsl/lib"];
+        folders.extend(system.map(|folder| self.root.join(folder)));
+        folders
+    }
+}
+
+/// Library folders of NVIDIA's wheels in a Python environment.
+fn wheels(environment: &Path) -> Vec<PathBuf> {
+    let mut pythons = newest_first(entries(&environment.join("lib"), "python"));
+    pythons.push(environment.join("Lib"));
+    let packages = pythons.iter().flat_map(|python| ["site-packages", "dist-packages"].map(|name| python.join(name)));
+    let nvidia = packages.map(|packages| packages.join("nvidia")).filter(|nvidia| nvidia.is_dir());
+    let parts = nvidia.flat_map(|nvidia| entries(&nvidia, ""));
+    parts.flat_map(|part| ["lib", "bin"].map(|name| part.join(name))).filter(|folder| folder.is_dir()).collect()
+}
+
+/// Entries of a folder whose names begin so, by name.
+fn entries(folder: &Path, start: &str) -> Vec<PathBuf> {
+    let Ok(listed) = std::fs::read_dir(folder) else { return Vec::new() };
+    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start));
+    let mut paths: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).filter(named).collect();
+    paths.sort();
+    paths
+}
+
+fn newest_first(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    let numbers = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let parts = name.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
+        parts.collect::<Vec<u32>>()
+    };
+    paths.sort_by_key(|path| std::cmp::Reverse(numbers(path)));
+    paths
+}
+
+/// Files of a library in these folders, those that the driver can use first: the newest major number up to
+/// `major_max`, and of the same number the first folder's.
+pub(super) fn candidates(stem: &str, folders: &[PathBuf], major_max: u32) -> Vec<Candidate> {
+    let mut found: Vec<Candidate> = Vec::new();
+    for folder in folders {
+        for path in entries(folder, "") {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if let Some(major) = major_of(&name, stem).filter(|major| *major <= major_max) {
+                found.push(Candidate { path, major });
+            }
+        }
+    }
+    found.sort_by_key(|candidate| std::cmp::Reverse(candidate.major));
+    found
+}
+
+/// `libnvrtc.so.13`, `libnvrtc.so.12.8.93` or `nvrtc64_130_0.dll` → the major number.
+fn major_of(file: &str, stem: &str) -> Option<u32> {
+    if let Some(version) = file.strip_prefix(&format!("lib{stem}.so.")) {
+        return version.split('.').next()?.parse().ok();
+    }
+    // On Windows cuBLASLt counts majors, NVRTC tens.
+    let version = file.strip_prefix(&format!("{stem}64_"))?.strip_suffix(".dll")?;
+    let number: u32 = version.split('_').next()?.parse().ok()?;
+    Some(if number >= 100 { number / 10 } else { number })
+}
+
+/// Opens a library, and before it those beside it that it opens by name alone.
+#[allow(unsafe_code, reason = "a library is opened by path")]
+pub(super) fn open(path: &Path, companions: &[&str]) -> Result<Opened, String> {
+    let beside = companions.iter().flat_map(|stem| entries(path.parent().unwrap_or(Path::new("")), stem));
+    // SAFETY: these are NVIDIA's own libraries, whose initialisers have no conditions; opening one twice is allowed.
+    let open = |path: &Path| unsafe { libloading::Library::new(path) }.map_err(|error| error.to_string());
+    let companions = beside.filter_map(|path| open(&path).ok()).collect();
+    Ok(Opened { library: open(path)?, _companions: companions })
+}
+
+/// An open library.
+pub(super) struct Opened {
+    library: libloading::Library,
+    _companions: Vec<libloading::Library>,
+}
+
+impl Opened {
+    /// Whether the library has a function of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.function::<*const ()>(name).is_ok()
+    }
+
+    /// A function of the library. The caller names its type.
+    #[allow(unsafe_code, reason = "symbols have no type")]
+    pub(super) fn function<T: Copy>(&self, name: &str) -> Result<T, String> {
+        // SAFETY: the tables that call this declare each function as NVIDIA's headers do, and keep the library open as
+        // long as the pointer.
+        let symbol = unsafe { self.library.get::<T>(name.as_bytes()) };
+        symbol.map(|symbol| *symbol).map_err(|error| format!("{name} is missing: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn touch(path: &Path) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+
+    fn places(root: &Path, variables: &[(&'static str, String)]) -> Places {
+        let variables = variables.to_vec();
+        let find = move |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value))
+        };
+        Places { variables: Box::new(find), root: root.to_owned() }
+    }
+
+    #[test]
+    fn names_hold_major_numbers() {
+        for (file, stem, major) in [
+            ("libnvrtc.so.13", "nvrtc", Some(13)),
+            ("libnvrtc.so.12.8.93", "nvrtc", Some(12)),
+            ("libnvrtc.so", "nvrtc", None),
+            ("libnvrtc-builtins.so.13.0", "nvrtc", None),
+            ("libnvrtc.alt.so.13", "nvrtc", None),
+            ("nvrtc64_130_0.dll", "nvrtc", Some(13)),
+            ("nvrtc64_120_0.alt.dll", "nvrtc", Some(12)),
+            ("cublasLt64_13.dll", "cublasLt", Some(13)),
+            ("libcublasLt.so.12", "cublasLt", Some(12)),
+            ("libcublas.so.12", "cublasLt", None),
+        ] {
+            assert_eq!(major_of(file, stem), major, "{file}");
+        }
+    }
+
+    #[test]
+    fn the_driver_bounds_the_major_number_and_folders_are_in_order() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        touch(&at("usr/local/cuda-12.4/lib64/libnvrtc.so.12"));
+        touch(&at("usr/local/cuda-12.10/lib64/libnvrtc.so.12"));
+        touch(&at("venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13"));
+        touch(&at("named/libnvrtc.so.12.1"));
+        let variables =
+            [(FOLDERS_VARIABLE, at("named").display().to_string()), ("VIRTUAL_ENV", at("venv").display().to_string())];
+        let folders = places(root.path(), &variables).folders();
+        let found = |major_max| candidates("nvrtc", &folders, major_max).into_iter().map(|found| found.path);
+        let python = at("venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
+        let toolkits =
+            ["usr/local/cuda-12.10/lib64/libnvrtc.so.12", "usr/local/cuda-12.4/lib64/libnvrtc.so.12"].map(at);
+        assert_eq!(
+            found(13).collect::<Vec<_>>(),
+            [vec![python, at("named/libnvrtc.so.12.1")], toolkits.to_vec()].concat()
+        );
+        assert_eq!(found(12).count(), 3);
+        assert_eq!(found(11).count(), 0);
+    }
+
+    #[test]
+    fn what_is_not_a_library_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("libnvrtc.so.13");
+        fs::write(&path, "no library").unwrap();
+        assert!(open(&path, &["libnvrtc-builtins"]).is_err());
+    }
+}

@@ -1,0 +1,387 @@
+//! The plan on NVIDIA GPUs: native kernels, compiled for the device at first start.
+//!
+//! [`CudaBackend`] opens a device ([`nvidia`], through the driver's library alone), allocates everything once
+//! ([`arena`]), and per batch uploads one packed buffer, replays a recorded program ([`encode`]) and copies the sampled
+//! ids back through pinned memory. Decoding batches fall into buckets, each a CUDA graph that holds the whole step. Two
+//! batches may be in flight. Kernels are CUDA C++ in `cuda/`, compiled by NVRTC ([`nvrtc`]) and kept on disk
+//! ([`kernel`]); large products go through cuBLASLt where it is found ([`blas`]).
+//!
+//! It builds without a toolkit, and starts without a driver: [`CudaBackend::survey`] says what is missing. For tests,
+//! the same kernels run on the host ([`host`]).
+//!
+//! An error that a kernel caused is sticky: the backend then reports a loss, and cannot be reset in this process.
+
+mod arena;
+mod audit;
+pub mod bench;
+mod blas;
+mod driver;
+mod encode;
+#[cfg(unix)]
+mod host;
+mod inspect;
+mod kernel;
+mod library;
+mod modules;
+mod nvidia;
+mod nvrtc;
+
+pub use audit::Footprint;
+
+use super::words::{self, SAMPLE_WORDS, Wanted};
+use super::{Backend, BackendError, Capacity, Caps, DeviceKind};
+use crate::plan::inputs::{BatchInputs, Sampled};
+use crate::plan::{Plan, Storage, WeightId};
+use arena::{Arena, SideBytes};
+use bytes::Bytes;
+use driver::{Command, Driver, Facts, Graph, SLOTS};
+use encode::{BatchShape, Subject, attend, experts, matmul_tile, sample};
+use modules::Modules;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How to open a device.
+#[derive(Clone, Debug)]
+pub struct CudaOptions {
+    /// Number in the driver's order.
+    pub device: usize,
+    /// Where compiled kernels are kept; `None`: nowhere.
+    pub cache_dir: Option<PathBuf>,
+    /// Storage of activations between steps: bfloat16, or f32 to compare with other backends.
+    pub activations: Storage,
+    /// Replay decoding batches as CUDA graphs.
+    pub graphs: bool,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        Self { device: 0, cache_dir: None, activations: Storage::Bf16, graphs: true }
+    }
+}
+
+/// A device as the driver lists it.
+#[derive(Clone, Debug)]
+pub struct CudaDevice {
+    /// Number for [`CudaOptions::device`].
+    pub index: usize,
+    /// As the driver calls it.
+    pub name: String,
+    /// Compute capability.
+    pub compute: (u32, u32),
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+}
+
+/// What of CUDA is on this machine.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// Devices, in the driver's order.
+    pub devices: Vec<CudaDevice>,
+    /// Driver, compiler and libraries: version and place, or what is missing, one line each.
+    pub parts: Vec<String>,
+    /// Why no device can be opened, if so.
+    pub obstacle: Option<String>,
+}
+
+/// Programs kept at once.
+const PROGRAMS_MAX: usize = 256;
+/// A batch that is not back by then counts as hung.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+struct Program {
+    commands: Vec<Command>,
+    graph: Option<Graph>,
+}
+
+struct Loaded {
+    plan: Arc<Plan>,
+    capacity: Capacity,
+    arena: Arena,
+    programs: HashMap<BatchShape, Program>,
+    busy: [bool; SLOTS],
+}
+
+impl Loaded {
+    fn subject<'a>(&'a self, device: &'a Facts) -> Subject<'a> {
+        Subject { plan: &self.plan, capacity: &self.capacity, arena: &self.arena, device }
+    }
+}
+
+/// A [`Backend`] that runs CUDA kernels.
+pub struct CudaBackend {
+    options: CudaOptions,
+    caps: Caps,
+    driver: Box<dyn Driver>,
+    modules: Modules,
+    loaded: Option<Loaded>,
+    /// Words of the batch being submitted; kept for its memory.
+    words: Vec<u32>,
+    /// Compile and record the usual batches before the first one comes.
+    warm: bool,
+}
+
+/// Names a submitted batch until it is read.
+pub struct Ticket {
+    slot: usize,
+    wanted: Vec<Wanted>,
+}
+
+impl CudaBackend {
+    /// What is here and what is missing. Opens no device, and cannot fail.
+    pub fn survey() -> Survey {
+        if let Err(missing) = nvidia::present() {
+            return Survey { devices: Vec::new(), parts: vec![missing.clone()], obstacle: Some(missing) };
+        }
+        let mut parts = Vec::new();
+        let version = match nvidia::driver_version() {
+            Ok(version) => version,
+            Err(error) => {
+                return Survey { devices: Vec::new(), parts, obstacle: Some(format!("the NVIDIA driver: {error}")) };
+            }
+        };
+        parts.push(format!("driver for CUDA {}.{}", version.0, version.1));
+        let mut obstacle = match nvrtc::Nvrtc::find(version.0) {
+            Ok(nvrtc) => {
+                let (major, minor) = nvrtc.version;
+                parts.push(format!("NVRTC {major}.{minor}: {}", nvrtc.path.display()));
+                None
+            }
+            Err(fault) => {
+                parts.push(format!("NVRTC: {fault}"));
+                Some(format!("there is an NVIDIA driver, but {fault}"))
+            }
+        };
+        let blas = library::candidates("cublasLt", &library::Places::here().folders(), version.0);
+        parts.push(match blas.first() {
+            Some(found) => format!("cuBLASLt: {}", found.path.display()),
+            None => "cuBLASLt: not found; folio's own kernels do all products".to_owned(),
+        });
+        let devices = nvidia::devices().unwrap_or_else(|error| {
+            obstacle.get_or_insert(error.to_string());
+            Vec::new()
+        });
+        if devices.is_empty() {
+            obstacle.get_or_insert_with(|| "the NVIDIA driver lists no device".to_owned());
+        }
+        let device = |(index, seen): (usize, nvidia::Seen)| CudaDevice {
+            index,
+            name: seen.name,
+            compute: seen.compute,
+            memory_bytes: seen.memory_bytes,
+        };
+        Survey { devices: devices.into_iter().enumerate().map(device).collect(), parts, obstacle }
+    }
+
+    /// Opens a device. An error says what is missing; nothing panics.
+    pub fn open(options: &CudaOptions) -> Result<Self, BackendError> {
+        if let Some(obstacle) = Self::survey().obstacle {
+            return Err(BackendError::Unavailable(obstacle));
+        }
+        let driver = nvidia::Nvidia::open(options.device)?;
+        Ok(Self::with(Box::new(driver), options, true))
+    }
+
+    /// The kernels on the host, for tests: `sources` is the repository's `cuda/`. Needs a C++ compiler.
+    #[cfg(unix)]
+    pub fn on_host(sources: &std::path::Path, options: &CudaOptions) -> Result<Self, BackendError> {
+        Ok(Self::with(Box::new(host::Host::open(sources)?), options, false))
+    }
+
+    fn with(driver: Box<dyn Driver>, options: &CudaOptions, warm: bool) -> Self {
+        let facts = driver.facts();
+        let caps = Caps {
+            name: facts.name.clone(),
+            api: "cuda",
+            kind: if warm { DeviceKind::Discrete } else { DeviceKind::Software },
+            tier: format!("sm_{}{}, {}", facts.compute.0, facts.compute.1, facts.versions),
+            activations: options.activations,
+            binding_bytes_max: u64::MAX,
+            memory_bytes: Some(facts.memory_bytes),
+        };
+        let modules = Modules::new(options.cache_dir.as_deref());
+        Self { options: options.clone(), caps, driver, modules, loaded: None, words: Vec::new(), warm }
+    }
+
+    fn loaded(&self) -> Result<&Loaded, BackendError> {
+        self.loaded.as_ref().ok_or_else(not_loaded)
+    }
+
+    /// Finds or records the program of a shape.
+    fn prepare(&mut self, shape: &BatchShape) -> Result<(), BackendError> {
+        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        if loaded.programs.contains_key(shape) {
+            return Ok(());
+        }
+        if loaded.programs.len() >= PROGRAMS_MAX {
+            loaded.programs.clear();
+            self.driver.drop_graphs();
+        }
+        let device = self.driver.facts().clone();
+        let subject = loaded.subject(&device);
+        let mut commands = encode::record(&mut self.modules, subject, shape)?;
+        if self.modules.load_missing(&mut *self.driver)? {
+            commands = encode::record(&mut self.modules, subject, shape)?;
+        }
+        let products = commands.iter().filter_map(|command| match command {
+            Command::Product(product) => Some(*product),
+            Command::Kernel(_) => None,
+        });
+        self.driver.prepare_products(&products.collect::<Vec<_>>())?;
+        let graph = match self.options.graphs && shape.decode {
+            true => Some(self.driver.record(&commands)?),
+            false => None,
+        };
+        loaded.programs.insert(shape.clone(), Program { commands, graph });
+        Ok(())
+    }
+
+    /// Records the programs of the usual batches, so that nothing is compiled while a user waits.
+    fn warm_up(&mut self) -> Result<(), BackendError> {
+        let device = self.driver.facts().clone();
+        let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
+        let shapes = BatchShape::usual(&loaded.capacity);
+        // All that any of them needs is compiled together, on every processor.
+        for shape in &shapes {
+            encode::record(&mut self.modules, loaded.subject(&device), shape)?;
+        }
+        let start = Instant::now();
+        self.modules.load_missing(&mut *self.driver)?;
+        let (kernels, compiled) = (self.modules.loaded().len(), start.elapsed());
+        shapes.iter().try_for_each(|shape| self.prepare(shape))?;
+        let recorded = start.elapsed() - compiled;
+        tracing::info!(
+            "{kernels} CUDA kernels ready after {compiled:.2?}, {} programs after {recorded:.2?}",
+            shapes.len()
+        );
+        Ok(())
+    }
+
+    fn free(&mut self) {
+        self.driver.drop_graphs();
+        if let Some(mut loaded) = self.loaded.take() {
+            loaded.arena.free(&mut *self.driver);
+        }
+    }
+
+    /// Enqueues a batch whose words are flattened.
+    fn enqueue(&mut self, slot: usize, shape: &BatchShape, samples: usize) -> Result<(), BackendError> {
+        let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
+        let missing = || BackendError::Validation("the program of this batch is not recorded".into());
+        let program = loaded.programs.get(shape).ok_or_else(missing)?;
+        self.driver.upload(slot, &self.words, loaded.arena.metadata)?;
+        match program.graph {
+            Some(graph) => self.driver.run_graph(graph)?,
+            None => self.driver.run(&program.commands)?,
+        }
+        self.driver.download(slot, loaded.arena.results, samples * SAMPLE_WORDS as usize)
+    }
+}
+
+impl Backend for CudaBackend {
+    type Ticket = Ticket;
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
+        if plan.kv_groups.len() > words::GROUPS_MAX {
+            let message = format!("{} KV groups; at most {} are built for", plan.kv_groups.len(), words::GROUPS_MAX);
+            return Err(BackendError::Kernel { kernel: "metadata".into(), message });
+        }
+        self.free();
+        let facts = self.driver.facts().clone();
+        let upload = words::words_max(&plan, capacity, attend::work_words_max(&plan, capacity, &facts));
+        let download = u64::from(capacity.samples_max.max(1) * SAMPLE_WORDS);
+        let side = SideBytes {
+            metadata: upload * 4,
+            results: download * 4,
+            attend_scratch: attend::scratch_bytes(&plan, capacity, &facts),
+            attend_counters: u64::from(attend::counters(&plan, capacity, &facts)) * 4,
+            sample_scratch: sample::scratch_bytes(&plan, capacity),
+            expert_scratch: experts::scratch_bytes(&plan, capacity),
+            tile_scratch: matmul_tile::scratch_bytes(&facts),
+            tile_counters: u64::from(matmul_tile::counters(&facts)) * 4,
+        };
+        self.driver.make_slots(upload as usize, download as usize)?;
+        let arena = Arena::new(&mut *self.driver, &plan, capacity, &side)?;
+        let (capacity, programs) = (capacity.clone(), HashMap::new());
+        self.loaded = Some(Loaded { plan, capacity, arena, programs, busy: [false; SLOTS] });
+        Ok(())
+    }
+
+    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        let spec = loaded.plan.weights.get(weight.0 as usize);
+        let spec = spec.ok_or_else(|| BackendError::Validation(format!("the plan has no weight {}", weight.0)))?;
+        loaded.arena.write_weight(&mut *self.driver, spec, weight, first_row, &rows)
+    }
+
+    fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
+        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        if blocks.len() != loaded.plan.kv_groups.len() {
+            let message = format!("{} pool sizes for {} KV groups", blocks.len(), loaded.plan.kv_groups.len());
+            return Err(BackendError::Validation(message));
+        }
+        loaded.programs.clear();
+        self.driver.drop_graphs();
+        loaded.arena.allocate_pool(&mut *self.driver, &loaded.plan, &loaded.capacity, blocks)?;
+        if self.warm { self.warm_up() } else { Ok(()) }
+    }
+
+    fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {
+        let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
+        if !loaded.arena.has_pool(&loaded.plan) {
+            return Err(BackendError::Validation("the pool is not allocated".into()));
+        }
+        let (plan, capacity) = (&*loaded.plan, &loaded.capacity);
+        let context = words::Context { plan, capacity, blocks: &loaded.arena.blocks };
+        let facts = self.driver.facts();
+        words::flatten(&context, inputs, &mut self.words, |group, words| {
+            attend::work(plan, capacity, facts, inputs, group, words);
+        })?;
+        let shape = BatchShape::of(inputs, capacity);
+        let free = loaded.busy.iter().position(|busy| !busy);
+        let slot =
+            free.ok_or_else(|| BackendError::Validation(format!("{SLOTS} batches are submitted and none is read")))?;
+        self.prepare(&shape)?;
+        let wanted = if shape.samples > 0 { words::wanted(inputs) } else { Vec::new() };
+        self.enqueue(slot, &shape, wanted.len())?;
+        if let Some(loaded) = &mut self.loaded {
+            loaded.busy[slot] = true;
+        }
+        Ok(Ticket { slot, wanted })
+    }
+
+    async fn read(&mut self, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
+        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        let Ticket { slot, wanted } = ticket;
+        loaded.busy[slot] = false;
+        let words = self.driver.wait(slot, READ_TIMEOUT)?;
+        Ok(words::sampled(&words[..wanted.len() * SAMPLE_WORDS as usize], &wanted))
+    }
+
+    async fn reset(&mut self) -> Result<(), BackendError> {
+        self.free();
+        // An error of a kernel stays with the context; a device that still answers is as good as new.
+        let mut probe = [0; 4];
+        let address = self.driver.allocate("a probe", 4);
+        address.and_then(|address| {
+            let outcome = self.driver.read(address, &mut probe);
+            self.driver.free(address);
+            outcome
+        })
+    }
+}
+
+impl Drop for CudaBackend {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+fn not_loaded() -> BackendError {
+    BackendError::Validation("no plan is loaded".into())
+}

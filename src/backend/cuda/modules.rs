@@ -1,0 +1,76 @@
+//! Kernels that are compiled and loaded, by name.
+//!
+//! Recording asks for kernels one by one; those that are not there yet are noted, compiled all at once on every
+//! processor, and loaded. Then the recording is done again.
+
+use super::super::BackendError;
+use super::driver::{Driver, Function};
+use super::kernel::{ImageCache, Kernel};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Mutex;
+
+/// The loaded kernels of a device.
+pub(super) struct Modules {
+    cache: ImageCache,
+    loaded: HashMap<Kernel, Function>,
+    /// Kernels that were asked for in vain, with the bytes of their params.
+    missing: BTreeMap<Kernel, usize>,
+}
+
+impl Modules {
+    /// None yet; images are kept in `folder`.
+    pub(super) fn new(folder: Option<&Path>) -> Self {
+        Self { cache: ImageCache::new(folder), loaded: HashMap::new(), missing: BTreeMap::new() }
+    }
+
+    /// The kernel, if it is loaded; else it is noted.
+    pub(super) fn get(&mut self, kernel: &Kernel, params_bytes: usize) -> Option<Function> {
+        let found = self.loaded.get(kernel).copied();
+        if found.is_none() {
+            self.missing.insert(kernel.clone(), params_bytes);
+        }
+        found
+    }
+
+    /// The kernels that are loaded, by name.
+    pub(super) fn loaded(&self) -> Vec<Kernel> {
+        let mut kernels: Vec<Kernel> = self.loaded.keys().cloned().collect();
+        kernels.sort();
+        kernels
+    }
+
+    /// Compiles and loads what was asked for in vain; whether there was anything.
+    pub(super) fn load_missing(&mut self, driver: &mut dyn Driver) -> Result<bool, BackendError> {
+        let missing: Vec<(Kernel, usize)> = std::mem::take(&mut self.missing).into_iter().collect();
+        let images = self.images(driver, &missing);
+        for ((kernel, params_bytes), image) in missing.iter().zip(images) {
+            let function = driver.load(kernel, &image?, *params_bytes)?;
+            self.loaded.insert(kernel.clone(), function);
+        }
+        Ok(!missing.is_empty())
+    }
+
+    fn images(&self, driver: &dyn Driver, kernels: &[(Kernel, usize)]) -> Vec<Result<Vec<u8>, BackendError>> {
+        let compiler = driver.compiler();
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(kernels.len());
+        let queue = Mutex::new(kernels.iter().enumerate());
+        let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+        let work = || {
+            let mut images = Vec::new();
+            while let Some((index, (kernel, _))) = next() {
+                images.push((index, self.cache.image(&*compiler, kernel)));
+            }
+            images
+        };
+        let mut images: Vec<_> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+        });
+        images.sort_by_key(|(index, _)| *index);
+        let mut images: Vec<_> = images.into_iter().map(|(_, image)| image).collect();
+        let lost = || Err(BackendError::Unavailable("a compiler's thread ended early".into()));
+        images.resize_with(kernels.len(), lost);
+        images
+    }
+}

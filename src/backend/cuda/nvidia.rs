@@ -1,0 +1,539 @@
+//! An NVIDIA device through the driver API.
+//!
+//! cudarc declares and loads the driver's functions; it panics where the library or a function is missing, so nothing
+//! of it is touched before [`present`] has said yes. One context, one stream; the thread that opens it keeps it. An
+//! error that a kernel caused is sticky: every later call fails, and only a new process helps.
+
+use super::super::BackendError;
+use super::blas::{Blas, Product, ProductShape, WORKSPACE_BYTES};
+use super::driver::{Command, Driver, Facts, Function, Graph, Launch, SLOTS};
+use super::kernel::{Compiler, Kernel};
+use super::library;
+use super::nvrtc::{ForArchitecture, Nvrtc, architecture};
+use cudarc::driver::{DriverError, result, sys};
+use std::ffi::{CString, c_void};
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Oldest compute capability that the kernels are written for: Ampere has asynchronous copies and bfloat16.
+const COMPUTE_MIN: (u32, u32) = (8, 0);
+/// Products that are timed together.
+const TIMED_RUNS: usize = 16;
+
+/// Functions of the driver that are called here. cudarc looks each up at its first call, and panics where it is not.
+const FUNCTIONS: [&str; 39] = [
+    "cuCtxSetCurrent",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuDeviceTotalMem_v2",
+    "cuDriverGetVersion",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuFuncGetAttribute",
+    "cuFuncSetAttribute",
+    "cuGetErrorName",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuInit",
+    "cuLaunchKernel",
+    "cuMemAlloc_v2",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemGetInfo_v2",
+    "cuMemHostAlloc",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuStreamBeginCapture_v2",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamEndCapture",
+    "cuStreamSynchronize",
+];
+/// The driver's library, as loaders know it.
+const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+
+/// Whether the driver's library is there and whole; an error says what is missing.
+#[allow(unsafe_code, reason = "opens a library")]
+pub(super) fn present() -> Result<(), String> {
+    // SAFETY: only tries to open the driver, under all the names that cudarc knows.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(format!("no NVIDIA driver: its library ({DRIVER}) is not on this machine"));
+    }
+    // Under another name than the usual it is taken as it is.
+    let Ok(library) = library::open(Path::new(DRIVER), &[]) else { return Ok(()) };
+    let missing = FUNCTIONS.iter().find(|name| !library.has(name));
+    missing.map_or(Ok(()), |name| Err(format!("the NVIDIA driver is too old: it has no {name}")))
+}
+
+/// What the driver says about itself and a device, without opening it.
+pub(super) struct Seen {
+    pub(super) name: String,
+    pub(super) compute: (u32, u32),
+    pub(super) memory_bytes: u64,
+}
+
+fn failed(what: &str, error: DriverError) -> BackendError {
+    let name = error.error_name().map_or_else(|_| format!("{:?}", error.0), |name| name.to_string_lossy().into_owned());
+    match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => BackendError::OutOfMemory { what: what.into(), bytes: 0 },
+        _ => BackendError::Lost(format!("{what}: {name}")),
+    }
+}
+
+/// The driver's version: 13.0 is (13, 0).
+#[allow(unsafe_code, reason = "a foreign call")]
+pub(super) fn driver_version() -> Result<(u32, u32), BackendError> {
+    result::init().map_err(|error| BackendError::Unavailable(failed("cuInit", error).to_string()))?;
+    let mut version = 0;
+    // SAFETY: writes an integer.
+    unsafe { sys::cuDriverGetVersion(&raw mut version) }
+        .result()
+        .map_err(|error| failed("the driver's version", error))?;
+    let version = u32::try_from(version).unwrap_or(0);
+    Ok((version / 1000, version % 1000 / 10))
+}
+
+/// The devices of this machine, in the driver's order.
+#[allow(unsafe_code, reason = "foreign calls")]
+pub(super) fn devices() -> Result<Vec<Seen>, BackendError> {
+    driver_version()?;
+    let unavailable = |error| BackendError::Unavailable(failed("listing devices", error).to_string());
+    let count = result::device::get_count().map_err(unavailable)?;
+    let seen = |ordinal| {
+        let device = result::device::get(ordinal)?;
+        // SAFETY: the device was just named by the driver.
+        let memory = unsafe { result::device::total_mem(device)? };
+        Ok(Seen { name: result::device::get_name(device)?, compute: compute(device)?, memory_bytes: memory as u64 })
+    };
+    (0..count).map(seen).collect::<Result<_, DriverError>>().map_err(unavailable)
+}
+
+#[allow(unsafe_code, reason = "a foreign call")]
+fn attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribute) -> Result<u32, DriverError> {
+    // SAFETY: the device was named by the driver.
+    let value = unsafe { result::device::get_attribute(device, attribute)? };
+    Ok(u32::try_from(value).unwrap_or(0))
+}
+
+fn compute(device: sys::CUdevice) -> Result<(u32, u32), DriverError> {
+    use sys::CUdevice_attribute as A;
+    Ok((
+        attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    ))
+}
+
+/// Pinned memory for one batch each way, and the event after its download.
+struct Slot {
+    upload: *mut u32,
+    download: *mut u32,
+    event: sys::CUevent,
+}
+
+/// An open device.
+pub(super) struct Nvidia {
+    facts: Facts,
+    device: sys::CUdevice,
+    stream: sys::CUstream,
+    compiler: Arc<ForArchitecture>,
+    blas: Option<Blas>,
+    modules: Vec<sys::CUmodule>,
+    functions: Vec<sys::CUfunction>,
+    graphs: Vec<sys::CUgraphExec>,
+    slots: Vec<Slot>,
+    upload_words: usize,
+    download_words: usize,
+    /// Of cuBLASLt.
+    workspace: u64,
+    /// A batch did not come back: whoever waits for the stream would wait for ever.
+    hung: bool,
+}
+
+impl Nvidia {
+    /// Opens device `ordinal`: context, stream, compiler and cuBLASLt.
+    #[allow(unsafe_code, reason = "foreign calls")]
+    pub(super) fn open(ordinal: usize) -> Result<Self, BackendError> {
+        let (major, minor) = driver_version()?;
+        let unavailable = |what: &str, error| BackendError::Unavailable(failed(what, error).to_string());
+        let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
+        let device = result::device::get(ordinal).map_err(|error| unavailable("the device", error))?;
+        let name = result::device::get_name(device).map_err(|error| unavailable("the device", error))?;
+        let compute = compute(device).map_err(|error| unavailable("the device", error))?;
+        if compute < COMPUTE_MIN {
+            let message = format!("{name} has compute capability {}.{}; 8.0 is needed", compute.0, compute.1);
+            return Err(BackendError::Unavailable(message));
+        }
+        let nvrtc = Nvrtc::find(major).map_err(BackendError::Unavailable)?;
+        let open = || {
+            // SAFETY: the primary context of a device that exists, made current on this thread.
+            unsafe { result::ctx::set_current(result::primary_ctx::retain(device)?)? };
+            let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
+            use sys::CUdevice_attribute as A;
+            let sm_count = attribute(device, A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+            let shared = attribute(device, A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+            Ok((stream, sm_count, shared))
+        };
+        let (stream, sm_count, shared_bytes_max) = open().map_err(|error| unavailable("the context", error))?;
+        let workspace = allocate_raw("the workspace of cuBLASLt", WORKSPACE_BYTES)?;
+        let blas = Blas::find(major, workspace);
+        let (free, _) = result::mem_get_info().map_err(|error| unavailable("the memory", error))?;
+        let (compiler, path) = (nvrtc.version, nvrtc.path.display().to_string());
+        let with = match &blas {
+            Ok(blas) => format!("cuBLASLt {}", blas.version()),
+            Err(fault) => format!("without cuBLASLt ({fault})"),
+        };
+        let versions = format!("driver {major}.{minor}, NVRTC {}.{} ({path}), {with}", compiler.0, compiler.1);
+        let memory_bytes = free as u64;
+        let has_blas = blas.is_ok();
+        let facts = Facts { name, compute, sm_count, shared_bytes_max, memory_bytes, blas: has_blas, versions };
+        let compiler = Arc::new(ForArchitecture { nvrtc, architecture: architecture(compute) });
+        Ok(Self {
+            facts,
+            device,
+            stream,
+            compiler,
+            blas: blas.ok(),
+            modules: Vec::new(),
+            functions: Vec::new(),
+            graphs: Vec::new(),
+            slots: Vec::new(),
+            upload_words: 0,
+            download_words: 0,
+            workspace,
+            hung: false,
+        })
+    }
+
+    #[allow(unsafe_code, reason = "a foreign call")]
+    fn synchronize(&self) -> Result<(), BackendError> {
+        if self.hung {
+            return Err(BackendError::Lost("the device hangs".into()));
+        }
+        // SAFETY: the stream is alive.
+        unsafe { result::stream::synchronize(self.stream) }.map_err(|error| failed("waiting for the device", error))
+    }
+
+    #[allow(unsafe_code, reason = "launches a kernel")]
+    fn launch(&self, launch: &Launch) -> Result<(), BackendError> {
+        let function = self.functions[launch.function.0 as usize];
+        // The driver reads the params before it returns, at the alignment of their first member.
+        let mut words: [u64; 64] = [0; 64];
+        for (word, bytes) in words.iter_mut().zip(launch.params.chunks(8)) {
+            word_from(word, bytes);
+        }
+        let [x, y, z] = launch.grid;
+        let mut arguments = [words.as_mut_ptr().cast::<c_void>()];
+        // SAFETY: the function takes one struct of this size (the encoder's params are those of the kernel), and what
+        // it points to was allocated by this driver.
+        unsafe {
+            let threads = (launch.threads, 1, 1);
+            result::launch_kernel(function, (x, y, z), threads, launch.shared_bytes, self.stream, &mut arguments)
+        }
+        .map_err(|error| failed("a launch", error))
+    }
+
+    fn enqueue(&self, commands: &[Command]) -> Result<(), BackendError> {
+        commands.iter().try_for_each(|command| match command {
+            Command::Kernel(launch) => self.launch(launch),
+            Command::Product(product) => match &self.blas {
+                Some(blas) => blas.run(product, self.stream.cast()),
+                None => Err(BackendError::Validation("there is no cuBLASLt".into())),
+            },
+        })
+    }
+
+    /// Times every algorithm for a shape that is new on products of that shape: of many layers, so that no weight is
+    /// still in a cache when its turn comes.
+    fn choose_algorithm(&mut self, shape: ProductShape, products: &[Product]) -> Result<(), BackendError> {
+        let Some(blas) = &mut self.blas else { return Ok(()) };
+        if blas.is_prepared(shape) {
+            return Ok(());
+        }
+        let proposals = blas.prepare(shape)?;
+        let same = products.iter().filter(|product| product.shape == shape);
+        let commands: Vec<Command> = same.cycle().take(TIMED_RUNS).copied().map(Command::Product).collect();
+        let mut best = (f64::INFINITY, 0);
+        // The first run of an algorithm loads its code, and does not count.
+        for (proposal, counts) in (0..proposals).flat_map(|proposal| [(proposal, false), (proposal, true)]) {
+            if let Some(blas) = &mut self.blas {
+                blas.choose(shape, proposal);
+            }
+            match self.time(&commands) {
+                Ok(seconds) if counts && seconds < best.0 => best = (seconds, proposal),
+                Err(error) if error.is_loss() => return Err(error),
+                _ => {}
+            }
+        }
+        if let Some(blas) = &mut self.blas {
+            blas.choose(shape, best.1);
+        }
+        Ok(())
+    }
+
+    fn free_slots(&mut self) {
+        for slot in self.slots.drain(..) {
+            free_slot(&slot);
+        }
+    }
+}
+
+fn word_from(word: &mut u64, bytes: &[u8]) {
+    let mut whole = [0; 8];
+    whole[..bytes.len()].copy_from_slice(bytes);
+    *word = u64::from_le_bytes(whole);
+}
+
+#[allow(unsafe_code, reason = "frees memory")]
+fn free_slot(slot: &Slot) {
+    // SAFETY: made by `make_slots`, and no copy is on its way: the stream was waited for.
+    unsafe {
+        _ = result::free_host(slot.upload.cast());
+        _ = result::free_host(slot.download.cast());
+        _ = result::event::destroy(slot.event);
+    }
+}
+
+#[allow(unsafe_code, reason = "allocates memory")]
+fn allocate_raw(what: &str, bytes: u64) -> Result<u64, BackendError> {
+    // SAFETY: a plain allocation in the current context.
+    let address = unsafe { result::malloc_sync(bytes.max(256) as usize) };
+    address.map_err(|error| match failed(what, error) {
+        BackendError::OutOfMemory { what, .. } => BackendError::OutOfMemory { what, bytes },
+        other => other,
+    })
+}
+
+impl Driver for Nvidia {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn compiler(&self) -> Arc<dyn Compiler> {
+        self.compiler.clone()
+    }
+
+    #[allow(unsafe_code, reason = "foreign calls")]
+    fn load(&mut self, kernel: &Kernel, image: &[u8], _params_bytes: usize) -> Result<Function, BackendError> {
+        use sys::CUfunction_attribute_enum as A;
+        let refused = |error: DriverError| BackendError::Kernel {
+            kernel: kernel.to_string(),
+            message: failed("loading", error).to_string(),
+        };
+        let name = CString::new(kernel.stem).map_err(|error| BackendError::Validation(error.to_string()))?;
+        // SAFETY: the image is a whole CUBIN: it comes from NVRTC, or from a file with its hash. The module stays
+        // loaded as long as the function.
+        let (module, function) = unsafe {
+            let module = result::module::load_data(image.as_ptr().cast()).map_err(refused)?;
+            let function = result::module::get_function(module, name).map_err(refused)?;
+            let shared = A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let fixed = result::function::get_function_attribute(function, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+            let fixed = fixed.map_err(refused)?;
+            let most = i32::try_from(self.facts.shared_bytes_max).unwrap_or(i32::MAX) - fixed;
+            result::function::set_function_attribute(function, shared, most).map_err(refused)?;
+            (module, function)
+        };
+        self.modules.push(module);
+        self.functions.push(function);
+        Ok(Function(self.functions.len() as u32 - 1))
+    }
+
+    #[allow(unsafe_code, reason = "clears memory")]
+    fn allocate(&mut self, what: &str, bytes: u64) -> Result<u64, BackendError> {
+        let address = allocate_raw(what, bytes)?;
+        // SAFETY: the memory was just allocated, with at least so many bytes.
+        let cleared = unsafe { result::memset_d8_async(address, 0, bytes as usize, self.stream) };
+        cleared.map_err(|error| failed(what, error))?;
+        Ok(address)
+    }
+
+    #[allow(unsafe_code, reason = "frees memory")]
+    fn free(&mut self, address: u64) {
+        // After a loss nothing can be freed, and the process ends.
+        if self.synchronize().is_ok() {
+            // SAFETY: an address of `allocate`; nothing uses it once the stream has been waited for.
+            _ = unsafe { result::free_sync(address) };
+        }
+    }
+
+    #[allow(unsafe_code, reason = "a copy")]
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BackendError> {
+        // In the stream's order. The bytes are not pinned, so the driver has taken them when this returns.
+        // SAFETY: the caller names memory of this driver that holds so many bytes.
+        unsafe { result::memcpy_htod_async(address, bytes, self.stream) }.map_err(|error| failed("a write", error))
+    }
+
+    #[allow(unsafe_code, reason = "a copy")]
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
+        self.synchronize()?;
+        // SAFETY: the caller names memory of this driver that holds so many bytes.
+        unsafe { result::memcpy_dtoh_sync(bytes, address) }.map_err(|error| failed("a read", error))
+    }
+
+    #[allow(unsafe_code, reason = "pinned memory")]
+    fn make_slots(&mut self, upload_words: usize, download_words: usize) -> Result<(), BackendError> {
+        self.synchronize()?;
+        self.free_slots();
+        let refused = |error| failed("pinned memory", error);
+        for _ in 0..SLOTS {
+            // SAFETY: plain allocations in the current context.
+            let slot = unsafe {
+                Slot {
+                    upload: result::malloc_host(upload_words.max(1) * 4, 0).map_err(refused)?.cast(),
+                    download: result::malloc_host(download_words.max(1) * 4, 0).map_err(refused)?.cast(),
+                    event: result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(refused)?,
+                }
+            };
+            self.slots.push(slot);
+        }
+        (self.upload_words, self.download_words) = (upload_words, download_words);
+        Ok(())
+    }
+
+    #[allow(unsafe_code, reason = "a copy")]
+    fn upload(&mut self, slot: usize, words: &[u32], to: u64) -> Result<(), BackendError> {
+        assert!(words.len() <= self.upload_words, "a batch fits its slot");
+        let pinned = self.slots[slot].upload;
+        // SAFETY: the slot holds so many words, and its last batch has been waited for, so no copy reads it.
+        let copied = unsafe {
+            ptr::copy_nonoverlapping(words.as_ptr(), pinned, words.len());
+            result::memcpy_htod_async(to, std::slice::from_raw_parts(pinned, words.len()), self.stream)
+        };
+        copied.map_err(|error| failed("an upload", error))
+    }
+
+    #[allow(unsafe_code, reason = "a copy")]
+    fn download(&mut self, slot: usize, from: u64, words: usize) -> Result<(), BackendError> {
+        assert!(words <= self.download_words, "the results fit their slot");
+        let Slot { download, event, .. } = self.slots[slot];
+        // SAFETY: the slot holds so many words and nobody reads them until `wait`.
+        let copied = unsafe {
+            let pinned = std::slice::from_raw_parts_mut(download, words);
+            result::memcpy_dtoh_async(pinned, from, self.stream)
+                .and_then(|()| result::event::record(event, self.stream))
+        };
+        copied.map_err(|error| failed("a download", error))
+    }
+
+    #[allow(unsafe_code, reason = "reads pinned memory")]
+    fn wait(&mut self, slot: usize, timeout: Duration) -> Result<&[u32], BackendError> {
+        /// Asked without a pause for so long: a decoding step is over before, and a sleep would be longer than it.
+        const SPIN: Duration = Duration::from_millis(2);
+        let start = Instant::now();
+        loop {
+            // SAFETY: the event is alive.
+            match unsafe { result::event::query(self.slots[slot].event) } {
+                Ok(()) => break,
+                Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => {}
+                Err(error) => return Err(failed("a batch", error)),
+            }
+            match start.elapsed() {
+                elapsed if elapsed > timeout => {
+                    self.hung = true;
+                    return Err(BackendError::Hung(timeout));
+                }
+                elapsed if elapsed > SPIN => std::thread::sleep(Duration::from_micros(20)),
+                _ => std::hint::spin_loop(),
+            }
+        }
+        // SAFETY: the download has arrived, and the slot is written again only after the next `download`.
+        Ok(unsafe { std::slice::from_raw_parts(self.slots[slot].download, self.download_words) })
+    }
+
+    fn run(&mut self, commands: &[Command]) -> Result<(), BackendError> {
+        self.enqueue(commands)
+    }
+
+    #[allow(unsafe_code, reason = "captures a graph")]
+    fn record(&mut self, commands: &[Command]) -> Result<Graph, BackendError> {
+        let refused = |error| failed("a graph", error);
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is alive and not the null stream; the graph is destroyed once it is instantiated.
+        let graph = unsafe {
+            result::stream::begin_capture(self.stream, mode).map_err(refused)?;
+            let recorded = self.enqueue(commands);
+            let graph = result::stream::end_capture(self.stream).map_err(refused);
+            recorded?;
+            let graph = graph?;
+            let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)).map_err(refused);
+            _ = result::graph::destroy(graph);
+            executable?
+        };
+        self.graphs.push(graph);
+        Ok(Graph(self.graphs.len() as u32 - 1))
+    }
+
+    #[allow(unsafe_code, reason = "runs a graph")]
+    fn run_graph(&mut self, graph: Graph) -> Result<(), BackendError> {
+        // SAFETY: graph and stream are alive.
+        let launched = unsafe { result::graph::launch(self.graphs[graph.0 as usize], self.stream) };
+        launched.map_err(|error| failed("a graph", error))
+    }
+
+    #[allow(unsafe_code, reason = "destroys graphs")]
+    fn drop_graphs(&mut self) {
+        if self.synchronize().is_err() {
+            // They go with the process, which such an error ends.
+            self.graphs.clear();
+        }
+        for graph in self.graphs.drain(..) {
+            // SAFETY: instantiated by `record`, and no longer running.
+            _ = unsafe { result::graph::exec_destroy(graph) };
+        }
+    }
+
+    fn prepare_products(&mut self, products: &[Product]) -> Result<(), BackendError> {
+        let mut done: Vec<ProductShape> = Vec::new();
+        for Product { shape, .. } in products {
+            if !done.contains(shape) {
+                done.push(*shape);
+                self.choose_algorithm(*shape, products)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, commands: &[Command]) -> Result<f64, BackendError> {
+        self.synchronize()?;
+        let start = Instant::now();
+        self.enqueue(commands)?;
+        self.synchronize()?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+}
+
+impl Drop for Nvidia {
+    #[allow(unsafe_code, reason = "foreign calls")]
+    fn drop(&mut self) {
+        if self.hung {
+            return;
+        }
+        self.drop_graphs();
+        self.free_slots();
+        self.blas = None;
+        // SAFETY: everything was made by this driver; the primary context counts its holders, and memory that the arena
+        // did not free goes with it.
+        unsafe {
+            for module in self.modules.drain(..) {
+                _ = result::module::unload(module);
+            }
+            _ = result::free_sync(self.workspace);
+            _ = result::stream::destroy(self.stream);
+            _ = result::primary_ctx::release(self.device);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The CUDA backend without a GPU: its kernels run on the host, thread by thread, against the CPU reference.
+//!
+//! Needs a C++ compiler; without one the tests say so and pass, unless `FOLIO_REQUIRE_GPU=1`.
+
+#![cfg(all(feature = "cuda", unix))]
+
+#[path = "support/cuda.rs"]
+mod cuda;
+mod support;
+
+use cuda::on_host;
+use folio::backend::cpu::CpuBackend;
+use folio::backend::{Backend, BackendError};
+use folio::config::Config;
+use folio::engine::request::{Event, Request, SamplingParams};
+use folio::engine::{Engine, handle};
+use folio::model::Model;
+use folio::plan::Storage;
+use folio::platform::block_on;
+use folio::selftest::{Draws, Options, run};
+use futures_util::StreamExt as _;
+use futures_util::future::{join, join_all};
+
+/// Tokens of an answer: few, as a thread is a fiber here.
+const TOKENS: u32 = 3;
+
+/// What an engine answers to a few prompts, some of which share their beginning.
+fn answers<B: Backend>(backend: B, config: &Config) -> Vec<Vec<u32>> {
+    let (handle, inbox) = handle::channel(16);
+    let engine = block_on(Engine::start(backend, Model::demo(), config, inbox, |_| {})).expect("the demo model starts");
+    let shared: Vec<u32> = (0..37).map(|i| 11 + i * 7 % 400).collect();
+    let prompts = [shared[..3].to_vec(), shared.clone(), [&shared[..32], &[5, 6]].concat()];
+    let submit = |prompt: &Vec<u32>| {
+        let params = SamplingParams {
+            max_tokens: Some(TOKENS),
+            temperature: 0.0,
+            ignore_eos: true,
+            ..SamplingParams::default()
+        };
+        let request = Request { prompt: prompt.clone().into(), params, cache_salt: None, priority: 0 };
+        handle.submit(request).expect("the request is taken").remove(0)
+    };
+    // Two rounds: the second finds the blocks of the first. One client hangs up.
+    let receivers: Vec<_> = prompts.iter().chain(&prompts).map(submit).collect();
+    drop(submit(&prompts[1]));
+    handle.drain();
+    let tokens = receivers.into_iter().map(|mut events| async move {
+        let mut tokens = Vec::new();
+        while let Some(event) = events.next().await {
+            match event {
+                Event::Token(token) => tokens.push(token.id),
+                Event::Finished { .. } => {}
+                Event::Failed(error) => panic!("{error}"),
+            }
+        }
+        tokens
+    });
+    let (end, tokens) = block_on(join(engine.run(), join_all(tokens)));
+    end.expect("the engine ends well");
+    tokens
+}
+
+/// The whole engine: chunks, batches, graphs, feed slots, two steps in flight, shared blocks; and the same again
+/// without the prefix cache.
+#[test]
+fn the_engine_answers_as_on_the_cpu() {
+    let config = |prefix_caching| Config {
+        max_model_len: Some(96),
+        max_num_seqs: 4,
+        max_num_batched_tokens: 36,
+        kv_cache_bytes: Some(4 << 20),
+        prefix_caching,
+        ..Config::default()
+    };
+    for prefix_caching in [true, false] {
+        let Some(device) = on_host(Storage::F32) else { return };
+        let expected = answers(CpuBackend::new(), &config(prefix_caching));
+        assert!(expected.iter().all(|tokens| tokens.len() == TOKENS as usize), "{expected:?}");
+        assert_eq!(answers(device, &config(prefix_caching)), expected, "prefix caching: {prefix_caching}");
+    }
+}
+
+/// Ampere, Hopper, and both kinds of Blackwell.
+const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100a", "sm_120"];
+
+/// Every step on the host; then every kernel that this took, through NVIDIA's own compiler: nothing may spill.
+#[test]
+fn kernels_are_the_reference_and_compile_for_every_architecture() {
+    let Some(mut device) = on_host(Storage::Bf16) else { return };
+    let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
+    let options = Options { filter, draws: Draws::Few, ..Options::default() };
+    let report = block_on(run(&mut device, &options)).expect("the device survives");
+    println!("{report}");
+    assert!(report.passed(), "{report}");
+    // Rows of products are called `step/storage · format, options`.
+    for row in report.rows.iter().filter_map(|row| row.name.split_once('/')) {
+        if let (step, Some((_, format))) = (row.0, row.1.split_once("· ")) {
+            support::ran("formats", format.split([',', ' ']).next().unwrap_or(format), step, "cuda");
+        }
+    }
+    let footprints = match device.audit(&ARCHITECTURES) {
+        Ok(footprints) => footprints,
+        Err(BackendError::Unavailable(fault)) => {
+            let required = std::env::var("FOLIO_REQUIRE_NVRTC").is_ok_and(|value| value == "1");
+            assert!(!required, "FOLIO_REQUIRE_NVRTC=1, but {fault}");
+            println!("SKIPPED: {fault}, so no kernel was compiled for a GPU");
+            return;
+        }
+        Err(fault) => panic!("{fault}"),
+    };
+    let most = footprints.iter().max_by_key(|found| found.registers).expect("kernels were loaded");
+    println!("{} kernels × {} architectures; most registers: {most:?}", footprints.len() / 4, ARCHITECTURES.len());
+    let spilling: Vec<_> = footprints.iter().filter(|found| found.spill_bytes + found.stack_bytes > 0).collect();
+    assert!(spilling.is_empty(), "{} kernels spill: {spilling:#?}", spilling.len());
+}

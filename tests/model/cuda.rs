@@ -1,0 +1,92 @@
+//! The CUDA backend with whole models: its kernels on the host, and any NVIDIA device that is there.
+//!
+//! With f32 activations it is held to what other devices are held to. With bfloat16, which is what it runs with, the
+//! five likeliest tokens keep their logprobs within [`LOGPROB_BF16`], and the held-out loss hardly moves.
+
+#[cfg(unix)]
+use super::host::on_host;
+use super::quantized::{held_out, loss};
+use super::{Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, golden, golden_cases, prove, prove_demo};
+use folio::backend::cpu::CpuBackend;
+use folio::backend::cuda::{CudaBackend, CudaOptions};
+use folio::backend::{Backend, Inspect};
+use folio::model::Model;
+use folio::plan::{KvFormat, Storage};
+
+const CUDA: Target = Target { name: "cuda", ..WGPU };
+/// |Δ logprob| of the five likeliest tokens with bfloat16 activations.
+const LOGPROB_BF16: f32 = 0.1;
+/// The loss may grow by this share.
+const LOSS_BF16: f64 = 0.005;
+/// Tokens of a prompt's chunk on the host, where a thread is a fiber.
+const HOST_CHUNK: u32 = 19;
+
+/// An NVIDIA device, or `None` where there is none; then `FOLIO_REQUIRE_CUDA=1` fails.
+fn device(activations: Storage) -> Option<CudaBackend> {
+    if let Some(obstacle) = CudaBackend::survey().obstacle {
+        let required = std::env::var("FOLIO_REQUIRE_CUDA").is_ok_and(|value| value == "1");
+        assert!(!required, "FOLIO_REQUIRE_CUDA=1, but {obstacle}");
+        println!("SKIPPED: {obstacle}");
+        return None;
+    }
+    Some(CudaBackend::open(&CudaOptions { activations, ..CudaOptions::default() }).expect("a listed device opens"))
+}
+
+/// Every family, in chunks and as a batch whose tokens are fed on the device.
+#[cfg(unix)]
+#[test]
+fn kernels_on_the_host_reproduce_golden_logits_and_tokens() {
+    let Some(mut backend) = on_host(Storage::F32) else { return };
+    for (family, tolerance) in FAMILIES {
+        let cases = golden_cases(family);
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let mut device = Device::new(&mut backend, &model, KvFormat::F16);
+        for (case, run) in cases.iter().zip(device.generate(&cases, HOST_CHUNK, true)) {
+            let place = format!("{family} on the host, batched {}", case.prompt.len());
+            let difference = compare(&place, case, &run, tolerance);
+            println!("{place}: logits differ by at most {difference:.1e}");
+        }
+        super::support::ran("families", family, "safetensors", CUDA.name);
+    }
+}
+
+/// Bfloat16 between the steps: tensor-core kernels.
+#[cfg(unix)]
+#[test]
+fn bfloat16_on_the_host_keeps_logprobs_and_loss() {
+    let Some(mut backend) = on_host(Storage::Bf16) else { return };
+    prove_bf16(&mut backend, 1);
+}
+
+#[test]
+fn an_nvidia_device_reproduces_golden_logits_and_tokens() {
+    let Some(mut backend) = device(Storage::F32) else { return };
+    prove(&CUDA, &mut backend);
+    prove_demo(&CUDA, &mut backend);
+    drop(backend);
+    prove_bf16(&mut device(Storage::Bf16).expect("it was there"), usize::MAX);
+}
+
+/// Likeliest tokens of the golden prompts of the demo model, and the loss of some held-out conversations.
+fn prove_bf16<B: Backend + Inspect>(backend: &mut B, texts: usize) {
+    let model = Model::demo();
+    let texts: Vec<_> = held_out().into_iter().take(texts).collect();
+    let (expected, _) = loss(&mut CpuBackend::new(), &model, KvFormat::F16, &texts);
+    let (found, tokens) = loss(backend, &model, KvFormat::F16, &texts);
+    println!("held-out loss of {tokens} tokens: {found:.4}, on the CPU {expected:.4}");
+    assert!((found - expected).abs() <= LOSS_BF16 * expected, "{found} is not {expected}");
+
+    // One token is generated, whatever it is.
+    let case = |ids: &Vec<u32>| Case { prompt: ids[..ids.len().min(60)].to_vec(), greedy: vec![0], logits: Vec::new() };
+    let cases: Vec<Case> = texts.iter().take(4).map(|(ids, _)| case(ids)).collect();
+    let mut cpu = CpuBackend::new();
+    let expected = Device::new(&mut cpu, &model, KvFormat::F16).generate(&cases, WHOLE, false);
+    let found = Device::new(backend, &model, KvFormat::F16).generate(&cases, WHOLE, false);
+    for (expected, found) in expected.iter().zip(&found) {
+        let (expected, found) = (&expected.steps[0].top, &found.steps[0].top);
+        for ((id, logprob), (_, other)) in expected.iter().zip(found) {
+            let allowed = LOGPROB_BF16 * logprob.abs().max(1.0);
+            assert!((logprob - other).abs() <= allowed, "token {id}: {other}, not {logprob}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The CUDA kernels on the host.
+
+use folio::backend::cuda::{CudaBackend, CudaOptions};
+use folio::plan::Storage;
+use std::path::Path;
+
+/// The kernels on the host, or `None` where nothing can compile them; then `FOLIO_REQUIRE_GPU=1` fails.
+pub(crate) fn on_host(activations: Storage) -> Option<CudaBackend> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
+    let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-host"));
+    match CudaBackend::on_host(&sources, &CudaOptions { cache_dir, activations, ..CudaOptions::default() }) {
+        Ok(backend) => Some(backend),
+        Err(error) => {
+            let required = std::env::var("FOLIO_REQUIRE_GPU").is_ok_and(|value| value == "1");
+            assert!(!required, "FOLIO_REQUIRE_GPU=1, but {error}");
+            println!("SKIPPED: {error}, so no CUDA kernel was run");
+            None
+        }
+    }
+}
