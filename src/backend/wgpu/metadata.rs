@@ -32,6 +32,7 @@ const SAMPLES: usize = 8;
 const HISTORY: usize = 9;
 const BIAS: usize = 10;
 const MASKS: usize = 11;
+const POOLS: usize = 12;
 
 /// Header word of KV group `group`: the `group_header` of a kernel's params.
 pub(crate) fn group_header(group: u32) -> u32 {
@@ -47,7 +48,8 @@ pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, profile: &Profile) -> 
         + wide(c.samples_max) * wide(1 + SAMPLE_ROW_WORDS)
         + wide(c.history_max) * 2
         + wide(c.bias_max) * 2
-        + wide(c.mask_words_max);
+        + wide(c.mask_words_max)
+        + wide(c.sequences_max) * 2;
     let group = wide(c.table_entries_max)
         + wide(c.sequences_max)
         + wide(c.tokens_max)
@@ -106,6 +108,7 @@ pub(crate) fn flatten(
         sample: sample::shape(inputs),
         sample_groups: if sampling { sample_groups(inputs, context.group_rows) } else { Vec::new() },
         logits_rows: words[2],
+        pools: if inputs.tails.contains(&Tail::Pool) { inputs.pools.len() as u32 } else { 0 },
     })
 }
 
@@ -139,7 +142,7 @@ fn push_samples(inputs: &BatchInputs, words: &mut Vec<u32>) {
             row.mask_start,
             u32::from(row.logprob),
             row.top_logprobs,
-            0,
+            row.given,
             0,
             0,
         ]);
@@ -150,6 +153,8 @@ fn push_samples(inputs: &BatchInputs, words: &mut Vec<u32>) {
     words.extend(inputs.bias.iter().flat_map(|entry| [entry.token_id, entry.bias.to_bits()]));
     begin(words, MASKS);
     words.extend_from_slice(&inputs.masks);
+    begin(words, POOLS);
+    words.extend(inputs.pools.iter().flat_map(|pool| [pool.row_start, pool.row_count]));
 }
 
 /// Header words of a group: tables, table starts, slots, copies, copy count, attention work (5 to 7).
@@ -195,6 +200,12 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
     fits("sample rows", inputs.samples.len(), capacity.samples_max)?;
     fits("history entries", inputs.history.len(), capacity.history_max)?;
     fits("bias entries", inputs.bias.len(), capacity.bias_max)?;
+    fits("pool rows", inputs.pools.len(), capacity.sequences_max)?;
+    let pooled = inputs.pools.iter().all(|pool| {
+        let end = u64::from(pool.row_start) + u64::from(pool.row_count);
+        pool.row_count > 0 && end <= tokens as u64
+    });
+    require(pooled, "a pool row has no token rows, or some that are not there")?;
     fits("mask words", inputs.masks.len(), capacity.mask_words_max)?;
     let ids = inputs.token_ids.iter().all(|id| match id & FEED {
         0 => *id < context.plan.vocab || context.plan.vocab == 0,
@@ -250,6 +261,7 @@ fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Back
             && inside(row.history, inputs.history.len())
             && inside(row.bias, inputs.bias.len())
             && mask
+            && (row.given == NONE || row.given < context.plan.vocab)
             && row.top_logprobs <= TOP_LOGPROBS_MAX;
         require(whole, "a sample row names a row, slot or range that is not there")?;
     }
