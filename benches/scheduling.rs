@@ -7,7 +7,7 @@ use folio::engine::faults::Faults;
 use folio::engine::request::{Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::plan::inputs::Sampled;
+use folio::plan::inputs::{Results, Sampled};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ fn round() -> (Duration, Duration) {
     for index in 0..SEQUENCES {
         let params = SamplingParams { frequency_penalty: 0.1, ..SamplingParams::default() };
         let prompt = (0..PROMPT_LEN).map(|position| (position * 31 + index) % 32_000).collect();
-        let request = Request { prompt, params, cache_salt: None, priority: 0 };
+        let request = Request { prompt, params, ..Request::default() };
         scheduler.add(Arc::new(request), &[StreamId(u64::from(index))], 1, false);
     }
     while scheduler.waiting_len() > 0 {
@@ -51,7 +51,7 @@ fn step(scheduler: &mut Scheduler) -> (Duration, Duration) {
     let token = |row: &folio::plan::inputs::SampleRow| Sampled { token_id: row.position % 997, ..Sampled::default() };
     let sampled = inputs.samples.iter().map(token).collect();
     let start = Instant::now();
-    let events = scheduler.commit(&batch, sampled);
+    let events = scheduler.commit(&batch, Results { sampled, ..Results::default() });
     let commit = start.elapsed();
     drop((events, inputs));
     (schedule, commit)
@@ -65,6 +65,7 @@ fn limits() -> Limits {
         table_entries_max: 1 << 20,
         history_max: 1 << 20,
         bias_max: 1 << 16,
+        scores_max: 32,
         block_size: 16,
         model_len_max: 4096,
         vocab: 32_000,

@@ -200,7 +200,9 @@ KERNEL(sample, 1024, 1) {
   Source source = raw;
   Survey own;
   bool is_bad;
-  if (is_adjusted(row)) {
+  // A token that is given is not drawn.
+  const u32 given = row[ROW_GIVEN];
+  if (is_adjusted(row) && given == NONE) {
     u32 *adjusted = params.scratch + static_cast<u64>(blockIdx.x) * fours * 4;
     is_bad = adjust(params, shared, row, raw, adjusted, own);
     source = Source{adjusted, vocab, true};
@@ -211,7 +213,8 @@ KERNEL(sample, 1024, 1) {
   const u64 best = best_of<THREADS>(own, is_bad, source, fours, shared.warps);
   const bool is_error = packed_key(best) == KEY_BAD || packed_key(best) <= KEY_LOWEST;
   u32 chosen = is_error ? NUMERICAL_ERROR : packed_id(best);
-  if (!is_error && row_float(row, ROW_TEMPERATURE) != 0.0f) chosen = draw(shared, row, source, own.key, best);
+  if (!is_error && given != NONE) chosen = given;
+  else if (!is_error && row_float(row, ROW_TEMPERATURE) != 0.0f) chosen = draw(shared, row, source, own.key, best);
 
   if (threadIdx.x != 0) return;
   params.results[index * RESULT_WORDS] = chosen;

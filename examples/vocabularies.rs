@@ -116,6 +116,7 @@ fn template(file: &Path, out: Option<&Path>) -> Result<String, String> {
             tools: None,
             kwargs,
             add_generation_prompt: true,
+            continue_final: false,
             unix_time: 1_700_000_000,
             bytes_max: 1 << 20,
         };

@@ -94,8 +94,9 @@ fn main(invocation: Invocation) {
     let best = best_of(local, own.x, own.y);
     let is_bad_row = best_of(local, own.z, 0u).x != 0u || best.x <= KEY_LOWEST;
     var chosen = best.y;
+    let given = row_word(index, ROW_GIVEN);
     let temperature = row_float(index, ROW_TEMPERATURE);
-    if temperature != 0.0 {
+    if temperature != 0.0 && given == NONE {
         let min_p = row_float(index, ROW_MIN_P);
         var scale = Scale(value_of(max(best.x, KEY_LOWEST + 1u)), temperature, -3.0e38);
         if min_p > 0.0 {
@@ -104,7 +105,7 @@ fn main(invocation: Invocation) {
         let floor = kept_floor(row, local, scale);
         chosen = draw(row, local, floor, scale);
     }
-    chosen = select(chosen, NUMERICAL_ERROR, is_bad_row);
+    chosen = select(select(given, chosen, given == NONE), NUMERICAL_ERROR, is_bad_row);
 
     let at = index * RESULT_WORDS;
     var chosen_logprob = 0.0;

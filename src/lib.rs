@@ -21,7 +21,7 @@
 //! let submit = |prompt: &str| -> Result<handle::EventReceiver, Box<dyn std::error::Error>> {
 //!     let params = SamplingParams { max_tokens: Some(16), ignore_eos: true, ..Default::default() };
 //!     let prompt = tokenizer.encode(prompt, true)?.into();
-//!     Ok(handle.submit(Request { prompt, params, cache_salt: None, priority: 0 })?.remove(0))
+//!     Ok(handle.submit(Request { prompt, params, ..Request::default() })?.remove(0))
 //! };
 //! let show = async |mut events: handle::EventReceiver| {
 //!     let mut pieces = TextStream::new(Some(tokenizer.clone()), &[], true);

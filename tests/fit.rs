@@ -9,7 +9,7 @@ use folio::config::Config;
 use folio::engine::fit::Fit;
 use folio::engine::{Engine, Progress, StartError, handle};
 use folio::model::Model;
-use folio::plan::inputs::{BatchInputs, Sampled};
+use folio::plan::inputs::{BatchInputs, Results};
 use folio::plan::{KvFormat, Plan, WeightId};
 use folio::platform::block_on;
 use std::cell::RefCell;
@@ -57,7 +57,7 @@ impl<B: Backend> Backend for Witness<B> {
         self.inner.submit(inputs)
     }
 
-    async fn read(&mut self, ticket: B::Ticket) -> Result<Vec<Sampled>, BackendError> {
+    async fn read(&mut self, ticket: B::Ticket) -> Result<Results, BackendError> {
         self.inner.read(ticket).await
     }
 

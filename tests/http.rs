@@ -8,11 +8,19 @@ mod answers;
 mod bad_requests;
 #[path = "http/edges.rs"]
 mod edges;
+#[path = "http/embeddings.rs"]
+mod embeddings;
 #[path = "http/faults.rs"]
 mod faults;
+#[path = "http/fields.rs"]
+mod fields;
 #[path = "http/harness.rs"]
 mod harness;
+#[path = "http/peers.rs"]
+mod peers;
 #[path = "http/routes.rs"]
 mod routes;
+#[path = "http/scores.rs"]
+mod scores;
 #[path = "http/sockets.rs"]
 mod sockets;

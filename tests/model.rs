@@ -27,7 +27,7 @@ use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Capacity, Inspect};
 use folio::model::{Model, Safetensors};
 use folio::plan::check::{Limits, check};
-use folio::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, SampleRow, Sampled, SequenceRows};
+use folio::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, PoolRow, SampleRow, Sampled, SequenceRows};
 use folio::plan::{BufferId, KvFormat, Plan, Step, Tail};
 use folio::platform::block_on;
 use serde_json::{Value, json};
@@ -205,9 +205,57 @@ fn prove<B: Backend + Inspect>(target: &Target, backend: &mut B) {
                     assert!(run == alone, "{place}: a batch is its members, bit for bit");
                 }
             }
+            prove_prompts(
+                &format!("{family} on {}, {kv_format:?}", target.name),
+                &mut device,
+                &cases,
+                &alone,
+                tolerance,
+            );
             println!("{family} on {}, {kv_format:?}: logits differ by at most {worst:.1e}", target.name);
         }
         support::ran("families", family, "safetensors", target.name);
+    }
+}
+
+/// Golden answers once more, now as prompts: each of their tokens is as likely as when it was generated, and is the
+/// likeliest in its place; states add up to the same sums whichever rows they are taken from.
+fn prove_prompts<B: Backend + Inspect>(
+    place: &str,
+    device: &mut Device<'_, B>,
+    cases: &[Case],
+    runs: &[Run],
+    tolerance: f32,
+) {
+    for (case, run) in cases.iter().zip(runs) {
+        let prompt = [&case.prompt[..], &case.greedy].concat();
+        let first = case.prompt.len() - 1;
+        let whole = Case { prompt: prompt.clone(), greedy: vec![0], logits: Vec::new() };
+        let mut sequences = device.sequences(&[whole]);
+        let (mut inputs, _) = device.batch(&mut sequences, &[0], WHOLE, false);
+        inputs.logits_rows = (first as u32..prompt.len() as u32 - 1).collect();
+        let row = |(index, token): (u32, &u32)| {
+            let row = SampleRow { given: *token, logprob: true, top_logprobs: 3, ..SampleRow::greedy(index, 0) };
+            SampleRow { position: index + first as u32 + 1, ..row }
+        };
+        inputs.samples = (0..).zip(&case.greedy).map(row).collect();
+        inputs.tails.push(Tail::Pool);
+        let (rows, half) = (prompt.len() as u32, prompt.len() as u32 / 2);
+        let pools = [(0, half), (half, rows - half), (0, rows)];
+        inputs.pools = pools.map(|(row_start, row_count)| PoolRow { row_start, row_count }).to_vec();
+        let ticket = device.backend.submit(&inputs).expect("the batch is accepted");
+        let results = block_on(device.backend.read(ticket)).expect("the batch is read");
+        for (step, (found, expected)) in results.sampled.iter().zip(&run.steps).enumerate() {
+            let place = format!("{place}, prompt of {}, scored token {step}", case.prompt.len());
+            assert_eq!(found.token_id, case.greedy[step], "{place}");
+            assert_eq!(found.top[0].0, found.token_id, "{place}: it is the likeliest");
+            assert!((found.logprob - expected.logprob).abs() <= 2.0 * tolerance, "{place}: {found:?}, {expected:?}");
+        }
+        let [left, right, all] = &results.pooled[..] else { panic!("{place}: three sums") };
+        assert!(all.iter().any(|sum| sum.abs() > 1e-3), "{place}: states are something");
+        for ((left, right), all) in left.iter().zip(right).zip(all) {
+            assert!((left + right - all).abs() <= 1e-4 * (1.0 + all.abs()), "{place}: {left} + {right} is {all}");
+        }
     }
 }
 
@@ -402,7 +450,7 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
             }
             let (inputs, sampled) = self.batch(&mut sequences, &live, chunk, feed);
             let ticket = self.backend.submit(&inputs).expect("the batch is accepted");
-            let results = block_on(self.backend.read(ticket)).expect("the batch is read");
+            let results = block_on(self.backend.read(ticket)).expect("the batch is read").sampled;
             assert_eq!(results.len(), sampled.len(), "one result a sample row");
             let rows = sampled.len() as u32;
             let logits = block_on(self.backend.read_buffer(self.logits, rows)).expect("logits are read");

@@ -20,6 +20,8 @@ constexpr u32 META_SAMPLE_ROWS = 8;
 constexpr u32 META_HISTORY = 9;  // token id, times generated
 constexpr u32 META_BIAS = 10;    // token id, bias
 constexpr u32 META_MASKS = 11;
+constexpr u32 META_POOLS = 12;      // row_start, row_count
+constexpr u32 META_POOL_ROWS = 13;  // a count
 
 // From the first header word of a KV group.
 constexpr u32 GROUP_TABLES = 0;

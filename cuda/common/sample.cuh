@@ -22,6 +22,7 @@ constexpr u32 ROW_BIAS = 16;  // start, then length
 constexpr u32 ROW_MASK = 18;
 constexpr u32 ROW_LOGPROB = 19;
 constexpr u32 ROW_TOP = 20;
+constexpr u32 ROW_GIVEN = 21;
 
 constexpr u32 TOP_MAX = 20;
 constexpr u32 RESULT_WORDS = 42;  // id, logprob, TOP_MAX ids, TOP_MAX logprobs
@@ -44,7 +45,7 @@ __device__ __forceinline__ bool is_adjusted(const u32 *row) {
 // Greedy, and nothing else: such rows are drawn by sample_argmax.
 __device__ __forceinline__ bool is_plain(const u32 *row) {
   const bool is_reported = row[ROW_LOGPROB] != 0 || row[ROW_TOP] != 0;
-  return row_float(row, ROW_TEMPERATURE) == 0.0f && !is_reported && !is_adjusted(row);
+  return row_float(row, ROW_TEMPERATURE) == 0.0f && !is_reported && !is_adjusted(row) && row[ROW_GIVEN] == NONE;
 }
 
 // A u32 that orders as the floats do, with −0 and subnormals in a place of their own.

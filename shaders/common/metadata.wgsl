@@ -8,6 +8,7 @@ const META_SAMPLES: u32 = 8u;
 const META_HISTORY: u32 = 9u;
 const META_BIAS: u32 = 10u;
 const META_MASKS: u32 = 11u;
+const META_POOLS: u32 = 12u;
 // Relative to the header of a KV group, GROUP_HEADER + group * GROUP_WORDS, which arrives in the params.
 const GROUP_TABLES: u32 = 0u;
 const GROUP_TABLE_STARTS: u32 = 1u;

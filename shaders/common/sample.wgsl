@@ -21,6 +21,7 @@ const ROW_BIAS: u32 = 16u; // start, then length
 const ROW_MASK: u32 = 18u;
 const ROW_LOGPROB: u32 = 19u;
 const ROW_TOP: u32 = 20u;
+const ROW_GIVEN: u32 = 21u;
 
 const TOP_MAX: u32 = 20u;
 const RESULT_WORDS: u32 = 42u; // id, logprob, TOP_MAX ids, TOP_MAX logprobs
@@ -41,7 +42,7 @@ fn is_plain(row: u32) -> bool {
         || row_float(row, ROW_FREQUENCY) != 0.0;
     let is_reported = row_word(row, ROW_LOGPROB) != 0u || row_word(row, ROW_TOP) != 0u;
     return row_float(row, ROW_TEMPERATURE) == 0.0 && !is_penalised && !is_reported
-        && row_word(row, ROW_BIAS + 1u) == 0u && row_word(row, ROW_MASK) == NONE;
+        && row_word(row, ROW_BIAS + 1u) == 0u && row_word(row, ROW_MASK) == NONE && row_word(row, ROW_GIVEN) == NONE;
 }
 
 // NaN or +∞, told by bits: a device may assume that there are none.

@@ -23,7 +23,8 @@
 
 use super::{Backend, BackendError, Capacity, Caps, DeviceKind};
 use crate::plan::inputs::{
-    BatchInputs, BiasEntry, FEED, GroupInputs, HistoryEntry, NONE, NUMERICAL_ERROR, SampleRow, Sampled,
+    BatchInputs, BiasEntry, FEED, GroupInputs, HistoryEntry, NONE, NUMERICAL_ERROR, PoolRow, Results, SampleRow,
+    Sampled,
 };
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
@@ -32,6 +33,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Elements of a pooled row.
+pub const POOLED_COLUMNS: usize = 8;
 
 /// What a slot reads as before it is written, and after its block was poisoned.
 const POISON: u32 = u32::MAX - 1;
@@ -136,7 +140,7 @@ pub struct FakeBackend {
     /// Submitted and not run.
     queue: VecDeque<BatchInputs>,
     /// Run and not read.
-    results: VecDeque<Vec<Sampled>>,
+    results: VecDeque<Results>,
     submitted: u64,
     is_lost: bool,
     random: u64,
@@ -195,13 +199,13 @@ impl FakeBackend {
 
     fn run_next(&mut self) {
         if let Some(inputs) = self.queue.pop_front() {
-            let sampled = self.run(&inputs);
-            self.results.push_back(sampled);
+            let results = self.run(&inputs);
+            self.results.push_back(results);
         }
     }
 
     /// One batch, in the order a device works: copies, then all writes, then all reads.
-    fn run(&mut self, inputs: &BatchInputs) -> Vec<Sampled> {
+    fn run(&mut self, inputs: &BatchInputs) -> Results {
         let size = self.block_size() as usize;
         for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
             for &(source, target) in &group.copies {
@@ -225,7 +229,18 @@ impl FakeBackend {
         for (sample, sampled) in inputs.samples.iter().zip(&sampled).filter(|(sample, _)| sample.feed_slot != NONE) {
             self.feed[sample.feed_slot as usize] = sampled.token_id;
         }
-        sampled
+        let pooled = inputs.pools.iter().map(|pool| self.pool(pool, inputs)).collect();
+        Results { sampled, pooled }
+    }
+
+    /// A few numbers from the histories of the rows, NaN where the script spoils one.
+    fn pool(&self, pool: &PoolRow, inputs: &BatchInputs) -> Vec<f32> {
+        let mut sums = vec![0.0; POOLED_COLUMNS];
+        for row in pool.row_start..pool.row_start + pool.row_count {
+            let state = self.history(row, inputs).map_or(vec![f32::NAN; POOLED_COLUMNS], hidden);
+            sums.iter_mut().zip(state).for_each(|(sum, value)| *sum += value);
+        }
+        sums
     }
 
     /// Hash of what a row sees through the block tables of all groups; `None` if the script spoils it.
@@ -249,6 +264,9 @@ impl FakeBackend {
     }
 
     fn draw(&self, sample: &SampleRow, history: u64, inputs: &BatchInputs) -> Sampled {
+        if sample.given != NONE {
+            return given(sample, history, self.plan.vocab);
+        }
         let past = &inputs.history[sample.history.start as usize..][..sample.history.len as usize];
         let bias = &inputs.bias[sample.bias.start as usize..][..sample.bias.len as usize];
         let pending = (sample.pending_slot != NONE).then(|| self.feed[sample.pending_slot as usize]);
@@ -315,7 +333,7 @@ impl Backend for FakeBackend {
         Ok(Ticket(number))
     }
 
-    async fn read(&mut self, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
+    async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {
         let Ticket(number) = ticket;
         platform::pause(self.script.pause);
         if self.script.hang.contains(&number) {
@@ -328,11 +346,11 @@ impl Backend for FakeBackend {
         if self.results.is_empty() {
             self.run_next();
         }
-        let sampled = self.results.pop_front().expect("a batch is read once, in order");
+        let results = self.results.pop_front().expect("a batch is read once, in order");
         if self.script.failed.contains(&number) {
             return Err(BackendError::Validation(format!("fake device: batch {number}, as scripted")));
         }
-        Ok(sampled)
+        Ok(results)
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {
@@ -371,6 +389,9 @@ impl FakeBackend {
             assert_eq!(rows.context_len, last + 1, "the context ends with the last row");
         }
         assert!(within(next_row as usize, inputs.token_ids.len() as u32), "sequences cover the rows");
+        assert!(within(inputs.pools.len(), capacity.sequences_max), "pool rows are within capacity");
+        let pooled = |pool: &PoolRow| pool.row_count > 0 && pool.row_start + pool.row_count <= next_row;
+        assert!(inputs.pools.iter().all(pooled), "pool rows name token rows");
         let slots = inputs.samples.iter().map(|sample| sample.feed_slot).filter(|&slot| slot != NONE);
         let distinct: BTreeSet<_> = slots.clone().collect();
         assert_eq!(distinct.len(), slots.count(), "feed slots of a batch are distinct");
@@ -427,6 +448,25 @@ pub fn next_token(
     let add_bias =
         |hash, entry: &BiasEntry| mix(hash, u64::from(entry.token_id) << 32 | u64::from(entry.bias.to_bits()));
     u32::try_from(bias.iter().fold(hash, add_bias) % u64::from(vocab)).expect("a vocabulary is a u32")
+}
+
+/// The logprobs of a given token, which tell the history that they follow.
+fn given(sample: &SampleRow, history: u64, vocab: u32) -> Sampled {
+    let rank = given_rank(history, sample.given);
+    let likely = |index| ((sample.given + index) % vocab, logprob(rank + index));
+    let top = (0..sample.top_logprobs.min(vocab)).map(likely).collect();
+    Sampled { token_id: sample.given, logprob: logprob(rank), top }
+}
+
+/// How unlikely this device finds a token after a history.
+pub fn given_rank(history: u64, token_id: u32) -> u32 {
+    u32::try_from(mix(history, u64::from(token_id)) % 1000).expect("it is below 1000")
+}
+
+/// What stands for the hidden state of a row with this history.
+pub fn hidden(history: u64) -> Vec<f32> {
+    let value = |column: usize| (mix(history, column as u64) % 512) as f32 - 256.0;
+    (0..POOLED_COLUMNS).map(value).collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "ranks are small")]

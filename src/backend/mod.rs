@@ -12,7 +12,7 @@ pub mod wgpu;
 mod words;
 
 use crate::plan::format::KvTile;
-use crate::plan::inputs::{BatchInputs, Sampled};
+use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, KvFormat, Plan, Storage, WeightId};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -177,8 +177,8 @@ pub trait Backend {
     /// Starts a batch. Batches run in the order submitted; a batch may read what an earlier one has sampled.
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Self::Ticket, BackendError>;
 
-    /// Waits for a batch: one entry per sample row, in order.
-    async fn read(&mut self, ticket: Self::Ticket) -> Result<Vec<Sampled>, BackendError>;
+    /// Waits for a batch: what its sample rows and pool rows have asked for.
+    async fn read(&mut self, ticket: Self::Ticket) -> Result<Results, BackendError>;
 
     /// Rows that the next batch should have at most, so that no submission runs too long; `None`: the budget.
     fn token_budget_hint(&self) -> Option<u32> {

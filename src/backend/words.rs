@@ -35,6 +35,9 @@ const SAMPLES: usize = 8;
 const HISTORY: usize = 9;
 const BIAS: usize = 10;
 const MASKS: usize = 11;
+const POOLS: usize = 12;
+/// Header word: how many of these.
+const POOL_ROWS: usize = 13;
 
 /// Header word of KV group `group`: the `group_header` of a kernel's params.
 pub(crate) fn group_header(group: u32) -> u32 {
@@ -50,7 +53,8 @@ pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -
         + wide(c.samples_max) * wide(1 + SAMPLE_ROW_WORDS)
         + wide(c.history_max) * 2
         + wide(c.bias_max) * 2
-        + wide(c.mask_words_max);
+        + wide(c.mask_words_max)
+        + wide(c.sequences_max) * 2;
     let group = wide(c.table_entries_max)
         + wide(c.sequences_max)
         + wide(c.tokens_max)
@@ -91,6 +95,7 @@ pub(crate) fn flatten(
     begin(words, LOGITS_ROWS);
     words.extend_from_slice(&inputs.logits_rows);
     push_samples(inputs, words);
+    words[POOL_ROWS] = u32::try_from(inputs.pools.len()).expect("checked against the capacity");
     for (index, group) in inputs.groups.iter().enumerate() {
         push_group(index, group, words);
         begin(words, group_header(index as u32) as usize + 5);
@@ -129,7 +134,7 @@ fn push_samples(inputs: &BatchInputs, words: &mut Vec<u32>) {
             row.mask_start,
             u32::from(row.logprob),
             row.top_logprobs,
-            0,
+            row.given,
             0,
             0,
         ]);
@@ -140,6 +145,8 @@ fn push_samples(inputs: &BatchInputs, words: &mut Vec<u32>) {
     words.extend(inputs.bias.iter().flat_map(|entry| [entry.token_id, entry.bias.to_bits()]));
     begin(words, MASKS);
     words.extend_from_slice(&inputs.masks);
+    begin(words, POOLS);
+    words.extend(inputs.pools.iter().flat_map(|pool| [pool.row_start, pool.row_count]));
 }
 
 /// Header words of a group: tables, table starts, slots, copies, copy count, attention work (5 to 7).
@@ -166,6 +173,12 @@ pub(crate) struct Wanted {
 /// What each sample row of a batch asked for.
 pub(crate) fn wanted(inputs: &BatchInputs) -> Vec<Wanted> {
     inputs.samples.iter().map(|row| Wanted { logprob: row.logprob, top: row.top_logprobs }).collect()
+}
+
+/// Reads pooled rows: as many as `rows`, of so many elements each.
+pub(crate) fn pooled(words: &[u32], rows: usize, columns: usize) -> Vec<Vec<f32>> {
+    let rows = words.chunks_exact(columns.max(1)).take(rows);
+    rows.map(|row| row.iter().map(|bits| f32::from_bits(*bits)).collect()).collect()
 }
 
 /// Reads the records of the rows.
@@ -196,6 +209,12 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
     fits("sample rows", inputs.samples.len(), capacity.samples_max)?;
     fits("history entries", inputs.history.len(), capacity.history_max)?;
     fits("bias entries", inputs.bias.len(), capacity.bias_max)?;
+    fits("pool rows", inputs.pools.len(), capacity.sequences_max)?;
+    let pooled = inputs.pools.iter().all(|pool| {
+        let end = u64::from(pool.row_start) + u64::from(pool.row_count);
+        pool.row_count > 0 && end <= tokens as u64
+    });
+    require(pooled, "a pool row has no token rows, or some that are not there")?;
     fits("mask words", inputs.masks.len(), capacity.mask_words_max)?;
     let ids = inputs.token_ids.iter().all(|id| match id & FEED {
         0 => *id < context.plan.vocab || context.plan.vocab == 0,
@@ -251,6 +270,7 @@ fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Back
             && inside(row.history, inputs.history.len())
             && inside(row.bias, inputs.bias.len())
             && mask
+            && (row.given == NONE || row.given < context.plan.vocab)
             && row.top_logprobs <= TOP_LOGPROBS_MAX;
         require(whole, "a sample row names a row, slot or range that is not there")?;
     }

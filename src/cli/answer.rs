@@ -29,6 +29,8 @@ pub(crate) async fn collect(
     let mut answer = Answer { text: text.is_some().then(String::new), ..Answer::default() };
     while let Some(event) = events.next().await {
         match event {
+            // Nothing of the kind was asked for.
+            Event::Prompt(_) => {}
             Event::Token(token) => {
                 let id = token.id;
                 // A stop string may end the choice before the engine tells its usage.

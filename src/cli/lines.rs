@@ -31,6 +31,7 @@ pub(crate) struct Line {
     stop: Option<Stop>,
     stop_token_ids: Option<Vec<u32>>,
     ignore_eos: Option<bool>,
+    min_tokens: Option<u32>,
     logprobs: Option<Logprobs>,
     top_logprobs: Option<u32>,
     presence_penalty: Option<f32>,
@@ -103,7 +104,7 @@ impl Line {
         ensure!(stop.iter().all(|text| !text.is_empty()), "stop: an empty string would stop at once");
         let cache_salt = self.cache_salt.clone();
         let params = self.params(&defaults.params)?;
-        Ok(Job { request: Request { prompt, params, cache_salt, priority: 0 }, stop })
+        Ok(Job { request: Request { prompt, params, cache_salt, ..Request::default() }, stop })
     }
 
     fn token_ids(&self, session: &Session) -> Result<Arc<[u32]>> {
@@ -122,6 +123,7 @@ impl Line {
                     tools: self.tools.as_ref(),
                     kwargs: self.chat_template_kwargs.as_ref(),
                     add_generation_prompt: true,
+                    continue_final: false,
                     unix_time: platform::unix_time(),
                     bytes_max: session.prompt_bytes_max()?,
                 })?
@@ -157,6 +159,8 @@ impl Line {
             seed: self.seed.map(|seed| seed as u64).or(defaults.seed),
             stop_token_ids: self.stop_token_ids.unwrap_or_else(|| defaults.stop_token_ids.clone()),
             ignore_eos: self.ignore_eos.unwrap_or(defaults.ignore_eos),
+            min_tokens: self.min_tokens.unwrap_or(0),
+            prompt_logprobs: None,
             logprobs: match (self.logprobs, self.top_logprobs) {
                 (Some(Logprobs::Top(top)), None) => Some(top),
                 (Some(Logprobs::Switch(true)), top) => Some(top.unwrap_or(0)),

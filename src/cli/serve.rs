@@ -29,9 +29,13 @@ pub(crate) struct Options {
     /// Name of the model in requests; may be given several times [default: what --model says]
     #[arg(long, env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',', num_args = 1..)]
     served_model_name: Vec<String>,
-    /// Key that requests must carry
-    #[arg(long, env = "FOLIO_API_KEY", value_name = "KEY", hide_env_values = true)]
-    api_key: Option<String>,
+    /// Key that requests must carry; with several, any of them, and their users take turns
+    #[arg(long, env = "FOLIO_API_KEY", value_name = "KEY", hide_env_values = true, value_delimiter = ',')]
+    api_key: Vec<String>,
+    /// Site whose pages may use this server, as its origin (https://example.org), or * for all; may be given several
+    /// times
+    #[arg(long, env = "FOLIO_ALLOWED_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
+    allowed_origins: Vec<String>,
     /// Host name that requests may name besides localhost and the address; may be given several times
     #[arg(long, env = "FOLIO_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',')]
     allowed_host: Vec<String>,
@@ -43,6 +47,17 @@ pub(crate) struct Options {
     #[arg(long, env = "FOLIO_PROMPTS_MAX", value_name = "N", default_value_t = Limits::default().prompts_max as u32,
           value_parser = clap::value_parser!(u32).range(1..=2048))]
     prompts_max: u32,
+    /// Bytes of one request, at most 64 MiB
+    #[arg(long, env = "FOLIO_BODY_BYTES_MAX", value_name = "BYTES",
+          default_value_t = Limits::default().body_bytes_max as u32,
+          value_parser = clap::value_parser!(u32).range(1024..=64 << 20))]
+    body_bytes_max: u32,
+    /// Seconds after a signal to end in which requests are still taken, while /health already says 503
+    #[arg(long, env = "FOLIO_SHUTDOWN_GRACE", value_name = "SECONDS", default_value_t = 0)]
+    shutdown_grace: u32,
+    /// Seconds after that in which running answers may end
+    #[arg(long, env = "FOLIO_SHUTDOWN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
+    shutdown_timeout: u32,
 }
 
 pub(crate) fn run(options: Options) -> Result<()> {
@@ -51,6 +66,12 @@ pub(crate) fn run(options: Options) -> Result<()> {
     let listener = runtime.block_on(listen(&options))?;
     let address = listener.local_addr()?;
     let session = Session::start_to_serve(&options.model, &options.engine)?;
+    warn_if_open(&options, address);
+    let sockets = SocketOptions {
+        shutdown_grace: Duration::from_secs(options.shutdown_grace.into()),
+        shutdown_timeout: Some(Duration::from_secs(options.shutdown_timeout.into())),
+        ..SocketOptions::default()
+    };
     let state = state(options, &session);
     runtime.block_on(async {
         let stop = async {
@@ -59,7 +80,7 @@ pub(crate) fn run(options: Options) -> Result<()> {
                 () = socket::shutdown_signal() => {}
             }
         };
-        socket::serve(listener, state, SocketOptions::default(), stop).await;
+        socket::serve(listener, state, sockets, stop).await;
     });
     // The runtime lives on meanwhile: a second signal must end the process also while a model that is still loading
     // holds up the end.
@@ -67,6 +88,13 @@ pub(crate) fn run(options: Options) -> Result<()> {
     // Work that was handed to threads of its own goes on to its end or with the process; nobody waits for it.
     runtime.shutdown_background();
     end
+}
+
+/// Whoever reaches this address may use the server.
+fn warn_if_open(options: &Options, address: SocketAddr) {
+    if !address.ip().is_loopback() && options.api_key.is_empty() {
+        eprintln!("note: {address} can be reached from other machines, and there is no --api-key");
+    }
 }
 
 /// Says where to find the server once it is ready; done when the engine has ended by itself.
@@ -95,10 +123,14 @@ fn state(options: Options, session: &Session) -> ServerState {
     };
     let mut allowed_hosts = options.allowed_host;
     allowed_hosts.push(options.host);
-    let api_key = options.api_key.filter(|key| !key.is_empty());
+    let api_keys = options.api_key.into_iter().filter(|key| !key.is_empty()).collect();
+    let allowed_origins = options.allowed_origins;
     let defaults = session.defaults();
-    let limits =
-        Limits { choices_max: options.choices_max, prompts_max: options.prompts_max as usize, ..Limits::default() };
-    let options = ServerOptions { api_key, allowed_hosts, defaults, limits };
+    let limits = Limits {
+        choices_max: options.choices_max,
+        prompts_max: options.prompts_max as usize,
+        body_bytes_max: options.body_bytes_max as usize,
+    };
+    let options = ServerOptions { api_keys, allowed_origins, allowed_hosts, defaults, limits };
     ServerState::new(session.handle.clone(), session.text.clone(), names, options)
 }

@@ -5,9 +5,14 @@
 
 use super::block_pool::{BlockId, BlockPool};
 use super::faults::{Fault, Faults};
+use super::request::{EOS_TOKEN_IDS_MAX, SamplingParams};
 use super::sequence::{Sequence, SequenceId, Sequences};
 use crate::plan::Tail;
-use crate::plan::inputs::{BatchInputs, BiasEntry, FEED, GroupInputs, NONE, Range, SampleRow, SequenceRows};
+use crate::plan::inputs::{BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows};
+use std::collections::BTreeSet;
+
+/// Below every logit, and finite also when it is divided by the lowest temperature.
+const HELD_BACK: f32 = -1e30;
 
 /// Token rows of one sequence.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +33,28 @@ pub(super) struct Draw {
     pub(super) pending: bool,
 }
 
+/// Prompt tokens whose logprobs a row gives: those that follow its tokens from position `first` on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Score {
+    pub(super) sequence: SequenceId,
+    /// Index of the row.
+    pub(super) row: u32,
+    /// Position of the token before the first that is scored.
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+/// Hidden states of a row's last `count` tokens that are added up for an embedding.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pool {
+    pub(super) sequence: SequenceId,
+    /// Index of the row.
+    pub(super) row: u32,
+    pub(super) count: u32,
+    /// The prompt ends with this row.
+    pub(super) last: bool,
+}
+
 /// One step's work, in the order of its rows.
 #[derive(Clone, Debug)]
 pub struct Batch {
@@ -36,30 +63,61 @@ pub struct Batch {
     pub(super) rows: Vec<Row>,
     /// Sorted by row.
     pub(super) draws: Vec<Draw>,
+    /// Sorted by row, at most one each. A row's scores come before its draws.
+    pub(super) scores: Vec<Score>,
+    /// Sorted by row, at most one each.
+    pub(super) pools: Vec<Pool>,
     /// Copy-on-write copies (source, target), per KV group.
     pub(super) copies: Vec<Vec<(BlockId, BlockId)>>,
     pub(super) faults: Faults,
 }
 
 impl Batch {
-    /// The flat arrays of this batch. `sequences` and `pool` are as the scheduler left them.
-    pub(super) fn flatten(&self, sequences: &Sequences, pool: &BlockPool) -> BatchInputs {
+    /// The flat arrays of this batch. `sequences` and `pool` are as the scheduler left them; `eos` are the model's end
+    /// tokens.
+    pub(super) fn flatten(&self, sequences: &Sequences, pool: &BlockPool, eos: &[u32]) -> BatchInputs {
         let groups = self.copies.iter().map(|copies| GroupInputs { copies: copies.clone(), ..Default::default() });
-        let tails = if self.draws.is_empty() { Vec::new() } else { vec![Tail::Sample] };
-        let mut inputs = BatchInputs { groups: groups.collect(), tails, ..Default::default() };
+        let mut inputs = BatchInputs { groups: groups.collect(), ..Default::default() };
         for row in &self.rows {
             self.flatten_row(row, &sequences[row.sequence], pool, &mut inputs);
         }
-        let mut drawn_row = None;
-        for draw in &self.draws {
-            if drawn_row.replace(draw.row) != Some(draw.row) {
-                let rows = inputs.sequences[draw.row as usize];
+        let mut draws = self.draws.iter().peekable();
+        let mut scores = self.scores.iter().peekable();
+        for row in 0..index(self.rows.len()) {
+            if let Some(score) = scores.next_if(|score| score.row == row) {
+                self.flatten_score(score, &sequences[score.sequence], &mut inputs);
+            }
+            let rows = inputs.sequences[row as usize];
+            if draws.peek().is_some_and(|draw| draw.row == row) {
                 inputs.logits_rows.push(rows.row_start + rows.row_count - 1);
             }
-            let context_len = inputs.sequences[draw.row as usize].context_len;
-            self.flatten_draw(draw, &sequences[draw.sequence], context_len, &mut inputs);
+            while let Some(draw) = draws.next_if(|draw| draw.row == row) {
+                self.flatten_draw(draw, &sequences[draw.sequence], rows.context_len, eos, &mut inputs);
+            }
         }
+        inputs.pools.extend(self.pools.iter().map(|pool| {
+            let rows = inputs.sequences[pool.row as usize];
+            PoolRow { row_start: rows.row_start + rows.row_count - pool.count, row_count: pool.count }
+        }));
+        let tails = [(Tail::Sample, inputs.samples.is_empty()), (Tail::Pool, inputs.pools.is_empty())];
+        inputs.tails = tails.into_iter().filter(|(_, empty)| !empty).map(|(tail, _)| tail).collect();
         inputs
+    }
+
+    /// Sample rows that bring their tokens: the prompt's own.
+    fn flatten_score(&self, score: &Score, sequence: &Sequence, inputs: &mut BatchInputs) {
+        let row_start =
+            inputs.sequences[score.row as usize].row_start + score.first - self.rows[score.row as usize].start;
+        for offset in 0..score.count {
+            inputs.logits_rows.push(row_start + offset);
+            let position = score.first + offset + 1;
+            inputs.samples.push(SampleRow {
+                given: sequence.tokens[position as usize],
+                logprob: true,
+                top_logprobs: sequence.params().prompt_logprobs.unwrap_or(0),
+                ..SampleRow::greedy(index(inputs.logits_rows.len() - 1), position)
+            });
+        }
     }
 
     fn flatten_row(&self, row: &Row, sequence: &Sequence, pool: &BlockPool, inputs: &mut BatchInputs) {
@@ -95,14 +153,13 @@ impl Batch {
         }));
     }
 
-    fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, position: u32, inputs: &mut BatchInputs) {
+    fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, position: u32, eos: &[u32], inputs: &mut BatchInputs) {
         let params = sequence.params();
         let start = inputs.history.len();
         inputs.history.extend_from_slice(sequence.history());
         let history = Range { start: index(start), len: index(inputs.history.len() - start) };
         let start = inputs.bias.len();
-        let bias = params.logit_bias.iter().map(|(&token_id, &bias)| BiasEntry { token_id, bias });
-        inputs.bias.extend(bias);
+        push_bias(params, position - sequence.prompt_len(), eos, &mut inputs.bias);
         let bias = Range { start: index(start), len: index(inputs.bias.len() - start) };
         let unread = draw.pending && params.has_penalties() && !self.faults.has(Fault::PenaltyWithoutPending);
         inputs.samples.push(SampleRow {
@@ -122,10 +179,24 @@ impl Batch {
             pending_slot: if unread { sequence.feed_slot } else { NONE },
             bias,
             mask_start: NONE,
+            given: NONE,
             logprob: params.logprobs.is_some(),
             top_logprobs: params.logprobs.unwrap_or(0),
         });
     }
+}
+
+/// The bias of a request, and against the ends that `generated` tokens are too few for.
+fn push_bias(params: &SamplingParams, generated: u32, eos: &[u32], entries: &mut Vec<BiasEntry>) {
+    let bias = params.logit_bias.iter().map(|(&token_id, &bias)| BiasEntry { token_id, bias });
+    if generated >= params.min_tokens {
+        entries.extend(bias);
+        return;
+    }
+    let eos = eos.iter().take(if params.ignore_eos { 0 } else { EOS_TOKEN_IDS_MAX });
+    let held_back: BTreeSet<u32> = params.stop_token_ids.iter().chain(eos).copied().collect();
+    entries.extend(bias.filter(|entry| !held_back.contains(&entry.token_id)));
+    entries.extend(held_back.into_iter().map(|token_id| BiasEntry { token_id, bias: HELD_BACK }));
 }
 
 fn index(value: usize) -> u32 {

@@ -7,7 +7,7 @@
 use super::request::{Event, Request, RequestError, SubmitError};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Yields tokens, then exactly one `Finished` or `Failed`. Dropping it cancels the choice.
@@ -51,6 +51,8 @@ pub struct EngineInfo {
     pub max_num_seqs: u32,
     /// Ids that end a choice.
     pub eos_token_ids: Vec<u32>,
+    /// Elements of an embedding; 0: the model gives none.
+    pub embedding_len: u32,
 }
 
 macro_rules! stats {
@@ -94,6 +96,16 @@ stats! {
     prefix_queries,
     /// Prompt tokens found there.
     prefix_hits,
+    /// Prompts of which everything that can be shared was found.
+    prefix_ends_prompt,
+    /// Prompts that go on like nothing remembered.
+    prefix_ends_difference,
+    /// Prompts whose client has computed more of them under another salt.
+    prefix_ends_salt,
+    /// Prompts of which more was computed once, and is gone.
+    prefix_ends_eviction,
+    /// Prompts that were not looked up.
+    prefix_ends_disabled,
     /// Prompt tokens of admitted requests.
     prompt_tokens,
     /// Tokens generated.
@@ -120,6 +132,7 @@ stats! {
 #[derive(Debug)]
 struct Shared {
     status: AtomicU8,
+    aborting: AtomicBool,
     info: OnceLock<EngineInfo>,
     /// Requests submitted and not admitted yet.
     queued: AtomicU32,
@@ -145,6 +158,7 @@ pub fn channel(queue_requests_max: u32) -> (EngineHandle, EngineInbox) {
     let (sender, receiver) = mpsc::unbounded();
     let shared = Arc::new(Shared {
         status: AtomicU8::new(Status::Loading as u8),
+        aborting: AtomicBool::new(false),
         info: OnceLock::new(),
         queued: AtomicU32::new(0),
         queue_requests_max,
@@ -180,7 +194,9 @@ impl EngineHandle {
 
         let prompt_len = u32::try_from(request.prompt.len()).expect("a checked prompt fits the context");
         let room = info.max_model_len - prompt_len;
-        let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 2;
+        let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 3;
+        // A step may bring the logprobs of one prompt token.
+        let events_max = events_max + request.params.prompt_logprobs.map_or(0, |_| prompt_len as usize);
         let channels = (0..request.params.n).map(|_| mpsc::channel(events_max));
         let (senders, receivers) = channels.unzip();
         let message = Message::Request(Submission { request, senders });
@@ -213,6 +229,13 @@ impl EngineHandle {
             drop(self.sender.unbounded_send(Message::Drain));
         }
     }
+
+    /// Ends what still runs, with [`RequestError::ShuttingDown`], after at most the steps in flight.
+    pub fn abort(&self) {
+        self.drain();
+        self.shared.aborting.store(true, Ordering::Release);
+        drop(self.sender.unbounded_send(Message::Drain));
+    }
 }
 
 /// The engine's end.
@@ -236,6 +259,11 @@ impl EngineInbox {
 
     pub(super) fn is_draining(&self) -> bool {
         self.shared.status() == Status::Draining
+    }
+
+    /// Not even what runs is to be finished.
+    pub(super) fn is_aborting(&self) -> bool {
+        self.shared.aborting.load(Ordering::Acquire)
     }
 
     /// The engine takes requests now. A drain that was asked for meanwhile stays.

@@ -80,6 +80,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
     pub async fn run(mut self) -> Result<(), EngineEnd> {
         loop {
             self.take_messages();
+            if self.inbox.is_aborting() {
+                self.streams.set_last_words(RequestError::ShuttingDown);
+                return Ok(());
+            }
             if self.scheduler.is_idle() {
                 self.scheduler.check();
                 if self.inbox.is_draining() {
@@ -122,7 +126,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         }
         let Some((batch, ticket)) = self.in_flight.pop_front() else { return Ok(()) };
         match self.backend.read(ticket).await {
-            Ok(sampled) => self.streams.send(self.scheduler.commit(&batch, sampled)),
+            Ok(results) => self.streams.send(self.scheduler.commit(&batch, results)),
             Err(error) => self.refuse(&batch, error)?,
         }
         Ok(())
@@ -200,6 +204,11 @@ impl<B: Backend, S: Source> Engine<B, S> {
             tokens_stored: self.scheduler.tokens_stored(),
             prefix_queries: counts.prefix_queries,
             prefix_hits: counts.prefix_hits,
+            prefix_ends_prompt: counts.prefix_ends.prompt,
+            prefix_ends_difference: counts.prefix_ends.difference,
+            prefix_ends_salt: counts.prefix_ends.salt,
+            prefix_ends_eviction: counts.prefix_ends.eviction,
+            prefix_ends_disabled: counts.prefix_ends.disabled,
             prompt_tokens: counts.prompt_tokens,
             generation_tokens: counts.generation_tokens,
             finished_stop: counts.finished_stop,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One prompt with its sampling parameters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Token ids; not empty, below the vocabulary.
     pub prompt: Arc<[u32]>,
@@ -15,8 +15,23 @@ pub struct Request {
     pub params: SamplingParams,
     /// Prompts with different salts never share cached blocks.
     pub cache_salt: Option<String>,
-    /// Lower runs earlier; equal priorities run in order of arrival.
+    /// Lower runs earlier; equal priorities run in turns of clients, then in order of arrival.
     pub priority: i32,
+    /// Who asks: among waiting requests of one priority, clients take turns.
+    pub client: u32,
+    /// `Some`: nothing is generated, the prompt's embedding is wanted.
+    pub pooling: Option<Pooling>,
+    /// Say how much of the prompt was found in the prefix cache and why it was not more.
+    pub explain_prefix: bool,
+}
+
+/// How the final hidden states of a prompt's tokens become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// That of the last token.
+    Last,
+    /// Their mean.
+    Mean,
 }
 
 /// How tokens are drawn and when a choice ends. Defaults are vLLM's.
@@ -48,8 +63,12 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<u32>,
     /// Go on after the model's end tokens.
     pub ignore_eos: bool,
+    /// Tokens before which no end or stop token is drawn.
+    pub min_tokens: u32,
     /// `Some(k)`: report each token's logprob and the k most likely alternatives.
     pub logprobs: Option<u32>,
+    /// The same for the tokens of the prompt, all but the first.
+    pub prompt_logprobs: Option<u32>,
 }
 
 impl Default for SamplingParams {
@@ -68,7 +87,9 @@ impl Default for SamplingParams {
             seed: None,
             stop_token_ids: Vec::new(),
             ignore_eos: false,
+            min_tokens: 0,
             logprobs: None,
+            prompt_logprobs: None,
         }
     }
 }
@@ -82,7 +103,7 @@ pub struct TokenLogprob {
     pub logprob: f32,
 }
 
-/// One generated token.
+/// One token with what was asked of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {
     /// Token id.
@@ -133,9 +154,51 @@ pub struct Usage {
     pub completion_tokens: u32,
 }
 
+/// What kept a prompt's cached prefix from being longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PrefixEnd {
+    /// Nothing: every block that can be shared was found. The last token is always computed, and only full blocks are
+    /// shared.
+    EndOfPrompt,
+    /// Nothing remembered goes on like this prompt.
+    Difference,
+    /// The same client has computed it under another salt.
+    Salt,
+    /// It was computed once, and its blocks have been taken for something else or were never finished.
+    Eviction,
+    /// Prefix caching is off.
+    Disabled,
+}
+
+/// How much of a prompt was found in the prefix cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixReport {
+    /// Leading tokens that were found.
+    pub cached_tokens: u32,
+    /// Leading tokens that some remembered sequence of the same salt has too; at least those found.
+    pub common_tokens: u32,
+    /// The first token that no such sequence has.
+    pub differing: Option<u32>,
+    /// Why no more was found.
+    pub end: PrefixEnd,
+}
+
+/// What was learned of a prompt, if its request has asked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PromptFact {
+    /// On admission; of several choices, the first is told.
+    Prefix(PrefixReport),
+    /// Its next tokens, from the second on, each once and in order.
+    Logprobs(Arc<[Token]>),
+    /// As long as the model's hidden states; not normalised.
+    Embedding(Vec<f32>),
+}
+
 /// What a choice's receiver yields: tokens, then exactly one `Finished` or `Failed`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// Before the first token.
+    Prompt(PromptFact),
     /// The next token.
     Token(Token),
     /// The end.
@@ -191,6 +254,8 @@ pub const CHOICES_MAX: u32 = 128;
 pub const LOGIT_BIAS_MAX: usize = 1024;
 /// Most stop token ids.
 pub const STOP_TOKEN_IDS_MAX: usize = 128;
+/// Most end tokens of a model that a minimum of tokens holds back.
+pub const EOS_TOKEN_IDS_MAX: usize = 64;
 /// Most characters of a cache salt.
 pub const CACHE_SALT_LEN_MAX: usize = 128;
 
@@ -242,8 +307,13 @@ impl SamplingParams {
         if self.max_tokens == Some(0) {
             return invalid("max_tokens", "must be at least 1".into());
         }
-        if self.logprobs.is_some_and(|count| count > TOP_LOGPROBS_MAX) {
-            return invalid("logprobs", format!("at most {TOP_LOGPROBS_MAX} alternatives are reported"));
+        if self.max_tokens.is_some_and(|most| self.min_tokens > most) {
+            return invalid("min_tokens", format!("{} is more than max_tokens", self.min_tokens));
+        }
+        for (field, count) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            if count.is_some_and(|count| count > TOP_LOGPROBS_MAX) {
+                return invalid(field, format!("at most {TOP_LOGPROBS_MAX} alternatives are reported"));
+            }
         }
         check_range("temperature", self.temperature, 0.0, 2.0)?;
         check_range("min_p", self.min_p, 0.0, 1.0)?;

@@ -8,18 +8,23 @@
 //! landed. Pure: no device, clock, thread or randomness; it does not know what the tokens mean.
 
 mod admit;
+mod ask;
 mod commit;
+mod prefix;
+mod turns;
 
 pub use commit::Events;
 
 use super::batch::{Batch, Draw, Row};
 use super::block_pool::BlockPool;
 use super::faults::{Fault, Faults};
-use super::request::Request;
+use super::request::{EOS_TOKEN_IDS_MAX, Request};
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId, Table};
 use crate::plan::inputs::{BatchInputs, NONE};
+use prefix::{Past, PrefixEnds};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use turns::Turns;
 
 /// Preemptions after which a sequence comes back only with everything reserved that it may still need.
 const PREEMPTIONS_MAX: u32 = 4;
@@ -39,6 +44,8 @@ pub struct Limits {
     pub history_max: u32,
     /// Logit bias entries of one batch.
     pub bias_max: u32,
+    /// Prompt tokens of one batch whose logprobs are computed.
+    pub scores_max: u32,
     /// Tokens a block.
     pub block_size: u32,
     /// Prompt and answer together.
@@ -68,6 +75,8 @@ pub struct Counts {
     pub prefix_queries: u64,
     /// Prompt tokens found there.
     pub prefix_hits: u64,
+    /// Prompts, by what kept their prefix from being longer.
+    pub prefix_ends: PrefixEnds,
     /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,
     /// Tokens generated.
@@ -101,6 +110,8 @@ pub struct Scheduler {
     /// Ended or preempted, named by a step in flight.
     leaving: Vec<SequenceId>,
     feed_slots: Vec<u32>,
+    turns: Turns,
+    past: Past,
     arrivals: u64,
     steps_in_flight: u32,
     counts: Counts,
@@ -127,6 +138,7 @@ struct Draft {
     table_entries_left: u32,
     history_left: u32,
     bias_left: u32,
+    scores_left: u32,
     preempted: bool,
     /// Per KV group: sequences that wait for blocks which leave with a step in flight.
     blocks_awaited: Vec<u32>,
@@ -144,6 +156,8 @@ impl Scheduler {
             waiting: BTreeMap::new(),
             leaving: Vec::new(),
             feed_slots: (0..limits.feed_slots).rev().collect(),
+            turns: Turns::default(),
+            past: Past::default(),
             arrivals: 0,
             steps_in_flight: 0,
             counts: Counts::default(),
@@ -158,8 +172,11 @@ impl Scheduler {
         let index = |index| u32::try_from(index).expect("choices are few");
         let choice = |(position, &stream)| Choice { index: index(position), stream };
         let choices: Vec<_> = streams.iter().enumerate().map(choice).collect();
-        let mut sequence = Sequence::new(request, &choices, seed, self.arrivals, self.limits.windows.len());
-        let answer_max = sequence.params().max_tokens.unwrap_or(u32::MAX);
+        let (turn, arrival) = (self.turns.next(request.client), self.arrivals);
+        let order = Order { priority: request.priority, turn, arrival, choice: 0 };
+        let mut sequence = Sequence::new(request, &choices, seed, order, self.limits.windows.len());
+        let answer_max = if sequence.request.pooling.is_some() { Some(1) } else { sequence.params().max_tokens };
+        let answer_max = answer_max.unwrap_or(u32::MAX);
         sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(self.limits.model_len_max);
         sequence.waits_for_host = waits_for_host;
         assert!(sequence.prompt_len() < sequence.tokens_limit, "a queued prompt leaves room for a token");
@@ -207,7 +224,7 @@ impl Scheduler {
 
     /// The flat arrays of a batch that was just scheduled.
     pub fn flatten(&self, batch: &Batch) -> BatchInputs {
-        batch.flatten(&self.sequences, &self.pool)
+        batch.flatten(&self.sequences, &self.pool, &self.limits.eos_token_ids)
     }
 
     /// Whether the next step may be submitted before the tokens of the step in flight are read. Rows that need the host
@@ -281,12 +298,14 @@ impl Scheduler {
         let groups = self.limits.windows.len();
         let copies = vec![Vec::new(); groups];
         let (rows, draws) = (Vec::with_capacity(self.running.len()), Vec::with_capacity(self.running.len()));
+        let (scores, pools) = (Vec::new(), Vec::new());
         Draft {
-            batch: Batch { step: self.counts.steps, rows, draws, copies, faults: self.faults },
+            batch: Batch { step: self.counts.steps, rows, draws, scores, pools, copies, faults: self.faults },
             tokens_left: tokens_max,
             table_entries_left: self.limits.table_entries_max,
             history_left: self.limits.history_max,
             bias_left: self.limits.bias_max,
+            scores_left: self.limits.scores_max,
             preempted: false,
             blocks_awaited: vec![0; groups],
         }
@@ -327,7 +346,7 @@ impl Scheduler {
         if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE {
             return;
         }
-        let wanted = self.chunk(&self.sequences[id], draft.tokens_left);
+        let wanted = self.chunk(&self.sequences[id], draft);
         if wanted == 0 || !self.has_room_for(&self.sequences[id], wanted, draft) {
             return;
         }
@@ -344,19 +363,21 @@ impl Scheduler {
     }
 
     /// How many tokens this sequence asks for. A fixed grid makes a prompt's chunks the same in any company.
-    fn chunk(&self, sequence: &Sequence, tokens_left: u32) -> u32 {
-        let missing = sequence.missing();
+    fn chunk(&self, sequence: &Sequence, draft: &Draft) -> u32 {
+        let (missing, left) = (sequence.missing(), draft.tokens_left.min(scorable(sequence, draft)));
         if !self.limits.deterministic || missing == 1 {
-            return missing.min(tokens_left);
+            return missing.min(left);
         }
         let grid = (self.limits.tokens_max / 4).max(self.limits.block_size.min(self.limits.tokens_max));
+        let scores = sequence.params().prompt_logprobs.is_some();
+        let grid = if scores { grid.min(self.limits.scores_max) } else { grid };
         let wanted = missing.min(grid - sequence.computed % grid);
-        if wanted <= tokens_left { wanted } else { 0 }
+        if wanted <= left { wanted } else { 0 }
     }
 
     fn has_room_for(&self, sequence: &Sequence, count: u32, draft: &Draft) -> bool {
         let entries = self.pool.blocks_for(sequence.computed + count);
-        entries <= draft.table_entries_left && draft.has_room_to_draw(sequence)
+        entries <= draft.table_entries_left && draft.has_room_to_draw(sequence, self.limits.eos_token_ids.len())
     }
 
     /// Tokens that the sequence's own blocks and the pool's can still take, in the group that has least.
@@ -489,7 +510,8 @@ impl Scheduler {
         draft.table_entries_left -= self.pool.blocks_for(sequence.computed);
         let complete = sequence.missing() == 0;
         self.register_full_blocks(id);
-        if complete {
+        self.ask(id, draft);
+        if complete && self.sequences[id].request.pooling.is_none() {
             let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
             self.push_draw(id, row, draft);
             self.fork(id, row, draft);
@@ -499,7 +521,7 @@ impl Scheduler {
     fn push_draw(&mut self, id: SequenceId, row: u32, draft: &mut Draft) {
         let sequence = &mut self.sequences[id];
         draft.history_left -= history_len(sequence);
-        draft.bias_left -= bias_len(sequence);
+        draft.bias_left -= bias_len(sequence, self.limits.eos_token_ids.len());
         draft.batch.draws.push(Draw { sequence: id, row, pending: sequence.pending > 0 });
         sequence.pending += 1;
         sequence.in_flight += 1;
@@ -511,7 +533,7 @@ impl Scheduler {
         for choice in std::mem::take(&mut self.sequences[parent].forks) {
             let mut child = self.sequences[parent].fork(choice);
             let order = child.order;
-            if !self.has_seat() || !draft.has_room_to_draw(&child) {
+            if !self.has_seat() || !draft.has_room_to_draw(&child, self.limits.eos_token_ids.len()) {
                 child.drop_tables();
                 let id = self.sequences.insert(child);
                 self.waiting.insert(order, id);
@@ -603,7 +625,8 @@ impl Scheduler {
             }
             _ => {
                 self.by_stream.remove(&sequence.choice.stream);
-                self.sequences.remove(id);
+                let sequence = self.sequences.remove(id);
+                self.past.remember(sequence);
             }
         }
     }
@@ -645,9 +668,18 @@ impl Scheduler {
     }
 }
 
+/// Tokens that a sequence may compute now if no more of them are scored than a step has room for.
+fn scorable(sequence: &Sequence, draft: &Draft) -> u32 {
+    if sequence.params().prompt_logprobs.is_none() {
+        return u32::MAX;
+    }
+    let end = sequence.asked.max(sequence.computed) + draft.scores_left;
+    if end >= sequence.states_needed() { u32::MAX } else { end - sequence.computed }
+}
+
 impl Draft {
-    fn has_room_to_draw(&self, sequence: &Sequence) -> bool {
-        history_len(sequence) <= self.history_left && bias_len(sequence) <= self.bias_left
+    fn has_room_to_draw(&self, sequence: &Sequence, ends: usize) -> bool {
+        history_len(sequence) <= self.history_left && bias_len(sequence, ends) <= self.bias_left
     }
 }
 
@@ -655,6 +687,9 @@ fn history_len(sequence: &Sequence) -> u32 {
     u32::try_from(sequence.history().len()).expect("a history fits the vocabulary")
 }
 
-fn bias_len(sequence: &Sequence) -> u32 {
-    u32::try_from(sequence.params().logit_bias.len()).expect("biases are few")
+/// Bias entries that a draw takes at most; `ends` counts the model's own end tokens.
+fn bias_len(sequence: &Sequence, ends: usize) -> u32 {
+    let params = sequence.params();
+    let held_back = if params.min_tokens > 0 { params.stop_token_ids.len() + ends.min(EOS_TOKEN_IDS_MAX) } else { 0 };
+    u32::try_from(params.logit_bias.len() + held_back).expect("biases are few")
 }

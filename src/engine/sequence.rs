@@ -5,7 +5,7 @@
 //! Nothing here decides anything: that is the scheduler's.
 
 use super::block_pool::{BlockHash, BlockId};
-use super::request::{Request, SamplingParams, Usage};
+use super::request::{Pooling, PrefixReport, Request, SamplingParams, Usage};
 use crate::plan::inputs::{HistoryEntry, NONE};
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
@@ -23,6 +23,8 @@ pub struct StreamId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     pub(super) priority: i32,
+    /// Clients take turns: see [`super::scheduler`].
+    pub(super) turn: u64,
     pub(super) arrival: u64,
     pub(super) choice: u32,
 }
@@ -111,6 +113,14 @@ pub(super) struct Sequence {
     pub(super) forks: Vec<Choice>,
     /// Tokens found in the cache on first admission; `None` before it.
     pub(super) cached_tokens: Option<u32>,
+    /// Leading tokens whose states were asked of a step (for logprobs of the prompt, or for the embedding), and those of
+    /// them that were reported.
+    pub(super) asked: u32,
+    pub(super) reported: u32,
+    /// Sum of the states reported.
+    pub(super) pooled: Vec<f64>,
+    /// What its client has asked for and was not told yet.
+    pub(super) prefix_report: Option<PrefixReport>,
     pub(super) preemptions: u32,
     /// Came back from preemption since somebody was last preempted.
     pub(super) resumed: bool,
@@ -126,12 +136,12 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn new(request: Arc<Request>, choices: &[Choice], seed: u64, arrival: u64, groups: usize) -> Self {
+    pub(super) fn new(request: Arc<Request>, choices: &[Choice], seed: u64, order: Order, groups: usize) -> Self {
         let (&choice, forks) = choices.split_first().expect("a request has a choice");
         let mut sequence = Self {
             choice,
             seed,
-            order: Order { priority: request.priority, arrival, choice: choice.index },
+            order: Order { choice: choice.index, ..order },
             tokens: request.prompt.to_vec(),
             pending: 0,
             computed: 0,
@@ -145,6 +155,10 @@ impl Sequence {
             valid_from_step: 0,
             forks: forks.to_vec(),
             cached_tokens: None,
+            asked: 0,
+            reported: 0,
+            pooled: Vec::new(),
+            prefix_report: None,
             preemptions: 0,
             resumed: false,
             guarded: false,
@@ -164,6 +178,7 @@ impl Sequence {
         fork.choice = choice;
         fork.order.choice = choice.index;
         fork.forks.clear();
+        fork.prefix_report = None;
         (fork.feed_slot, fork.in_flight, fork.pending) = (NONE, 0, 0);
         (fork.preemptions, fork.resumed, fork.guarded, fork.skipped) = (0, false, false, false);
         fork.tables.iter_mut().for_each(|table| table.reserved = 0);
@@ -182,6 +197,16 @@ impl Sequence {
 
     pub(super) fn prompt_len(&self) -> u32 {
         u32::try_from(self.request.prompt.len()).expect("a prompt fits the context")
+    }
+
+    /// Leading tokens whose states the answer needs, one by one; those of a cached prefix would be missing.
+    pub(super) fn states_needed(&self) -> u32 {
+        match self.request.pooling {
+            Some(Pooling::Mean) => self.prompt_len(),
+            Some(Pooling::Last) => 0,
+            None if self.params().prompt_logprobs.is_some() => self.prompt_len() - 1,
+            None => 0,
+        }
     }
 
     /// Tokens whose ids are known.

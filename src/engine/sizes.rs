@@ -3,19 +3,33 @@
 
 use crate::backend::{Capacity, Caps, DeviceKind};
 use crate::config::Config;
-use crate::engine::request::LOGIT_BIAS_MAX;
+use crate::engine::request::{EOS_TOKEN_IDS_MAX, LOGIT_BIAS_MAX, STOP_TOKEN_IDS_MAX};
 use crate::plan::Plan;
 
 /// Pool of a device that does not tell its memory, or shares it with everything else on the machine.
 const KV_BYTES_DEFAULT: u64 = 512 << 20;
 /// Side arrays of a step do not grow beyond this, unless one sequence needs more.
 const SIDE_ENTRIES_MAX: u64 = 1 << 20;
+/// See [`scores_max`].
+const SCORES_MAX: u32 = 32;
+/// Bias entries of one row: what its request gives, and the ends that its minimum of tokens holds back.
+const BIAS_MAX: usize = LOGIT_BIAS_MAX + STOP_TOKEN_IDS_MAX + EOS_TOKEN_IDS_MAX;
 /// Blocks beside those of the longest sequence: one to copy into, one that a step in flight still names.
 const BLOCKS_SPARE: u32 = 2;
 
 /// The longest sequence that is wished for.
 pub(super) fn model_len_wanted(config: &Config, plan: &Plan) -> u32 {
     config.max_model_len.unwrap_or(plan.positions_max).min(plan.positions_max)
+}
+
+/// Prompt tokens whose logprobs one step computes at most: each takes a row of logits.
+pub(super) fn scores_max(config: &Config) -> u32 {
+    SCORES_MAX.min(config.max_num_batched_tokens)
+}
+
+/// Rows of logits of one step: a token for each sequence, and the scores.
+fn samples_max(config: &Config) -> u32 {
+    config.max_num_seqs + scores_max(config)
 }
 
 /// The sizes everything on the device is allocated for; a batch never exceeds them.
@@ -29,11 +43,11 @@ pub(super) fn capacity(config: &Config, plan: &Plan) -> Capacity {
     Capacity {
         tokens_max: config.max_num_batched_tokens,
         sequences_max: sequences,
-        samples_max: sequences,
+        samples_max: samples_max(config),
         feed_slots: 2 * sequences,
         table_entries_max: bounded(length.div_ceil(config.block_size)),
         history_max: bounded(length.min(plan.vocab)),
-        bias_max: bounded(u32::try_from(LOGIT_BIAS_MAX).expect("the limit is small")),
+        bias_max: bounded(u32::try_from(BIAS_MAX).expect("the limits are small")),
         mask_words_max: plan.vocab.div_ceil(32),
         copies_max: sequences,
         block_size: config.block_size,
@@ -141,7 +155,7 @@ pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
 /// Bytes of the row buffers.
 pub(super) fn work_bytes(config: &Config, plan: &Plan) -> u64 {
     let bytes = |buffer: &crate::plan::BufferSpec| {
-        let rows = buffer.rows.count(config.max_num_batched_tokens, config.max_num_seqs);
+        let rows = buffer.rows.count(config.max_num_batched_tokens, samples_max(config));
         u64::from(rows) * u64::from(buffer.columns) * u64::from(buffer.storage.bytes())
     };
     plan.buffers.iter().map(bytes).sum()

@@ -258,6 +258,7 @@ fn limits(
         table_entries_max: capacity.table_entries_max,
         history_max: capacity.history_max,
         bias_max: capacity.bias_max,
+        scores_max: sizes::scores_max(config),
         block_size: capacity.block_size,
         model_len_max,
         vocab: plan.vocab,
@@ -284,6 +285,7 @@ fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits) 
         weight_bytes: plan.weight_bytes(),
         max_num_seqs: limits.sequences_max,
         eos_token_ids: limits.eos_token_ids.clone(),
+        embedding_len: plan.pooled_columns(),
     }
 }
 

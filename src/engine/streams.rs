@@ -32,7 +32,7 @@ impl Streams {
     /// gone, which [`Streams::take_closed`] will tell.
     pub(super) fn send(&mut self, events: Vec<(StreamId, Event)>) {
         for (stream, event) in events {
-            let is_terminal = !matches!(event, Event::Token(_));
+            let is_terminal = matches!(event, Event::Finished { .. } | Event::Failed(_));
             if let Some(sender) = self.live.get_mut(&stream) {
                 drop(sender.try_send(event));
             }

@@ -103,9 +103,11 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
             None => recorder.mlp(&mut body, &buffers, index),
         }
     }
-    let tail = recorder.sample(&buffers, table);
+    let final_norm = recorder.weight("final_norm");
+    let sample = recorder.sample(&buffers, table, final_norm);
+    let pool = vec![recorder.norm(buffers.x, final_norm, false, buffers.normed), Step::Pool { x: buffers.normed }];
     recorder.plan.body = body;
-    recorder.plan.tails = vec![(Tail::Sample, tail)];
+    recorder.plan.tails = vec![(Tail::Sample, sample), (Tail::Pool, pool)];
     recorder.plan
 }
 
@@ -248,9 +250,8 @@ impl Recorder<'_> {
     }
 
     /// Final norm and LM head over the rows that need a token only.
-    fn sample(&mut self, buffers: &Buffers, embedding: WeightId) -> Vec<Step> {
+    fn sample(&mut self, buffers: &Buffers, embedding: WeightId, norm_weight: WeightId) -> Vec<Step> {
         let Buffers { x, sampled, sampled_normed, logits, .. } = *buffers;
-        let norm_weight = self.weight("final_norm");
         let head = if self.spec.tied_embeddings { embedding } else { self.weight("head") };
         let mut steps = vec![
             Step::GatherRows { x, out: sampled },

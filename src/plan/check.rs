@@ -276,6 +276,7 @@ impl<'a> Checker<'a> {
                 self.read_as(logits, Rows::Samples, self.plan.vocab)
             }
             Step::Sample { logits } => self.sample(logits),
+            Step::Pool { x } => self.read_as(x, Rows::Tokens, self.read(x)?.columns),
         }
     }
 

@@ -57,6 +57,7 @@ pub struct Range {
 /// included, whose sum reaches `top_p` of the total; then Gumbel-max over the kept set with Philox4x32-10:
 /// key = (low seed word, choice), counter = (position, candidate id / 4, high seed word, 0), lane = id mod 4.
 /// Temperature 0 is argmax. Ties go to the lowest id.
+/// A row with a given token draws nothing and looks at none of this.
 ///
 /// Logprobs are those of the raw logits, before bias and penalties.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,7 +94,9 @@ pub struct SampleRow {
     pub bias: Range,
     /// Start of `⌈vocab / 32⌉` words in [`BatchInputs::masks`] (bit set: allowed), or [`NONE`].
     pub mask_start: u32,
-    /// Report the drawn token's logprob.
+    /// This token instead of a drawn one: only logprobs are wanted, those of a prompt. [`NONE`]: draw.
+    pub given: u32,
+    /// Report the token's logprob.
     pub logprob: bool,
     /// How many of the most likely tokens to report, at most [`TOP_LOGPROBS_MAX`].
     pub top_logprobs: u32,
@@ -119,10 +122,20 @@ impl SampleRow {
             pending_slot: NONE,
             bias: Range::default(),
             mask_start: NONE,
+            given: NONE,
             logprob: false,
             top_logprobs: 0,
         }
     }
+}
+
+/// Token rows of one sequence whose final hidden states are added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolRow {
+    /// First token row.
+    pub row_start: u32,
+    /// Consecutive rows, at least one.
+    pub row_count: u32,
 }
 
 /// A token of a sequence's past, for penalties.
@@ -158,6 +171,8 @@ pub struct BatchInputs {
     pub logits_rows: Vec<u32>,
     /// Tokens to draw, sorted by `logits_row`.
     pub samples: Vec<SampleRow>,
+    /// Sums to read back; at most one for each sequence.
+    pub pools: Vec<PoolRow>,
     /// Side array of [`SampleRow::history`].
     pub history: Vec<HistoryEntry>,
     /// Side array of [`SampleRow::bias`].
@@ -171,10 +186,19 @@ pub struct BatchInputs {
 /// What came of one [`SampleRow`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
-    /// The drawn id, or [`NUMERICAL_ERROR`].
+    /// The drawn or given id, or [`NUMERICAL_ERROR`].
     pub token_id: u32,
     /// Natural logarithm of its raw probability; 0 unless asked for.
     pub logprob: f32,
     /// Most likely first, ties by lowest id; as many as asked for.
     pub top: Vec<(u32, f32)>,
+}
+
+/// What came of one batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Results {
+    /// One entry per [`SampleRow`], in order.
+    pub sampled: Vec<Sampled>,
+    /// One entry per [`PoolRow`], in order: a vector of the model's hidden size.
+    pub pooled: Vec<Vec<f32>>,
 }

@@ -332,13 +332,21 @@ pub enum Step {
         /// `[samples × vocab]`, f32. Not changed: bias, penalties and mask act on the fly.
         logits: BufferId,
     },
+    /// For each of the batch's [`inputs::PoolRow`]s, the sum of its rows of `x`, read back in f32. One row is the state
+    /// of a token; to take the mean over all chunks of a prompt, and to normalise, is the host's work.
+    Pool {
+        /// Rows Tokens.
+        x: BufferId,
+    },
 }
 
 /// A part of the plan that a batch runs only when it names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tail {
-    /// Final norm, LM head and sampling of the gathered rows.
+    /// Final norm, LM head and sampling of the gathered rows; a row may bring its token and want its logprob only.
     Sample,
+    /// Final norm of all token rows, and sums of them: embeddings.
+    Pool,
 }
 
 /// What one loaded model computes, recorded once.
@@ -408,6 +416,15 @@ impl Plan {
     /// The steps of `tail`, empty when the plan has none.
     pub fn tail(&self, tail: Tail) -> &[Step] {
         self.tails.iter().find(|(name, _)| *name == tail).map_or(&[], |(_, steps)| steps)
+    }
+
+    /// Elements of a row that the pool tail adds up; 0 when the plan has none.
+    pub fn pooled_columns(&self) -> u32 {
+        let pooled = self.tail(Tail::Pool).iter().find_map(|step| match step {
+            Step::Pool { x } => Some(self.buffer_spec(*x).columns),
+            _ => None,
+        });
+        pooled.unwrap_or(0)
     }
 
     /// Bytes of all weights as the device holds them.

@@ -93,6 +93,7 @@ impl Plan {
                 format!("{} = scale_logits(scale {scale}{softcap})", b(logits))
             }
             Step::Sample { logits } => format!("sample({})", b(logits)),
+            Step::Pool { x } => format!("pool({})", b(x)),
         }
     }
 
@@ -205,6 +206,7 @@ impl Display for Tail {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Sample => "sample",
+            Self::Pool => "pool",
         })
     }
 }
@@ -225,6 +227,7 @@ impl Step {
             Self::GatherRows { .. } => "gather_rows",
             Self::ScaleLogits { .. } => "scale_logits",
             Self::Sample { .. } => "sample",
+            Self::Pool { .. } => "pool",
         }
     }
 }

@@ -7,6 +7,7 @@
 //! | attention | 1e-4 of the largest visible value |
 //! | attention over 16-bit rows | 2⁻¹¹ more: probabilities are rounded to the operands' type, half precision |
 //! | q8 keys and values | half a code of the row, around the value before rounding |
+//! | pooled sums | 1e-5 · Σ of the magnitudes |
 //! | weights of routes | 3e-5 of the value: a sum of exponentials far apart |
 //! | copies, feed slots, drawn ids, top ids | none |
 //! | logprobs | 1e-4, and 1e-5 of the value |
@@ -72,6 +73,11 @@ pub(super) fn compare_run(fixture: &Fixture, run: &Run, expected: &Outcome, foun
                     .map_err(|(at, message)| format!("layer {layer} {half:?} element {at} {message}"))?;
             }
             Check::Sampled => compare_sampled(fixture, run, expected, found, &mut worst)?,
+            Check::Pooled { allowed } => {
+                let allowed = allowed(expected_values);
+                compare_values(expected_values, found_values, &allowed, Storage::F32, &mut worst)
+                    .map_err(|(at, message)| format!("pooled element {at} {message}"))?;
+            }
         }
     }
     Ok(worst)

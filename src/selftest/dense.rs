@@ -1,10 +1,10 @@
 //! Cases of the steps that work on rows: Embed, RmsNorm, MatMul, GatedActivation, GatherRows, ScaleLogits,
-//! CopyBlocks.
+//! Pool, CopyBlocks.
 
 use super::compare::{PRODUCTS, RELATIVE};
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, plain_batch, relative, unwritten};
 use crate::backend::KvHalf;
-use crate::plan::inputs::{BatchInputs, FEED, SampleRow};
+use crate::plan::inputs::{BatchInputs, FEED, PoolRow, SampleRow};
 use crate::plan::{Activation, BufferId, KvFormat, Rows, Section, Step, Storage, Tail, WeightFormat, WeightId};
 use crate::platform::for_each_chunk;
 
@@ -14,6 +14,7 @@ pub(super) const DENSE: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F1
 /// All fixtures of these steps with `storage` between them.
 pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
     let mut fixtures = vec![gather_rows(storage)];
+    fixtures.extend([8, 40, 1032].map(|columns| pool(storage, columns)));
     fixtures.extend(KvFormat::ALL.map(copy_blocks));
     for format in WeightFormat::ALL {
         fixtures.extend([8, 40, 1000].map(|columns| embed(storage, format, columns)));
@@ -235,6 +236,37 @@ fn gather_rows(storage: Storage) -> Fixture {
             run.mutants.push(Mutant::SwapLogitsRows(0, count - 1));
         }
         expect_rows(&fixture, &mut run, out, count, relative(0.0));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// Sums of one row, of a few and of many, over several workgroups of columns.
+fn pool(storage: Storage, columns: u32) -> Fixture {
+    let mut fixture = Fixture::new("pool", format!("{storage:?}, {columns} columns"));
+    let mut noise = Noise::new(&format!("pool {columns}"));
+    let x = fixture.buffer("x", Rows::Tokens, columns, storage);
+    fixture.plan.tails.push((Tail::Pool, vec![Step::Pool { x }]));
+    for (rows, pools) in
+        [(1, vec![(0, 1)]), (9, vec![(0, 4), (8, 1), (4, 4)]), (300, vec![(3, 290), (299, 1), (0, 17)])]
+    {
+        let mut run = Run::new(format!("{} of {rows} rows", pools.len()), plain_batch(rows));
+        run.inputs.tails = vec![Tail::Pool];
+        let pool_row = |(row_start, row_count)| PoolRow { row_start, row_count };
+        run.inputs.pools = pools.into_iter().map(pool_row).collect();
+        let values: Vec<f32> =
+            noise.values((rows * columns) as usize).iter().map(|value| storage.round(*value)).collect();
+        let allowed = run.inputs.pools.iter().flat_map(|pool| {
+            let rows = pool.row_start as usize..(pool.row_start + pool.row_count) as usize;
+            let magnitude = |row: usize, column: usize| f64::from(values[row * columns as usize + column].abs());
+            let sum = |column: usize| rows.clone().map(|row| magnitude(row, column)).sum::<f64>();
+            (0..columns as usize).map(sum).map(|sum| PRODUCTS * sum).collect::<Vec<_>>()
+        });
+        run.checks.push(Check::Pooled { allowed: each(allowed.collect()) });
+        run.buffers.push((x, values));
+        if rows > 1 {
+            run.mutants.extend([Mutant::ShorterPool, Mutant::SwapRows(x, 0, rows - 1)]);
+        }
         fixture.runs.push(run);
     }
     fixture

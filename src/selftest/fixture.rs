@@ -39,6 +39,8 @@ pub(super) enum Check {
     Kv { layer: u32, half: KvHalf, allowed: Allowed },
     /// Sampled rows and feed slots.
     Sampled,
+    /// Pooled rows.
+    Pooled { allowed: Allowed },
 }
 
 /// One batch, and everything it finds on the device.
@@ -81,6 +83,8 @@ pub(super) enum Mutant {
     SwapLogitsRows(u32, u32),
     /// Every row is drawn with another seed.
     OtherSeed,
+    /// The first pool row lacks its last token row.
+    ShorterPool,
 }
 
 impl Mutant {
@@ -119,6 +123,7 @@ impl Mutant {
             }
             Self::DropCopy(group) => _ = run.inputs.groups[group].copies.pop(),
             Self::SwapLogitsRows(first, second) => run.inputs.logits_rows.swap(first as usize, second as usize),
+            Self::ShorterPool => run.inputs.pools[0].row_count -= 1,
             Self::OtherSeed => run.inputs.samples.iter_mut().for_each(|row| row.seed ^= 1),
         }
         (weights, run)
@@ -176,6 +181,7 @@ impl Run {
             Check::Rows { buffer, rows, .. } => Check::Rows { buffer: *buffer, rows: *rows, allowed: allowed() },
             Check::Kv { layer, half, .. } => Check::Kv { layer: *layer, half: *half, allowed: allowed() },
             Check::Sampled => Check::Sampled,
+            Check::Pooled { .. } => Check::Pooled { allowed: allowed() },
         });
         Self {
             shape: self.shape.clone(),
@@ -289,7 +295,7 @@ impl Fixture {
             |count: fn(&GroupInputs) -> usize| most(&|inputs| inputs.groups.iter().map(count).max().unwrap_or(0));
         Capacity {
             tokens_max: most(&|inputs| inputs.token_ids.len()),
-            sequences_max: most(&|inputs| inputs.sequences.len()),
+            sequences_max: most(&|inputs| inputs.sequences.len().max(inputs.pools.len())),
             samples_max: most(&|inputs| inputs.samples.len().max(inputs.logits_rows.len())),
             feed_slots: self.feed_slots,
             table_entries_max: groups(|group| group.block_tables.len()),

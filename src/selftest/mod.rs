@@ -256,15 +256,16 @@ async fn execute<B: Inspect>(device: &mut B, fixture: &Fixture, run: &Run) -> Re
     }
     device.write_feed(&run.feed)?;
     let ticket = device.submit(&run.inputs)?;
-    let sampled = device.read(ticket).await?;
+    let results = device.read(ticket).await?;
     let mut values = Vec::new();
     for check in &run.checks {
         values.push(match check {
             fixture::Check::Rows { buffer, rows, .. } => device.read_buffer(*buffer, *rows).await?,
             fixture::Check::Kv { layer, half, .. } => device.read_kv(*layer, *half).await?,
             fixture::Check::Sampled => Vec::new(),
+            fixture::Check::Pooled { .. } => results.pooled.concat(),
         });
     }
     let feed = device.read_feed(fixture.feed_slots).await?;
-    Ok(Outcome { sampled, values, feed })
+    Ok(Outcome { sampled: results.sampled, values, feed })
 }

@@ -13,7 +13,7 @@ const CHOICES: u32 = 4;
 /// What a row asks for beyond temperature 1.
 type Option_ = (&'static str, fn(&mut SampleRow, &mut Noise));
 
-const OPTIONS: [Option_; 12] = [
+const OPTIONS: [Option_; 13] = [
     ("greedy", |row, _| row.temperature = 0.0),
     ("temperature", |row, noise| row.temperature = [0.3, 0.7, 1.0, 1.9][noise.below(4) as usize]),
     ("top_k", |row, noise| row.top_k = [1, 2, 5, 40, 100_000][noise.below(5) as usize]),
@@ -26,6 +26,7 @@ const OPTIONS: [Option_; 12] = [
     ("mask", |row, _| row.mask_start = 0),
     ("logprobs", |row, noise| (row.logprob, row.top_logprobs) = (true, [0, 1, 5, 20][noise.below(4) as usize])),
     ("together", together),
+    ("given", given),
 ];
 
 fn together(row: &mut SampleRow, noise: &mut Noise) {
@@ -37,6 +38,14 @@ fn together(row: &mut SampleRow, noise: &mut Noise) {
     row.top_k = [0, 3, 50][noise.below(3) as usize];
 }
 
+/// The row's own token instead of a drawn one, whatever else is on; every third row draws.
+fn given(row: &mut SampleRow, noise: &mut Noise) {
+    if noise.below(3) > 0 {
+        (row.given, row.logprob, row.top_logprobs) = (noise.below(33), true, [0, 5, 20][noise.below(3) as usize]);
+        row.temperature = [0.0, 1.0][noise.below(2) as usize];
+    }
+}
+
 /// All fixtures.
 pub(super) fn fixtures(draws: Draws) -> Vec<Fixture> {
     let batches = match draws {
@@ -45,6 +54,9 @@ pub(super) fn fixtures(draws: Draws) -> Vec<Fixture> {
         Draws::Many => 256,
     };
     let mut fixtures: Vec<Fixture> = OPTIONS.iter().map(|option| drawn(256, *option, batches)).collect();
+    for vocab in [33, 4096, 151_937] {
+        fixtures.push(drawn(vocab, OPTIONS[12], 2));
+    }
     for vocab in [1, 33, 1003, 4096] {
         fixtures.extend([OPTIONS[0], OPTIONS[1], OPTIONS[11]].map(|option| drawn(vocab, option, 2)));
     }

@@ -4,9 +4,10 @@ use super::ServerState;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::generate::Generation;
+use super::guard::Client;
 use super::json::read_object;
 use super::messages::Conversation;
-use super::reply::{Kind, Progress, Reply};
+use super::reply::{Kind, PromptPart, Reply};
 use super::sampling::{Sampling, TOP_LOGPROBS_MAX};
 use super::{prompt_bytes_max, sse};
 use crate::engine::handle::EngineInfo;
@@ -14,34 +15,27 @@ use crate::platform;
 use crate::text::{ChatInput, PromptError, TemplateError, TextModel};
 use axum::extract::{Request, State};
 use axum::response::Response;
+use std::sync::Arc;
 
 /// Answers a conversation.
 pub(super) async fn chat(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+    let client = Client::of(&request);
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
     let mut fields = Fields::new(body);
     let model = state.model(fields.model()?)?;
-    let mut sampling = Sampling::read(&mut fields, &state, info)?;
-    sampling.params.logprobs = logprobs(&mut fields)?;
+    let mut sampling = Sampling::read(&mut fields, &state, info, client)?;
+    sampling.set_logprobs(logprobs(&mut fields)?);
     let (newer, older) = (fields.token_count("max_completion_tokens")?, fields.token_count("max_tokens")?);
     // Neither: the room left in the context.
     sampling.params.max_tokens = newer.or(older);
     let conversation = Conversation::read(&mut fields)?;
-    fields.finish()?;
+    fields.finish(&state)?;
 
-    let ids = prompt(&state, info, conversation).await?;
-    let generation = Generation::submit(&state, vec![ids.into()], &sampling, "messages")?;
-    let reply = Reply {
-        kind: Kind::Chat,
-        id: state.new_id("chatcmpl"),
-        created: platform::unix_time(),
-        model,
-        wants_logprobs: sampling.params.logprobs.is_some(),
-        include_usage: sampling.include_usage,
-        continuous_usage: sampling.continuous_usage,
-        tokenizer: state.text.tokenizer.clone(),
-        progress: vec![Progress::default(); generation.choices()],
-    };
+    let ids: Arc<[u32]> = sampling.truncated(prompt(&state, info, conversation).await?).into();
+    let generation = Generation::submit(&state, vec![ids.clone()], &sampling, "messages")?;
+    let prompts = vec![PromptPart { ids, echo: None }];
+    let reply = Reply::new(Kind::Chat, (&state, info), model, &sampling, prompts, &generation);
     if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
 }
 
@@ -54,30 +48,46 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
 }
 
 /// Renders and encodes the conversation, large ones beside the async threads.
-async fn prompt(state: &ServerState, info: &EngineInfo, conversation: Conversation) -> Result<Vec<u32>, ApiError> {
+pub(super) async fn prompt(
+    state: &ServerState,
+    info: &EngineInfo,
+    conversation: Conversation,
+) -> Result<Vec<u32>, ApiError> {
+    let ids = rendered(state, info, conversation, |text, input| text.chat_prompt(input)).await?;
+    if ids.is_empty() {
+        return Err(ApiError::invalid("messages", "the conversation renders to an empty prompt"));
+    }
+    Ok(ids)
+}
+
+/// What `render` makes of the conversation.
+pub(super) async fn rendered<T: Send + 'static>(
+    state: &ServerState,
+    info: &EngineInfo,
+    conversation: Conversation,
+    render: impl FnOnce(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
+) -> Result<T, ApiError> {
     let bytes_max = prompt_bytes_max(info);
     if conversation.content_bytes() > bytes_max {
         return Err(too_many_bytes(info, bytes_max));
     }
     let text_bytes = conversation.text_bytes();
-    let render = move |text: &TextModel| {
-        text.chat_prompt(&ChatInput {
+    let work = move |text: &TextModel| {
+        let input = ChatInput {
             messages: &conversation.messages,
             tools: conversation.tools.as_ref(),
             kwargs: conversation.kwargs.as_ref(),
             add_generation_prompt: conversation.add_generation_prompt,
+            continue_final: conversation.continue_final,
             unix_time: platform::unix_time(),
             bytes_max,
-        })
+        };
+        render(text, &input)
     };
-    let ids = state.with_text(text_bytes, render).await?.map_err(|error| match error {
+    state.with_text(text_bytes, work).await?.map_err(|error| match error {
         PromptError::Template(TemplateError::TooLong { .. }) => too_many_bytes(info, bytes_max),
         error => ApiError::invalid("messages", error.to_string()),
-    })?;
-    if ids.is_empty() {
-        return Err(ApiError::invalid("messages", "the conversation renders to an empty prompt"));
-    }
-    Ok(ids)
+    })
 }
 
 fn too_many_bytes(info: &EngineInfo, bytes_max: usize) -> ApiError {

@@ -1,18 +1,23 @@
 //! [`Fields`]: typed reading of a request's fields, each once, each with its range; what is left over at the end was
 //! unknown.
 
+use super::ServerState;
 use super::error::{ApiError, shorten};
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
+use std::sync::PoisonError;
+
+/// Names of unknown fields that are logged, in one request and in all.
+const UNKNOWN_PER_REQUEST: usize = 8;
+const UNKNOWN_MAX: usize = 256;
 
 /// Known fields of other servers that change what is generated. Ignoring one would answer another question than was
 /// asked, or open a door that is kept shut; so each is refused by name until it is built.
-const REFUSED: [&str; 32] = [
+const REFUSED: &[&str] = &[
     "allowed_token_ids",
     "audio",
     "bad_words",
     "chat_template",
-    "continue_final_message",
     "documents",
     "function_call",
     "functions",
@@ -22,28 +27,24 @@ const REFUSED: [&str; 32] = [
     "guided_json",
     "guided_regex",
     "guided_whitespace_pattern",
-    "include_stop_str_in_output",
     "input_audio",
     "kv_transfer_params",
     "logprob_token_ids",
     "lora_request",
     "media_io_kwargs",
-    "min_tokens",
     "mm_processor_kwargs",
     "multi_modal_data",
     "prediction",
     "prompt_embeds",
-    "prompt_logprobs",
     "structured_outputs",
     "suffix",
-    "truncate_prompt_tokens",
     "use_beam_search",
     "vllm_xargs",
     "web_search_options",
 ];
 
 /// Fields that say nothing about the text to generate; taken without a word.
-const HARMLESS: [&str; 10] = [
+const HARMLESS: &[&str] = &[
     "parallel_tool_calls",
     "prompt_cache_key",
     "prompt_cache_retention",
@@ -67,6 +68,11 @@ impl Fields {
     /// A field's value; null counts as absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Whether a field is there and not null.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| !value.is_null())
     }
 
     pub(super) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, ApiError> {
@@ -106,6 +112,12 @@ impl Fields {
         Ok(Some(u32::try_from(count).unwrap_or(u32::MAX)))
     }
 
+    /// Whether a field is the number 0; then it counts as read.
+    pub(super) fn take_zero(&mut self, name: &str) -> bool {
+        let zero = self.0.get(name).and_then(Value::as_u64) == Some(0);
+        zero && self.0.remove(name).is_some()
+    }
+
     /// A number that `accepts` takes; `rule` says which in words.
     pub(super) fn number(
         &mut self,
@@ -126,17 +138,20 @@ impl Fields {
         }
     }
 
-    /// Refuses what is known and not built, and logs what is not known.
-    pub(super) fn finish(self) -> Result<(), ApiError> {
+    /// Refuses what is known and not built, and logs what is not known, each name once.
+    pub(super) fn finish(self, state: &ServerState) -> Result<(), ApiError> {
         for (name, value) in &self.0 {
             if REFUSED.contains(&name.as_str()) && !is_off(value) {
                 return Err(ApiError::unsupported(name, format!("`{name}` is not supported")));
             }
         }
         let known = |name: &str| REFUSED.contains(&name) || HARMLESS.contains(&name);
-        let unknown: Vec<_> = self.0.keys().filter(|name| !known(name)).take(8).map(|name| shorten(name)).collect();
-        if !unknown.is_empty() {
-            tracing::warn!(fields = unknown.join(", "), "fields that are not known were ignored");
+        for name in self.0.keys().filter(|name| !known(name)).take(UNKNOWN_PER_REQUEST) {
+            let name = shorten(name);
+            let mut seen = state.unknown_fields.lock().unwrap_or_else(PoisonError::into_inner);
+            if seen.len() < UNKNOWN_MAX && seen.insert(name.clone()) {
+                tracing::warn!(field = name, "a field that is not known is ignored");
+            }
         }
         Ok(())
     }

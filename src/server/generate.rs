@@ -9,7 +9,7 @@ use super::metrics::Metrics;
 use super::sampling::Sampling;
 use super::{Counted, ServerState};
 use crate::engine::handle::EventReceiver;
-use crate::engine::request::{Event, FinishReason, Request, RequestError, Token};
+use crate::engine::request::{Event, FinishReason, PrefixReport, PromptFact, Request, RequestError, Token};
 use crate::platform::Instant;
 use crate::text::TextStream;
 use futures_util::{Stream, StreamExt};
@@ -32,8 +32,12 @@ pub(super) struct Piece {
     /// Prompt × n + choice.
     pub(super) choice: usize,
     pub(super) text: String,
-    /// The tokens that belong to it, if their logprobs were asked for.
+    /// The tokens that belong to it, if they are wanted one by one.
     pub(super) tokens: Vec<Token>,
+    /// Logprobs of its prompt's tokens but the first, if they were asked for; once a choice.
+    pub(super) prompt: Vec<Arc<[Token]>>,
+    /// Why no more of its prompt was found in the prefix cache, if that was asked; once a prompt.
+    pub(super) prefix: Option<PrefixReport>,
     /// The choice has ended.
     pub(super) finish: Option<FinishReason>,
 }
@@ -58,8 +62,12 @@ struct Choice {
     text: TextStream,
     /// Ids that end a choice and have no text.
     end_ids: Arc<[u32]>,
-    wants_logprobs: bool,
+    keeps_tokens: bool,
+    /// What is generated is not told.
+    silent: bool,
     tokens: Vec<Token>,
+    prompt: Vec<Arc<[Token]>>,
+    prefix: Option<PrefixReport>,
     prompt_tokens: u32,
     completion_tokens: u32,
     last_token: Option<Instant>,
@@ -77,7 +85,7 @@ impl Generation {
         let active = Counted::new(&state.active);
         let info = state.ready()?;
         let params = &sampling.params;
-        let mut end_ids = params.stop_token_ids.clone();
+        let mut end_ids = if sampling.show_stops { Vec::new() } else { params.stop_token_ids.clone() };
         if !params.ignore_eos {
             end_ids.extend_from_slice(&info.eos_token_ids);
         }
@@ -88,15 +96,19 @@ impl Generation {
         for prompt in prompts {
             let prompt_tokens = prompt.len() as u32;
             let (cache_salt, priority) = (sampling.cache_salt.clone(), sampling.priority);
-            let request = Request { prompt, params: params.clone(), cache_salt, priority };
+            let mut request = Request { prompt, params: params.clone(), cache_salt, priority, ..Request::default() };
+            (request.client, request.explain_prefix) = (sampling.client.0, sampling.explain_prefix);
             let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, prompt_field))?;
             totals.prompt_tokens += prompt_tokens;
             choices.extend(receivers.into_iter().map(|receiver| Choice {
                 receiver: Some(receiver),
-                text: TextStream::new(state.text.tokenizer.clone(), &sampling.stops, sampling.skip_special),
+                text: sampling.text_stream(state.text.tokenizer.clone()),
                 end_ids: end_ids.clone(),
-                wants_logprobs: params.logprobs.is_some(),
+                keeps_tokens: params.logprobs.is_some() || sampling.return_token_ids,
+                silent: sampling.silent,
                 tokens: Vec::new(),
+                prompt: Vec::new(),
+                prefix: None,
                 prompt_tokens,
                 completion_tokens: 0,
                 last_token: None,
@@ -125,6 +137,12 @@ impl Generation {
         while piece.finish.is_none() {
             match receiver.poll_next_unpin(context) {
                 Poll::Pending => break,
+                Poll::Ready(Some(Event::Prompt(PromptFact::Prefix(report)))) => choice.prefix = Some(report),
+                Poll::Ready(Some(Event::Prompt(PromptFact::Logprobs(tokens)))) => choice.prompt.push(tokens),
+                // Not asked for here.
+                Poll::Ready(Some(Event::Prompt(PromptFact::Embedding(_)))) => {}
+                Poll::Ready(Some(Event::Token(_))) if choice.silent => {}
+                Poll::Ready(Some(Event::Finished { .. })) if choice.silent => piece.finish = Some(FinishReason::Length),
                 Poll::Ready(Some(Event::Token(token))) => {
                     new_tokens += 1;
                     self.cached[index / self.n] = self.cached[index / self.n].max(token.cached_tokens);
@@ -134,7 +152,7 @@ impl Generation {
                         by_text = more.stopped;
                         piece.finish = more.stopped.then_some(FinishReason::Stop);
                     }
-                    if choice.wants_logprobs {
+                    if choice.keeps_tokens {
                         choice.tokens.push(token);
                     }
                 }
@@ -154,7 +172,9 @@ impl Generation {
         } else if piece.text.is_empty() {
             return Poll::Pending;
         }
-        piece.tokens = std::mem::take(&mut self.choices[index].tokens);
+        let choice = &mut self.choices[index];
+        (piece.tokens, piece.prefix) = (std::mem::take(&mut choice.tokens), choice.prefix.take());
+        piece.prompt = std::mem::take(&mut choice.prompt);
         Poll::Ready(Ok(piece))
     }
 

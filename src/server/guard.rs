@@ -19,11 +19,14 @@ const OPEN: [&str; 5] = ["/", "/ui/app.js", "/ui/style.css", "/health", "/ping"]
 
 /// Refuses, or lets through and names the answer by a request id. The client's own id is only ever shown, never used
 /// as a key: two requests may carry the same one.
-pub(super) async fn guard(State(state): State<ServerState>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(State(state): State<ServerState>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers()).unwrap_or_else(|| state.new_id("req"));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = match check(&state, &request) {
-        Ok(()) => next.run(request).await,
+        Ok(client) => {
+            request.extensions_mut().insert(client);
+            next.run(request).await
+        }
         Err(error) => error.into_response(),
     };
     let status = response.status().as_u16();
@@ -36,22 +39,32 @@ pub(super) async fn guard(State(state): State<ServerState>, request: Request, ne
     response
 }
 
-fn check(state: &ServerState, request: &Request) -> Result<(), ApiError> {
+/// Who asks: the place of the key that the request carries, 0 where no keys are needed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Client(pub(super) u32);
+
+impl Client {
+    /// Of a request that has passed the guard.
+    pub(super) fn of(request: &Request) -> Self {
+        request.extensions().get().copied().unwrap_or_default()
+    }
+}
+
+fn check(state: &ServerState, request: &Request) -> Result<Client, ApiError> {
     let (uri, headers) = (request.uri(), request.headers());
     check_host(uri, headers, &state.options.allowed_hosts)?;
     if !request.method().is_safe() {
-        check_origin(headers)?;
+        check_origin(headers, &state.options.allowed_origins)?;
     }
-    if let Some(key) = &state.options.api_key
-        && !OPEN.contains(&uri.path())
-        && !has_key(headers, key)
-    {
+    let keys = &state.options.api_keys;
+    let key = if keys.is_empty() { Some(0) } else { key_of(headers, keys) };
+    let Some(client) = key.or(OPEN.contains(&uri.path()).then_some(0)) else {
         return Err(ApiError::unauthorized());
-    }
+    };
     if climbs(uri.path()) {
         return Err(ApiError::unknown_route(uri.path()));
     }
-    Ok(())
+    Ok(Client(client))
 }
 
 /// Whether a path has a `..` segment, also percent-encoded.
@@ -85,7 +98,7 @@ fn host_of(authority: &str) -> &str {
 }
 
 /// A browser says where a request comes from; other clients say nothing.
-fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let same_origin = match (text(ORIGIN), text(HOST)) {
         (None, _) => true,
@@ -95,6 +108,9 @@ fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
         }
         (Some(_), None) => false,
     };
+    if text(ORIGIN).is_some_and(|origin| allowed.iter().any(|allowed| allowed == "*" || allowed == origin)) {
+        return Ok(());
+    }
     let site = text(HeaderName::from_static("sec-fetch-site")).unwrap_or("none");
     if same_origin && ["none", "same-origin"].contains(&site) {
         return Ok(());
@@ -102,8 +118,9 @@ fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::forbidden("requests from pages of other sites are refused"))
 }
 
-/// `Authorization: Bearer KEY` or `X-Api-Key: KEY`. Digests are compared, so the time tells neither content nor length.
-fn has_key(headers: &HeaderMap, key: &str) -> bool {
+/// Which key comes as `Authorization: Bearer KEY` or `X-Api-Key: KEY`. Digests are compared, all of them every time, so
+/// the time tells neither content nor length nor which.
+fn key_of(headers: &HeaderMap, keys: &[String]) -> Option<u32> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let value = value.as_bytes();
         let space = value.iter().position(|byte| *byte == b' ')?;
@@ -111,9 +128,16 @@ fn has_key(headers: &HeaderMap, key: &str) -> bool {
         scheme.eq_ignore_ascii_case(b"bearer").then(|| rest.trim_ascii())
     });
     let own = headers.get("x-api-key").map(HeaderValue::as_bytes);
-    let expected = blake3::hash(key.as_bytes());
-    let matches = |given: &[u8]| bool::from(blake3::hash(given).as_bytes().ct_eq(expected.as_bytes()));
-    bearer.is_some_and(matches) || own.is_some_and(matches)
+    let given: Vec<_> = [bearer, own].into_iter().flatten().map(blake3::hash).collect();
+    let mut found = None;
+    for (index, key) in (0..).zip(keys) {
+        let expected = blake3::hash(key.as_bytes());
+        let same = |given: &blake3::Hash| given.as_bytes().ct_eq(expected.as_bytes());
+        if given.iter().fold(subtle::Choice::from(0), |any, given| any | same(given)).into() {
+            found = Some(index);
+        }
+    }
+    found
 }
 
 /// The client's request id, if it is short and plain.

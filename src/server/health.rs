@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 /// 200 when ready; 503 while loading, draining, or without a device.
 pub(super) async fn health(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
+    if state.is_closing() {
+        return Err(ApiError::shutting_down());
+    }
     state.ready()?;
     Ok(Json(json!({"status": "ok"})))
 }

@@ -18,7 +18,11 @@ pub(super) struct Conversation {
     pub(super) tools: Option<Value>,
     pub(super) kwargs: Option<Map<String, Value>>,
     pub(super) add_generation_prompt: bool,
+    pub(super) continue_final: bool,
 }
+
+/// OpenAI's words for how long a model should think; what they mean is the template's affair.
+const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
 
 impl Conversation {
     pub(super) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
@@ -32,14 +36,20 @@ impl Conversation {
         let tools = tools(fields)?;
         let wants_tools = tool_choice(fields, tools.is_some())?;
         let kwargs = fields.object("chat_template_kwargs")?;
+        let kwargs = reasoning_effort(fields, kwargs)?;
         if let Some(name) = RESERVED_KWARGS.iter().find(|name| kwargs.as_ref().is_some_and(|k| k.contains_key(**name)))
         {
             let param = format!("chat_template_kwargs.{name}");
             return Err(ApiError::unsupported(&param, format!("`{param}` cannot be set by a request")));
         }
         modalities(fields)?;
-        let add_generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(true);
-        Ok(Self { messages, tools: tools.filter(|_| wants_tools), kwargs, add_generation_prompt })
+        let continue_final = fields.boolean("continue_final_message")?.unwrap_or(false);
+        let add_generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(!continue_final);
+        if continue_final && add_generation_prompt {
+            let message = "the last message cannot be continued and a new one begun: set `add_generation_prompt` false";
+            return Err(ApiError::invalid("continue_final_message", message));
+        }
+        Ok(Self { messages, tools: tools.filter(|_| wants_tools), kwargs, add_generation_prompt, continue_final })
     }
 
     /// Bytes of the prompt at least: what every template writes, before it adds its own.
@@ -53,6 +63,20 @@ impl Conversation {
         let kwargs = self.kwargs.iter().flatten().map(|(key, value)| key.len() + bytes_of(value));
         bytes_of(&self.messages) + self.tools.as_ref().map_or(0, bytes_of) + kwargs.sum::<usize>()
     }
+}
+
+/// `reasoning_effort` as a variable of the template, unless the variables say it themselves.
+fn reasoning_effort(
+    fields: &mut Fields,
+    kwargs: Option<Map<String, Value>>,
+) -> Result<Option<Map<String, Value>>, ApiError> {
+    let Some(effort) = fields.take("reasoning_effort") else { return Ok(kwargs) };
+    if !effort.as_str().is_some_and(|effort| EFFORTS.contains(&effort)) {
+        return Err(wrong("reasoning_effort", &format!("one of {}", EFFORTS.join(", ")), &effort));
+    }
+    let mut kwargs = kwargs.unwrap_or_default();
+    kwargs.entry("reasoning_effort").or_insert(effort);
+    Ok(Some(kwargs))
 }
 
 /// Bytes of all strings in a value, keys included. Its depth is bounded, as it came in a request.

@@ -120,6 +120,17 @@ fn render(state: &ServerState) -> String {
     for (reason, count) in finished {
         let _ = writeln!(text, "vllm:request_success_total{{{label},finished_reason=\"{reason}\"}} {count}");
     }
+    let ends = [
+        ("end_of_prompt", stats.prefix_ends_prompt),
+        ("difference", stats.prefix_ends_difference),
+        ("salt", stats.prefix_ends_salt),
+        ("eviction", stats.prefix_ends_eviction),
+        ("disabled", stats.prefix_ends_disabled),
+    ];
+    text.push_str("# TYPE vllm:prefix_cache_ends_total counter\n");
+    for (cause, count) in ends {
+        let _ = writeln!(text, "vllm:prefix_cache_ends_total{{{label},cause=\"{cause}\"}} {count}");
+    }
     if let Some(info) = state.engine.info() {
         let (size, blocks) = (info.block_size, info.blocks);
         let _ = writeln!(

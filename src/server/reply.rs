@@ -1,14 +1,19 @@
 //! [`Reply`]: the pieces of a generation as OpenAI's JSON, whole or chunk by chunk.
 
-use super::generate::{Piece, Totals};
-use crate::engine::request::{FinishReason, Token, TokenLogprob};
+use super::ServerState;
+use super::generate::{Generation, Piece, Totals};
+use super::sampling::Sampling;
+use super::sse::Answer;
+use crate::engine::handle::EngineInfo;
+use crate::engine::request::{FinishReason, PrefixEnd, PrefixReport, Token, TokenLogprob};
+use crate::platform;
 use crate::text::Tokenizer;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// What stands for a probability of zero.
-const LOGPROB_MIN: f32 = -9999.0;
+pub(super) const LOGPROB_MIN: f32 = -9999.0;
 
 /// Which of the two APIs is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,21 +24,38 @@ pub(super) enum Kind {
 
 /// The form of one request's answer.
 pub(super) struct Reply {
-    pub(super) kind: Kind,
-    pub(super) id: String,
-    pub(super) created: u64,
-    pub(super) model: String,
-    pub(super) wants_logprobs: bool,
-    pub(super) include_usage: bool,
-    pub(super) continuous_usage: bool,
-    pub(super) tokenizer: Option<Arc<Tokenizer>>,
+    kind: Kind,
+    id: String,
+    created: u64,
+    model: String,
+    fingerprint: String,
+    wants_logprobs: bool,
+    include_usage: bool,
+    continuous_usage: bool,
+    wants_prompt_logprobs: bool,
+    return_token_ids: bool,
+    /// Choices of a prompt that are drawn, and of these, those that are answered with.
+    drawn: usize,
+    best: usize,
+    tokenizer: Option<Arc<Tokenizer>>,
+    prompts: Vec<PromptPart>,
     /// Per choice: what was already said of it.
-    pub(super) progress: Vec<Progress>,
+    progress: Vec<Progress>,
+}
+
+/// What an answer may repeat of a prompt.
+#[derive(Clone, Debug)]
+pub(super) struct PromptPart {
+    pub(super) ids: Arc<[u32]>,
+    /// Stands before the text of each choice.
+    pub(super) echo: Option<String>,
 }
 
 /// What was already said of a choice.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Progress {
+struct Progress {
+    /// The prompt was repeated as far as it is to be.
+    begun: bool,
     role_sent: bool,
     /// Characters of the tokens so far.
     text_offset: usize,
@@ -46,11 +68,18 @@ struct Envelope<'a, C> {
     object: &'static str,
     created: u64,
     model: &'a str,
-    system_fingerprint: Option<&'a str>,
+    system_fingerprint: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_tier: Option<Value>,
     choices: C,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Value>>,
+    #[serde(flatten)]
+    extras: Extras,
 }
+
+/// What no other API has, and only who asks gets.
+type Extras = Map<String, Value>;
 
 #[derive(Serialize)]
 struct ChatChunk<'a> {
@@ -58,6 +87,8 @@ struct ChatChunk<'a> {
     delta: Delta<'a>,
     logprobs: Option<Value>,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Default, Serialize)]
@@ -74,6 +105,12 @@ struct CompletionChoice<'a> {
     text: &'a str,
     logprobs: Option<Value>,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [u32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<Value>,
 }
 
 fn reason(finish: FinishReason) -> &'static str {
@@ -83,7 +120,17 @@ fn reason(finish: FinishReason) -> &'static str {
     }
 }
 
-fn usage(totals: Totals) -> Value {
+fn end_name(end: PrefixEnd) -> &'static str {
+    match end {
+        PrefixEnd::EndOfPrompt => "end_of_prompt",
+        PrefixEnd::Difference => "difference",
+        PrefixEnd::Salt => "salt",
+        PrefixEnd::Eviction => "eviction",
+        PrefixEnd::Disabled => "disabled",
+    }
+}
+
+pub(super) fn usage(totals: Totals) -> Value {
     let Totals { prompt_tokens, cached_tokens, completion_tokens } = totals;
     json!({
         "prompt_tokens": prompt_tokens,
@@ -94,87 +141,239 @@ fn usage(totals: Totals) -> Value {
 }
 
 impl Reply {
-    fn envelope<C: Serialize>(&self, object: &'static str, choices: C, usage: Option<Option<Value>>) -> String {
-        let (id, created, model) = (&self.id, self.created, &self.model);
-        let envelope = Envelope { id, object, created, model, system_fingerprint: None, choices, usage };
+    /// The form of the answer to a request of these prompts, whose generation has begun.
+    pub(super) fn new(
+        kind: Kind,
+        (state, info): (&ServerState, &EngineInfo),
+        model: String,
+        sampling: &Sampling,
+        prompts: Vec<PromptPart>,
+        generation: &Generation,
+    ) -> Self {
+        Self {
+            kind,
+            id: state.new_id(if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }),
+            created: platform::unix_time(),
+            model,
+            fingerprint: state.fingerprint(info),
+            wants_logprobs: sampling.wants_logprobs,
+            include_usage: sampling.include_usage,
+            continuous_usage: sampling.continuous_usage,
+            wants_prompt_logprobs: sampling.wants_prompt_logprobs,
+            return_token_ids: sampling.return_token_ids,
+            drawn: sampling.params.n as usize,
+            best: sampling.best,
+            tokenizer: state.text.tokenizer.clone(),
+            prompts,
+            progress: vec![Progress::default(); generation.choices()],
+        }
+    }
+
+    fn envelope<C: Serialize>(
+        &self,
+        object: &'static str,
+        choices: C,
+        usage: Option<Option<Value>>,
+        extras: Extras,
+    ) -> String {
+        let (id, created, model, system_fingerprint) = (&self.id, self.created, &self.model, &self.fingerprint);
+        let service_tier = (self.kind == Kind::Chat).then_some(Value::Null);
+        let envelope =
+            Envelope { id, object, created, model, system_fingerprint, service_tier, choices, usage, extras };
         serde_json::to_string(&envelope).expect("strings and numbers always serialise")
     }
 
-    fn chunk<C: Serialize>(&self, choices: C, totals: Totals) -> String {
+    /// `debug` for prompts of which something was learned.
+    fn debug(&self, learned: &[(usize, PrefixReport)]) -> Extras {
+        let mut extras = Extras::new();
+        if learned.is_empty() {
+            return extras;
+        }
+        let entry = |(prompt, report): &(usize, PrefixReport)| {
+            let difference = report.differing.map(|id| {
+                let token = String::from_utf8_lossy(&self.token_bytes(id)).into_owned();
+                json!({"position": report.common_tokens, "token_id": id, "token": token})
+            });
+            json!({
+                "prompt": prompt,
+                "cached_tokens": report.cached_tokens,
+                "matched_tokens": report.common_tokens,
+                "first_difference": difference,
+                "stopped_by": end_name(report.end),
+            })
+        };
+        extras.insert("debug".into(), json!({"prefix": learned.iter().map(entry).collect::<Vec<_>>()}));
+        extras
+    }
+
+    fn token_ids(&self, piece: &Piece) -> Option<Vec<u32>> {
+        self.return_token_ids.then(|| piece.tokens.iter().map(|token| token.id).collect())
+    }
+
+    fn chunk<C: Serialize>(&self, choices: C, totals: Totals, extras: Extras) -> String {
         let object = match self.kind {
             Kind::Chat => "chat.completion.chunk",
             Kind::Completion => "text_completion",
         };
         let now = self.continuous_usage.then(|| usage(totals));
-        let json = self.envelope(object, choices, self.include_usage.then_some(now));
+        let json = self.envelope(object, choices, self.include_usage.then_some(now), extras);
         format!("data: {json}\n\n")
     }
+}
 
+impl Answer for Reply {
     /// The events of one piece: the role once, then text, then the reason for the end.
-    pub(super) fn events(&mut self, piece: &Piece, totals: Totals) -> String {
-        let index = piece.choice;
-        let logprobs = self.logprobs(piece);
-        let finish_reason = piece.finish.map(reason);
+    fn events(&mut self, piece: &Piece, totals: Totals) -> String {
+        let (index, prompt) = (piece.choice, piece.choice / self.drawn);
+        let begins = !std::mem::replace(&mut self.progress[index].begun, true);
+        let echoed = if begins { self.prompts[prompt].echo.clone() } else { None };
+        let logprobs = self.logprobs(piece, prompt);
+        let prompt_logprobs = begins.then(|| self.prompt_logprobs(piece)).flatten();
+        let (finish_reason, token_ids) = (piece.finish.map(reason), self.token_ids(piece));
+        let learned: Vec<_> = piece.prefix.iter().map(|report| (prompt, *report)).collect();
+        let mut extras = self.debug(&learned);
+        let repeats_ids = begins && self.return_token_ids;
         if self.kind == Kind::Completion {
-            let choice = CompletionChoice { index, text: &piece.text, logprobs, finish_reason };
-            return self.chunk([choice], totals);
+            let text = &(echoed.unwrap_or_default() + &piece.text);
+            let prompt_token_ids = repeats_ids.then_some(&*self.prompts[prompt].ids);
+            let choice =
+                CompletionChoice { index, text, logprobs, finish_reason, token_ids, prompt_token_ids, prompt_logprobs };
+            return self.chunk([choice], totals, extras);
         }
-        let chunk = |delta, logprobs, finish_reason| [ChatChunk { index, delta, logprobs, finish_reason }];
+        let chunk = |delta, logprobs, finish_reason, token_ids| {
+            [ChatChunk { index, delta, logprobs, finish_reason, token_ids }]
+        };
         let mut events = String::new();
         if !std::mem::replace(&mut self.progress[index].role_sent, true) {
             let delta = Delta { role: Some("assistant"), content: Some("") };
-            events.push_str(&self.chunk(chunk(delta, None, None), totals));
+            if repeats_ids {
+                extras.insert("prompt_token_ids".into(), self.prompts[prompt].ids.to_vec().into());
+            }
+            if let Some(logprobs) = prompt_logprobs.filter(|_| index == 0) {
+                extras.insert("prompt_logprobs".into(), logprobs);
+            }
+            events.push_str(&self.chunk(chunk(delta, None, None, None), totals, std::mem::take(&mut extras)));
         }
-        if !piece.text.is_empty() || logprobs.is_some() {
+        if !piece.text.is_empty() || logprobs.is_some() || token_ids.as_ref().is_some_and(|ids| !ids.is_empty()) {
             let delta = Delta { role: None, content: Some(&piece.text) };
-            events.push_str(&self.chunk(chunk(delta, logprobs, None), totals));
+            events.push_str(&self.chunk(chunk(delta, logprobs, None, token_ids), totals, std::mem::take(&mut extras)));
         }
         if finish_reason.is_some() {
-            events.push_str(&self.chunk(chunk(Delta::default(), None, finish_reason), totals));
+            events.push_str(&self.chunk(chunk(Delta::default(), None, finish_reason, None), totals, extras));
         }
         events
     }
 
     /// The end of a stream that went well.
-    pub(super) fn last_events(&self, totals: Totals) -> String {
+    fn last_events(&mut self, totals: Totals) -> String {
         let mut events = String::new();
         if self.include_usage {
             let object = if self.kind == Kind::Chat { "chat.completion.chunk" } else { "text_completion" };
             let none: [Value; 0] = [];
-            events = format!("data: {}\n\n", self.envelope(object, none, Some(Some(usage(totals)))));
+            events = format!("data: {}\n\n", self.envelope(object, none, Some(Some(usage(totals))), Extras::new()));
         }
         events.push_str("data: [DONE]\n\n");
         events
     }
 
     /// The whole answer; `pieces` holds all of each choice, in order.
-    pub(super) fn whole(&mut self, pieces: &[Piece], totals: Totals) -> String {
+    fn whole(&mut self, pieces: &[Piece], totals: Totals) -> String {
         let mut choices = Vec::with_capacity(pieces.len());
+        let mut learned = Vec::new();
         for piece in pieces {
-            let (index, text) = (piece.choice, &piece.text);
-            let (logprobs, finish_reason) = (self.logprobs(piece), piece.finish.map(reason));
-            choices.push(match self.kind {
+            let (index, prompt) = (piece.choice, piece.choice / self.best);
+            learned.extend(piece.prefix.map(|report| (prompt, report)));
+            let (logprobs, finish_reason) = (self.logprobs(piece, prompt), piece.finish.map(reason));
+            let mut choice = match self.kind {
                 Kind::Completion => {
+                    let text = self.prompts[prompt].echo.clone().unwrap_or_default() + &piece.text;
                     json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason})
                 }
                 Kind::Chat => {
-                    let message = json!({"role": "assistant", "content": text, "refusal": null});
+                    let message = json!({"role": "assistant", "content": piece.text, "refusal": null});
                     json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason})
                 }
-            });
+            };
+            if let Some(ids) = self.token_ids(piece) {
+                choice["token_ids"] = ids.into();
+                if self.kind == Kind::Completion {
+                    choice["prompt_token_ids"] = self.prompts[prompt].ids.to_vec().into();
+                }
+            }
+            if let Some(logprobs) = self.prompt_logprobs(piece).filter(|_| self.kind == Kind::Completion) {
+                choice["prompt_logprobs"] = logprobs;
+            }
+            choices.push(choice);
+        }
+        let mut extras = self.debug(&learned);
+        if self.kind == Kind::Chat && self.return_token_ids {
+            extras.insert("prompt_token_ids".into(), self.prompts[0].ids.to_vec().into());
+        }
+        if let Some(logprobs) = self.prompt_logprobs(&pieces[0]).filter(|_| self.kind == Kind::Chat) {
+            extras.insert("prompt_logprobs".into(), logprobs);
         }
         let object = if self.kind == Kind::Chat { "chat.completion" } else { "text_completion" };
-        self.envelope(object, choices, Some(Some(usage(totals))))
+        self.envelope(object, choices, Some(Some(usage(totals))), extras)
     }
 
-    fn logprobs(&mut self, piece: &Piece) -> Option<Value> {
-        if !self.wants_logprobs || piece.tokens.is_empty() {
+    /// Keeps the likeliest choices of each prompt, by the mean logprob of their tokens, and numbers them anew.
+    fn choose(&self, pieces: Vec<Piece>) -> Vec<Piece> {
+        if self.best == self.drawn {
+            return pieces;
+        }
+        let mean = |piece: &Piece| {
+            let sum: f64 = piece.tokens.iter().filter_map(|token| token.logprob).map(f64::from).sum();
+            sum / piece.tokens.len().max(1) as f64
+        };
+        let mut chosen = Vec::new();
+        let mut rest = pieces.into_iter();
+        for _ in 0..self.prompts.len() {
+            let mut drawn: Vec<_> = rest.by_ref().take(self.drawn).collect();
+            let prefix = drawn.iter_mut().find_map(|piece| piece.prefix.take());
+            drawn.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+            drawn.truncate(self.best);
+            drawn.iter_mut().take(1).for_each(|piece| piece.prefix = prefix);
+            chosen.extend(drawn);
+        }
+        chosen.into_iter().enumerate().map(|(choice, piece)| Piece { choice, ..piece }).collect()
+    }
+}
+
+impl Reply {
+    fn logprobs(&mut self, piece: &Piece, prompt: usize) -> Option<Value> {
+        // A prompt that is repeated has come with the first piece.
+        let echoed = self.prompts[prompt].echo.is_some() && self.progress[piece.choice].text_offset == 0;
+        if !self.wants_logprobs || (piece.tokens.is_empty() && !echoed) {
             return None;
         }
-        Some(match self.kind {
-            Kind::Chat => self.chat_logprobs(&piece.tokens),
-            Kind::Completion => self.completion_logprobs(&piece.tokens, piece.choice),
-        })
+        if self.kind == Kind::Chat {
+            return Some(self.chat_logprobs(&piece.tokens));
+        }
+        let ids = self.prompts[prompt].ids.clone();
+        let first = ids.iter().take(usize::from(echoed)).map(|id| (*id, None));
+        let scored = piece.prompt.iter().flat_map(|tokens| tokens.iter()).filter(|_| echoed);
+        let tokens = scored.chain(&piece.tokens).map(|token| (token.id, Some(token)));
+        Some(self.completion_logprobs(first.chain(tokens), piece.choice))
+    }
+
+    /// vLLM's form: for each token of the prompt, by id, what was likely in its place and how likely it was itself.
+    fn prompt_logprobs(&self, piece: &Piece) -> Option<Value> {
+        if !self.wants_prompt_logprobs {
+            return None;
+        }
+        let entry = |id: u32, logprob: f32, rank: Option<usize>| {
+            let token = String::from_utf8_lossy(&self.token_bytes(id)).into_owned();
+            (id.to_string(), json!({"logprob": logprob.max(LOGPROB_MIN), "rank": rank, "decoded_token": token}))
+        };
+        let of_token = |token: &Token| {
+            let own = entry(token.id, token.logprob.unwrap_or(LOGPROB_MIN), None);
+            let top =
+                token.top_logprobs.iter().zip(1..).map(|(top, rank)| entry(top.token_id, top.logprob, Some(rank)));
+            // A token that is among the likely ones has its rank from there.
+            Value::Object(std::iter::once(own).chain(top).collect())
+        };
+        let tokens = piece.prompt.iter().flat_map(|tokens| tokens.iter()).map(of_token);
+        Some(std::iter::once(Value::Null).chain(tokens).collect())
     }
 
     fn token_bytes(&self, id: u32) -> Vec<u8> {
@@ -199,20 +398,28 @@ impl Reply {
         json!({"content": content.collect::<Vec<_>>(), "refusal": null})
     }
 
-    fn completion_logprobs(&mut self, tokens: &[Token], choice: usize) -> Value {
+    /// A token without logprob is the first of a prompt, which nothing has foretold.
+    fn completion_logprobs<'a>(
+        &mut self,
+        tokens: impl Iterator<Item = (u32, Option<&'a Token>)>,
+        choice: usize,
+    ) -> Value {
         // A token that is only part of a character is named by its bytes, so that two of them stay apart.
         let name = |bytes: &[u8]| match std::str::from_utf8(bytes) {
             Ok(text) => text.to_owned(),
             Err(_) => bytes.iter().fold("bytes:".to_owned(), |name, byte| format!("{name}\\x{byte:02x}")),
         };
         let (mut names, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-        for token in tokens {
-            let bytes = self.token_bytes(token.id);
-            let logprob = token.logprob.unwrap_or(LOGPROB_MIN).max(LOGPROB_MIN);
-            let chosen = TokenLogprob { token_id: token.id, logprob };
-            let alternatives = token.top_logprobs.iter().chain([&chosen]);
-            let top = alternatives.map(|top| (name(&self.token_bytes(top.token_id)), top.logprob.max(LOGPROB_MIN)));
-            tops.push(top.map(|(name, logprob)| (name, logprob.into())).collect::<Map<_, _>>());
+        for (id, token) in tokens {
+            let bytes = self.token_bytes(id);
+            let logprob = token.map(|token| token.logprob.unwrap_or(LOGPROB_MIN).max(LOGPROB_MIN));
+            let top = token.map(|token| {
+                let chosen = TokenLogprob { token_id: id, logprob: logprob.unwrap_or(LOGPROB_MIN) };
+                let alternatives = token.top_logprobs.iter().chain([&chosen]);
+                let top = alternatives.map(|top| (name(&self.token_bytes(top.token_id)), top.logprob.max(LOGPROB_MIN)));
+                top.map(|(name, logprob)| (name, logprob.into())).collect::<Map<_, _>>()
+            });
+            tops.push(top);
             names.push(name(&bytes));
             logprobs.push(logprob);
             let offset = &mut self.progress[choice].text_offset;

@@ -2,11 +2,14 @@
 
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
+use super::guard::Client;
 use super::{Limits, ServerState};
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::SamplingParams;
+use crate::text::{TextStream, Tokenizer};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Below this a temperature means greedy: dividing by it would overflow.
 const TEMPERATURE_MIN: f32 = 1e-5;
@@ -15,7 +18,7 @@ const STOP_BYTES_MAX: usize = 256;
 const STOP_IDS_MAX: usize = 128;
 const LOGIT_BIASES_MAX: usize = 1024;
 const SALT_BYTES_MAX: usize = 128;
-const USER_BYTES_MAX: usize = 4096;
+pub(super) const USER_BYTES_MAX: usize = 4096;
 /// Alternatives per token.
 pub(super) const TOP_LOGPROBS_MAX: i64 = 20;
 
@@ -23,10 +26,25 @@ pub(super) const TOP_LOGPROBS_MAX: i64 = 20;
 pub(super) struct Sampling {
     /// `logprobs` and `max_tokens` are set by the endpoint: their names differ.
     pub(super) params: SamplingParams,
+    /// The answer has logprobs; [`Self::set_logprobs`].
+    pub(super) wants_logprobs: bool,
+    /// The answer has `prompt_logprobs`.
+    pub(super) wants_prompt_logprobs: bool,
+    /// Nothing is generated as far as the answer tells: it is the prompt alone.
+    pub(super) silent: bool,
     pub(super) stops: Vec<String>,
     pub(super) cache_salt: Option<String>,
     pub(super) priority: i32,
     pub(super) skip_special: bool,
+    /// The text of an answer includes what has stopped it.
+    pub(super) show_stops: bool,
+    /// Choices per prompt that are answered with: the likeliest of those that are drawn.
+    pub(super) best: usize,
+    pub(super) return_token_ids: bool,
+    /// Keep so many of a prompt's last tokens.
+    pub(super) prompt_tokens_max: Option<u32>,
+    pub(super) explain_prefix: bool,
+    pub(super) client: Client,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
     pub(super) continuous_usage: bool,
@@ -34,10 +52,28 @@ pub(super) struct Sampling {
 
 impl Sampling {
     /// Reads and checks all shared fields. The request wins over the model's defaults.
-    pub(super) fn read(fields: &mut Fields, state: &ServerState, info: &EngineInfo) -> Result<Self, ApiError> {
+    pub(super) fn read(
+        fields: &mut Fields,
+        state: &ServerState,
+        info: &EngineInfo,
+        client: Client,
+    ) -> Result<Self, ApiError> {
         let (include_usage, continuous_usage, stream) = stream_options(fields)?;
+        let mut params = sampling_params(fields, &state.options.defaults, &state.options.limits, info)?;
+        let best = params.n as usize;
+        let wants_prompt_logprobs = params.prompt_logprobs.is_some();
+        params.n = best_of(fields, params.n, stream, &state.options.limits)?;
         let sampling = Self {
-            params: sampling_params(fields, &state.options.defaults, &state.options.limits, info.vocab)?,
+            params,
+            wants_logprobs: false,
+            wants_prompt_logprobs,
+            silent: false,
+            best,
+            client,
+            show_stops: fields.boolean("include_stop_str_in_output")?.unwrap_or(false),
+            return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
+            prompt_tokens_max: prompt_tokens_max(fields, info)?,
+            explain_prefix: explain_prefix(fields)?,
             stops: stop_strings(fields)?,
             cache_salt: cache_salt(fields)?,
             priority: fields.integer("priority", i32::MIN.into()..=i32::MAX.into())?.unwrap_or(0) as i32,
@@ -46,11 +82,28 @@ impl Sampling {
             include_usage,
             continuous_usage,
         };
-        best_of(fields, sampling.params.n)?;
         response_format(fields)?;
         fields.string("user", USER_BYTES_MAX)?;
         metadata(fields)?;
         Ok(sampling)
+    }
+
+    /// Alternatives to report for each token, if logprobs are wanted. To choose the best they are needed anyway.
+    pub(super) fn set_logprobs(&mut self, alternatives: Option<u32>) {
+        self.wants_logprobs = alternatives.is_some();
+        let chooses = self.best < self.params.n as usize;
+        self.params.logprobs = alternatives.or(chooses.then_some(0));
+    }
+
+    /// The decoder of one choice.
+    pub(super) fn text_stream(&self, tokenizer: Option<Arc<Tokenizer>>) -> TextStream {
+        let stream = TextStream::new(tokenizer, &self.stops, self.skip_special);
+        stream.show_stops(self.show_stops).min_tokens(self.params.min_tokens)
+    }
+
+    /// A prompt without the beginning that is too much.
+    pub(super) fn truncated(&self, prompt: Vec<u32>) -> Vec<u32> {
+        truncated(prompt, self.prompt_tokens_max)
     }
 }
 
@@ -58,8 +111,9 @@ fn sampling_params(
     fields: &mut Fields,
     defaults: &SamplingParams,
     limits: &Limits,
-    vocabulary: u32,
+    info: &EngineInfo,
 ) -> Result<SamplingParams, ApiError> {
+    let vocabulary = info.vocab;
     let penalty = |value: f64| (-2.0..=2.0).contains(&value);
     let penalty_rule = "a number from -2 to 2";
     let temperature = fields.number("temperature", "a number from 0 to 2", |value| (0.0..=2.0).contains(&value))?;
@@ -90,8 +144,38 @@ fn sampling_params(
         seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned).or(defaults.seed),
         stop_token_ids: stop_token_ids(fields, vocabulary)?,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(defaults.ignore_eos),
+        min_tokens: fields.integer("min_tokens", 0..=i64::from(info.max_model_len))?.unwrap_or(0) as u32,
         logprobs: None,
+        prompt_logprobs: fields.integer("prompt_logprobs", 0..=TOP_LOGPROBS_MAX)?.map(|top| top as u32),
     })
+}
+
+/// The last `most` tokens of a prompt.
+pub(super) fn truncated(mut prompt: Vec<u32>, most: Option<u32>) -> Vec<u32> {
+    let surplus = prompt.len().saturating_sub(most.map_or(usize::MAX, |most| most as usize));
+    prompt.drain(..surplus);
+    prompt
+}
+
+/// `truncate_prompt_tokens`; −1 is as many as the context takes.
+pub(super) fn prompt_tokens_max(fields: &mut Fields, info: &EngineInfo) -> Result<Option<u32>, ApiError> {
+    let context = info.max_model_len;
+    match fields.integer("truncate_prompt_tokens", -1..=i64::from(context))? {
+        None => Ok(None),
+        Some(-1) => Ok(Some(context - 1)),
+        Some(0) => Err(wrong("truncate_prompt_tokens", "-1, or at least 1", &Value::from(0))),
+        Some(count) => Ok(Some(count as u32)),
+    }
+}
+
+/// `"debug": {"prefix": true}`.
+fn explain_prefix(fields: &mut Fields) -> Result<bool, ApiError> {
+    let Some(debug) = fields.object("debug")? else { return Ok(false) };
+    match debug.get("prefix") {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(on)) => Ok(*on),
+        Some(value) => Err(wrong("debug.prefix", "true or false", value)),
+    }
 }
 
 fn stream_options(fields: &mut Fields) -> Result<(bool, bool, bool), ApiError> {
@@ -160,7 +244,7 @@ fn logit_bias(fields: &mut Fields, vocabulary: u32) -> Result<BTreeMap<u32, f32>
     Ok(biases)
 }
 
-fn cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+pub(super) fn cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let Some(value) = fields.take("cache_salt") else { return Ok(None) };
     let fits = |salt: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
@@ -172,16 +256,20 @@ fn cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     }
 }
 
-/// Drawing more choices than are returned is not built; only what means "no such thing" passes.
-fn best_of(fields: &mut Fields, n: u32) -> Result<(), ApiError> {
-    let Some(best_of) = fields.integer("best_of", 1..=128)? else { return Ok(()) };
-    if best_of < i64::from(n) {
+/// Choices to draw, of which `n` are answered with.
+fn best_of(fields: &mut Fields, n: u32, stream: bool, limits: &Limits) -> Result<u32, ApiError> {
+    let Some(best_of) = fields.integer("best_of", 1..=i64::from(limits.choices_max))? else { return Ok(n) };
+    let best_of = best_of as u32;
+    if best_of < n {
         return Err(ApiError::invalid("best_of", format!("`best_of` ({best_of}) must not be below `n` ({n})")));
     }
-    if best_of > 1 {
-        return Err(ApiError::unsupported("best_of", "`best_of` is not supported: use `n`"));
+    if stream && best_of > n {
+        return Err(ApiError::invalid(
+            "best_of",
+            "which choice is best is known at the end: `best_of` needs no stream",
+        ));
     }
-    Ok(())
+    Ok(best_of)
 }
 
 fn response_format(fields: &mut Fields) -> Result<(), ApiError> {

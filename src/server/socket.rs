@@ -4,8 +4,8 @@
 //! must keep coming, a reader that takes nothing for half a minute is dropped (and with it its receivers, so its
 //! requests are cancelled), a silent stream gets a comment every fifteen seconds so that proxies keep it open.
 //!
-//! [`serve`] ends when its `shutdown` future does: the engine takes no more requests, `/health` says so, running
-//! answers go on to their end, then connections close.
+//! [`serve`] ends when its `shutdown` future does: `/health` says so, after a grace the engine takes no more requests,
+//! running answers go on to their end or to a limit, then connections close.
 
 use super::{BodyTimeout, ServerState, router};
 use axum::BoxError;
@@ -49,7 +49,9 @@ pub struct SocketOptions {
     pub keep_alive: Duration,
     /// Connections at once; more are closed as they come.
     pub connections_max: usize,
-    /// How long running answers may go on after `shutdown`; `None`: to their end.
+    /// How long requests are still taken after `shutdown`, while `/health` says that this will end.
+    pub shutdown_grace: Duration,
+    /// How long running answers may go on after that, before they are ended with an error; `None`: to their end.
     pub shutdown_timeout: Option<Duration>,
 }
 
@@ -61,6 +63,7 @@ impl Default for SocketOptions {
             write_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),
             connections_max: 1024,
+            shutdown_grace: Duration::ZERO,
             shutdown_timeout: None,
         }
     }
@@ -83,9 +86,16 @@ pub async fn serve(
         () = server.accept(&listener) => {}
         () = shutdown => {}
     }
+    state.begin_closing();
+    if !server.options.shutdown_grace.is_zero() {
+        tokio::select! {
+            () = server.accept(&listener) => {}
+            () = sleep(server.options.shutdown_grace) => {}
+        }
+    }
     state.engine.drain();
     // New connections are still taken: a client must hear 503 rather than nothing.
-    let done = async {
+    let done = || async {
         while state.active_answers() > 0 {
             sleep(DRAIN_POLL).await;
         }
@@ -98,8 +108,13 @@ pub async fn serve(
     };
     tokio::select! {
         () = server.accept(&listener) => {}
-        () = done => {}
-        () = limit => tracing::warn!("answers that were still running were cut off"),
+        () = done() => {}
+        () = limit => {
+            tracing::warn!("answers that were still running are cut off");
+            state.engine.abort();
+            // Their readers are told.
+            drop(timeout(CLOSE, done()).await);
+        }
     }
     drop(listener);
     if timeout(CLOSE, server.graceful.shutdown()).await.is_err() {

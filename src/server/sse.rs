@@ -1,8 +1,7 @@
 //! Answers a request from its [`Generation`]: as server-sent events, or collected into one body.
 
 use super::error::ApiError;
-use super::generate::{Generation, Piece};
-use super::reply::Reply;
+use super::generate::{Generation, Piece, Totals};
 use axum::body::Body;
 use axum::http::HeaderName;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -13,14 +12,36 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// What a client is sent while it runs.
-struct Events {
-    /// `None` after the last event.
-    generation: Option<Generation>,
-    reply: Reply,
+/// The form of an answer.
+pub(super) trait Answer: Unpin + Send + 'static {
+    /// The events that one piece becomes.
+    fn events(&mut self, piece: &Piece, totals: Totals) -> String;
+
+    /// The end of a stream that went well.
+    fn last_events(&mut self, totals: Totals) -> String;
+
+    /// The end of a stream that did not.
+    fn fault(&self, error: &ApiError) -> String {
+        format!("data: {}\n\ndata: [DONE]\n\n", error.json())
+    }
+
+    /// Which of the choices are answered with; `pieces` holds all of each choice, in order.
+    fn choose(&self, pieces: Vec<Piece>) -> Vec<Piece> {
+        pieces
+    }
+
+    /// The whole answer.
+    fn whole(&mut self, pieces: &[Piece], totals: Totals) -> String;
 }
 
-impl Stream for Events {
+/// What a client is sent while it runs.
+struct Events<A> {
+    /// `None` after the last event.
+    generation: Option<Generation>,
+    reply: A,
+}
+
+impl<A: Answer> Stream for Events<A> {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -34,7 +55,7 @@ impl Stream for Events {
             // The status was sent long ago, so the fault is an event.
             Some(Err(error)) => {
                 *slot = None;
-                format!("data: {}\n\ndata: [DONE]\n\n", ApiError::failed(error).json())
+                reply.fault(&ApiError::failed(error))
             }
             None => {
                 let totals = generation.totals();
@@ -46,8 +67,8 @@ impl Stream for Events {
     }
 }
 
-/// A response that ends with `data: [DONE]`. Dropping it cancels the generation.
-pub(super) fn stream(generation: Generation, reply: Reply) -> Response {
+/// A response of events. Dropping it cancels the generation.
+pub(super) fn stream(generation: Generation, reply: impl Answer) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
         (CACHE_CONTROL, "no-cache"),
@@ -59,7 +80,7 @@ pub(super) fn stream(generation: Generation, reply: Reply) -> Response {
 }
 
 /// The whole answer at once. Dropping the future cancels the generation.
-pub(super) async fn collect(mut generation: Generation, mut reply: Reply) -> Result<Response, ApiError> {
+pub(super) async fn collect(mut generation: Generation, mut reply: impl Answer) -> Result<Response, ApiError> {
     let mut pieces: Vec<_> = (0..generation.choices()).map(|choice| Piece { choice, ..Piece::default() }).collect();
     while let Some(piece) = generation.next().await {
         let piece = piece.map_err(ApiError::failed)?;
@@ -67,7 +88,10 @@ pub(super) async fn collect(mut generation: Generation, mut reply: Reply) -> Res
         whole.text.push_str(&piece.text);
         whole.tokens.extend(piece.tokens);
         whole.finish = piece.finish;
+        whole.prefix = whole.prefix.or(piece.prefix);
+        whole.prompt.extend(piece.prompt);
     }
+    let pieces = reply.choose(pieces);
     let body = reply.whole(&pieces, generation.totals());
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
 }

@@ -18,7 +18,13 @@ pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
 pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};
 
+use serde_json::{Map, Value};
 use std::sync::Arc;
+
+/// Seconds since 1970 as `2026-01-31T23:59:59Z`.
+pub fn iso_time(unix_time: u64) -> String {
+    python::strftime("%Y-%m-%dT%H:%M:%SZ", unix_time).unwrap_or_default()
+}
 
 /// What a checkpoint says about text.
 #[derive(Default)]
@@ -27,6 +33,8 @@ pub struct TextModel {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// `None`: no chat.
     pub template: Option<ChatTemplate>,
+    /// What tokenizer_config.json says, with the chat template that is used.
+    pub config: Map<String, Value>,
 }
 
 /// A file about text that cannot be used.
@@ -70,7 +78,12 @@ impl TextModel {
     ) -> Result<Self, TextError> {
         let tokenizer = tokenizer_json.map(Tokenizer::from_json).transpose()?.map(Arc::new);
         let template = ChatTemplate::from_config(tokenizer_config_json, chat_template)?;
-        Ok(Self { tokenizer, template })
+        let config = tokenizer_config_json.map(serde_json::from_slice).transpose();
+        let mut config: Map<_, _> = config.map_err(|error| TextError::Config(error.to_string()))?.unwrap_or_default();
+        if let Some(own) = chat_template {
+            config.insert("chat_template".into(), own.into());
+        }
+        Ok(Self { tokenizer, template, config })
     }
 
     /// Renders a conversation to the prompt's text, exactly as the model will see it.

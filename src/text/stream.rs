@@ -58,6 +58,8 @@ impl Utf8Stream {
 pub struct StopStrings {
     matchers: Vec<Matcher>,
     held: String,
+    /// The stop string itself is shown.
+    shown: bool,
 }
 
 /// One stop string and how much of it the text ends with (Knuth, Morris and Pratt).
@@ -98,7 +100,7 @@ impl StopStrings {
     /// Empty strings are ignored.
     pub fn new(stops: &[String]) -> Self {
         let matchers = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Matcher::new(stop)).collect();
-        Self { matchers, held: String::new() }
+        Self { matchers, held: String::new(), shown: false }
     }
 
     /// Takes more text; gives what is certainly before any stop string, and whether one is complete. After that
@@ -113,7 +115,7 @@ impl StopStrings {
             // Of several that end here, the longest starts first and hides the others.
             let complete = self.matchers.iter_mut().filter_map(|m| m.push(byte).then_some(m.stop.len())).max();
             if let Some(length) = complete {
-                self.held.truncate(before + at + 1 - length);
+                self.held.truncate(before + at + 1 - if self.shown { 0 } else { length });
                 return (std::mem::take(&mut self.held), true);
             }
         }
@@ -145,23 +147,42 @@ pub struct TextStream {
     stops: StopStrings,
     skip_special: bool,
     previous: Option<u32>,
+    /// Tokens to come whose text completes no stop string.
+    unstoppable: u32,
 }
 
 impl TextStream {
     /// Without a tokenizer there is never any text. `skip_special`: special tokens have no text.
     pub fn new(tokenizer: Option<Arc<Tokenizer>>, stops: &[String], skip_special: bool) -> Self {
         let stops = StopStrings::new(stops);
-        Self { tokenizer, utf8: Utf8Stream::default(), stops, skip_special, previous: None }
+        Self { tokenizer, utf8: Utf8Stream::default(), stops, skip_special, previous: None, unstoppable: 0 }
+    }
+
+    /// Text ends behind a stop string, not before it, if `shown`.
+    pub fn show_stops(mut self, shown: bool) -> Self {
+        self.stops.shown = shown;
+        self
+    }
+
+    /// Stop strings count from this token on, the first being 1.
+    pub fn min_tokens(mut self, tokens: u32) -> Self {
+        self.unstoppable = tokens.saturating_sub(1);
+        self
     }
 
     /// The next token. After `stopped`, push no more and do not finish.
     pub fn push(&mut self, id: u32) -> TextPiece {
         let Some(tokenizer) = &self.tokenizer else { return TextPiece::default() };
         let previous = self.previous.replace(id);
+        let stoppable = self.unstoppable == 0;
+        self.unstoppable = self.unstoppable.saturating_sub(1);
         if self.skip_special && tokenizer.is_special(id) {
             return TextPiece::default();
         }
         let text = self.utf8.push(&tokenizer.token_bytes(id, previous));
+        if !stoppable {
+            return TextPiece { text, stopped: false };
+        }
         let (text, stopped) = self.stops.push(&text);
         TextPiece { text, stopped }
     }

@@ -38,6 +38,8 @@ pub struct ChatInput<'a> {
     pub kwargs: Option<&'a Map<String, Value>>,
     /// End with the beginning of the assistant's answer.
     pub add_generation_prompt: bool,
+    /// End with the last message's content, so that the answer goes on with it.
+    pub continue_final: bool,
     /// What `strftime_now` tells, seconds since 1970 (UTC).
     pub unix_time: u64,
     /// Bytes of text to render at most.
@@ -59,6 +61,9 @@ pub enum TemplateError {
         /// The cap.
         bytes_max: usize,
     },
+    /// There is no place where the last message could go on.
+    #[error("the chat template does not show the last message as it is, so it cannot be continued")]
+    NotShown,
     /// Too many instructions.
     #[error("the chat template took too long on this conversation")]
     TooSlow,
@@ -133,8 +138,20 @@ impl ChatTemplate {
             return Err(TemplateError::TooLong { bytes_max: input.bytes_max });
         }
         result.map_err(|error| template_error(&error))?;
-        String::from_utf8(output.bytes).map_err(|error| TemplateError::Failed(error.to_string()))
+        let text = String::from_utf8(output.bytes).map_err(|error| TemplateError::Failed(error.to_string()))?;
+        if input.continue_final { cut_after_content(text, input.messages) } else { Ok(text) }
     }
+}
+
+/// Cuts what a template writes behind the last message's content; white space around it is the template's affair.
+fn cut_after_content(mut text: String, messages: &Value) -> Result<String, TemplateError> {
+    let last = messages.as_array().and_then(|messages| messages.last());
+    let content = last.and_then(|message| message["content"].as_str()).ok_or(TemplateError::NotShown)?;
+    let start = text.rfind(content.trim()).ok_or(TemplateError::NotShown)?;
+    let whole = content.trim_start();
+    let shown = if text[start..].starts_with(whole) { whole } else { content.trim() };
+    text.truncate(start + shown.len());
+    Ok(text)
 }
 
 fn to_jinja(value: &Value) -> JinjaValue {

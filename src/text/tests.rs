@@ -13,7 +13,15 @@ fn demo() -> TextModel {
 }
 
 fn input<'a>(messages: &'a Value, tools: Option<&'a Value>) -> ChatInput<'a> {
-    ChatInput { messages, tools, kwargs: None, add_generation_prompt: true, unix_time: 0, bytes_max: 1 << 20 }
+    ChatInput {
+        messages,
+        tools,
+        kwargs: None,
+        add_generation_prompt: true,
+        continue_final: false,
+        unix_time: 0,
+        bytes_max: 1 << 20,
+    }
 }
 
 /// A model whose template is `template`, with the demo's tokenizer.

@@ -114,6 +114,27 @@ def logprobs():
     assert lengths == {answer.usage.completion_tokens}
 
 
+def prompts():
+    whole = client.completions.create(model=model, prompt="Hello there", max_tokens=2, echo=True, logprobs=1)
+    found = whole.choices[0].logprobs
+    assert whole.choices[0].text.startswith("Hello there") and found.token_logprobs[0] is None
+    assert "".join(found.tokens) == whole.choices[0].text
+    best = client.completions.create(model=model, prompt="Hello", max_tokens=4, n=2, best_of=4, seed=1)
+    assert [choice.index for choice in best.choices] == [0, 1]
+
+
+def embeddings():
+    # The client asks for base64 and decodes it.
+    answer = client.embeddings.create(model=model, input=["Hello", "Goodbye"])
+    assert [entry.index for entry in answer.data] == [0, 1] and answer.usage.total_tokens > 1
+    for entry in answer.data:
+        assert abs(sum(value * value for value in entry.embedding) - 1) < 1e-3
+    floats = client.embeddings.create(model=model, input="Hello", encoding_format="float")
+    difference = max(abs(a - b) for a, b in zip(floats.data[0].embedding, answer.data[0].embedding))
+    assert difference < 1e-2, difference
+    assert len(client.embeddings.create(model=model, input=[[5, 6]], dimensions=8).data[0].embedding) == 8
+
+
 def refusals():
     def refused(kind, code, param, call):
         try:
@@ -143,6 +164,8 @@ completions()
 seeds()
 stop_strings(said)
 logprobs()
+prompts()
+embeddings()
 refusals()
 assert client.models.retrieve(model).id == model
-print(f"{model}: chat, streaming, completions, seeds, stop strings, logprobs and refusals hold")
+print(f"{model}: chat, streaming, completions, seeds, stop strings, logprobs, embeddings and refusals hold")

@@ -22,7 +22,7 @@ fn config() -> Config {
 
 fn request(first: u32, prompt_len: u32, max_tokens: u32) -> Request {
     let params = SamplingParams { max_tokens: Some(max_tokens), seed: Some(3), ..SamplingParams::default() };
-    Request { prompt: (first..first + prompt_len).collect(), params, cache_salt: None, priority: 0 }
+    Request { prompt: (first..first + prompt_len).collect(), params, ..Request::default() }
 }
 
 /// Requests with their turns, nobody leaves.

@@ -4,7 +4,7 @@ use folio::engine::faults::Faults;
 use folio::engine::request::{Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::plan::inputs::{SampleRow, Sampled};
+use folio::plan::inputs::{Results, SampleRow, Sampled};
 use std::sync::Arc;
 
 const SEQUENCES: u32 = 9;
@@ -19,6 +19,7 @@ fn limits() -> Limits {
         table_entries_max: 1 << 10,
         history_max: 2 * HISTORY,
         bias_max: 16,
+        scores_max: 4,
         block_size: 16,
         model_len_max: 256,
         vocab: 100,
@@ -36,7 +37,7 @@ fn everybody_gets_a_turn_where_a_step_has_room_for_two() {
     let mut scheduler = Scheduler::new(limits(), Faults::default());
     let params = SamplingParams { presence_penalty: 0.5, max_tokens: Some(200), ..SamplingParams::default() };
     for index in 0..SEQUENCES {
-        let request = Request { prompt: (0..9).collect(), params: params.clone(), cache_salt: None, priority: 0 };
+        let request = Request { prompt: (0..9).collect(), params: params.clone(), ..Request::default() };
         scheduler.add(Arc::new(request), &[StreamId(index.into())], index.into(), false);
     }
     // A history is empty at first and grows to as many entries as different tokens are drawn.
@@ -51,7 +52,8 @@ fn everybody_gets_a_turn_where_a_step_has_room_for_two() {
         // The seed tells whose row it is.
         inputs.samples.iter().for_each(|row| waited[row.seed as usize] = 0);
         longest = longest.max(waited.into_iter().max().unwrap_or(0));
-        drop(scheduler.commit(&batch, inputs.samples.iter().map(token).collect()));
+        let sampled = inputs.samples.iter().map(token).collect();
+        drop(scheduler.commit(&batch, Results { sampled, ..Results::default() }));
         scheduler.check();
     }
     assert!(longest <= SEQUENCES, "{SEQUENCES} sequences, two a step, but one waited {longest} steps");

@@ -6,11 +6,11 @@ use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
 use folio::engine::faults::Faults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
-use folio::engine::request::{Event, FinishReason, Request, RequestError, SamplingParams, Usage};
+use folio::engine::request::{Event, FinishReason, Pooling, PromptFact, Request, RequestError, SamplingParams, Usage};
 use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
 use folio::engine::{Engine, EngineEnd, Source, StartError};
-use folio::plan::inputs::{BatchInputs, BiasEntry, FEED, HistoryEntry, NONE, SampleRow, Sampled};
+use folio::plan::inputs::{BatchInputs, BiasEntry, FEED, HistoryEntry, NONE, Results, SampleRow};
 use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Storage, WeightId};
 use folio::platform::block_on;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -106,6 +106,8 @@ pub(crate) enum End {
 /// What one choice's reader saw.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Seen {
+    /// Numbers that were told of the prompt: logprobs of its tokens, or its embedding.
+    pub(crate) told: Vec<f32>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) end: End,
 }
@@ -168,7 +170,7 @@ impl Backend for Watched {
         Ok(ticket)
     }
 
-    async fn read(&mut self, ticket: fake::Ticket) -> Result<Vec<Sampled>, BackendError> {
+    async fn read(&mut self, ticket: fake::Ticket) -> Result<Results, BackendError> {
         self.in_flight.pop_front();
         self.device.read(ticket).await
     }
@@ -238,7 +240,7 @@ fn check_whole(scheduler: &Scheduler, handle: &EngineHandle) {
 struct Readers {
     /// Per arrival that has come, per choice.
     receivers: Vec<Vec<Option<EventReceiver>>>,
-    seen: Vec<Vec<(Vec<u32>, Option<End>)>>,
+    seen: Vec<Vec<(Vec<f32>, Vec<u32>, Option<End>)>>,
     first_stream: Vec<u64>,
     streams: u64,
     aborted_in: BTreeMap<Phase, u32>,
@@ -248,7 +250,7 @@ struct Readers {
 
 impl Readers {
     fn new(case: &Case) -> Self {
-        let seen = |arrival: &Arrival| vec![(Vec::new(), None); arrival.request.params.n as usize];
+        let seen = |arrival: &Arrival| vec![(Vec::new(), Vec::new(), None); arrival.request.params.n as usize];
         Self {
             receivers: Vec::new(),
             seen: case.arrivals.iter().map(seen).collect(),
@@ -276,7 +278,7 @@ impl Readers {
                 if due && receiver.take().is_some() {
                     let phase = scheduler.phase(StreamId(self.first_stream[index] + choice as u64));
                     *self.aborted_in.entry(phase.unwrap_or(Phase::Queued)).or_default() += 1;
-                    self.seen[index][choice].1 = Some(End::Aborted);
+                    self.seen[index][choice].2 = Some(End::Aborted);
                 }
             }
         }
@@ -285,11 +287,19 @@ impl Readers {
     /// Takes what has come; a terminal event is the last.
     fn read(&mut self, turn: u32) {
         for (index, (receivers, seen)) in self.receivers.iter_mut().zip(&mut self.seen).enumerate() {
-            for (choice, (cell, (tokens, end))) in receivers.iter_mut().zip(seen).enumerate() {
+            for (choice, (cell, (told, tokens, end))) in receivers.iter_mut().zip(seen).enumerate() {
                 let Some(receiver) = cell else { continue };
                 while let Ok(event) = receiver.try_recv() {
                     assert!(end.is_none(), "nothing follows a terminal event");
                     match event {
+                        Event::Prompt(fact) => {
+                            assert!(tokens.is_empty(), "a prompt is spoken of before its tokens");
+                            match fact {
+                                PromptFact::Prefix(_) => {}
+                                PromptFact::Logprobs(tokens) => told.extend(tokens.iter().filter_map(|t| t.logprob)),
+                                PromptFact::Embedding(vector) => told.extend(vector),
+                            }
+                        }
                         Event::Token(token) => {
                             tokens.push(token.id);
                             let before = self.token_turns.insert((index, choice), turn).unwrap_or(turn);
@@ -313,7 +323,10 @@ impl Readers {
     fn finish(self, handle: &EngineHandle, result: Result<(), EngineEnd>) -> Outcome {
         let came = self.receivers.len();
         let seen = self.seen.into_iter().take(came).map(|choices| {
-            let seen = |(tokens, end): (_, Option<End>)| Seen { tokens, end: end.expect("every choice ends") };
+            let seen = |(told, tokens, end): (_, _, Option<End>)| {
+                let end = end.expect("every choice ends");
+                Seen { told, tokens, end }
+            };
             choices.into_iter().map(seen).collect()
         });
         let seen = seen.collect();
@@ -327,7 +340,15 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let prompt_len = request.prompt.len() as u32;
     let limit = prompt_len.saturating_add(params.max_tokens.unwrap_or(u32::MAX)).min(case.shape.model_len);
     let mut tokens = request.prompt.to_vec();
+    let (told, sound) = told(case, request);
     let end = loop {
+        if !sound {
+            break End::Failed(RequestError::NumericalError);
+        }
+        if request.pooling.is_some() {
+            let usage = Usage { prompt_tokens: prompt_len, cached_tokens: 0, completion_tokens: 0 };
+            break End::Finished(FinishReason::Stop, usage);
+        }
         let Some(history) = history(case, &tokens) else { break End::Failed(RequestError::NumericalError) };
         let id = draw(case, params, choice, &tokens, prompt_len, history);
         tokens.push(id);
@@ -339,7 +360,27 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
             break End::Finished(reason, Usage { prompt_tokens: prompt_len, cached_tokens: 0, completion_tokens });
         }
     };
-    Seen { tokens: tokens.split_off(prompt_len as usize), end }
+    Seen { told, tokens: tokens.split_off(prompt_len as usize), end }
+}
+
+/// What is told of a prompt, as far as its numbers are sound, and whether all are.
+fn told(case: &Case, request: &Request) -> (Vec<f32>, bool) {
+    let prompt = &request.prompt;
+    let histories = |from: usize, to: usize| (from..to).map_while(|end| history(case, &prompt[..=end]));
+    if request.params.prompt_logprobs.is_some() {
+        let histories: Vec<_> = histories(0, prompt.len() - 1).collect();
+        let rank = |(history, id): (&u64, &u32)| -0.5 - fake::given_rank(*history, *id) as f32;
+        let told = histories.iter().zip(&prompt[1..]).map(rank).collect();
+        return (told, histories.len() == prompt.len() - 1);
+    }
+    let Some(pooling) = request.pooling else { return (Vec::new(), true) };
+    let from = if pooling == Pooling::Last { prompt.len() - 1 } else { 0 };
+    let states: Vec<_> = histories(from, prompt.len()).map(fake::hidden).collect();
+    if states.len() < prompt.len() - from {
+        return (Vec::new(), false);
+    }
+    let column = |column: usize| states.iter().map(|state| f64::from(state[column])).sum::<f64>() / states.len() as f64;
+    ((0..fake::POOLED_COLUMNS).map(|index| column(index) as f32).collect(), true)
 }
 
 fn history(case: &Case, tokens: &[u32]) -> Option<u64> {
@@ -395,9 +436,14 @@ pub(crate) fn check(case: &Case, outcome: &Outcome) {
             };
             if partial {
                 assert!(wanted.tokens.starts_with(&seen.tokens), "{name}: what it saw before its end was right");
+                assert!(wanted.told.starts_with(&seen.told), "{name}: what it was told before its end was right");
                 continue;
             }
             assert_eq!(seen.tokens, wanted.tokens, "{name}: tokens");
+            // A step that fails tells nothing of the rows that were sound.
+            let whole = wanted.end != End::Failed(RequestError::NumericalError);
+            let right = if whole { wanted.told == seen.told } else { wanted.told.starts_with(&seen.told) };
+            assert!(right, "{name}: told {:?}, not {:?}", seen.told, wanted.told);
             check_end(case, index, seen, &wanted, &name);
         }
     }
@@ -497,7 +543,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32]) -> Request {
     let salts = [None, None, Some("a"), Some("b")];
     let penalties = random.once_in(3);
     let bias = |random: &mut Random| (random.below(shape.vocab), 1.0);
-    let params = SamplingParams {
+    let mut params = SamplingParams {
         n: if random.once_in(3) { random.within(2, 4) } else { 1 },
         max_tokens: (!random.once_in(6)).then(|| random.within(1, 24)),
         temperature: if random.once_in(2) { 0.0 } else { 1.0 },
@@ -509,10 +555,10 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32]) -> Request {
         ignore_eos: random.once_in(4),
         ..SamplingParams::default()
     };
-    Request {
-        prompt: prompt.into(),
-        params,
-        cache_salt: salts[random.below(4) as usize].map(String::from),
-        priority: if random.once_in(5) { -1 } else { 0 },
-    }
+    let cache_salt = salts[random.below(4) as usize].map(String::from);
+    let priority = if random.once_in(5) { -1 } else { 0 };
+    let (client, explain_prefix) = (random.below(3), random.once_in(4));
+    let pooling = random.once_in(8).then(|| if random.once_in(2) { Pooling::Last } else { Pooling::Mean });
+    params.prompt_logprobs = (pooling.is_none() && random.once_in(5)).then(|| random.below(4));
+    Request { prompt: prompt.into(), params, cache_salt, priority, client, explain_prefix, pooling }
 }

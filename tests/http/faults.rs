@@ -217,3 +217,29 @@ fn draining_finishes_streams_and_refuses_the_rest() {
     let text = open.rest();
     assert!(text.contains("\"finish_reason\":\"length\"") && text.ends_with("data: [DONE]\n\n"), "{text}");
 }
+
+#[test]
+fn clients_with_other_keys_take_turns() {
+    let options = ServerOptions { api_keys: vec!["first".into(), "second".into()], ..ServerOptions::default() };
+    let server = Server::fake("pause=1", Config { max_num_seqs: 1, ..config() }, options);
+    let order = std::sync::Mutex::new(Vec::new());
+    let ask = |key: &'static str, priority: i32| {
+        let body = with(&hello(), &json!({"max_tokens": 4, "ignore_eos": true, "priority": priority}));
+        let mut request = post(CHAT, &body);
+        request.headers_mut().insert("x-api-key", axum::http::HeaderValue::from_static(key));
+        let (app, order) = (server.app.clone(), &order);
+        async move {
+            assert_eq!(send(&app, request).await.status, 200);
+            order.lock().expect("nobody panicked").push((key, priority));
+        }
+    };
+    let many = (0..6).map(|_| ask("first", 0));
+    let all = many.chain([ask("second", 0), ask("second", 0), ask("first", -1)]);
+    block_on(futures_util::future::join_all(all));
+    let order = order.into_inner().expect("nobody panicked");
+    let places: Vec<_> = (0..order.len()).filter(|&place| order[place].0 == "second").collect();
+    assert!(places.len() == 2 && places[1] <= 5, "the second client waits for a turn, not for a queue: {order:?}");
+    let urgent = order.iter().position(|&(_, priority)| priority == -1);
+    assert!(urgent <= Some(2), "priority comes before turns: {order:?}");
+    server.wait_until_idle();
+}

@@ -227,3 +227,29 @@ fn the_end_is_orderly() {
     read_to_close(&mut idle);
     assert!(TcpStream::connect(listening.address).is_err(), "nobody listens any more");
 }
+
+#[test]
+fn a_grace_lets_others_find_out_first() {
+    let options = SocketOptions { shutdown_grace: Duration::from_millis(400), ..SocketOptions::default() };
+    let mut listening = Listening::start("", options);
+    listening.begin_stop();
+    wait("health has noticed", || listening.server.get("/health").status == 503);
+    let mut late = listening.send(&hello());
+    assert!(read_until(&mut late, "\"usage\"").starts_with("HTTP/1.1 200 "), "requests are still taken");
+    wait("the grace has passed", || listening.server.engine.status() != folio::engine::handle::Status::Ready);
+}
+
+#[test]
+fn what_runs_beyond_the_limit_is_told_so() {
+    let options = SocketOptions { shutdown_timeout: Some(Duration::from_millis(100)), ..SocketOptions::default() };
+    let mut listening = Listening::start("pause=20", options);
+    let mut streamed = listening.send(&long());
+    read_until(&mut streamed, "\"role\"");
+    let mut whole = listening.send(&with(&long(), &json!({"stream": false})));
+    wait("both run", || listening.server.engine.stats().requests_running == 2);
+    listening.begin_stop();
+    let text = read_until(&mut streamed, "[DONE]");
+    assert!(text.contains("\"code\":\"server_shutting_down\""), "{text}");
+    let answer = read_until(&mut whole, "server_shutting_down");
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.to_lowercase().contains("retry-after"), "{answer}");
+}

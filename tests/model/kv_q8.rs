@@ -110,7 +110,7 @@ fn forks_take_their_scales_along() {
     let submit = |n| {
         let greedy =
             SamplingParams { n, temperature: 0.0, ignore_eos: true, max_tokens: Some(24), ..Default::default() };
-        let request = Request { prompt: prompt.clone().into(), params: greedy, cache_salt: None, priority: 0 };
+        let request = Request { prompt: prompt.clone().into(), params: greedy, ..Request::default() };
         handle.submit(request).expect("the queue has room")
     };
     let receivers: Vec<_> = submit(1).into_iter().chain(submit(3)).collect();

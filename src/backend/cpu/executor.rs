@@ -3,9 +3,9 @@
 use super::memory::{KvStore, Weight};
 use super::sample::sample_row;
 use super::{attend_paged, copy_blocks, embed, gated_activation, gather_rows, matmul, matmul_experts, rms_norm};
-use super::{rope_store_kv, route_experts, scale_logits};
+use super::{pool, rope_store_kv, route_experts, scale_logits};
 use crate::backend::{BackendError, Capacity, KvHalf};
-use crate::plan::inputs::{BatchInputs, NONE, NUMERICAL_ERROR, Sampled};
+use crate::plan::inputs::{BatchInputs, NONE, NUMERICAL_ERROR, Results, Sampled};
 use crate::plan::{BufferId, BufferSpec, HeadNorm, KvLayer, Plan, Rope, Rows, Step, Storage, WeightId};
 use crate::platform::for_each_chunk;
 use std::sync::Arc;
@@ -68,12 +68,16 @@ impl Loaded {
     }
 
     /// Runs body and tails; the batch has been checked.
-    pub(super) fn run(&mut self, inputs: &BatchInputs) -> Vec<Sampled> {
+    pub(super) fn run(&mut self, inputs: &BatchInputs) -> Results {
         let plan = Arc::clone(&self.plan);
-        let mut sampled = Vec::new();
+        let mut results = Results::default();
         for step in plan.body.iter().chain(inputs.tails.iter().flat_map(|tail| plan.tail(*tail))) {
             match step {
-                Step::Sample { logits } => sampled = self.sample(*logits, inputs),
+                Step::Sample { logits } => results.sampled = self.sample(*logits, inputs),
+                Step::Pool { x } => {
+                    let columns = self.plan.buffer_spec(*x).columns as usize;
+                    results.pooled = pool::pool(self.rows(*x, inputs), columns, &inputs.pools);
+                }
                 Step::CopyBlocks => self.copy_blocks(inputs),
                 Step::RopeStoreKv { .. } => self.rope_store_kv(step, inputs),
                 Step::RmsNorm { x, delta: Some(delta), .. } => {
@@ -85,7 +89,7 @@ impl Loaded {
                 _ => self.run_rows(step, inputs),
             }
         }
-        sampled
+        results
     }
 
     /// A step that writes one row buffer from others.
@@ -100,7 +104,7 @@ impl Loaded {
             | Step::GatherRows { out, .. }
             | Step::RouteExperts { routes: out, .. }
             | Step::ScaleLogits { logits: out, .. } => *out,
-            Step::CopyBlocks | Step::RopeStoreKv { .. } | Step::Sample { .. } => {
+            Step::CopyBlocks | Step::RopeStoreKv { .. } | Step::Sample { .. } | Step::Pool { .. } => {
                 unreachable!("these steps write more than rows")
             }
         };
@@ -154,7 +158,7 @@ impl Loaded {
                 gather_rows::gather_rows(this.rows(*x, inputs), &inputs.logits_rows, columns, values, storage);
             }
             Step::ScaleLogits { scale, softcap, .. } => scale_logits::scale_logits(*scale, *softcap, values, storage),
-            Step::CopyBlocks | Step::RopeStoreKv { .. } | Step::Sample { .. } => {}
+            Step::CopyBlocks | Step::RopeStoreKv { .. } | Step::Sample { .. } | Step::Pool { .. } => {}
         });
     }
 

@@ -16,6 +16,7 @@ mod matmul;
 mod matmul_experts;
 mod memory;
 pub mod peaks;
+mod pool;
 mod rms_norm;
 mod rope_store_kv;
 mod route_experts;
@@ -24,7 +25,7 @@ mod scale_logits;
 mod validate;
 
 use super::{Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};
-use crate::plan::inputs::{BatchInputs, Sampled};
+use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Storage, WeightId};
 use bytes::Bytes;
 use executor::Loaded;
@@ -63,7 +64,7 @@ impl Default for CpuBackend {
 }
 
 impl Backend for CpuBackend {
-    type Ticket = Vec<Sampled>;
+    type Ticket = Results;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -90,7 +91,7 @@ impl Backend for CpuBackend {
         Ok(loaded.run(inputs))
     }
 
-    async fn read(&mut self, ticket: Self::Ticket) -> Result<Vec<Sampled>, BackendError> {
+    async fn read(&mut self, ticket: Self::Ticket) -> Result<Results, BackendError> {
         Ok(ticket)
     }
 
@@ -238,9 +239,9 @@ mod tests {
         inputs
     }
 
-    fn run(backend: &mut CpuBackend, inputs: &BatchInputs) -> Vec<Sampled> {
+    fn run(backend: &mut CpuBackend, inputs: &BatchInputs) -> Vec<crate::plan::inputs::Sampled> {
         let ticket = backend.submit(inputs).unwrap();
-        block_on(backend.read(ticket)).unwrap()
+        block_on(backend.read(ticket)).unwrap().sampled
     }
 
     /// Bit for bit: prompts together, alone, in chunks, and over a prefix that another sequence has computed.

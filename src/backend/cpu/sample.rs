@@ -34,6 +34,8 @@
 //! `(position, id / 4, seed high word, 0)`; `u = ((x >> 8) + ½) · 2⁻²⁴` (exactly: never 0 or 1);
 //! `score = d − ln(−ln u)`. The largest score of the kept set wins, ties to the lowest id.
 //!
+//! **Given.** A row with a given token skips 2 to 5: unless it is bad, that token is its answer.
+//!
 //! **6. Results.** `feed[feed_slot]` = the token id, or 0 for a `NUMERICAL_ERROR` row, so that a row already in flight
 //! reads a valid id. No row of a batch writes a slot that another row of it reads or writes.
 //! `logprob(id) = l[id] − l_max − ln Σ exp(l − l_max)` over the raw row, reported for the drawn token if `logprob` is
@@ -56,8 +58,12 @@ const SHARE_ONE: u64 = 1 << 20;
 
 /// Draws one token from `logits`; `pending` is the content of the row's pending feed slot.
 pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>) -> Sampled {
-    let candidates = candidates(logits, row, inputs, pending);
-    let Some(winner) = candidates.and_then(|candidates| draw(candidates, row, 0.0)).map(|draw| draw.winner) else {
+    let drawn = || {
+        let candidates = candidates(logits, row, inputs, pending)?;
+        draw(candidates, row, 0.0).map(|draw| draw.winner)
+    };
+    let winner = if row.given == NONE { drawn() } else { given(logits, row) };
+    let Some(winner) = winner else {
         return Sampled { token_id: NUMERICAL_ERROR, ..Sampled::default() };
     };
     let mut sampled = Sampled { token_id: winner, ..Sampled::default() };
@@ -72,10 +78,19 @@ pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending
     sampled
 }
 
+/// The row's own token, unless its logits are no numbers.
+fn given(logits: &[f32], row: &SampleRow) -> Option<u32> {
+    let sound = !logits.iter().any(|logit| is_bad(*logit)) && logits.iter().any(|logit| *logit > f32::NEG_INFINITY);
+    sound.then_some(row.given)
+}
+
 /// Whether the drawn token stays the same when scores move by `tolerance`, min-p's bound by `tolerance`, the k-th
 /// value by `tolerance` if penalties were computed, and top-p's share by a factor `1 ± tolerance`. A device is held to
 /// the twin's token only where this is so.
 pub fn is_certain(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>, tolerance: f64) -> bool {
+    if row.given != NONE {
+        return true;
+    }
     let Some(candidates) = candidates(logits, row, inputs, pending) else {
         return true;
     };
@@ -506,6 +521,21 @@ mod tests {
         let mut values = [4.0, 4.0];
         adjust(&mut values, &row, &BatchInputs { bias, history, ..BatchInputs::default() }, None);
         assert_eq!(values, [4.0, -4.0], "(4 − 6) · 2");
+    }
+
+    #[test]
+    fn a_given_token_is_not_drawn() {
+        let logits = [0.5f32.ln(), 0.25f32.ln(), 0.25f32.ln(), f32::NEG_INFINITY];
+        let row = SampleRow { given: 2, logprob: true, top_logprobs: 2, temperature: 1.0, ..SampleRow::greedy(0, 0) };
+        let inputs = BatchInputs::default();
+        let sampled = sample_row(&logits, &row, &inputs, None);
+        assert_eq!((sampled.token_id, sampled.top[0].0, sampled.top[1].0), (2, 0, 1));
+        assert!((sampled.logprob - 0.25f32.ln()).abs() < 1e-6);
+        let never = sample_row(&logits, &SampleRow { given: 3, ..row }, &inputs, None);
+        assert_eq!((never.token_id, never.logprob), (3, f32::NEG_INFINITY));
+        for bad in [[f32::NAN, 0.0, 0.0, 0.0], [f32::NEG_INFINITY; 4]] {
+            assert_eq!(sample_row(&bad, &row, &inputs, None).token_id, NUMERICAL_ERROR);
+        }
     }
 
     #[test]

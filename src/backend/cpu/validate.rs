@@ -31,6 +31,13 @@ impl Loaded {
         for (index, row) in inputs.samples.iter().enumerate() {
             self.check_sample(inputs, row).map_err(|message| format!("sample row {index}: {message}"))?;
         }
+        let (pools, sequences_max) = (inputs.pools.len(), self.capacity.sequences_max as usize);
+        require!(pools <= sequences_max, "{pools} pool rows, the capacity is {sequences_max}");
+        for (index, row) in inputs.pools.iter().enumerate() {
+            let end = u64::from(row.row_start) + u64::from(row.row_count);
+            let whole = row.row_count > 0 && end <= inputs.token_ids.len() as u64;
+            require!(whole, "pool row {index} has no token rows, or some that are not there");
+        }
         let sorted = inputs.samples.is_sorted_by_key(|row| row.logits_row);
         require!(sorted, "sample rows are not sorted by logits row");
         Ok(())
@@ -105,6 +112,7 @@ impl Loaded {
         require!(history && inputs.bias.iter().all(|entry| entry.token_id < vocab), "an entry names no token");
         let mask = Range { start: row.mask_start, len: self.plan.vocab.div_ceil(32) };
         require!(row.mask_start == NONE || within(mask, inputs.masks.len()), "its mask lies outside of the batch's");
+        require!(row.given < vocab || row.given == NONE, "its token {} is not below {vocab}", row.given);
         require!(row.top_logprobs <= TOP_LOGPROBS_MAX, "{} top logprobs", row.top_logprobs);
         let finite = row.temperature.is_finite() && row.temperature.is_sign_positive();
         require!(finite, "temperature {}", row.temperature);

@@ -27,6 +27,7 @@ pub(super) struct DeviceWeight {
 pub(super) struct SideBytes {
     pub(super) metadata: u64,
     pub(super) results: u64,
+    pub(super) pooled: u64,
     pub(super) attend_scratch: u64,
     pub(super) attend_counters: u64,
     pub(super) sample_scratch: u64,
@@ -50,6 +51,7 @@ pub(super) struct Arena {
     pub(super) feed: u64,
     pub(super) metadata: u64,
     pub(super) results: u64,
+    pub(super) pooled: u64,
     pub(super) attend_scratch: u64,
     /// u32s that are zero between kernels.
     pub(super) attend_counters: u64,
@@ -104,6 +106,7 @@ impl Arena {
         self.feed = self.make(driver, "feed", u64::from(capacity.feed_slots.max(1)) * 4)?;
         self.metadata = self.make(driver, "metadata", side.metadata)?;
         self.results = self.make(driver, "results", side.results)?;
+        self.pooled = self.make(driver, "pooled rows", side.pooled)?;
         self.attend_scratch = self.make(driver, "attend scratch", side.attend_scratch)?;
         self.attend_counters = self.make(driver, "attend counters", side.attend_counters)?;
         self.sample_scratch = self.make(driver, "sample scratch", side.sample_scratch)?;

@@ -85,8 +85,8 @@ pub(super) trait Driver {
     /// Copies words to the device through a slot.
     fn upload(&mut self, slot: usize, words: &[u32], to: u64) -> Result<(), BackendError>;
 
-    /// Copies words from the device to a slot, and marks the place to wait for.
-    fn download(&mut self, slot: usize, from: u64, words: usize) -> Result<(), BackendError>;
+    /// Copies words from the device into a slot, from its word `to` on, and marks the place to wait for.
+    fn download(&mut self, slot: usize, from: u64, words: usize, to: usize) -> Result<(), BackendError>;
 
     /// The words of a slot's last download, once they are there.
     fn wait(&mut self, slot: usize, timeout: Duration) -> Result<&[u32], BackendError>;

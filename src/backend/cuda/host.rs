@@ -259,10 +259,10 @@ impl Driver for Host {
         self.write(to, bytemuck::cast_slice(words))
     }
 
-    fn download(&mut self, slot: usize, from: u64, words: usize) -> Result<(), BackendError> {
+    fn download(&mut self, slot: usize, from: u64, words: usize, to: usize) -> Result<(), BackendError> {
         let mut read = vec![0; words];
         self.read(from, bytemuck::cast_slice_mut(&mut read))?;
-        self.slots[slot][..words].copy_from_slice(&read);
+        self.slots[slot][to..to + words].copy_from_slice(&read);
         Ok(())
     }
 

@@ -49,6 +49,7 @@ pub(super) const SOURCES: &[(&str, &str)] = sources![
     "matmul_experts_vec.cu",
     "matmul_tile.cu",
     "matmul_vec.cu",
+    "pool.cu",
     "rms_norm.cu",
     "rope_store_kv.cu",
     "route_experts.cu",

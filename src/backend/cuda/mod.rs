@@ -30,12 +30,12 @@ pub use audit::Footprint;
 
 use super::words::{self, SAMPLE_WORDS, Wanted};
 use super::{Backend, BackendError, Capacity, Caps, DeviceKind};
-use crate::plan::inputs::{BatchInputs, Sampled};
+use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{Plan, Storage, WeightId};
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
 use driver::{Command, Driver, Facts, Graph, SLOTS};
-use encode::{BatchShape, Subject, attend, experts, matmul_tile, sample};
+use encode::{BatchShape, Subject, attend, experts, matmul_tile, pool, sample};
 use modules::Modules;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -104,6 +104,11 @@ struct Loaded {
 }
 
 impl Loaded {
+    /// Where the pooled rows begin in a slot: behind all sampled ones.
+    fn pooled_offset(&self) -> usize {
+        self.capacity.samples_max.max(1) as usize * SAMPLE_WORDS as usize
+    }
+
     fn subject<'a>(&'a self, device: &'a Facts) -> Subject<'a> {
         Subject { plan: &self.plan, capacity: &self.capacity, arena: &self.arena, device }
     }
@@ -126,6 +131,7 @@ pub struct CudaBackend {
 pub struct Ticket {
     slot: usize,
     wanted: Vec<Wanted>,
+    pools: usize,
 }
 
 impl CudaBackend {
@@ -265,8 +271,13 @@ impl CudaBackend {
         }
     }
 
-    /// Enqueues a batch whose words are flattened.
-    fn enqueue(&mut self, slot: usize, shape: &BatchShape, samples: usize) -> Result<(), BackendError> {
+    /// Enqueues a batch whose words are flattened: its sample rows, and words of its pooled rows.
+    fn enqueue(
+        &mut self,
+        slot: usize,
+        shape: &BatchShape,
+        (samples, pools): (usize, usize),
+    ) -> Result<(), BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
         let missing = || BackendError::Validation("the program of this batch is not recorded".into());
         let program = loaded.programs.get(shape).ok_or_else(missing)?;
@@ -275,7 +286,11 @@ impl CudaBackend {
             Some(graph) => self.driver.run_graph(graph)?,
             None => self.driver.run(&program.commands)?,
         }
-        self.driver.download(slot, loaded.arena.results, samples * SAMPLE_WORDS as usize)
+        self.driver.download(slot, loaded.arena.results, samples * SAMPLE_WORDS as usize, 0)?;
+        match pools {
+            0 => Ok(()),
+            pools => self.driver.download(slot, loaded.arena.pooled, pools, loaded.pooled_offset()),
+        }
     }
 }
 
@@ -294,10 +309,12 @@ impl Backend for CudaBackend {
         self.free();
         let facts = self.driver.facts().clone();
         let upload = words::words_max(&plan, capacity, attend::work_words_max(&plan, capacity, &facts));
-        let download = u64::from(capacity.samples_max.max(1) * SAMPLE_WORDS);
+        let pooled = u64::from(pool::words_max(&plan, capacity));
+        let results = u64::from(capacity.samples_max.max(1) * SAMPLE_WORDS);
         let side = SideBytes {
             metadata: upload * 4,
-            results: download * 4,
+            results: results * 4,
+            pooled: pooled * 4,
             attend_scratch: attend::scratch_bytes(&plan, capacity, &facts),
             attend_counters: u64::from(attend::counters(&plan, capacity, &facts)) * 4,
             sample_scratch: sample::scratch_bytes(&plan, capacity),
@@ -305,7 +322,7 @@ impl Backend for CudaBackend {
             tile_scratch: matmul_tile::scratch_bytes(&facts),
             tile_counters: u64::from(matmul_tile::counters(&facts)) * 4,
         };
-        self.driver.make_slots(upload as usize, download as usize)?;
+        self.driver.make_slots(upload as usize, (results + pooled) as usize)?;
         let arena = Arena::new(&mut *self.driver, &plan, capacity, &side)?;
         let (capacity, programs) = (capacity.clone(), HashMap::new());
         self.loaded = Some(Loaded { plan, capacity, arena, programs, busy: [false; SLOTS] });
@@ -348,19 +365,25 @@ impl Backend for CudaBackend {
             free.ok_or_else(|| BackendError::Validation(format!("{SLOTS} batches are submitted and none is read")))?;
         self.prepare(&shape)?;
         let wanted = if shape.samples > 0 { words::wanted(inputs) } else { Vec::new() };
-        self.enqueue(slot, &shape, wanted.len())?;
+        let pools = if shape.pools > 0 { inputs.pools.len() } else { 0 };
+        let columns = self.loaded()?.plan.pooled_columns() as usize;
+        self.enqueue(slot, &shape, (wanted.len(), pools * columns))?;
         if let Some(loaded) = &mut self.loaded {
             loaded.busy[slot] = true;
         }
-        Ok(Ticket { slot, wanted })
+        Ok(Ticket { slot, wanted, pools })
     }
 
-    async fn read(&mut self, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
+    async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
-        let Ticket { slot, wanted } = ticket;
+        let Ticket { slot, wanted, pools } = ticket;
         loaded.busy[slot] = false;
         let words = self.driver.wait(slot, READ_TIMEOUT)?;
-        Ok(words::sampled(&words[..wanted.len() * SAMPLE_WORDS as usize], &wanted))
+        let (sampled, pooled) = words.split_at(loaded.pooled_offset());
+        Ok(Results {
+            sampled: words::sampled(sampled, &wanted),
+            pooled: words::pooled(pooled, pools, loaded.plan.pooled_columns() as usize),
+        })
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {

@@ -417,12 +417,12 @@ impl Driver for Nvidia {
     }
 
     #[allow(unsafe_code, reason = "a copy")]
-    fn download(&mut self, slot: usize, from: u64, words: usize) -> Result<(), BackendError> {
-        assert!(words <= self.download_words, "the results fit their slot");
+    fn download(&mut self, slot: usize, from: u64, words: usize, to: usize) -> Result<(), BackendError> {
+        assert!(to + words <= self.download_words, "the results fit their slot");
         let Slot { download, event, .. } = self.slots[slot];
         // SAFETY: the slot holds so many words and nobody reads them until `wait`.
         let copied = unsafe {
-            let pinned = std::slice::from_raw_parts_mut(download, words);
+            let pinned = std::slice::from_raw_parts_mut(download.add(to), words);
             result::memcpy_dtoh_async(pinned, from, self.stream)
                 .and_then(|()| result::event::record(event, self.stream))
         };

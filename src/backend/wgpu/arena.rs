@@ -90,6 +90,8 @@ pub(crate) struct Arena {
     pub(crate) params: GpuBuffer,
     /// One [`crate::backend::words::SAMPLE_WORDS`] record a sample row.
     pub(crate) results: GpuBuffer,
+    /// A row of the model's hidden size a pool row.
+    pub(crate) pooled: GpuBuffer,
     pub(crate) attend_scratch: GpuBuffer,
     pub(crate) sample_scratch: GpuBuffer,
     /// A row a route: products that are added up afterwards.
@@ -101,6 +103,7 @@ pub(crate) struct SideBytes {
     pub(crate) metadata: u64,
     pub(crate) params: u64,
     pub(crate) results: u64,
+    pub(crate) pooled: u64,
     pub(crate) attend_scratch: u64,
     pub(crate) sample_scratch: u64,
     pub(crate) expert_scratch: u64,
@@ -116,6 +119,7 @@ impl Arena {
         let metadata = make("metadata", side.metadata, storage)?;
         let params = make("params", side.params, wgpu::BufferUsages::UNIFORM)?;
         let results = make("results", side.results, storage)?;
+        let pooled = make("pooled", side.pooled, storage)?;
         let attend_scratch = make("attend scratch", side.attend_scratch, storage)?;
         let sample_scratch = make("sample scratch", side.sample_scratch, storage)?;
         let expert_scratch = make("expert scratch", side.expert_scratch, storage)?;
@@ -149,6 +153,7 @@ impl Arena {
             metadata,
             params,
             results,
+            pooled,
             attend_scratch,
             sample_scratch,
             expert_scratch,

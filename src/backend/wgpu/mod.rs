@@ -29,15 +29,15 @@ pub use readback::Ticket;
 
 use super::words::{self, SAMPLE_WORDS};
 use super::{Backend, BackendError, Capacity, Caps};
-use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SampleRow, Sampled, SequenceRows};
+use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, PoolRow, Results, SampleRow, SequenceRows};
 use crate::plan::{Plan, Storage, WeightId};
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
 use device::Gpu;
-use encode::{BatchShape, Recordings, attend, experts, sample};
+use encode::{BatchShape, Recordings, attend, experts, pool, sample};
 use futures_util::FutureExt as _;
 use pace::Pace;
-use readback::Ring;
+use readback::{Counts, Ring};
 use std::sync::Arc;
 
 /// Shader texts by stem, imported pieces under `common/`: for the tests of `shaders/`.
@@ -129,7 +129,8 @@ impl WgpuBackend {
     }
 }
 
-/// Batches of `tokens` rows: decoding up to 16 sequences or one prompt, greedy; for one row every way of sampling.
+/// Batches of `tokens` rows: decoding up to 16 sequences or one prompt, greedy; for one row every way of sampling, and
+/// pooling.
 fn warm_up_batches(plan: &Plan, capacity: &Capacity, tokens: u32) -> Vec<BatchInputs> {
     let sequences = if tokens <= 16 { tokens } else { 1 };
     let rows = tokens / sequences;
@@ -165,6 +166,7 @@ fn warm_up_batches(plan: &Plan, capacity: &Capacity, tokens: u32) -> Vec<BatchIn
             drawn.samples[0] = SampleRow { temperature: 1.0, frequency_penalty, logprob, ..drawn.samples[0] };
             batches.push(drawn);
         }
+        batches.push(BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain });
     }
     batches
 }
@@ -189,12 +191,13 @@ impl Backend for WgpuBackend {
             metadata: words::words_max(&plan, capacity, attend::work_words_max(&plan, capacity, profile)) * 4,
             params: u64::from(encode::PARAMS_SLOTS * pipelines::PARAMS_SLOT_BYTES),
             results: u64::from(capacity.samples_max.max(1) * SAMPLE_WORDS) * 4,
+            pooled: u64::from(pool::words_max(&plan, capacity).max(1)) * 4,
             attend_scratch: attend::scratch_bytes(&plan, capacity, profile),
             sample_scratch: sample::scratch_bytes(&plan, capacity, profile),
             expert_scratch: experts::scratch_bytes(&plan, capacity, profile),
         };
         let arena = Arena::new(&self.gpu, &plan, capacity, &side)?;
-        let ring = Ring::new(&self.gpu, capacity.samples_max);
+        let ring = Ring::new(&self.gpu, capacity.samples_max, pool::words_max(&plan, capacity));
         self.gpu.faults.check()?;
         self.loaded = Some(Loaded { plan, capacity: capacity.clone(), arena, ring });
         Ok(())
@@ -223,6 +226,7 @@ impl Backend for WgpuBackend {
         let (shape, program) = self.prepare(inputs)?;
         let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
         let samples = shape.sample_groups.iter().map(|group| group.samples).sum();
+        let counts = Counts { samples, pools: shape.pools, columns: loaded.plan.pooled_columns() };
         let slot = loaded.ring.reserve()?;
         let gpu = &self.gpu;
         gpu.queue.write_buffer(&loaded.arena.metadata.raw, 0, bytemuck::cast_slice(&self.words));
@@ -236,9 +240,9 @@ impl Backend for WgpuBackend {
                 gpu.queue.submit([encoder.finish()]);
                 continue;
             }
-            loaded.ring.copy(slot, &mut encoder, &loaded.arena.results, samples);
+            loaded.ring.copy(slot, &mut encoder, &loaded.arena, counts);
             let submission = gpu.queue.submit([encoder.finish()]);
-            let ticket = loaded.ring.map(slot, submission, inputs, samples);
+            let ticket = loaded.ring.map(slot, submission, inputs, counts);
             gpu.faults.check()?;
             return Ok(ticket);
         }
@@ -252,12 +256,12 @@ impl Backend for WgpuBackend {
         self.pace.tokens_max(&self.gpu.profile)
     }
 
-    async fn read(&mut self, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
+    async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
         let (tokens, submitted) = (ticket.tokens, ticket.submitted);
-        let sampled = loaded.ring.read(&self.gpu, ticket).await?;
+        let results = loaded.ring.read(&self.gpu, ticket).await?;
         self.pace.note(tokens, submitted.elapsed());
-        Ok(sampled)
+        Ok(results)
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {

@@ -59,6 +59,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources! {
     "matmul_texel_group"
     "matmul_tile"
     "matmul_vec"
+    "pool"
     "rms_norm"
     "rope_store_kv"
     "route_experts"

@@ -2,14 +2,25 @@
 
 use super::super::BackendError;
 use super::super::words::{self, SAMPLE_WORDS, Wanted};
-use super::arena::GpuBuffer;
+use super::arena::Arena;
 use super::device::Gpu;
 use super::pace::Instant;
-use crate::plan::inputs::{BatchInputs, Sampled};
+use crate::plan::inputs::{BatchInputs, Results};
 use futures_channel::oneshot;
 
 /// Batches that may be submitted and not yet read.
 const SLOTS: usize = 4;
+
+/// What a batch gives back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// Sample rows.
+    pub(crate) samples: u32,
+    /// Pool rows.
+    pub(crate) pools: u32,
+    /// Elements of each of these.
+    pub(crate) columns: u32,
+}
 
 /// Names a submitted batch until it is read.
 pub struct Ticket {
@@ -17,6 +28,7 @@ pub struct Ticket {
     mapped: oneshot::Receiver<Result<(), wgpu::BufferAsyncError>>,
     submission: wgpu::SubmissionIndex,
     wanted: Vec<Wanted>,
+    counts: Counts,
     pub(crate) tokens: u32,
     pub(crate) submitted: Instant,
 }
@@ -24,18 +36,23 @@ pub struct Ticket {
 /// Buffers that results are copied to and mapped from.
 pub(crate) struct Ring {
     slots: Vec<(wgpu::Buffer, bool)>,
+    /// Where the pooled rows begin in each of them.
+    pooled_offset: u64,
 }
 
 impl Ring {
-    /// Slots for `samples_max` rows each.
-    pub(crate) fn new(gpu: &Gpu, samples_max: u32) -> Self {
+    /// Slots for `samples_max` rows and `pooled_words` each.
+    pub(crate) fn new(gpu: &Gpu, samples_max: u32, pooled_words: u32) -> Self {
+        // Offsets of a mapping are multiples of 8.
+        let pooled_offset = (u64::from(samples_max.max(1) * SAMPLE_WORDS) * 4).next_multiple_of(8);
         let descriptor = wgpu::BufferDescriptor {
             label: Some("readback"),
-            size: u64::from(samples_max.max(1) * SAMPLE_WORDS) * 4,
+            size: pooled_offset + u64::from(pooled_words) * 4,
             usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         };
-        Self { slots: (0..SLOTS).map(|_| (gpu.device.create_buffer(&descriptor), false)).collect() }
+        let slots = (0..SLOTS).map(|_| (gpu.device.create_buffer(&descriptor), false)).collect();
+        Self { slots, pooled_offset }
     }
 
     /// A free slot; it stays free until [`Self::map`].
@@ -44,9 +61,22 @@ impl Ring {
         free.ok_or_else(|| BackendError::Validation(format!("{SLOTS} batches are submitted and none is read")))
     }
 
-    /// Copies the results of `samples` rows to `slot` at the end of `encoder`.
-    pub(crate) fn copy(&self, slot: usize, encoder: &mut wgpu::CommandEncoder, results: &GpuBuffer, samples: u32) {
-        encoder.copy_buffer_to_buffer(&results.raw, 0, &self.slots[slot].0, 0, copied_bytes(samples));
+    /// Copies the results to `slot` at the end of `encoder`.
+    pub(crate) fn copy(&self, slot: usize, encoder: &mut wgpu::CommandEncoder, arena: &Arena, counts: Counts) {
+        let target = &self.slots[slot].0;
+        encoder.copy_buffer_to_buffer(&arena.results.raw, 0, target, 0, copied_bytes(counts.samples));
+        if counts.pools > 0 {
+            let bytes = u64::from(counts.pools * counts.columns) * 4;
+            encoder.copy_buffer_to_buffer(&arena.pooled.raw, 0, target, self.pooled_offset, bytes);
+        }
+    }
+
+    /// Bytes of a slot that a batch's results reach to.
+    fn mapped_bytes(&self, counts: Counts) -> u64 {
+        match counts.pools {
+            0 => copied_bytes(counts.samples),
+            pools => self.pooled_offset + u64::from(pools * counts.columns) * 4,
+        }
     }
 
     /// Asks for the slot of a batch that was just submitted.
@@ -55,22 +85,22 @@ impl Ring {
         slot: usize,
         submission: wgpu::SubmissionIndex,
         inputs: &BatchInputs,
-        samples: u32,
+        counts: Counts,
     ) -> Ticket {
+        let bytes = self.mapped_bytes(counts);
         let mut wanted = words::wanted(inputs);
-        wanted.truncate(samples as usize);
+        wanted.truncate(counts.samples as usize);
         let (buffer, busy) = &mut self.slots[slot];
         *busy = true;
         let (sender, mapped) = oneshot::channel();
-        let bytes = copied_bytes(u32::try_from(wanted.len()).expect("sample rows are counted in u32"));
         buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |result| _ = sender.send(result));
         let tokens = u32::try_from(inputs.token_ids.len()).expect("token rows are counted in u32");
-        Ticket { slot, mapped, submission, wanted, tokens, submitted: Instant::now() }
+        Ticket { slot, mapped, submission, wanted, counts, tokens, submitted: Instant::now() }
     }
 
     /// Waits for a batch and decodes what its rows asked for.
-    pub(crate) async fn read(&mut self, gpu: &Gpu, ticket: Ticket) -> Result<Vec<Sampled>, BackendError> {
-        let Ticket { slot, mapped, submission, wanted, .. } = ticket;
+    pub(crate) async fn read(&mut self, gpu: &Gpu, ticket: Ticket) -> Result<Results, BackendError> {
+        let Ticket { slot, mapped, submission, wanted, counts, .. } = ticket;
         let outcome = await_mapping(gpu, mapped, submission).await;
         self.slots[slot].1 = false;
         let buffer = &self.slots[slot].0;
@@ -78,15 +108,18 @@ impl Ring {
             buffer.unmap();
             return Err(error);
         }
-        let count = u32::try_from(wanted.len()).expect("sample rows are counted in u32");
-        let sampled = {
-            let view = buffer.get_mapped_range(0..copied_bytes(count));
+        let results = {
+            let view = buffer.get_mapped_range(0..self.mapped_bytes(counts));
             let view = view.map_err(|error| BackendError::Lost(error.to_string()))?;
             let words: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
-            words::sampled(&words, &wanted)
+            let pooled = words.get(self.pooled_offset as usize / 4..).unwrap_or_default();
+            Results {
+                sampled: words::sampled(&words, &wanted),
+                pooled: words::pooled(pooled, counts.pools as usize, counts.columns as usize),
+            }
         };
         buffer.unmap();
-        Ok(sampled)
+        Ok(results)
     }
 }
 

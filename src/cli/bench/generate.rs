@@ -44,6 +44,7 @@ pub(super) async fn watch(mut events: EventReceiver, start: Instant, mut each: i
     let mut tokens = Vec::new();
     while let Some(event) = events.next().await {
         match event {
+            Event::Prompt(_) => {}
             Event::Token(_) => {
                 tokens.push(start.elapsed().as_secs_f64());
                 each();
@@ -76,7 +77,7 @@ impl Numbers {
 pub(super) fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
     let greedy =
         SamplingParams { temperature: 0.0, ignore_eos: true, max_tokens: Some(max_tokens), ..Default::default() };
-    Request { prompt: prompt.into(), params: greedy, cache_salt: None, priority: 0 }
+    Request { prompt: prompt.into(), params: greedy, ..Request::default() }
 }
 
 /// Sends `batch` equal-length prompts at once and waits for all of them.

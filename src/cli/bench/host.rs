@@ -16,7 +16,7 @@ use folio::engine::faults::Faults;
 use folio::engine::request::{Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::plan::inputs::{BatchInputs, Sampled};
+use folio::plan::inputs::{BatchInputs, Results, Sampled};
 use folio::platform::{self, Instant};
 use serde_json::json;
 use std::sync::Arc;
@@ -74,6 +74,7 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
             table_entries_max: blocks_each * sequences,
             history_max: 1,
             bias_max: 1,
+            scores_max: 1,
             block_size,
             model_len_max: blocks_each * block_size,
             vocab: 1 << 16,
@@ -90,14 +91,15 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
         // Prompts share nothing, so that every sequence has blocks of its own.
         let prompt = (0..PROMPT_LEN).map(|position| stream * 251 + position).collect();
         let params = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
-        let request = Request { prompt, params, cache_salt: None, priority: 0 };
+        let request = Request { prompt, params, ..Request::default() };
         scheduler.add(Arc::new(request), &[StreamId(u64::from(stream))], 1, false);
     }
     scheduler
 }
 
-fn drawn(inputs: &BatchInputs) -> Vec<Sampled> {
-    inputs.samples.iter().map(|row| Sampled { token_id: row.position, ..Sampled::default() }).collect()
+fn drawn(inputs: &BatchInputs) -> Results {
+    let sampled = inputs.samples.iter().map(|row| Sampled { token_id: row.position, ..Sampled::default() });
+    Results { sampled: sampled.collect(), ..Results::default() }
 }
 
 /// Median microseconds of scheduling and flattening a step in which every sequence decodes.
@@ -161,7 +163,7 @@ fn decode_step(block_size: u32, blocks_each: u32, groups: usize) -> BatchInputs 
     let mut scheduler = scheduler(SUBMIT_BATCH, block_size, SUBMIT_BATCH * PROMPT_LEN, blocks_each);
     let first = scheduler.schedule(SUBMIT_BATCH * PROMPT_LEN).expect("there are prompts to compute");
     let prompts = scheduler.flatten(&first);
-    drop(scheduler.commit(&first, vec![Sampled::default(); prompts.samples.len()]));
+    drop(scheduler.commit(&first, drawn(&prompts)));
     let second = scheduler.schedule(SUBMIT_BATCH).expect("there are tokens to compute");
     let mut inputs = scheduler.flatten(&second);
     // Every KV group of a model with windows sees the same tables here: only their sizes matter.

@@ -70,6 +70,8 @@ impl Scheduler {
         }
         let known = self.sequences[id].tokens_known();
         let reusable = if self.faults.has(Fault::FullHitKept) { known } else { known - 1 };
+        let sequence = &self.sequences[id];
+        let reusable = if sequence.states_needed() > sequence.asked { reusable.min(sequence.asked) } else { reusable };
         let blocks = reusable / self.limits.block_size;
         self.extend_hashes(id, blocks);
         self.pool.longest_prefix(&self.sequences[id].hashes[..blocks as usize])
@@ -109,10 +111,12 @@ impl Scheduler {
         sequence.resumed = sequence.preemptions > 0;
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(sequence.computed);
+            self.turns.admitted(sequence.order.turn);
             self.counts.requests_dequeued += 1;
             self.counts.prompt_tokens += u64::from(sequence.prompt_len());
             self.counts.prefix_queries += u64::from(sequence.prompt_len());
             self.counts.prefix_hits += u64::from(sequence.computed);
+            self.explain_prefix(id);
         }
     }
 }

@@ -1,26 +1,48 @@
 //! Taking a step's results: tokens, ends, failures, and the loss of everything the device held.
 
 use super::Scheduler;
-use crate::engine::batch::{Batch, Draw, Row};
+use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
 use crate::engine::faults::Fault;
-use crate::engine::request::{Event, FinishReason, RequestError, Token, TokenLogprob};
-use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId, Table};
-use crate::plan::inputs::{NONE, Sampled};
+use crate::engine::request::{Event, FinishReason, PromptFact, RequestError, Token, TokenLogprob};
+use crate::engine::sequence::{Exit, SequenceId, StreamId, Table};
+use crate::plan::inputs::{NONE, Results, Sampled};
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Events in the order they happened.
 pub type Events = Vec<(StreamId, Event)>;
 
 impl Scheduler {
-    /// Takes what a step has sampled, one entry per draw, and releases what no step in flight names any more.
-    pub fn commit(&mut self, batch: &Batch, sampled: Vec<Sampled>) -> Events {
-        assert_eq!(sampled.len(), batch.draws.len(), "a batch has one result per draw");
-        let mut events = Vec::with_capacity(sampled.len());
+    /// Takes what a step has computed, one entry for each of its draws, scores and pools, and releases what no step in
+    /// flight names any more.
+    pub fn commit(&mut self, batch: &Batch, results: Results) -> Events {
+        let scored: usize = batch.scores.iter().map(|score| score.count as usize).sum();
+        assert_eq!(results.sampled.len(), batch.draws.len() + scored, "a batch has one result per draw and score");
+        assert_eq!(results.pooled.len(), batch.pools.len(), "a batch has one result per pool");
+        let mut events = Vec::with_capacity(batch.draws.len());
         for row in &batch.rows {
             self.pass_windows(row);
         }
-        for (draw, sampled) in batch.draws.iter().zip(sampled) {
-            self.accept(draw, sampled, batch.step, &mut events);
+        let mut sampled = results.sampled.into_iter();
+        let mut scores = batch.scores.iter().peekable();
+        for draw in &batch.draws {
+            while let Some(score) = scores.next_if(|score| score.row <= draw.row) {
+                self.accept_scores(
+                    score,
+                    sampled.by_ref().take(score.count as usize).collect(),
+                    batch.step,
+                    &mut events,
+                );
+            }
+            if let Some(sampled) = sampled.next() {
+                self.accept(draw, sampled, batch.step, &mut events);
+            }
+        }
+        for score in scores {
+            self.accept_scores(score, sampled.by_ref().take(score.count as usize).collect(), batch.step, &mut events);
+        }
+        for (pool, states) in batch.pools.iter().zip(results.pooled) {
+            self.accept_states(pool, &states, batch.step, &mut events);
         }
         self.land(batch);
         events
@@ -57,9 +79,63 @@ impl Scheduler {
             }
             sequence.drop_tables();
             (sequence.pending, sequence.in_flight, sequence.feed_slot) = (0, 0, NONE);
+            sequence.asked = sequence.reported;
             let order = sequence.order;
             self.waiting.insert(order, id);
         }
+    }
+
+    /// Reports the logprobs of prompt tokens.
+    fn accept_scores(&mut self, score: &Score, sampled: Vec<Sampled>, step: u64, events: &mut Events) {
+        let sequence = &mut self.sequences[score.sequence];
+        if !sequence.wants_result_of(step) {
+            return;
+        }
+        if sampled.iter().any(|sampled| sampled.token_id >= self.limits.vocab) {
+            self.end_corrupted(score.sequence, events);
+            return;
+        }
+        sequence.reported = score.first + score.count;
+        let cached_tokens = sequence.cached_tokens.unwrap_or(0);
+        let token = |sampled| token(sampled, true, cached_tokens);
+        let tokens: Arc<[Token]> = sampled.into_iter().map(token).collect();
+        let event = Event::Prompt(PromptFact::Logprobs(tokens));
+        let choices = std::iter::once(&sequence.choice).chain(&sequence.forks);
+        events.extend(choices.map(|choice| (choice.stream, event.clone())));
+    }
+
+    /// Adds up hidden states; the last ones end the sequence with its embedding.
+    fn accept_states(&mut self, pool: &Pool, states: &[f32], step: u64, events: &mut Events) {
+        let sequence = &mut self.sequences[pool.sequence];
+        if !sequence.wants_result_of(step) {
+            return;
+        }
+        if !states.iter().all(|state| state.is_finite()) {
+            self.end_corrupted(pool.sequence, events);
+            return;
+        }
+        sequence.reported += pool.count;
+        sequence.pooled.resize(states.len(), 0.0);
+        sequence.pooled.iter_mut().zip(states).for_each(|(sum, state)| *sum += f64::from(*state));
+        if !pool.last {
+            return;
+        }
+        let tokens = f64::from(sequence.reported);
+        #[expect(clippy::cast_possible_truncation, reason = "a mean of f32 values is one")]
+        let embedding = sequence.pooled.iter().map(|sum| (sum / tokens) as f32).collect();
+        let (stream, usage) = (sequence.choice.stream, sequence.usage());
+        if let Some(report) = sequence.prefix_report.take() {
+            events.push((stream, Event::Prompt(PromptFact::Prefix(report))));
+        }
+        events.push((stream, Event::Prompt(PromptFact::Embedding(embedding))));
+        self.end(pool.sequence, &Event::Finished { reason: FinishReason::Stop, usage }, events);
+    }
+
+    /// Ends a sequence whose numbers are none; what it has computed is not shared.
+    fn end_corrupted(&mut self, id: SequenceId, events: &mut Events) {
+        self.counts.corrupted_requests += 1;
+        self.withdraw_all(id);
+        self.end(id, &Event::Failed(RequestError::NumericalError), events);
     }
 
     /// Appends a drawn token and ends the sequence if it is the last.
@@ -71,9 +147,7 @@ impl Scheduler {
         }
         sequence.pending -= 1;
         if sampled.token_id >= self.limits.vocab {
-            self.counts.corrupted_requests += 1;
-            self.withdraw_all(id);
-            self.end(id, &Event::Failed(RequestError::NumericalError), events);
+            self.end_corrupted(id, events);
             return;
         }
         if !(self.faults.has(Fault::PendingTokenLost) && sequence.exit == Some(Exit::Preempted)) {
@@ -81,7 +155,12 @@ impl Scheduler {
         }
         self.counts.generation_tokens += 1;
         let token_id = sampled.token_id;
-        events.push((sequence.choice.stream, Event::Token(token(sequence, sampled))));
+        if let Some(report) = sequence.prefix_report.take() {
+            events.push((sequence.choice.stream, Event::Prompt(PromptFact::Prefix(report))));
+        }
+        let (wants_logprob, cached_tokens) =
+            (sequence.params().logprobs.is_some(), sequence.cached_tokens.unwrap_or(0));
+        events.push((sequence.choice.stream, Event::Token(token(sampled, wants_logprob, cached_tokens))));
         if let Some(reason) = self.finish_reason(id, token_id) {
             let usage = self.sequences[id].usage();
             self.end(id, &Event::Finished { reason, usage }, events);
@@ -205,16 +284,17 @@ impl Scheduler {
         let sequence = &mut self.sequences[id];
         sequence.valid_from_step = self.counts.steps;
         (sequence.pending, sequence.computed, sequence.registered) = (0, 0, 0);
+        sequence.asked = sequence.reported;
         self.leave(id, Exit::Preempted);
     }
 }
 
-fn token(sequence: &Sequence, sampled: Sampled) -> Token {
+fn token(sampled: Sampled, wants_logprob: bool, cached_tokens: u32) -> Token {
     let logprob = |(token_id, logprob)| TokenLogprob { token_id, logprob };
     Token {
         id: sampled.token_id,
-        logprob: sequence.params().logprobs.map(|_| sampled.logprob),
+        logprob: wants_logprob.then_some(sampled.logprob),
         top_logprobs: sampled.top.into_iter().map(logprob).collect(),
-        cached_tokens: sequence.cached_tokens.unwrap_or(0),
+        cached_tokens,
     }
 }

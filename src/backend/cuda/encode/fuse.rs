@@ -5,7 +5,7 @@
 
 use super::matmul::Fields;
 use super::rows::Norm;
-use crate::plan::{Activation, BufferId, Plan, Step, Tail};
+use crate::plan::{Activation, BufferId, Plan, Step};
 
 /// A product with its neighbours.
 pub(super) struct Fused {
@@ -55,15 +55,14 @@ pub(super) fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
 
 /// Whether what is in `buffer` now is read by `rest`, or by the tail after it.
 fn is_read_later(plan: &Plan, buffer: BufferId, rest: &[Step]) -> bool {
-    for step in rest.iter().chain(plan.tail(Tail::Sample)) {
-        if reads(step, buffer) {
-            return true;
-        }
-        if writes(step, buffer) {
-            return false;
-        }
-    }
-    false
+    let read_first = |steps: &[Step]| {
+        let touched = steps.iter().find(|step| reads(step, buffer) || writes(step, buffer));
+        touched.map(|step| reads(step, buffer))
+    };
+    // Nothing in the rest of the body: then any tail may begin with what is there. Of a tail's own steps these are its
+    // followers or its predecessors, which is more than there is to ask.
+    let tails = || plan.tails.iter().any(|(_, steps)| read_first(steps).unwrap_or(false));
+    read_first(rest).unwrap_or_else(tails)
 }
 
 fn reads(step: &Step, buffer: BufferId) -> bool {
@@ -82,7 +81,7 @@ fn reads(step: &Step, buffer: BufferId) -> bool {
         Step::MatMulExperts { x, routes, accumulate, out, .. } => {
             *x == buffer || *routes == buffer || *accumulate && *out == buffer
         }
-        Step::GatherRows { x, .. } => *x == buffer,
+        Step::GatherRows { x, .. } | Step::Pool { x } => *x == buffer,
     }
 }
 
@@ -98,14 +97,14 @@ fn writes(step: &Step, buffer: BufferId) -> bool {
         | Step::GatherRows { out, .. }
         | Step::RouteExperts { routes: out, .. }
         | Step::RopeStoreKv { q: out, .. } => *out == buffer,
-        Step::CopyBlocks | Step::ScaleLogits { .. } | Step::Sample { .. } => false,
+        Step::CopyBlocks | Step::ScaleLogits { .. } | Step::Sample { .. } | Step::Pool { .. } => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Rows, Storage, WeightFormat};
+    use crate::plan::{Rows, Storage, Tail, WeightFormat};
 
     /// `normed = norm(x); product = normed · Wᵀ; out = act(product)`, then `rest`.
     fn plan(rest: impl FnOnce([BufferId; 4]) -> Vec<Step>) -> Plan {

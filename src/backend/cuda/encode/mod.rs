@@ -17,6 +17,7 @@ mod fuse;
 mod gather;
 mod matmul;
 pub(super) mod matmul_tile;
+pub(super) mod pool;
 mod rope;
 mod route_experts;
 mod rows;
@@ -55,6 +56,8 @@ pub(super) struct BatchShape {
     pub(super) logits_rows: u32,
     /// Sample rows.
     pub(super) samples: u32,
+    /// Pool rows.
+    pub(super) pools: u32,
     /// Every sequence has one row.
     pub(super) decode: bool,
     /// Blocks are copied.
@@ -94,6 +97,7 @@ impl BatchShape {
         let decode = inputs.sequences.iter().all(|sequence| sequence.row_count == 1);
         let bucket = if decode { decode_bucket } else { mixed_bucket };
         let sampling = inputs.tails.contains(&Tail::Sample) && !inputs.samples.is_empty();
+        let pools = if inputs.tails.contains(&Tail::Pool) { count(inputs.pools.len()) } else { 0 };
         let sampled = |rows: usize| match (sampling, decode) {
             (false, _) => 0,
             (true, true) => decode_bucket(count(rows)).min(capacity.samples_max),
@@ -104,6 +108,7 @@ impl BatchShape {
             sequences: bucket(count(inputs.sequences.len())).min(capacity.sequences_max),
             logits_rows: sampled(inputs.logits_rows.len()),
             samples: sampled(inputs.samples.len()),
+            pools: pools.next_power_of_two().min(capacity.sequences_max) * pools.min(1),
             decode,
             copies: inputs.groups.iter().any(|group| !group.copies.is_empty()),
             sample: if sampling { sample::shape(inputs) } else { sample::SampleShape::default() },
@@ -120,7 +125,8 @@ impl BatchShape {
             let bucket = decode_bucket(rows).min(most);
             for sample in sample::SampleShape::usual() {
                 let (tokens, sequences, logits_rows, samples) = (bucket, bucket, bucket, bucket);
-                let shape = Self { tokens, sequences, logits_rows, samples, decode: true, copies: false, sample };
+                let (pools, copies) = (0, false);
+                let shape = Self { tokens, sequences, logits_rows, samples, pools, decode: true, copies, sample };
                 if !shapes.contains(&shape) {
                     shapes.push(shape);
                 }
@@ -132,6 +138,7 @@ impl BatchShape {
             sequences: mixed_bucket(sequences).min(capacity.sequences_max),
             logits_rows: 1,
             samples: 1,
+            pools: 0,
             decode: false,
             copies: false,
             sample,
@@ -191,6 +198,9 @@ impl Recorder<'_> {
         if self.shape.samples > 0 {
             self.steps(plan.tail(Tail::Sample))?;
         }
+        if self.shape.pools > 0 {
+            self.steps(plan.tail(Tail::Pool))?;
+        }
         Ok(())
     }
 
@@ -237,6 +247,7 @@ impl Recorder<'_> {
             Step::GatherRows { x, out } => gather::encode(self, x, out),
             Step::ScaleLogits { logits, scale, softcap } => scale_logits::encode(self, logits, scale, softcap),
             Step::Sample { logits } => sample::encode(self, logits),
+            Step::Pool { x } => pool::encode(self, x),
         }
     }
 

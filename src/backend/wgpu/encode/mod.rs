@@ -25,6 +25,7 @@ pub(crate) mod experts;
 mod gated;
 mod gather;
 mod matmul;
+pub(crate) mod pool;
 mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod sample;
@@ -80,6 +81,8 @@ pub(crate) struct BatchShape {
     pub(crate) sample: sample::SampleShape,
     /// Runs of the sampling tail; empty when nothing is sampled.
     pub(crate) sample_groups: Vec<SampleGroup>,
+    /// Pool rows.
+    pub(crate) pools: u32,
 }
 
 /// Logits rows that one run of a tail computes, and the sample rows that read them.
@@ -116,6 +119,7 @@ pub(crate) fn flatten(
         attend: attends,
         sample: sample::shape(inputs),
         sample_groups: if sampling { sample_groups(inputs, group_rows) } else { Vec::new() },
+        pools: if inputs.tails.contains(&Tail::Pool) { count(inputs.pools.len()) } else { 0 },
     })
 }
 
@@ -289,6 +293,9 @@ impl<'a> Recorder<'a> {
                 self.step(step)?;
             }
         }
+        for step in plan.tail(Tail::Pool).iter().filter(|_| self.shape.pools > 0) {
+            self.step(step)?;
+        }
         Ok(())
     }
 
@@ -320,6 +327,7 @@ impl<'a> Recorder<'a> {
             Step::GatherRows { x, out } => gather::encode(self, x, out),
             Step::ScaleLogits { logits, scale, softcap } => scale_logits::encode(self, logits, scale, softcap),
             Step::Sample { logits } => sample::encode(self, logits),
+            Step::Pool { x } => pool::encode(self, x),
         }
     }
 

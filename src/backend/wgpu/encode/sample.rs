@@ -70,7 +70,7 @@ pub(crate) fn shape(inputs: &BatchInputs) -> SampleShape {
     for row in &inputs.samples {
         let adjust = is_adjusted(row);
         let logprobs = row.logprob || row.top_logprobs > 0;
-        let plain = row.temperature == 0.0 && !adjust && !logprobs;
+        let plain = row.temperature == 0.0 && !adjust && !logprobs && row.given == NONE;
         shape.plain |= plain;
         shape.full |= !plain;
         shape.adjust |= adjust;

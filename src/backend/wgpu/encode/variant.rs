@@ -99,6 +99,7 @@ pub fn variants() -> Vec<Variant> {
         super::gather::variants(),
         super::gated::variants(),
         super::matmul::variants(),
+        super::pool::variants(),
         super::rms_norm::variants(),
         super::rope::variants(),
         super::sample::variants(),

@@ -1,0 +1,33 @@
+//! Sums of rows, reference. Twin of `shaders/pool.wgsl`.
+//!
+//! `pooled[p][c] = Σ x[r][c]` over the rows `r` of pool row `p`, added up in f64, as f32.
+
+use crate::plan::inputs::PoolRow;
+
+/// The sum of each pool row's rows of `x`, which has `columns` elements a row.
+pub(super) fn pool(x: &[f32], columns: usize, rows: &[PoolRow]) -> Vec<Vec<f32>> {
+    let sum = |row: &PoolRow| {
+        let (start, count) = (row.row_start as usize, row.row_count as usize);
+        let mut sums = vec![0.0_f64; columns];
+        for values in x[start * columns..(start + count) * columns].chunks_exact(columns) {
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum += f64::from(*value);
+            }
+        }
+        sums.into_iter().map(|sum| sum as f32).collect()
+    };
+    rows.iter().map(sum).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pool_row_adds_up_its_own_rows() {
+        let x = [1.0, 2.0, 10.0, 20.0, 100.0, 200.0, 1000.0, 2000.0];
+        let rows = [(1, 2), (3, 1), (0, 4)].map(|(row_start, row_count)| PoolRow { row_start, row_count });
+        assert_eq!(pool(&x, 2, &rows), [[110.0, 220.0], [1000.0, 2000.0], [1111.0, 2222.0]]);
+        assert_eq!(pool(&[1e8, 1.0, -1e8], 1, &[PoolRow { row_start: 0, row_count: 3 }]), [[1.0]], "f64 inside");
+    }
+}

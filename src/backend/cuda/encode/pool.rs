@@ -1,0 +1,27 @@
+//! `Pool` → one launch.
+
+use super::super::super::{BackendError, Capacity};
+use super::{Kernel, Recorder, eights_of, params};
+use crate::plan::{BufferId, Plan};
+
+params! {
+    Params { x: u64, pooled: u64, metadata: u64, rows: u32, eights: u32 }
+}
+
+/// Threads of a block; each adds up 8 columns.
+const THREADS: u32 = 128;
+
+/// Words of all pooled rows of one batch.
+pub(in super::super) fn words_max(plan: &Plan, capacity: &Capacity) -> u32 {
+    capacity.sequences_max * plan.pooled_columns()
+}
+
+/// Records the launch.
+pub(super) fn encode(recorder: &mut Recorder<'_>, x: BufferId) -> Result<(), BackendError> {
+    let arena = recorder.arena;
+    let (rows, eights) = (recorder.shape.pools, eights_of("pool", recorder.columns(x))?);
+    let kernel = Kernel::new("pool").define_type("X_TYPE", recorder.storage(x));
+    let (x, pooled) = (arena.row_buffer(x), arena.pooled);
+    let params = Params { x, pooled, metadata: arena.metadata, rows, eights };
+    recorder.launch(&kernel, &params, [(rows * eights).div_ceil(THREADS), 1, 1], THREADS, 0)
+}

@@ -1,0 +1,33 @@
+//! What a prompt's rows are asked for beside the next token: logprobs of the tokens that follow, or hidden states.
+//!
+//! Each position is asked once. A sequence that is preempted computes its beginning again, or finds it in the cache;
+//! what was asked before is not asked again, and what a failed step would have reported is.
+
+use super::{Draft, Scheduler};
+use crate::engine::batch::{Pool, Score};
+use crate::engine::request::Pooling;
+use crate::engine::sequence::SequenceId;
+
+impl Scheduler {
+    /// Asks the row that was just pushed, the last of the draft, for what its sequence wants.
+    pub(super) fn ask(&mut self, id: SequenceId, draft: &mut Draft) {
+        let sequence = &mut self.sequences[id];
+        let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
+        let start = draft.batch.rows[row as usize].start;
+        let first = start.max(sequence.asked);
+        let end = sequence.computed.min(sequence.states_needed());
+        let last = sequence.computed == sequence.prompt_len();
+        match sequence.request.pooling {
+            Some(Pooling::Last) if last => draft.batch.pools.push(Pool { sequence: id, row, count: 1, last }),
+            Some(Pooling::Mean) if first < end => {
+                draft.batch.pools.push(Pool { sequence: id, row, count: end - first, last });
+            }
+            None if first < end => {
+                draft.batch.scores.push(Score { sequence: id, row, first, count: end - first });
+                draft.scores_left -= end - first;
+            }
+            _ => return,
+        }
+        sequence.asked = sequence.asked.max(end);
+    }
+}

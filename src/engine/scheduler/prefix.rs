@@ -1,0 +1,146 @@
+//! Why a prefix was not found: a prompt against the tokens of sequences that are remembered for this alone.
+//!
+//! The cache knows hashes of blocks; to say where a prompt has parted from all others it takes their tokens. So the
+//! sequences that ended last are kept for a while, within a bound, and those that run are looked at too. What is told
+//! names tokens of the asking prompt only: those of others are not its client's business.
+
+use super::Scheduler;
+use crate::engine::request::{PrefixEnd, PrefixReport};
+use crate::engine::sequence::{Sequence, SequenceId};
+use std::collections::VecDeque;
+
+/// Sequences remembered at most.
+const PAST_MAX: usize = 64;
+/// Tokens of them at most.
+const PAST_TOKENS_MAX: usize = 1 << 20;
+
+/// Prompts by what kept their prefix from being longer; as [`PrefixEnd`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixEnds {
+    /// The end of the prompt.
+    pub prompt: u64,
+    /// Nothing goes on like it.
+    pub difference: u64,
+    /// Another salt.
+    pub salt: u64,
+    /// Eviction.
+    pub eviction: u64,
+    /// Caching is off.
+    pub disabled: u64,
+}
+
+/// Sequences that have ended, the last one at the end.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    sequences: VecDeque<Remembered>,
+    tokens: usize,
+}
+
+#[derive(Debug)]
+struct Remembered {
+    /// Those whose keys and values were computed.
+    tokens: Vec<u32>,
+    salt: Option<String>,
+    client: u32,
+}
+
+/// What a prompt may have in common with.
+struct Candidate<'a> {
+    tokens: &'a [u32],
+    salt: Option<&'a str>,
+    client: u32,
+}
+
+impl Past {
+    /// Takes the tokens of a sequence that has ended.
+    pub(super) fn remember(&mut self, sequence: Sequence) {
+        // Its blocks have been given back already, and what was computed with them: all but the last token.
+        let mut tokens = sequence.tokens;
+        tokens.pop();
+        if sequence.cached_tokens.is_none() || tokens.len() > PAST_TOKENS_MAX {
+            return;
+        }
+        self.tokens += tokens.len();
+        let (salt, client) = (sequence.request.cache_salt.clone(), sequence.request.client);
+        self.sequences.push_back(Remembered { tokens, salt, client });
+        while self.sequences.len() > PAST_MAX || self.tokens > PAST_TOKENS_MAX {
+            self.tokens -= self.sequences.pop_front().map_or(0, |past| past.tokens.len());
+        }
+    }
+}
+
+impl PrefixEnds {
+    fn count(&mut self, end: PrefixEnd) {
+        *match end {
+            PrefixEnd::EndOfPrompt => &mut self.prompt,
+            PrefixEnd::Difference => &mut self.difference,
+            PrefixEnd::Salt => &mut self.salt,
+            PrefixEnd::Eviction => &mut self.eviction,
+            PrefixEnd::Disabled => &mut self.disabled,
+        } += 1;
+    }
+}
+
+impl Scheduler {
+    /// Counts, and tells whoever has asked, why no more of a sequence's prompt was found; right after its admission.
+    pub(super) fn explain_prefix(&mut self, id: SequenceId) {
+        let report = self.prefix_report(id);
+        self.counts.prefix_ends.count(report.end);
+        let sequence = &mut self.sequences[id];
+        sequence.prefix_report = sequence.request.explain_prefix.then_some(report);
+    }
+
+    fn prefix_report(&self, id: SequenceId) -> PrefixReport {
+        let sequence = &self.sequences[id];
+        let (cached, size) = (sequence.cached_tokens.unwrap_or(0), self.limits.block_size);
+        let report = |common_tokens, end| {
+            let differing = sequence.tokens.get(common_tokens as usize).copied();
+            PrefixReport { cached_tokens: cached, common_tokens, differing, end }
+        };
+        if !self.limits.prefix_caching {
+            return report(cached, PrefixEnd::Disabled);
+        }
+        if cached / size == (sequence.tokens_known() - 1) / size && !sequence.request.explain_prefix {
+            return report(cached, PrefixEnd::EndOfPrompt);
+        }
+        let salt = sequence.request.cache_salt.as_deref();
+        let (mut own, mut foreign) = (cached, cached);
+        for candidate in self.candidates(id) {
+            if candidate.salt == salt {
+                own = own.max(common_tokens(&sequence.tokens, candidate.tokens, cached));
+            } else if candidate.client == sequence.request.client {
+                foreign = foreign.max(common_tokens(&sequence.tokens, candidate.tokens, cached));
+            }
+        }
+        let end = match cached + size {
+            next if next >= sequence.tokens_known() => PrefixEnd::EndOfPrompt,
+            next if own >= next => PrefixEnd::Eviction,
+            next if foreign >= next => PrefixEnd::Salt,
+            _ => PrefixEnd::Difference,
+        };
+        report(own, end)
+    }
+
+    /// Everybody whose tokens were computed, but for one.
+    fn candidates(&self, but: SequenceId) -> impl Iterator<Item = Candidate<'_>> {
+        let past = self.past.sequences.iter();
+        let past = past.map(|past| Candidate { tokens: &past.tokens, salt: past.salt.as_deref(), client: past.client });
+        let running = self.running.iter().filter(move |&&id| id != but).map(|&id| {
+            let sequence = &self.sequences[id];
+            let computed = sequence.computed.min(sequence.tokens_known()) as usize;
+            let (salt, client) = (sequence.request.cache_salt.as_deref(), sequence.request.client);
+            Candidate { tokens: &sequence.tokens[..computed], salt, client }
+        });
+        past.chain(running)
+    }
+}
+
+/// Leading tokens that both have, if the first `least` are among them; else `least`.
+fn common_tokens(ours: &[u32], theirs: &[u32], least: u32) -> u32 {
+    let start = least as usize;
+    if theirs.len() <= start || ours[..start] != theirs[..start] {
+        return least;
+    }
+    let more = ours[start..].iter().zip(&theirs[start..]).take_while(|(a, b)| a == b).count();
+    least + u32::try_from(more).expect("a sequence fits the context")
+}

@@ -1,0 +1,233 @@
+//! Request fields beyond the common ones, each by what it changes.
+
+use crate::harness::{CHAT, COMPLETIONS, Server, config, demo_text, hello, with};
+use folio::server::ServerOptions;
+use serde_json::{Value, json};
+
+fn text(answer: &Value) -> &str {
+    let choice = &answer["choices"][0];
+    choice["text"].as_str().or(choice["message"]["content"].as_str()).expect("a text")
+}
+
+#[test]
+fn no_end_comes_before_its_time() {
+    let server = Server::cpu();
+    let ask = |more: Value| server.post(CHAT, &with(&hello(), &more)).json();
+    let free = ask(json!({}));
+    assert_eq!(
+        (&free["usage"]["completion_tokens"], &free["choices"][0]["finish_reason"]),
+        (&json!(10), &json!("stop"))
+    );
+    let held = ask(json!({"min_tokens": 14}));
+    assert!(held["usage"]["completion_tokens"].as_u64() >= Some(14), "{held}");
+    assert!(text(&held).starts_with(text(&free)), "only the end was held back: {held}");
+    assert_eq!(ask(json!({"min_tokens": 9}))["choices"], free["choices"], "after nine the end may come");
+    // A stop token id, a bias of its own for the same id, and a stop string.
+    let stop = json!({"stop_token_ids": [866], "max_tokens": 24});
+    assert_eq!(ask(stop.clone())["usage"]["completion_tokens"], 3);
+    let more = json!({"min_tokens": 6, "logit_bias": {"866": 50}});
+    assert!(ask(with(&stop, &more))["usage"]["completion_tokens"].as_u64() >= Some(7));
+    assert_eq!(text(&ask(json!({"stop": "!"}))), "Hi");
+    let late = ask(json!({"stop": ["!", "I"], "min_tokens": 3}));
+    assert_eq!(text(&late), "Hi! What can ", "the first stop string came too early");
+}
+
+#[test]
+fn a_stop_string_is_shown_if_asked() {
+    let server = Server::cpu();
+    let ask = |more: Value| server.post(CHAT, &with(&hello(), &more)).json();
+    assert_eq!(text(&ask(json!({"stop": "can I", "include_stop_str_in_output": true}))), "Hi! What can I");
+    assert_eq!(text(&ask(json!({"stop": "can I"}))), "Hi! What ");
+    let by_id = json!({"stop_token_ids": [866], "include_stop_str_in_output": true});
+    assert_eq!(text(&ask(by_id)), "Hi! What");
+}
+
+#[test]
+fn special_tokens_are_shown_if_asked() {
+    let server = Server::cpu();
+    let answer = server.post(CHAT, &with(&hello(), &json!({"skip_special_tokens": false, "ignore_eos": true})));
+    assert!(text(&answer.json()).starts_with("Hi! What can I do for you?<|im_end|>"), "{}", answer.text);
+}
+
+#[test]
+fn token_ids_of_prompt_and_answer() {
+    let server = Server::cpu();
+    let tokenizer = demo_text().tokenizer.clone().expect("the demo has one");
+    let spelled = |ids: &Value| -> String {
+        let ids = ids.as_array().expect("ids").iter().map(|id| id.as_u64().expect("an id") as u32);
+        ids.map(|id| String::from_utf8(tokenizer.token_bytes(id, None)).expect("text")).collect()
+    };
+    let asked = with(&hello(), &json!({"return_token_ids": true}));
+    let whole = server.post(CHAT, &asked).json();
+    assert_eq!(spelled(&whole["choices"][0]["token_ids"]), "Hi! What can I do for you?<|im_end|>");
+    assert_eq!(spelled(&whole["prompt_token_ids"]), "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n");
+    let chunks = server.post(CHAT, &with(&asked, &json!({"stream": true}))).chunks();
+    assert_eq!(chunks[0]["prompt_token_ids"], whole["prompt_token_ids"]);
+    let ids = chunks.iter().flat_map(|c| c["choices"][0]["token_ids"].as_array().cloned().unwrap_or_default());
+    assert_eq!(Value::from(ids.collect::<Vec<_>>()), whole["choices"][0]["token_ids"]);
+    let request = json!({"prompt": [[5, 6], [7]], "max_tokens": 3, "return_token_ids": true, "temperature": 0});
+    let answer = server.post(COMPLETIONS, &request).json();
+    assert_eq!(answer["choices"][1]["prompt_token_ids"], json!([7]));
+    assert_eq!(answer["choices"][0]["token_ids"].as_array().map(Vec::len), Some(3));
+    let streamed = server.post(COMPLETIONS, &with(&request, &json!({"stream": true}))).chunks();
+    let repeats = |chunk: &&Value| !chunk["choices"][0]["prompt_token_ids"].is_null();
+    assert_eq!(streamed.iter().filter(repeats).count(), 2, "once for each prompt");
+    assert!(server.post(CHAT, &hello()).json().get("prompt_token_ids").is_none());
+}
+
+#[test]
+fn the_best_of_several_is_the_likeliest() {
+    let server = Server::cpu();
+    let base =
+        json!({"prompt": ["Once", "The KV cache"], "max_tokens": 8, "temperature": 1, "seed": 11, "logprobs": 0});
+    let all = server.post(COMPLETIONS, &with(&base, &json!({"n": 5}))).json();
+    let best = server.post(COMPLETIONS, &with(&base, &json!({"n": 2, "best_of": 5}))).json();
+    let choices = |answer: &Value| answer["choices"].as_array().expect("choices").clone();
+    let mean = |choice: &Value| {
+        let values = choice["logprobs"]["token_logprobs"].as_array().expect("logprobs");
+        values.iter().map(|value| value.as_f64().expect("a number")).sum::<f64>() / values.len() as f64
+    };
+    let (all, best) = (choices(&all), choices(&best));
+    assert_eq!(best.len(), 4);
+    for prompt in 0..2 {
+        let mut expected = all[prompt * 5..][..5].to_vec();
+        expected.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        for (place, choice) in best[prompt * 2..][..2].iter().enumerate() {
+            assert_eq!(choice["text"], expected[place]["text"], "prompt {prompt}, place {place}");
+            assert_eq!(choice["index"], prompt * 2 + place);
+        }
+    }
+    let silent = server.post(COMPLETIONS, &with(&base, &json!({"best_of": 3, "logprobs": null}))).json();
+    assert_eq!(silent["choices"][0]["logprobs"], Value::Null, "logprobs that only choose are not told");
+    assert!(silent["usage"]["completion_tokens"].as_u64() > Some(16), "all that is drawn is counted");
+}
+
+#[test]
+fn a_completion_may_begin_with_its_prompt() {
+    let server = Server::cpu();
+    let base = json!({"prompt": ["Hello, wörld", "A fox"], "max_tokens": 4, "temperature": 0});
+    let plain = server.post(COMPLETIONS, &base).json();
+    let echo = server.post(COMPLETIONS, &with(&base, &json!({"echo": true}))).json();
+    let stream = server.post(COMPLETIONS, &with(&base, &json!({"echo": true, "stream": true}))).chunks();
+    for (index, prompt) in ["Hello, wörld", "A fox"].iter().enumerate() {
+        let expected = format!("{prompt}{}", plain["choices"][index]["text"].as_str().expect("a text"));
+        assert_eq!(echo["choices"][index]["text"], expected);
+        let of_choice = stream.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
+        let streamed: String = of_choice.map(|choice| choice["text"].as_str().expect("a text")).collect();
+        assert_eq!(streamed, expected);
+    }
+    let ids = server.post(COMPLETIONS, &with(&base, &json!({"prompt": [866], "echo": true}))).json();
+    assert!(text(&ids).starts_with(" What"), "{ids}");
+}
+
+#[test]
+fn a_long_prompt_may_lose_its_beginning() {
+    let server = Server::plain();
+    let long: Vec<u32> = (0..3000).map(|id| id % 4000).collect();
+    let ask = |prompt: &[u32], most: Value| {
+        let request = json!({"prompt": prompt, "max_tokens": 3, "temperature": 0, "truncate_prompt_tokens": most});
+        server.post(COMPLETIONS, &request).json()
+    };
+    let cut = ask(&long, json!(20));
+    assert_eq!(cut["usage"]["prompt_tokens"], 20);
+    assert_eq!(text(&cut), text(&ask(&long[2980..], Value::Null)), "the end is kept");
+    assert_eq!(ask(&long, json!(-1))["usage"]["prompt_tokens"], 2047);
+    assert_eq!(ask(&long, Value::Null)["error"]["code"], "context_length_exceeded");
+}
+
+#[test]
+fn the_last_message_is_continued() {
+    let server = Server::cpu();
+    let messages = json!([{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi! What can"}]);
+    let base = with(&hello(), &json!({"messages": messages, "continue_final_message": true}));
+    let answer = server.post(CHAT, &base).json();
+    assert_eq!(text(&answer), " I do for you?", "{answer}");
+    // A template that writes something behind every message, a special string in the content, white space around it.
+    let render = |content: &str| {
+        let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": content}]);
+        let request = json!({"messages": messages, "continue_final_message": true});
+        server.post("/apply-template", &request).json()["prompt"].as_str().expect("a prompt").to_owned()
+    };
+    assert!(render("so <|im_end|> it").ends_with("<|im_start|>assistant\nso <|im_end|> it"));
+    assert!(render("a ").ends_with("assistant\na "));
+    assert!(render("").ends_with("<|im_end|>\n"), "nothing to go on from");
+}
+
+#[test]
+fn effort_is_the_template_s_to_read() {
+    let template = "{{ reasoning_effort }}/{{ messages[0].content }}";
+    let text = folio::text::TextModel::from_parts(Some(folio::model::demo::TOKENIZER_JSON), None, Some(template));
+    let spawn = |inbox| {
+        let open = || Ok(folio::backend::fake::FakeBackend::new("".parse().expect("a script")));
+        folio::engine::spawn(open, folio::model::Model::demo(), config(), inbox, |_| {})
+    };
+    let text = std::sync::Arc::new(text.expect("it compiles"));
+    let server = Server::start(spawn, ServerOptions::default(), text);
+    let render = |more: Value| server.post("/apply-template", &with(&hello(), &more)).json()["prompt"].clone();
+    assert_eq!(render(json!({"reasoning_effort": "high"})), "high/Hello!");
+    let both = json!({"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "own"}});
+    assert_eq!(render(both), "own/Hello!");
+    assert_eq!(render(json!({})), "/Hello!");
+}
+
+#[test]
+fn why_a_prefix_missed() {
+    let server = Server::plain();
+    let prompt: Vec<u32> = (100..180).collect();
+    let ask = |prompt: &[u32], more: Value| {
+        let request = json!({"prompt": prompt, "max_tokens": 2, "ignore_eos": true, "debug": {"prefix": true}});
+        server.post(COMPLETIONS, &with(&request, &more)).json()["debug"]["prefix"][0].clone()
+    };
+    let told = |report: &Value| {
+        let number = |name: &str| report[name].as_u64().expect("a count");
+        (number("cached_tokens"), number("matched_tokens"), report["stopped_by"].as_str().expect("a cause").to_owned())
+    };
+    let first = ask(&prompt, json!({}));
+    assert_eq!(told(&first), (0, 0, "difference".into()), "{first}");
+    let name = demo_text().tokenizer.clone().expect("the demo has one").token_bytes(100, None);
+    let difference = json!({"position": 0, "token_id": 100, "token": String::from_utf8_lossy(&name)});
+    assert_eq!(first["first_difference"], difference);
+    // Blocks have 16 tokens, and the last token is always computed.
+    assert_eq!(told(&ask(&prompt, json!({}))), (64, 80, "end_of_prompt".into()));
+    let mut other = prompt.clone();
+    other[40] = 7;
+    let report = ask(&other, json!({}));
+    assert_eq!(told(&report), (32, 40, "difference".into()), "{report}");
+    assert_eq!(report["first_difference"]["token_id"], 7);
+    assert_eq!(told(&ask(&prompt, json!({"cache_salt": "own"}))), (0, 0, "salt".into()));
+    assert_eq!(told(&ask(&prompt, json!({"cache_salt": "own"}))), (64, 80, "end_of_prompt".into()));
+    let streamed = json!({"prompt": prompt, "max_tokens": 2, "stream": true, "debug": {"prefix": true}});
+    let chunks = server.post(COMPLETIONS, &streamed).chunks();
+    assert_eq!(chunks.iter().filter(|chunk| chunk.get("debug").is_some()).count(), 1);
+    assert!(server.post(COMPLETIONS, &json!({"prompt": prompt, "max_tokens": 1})).json().get("debug").is_none());
+    server.wait_until_idle();
+    let metrics = server.get("/metrics").text;
+    for (cause, count) in [("difference", 2), ("end_of_prompt", 4), ("salt", 1), ("eviction", 0)] {
+        let line = format!("vllm:prefix_cache_ends_total{{model_name=\"demo\",cause=\"{cause}\"}} {count}\n");
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    }
+}
+
+#[test]
+fn an_evicted_prefix_is_told() {
+    let small = folio::config::Config { kv_cache_bytes: Some(1 << 20), max_model_len: Some(400), ..config() };
+    let server = Server::fake("", small, ServerOptions::default());
+    let ask = |prompt: Vec<u32>| {
+        let request = json!({"prompt": prompt, "max_tokens": 1, "debug": {"prefix": true}});
+        server.post(COMPLETIONS, &request).json()["debug"]["prefix"][0]["stopped_by"].clone()
+    };
+    let prompt: Vec<u32> = (0..300).collect();
+    assert_eq!(ask(prompt.clone()), "difference");
+    for start in 1..12 {
+        ask((start * 300..(start + 1) * 300).collect());
+    }
+    assert_eq!(ask(prompt), "eviction");
+}
+
+#[test]
+fn without_a_cache_that_is_the_cause() {
+    let off = folio::config::Config { prefix_caching: false, ..config() };
+    let server = Server::fake("", off, ServerOptions::default());
+    let answer = server.post(CHAT, &with(&hello(), &json!({"debug": {"prefix": true}}))).json();
+    assert_eq!(answer["debug"]["prefix"][0]["stopped_by"], "disabled");
+}
