@@ -43,7 +43,8 @@ pub struct Batch {
 
 impl Batch {
     /// The flat arrays of this batch. `sequences` and `pool` are as the scheduler left them.
-    pub(super) fn flatten(&self, sequences: &Sequences, pool: &BlockPool) -> BatchInputs {
+    /// Masks have a bit for each of `vocab` ids.
+    pub(super) fn flatten(&self, sequences: &mut Sequences, pool: &BlockPool, vocab: u32) -> BatchInputs {
         let groups = self.copies.iter().map(|copies| GroupInputs { copies: copies.clone(), ..Default::default() });
         let tails = if self.draws.is_empty() { Vec::new() } else { vec![Tail::Sample] };
         let mut inputs = BatchInputs { groups: groups.collect(), tails, ..Default::default() };
@@ -57,7 +58,8 @@ impl Batch {
                 inputs.logits_rows.push(rows.row_start + rows.row_count - 1);
             }
             let context_len = inputs.sequences[draw.row as usize].context_len;
-            self.flatten_draw(draw, &sequences[draw.sequence], context_len, &mut inputs);
+            let mask_start = sequences[draw.sequence].push_mask(&mut inputs.masks, vocab.div_ceil(32) as usize);
+            self.flatten_draw(draw, &sequences[draw.sequence], context_len, mask_start, &mut inputs);
         }
         inputs
     }
@@ -95,7 +97,7 @@ impl Batch {
         }));
     }
 
-    fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, position: u32, inputs: &mut BatchInputs) {
+    fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, position: u32, mask_start: u32, inputs: &mut BatchInputs) {
         let params = sequence.params();
         let start = inputs.history.len();
         inputs.history.extend_from_slice(sequence.history());
@@ -121,7 +123,7 @@ impl Batch {
             history,
             pending_slot: if unread { sequence.feed_slot } else { NONE },
             bias,
-            mask_start: NONE,
+            mask_start,
             logprob: params.logprobs.is_some(),
             top_logprobs: params.logprobs.unwrap_or(0),
         });

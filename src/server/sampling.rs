@@ -91,6 +91,7 @@ fn sampling_params(
         stop_token_ids: stop_token_ids(fields, vocabulary)?,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(defaults.ignore_eos),
         logprobs: None,
+        constraint: None,
     })
 }
 

@@ -71,23 +71,50 @@ impl Scheduler {
         }
         sequence.pending -= 1;
         if sampled.token_id >= self.limits.vocab {
-            self.counts.corrupted_requests += 1;
-            self.withdraw_all(id);
-            self.end(id, &Event::Failed(RequestError::NumericalError), events);
+            // Nothing was allowed: the numbers may be sound.
+            let error = if sequence.is_stuck() { RequestError::Grammar } else { RequestError::NumericalError };
+            if error == RequestError::NumericalError {
+                self.counts.corrupted_requests += 1;
+                self.withdraw_all(id);
+            }
+            self.end(id, &Event::Failed(error), events);
             return;
         }
+        let drawn = token(sequence, sampled);
+        if self.append(id, drawn, events) {
+            return;
+        }
+        for token_id in self.sequences[id].forced() {
+            let forced = token(&self.sequences[id], Sampled { token_id, ..Sampled::default() });
+            if self.append(id, forced, events) {
+                return;
+            }
+            self.sequences[id].computed += u32::from(self.faults.has(Fault::ForcedTokenNotComputed));
+        }
+        self.register_full_blocks(id);
+    }
+
+    /// Appends a token, drawn or forced; whether it was the last.
+    fn append(&mut self, id: SequenceId, token: Token, events: &mut Events) -> bool {
+        let sequence = &mut self.sequences[id];
+        let token_id = token.id;
         if !(self.faults.has(Fault::PendingTokenLost) && sequence.exit == Some(Exit::Preempted)) {
-            sequence.push(sampled.token_id);
+            sequence.push(token_id);
         }
         self.counts.generation_tokens += 1;
-        let token_id = sampled.token_id;
-        events.push((sequence.choice.stream, Event::Token(token(sequence, sampled))));
-        if let Some(reason) = self.finish_reason(id, token_id) {
-            let usage = self.sequences[id].usage();
-            self.end(id, &Event::Finished { reason, usage }, events);
-        } else {
-            self.register_full_blocks(id);
-        }
+        events.push((sequence.choice.stream, Event::Token(token)));
+        let reason = match sequence.guide(token_id) {
+            Ok(true) => Some(FinishReason::Stop),
+            Ok(false) => self.finish_reason(id, token_id),
+            Err(_) => {
+                self.end(id, &Event::Failed(RequestError::Grammar), events);
+                return true;
+            }
+        };
+        let Some(reason) = reason else { return false };
+        let usage = self.sequences[id].usage();
+        self.end(id, &Event::Finished { reason, usage }, events);
+        true
     }
 
     fn finish_reason(&self, id: SequenceId, token_id: u32) -> Option<FinishReason> {
