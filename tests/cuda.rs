@@ -49,7 +49,7 @@ fn answers<B: Backend>(backend: B, config: &Config) -> Vec<Vec<u32>> {
         while let Some(event) = events.next().await {
             match event {
                 Event::Token(token) => tokens.push(token.id),
-                Event::Finished { .. } => {}
+                Event::Prompt(_) | Event::Finished { .. } => {}
                 Event::Failed(error) => panic!("{error}"),
             }
         }

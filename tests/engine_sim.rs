@@ -5,6 +5,8 @@
 
 #[path = "engine_sim/faults.rs"]
 mod faults;
+#[path = "engine_sim/rules.rs"]
+mod rules;
 #[path = "engine_sim/turns.rs"]
 mod turns;
 #[path = "engine_sim/world.rs"]
@@ -125,7 +127,7 @@ fn one_seed() {
 
 #[test]
 fn every_planted_bug_is_found() {
-    const FAULTS: [Fault; 12] = [
+    const FAULTS: [Fault; 14] = [
         Fault::MissingCopyOnWrite,
         Fault::EarlyRelease,
         Fault::HashOfPartBlock,
@@ -138,6 +140,8 @@ fn every_planted_bug_is_found() {
         Fault::PenaltyWithoutPending,
         Fault::FeedSlotReusedEarly,
         Fault::WindowBlockFreedEarly,
+        Fault::MaskBeforeToken,
+        Fault::ForcedTokenNotComputed,
     ];
     for fault in FAULTS {
         let with_fault = |seed| {

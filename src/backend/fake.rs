@@ -270,7 +270,11 @@ impl FakeBackend {
         let past = &inputs.history[sample.history.start as usize..][..sample.history.len as usize];
         let bias = &inputs.bias[sample.bias.start as usize..][..sample.bias.len as usize];
         let pending = (sample.pending_slot != NONE).then(|| self.feed[sample.pending_slot as usize]);
-        let token_id = next_token(history, sample, past, pending, bias, self.plan.vocab);
+        let words = self.plan.vocab.div_ceil(32) as usize;
+        let mask = (sample.mask_start != NONE).then(|| &inputs.masks[sample.mask_start as usize..][..words]);
+        let Some(token_id) = next_token(history, sample, past, pending, bias, mask, self.plan.vocab) else {
+            return Sampled { token_id: NUMERICAL_ERROR, ..Default::default() };
+        };
         let likely = |rank| ((token_id + rank) % self.plan.vocab, logprob(rank));
         Sampled {
             token_id,
@@ -375,6 +379,7 @@ impl FakeBackend {
         assert!(within(inputs.samples.len(), capacity.samples_max), "sample rows are within capacity");
         assert!(within(inputs.history.len(), capacity.history_max), "history is within capacity");
         assert!(within(inputs.bias.len(), capacity.bias_max), "bias is within capacity");
+        assert!(within(inputs.masks.len(), capacity.mask_words_max), "masks are within capacity");
         assert_eq!(inputs.positions.len(), inputs.token_ids.len(), "every token has a position");
         assert_eq!(inputs.groups.len(), self.pool.len(), "every KV group has its arrays");
         assert!(inputs.samples.is_sorted_by_key(|sample| sample.logits_row), "samples are sorted by logits row");
@@ -425,15 +430,17 @@ pub fn see(hash: u64, position: u32, token_id: u32) -> u64 {
 }
 
 /// The token that follows a history, given the row's settings and its past for penalties: `past` holds distinct tokens
-/// with counts, `pending` one more generated token. What is switched off does not count.
+/// with counts, `pending` one more generated token, `mask` has a bit for each id that may follow. What is switched off
+/// does not count. `None`: nothing may follow.
 pub fn next_token(
     history: u64,
     sample: &SampleRow,
     past: &[HistoryEntry],
     pending: Option<u32>,
     bias: &[BiasEntry],
+    mask: Option<&[u32]>,
     vocab: u32,
-) -> u32 {
+) -> Option<u32> {
     let mut hash = history;
     if sample.temperature > 0.0 {
         hash = mix(hash, sample.seed);
@@ -447,7 +454,12 @@ pub fn next_token(
     }
     let add_bias =
         |hash, entry: &BiasEntry| mix(hash, u64::from(entry.token_id) << 32 | u64::from(entry.bias.to_bits()));
-    u32::try_from(bias.iter().fold(hash, add_bias) % u64::from(vocab)).expect("a vocabulary is a u32")
+    let hash = bias.iter().fold(hash, add_bias);
+    let choose = |count: u32| u32::try_from(hash % u64::from(count)).expect("a vocabulary is a u32");
+    let Some(mask) = mask else { return Some(choose(vocab)) };
+    let allowed = || (0..vocab).filter(|&id| mask[id as usize / 32] >> (id % 32) & 1 == 1);
+    let count = u32::try_from(allowed().count()).expect("a vocabulary is a u32");
+    if count == 0 { None } else { allowed().nth(choose(count) as usize) }
 }
 
 /// The logprobs of a given token, which tell the history that they follow.

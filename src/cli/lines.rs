@@ -167,6 +167,7 @@ impl Line {
                 (None | Some(Logprobs::Switch(false)), None) => defaults.logprobs,
                 _ => bail!("top_logprobs: needs \"logprobs\": true"),
             },
+            constraint: defaults.constraint.clone(),
         })
     }
 }

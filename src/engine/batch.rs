@@ -72,10 +72,17 @@ pub struct Batch {
     pub(super) faults: Faults,
 }
 
+/// Of a token to draw: its position, and where the mask of its row starts.
+#[derive(Clone, Copy)]
+struct Place {
+    position: u32,
+    mask_start: u32,
+}
+
 impl Batch {
     /// The flat arrays of this batch. `sequences` and `pool` are as the scheduler left them; `eos` are the model's end
-    /// tokens.
-    pub(super) fn flatten(&self, sequences: &Sequences, pool: &BlockPool, eos: &[u32]) -> BatchInputs {
+    /// tokens. Masks have a bit for each of `vocab` ids.
+    pub(super) fn flatten(&self, sequences: &mut Sequences, pool: &BlockPool, eos: &[u32], vocab: u32) -> BatchInputs {
         let groups = self.copies.iter().map(|copies| GroupInputs { copies: copies.clone(), ..Default::default() });
         let mut inputs = BatchInputs { groups: groups.collect(), ..Default::default() };
         for row in &self.rows {
@@ -92,7 +99,9 @@ impl Batch {
                 inputs.logits_rows.push(rows.row_start + rows.row_count - 1);
             }
             while let Some(draw) = draws.next_if(|draw| draw.row == row) {
-                self.flatten_draw(draw, &sequences[draw.sequence], rows.context_len, eos, &mut inputs);
+                let mask_start = sequences[draw.sequence].push_mask(&mut inputs.masks, vocab.div_ceil(32) as usize);
+                let place = Place { position: rows.context_len, mask_start };
+                self.flatten_draw(draw, &sequences[draw.sequence], place, eos, &mut inputs);
             }
         }
         inputs.pools.extend(self.pools.iter().map(|pool| {
@@ -153,13 +162,13 @@ impl Batch {
         }));
     }
 
-    fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, position: u32, eos: &[u32], inputs: &mut BatchInputs) {
+    fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, place: Place, eos: &[u32], inputs: &mut BatchInputs) {
         let params = sequence.params();
         let start = inputs.history.len();
         inputs.history.extend_from_slice(sequence.history());
         let history = Range { start: index(start), len: index(inputs.history.len() - start) };
         let start = inputs.bias.len();
-        push_bias(params, position - sequence.prompt_len(), eos, &mut inputs.bias);
+        push_bias(params, place.position - sequence.prompt_len(), eos, &mut inputs.bias);
         let bias = Range { start: index(start), len: index(inputs.bias.len() - start) };
         let unread = draw.pending && params.has_penalties() && !self.faults.has(Fault::PenaltyWithoutPending);
         inputs.samples.push(SampleRow {
@@ -167,7 +176,7 @@ impl Batch {
             feed_slot: sequence.feed_slot,
             seed: sequence.seed,
             choice: sequence.choice.index,
-            position,
+            position: place.position,
             temperature: params.temperature,
             top_k: params.top_k,
             top_p: params.top_p,
@@ -178,7 +187,7 @@ impl Batch {
             history,
             pending_slot: if unread { sequence.feed_slot } else { NONE },
             bias,
-            mask_start: NONE,
+            mask_start: place.mask_start,
             given: NONE,
             logprob: params.logprobs.is_some(),
             top_logprobs: params.logprobs.unwrap_or(0),

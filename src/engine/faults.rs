@@ -30,6 +30,10 @@ pub enum Fault {
     FeedSlotReusedEarly,
     /// A window gives up the oldest block it still sees.
     WindowBlockFreedEarly,
+    /// A constrained row does not wait for its token, so its mask is that of the token before.
+    MaskBeforeToken,
+    /// Keys and values of a token that a constraint forces are taken for computed.
+    ForcedTokenNotComputed,
 }
 
 /// What the simulator plants: nothing, in the product.
@@ -37,7 +41,7 @@ pub enum Fault {
 pub struct Faults {
     /// A bug.
     pub fault: Option<Fault>,
-    /// Every so many requests one that needs the host between two tokens, as grammars will; 0 for none.
+    /// Every so many requests one that needs the host between two tokens, as grammars do; 0 for none.
     pub host_rows_every: u64,
 }
 

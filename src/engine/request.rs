@@ -4,6 +4,7 @@
 use crate::model::GenerationDefaults;
 use crate::plan::inputs::TOP_LOGPROBS_MAX;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 /// One prompt with its sampling parameters.
@@ -69,6 +70,47 @@ pub struct SamplingParams {
     pub logprobs: Option<u32>,
     /// The same for the tokens of the prompt, all but the first.
     pub prompt_logprobs: Option<u32>,
+    /// What every choice has to keep to.
+    pub constraint: Option<SharedConstraint>,
+}
+
+/// A rule about which tokens may follow each other, for all choices of a request: a grammar, seen by an engine that
+/// knows no text.
+pub trait Constraint: fmt::Debug + Send + Sync {
+    /// Where a choice stands before its first token.
+    fn start(&self) -> Box<dyn ConstraintState>;
+}
+
+/// Where one choice stands within its [`Constraint`]. It is asked for a mask before a token is drawn, and told every
+/// token as soon as its id is known.
+pub trait ConstraintState: fmt::Debug + Send {
+    /// The same state for another choice.
+    fn fork(&self) -> Box<dyn ConstraintState>;
+
+    /// Sets the bits of the tokens that may come next in `mask`, `⌈vocab / 32⌉` words that are zero before: bit
+    /// `id % 32` of word `id / 32`. `false`: any token may come, and `mask` does not matter.
+    fn fill_mask(&mut self, mask: &mut [u32]) -> Result<bool, Unsatisfiable>;
+
+    /// Takes the next token; `true` if nothing may follow it.
+    fn accept(&mut self, token_id: u32) -> Result<bool, Unsatisfiable>;
+
+    /// Tokens that must come next, as far as that is known; they are accepted one by one afterwards.
+    fn forced(&mut self) -> Vec<u32>;
+}
+
+/// Nothing may come next, or finding out costs too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no token can follow")]
+pub struct Unsatisfiable;
+
+/// A [`Constraint`] of one request; equal only to itself.
+#[derive(Clone, Debug)]
+pub struct SharedConstraint(pub Arc<dyn Constraint>);
+
+impl PartialEq for SharedConstraint {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl Default for SamplingParams {
@@ -90,6 +132,7 @@ impl Default for SamplingParams {
             min_tokens: 0,
             logprobs: None,
             prompt_logprobs: None,
+            constraint: None,
         }
     }
 }
@@ -132,6 +175,9 @@ pub enum RequestError {
     /// The model gave NaN or all −∞ for this row.
     #[error("the model produced invalid numbers for this request")]
     NumericalError,
+    /// No token keeps to this request's grammar, or finding one costs too much.
+    #[error("the answer came to a point where the grammar allows no token")]
+    Grammar,
     /// The device was lost and did not come back.
     #[error("the GPU device was lost")]
     DeviceLost,

@@ -167,7 +167,7 @@ impl Scheduler {
     }
 
     /// Queues a request; `streams` has one entry per choice. `waits_for_host`: no row may be computed for it while the
-    /// id of its last token is unknown (grammars and beams will need it).
+    /// id of its last token is unknown, as is always so under a constraint (and will be for beams).
     pub fn add(&mut self, request: Arc<Request>, streams: &[StreamId], seed: u64, waits_for_host: bool) {
         let index = |index| u32::try_from(index).expect("choices are few");
         let choice = |(position, &stream)| Choice { index: index(position), stream };
@@ -178,7 +178,8 @@ impl Scheduler {
         let answer_max = if sequence.request.pooling.is_some() { Some(1) } else { sequence.params().max_tokens };
         let answer_max = answer_max.unwrap_or(u32::MAX);
         sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(self.limits.model_len_max);
-        sequence.waits_for_host = waits_for_host;
+        let constrained = sequence.is_constrained() && !self.faults.has(Fault::MaskBeforeToken);
+        sequence.waits_for_host = waits_for_host || constrained;
         assert!(sequence.prompt_len() < sequence.tokens_limit, "a queued prompt leaves room for a token");
         self.arrivals += 1;
         let order = sequence.order;
@@ -222,9 +223,9 @@ impl Scheduler {
         Some(draft.batch)
     }
 
-    /// The flat arrays of a batch that was just scheduled.
-    pub fn flatten(&self, batch: &Batch) -> BatchInputs {
-        batch.flatten(&self.sequences, &self.pool, &self.limits.eos_token_ids)
+    /// The flat arrays of a batch that was just scheduled. Masks are computed here, while the step before runs.
+    pub fn flatten(&mut self, batch: &Batch) -> BatchInputs {
+        batch.flatten(&mut self.sequences, &self.pool, &self.limits.eos_token_ids, self.limits.vocab)
     }
 
     /// Whether the next step may be submitted before the tokens of the step in flight are read. Rows that need the host
@@ -327,14 +328,18 @@ impl Scheduler {
         }
     }
 
-    /// Chunks of the prompts that have begun, in order.
+    /// Chunks of what has begun and misses more than a token, in order: first what constraints have forced, which is
+    /// short and whose readers wait, with half of the room at most, then prompts.
     fn schedule_prefills(&mut self, draft: &mut Draft) {
         let host_waits = |sequence: &Sequence| sequence.waits_for_host && sequence.pending > 0;
-        for id in self.running.clone() {
+        let (answers, prompts): (Vec<_>, Vec<_>) =
+            self.running.iter().copied().partition(|&id| self.sequences[id].is_answering());
+        let kept = if prompts.is_empty() && self.waiting.is_empty() { 0 } else { draft.tokens_left / 2 };
+        for (id, kept) in answers.into_iter().map(|id| (id, kept)).chain(prompts.into_iter().map(|id| (id, 0))) {
             let sequence = &mut self.sequences[id];
             if host_waits(sequence) {
                 sequence.skipped = true;
-            } else if sequence.is_schedulable() && sequence.missing() > 1 && draft.tokens_left > 0 {
+            } else if sequence.is_schedulable() && sequence.missing() > 1 && draft.tokens_left > kept {
                 self.schedule_row(id, draft);
             }
         }

@@ -5,7 +5,7 @@
 //! Nothing here decides anything: that is the scheduler's.
 
 use super::block_pool::{BlockHash, BlockId};
-use super::request::{Pooling, PrefixReport, Request, SamplingParams, Usage};
+use super::request::{ConstraintState, Pooling, PrefixReport, Request, SamplingParams, Unsatisfiable, Usage};
 use crate::plan::inputs::{HistoryEntry, NONE};
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
@@ -81,6 +81,20 @@ impl History {
     }
 }
 
+/// A sequence's place within its constraint.
+#[derive(Debug)]
+struct Guide {
+    state: Box<dyn ConstraintState>,
+    /// The last mask allowed nothing.
+    stuck: bool,
+}
+
+impl Clone for Guide {
+    fn clone(&self) -> Self {
+        Self { state: self.state.fork(), stuck: self.stuck }
+    }
+}
+
 /// One choice on its way.
 #[derive(Clone, Debug)]
 pub(super) struct Sequence {
@@ -133,6 +147,7 @@ pub(super) struct Sequence {
     /// The host has work between two tokens (a grammar, a beam): no row while one is pending.
     pub(super) waits_for_host: bool,
     history: Option<History>,
+    guide: Option<Guide>,
 }
 
 impl Sequence {
@@ -166,8 +181,11 @@ impl Sequence {
             last_step: 0,
             waits_for_host: false,
             history: None,
+            guide: None,
             request,
         };
+        let constraint = sequence.request.params.constraint.as_ref();
+        sequence.guide = constraint.map(|constraint| Guide { state: constraint.0.start(), stuck: false });
         sequence.start_history();
         sequence
     }
@@ -234,6 +252,52 @@ impl Sequence {
     /// Whether its results of `step` count.
     pub(super) fn wants_result_of(&self, step: u64) -> bool {
         step >= self.valid_from_step && self.exit != Some(Exit::Ended)
+    }
+
+    /// Its prompt is computed: what is missing are tokens of its answer.
+    pub(super) fn is_answering(&self) -> bool {
+        self.computed >= self.prompt_len()
+    }
+
+    /// Whether a constraint holds for what it generates.
+    pub(super) fn is_constrained(&self) -> bool {
+        self.guide.is_some()
+    }
+
+    /// Appends the mask for its next token, `words` words, to `masks`: its start, or [`NONE`] if any token may come. A
+    /// mask that allows nothing is the device's sign to draw nothing.
+    pub(super) fn push_mask(&mut self, masks: &mut Vec<u32>, words: usize) -> u32 {
+        let Some(guide) = &mut self.guide else { return NONE };
+        let start = masks.len();
+        masks.resize(start + words, 0);
+        match guide.state.fill_mask(&mut masks[start..]) {
+            Ok(false) => {
+                masks.truncate(start);
+                return NONE;
+            }
+            Ok(true) => guide.stuck = masks[start..].iter().all(|&word| word == 0),
+            Err(Unsatisfiable) => {
+                masks[start..].fill(0);
+                guide.stuck = true;
+            }
+        }
+        u32::try_from(start).expect("a batch's arrays are within their capacity")
+    }
+
+    /// Whether its last mask allowed nothing.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.guide.as_ref().is_some_and(|guide| guide.stuck)
+    }
+
+    /// Tells the constraint a token whose id is known now; `true` if it is the last one.
+    pub(super) fn guide(&mut self, token_id: u32) -> Result<bool, Unsatisfiable> {
+        self.guide.as_mut().map_or(Ok(false), |guide| guide.state.accept(token_id))
+    }
+
+    /// Tokens that must follow. None where their logprobs are wanted, as those come from drawing.
+    pub(super) fn forced(&mut self) -> Vec<u32> {
+        let drawn = self.params().logprobs.is_some();
+        self.guide.as_mut().filter(|_| !drawn).map_or_else(Vec::new, |guide| guide.state.forced())
     }
 
     /// Adds a generated token.

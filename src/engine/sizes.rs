@@ -48,7 +48,8 @@ pub(super) fn capacity(config: &Config, plan: &Plan) -> Capacity {
         table_entries_max: bounded(length.div_ceil(config.block_size)),
         history_max: bounded(length.min(plan.vocab)),
         bias_max: bounded(u32::try_from(BIAS_MAX).expect("the limits are small")),
-        mask_words_max: plan.vocab.div_ceil(32),
+        // All rows of a step may be constrained.
+        mask_words_max: plan.vocab.div_ceil(32) * sequences,
         copies_max: sequences,
         block_size: config.block_size,
         kv_format: config.kv_format,

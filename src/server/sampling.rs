@@ -147,6 +147,7 @@ fn sampling_params(
         min_tokens: fields.integer("min_tokens", 0..=i64::from(info.max_model_len))?.unwrap_or(0) as u32,
         logprobs: None,
         prompt_logprobs: fields.integer("prompt_logprobs", 0..=TOP_LOGPROBS_MAX)?.map(|top| top as u32),
+        constraint: None,
     })
 }
 

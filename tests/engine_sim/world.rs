@@ -1,6 +1,7 @@
 //! A seeded world around the engine: a plan without arithmetic, a device that watches its engine, requests that share
 //! prefixes, readers that go away, and the plain-list oracle that knows every token.
 
+use crate::rules;
 use folio::backend::fake::{self, FakeBackend, Script};
 use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
@@ -341,6 +342,9 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let limit = prompt_len.saturating_add(params.max_tokens.unwrap_or(u32::MAX)).min(case.shape.model_len);
     let mut tokens = request.prompt.to_vec();
     let (told, sound) = told(case, request);
+    let mut state = params.constraint.as_ref().map(|constraint| constraint.0.start());
+    // What is forced is not drawn, so nobody looks at its logits.
+    let mut forced = VecDeque::new();
     let end = loop {
         if !sound {
             break End::Failed(RequestError::NumericalError);
@@ -349,11 +353,25 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
             let usage = Usage { prompt_tokens: prompt_len, cached_tokens: 0, completion_tokens: 0 };
             break End::Finished(FinishReason::Stop, usage);
         }
-        let Some(history) = history(case, &tokens) else { break End::Failed(RequestError::NumericalError) };
-        let id = draw(case, params, choice, &tokens, prompt_len, history);
+        let mut mask = vec![0; case.shape.vocab.div_ceil(32) as usize];
+        let is_masked = state.as_mut().is_some_and(|state| state.fill_mask(&mut mask).expect("masks are cheap here"));
+        if is_masked && mask.iter().all(|&word| word == 0) {
+            break End::Failed(RequestError::Grammar);
+        }
+        let (id, is_drawn) = match (forced.pop_front(), history(case, &tokens)) {
+            (Some(id), _) => (id, false),
+            (None, None) => break End::Failed(RequestError::NumericalError),
+            (None, Some(history)) => {
+                (draw(case, params, choice, &tokens, prompt_len, history, is_masked.then_some(&mask[..])), true)
+            }
+        };
         tokens.push(id);
+        let is_complete = state.as_mut().is_some_and(|state| state.accept(id).expect("the token is allowed"));
+        if let Some(state) = state.as_mut().filter(|_| is_drawn) {
+            forced.extend(state.forced());
+        }
         let is_eos = !params.ignore_eos && case.shape.eos_token_ids.contains(&id);
-        let is_stop = is_eos || params.stop_token_ids.contains(&id);
+        let is_stop = is_complete || is_eos || params.stop_token_ids.contains(&id);
         if is_stop || tokens.len() as u32 == limit {
             let reason = if is_stop { FinishReason::Stop } else { FinishReason::Length };
             let completion_tokens = tokens.len() as u32 - prompt_len;
@@ -398,7 +416,15 @@ fn history(case: &Case, tokens: &[u32]) -> Option<u64> {
     Some(hash)
 }
 
-fn draw(case: &Case, params: &SamplingParams, choice: u32, tokens: &[u32], prompt_len: u32, history: u64) -> u32 {
+fn draw(
+    case: &Case,
+    params: &SamplingParams,
+    choice: u32,
+    tokens: &[u32],
+    prompt_len: u32,
+    history: u64,
+    mask: Option<&[u32]>,
+) -> u32 {
     let mut counts = BTreeMap::new();
     for (index, &id) in tokens.iter().enumerate() {
         let is_prompt = index < prompt_len as usize;
@@ -417,7 +443,7 @@ fn draw(case: &Case, params: &SamplingParams, choice: u32, tokens: &[u32], promp
         frequency_penalty: params.frequency_penalty,
         ..SampleRow::greedy(0, tokens.len() as u32)
     };
-    fake::next_token(history, &row, &past, None, &bias, case.shape.vocab)
+    fake::next_token(history, &row, &past, None, &bias, mask, case.shape.vocab).expect("a mask that allows something")
 }
 
 /// Compares what every reader saw with the oracle. Requests that a scripted refusal hit may end early, with what they
@@ -543,6 +569,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32]) -> Request {
     let salts = [None, None, Some("a"), Some("b")];
     let penalties = random.once_in(3);
     let bias = |random: &mut Random| (random.below(shape.vocab), 1.0);
+    let constraint = random.once_in(3).then(|| rules::shared(random.below(1000).into(), shape.vocab));
     let mut params = SamplingParams {
         n: if random.once_in(3) { random.within(2, 4) } else { 1 },
         max_tokens: (!random.once_in(6)).then(|| random.within(1, 24)),
@@ -553,6 +580,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32]) -> Request {
         seed: Some(u64::from(random.below(1000))),
         stop_token_ids: if random.once_in(4) { vec![9] } else { Vec::new() },
         ignore_eos: random.once_in(4),
+        constraint,
         ..SamplingParams::default()
     };
     let cache_salt = salts[random.below(4) as usize].map(String::from);

@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
 use crate::engine::faults::Fault;
 use crate::engine::request::{Event, FinishReason, PromptFact, RequestError, Token, TokenLogprob};
-use crate::engine::sequence::{Exit, SequenceId, StreamId, Table};
+use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId, Table};
 use crate::plan::inputs::{NONE, Results, Sampled};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -147,26 +147,52 @@ impl Scheduler {
         }
         sequence.pending -= 1;
         if sampled.token_id >= self.limits.vocab {
-            self.end_corrupted(id, events);
+            // Nothing was allowed: the numbers may be sound.
+            if sequence.is_stuck() {
+                self.end(id, &Event::Failed(RequestError::Grammar), events);
+            } else {
+                self.end_corrupted(id, events);
+            }
             return;
         }
+        let drawn = answered(sequence, sampled);
+        if self.append(id, drawn, events) {
+            return;
+        }
+        for token_id in self.sequences[id].forced() {
+            let forced = answered(&self.sequences[id], Sampled { token_id, ..Sampled::default() });
+            if self.append(id, forced, events) {
+                return;
+            }
+            self.sequences[id].computed += u32::from(self.faults.has(Fault::ForcedTokenNotComputed));
+        }
+        self.register_full_blocks(id);
+    }
+
+    /// Appends a token, drawn or forced; whether it was the last.
+    fn append(&mut self, id: SequenceId, token: Token, events: &mut Events) -> bool {
+        let sequence = &mut self.sequences[id];
+        let token_id = token.id;
         if !(self.faults.has(Fault::PendingTokenLost) && sequence.exit == Some(Exit::Preempted)) {
-            sequence.push(sampled.token_id);
+            sequence.push(token_id);
         }
         self.counts.generation_tokens += 1;
-        let token_id = sampled.token_id;
         if let Some(report) = sequence.prefix_report.take() {
             events.push((sequence.choice.stream, Event::Prompt(PromptFact::Prefix(report))));
         }
-        let (wants_logprob, cached_tokens) =
-            (sequence.params().logprobs.is_some(), sequence.cached_tokens.unwrap_or(0));
-        events.push((sequence.choice.stream, Event::Token(token(sampled, wants_logprob, cached_tokens))));
-        if let Some(reason) = self.finish_reason(id, token_id) {
-            let usage = self.sequences[id].usage();
-            self.end(id, &Event::Finished { reason, usage }, events);
-        } else {
-            self.register_full_blocks(id);
-        }
+        events.push((sequence.choice.stream, Event::Token(token)));
+        let reason = match sequence.guide(token_id) {
+            Ok(true) => Some(FinishReason::Stop),
+            Ok(false) => self.finish_reason(id, token_id),
+            Err(_) => {
+                self.end(id, &Event::Failed(RequestError::Grammar), events);
+                return true;
+            }
+        };
+        let Some(reason) = reason else { return false };
+        let usage = self.sequences[id].usage();
+        self.end(id, &Event::Finished { reason, usage }, events);
+        true
     }
 
     fn finish_reason(&self, id: SequenceId, token_id: u32) -> Option<FinishReason> {
@@ -287,6 +313,11 @@ impl Scheduler {
         sequence.asked = sequence.reported;
         self.leave(id, Exit::Preempted);
     }
+}
+
+/// A token of an answer, with what its request asked for.
+fn answered(sequence: &Sequence, sampled: Sampled) -> Token {
+    token(sampled, sequence.params().logprobs.is_some(), sequence.cached_tokens.unwrap_or(0))
 }
 
 fn token(sampled: Sampled, wants_logprob: bool, cached_tokens: u32) -> Token {

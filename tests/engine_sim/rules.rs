@@ -1,0 +1,80 @@
+//! A constraint without a grammar: which tokens may follow is a hash of those that came. Some states allow one token
+//! only, some all, a few none, and some are the end.
+
+use folio::backend::fake::see;
+use folio::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
+use std::sync::Arc;
+
+/// Tokens told in advance at most.
+const FORCED_MAX: usize = 6;
+
+#[derive(Debug)]
+struct Rules {
+    seed: u64,
+    vocab: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Walk {
+    hash: u64,
+    vocab: u32,
+}
+
+/// Rules of their own for each seed.
+pub(crate) fn shared(seed: u64, vocab: u32) -> SharedConstraint {
+    SharedConstraint(Arc::new(Rules { seed, vocab }))
+}
+
+impl Constraint for Rules {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(Walk { hash: see(0, 0, self.seed as u32), vocab: self.vocab })
+    }
+}
+
+impl Walk {
+    fn only(&self) -> Option<u32> {
+        (self.hash % 16 < 6).then(|| (self.hash / 16 % u64::from(self.vocab)) as u32)
+    }
+
+    fn allows(&self, id: u32) -> bool {
+        match self.hash % 16 {
+            0..6 => self.only() == Some(id),
+            6..8 => true,
+            8 if self.hash % 80 == 8 => false,
+            _ => see(self.hash, 1, id).is_multiple_of(3),
+        }
+    }
+}
+
+impl ConstraintState for Walk {
+    fn fork(&self) -> Box<dyn ConstraintState> {
+        Box::new(self.clone())
+    }
+
+    fn fill_mask(&mut self, mask: &mut [u32]) -> Result<bool, Unsatisfiable> {
+        assert!(mask.iter().all(|&word| word == 0), "a mask comes empty");
+        let allowed = (0..self.vocab).filter(|&id| self.allows(id));
+        allowed.for_each(|id| mask[id as usize / 32] |= 1 << (id % 32));
+        Ok(!(6..8).contains(&(self.hash % 16)))
+    }
+
+    fn accept(&mut self, token_id: u32) -> Result<bool, Unsatisfiable> {
+        if !self.allows(token_id) {
+            return Err(Unsatisfiable);
+        }
+        self.hash = see(self.hash, 2, token_id);
+        Ok(self.hash.is_multiple_of(29))
+    }
+
+    fn forced(&mut self) -> Vec<u32> {
+        let mut ahead = self.clone();
+        let mut forced = Vec::new();
+        while let Some(id) = ahead.only().filter(|_| forced.len() < FORCED_MAX) {
+            forced.push(id);
+            if ahead.accept(id).expect("it is the one allowed") {
+                break;
+            }
+        }
+        forced
+    }
+}
