@@ -16,3 +16,7 @@ mod harness;
 mod routes;
 #[path = "http/sockets.rs"]
 mod sockets;
+#[path = "http/structured.rs"]
+mod structured;
+#[path = "http/tools.rs"]
+mod tools;

@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 use super::ServerState;
+use super::answer::AnswerParser;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::generate::Generation;
@@ -8,6 +9,8 @@ use super::json::read_object;
 use super::messages::Conversation;
 use super::reply::{Kind, Progress, Reply};
 use super::sampling::{Sampling, TOP_LOGPROBS_MAX};
+use super::structured::{self, Structure};
+use super::tools::{ToolParser, ToolUse, forced_calls};
 use super::{prompt_bytes_max, sse};
 use crate::engine::handle::EngineInfo;
 use crate::platform;
@@ -29,7 +32,9 @@ pub(super) async fn chat(State(state): State<ServerState>, request: Request) -> 
     let conversation = Conversation::read(&mut fields)?;
     fields.finish()?;
 
+    let tools = conversation.tools.clone();
     let ids = prompt(&state, info, conversation).await?;
+    shape(&state, &mut sampling, &tools, &ids).await?;
     let generation = Generation::submit(&state, vec![ids.into()], &sampling, "messages")?;
     let reply = Reply {
         kind: Kind::Chat,
@@ -40,9 +45,32 @@ pub(super) async fn chat(State(state): State<ServerState>, request: Request) -> 
         include_usage: sampling.include_usage,
         continuous_usage: sampling.continuous_usage,
         tokenizer: state.text.tokenizer.clone(),
+        short_call_ids: state.dialect.tools == ToolParser::Mistral,
         progress: vec![Progress::default(); generation.choices()],
     };
     if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
+}
+
+/// Decides what the answer has to look like and how it is taken apart.
+async fn shape(state: &ServerState, sampling: &mut Sampling, tools: &ToolUse, prompt: &[u32]) -> Result<(), ApiError> {
+    let Some(tokenizer) = &state.text.tokenizer else { return Ok(()) };
+    let mut dialect = state.dialect;
+    let mut structure = sampling.structure.take();
+    let forced = forced_calls(dialect.tools, tools, tokenizer).map_err(|error| ApiError::grammar("tools", &error))?;
+    let is_forced = forced.is_some();
+    if let Some((spec, form)) = forced {
+        // The call is what was asked for; the form of an answer that is none does not matter.
+        structure = Some(Structure { spec, field: "tools".into() });
+        dialect.tools = form;
+    }
+    if let Some(structure) = structure {
+        let grammar = state.grammar(structure).await?;
+        let constraint = structured::constraint(grammar, dialect, tokenizer, prompt, is_forced);
+        sampling.params.constraint = Some(constraint);
+    }
+    sampling.answer = AnswerParser::new(dialect, tokenizer, prompt, tools);
+    sampling.kept_ids = dialect.kept_ids(tokenizer, tools.shown.is_some());
+    Ok(())
 }
 
 fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
@@ -63,7 +91,7 @@ async fn prompt(state: &ServerState, info: &EngineInfo, conversation: Conversati
     let render = move |text: &TextModel| {
         text.chat_prompt(&ChatInput {
             messages: &conversation.messages,
-            tools: conversation.tools.as_ref(),
+            tools: conversation.tools.shown.as_ref(),
             kwargs: conversation.kwargs.as_ref(),
             add_generation_prompt: conversation.add_generation_prompt,
             unix_time: platform::unix_time(),

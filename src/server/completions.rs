@@ -7,7 +7,7 @@ use super::generate::Generation;
 use super::json::read_object;
 use super::reply::{Kind, Progress, Reply};
 use super::sampling::{Sampling, TOP_LOGPROBS_MAX, token_id};
-use super::{prompt_bytes_max, sse};
+use super::{prompt_bytes_max, sse, structured};
 use crate::engine::handle::EngineInfo;
 use crate::platform;
 use axum::extract::{Request, State};
@@ -44,6 +44,10 @@ pub(super) async fn completions(State(state): State<ServerState>, request: Reque
         Prompts::Ids(prompts) => prompts,
         Prompts::Texts(texts) => encode(&state, texts, add_special).await?,
     };
+    if let Some(structure) = sampling.structure.take() {
+        let grammar = state.grammar(structure).await?;
+        sampling.params.constraint = Some(structured::plain_constraint(grammar));
+    }
     let generation = Generation::submit(&state, prompts, &sampling, "prompt")?;
     let reply = Reply {
         kind: Kind::Completion,
@@ -54,6 +58,7 @@ pub(super) async fn completions(State(state): State<ServerState>, request: Reque
         include_usage: sampling.include_usage,
         continuous_usage: sampling.continuous_usage,
         tokenizer: state.text.tokenizer.clone(),
+        short_call_ids: false,
         progress: vec![Progress::default(); generation.choices()],
     };
     if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }

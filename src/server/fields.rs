@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 /// Known fields of other servers that change what is generated. Ignoring one would answer another question than was
 /// asked, or open a door that is kept shut; so each is refused by name until it is built.
-const REFUSED: [&str; 32] = [
+const REFUSED: [&str; 27] = [
     "allowed_token_ids",
     "audio",
     "bad_words",
@@ -16,11 +16,7 @@ const REFUSED: [&str; 32] = [
     "documents",
     "function_call",
     "functions",
-    "guided_choice",
     "guided_decoding_backend",
-    "guided_grammar",
-    "guided_json",
-    "guided_regex",
     "guided_whitespace_pattern",
     "include_stop_str_in_output",
     "input_audio",
@@ -34,7 +30,6 @@ const REFUSED: [&str; 32] = [
     "prediction",
     "prompt_embeds",
     "prompt_logprobs",
-    "structured_outputs",
     "suffix",
     "truncate_prompt_tokens",
     "use_beam_search",
@@ -43,8 +38,7 @@ const REFUSED: [&str; 32] = [
 ];
 
 /// Fields that say nothing about the text to generate; taken without a word.
-const HARMLESS: [&str; 10] = [
-    "parallel_tool_calls",
+const HARMLESS: [&str; 9] = [
     "prompt_cache_key",
     "prompt_cache_retention",
     "request_id",

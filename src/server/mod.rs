@@ -9,39 +9,48 @@
 //! Nothing here knows a device, a model's weights or the engine's thread; only [`socket`] (feature `server`) knows
 //! connections, timeouts and signals.
 
+mod answer;
 mod chat;
 mod completions;
 mod error;
 mod fields;
 mod generate;
 mod guard;
+mod harmony;
 mod health;
 mod json;
 mod local;
+mod marker;
 mod messages;
 mod metrics;
 mod models;
+mod reasoning;
 mod reply;
 mod sampling;
 #[cfg(feature = "server")]
 pub mod socket;
 mod sse;
+mod structured;
+mod tools;
 mod ui;
 
 pub use error::BodyTimeout;
 pub use local::{LocalAnswer, LocalApi, LocalBody, NotHttp};
+pub use reasoning::ReasoningParser;
+pub use tools::ToolParser;
 
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{SamplingParams, SubmitError};
 use crate::platform;
-use crate::text::TextModel;
+use crate::text::{GrammarError, Grammars, TextModel};
+use answer::Dialect;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::routing::{get, post};
 use error::ApiError;
 use metrics::Metrics;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of prompt per token of context: more cannot fit, so it is refused before it is tokenized.
 const BYTES_PER_TOKEN_MAX: usize = 8;
@@ -82,6 +91,10 @@ pub struct ServerOptions {
     pub defaults: SamplingParams,
     /// Ceilings of one request.
     pub limits: Limits,
+    /// How the model writes tool calls; `None`: as its chat template says.
+    pub tool_call_parser: Option<ToolParser>,
+    /// How the model marks its thoughts; `None`: as its chat template says.
+    pub reasoning_parser: Option<ReasoningParser>,
 }
 
 /// Everything the routes need; cheap to clone.
@@ -98,12 +111,16 @@ pub struct ServerState {
     offloads: Arc<AtomicUsize>,
     ids: Arc<AtomicU64>,
     created: u64,
+    dialect: Dialect,
+    /// Made when a request first needs it.
+    grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
 }
 
 impl ServerState {
     /// State of one server. The first of `model_names` is what answers call the model; there is at least one.
     pub fn new(engine: EngineHandle, text: Arc<TextModel>, model_names: Vec<String>, options: ServerOptions) -> Self {
         assert!(!model_names.is_empty(), "a served model has a name");
+        let dialect = Dialect::new(&text, options.tool_call_parser, options.reasoning_parser);
         Self {
             engine,
             text,
@@ -114,6 +131,8 @@ impl ServerState {
             offloads: Arc::default(),
             ids: Arc::default(),
             created: platform::unix_time(),
+            dialect,
+            grammars: Arc::default(),
         }
     }
 

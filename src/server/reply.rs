@@ -1,6 +1,7 @@
 //! [`Reply`]: the pieces of a generation as OpenAI's JSON, whole or chunk by chunk.
 
 use super::generate::{Piece, Totals};
+use super::tools::CallDelta;
 use crate::engine::request::{FinishReason, Token, TokenLogprob};
 use crate::text::Tokenizer;
 use serde::Serialize;
@@ -27,6 +28,8 @@ pub(super) struct Reply {
     pub(super) include_usage: bool,
     pub(super) continuous_usage: bool,
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
+    /// Mistral's templates want call ids of nine characters.
+    pub(super) short_call_ids: bool,
     /// Per choice: what was already said of it.
     pub(super) progress: Vec<Progress>,
 }
@@ -35,6 +38,7 @@ pub(super) struct Reply {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Progress {
     role_sent: bool,
+    has_calls: bool,
     /// Characters of the tokens so far.
     text_offset: usize,
 }
@@ -66,6 +70,10 @@ struct Delta<'a> {
     role: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -76,21 +84,26 @@ struct CompletionChoice<'a> {
     finish_reason: Option<&'static str>,
 }
 
-fn reason(finish: FinishReason) -> &'static str {
+fn reason(finish: FinishReason, has_calls: bool) -> &'static str {
     match finish {
+        FinishReason::Stop if has_calls => "tool_calls",
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
     }
 }
 
 fn usage(totals: Totals) -> Value {
-    let Totals { prompt_tokens, cached_tokens, completion_tokens } = totals;
-    json!({
+    let Totals { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = totals;
+    let mut usage = json!({
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
-    })
+    });
+    if reasoning_tokens > 0 {
+        usage["completion_tokens_details"] = json!({"reasoning_tokens": reasoning_tokens});
+    }
+    usage
 }
 
 impl Reply {
@@ -114,20 +127,30 @@ impl Reply {
     pub(super) fn events(&mut self, piece: &Piece, totals: Totals) -> String {
         let index = piece.choice;
         let logprobs = self.logprobs(piece);
-        let finish_reason = piece.finish.map(reason);
+        let parts = &piece.parts;
+        self.progress[index].has_calls |= !parts.calls.is_empty();
+        let finish_reason = piece.finish.map(|finish| reason(finish, self.progress[index].has_calls));
         if self.kind == Kind::Completion {
-            let choice = CompletionChoice { index, text: &piece.text, logprobs, finish_reason };
+            let choice = CompletionChoice { index, text: &parts.content, logprobs, finish_reason };
             return self.chunk([choice], totals);
         }
         let chunk = |delta, logprobs, finish_reason| [ChatChunk { index, delta, logprobs, finish_reason }];
         let mut events = String::new();
         if !std::mem::replace(&mut self.progress[index].role_sent, true) {
-            let delta = Delta { role: Some("assistant"), content: Some("") };
+            let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
             events.push_str(&self.chunk(chunk(delta, None, None), totals));
         }
-        if !piece.text.is_empty() || logprobs.is_some() {
-            let delta = Delta { role: None, content: Some(&piece.text) };
+        if !parts.reasoning.is_empty() {
+            let delta = Delta { reasoning_content: Some(&parts.reasoning), ..Delta::default() };
+            events.push_str(&self.chunk(chunk(delta, None, None), totals));
+        }
+        if !parts.content.is_empty() || logprobs.is_some() {
+            let delta = Delta { content: Some(&parts.content), ..Delta::default() };
             events.push_str(&self.chunk(chunk(delta, logprobs, None), totals));
+        }
+        for call in &parts.calls {
+            let delta = Delta { tool_calls: Some(json!([self.call_delta(index, call)])), ..Delta::default() };
+            events.push_str(&self.chunk(chunk(delta, None, None), totals));
         }
         if finish_reason.is_some() {
             events.push_str(&self.chunk(chunk(Delta::default(), None, finish_reason), totals));
@@ -151,20 +174,66 @@ impl Reply {
     pub(super) fn whole(&mut self, pieces: &[Piece], totals: Totals) -> String {
         let mut choices = Vec::with_capacity(pieces.len());
         for piece in pieces {
-            let (index, text) = (piece.choice, &piece.text);
-            let (logprobs, finish_reason) = (self.logprobs(piece), piece.finish.map(reason));
+            let (index, parts) = (piece.choice, &piece.parts);
+            let text = &parts.content;
+            let finish_reason = piece.finish.map(|finish| reason(finish, !parts.calls.is_empty()));
+            let logprobs = self.logprobs(piece);
             choices.push(match self.kind {
                 Kind::Completion => {
                     json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason})
                 }
                 Kind::Chat => {
-                    let message = json!({"role": "assistant", "content": text, "refusal": null});
+                    let mut message = json!({"role": "assistant", "content": text, "refusal": null});
+                    if !parts.reasoning.is_empty() {
+                        message["reasoning_content"] = parts.reasoning.as_str().into();
+                    }
+                    if !parts.calls.is_empty() {
+                        message["tool_calls"] = self.whole_calls(index, &parts.calls);
+                        if text.is_empty() {
+                            message["content"] = Value::Null;
+                        }
+                    }
                     json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason})
                 }
             });
         }
         let object = if self.kind == Kind::Chat { "chat.completion" } else { "text_completion" };
         self.envelope(object, choices, Some(Some(usage(totals))))
+    }
+
+    /// One delta of a call: id, type and name come first, then arguments only.
+    fn call_delta(&self, choice: usize, call: &CallDelta) -> Value {
+        match &call.name {
+            Some(name) => json!({
+                "index": call.index,
+                "id": self.call_id(choice, call.index),
+                "type": "function",
+                "function": {"name": name, "arguments": call.arguments},
+            }),
+            None => json!({"index": call.index, "function": {"arguments": call.arguments}}),
+        }
+    }
+
+    fn whole_calls(&self, choice: usize, deltas: &[CallDelta]) -> Value {
+        let mut calls: Vec<(usize, &str, String)> = Vec::new();
+        for delta in deltas {
+            match (&delta.name, calls.iter_mut().find(|call| call.0 == delta.index)) {
+                (_, Some(call)) => call.2.push_str(&delta.arguments),
+                (Some(name), None) => calls.push((delta.index, name, delta.arguments.clone())),
+                (None, None) => {}
+            }
+        }
+        let call = |(index, name, arguments): (usize, &str, String)| {
+            let function = json!({"name": name, "arguments": arguments});
+            json!({"id": self.call_id(choice, index), "type": "function", "function": function})
+        };
+        calls.into_iter().map(call).collect()
+    }
+
+    /// Unique, as the answer's own id is.
+    fn call_id(&self, choice: usize, index: usize) -> String {
+        let hash = blake3::hash(format!("{} {choice} {index}", self.id).as_bytes()).to_hex();
+        if self.short_call_ids { hash[..9].to_owned() } else { format!("call_{}", &hash[..24]) }
     }
 
     fn logprobs(&mut self, piece: &Piece) -> Option<Value> {

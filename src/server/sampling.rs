@@ -1,12 +1,15 @@
 //! The sampling fields that chat and completions share, by their OpenAI and vLLM names.
 
+use super::answer::AnswerParser;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
+use super::structured::{self, Structure};
 use super::{Limits, ServerState};
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::SamplingParams;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Below this a temperature means greedy: dividing by it would overflow.
 const TEMPERATURE_MIN: f32 = 1e-5;
@@ -21,7 +24,7 @@ pub(super) const TOP_LOGPROBS_MAX: i64 = 20;
 
 /// How to continue a request's prompts.
 pub(super) struct Sampling {
-    /// `logprobs` and `max_tokens` are set by the endpoint: their names differ.
+    /// `logprobs` and `max_tokens` are set by the endpoint, as their names differ, and so is the constraint.
     pub(super) params: SamplingParams,
     pub(super) stops: Vec<String>,
     pub(super) cache_salt: Option<String>,
@@ -30,6 +33,12 @@ pub(super) struct Sampling {
     pub(super) stream: bool,
     pub(super) include_usage: bool,
     pub(super) continuous_usage: bool,
+    /// What the answer has to look like.
+    pub(super) structure: Option<Structure>,
+    /// Set by an endpoint whose answers are more than text.
+    pub(super) answer: AnswerParser,
+    /// Special tokens that have text all the same, for the answer to be taken apart by.
+    pub(super) kept_ids: Arc<[u32]>,
 }
 
 impl Sampling {
@@ -45,9 +54,11 @@ impl Sampling {
             stream,
             include_usage,
             continuous_usage,
+            structure: structured::read(fields)?,
+            answer: AnswerParser::plain(),
+            kept_ids: Arc::default(),
         };
         best_of(fields, sampling.params.n)?;
-        response_format(fields)?;
         fields.string("user", USER_BYTES_MAX)?;
         metadata(fields)?;
         Ok(sampling)
@@ -183,18 +194,6 @@ fn best_of(fields: &mut Fields, n: u32) -> Result<(), ApiError> {
         return Err(ApiError::unsupported("best_of", "`best_of` is not supported: use `n`"));
     }
     Ok(())
-}
-
-fn response_format(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(format) = fields.object("response_format")? else { return Ok(()) };
-    match format.get("type").and_then(Value::as_str) {
-        Some("text") => Ok(()),
-        Some(kind @ ("json_object" | "json_schema" | "grammar" | "structural_tag")) => {
-            let message = format!("`response_format` of type {kind} is not supported; only text is");
-            Err(ApiError::unsupported("response_format", message))
-        }
-        _ => Err(ApiError::invalid("response_format", "`response_format.type` must be \"text\"")),
-    }
 }
 
 fn metadata(fields: &mut Fields) -> Result<(), ApiError> {

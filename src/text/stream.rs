@@ -144,6 +144,8 @@ pub struct TextStream {
     utf8: Utf8Stream,
     stops: StopStrings,
     skip_special: bool,
+    /// Special tokens that are not skipped.
+    kept: Arc<[u32]>,
     previous: Option<u32>,
 }
 
@@ -151,14 +153,20 @@ impl TextStream {
     /// Without a tokenizer there is never any text. `skip_special`: special tokens have no text.
     pub fn new(tokenizer: Option<Arc<Tokenizer>>, stops: &[String], skip_special: bool) -> Self {
         let stops = StopStrings::new(stops);
-        Self { tokenizer, utf8: Utf8Stream::default(), stops, skip_special, previous: None }
+        let kept = Arc::default();
+        Self { tokenizer, utf8: Utf8Stream::default(), stops, skip_special, kept, previous: None }
+    }
+
+    /// These special tokens have text, whatever holds for others.
+    pub fn keeping(self, kept: Arc<[u32]>) -> Self {
+        Self { kept, ..self }
     }
 
     /// The next token. After `stopped`, push no more and do not finish.
     pub fn push(&mut self, id: u32) -> TextPiece {
         let Some(tokenizer) = &self.tokenizer else { return TextPiece::default() };
         let previous = self.previous.replace(id);
-        if self.skip_special && tokenizer.is_special(id) {
+        if self.skip_special && tokenizer.is_special(id) && !self.kept.contains(&id) {
             return TextPiece::default();
         }
         let text = self.utf8.push(&tokenizer.token_bytes(id, previous));
