@@ -71,6 +71,7 @@ pub(super) async fn completions(State(state): State<ServerState>, request: Reque
     });
     let prompts: Vec<_> = prompts.collect();
     let ids = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
+    sampling.constrain(&state).await?;
     let generation = Generation::submit(&state, ids, &sampling, "prompt")?;
     let reply = Reply::new(Kind::Completion, (&state, info), model, &sampling, prompts, &generation);
     if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
