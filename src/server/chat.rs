@@ -80,7 +80,7 @@ pub(super) async fn prompt(
     info: &EngineInfo,
     conversation: Conversation,
 ) -> Result<Vec<u32>, ApiError> {
-    let ids = rendered(state, info, conversation, |text, input| text.chat_prompt(input)).await?;
+    let ids = rendered(state, info, conversation, TextModel::chat_prompt).await?;
     if ids.is_empty() {
         return Err(ApiError::invalid("messages", "the conversation renders to an empty prompt"));
     }

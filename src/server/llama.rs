@@ -1,7 +1,7 @@
 //! What clients of llama.cpp's server ask for: `POST /completion`, `POST /apply-template`, `GET /props`.
 //!
-//! A request of `/completion` is brought to the names of `/v1/completions` and read as one; only its answer has a form of
-//! its own.
+//! A request of `/completion` is brought to the names of `/v1/completions` and read as one; only its answer has a form
+//! of its own.
 
 use super::ServerState;
 use super::chat;
@@ -17,7 +17,7 @@ use super::sampling::{Sampling, TOP_LOGPROBS_MAX};
 use super::sse::{self, Answer};
 use crate::engine::request::{FinishReason, SamplingParams, Token};
 use crate::platform::Instant;
-use crate::text::Tokenizer;
+use crate::text::{TextModel, Tokenizer};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -40,7 +40,7 @@ pub(super) async fn apply_template(
     let mut fields = Fields::new(body);
     state.model(fields.model()?)?;
     let conversation = Conversation::read(&mut fields)?;
-    let prompt = chat::rendered(&state, info, conversation, |text, input| text.chat_text(input)).await?;
+    let prompt = chat::rendered(&state, info, conversation, TextModel::chat_text).await?;
     Ok(Json(json!({"prompt": prompt})))
 }
 
