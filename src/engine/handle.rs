@@ -129,7 +129,7 @@ struct Shared {
 
 /// What goes through the channel.
 pub(super) enum Message {
-    Request(Submission),
+    Request(Box<Submission>),
     /// Wakes an idle engine: its status has changed.
     Drain,
 }
@@ -183,7 +183,7 @@ impl EngineHandle {
         let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 2;
         let channels = (0..request.params.n).map(|_| mpsc::channel(events_max));
         let (senders, receivers) = channels.unzip();
-        let message = Message::Request(Submission { request, senders });
+        let message = Message::Request(Box::new(Submission { request, senders }));
         self.sender.unbounded_send(message).map_err(|_| SubmitError::ShuttingDown)?;
         Ok(receivers)
     }
