@@ -50,14 +50,14 @@ pub(super) struct AnswerParser {
 
 #[derive(Clone, Debug)]
 enum Form {
-    Tagged { thoughts: Option<Splitter>, calls: CallParser },
+    Tagged { thoughts: Option<Splitter>, calls: Box<CallParser> },
     Harmony(Harmony),
 }
 
 impl AnswerParser {
     /// All of it is content.
     pub(super) fn plain() -> Self {
-        Self { form: Form::Tagged { thoughts: None, calls: CallParser::Off }, single: false, is_done: false }
+        Self { form: Form::Tagged { thoughts: None, calls: Box::new(CallParser::Off) }, single: false, is_done: false }
     }
 
     /// For the answer to `prompt`.
@@ -68,7 +68,7 @@ impl AnswerParser {
             let thoughts = Splitter::new(dialect.reasoning, dialect.reasoning.is_begun(tokenizer, prompt));
             let has_tools = tools.shown.is_some();
             let calls = if has_tools { CallParser::new(dialect.tools, &tools.known) } else { CallParser::Off };
-            Form::Tagged { thoughts, calls }
+            Form::Tagged { thoughts, calls: Box::new(calls) }
         };
         Self { form, single: tools.single, is_done: false }
     }

@@ -55,6 +55,6 @@ pub(super) fn environment(tokenizer: Arc<Tokenizer>, vocab: u32, end_ids: &[u32]
         trie = trie.with_eos_tokens(&end_ids);
     }
     let spelled = |text: &&str| tokenizer.encode_literal(text).is_ok_and(|ids| spells(&tokenizer, &ids, text));
-    let is_exact = PROBES.iter().all(|text| spelled(text));
+    let is_exact = PROBES.iter().all(spelled);
     Arc::new(Vocabulary { trie, is_exact, tokenizer })
 }
