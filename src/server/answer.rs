@@ -1,7 +1,7 @@
 //! [`AnswerParser`]: an answer's text, taken apart into thoughts, content and calls as it comes.
 
 use super::harmony::{self, Harmony};
-use super::reasoning::{ReasoningParser, Splitter};
+use super::reasoning::{ReasoningParser, Splitter, Start};
 use super::tools::{CallParser, Parts, ToolParser, ToolUse};
 use crate::text::{TextModel, Tokenizer};
 use std::sync::Arc;
@@ -60,12 +60,12 @@ impl AnswerParser {
         Self { form: Form::Tagged { thoughts: None, calls: Box::new(CallParser::Off) }, single: false, is_done: false }
     }
 
-    /// For the answer to `prompt`.
-    pub(super) fn new(dialect: Dialect, tokenizer: &Tokenizer, prompt: &[u32], tools: &ToolUse) -> Self {
+    /// For an answer that begins there.
+    pub(super) fn new(dialect: Dialect, start: Start, tools: &ToolUse) -> Self {
         let form = if dialect.is_harmony() {
-            Form::Harmony(Harmony::new())
+            Form::Harmony(Harmony::new(start))
         } else {
-            let thoughts = Splitter::new(dialect.reasoning, dialect.reasoning.is_begun(tokenizer, prompt));
+            let thoughts = Splitter::new(dialect.reasoning, start);
             let has_tools = tools.shown.is_some();
             let calls = if has_tools { CallParser::new(dialect.tools, &tools.known) } else { CallParser::Off };
             Form::Tagged { thoughts, calls: Box::new(calls) }

@@ -35,9 +35,9 @@ pub(super) async fn chat(State(state): State<ServerState>, request: Request) -> 
     let conversation = Conversation::read(&mut fields)?;
     fields.finish(&state)?;
 
-    let tools = conversation.tools.clone();
+    let (tools, continued) = (conversation.tools.clone(), conversation.continued());
     let ids: Arc<[u32]> = sampling.truncated(prompt(&state, info, conversation).await?).into();
-    shape(&state, &mut sampling, &tools, &ids).await?;
+    shape(&state, &mut sampling, &tools, (&ids, continued.as_deref())).await?;
     let generation = Generation::submit(&state, vec![ids.clone()], &sampling, "messages")?;
     let prompts = vec![PromptPart { ids, echo: None }];
     let reply = Reply::new(Kind::Chat, (&state, info), model, &sampling, prompts, &generation);
@@ -45,11 +45,17 @@ pub(super) async fn chat(State(state): State<ServerState>, request: Request) -> 
 }
 
 /// Decides what the answer has to look like and how it is taken apart.
-async fn shape(state: &ServerState, sampling: &mut Sampling, tools: &ToolUse, prompt: &[u32]) -> Result<(), ApiError> {
+async fn shape(
+    state: &ServerState,
+    sampling: &mut Sampling,
+    tools: &ToolUse,
+    (prompt, continued): (&[u32], Option<&str>),
+) -> Result<(), ApiError> {
     let Some(tokenizer) = &state.text.tokenizer else { return Ok(()) };
     let mut dialect = state.dialect;
     let mut structure = sampling.structure.take();
     let forced = forced_calls(dialect.tools, tools, tokenizer).map_err(|error| ApiError::grammar("tools", &error))?;
+    let start = dialect.reasoning.start(tokenizer, prompt, continued);
     let is_forced = forced.is_some();
     if let Some((spec, form)) = forced {
         // The call is what was asked for; the form of an answer that is none does not matter.
@@ -58,10 +64,10 @@ async fn shape(state: &ServerState, sampling: &mut Sampling, tools: &ToolUse, pr
     }
     if let Some(structure) = structure {
         let grammar = state.grammar(structure).await?;
-        let constraint = structured::constraint(grammar, dialect, tokenizer, prompt, is_forced);
+        let constraint = structured::constraint(grammar, dialect, tokenizer, start, is_forced);
         sampling.params.constraint = Some(constraint);
     }
-    sampling.answer = AnswerParser::new(dialect, tokenizer, prompt, tools);
+    sampling.answer = AnswerParser::new(dialect, start, tools);
     sampling.kept_ids = dialect.kept_ids(tokenizer, tools.shown.is_some());
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Harmony: the form of gpt-oss, whose answers are messages on channels. The analysis channel holds thoughts, the
 //! commentary channel calls (`to=functions.name`) and remarks, the final channel the answer.
 
+use super::reasoning::{Stage, Start};
 use super::tools::{CallDelta, Parts};
 
 /// The special tokens that harmony is written with.
@@ -9,7 +10,8 @@ pub(super) const MARKERS: [&str; 7] =
 /// A header is short; a text that long has none.
 const HEADER_BYTES_MAX: usize = 256;
 
-/// Takes an answer apart; it begins within a header, as the prompt ended with `<|start|>assistant`.
+/// Takes an answer apart; it begins within a header, as the prompt ended with `<|start|>assistant`, unless it goes on
+/// with a message that the prompt has begun.
 #[derive(Clone, Debug)]
 pub(super) struct Harmony {
     held: String,
@@ -26,8 +28,9 @@ enum Body {
 }
 
 impl Harmony {
-    pub(super) fn new() -> Self {
-        Self { held: String::new(), header: String::new(), body: None, calls: 0 }
+    pub(super) fn new(start: Start) -> Self {
+        let body = (start.stage == Stage::Answering).then_some(Body::Content);
+        Self { held: String::new(), header: String::new(), body, calls: 0 }
     }
 
     pub(super) fn is_thinking(&self) -> bool {

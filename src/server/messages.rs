@@ -51,6 +51,12 @@ impl Conversation {
         Ok(Self { messages, tools, kwargs, add_generation_prompt, continue_final })
     }
 
+    /// The text of the last message, if the answer goes on with it.
+    pub(super) fn continued(&self) -> Option<String> {
+        let last = self.messages.as_array().and_then(|messages| messages.last()).filter(|_| self.continue_final);
+        last.map(|message| message["content"].as_str().unwrap_or_default().to_owned())
+    }
+
     /// Bytes of the prompt at least: what every template writes, before it adds its own.
     pub(super) fn content_bytes(&self) -> usize {
         let Value::Array(messages) = &self.messages else { return 0 };

@@ -69,13 +69,29 @@ impl ReasoningParser {
         }
     }
 
-    /// Whether the end of a prompt has begun the thoughts already.
-    pub(super) fn is_begun(self, tokenizer: &Tokenizer, prompt: &[u32]) -> bool {
-        let Some((open, _)) = self.tags() else { return false };
-        let tail = &prompt[prompt.len().saturating_sub(16)..];
-        let bytes: Vec<u8> = tail.iter().flat_map(|&id| tokenizer.token_bytes(id, None)).collect();
-        String::from_utf8_lossy(&bytes).trim_end().ends_with(open)
+    /// Where an answer to `prompt` begins. `continued`: the beginning of the answer that the prompt ends with.
+    pub(super) fn start(self, tokenizer: &Tokenizer, prompt: &[u32], continued: Option<&str>) -> Start {
+        let stage = match (self.tags(), continued.filter(|text| !text.trim().is_empty())) {
+            (Some((open, close)), Some(text)) if text.rfind(open) > text.rfind(close) => Stage::Thinking,
+            (_, Some(_)) => Stage::Answering,
+            (Some((open, _)), None) => {
+                let tail = &prompt[prompt.len().saturating_sub(16)..];
+                let bytes: Vec<u8> = tail.iter().flat_map(|&id| tokenizer.token_bytes(id, None)).collect();
+                let is_begun = String::from_utf8_lossy(&bytes).trim_end().ends_with(open);
+                if is_begun { Stage::Thinking } else { Stage::Undecided }
+            }
+            (None, None) => Stage::Undecided,
+        };
+        Start { stage, is_blank: continued.is_none() }
     }
+}
+
+/// Where an answer begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub(super) stage: Stage,
+    /// Nothing of this stage has been said.
+    pub(super) is_blank: bool,
 }
 
 /// Takes an answer apart into thoughts and the rest.
@@ -88,8 +104,9 @@ pub(super) struct Splitter {
     blank: bool,
 }
 
+/// What comes next in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// Thoughts may begin, before anything else is said.
     Undecided,
     Thinking,
@@ -97,10 +114,10 @@ enum Stage {
 }
 
 impl Splitter {
-    pub(super) fn new(parser: ReasoningParser, is_begun: bool) -> Option<Self> {
+    pub(super) fn new(parser: ReasoningParser, start: Start) -> Option<Self> {
         let (open, close) = parser.tags()?;
-        let stage = if is_begun { Stage::Thinking } else { Stage::Undecided };
-        Some(Self { open: Marker::new(open), close: Marker::new(close), stage, blank: true })
+        let Start { stage, is_blank } = start;
+        Some(Self { open: Marker::new(open), close: Marker::new(close), stage, blank: is_blank })
     }
 
     pub(super) fn is_thinking(&self) -> bool {
@@ -178,14 +195,15 @@ impl fmt::Debug for Gate {
 }
 
 impl Gate {
-    /// For an answer to `prompt`.
-    pub(super) fn new(parser: ReasoningParser, tokenizer: &Arc<Tokenizer>, prompt: &[u32]) -> Self {
+    /// For an answer that begins there.
+    pub(super) fn new(parser: ReasoningParser, tokenizer: &Arc<Tokenizer>, start: Start) -> Self {
         match parser.tags() {
+            _ if start.stage == Stage::Answering => Self::Open,
             None if parser == ReasoningParser::Harmony => {
                 Self::Final { tokenizer: tokenizer.clone(), header: String::new() }
             }
             None => Self::Open,
-            Some((_, close)) if parser.is_begun(tokenizer, prompt) => Self::closed(tokenizer.clone(), close),
+            Some((_, close)) if start.stage == Stage::Thinking => Self::closed(tokenizer.clone(), close),
             Some((open, close)) => {
                 Self::Undecided { tokenizer: tokenizer.clone(), open_id: tokenizer.id_of(open), close }
             }

@@ -5,7 +5,7 @@ use super::ServerState;
 use super::answer::Dialect;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
-use super::reasoning::{Gate, ReasoningParser};
+use super::reasoning::{Gate, ReasoningParser, Start};
 use super::sampling::Sampling;
 use crate::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
 use crate::text::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer};
@@ -162,18 +162,18 @@ struct State {
     gate: Gate,
 }
 
-/// For answers to `prompt`. A grammar of whole answers that describes thoughts itself holds from the start.
+/// For answers that begin at `start`. A grammar of whole answers that describes thoughts itself holds from the start.
 pub(super) fn constraint(
     grammar: Grammar,
     dialect: Dialect,
     tokenizer: &Arc<Tokenizer>,
-    prompt: &[u32],
+    start: Start,
     whole_answer: bool,
 ) -> SharedConstraint {
     let gate = if whole_answer && dialect.reasoning == ReasoningParser::Harmony {
         Gate::Open
     } else {
-        Gate::new(dialect.reasoning, tokenizer, prompt)
+        Gate::new(dialect.reasoning, tokenizer, start)
     };
     SharedConstraint(Arc::new(Structured { grammar, gate }))
 }

@@ -238,10 +238,13 @@ fn check_whole(scheduler: &Scheduler, handle: &EngineHandle) {
     assert_eq!(stats.blocks_used, 0, "an idle engine reports no block");
 }
 
+/// What one choice was told, the tokens it got, and its end.
+type Sight = (Vec<f32>, Vec<u32>, Option<End>);
+
 struct Readers {
     /// Per arrival that has come, per choice.
     receivers: Vec<Vec<Option<EventReceiver>>>,
-    seen: Vec<Vec<(Vec<f32>, Vec<u32>, Option<End>)>>,
+    seen: Vec<Vec<Sight>>,
     first_stream: Vec<u64>,
     streams: u64,
     aborted_in: BTreeMap<Phase, u32>,
@@ -324,7 +327,7 @@ impl Readers {
     fn finish(self, handle: &EngineHandle, result: Result<(), EngineEnd>) -> Outcome {
         let came = self.receivers.len();
         let seen = self.seen.into_iter().take(came).map(|choices| {
-            let seen = |(told, tokens, end): (_, _, Option<End>)| {
+            let seen = |(told, tokens, end): Sight| {
                 let end = end.expect("every choice ends");
                 Seen { told, tokens, end }
             };

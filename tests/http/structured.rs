@@ -132,3 +132,47 @@ fn the_demo_model_fills_a_schema() {
         assert!(is_person(&value), "{text}");
     }
 }
+
+/// Draws that are chosen from, a prompt that is repeated, ids and logprobs, for an answer of a given form.
+#[test]
+fn a_structure_goes_with_every_other_field() {
+    let server = Server::plain();
+    let base = json!({"prompt": ["Hello", "A fox"], "temperature": 1, "seed": 5, "max_tokens": 40, "echo": true,
+        "guided_regex": "[0-9]{4}!", "return_token_ids": true, "logprobs": 1, "prompt_logprobs": 0});
+    let is_right = |text: &str, prompt: &str| {
+        let digits = text.strip_prefix(prompt).and_then(|rest| rest.strip_suffix('!')).unwrap_or_default();
+        digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let whole = server.post(COMPLETIONS, &with(&base, &json!({"n": 2, "best_of": 4}))).json();
+    let choices = whole["choices"].as_array().unwrap_or_else(|| panic!("{whole}"));
+    assert_eq!(choices.len(), 4);
+    for (choice, prompt) in choices.iter().zip(["Hello", "Hello", "A fox", "A fox"]) {
+        assert!(is_right(choice["text"].as_str().expect("a text"), prompt), "{choice}");
+        assert_eq!(choice["finish_reason"], "stop");
+        let count = |list: &Value| list.as_array().map_or(0, Vec::len);
+        let (prompt, answer) = (count(&choice["prompt_token_ids"]), count(&choice["token_ids"]));
+        assert_eq!(count(&choice["logprobs"]["tokens"]), prompt + answer, "{choice}");
+        assert_eq!(count(&choice["prompt_logprobs"]), prompt);
+    }
+    let chunks = server.post(COMPLETIONS, &with(&base, &json!({"stream": true}))).chunks();
+    for (index, prompt) in ["Hello", "A fox"].iter().enumerate() {
+        let of_choice = chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
+        let text: String = of_choice.map(|choice| choice["text"].as_str().expect("a text")).collect();
+        assert!(is_right(&text, prompt), "{text}");
+    }
+    // A form that is complete ends an answer whatever else is said about its length.
+    let early = server.post(COMPLETIONS, &with(&base, &json!({"min_tokens": 30}))).json();
+    assert!(is_right(early["choices"][0]["text"].as_str().expect("a text"), "Hello"), "{early}");
+}
+
+#[test]
+fn clients_of_llama_cpp_send_schemas_too() {
+    let server = Server::plain();
+    let request = json!({"prompt": "Hello", "json_schema": person(), "temperature": 1, "seed": 3, "n_predict": 400});
+    let answer = server.post("/completion", &request).json();
+    let text = answer["content"].as_str().expect("a text");
+    assert!(is_person(&serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))), "{text}");
+    let pattern = json!({"prompt": "Hello", "structured_outputs": {"regex": "[a-c]{3}"}, "n_predict": 20});
+    let answer = server.post("/completion", &pattern).json();
+    assert!(answer["content"].as_str().is_some_and(|text| text.len() == 3), "{answer}");
+}

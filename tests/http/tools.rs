@@ -252,6 +252,14 @@ fn the_demo_model_calls_its_tools() {
     );
 }
 
+/// A server that says `answer` after `content`, of a model that thinks.
+fn going_on(content: &str, answer: &str) -> Server {
+    let begin = dotted(&ids(&format!("<|im_start|>assistant\n{content}")));
+    let script = format!("say={begin}>{}", dotted(&[ids(answer), vec![END]].concat()));
+    let options = ServerOptions { reasoning_parser: Some(ReasoningParser::Think), ..ServerOptions::default() };
+    Server::fake(&script, config(), options)
+}
+
 /// A server whose template is the demo's with `tail` after the generation prompt.
 fn thinking(answers: &[&str], tail: &str, parser: Option<ReasoningParser>) -> Server {
     let end = format!("<|im_start|>assistant\n{tail}");
@@ -308,4 +316,49 @@ fn a_structure_holds_once_the_thoughts_have_ended() {
         assert!(content["ok"].is_boolean(), "{content}");
         assert_eq!((turn.reasoning.is_some(), turn.reason.as_str()), (thinks, "stop"));
     }
+}
+
+#[test]
+fn calls_come_with_ids_logprobs_and_the_prefix() {
+    let call = "I look.<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
+    let server = saying(&[call]);
+    let more = json!({"return_token_ids": true, "logprobs": true, "debug": {"prefix": true}, "prompt_logprobs": 0});
+    let request = with(&ask(), &more);
+    let whole = server.post(CHAT, &request).json();
+    let chunks = server.post(CHAT, &with(&request, &json!({"stream": true}))).chunks();
+    let gathered = |pointer: &str| -> Vec<Value> {
+        let lists = chunks.iter().filter_map(|chunk| chunk.pointer(pointer)?.as_array());
+        lists.flatten().cloned().collect()
+    };
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    assert_eq!(choice["message"]["tool_calls"][0]["function"]["name"], "get_time");
+    let token_ids = gathered("/choices/0/token_ids");
+    assert_eq!(choice["token_ids"], Value::from(token_ids.clone()));
+    let mut all = ids(call);
+    all.push(END);
+    assert_eq!(Value::from(token_ids), Value::from(all));
+    assert_eq!(choice["logprobs"]["content"], Value::from(gathered("/choices/0/logprobs/content")));
+    let calls: Vec<_> = gathered("/choices/0/delta/tool_calls");
+    assert_eq!(calls[0]["function"]["name"], "get_time");
+    assert_eq!(whole["prompt_token_ids"], chunks[0]["prompt_token_ids"]);
+    assert_eq!(whole["prompt_logprobs"], chunks[0]["prompt_logprobs"]);
+    let has = |chunk: &&Value| chunk.get("debug").is_some();
+    assert_eq!((whole.get("debug").is_some(), chunks.iter().filter(has).count()), (true, 1));
+}
+
+#[test]
+fn thoughts_and_answers_are_continued() {
+    let continuing = |content: &str| {
+        let messages = json!([{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": content}]);
+        json!({"messages": messages, "continue_final_message": true})
+    };
+    let turn = |content: &str, answer: &str| {
+        let server = going_on(content, answer);
+        both(&server, &continuing(content))
+    };
+    let thinking = turn("<think>\nTwo and", " two.\n</think>\n\nFour.");
+    assert_eq!((thinking.reasoning.as_deref(), thinking.content.as_deref()), (Some(" two.\n"), Some("Four.")));
+    let answering = turn("<think>\nHm.\n</think>\n\nIt is", " four, I <think> so.");
+    assert_eq!((answering.reasoning.as_deref(), answering.content.as_deref()), (None, Some(" four, I <think> so.")));
 }

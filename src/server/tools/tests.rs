@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::server::harmony::Harmony;
-use crate::server::reasoning::{ReasoningParser, Splitter};
+use crate::server::reasoning::{ReasoningParser, Splitter, Stage, Start};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -163,7 +163,7 @@ fn plain_json() {
 }
 
 fn harmony(answer: &str, size: usize) -> Parts {
-    let mut parser = Harmony::new();
+    let mut parser = Harmony::new(Start { stage: Stage::Undecided, is_blank: true });
     let mut all = Parts::default();
     let characters: Vec<char> = answer.chars().collect();
     for piece in characters.chunks(size) {
@@ -194,7 +194,8 @@ fn harmony_has_thoughts_calls_and_an_answer() {
 }
 
 fn split(answer: &str, is_begun: bool, size: usize) -> (String, String) {
-    let mut splitter = Splitter::new(ReasoningParser::Think, is_begun).expect("it has tags");
+    let stage = if is_begun { Stage::Thinking } else { Stage::Undecided };
+    let mut splitter = Splitter::new(ReasoningParser::Think, Start { stage, is_blank: true }).expect("it has tags");
     let (mut reasoning, mut content) = (String::new(), String::new());
     let characters: Vec<char> = answer.chars().collect();
     for piece in characters.chunks(size) {
