@@ -1,7 +1,7 @@
 // pooled[p][c] = sum of x[r][c] over the token rows r of pool row p.
 //
-// x [tokens][columns] of -DX_TYPE, pooled [pool rows][columns] f32. A thread: 8 columns of one pool row. Sums of 16 rows
-// are added up, which rounds less than one long sum.
+// x [tokens][columns] of -DX_TYPE, pooled [pool rows][columns] f32. A thread: 8 columns of one pool row. Sums of 16
+// rows are added up, which rounds less than one long sum.
 // Twin: backend/cpu/pool.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"

@@ -22,8 +22,8 @@ pub(super) struct Structure {
     pub(super) field: String,
 }
 
-/// Reads OpenAI's `response_format`, vLLM's `structured_outputs` and its older names, llama.cpp's `json_schema`; at most
-/// one may ask for anything.
+/// Reads OpenAI's `response_format`, vLLM's `structured_outputs` and its older names, llama.cpp's `json_schema`; at
+/// most one may ask for anything.
 pub(super) fn read(fields: &mut Fields) -> Result<Option<Structure>, ApiError> {
     let mut found: Vec<Structure> = Vec::new();
     found.extend(response_format(fields)?);
