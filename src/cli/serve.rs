@@ -124,7 +124,9 @@ fn state(options: Options, session: &Session) -> ServerState {
     let mut allowed_hosts = options.allowed_host;
     allowed_hosts.push(options.host);
     let api_keys = options.api_key.into_iter().filter(|key| !key.is_empty()).collect();
-    let allowed_origins = options.allowed_origins;
+    // Browsers write an origin without a slash at its end.
+    let origin = |origin: String| origin.trim_end_matches('/').to_owned();
+    let allowed_origins = options.allowed_origins.into_iter().map(origin).collect();
     let defaults = session.defaults();
     let limits = Limits {
         choices_max: options.choices_max,

@@ -6,7 +6,7 @@
 use super::block_pool::{BlockId, BlockPool};
 use super::faults::{Fault, Faults};
 use super::request::{EOS_TOKEN_IDS_MAX, SamplingParams};
-use super::sequence::{Sequence, SequenceId, Sequences};
+use super::sequence::{Sequence, SequenceId, Sequences, StreamId};
 use crate::plan::Tail;
 use crate::plan::inputs::{BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows};
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ pub(super) struct Draw {
 }
 
 /// Prompt tokens whose logprobs a row gives: those that follow its tokens from position `first` on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Score {
     pub(super) sequence: SequenceId,
     /// Index of the row.
@@ -42,6 +42,8 @@ pub(super) struct Score {
     /// Position of the token before the first that is scored.
     pub(super) first: u32,
     pub(super) count: u32,
+    /// All choices of the prompt: when the row is read, they may have become sequences of their own.
+    pub(super) streams: Vec<StreamId>,
 }
 
 /// Hidden states of a row's last `count` tokens that are added up for an embedding.

@@ -21,6 +21,7 @@ use super::faults::{Fault, Faults};
 use super::request::{EOS_TOKEN_IDS_MAX, Request};
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId, Table};
 use crate::plan::inputs::{BatchInputs, NONE};
+use ask::scorable;
 use prefix::{Past, PrefixEnds};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -671,15 +672,6 @@ impl Scheduler {
         let queued = self.running.len() + self.waiting.len() + self.leaving.len();
         assert_eq!(queued, self.sequences.ids().count(), "every sequence runs, waits or leaves");
     }
-}
-
-/// Tokens that a sequence may compute now if no more of them are scored than a step has room for.
-fn scorable(sequence: &Sequence, draft: &Draft) -> u32 {
-    if sequence.params().prompt_logprobs.is_none() {
-        return u32::MAX;
-    }
-    let end = sequence.asked.max(sequence.computed) + draft.scores_left;
-    if end >= sequence.states_needed() { u32::MAX } else { end - sequence.computed }
 }
 
 impl Draft {

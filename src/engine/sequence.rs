@@ -127,8 +127,8 @@ pub(super) struct Sequence {
     pub(super) forks: Vec<Choice>,
     /// Tokens found in the cache on first admission; `None` before it.
     pub(super) cached_tokens: Option<u32>,
-    /// Leading tokens whose states were asked of a step (for logprobs of the prompt, or for the embedding), and those of
-    /// them that were reported.
+    /// Leading tokens whose states were asked of a step (for logprobs of the prompt, or for the embedding), and those
+    /// of them that were reported.
     pub(super) asked: u32,
     pub(super) reported: u32,
     /// Sum of the states reported.
@@ -225,6 +225,11 @@ impl Sequence {
             None if self.params().prompt_logprobs.is_some() => self.prompt_len() - 1,
             None => 0,
         }
+    }
+
+    /// The streams of its choice and of those that will fork from it.
+    pub(super) fn streams(&self) -> impl Iterator<Item = StreamId> + '_ {
+        std::iter::once(&self.choice).chain(&self.forks).map(|choice| choice.stream)
     }
 
     /// Tokens whose ids are known.

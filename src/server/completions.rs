@@ -8,9 +8,9 @@ use super::guard::Client;
 use super::json::read_object;
 use super::reply::{Kind, PromptPart, Reply};
 use super::sampling::{Sampling, TOP_LOGPROBS_MAX, token_id};
+use super::tokens::decode_all;
 use super::{prompt_bytes_max, sse};
 use crate::engine::handle::EngineInfo;
-use crate::text::TextStream;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::Value;
@@ -35,14 +35,6 @@ impl Prompts {
     }
 }
 
-/// The text of a prompt as an answer would show it.
-fn echoed(state: &ServerState, sampling: &Sampling, ids: &[u32]) -> String {
-    let mut stream = TextStream::new(state.text.tokenizer.clone(), &[], sampling.skip_special);
-    let mut text: String = ids.iter().map(|id| stream.push(*id).text).collect();
-    text.push_str(&stream.finish().text);
-    text
-}
-
 /// Continues prompts.
 pub(super) async fn completions(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
@@ -65,12 +57,10 @@ pub(super) async fn completions(State(state): State<ServerState>, request: Reque
     fields.finish(&state)?;
 
     let prompts = prompts.encode(&state, add_special).await?;
-    let prompts = prompts.into_iter().map(|ids| {
-        let ids: Arc<[u32]> = sampling.truncated(ids).into();
-        PromptPart { echo: echo.then(|| echoed(&state, &sampling, &ids)), ids }
-    });
-    let prompts: Vec<_> = prompts.collect();
-    let ids = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
+    let ids: Vec<Arc<[u32]>> = prompts.into_iter().map(|ids| sampling.truncated(ids).into()).collect();
+    let texts = if echo { decode_all(&state, ids.clone(), sampling.skip_special).await? } else { Vec::new() };
+    let mut texts = texts.into_iter();
+    let prompts = ids.iter().map(|ids| PromptPart { ids: ids.clone(), echo: texts.next() }).collect();
     let generation = Generation::submit(&state, ids, &sampling, "prompt")?;
     let reply = Reply::new(Kind::Completion, (&state, info), model, &sampling, prompts, &generation);
     if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }

@@ -1,7 +1,7 @@
 //! What clients of llama.cpp's server ask for: `POST /completion`, `POST /apply-template`, `GET /props`.
 //!
-//! A request of `/completion` is brought to the names of `/v1/completions` and read as one; only its answer has a form of
-//! its own.
+//! A request of `/completion` is brought to the names of `/v1/completions` and read as one; only its answer has a form
+//! of its own.
 
 use super::ServerState;
 use super::chat;

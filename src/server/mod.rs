@@ -241,7 +241,8 @@ impl Drop for Counted {
     }
 }
 
-/// Every path with what it takes. Those of OpenAI's API are there without `/v1` too, which clients of llama.cpp leave out.
+/// Every path with what it takes. Those of OpenAI's API are there without `/v1` too, which clients of llama.cpp leave
+/// out.
 fn routes() -> Vec<(&'static str, MethodRouter<ServerState>)> {
     vec![
         ("/", get(ui::page)),

@@ -13,11 +13,32 @@ use super::messages::Conversation;
 use super::sampling::token_id;
 use super::{ServerState, prompt_bytes_max};
 use crate::engine::handle::EngineInfo;
-use crate::text::{TextStream, Tokenizer};
+use crate::text::{TextModel, TextStream, Tokenizer};
 use axum::Json;
 use axum::extract::{Request, State};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+
+/// What decoding a token costs, in bytes of text that would be encoded.
+const BYTES_PER_ID: usize = 4;
+
+/// The text of token ids.
+pub(super) fn decode(text: &TextModel, ids: &[u32], skip_special: bool) -> String {
+    let mut stream = TextStream::new(text.tokenizer.clone(), &[], skip_special);
+    let decoded: String = ids.iter().map(|id| stream.push(*id).text).collect();
+    decoded + &stream.finish().text
+}
+
+/// The texts of several lists of token ids, beside the async threads if they are long.
+pub(super) async fn decode_all(
+    state: &ServerState,
+    lists: Vec<Arc<[u32]>>,
+    skip_special: bool,
+) -> Result<Vec<String>, ApiError> {
+    let count: usize = lists.iter().map(|ids| ids.len()).sum();
+    let work = move |text: &TextModel| lists.iter().map(|ids| decode(text, ids, skip_special)).collect();
+    state.with_text(count * BYTES_PER_ID, work).await
+}
 
 fn tokenizer(state: &ServerState) -> Result<&Arc<Tokenizer>, ApiError> {
     let missing = || ApiError::unsupported("model", "this model has no tokenizer");
@@ -63,11 +84,8 @@ async fn llama_tokenize(state: &ServerState, info: &EngineInfo, mut fields: Fiel
     let content = fields.string("content", prompt_bytes_max(info))?.unwrap_or_default();
     fields.finish(state)?;
     let tokenizer = tokenizer(state)?.clone();
-    let encode = {
-        let tokenizer = tokenizer.clone();
-        move || tokenizer.encode(&content, add_special)
-    };
-    let ids = state.offload(info.max_model_len as usize, encode).await?;
+    let (bytes, encoder) = (content.len(), tokenizer.clone());
+    let ids = state.offload(bytes, move || encoder.encode(&content, add_special)).await?;
     let ids = ids.map_err(|error| ApiError::invalid("content", error.to_string()))?;
     if !with_pieces {
         return Ok(Json(json!({"tokens": ids})));
@@ -95,9 +113,8 @@ pub(super) async fn detokenize(State(state): State<ServerState>, request: Reques
     fields.finish(&state)?;
     tokenizer(&state)?;
     let ids = tokens.iter().map(|item| token_id("tokens", item, info.vocab)).collect::<Result<Vec<_>, _>>()?;
-    let mut stream = TextStream::new(state.text.tokenizer.clone(), &[], false);
-    let mut text: String = ids.iter().map(|id| stream.push(*id).text).collect();
-    text.push_str(&stream.finish().text);
+    let work = move |text: &TextModel| decode(text, &ids, false);
+    let text = state.with_text(tokens.len() * BYTES_PER_ID, work).await?;
     Ok(Json(json!({"prompt": text, "content": text})))
 }
 

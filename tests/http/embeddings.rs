@@ -91,7 +91,7 @@ fn states(prompt: &[u32]) -> Vec<Vec<f64>> {
 #[test]
 fn chunks_caches_and_company_change_nothing() {
     let small = Config { max_num_batched_tokens: 100, max_num_seqs: 4, ..config() };
-    let tight = Config { kv_cache_bytes: Some(1 << 20), max_model_len: Some(900), ..config() };
+    let tight = Config { kv_cache_bytes: Some(3 << 20), max_model_len: Some(900), ..config() };
     for config in [config(), small, tight] {
         let server = Server::fake("seed=5", config, ServerOptions::default());
         let prompts: Vec<Vec<u32>> =

@@ -6,7 +6,7 @@
 use super::{Draft, Scheduler};
 use crate::engine::batch::{Pool, Score};
 use crate::engine::request::Pooling;
-use crate::engine::sequence::SequenceId;
+use crate::engine::sequence::{Sequence, SequenceId};
 
 impl Scheduler {
     /// Asks the row that was just pushed, the last of the draft, for what its sequence wants.
@@ -23,11 +23,21 @@ impl Scheduler {
                 draft.batch.pools.push(Pool { sequence: id, row, count: end - first, last });
             }
             None if first < end => {
-                draft.batch.scores.push(Score { sequence: id, row, first, count: end - first });
+                let streams = sequence.streams().collect();
+                draft.batch.scores.push(Score { sequence: id, row, first, count: end - first, streams });
                 draft.scores_left -= end - first;
             }
             _ => return,
         }
         sequence.asked = sequence.asked.max(end);
     }
+}
+
+/// Tokens that a sequence may compute now if no more of them are scored than a step has room for.
+pub(super) fn scorable(sequence: &Sequence, draft: &Draft) -> u32 {
+    if sequence.params().prompt_logprobs.is_none() {
+        return u32::MAX;
+    }
+    let end = sequence.asked.max(sequence.computed) + draft.scores_left;
+    if end >= sequence.states_needed() { u32::MAX } else { end - sequence.computed }
 }

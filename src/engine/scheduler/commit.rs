@@ -85,23 +85,30 @@ impl Scheduler {
         }
     }
 
-    /// Reports the logprobs of prompt tokens.
+    /// Reports the logprobs of prompt tokens to all choices of the prompt that still have a reader. By now they may be
+    /// sequences of their own.
     fn accept_scores(&mut self, score: &Score, sampled: Vec<Sampled>, step: u64, events: &mut Events) {
-        let sequence = &mut self.sequences[score.sequence];
-        if !sequence.wants_result_of(step) {
+        let sequence = &self.sequences[score.sequence];
+        if step < sequence.valid_from_step {
             return;
         }
-        if sampled.iter().any(|sampled| sampled.token_id >= self.limits.vocab) {
-            self.end_corrupted(score.sequence, events);
-            return;
-        }
-        sequence.reported = score.first + score.count;
         let cached_tokens = sequence.cached_tokens.unwrap_or(0);
+        let live = score.streams.iter().filter_map(|stream| Some((*stream, *self.by_stream.get(stream)?)));
+        let live: Vec<_> = live.collect();
+        if sampled.iter().any(|sampled| sampled.token_id >= self.limits.vocab) {
+            for (_, id) in live {
+                if self.sequences[id].wants_result_of(step) {
+                    self.end_corrupted(id, events);
+                }
+            }
+            return;
+        }
         let token = |sampled| token(sampled, true, cached_tokens);
         let tokens: Arc<[Token]> = sampled.into_iter().map(token).collect();
-        let event = Event::Prompt(PromptFact::Logprobs(tokens));
-        let choices = std::iter::once(&sequence.choice).chain(&sequence.forks);
-        events.extend(choices.map(|choice| (choice.stream, event.clone())));
+        for (stream, id) in live {
+            self.sequences[id].reported = score.first + score.count;
+            events.push((stream, Event::Prompt(PromptFact::Logprobs(tokens.clone()))));
+        }
     }
 
     /// Adds up hidden states; the last ones end the sequence with its embedding.
@@ -127,7 +134,8 @@ impl Scheduler {
         if let Some(report) = sequence.prefix_report.take() {
             events.push((stream, Event::Prompt(PromptFact::Prefix(report))));
         }
-        events.push((stream, Event::Prompt(PromptFact::Embedding(embedding))));
+        let event = Event::Prompt(PromptFact::Embedding(embedding));
+        events.extend(sequence.streams().map(|stream| (stream, event.clone())));
         self.end(pool.sequence, &Event::Finished { reason: FinishReason::Stop, usage }, events);
     }
 
