@@ -47,7 +47,8 @@
 //!   [`backend::wgpu`] any GPU, `backend::cuda` (feature `cuda`) NVIDIA's, [`backend::fake`] the simulator's device.
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are
 //!   pure; [`engine::fit`] says before loading what fits; [`engine::handle`] is the engine from outside.
-//! - **[`text`]**: text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings.
+//! - **[`text`]**: text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings, and
+//!   grammars: masks over tokens.
 //! - **`server`**: feature `api`: the router, one file per endpoint; feature `server`: sockets.
 //! - **[`selftest`]**: every step × option × awkward shape of a device against the reference: shared by tests and
 //!   `folio selftest`.

@@ -24,3 +24,7 @@ mod routes;
 mod scores;
 #[path = "http/sockets.rs"]
 mod sockets;
+#[path = "http/structured.rs"]
+mod structured;
+#[path = "http/tools.rs"]
+mod tools;

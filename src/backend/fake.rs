@@ -19,6 +19,7 @@
 //! | `nan=T` | a row whose history contains token id T has no valid logits |
 //! | `oom=N` | a pool of more than N blocks in all does not fit |
 //! | `pause=MS` | every batch takes MS milliseconds |
+//! | `say=A>B>C` | after the ids A come those of B, the second time those of C, …; dots between ids |
 //! | `seed=S` | which random moments batches run at |
 
 use super::{Backend, BackendError, Capacity, Caps, DeviceKind};
@@ -63,10 +64,38 @@ pub struct Script {
     pub oom: Option<u32>,
     /// Bytes of memory of its own, as a GPU tells them; `None`: it is software.
     pub memory: Option<u64>,
+    /// What is said after certain ids, if anything.
+    pub say: Option<Say>,
     /// How long a batch takes.
     pub pause: Duration,
     /// Seed of the moments when batches run.
     pub seed: u64,
+}
+
+/// What a device says that stands for a model: answers by their number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Say {
+    /// The ids after which an answer begins.
+    pub after: Vec<u32>,
+    /// The first answer, the second, and so on.
+    pub answers: Vec<Vec<u32>>,
+}
+
+impl Say {
+    /// `1.2>3.4.5>6`: after the ids 1, 2 come 3, 4, 5, and the second time 6.
+    fn read(text: &str) -> Option<Self> {
+        let ids = |part: &str| part.split('.').map(|id| id.parse().ok()).collect::<Option<Vec<u32>>>();
+        let mut parts = text.split('>').map(ids);
+        Some(Self { after: parts.next()??, answers: parts.collect::<Option<_>>()? })
+    }
+
+    /// What follows `tokens`: the answer that has begun, from where it is.
+    fn next(&self, tokens: &[u32]) -> Option<u32> {
+        let begins: Vec<_> =
+            tokens.windows(self.after.len()).enumerate().filter(|(_, ids)| *ids == self.after).collect();
+        let (last, _) = begins.last()?;
+        self.answers.get(begins.len() - 1)?.get(tokens.len() - last - self.after.len()).copied()
+    }
 }
 
 impl FromStr for Script {
@@ -77,7 +106,7 @@ impl FromStr for Script {
         for word in text.split(',').filter(|word| !word.is_empty()) {
             script.read_word(word).ok_or_else(|| {
                 let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
-                             memory=BYTES, pause=MS, seed=S";
+                             memory=BYTES, say=A>B>C, pause=MS, seed=S";
                 BackendError::Unavailable(format!("fake device: {word:?} is none of {words}"))
             })?;
         }
@@ -88,6 +117,10 @@ impl FromStr for Script {
 impl Script {
     fn read_word(&mut self, word: &str) -> Option<()> {
         let (name, number) = word.split_once(['@', '='])?;
+        if (name, word.contains('@')) == ("say", false) {
+            self.say = Some(Say::read(number)?);
+            return Some(());
+        }
         let number: u64 = number.parse().ok()?;
         let batches = match (name, word.contains('@')) {
             ("lost", true) => &mut self.lost,
@@ -124,6 +157,13 @@ impl Script {
 struct Slot {
     token_id: u32,
     position: u32,
+}
+
+/// What a row sees.
+struct History {
+    hash: u64,
+    /// What the script says next.
+    said: Option<u32>,
 }
 
 const BLANK: Slot = Slot { token_id: POISON, position: NONE };
@@ -222,7 +262,7 @@ impl FakeBackend {
         }
         let histories: Vec<_> = inputs.logits_rows.iter().map(|&row| self.history(row, inputs)).collect();
         let draw = |sample: &SampleRow| match histories[sample.logits_row as usize] {
-            Some(history) => self.draw(sample, history, inputs),
+            Some(ref history) => self.draw(sample, history, inputs),
             None => Sampled { token_id: NUMERICAL_ERROR, ..Default::default() },
         };
         let sampled: Vec<_> = inputs.samples.iter().map(draw).collect();
@@ -237,17 +277,18 @@ impl FakeBackend {
     fn pool(&self, pool: &PoolRow, inputs: &BatchInputs) -> Vec<f32> {
         let mut sums = vec![0.0; POOLED_COLUMNS];
         for row in pool.row_start..pool.row_start + pool.row_count {
-            let state = self.history(row, inputs).map_or(vec![f32::NAN; POOLED_COLUMNS], hidden);
+            let state =
+                self.history(row, inputs).map_or(vec![f32::NAN; POOLED_COLUMNS], |history| hidden(history.hash));
             sums.iter_mut().zip(state).for_each(|(sum, value)| *sum += value);
         }
         sums
     }
 
-    /// Hash of what a row sees through the block tables of all groups; `None` if the script spoils it.
-    fn history(&self, row: u32, inputs: &BatchInputs) -> Option<u64> {
+    /// What a row sees through the block tables of all groups; `None` if the script spoils it.
+    fn history(&self, row: u32, inputs: &BatchInputs) -> Option<History> {
         let index = inputs.sequences.partition_point(|rows| rows.row_start + rows.row_count <= row);
         let position = inputs.positions[row as usize];
-        let mut hash = 0;
+        let (mut hash, mut tokens) = (0, Vec::new());
         for (number, (arrays, pool)) in inputs.groups.iter().zip(&self.pool).enumerate() {
             let window = self.plan.kv_groups[number].window;
             let table = &arrays.block_tables[arrays.table_starts[index] as usize..];
@@ -258,21 +299,26 @@ impl FakeBackend {
                     return None;
                 }
                 hash = see(hash, slot.position, slot.token_id);
+                tokens.extend((number == 0 && self.script.say.is_some()).then_some(slot.token_id));
             }
         }
-        Some(hash)
+        let said = self.script.say.as_ref().and_then(|say| say.next(&tokens));
+        Some(History { hash, said })
     }
 
-    fn draw(&self, sample: &SampleRow, history: u64, inputs: &BatchInputs) -> Sampled {
+    fn draw(&self, sample: &SampleRow, history: &History, inputs: &BatchInputs) -> Sampled {
         if sample.given != NONE {
-            return given(sample, history, self.plan.vocab);
+            return given(sample, history.hash, self.plan.vocab);
         }
         let past = &inputs.history[sample.history.start as usize..][..sample.history.len as usize];
         let bias = &inputs.bias[sample.bias.start as usize..][..sample.bias.len as usize];
         let pending = (sample.pending_slot != NONE).then(|| self.feed[sample.pending_slot as usize]);
         let words = self.plan.vocab.div_ceil(32) as usize;
         let mask = (sample.mask_start != NONE).then(|| &inputs.masks[sample.mask_start as usize..][..words]);
-        let Some(token_id) = next_token(history, sample, past, pending, bias, mask, self.plan.vocab) else {
+        let allows = |id: u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
+        let said = history.said.filter(|&id| id < self.plan.vocab && allows(id));
+        let drawn = || next_token(history.hash, sample, past, pending, bias, mask, self.plan.vocab);
+        let Some(token_id) = said.or_else(drawn) else {
             return Sampled { token_id: NUMERICAL_ERROR, ..Default::default() };
         };
         let likely = |rank| ((token_id + rank) % self.plan.vocab, logprob(rank));
@@ -503,8 +549,13 @@ mod tests {
         let script: Script = "lost@3,lost@9,invalid@2,nan=17,oom=100,pause=5".parse().expect("the case is valid");
         assert_eq!(script.lost, BTreeSet::from([3, 9]));
         assert_eq!((script.nan, script.oom, script.pause), (Some(17), Some(100), Duration::from_millis(5)));
+        let say: Script = "say=1.2>3.4>5".parse().expect("the case is valid");
+        let say = say.say.expect("it says something");
+        let next = |tokens: &[u32]| say.next(tokens);
+        assert_eq!((next(&[9, 1, 2]), next(&[1, 2, 3]), next(&[1, 2, 3, 4])), (Some(3), Some(4), None));
+        assert_eq!((next(&[1, 2, 3, 4, 1, 2]), next(&[7])), (Some(5), None), "the second answer");
         assert_eq!("".parse::<Script>().expect("the case is valid"), Script::default());
-        for wrong in ["lost", "lost=3", "lost@x", "nan@3", "lose@3", "nan=4294967296"] {
+        for wrong in ["lost", "lost=3", "lost@x", "nan@3", "lose@3", "nan=4294967296", "say=", "say=x", "say@1"] {
             assert!(wrong.parse::<Script>().is_err(), "{wrong} is refused");
         }
     }

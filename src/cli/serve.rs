@@ -6,7 +6,7 @@ use super::session::Session;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use folio::server::socket::{self, SocketOptions};
-use folio::server::{Limits, ServerOptions, ServerState};
+use folio::server::{Limits, ReasoningParser, ServerOptions, ServerState, ToolParser};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -39,6 +39,13 @@ pub(crate) struct Options {
     /// Host name that requests may name besides localhost and the address; may be given several times
     #[arg(long, env = "FOLIO_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',')]
     allowed_host: Vec<String>,
+    /// How the model writes tool calls: hermes, llama3_json, mistral, gemma, gemma4, harmony, json [default: as its
+    /// chat template says]
+    #[arg(long, env = "FOLIO_TOOL_CALL_PARSER", value_name = "NAME")]
+    tool_call_parser: Option<ToolParser>,
+    /// How the model marks its thoughts: none, think, mistral, gemma, harmony [default: as its chat template says]
+    #[arg(long, env = "FOLIO_REASONING_PARSER", value_name = "NAME")]
+    reasoning_parser: Option<ReasoningParser>,
     /// Choices of one request (its `n`), at most 128
     #[arg(long, env = "FOLIO_CHOICES_MAX", value_name = "N", default_value_t = Limits::default().choices_max,
           value_parser = clap::value_parser!(u32).range(1..=128))]
@@ -133,6 +140,15 @@ fn state(options: Options, session: &Session) -> ServerState {
         prompts_max: options.prompts_max as usize,
         body_bytes_max: options.body_bytes_max as usize,
     };
-    let options = ServerOptions { api_keys, allowed_origins, allowed_hosts, defaults, limits };
+    let (tool_call_parser, reasoning_parser) = (options.tool_call_parser, options.reasoning_parser);
+    let options = ServerOptions {
+        api_keys,
+        allowed_origins,
+        allowed_hosts,
+        defaults,
+        limits,
+        tool_call_parser,
+        reasoning_parser,
+    };
     ServerState::new(session.handle.clone(), session.text.clone(), names, options)
 }

@@ -142,7 +142,7 @@ struct Shared {
 
 /// What goes through the channel.
 pub(super) enum Message {
-    Request(Submission),
+    Request(Box<Submission>),
     /// Wakes an idle engine: its status has changed.
     Drain,
 }
@@ -199,7 +199,7 @@ impl EngineHandle {
         let events_max = events_max + request.params.prompt_logprobs.map_or(0, |_| prompt_len as usize);
         let channels = (0..request.params.n).map(|_| mpsc::channel(events_max));
         let (senders, receivers) = channels.unzip();
-        let message = Message::Request(Submission { request, senders });
+        let message = Message::Request(Box::new(Submission { request, senders }));
         self.sender.unbounded_send(message).map_err(|_| SubmitError::ShuttingDown)?;
         Ok(receivers)
     }

@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 use super::ServerState;
+use super::answer::AnswerParser;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::generate::Generation;
@@ -9,6 +10,8 @@ use super::json::read_object;
 use super::messages::Conversation;
 use super::reply::{Kind, PromptPart, Reply};
 use super::sampling::{Sampling, TOP_LOGPROBS_MAX};
+use super::structured::{self, Structure};
+use super::tools::{ToolUse, forced_calls};
 use super::{prompt_bytes_max, sse};
 use crate::engine::handle::EngineInfo;
 use crate::platform;
@@ -32,11 +35,35 @@ pub(super) async fn chat(State(state): State<ServerState>, request: Request) -> 
     let conversation = Conversation::read(&mut fields)?;
     fields.finish(&state)?;
 
+    let tools = conversation.tools.clone();
     let ids: Arc<[u32]> = sampling.truncated(prompt(&state, info, conversation).await?).into();
+    shape(&state, &mut sampling, &tools, &ids).await?;
     let generation = Generation::submit(&state, vec![ids.clone()], &sampling, "messages")?;
     let prompts = vec![PromptPart { ids, echo: None }];
     let reply = Reply::new(Kind::Chat, (&state, info), model, &sampling, prompts, &generation);
     if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
+}
+
+/// Decides what the answer has to look like and how it is taken apart.
+async fn shape(state: &ServerState, sampling: &mut Sampling, tools: &ToolUse, prompt: &[u32]) -> Result<(), ApiError> {
+    let Some(tokenizer) = &state.text.tokenizer else { return Ok(()) };
+    let mut dialect = state.dialect;
+    let mut structure = sampling.structure.take();
+    let forced = forced_calls(dialect.tools, tools, tokenizer).map_err(|error| ApiError::grammar("tools", &error))?;
+    let is_forced = forced.is_some();
+    if let Some((spec, form)) = forced {
+        // The call is what was asked for; the form of an answer that is none does not matter.
+        structure = Some(Structure { spec, field: "tools".into() });
+        dialect.tools = form;
+    }
+    if let Some(structure) = structure {
+        let grammar = state.grammar(structure).await?;
+        let constraint = structured::constraint(grammar, dialect, tokenizer, prompt, is_forced);
+        sampling.params.constraint = Some(constraint);
+    }
+    sampling.answer = AnswerParser::new(dialect, tokenizer, prompt, tools);
+    sampling.kept_ids = dialect.kept_ids(tokenizer, tools.shown.is_some());
+    Ok(())
 }
 
 fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
@@ -53,7 +80,7 @@ pub(super) async fn prompt(
     info: &EngineInfo,
     conversation: Conversation,
 ) -> Result<Vec<u32>, ApiError> {
-    let ids = rendered(state, info, conversation, |text, input| text.chat_prompt(input)).await?;
+    let ids = rendered(state, info, conversation, TextModel::chat_prompt).await?;
     if ids.is_empty() {
         return Err(ApiError::invalid("messages", "the conversation renders to an empty prompt"));
     }
@@ -75,7 +102,7 @@ pub(super) async fn rendered<T: Send + 'static>(
     let work = move |text: &TextModel| {
         let input = ChatInput {
             messages: &conversation.messages,
-            tools: conversation.tools.as_ref(),
+            tools: conversation.tools.shown.as_ref(),
             kwargs: conversation.kwargs.as_ref(),
             add_generation_prompt: conversation.add_generation_prompt,
             continue_final: conversation.continue_final,

@@ -61,6 +61,7 @@ pub(super) async fn completions(State(state): State<ServerState>, request: Reque
     let texts = if echo { decode_all(&state, ids.clone(), sampling.skip_special).await? } else { Vec::new() };
     let mut texts = texts.into_iter();
     let prompts = ids.iter().map(|ids| PromptPart { ids: ids.clone(), echo: texts.next() }).collect();
+    sampling.constrain(&state).await?;
     let generation = Generation::submit(&state, ids, &sampling, "prompt")?;
     let reply = Reply::new(Kind::Completion, (&state, info), model, &sampling, prompts, &generation);
     if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
@@ -132,7 +133,7 @@ async fn encode(state: &ServerState, texts: Vec<String>, add_special: bool) -> R
         texts.iter().map(encode).collect::<Result<Vec<_>, _>>()
     });
     let prompts = encoded.await?.map_err(|error| ApiError::invalid("prompt", error.to_string()))?;
-    if prompts.iter().any(|ids| ids.is_empty()) {
+    if prompts.iter().any(Vec::is_empty) {
         return Err(ApiError::invalid("prompt", "a prompt has no tokens"));
     }
     Ok(prompts)

@@ -2,6 +2,7 @@
 //! all four keys, on every status.
 
 use crate::engine::request::{RequestError, SubmitError};
+use crate::text::GrammarError;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -55,6 +56,12 @@ impl ApiError {
     /// A field outside its range.
     pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::bad("invalid_value", message).about(param)
+    }
+
+    /// A grammar that cannot be compiled, or is too large.
+    pub(super) fn grammar(param: impl Into<String>, error: &GrammarError) -> Self {
+        let param = param.into();
+        Self::bad("grammar_error", format!("`{param}`: {error}")).about(param)
     }
 
     /// A field that must be there.

@@ -21,11 +21,8 @@ const REFUSED: &[&str] = &[
     "documents",
     "function_call",
     "functions",
-    "guided_choice",
+    "grammar",
     "guided_decoding_backend",
-    "guided_grammar",
-    "guided_json",
-    "guided_regex",
     "guided_whitespace_pattern",
     "input_audio",
     "kv_transfer_params",
@@ -36,7 +33,6 @@ const REFUSED: &[&str] = &[
     "multi_modal_data",
     "prediction",
     "prompt_embeds",
-    "structured_outputs",
     "suffix",
     "use_beam_search",
     "vllm_xargs",
@@ -45,7 +41,6 @@ const REFUSED: &[&str] = &[
 
 /// Fields that say nothing about the text to generate; taken without a word.
 const HARMLESS: &[&str] = &[
-    "parallel_tool_calls",
     "prompt_cache_key",
     "prompt_cache_retention",
     "request_id",

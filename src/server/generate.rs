@@ -4,9 +4,11 @@
 //! receiver. Whatever is ready when it is asked is merged into one piece a choice, so a reader that is slow gets fewer
 //! and longer pieces, and nothing grows beyond the receivers' own bounds.
 
+use super::answer::AnswerParser;
 use super::error::ApiError;
 use super::metrics::Metrics;
 use super::sampling::Sampling;
+use super::tools::Parts;
 use super::{Counted, ServerState};
 use crate::engine::handle::EventReceiver;
 use crate::engine::request::{Event, FinishReason, PrefixReport, PromptFact, Request, RequestError, Token};
@@ -24,6 +26,8 @@ pub(super) struct Totals {
     pub(super) prompt_tokens: u32,
     pub(super) cached_tokens: u32,
     pub(super) completion_tokens: u32,
+    /// Of these, thoughts.
+    pub(super) reasoning_tokens: u32,
 }
 
 /// What became certain about one choice.
@@ -31,7 +35,7 @@ pub(super) struct Totals {
 pub(super) struct Piece {
     /// Prompt × n + choice.
     pub(super) choice: usize,
-    pub(super) text: String,
+    pub(super) parts: Parts,
     /// The tokens that belong to it, if they are wanted one by one.
     pub(super) tokens: Vec<Token>,
     /// Logprobs of its prompt's tokens but the first, if they were asked for; once a choice.
@@ -60,6 +64,7 @@ struct Choice {
     /// `None` once the choice has ended.
     receiver: Option<EventReceiver>,
     text: TextStream,
+    answer: AnswerParser,
     /// Ids that end a choice and have no text.
     end_ids: Arc<[u32]>,
     keeps_tokens: bool,
@@ -103,6 +108,7 @@ impl Generation {
             choices.extend(receivers.into_iter().map(|receiver| Choice {
                 receiver: Some(receiver),
                 text: sampling.text_stream(state.text.tokenizer.clone()),
+                answer: sampling.answer.clone(),
                 end_ids: end_ids.clone(),
                 keeps_tokens: params.logprobs.is_some() || sampling.return_token_ids,
                 silent: sampling.silent,
@@ -148,9 +154,13 @@ impl Generation {
                     self.cached[index / self.n] = self.cached[index / self.n].max(token.cached_tokens);
                     if !choice.end_ids.contains(&token.id) {
                         let more = choice.text.push(token.id);
-                        piece.text.push_str(&more.text);
-                        by_text = more.stopped;
-                        piece.finish = more.stopped.then_some(FinishReason::Stop);
+                        choice.answer.push(&more.text, &mut piece.parts);
+                        self.totals.reasoning_tokens += u32::from(choice.answer.is_thinking());
+                        by_text = more.stopped || choice.answer.is_done();
+                        piece.finish = by_text.then_some(FinishReason::Stop);
+                        if by_text {
+                            choice.answer.finish(&mut piece.parts);
+                        }
                     }
                     if choice.keeps_tokens {
                         choice.tokens.push(token);
@@ -158,7 +168,8 @@ impl Generation {
                 }
                 Poll::Ready(Some(Event::Finished { reason, .. })) => {
                     let rest = choice.text.finish();
-                    piece.text.push_str(&rest.text);
+                    choice.answer.push(&rest.text, &mut piece.parts);
+                    choice.answer.finish(&mut piece.parts);
                     piece.finish = Some(if rest.stopped { FinishReason::Stop } else { reason });
                 }
                 Poll::Ready(Some(Event::Failed(error))) => return Poll::Ready(Err(error)),
@@ -169,7 +180,7 @@ impl Generation {
         self.count(index, new_tokens);
         if piece.finish.is_some() {
             self.end(index, by_text);
-        } else if piece.text.is_empty() {
+        } else if piece.parts.is_empty() {
             return Poll::Pending;
         }
         let choice = &mut self.choices[index];

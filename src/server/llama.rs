@@ -17,7 +17,7 @@ use super::sampling::{Sampling, TOP_LOGPROBS_MAX};
 use super::sse::{self, Answer};
 use crate::engine::request::{FinishReason, SamplingParams, Token};
 use crate::platform::Instant;
-use crate::text::Tokenizer;
+use crate::text::{TextModel, Tokenizer};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -40,7 +40,7 @@ pub(super) async fn apply_template(
     let mut fields = Fields::new(body);
     state.model(fields.model()?)?;
     let conversation = Conversation::read(&mut fields)?;
-    let prompt = chat::rendered(&state, info, conversation, |text, input| text.chat_text(input)).await?;
+    let prompt = chat::rendered(&state, info, conversation, TextModel::chat_text).await?;
     Ok(Json(json!({"prompt": prompt})))
 }
 
@@ -105,6 +105,7 @@ pub(super) async fn completion(State(state): State<ServerState>, request: Reques
     }
     fields.finish(&state)?;
     let prompt: Arc<[u32]> = sampling.truncated(prompts.encode(&state, true).await?.remove(0)).into();
+    sampling.constrain(&state).await?;
     let generation = Generation::submit(&state, vec![prompt], &sampling, "prompt")?;
     let answer = LlamaAnswer {
         model,
@@ -157,7 +158,7 @@ impl LlamaAnswer {
     fn part(&self, piece: &Piece, totals: Totals) -> Map<String, Value> {
         let mut part = Map::new();
         part.insert("index".into(), piece.choice.into());
-        part.insert("content".into(), piece.text.clone().into());
+        part.insert("content".into(), piece.parts.content.clone().into());
         let ids: Vec<u32> = piece.tokens.iter().map(|token| token.id).filter(|_| self.returns_tokens).collect();
         part.insert("tokens".into(), ids.into());
         part.insert("stop".into(), piece.finish.is_some().into());

@@ -5,17 +5,17 @@
 
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
+use super::tools::ToolUse;
 use crate::text::RESERVED_KWARGS;
 use serde_json::{Map, Value};
 
 const ROLE_BYTES_MAX: usize = 64;
-const TOOLS_MAX: usize = 128;
-const TOOL_NAME_BYTES_MAX: usize = 64;
+const CALLS_MAX: usize = 128;
 
 /// What a chat request wants rendered.
 pub(super) struct Conversation {
     pub(super) messages: Value,
-    pub(super) tools: Option<Value>,
+    pub(super) tools: ToolUse,
     pub(super) kwargs: Option<Map<String, Value>>,
     pub(super) add_generation_prompt: bool,
     pub(super) continue_final: bool,
@@ -33,8 +33,7 @@ impl Conversation {
         };
         let messages = messages.into_iter().enumerate().map(|(index, value)| message(index, value));
         let messages = Value::Array(messages.collect::<Result<_, _>>()?);
-        let tools = tools(fields)?;
-        let wants_tools = tool_choice(fields, tools.is_some())?;
+        let tools = ToolUse::read(fields)?;
         let kwargs = fields.object("chat_template_kwargs")?;
         let kwargs = reasoning_effort(fields, kwargs)?;
         if let Some(name) = RESERVED_KWARGS.iter().find(|name| kwargs.as_ref().is_some_and(|k| k.contains_key(**name)))
@@ -49,7 +48,7 @@ impl Conversation {
             let message = "the last message cannot be continued and a new one begun: set `add_generation_prompt` false";
             return Err(ApiError::invalid("continue_final_message", message));
         }
-        Ok(Self { messages, tools: tools.filter(|_| wants_tools), kwargs, add_generation_prompt, continue_final })
+        Ok(Self { messages, tools, kwargs, add_generation_prompt, continue_final })
     }
 
     /// Bytes of the prompt at least: what every template writes, before it adds its own.
@@ -61,7 +60,7 @@ impl Conversation {
     /// Bytes of all text that a template may write: messages, calls, tools and settings.
     pub(super) fn text_bytes(&self) -> usize {
         let kwargs = self.kwargs.iter().flatten().map(|(key, value)| key.len() + bytes_of(value));
-        bytes_of(&self.messages) + self.tools.as_ref().map_or(0, bytes_of) + kwargs.sum::<usize>()
+        bytes_of(&self.messages) + self.tools.shown.as_ref().map_or(0, bytes_of) + kwargs.sum::<usize>()
     }
 }
 
@@ -142,8 +141,8 @@ fn tool_calls(name: &str, value: Option<Value>) -> Result<Option<Value>, ApiErro
     let mut calls = match value {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Array(calls)) if calls.is_empty() => return Ok(None),
-        Some(Value::Array(calls)) if calls.len() <= TOOLS_MAX => calls,
-        Some(value) => return Err(wrong(name, &format!("a list of at most {TOOLS_MAX} calls"), &value)),
+        Some(Value::Array(calls)) if calls.len() <= CALLS_MAX => calls,
+        Some(value) => return Err(wrong(name, &format!("a list of at most {CALLS_MAX} calls"), &value)),
     };
     for (index, call) in calls.iter_mut().enumerate() {
         let name = format!("{name}[{index}].function");
@@ -165,57 +164,6 @@ fn tool_calls(name: &str, value: Option<Value>) -> Result<Option<Value>, ApiErro
         }
     }
     Ok(Some(Value::Array(calls)))
-}
-
-fn tools(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
-    let tools = match fields.take("tools") {
-        None => return Ok(None),
-        Some(Value::Array(tools)) if tools.is_empty() => return Ok(None),
-        Some(Value::Array(tools)) if tools.len() <= TOOLS_MAX => tools,
-        Some(value) => return Err(wrong("tools", &format!("a list of at most {TOOLS_MAX} tools"), &value)),
-    };
-    for (index, tool) in tools.iter().enumerate() {
-        let at = |field: &str| format!("tools[{index}].{field}");
-        if tool["type"].as_str() != Some("function") {
-            return Err(wrong(&at("type"), "\"function\"", &tool["type"]));
-        }
-        let function = &tool["function"];
-        let fits = |name: &str| {
-            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-            (1..=TOOL_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
-        };
-        if !function["name"].as_str().is_some_and(fits) {
-            return Err(wrong(&at("function.name"), "1 to 64 of [A-Za-z0-9_-]", &function["name"]));
-        }
-        if !matches!(function["description"], Value::Null | Value::String(_)) {
-            return Err(wrong(&at("function.description"), "a string", &function["description"]));
-        }
-        if !matches!(function["parameters"], Value::Null | Value::Object(_)) {
-            return Err(wrong(&at("function.parameters"), "an object", &function["parameters"]));
-        }
-        let kind = &function["parameters"]["type"];
-        if !matches!(kind, Value::Null | Value::String(_) | Value::Array(_)) {
-            return Err(wrong(&at("function.parameters.type"), "a string", kind));
-        }
-    }
-    Ok(Some(Value::Array(tools)))
-}
-
-/// Whether the tools are shown to the model.
-fn tool_choice(fields: &mut Fields, has_tools: bool) -> Result<bool, ApiError> {
-    let Some(choice) = fields.take("tool_choice") else { return Ok(true) };
-    match choice.as_str() {
-        Some("none") => Ok(false),
-        Some("auto") => Ok(true),
-        Some("required") if has_tools => {
-            Err(ApiError::unsupported("tool_choice", "a forced tool call is not supported; use \"auto\""))
-        }
-        None if choice.is_object() && has_tools => {
-            Err(ApiError::unsupported("tool_choice", "a forced tool call is not supported; use \"auto\""))
-        }
-        _ if !has_tools => Err(ApiError::invalid("tool_choice", "`tool_choice` needs `tools`")),
-        _ => Err(wrong("tool_choice", "\"none\" or \"auto\"", &choice)),
-    }
 }
 
 fn modalities(fields: &mut Fields) -> Result<(), ApiError> {

@@ -9,6 +9,7 @@
 //! Nothing here knows a device, a model's weights or the engine's thread; only [`socket`] (feature `server`) knows
 //! connections, timeouts and signals.
 
+mod answer;
 mod chat;
 mod completions;
 mod embeddings;
@@ -16,30 +17,38 @@ mod error;
 mod fields;
 mod generate;
 mod guard;
+mod harmony;
 mod health;
 mod json;
 mod llama;
 mod load;
 mod local;
+mod marker;
 mod messages;
 mod metrics;
 mod models;
 mod openapi;
+mod reasoning;
 mod reply;
 mod sampling;
 #[cfg(feature = "server")]
 pub mod socket;
 mod sse;
+mod structured;
 mod tokens;
+mod tools;
 mod ui;
 
 pub use error::BodyTimeout;
 pub use local::{LocalAnswer, LocalApi, LocalBody, NotHttp};
+pub use reasoning::ReasoningParser;
+pub use tools::ToolParser;
 
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{SamplingParams, SubmitError};
 use crate::platform;
-use crate::text::TextModel;
+use crate::text::{GrammarError, Grammars, TextModel};
+use answer::Dialect;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method};
@@ -48,7 +57,7 @@ use error::ApiError;
 use metrics::Metrics;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
@@ -96,6 +105,10 @@ pub struct ServerOptions {
     pub defaults: SamplingParams,
     /// Ceilings of one request.
     pub limits: Limits,
+    /// How the model writes tool calls; `None`: as its chat template says.
+    pub tool_call_parser: Option<ToolParser>,
+    /// How the model marks its thoughts; `None`: as its chat template says.
+    pub reasoning_parser: Option<ReasoningParser>,
 }
 
 /// Everything the routes need; cheap to clone.
@@ -117,12 +130,16 @@ pub struct ServerState {
     unknown_fields: Arc<Mutex<BTreeSet<String>>>,
     ids: Arc<AtomicU64>,
     created: u64,
+    dialect: Dialect,
+    /// Made when a request first needs it.
+    grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
 }
 
 impl ServerState {
     /// State of one server. The first of `model_names` is what answers call the model; there is at least one.
     pub fn new(engine: EngineHandle, text: Arc<TextModel>, model_names: Vec<String>, options: ServerOptions) -> Self {
         assert!(!model_names.is_empty(), "a served model has a name");
+        let dialect = Dialect::new(&text, options.tool_call_parser, options.reasoning_parser);
         Self {
             engine,
             text,
@@ -136,6 +153,8 @@ impl ServerState {
             unknown_fields: Arc::default(),
             ids: Arc::default(),
             created: platform::unix_time(),
+            dialect,
+            grammars: Arc::default(),
         }
     }
 

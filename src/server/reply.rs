@@ -4,6 +4,7 @@ use super::ServerState;
 use super::generate::{Generation, Piece, Totals};
 use super::sampling::Sampling;
 use super::sse::Answer;
+use super::tools::{CallDelta, Parts, ToolParser};
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::{FinishReason, PrefixEnd, PrefixReport, Token, TokenLogprob};
 use crate::platform;
@@ -34,6 +35,8 @@ pub(super) struct Reply {
     continuous_usage: bool,
     wants_prompt_logprobs: bool,
     return_token_ids: bool,
+    /// Mistral's templates want call ids of nine characters.
+    short_call_ids: bool,
     /// Choices of a prompt that are drawn, and of these, those that are answered with.
     drawn: usize,
     best: usize,
@@ -57,6 +60,7 @@ struct Progress {
     /// The prompt was repeated as far as it is to be.
     begun: bool,
     role_sent: bool,
+    has_calls: bool,
     /// Characters of the tokens so far.
     text_offset: usize,
 }
@@ -97,6 +101,10 @@ struct Delta<'a> {
     role: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -113,8 +121,9 @@ struct CompletionChoice<'a> {
     prompt_logprobs: Option<Value>,
 }
 
-fn reason(finish: FinishReason) -> &'static str {
+fn reason(finish: FinishReason, has_calls: bool) -> &'static str {
     match finish {
+        FinishReason::Stop if has_calls => "tool_calls",
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
     }
@@ -131,13 +140,17 @@ fn end_name(end: PrefixEnd) -> &'static str {
 }
 
 pub(super) fn usage(totals: Totals) -> Value {
-    let Totals { prompt_tokens, cached_tokens, completion_tokens } = totals;
-    json!({
+    let Totals { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = totals;
+    let mut usage = json!({
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
-    })
+    });
+    if reasoning_tokens > 0 {
+        usage["completion_tokens_details"] = json!({"reasoning_tokens": reasoning_tokens});
+    }
+    usage
 }
 
 impl Reply {
@@ -161,6 +174,7 @@ impl Reply {
             continuous_usage: sampling.continuous_usage,
             wants_prompt_logprobs: sampling.wants_prompt_logprobs,
             return_token_ids: sampling.return_token_ids,
+            short_call_ids: state.dialect.tools == ToolParser::Mistral,
             drawn: sampling.params.n as usize,
             best: sampling.best,
             tokenizer: state.text.tokenizer.clone(),
@@ -227,14 +241,16 @@ impl Answer for Reply {
         let (index, prompt) = (piece.choice, piece.choice / self.drawn);
         let begins = !std::mem::replace(&mut self.progress[index].begun, true);
         let echoed = if begins { self.prompts[prompt].echo.clone() } else { None };
-        let logprobs = self.logprobs(piece, prompt);
+        let mut logprobs = self.logprobs(piece, prompt);
         let prompt_logprobs = begins.then(|| self.prompt_logprobs(piece)).flatten();
-        let (finish_reason, token_ids) = (piece.finish.map(reason), self.token_ids(piece));
+        self.progress[index].has_calls |= !piece.parts.calls.is_empty();
+        let finish_reason = piece.finish.map(|finish| reason(finish, self.progress[index].has_calls));
+        let mut token_ids = self.token_ids(piece);
         let learned: Vec<_> = piece.prefix.iter().map(|report| (prompt, *report)).collect();
         let mut extras = self.debug(&learned);
         let repeats_ids = begins && self.return_token_ids;
         if self.kind == Kind::Completion {
-            let text = &(echoed.unwrap_or_default() + &piece.text);
+            let text = &(echoed.unwrap_or_default() + &piece.parts.content);
             let prompt_token_ids = repeats_ids.then_some(&*self.prompts[prompt].ids);
             let choice =
                 CompletionChoice { index, text, logprobs, finish_reason, token_ids, prompt_token_ids, prompt_logprobs };
@@ -245,7 +261,7 @@ impl Answer for Reply {
         };
         let mut events = String::new();
         if !std::mem::replace(&mut self.progress[index].role_sent, true) {
-            let delta = Delta { role: Some("assistant"), content: Some("") };
+            let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
             if repeats_ids {
                 extras.insert("prompt_token_ids".into(), self.prompts[prompt].ids.to_vec().into());
             }
@@ -254,9 +270,11 @@ impl Answer for Reply {
             }
             events.push_str(&self.chunk(chunk(delta, None, None, None), totals, std::mem::take(&mut extras)));
         }
-        if !piece.text.is_empty() || logprobs.is_some() || token_ids.as_ref().is_some_and(|ids| !ids.is_empty()) {
-            let delta = Delta { role: None, content: Some(&piece.text) };
-            events.push_str(&self.chunk(chunk(delta, logprobs, None, token_ids), totals, std::mem::take(&mut extras)));
+        let has_tokens = logprobs.is_some() || token_ids.as_ref().is_some_and(|ids| !ids.is_empty());
+        for delta in self.deltas(index, &piece.parts, has_tokens) {
+            // The tokens of the whole piece come with its first delta.
+            let chunk = chunk(delta, logprobs.take(), None, token_ids.take());
+            events.push_str(&self.chunk(chunk, totals, std::mem::take(&mut extras)));
         }
         if finish_reason.is_some() {
             events.push_str(&self.chunk(chunk(Delta::default(), None, finish_reason, None), totals, extras));
@@ -283,14 +301,15 @@ impl Answer for Reply {
         for piece in pieces {
             let (index, prompt) = (piece.choice, piece.choice / self.best);
             learned.extend(piece.prefix.map(|report| (prompt, report)));
-            let (logprobs, finish_reason) = (self.logprobs(piece, prompt), piece.finish.map(reason));
+            let logprobs = self.logprobs(piece, prompt);
+            let finish_reason = piece.finish.map(|finish| reason(finish, !piece.parts.calls.is_empty()));
             let mut choice = match self.kind {
                 Kind::Completion => {
-                    let text = self.prompts[prompt].echo.clone().unwrap_or_default() + &piece.text;
+                    let text = self.prompts[prompt].echo.clone().unwrap_or_default() + &piece.parts.content;
                     json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason})
                 }
                 Kind::Chat => {
-                    let message = json!({"role": "assistant", "content": piece.text, "refusal": null});
+                    let message = self.message(index, &piece.parts);
                     json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason})
                 }
             };
@@ -340,6 +359,70 @@ impl Answer for Reply {
 }
 
 impl Reply {
+    /// The deltas of a piece; an empty one where it has tokens and nothing else.
+    fn deltas<'a>(&self, choice: usize, parts: &'a Parts, has_tokens: bool) -> Vec<Delta<'a>> {
+        let mut deltas = Vec::new();
+        if !parts.reasoning.is_empty() {
+            deltas.push(Delta { reasoning_content: Some(&parts.reasoning), ..Delta::default() });
+        }
+        if !parts.content.is_empty() || (has_tokens && parts.is_empty()) {
+            deltas.push(Delta { content: Some(&parts.content), ..Delta::default() });
+        }
+        let call = |call| Delta { tool_calls: Some(json!([self.call_delta(choice, call)])), ..Delta::default() };
+        deltas.extend(parts.calls.iter().map(call));
+        deltas
+    }
+
+    /// The message of a whole answer.
+    fn message(&self, choice: usize, parts: &Parts) -> Value {
+        let mut message = json!({"role": "assistant", "content": parts.content, "refusal": null});
+        if !parts.reasoning.is_empty() {
+            message["reasoning_content"] = parts.reasoning.as_str().into();
+        }
+        if !parts.calls.is_empty() {
+            message["tool_calls"] = self.whole_calls(choice, &parts.calls);
+            if parts.content.is_empty() {
+                message["content"] = Value::Null;
+            }
+        }
+        message
+    }
+
+    /// One delta of a call: id, type and name come first, then arguments only.
+    fn call_delta(&self, choice: usize, call: &CallDelta) -> Value {
+        match &call.name {
+            Some(name) => json!({
+                "index": call.index,
+                "id": self.call_id(choice, call.index),
+                "type": "function",
+                "function": {"name": name, "arguments": call.arguments},
+            }),
+            None => json!({"index": call.index, "function": {"arguments": call.arguments}}),
+        }
+    }
+
+    fn whole_calls(&self, choice: usize, deltas: &[CallDelta]) -> Value {
+        let mut calls: Vec<(usize, &str, String)> = Vec::new();
+        for delta in deltas {
+            match (&delta.name, calls.iter_mut().find(|call| call.0 == delta.index)) {
+                (_, Some(call)) => call.2.push_str(&delta.arguments),
+                (Some(name), None) => calls.push((delta.index, name, delta.arguments.clone())),
+                (None, None) => {}
+            }
+        }
+        let call = |(index, name, arguments): (usize, &str, String)| {
+            let function = json!({"name": name, "arguments": arguments});
+            json!({"id": self.call_id(choice, index), "type": "function", "function": function})
+        };
+        calls.into_iter().map(call).collect()
+    }
+
+    /// Unique, as the answer's own id is.
+    fn call_id(&self, choice: usize, index: usize) -> String {
+        let hash = blake3::hash(format!("{} {choice} {index}", self.id).as_bytes()).to_hex();
+        if self.short_call_ids { hash[..9].to_owned() } else { format!("call_{}", &hash[..24]) }
+    }
+
     fn logprobs(&mut self, piece: &Piece, prompt: usize) -> Option<Value> {
         // A prompt that is repeated has come with the first piece.
         let echoed = self.prompts[prompt].echo.is_some() && self.progress[piece.choice].text_offset == 0;

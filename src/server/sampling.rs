@@ -1,8 +1,10 @@
 //! The sampling fields that chat and completions share, by their OpenAI and vLLM names.
 
+use super::answer::AnswerParser;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::guard::Client;
+use super::structured::{self, Structure};
 use super::{Limits, ServerState};
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::SamplingParams;
@@ -24,7 +26,7 @@ pub(super) const TOP_LOGPROBS_MAX: i64 = 20;
 
 /// How to continue a request's prompts.
 pub(super) struct Sampling {
-    /// `logprobs` and `max_tokens` are set by the endpoint: their names differ.
+    /// `logprobs` and `max_tokens` are set by the endpoint, as their names differ, and so is the constraint.
     pub(super) params: SamplingParams,
     /// The answer has logprobs; [`Self::set_logprobs`].
     pub(super) wants_logprobs: bool,
@@ -48,6 +50,12 @@ pub(super) struct Sampling {
     pub(super) stream: bool,
     pub(super) include_usage: bool,
     pub(super) continuous_usage: bool,
+    /// What the answer has to look like.
+    pub(super) structure: Option<Structure>,
+    /// Set by an endpoint whose answers are more than text.
+    pub(super) answer: AnswerParser,
+    /// Special tokens that have text all the same, for the answer to be taken apart by.
+    pub(super) kept_ids: Arc<[u32]>,
 }
 
 impl Sampling {
@@ -81,8 +89,10 @@ impl Sampling {
             stream,
             include_usage,
             continuous_usage,
+            structure: structured::read(fields)?,
+            answer: AnswerParser::plain(),
+            kept_ids: Arc::default(),
         };
-        response_format(fields)?;
         fields.string("user", USER_BYTES_MAX)?;
         metadata(fields)?;
         Ok(sampling)
@@ -98,6 +108,7 @@ impl Sampling {
     /// The decoder of one choice.
     pub(super) fn text_stream(&self, tokenizer: Option<Arc<Tokenizer>>) -> TextStream {
         let stream = TextStream::new(tokenizer, &self.stops, self.skip_special);
+        let stream = stream.keeping(self.kept_ids.clone());
         stream.show_stops(self.show_stops).min_tokens(self.params.min_tokens)
     }
 
@@ -271,18 +282,6 @@ fn best_of(fields: &mut Fields, n: u32, stream: bool, limits: &Limits) -> Result
         ));
     }
     Ok(best_of)
-}
-
-fn response_format(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(format) = fields.object("response_format")? else { return Ok(()) };
-    match format.get("type").and_then(Value::as_str) {
-        Some("text") => Ok(()),
-        Some(kind @ ("json_object" | "json_schema" | "grammar" | "structural_tag")) => {
-            let message = format!("`response_format` of type {kind} is not supported; only text is");
-            Err(ApiError::unsupported("response_format", message))
-        }
-        _ => Err(ApiError::invalid("response_format", "`response_format.type` must be \"text\"")),
-    }
 }
 
 fn metadata(fields: &mut Fields) -> Result<(), ApiError> {

@@ -85,7 +85,7 @@ pub(super) async fn collect(mut generation: Generation, mut reply: impl Answer) 
     while let Some(piece) = generation.next().await {
         let piece = piece.map_err(ApiError::failed)?;
         let whole = &mut pieces[piece.choice];
-        whole.text.push_str(&piece.text);
+        whole.parts.extend(piece.parts);
         whole.tokens.extend(piece.tokens);
         whole.finish = piece.finish;
         whole.prefix = whole.prefix.or(piece.prefix);

@@ -1,12 +1,14 @@
-//! Text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings.
+//! Text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings, grammars.
 //!
 //! [`TextModel`] is what a checkpoint says about text; it may lack a tokenizer (then only token ids can be served) or a
 //! template (then there is no chat). A conversation becomes ids by [`TextModel::chat_prompt`]: the template renders it,
 //! the tokenizer encodes the result, and special-token strings that came with the conversation stay ordinary text. Ids
-//! become text through one [`TextStream`] a choice.
+//! become text through one [`TextStream`] a choice. What an answer has to look like is a [`Grammar`], compiled by
+//! [`Grammars`] from a [`GrammarSpec`].
 //!
 //! Nothing here knows the engine, HTTP, files or the time: the clock of `strftime_now` is an argument.
 
+mod grammar;
 mod literal;
 mod pieces;
 mod python;
@@ -14,6 +16,7 @@ mod stream;
 mod template;
 mod tokenizer;
 
+pub use grammar::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Stuck, schema_in_lark};
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
 pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};

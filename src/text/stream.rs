@@ -146,6 +146,8 @@ pub struct TextStream {
     utf8: Utf8Stream,
     stops: StopStrings,
     skip_special: bool,
+    /// Special tokens that are not skipped.
+    kept: Arc<[u32]>,
     previous: Option<u32>,
     /// Tokens to come whose text completes no stop string.
     unstoppable: u32,
@@ -154,8 +156,20 @@ pub struct TextStream {
 impl TextStream {
     /// Without a tokenizer there is never any text. `skip_special`: special tokens have no text.
     pub fn new(tokenizer: Option<Arc<Tokenizer>>, stops: &[String], skip_special: bool) -> Self {
-        let stops = StopStrings::new(stops);
-        Self { tokenizer, utf8: Utf8Stream::default(), stops, skip_special, previous: None, unstoppable: 0 }
+        Self {
+            tokenizer,
+            utf8: Utf8Stream::default(),
+            stops: StopStrings::new(stops),
+            skip_special,
+            kept: Arc::default(),
+            previous: None,
+            unstoppable: 0,
+        }
+    }
+
+    /// These special tokens have text, whatever holds for others.
+    pub fn keeping(self, kept: Arc<[u32]>) -> Self {
+        Self { kept, ..self }
     }
 
     /// Text ends behind a stop string, not before it, if `shown`.
@@ -176,7 +190,7 @@ impl TextStream {
         let previous = self.previous.replace(id);
         let stoppable = self.unstoppable == 0;
         self.unstoppable = self.unstoppable.saturating_sub(1);
-        if self.skip_special && tokenizer.is_special(id) {
+        if self.skip_special && tokenizer.is_special(id) && !self.kept.contains(&id) {
             return TextPiece::default();
         }
         let text = self.utf8.push(&tokenizer.token_bytes(id, previous));

@@ -25,6 +25,8 @@ pub struct ChatTemplate {
     /// bos_token, eos_token and the like, as tokenizer_config.json has them.
     tokens: Map<String, Value>,
     has_tool_template: bool,
+    /// All templates as they were written.
+    source: String,
 }
 
 /// One conversation to render.
@@ -109,13 +111,19 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Refusal(message)))
         });
         let has_tool_template = named.iter().any(|(name, _)| name == "tool_use");
+        let source = named.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n");
         let fallback = named.first().map(|(name, _)| name.clone()).filter(|_| !named.iter().any(|n| n.0 == "default"));
         for (name, text) in named {
             let name = if Some(&name) == fallback.as_ref() { "default".to_owned() } else { name };
             let text = without_generation_blocks(&text);
             environment.add_template_owned(name, text).map_err(|error| TextError::Template(one_line(&error)))?;
         }
-        Ok(Self { environment, tokens, has_tool_template })
+        Ok(Self { environment, tokens, has_tool_template, source })
+    }
+
+    /// The templates' text, which tells what a model was trained to write.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Renders one conversation.

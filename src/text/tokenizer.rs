@@ -110,6 +110,12 @@ impl Tokenizer {
         Ok(ids.iter().map(|id| *literal.alias_ids.get(id).unwrap_or(id)).collect())
     }
 
+    /// Ids of `text` in which special-token strings are text like any other.
+    pub(super) fn encode_literal(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let literal = self.literal.get_or_init(|| self.literal_tokenizer());
+        self.encode_by(&literal.inner, text, false)
+    }
+
     pub(super) fn literals(&self) -> &Literals {
         &self.literals
     }
@@ -137,6 +143,11 @@ impl Tokenizer {
         let model = self.inner.get_vocab_size(false) as u32;
         let added = self.inner.get_added_tokens_decoder().keys().max().map_or(0, |id| id + 1);
         model.max(added)
+    }
+
+    /// The id of a token by its content, special or not.
+    pub fn id_of(&self, content: &str) -> Option<u32> {
+        self.inner.token_to_id(content)
     }
 
     /// Whether `id` is a special token, which has no text in an answer.

@@ -1,0 +1,98 @@
+//! What a request says about tools: which there are, and whether they may, must or must not be called.
+
+use super::Known;
+use crate::server::error::{ApiError, shorten};
+use crate::server::fields::{Fields, wrong};
+use serde_json::Value;
+use std::sync::Arc;
+
+const TOOLS_MAX: usize = 128;
+const TOOL_NAME_BYTES_MAX: usize = 64;
+
+/// What a request says about tools.
+#[derive(Clone, Debug, Default)]
+pub(in crate::server) struct ToolUse {
+    /// What the template is shown: functions only.
+    pub(in crate::server) shown: Option<Value>,
+    /// The functions that may be called.
+    pub(in crate::server) known: Arc<Known>,
+    /// A call must be made, of one of these.
+    pub(in crate::server) forced: Option<Vec<Value>>,
+    /// One call at most.
+    pub(in crate::server) single: bool,
+}
+
+impl ToolUse {
+    pub(in crate::server) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
+        let tools = tools(fields)?;
+        let single = fields.boolean("parallel_tool_calls")? == Some(false);
+        let functions: Vec<Value> = tools.iter().flatten().map(|tool| tool["function"].clone()).collect();
+        let choice = fields.take("tool_choice");
+        let none = Self { single, ..Self::default() };
+        let forced = match choice.as_ref().map(|choice| (choice.as_str(), choice)) {
+            None | Some((Some("auto"), _)) if functions.is_empty() => return Ok(none),
+            Some((Some("none"), _)) => return Ok(none),
+            Some(_) if functions.is_empty() => {
+                return Err(ApiError::invalid("tool_choice", "`tool_choice` needs `tools`"));
+            }
+            None | Some((Some("auto"), _)) => None,
+            Some((Some("required"), _)) => Some(functions.clone()),
+            Some((_, choice)) => Some(vec![named(choice, &functions)?]),
+        };
+        Ok(Self { shown: tools.map(Value::Array), known: Arc::new(Known { functions }), forced, single })
+    }
+}
+
+/// The function that a `tool_choice` names.
+fn named(choice: &Value, functions: &[Value]) -> Result<Value, ApiError> {
+    let name = match choice["type"].as_str() {
+        Some("function") => choice["function"]["name"].as_str().or(choice["name"].as_str()),
+        _ => None,
+    };
+    let rule = "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
+    let name = name.ok_or_else(|| wrong("tool_choice", rule, choice))?;
+    let function = functions.iter().find(|function| function["name"] == name);
+    function.cloned().ok_or_else(|| {
+        ApiError::invalid("tool_choice", format!("`tool_choice` names {}, which is none of `tools`", shorten(name)))
+    })
+}
+
+/// The tools that are functions. Clients send other kinds too, for servers that have such; they are left out.
+fn tools(fields: &mut Fields) -> Result<Option<Vec<Value>>, ApiError> {
+    let mut tools = match fields.take("tools") {
+        None => return Ok(None),
+        Some(Value::Array(tools)) if tools.len() <= TOOLS_MAX => tools,
+        Some(value) => return Err(wrong("tools", &format!("a list of at most {TOOLS_MAX} tools"), &value)),
+    };
+    for (index, tool) in tools.iter().enumerate() {
+        match tool["type"].as_str() {
+            Some("function") => check_function(index, &tool["function"])?,
+            Some(kind) => tracing::debug!(kind, "a tool of a kind that is not known was left out"),
+            None => return Err(wrong(&format!("tools[{index}].type"), "a string", &tool["type"])),
+        }
+    }
+    tools.retain(|tool| tool["type"] == "function");
+    Ok((!tools.is_empty()).then_some(tools))
+}
+
+fn check_function(index: usize, function: &Value) -> Result<(), ApiError> {
+    let at = |field: &str| format!("tools[{index}].function.{field}");
+    let fits = |name: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=TOOL_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
+    };
+    if !function["name"].as_str().is_some_and(fits) {
+        return Err(wrong(&at("name"), "1 to 64 of [A-Za-z0-9_-]", &function["name"]));
+    }
+    if !matches!(function["description"], Value::Null | Value::String(_)) {
+        return Err(wrong(&at("description"), "a string", &function["description"]));
+    }
+    if !matches!(function["parameters"], Value::Null | Value::Object(_)) {
+        return Err(wrong(&at("parameters"), "an object", &function["parameters"]));
+    }
+    let kind = &function["parameters"]["type"];
+    if !matches!(kind, Value::Null | Value::String(_) | Value::Array(_)) {
+        return Err(wrong(&at("parameters.type"), "a string", kind));
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! Grammars: what an answer has to look like, as masks over tokens.
+//!
+//! [`Grammars`] compiles a [`GrammarSpec`] for one vocabulary and keeps what it has compiled, by bytes. A [`Grammar`]
+//! is compiled and cheap to clone; a [`GrammarState`] is how far one answer has come: it tells which tokens may follow,
+//! takes the one that was drawn, and knows what is forced.
+//!
+//! Whoever sends a grammar is a stranger. It is bounded before it is compiled (bytes, depth), while it is compiled and
+//! while it runs (llguidance's own limits, set in [`limits`]); what goes beyond is refused, and nothing else suffers.
+
+mod cache;
+mod spec;
+mod vocabulary;
+
+pub use spec::{GrammarError, GrammarSpec, schema_in_lark};
+
+use super::Tokenizer;
+use cache::Cache;
+use llguidance::api::ParserLimits;
+use llguidance::toktrie::InferenceCapabilities;
+use llguidance::{Matcher, ParserFactory, TokenParser};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Lexer states after which a cached grammar is compiled anew rather than used on: states are only ever added, and at
+/// the limit an answer ends.
+const STATES_FRESH_MAX: usize = LEXER_STATES_MAX / 2;
+const LEXER_STATES_MAX: usize = 20_000;
+
+/// Compiles grammars for one vocabulary.
+pub struct Grammars {
+    factory: ParserFactory,
+    cache: Mutex<Cache>,
+}
+
+impl fmt::Debug for Grammars {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Grammars").finish_non_exhaustive()
+    }
+}
+
+/// A compiled grammar.
+#[derive(Clone)]
+pub struct Grammar {
+    /// Before the first token. Its lexer is shared with all that start from it.
+    parser: Arc<Mutex<TokenParser>>,
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Grammar").finish_non_exhaustive()
+    }
+}
+
+/// How far one answer has come within its grammar.
+#[derive(Clone)]
+pub struct GrammarState {
+    matcher: Matcher,
+}
+
+impl fmt::Debug for GrammarState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("GrammarState").finish_non_exhaustive()
+    }
+}
+
+/// No token can follow, or finding out costs more than it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no token can follow")]
+pub struct Stuck;
+
+/// Under a fifth of a second to compile, and a few milliseconds a mask.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        max_items_in_row: 1000,
+        initial_lexer_fuel: 1_000_000,
+        step_lexer_fuel: 100_000,
+        step_max_items: 30_000,
+        max_lexer_states: LEXER_STATES_MAX,
+        max_grammar_size: 200_000,
+        precompute_large_lexemes: false,
+        verbose_errors: false,
+    }
+}
+
+impl Grammars {
+    /// Grammars over the first `vocab` ids of a tokenizer; `end_ids` end an answer. Takes a while for a large
+    /// vocabulary. Compiled grammars are kept up to `cache_bytes`.
+    pub fn new(
+        tokenizer: Arc<Tokenizer>,
+        vocab: u32,
+        end_ids: &[u32],
+        cache_bytes: usize,
+    ) -> Result<Self, GrammarError> {
+        let environment = vocabulary::environment(tokenizer, vocab, end_ids);
+        let capabilities = InferenceCapabilities {
+            ff_tokens: environment.tokenize_is_canonical(),
+            ..InferenceCapabilities::default()
+        };
+        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+        let factory = ParserFactory::new(&environment, capabilities, &slices);
+        let mut factory = factory.map_err(|error| GrammarError::new(&error))?;
+        *factory.limits_mut() = limits();
+        factory.quiet();
+        Ok(Self { factory, cache: Mutex::new(Cache::new(cache_bytes)) })
+    }
+
+    /// The compiled grammar; from the cache if it is there.
+    pub fn compile(&self, spec: &GrammarSpec) -> Result<Grammar, GrammarError> {
+        let key = spec.key()?;
+        let cached = self.lock().get(&key);
+        if let Some(grammar) = cached
+            && grammar.states() < STATES_FRESH_MAX
+        {
+            self.lock().put(key, grammar.clone(), grammar.bytes());
+            return Ok(grammar);
+        }
+        let parser = self.factory.create_parser(spec.top_level()?).map_err(|error| GrammarError::new(&error))?;
+        let grammar = Grammar { parser: Arc::new(Mutex::new(parser)) };
+        if grammar.start().matcher.compute_mask_or_eos().is_err() {
+            return Err(GrammarError::told("it allows no answer at all, or is too complex"));
+        }
+        self.lock().put(key, grammar.clone(), grammar.bytes());
+        Ok(grammar)
+    }
+
+    /// Bytes that compiled grammars take.
+    pub fn cached_bytes(&self) -> usize {
+        self.lock().bytes()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Grammar {
+    /// A state before the first token.
+    pub fn start(&self) -> GrammarState {
+        GrammarState { matcher: Matcher::new(Ok(self.lock().clone())) }
+    }
+
+    /// States of the lexer, which all answers with this grammar share.
+    fn states(&self) -> usize {
+        self.lock().parser.lexer_stats().num_states
+    }
+
+    /// Bytes of the lexer.
+    fn bytes(&self) -> usize {
+        self.lock().parser.lexer_stats().num_bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TokenParser> {
+        self.parser.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl GrammarState {
+    /// Sets the bits of the tokens that may follow, bit `id % 32` of word `id / 32`; `mask` is zero before.
+    pub fn fill_mask(&mut self, mask: &mut [u32]) -> Result<(), Stuck> {
+        let allowed = self.matcher.compute_mask_or_eos().map_err(|_| Stuck)?;
+        for (word, bits) in mask.iter_mut().zip(allowed.as_slice()) {
+            *word = *bits;
+        }
+        Ok(())
+    }
+
+    /// Takes the next token; `true` if the answer is complete and nothing may follow.
+    pub fn accept(&mut self, token_id: u32) -> Result<bool, Stuck> {
+        self.matcher.consume_token(token_id).map_err(|_| Stuck)?;
+        Ok(self.matcher.is_stopped())
+    }
+
+    /// Tokens that must follow.
+    pub fn forced(&mut self) -> Vec<u32> {
+        self.matcher.compute_ff_tokens()
+    }
+}

@@ -1,0 +1,134 @@
+//! Structured output over HTTP: valid whatever the device draws, beside free answers and with all the rest.
+
+use crate::harness::{Answer, CHAT, COMPLETIONS, Server, hello, merged, with};
+use serde_json::{Value, json};
+
+fn content(answer: &Answer) -> String {
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let choice = &answer.json()["choices"][0];
+    choice["text"].as_str().or(choice["message"]["content"].as_str()).expect("a text").to_owned()
+}
+
+fn person() -> Value {
+    json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer",
+        "minimum": 0, "maximum": 150}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2}},
+        "required": ["name", "age", "tags"], "additionalProperties": false})
+}
+
+fn is_person(value: &Value) -> bool {
+    let is_tag = |tag: &Value| tag == "a" || tag == "b";
+    let tags = value["tags"].as_array().is_some_and(|tags| tags.len() <= 2 && tags.iter().all(is_tag));
+    let name = value["name"].as_str().is_some_and(|name| name.chars().count() <= 8);
+    let age = value["age"].as_i64().is_some_and(|age| (0..=150).contains(&age));
+    name && age && tags && value.as_object().is_some_and(|map| map.len() == 3)
+}
+
+fn asking(more: &Value) -> Value {
+    with(&with(&hello(), &json!({"temperature": 1, "max_tokens": 400})), more)
+}
+
+#[test]
+fn every_spelling_of_a_schema() {
+    let server = Server::plain();
+    let named = json!({"name": "person", "schema": person(), "strict": true});
+    for more in [
+        json!({"response_format": {"type": "json_schema", "json_schema": named}}),
+        json!({"response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": person()}}}),
+        json!({"structured_outputs": {"json": person()}}),
+        json!({"guided_json": person()}),
+        json!({"guided_json": person().to_string()}),
+    ] {
+        for seed in 0..3 {
+            let request = with(&asking(&more), &json!({"seed": seed}));
+            let answer = server.post(CHAT, &request);
+            let text = content(&answer);
+            let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!(is_person(&value), "{text}");
+            assert_eq!(answer.json()["choices"][0]["finish_reason"], "stop");
+            let stream = server.post(CHAT, &with(&request, &json!({"stream": true})));
+            let streamed: String = stream
+                .chunks()
+                .iter()
+                .filter_map(|c| c["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+                .collect();
+            assert_eq!(streamed, text, "a stream says the same");
+        }
+    }
+    server.wait_until_idle();
+}
+
+#[test]
+fn patterns_choices_and_grammars() {
+    let server = Server::plain();
+    let completion = |more: &Value| {
+        let base = json!({"prompt": "Hello", "temperature": 1, "seed": 5, "max_tokens": 100});
+        content(&server.post(COMPLETIONS, &with(&base, more)))
+    };
+    let date = completion(&json!({"guided_regex": "[0-9]{4}-[01][0-9]"}));
+    assert!(date.len() == 7 && date.as_bytes()[4] == b'-', "{date}");
+    let choice = completion(&json!({"structured_outputs": {"choice": ["red", "green"]}}));
+    assert!(["red", "green"].contains(&choice.as_str()), "{choice}");
+    let sum = completion(&json!({"guided_grammar": "start: N \"+\" N\nN: /[1-9]/"}));
+    assert!(sum.len() == 3 && sum.as_bytes()[1] == b'+', "{sum}");
+    let object = content(&server.post(CHAT, &asking(&json!({"response_format": {"type": "json_object"}, "seed": 2}))));
+    assert!(object.starts_with('{'), "{object}");
+}
+
+#[test]
+fn a_grammar_and_a_limit() {
+    let server = Server::plain();
+    let long = json!({"guided_regex": "[a-z]{300}", "max_tokens": 5});
+    let answer = server.post(CHAT, &asking(&long));
+    assert_eq!(answer.json()["choices"][0]["finish_reason"], "length");
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 5);
+}
+
+/// What a schema forces comes without a step for each token; with logprobs every token is drawn, and the text is the
+/// same.
+#[test]
+fn forced_tokens_take_no_step_each() {
+    let server = Server::plain();
+    let schema = json!({"guided_json": {"type": "object", "properties":
+        {"temperature_in_degrees_celsius": {"enum": [20]},
+        "wind_speed_in_kilometers_per_hour": {"enum": [30]}}, "additionalProperties": false,
+        "required": ["temperature_in_degrees_celsius", "wind_speed_in_kilometers_per_hour"]}, "seed": 3});
+    let steps = |more: &Value| {
+        server.wait_until_idle();
+        let before = server.engine.stats().steps;
+        let answer = server.post(CHAT, &with(&asking(&schema), more));
+        (content(&answer), server.engine.stats().steps - before, answer.json()["usage"]["completion_tokens"].clone())
+    };
+    let (text, jumped, tokens) = steps(&json!({}));
+    let (same, walked, drawn) = steps(&json!({"logprobs": true}));
+    let value = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    assert_eq!(value(&text), value(&same));
+    println!("{tokens} tokens in {jumped} steps, {drawn} in {walked}");
+    assert!(jumped * 2 < walked, "{jumped} steps with jumps, {walked} without: {text}");
+}
+
+#[test]
+fn free_answers_beside_constrained_ones_do_not_change() {
+    let server = Server::plain();
+    let free =
+        with(&hello(), &json!({"temperature": 1, "seed": 42, "stream": true, "ignore_eos": true, "max_tokens": 60}));
+    let alone = merged(&server.post(CHAT, &free).text);
+    let constrained = with(&asking(&json!({"guided_json": person()})), &json!({"stream": true, "n": 2}));
+    let open: Vec<_> = (0..3).map(|seed| server.open(CHAT, &with(&constrained, &json!({"seed": seed})))).collect();
+    assert_eq!(merged(&server.post(CHAT, &free).text), alone);
+    for open in open {
+        assert!(open.rest().ends_with("data: [DONE]\n\n"));
+    }
+    server.wait_until_idle();
+}
+
+#[test]
+fn the_demo_model_fills_a_schema() {
+    let server = Server::cpu();
+    let request = with(&hello(), &json!({"guided_json": person(), "max_tokens": 300}));
+    for temperature in [0, 1] {
+        let answer = server.post(CHAT, &with(&request, &json!({"temperature": temperature, "seed": 1})));
+        let text = content(&answer);
+        let value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert!(is_person(&value), "{text}");
+    }
+}

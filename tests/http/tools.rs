@@ -1,0 +1,311 @@
+//! Tools: the loop from question to call to answer, streamed and not; forced calls; thoughts.
+
+use crate::harness::{Answer, CHAT, MODEL, Server, config, demo_text, hello, with};
+use folio::backend::fake::FakeBackend;
+use folio::engine;
+use folio::model::{Model, demo};
+use folio::server::{ReasoningParser, ServerOptions, ToolParser};
+use folio::text::TextModel;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const END: u32 = 4091;
+
+fn ids(text: &str) -> Vec<u32> {
+    demo_text().tokenizer.as_ref().expect("the demo has one").encode(text, false).expect("it encodes")
+}
+
+fn dotted(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
+}
+
+/// A script that says these answers, one a turn.
+fn say(answers: &[&str]) -> String {
+    let begin = dotted(&ids("<|im_start|>assistant\n"));
+    let answers = answers.iter().map(|answer| format!(">{}", dotted(&[ids(answer), vec![END]].concat())));
+    format!("say={begin}{}", answers.collect::<String>())
+}
+
+fn saying(answers: &[&str]) -> Server {
+    Server::fake(&say(answers), config(), ServerOptions::default())
+}
+
+fn weather() -> Value {
+    json!({"type": "function", "function": {"name": "get_weather", "description": "The weather", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"type": "integer",
+        "minimum": 1, "maximum": 7}}, "required": ["city", "days"], "additionalProperties": false}, "strict": true}})
+}
+
+fn clock() -> Value {
+    json!({"type": "function", "function": {"name": "get_time"}})
+}
+
+fn ask() -> Value {
+    json!({"model": MODEL, "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+        "tools": [weather(), clock()], "max_tokens": 200})
+}
+
+/// What a client keeps of an answer: content, calls, why it ended.
+#[derive(Debug, PartialEq)]
+struct Turn {
+    content: Option<String>,
+    reasoning: Option<String>,
+    calls: Vec<(String, String, String)>,
+    reason: String,
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("a string, not {value}")).to_owned()
+}
+
+fn whole(answer: &Answer) -> Turn {
+    let choice = answer.json()["choices"][0].clone();
+    let message = &choice["message"];
+    assert_eq!((&message["role"], &message["refusal"]), (&json!("assistant"), &Value::Null));
+    let call = |call: &Value| {
+        assert_eq!(call["type"], "function");
+        (text(&call["id"]), text(&call["function"]["name"]), text(&call["function"]["arguments"]))
+    };
+    Turn {
+        content: message["content"].as_str().map(str::to_owned),
+        reasoning: message["reasoning_content"].as_str().map(str::to_owned),
+        calls: message["tool_calls"].as_array().into_iter().flatten().map(call).collect(),
+        reason: text(&choice["finish_reason"]),
+    }
+}
+
+/// Puts a stream together as OpenAI's clients do, strictly.
+fn streamed(answer: &Answer) -> Turn {
+    let mut turn = Turn { content: None, reasoning: None, calls: Vec::new(), reason: String::new() };
+    let mut roles = 0;
+    for chunk in answer.chunks() {
+        let choice = &chunk["choices"][0];
+        assert!(turn.reason.is_empty(), "nothing follows the end");
+        let delta = &choice["delta"];
+        roles += usize::from(delta["role"] == "assistant");
+        assert_eq!(roles, 1, "the role comes first and once");
+        if let Some(content) = delta["content"].as_str().filter(|content| !content.is_empty()) {
+            turn.content.get_or_insert_default().push_str(content);
+        }
+        if let Some(reasoning) = delta["reasoning_content"].as_str() {
+            turn.reasoning.get_or_insert_default().push_str(reasoning);
+        }
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = call["index"].as_u64().expect("every delta has its index") as usize;
+            if index == turn.calls.len() {
+                assert_eq!(call["type"], "function");
+                turn.calls.push((text(&call["id"]), text(&call["function"]["name"]), String::new()));
+            } else {
+                assert_eq!((&call["id"], &call["function"]["name"]), (&Value::Null, &Value::Null), "told once");
+            }
+            turn.calls[index].2.push_str(call["function"]["arguments"].as_str().unwrap_or_default());
+        }
+        turn.reason = choice["finish_reason"].as_str().unwrap_or_default().to_owned();
+    }
+    turn
+}
+
+/// Both ways; they must say the same but for the calls' ids.
+fn both(server: &Server, request: &Value) -> Turn {
+    let answer = server.post(CHAT, request);
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let (whole, mut streamed) =
+        (whole(&answer), streamed(&server.post(CHAT, &with(request, &json!({"stream": true})))));
+    for (streamed, whole) in streamed.calls.iter_mut().zip(&whole.calls) {
+        assert_ne!(streamed.0, whole.0, "ids of calls are unique");
+        streamed.0.clone_from(&whole.0);
+    }
+    let content = streamed.content.take().or_else(|| whole.content.as_ref().map(|_| String::new()));
+    assert_eq!(Turn { content, ..streamed }, whole);
+    whole
+}
+
+/// One turn of a client: answers every call, in the order of the calls.
+fn follow(request: &Value, turn: &Turn, results: &[&str]) -> Value {
+    let mut request = request.clone();
+    let messages = request["messages"].as_array_mut().expect("a list");
+    let call = |(id, name, arguments): &(String, String, String)| {
+        let function = json!({"name": name, "arguments": arguments});
+        json!({"id": id, "type": "function", "function": function})
+    };
+    let calls: Vec<_> = turn.calls.iter().map(call).collect();
+    messages.push(json!({"role": "assistant", "content": turn.content, "tool_calls": calls}));
+    for ((id, ..), result) in turn.calls.iter().zip(results) {
+        messages.push(json!({"role": "tool", "tool_call_id": id, "content": result}));
+    }
+    request
+}
+
+#[test]
+fn the_loop_from_question_to_call_to_answer() {
+    let call =
+        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 2}}\n</tool_call>";
+    let server = saying(&[call, "It is sunny in Paris."]);
+    let first = both(&server, &ask());
+    assert_eq!((first.reason.as_str(), first.content.clone()), ("tool_calls", None));
+    let (id, name, arguments) = &first.calls[0];
+    assert!(id.starts_with("call_") && id.len() > 20, "{id}");
+    assert_eq!((name.as_str(), arguments.as_str()), ("get_weather", "{\"city\": \"Paris\", \"days\": 2}"));
+    let second = both(&server, &follow(&ask(), &first, &["sunny"]));
+    assert_eq!((second.content.as_deref(), second.reason.as_str()), (Some("It is sunny in Paris."), "stop"));
+    assert!(second.calls.is_empty());
+    server.wait_until_idle();
+}
+
+#[test]
+fn several_calls_of_one_answer() {
+    let one =
+        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 1}}\n</tool_call>";
+    let other = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
+    let calls = format!("I look twice.\n{one}\n{other}");
+    let server = saying(&[calls.as_str(), "Sunny at noon."]);
+    let turn = both(&server, &ask());
+    assert_eq!(turn.content.as_deref(), Some("I look twice."));
+    let names: Vec<_> = turn.calls.iter().map(|call| call.1.as_str()).collect();
+    assert_eq!(names, ["get_weather", "get_time"]);
+    assert_ne!(turn.calls[0].0, turn.calls[1].0);
+    let last = both(&server, &follow(&ask(), &turn, &["sunny", "12:00"]));
+    assert_eq!(last.content.as_deref(), Some("Sunny at noon."));
+    let single = both(&server, &with(&ask(), &json!({"parallel_tool_calls": false})));
+    assert_eq!((single.calls.len(), single.reason.as_str()), (1, "tool_calls"), "one call at most");
+    let two = whole_choices(&server.post(CHAT, &with(&ask(), &json!({"n": 2, "seed": 1, "temperature": 1}))));
+    assert_eq!(two, [2, 2], "every choice has its calls");
+    server.wait_until_idle();
+}
+
+fn whole_choices(answer: &Answer) -> Vec<usize> {
+    let choices = answer.json()["choices"].as_array().expect("a list").clone();
+    choices.iter().map(|choice| choice["message"]["tool_calls"].as_array().map_or(0, Vec::len)).collect()
+}
+
+#[test]
+fn without_tools_a_call_is_text() {
+    let call = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
+    let server = saying(&[call]);
+    let plain = both(&server, &with(&ask(), &json!({"tools": null})));
+    assert_eq!((plain.content.as_deref(), plain.calls.len(), plain.reason.as_str()), (Some(call), 0, "stop"));
+    let none = both(&server, &with(&ask(), &json!({"tool_choice": "none"})));
+    assert_eq!(none.calls.len(), 0);
+    // Kinds that are not known are left out, and the rest works.
+    let mixed = json!([{"type": "web_search"}, {"type": "custom", "custom": {"name": "x"}}, clock()]);
+    assert_eq!(both(&server, &with(&ask(), &json!({"tools": mixed}))).calls.len(), 1);
+    assert_eq!(both(&server, &with(&ask(), &json!({"tools": [{"type": "web_search"}]}))).calls.len(), 0);
+}
+
+#[test]
+fn a_call_that_is_cut_off_ends_by_length() {
+    let call =
+        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 2}}\n</tool_call>";
+    let turn = both(&saying(&[call]), &with(&ask(), &json!({"max_tokens": 20})));
+    assert_eq!(turn.reason, "length");
+    assert!(turn.calls.len() <= 1);
+}
+
+/// The device's tokens are a hash, so what is valid is so by the grammar alone.
+#[test]
+fn forced_calls_are_made_whatever_the_model_would_say() {
+    for (parser, n) in
+        [(None, 4), (Some(ToolParser::Llama3Json), 2), (Some(ToolParser::Json), 2), (Some(ToolParser::Gemma), 2)]
+    {
+        let options = ServerOptions { tool_call_parser: parser, ..ServerOptions::default() };
+        let server = Server::fake("", config(), options);
+        for seed in 0..n {
+            let more = json!({"temperature": 1, "seed": seed, "max_tokens": 1500, "parallel_tool_calls": false});
+            let named = json!({"tool_choice": {"type": "function", "function": {"name": "get_weather"}}});
+            let turn = both(&server, &with(&with(&ask(), &more), &named));
+            assert_eq!((turn.calls.len(), turn.content.as_deref()), (1, None), "{parser:?}, {seed}: {turn:?}");
+            if turn.reason == "tool_calls" {
+                let (_, name, arguments) = &turn.calls[0];
+                let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|e| panic!("{e}: {arguments}"));
+                assert_eq!(name, "get_weather");
+                assert!(
+                    arguments["city"].is_string() && (1..=7).contains(&arguments["days"].as_i64().expect("a number"))
+                );
+            }
+            let turn = both(&server, &with(&with(&ask(), &more), &json!({"tool_choice": "required"})));
+            assert_eq!(turn.calls.len(), 1, "{turn:?}");
+            assert!(["get_weather", "get_time"].contains(&turn.calls[0].1.as_str()));
+        }
+        server.wait_until_idle();
+    }
+}
+
+#[test]
+fn the_demo_model_calls_its_tools() {
+    let server = Server::cpu();
+    let forced = with(&ask(), &json!({"tool_choice": "required", "temperature": 0, "max_tokens": 100}));
+    let turn = both(&server, &forced);
+    assert_eq!((turn.reason.as_str(), turn.calls.len()), ("tool_calls", 1), "{turn:?}");
+    let arguments: Value = serde_json::from_str(&turn.calls[0].2).expect("JSON");
+    assert!(arguments["city"].is_string() || turn.calls[0].1 == "get_time", "{turn:?}");
+    // And by itself, as it was trained to.
+    let free = both(&server, &with(&ask(), &json!({"temperature": 0, "max_tokens": 100, "tools": [weather()]})));
+    println!("{free:?}");
+    assert_eq!((free.reason.as_str(), free.calls.len()), ("tool_calls", 1), "{free:?}");
+    assert_eq!(
+        both(
+            &server,
+            &follow(&with(&ask(), &json!({"temperature": 0, "max_tokens": 60})), &free, &["{\"temperature\": 21}"])
+        )
+        .reason,
+        "stop"
+    );
+}
+
+/// A server whose template is the demo's with `tail` after the generation prompt.
+fn thinking(answers: &[&str], tail: &str, parser: Option<ReasoningParser>) -> Server {
+    let end = format!("<|im_start|>assistant\n{tail}");
+    // In an expression, as a template's last line break is not its text.
+    let messages =
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}";
+    let template = format!("{messages}{{{{ '{}' }}}}", end.replace('\n', "\\n"));
+    let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), None, Some(&template)).expect("it compiles");
+    let begin = dotted(&ids(&end));
+    let answers = answers.iter().map(|answer| format!(">{}", dotted(&[ids(answer), vec![END]].concat())));
+    let script = format!("say={begin}{}", answers.collect::<String>());
+    let spawn = move |inbox| {
+        let open = move || Ok(FakeBackend::new(script.parse().expect("a script")));
+        engine::spawn(open, Model::demo(), config(), inbox, |_| {})
+    };
+    Server::start(spawn, ServerOptions { reasoning_parser: parser, ..ServerOptions::default() }, Arc::new(text))
+}
+
+#[test]
+fn thoughts_are_told_apart() {
+    let server = thinking(&["Two and two.\n</think>\n\nFour."], "<think>\n", None);
+    let turn = both(&server, &hello());
+    assert_eq!((turn.reasoning.as_deref(), turn.content.as_deref()), (Some("Two and two.\n"), Some("Four.")));
+    assert_eq!(turn.reason, "stop");
+    let usage = server.post(CHAT, &hello()).json()["usage"].clone();
+    let thoughts = usage["completion_tokens_details"]["reasoning_tokens"].as_u64().expect("a count");
+    assert!(thoughts > 3 && thoughts < usage["completion_tokens"].as_u64().expect("a count"), "{usage}");
+    // Begun by the model itself; not at all; cut off.
+    let own = Some(ReasoningParser::Think);
+    let turn = both(&thinking(&["<think>\nHm.\n</think>\n\nYes."], "", own), &hello());
+    assert_eq!((turn.reasoning.as_deref(), turn.content.as_deref()), (Some("Hm.\n"), Some("Yes.")));
+    let turn = both(&thinking(&["Just yes."], "", own), &hello());
+    assert_eq!((turn.reasoning, turn.content.as_deref()), (None, Some("Just yes.")));
+    let turn =
+        both(&thinking(&["Hm hm hm hm hm hm hm hm"], "<think>\n", None), &with(&hello(), &json!({"max_tokens": 4})));
+    assert_eq!((turn.content.as_deref(), turn.reason.as_str()), (Some(""), "length"));
+    assert!(turn.reasoning.is_some());
+    let off = thinking(&["a\n</think>\nb"], "<think>\n", Some(ReasoningParser::None));
+    assert_eq!(both(&off, &hello()).content.as_deref(), Some("a\n</think>\nb"));
+}
+
+#[test]
+fn a_structure_holds_once_the_thoughts_have_ended() {
+    let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
+        "additionalProperties": false});
+    let named = json!({"name": "x", "strict": true, "schema": schema});
+    let format = json!({"response_format": {"type": "json_schema", "json_schema": named}, "max_tokens": 100});
+    let begun = thinking(&["Not { JSON at all.\n</think>"], "<think>\n", None);
+    let own = thinking(&["<think>Not { JSON.</think>"], "", Some(ReasoningParser::Think));
+    let none = thinking(&["Nothing of the kind"], "", Some(ReasoningParser::Think));
+    for (server, thinks) in [(begun, true), (own, true), (none, false)] {
+        let turn = both(&server, &with(&hello(), &format));
+        let content: Value = serde_json::from_str(turn.content.as_deref().expect("an answer")).expect("JSON");
+        assert!(content["ok"].is_boolean(), "{content}");
+        assert_eq!((turn.reasoning.is_some(), turn.reason.as_str()), (thinks, "stop"));
+    }
+}
