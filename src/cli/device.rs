@@ -10,6 +10,7 @@ use folio::backend::cuda::{CudaBackend, CudaOptions, Survey};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::backend::wgpu::{AdapterReport, WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, BackendError, Caps};
+use folio::config::Config;
 use folio::platform;
 use std::str::FromStr;
 
@@ -183,6 +184,26 @@ fn resolve_cuda(index: Option<usize>) -> Result<Device> {
 #[cfg(not(feature = "cuda"))]
 fn resolve_cuda(_index: Option<usize>) -> Result<Device> {
     bail!("this folio was built without CUDA; devices here: {}", known(&survey()))
+}
+
+/// The engine's limits where nothing else is asked for: a server's on an NVIDIA device.
+#[cfg(feature = "cuda")]
+pub(crate) fn defaults(choice: &DeviceChoice) -> Config {
+    let is_cuda = match choice {
+        DeviceChoice::Cuda(_) => true,
+        DeviceChoice::Auto => CudaBackend::survey().obstacle.is_none(),
+        _ => false,
+    };
+    match is_cuda {
+        true => Config { max_num_seqs: 256, max_num_batched_tokens: 2048, ..Config::default() },
+        false => Config::default(),
+    }
+}
+
+/// The engine's limits where nothing else is asked for.
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn defaults(_choice: &DeviceChoice) -> Config {
+    Config::default()
 }
 
 /// Where compiled kernels are kept: the user's cache folder.

@@ -114,7 +114,7 @@ impl EngineOptions {
 
     /// The engine's limits, checked. A larger number of sequences raises the tokens of a step with it, unless set.
     pub(crate) fn config(&self) -> Result<Config> {
-        let default = Config::default();
+        let default = device::defaults(&self.device);
         let max_num_seqs = self.max_num_seqs.unwrap_or(default.max_num_seqs);
         let block_size = self.block_size.unwrap_or(default.block_size);
         let tokens_min = max_num_seqs.saturating_add(block_size);
