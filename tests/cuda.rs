@@ -80,6 +80,12 @@ fn the_engine_answers_as_on_the_cpu() {
     }
 }
 
+/// Kernels over f32 rows that run only where devices are compared: one architecture has to do for them.
+fn is_for_comparison(kernel: &str) -> bool {
+    let rows = kernel.contains("X_TYPE=float") && !kernel.contains("NORM=1") && !kernel.starts_with("rms_norm");
+    rows || kernel.starts_with("attend_paged_vec") && kernel.contains("Q_TYPE=float")
+}
+
 /// Ampere, Hopper, and both kinds of Blackwell.
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100a", "sm_120"];
 
@@ -98,7 +104,8 @@ fn kernels_are_the_reference_and_compile_for_every_architecture() {
             support::ran("formats", format.split([',', ' ']).next().unwrap_or(format), step, "cuda");
         }
     }
-    let footprints = match device.audit(&ARCHITECTURES) {
+    let wanted = |kernel: &str, architecture: &str| architecture == ARCHITECTURES[0] || !is_for_comparison(kernel);
+    let footprints = match device.audit(&ARCHITECTURES, wanted) {
         Ok(footprints) => footprints,
         Err(BackendError::Unavailable(fault)) => {
             let required = std::env::var("FOLIO_REQUIRE_NVRTC").is_ok_and(|value| value == "1");
@@ -109,7 +116,7 @@ fn kernels_are_the_reference_and_compile_for_every_architecture() {
         Err(fault) => panic!("{fault}"),
     };
     let most = footprints.iter().max_by_key(|found| found.registers).expect("kernels were loaded");
-    println!("{} kernels × {} architectures; most registers: {most:?}", footprints.len() / 4, ARCHITECTURES.len());
+    println!("{} kernels for {} architectures; most registers: {most:?}", footprints.len(), ARCHITECTURES.len());
     let spilling: Vec<_> = footprints.iter().filter(|found| found.spill_bytes + found.stack_bytes > 0).collect();
     assert!(spilling.is_empty(), "{} kernels spill: {spilling:#?}", spilling.len());
 }

@@ -22,12 +22,19 @@ pub struct Footprint {
 }
 
 impl CudaBackend {
-    /// Compiles every kernel that this backend has loaded so far for each of `architectures`, with the newest NVRTC on
-    /// this machine; [`BackendError::Unavailable`] if there is none.
-    pub fn audit(&self, architectures: &[&str]) -> Result<Vec<Footprint>, BackendError> {
+    /// Compiles the kernels that this backend has loaded so far with the newest NVRTC on this machine, for each of
+    /// `architectures` those that are `wanted`, by kernel (as in [`Footprint::kernel`]) and architecture;
+    /// [`BackendError::Unavailable`] if there is no NVRTC.
+    pub fn audit(
+        &self,
+        architectures: &[&str],
+        wanted: impl Fn(&str, &str) -> bool,
+    ) -> Result<Vec<Footprint>, BackendError> {
         let nvrtc = Nvrtc::find(u32::MAX).map_err(BackendError::Unavailable)?;
         let kernels = self.modules.loaded();
-        let jobs = kernels.iter().flat_map(|kernel| architectures.iter().map(move |name| (kernel, *name)));
+        let all = kernels.iter().flat_map(|kernel| architectures.iter().map(move |name| (kernel, *name)));
+        let jobs: Vec<_> = all.filter(|(kernel, name)| wanted(&kernel.to_string(), name)).collect();
+        let jobs = jobs.into_iter();
         let queue = Mutex::new(jobs);
         let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
         let work = || {
