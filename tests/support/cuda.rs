@@ -4,7 +4,8 @@ use folio::backend::cuda::{CudaBackend, CudaOptions};
 use folio::plan::Storage;
 use std::path::Path;
 
-/// The kernels on the host as a device of this compute capability chooses them, or `None` where nothing can compile them; then `FOLIO_REQUIRE_GPU=1` fails.
+/// The kernels on the host as a device of this compute capability chooses them, or `None` where nothing can compile
+/// them; then `FOLIO_REQUIRE_GPU=1` fails.
 pub(crate) fn on_host(activations: Storage, compute: (u32, u32)) -> Option<CudaBackend> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
     let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-host"));

@@ -150,7 +150,8 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// The host as a device with few multiprocessors, of this compute capability. `sources` is the repository's `cuda/`.
+    /// The host as a device with few multiprocessors, of this compute capability. `sources` is the repository's
+    /// `cuda/`.
     pub(super) fn open(sources: &Path, compute: (u32, u32)) -> Result<Self, BackendError> {
         let compiler = HostCompiler::find(sources);
         let missing = || BackendError::Unavailable(format!("no C++ compiler ({})", COMPILERS.join(", ")));
