@@ -90,7 +90,7 @@ __device__ __forceinline__ void multiply(const X_TYPE *x, const u8 *const (&rows
   }
 }
 
-KERNEL(matmul_experts_vec, 32 * WARPS, 4) {
+KERNEL(matmul_experts_vec, 32 * WARPS, FORMAT == Weight::F32 ? 2 : 4) {
   const u32 lane = threadIdx.x % 32, unit = blockIdx.x;
   const u32 output = (blockIdx.y * WARPS + threadIdx.x / 32) * OUTPUTS;
   const u32 routes_each = COMBINED ? params.per_token : 1;

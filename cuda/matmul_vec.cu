@@ -58,9 +58,12 @@ __device__ __forceinline__ void add_dense(Sums &sums, const Params &params, cons
 #pragma unroll 2
   for (u32 eight = lane; eight < params.columns / 8; eight += 32) {
     Eight weights[OUTPUTS];
+#pragma unroll
     for (u32 o = 0; o < OUTPUTS; o++) weights[o] = dense_eight<W>(w[o], eight);
+#pragma unroll
     for (u32 r = 0; r < ROWS; r++) {
       const Eight values = load_eight(x[r] + 8 * eight);
+#pragma unroll
       for (u32 o = 0; o < OUTPUTS; o++) sums.v[o][r] = dot(weights[o], values, sums.v[o][r]);
     }
   }
@@ -72,9 +75,12 @@ __device__ __forceinline__ void add_eight(Sums &products, float *totals, const P
                                           const Row *const *x, u32 column, u32 columns) {
   if (column + 8 * E >= columns) return;
   Eight levels[OUTPUTS];
+#pragma unroll
   for (u32 o = 0; o < OUTPUTS; o++) levels[o] = eight_levels<W, E>(packed[o]);
+#pragma unroll
   for (u32 r = 0; r < ROWS; r++) {
     const Eight values = load_eight(x[r] + column + 8 * E);
+#pragma unroll
     for (u32 o = 0; o < OUTPUTS; o++) products.v[o][r] = dot(levels[o], values, products.v[o][r]);
     if (has_minimum(W)) {
       const float *v = values.v;
@@ -85,7 +91,9 @@ __device__ __forceinline__ void add_eight(Sums &products, float *totals, const P
 
 template <u32 HALF>
 __device__ __forceinline__ void add_scaled(Sums &sums, Sums &products, float *totals, const GroupScale *scales) {
+#pragma unroll
   for (u32 r = 0; r < ROWS; r++) {
+#pragma unroll
     for (u32 o = 0; o < OUTPUTS; o++) {
       sums.v[o][r] = fmaf(scales[o].a[HALF], products.v[o][r], sums.v[o][r]);
       if (has_minimum(W)) sums.v[o][r] = fmaf(scales[o].b[HALF], totals[r], sums.v[o][r]);
@@ -101,7 +109,9 @@ __device__ __forceinline__ void add_groups(Sums &sums, const Params &params, con
   for (u32 group = lane; group < ceil_div(params.columns, GROUP); group += 32) {
     PackedGroup<W> packed[OUTPUTS];
     GroupScale scales[OUTPUTS];
+#pragma unroll
     for (u32 o = 0; o < OUTPUTS; o++) packed[o] = load_group<W>(w[o], layout, group);
+#pragma unroll
     for (u32 o = 0; o < OUTPUTS; o++) scales[o] = group_scale<W>(packed[o]);
     Sums products = {};
     float totals[ROWS] = {};
@@ -118,6 +128,7 @@ __device__ __forceinline__ void add_groups(Sums &sums, const Params &params, con
 #ifdef NORM
 // The norms of the block's rows, as the step would have written them.
 __device__ __forceinline__ void make_norms(Row *norms, const Params &params, u32 row_first, u32 rows) {
+#pragma unroll
   for (u32 r = 0; r < ROWS; r++) {
     const X_TYPE *x = params.x + static_cast<u64>(min(row_first + r, rows - 1)) * params.columns;
     float sum = 0.0f;
@@ -156,7 +167,9 @@ __device__ __forceinline__ float stored(float value) {
 }
 __device__ __forceinline__ void write(const Params &params, Sums &sums, u32 output_first, u32 row_first, u32 rows) {
   const u32 half = params.outputs / 2;
+#pragma unroll
   for (u32 pair = 0; pair < OUTPUTS / 2; pair++)
+#pragma unroll
     for (u32 r = 0; r < ROWS; r++) {
       float gate = warp_sum(sums.v[2 * pair][r]), up = warp_sum(sums.v[2 * pair + 1][r]);
       const u32 output = output_first + pair;
@@ -168,7 +181,9 @@ __device__ __forceinline__ void write(const Params &params, Sums &sums, u32 outp
 }
 #else
 __device__ __forceinline__ void write(const Params &params, Sums &sums, u32 output_first, u32 row_first, u32 rows) {
+#pragma unroll
   for (u32 o = 0; o < OUTPUTS; o++)
+#pragma unroll
     for (u32 r = 0; r < ROWS; r++) {
       float value = warp_sum(sums.v[o][r]);
       if (threadIdx.x % 32 != o * ROWS + r || output_first + o >= params.outputs || row_first + r >= rows) continue;
@@ -190,8 +205,10 @@ KERNEL(matmul_vec, WARPS * 32, 1) {
 #ifdef NORM
   DYNAMIC_SHARED(Row, norms);
   make_norms(norms, params, row_first, rows);
+#pragma unroll
   for (u32 r = 0; r < ROWS; r++) x[r] = norms + r * params.columns;
 #else
+#pragma unroll
   for (u32 r = 0; r < ROWS; r++) x[r] = params.x + static_cast<u64>(min(row_first + r, rows - 1)) * params.columns;
 #endif
 #ifdef GATED
@@ -205,6 +222,7 @@ KERNEL(matmul_vec, WARPS * 32, 1) {
   if (output_first >= outputs) return;
   const u8 *w[OUTPUTS];
   const u32 row_bytes = weight_layout<W>(params.columns).row_bytes;
+#pragma unroll
   for (u32 o = 0; o < OUTPUTS; o++)
     w[o] = params.weight + static_cast<u64>(weight_row(params, output_first, o)) * row_bytes;
 

@@ -15,8 +15,9 @@ constexpr Weight FORMAT = Weight::WEIGHT;
 constexpr u32 ROW_WARPS = TILE_ROWS / WARP_ROWS, OUTPUT_WARPS = TILE_OUTPUTS / WARP_OUTPUTS;
 constexpr u32 PART_WARPS = ROW_WARPS * OUTPUT_WARPS;
 constexpr u32 TILE_THREADS = 32 * PART_WARPS * SLICES;
-// Blocks of a multiprocessor that registers must allow: small tiles wait for memory.
-constexpr u32 TILE_BLOCKS = TILE_ROWS < 128 ? 2 : 1;
+// Blocks of a multiprocessor that registers must allow: small tiles wait for memory. Scales of half groups take more
+// registers than two blocks leave.
+constexpr u32 TILE_BLOCKS = TILE_ROWS < 128 && !has_half_groups(FORMAT) ? 2 : 1;
 constexpr u32 M_TILES = WARP_ROWS / 16, N_TILES = WARP_OUTPUTS / 8;
 typedef WeightChunk<FORMAT, TILE_OUTPUTS, CHUNK> TileWeight;
 constexpr u32 X_ROW = 2 * CHUNK;  // bytes

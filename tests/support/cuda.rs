@@ -4,11 +4,12 @@ use folio::backend::cuda::{CudaBackend, CudaOptions};
 use folio::plan::Storage;
 use std::path::Path;
 
-/// The kernels on the host, or `None` where nothing can compile them; then `FOLIO_REQUIRE_GPU=1` fails.
-pub(crate) fn on_host(activations: Storage) -> Option<CudaBackend> {
+/// The kernels on the host as a device of this compute capability chooses them, or `None` where nothing can compile
+/// them; then `FOLIO_REQUIRE_GPU=1` fails.
+pub(crate) fn on_host(activations: Storage, compute: (u32, u32)) -> Option<CudaBackend> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
     let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-host"));
-    match CudaBackend::on_host(&sources, &CudaOptions { cache_dir, activations, ..CudaOptions::default() }) {
+    match CudaBackend::on_host(&sources, compute, &CudaOptions { cache_dir, activations, ..CudaOptions::default() }) {
         Ok(backend) => Some(backend),
         Err(error) => {
             let required = std::env::var("FOLIO_REQUIRE_GPU").is_ok_and(|value| value == "1");

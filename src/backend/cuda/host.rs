@@ -121,6 +121,15 @@ impl Drop for Guarded {
     }
 }
 
+/// What NVIDIA's devices let a block have.
+fn shared_bytes_max((major, minor): (u32, u32)) -> u32 {
+    match (major, minor) {
+        (8, 0) => 163 << 10,
+        (9 | 10, _) => 227 << 10,
+        _ => 99 << 10,
+    }
+}
+
 struct Loaded {
     entry: Entry,
     name: String,
@@ -141,16 +150,17 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// The host as a device with few multiprocessors. `sources` is the repository's `cuda/`.
-    pub(super) fn open(sources: &Path) -> Result<Self, BackendError> {
+    /// The host as a device with few multiprocessors, of this compute capability. `sources` is the repository's
+    /// `cuda/`.
+    pub(super) fn open(sources: &Path, compute: (u32, u32)) -> Result<Self, BackendError> {
         let compiler = HostCompiler::find(sources);
         let missing = || BackendError::Unavailable(format!("no C++ compiler ({})", COMPILERS.join(", ")));
         let compiler = compiler.ok_or_else(missing)?;
         let facts = Facts {
             name: "host".into(),
-            compute: (8, 0),
+            compute,
             sm_count: 4,
-            shared_bytes_max: 163 << 10,
+            shared_bytes_max: shared_bytes_max(compute),
             memory_bytes: 2 << 30,
             blas: false,
             versions: compiler.version.clone(),

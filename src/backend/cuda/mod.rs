@@ -189,10 +189,15 @@ impl CudaBackend {
         Ok(Self::with(Box::new(driver), options, true))
     }
 
-    /// The kernels on the host, for tests: `sources` is the repository's `cuda/`. Needs a C++ compiler.
+    /// The kernels on the host, for tests, as a device of this compute capability would choose them: `sources` is the
+    /// repository's `cuda/`. Needs a C++ compiler.
     #[cfg(unix)]
-    pub fn on_host(sources: &std::path::Path, options: &CudaOptions) -> Result<Self, BackendError> {
-        Ok(Self::with(Box::new(host::Host::open(sources)?), options, false))
+    pub fn on_host(
+        sources: &std::path::Path,
+        compute: (u32, u32),
+        options: &CudaOptions,
+    ) -> Result<Self, BackendError> {
+        Ok(Self::with(Box::new(host::Host::open(sources, compute)?), options, false))
     }
 
     fn with(driver: Box<dyn Driver>, options: &CudaOptions, warm: bool) -> Self {

@@ -123,8 +123,9 @@ fn blocks_at_once(layer: &KvLayer, format: KvFormat, facts: &Facts) -> u32 {
     facts.sm_count * blocks.clamp(1, 2)
 }
 
-/// Query heads a KV head of a step that tensor cores can take.
-fn tensor_step(plan: &Plan, capacity: &Capacity, step: &Step) -> Option<(KvLayer, u32)> {
+/// Query heads a KV head of a step that tensor cores can take. Compilers for newer devices run out of registers for the
+/// largest heads of 8 bits.
+fn tensor_step(plan: &Plan, capacity: &Capacity, facts: &Facts, step: &Step) -> Option<(KvLayer, u32)> {
     let Step::AttendPaged { q, layer, query_heads, scale, .. } = step else { return None };
     let layer = plan.kv_layers[*layer as usize];
     let ratio = query_heads / layer.heads.max(1);
@@ -133,14 +134,15 @@ fn tensor_step(plan: &Plan, capacity: &Capacity, step: &Step) -> Option<(KvLayer
         && layer.head_dim.is_multiple_of(16)
         && (16..=256).contains(&layer.head_dim)
         && (1..=RATIO_MAX).contains(&ratio)
-        && *scale > 0.0;
+        && *scale > 0.0
+        && !(capacity.kv_format == KvFormat::Q8 && layer.head_dim > 192 && facts.compute.0 >= 10);
     fits.then_some((layer, ratio))
 }
 
 /// How the list of a KV group is planned, if it needs one: for the ratio of its first step that tensor cores can take.
 /// Steps of another ratio do without.
 fn planner(plan: &Plan, capacity: &Capacity, facts: &Facts, group: usize) -> Option<Planner> {
-    let steps = || plan.body.iter().filter_map(move |step| tensor_step(plan, capacity, step));
+    let steps = || plan.body.iter().filter_map(move |step| tensor_step(plan, capacity, facts, step));
     let in_group = || steps().filter(move |(layer, _)| layer.group as usize == group);
     let (_, ratio) = in_group().next()?;
     let layers = || in_group().filter(move |(_, other)| *other == ratio).map(|(layer, _)| layer);
