@@ -38,7 +38,7 @@ fn answers<B: Backend>(backend: B, config: &Config) -> Vec<Vec<u32>> {
             ignore_eos: true,
             ..SamplingParams::default()
         };
-        let request = Request { prompt: prompt.clone().into(), params, cache_salt: None, priority: 0 };
+        let request = Request { prompt: prompt.clone().into(), params, ..Request::default() };
         handle.submit(request).expect("the request is taken").remove(0)
     };
     // Two rounds: the second finds the blocks of the first. One client hangs up.

@@ -11,7 +11,7 @@ use super::messages::Conversation;
 use super::reply::{Kind, PromptPart, Reply};
 use super::sampling::{Sampling, TOP_LOGPROBS_MAX};
 use super::structured::{self, Structure};
-use super::tools::{ToolUse, forced_calls};
+use super::tools::{ToolUse, calls_or_json, forced_calls};
 use super::{prompt_bytes_max, sse};
 use crate::engine::handle::EngineInfo;
 use crate::platform;
@@ -61,6 +61,10 @@ async fn shape(
         // The call is what was asked for; the form of an answer that is none does not matter.
         structure = Some(Structure { spec, field: "tools".into() });
         dialect.tools = form;
+    } else if let Some(structure) = &mut structure {
+        let either = calls_or_json(dialect.tools, tools, tokenizer, &structure.spec);
+        let either = either.map_err(|error| ApiError::grammar(&structure.field, &error))?;
+        structure.spec = either.unwrap_or_else(|| structure.spec.clone());
     }
     if let Some(structure) = structure {
         let grammar = state.grammar(structure).await?;

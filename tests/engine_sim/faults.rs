@@ -141,7 +141,7 @@ fn invalid_numbers_end_one_request_and_are_not_cached() {
 #[test]
 fn faulty_devices_under_load() {
     let mut random = Random(99);
-    for seed in 0..600 {
+    for seed in 0..4000 {
         let mut case = case(seed);
         let mut batch = || u64::from(random.within(1, 40));
         match seed % 3 {

@@ -530,7 +530,7 @@ pub(crate) fn case(seed: u64) -> Case {
 
 fn config(random: &mut Random, shape: &Shape) -> Config {
     let max_num_seqs = random.within(1, 6);
-    let blocks = shape.model_len.div_ceil(4) + 2 + random.below(20);
+    let blocks = shape.model_len.div_ceil(4) + 2 + random.below(14);
     Config {
         max_num_seqs,
         max_num_batched_tokens: max_num_seqs + 4 + random.below(24),

@@ -201,6 +201,22 @@ fn a_call_that_is_cut_off_ends_by_length() {
     assert!(turn.calls.len() <= 1);
 }
 
+#[test]
+fn with_tools_a_schema_leaves_room_for_a_call() {
+    let call = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
+    let schema = json!({"type": "object", "properties": {"noon": {"type": "boolean"}}, "required": ["noon"],
+        "additionalProperties": false});
+    let request = with(&ask(), &json!({"guided_json": schema, "parallel_tool_calls": false}));
+    let server = saying(&[call, "I am not JSON."]);
+    let turn = both(&server, &request);
+    assert_eq!((turn.calls.len(), turn.reason.as_str()), (1, "tool_calls"), "{turn:?}");
+    let last = both(&server, &follow(&request, &turn, &["12:00"]));
+    if last.calls.is_empty() {
+        let answer: Value = serde_json::from_str(last.content.as_deref().expect("an answer")).expect("JSON");
+        assert!(answer["noon"].is_boolean(), "{answer}");
+    }
+}
+
 /// The device's tokens are a hash, so what is valid is so by the grammar alone.
 #[test]
 fn forced_calls_are_made_whatever_the_model_would_say() {

@@ -57,8 +57,11 @@ impl Scheduler {
             if self.sequences[id].wants_result_of(batch.step) {
                 self.end(id, &Event::Failed(error), &mut events);
             }
+            // A later step in flight goes on from what was never computed.
+            self.sequences[id].valid_from_step = self.counts.steps;
         }
         self.roll_back_sharers(unfilled);
+        batch.scores.iter().for_each(|score| self.ask_again(score));
         self.land(batch);
         events
     }
@@ -90,11 +93,11 @@ impl Scheduler {
     fn accept_scores(&mut self, score: &Score, sampled: Vec<Sampled>, step: u64, events: &mut Events) {
         let sequence = &self.sequences[score.sequence];
         if step < sequence.valid_from_step {
+            self.ask_again(score);
             return;
         }
         let cached_tokens = sequence.cached_tokens.unwrap_or(0);
-        let live = score.streams.iter().filter_map(|stream| Some((*stream, *self.by_stream.get(stream)?)));
-        let live: Vec<_> = live.collect();
+        let live = self.readers_of(score);
         if sampled.iter().any(|sampled| sampled.token_id >= self.limits.vocab) {
             for (_, id) in live {
                 if self.sequences[id].wants_result_of(step) {
@@ -108,6 +111,23 @@ impl Scheduler {
         for (stream, id) in live {
             self.sequences[id].reported = score.first + score.count;
             events.push((stream, Event::Prompt(PromptFact::Logprobs(tokens.clone()))));
+        }
+    }
+
+    /// The choices that still have a reader, and their sequences by now.
+    fn readers_of(&self, score: &Score) -> Vec<(StreamId, SequenceId)> {
+        score.streams.iter().filter_map(|stream| Some((*stream, *self.by_stream.get(stream)?))).collect()
+    }
+
+    /// What a step should have reported is lost. A choice that found no seat beside its siblings was not part of that
+    /// step, and goes on: it asks for itself.
+    fn ask_again(&mut self, score: &Score) {
+        for (_, id) in self.readers_of(score) {
+            let sequence = &mut self.sequences[id];
+            sequence.asked = sequence.asked.min(score.first);
+            if sequence.computed > score.first && sequence.exit.is_none() {
+                self.roll_back(id);
+            }
         }
     }
 

@@ -31,6 +31,23 @@ pub(in crate::server) fn forced_calls(
     Ok(Some((GrammarSpec::Lark(grammar), parser)))
 }
 
+/// The grammar of an answer that is either a call or JSON with this schema; `None` where the two cannot be told apart, or
+/// calls are no JSON: then the schema alone holds.
+pub(in crate::server) fn calls_or_json(
+    parser: ToolParser,
+    tools: &ToolUse,
+    tokenizer: &Tokenizer,
+    spec: &GrammarSpec,
+) -> Result<Option<GrammarSpec>, GrammarError> {
+    let GrammarSpec::Schema { schema, strict } = spec else { return Ok(None) };
+    if tools.shown.is_none() || !matches!(parser, ToolParser::Hermes | ToolParser::Mistral) {
+        return Ok(None);
+    }
+    let answer = schema_in_lark(schema, *strict)?;
+    let calls = calls(&form(parser, tokenizer), &tools.known.functions, tools.single)?;
+    Ok(Some(GrammarSpec::Lark(format!("start: calls | answer\nanswer: {answer}\n{calls}"))))
+}
+
 fn calls(form: &Form, functions: &[Value], single: bool) -> Result<String, GrammarError> {
     let [first, between, last] = &form.around;
     let [open, middle, close] = &form.call;

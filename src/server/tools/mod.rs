@@ -14,7 +14,7 @@ mod marked;
 mod xml;
 
 pub(super) use choice::ToolUse;
-pub(super) use forced::forced_calls;
+pub(super) use forced::{calls_or_json, forced_calls};
 
 use bare::Bare;
 use gemma::Gemma;
