@@ -206,7 +206,7 @@ fn with_tools_a_schema_leaves_room_for_a_call() {
     let call = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
     let schema = json!({"type": "object", "properties": {"noon": {"type": "boolean"}}, "required": ["noon"],
         "additionalProperties": false});
-    let request = with(&ask(), &json!({"guided_json": schema, "parallel_tool_calls": false}));
+    let request = with(&ask(), &json!({"guided_json": schema, "parallel_tool_calls": false, "temperature": 0}));
     let server = saying(&[call, "I am not JSON."]);
     let turn = both(&server, &request);
     assert_eq!((turn.calls.len(), turn.reason.as_str()), (1, "tool_calls"), "{turn:?}");
