@@ -1,0 +1,314 @@
+//! What the API costs beside the engine, each figure a ratio in one run: `cargo bench --bench serving [ADAPTER]`.
+//!
+//! A server of the demo model on a real socket, blocking clients with a connection each. What is compared takes turns
+//! for some rounds, and the median of the rounds' ratios counts. Without ADAPTER (a number of `folio devices`) the
+//! device is the CPU. Clients, server and device share the processor here, so nothing is cheaper than it looks.
+
+use folio::backend::cpu::CpuBackend;
+use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
+use folio::config::Config;
+use folio::engine;
+use folio::engine::handle::{EngineHandle, Status, channel};
+use folio::engine::request::{Event, Request, SamplingParams};
+use folio::model::{Model, demo};
+use folio::platform::block_on;
+use folio::server::socket::{SocketOptions, serve};
+use folio::server::{ServerOptions, ServerState};
+use folio::text::TextModel;
+use futures_util::{StreamExt, future};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+const ROUNDS: usize = 5;
+/// Tokens of an answer.
+const ANSWER: u32 = 128;
+const PROMPT: u32 = 64;
+const SCRAPERS: usize = 10;
+const SCRAPE_EVERY: Duration = Duration::from_millis(50);
+
+const CONSTRAINED_MIN: f64 = 0.85;
+const BESIDE_CONSTRAINED_MIN: f64 = 0.95;
+const STREAMING_MIN: f64 = 0.9;
+const SCRAPES_MAX: f64 = 0.01;
+const REFUSAL_MAX: Duration = Duration::from_millis(50);
+
+/// An engine and its server; both end with the process.
+struct Server {
+    address: SocketAddr,
+    engine: EngineHandle,
+}
+
+impl Server {
+    fn start(adapter: Option<usize>, config: Config) -> Self {
+        let (engine, inbox) = channel(config.queue_requests_max);
+        drop(match adapter {
+            Some(index) => {
+                let open = move || {
+                    let options = WgpuOptions { adapter: Some(index), ..WgpuOptions::default() };
+                    block_on(WgpuBackend::open(&options))
+                };
+                engine::spawn(open, Model::demo(), config, inbox, |_| {})
+            }
+            None => engine::spawn(|| Ok(CpuBackend::new()), Model::demo(), config, inbox, |_| {}),
+        });
+        while engine.status() != Status::Ready {
+            assert_eq!(engine.status(), Status::Loading, "the engine starts");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), Some(demo::TOKENIZER_CONFIG_JSON), None);
+        let text = Arc::new(text.expect("the demo's files are right"));
+        let state = ServerState::new(engine.clone(), text, vec!["demo".into()], ServerOptions::default());
+        let (told, address) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads start");
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+                told.send(listener.local_addr().expect("it is bound")).expect("somebody waits");
+                serve(listener, state, SocketOptions::default(), std::future::pending()).await;
+            });
+        });
+        Self { address: address.recv().expect("the server starts"), engine }
+    }
+
+    /// Sends a request on a connection of its own and reads the answer to its end.
+    fn exchange(&self, line: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).expect("the server listens");
+        let head = "host: localhost\r\nconnection: close\r\ncontent-type: application/json";
+        let length = body.len();
+        write!(stream, "{line} HTTP/1.1\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}").expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    }
+
+    /// Streams all of these at once; tokens a second of the first `counted`, until the last of them is done.
+    fn tokens_per_s(&self, path: &str, bodies: &[Value], counted: usize) -> f64 {
+        let line = format!("POST {path}");
+        let start = Instant::now();
+        thread::scope(|scope| {
+            let clients: Vec<_> = bodies
+                .iter()
+                .map(|body| {
+                    let line = &line;
+                    scope.spawn(move || completion_tokens(&self.exchange(line, &body.to_string())))
+                })
+                .collect();
+            let (mut tokens, mut seconds) = (0, 0.0);
+            for (index, client) in clients.into_iter().enumerate() {
+                let told = client.join().expect("a client ends");
+                if index < counted {
+                    tokens += told;
+                    seconds = start.elapsed().as_secs_f64();
+                }
+            }
+            f64::from(tokens) / seconds
+        })
+    }
+}
+
+/// What the last usage of a stream says.
+fn completion_tokens(answer: &str) -> u32 {
+    let (_, rest) = answer.rsplit_once("\"completion_tokens\":").unwrap_or_else(|| panic!("no usage: {answer}"));
+    rest.chars().map_while(|c| c.to_digit(10)).fold(0, |number, digit| 10 * number + digit)
+}
+
+fn chat(seed: usize, more: &Value) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "Hello!"}], "temperature": 1, "seed": seed,
+        "max_tokens": ANSWER, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}});
+    let (body_map, more) = (body.as_object_mut().expect("an object"), more.as_object().expect("an object"));
+    body_map.extend(more.clone());
+    body
+}
+
+/// More people than any answer holds.
+fn people() -> Value {
+    let person = json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150}, "kind": {"enum": ["friend", "family", "other"]}},
+        "required": ["name", "age", "kind"], "additionalProperties": false});
+    json!({"type": "json_schema", "json_schema": {"name": "people", "strict": true,
+        "schema": {"type": "array", "items": person, "minItems": 200}}})
+}
+
+/// Median of a ratio over rounds.
+fn median(mut round: impl FnMut(usize) -> f64) -> f64 {
+    let mut ratios: Vec<f64> = (0..ROUNDS).map(|index| round(index)).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios[ROUNDS / 2]
+}
+
+/// Tokens a second under a schema over free ones. With `more` naming logprobs every token is drawn: none is jumped.
+fn constrained(server: &Server, more: &Value) -> f64 {
+    let path = "/v1/chat/completions";
+    let free: Vec<_> = (0..8).map(|seed| chat(seed, more)).collect();
+    let schema = json!({"response_format": people()});
+    let bound: Vec<_> = free
+        .iter()
+        .map(|body| {
+            let mut body = body.clone();
+            body.as_object_mut().expect("an object").extend(schema.as_object().expect("an object").clone());
+            body
+        })
+        .collect();
+    median(|_| server.tokens_per_s(path, &bound, 8) / server.tokens_per_s(path, &free, 8))
+}
+
+/// Tokens a second of seven free answers with a constrained eighth over those with a free one.
+fn beside_constrained(server: &Server) -> f64 {
+    let path = "/v1/chat/completions";
+    let mut bodies: Vec<_> = (0..8).map(|seed| chat(seed, &json!({}))).collect();
+    median(|_| {
+        bodies[7] = chat(7, &json!({"response_format": people(), "max_tokens": 2 * ANSWER}));
+        let beside = server.tokens_per_s(path, &bodies, 7);
+        bodies[7] = chat(7, &json!({"max_tokens": 2 * ANSWER}));
+        beside / server.tokens_per_s(path, &bodies, 7)
+    })
+}
+
+/// Tokens a second of 64 streaming clients over those of the engine alone with the same requests.
+fn streaming(server: &Server) -> f64 {
+    const CLIENTS: u32 = 64;
+    // Nothing is found in the prefix cache: every round has prompts of its own.
+    let prompt = |round: usize, client: u32| -> Vec<u32> {
+        (0..PROMPT).map(|index| (7 * index + 31 * client + 1009 * round as u32) % 4000 + 16).collect()
+    };
+    median(|round| {
+        let body = |client| {
+            json!({"prompt": prompt(2 * round, client), "max_tokens": ANSWER, "temperature": 0, "ignore_eos": true,
+                "stream": true, "stream_options": {"include_usage": true}})
+        };
+        let bodies: Vec<_> = (0..CLIENTS).map(body).collect();
+        let streamed = server.tokens_per_s("/v1/completions", &bodies, CLIENTS as usize);
+        let start = Instant::now();
+        let alone = (0..CLIENTS).map(|client| {
+            let params =
+                SamplingParams { max_tokens: Some(ANSWER), temperature: 0.0, ignore_eos: true, ..Default::default() };
+            let request = Request { prompt: prompt(2 * round + 1, client).into(), params, ..Request::default() };
+            let receiver = server.engine.submit(request).expect("the engine takes it").remove(0);
+            receiver.filter(|event| future::ready(matches!(event, Event::Token(_)))).count()
+        });
+        let tokens: usize = block_on(future::join_all(alone.collect::<Vec<_>>())).into_iter().sum();
+        streamed / (tokens as f64 / start.elapsed().as_secs_f64())
+    })
+}
+
+/// The share of speed that is lost while `/metrics` is read, and what one reading takes of an idle server.
+fn scraping(server: &Server) -> (f64, Duration) {
+    let bodies: Vec<_> = (0..8).map(|seed| chat(seed, &json!({"max_tokens": 3 * ANSWER}))).collect();
+    let speed = || server.tokens_per_s("/v1/chat/completions", &bodies, 8);
+    let kept = median(|_| {
+        let quiet = speed();
+        let done = AtomicBool::new(false);
+        let scraped = thread::scope(|scope| {
+            for _ in 0..SCRAPERS {
+                scope.spawn(|| {
+                    let mut reader = Scraper::new(server);
+                    while !done.load(Ordering::Relaxed) {
+                        reader.read();
+                        thread::sleep(SCRAPE_EVERY);
+                    }
+                });
+            }
+            let scraped = speed();
+            done.store(true, Ordering::Relaxed);
+            scraped
+        });
+        scraped / quiet
+    });
+    let (mut reader, count, start) = (Scraper::new(server), 2000, Instant::now());
+    (0..count).for_each(|_| reader.read());
+    (1.0 - kept, start.elapsed() / count)
+}
+
+/// A client that reads `/metrics` again and again on one connection.
+struct Scraper(TcpStream);
+
+impl Scraper {
+    fn new(server: &Server) -> Self {
+        let stream = TcpStream::connect(server.address).expect("the server listens");
+        stream.set_nodelay(true).expect("a socket's option");
+        Self(stream)
+    }
+
+    fn read(&mut self) {
+        self.0.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("the server reads");
+        let (mut seen, mut buffer) = (Vec::new(), [0; 16 << 10]);
+        loop {
+            let count = self.0.read(&mut buffer).expect("the server answers");
+            assert!(count > 0, "the connection stays open");
+            seen.extend_from_slice(&buffer[..count]);
+            let text = String::from_utf8_lossy(&seen);
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            if body.len() >= length.unwrap_or(usize::MAX) {
+                return;
+            }
+        }
+    }
+}
+
+/// Ten times what a small server takes comes at once: how many were refused, and the slowest refusals' time, of which
+/// one in a hundred may be slower.
+fn refusals(adapter: Option<usize>) -> (usize, Duration) {
+    let config = Config { max_num_seqs: 8, queue_requests_max: 8, ..config() };
+    let server = Server::start(adapter, config);
+    let bodies: Vec<_> = (0..160).map(|seed| chat(seed, &json!({})).to_string()).collect();
+    let mut times: Vec<Duration> = thread::scope(|scope| {
+        let clients: Vec<_> = bodies
+            .iter()
+            .map(|body| {
+                let server = &server;
+                scope.spawn(move || {
+                    let start = Instant::now();
+                    let answer = server.exchange("POST /v1/chat/completions", body);
+                    let time = start.elapsed();
+                    let refused = answer.starts_with("HTTP/1.1 429");
+                    assert!(refused || answer.starts_with("HTTP/1.1 200"), "{answer}");
+                    assert!(!refused || answer.contains("retry-after: "), "{answer}");
+                    refused.then_some(time)
+                })
+            })
+            .collect();
+        clients.into_iter().filter_map(|client| client.join().expect("a client ends")).collect()
+    });
+    times.sort_unstable();
+    (times.len(), times.get((times.len() * 99 / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default())
+}
+
+fn config() -> Config {
+    Config { kv_cache_bytes: Some(64 << 20), max_num_seqs: 64, ..Config::default() }
+}
+
+fn main() {
+    let adapter = env::args().skip(1).find_map(|argument| argument.parse().ok());
+    let server = Server::start(adapter, config());
+    let mut faults = Vec::new();
+    let mut judge = |name: &str, value: f64, least: f64| {
+        println!("{name}: {value:.3} (at least {least})");
+        if value < least {
+            faults.push(format!("{name}: {value:.3} is less than {least}"));
+        }
+    };
+    // Grammars compile, kernels warm up.
+    server.tokens_per_s("/v1/chat/completions", &[chat(0, &json!({"response_format": people()}))], 1);
+    judge("JSON schema, 8 of 8, over free decoding", constrained(&server, &json!({})), CONSTRAINED_MIN);
+    let drawn = constrained(&server, &json!({"logprobs": true}));
+    judge("the same, every token drawn, with logprobs", drawn, CONSTRAINED_MIN);
+    judge("free answers beside a constrained one, 1 of 8", beside_constrained(&server), BESIDE_CONSTRAINED_MIN);
+    judge("64 streaming clients over the engine alone", streaming(&server), STREAMING_MIN);
+    let (lost, reading) = scraping(&server);
+    let processor = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+    let share = SCRAPERS as f64 * reading.as_secs_f64() / SCRAPE_EVERY.as_secs_f64() / processor;
+    println!("ten readers of /metrics: {:.1} % of the speed lost; {reading:?} a reading, client included", 100.0 * lost);
+    judge("the processor's share left by them", 1.0 - share, 1.0 - SCRAPES_MAX);
+    let (count, slowest) = refusals(adapter);
+    println!("{count} of 160 refused, 99 % within {slowest:?} (at most {REFUSAL_MAX:?})");
+    if count == 0 || slowest > REFUSAL_MAX {
+        faults.push(format!("{count} refusals, 99 % within {slowest:?}"));
+    }
+    assert!(cfg!(debug_assertions) || faults.is_empty(), "{}", faults.join("; "));
+}
