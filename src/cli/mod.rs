@@ -23,7 +23,7 @@ mod session;
 
 use clap::{Parser, Subcommand};
 use folio::platform;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 /// The exit code for arguments that make no sense, as most Unix tools have it.
@@ -135,7 +135,8 @@ fn explain(fault: &clap::Error) -> ExitCode {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIO_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("folio=warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
 }
 
 /// A panic is a bug of ours; even then a user gets one line that can be reported.
