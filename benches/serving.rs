@@ -136,7 +136,7 @@ fn people() -> Value {
 
 /// Median of a ratio over rounds.
 fn median(mut round: impl FnMut(usize) -> f64) -> f64 {
-    let mut ratios: Vec<f64> = (0..ROUNDS).map(|index| round(index)).collect();
+    let mut ratios: Vec<f64> = (0..ROUNDS).map(&mut round).collect();
     ratios.sort_by(f64::total_cmp);
     ratios[ROUNDS / 2]
 }
@@ -243,7 +243,8 @@ impl Scraper {
             seen.extend_from_slice(&buffer[..count]);
             let text = String::from_utf8_lossy(&seen);
             let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-            let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let length = |line: &str| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok();
+            let length = head.lines().find_map(length);
             if body.len() >= length.unwrap_or(usize::MAX) {
                 return;
             }
@@ -303,7 +304,8 @@ fn main() {
     let (lost, reading) = scraping(&server);
     let processor = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
     let share = SCRAPERS as f64 * reading.as_secs_f64() / SCRAPE_EVERY.as_secs_f64() / processor;
-    println!("ten readers of /metrics: {:.1} % of the speed lost; {reading:?} a reading, client included", 100.0 * lost);
+    let lost = 100.0 * lost;
+    println!("ten readers of /metrics: {lost:.1} % of the speed lost; {reading:?} a reading, client included");
     judge("the processor's share left by them", 1.0 - share, 1.0 - SCRAPES_MAX);
     let (count, slowest) = refusals(adapter);
     println!("{count} of 160 refused, 99 % within {slowest:?} (at most {REFUSAL_MAX:?})");

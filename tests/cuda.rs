@@ -50,7 +50,7 @@ fn answers<B: Backend>(backend: B, config: &Config) -> Vec<Vec<u32>> {
         while let Some(event) = events.next().await {
             match event {
                 Event::Token(token) => tokens.push(token.id),
-                Event::Finished { .. } => {}
+                Event::Finished { .. } | Event::Prompt(_) => {}
                 Event::Failed(error) => panic!("{error}"),
             }
         }

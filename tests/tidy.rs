@@ -42,7 +42,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("wgpu", &["src/backend/wgpu/"]),
     ("cudarc", &["src/backend/cuda/"]),
     ("axum", &["src/server/", "tests/"]),
-    ("tokio", &["src/server/", "src/cli/", "tests/"]),
+    ("tokio", &["src/server/", "src/cli/", "tests/", "benches/"]),
     ("ureq", &["src/cli/hub/"]),
 ];
 

@@ -18,8 +18,8 @@ fn vectors(answer: &Value) -> Vec<Vec<f64>> {
     data.iter().map(vector).collect()
 }
 
-fn ask(server: &Server, input: Value, more: Value) -> Vec<Vec<f64>> {
-    vectors(&server.post(EMBEDDINGS, &with(&json!({"input": input}), &more)).json())
+fn ask(server: &Server, input: &Value, more: &Value) -> Vec<Vec<f64>> {
+    vectors(&server.post(EMBEDDINGS, &with(&json!({"input": input}), more)).json())
 }
 
 fn close(a: &[f64], b: &[f64]) -> bool {
@@ -49,7 +49,7 @@ fn the_form_is_openai_s() {
         let values = bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().expect("four bytes"))));
         assert!(close(&values.collect::<Vec<_>>(), vector));
     }
-    let short = ask(&server, json!("Hello"), json!({"dimensions": 8}));
+    let short = ask(&server, &json!("Hello"), &json!({"dimensions": 8}));
     let length: f64 = short[0].iter().map(|value| value * value).sum();
     assert_eq!(short[0].len(), 8);
     assert!((length - 1.0).abs() < 1e-5);
@@ -65,16 +65,16 @@ fn a_mean_is_the_mean_of_the_last_states_of_all_beginnings() {
     let prompt: Vec<u32> = vec![879, 0, 866, 436, 90, 12, 7];
     let beginnings: Vec<_> = (1..=prompt.len()).map(|length| prompt[..length].to_vec()).collect();
     let plain = json!({"normalize": false});
-    let last = ask(&server, json!(beginnings), plain.clone());
-    let mean = ask(&server, json!(prompt), with(&plain, &json!({"pooling": "mean"})));
+    let last = ask(&server, &json!(beginnings), &plain);
+    let mean = ask(&server, &json!(prompt), &with(&plain, &json!({"pooling": "mean"})));
     let columns = last[0].len();
     let expected: Vec<f64> =
         (0..columns).map(|c| last.iter().map(|state| state[c]).sum::<f64>() / last.len() as f64).collect();
     assert!(close(&mean[0], &expected), "{:?} for {:?}", &mean[0][..4], &expected[..4]);
     assert!(!close(&mean[0], &last[6]));
     // Again, now that the prompts are cached; and among others.
-    assert_eq!(ask(&server, json!(prompt), with(&plain, &json!({"pooling": "mean"}))), mean);
-    assert_eq!(ask(&server, json!([[1, 2], prompt]), plain)[1], last[6]);
+    assert_eq!(ask(&server, &json!(prompt), &with(&plain, &json!({"pooling": "mean"}))), mean);
+    assert_eq!(ask(&server, &json!([[1, 2], prompt]), &plain)[1], last[6]);
 }
 
 /// What the fake device gives: a vector from the history of each token.
@@ -98,7 +98,7 @@ fn chunks_caches_and_company_change_nothing() {
             (0..12_u32).map(|index| (0..40 + 60 * index).map(|at| (at * 3 + index % 4) % 4000).collect()).collect();
         for _ in 0..2 {
             for pooling in ["last", "mean"] {
-                let found = ask(&server, json!(prompts), json!({"normalize": false, "pooling": pooling}));
+                let found = ask(&server, &json!(prompts), &json!({"normalize": false, "pooling": pooling}));
                 for (prompt, found) in prompts.iter().zip(&found) {
                     let states = states(prompt);
                     let first = if pooling == "last" { states.len() - 1 } else { 0 };
@@ -116,7 +116,7 @@ fn chunks_caches_and_company_change_nothing() {
 fn many_inputs_do_not_fill_the_queue() {
     let server = Server::fake("pause=1", Config { max_num_seqs: 2, ..config() }, ServerOptions::default());
     let inputs: Vec<Vec<u32>> = (0..300).map(|index| vec![index, 7, index % 5]).collect();
-    let found = ask(&server, json!(inputs), json!({"normalize": false}));
+    let found = ask(&server, &json!(inputs), &json!({"normalize": false}));
     for (input, found) in inputs.iter().zip(&found) {
         assert!(close(found, &states(input)[2]), "in the order of the inputs");
     }

@@ -65,7 +65,8 @@ test("every bad request is refused and disturbs nobody", async () => {
     const batch = cases.slice(start, start + BATCH);
     const { answers, canary, neighbour, alone, load } = await page.evaluate(
       async (requests) => {
-        const say = (more) => engine.chat.completions.create({ messages: [{ role: "user", content: "Hello!" }], ...more });
+        const messages = [{ role: "user", content: "Hello!" }];
+        const say = (more) => engine.chat.completions.create({ messages, ...more });
         const text = (answer) => answer.choices[0].message.content;
         const long = { temperature: 1, seed: 5, ignore_eos: true, max_tokens: 48 };
         const alone = (window.alone ??= text(await say(long)));

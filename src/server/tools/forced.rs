@@ -31,8 +31,8 @@ pub(in crate::server) fn forced_calls(
     Ok(Some((GrammarSpec::Lark(grammar), parser)))
 }
 
-/// The grammar of an answer that is either a call or JSON with this schema; `None` where the two cannot be told apart, or
-/// calls are no JSON: then the schema alone holds.
+/// The grammar of an answer that is either a call or JSON with this schema; `None` where the two cannot be told apart,
+/// or calls are no JSON: then the schema alone holds.
 pub(in crate::server) fn calls_or_json(
     parser: ToolParser,
     tools: &ToolUse,
