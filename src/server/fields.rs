@@ -30,8 +30,8 @@ const REFUSED: &[&str] = &[
     "lora_request",
     "media_io_kwargs",
     "mm_processor_kwargs",
+    "moderation",
     "multi_modal_data",
-    "prediction",
     "prompt_embeds",
     "suffix",
     "use_beam_search",
@@ -41,7 +41,9 @@ const REFUSED: &[&str] = &[
 
 /// Fields that say nothing about the text to generate; taken without a word.
 const HARMLESS: &[&str] = &[
+    "prediction",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
     "request_id",
     "safety_identifier",

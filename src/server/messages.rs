@@ -1,6 +1,7 @@
 //! The conversation of a chat request: checked, and brought to the one form that chat templates expect.
 //!
-//! Content parts become one string, a missing content beside tool calls the empty string, a developer a system message,
+//! Content parts become one string, a missing content beside tool calls the empty string, a
+//! refusal the content, a developer a system message,
 //! and a tool call's arguments the object they spell. What roles may follow each other is the template's affair.
 
 use super::error::ApiError;
@@ -22,7 +23,7 @@ pub(super) struct Conversation {
 }
 
 /// OpenAI's words for how long a model should think; what they mean is the template's affair.
-const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 impl Conversation {
     pub(super) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
@@ -108,9 +109,11 @@ fn message(index: usize, value: Value) -> Result<Value, ApiError> {
         message.insert("role".into(), "system".into());
     }
     let calls = tool_calls(&at("tool_calls"), message.remove("tool_calls"))?;
-    let content = match message.remove("content") {
-        None | Some(Value::Null) if calls.is_some() => String::new(),
-        None | Some(Value::Null) => return Err(ApiError::missing(at("content"))),
+    // What a model refused with comes back beside an empty content, and is what it said.
+    let refusal = message.remove("refusal").filter(Value::is_string);
+    let content = match message.remove("content").filter(|content| !content.is_null()).or(refusal) {
+        None if calls.is_some() => String::new(),
+        None => return Err(ApiError::missing(at("content"))),
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) => content_parts(&at("content"), &parts)?,
         Some(value) => return Err(wrong(&at("content"), "a string or a list of text parts", &value)),

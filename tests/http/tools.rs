@@ -217,6 +217,35 @@ fn with_tools_a_schema_leaves_room_for_a_call() {
     }
 }
 
+#[test]
+fn some_of_the_tools_may_be_called() {
+    let call = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
+    let allowed = |mode: &str, name: &str| {
+        let tools = json!([{"type": "function", "function": {"name": name}}]);
+        let choice = json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}});
+        with(&ask(), &json!({"tool_choice": choice, "temperature": 0}))
+    };
+    let server = saying(&[call]);
+    assert_eq!(both(&server, &allowed("auto", "get_time")).calls.len(), 1);
+    let required = both(&Server::plain(), &with(&allowed("required", "get_weather"), &json!({"max_tokens": 300})));
+    assert!(required.calls.iter().all(|(_, name, _)| name == "get_weather"), "{required:?}");
+    assert!(!required.calls.is_empty(), "{required:?}");
+}
+
+#[test]
+fn what_a_model_refused_with_may_come_back() {
+    let refused = json!({"role": "assistant", "content": null, "refusal": "No."});
+    let messages = json!([{"role": "user", "content": "a"}, refused, {"role": "user", "content": "b"}]);
+    let said = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "No."},
+        {"role": "user", "content": "b"}]);
+    let server = Server::plain();
+    let ids = |messages: &Value| {
+        server.post("/v1/chat/completions/render", &json!({"messages": messages})).json()["token_ids"].clone()
+    };
+    assert!(ids(&messages).is_array());
+    assert_eq!(ids(&messages), ids(&said));
+}
+
 /// The device's tokens are a hash, so what is valid is so by the grammar alone.
 #[test]
 fn forced_calls_are_made_whatever_the_model_would_say() {

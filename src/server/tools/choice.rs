@@ -24,14 +24,27 @@ pub(in crate::server) struct ToolUse {
 
 impl ToolUse {
     pub(in crate::server) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
-        let tools = tools(fields)?;
+        let mut tools = tools(fields)?;
         let single = fields.boolean("parallel_tool_calls")? == Some(false);
+        let mut choice = fields.take("tool_choice");
+        if let Some(allowed) = choice.as_ref().filter(|choice| choice["type"] == "allowed_tools") {
+            let (mode, names) = allowed_tools(allowed)?;
+            let is_allowed = |tool: &Value| names.iter().any(|name| tool["function"]["name"] == *name);
+            // What may not be called is not shown either: a model calls what it sees.
+            tools = tools.map(|tools| tools.into_iter().filter(is_allowed).collect());
+            if !tools.as_ref().is_some_and(|tools: &Vec<Value>| tools.len() == names.len()) {
+                return Err(ApiError::invalid("tool_choice", "`tool_choice` allows a tool that is none of `tools`"));
+            }
+            choice = Some(mode);
+        }
         let functions: Vec<Value> = tools.iter().flatten().map(|tool| tool["function"].clone()).collect();
-        let choice = fields.take("tool_choice");
         let none = Self { single, ..Self::default() };
         let forced = match choice.as_ref().map(|choice| (choice.as_str(), choice)) {
             None | Some((Some("auto"), _)) if functions.is_empty() => return Ok(none),
             Some((Some("none"), _)) => return Ok(none),
+            Some((_, choice)) if choice["type"] == "custom" => {
+                return Err(ApiError::unsupported("tool_choice", "tools of type custom are not supported"));
+            }
             Some(_) if functions.is_empty() => {
                 return Err(ApiError::invalid("tool_choice", "`tool_choice` needs `tools`"));
             }
@@ -43,12 +56,25 @@ impl ToolUse {
     }
 }
 
+/// Mode and names of a `tool_choice` that leaves some of the tools.
+fn allowed_tools(choice: &Value) -> Result<(Value, Vec<Value>), ApiError> {
+    // Some clients leave out the inner object.
+    let allowed = if choice["allowed_tools"].is_object() { &choice["allowed_tools"] } else { choice };
+    let mode = allowed["mode"].clone();
+    if mode != "auto" && mode != "required" {
+        return Err(wrong("tool_choice.allowed_tools.mode", "\"auto\" or \"required\"", &mode));
+    }
+    let tools = allowed["tools"].as_array().filter(|tools| !tools.is_empty());
+    let tools = tools.ok_or_else(|| wrong("tool_choice.allowed_tools.tools", "a list of tools", &allowed["tools"]))?;
+    let name =
+        |tool: &Value| if tool["name"].is_string() { tool["name"].clone() } else { tool["function"]["name"].clone() };
+    Ok((mode, tools.iter().map(name).collect()))
+}
+
 /// The function that a `tool_choice` names.
 fn named(choice: &Value, functions: &[Value]) -> Result<Value, ApiError> {
-    let name = match choice["type"].as_str() {
-        Some("function") => choice["function"]["name"].as_str().or(choice["name"].as_str()),
-        _ => None,
-    };
+    let name = choice["function"]["name"].as_str().or(choice["name"].as_str());
+    let name = name.filter(|_| choice["type"] == "function");
     let rule = "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
     let name = name.ok_or_else(|| wrong("tool_choice", rule, choice))?;
     let function = functions.iter().find(|function| function["name"] == name);
