@@ -23,6 +23,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// llama.cpp's names, and ours.
 const NAMES: [(&str, &str); 3] =
@@ -112,7 +113,9 @@ pub(super) async fn completion(State(state): State<ServerState>, request: Reques
         tokenizer: state.text.tokenizer.clone(),
         settings: settings(&sampling.params),
         eos_token_ids: info.eos_token_ids.clone(),
-        returns_tokens,
+        // Pieces of a stream always have them.
+        returns_tokens: returns_tokens || sampling.stream,
+        has_new_line: false,
         started: Instant::now(),
         first: None,
     };
@@ -148,14 +151,37 @@ struct LlamaAnswer {
     settings: Value,
     eos_token_ids: Vec<u32>,
     returns_tokens: bool,
+    has_new_line: bool,
     started: Instant,
     /// When the first piece came.
     first: Option<Instant>,
 }
 
+/// Tokens in some time.
+struct Pace {
+    tokens: u32,
+    milliseconds: f64,
+}
+
+impl Pace {
+    fn new(tokens: u32, time: Duration) -> Self {
+        Self { tokens, milliseconds: time.as_secs_f64() * 1e3 }
+    }
+
+    /// `None` where there is nothing to divide by.
+    fn per_token_ms(&self) -> Option<f64> {
+        (self.tokens > 0).then(|| self.milliseconds / f64::from(self.tokens))
+    }
+
+    fn per_second(&self) -> Option<f64> {
+        (self.milliseconds > 0.0).then(|| 1e3 * f64::from(self.tokens) / self.milliseconds)
+    }
+}
+
 impl LlamaAnswer {
     /// What every message says.
-    fn part(&self, piece: &Piece, totals: Totals) -> Map<String, Value> {
+    fn part(&mut self, piece: &Piece, totals: Totals) -> Map<String, Value> {
+        self.has_new_line |= piece.parts.content.contains('\n');
         let mut part = Map::new();
         part.insert("index".into(), piece.choice.into());
         part.insert("content".into(), piece.parts.content.clone().into());
@@ -193,19 +219,25 @@ impl LlamaAnswer {
         };
         let now = Instant::now();
         let first = self.first.unwrap_or(now);
-        let milliseconds = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
+        let prompt = Pace::new(totals.prompt_tokens - totals.cached_tokens, first - self.started);
+        let predicted = Pace::new(totals.completion_tokens, now - first);
         let more = json!({
             "model": self.model,
             "generation_settings": self.settings,
+            "has_new_line": self.has_new_line,
             "truncated": false,
             "stop_type": stop_type,
             "tokens_cached": totals.prompt_tokens + totals.completion_tokens,
             "timings": {
                 "cache_n": totals.cached_tokens,
-                "prompt_n": totals.prompt_tokens - totals.cached_tokens,
-                "prompt_ms": milliseconds(self.started, first),
-                "predicted_n": totals.completion_tokens,
-                "predicted_ms": milliseconds(first, now),
+                "prompt_n": prompt.tokens,
+                "prompt_ms": prompt.milliseconds,
+                "prompt_per_token_ms": prompt.per_token_ms(),
+                "prompt_per_second": prompt.per_second(),
+                "predicted_n": predicted.tokens,
+                "predicted_ms": predicted.milliseconds,
+                "predicted_per_token_ms": predicted.per_token_ms(),
+                "predicted_per_second": predicted.per_second(),
             },
         });
         let Value::Object(more) = more else { unreachable!("it was written as an object") };

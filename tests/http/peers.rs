@@ -105,6 +105,10 @@ fn a_completion_in_the_words_of_llama_cpp() {
     let events: Vec<Value> = stream.events().iter().map(|event| serde_json::from_str(event).expect("JSON")).collect();
     let text: String = events.iter().filter_map(|event| event["content"].as_str()).collect();
     assert_eq!(text, whole["content"]);
+    assert!(events.iter().all(|event| event["tokens"].is_array()), "{events:?}");
+    assert_eq!(events.iter().flat_map(|event| event["tokens"].as_array()).flatten().count(), 10, "ids are streamed");
+    assert!(events.last().expect("events")["timings"]["prompt_per_second"].as_f64() > Some(0.0));
+    assert_eq!(whole["has_new_line"], false);
     assert_eq!(events.iter().filter(|event| event["stop"] == true).count(), 1, "the last says so");
     assert_eq!(events.last().expect("events")["stop_type"], "eos");
 }
