@@ -90,31 +90,51 @@ fn is_for_comparison(kernel: &str) -> bool {
 /// Ampere, Hopper, and both kinds of Blackwell.
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100a", "sm_120"];
 
-/// Every step on the host; then every kernel that this took, through NVIDIA's own compiler: nothing may spill.
+/// Kernels of attention that have tiles of their own for newer devices.
+fn is_tiled_attention(kernel: &str) -> bool {
+    kernel.starts_with("attend_paged_decode") || kernel.starts_with("attend_paged_pre")
+}
+
+// Every step on the host; then every kernel that this took, through NVIDIA's own compiler. In three parts, for so many
+// cores.
+
 #[test]
-fn kernels_are_the_reference_and_compile_for_every_architecture() {
-    let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
+fn matrix_products_are_the_reference_and_compile() {
+    let Some(mut device) = on_host(Storage::Bf16, (8, 0)) else { return };
+    checked(&mut device, "matmul");
+    compiled(&device, is_wanted);
+}
+
+#[test]
+fn attention_is_the_reference_and_compiles() {
     let Some(mut ampere) = on_host(Storage::Bf16, (8, 0)) else { return };
-    checked(&mut ampere, filter.clone());
-    // Of newer devices attention has tiles of its own; all else is the same.
-    let Some(mut blackwell) = on_host(Storage::Bf16, (12, 0)) else { return };
-    if filter.is_none() {
-        checked(&mut blackwell, Some("attend_paged/Bf16".into()));
-    }
-    let is_attention =
-        |kernel: &str| kernel.starts_with("attend_paged_decode") || kernel.starts_with("attend_paged_pre");
-    let older = |kernel: &str, architecture: &str| match architecture {
-        "sm_80" => true,
-        "sm_90a" => !is_for_comparison(kernel),
-        _ => !is_for_comparison(kernel) && !is_attention(kernel),
-    };
-    let newer =
-        |kernel: &str, architecture: &str| ["sm_100a", "sm_120"].contains(&architecture) && is_attention(kernel);
-    let footprints = ampere.audit(&ARCHITECTURES, older).and_then(|mut footprints| {
-        footprints.extend(blackwell.audit(&ARCHITECTURES, newer)?);
-        Ok(footprints)
+    checked(&mut ampere, "attend_paged");
+    compiled(&ampere, |kernel, architecture| {
+        let newer = ["sm_100a", "sm_120"].contains(&architecture);
+        is_wanted(kernel, architecture) && !(newer && is_tiled_attention(kernel))
     });
-    let footprints = match footprints {
+    let Some(mut blackwell) = on_host(Storage::Bf16, (12, 0)) else { return };
+    checked(&mut blackwell, "attend_paged/Bf16");
+    compiled(&blackwell, |kernel, architecture| {
+        ["sm_100a", "sm_120"].contains(&architecture) && is_tiled_attention(kernel)
+    });
+}
+
+#[test]
+fn all_other_steps_are_the_reference_and_compile() {
+    let Some(mut device) = on_host(Storage::Bf16, (8, 0)) else { return };
+    checked(&mut device, "!matmul|attend_paged");
+    compiled(&device, is_wanted);
+}
+
+/// What is there to compare devices needs one architecture.
+fn is_wanted(kernel: &str, architecture: &str) -> bool {
+    architecture == ARCHITECTURES[0] || !is_for_comparison(kernel)
+}
+
+/// Compiles what a device has loaded: nothing may spill.
+fn compiled(device: &CudaBackend, wanted: impl Fn(&str, &str) -> bool) {
+    let footprints = match device.audit(&ARCHITECTURES, wanted) {
         Ok(footprints) => footprints,
         Err(BackendError::Unavailable(fault)) => {
             let required = std::env::var("FOLIO_REQUIRE_NVRTC").is_ok_and(|value| value == "1");
@@ -126,12 +146,14 @@ fn kernels_are_the_reference_and_compile_for_every_architecture() {
     };
     let most = footprints.iter().max_by_key(|found| found.registers);
     println!("{} kernels for {} architectures; most registers: {most:?}", footprints.len(), ARCHITECTURES.len());
+    assert!(!footprints.is_empty() || std::env::var("FOLIO_KERNELS_FILTER").is_ok(), "something was compiled");
     let spilling: Vec<_> = footprints.iter().filter(|found| found.spill_bytes + found.stack_bytes > 0).collect();
     assert!(spilling.is_empty(), "{} kernels spill: {spilling:#?}", spilling.len());
 }
 
-/// Holds a device to the reference.
-fn checked(device: &mut CudaBackend, filter: Option<String>) {
+/// Holds a device to the reference; in one part of its steps, or in what `FOLIO_KERNELS_FILTER` has.
+fn checked(device: &mut CudaBackend, part: &str) {
+    let filter = Some(std::env::var("FOLIO_KERNELS_FILTER").unwrap_or_else(|_| part.into()));
     let options = Options { filter, draws: Draws::Few, ..Options::default() };
     let report = block_on(run(device, &options)).expect("the device survives");
     println!("{report}");

@@ -77,7 +77,7 @@ pub(crate) struct Options {
     device: DeviceChoice,
     #[command(flatten)]
     forced: Forced,
-    /// Only checks whose name contains this
+    /// Only checks whose name contains this, or one of several with | between; with ! before it, none of them
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Draw ten times as many tokens in the sampling checks

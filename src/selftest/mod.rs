@@ -28,7 +28,8 @@ use std::sync::Arc;
 /// What to check.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Only cases whose `step/option/shape` contains this.
+    /// Only cases whose `step/option/shape` contains this, or one of several with `|` between; with `!` before it, only
+    /// cases that contain none.
     pub filter: Option<String>,
     /// Element types of row buffers besides f32; the device's own is always checked.
     pub activations: Vec<Storage>,
@@ -204,8 +205,10 @@ fn fixtures(options: &Options, activations: Storage) -> Vec<Fixture> {
 }
 
 fn selected(options: &Options, fixture: &Fixture, run: &Run) -> bool {
+    let Some(filter) = &options.filter else { return true };
     let name = format!("{}/{}", fixture.name(), run.shape);
-    options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
+    let contains = |filter: &str| filter.split('|').any(|part| name.contains(part));
+    filter.strip_prefix('!').map_or_else(|| contains(filter), |others| !contains(others))
 }
 
 fn report_row<'a>(report: &'a mut Report, fixture: &Fixture) -> &'a mut ReportRow {

@@ -246,8 +246,11 @@ impl LlamaAnswer {
 }
 
 impl Answer for LlamaAnswer {
-    fn events(&mut self, piece: &Piece, totals: Totals) -> String {
+    fn begins(&mut self) {
         self.first.get_or_insert_with(Instant::now);
+    }
+
+    fn events(&mut self, piece: &Piece, totals: Totals) -> String {
         let mut part = self.part(piece, totals);
         if piece.finish.is_some() {
             self.end(&mut part, piece, totals);

@@ -14,6 +14,9 @@ use std::task::{Context, Poll, ready};
 
 /// The form of an answer.
 pub(super) trait Answer: Unpin + Send + 'static {
+    /// A piece has come; what becomes of it follows.
+    fn begins(&mut self) {}
+
     /// The events that one piece becomes.
     fn events(&mut self, piece: &Piece, totals: Totals) -> String;
 
@@ -50,6 +53,7 @@ impl<A: Answer> Stream for Events<A> {
         let events = match ready!(generation.poll_next_unpin(context)) {
             Some(Ok(piece)) => {
                 let totals = generation.totals();
+                reply.begins();
                 reply.events(&piece, totals)
             }
             // The status was sent long ago, so the fault is an event.
@@ -84,6 +88,7 @@ pub(super) async fn collect(mut generation: Generation, mut reply: impl Answer) 
     let mut pieces: Vec<_> = (0..generation.choices()).map(|choice| Piece { choice, ..Piece::default() }).collect();
     while let Some(piece) = generation.next().await {
         let piece = piece.map_err(ApiError::failed)?;
+        reply.begins();
         let whole = &mut pieces[piece.choice];
         whole.parts.extend(piece.parts);
         whole.tokens.extend(piece.tokens);
