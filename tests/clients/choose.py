@@ -1,7 +1,8 @@
 """A pytest plugin: which tests of a foreign suite run, and how many of them held.
 
-    CHOOSE_LISTS=FILE:…      tests that do not run: `start of a test's id  # reason`, `@marker  # reason`
-    CHOOSE_ONLY=FILE         run the tests of this file only, which is written as those are
+    CHOOSE_OUT=FILE          tests that do not run: `file, function or start of a test's id  # reason`, `@marker  # reason`
+    CHOOSE_ONLY=FILE         run the tests of this file only, which is written likewise
+    CHOOSE_ELSEWHERE=FILE    tests that run elsewhere, and do not count here
     CHOOSE_STALE=1           run what does not run otherwise: what passes should leave the list
     CHOOSE_COUNTS=FILE       gets `passed failed deselected`
 
@@ -26,22 +27,26 @@ def lines(path):
 def fits(name, item):
     if name.startswith("@"):
         return item.get_closest_marker(name[1:]) is not None
-    return item.nodeid.startswith(name)
+    # A name that stops inside brackets fits all values that begin so; any other is a whole file, class or function.
+    return item.nodeid.startswith(name) and ("[" in name or item.nodeid[len(name) :][:1] in ("", ":", "["))
 
 
-lists = [path for path in os.environ.get("CHOOSE_LISTS", "").split(":") if path]
-unwanted = [name for path in lists for name in lines(path)]
-only = list(lines(os.environ["CHOOSE_ONLY"])) if "CHOOSE_ONLY" in os.environ else None
+def listed(variable):
+    path = os.environ.get(variable)
+    return list(lines(path)) if path else []
+
+
+unwanted, only, elsewhere = listed("CHOOSE_OUT"), listed("CHOOSE_ONLY"), listed("CHOOSE_ELSEWHERE")
 counts = {"passed": 0, "failed": 0, "deselected": 0}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    wanted = only or [""]
-    found = [item for item in items if any(fits(name, item) for name in wanted)]
-    stale = [name for name in wanted if not any(fits(name, item) for item in items)]
-    if only is None:
-        stale += [name for name in unwanted if not any(fits(name, item) for item in items)]
+    found = [item for item in items if not only or any(fits(name, item) for name in only)]
+    found = [item for item in found if not any(fits(name, item) for name in elsewhere)]
+    # Those of one of several runs need not fit in each.
+    told = only + elsewhere if only else unwanted + elsewhere
+    stale = [name for name in told if not any(fits(name, item) for item in items)]
     if stale:
         raise pytest.UsageError("these lines fit no test: " + "; ".join(stale))
     out = {item.nodeid for item in found if any(fits(name, item) for name in unwanted)}
