@@ -1,6 +1,6 @@
 """A pytest plugin: which tests of a foreign suite run, and how many of them held.
 
-    CHOOSE_OUT=FILE          tests that do not run: `file, function or start of a test's id  # reason`, `@marker  # reason`
+    CHOOSE_OUT=FILE          tests that do not run: `file, function or start of an id  # reason`, `@marker  # reason`
     CHOOSE_ONLY=FILE         run the tests of this file only, which is written likewise
     CHOOSE_ELSEWHERE=FILE    tests that run elsewhere, and do not count here
     CHOOSE_STALE=1           run what does not run otherwise: what passes should leave the list

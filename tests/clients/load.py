@@ -1,4 +1,4 @@
-"""Load: clients that chat, streamed, one request after the other, for some seconds; and more of them than there is room.
+"""Load: clients that chat, streamed, one request after the other, for some seconds; and more of them than have room.
 
     python load.py steady http://127.0.0.1:8000 SECONDS CLIENTS
     python load.py overload http://127.0.0.1:8000 SECONDS CLIENTS

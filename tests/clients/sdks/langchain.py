@@ -95,4 +95,5 @@ def embeddings():
     assert max(abs(a - b) for a, b in zip(made.embed_query(HELLO), one)) < 1e-3
 
 
-run(chat, streaming, batches, structured_output, structured_stream, tools, streamed_tools, logprobs, completions, embeddings)
+texts = (chat, streaming, batches, logprobs, completions, embeddings)
+run(*texts, structured_output, structured_stream, tools, streamed_tools)

@@ -11,7 +11,8 @@ NAMES = {"api_base": BASE, "api_key": "none", "num_retries": 0}
 ASK = NAMES | {"model": f"openai/{MODEL}", "temperature": 0, "max_tokens": 100}
 SAID = [{"role": "user", "content": HELLO}]
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Get the weather in a city.", "parameters": CITY}}
+FUNCTION = {"name": "get_weather", "description": "Get the weather in a city.", "parameters": CITY}
+TOOL = {"type": "function", "function": FUNCTION}
 
 
 class Person(BaseModel):

@@ -20,10 +20,8 @@ from pydantic import BaseModel
 FOLIO = sys.argv[2]
 END = "<|im_end|>"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TOOLS = [
-    {"type": "function", "function": {"name": "get_weather", "description": "Get the weather in a city.", "parameters": CITY}},
-    {"type": "function", "function": {"name": "get_time"}},
-]
+GET_WEATHER = {"name": "get_weather", "description": "Get the weather in a city.", "parameters": CITY}
+TOOLS = [{"type": "function", "function": function} for function in (GET_WEATHER, {"name": "get_time"})]
 ASKED = [{"role": "user", "content": WEATHER}]
 
 
@@ -53,7 +51,8 @@ def saying(*answers):
 
 
 def whole(client, messages, **more):
-    choice = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, tools=TOOLS, **more).choices[0]
+    answer = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, tools=TOOLS, **more)
+    (choice,) = answer.choices
     calls = [(one.id, one.function.name, one.function.arguments) for one in choice.message.tool_calls or []]
     return choice.message.content, calls, choice.finish_reason
 
@@ -116,8 +115,8 @@ def one_call():
 
 def several_calls():
     city = 'Saint-Étienne "{}" \\ \n 🤗'
-    said = "\n".join(["Let me see.", call("get_weather", city="Paris"), call("get_time"), call("get_weather", city=city)])
-    with saying(said, "Sunny.") as client:
+    calls = [call("get_weather", city="Paris"), call("get_time"), call("get_weather", city=city)]
+    with saying("\n".join(["Let me see.", *calls]), "Sunny.") as client:
         text, calls, end = loop(client, ["sunny", "12:00", "rainy"])
     assert text.strip() == "Let me see." and end == "Sunny."
     assert calls == [("get_weather", {"city": "Paris"}), ("get_time", {}), ("get_weather", {"city": city})]
