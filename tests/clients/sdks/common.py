@@ -1,0 +1,31 @@
+"""What the scripts of this folder share: where the server is, what is asked, and how it is told what held.
+
+    python SCRIPT.py http://127.0.0.1:8000
+
+The server has the demo model, which knows few topics: it says hello, knows the weather as a tool, and little else.
+Each script prints what does not hold, and last `passed failed`.
+"""
+
+import sys
+import traceback
+
+BASE = sys.argv[1].rstrip("/") + "/v1"
+MODEL = "folio-tiny"
+HELLO = "Hello!"
+HI = "Hi! What can I do for you?"
+WEATHER = "What is the weather in Paris?"
+# What a tool says, in the words that the model learnt, and what it makes of that.
+SUNNY = '{"temperature": 21, "condition": "sunny"}'
+IT_IS_SUNNY = "It is 21 degrees and sunny in Paris."
+
+
+def run(*checks):
+    failed = 0
+    for check in checks:
+        try:
+            check()
+        except Exception:
+            failed += 1
+            print(f"{sys.argv[0]}: {check.__name__}")
+            traceback.print_exc(limit=-3, file=sys.stdout)
+    print(len(checks) - failed, failed)
