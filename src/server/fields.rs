@@ -169,6 +169,7 @@ fn is_off(value: &Value) -> bool {
 /// "`name` must be …, not …", with the value shortened.
 pub(super) fn wrong(name: &str, rule: &str, value: &Value) -> ApiError {
     let given = match value {
+        Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
         Value::Array(_) => "an array".to_owned(),
         Value::Object(_) => "an object".to_owned(),
         Value::String(text) => format!("the string {}", shorten(text)),

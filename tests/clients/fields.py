@@ -108,7 +108,8 @@ COMPLETIONS = SAMPLING | {
     "best_of": [1, 2, None],
     "echo": [True, False, None],
     "logprobs": [0, 5, None],
-    "max_tokens": [0, 1, 16, None],
+    # An answer of nothing is asked for with its prompt; alone it is taken for a mistake.
+    "max_tokens": [beside(0, echo=True), 1, 16, None],
     "model": [],
     "prompt": ["Hello", ["Hello", "Goodbye"], [5, 6, 7], [[5, 6], [7]]],
     "suffix": ["test.", None],
