@@ -95,13 +95,19 @@ fn is_tiled_attention(kernel: &str) -> bool {
     kernel.starts_with("attend_paged_decode") || kernel.starts_with("attend_paged_pre")
 }
 
-// Every step on the host; then every kernel that this took, through NVIDIA's own compiler. In three parts, for so many
-// cores.
+// Every step on the host; then every kernel that this took, through NVIDIA's own compiler. In parts, for so many cores.
 
 #[test]
 fn matrix_products_are_the_reference_and_compile() {
     let Some(mut device) = on_host(Storage::Bf16, (8, 0)) else { return };
-    checked(&mut device, "matmul");
+    checked(&mut device, "matmul/");
+    compiled(&device, is_wanted);
+}
+
+#[test]
+fn products_of_experts_are_the_reference_and_compile() {
+    let Some(mut device) = on_host(Storage::Bf16, (8, 0)) else { return };
+    checked(&mut device, "matmul_experts/");
     compiled(&device, is_wanted);
 }
 
@@ -123,7 +129,7 @@ fn attention_is_the_reference_and_compiles() {
 #[test]
 fn all_other_steps_are_the_reference_and_compile() {
     let Some(mut device) = on_host(Storage::Bf16, (8, 0)) else { return };
-    checked(&mut device, "!matmul|attend_paged");
+    checked(&mut device, "!matmul/|matmul_experts/|attend_paged");
     compiled(&device, is_wanted);
 }
 

@@ -2,7 +2,7 @@
 //! for other reasons, it is a call only if its name is that of one of the request's tools.
 
 use super::json_call::{JsonCall, Outcome};
-use super::{Known, Parts};
+use super::{Known, Parts, Staged};
 use std::sync::Arc;
 
 /// What Llama writes before its calls, at times.
@@ -35,13 +35,19 @@ impl Bare {
         Self { known, stage: Stage::Start(String::new()), calls: 0 }
     }
 
-    pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
-        let mut rest = Some(text.to_owned());
-        while let Some(text) = rest.take().filter(|text| !text.is_empty()) {
-            rest = self.step(&text, parts);
+    pub(super) fn finish(&mut self, parts: &mut Parts) {
+        match &mut self.stage {
+            Stage::Start(held) => parts.content.push_str(held),
+            Stage::Call { held, call } if call.name().is_none() => {
+                parts.content.push_str(held);
+                parts.content.push_str(call.raw());
+            }
+            Stage::Call { .. } | Stage::Between | Stage::Content => {}
         }
     }
+}
 
+impl Staged for Bare {
     fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
         match &mut self.stage {
             Stage::Content => {
@@ -100,17 +106,6 @@ impl Bare {
                 self.stage = if is_call { call } else { Stage::Content };
                 Some(text.to_owned())
             }
-        }
-    }
-
-    pub(super) fn finish(&mut self, parts: &mut Parts) {
-        match &mut self.stage {
-            Stage::Start(held) => parts.content.push_str(held),
-            Stage::Call { held, call } if call.name().is_none() => {
-                parts.content.push_str(held);
-                parts.content.push_str(call.raw());
-            }
-            Stage::Call { .. } | Stage::Between | Stage::Content => {}
         }
     }
 }

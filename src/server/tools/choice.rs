@@ -31,8 +31,8 @@ impl ToolUse {
             let (mode, names) = allowed_tools(allowed)?;
             let is_allowed = |tool: &Value| names.iter().any(|name| tool["function"]["name"] == *name);
             // What may not be called is not shown either: a model calls what it sees.
-            tools = tools.map(|tools| tools.into_iter().filter(is_allowed).collect());
-            if !tools.as_ref().is_some_and(|tools: &Vec<Value>| tools.len() == names.len()) {
+            tools = tools.map(|tools| tools.into_iter().filter(is_allowed).collect::<Vec<_>>());
+            if tools.as_ref().map_or(0, Vec::len) != names.len() {
                 return Err(ApiError::invalid("tool_choice", "`tool_choice` allows a tool that is none of `tools`"));
             }
             choice = Some(mode);

@@ -2,7 +2,7 @@
 
 use super::json_call::{JsonCall, Outcome};
 use super::xml::XmlCall;
-use super::{CallDelta, Known, Parts};
+use super::{CallDelta, Known, Parts, Staged};
 use crate::server::marker::Marker;
 use std::sync::Arc;
 
@@ -68,14 +68,34 @@ impl Hermes {
         Self { known, content: Content::default(), open: Marker::new(OPEN), stage: Stage::Content, calls: 0 }
     }
 
-    pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
-        let mut rest = Some(text.to_owned());
-        while let Some(text) = rest.take().filter(|text| !text.is_empty()) {
-            rest = self.step(&text, parts);
-        }
+    fn close(&mut self, rest: &str) -> Option<String> {
+        self.calls += 1;
+        self.stage = Stage::Closing(String::new());
+        Some(rest.to_owned())
     }
 
-    /// Takes some text; gives what is left for the next stage.
+    pub(super) fn finish(&mut self, parts: &mut Parts) {
+        let raw = match &mut self.stage {
+            Stage::Content => self.open.finish(),
+            Stage::Opened(space) => format!("{OPEN}{space}"),
+            Stage::Json(call) if call.name().is_none() => format!("{OPEN}{}", call.raw()),
+            Stage::Xml(call) => match call.take(&self.known) {
+                Some(delta) => {
+                    self.content.call_begins();
+                    parts.call(self.calls, delta);
+                    String::new()
+                }
+                None => format!("{OPEN}{}", call.raw()),
+            },
+            Stage::Closing(held) => std::mem::take(held),
+            Stage::Json(_) => String::new(),
+        };
+        self.content.push(&raw, parts);
+        self.content.finish(parts);
+    }
+}
+
+impl Staged for Hermes {
     fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
         match &mut self.stage {
             Stage::Content => {
@@ -138,32 +158,6 @@ impl Hermes {
             }
         }
     }
-
-    fn close(&mut self, rest: &str) -> Option<String> {
-        self.calls += 1;
-        self.stage = Stage::Closing(String::new());
-        Some(rest.to_owned())
-    }
-
-    pub(super) fn finish(&mut self, parts: &mut Parts) {
-        let raw = match &mut self.stage {
-            Stage::Content => self.open.finish(),
-            Stage::Opened(space) => format!("{OPEN}{space}"),
-            Stage::Json(call) if call.name().is_none() => format!("{OPEN}{}", call.raw()),
-            Stage::Xml(call) => match call.take(&self.known) {
-                Some(delta) => {
-                    self.content.call_begins();
-                    parts.call(self.calls, delta);
-                    String::new()
-                }
-                None => format!("{OPEN}{}", call.raw()),
-            },
-            Stage::Closing(held) => std::mem::take(held),
-            Stage::Json(_) => String::new(),
-        };
-        self.content.push(&raw, parts);
-        self.content.finish(parts);
-    }
 }
 
 /// See the module's words.
@@ -194,13 +188,40 @@ impl Default for Mistral {
 }
 
 impl Mistral {
-    pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
-        let mut rest = Some(text.to_owned());
-        while let Some(text) = rest.take().filter(|text| !text.is_empty()) {
-            rest = self.step(&text, parts);
+    /// What follows the mark, as far as it is there.
+    fn open_call(&mut self, head: &str, parts: &mut Parts) -> Option<String> {
+        let head = head.trim_start();
+        if let Some(list) = head.strip_prefix('[').filter(|_| !ARGS.starts_with(head) && !head.starts_with(ARGS)) {
+            self.stage = MistralStage::List;
+            return Some(list.to_owned());
         }
+        let Some(brace) = head.find('{').filter(|&at| at > 0) else {
+            // A list's first bracket may still be the beginning of a mark.
+            self.stage = MistralStage::Opened(head.to_owned());
+            return None;
+        };
+        let (name, arguments) = head.split_at(brace);
+        // A call id, which clients do not need, and the mark before the arguments.
+        let name = name.split('[').next().unwrap_or_default().trim();
+        let call = JsonCall::named(name);
+        parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
+        self.stage = MistralStage::Arguments(Box::new(call));
+        Some(arguments.to_owned())
     }
 
+    pub(super) fn finish(&mut self, parts: &mut Parts) {
+        let raw = match &mut self.stage {
+            MistralStage::Content => self.open.finish(),
+            MistralStage::Opened(head) => format!("{CALLS}{head}"),
+            MistralStage::ListCall(call) if call.name().is_none() => call.raw().to_owned(),
+            _ => String::new(),
+        };
+        self.content.push(&raw, parts);
+        self.content.finish(parts);
+    }
+}
+
+impl Staged for Mistral {
     fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
         match &mut self.stage {
             MistralStage::Content => {
@@ -262,37 +283,5 @@ impl Mistral {
                 Some(text[end..].to_owned())
             }
         }
-    }
-
-    /// What follows the mark, as far as it is there.
-    fn open_call(&mut self, head: &str, parts: &mut Parts) -> Option<String> {
-        let head = head.trim_start();
-        if let Some(list) = head.strip_prefix('[').filter(|_| !ARGS.starts_with(head) && !head.starts_with(ARGS)) {
-            self.stage = MistralStage::List;
-            return Some(list.to_owned());
-        }
-        let Some(brace) = head.find('{').filter(|&at| at > 0) else {
-            // A list's first bracket may still be the beginning of a mark.
-            self.stage = MistralStage::Opened(head.to_owned());
-            return None;
-        };
-        let (name, arguments) = head.split_at(brace);
-        // A call id, which clients do not need, and the mark before the arguments.
-        let name = name.split('[').next().unwrap_or_default().trim();
-        let call = JsonCall::named(name);
-        parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
-        self.stage = MistralStage::Arguments(Box::new(call));
-        Some(arguments.to_owned())
-    }
-
-    pub(super) fn finish(&mut self, parts: &mut Parts) {
-        let raw = match &mut self.stage {
-            MistralStage::Content => self.open.finish(),
-            MistralStage::Opened(head) => format!("{CALLS}{head}"),
-            MistralStage::ListCall(call) if call.name().is_none() => call.raw().to_owned(),
-            _ => String::new(),
-        };
-        self.content.push(&raw, parts);
-        self.content.finish(parts);
     }
 }

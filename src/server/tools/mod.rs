@@ -157,6 +157,19 @@ impl Parts {
     }
 }
 
+/// A reader of text that goes from stage to stage.
+trait Staged {
+    /// Takes some text; gives what is left for the next stage.
+    fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String>;
+
+    fn push(&mut self, text: &str, parts: &mut Parts) {
+        let mut rest = Some(text.to_owned());
+        while let Some(text) = rest.take().filter(|text| !text.is_empty()) {
+            rest = self.step(&text, parts);
+        }
+    }
+}
+
 /// Takes an answer's text apart into content and calls.
 #[derive(Clone, Debug)]
 pub(super) enum CallParser {
