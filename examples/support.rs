@@ -1,7 +1,7 @@
 //! The tables of README.md that say what runs where, from the notes that the tests leave (`tests/support/mod.rs`).
 //!
-//! After `cargo test --features cuda`: `cargo run --example support` writes them into README.md; with `--check` it fails where README.md
-//! says something else.
+//! After `cargo test --features cuda`: `cargo run --example support` writes them into README.md; with `--check` it fails
+//! where README.md says something else.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::BTreeMap;
