@@ -51,24 +51,16 @@ pub(super) fn read(fields: &mut Fields) -> Result<Option<Structure>, ApiError> {
 
 fn response_format(fields: &mut Fields) -> Result<Option<Structure>, ApiError> {
     let Some(format) = fields.object("response_format")? else { return Ok(None) };
-    let schema_of = |map: &Map<String, Value>| map.get("schema").filter(|schema| !schema.is_null()).cloned();
+    let (schema, strict) = json_schema(&format)?;
     let spec = match format.get("type").and_then(Value::as_str) {
         Some("text") => return Ok(None),
-        Some("json_object") => match schema_of(&format) {
+        Some("json_object") => match schema {
             Some(schema) => GrammarSpec::Schema { schema, strict: false },
             None => GrammarSpec::json_object(),
         },
         Some("json_schema") => {
-            let inner = match format.get("json_schema") {
-                Some(Value::Object(inner)) => inner,
-                None | Some(Value::Null) => &format,
-                Some(value) => return Err(wrong("response_format.json_schema", "an object", value)),
-            };
-            let schema = schema_of(inner).ok_or_else(|| ApiError::missing("response_format.json_schema.schema"))?;
-            if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
-                return Err(wrong("response_format.json_schema.schema", "an object", &schema));
-            }
-            GrammarSpec::Schema { schema, strict: inner.get("strict") == Some(&Value::Bool(true)) }
+            let schema = schema.ok_or_else(|| ApiError::missing("response_format.json_schema.schema"))?;
+            GrammarSpec::Schema { schema, strict }
         }
         Some(kind @ ("grammar" | "structural_tag" | "regex")) => {
             let message = format!("`response_format` of type {kind} is not supported; `structured_outputs` may say it");
@@ -80,6 +72,29 @@ fn response_format(fields: &mut Fields) -> Result<Option<Structure>, ApiError> {
         }
     };
     Ok(Some(Structure { spec, field: "response_format".into() }))
+}
+
+/// The schema of a `response_format` and whether it is strict, in `json_schema` or, as with llama.cpp, beside the type.
+fn json_schema(format: &Map<String, Value>) -> Result<(Option<Value>, bool), ApiError> {
+    let (inner, place) = match format.get("json_schema") {
+        Some(Value::Object(inner)) => (inner, "response_format.json_schema"),
+        None | Some(Value::Null) => (format, "response_format"),
+        Some(value) => return Err(wrong("response_format.json_schema", "an object", value)),
+    };
+    let given = |name: &str| inner.get(name).filter(|value| !value.is_null());
+    let at = |name: &str| format!("{place}.{name}");
+    if let Some(name) = given("name").filter(|name| !name.is_string()) {
+        return Err(wrong(&at("name"), "a string", name));
+    }
+    let strict = match given("strict") {
+        None => false,
+        Some(strict) => strict.as_bool().ok_or_else(|| wrong(&at("strict"), "true or false", strict))?,
+    };
+    match given("schema") {
+        None => Ok((None, strict)),
+        Some(schema @ (Value::Object(_) | Value::Bool(_))) => Ok((Some(schema.clone()), strict)),
+        Some(schema) => Err(wrong(&at("schema"), "an object", schema)),
+    }
 }
 
 fn structured_outputs(map: &Map<String, Value>) -> Result<Vec<Structure>, ApiError> {
