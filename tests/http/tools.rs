@@ -221,7 +221,9 @@ fn with_tools_a_schema_leaves_room_for_a_call() {
 fn some_of_the_tools_may_be_called() {
     let call = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
     let allowed = |mode: &str, name: &str| {
-        let tools = json!([{"type": "function", "function": {"name": name}}]);
+        // A name that is said twice is no other name.
+        let tool = json!({"type": "function", "function": {"name": name}});
+        let tools = json!([tool, tool]);
         let choice = json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}});
         with(&ask(), &json!({"tool_choice": choice, "temperature": 0}))
     };

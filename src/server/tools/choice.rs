@@ -29,12 +29,13 @@ impl ToolUse {
         let mut choice = fields.take("tool_choice");
         if let Some(allowed) = choice.as_ref().filter(|choice| choice["type"] == "allowed_tools") {
             let (mode, names) = allowed_tools(allowed)?;
-            let is_allowed = |tool: &Value| names.iter().any(|name| tool["function"]["name"] == *name);
-            // What may not be called is not shown either: a model calls what it sees.
-            tools = tools.map(|tools| tools.into_iter().filter(is_allowed).collect::<Vec<_>>());
-            if tools.as_ref().map_or(0, Vec::len) != names.len() {
+            let is = |tool: &Value, name: &Value| tool["function"]["name"] == *name;
+            if !names.iter().all(|name| tools.iter().flatten().any(|tool| is(tool, name))) {
                 return Err(ApiError::invalid("tool_choice", "`tool_choice` allows a tool that is none of `tools`"));
             }
+            // What may not be called is not shown either: a model calls what it sees.
+            tools =
+                tools.map(|tools| tools.into_iter().filter(|tool| names.iter().any(|name| is(tool, name))).collect());
             choice = Some(mode);
         }
         let functions: Vec<Value> = tools.iter().flatten().map(|tool| tool["function"].clone()).collect();
