@@ -8,6 +8,7 @@
 //!
 //! Nothing here knows the engine, HTTP, files or the time: the clock of `strftime_now` is an argument.
 
+pub mod answer;
 mod grammar;
 mod literal;
 mod pieces;

@@ -4,8 +4,9 @@ use crate::harness::{Answer, CHAT, MODEL, Server, config, demo_text, hello, with
 use folio::backend::fake::FakeBackend;
 use folio::engine;
 use folio::model::{Model, demo};
-use folio::server::{ReasoningParser, ServerOptions, ToolParser};
+use folio::server::ServerOptions;
 use folio::text::TextModel;
+use folio::text::answer::{ReasoningParser, ToolParser};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

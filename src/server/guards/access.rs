@@ -1,0 +1,148 @@
+//! What every request passes first: its path, its host, where it comes from, its key.
+//!
+//! A server on a developer's machine is reachable from every page that machine's browser opens. The host check stops
+//! DNS rebinding (a foreign name that resolves to this address); the origin check stops a foreign page from posting.
+
+use crate::server::state::ServerState;
+use crate::server::wire::error::{ApiError, shorten};
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use subtle::ConstantTimeEq;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID_CHARACTERS: usize = 64;
+/// The page itself holds no secret and is where a user enters the key.
+const OPEN: [&str; 5] = ["/", "/ui/app.js", "/ui/style.css", "/health", "/ping"];
+
+/// Refuses, or lets through and names the answer by a request id. The client's own id is only ever shown, never used
+/// as a key: two requests may carry the same one.
+pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request, next: Next) -> Response {
+    let id = request_id(request.headers()).unwrap_or_else(|| state.new_id("req"));
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut response = match check(&state, &request) {
+        Ok(client) => {
+            request.extensions_mut().insert(client);
+            next.run(request).await
+        }
+        Err(error) => error.into_response(),
+    };
+    let status = response.status().as_u16();
+    tracing::debug!(request = id, method = method.as_str(), path = shorten(&path), status, "answered");
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    response
+}
+
+/// Who asks: the place of the key that the request carries, 0 where no keys are needed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Client(pub(crate) u32);
+
+impl Client {
+    /// Of a request that has passed the guard.
+    pub(crate) fn of(request: &Request) -> Self {
+        request.extensions().get().copied().unwrap_or_default()
+    }
+}
+
+fn check(state: &ServerState, request: &Request) -> Result<Client, ApiError> {
+    let (uri, headers) = (request.uri(), request.headers());
+    check_host(uri, headers, &state.options.allowed_hosts)?;
+    if !request.method().is_safe() {
+        check_origin(headers, &state.options.allowed_origins)?;
+    }
+    let keys = &state.options.api_keys;
+    let key = if keys.is_empty() { Some(0) } else { key_of(headers, keys) };
+    let Some(client) = key.or(OPEN.contains(&uri.path()).then_some(0)) else {
+        return Err(ApiError::unauthorized());
+    };
+    if climbs(uri.path()) {
+        return Err(ApiError::unknown_route(uri.path()));
+    }
+    Ok(Client(client))
+}
+
+/// Whether a path has a `..` segment, also percent-encoded.
+fn climbs(path: &str) -> bool {
+    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
+    plain.split(['/', '\\']).any(|segment| segment == "..")
+}
+
+fn check_host(uri: &Uri, headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
+    let header = headers.get_all(HOST).iter().map(|value| value.to_str().unwrap_or("?"));
+    // A request without any host is not a browser's.
+    for authority in header.chain(uri.authority().map(axum::http::uri::Authority::as_str)) {
+        let host = host_of(authority);
+        let listed = |name: &String| name == "*" || name.eq_ignore_ascii_case(host);
+        // A name can be made to point here, an address cannot.
+        let is_address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+        if !is_address && !host.eq_ignore_ascii_case("localhost") && !allowed.iter().any(listed) {
+            let message = format!("the host {} is not served here; --allowed-host adds names", shorten(host));
+            return Err(ApiError::forbidden(message));
+        }
+    }
+    Ok(())
+}
+
+/// A host without its port.
+fn host_of(authority: &str) -> &str {
+    match authority.rfind(':') {
+        Some(colon) if !authority[colon..].contains(']') => &authority[..colon],
+        _ => authority,
+    }
+}
+
+/// A browser says where a request comes from; other clients say nothing.
+fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let same_origin = match (text(ORIGIN), text(HOST)) {
+        (None, _) => true,
+        (Some(origin), Some(host)) => {
+            let origin = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+            origin.is_some_and(|origin| origin.eq_ignore_ascii_case(host))
+        }
+        (Some(_), None) => false,
+    };
+    if text(ORIGIN).is_some_and(|origin| allowed.iter().any(|allowed| allowed == "*" || allowed == origin)) {
+        return Ok(());
+    }
+    let site = text(HeaderName::from_static("sec-fetch-site")).unwrap_or("none");
+    if same_origin && ["none", "same-origin"].contains(&site) {
+        return Ok(());
+    }
+    Err(ApiError::forbidden("requests from pages of other sites are refused"))
+}
+
+/// Which key comes as `Authorization: Bearer KEY` or `X-Api-Key: KEY`. Digests are compared, all of them every time, so
+/// the time tells neither content nor length nor which.
+fn key_of(headers: &HeaderMap, keys: &[String]) -> Option<u32> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+        let value = value.as_bytes();
+        let space = value.iter().position(|byte| *byte == b' ')?;
+        let (scheme, rest) = value.split_at(space);
+        scheme.eq_ignore_ascii_case(b"bearer").then(|| rest.trim_ascii())
+    });
+    let own = headers.get("x-api-key").map(HeaderValue::as_bytes);
+    let given: Vec<_> = [bearer, own].into_iter().flatten().map(blake3::hash).collect();
+    let mut found = None;
+    for (index, key) in (0..).zip(keys) {
+        let expected = blake3::hash(key.as_bytes());
+        let same = |given: &blake3::Hash| given.as_bytes().ct_eq(expected.as_bytes());
+        if given.iter().fold(subtle::Choice::from(0), |any, given| any | same(given)).into() {
+            found = Some(index);
+        }
+    }
+    found
+}
+
+/// The client's request id, if it is short and plain.
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    ((1..=REQUEST_ID_CHARACTERS).contains(&id.len()) && id.bytes().all(plain)).then(|| id.to_owned())
+}

@@ -1,0 +1,3 @@
+//! What every request passes before its route.
+
+pub(crate) mod access;

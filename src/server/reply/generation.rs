@@ -1,0 +1,243 @@
+//! [`Generation`]: the running choices of one request, as one stream of text pieces.
+//!
+//! It reads every choice's receiver, decodes ids to text, watches for stop strings and ends a choice by dropping its
+//! receiver. Whatever is ready when it is asked is merged into one piece a choice, so a reader that is slow gets fewer
+//! and longer pieces, and nothing grows beyond the receivers' own bounds.
+
+use crate::engine::handle::EventReceiver;
+use crate::engine::request::{Event, FinishReason, PrefixReport, PromptFact, Request, RequestError, Token};
+use crate::platform::Instant;
+use crate::server::parameters::sampling::Sampling;
+use crate::server::routes::metrics::Metrics;
+use crate::server::state::{Counted, ServerState};
+use crate::server::wire::error::ApiError;
+use crate::text::TextStream;
+use crate::text::answer::AnswerParser;
+use crate::text::answer::tools::Parts;
+use futures_util::{Stream, StreamExt};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+/// Tokens counted so far over all choices; a prompt counts once, however many choices it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) prompt_tokens: u32,
+    pub(crate) cached_tokens: u32,
+    pub(crate) completion_tokens: u32,
+    /// Of these, thoughts.
+    pub(crate) reasoning_tokens: u32,
+}
+
+/// What became certain about one choice.
+#[derive(Debug, Default)]
+pub(crate) struct Piece {
+    /// Prompt × n + choice.
+    pub(crate) choice: usize,
+    pub(crate) parts: Parts,
+    /// The tokens that belong to it, if they are wanted one by one.
+    pub(crate) tokens: Vec<Token>,
+    /// Logprobs of its prompt's tokens but the first, if they were asked for; once a choice.
+    pub(crate) prompt: Vec<Arc<[Token]>>,
+    /// Why no more of its prompt was found in the prefix cache, if that was asked; once a prompt.
+    pub(crate) prefix: Option<PrefixReport>,
+    /// The choice has ended.
+    pub(crate) finish: Option<FinishReason>,
+}
+
+/// The running choices of one request.
+pub(crate) struct Generation {
+    choices: Vec<Choice>,
+    /// Where to look first, so that no choice is served before the others every time.
+    next: usize,
+    totals: Totals,
+    /// Per prompt: tokens it found in the prefix cache.
+    cached: Vec<u32>,
+    n: usize,
+    metrics: Arc<Metrics>,
+    started: Instant,
+    _active: Counted,
+}
+
+struct Choice {
+    /// `None` once the choice has ended.
+    receiver: Option<EventReceiver>,
+    text: TextStream,
+    answer: AnswerParser,
+    /// Ids that end a choice and have no text.
+    end_ids: Arc<[u32]>,
+    keeps_tokens: bool,
+    /// What is generated is not told.
+    silent: bool,
+    tokens: Vec<Token>,
+    prompt: Vec<Arc<[Token]>>,
+    prefix: Option<PrefixReport>,
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    last_token: Option<Instant>,
+}
+
+impl Generation {
+    /// Submits every prompt. If one is refused, those before it are cancelled by dropping their receivers.
+    /// `prompt_field` is the request's name for the prompt.
+    pub(crate) fn submit(
+        state: &ServerState,
+        prompts: Vec<Arc<[u32]>>,
+        sampling: &Sampling,
+        prompt_field: &'static str,
+    ) -> Result<Self, ApiError> {
+        let active = Counted::new(&state.active);
+        let info = state.ready()?;
+        let params = &sampling.params;
+        let mut end_ids = if sampling.show_stops { Vec::new() } else { params.stop_token_ids.clone() };
+        if !params.ignore_eos {
+            end_ids.extend_from_slice(&info.eos_token_ids);
+        }
+        let end_ids: Arc<[u32]> = end_ids.into();
+        let mut choices = Vec::new();
+        let mut totals = Totals::default();
+        let cached = vec![0; prompts.len()];
+        for prompt in prompts {
+            let prompt_tokens = prompt.len() as u32;
+            let (cache_salt, priority) = (sampling.cache_salt.clone(), sampling.priority);
+            let mut request = Request { prompt, params: params.clone(), cache_salt, priority, ..Request::default() };
+            (request.client, request.explain_prefix) = (sampling.client.0, sampling.explain_prefix);
+            let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, prompt_field))?;
+            totals.prompt_tokens += prompt_tokens;
+            choices.extend(receivers.into_iter().map(|receiver| Choice {
+                receiver: Some(receiver),
+                text: sampling.text_stream(state.text.tokenizer.clone()),
+                answer: sampling.answer.clone(),
+                end_ids: end_ids.clone(),
+                keeps_tokens: params.logprobs.is_some() || sampling.return_token_ids,
+                silent: sampling.silent,
+                tokens: Vec::new(),
+                prompt: Vec::new(),
+                prefix: None,
+                prompt_tokens,
+                completion_tokens: 0,
+                last_token: None,
+            }));
+        }
+        let (metrics, started) = (state.metrics.clone(), Instant::now());
+        Ok(Self { choices, next: 0, totals, cached, n: params.n as usize, metrics, started, _active: active })
+    }
+
+    /// Choices of all prompts.
+    pub(crate) fn choices(&self) -> usize {
+        self.choices.len()
+    }
+
+    /// Tokens counted so far.
+    pub(crate) fn totals(&self) -> Totals {
+        Totals { cached_tokens: self.cached.iter().sum(), ..self.totals }
+    }
+
+    fn poll_choice(&mut self, index: usize, context: &mut Context<'_>) -> Poll<Result<Piece, RequestError>> {
+        let choice = &mut self.choices[index];
+        let Some(receiver) = &mut choice.receiver else { return Poll::Pending };
+        let mut piece = Piece { choice: index, ..Piece::default() };
+        let mut new_tokens = 0;
+        let mut by_text = false;
+        while piece.finish.is_none() {
+            match receiver.poll_next_unpin(context) {
+                Poll::Pending => break,
+                Poll::Ready(Some(Event::Prompt(PromptFact::Prefix(report)))) => choice.prefix = Some(report),
+                Poll::Ready(Some(Event::Prompt(PromptFact::Logprobs(tokens)))) => choice.prompt.push(tokens),
+                // Not asked for here.
+                Poll::Ready(Some(Event::Prompt(PromptFact::Embedding(_)))) => {}
+                Poll::Ready(Some(Event::Token(_))) if choice.silent => {}
+                Poll::Ready(Some(Event::Finished { .. })) if choice.silent => piece.finish = Some(FinishReason::Length),
+                Poll::Ready(Some(Event::Token(token))) => {
+                    new_tokens += 1;
+                    self.cached[index / self.n] = self.cached[index / self.n].max(token.cached_tokens);
+                    if !choice.end_ids.contains(&token.id) {
+                        let more = choice.text.push(token.id);
+                        choice.answer.push(&more.text, &mut piece.parts);
+                        self.totals.reasoning_tokens += u32::from(choice.answer.is_thinking());
+                        by_text = more.stopped || choice.answer.is_done();
+                        piece.finish = by_text.then_some(FinishReason::Stop);
+                        if by_text {
+                            choice.answer.finish(&mut piece.parts);
+                        }
+                    }
+                    if choice.keeps_tokens {
+                        choice.tokens.push(token);
+                    }
+                }
+                Poll::Ready(Some(Event::Finished { reason, .. })) => {
+                    let rest = choice.text.finish();
+                    choice.answer.push(&rest.text, &mut piece.parts);
+                    choice.answer.finish(&mut piece.parts);
+                    piece.finish = Some(if rest.stopped { FinishReason::Stop } else { reason });
+                }
+                Poll::Ready(Some(Event::Failed(error))) => return Poll::Ready(Err(error)),
+                // The engine ends every choice by an event; without one it is gone.
+                Poll::Ready(None) => return Poll::Ready(Err(RequestError::Internal)),
+            }
+        }
+        self.count(index, new_tokens);
+        if piece.finish.is_some() {
+            self.end(index, by_text);
+        } else if piece.parts.is_empty() {
+            return Poll::Pending;
+        }
+        let choice = &mut self.choices[index];
+        (piece.tokens, piece.prefix) = (std::mem::take(&mut choice.tokens), choice.prefix.take());
+        piece.prompt = std::mem::take(&mut choice.prompt);
+        Poll::Ready(Ok(piece))
+    }
+
+    fn count(&mut self, index: usize, new_tokens: u32) {
+        if new_tokens == 0 {
+            return;
+        }
+        let now = Instant::now();
+        let choice = &mut self.choices[index];
+        let mut gaps = new_tokens;
+        let since = choice.last_token.replace(now).unwrap_or_else(|| {
+            self.metrics.time_to_first_token.observe((now - self.started).as_secs_f64());
+            gaps -= 1;
+            now
+        });
+        // Tokens that came at once share the time since the last one.
+        for _ in 0..gaps {
+            self.metrics.inter_token_latency.observe((now - since).as_secs_f64() / f64::from(gaps));
+        }
+        choice.completion_tokens += new_tokens;
+        self.totals.completion_tokens += new_tokens;
+    }
+
+    fn end(&mut self, index: usize, by_text: bool) {
+        let choice = &mut self.choices[index];
+        choice.receiver = None;
+        self.metrics.request_prompt_tokens.observe(f64::from(choice.prompt_tokens));
+        self.metrics.request_generation_tokens.observe(f64::from(choice.completion_tokens));
+        self.metrics.e2e_request_latency.observe(self.started.elapsed().as_secs_f64());
+        if by_text {
+            // The engine saw a dropped receiver and counted an abort.
+            self.metrics.stopped_by_text.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Stream for Generation {
+    type Item = Result<Piece, RequestError>;
+
+    /// The next piece of any choice; the end once all have ended. An error ends all: what follows is dropped.
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let count = self.choices.len();
+        for offset in 0..count {
+            let index = (self.next + offset) % count;
+            if let Poll::Ready(piece) = self.poll_choice(index, context) {
+                self.next = (index + 1) % count;
+                if piece.is_err() {
+                    self.choices.iter_mut().for_each(|choice| choice.receiver = None);
+                }
+                return Poll::Ready(Some(piece));
+            }
+        }
+        if self.choices.iter().all(|choice| choice.receiver.is_none()) { Poll::Ready(None) } else { Poll::Pending }
+    }
+}

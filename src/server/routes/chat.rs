@@ -1,0 +1,135 @@
+//! `POST /v1/chat/completions`.
+
+use crate::engine::handle::EngineInfo;
+use crate::platform;
+use crate::server::guards::access::Client;
+use crate::server::parameters::fields::Fields;
+use crate::server::parameters::messages::Conversation;
+use crate::server::parameters::sampling::{Sampling, TOP_LOGPROBS_MAX};
+use crate::server::parameters::structured::{self, Structure};
+use crate::server::reply::generation::Generation;
+use crate::server::reply::openai::{Kind, PromptPart, Reply};
+use crate::server::state::ServerState;
+use crate::server::state::prompt_bytes_max;
+use crate::server::wire::error::ApiError;
+use crate::server::wire::json::read_object;
+use crate::server::wire::sse;
+use crate::text::answer::AnswerParser;
+use crate::text::answer::tools::{ToolUse, calls_or_json, forced_calls};
+use crate::text::{ChatInput, PromptError, TemplateError, TextModel};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use std::sync::Arc;
+
+/// Answers a conversation.
+pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+    let client = Client::of(&request);
+    let body = read_object(request, &state).await?;
+    let info = state.ready()?;
+    let mut fields = Fields::new(body);
+    let model = state.model(fields.model()?)?;
+    let mut sampling = Sampling::read(&mut fields, &state, info, client)?;
+    sampling.set_logprobs(logprobs(&mut fields)?);
+    let (newer, older) = (fields.token_count("max_completion_tokens")?, fields.token_count("max_tokens")?);
+    // Neither: the room left in the context.
+    sampling.params.max_tokens = newer.or(older);
+    let conversation = Conversation::read(&mut fields)?;
+    fields.finish(&state)?;
+
+    let (tools, continued) = (conversation.tools.clone(), conversation.continued());
+    let ids: Arc<[u32]> = sampling.truncated(prompt(&state, info, conversation).await?).into();
+    shape(&state, &mut sampling, &tools, (&ids, continued.as_deref())).await?;
+    let generation = Generation::submit(&state, vec![ids.clone()], &sampling, "messages")?;
+    let prompts = vec![PromptPart { ids, echo: None }];
+    let reply = Reply::new(Kind::Chat, (&state, info), model, &sampling, prompts, &generation);
+    if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
+}
+
+/// Decides what the answer has to look like and how it is taken apart.
+async fn shape(
+    state: &ServerState,
+    sampling: &mut Sampling,
+    tools: &ToolUse,
+    (prompt, continued): (&[u32], Option<&str>),
+) -> Result<(), ApiError> {
+    let Some(tokenizer) = &state.text.tokenizer else { return Ok(()) };
+    let mut dialect = state.dialect;
+    let mut structure = sampling.structure.take();
+    let forced = forced_calls(dialect.tools, tools, tokenizer).map_err(|error| ApiError::grammar("tools", &error))?;
+    let start = dialect.reasoning.start(tokenizer, prompt, continued);
+    let is_forced = forced.is_some();
+    if let Some((spec, form)) = forced {
+        // The call is what was asked for; the form of an answer that is none does not matter.
+        structure = Some(Structure { spec, field: "tools".into() });
+        dialect.tools = form;
+    } else if let Some(structure) = &mut structure {
+        let either = calls_or_json(dialect.tools, tools, tokenizer, &structure.spec);
+        let either = either.map_err(|error| ApiError::grammar(&structure.field, &error))?;
+        structure.spec = either.unwrap_or_else(|| structure.spec.clone());
+    }
+    if let Some(structure) = structure {
+        let grammar = state.grammar(structure).await?;
+        let constraint = structured::constraint(grammar, dialect, tokenizer, start, is_forced);
+        sampling.params.constraint = Some(constraint);
+    }
+    sampling.answer = AnswerParser::new(dialect, start, tools);
+    sampling.kept_ids = dialect.kept_ids(tokenizer, tools.shown.is_some());
+    Ok(())
+}
+
+fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let wanted = fields.boolean("logprobs")?.unwrap_or(false);
+    match fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX)? {
+        Some(_) if !wanted => Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true")),
+        top => Ok(wanted.then(|| top.unwrap_or(0) as u32)),
+    }
+}
+
+/// Renders and encodes the conversation, large ones beside the async threads.
+pub(crate) async fn prompt(
+    state: &ServerState,
+    info: &EngineInfo,
+    conversation: Conversation,
+) -> Result<Vec<u32>, ApiError> {
+    let ids = rendered(state, info, conversation, TextModel::chat_prompt).await?;
+    if ids.is_empty() {
+        return Err(ApiError::invalid("messages", "the conversation renders to an empty prompt"));
+    }
+    Ok(ids)
+}
+
+/// What `render` makes of the conversation.
+pub(crate) async fn rendered<T: Send + 'static>(
+    state: &ServerState,
+    info: &EngineInfo,
+    conversation: Conversation,
+    render: impl FnOnce(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let bytes_max = prompt_bytes_max(info);
+    if conversation.content_bytes() > bytes_max {
+        return Err(too_many_bytes(info, bytes_max));
+    }
+    let text_bytes = conversation.text_bytes();
+    let work = move |text: &TextModel| {
+        let input = ChatInput {
+            messages: &conversation.messages,
+            tools: conversation.tools.shown.as_ref(),
+            kwargs: conversation.kwargs.as_ref(),
+            add_generation_prompt: conversation.add_generation_prompt,
+            continue_final: conversation.continue_final,
+            unix_time: platform::unix_time(),
+            bytes_max,
+        };
+        render(text, &input)
+    };
+    state.with_text(text_bytes, work).await?.map_err(|error| match error {
+        PromptError::Template(TemplateError::TooLong { .. }) => too_many_bytes(info, bytes_max),
+        error => ApiError::invalid("messages", error.to_string()),
+    })
+}
+
+fn too_many_bytes(info: &EngineInfo, bytes_max: usize) -> ApiError {
+    let context = info.max_model_len;
+    let message = format!("the conversation has more than {bytes_max} bytes of text; the context is {context} tokens");
+    ApiError::context_length("messages", message)
+}

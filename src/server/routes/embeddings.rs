@@ -1,0 +1,144 @@
+//! `POST /v1/embeddings`: texts, or token ids, as vectors.
+//!
+//! The hidden state of the last token, or the mean over all of them, after the model's final norm; of length one unless
+//! the request says otherwise.
+
+use crate::engine::request::{Event, Pooling, PromptFact, Request as EngineRequest, RequestError, SamplingParams};
+use crate::server::guards::access::Client;
+use crate::server::parameters::fields::{Fields, wrong};
+use crate::server::parameters::sampling::{USER_BYTES_MAX, cache_salt, prompt_tokens_max, truncated};
+use crate::server::routes::completions::read_prompts;
+use crate::server::state::{Counted, ServerState};
+use crate::server::wire::error::ApiError;
+use crate::server::wire::json::read_object;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use futures_util::{StreamExt, TryStreamExt};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// OpenAI's limit of inputs in one request.
+const INPUTS_MAX: usize = 2048;
+/// Inputs of one request that are computed at once, so that it does not fill the queue.
+const INPUTS_AT_ONCE: usize = 16;
+
+/// What a request wants of each input.
+struct Wanted {
+    pooling: Pooling,
+    normalize: bool,
+    base64: bool,
+    /// Leading elements to keep.
+    dimensions: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+/// The two forms of a vector.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Floats(Vec<f32>),
+    /// Little-endian f32.
+    Base64(String),
+}
+
+/// Embeds every input.
+pub(crate) async fn embeddings(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+    let client = Client::of(&request);
+    let body = read_object(request, &state).await?;
+    let info = state.ready()?;
+    let mut fields = Fields::new(body);
+    let model = state.model(fields.model()?)?;
+    if info.embedding_len == 0 {
+        return Err(ApiError::unsupported("model", "this model gives no embeddings"));
+    }
+    let wanted = Wanted::read(&mut fields, info.embedding_len)?;
+    let base = EngineRequest {
+        params: SamplingParams { max_tokens: Some(1), ..SamplingParams::default() },
+        cache_salt: cache_salt(&mut fields)?,
+        priority: fields.integer("priority", i32::MIN.into()..=i32::MAX.into())?.unwrap_or(0) as i32,
+        client: client.0,
+        pooling: Some(wanted.pooling),
+        ..EngineRequest::default()
+    };
+    let most = prompt_tokens_max(&mut fields, info)?;
+    let add_special = fields.boolean("add_special_tokens")?.unwrap_or(true);
+    fields.string("user", USER_BYTES_MAX)?;
+    let inputs = read_prompts(&mut fields, "input", info, INPUTS_MAX)?;
+    fields.finish(&state)?;
+
+    let inputs = inputs.encode(&state, add_special).await?;
+    let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();
+    let prompt_tokens: usize = inputs.iter().map(Vec::len).sum();
+    let _active = Counted::new(&state.active);
+    let all = inputs.into_iter().map(|ids| embed(&state, EngineRequest { prompt: ids.into(), ..base.clone() }));
+    let vectors: Vec<_> = futures_util::stream::iter(all).buffered(INPUTS_AT_ONCE).try_collect().await?;
+    let entries = vectors.into_iter().enumerate().map(|(index, vector)| {
+        let embedding = wanted.finish(vector);
+        Entry { object: "embedding", index, embedding }
+    });
+    let data = serde_json::to_string(&entries.collect::<Vec<_>>()).map_err(|_| ApiError::internal())?;
+    let usage = json!({"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens});
+    // Written apart: as JSON values, f32 would turn into longer f64.
+    let model = Value::from(model);
+    let body = format!("{{\"object\":\"list\",\"data\":{data},\"model\":{model},\"usage\":{usage}}}");
+    Ok(([(CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+}
+
+/// The embedding of one prompt.
+async fn embed(state: &ServerState, request: EngineRequest) -> Result<Vec<f32>, ApiError> {
+    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, "input"))?;
+    let mut events = futures_util::stream::iter(receivers).flatten();
+    let mut embedding = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Event::Prompt(PromptFact::Embedding(vector)) => embedding = vector,
+            Event::Finished { .. } => return Ok(embedding),
+            Event::Failed(error) => return Err(ApiError::failed(error)),
+            Event::Prompt(_) | Event::Token(_) => {}
+        }
+    }
+    // The engine ends everything by an event; without one it is gone.
+    Err(ApiError::failed(RequestError::Internal))
+}
+
+impl Wanted {
+    fn read(fields: &mut Fields, embedding_len: u32) -> Result<Self, ApiError> {
+        let base64 = match fields.take("encoding_format") {
+            None => false,
+            Some(Value::String(format)) if format == "float" => false,
+            Some(Value::String(format)) if format == "base64" => true,
+            Some(value) => return Err(wrong("encoding_format", "\"float\" or \"base64\"", &value)),
+        };
+        let pooling = match fields.take("pooling") {
+            None => Pooling::Last,
+            Some(Value::String(pooling)) if pooling == "last" => Pooling::Last,
+            Some(Value::String(pooling)) if pooling == "mean" => Pooling::Mean,
+            Some(value) => return Err(wrong("pooling", "\"last\" or \"mean\"", &value)),
+        };
+        let dimensions = fields.integer("dimensions", 1..=i64::from(embedding_len))?.map(|count| count as usize);
+        Ok(Self { pooling, normalize: fields.boolean("normalize")?.unwrap_or(true), base64, dimensions })
+    }
+
+    /// Cuts, normalises and writes one vector.
+    fn finish(&self, mut vector: Vec<f32>) -> Vector {
+        vector.truncate(self.dimensions.unwrap_or(usize::MAX));
+        let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+        if self.normalize && length > 0.0 {
+            vector.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
+        }
+        if !self.base64 {
+            return Vector::Floats(vector);
+        }
+        let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Vector::Base64(base64::engine::general_purpose::STANDARD.encode(bytes))
+    }
+}

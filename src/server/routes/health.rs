@@ -1,0 +1,21 @@
+//! `GET /health` (and `/ping`): whether requests are taken. `GET /version`.
+
+use crate::server::state::ServerState;
+use crate::server::wire::error::ApiError;
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+
+/// 200 when ready; 503 while loading, draining, or without a device.
+pub(crate) async fn health(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
+    if state.is_closing() {
+        return Err(ApiError::shutting_down());
+    }
+    state.ready()?;
+    Ok(Json(json!({"status": "ok"})))
+}
+
+/// This build.
+pub(crate) async fn version() -> Json<Value> {
+    Json(json!({"version": env!("CARGO_PKG_VERSION")}))
+}

@@ -1,0 +1,75 @@
+//! How busy the server is: `GET /load`, as vLLM tells it, and `GET /v1/loads`, which routers ask before they choose.
+
+use crate::engine::handle::Stats;
+use crate::platform::{self, Instant};
+use crate::server::state::ServerState;
+use crate::server::wire::error::ApiError;
+use crate::text::iso_time;
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+use std::sync::{Mutex, PoisonError};
+
+/// Two looks at the counters closer than this are one: the rate of so short a time says nothing.
+const RATE_SECONDS_MIN: f64 = 0.2;
+
+/// Tokens a second between two looks.
+pub(crate) struct Throughput(Mutex<Look>);
+
+struct Look {
+    at: Instant,
+    tokens: u64,
+    rate: f64,
+}
+
+impl Default for Throughput {
+    fn default() -> Self {
+        Self(Mutex::new(Look { at: Instant::now(), tokens: 0, rate: 0.0 }))
+    }
+}
+
+impl Throughput {
+    fn rate(&self, tokens: u64) -> f64 {
+        let mut look = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seconds = look.at.elapsed().as_secs_f64();
+        if seconds >= RATE_SECONDS_MIN {
+            let rate = tokens.saturating_sub(look.tokens) as f64 / seconds;
+            *look = Look { at: Instant::now(), tokens, rate };
+        }
+        look.rate
+    }
+}
+
+/// Answers in the making.
+pub(crate) async fn load(State(state): State<ServerState>) -> Json<Value> {
+    Json(json!({"server_load": state.active_answers()}))
+}
+
+/// One engine, in the words of SGLang's routers.
+pub(crate) async fn loads(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
+    let info = state.ready()?;
+    let stats: Stats = state.engine.stats();
+    let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+    let slots = stats.blocks_total * u64::from(info.block_size);
+    let total = stats.requests_running + stats.requests_waiting;
+    let load = json!({
+        "dp_rank": 0,
+        "num_running_reqs": stats.requests_running,
+        "num_waiting_reqs": stats.requests_waiting,
+        "num_waiting_uncached_tokens": 0,
+        "num_total_reqs": total,
+        "num_used_tokens": stats.tokens_stored,
+        "max_total_num_tokens": slots,
+        "token_usage": share(stats.blocks_used, stats.blocks_total),
+        "gen_throughput": state.throughput.rate(stats.generation_tokens),
+        "cache_hit_rate": share(stats.prefix_hits, stats.prefix_queries),
+        "utilization": share(stats.requests_running, u64::from(info.max_num_seqs)),
+        "max_running_requests": info.max_num_seqs,
+    });
+    Ok(Json(json!({
+        "timestamp": iso_time(platform::unix_time()),
+        "version": env!("CARGO_PKG_VERSION"),
+        "dp_rank_count": 1,
+        "loads": [load],
+    })))
+}

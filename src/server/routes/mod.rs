@@ -1,0 +1,13 @@
+//! One endpoint a file.
+
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod embeddings;
+pub(crate) mod health;
+pub(crate) mod llama;
+pub(crate) mod load;
+pub(crate) mod metrics;
+pub(crate) mod models;
+pub(crate) mod openapi;
+pub(crate) mod tokens;
+pub(crate) mod ui;

@@ -1,0 +1,209 @@
+//! [`ServerState`]: what every route needs: the engine's handle, the text model, options, counters.
+
+use super::routes::load::Throughput;
+use super::routes::metrics::Metrics;
+use super::wire::error::ApiError;
+use crate::engine::handle::{EngineHandle, EngineInfo, Status};
+use crate::engine::request::{SamplingParams, SubmitError};
+use crate::platform;
+use crate::text::answer::{Dialect, ReasoningParser, ToolParser};
+use crate::text::{GrammarError, Grammars, TextModel};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Bytes of prompt per token of context: more cannot fit, so it is refused before it is tokenized.
+const BYTES_PER_TOKEN_MAX: usize = 8;
+/// Input above this many bytes is parsed, rendered and tokenized beside the async threads.
+const OFFLOAD_BYTES: usize = 4 << 10;
+/// Inputs that are worked on so at once; more are refused like a full queue.
+const OFFLOADS_MAX: usize = 64;
+pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
+    info.max_model_len as usize * BYTES_PER_TOKEN_MAX
+}
+
+/// Ceilings of one request.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of a body.
+    pub body_bytes_max: usize,
+    /// `n`.
+    pub choices_max: u32,
+    /// Prompts in one completions request.
+    pub prompts_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { body_bytes_max: 4 << 20, choices_max: 8, prompts_max: 64 }
+    }
+}
+
+/// What a server is told apart from its model.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    /// One of these is needed on every route but `/health`, `/ping` and the page itself; empty: none is. Whoever has
+    /// another key is another client, and clients take turns.
+    pub api_keys: Vec<String>,
+    /// Other sites whose pages may use this server; `*`: all. Empty: none.
+    pub allowed_origins: Vec<String>,
+    /// Host names by which browsers may reach this server, beside `localhost` and IP addresses; `*` allows all.
+    pub allowed_hosts: Vec<String>,
+    /// Sampling of requests that do not say; from the model's generation_config.json.
+    pub defaults: SamplingParams,
+    /// Ceilings of one request.
+    pub limits: Limits,
+    /// How the model writes tool calls; `None`: as its chat template says.
+    pub tool_call_parser: Option<ToolParser>,
+    /// How the model marks its thoughts; `None`: as its chat template says.
+    pub reasoning_parser: Option<ReasoningParser>,
+}
+
+/// Everything the routes need; cheap to clone.
+#[derive(Clone)]
+pub struct ServerState {
+    pub(crate) engine: EngineHandle,
+    pub(crate) text: Arc<TextModel>,
+    pub(crate) model_names: Arc<[String]>,
+    pub(crate) options: Arc<ServerOptions>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) throughput: Arc<Throughput>,
+    /// It says that it is not well, so that nobody sends more, although requests are still taken.
+    pub(crate) closing: Arc<AtomicBool>,
+    /// Answers that are being generated, until their last byte is handed over.
+    pub(crate) active: Arc<AtomicUsize>,
+    /// Inputs that are worked on beside the async threads.
+    pub(crate) offloads: Arc<AtomicUsize>,
+    /// Names of request fields that were logged as unknown.
+    pub(crate) unknown_fields: Arc<Mutex<BTreeSet<String>>>,
+    pub(crate) ids: Arc<AtomicU64>,
+    pub(crate) created: u64,
+    pub(crate) dialect: Dialect,
+    /// Made when a request first needs it.
+    pub(crate) grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
+}
+
+impl ServerState {
+    /// State of one server. The first of `model_names` is what answers call the model; there is at least one.
+    pub fn new(engine: EngineHandle, text: Arc<TextModel>, model_names: Vec<String>, options: ServerOptions) -> Self {
+        assert!(!model_names.is_empty(), "a served model has a name");
+        let dialect = Dialect::new(&text, options.tool_call_parser, options.reasoning_parser);
+        Self {
+            engine,
+            text,
+            model_names: model_names.into(),
+            options: Arc::new(options),
+            metrics: Arc::default(),
+            throughput: Arc::default(),
+            closing: Arc::default(),
+            active: Arc::default(),
+            offloads: Arc::default(),
+            unknown_fields: Arc::default(),
+            ids: Arc::default(),
+            created: platform::unix_time(),
+            dialect,
+            grammars: Arc::default(),
+        }
+    }
+
+    /// Answers that are being generated now.
+    pub fn active_answers(&self) -> usize {
+        self.active.load(Ordering::Acquire)
+    }
+
+    /// Tells those who ask for its health that it will end; requests are taken until the engine drains.
+    pub fn begin_closing(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// The engine's facts, or why no request can be served.
+    pub(crate) fn ready(&self) -> Result<&EngineInfo, ApiError> {
+        match self.engine.status() {
+            Status::Ready => self.engine.info().ok_or_else(ApiError::loading),
+            Status::Loading => Err(ApiError::loading()),
+            Status::Draining => Err(ApiError::shutting_down()),
+            Status::Failed => Err(ApiError::device_lost()),
+        }
+    }
+
+    /// The served name that a request means; absent means the first.
+    pub(crate) fn model(&self, asked: Option<String>) -> Result<String, ApiError> {
+        match asked {
+            None => Ok(self.model_names[0].clone()),
+            Some(name) if self.model_names.contains(&name) => Ok(name),
+            Some(name) => Err(ApiError::unknown_model(&name)),
+        }
+    }
+
+    /// Runs `work` on the text model; see [`Self::offload`].
+    pub(crate) async fn with_text<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&TextModel) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let text = self.text.clone();
+        self.offload(bytes, move || work(&text)).await
+    }
+
+    /// Runs `work` here if its input has few bytes, else on a thread of its own, so that other clients are served
+    /// meanwhile.
+    pub(crate) async fn offload<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if bytes <= OFFLOAD_BYTES {
+            return Ok(work());
+        }
+        // The count lives in the work, which goes on when the client is gone.
+        let slot = Counted::new(&self.offloads);
+        if self.offloads.load(Ordering::Acquire) > OFFLOADS_MAX {
+            let limit = OFFLOADS_MAX as u32;
+            return Err(ApiError::refused(&SubmitError::Overloaded { limit }, "prompt"));
+        }
+        let done = platform::offload(move || {
+            let result = work();
+            drop(slot);
+            result
+        });
+        done.await.ok_or_else(ApiError::internal)
+    }
+
+    /// What answers were computed by, in a few characters: they may differ where these do.
+    pub(crate) fn fingerprint(&self, info: &EngineInfo) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for part in [env!("CARGO_PKG_VERSION"), &self.model_names[0], &info.device, info.api, &info.tier] {
+            hasher.update(part.as_bytes()).update(&[0]);
+        }
+        format!("fp_{}", &hasher.finalize().to_hex()[..12])
+    }
+
+    /// A name that no other answer of this server has.
+    pub(crate) fn new_id(&self, prefix: &str) -> String {
+        let count = self.ids.fetch_add(1, Ordering::Relaxed);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.created.to_le_bytes()).update(&count.to_le_bytes());
+        hasher.update(&(Arc::as_ptr(&self.ids) as usize).to_le_bytes());
+        format!("{prefix}-{}", &hasher.finalize().to_hex()[..24])
+    }
+}
+
+/// One more in a count, as long as it lives.
+pub(crate) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(crate) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}

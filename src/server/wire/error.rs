@@ -1,0 +1,201 @@
+//! [`ApiError`]: every refusal and fault as OpenAI's clients expect it, `{"error": {message, type, param, code}}` with
+//! all four keys, on every status.
+
+use crate::engine::request::{RequestError, SubmitError};
+use crate::text::GrammarError;
+use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::{HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// Longest piece of a client's own text that an answer repeats.
+const ECHO_CHARACTERS: usize = 64;
+
+/// A refusal or a fault.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    kind: &'static str,
+    message: String,
+    param: Option<String>,
+    code: &'static str,
+    retry_after_seconds: Option<u32>,
+    /// The same request would fail again: clients must not repeat it, although the status is 5xx.
+    deterministic: bool,
+}
+
+/// Raised by a request body whose sender stalls; the socket side makes it, the reader of bodies knows it.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the request body did not arrive in time")]
+pub struct BodyTimeout;
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { status, kind, message, param: None, code, retry_after_seconds: None, deterministic: false }
+    }
+
+    fn bad(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, message)
+    }
+
+    fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", code, message);
+        Self { retry_after_seconds: Some(5), ..error }
+    }
+
+    fn about(self, param: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..self }
+    }
+
+    /// A body that is not a JSON object.
+    pub(crate) fn body(message: impl Into<String>) -> Self {
+        Self::bad("invalid_value", message)
+    }
+
+    /// A field outside its range.
+    pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::bad("invalid_value", message).about(param)
+    }
+
+    /// A grammar that cannot be compiled, or is too large.
+    pub(crate) fn grammar(param: impl Into<String>, error: &GrammarError) -> Self {
+        let param = param.into();
+        Self::bad("grammar_error", format!("`{param}`: {error}")).about(param)
+    }
+
+    /// A field that must be there.
+    pub(crate) fn missing(param: impl Into<String>) -> Self {
+        let param = param.into();
+        Self::bad("missing_required_parameter", format!("`{param}` is required")).about(param)
+    }
+
+    /// A field that is known and refused, rather than silently ignored.
+    pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::bad("unsupported_parameter", message).about(param)
+    }
+
+    /// More prompt than context.
+    pub(crate) fn context_length(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::bad("context_length_exceeded", message).about(param)
+    }
+
+    pub(crate) fn unknown_model(name: &str) -> Self {
+        let message = format!("the model {} does not exist here", shorten(name));
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "model_not_found", message).about("model")
+    }
+
+    pub(crate) fn unknown_route(path: &str) -> Self {
+        let message = format!("there is nothing at {}", shorten(path));
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "not_found", message)
+    }
+
+    pub(crate) fn wrong_method(method: &str) -> Self {
+        let message = format!("this path does not take {}", shorten(method));
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "method_not_allowed", message)
+    }
+
+    pub(crate) fn body_too_large(bytes_max: usize) -> Self {
+        let message = format!("the body is larger than {bytes_max} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", "body_too_large", message)
+    }
+
+    pub(crate) fn body_timeout() -> Self {
+        let message = BodyTimeout.to_string();
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", "body_timeout", message)
+    }
+
+    pub(crate) fn media_type(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", "unsupported_media_type", message)
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        let message = "a valid API key is needed: send it as `Authorization: Bearer KEY`";
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key", message)
+    }
+
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", "forbidden", message)
+    }
+
+    pub(crate) fn loading() -> Self {
+        Self::unavailable("model_loading", SubmitError::Loading.to_string())
+    }
+
+    pub(crate) fn shutting_down() -> Self {
+        Self::unavailable("server_shutting_down", SubmitError::ShuttingDown.to_string())
+    }
+
+    pub(crate) fn device_lost() -> Self {
+        Self::unavailable("device_lost", SubmitError::DeviceLost.to_string())
+    }
+
+    pub(crate) fn internal() -> Self {
+        let message = "the server failed on this request";
+        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error", message);
+        Self { deterministic: true, ..error }
+    }
+
+    /// A request that the engine refused at its door; `prompt` names the field that holds the prompt.
+    pub(crate) fn refused(error: &SubmitError, prompt: &'static str) -> Self {
+        match error {
+            SubmitError::Overloaded { .. } => {
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                let refusal = Self::new(status, "rate_limit_error", "queue_full", error.to_string());
+                Self { retry_after_seconds: Some(1), ..refusal }
+            }
+            SubmitError::Loading => Self::loading(),
+            SubmitError::ShuttingDown => Self::shutting_down(),
+            SubmitError::DeviceLost => Self::device_lost(),
+            SubmitError::PromptTooLong { .. } => Self::context_length(prompt, error.to_string()),
+            SubmitError::Invalid { field, .. } => {
+                Self::invalid(if *field == "prompt" { prompt } else { field }, error.to_string())
+            }
+        }
+    }
+
+    /// A request that failed while it ran.
+    pub(crate) fn failed(error: RequestError) -> Self {
+        let fault = |code| Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", code, error.to_string());
+        match error {
+            RequestError::NumericalError => Self { deterministic: true, ..fault("numerical_error") },
+            RequestError::Grammar => Self { deterministic: true, ..fault("grammar_error") },
+            RequestError::Internal => fault("internal_error"),
+            RequestError::DeviceLost => Self::device_lost(),
+            RequestError::ShuttingDown => Self::shutting_down(),
+        }
+    }
+
+    /// The body of the answer, or an event of a stream whose status was already sent.
+    pub(crate) fn json(&self) -> String {
+        let Self { message, kind, param, code, .. } = self;
+        json!({"error": {"message": message, "type": kind, "param": param, "code": code}}).to_string()
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, self.json()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after_seconds {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.deterministic {
+            headers.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
+        }
+        // The rest of such a body is not read, so the connection cannot carry another request.
+        if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+/// A client's own text, quoted, made harmless and short.
+pub(crate) fn shorten(text: &str) -> String {
+    let mut characters = text.chars();
+    let start: String = characters.by_ref().take(ECHO_CHARACTERS).collect();
+    let more = if characters.next().is_some() { "…" } else { "" };
+    format!("`{}{more}`", start.escape_debug())
+}

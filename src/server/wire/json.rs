@@ -1,0 +1,166 @@
+//! Reads a request's body: JSON in UTF-8, with an object at the top, without the things two parsers would disagree on.
+//!
+//! A key given twice is refused, since the first reader of a body (a proxy, a log) might have seen the other value. The
+//! number of values and their depth are bounded, so that a small body cannot become a large tree.
+
+use crate::server::state::ServerState;
+use crate::server::wire::error::{ApiError, BodyTimeout};
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use std::cell::Cell;
+use std::fmt;
+
+/// Deepest nesting of arrays and objects.
+const DEPTH_MAX: u32 = 64;
+/// Values in one body: enough for millions of prompt tokens, about 200 MB as a tree.
+const VALUES_MAX: u32 = 4 << 20;
+
+/// The body of a request, as a JSON object.
+pub(crate) async fn read_object(request: Request, state: &ServerState) -> Result<Map<String, Value>, ApiError> {
+    let bytes_max = state.options.limits.body_bytes_max;
+    let (parts, body) = request.into_parts();
+    check_headers(&parts.headers, bytes_max)?;
+    let bytes = read_body(body, bytes_max).await?;
+    match state.offload(bytes.len(), move || parse(&bytes)).await?? {
+        Value::Object(map) => Ok(map),
+        _ => Err(ApiError::body("the body must be a JSON object")),
+    }
+}
+
+fn check_headers(headers: &HeaderMap, bytes_max: usize) -> Result<(), ApiError> {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    if let Some(encoding) = text(CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        let encoding = crate::server::wire::error::shorten(encoding);
+        return Err(ApiError::media_type(format!("a body with Content-Encoding {encoding} is not read")));
+    }
+    let media_type = text(CONTENT_TYPE).unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    if media_type != "application/json" {
+        return Err(ApiError::media_type("the body must be sent with Content-Type: application/json"));
+    }
+    let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    if length.is_some_and(|length| length > bytes_max as u64) {
+        return Err(ApiError::body_too_large(bytes_max));
+    }
+    Ok(())
+}
+
+async fn read_body(body: Body, bytes_max: usize) -> Result<bytes::Bytes, ApiError> {
+    let collected = Limited::new(body, bytes_max).collect().await;
+    collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        if error.downcast_ref::<LengthLimitError>().is_some() {
+            return ApiError::body_too_large(bytes_max);
+        }
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
+        while let Some(current) = cause {
+            if current.downcast_ref::<BodyTimeout>().is_some() {
+                return ApiError::body_timeout();
+            }
+            cause = current.source();
+        }
+        ApiError::body("the body could not be read")
+    })
+}
+
+/// Parses one JSON value under the rules above.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
+    let wrong = |error: &dyn fmt::Display| ApiError::body(format!("the body is not valid JSON: {error}"));
+    std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
+    let values_left = Cell::new(VALUES_MAX);
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let strict = Strict { depth: 0, values_left: &values_left };
+    let value = strict.deserialize(&mut deserializer).map_err(|error| wrong(&error))?;
+    deserializer.end().map_err(|error| wrong(&error))?;
+    Ok(value)
+}
+
+#[derive(Clone, Copy)]
+struct Strict<'a> {
+    depth: u32,
+    values_left: &'a Cell<u32>,
+}
+
+impl Strict<'_> {
+    fn deeper<E: Error>(self) -> Result<Self, E> {
+        if self.depth == DEPTH_MAX {
+            return Err(E::custom(format_args!("nested deeper than {DEPTH_MAX}")));
+        }
+        Ok(Self { depth: self.depth + 1, ..self })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let left = self.values_left.get().checked_sub(1);
+        let left = left.ok_or_else(|| D::Error::custom(format_args!("more than {VALUES_MAX} values")))?;
+        self.values_left.set(left);
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number is not finite"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let inner = self.deeper()?;
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element_seed(inner)? {
+            items.push(item);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let inner = self.deeper()?;
+        let mut map = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            let value = access.next_value_seed(inner)?;
+            if map.contains_key(&key) {
+                return Err(A::Error::custom(format_args!(
+                    "the key {} is given twice",
+                    crate::server::wire::error::shorten(&key)
+                )));
+            }
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}

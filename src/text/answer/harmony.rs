@@ -1,0 +1,124 @@
+//! Harmony: the form of gpt-oss, whose answers are messages on channels. The analysis channel holds thoughts, the
+//! commentary channel calls (`to=functions.name`) and remarks, the final channel the answer.
+
+use crate::text::answer::reasoning::{Stage, Start};
+use crate::text::answer::tools::{CallDelta, Parts};
+
+/// The special tokens that harmony is written with.
+pub(crate) const MARKERS: [&str; 7] =
+    ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"];
+/// A header is short; a text that long has none.
+const HEADER_BYTES_MAX: usize = 256;
+
+/// Takes an answer apart; it begins within a header, as the prompt ended with `<|start|>assistant`, unless it goes on
+/// with a message that the prompt has begun.
+#[derive(Clone, Debug)]
+pub(crate) struct Harmony {
+    held: String,
+    header: String,
+    body: Option<Body>,
+    calls: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Body {
+    Thoughts,
+    Content,
+    Call,
+}
+
+impl Harmony {
+    pub(crate) fn new(start: Start) -> Self {
+        let body = (start.stage == Stage::Answering).then_some(Body::Content);
+        Self { held: String::new(), header: String::new(), body, calls: 0 }
+    }
+
+    pub(crate) fn is_thinking(&self) -> bool {
+        self.body == Some(Body::Thoughts)
+    }
+
+    /// Takes more text and adds what is certain to `parts`.
+    pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
+        self.held.push_str(text);
+        loop {
+            let found = MARKERS.iter().filter_map(|marker| Some((self.held.find(marker)?, *marker))).min();
+            let Some((at, marker)) = found else { break };
+            let rest = self.held.split_off(at + marker.len());
+            self.held.truncate(at);
+            let before = std::mem::replace(&mut self.held, rest);
+            self.text(&before, parts);
+            self.marker(marker, parts);
+        }
+        let begins = |at: &usize| MARKERS.iter().any(|marker| marker.starts_with(&self.held[*at..]));
+        let undecided = self.held.match_indices('<').map(|(at, _)| at).find(begins).unwrap_or(self.held.len());
+        let rest = self.held.split_off(undecided);
+        let certain = std::mem::replace(&mut self.held, rest);
+        self.text(&certain, parts);
+    }
+
+    /// The end of the text.
+    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+        let rest = std::mem::take(&mut self.held);
+        self.text(&rest, parts);
+        // A text without any header is an answer all the same.
+        if self.body.is_none() && !self.header.contains("<|") {
+            parts.content.push_str(&std::mem::take(&mut self.header));
+        }
+    }
+
+    fn text(&mut self, text: &str, parts: &mut Parts) {
+        match self.body {
+            Some(Body::Thoughts) => parts.reasoning.push_str(text),
+            Some(Body::Content) => parts.content.push_str(text),
+            Some(Body::Call) if text.is_empty() => {}
+            Some(Body::Call) => {
+                parts.call(self.calls, CallDelta { arguments: text.to_owned(), ..CallDelta::default() });
+            }
+            None => {
+                self.header.push_str(text);
+                if self.header.len() > HEADER_BYTES_MAX {
+                    parts.content.push_str(&std::mem::take(&mut self.header));
+                    self.body = Some(Body::Content);
+                }
+            }
+        }
+    }
+
+    fn marker(&mut self, marker: &'static str, parts: &mut Parts) {
+        match (marker, self.body) {
+            ("<|message|>", None) => self.begin(parts),
+            // Within a header.
+            ("<|channel|>" | "<|constrain|>", None) => self.header.push_str(marker),
+            _ => {
+                self.calls += usize::from(self.body == Some(Body::Call));
+                self.body = None;
+                self.header.clear();
+                if marker == "<|channel|>" {
+                    self.header.push_str(marker);
+                }
+            }
+        }
+    }
+
+    /// The header is whole: what is the message?
+    fn begin(&mut self, parts: &mut Parts) {
+        let header = std::mem::take(&mut self.header);
+        let recipient = header.split_once("to=").map(|(_, rest)| {
+            let end = rest.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(rest.len());
+            &rest[..end]
+        });
+        let channel = header.split_once("<|channel|>").map_or("", |(_, channel)| channel.trim_start());
+        self.body = Some(match recipient {
+            Some(recipient) => match recipient.strip_prefix("functions.") {
+                Some(name) => {
+                    parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
+                    Body::Call
+                }
+                // Tools of its own that are not here.
+                None => Body::Thoughts,
+            },
+            None if channel.starts_with("analysis") => Body::Thoughts,
+            None => Body::Content,
+        });
+    }
+}

@@ -1,0 +1,131 @@
+//! [`AnswerParser`]: an answer's text, taken apart into thoughts, content and calls as it comes.
+
+pub(crate) mod harmony;
+mod marker;
+pub(crate) mod reasoning;
+pub(crate) mod tools;
+
+pub use reasoning::ReasoningParser;
+pub use tools::ToolParser;
+
+use crate::text::{TextModel, Tokenizer};
+use harmony::Harmony;
+use reasoning::{Splitter, Start};
+use std::sync::Arc;
+use tools::{CallParser, Parts, ToolUse};
+
+/// How the served model writes what is more than text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dialect {
+    pub(crate) tools: ToolParser,
+    pub(crate) reasoning: ReasoningParser,
+}
+
+impl Dialect {
+    /// What was said, or else what the model's template gives away.
+    pub(crate) fn new(text: &TextModel, tools: Option<ToolParser>, reasoning: Option<ReasoningParser>) -> Self {
+        let template = text.template.as_ref().map_or("", |template| template.source());
+        Self {
+            tools: tools.unwrap_or_else(|| ToolParser::of_template(template)),
+            reasoning: reasoning.unwrap_or_else(|| ReasoningParser::of_template(template)),
+        }
+    }
+
+    fn is_harmony(self) -> bool {
+        self.tools == ToolParser::Harmony || self.reasoning == ReasoningParser::Harmony
+    }
+
+    /// Special tokens that have to be seen as text for an answer to be taken apart.
+    pub(crate) fn kept_ids(self, tokenizer: &Tokenizer, has_tools: bool) -> Arc<[u32]> {
+        let tools = if has_tools { self.tools.markers() } else { &[] };
+        let harmony: &[&str] = if self.is_harmony() { &harmony::MARKERS } else { &[] };
+        let tags = self.reasoning.tags().map_or([""; 2], |(open, close)| [open, close]);
+        let all = tools.iter().chain(harmony).chain(&tags);
+        // Gemma's thoughts begin with a token and a word.
+        let words = all.flat_map(|mark| [Some(*mark), mark.strip_suffix("thought")]).flatten();
+        words.filter_map(|mark| tokenizer.id_of(mark)).collect()
+    }
+}
+
+/// Takes an answer apart.
+#[derive(Clone, Debug)]
+pub(crate) struct AnswerParser {
+    form: Form,
+    /// Calls after the first are not wanted.
+    single: bool,
+    is_done: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Form {
+    Tagged { thoughts: Option<Splitter>, calls: Box<CallParser> },
+    Harmony(Harmony),
+}
+
+impl AnswerParser {
+    /// All of it is content.
+    pub(crate) fn plain() -> Self {
+        Self { form: Form::Tagged { thoughts: None, calls: Box::new(CallParser::Off) }, single: false, is_done: false }
+    }
+
+    /// For an answer that begins there.
+    pub(crate) fn new(dialect: Dialect, start: Start, tools: &ToolUse) -> Self {
+        let form = if dialect.is_harmony() {
+            Form::Harmony(Harmony::new(start))
+        } else {
+            let thoughts = Splitter::new(dialect.reasoning, start);
+            let has_tools = tools.shown.is_some();
+            let calls = if has_tools { CallParser::new(dialect.tools, &tools.known) } else { CallParser::Off };
+            Form::Tagged { thoughts, calls: Box::new(calls) }
+        };
+        Self { form, single: tools.single, is_done: false }
+    }
+
+    /// Whether what comes now is thought.
+    pub(crate) fn is_thinking(&self) -> bool {
+        match &self.form {
+            Form::Tagged { thoughts, .. } => thoughts.as_ref().is_some_and(Splitter::is_thinking),
+            Form::Harmony(harmony) => harmony.is_thinking(),
+        }
+    }
+
+    /// Nothing that is wanted can follow.
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// Takes more text and adds what is certain to `parts`.
+    pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
+        match &mut self.form {
+            Form::Tagged { thoughts: None, calls } => calls.push(text, parts),
+            Form::Tagged { thoughts: Some(thoughts), calls } => {
+                let answer = thoughts.push(text, &mut parts.reasoning);
+                calls.push(&answer, parts);
+            }
+            Form::Harmony(harmony) => harmony.push(text, parts),
+        }
+        self.drop_unwanted(parts);
+    }
+
+    /// The end of the text.
+    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+        match &mut self.form {
+            Form::Tagged { thoughts, calls } => {
+                if let Some(thoughts) = thoughts {
+                    let answer = thoughts.finish(&mut parts.reasoning);
+                    calls.push(&answer, parts);
+                }
+                calls.finish(parts);
+            }
+            Form::Harmony(harmony) => harmony.finish(parts),
+        }
+        self.drop_unwanted(parts);
+    }
+
+    fn drop_unwanted(&mut self, parts: &mut Parts) {
+        if self.single && parts.calls.iter().any(|call| call.index > 0) {
+            parts.calls.retain(|call| call.index == 0);
+            self.is_done = true;
+        }
+    }
+}

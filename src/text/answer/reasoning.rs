@@ -1,0 +1,266 @@
+//! Thoughts and answers: where one ends and the other begins, in text for clients and in tokens for grammars.
+//!
+//! Models mark their thoughts in a few ways ([`ReasoningParser`]); which one is read off the chat template, or said on
+//! the command line. [`Splitter`] takes an answer's text apart as it comes. [`Gate`] does the same for tokens: a
+//! grammar holds for the answer only, so it waits until the thoughts have ended.
+
+use crate::text::answer::marker::Marker;
+use crate::text::{Tokenizer, Utf8Stream};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// How a model marks its thoughts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReasoningParser {
+    /// Not at all.
+    #[default]
+    None,
+    /// `<think>` … `</think>`: Qwen, DeepSeek and most others.
+    Think,
+    /// `[THINK]` … `[/THINK]`: Mistral.
+    Mistral,
+    /// `<|channel>thought` … `<channel|>`: Gemma 4.
+    Gemma,
+    /// The analysis channel of harmony: gpt-oss.
+    Harmony,
+}
+
+impl FromStr for ReasoningParser {
+    type Err = String;
+
+    /// Our names, and vLLM's for the same.
+    fn from_str(name: &str) -> Result<Self, String> {
+        Ok(match name {
+            "none" => Self::None,
+            "think" | "deepseek_r1" | "deepseek_v3" | "qwen3" | "glm45" | "hunyuan_a13b" => Self::Think,
+            "mistral" => Self::Mistral,
+            "gemma" | "gemma4" => Self::Gemma,
+            "harmony" | "openai_gptoss" | "gpt_oss" => Self::Harmony,
+            _ => return Err(format!("`{name}` is none of none, think, mistral, gemma, harmony")),
+        })
+    }
+}
+
+impl ReasoningParser {
+    /// What a chat template's text gives away.
+    pub(crate) fn of_template(template: &str) -> Self {
+        let has = |text: &str| template.contains(text);
+        if has("<|channel|>") && has("<|message|>") {
+            Self::Harmony
+        } else if has("[THINK]") {
+            Self::Mistral
+        } else if has("<|channel>") {
+            Self::Gemma
+        } else if has("<think>") || has("</think>") {
+            Self::Think
+        } else {
+            Self::None
+        }
+    }
+
+    /// The marks around thoughts, for models that have such.
+    pub(crate) fn tags(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::None | Self::Harmony => None,
+            Self::Think => Some(("<think>", "</think>")),
+            Self::Mistral => Some(("[THINK]", "[/THINK]")),
+            Self::Gemma => Some(("<|channel>thought", "<channel|>")),
+        }
+    }
+
+    /// Where an answer to `prompt` begins. `continued`: the beginning of the answer that the prompt ends with.
+    pub(crate) fn start(self, tokenizer: &Tokenizer, prompt: &[u32], continued: Option<&str>) -> Start {
+        let stage = match (self.tags(), continued.filter(|text| !text.trim().is_empty())) {
+            (Some((open, close)), Some(text)) if text.rfind(open) > text.rfind(close) => Stage::Thinking,
+            (_, Some(_)) => Stage::Answering,
+            (Some((open, _)), None) => {
+                let tail = &prompt[prompt.len().saturating_sub(16)..];
+                let bytes: Vec<u8> = tail.iter().flat_map(|&id| tokenizer.token_bytes(id, None)).collect();
+                let is_begun = String::from_utf8_lossy(&bytes).trim_end().ends_with(open);
+                if is_begun { Stage::Thinking } else { Stage::Undecided }
+            }
+            (None, None) => Stage::Undecided,
+        };
+        Start { stage, is_blank: continued.is_none() }
+    }
+}
+
+/// Where an answer begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    pub(crate) stage: Stage,
+    /// Nothing of this stage has been said.
+    pub(crate) is_blank: bool,
+}
+
+/// Takes an answer apart into thoughts and the rest.
+#[derive(Clone, Debug)]
+pub(crate) struct Splitter {
+    open: Marker,
+    close: Marker,
+    stage: Stage,
+    /// Nothing but white space has come in this stage.
+    blank: bool,
+}
+
+/// What comes next in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Thoughts may begin, before anything else is said.
+    Undecided,
+    Thinking,
+    Answering,
+}
+
+impl Splitter {
+    pub(crate) fn new(parser: ReasoningParser, start: Start) -> Option<Self> {
+        let (open, close) = parser.tags()?;
+        let Start { stage, is_blank } = start;
+        Some(Self { open: Marker::new(open), close: Marker::new(close), stage, blank: is_blank })
+    }
+
+    pub(crate) fn is_thinking(&self) -> bool {
+        self.stage == Stage::Thinking
+    }
+
+    /// More text; adds what is certain to the thoughts, gives what is certainly the answer's.
+    pub(crate) fn push(&mut self, text: &str, reasoning: &mut String) -> String {
+        let mut text = text.to_owned();
+        if self.stage == Stage::Undecided {
+            let (before, found) = self.open.push(&text);
+            let is_blank = before.trim().is_empty();
+            match (found, is_blank) {
+                (Some(rest), true) => {
+                    self.stage = Stage::Thinking;
+                    text = rest;
+                }
+                // Thoughts come first or not at all.
+                (found, false) => {
+                    let rest = found.map(|rest| self.open.text().to_owned() + &rest).unwrap_or_default();
+                    self.stage = Stage::Answering;
+                    self.blank = false;
+                    return before + &rest + &self.open.finish();
+                }
+                (None, true) => return String::new(),
+            }
+        }
+        if self.stage == Stage::Thinking {
+            let (before, found) = self.close.push(&text);
+            reasoning.push_str(self.without_leading_space(&before));
+            let Some(rest) = found else { return String::new() };
+            (self.stage, self.blank) = (Stage::Answering, true);
+            text = rest;
+        }
+        self.without_leading_space(&text).to_owned()
+    }
+
+    /// The end of the text.
+    pub(crate) fn finish(&mut self, reasoning: &mut String) -> String {
+        match self.stage {
+            Stage::Undecided => self.open.finish(),
+            Stage::Thinking => {
+                reasoning.push_str(&self.close.finish());
+                String::new()
+            }
+            Stage::Answering => String::new(),
+        }
+    }
+
+    /// Templates put line breaks around thoughts that belong to neither side.
+    fn without_leading_space<'a>(&mut self, text: &'a str) -> &'a str {
+        let text = if self.blank { text.trim_start() } else { text };
+        self.blank &= text.is_empty();
+        text
+    }
+}
+
+/// When a grammar begins to hold.
+#[derive(Clone)]
+pub(crate) enum Gate {
+    /// It does.
+    Open,
+    /// Thoughts may begin with this token.
+    Undecided { tokenizer: Arc<Tokenizer>, open_id: Option<u32>, close: &'static str },
+    /// When this text has come; `seen` is what may be its beginning.
+    Text { tokenizer: Arc<Tokenizer>, close: &'static str, seen: String, utf8: Utf8Stream },
+    /// With the message of harmony's final channel; `header` is what follows the last channel token.
+    Final { tokenizer: Arc<Tokenizer>, header: String },
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if matches!(self, Self::Open) { "open" } else { "closed" })
+    }
+}
+
+impl Gate {
+    /// For an answer that begins there.
+    pub(crate) fn new(parser: ReasoningParser, tokenizer: &Arc<Tokenizer>, start: Start) -> Self {
+        match parser.tags() {
+            _ if start.stage == Stage::Answering => Self::Open,
+            None if parser == ReasoningParser::Harmony => {
+                Self::Final { tokenizer: tokenizer.clone(), header: String::new() }
+            }
+            None => Self::Open,
+            Some((_, close)) if start.stage == Stage::Thinking => Self::closed(tokenizer.clone(), close),
+            Some((open, close)) => {
+                Self::Undecided { tokenizer: tokenizer.clone(), open_id: tokenizer.id_of(open), close }
+            }
+        }
+    }
+
+    fn closed(tokenizer: Arc<Tokenizer>, close: &'static str) -> Self {
+        Self::Text { tokenizer, close, seen: String::new(), utf8: Utf8Stream::default() }
+    }
+
+    /// Whether the grammar holds for the next token; where it may or may not, the token that begins thoughts.
+    pub(crate) fn state(&self) -> (bool, Option<u32>) {
+        match self {
+            Self::Open => (true, None),
+            Self::Undecided { open_id, .. } => (true, *open_id),
+            Self::Text { .. } | Self::Final { .. } => (false, None),
+        }
+    }
+
+    /// Takes a token; `true` if it is the grammar's.
+    pub(crate) fn accept(&mut self, token_id: u32) -> bool {
+        match self {
+            Self::Open => return true,
+            Self::Undecided { tokenizer, open_id, close } if *open_id == Some(token_id) => {
+                *self = Self::closed(tokenizer.clone(), close);
+            }
+            Self::Undecided { .. } => {
+                *self = Self::Open;
+                return true;
+            }
+            Self::Text { tokenizer, close, seen, utf8 } => {
+                seen.push_str(&utf8.push(&tokenizer.token_bytes(token_id, None)));
+                if seen.contains(*close) {
+                    *self = Self::Open;
+                } else {
+                    keep_tail(seen, close.len());
+                }
+            }
+            Self::Final { tokenizer, header } => {
+                let text = String::from_utf8_lossy(&tokenizer.token_bytes(token_id, None)).into_owned();
+                match text.as_str() {
+                    "<|channel|>" => header.clear(),
+                    "<|message|>" if header.trim_start().starts_with("final") => *self = Self::Open,
+                    text if header.len() < 64 => header.push_str(text),
+                    _ => {}
+                }
+            }
+        }
+        false
+    }
+}
+
+/// Keeps the last `bytes` bytes, or a few more where a character is in the way.
+fn keep_tail(text: &mut String, bytes: usize) {
+    let mut cut = text.len().saturating_sub(bytes);
+    while !text.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    text.drain(..cut);
+}

@@ -1,0 +1,125 @@
+//! The grammar of an answer that has to be a call, in the form that the model was trained on.
+
+use super::{ToolParser, ToolUse};
+use crate::text::{GrammarError, GrammarSpec, Tokenizer, schema_in_lark};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// What stands around the calls and the parts of a call, in Lark's notation.
+struct Form {
+    /// Before the first call, between two, after the last.
+    around: [String; 3],
+    /// Before the name, between name and arguments, after the arguments.
+    call: [String; 3],
+    /// Several calls can be written.
+    several: bool,
+}
+
+/// The grammar of a forced call; `None` if this request forces none. The form in which it is written is told too: where
+/// a model's own is no JSON, plain JSON stands in for it.
+pub(crate) fn forced_calls(
+    parser: ToolParser,
+    tools: &ToolUse,
+    tokenizer: &Tokenizer,
+) -> Result<Option<(GrammarSpec, ToolParser)>, GrammarError> {
+    let Some(functions) = &tools.forced else { return Ok(None) };
+    let parser = match parser {
+        ToolParser::Gemma | ToolParser::Gemma4 => ToolParser::Json,
+        other => other,
+    };
+    let grammar = format!("start: calls\n{}", calls(&form(parser, tokenizer), functions, tools.single)?);
+    Ok(Some((GrammarSpec::Lark(grammar), parser)))
+}
+
+/// The grammar of an answer that is either a call or JSON with this schema; `None` where the two cannot be told apart,
+/// or calls are no JSON: then the schema alone holds.
+pub(crate) fn calls_or_json(
+    parser: ToolParser,
+    tools: &ToolUse,
+    tokenizer: &Tokenizer,
+    spec: &GrammarSpec,
+) -> Result<Option<GrammarSpec>, GrammarError> {
+    let GrammarSpec::Schema { schema, strict } = spec else { return Ok(None) };
+    if tools.shown.is_none() || !matches!(parser, ToolParser::Hermes | ToolParser::Mistral) {
+        return Ok(None);
+    }
+    let answer = schema_in_lark(schema, *strict)?;
+    let calls = calls(&form(parser, tokenizer), &tools.known.functions, tools.single)?;
+    Ok(Some(GrammarSpec::Lark(format!("start: calls | answer\nanswer: {answer}\n{calls}"))))
+}
+
+fn calls(form: &Form, functions: &[Value], single: bool) -> Result<String, GrammarError> {
+    let [first, between, last] = &form.around;
+    let [open, middle, close] = &form.call;
+    let more = if single || !form.several { String::new() } else { format!(" ({between} call)*") };
+    let mut grammar = format!("calls: {first} call{more} {last}\ncall: ");
+    for index in 0..functions.len() {
+        let or = if index == 0 { "" } else { " | " };
+        write!(grammar, "{or}call{index}").expect("a string takes text");
+    }
+    for (index, function) in functions.iter().enumerate() {
+        let name = function["name"].as_str().unwrap_or_default();
+        let strict = function["strict"] == true;
+        let mut schema = function["parameters"].clone();
+        match &mut schema {
+            Value::Object(map) => drop(map.entry("type").or_insert("object".into())),
+            other => *other = json!({"type": "object"}),
+        }
+        let arguments = schema_in_lark(&schema, strict)?;
+        let rule = format!("\ncall{index}: {open} {} {middle} arguments{index} {close}", quoted(name));
+        grammar.push_str(&rule);
+        write!(grammar, "\narguments{index}: {arguments}").expect("a string takes text");
+    }
+    Ok(grammar)
+}
+
+/// A text in Lark's notation.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
+    // Special tokens are no text, so a grammar names them by number.
+    let mark = |text: &str| match tokenizer.id_of(text).filter(|&id| tokenizer.is_special(id)) {
+        Some(id) => format!("<[{id}]>"),
+        None => quoted(text),
+    };
+    let none = String::new;
+    let json = |arguments: &str| [quoted("{\"name\": \""), quoted(&format!("\", \"{arguments}\": ")), quoted("}")];
+    match parser {
+        ToolParser::Hermes => {
+            let [open, middle, close] = json("arguments");
+            let open = format!("{} {} {open}", mark("<tool_call>"), quoted("\n"));
+            let close = format!("{close} {} {}", quoted("\n"), mark("</tool_call>"));
+            Form { around: [none(), quoted("\n"), none()], call: [open, middle, close], several: true }
+        }
+        ToolParser::Llama3Json => {
+            Form { around: [none(), quoted("; "), none()], call: json("parameters"), several: true }
+        }
+        ToolParser::Mistral if tokenizer.id_of("[ARGS]").is_some() => Form {
+            around: [none(), none(), none()],
+            call: [mark("[TOOL_CALLS]"), mark("[ARGS]"), none()],
+            several: true,
+        },
+        ToolParser::Mistral => {
+            let first = format!("{} {}", mark("[TOOL_CALLS]"), quoted("["));
+            Form { around: [first, quoted(", "), quoted("]")], call: json("arguments"), several: true }
+        }
+        ToolParser::Harmony => {
+            let thoughts = format!(
+                "({} \"analysis\" {} /(.|\\n)*/ {} {} \"assistant\")?",
+                mark("<|channel|>"),
+                mark("<|message|>"),
+                mark("<|end|>"),
+                mark("<|start|>")
+            );
+            let open = format!("{} {}", mark("<|channel|>"), quoted("commentary to=functions."));
+            let middle =
+                format!("{} {} {} {}", quoted(" "), mark("<|constrain|>"), quoted("json"), mark("<|message|>"));
+            Form { around: [thoughts, none(), none()], call: [open, middle, mark("<|call|>")], several: false }
+        }
+        ToolParser::Json | ToolParser::Gemma | ToolParser::Gemma4 => {
+            Form { around: [quoted("["), quoted(", "), quoted("]")], call: json("arguments"), several: true }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! [`JsonCall`]: one call as a JSON object, read as it comes: the name as soon as it is known, then the arguments as
+//! they are written.
+
+use crate::text::answer::tools::CallDelta;
+use serde_json::Value;
+
+/// Keys under which models put a call's arguments.
+const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
+
+/// What a key of the call stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Name,
+    Arguments,
+    Other,
+}
+
+/// Where the scanner is, in the call's own object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    Open,
+    Key,
+    Colon,
+    Value,
+    Comma,
+}
+
+/// One call in the making.
+#[derive(Clone, Debug)]
+pub(crate) struct JsonCall {
+    raw: String,
+    /// Bytes that were there before the last text.
+    base: usize,
+    expect: Expect,
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+    /// Where the string or the value of the call's own object began that is being read.
+    start: Option<usize>,
+    field: Field,
+    name: Option<String>,
+    /// Where the arguments begin, and where they end once they have.
+    arguments: Option<(usize, Option<usize>)>,
+    name_sent: bool,
+    /// Bytes of the arguments that were handed out.
+    sent: usize,
+}
+
+/// How a call stands after some text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// More is needed.
+    Open,
+    /// It is whole; so many bytes of the text belong to it.
+    Whole(usize),
+    /// It is no call, or no longer one: so many bytes of the text were still right.
+    Failed(usize),
+}
+
+impl JsonCall {
+    pub(crate) fn new() -> Self {
+        Self {
+            raw: String::new(),
+            base: 0,
+            expect: Expect::Open,
+            depth: 0,
+            in_string: false,
+            escaped: false,
+            start: None,
+            field: Field::Other,
+            name: None,
+            arguments: None,
+            name_sent: false,
+            sent: 0,
+        }
+    }
+
+    /// A call whose name is told already: only its arguments are to come.
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
+            raw: "{\"arguments\":".to_owned(),
+            expect: Expect::Value,
+            depth: 1,
+            field: Field::Arguments,
+            name: Some(name.to_owned()),
+            name_sent: true,
+            ..Self::new()
+        }
+    }
+
+    /// Where the arguments end within the last text taken.
+    pub(crate) fn arguments_end(&self) -> Option<usize> {
+        let (_, end) = self.arguments?;
+        end.map(|end| end - self.base)
+    }
+
+    /// All text so far.
+    pub(crate) fn raw(&self) -> &str {
+        &self.raw
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Takes more text, up to the object's end.
+    pub(crate) fn push(&mut self, text: &str) -> Outcome {
+        self.base = self.raw.len();
+        self.raw.push_str(text);
+        for (offset, byte) in text.bytes().enumerate() {
+            if !self.step(self.base + offset, byte) {
+                self.raw.truncate(self.base + offset);
+                return Outcome::Failed(offset);
+            }
+            if self.depth == 0 && self.expect == Expect::Comma {
+                let end = offset + 1;
+                self.raw.truncate(self.base + end);
+                return if self.name.is_some() { Outcome::Whole(end) } else { Outcome::Failed(end) };
+            }
+        }
+        Outcome::Open
+    }
+
+    /// What is new since the last time: the name once, and more of the arguments.
+    pub(crate) fn take(&mut self, whole: bool) -> Option<CallDelta> {
+        let name = self.name.as_ref()?;
+        let mut delta = CallDelta::default();
+        if !std::mem::replace(&mut self.name_sent, true) {
+            delta.name = Some(name.clone());
+        }
+        match self.arguments {
+            Some((start, end)) if self.raw[start..].starts_with('{') => {
+                let all = &self.raw[start..end.unwrap_or(self.raw.len())];
+                delta.arguments = all[self.sent..].to_owned();
+                self.sent = all.len();
+            }
+            // A string that spells the object, or nothing at all.
+            Some((start, Some(end))) if self.sent == 0 => {
+                delta.arguments = match serde_json::from_str(&self.raw[start..end]) {
+                    Ok(Value::String(text)) => text,
+                    Ok(Value::Null) | Err(_) => "{}".to_owned(),
+                    Ok(other) => other.to_string(),
+                };
+                self.sent = delta.arguments.len().max(1);
+            }
+            None if whole && self.sent == 0 => {
+                delta.arguments = "{}".to_owned();
+                self.sent = 2;
+            }
+            _ => {}
+        }
+        (delta.name.is_some() || !delta.arguments.is_empty()).then_some(delta)
+    }
+
+    /// One byte; false if this is no JSON object.
+    fn step(&mut self, at: usize, byte: u8) -> bool {
+        if self.in_string {
+            match (self.escaped, byte) {
+                (true, _) => self.escaped = false,
+                (false, b'\\') => self.escaped = true,
+                (false, b'"') => {
+                    self.in_string = false;
+                    return self.depth > 1 || self.end_string(at + 1);
+                }
+                _ => {}
+            }
+            return true;
+        }
+        match byte {
+            b' ' | b'\n' | b'\r' | b'\t' => {
+                if self.depth == 1 && self.expect == Expect::Value && self.start.is_some() {
+                    self.end_value(at);
+                }
+                true
+            }
+            _ if self.depth > 1 => {
+                self.step_inside(at, byte);
+                true
+            }
+            _ => self.step_call(at, byte),
+        }
+    }
+
+    /// A byte inside of a value.
+    fn step_inside(&mut self, at: usize, byte: u8) {
+        match byte {
+            b'"' => self.in_string = true,
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => {
+                self.depth -= 1;
+                if self.depth == 1 {
+                    self.end_value(at + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A byte of the call's own object.
+    fn step_call(&mut self, at: usize, byte: u8) -> bool {
+        let scalar = self.expect == Expect::Value && self.start.is_some();
+        if scalar && matches!(byte, b',' | b'}') {
+            self.end_value(at);
+        }
+        match (self.expect, byte) {
+            (Expect::Open, b'{') => (self.depth, self.expect) = (1, Expect::Key),
+            (Expect::Key, b'"') => (self.in_string, self.start) = (true, Some(at)),
+            (Expect::Colon, b':') => self.expect = Expect::Value,
+            (Expect::Comma, b',') => self.expect = Expect::Key,
+            (Expect::Comma | Expect::Key, b'}') => (self.depth, self.expect) = (0, Expect::Comma),
+            (Expect::Value, b'"') if !scalar => {
+                self.begin_value(at);
+                self.in_string = true;
+            }
+            (Expect::Value, b'{' | b'[') if !scalar => {
+                self.begin_value(at);
+                self.depth = 2;
+            }
+            (Expect::Value, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'+' | b'.' | b'E') => {
+                if !scalar {
+                    self.begin_value(at);
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn begin_value(&mut self, at: usize) {
+        self.start = Some(at);
+        if self.field == Field::Arguments {
+            self.arguments = Some((at, None));
+        }
+    }
+
+    /// A string of the call's own object has ended: a key, or a value.
+    fn end_string(&mut self, end: usize) -> bool {
+        if self.expect == Expect::Value {
+            self.end_value(end);
+            return true;
+        }
+        let start = self.start.take().expect("a string began somewhere");
+        let Ok(key) = serde_json::from_str::<String>(&self.raw[start..end]) else { return false };
+        self.field = match key.as_str() {
+            // What was told is not taken back, so the first of two counts.
+            "name" | "function" if self.name.is_none() => Field::Name,
+            key if ARGUMENTS.contains(&key) && self.arguments.is_none() => Field::Arguments,
+            _ => Field::Other,
+        };
+        self.expect = Expect::Colon;
+        true
+    }
+
+    fn end_value(&mut self, end: usize) {
+        let Some(start) = self.start.take() else { return };
+        self.expect = Expect::Comma;
+        match self.field {
+            Field::Name => self.name = serde_json::from_str(&self.raw[start..end]).ok(),
+            Field::Arguments => self.arguments = Some((start, Some(end))),
+            Field::Other => {}
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Calls between marks: Hermes' `<tool_call>` … `</tool_call>`, and what follows Mistral's `[TOOL_CALLS]`.
+
+use super::{CallDelta, Known, Parts, Staged};
+use crate::text::answer::marker::Marker;
+use crate::text::answer::tools::json_call::{JsonCall, Outcome};
+use crate::text::answer::tools::xml::XmlCall;
+use std::sync::Arc;
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+const CALLS: &str = "[TOOL_CALLS]";
+const ARGS: &str = "[ARGS]";
+
+/// Content before calls, whose white space at the end is dropped if a call follows, and so is what is blank between
+/// two calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Content {
+    space: String,
+    after_call: bool,
+}
+
+impl Content {
+    pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
+        let mut text = std::mem::take(&mut self.space) + text;
+        let end = text.trim_end().len();
+        self.space = text.split_off(end);
+        if !text.is_empty() {
+            let text = if std::mem::take(&mut self.after_call) { text.trim_start() } else { &text };
+            parts.content.push_str(text);
+        }
+    }
+
+    pub(crate) fn call_begins(&mut self) {
+        self.space.clear();
+        self.after_call = true;
+    }
+
+    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+        if !self.after_call {
+            parts.content.push_str(&std::mem::take(&mut self.space));
+        }
+    }
+}
+
+/// See the module's words.
+#[derive(Clone, Debug)]
+pub(crate) struct Hermes {
+    known: Arc<Known>,
+    content: Content,
+    open: Marker,
+    stage: Stage,
+    calls: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    Content,
+    /// After the opening mark: white space, then one kind of call or the other.
+    Opened(String),
+    Json(JsonCall),
+    Xml(XmlCall),
+    /// After a call: the closing mark, which some models leave out.
+    Closing(String),
+}
+
+impl Hermes {
+    pub(crate) fn new(known: Arc<Known>) -> Self {
+        Self { known, content: Content::default(), open: Marker::new(OPEN), stage: Stage::Content, calls: 0 }
+    }
+
+    fn close(&mut self, rest: &str) -> Option<String> {
+        self.calls += 1;
+        self.stage = Stage::Closing(String::new());
+        Some(rest.to_owned())
+    }
+
+    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+        let raw = match &mut self.stage {
+            Stage::Content => self.open.finish(),
+            Stage::Opened(space) => format!("{OPEN}{space}"),
+            Stage::Json(call) if call.name().is_none() => format!("{OPEN}{}", call.raw()),
+            Stage::Xml(call) => match call.take(&self.known) {
+                Some(delta) => {
+                    self.content.call_begins();
+                    parts.call(self.calls, delta);
+                    String::new()
+                }
+                None => format!("{OPEN}{}", call.raw()),
+            },
+            Stage::Closing(held) => std::mem::take(held),
+            Stage::Json(_) => String::new(),
+        };
+        self.content.push(&raw, parts);
+        self.content.finish(parts);
+    }
+}
+
+impl Staged for Hermes {
+    fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
+        match &mut self.stage {
+            Stage::Content => {
+                let (before, found) = self.open.push(text);
+                self.content.push(&before, parts);
+                if found.is_some() {
+                    self.stage = Stage::Opened(String::new());
+                }
+                found
+            }
+            Stage::Opened(space) => {
+                space.push_str(text);
+                let is_xml = space.trim_start().chars().next()? == '<';
+                let text = std::mem::take(space);
+                self.stage = if is_xml { Stage::Xml(XmlCall::default()) } else { Stage::Json(JsonCall::new()) };
+                Some(text)
+            }
+            Stage::Json(call) => {
+                let outcome = call.push(text);
+                if let (Outcome::Failed(bytes), None) = (outcome, call.name()) {
+                    let raw = format!("{}{}", call.raw(), &text[bytes..]);
+                    self.content.push(OPEN, parts);
+                    self.stage = Stage::Content;
+                    return Some(raw);
+                }
+                if let Some(delta) = call.take(outcome != Outcome::Open) {
+                    self.content.call_begins();
+                    parts.call(self.calls, delta);
+                }
+                match outcome {
+                    Outcome::Open => None,
+                    Outcome::Whole(bytes) | Outcome::Failed(bytes) => self.close(&text[bytes..]),
+                }
+            }
+            Stage::Xml(call) => {
+                let rest = call.push(text)?;
+                match call.take(&self.known) {
+                    Some(delta) => {
+                        self.content.call_begins();
+                        parts.call(self.calls, delta);
+                        self.close(&rest)
+                    }
+                    None => {
+                        let raw = format!("{OPEN}{}", call.raw());
+                        self.content.push(&raw, parts);
+                        self.stage = Stage::Content;
+                        Some(rest)
+                    }
+                }
+            }
+            Stage::Closing(held) => {
+                held.push_str(text);
+                let mark = held.trim_start();
+                if CLOSE.starts_with(mark) && mark != CLOSE {
+                    return None;
+                }
+                let rest = mark.strip_prefix(CLOSE).unwrap_or(mark).to_owned();
+                self.stage = Stage::Content;
+                Some(rest)
+            }
+        }
+    }
+}
+
+/// See the module's words.
+#[derive(Clone, Debug)]
+pub(crate) struct Mistral {
+    content: Content,
+    open: Marker,
+    stage: MistralStage,
+    calls: usize,
+}
+
+#[derive(Clone, Debug)]
+enum MistralStage {
+    Content,
+    /// After the mark: a list, or a name.
+    Opened(String),
+    /// Between the calls of a list.
+    List,
+    ListCall(JsonCall),
+    /// The arguments of a named call, read as an object that has nothing else.
+    Arguments(Box<JsonCall>),
+}
+
+impl Default for Mistral {
+    fn default() -> Self {
+        Self { content: Content::default(), open: Marker::new(CALLS), stage: MistralStage::Content, calls: 0 }
+    }
+}
+
+impl Mistral {
+    /// What follows the mark, as far as it is there.
+    fn open_call(&mut self, head: &str, parts: &mut Parts) -> Option<String> {
+        let head = head.trim_start();
+        if let Some(list) = head.strip_prefix('[').filter(|_| !ARGS.starts_with(head) && !head.starts_with(ARGS)) {
+            self.stage = MistralStage::List;
+            return Some(list.to_owned());
+        }
+        let Some(brace) = head.find('{').filter(|&at| at > 0) else {
+            // A list's first bracket may still be the beginning of a mark.
+            self.stage = MistralStage::Opened(head.to_owned());
+            return None;
+        };
+        let (name, arguments) = head.split_at(brace);
+        // A call id, which clients do not need, and the mark before the arguments.
+        let name = name.split('[').next().unwrap_or_default().trim();
+        let call = JsonCall::named(name);
+        parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
+        self.stage = MistralStage::Arguments(Box::new(call));
+        Some(arguments.to_owned())
+    }
+
+    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+        let raw = match &mut self.stage {
+            MistralStage::Content => self.open.finish(),
+            MistralStage::Opened(head) => format!("{CALLS}{head}"),
+            MistralStage::ListCall(call) if call.name().is_none() => call.raw().to_owned(),
+            _ => String::new(),
+        };
+        self.content.push(&raw, parts);
+        self.content.finish(parts);
+    }
+}
+
+impl Staged for Mistral {
+    fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
+        match &mut self.stage {
+            MistralStage::Content => {
+                let (before, found) = self.open.push(text);
+                self.content.push(&before, parts);
+                if found.is_some() {
+                    self.content.call_begins();
+                    self.stage = MistralStage::Opened(String::new());
+                }
+                found
+            }
+            MistralStage::Opened(head) => {
+                head.push_str(text);
+                let head = std::mem::take(head);
+                self.open_call(&head, parts)
+            }
+            MistralStage::List => {
+                let text = text.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
+                match text.as_bytes().first() {
+                    None => return None,
+                    Some(b'{') => self.stage = MistralStage::ListCall(JsonCall::new()),
+                    Some(_) => {
+                        self.stage = MistralStage::Content;
+                        return Some(text.strip_prefix(']').unwrap_or(text).to_owned());
+                    }
+                }
+                Some(text.to_owned())
+            }
+            MistralStage::ListCall(call) => {
+                let outcome = call.push(text);
+                if let Some(delta) = call.take(outcome != Outcome::Open) {
+                    parts.call(self.calls, delta);
+                }
+                match outcome {
+                    Outcome::Open => None,
+                    Outcome::Whole(bytes) => {
+                        self.calls += 1;
+                        self.stage = MistralStage::List;
+                        Some(text[bytes..].to_owned())
+                    }
+                    Outcome::Failed(bytes) => {
+                        let is_call = call.name().is_some();
+                        self.calls += usize::from(is_call);
+                        let raw = if is_call { "" } else { call.raw() };
+                        let rest = format!("{raw}{}", &text[bytes..]);
+                        self.stage = MistralStage::Content;
+                        Some(rest)
+                    }
+                }
+            }
+            MistralStage::Arguments(call) => {
+                call.push(text);
+                if let Some(delta) = call.take(false) {
+                    parts.call(self.calls, delta);
+                }
+                let end = call.arguments_end()?;
+                self.calls += 1;
+                self.stage = MistralStage::Content;
+                Some(text[end..].to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Tool calls: what models write, read as it comes.
+//!
+//! Every family of models writes calls in its own form ([`ToolParser`]); which one is read off the chat template, or
+//! said on the command line. [`CallParser`] takes an answer's text apart into content and calls: a call's name is told
+//! as soon as it is known, its arguments as they are written where the form is JSON, and at its end where it is not.
+//! `forced` writes the grammar that forces a call.
+
+mod bare;
+mod forced;
+mod gemma;
+mod json_call;
+mod marked;
+mod xml;
+
+pub(crate) use forced::{calls_or_json, forced_calls};
+
+use bare::Bare;
+use gemma::Gemma;
+use marked::{Hermes, Mistral};
+use serde_json::Value;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// The form in which a model writes its calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ToolParser {
+    /// `<tool_call>` JSON `</tool_call>`: Hermes, Qwen and most others. Also Qwen3-Coder's tags between the two.
+    Hermes,
+    /// `{"name": …, "parameters": …}` as the whole answer, several with `;` between: Llama 3.
+    Llama3Json,
+    /// `[TOOL_CALLS]`, then a JSON list or `name[ARGS]{…}`: Mistral.
+    Mistral,
+    /// `<start_function_call>call:name{key:<escape>…<escape>}<end_function_call>`: FunctionGemma.
+    Gemma,
+    /// `<|tool_call>call:name{key:<|"|>…<|"|>}<tool_call|>`: Gemma 4.
+    Gemma4,
+    /// Messages to `functions.name` on the commentary channel: gpt-oss.
+    Harmony,
+    /// JSON as the whole answer: a call, or a list of calls.
+    #[default]
+    Json,
+}
+
+impl FromStr for ToolParser {
+    type Err = String;
+
+    /// Our names, and vLLM's for the same.
+    fn from_str(name: &str) -> Result<Self, String> {
+        Ok(match name {
+            "hermes" | "qwen" | "qwen3_coder" | "qwen3_xml" => Self::Hermes,
+            "llama3_json" | "llama4_json" => Self::Llama3Json,
+            "mistral" => Self::Mistral,
+            "gemma" | "functiongemma" => Self::Gemma,
+            "gemma4" => Self::Gemma4,
+            "harmony" | "openai" => Self::Harmony,
+            "json" => Self::Json,
+            _ => return Err(format!("`{name}` is none of hermes, llama3_json, mistral, gemma, gemma4, harmony, json")),
+        })
+    }
+}
+
+impl ToolParser {
+    /// What a chat template's text gives away.
+    pub(crate) fn of_template(template: &str) -> Self {
+        let has = |text: &str| template.contains(text);
+        if has("<|channel|>") && has("<|message|>") {
+            Self::Harmony
+        } else if has("[TOOL_CALLS]") {
+            Self::Mistral
+        } else if has("<start_function_call>") {
+            Self::Gemma
+        } else if has("<|tool_call>") {
+            Self::Gemma4
+        } else if has("<tool_call>") {
+            Self::Hermes
+        } else if has("<|python_tag|>") || has("<|start_header_id|>") {
+            Self::Llama3Json
+        } else {
+            Self::Json
+        }
+    }
+
+    /// Special tokens that the form is written with.
+    pub(crate) fn markers(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes => &["<tool_call>", "</tool_call>"],
+            Self::Llama3Json => &["<|python_tag|>"],
+            Self::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
+            Self::Gemma => &gemma::MARKERS,
+            Self::Gemma4 => &gemma::MARKERS_4,
+            Self::Harmony => &crate::text::answer::harmony::MARKERS,
+            Self::Json => &[],
+        }
+    }
+}
+
+/// The tools of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// As in the request: `{name, description, parameters, strict}`.
+    pub(crate) functions: Vec<Value>,
+}
+
+impl Known {
+    fn has(&self, name: &str) -> bool {
+        self.functions.iter().any(|function| function["name"] == name)
+    }
+
+    /// Whether a parameter takes text, so that what looks like a number is none.
+    fn is_text(&self, name: &str, parameter: &str) -> bool {
+        let function = self.functions.iter().find(|function| function["name"] == name);
+        function.is_some_and(|function| function["parameters"]["properties"][parameter]["type"] == "string")
+    }
+}
+
+/// What a request says about tools.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ToolUse {
+    /// What the template is shown: functions only.
+    pub(crate) shown: Option<Value>,
+    /// The functions that may be called.
+    pub(crate) known: Arc<Known>,
+    /// A call must be made, of one of these.
+    pub(crate) forced: Option<Vec<Value>>,
+    /// One call at most.
+    pub(crate) single: bool,
+}
+
+/// More of one call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CallDelta {
+    /// Number of the call in its answer.
+    pub(crate) index: usize,
+    /// With the call's first delta.
+    pub(crate) name: Option<String>,
+    /// More of the arguments' JSON.
+    pub(crate) arguments: String,
+}
+
+/// What an answer's text turned out to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) reasoning: String,
+    pub(crate) content: String,
+    pub(crate) calls: Vec<CallDelta>,
+}
+
+impl Parts {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reasoning.is_empty() && self.content.is_empty() && self.calls.is_empty()
+    }
+
+    /// Adds a delta, to the last one if that is of the same call.
+    pub(crate) fn call(&mut self, index: usize, delta: CallDelta) {
+        match self.calls.last_mut().filter(|last| last.index == index && delta.name.is_none()) {
+            Some(last) => last.arguments.push_str(&delta.arguments),
+            None => self.calls.push(CallDelta { index, ..delta }),
+        }
+    }
+
+    /// Adds later parts.
+    pub(crate) fn extend(&mut self, later: Self) {
+        self.reasoning.push_str(&later.reasoning);
+        self.content.push_str(&later.content);
+        for delta in later.calls {
+            self.call(delta.index, delta);
+        }
+    }
+}
+
+/// A reader of text that goes from stage to stage.
+trait Staged {
+    /// Takes some text; gives what is left for the next stage.
+    fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String>;
+
+    fn push(&mut self, text: &str, parts: &mut Parts) {
+        let mut rest = Some(text.to_owned());
+        while let Some(text) = rest.take().filter(|text| !text.is_empty()) {
+            rest = self.step(&text, parts);
+        }
+    }
+}
+
+/// Takes an answer's text apart into content and calls.
+#[derive(Clone, Debug)]
+pub(crate) enum CallParser {
+    /// Content is all there is.
+    Off,
+    Hermes(Hermes),
+    Mistral(Mistral),
+    Gemma(Gemma),
+    Bare(Bare),
+}
+
+impl CallParser {
+    /// For a request with these tools. Harmony's messages are read before this, as they are more than calls.
+    pub(crate) fn new(form: ToolParser, known: &Arc<Known>) -> Self {
+        match form {
+            ToolParser::Hermes => Self::Hermes(Hermes::new(known.clone())),
+            ToolParser::Mistral => Self::Mistral(Mistral::default()),
+            ToolParser::Gemma => Self::Gemma(Gemma::new(&gemma::MARKERS)),
+            ToolParser::Gemma4 => Self::Gemma(Gemma::new(&gemma::MARKERS_4)),
+            ToolParser::Llama3Json | ToolParser::Json => Self::Bare(Bare::new(known.clone())),
+            ToolParser::Harmony => Self::Off,
+        }
+    }
+
+    /// Takes more text and adds what is certain to `parts`.
+    pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
+        match self {
+            Self::Off => parts.content.push_str(text),
+            Self::Hermes(parser) => parser.push(text, parts),
+            Self::Mistral(parser) => parser.push(text, parts),
+            Self::Gemma(parser) => parser.push(text, parts),
+            Self::Bare(parser) => parser.push(text, parts),
+        }
+    }
+
+    /// The end of the text.
+    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+        match self {
+            Self::Off => {}
+            Self::Hermes(parser) => parser.finish(parts),
+            Self::Mistral(parser) => parser.finish(parts),
+            Self::Gemma(parser) => parser.finish(parts),
+            Self::Bare(parser) => parser.finish(parts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

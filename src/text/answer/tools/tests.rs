@@ -1,0 +1,249 @@
+//! Every form of call, cut into pieces of every size: what comes out must not depend on where the cuts are.
+
+use super::*;
+use crate::text::answer::harmony::Harmony;
+use crate::text::answer::reasoning::{ReasoningParser, Splitter, Stage, Start};
+use proptest::prelude::*;
+use serde_json::json;
+
+fn known() -> Arc<Known> {
+    let text = json!({"type": "object", "properties": {"city": {"type": "string"}, "code": {"type": "string"}}});
+    let functions = vec![json!({"name": "weather", "parameters": text}), json!({"name": "add"})];
+    Arc::new(Known { functions })
+}
+
+/// All parts of an answer that comes in pieces of `size` characters.
+fn read(form: ToolParser, answer: &str, size: usize) -> Parts {
+    let mut parser = CallParser::new(form, &known());
+    let mut all = Parts::default();
+    let characters: Vec<char> = answer.chars().collect();
+    for piece in characters.chunks(size) {
+        let mut parts = Parts::default();
+        parser.push(&piece.iter().collect::<String>(), &mut parts);
+        all.extend(parts);
+    }
+    let mut parts = Parts::default();
+    parser.finish(&mut parts);
+    all.extend(parts);
+    all
+}
+
+/// Content, then (name, arguments) of each call.
+fn told(parts: &Parts) -> (String, Vec<(String, Value)>) {
+    let mut calls: Vec<(String, String)> = Vec::new();
+    for delta in &parts.calls {
+        match &delta.name {
+            Some(name) => {
+                assert_eq!(delta.index, calls.len(), "calls come in order");
+                calls.push((name.clone(), delta.arguments.clone()));
+            }
+            None => calls[delta.index].1.push_str(&delta.arguments),
+        }
+    }
+    let parse = |(name, arguments): (String, String)| {
+        let value = serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
+        (name, value)
+    };
+    (parts.content.clone(), calls.into_iter().map(parse).collect())
+}
+
+/// The same at every size of piece.
+fn check(form: ToolParser, answer: &str, content: &str, calls: &[(&str, Value)]) {
+    for size in [1, 2, 3, 5, 8, 13, 1000] {
+        let (said, made) = told(&read(form, answer, size));
+        let made: Vec<(&str, Value)> = made.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+        assert_eq!((said.as_str(), made.as_slice()), (content, calls), "{form:?} in pieces of {size}: {answer}");
+    }
+}
+
+fn paris() -> (&'static str, Value) {
+    ("weather", json!({"city": "Paris \"{[]}\" \\ 🙂"}))
+}
+
+const PARIS: &str = r#"{"city": "Paris \"{[]}\" \\ 🙂"}"#;
+
+#[test]
+fn hermes() {
+    let call =
+        |arguments: &str| format!("<tool_call>\n{{\"name\": \"weather\", \"arguments\": {arguments}}}\n</tool_call>");
+    check(ToolParser::Hermes, &call(PARIS), "", &[paris()]);
+    check(ToolParser::Hermes, &format!("Let me see.\n\n{}", call(PARIS)), "Let me see.", &[paris()]);
+    let two = format!("{}\n{}", call(PARIS), call("{}"));
+    check(ToolParser::Hermes, &two, "", &[paris(), ("weather", json!({}))]);
+    // Arguments before the name; as a string; none at all; another tool than those known.
+    let odd = r#"<tool_call>{"arguments": {"a": [1, {"b": null}]}, "id": 7, "name": "add"}</tool_call>"#;
+    check(ToolParser::Hermes, odd, "", &[("add", json!({"a": [1, {"b": null}]}))]);
+    let text = r#"<tool_call>{"name": "add", "arguments": "{\"a\": 1}"}</tool_call>"#;
+    check(ToolParser::Hermes, text, "", &[("add", json!({"a": 1}))]);
+    check(ToolParser::Hermes, r#"<tool_call>{"name": "other"}</tool_call>"#, "", &[("other", json!({}))]);
+    // No closing mark; no call at all; a mark that is none.
+    check(ToolParser::Hermes, r#"<tool_call>{"name": "add", "arguments": {}}"#, "", &[("add", json!({}))]);
+    for content in
+        ["Hello <tool> & <tool_cal> < ", "<tool_call>nothing</tool_call>", "a <tool_call> {\"x\": 1}", "\n", ""]
+    {
+        check(ToolParser::Hermes, content, content, &[]);
+    }
+}
+
+#[test]
+fn a_call_that_is_cut_off_is_told_as_far_as_it_came() {
+    let parts = read(ToolParser::Hermes, r#"<tool_call>{"name": "weather", "arguments": {"city": "Pa"#, 3);
+    assert_eq!(parts.calls[0].name.as_deref(), Some("weather"));
+    let arguments: String = parts.calls.iter().map(|call| call.arguments.as_str()).collect();
+    assert_eq!((arguments.as_str(), parts.content.as_str()), (r#"{"city": "Pa"#, ""));
+}
+
+#[test]
+fn arguments_stream_as_they_are_written() {
+    let mut parser = CallParser::new(ToolParser::Hermes, &known());
+    let mut parts = Parts::default();
+    parser.push(r#"<tool_call>{"name": "weather", "arguments": {"city":"#, &mut parts);
+    assert_eq!(parts.calls, [CallDelta { index: 0, name: Some("weather".into()), arguments: r#"{"city":"#.into() }]);
+    let mut parts = Parts::default();
+    parser.push(r#" "Par"#, &mut parts);
+    assert_eq!(parts.calls, [CallDelta { index: 0, name: None, arguments: r#" "Par"#.into() }]);
+}
+
+#[test]
+fn qwen_coder() {
+    let call = "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n\
+                <parameter=code>\n75\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+    check(ToolParser::Hermes, call, "", &[("weather", json!({"city": "Paris", "code": "75", "days": 3}))]);
+    check(ToolParser::Hermes, "<tool_call><b>bold</b>", "<tool_call><b>bold</b>", &[]);
+}
+
+#[test]
+fn llama() {
+    let call = format!(r#"{{"name": "weather", "parameters": {PARIS}}}"#);
+    check(ToolParser::Llama3Json, &call, "", &[paris()]);
+    check(ToolParser::Llama3Json, &format!("<|python_tag|>{call}; {call}"), "", &[paris(), paris()]);
+    check(
+        ToolParser::Llama3Json,
+        r#"{"type": "function", "name": "add", "parameters": {}}"#,
+        "",
+        &[("add", json!({}))],
+    );
+    // JSON for other reasons.
+    for content in
+        ["Hello", r#"{"answer": 42}"#, r#"{"name": "Bob", "age": 5}"#, "[1, 2]", "{", "<|py", "{\"name\": \"Bob\"} x"]
+    {
+        check(ToolParser::Llama3Json, content, content, &[]);
+    }
+}
+
+#[test]
+fn mistral() {
+    let list =
+        format!(r#"[TOOL_CALLS] [{{"name": "weather", "arguments": {PARIS}}}, {{"name": "add", "arguments": {{}}}}]"#);
+    check(ToolParser::Mistral, &list, "", &[paris(), ("add", json!({}))]);
+    let named = format!("[TOOL_CALLS]weather[ARGS]{PARIS}[TOOL_CALLS]add[CALL_ID]abc123def[ARGS]{{}}");
+    check(ToolParser::Mistral, &named, "", &[paris(), ("add", json!({}))]);
+    check(ToolParser::Mistral, &format!("I look. [TOOL_CALLS]weather{PARIS}"), "I look.", &[paris()]);
+    check(ToolParser::Mistral, "Just [TOOL] text", "Just [TOOL] text", &[]);
+}
+
+#[test]
+fn gemma() {
+    let call = "<start_function_call>call:weather{city:<escape>Paris, {\"x\"}<escape>,days:3,\
+                deep:{list:[1,true,<escape>a<escape>]}}<end_function_call>";
+    let arguments = json!({"city": "Paris, {\"x\"}", "days": 3, "deep": {"list": [1, true, "a"]}});
+    check(ToolParser::Gemma, call, "", &[("weather", arguments.clone())]);
+    let four = call.replace("<start_function_call>", "<|tool_call>").replace("<end_function_call>", "<tool_call|>");
+    let four = four.replace("<escape>", "<|\"|>");
+    check(ToolParser::Gemma4, &format!("{four}{four}"), "", &[("weather", arguments.clone()), ("weather", arguments)]);
+    check(ToolParser::Gemma, "<start_function_call>no call", "<start_function_call>no call", &[]);
+}
+
+#[test]
+fn plain_json() {
+    let one = format!(r#"{{"name": "weather", "arguments": {PARIS}}}"#);
+    check(ToolParser::Json, &one, "", &[paris()]);
+    check(ToolParser::Json, &format!("[{one}, {one}]"), "", &[paris(), paris()]);
+    check(ToolParser::Json, "[{\"title\": \"x\"}]", "[{\"title\": \"x\"}]", &[]);
+}
+
+fn harmony(answer: &str, size: usize) -> Parts {
+    let mut parser = Harmony::new(Start { stage: Stage::Undecided, is_blank: true });
+    let mut all = Parts::default();
+    let characters: Vec<char> = answer.chars().collect();
+    for piece in characters.chunks(size) {
+        let mut parts = Parts::default();
+        parser.push(&piece.iter().collect::<String>(), &mut parts);
+        all.extend(parts);
+    }
+    parser.finish(&mut all);
+    all
+}
+
+#[test]
+fn harmony_has_thoughts_calls_and_an_answer() {
+    let call = "<|channel|>analysis<|message|>They want < weather.<|end|><|start|>assistant<|channel|>commentary \
+                to=functions.weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>";
+    let answer =
+        "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>It is <b>.<|return|>";
+    for size in [1, 2, 7, 1000] {
+        let parts = harmony(call, size);
+        assert_eq!(parts.reasoning, "They want < weather.");
+        assert_eq!(told(&parts), (String::new(), vec![("weather".into(), json!({"city": "Paris"}))]));
+        let parts = harmony(answer, size);
+        assert_eq!((parts.reasoning.as_str(), parts.content.as_str()), ("Easy.", "It is <b>."));
+        assert_eq!(harmony("no header", size).content, "no header");
+    }
+    let other = "<|start|>assistant to=functions.add<|channel|>commentary<|message|>{}<|call|>";
+    assert_eq!(told(&harmony(other, 3)).1, [("add".to_owned(), json!({}))]);
+}
+
+fn split(answer: &str, is_begun: bool, size: usize) -> (String, String) {
+    let stage = if is_begun { Stage::Thinking } else { Stage::Undecided };
+    let mut splitter = Splitter::new(ReasoningParser::Think, Start { stage, is_blank: true }).expect("it has tags");
+    let (mut reasoning, mut content) = (String::new(), String::new());
+    let characters: Vec<char> = answer.chars().collect();
+    for piece in characters.chunks(size) {
+        content.push_str(&splitter.push(&piece.iter().collect::<String>(), &mut reasoning));
+    }
+    content.push_str(&splitter.finish(&mut reasoning));
+    (reasoning, content)
+}
+
+#[test]
+fn thoughts_come_first_or_not_at_all() {
+    for size in [1, 2, 3, 7, 1000] {
+        let split = |answer, is_begun| split(answer, is_begun, size);
+        let own = |thoughts: &str, answer: &str| (thoughts.to_owned(), answer.to_owned());
+        assert_eq!(split("<think>\nHm </thin.\n</think>\n\nYes.", false), own("Hm </thin.\n", "Yes."));
+        assert_eq!(split("Hm.\n</think>\n\nYes <think> no", true), own("Hm.\n", "Yes <think> no"));
+        assert_eq!(split("Yes <think>x</think>", false), own("", "Yes <think>x</think>"));
+        assert_eq!(split("<think>never ends", false), own("never ends", ""));
+        assert_eq!(split("<thi", false), own("", "<thi"));
+        assert_eq!(split("", true), own("", ""));
+    }
+}
+
+proptest! {
+    /// Whatever comes: nothing panics, and it does not matter where the cuts are.
+    #[test]
+    fn any_text_in_any_pieces(
+        words in proptest::collection::vec(proptest::sample::select(vec![
+            "<tool_call>", "</tool_call>",
+            "{\"name\": \"add\"", ", \"arguments\": {", "}", "\"", "x", " ", "\n", "[", "]",
+            "[TOOL_CALLS]", "[ARGS]", "add", "call:add{", "<|channel|>", "<|message|>", "final", "to=functions.add",
+            "<|call|>", "<escape>",
+            "<start_function_call>", "<end_function_call>", "<function=add>", "</function>", "é",
+        ]), 0..24),
+        size in 1_usize..9,
+    ) {
+        let text = words.concat();
+        use ToolParser::{Gemma, Hermes, Json, Llama3Json, Mistral};
+        for form in [Hermes, Llama3Json, Mistral, Gemma, Json] {
+            let (whole, cut) = (read(form, &text, usize::MAX), read(form, &text, size));
+            let arguments = |parts: &Parts| {
+                let text = |call: &CallDelta| (call.index, call.name.clone(), call.arguments.clone());
+                parts.calls.iter().map(text).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(&whole.content, &cut.content, "{:?} of {}", form, text);
+            prop_assert_eq!(arguments(&whole), arguments(&cut), "{:?} of {}", form, text);
+        }
+        let (whole, cut) = (harmony(&text, usize::MAX), harmony(&text, size));
+        prop_assert_eq!((whole.content, whole.reasoning), (cut.content, cut.reasoning));
+    }
+}
