@@ -282,7 +282,7 @@ fn plan_says_whether_it_fits_and_what_to_do() {
     }
     let (report, code) = planned(&["--memory", "8MiB"]);
     assert_eq!((&report["advice"], code), (&Value::Null, Some(1)));
-    assert!(report["summary"].as_str().is_some_and(|text| text.contains("a smaller model is needed")), "{report}");
+    assert!(report["summary"].as_str().is_some_and(|text| text.contains("use a smaller model")), "{report}");
 
     let (report, _) = planned(&["--shape", "llama-3-8b", "--memory", "24GiB", "--max-num-seqs", "8"]);
     assert_eq!(
@@ -314,14 +314,14 @@ fn serve_refuses_what_plan_says_does_not_fit_and_in_its_words() {
     let device = "fake:memory=14680064";
     assert_eq!(report["summary"], planned(&["--device", device]).0["summary"], "the same memory is the same answer");
     refusal(&["serve", "--port", "0", "--device", device], &[report["summary"].as_str().expect("a text")]);
-    refusal(&["run", "--prompt", "a", "--device", device], &["do not fit in 12.6 MiB", "--quantization q4"]);
-    refusal(&["serve", "--port", "0", "--device", "fake", "--kv-cache-bytes", "1KiB"], &["holds no sequence"]);
+    refusal(&["run", "--prompt", "a", "--device", device], &["no room for a KV pool in 12.6 MiB", "--quantization q4"]);
+    refusal(&["serve", "--port", "0", "--device", "fake", "--kv-cache-bytes", "1KiB"], &["too small for any sequence"]);
     let options = ["--device", device, "--quantization", "q4"];
     let (report, _) = planned(&options);
     let greeting = Server::with(&options).greeting.clone();
     let context = &report["asked"]["max_model_len"];
     assert!(greeting.contains(&format!("context {context} × ")), "{greeting}");
-    assert!(greeting.contains(&format!("max_model_len lowered from 2048 to {context}")), "{greeting}");
+    assert!(greeting.contains(&format!("limited to {context} tokens instead of 2048")), "{greeting}");
     let greeting = Server::with(&["--device", "fake"]).greeting.clone();
     assert!(greeting.starts_with("weights 9.9 MiB, activations 8.4 MiB, KV pool "), "{greeting}");
 }

@@ -215,7 +215,7 @@ fn a_plan_by_name_reads_headers_and_keeps_nothing() {
     assert!(user.blobs().is_empty(), "nothing is kept");
     // What will not fit is not fetched.
     let serve = ["serve", "--port", "0", "--device", "fake:memory=1000", "--model", "org/tiny"];
-    user.refusal(&serve, &["do not fit in 899 B", "a smaller model is needed"]);
+    user.refusal(&serve, &["no room for a KV pool in 899 B", "use a smaller model"]);
     assert!(user.blobs().is_empty(), "nothing was fetched");
     user.pull("org/tiny");
     hub.lines();

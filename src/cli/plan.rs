@@ -13,7 +13,7 @@ use folio::backend::cuda;
 use folio::backend::wgpu::bench::Yardstick;
 use folio::backend::{Caps, DeviceKind};
 use folio::config::Config;
-use folio::engine::fit::{Bytes, Change, Fit, Outlook};
+use folio::engine::fit::{Bytes, Change, Fit, FitReport};
 use folio::model::{Model, ModelSpec};
 use folio::plan::{Plan, Storage};
 use folio::platform;
@@ -60,7 +60,7 @@ struct Report<'a> {
     plan: &'a Plan,
     config: &'a Config,
     subject: &'a Subject,
-    outlook: Outlook,
+    fit_report: FitReport,
 }
 
 /// Whether it fits.
@@ -69,12 +69,12 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let model = model(options)?;
     let subject = subject(options)?;
     let plan = model.record(subject.caps.activations);
-    let outlook = Outlook::new(&model, &plan, &config, &subject.caps);
+    let fit_report = FitReport::new(&model, &plan, &config, &subject.caps);
     let name = options.shape.clone().unwrap_or_else(|| options.model.name());
-    let report = Report { name, model: &model, plan: &plan, config: &config, subject: &subject, outlook };
+    let report = Report { name, model: &model, plan: &plan, config: &config, subject: &subject, fit_report };
     let text = if options.json { report.as_json().to_string() } else { report.as_text() };
     writeln!(std::io::stdout(), "{}", text.trim_end())?;
-    Ok(report.outlook.asked.fits())
+    Ok(report.fit_report.requested.fits())
 }
 
 fn model(options: &Options) -> Result<Model> {
@@ -120,7 +120,7 @@ fn read_gbps(device: &Device) -> Result<Option<f64>> {
 
 impl Report<'_> {
     fn as_text(&self) -> String {
-        let (asked, caps) = (&self.outlook.asked, &self.subject.caps);
+        let (asked, caps) = (&self.fit_report.requested, &self.subject.caps);
         let share = 100.0 * self.config.gpu_memory_utilization;
         let memory = match (asked.memory_bytes, asked.budget_bytes) {
             (Some(memory), Some(budget)) if asked.pool_is_given => {
@@ -147,10 +147,10 @@ impl Report<'_> {
         if asked.fits() {
             lines.push(format!("decode       {}", self.speed_in_words(asked)));
         }
-        if !self.outlook.others.is_empty() {
+        if !self.fit_report.alternatives.is_empty() {
             lines.push(String::new());
             lines.push("other ways:".to_owned());
-            lines.extend(self.outlook.others.iter().map(|(change, fit)| self.other_in_words(change, fit)));
+            lines.extend(self.fit_report.alternatives.iter().map(|(change, fit)| self.other_in_words(change, fit)));
         }
         lines.push(String::new());
         let verdict = match asked.fits() {
@@ -159,7 +159,7 @@ impl Report<'_> {
             false => "does not fit",
         };
         // What to do stands on a line of its own.
-        lines.push(format!("{verdict}: {}", self.outlook).replace("; ", ";\n"));
+        lines.push(format!("{verdict}: {}", self.fit_report).replace("; ", ";\n"));
         lines.join("\n")
     }
 
@@ -177,7 +177,7 @@ impl Report<'_> {
     }
 
     fn pool_in_words(&self) -> String {
-        let asked = &self.outlook.asked;
+        let asked = &self.fit_report.requested;
         let (blocks, token) = (asked.blocks.iter().sum::<u32>(), Bytes(asked.kv_token_bytes));
         let (size, format) = (asked.block_size, asked.kv_format);
         let of = format!("{blocks} blocks of {size} tokens; a token takes {token} ({format})");
@@ -185,8 +185,8 @@ impl Report<'_> {
     }
 
     fn context_in_words(&self) -> String {
-        let asked = &self.outlook.asked;
-        let wanted = asked.model_len_wanted;
+        let asked = &self.fit_report.requested;
+        let wanted = asked.model_len_requested;
         match asked.is_full() {
             true => format!("{wanted}; {} sequences of that length at once", asked.sequences),
             false if asked.fits() => format!("{} of {wanted}; one sequence of that length", asked.model_len_max),
@@ -222,8 +222,8 @@ impl Report<'_> {
     }
 
     fn as_json(&self) -> Value {
-        let (caps, outlook) = (&self.subject.caps, &self.outlook);
-        let others = outlook.others.iter().map(|(change, fit)| {
+        let (caps, fit_report) = (&self.subject.caps, &self.fit_report);
+        let others = fit_report.alternatives.iter().map(|(change, fit)| {
             let mut object = self.fit_json(fit);
             object["option"] = change.to_string().into();
             object
@@ -242,10 +242,10 @@ impl Report<'_> {
                 "memory_bytes": caps.memory_bytes,
                 "read_gbps": self.subject.read_gbps.map(rounded),
             },
-            "asked": self.fit_json(&outlook.asked),
+            "asked": self.fit_json(&fit_report.requested),
             "others": others.collect::<Vec<_>>(),
-            "advice": outlook.advice().map(|(change, _)| change.to_string()),
-            "summary": outlook.to_string(),
+            "advice": fit_report.advice().map(|(change, _)| change.to_string()),
+            "summary": fit_report.to_string(),
         })
     }
 
@@ -260,7 +260,7 @@ impl Report<'_> {
             "blocks": fit.blocks,
             "block_size": fit.block_size,
             "budget_bytes": fit.budget_bytes,
-            "max_model_len_wanted": fit.model_len_wanted,
+            "max_model_len_wanted": fit.model_len_requested,
             "max_model_len": fit.model_len_max,
             "sequences": fit.sequences,
             "token_bytes": fit.token_bytes,

@@ -5,7 +5,7 @@ use super::options::{EngineOptions, ModelOptions};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use folio::backend::{Backend, BackendError};
 use folio::config::Config;
-use folio::engine::fit::Outlook;
+use folio::engine::fit::FitReport;
 use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status};
 use folio::engine::request::SamplingParams;
 use folio::engine::{self, EngineEnd, Progress, StartError};
@@ -62,8 +62,8 @@ impl Session {
         let (config, device) = (engine.config()?, engine.device()?);
         if let Some(model) = model.describe_far()? {
             let caps = device.caps()?;
-            let outlook = Outlook::new(&model, &model.record(caps.activations), &config, &caps);
-            ensure!(outlook.asked.fits(), StartError::DoesNotFit(Box::new(outlook)));
+            let report = FitReport::new(&model, &model.record(caps.activations), &config, &caps);
+            ensure!(report.requested.fits(), StartError::DoesNotFit(Box::new(report)));
         }
         let text = model.open_text()?;
         Self::spawn(device, model.open()?, text, config, true)

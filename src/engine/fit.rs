@@ -1,11 +1,11 @@
-//! Will it fit? What an engine takes of a device, known before anything is loaded.
+//! Will it fit? How much of a device an engine takes, known before anything is loaded.
 //!
-//! [`Fit`] is the arithmetic of [`Engine::start`](super::Engine::start), which allocates what it says: there is no
-//! second copy of it. [`Outlook`] adds what else could be done, and says it in words; `folio plan` and a refused start
+//! [`Fit`] is the only copy of this arithmetic: [`Engine::start`](super::Engine::start) allocates what it says.
+//! [`FitReport`] adds which other settings would fit better, and puts it into words; `folio plan` and a refused start
 //! print the same ones.
 
 use super::sizes;
-use super::start::Source;
+use super::source::Source;
 use crate::backend::Caps;
 use crate::config::Config;
 use crate::model::Quantization;
@@ -17,20 +17,20 @@ const MODEL_LEN_MIN: u32 = 2;
 /// How often a pool that is to hold the whole context is made larger.
 const POOL_DOUBLINGS_MAX: u32 = 4;
 
-/// What one model, in one form, takes of one device.
+/// How much one device would hold of one model in one form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// Of the weights as the device holds them.
+    /// Size of the weights as the device holds them.
     pub weight_bytes: u64,
-    /// Of the row buffers between steps.
+    /// Size of the row buffers between steps.
     pub activation_bytes: u64,
-    /// Of the KV pool.
+    /// Size of the KV pool.
     pub kv_bytes: u64,
-    /// Of the smallest pool that holds one sequence of the context wished for.
+    /// Size of the smallest pool that holds one sequence of the requested context.
     pub kv_full_bytes: u64,
-    /// Of the smallest pool that holds any sequence.
+    /// Size of the smallest pool that holds any sequence.
     pub kv_least_bytes: u64,
-    /// That K and V of one more token take, as long as no window has passed.
+    /// Size of K and V of one more token, before any window has passed.
     pub kv_token_bytes: u64,
     /// Blocks of each KV group.
     pub blocks: Vec<u32>,
@@ -38,36 +38,36 @@ pub struct Fit {
     pub block_size: u32,
     /// Element type of the pool.
     pub kv_format: KvFormat,
-    /// That the device tells to have.
+    /// Memory that the device reports.
     pub memory_bytes: Option<u64>,
-    /// That weights, activations and pool may take together; `None` where nobody can tell.
+    /// Memory that weights, activations and pool may take together; `None` where it is unknown.
     pub budget_bytes: Option<u64>,
-    /// Whether the size of the pool was given.
+    /// Whether the user set the size of the pool.
     pub pool_is_given: bool,
-    /// What the device binds at once.
+    /// Largest binding of the device.
     pub binding_bytes_max: u64,
-    /// What it must bind for the smallest pool.
+    /// Largest binding that the smallest pool needs.
     pub binding_bytes_least: u64,
-    /// Tokens of the context wished for: the model's, or less if so asked.
-    pub model_len_wanted: u32,
-    /// Tokens of the longest sequence that the pool holds, at most those wished for; 0 if there is no room for any.
+    /// Context length that was asked for: the model's, or less.
+    pub model_len_requested: u32,
+    /// Longest sequence that the pool holds, at most the requested context; 0 if there is no room for any.
     pub model_len_max: u32,
-    /// Sequences of that length at once, at most as many as may run.
+    /// Sequences of that length that the pool holds at once, at most as many as may run.
     pub sequences: u32,
-    /// That a sequence alone reads for each token: weights, and K and V of half its context.
+    /// Bytes read for each token of a sequence that runs alone: weights, and K and V of half its context.
     pub token_bytes: u64,
 }
 
 impl Fit {
-    /// Works out what a device of these abilities would hold.
+    /// Computes what a device with these capabilities would hold.
     pub fn new(config: &Config, plan: &Plan, caps: &Caps) -> Self {
         let blocks = sizes::pool_blocks(config, plan, caps);
-        let wanted = sizes::model_len_wanted(config, plan);
+        let requested = sizes::model_len_requested(config, plan);
         let (weight_bytes, activation_bytes) = (plan.weight_bytes(), sizes::work_bytes(config, plan));
         let kv_bytes = sizes::kv_bytes(config, plan, &blocks);
         let budget_bytes = sizes::budget_bytes(config, caps);
         let within = budget_bytes.is_none_or(|budget| weight_bytes + activation_bytes + kv_bytes <= budget);
-        let held = sizes::model_len_held(wanted, config.block_size, plan, &blocks);
+        let held = sizes::model_len_held(requested, config.block_size, plan, &blocks);
         let model_len_max = if within && held >= MODEL_LEN_MIN { held } else { 0 };
         let sequences = match model_len_max {
             0 => 0,
@@ -77,7 +77,7 @@ impl Fit {
             weight_bytes,
             activation_bytes,
             kv_bytes,
-            kv_full_bytes: sizes::kv_bytes_min(config, plan, wanted),
+            kv_full_bytes: sizes::kv_bytes_min(config, plan, requested),
             kv_least_bytes: sizes::kv_bytes_min(config, plan, MODEL_LEN_MIN),
             kv_token_bytes: plan.token_kv_bytes(1, config.kv_format),
             blocks,
@@ -88,7 +88,7 @@ impl Fit {
             pool_is_given: config.kv_cache_bytes.is_some(),
             binding_bytes_max: caps.binding_bytes_max,
             binding_bytes_least: sizes::binding_bytes_least(config, plan),
-            model_len_wanted: wanted,
+            model_len_requested: requested,
             model_len_max,
             sequences,
             token_bytes: plan.token_weight_bytes() + plan.token_kv_bytes(model_len_max / 2, config.kv_format),
@@ -100,9 +100,9 @@ impl Fit {
         self.model_len_max >= MODEL_LEN_MIN
     }
 
-    /// Whether it holds a sequence of the context wished for.
+    /// Whether the pool holds a sequence of the requested context.
     pub fn is_full(&self) -> bool {
-        self.fits() && self.model_len_max == self.model_len_wanted
+        self.fits() && self.model_len_max == self.model_len_requested
     }
 
     /// Bytes of the three together.
@@ -110,7 +110,7 @@ impl Fit {
         self.weight_bytes + self.activation_bytes + self.kv_bytes
     }
 
-    /// Tokens a second that a sequence alone gets at most from a device that reads so many bytes a second.
+    /// Upper bound of tokens per second for a sequence that runs alone, on a device with this read bandwidth.
     pub fn tokens_per_s(&self, read_bytes_per_s: f64) -> f64 {
         read_bytes_per_s / self.token_bytes.max(1) as f64
     }
@@ -121,8 +121,8 @@ impl Fit {
         format!("context {} × {} sequence{plural}", self.model_len_max, self.sequences)
     }
 
-    /// Whether the device's bindings hold no pool, however much memory there is.
-    fn is_bound(&self) -> bool {
+    /// Whether the device's bindings are too small for any pool, however much memory there is.
+    fn bindings_too_small(&self) -> bool {
         self.binding_bytes_max < self.binding_bytes_least
     }
 
@@ -137,25 +137,23 @@ impl Fit {
     fn obstacle(&self) -> String {
         let (weights, activations) = (Bytes(self.weight_bytes), Bytes(self.activation_bytes));
         let (pool, least) = (Bytes(self.kv_bytes), Bytes(self.kv_least_bytes));
-        if self.is_bound() {
+        if self.bindings_too_small() {
             let (needed, most) = (self.binding_bytes_least, self.binding_bytes_max);
-            return format!("a KV pool takes bindings of {needed} bytes at least; the limit is {most}");
+            return format!("the smallest KV pool needs a binding of {needed} bytes; the device's limit is {most}");
         }
         match self.budget_in_words() {
             Some(budget) if self.pool_is_given && self.kv_bytes >= self.kv_least_bytes => {
-                format!(
-                    "weights of {weights}, activations of {activations} and a KV pool of {pool} do not fit in {budget}"
-                )
+                format!("weights ({weights}), activations ({activations}) and KV pool ({pool}) do not fit in {budget}")
             }
             Some(budget) if !self.pool_is_given => {
-                format!("weights of {weights}, activations of {activations} and any KV pool do not fit in {budget}")
+                format!("weights ({weights}) and activations ({activations}) leave no room for a KV pool in {budget}")
             }
-            _ => format!("a KV pool of {pool} holds no sequence: the smallest that does takes {least}"),
+            _ => format!("a KV pool of {pool} is too small for any sequence; the smallest that works is {least}"),
         }
     }
 }
 
-/// In one line, for who starts an engine.
+/// One line, printed when an engine starts.
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [weights, activations, pool] = [self.weight_bytes, self.activation_bytes, self.kv_bytes].map(Bytes);
@@ -167,14 +165,14 @@ impl fmt::Display for Fit {
     }
 }
 
-/// What else could be asked for; what is `None` stays as it is.
+/// Settings to change; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Change {
-    /// To quantise on load.
+    /// Quantise the weights on load.
     pub quantization: Option<Quantization>,
-    /// Keys and values in fewer bytes.
+    /// Keep keys and values in fewer bytes.
     pub kv_format: Option<KvFormat>,
-    /// A pool of this many bytes.
+    /// Size of the KV pool in bytes.
     pub kv_cache_bytes: Option<u64>,
 }
 
@@ -190,56 +188,57 @@ impl fmt::Display for Change {
     }
 }
 
-/// A model on a device: as asked for, and what would hold more of it.
+/// A model on a device: what the settings give, and which other settings would give more.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outlook {
-    /// With the settings as they are.
-    pub asked: Fit,
-    /// With other settings, if the whole context does not fit: the gentlest change first.
-    pub others: Vec<(Change, Fit)>,
+pub struct FitReport {
+    /// With the settings as requested.
+    pub requested: Fit,
+    /// With other settings, if the whole context does not fit: the smallest change first.
+    pub alternatives: Vec<(Change, Fit)>,
 }
 
-impl Outlook {
-    /// Judges what was asked for, and where that falls short, what else there is. `plan` is what `source` recorded.
+impl FitReport {
+    /// Computes what the settings give and, where that is not the whole context, the alternatives. `plan` is what
+    /// `source` recorded.
     pub fn new(source: &impl Source, plan: &Plan, config: &Config, caps: &Caps) -> Self {
-        let asked = Fit::new(config, plan, caps);
-        let mut others = Vec::new();
-        if asked.is_full() || asked.is_bound() {
-            return Self { asked, others };
+        let requested = Fit::new(config, plan, caps);
+        let mut alternatives = Vec::new();
+        if requested.is_full() || requested.bindings_too_small() {
+            return Self { requested, alternatives };
         }
-        others.extend(narrower_kv(&asked, Change::default(), plan, config, caps));
-        if asked.pool_is_given || asked.budget_bytes.is_none() {
-            others.extend(larger_pool(asked.kv_full_bytes, plan, config, caps));
+        alternatives.extend(narrower_kv(&requested, Change::default(), plan, config, caps));
+        if requested.pool_is_given || requested.budget_bytes.is_none() {
+            alternatives.extend(larger_pool(requested.kv_full_bytes, plan, config, caps));
         }
-        if asked.budget_bytes.is_some() {
+        if requested.budget_bytes.is_some() {
             for quantization in [Quantization::Q8, Quantization::Q4] {
                 let Some(smaller) = source.record_quantized(caps.activations, quantization) else { continue };
                 let fit = Fit::new(config, &smaller, caps);
-                if fit.weight_bytes < asked.weight_bytes {
+                if fit.weight_bytes < requested.weight_bytes {
                     let change = Change { quantization: Some(quantization), ..Change::default() };
                     let narrower = narrower_kv(&fit, change, &smaller, config, caps);
-                    others.push((change, fit));
-                    others.extend(narrower);
+                    alternatives.push((change, fit));
+                    alternatives.extend(narrower);
                 }
             }
         }
-        Self { asked, others }
+        Self { requested, alternatives }
     }
 
-    /// The gentlest change that holds the whole context, else the one that holds most of it; `None` if nothing holds
-    /// more than what was asked for.
+    /// The smallest change that holds the whole context, else the one that holds most of it; `None` if no change holds
+    /// more than the settings as they are.
     pub fn advice(&self) -> Option<&(Change, Fit)> {
-        let whole = self.others.iter().find(|(_, fit)| fit.is_full());
-        // Of equals the last would win: the gentlest is the first.
-        let most = || self.others.iter().rev().max_by_key(|(_, fit)| fit.model_len_max);
-        whole.or_else(most).filter(|(_, fit)| fit.model_len_max > self.asked.model_len_max)
+        let whole = self.alternatives.iter().find(|(_, fit)| fit.is_full());
+        // `max_by_key` takes the last of equals; the smallest change is the first.
+        let most = || self.alternatives.iter().rev().max_by_key(|(_, fit)| fit.model_len_max);
+        whole.or_else(most).filter(|(_, fit)| fit.model_len_max > self.requested.model_len_max)
     }
 
-    /// Bytes that a device's memory should have for the smallest form and the shortest sequence.
+    /// Device memory needed for the smallest form and the shortest sequence.
     fn memory_least_bytes(&self) -> u64 {
-        let forms = self.others.iter().map(|(_, fit)| fit).chain([&self.asked]);
+        let forms = self.alternatives.iter().map(|(_, fit)| fit).chain([&self.requested]);
         let least = forms.map(|fit| fit.weight_bytes + fit.activation_bytes + fit.kv_least_bytes).min().unwrap_or(0);
-        let share = match (self.asked.budget_bytes, self.asked.memory_bytes) {
+        let share = match (self.requested.budget_bytes, self.requested.memory_bytes) {
             (Some(budget), Some(memory)) if budget > 0 => memory as f64 / budget as f64,
             _ => 1.0,
         };
@@ -247,7 +246,7 @@ impl Outlook {
     }
 }
 
-/// `change` with 8-bit keys and values besides, if that makes room for what did not fit whole.
+/// `change` and 8-bit keys and values, if the whole context does not fit and this makes room for more of it.
 fn narrower_kv(fit: &Fit, change: Change, plan: &Plan, config: &Config, caps: &Caps) -> Option<(Change, Fit)> {
     if fit.is_full() || config.kv_format == KvFormat::Q8 {
         return None;
@@ -269,34 +268,39 @@ fn larger_pool(kv_full_bytes: u64, plan: &Plan, config: &Config, caps: &Caps) ->
     (0..POOL_DOUBLINGS_MAX).map(|doublings| fit(first << doublings)).find(|(_, fit)| fit.is_full())
 }
 
-/// What keeps the whole context from fitting, and what to do; in one line.
-impl fmt::Display for Outlook {
+/// One line: what keeps the whole context from fitting, and what to do.
+impl fmt::Display for FitReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = &self.asked;
-        if asked.is_full() {
-            return write!(f, "{asked}");
+        let requested = &self.requested;
+        if requested.is_full() {
+            return write!(f, "{requested}");
         }
-        if asked.fits() {
-            let (wanted, held) = (asked.model_len_wanted, asked.model_len_max);
-            write!(f, "max_model_len lowered from {wanted} to {held}: the KV pool holds no longer sequence")?;
+        if requested.fits() {
+            let (model_len, held) = (requested.model_len_requested, requested.model_len_max);
+            write!(
+                f,
+                "the context (max_model_len) is limited to {held} tokens instead of {model_len}, because the KV pool \
+                 has no room for a longer sequence"
+            )?;
         } else {
-            write!(f, "{}", asked.obstacle())?;
+            write!(f, "{}", requested.obstacle())?;
         }
         match self.advice() {
             Some((change, fit)) if change.quantization.is_some() => {
                 write!(f, "; with {change}: weights {}, {}", Bytes(fit.weight_bytes), fit.room())
             }
             Some((change, fit)) => write!(f, "; with {change}: {}", fit.room()),
-            None if asked.fits() || asked.is_bound() => Ok(()),
+            None if requested.bindings_too_small() => Ok(()),
+            None if requested.fits() => write!(f, "; for more, use a smaller model or a device with more memory"),
             None => {
                 let least = Bytes(self.memory_least_bytes());
-                write!(f, "; a smaller model is needed, or a device with more than {least}")
+                write!(f, "; use a smaller model, or a device with more than {least}")
             }
         }
     }
 }
 
-/// A number of bytes for people: three digits or so, in powers of 1024.
+/// A number of bytes in human-readable form: about three digits, in powers of 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -345,9 +349,9 @@ mod tests {
         }
     }
 
-    fn outlook(config: &Config, caps: &Caps) -> Outlook {
+    fn report_for(config: &Config, caps: &Caps) -> FitReport {
         let model = Model::random(ModelSpec::named(SHAPE).expect("a shape"), 0);
-        Outlook::new(&model, &model.record(caps.activations), config, caps)
+        FitReport::new(&model, &model.record(caps.activations), config, caps)
     }
 
     #[test]
@@ -355,7 +359,7 @@ mod tests {
         // Half the memory, less 181 792 bytes of weights and 1 720 320 of activations, in blocks of 8192; two blocks
         // are spare, a sequence of 1024 takes 32.
         let check = |memory: u64, blocks: u32, context: u32, sequences: u32| {
-            let fit = outlook(&config(), &gpu(Some(memory))).asked;
+            let fit = report_for(&config(), &gpu(Some(memory))).requested;
             assert_eq!((fit.weight_bytes, fit.activation_bytes), (WEIGHT_BYTES, ACTIVATION_BYTES));
             assert_eq!(fit.budget_bytes, Some(memory / 2));
             assert_eq!((&fit.blocks[..], fit.kv_bytes), (&[blocks][..], u64::from(blocks) * BLOCK_BYTES), "{memory}");
@@ -374,7 +378,7 @@ mod tests {
 
     #[test]
     fn what_a_token_reads_is_what_its_speed_follows_from() {
-        let fit = outlook(&config(), &gpu(Some(10_098_304))).asked;
+        let fit = report_for(&config(), &gpu(Some(10_098_304))).requested;
         let kv = 512 * BLOCK_BYTES / 32;
         // The table is the LM head too, so all weights are read.
         assert_eq!(fit.token_bytes, WEIGHT_BYTES + kv);
@@ -386,9 +390,9 @@ mod tests {
         // In 8 bits 34 bytes for 32 weights, in 4 bits 20, rows filled up to 16 bytes; the table has 8 bits in both.
         // A layer has 448 rows of 64 columns and 64 of 128.
         let (vectors, table) = (2 * 640 + 288, 256 * 80);
-        let judged = outlook(&config(), &gpu(Some(3_848_304)));
+        let report = report_for(&config(), &gpu(Some(3_848_304)));
         let found: Vec<_> =
-            judged.others.iter().map(|(change, fit)| (*change, fit.weight_bytes, fit.model_len_max)).collect();
+            report.alternatives.iter().map(|(change, fit)| (*change, fit.weight_bytes, fit.model_len_max)).collect();
         let change = |quantization, kv_format| Change { quantization, kv_format, kv_cache_bytes: None };
         let (q8, q4, kv_q8) = (Some(Quantization::Q8), Some(Quantization::Q4), Some(KvFormat::Q8));
         let weights_q8 = vectors + table + 2 * (448 * 80 + 64 * 144);
@@ -402,50 +406,54 @@ mod tests {
             (change(q4, kv_q8), weights_q4, 23 * 32),
         ];
         assert_eq!(found, expected);
-        let expected = "weights of 178 KiB, activations of 1.6 MiB and any KV pool do not fit in 1.8 MiB (50 % of \
+        let expected = "weights (178 KiB) and activations (1.6 MiB) leave no room for a KV pool in 1.8 MiB (50 % of \
                         3.7 MiB); with --quantization q4 --kv-cache-dtype q8: weights 73.5 KiB, context 736 × 1 \
                         sequence";
-        assert_eq!(judged.to_string(), expected);
+        assert_eq!(report.to_string(), expected);
         // The gentlest that holds all wins over what holds more than that.
-        let judged = outlook(&Config { max_model_len: Some(288), ..config() }, &gpu(Some(3_848_304)));
-        assert_eq!(judged.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--quantization q8"));
-        let judged = outlook(&config(), &gpu(Some(3_000_000)));
-        assert!(judged.advice().is_none());
+        let report = report_for(&Config { max_model_len: Some(288), ..config() }, &gpu(Some(3_848_304)));
+        assert_eq!(report.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--quantization q8"));
+        let report = report_for(&config(), &gpu(Some(3_000_000)));
+        assert!(report.advice().is_none());
         // 75 296 bytes in q4, 1 720 320 of activations, 3 blocks; twice that.
+        assert!(report.to_string().ends_with("; use a smaller model, or a device with more than 3.5 MiB"), "{report}");
+        let report = report_for(&config(), &gpu(Some(4_098_304)));
+        let words = "the context (max_model_len) is limited to 480 tokens instead of 1024, because the KV pool has no \
+                     room for a longer sequence; with --quantization";
+        assert!(report.requested.fits() && report.to_string().starts_with(words), "{report}");
+        let report = report_for(&config(), &gpu(Some(100_000_000)));
         assert!(
-            judged.to_string().ends_with("a smaller model is needed, or a device with more than 3.5 MiB"),
-            "{judged}"
+            report.alternatives.is_empty() && report.to_string().ends_with("context 1024 × 64 sequences"),
+            "{report}"
         );
-        let judged = outlook(&config(), &gpu(Some(4_098_304)));
-        let words = "max_model_len lowered from 1024 to 480: the KV pool holds no longer sequence; with --quantization";
-        assert!(judged.asked.fits() && judged.to_string().starts_with(words), "{judged}");
-        let judged = outlook(&config(), &gpu(Some(100_000_000)));
-        assert!(judged.others.is_empty() && judged.to_string().ends_with("context 1024 × 64 sequences"), "{judged}");
     }
 
     #[test]
     fn bindings_that_hold_no_pool_are_told_as_that() {
         // Two spare blocks and one more, of 32 slots of 16 halves.
-        let judged = outlook(&config(), &Caps { binding_bytes_max: 3071, ..gpu(Some(100_000_000)) });
-        assert_eq!(judged.to_string(), "a KV pool takes bindings of 3072 bytes at least; the limit is 3071");
-        assert!(!judged.asked.fits() && judged.advice().is_none());
-        let judged = outlook(&config(), &Caps { binding_bytes_max: 3072, ..gpu(Some(100_000_000)) });
-        assert_eq!(judged.asked.blocks, [3], "{judged}");
+        let report = report_for(&config(), &Caps { binding_bytes_max: 3071, ..gpu(Some(100_000_000)) });
+        assert_eq!(
+            report.to_string(),
+            "the smallest KV pool needs a binding of 3072 bytes; the device's limit is 3071"
+        );
+        assert!(!report.requested.fits() && report.advice().is_none());
+        let report = report_for(&config(), &Caps { binding_bytes_max: 3072, ..gpu(Some(100_000_000)) });
+        assert_eq!(report.requested.blocks, [3], "{report}");
     }
 
     #[test]
     fn a_given_pool_is_held_against_memory_only_where_that_is_known() {
         let given = |blocks: u64| Config { kv_cache_bytes: Some(blocks * BLOCK_BYTES), ..config() };
-        let fits = |config: &Config, kind| outlook(config, &Caps { kind, ..gpu(Some(3_000_000)) }).asked.fits();
+        let fits = |config: &Config, kind| report_for(config, &Caps { kind, ..gpu(Some(3_000_000)) }).requested.fits();
         assert!(fits(&given(100), DeviceKind::Discrete), "all of the memory, not a share");
         assert!(!fits(&given(200), DeviceKind::Discrete));
         assert!(fits(&given(200), DeviceKind::Integrated) && fits(&given(200), DeviceKind::Software));
-        let judged = outlook(&given(2), &gpu(None));
-        let expected = "a KV pool of 16.0 KiB holds no sequence: the smallest that does takes 24.0 KiB; with \
-                        --kv-cache-bytes 1MiB: context 1024 × 3 sequences";
-        assert_eq!(judged.to_string(), expected);
-        let judged = outlook(&Config { max_model_len: Some(4096), ..given(34) }, &gpu(None));
-        assert_eq!(judged.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--kv-cache-bytes 2MiB"));
+        let report = report_for(&given(2), &gpu(None));
+        let expected = "a KV pool of 16.0 KiB is too small for any sequence; the smallest that works is 24.0 KiB; \
+                        with --kv-cache-bytes 1MiB: context 1024 × 3 sequences";
+        assert_eq!(report.to_string(), expected);
+        let report = report_for(&Config { max_model_len: Some(4096), ..given(34) }, &gpu(None));
+        assert_eq!(report.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--kv-cache-bytes 2MiB"));
     }
 
     #[test]

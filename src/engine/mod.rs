@@ -16,10 +16,12 @@ pub mod request;
 pub mod scheduler;
 pub mod sequence;
 mod sizes;
+mod source;
 mod start;
 mod streams;
 
-pub use start::{Progress, Source, StartError, spawn};
+pub use source::Source;
+pub use start::{Progress, StartError, spawn};
 
 use crate::backend::{Backend, BackendError};
 use crate::engine::batch::Batch;
@@ -30,7 +32,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::streams::Streams;
 use crate::model::Model;
 use crate::platform::Instant;
-use start::Loaded;
+use start::LoadedPlan;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +61,7 @@ pub enum EngineEnd {
 pub struct Engine<B: Backend, S: Source = Model> {
     backend: B,
     source: S,
-    loaded: Loaded,
+    loaded: LoadedPlan,
     scheduler: Scheduler,
     in_flight: VecDeque<(Batch, B::Ticket)>,
     inbox: EngineInbox,

@@ -17,8 +17,8 @@ const BIAS_MAX: usize = LOGIT_BIAS_MAX + STOP_TOKEN_IDS_MAX + EOS_TOKEN_IDS_MAX;
 /// Blocks beside those of the longest sequence: one to copy into, one that a step in flight still names.
 const BLOCKS_SPARE: u32 = 2;
 
-/// The longest sequence that is wished for.
-pub(super) fn model_len_wanted(config: &Config, plan: &Plan) -> u32 {
+/// The context length that was asked for: the setting, or the model's own.
+pub(super) fn model_len_requested(config: &Config, plan: &Plan) -> u32 {
     config.max_model_len.unwrap_or(plan.positions_max).min(plan.positions_max)
 }
 
@@ -35,7 +35,7 @@ fn samples_max(config: &Config) -> u32 {
 /// The sizes everything on the device is allocated for; a batch never exceeds them.
 pub(super) fn capacity(config: &Config, plan: &Plan) -> Capacity {
     let sequences = config.max_num_seqs;
-    let length = model_len_wanted(config, plan);
+    let length = model_len_requested(config, plan);
     let bounded = |one: u32| {
         let all = u64::from(sequences) * u64::from(one);
         u32::try_from(all.min(SIDE_ENTRIES_MAX.max(u64::from(one)))).expect("side arrays are bounded")
@@ -88,13 +88,13 @@ pub(super) fn shrink(blocks: &[u32]) -> Option<Vec<u32>> {
     smaller.iter().all(|&count| count > BLOCKS_SPARE).then_some(smaller)
 }
 
-/// The longest sequence that this pool can hold, at most `wanted`.
-pub(super) fn model_len_held(wanted: u32, block_size: u32, plan: &Plan, blocks: &[u32]) -> u32 {
+/// The longest sequence that this pool can hold, at most `requested`.
+pub(super) fn model_len_held(requested: u32, block_size: u32, plan: &Plan, blocks: &[u32]) -> u32 {
     let held = |(group, &count): (&crate::plan::KvGroup, &u32)| match group.window {
-        Some(window) if count >= window.div_ceil(block_size) + 1 + BLOCKS_SPARE => wanted,
+        Some(window) if count >= window.div_ceil(block_size) + 1 + BLOCKS_SPARE => requested,
         _ => count.saturating_sub(BLOCKS_SPARE).saturating_mul(block_size),
     };
-    plan.kv_groups.iter().zip(blocks).map(held).min().unwrap_or(wanted).min(wanted)
+    plan.kv_groups.iter().zip(blocks).map(held).min().unwrap_or(requested).min(requested)
 }
 
 /// Sequences of `length` tokens that this pool holds at once, at most as many as may run.
@@ -127,7 +127,7 @@ pub(super) fn kv_bytes(config: &Config, plan: &Plan, blocks: &[u32]) -> u64 {
 
 /// Twice what all sequences at their longest would take: the other half is for cached prefixes.
 fn demand_blocks(config: &Config, plan: &Plan) -> u64 {
-    let longest = model_len_wanted(config, plan).div_ceil(config.block_size);
+    let longest = model_len_requested(config, plan).div_ceil(config.block_size);
     2 * u64::from(config.max_num_seqs) * u64::from(longest) + u64::from(BLOCKS_SPARE)
 }
 

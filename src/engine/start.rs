@@ -1,43 +1,21 @@
 //! Getting an engine ready, and getting it ready again: record, load, upload, size the pool.
 
 use super::faults::Faults;
-use super::fit::{Fit, Outlook};
+use super::fit::{Fit, FitReport};
 use super::handle::{EngineInbox, EngineInfo};
 use super::scheduler::{Limits, Scheduler};
+use super::source::Source;
 use super::streams::Streams;
 use super::{Engine, EngineEnd, Seeds, sizes};
 use crate::backend::{Backend, BackendError, Capacity, Caps};
 use crate::config::{Config, ConfigError};
-use crate::model::{LoadError, Model, Quantization, UploadError};
-use crate::plan::{Plan, Storage, WeightId};
+use crate::model::{LoadError, UploadError};
+use crate::plan::Plan;
 use crate::platform;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-
-/// What an engine needs of a model.
-#[allow(async_fn_in_trait, reason = "one thread owns the engine; a Send bound is not wanted")]
-pub trait Source {
-    /// The model's plan, with this storage between its steps.
-    fn record(&self, activations: Storage) -> Plan;
-
-    /// The plan of the same model if its matrices were quantised like this on load: what to advise when it does not
-    /// fit. `None` where that cannot be.
-    fn record_quantized(&self, _activations: Storage, _quantization: Quantization) -> Option<Plan> {
-        None
-    }
-
-    /// Ids that end a sequence.
-    fn eos_token_ids(&self) -> Vec<u32>;
-
-    /// Writes every row of every weight of the plan, in chunks of whole rows.
-    async fn upload(
-        &self,
-        plan: &Plan,
-        write: &mut dyn FnMut(WeightId, u32, Bytes) -> Result<(), BackendError>,
-    ) -> Result<(), StartError>;
-}
 
 /// What happens while an engine starts.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,20 +45,20 @@ pub enum StartError {
     /// The weights could not be read.
     #[error(transparent)]
     Weights(#[from] LoadError),
-    /// The weights, or even a short sequence beside them, do not fit. Known before anything is loaded.
+    /// The weights, or the KV cache of even a short sequence beside them, do not fit. Known before anything is loaded.
     #[error("{0}")]
-    DoesNotFit(Box<Outlook>),
+    DoesNotFit(Box<FitReport>),
 }
 
-/// What was loaded, kept to load it again.
-pub(super) struct Loaded {
+/// What was loaded, kept to load it again after the device was lost.
+pub(super) struct LoadedPlan {
     pub(super) config: Config,
     plan: Arc<Plan>,
     capacity: Capacity,
     blocks: Vec<u32>,
 }
 
-impl Loaded {
+impl LoadedPlan {
     /// Rows of the next step: the budget, or less if the device's submissions would get too long.
     pub(super) fn tokens_max(&self, hint: Option<u32>) -> u32 {
         let hint = hint.filter(|_| !self.config.deterministic);
@@ -93,6 +71,15 @@ impl Loaded {
         load(backend, source, &self.plan, &self.capacity, &mut |_| {}).await?;
         backend.allocate_pool(&self.blocks)?;
         Ok(backend.settle().await?)
+    }
+}
+
+impl From<UploadError<BackendError>> for StartError {
+    fn from(error: UploadError<BackendError>) -> Self {
+        match error {
+            UploadError::Load(error) => Self::Weights(error),
+            UploadError::Write(error) => Self::Backend(error),
+        }
     }
 }
 
@@ -127,7 +114,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
         let limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
         inbox.set_ready(info(&backend, &plan, config, &limits));
-        let loaded = Loaded { config: config.clone(), plan, capacity, blocks };
+        let loaded = LoadedPlan { config: config.clone(), plan, capacity, blocks };
         Ok(Self {
             backend,
             source,
@@ -186,7 +173,7 @@ async fn load<B: Backend>(
     Ok(backend.settle().await?)
 }
 
-/// Judges before anything is loaded; says it aloud if the context is lowered.
+/// Checks before anything is loaded that the model fits. A shorter context than requested is a notice.
 fn check_fit(
     source: &impl Source,
     plan: &Plan,
@@ -194,18 +181,18 @@ fn check_fit(
     caps: &Caps,
     progress: &mut impl FnMut(Progress),
 ) -> Result<Fit, StartError> {
-    let outlook = Outlook::new(source, plan, config, caps);
-    if !outlook.asked.fits() {
-        return Err(StartError::DoesNotFit(Box::new(outlook)));
+    let report = FitReport::new(source, plan, config, caps);
+    if !report.requested.fits() {
+        return Err(StartError::DoesNotFit(Box::new(report)));
     }
-    progress(Progress::Fits(Box::new(outlook.asked.clone())));
-    if !outlook.asked.is_full() {
-        progress(Progress::Notice(outlook.to_string()));
+    progress(Progress::Fits(Box::new(report.requested.clone())));
+    if !report.requested.is_full() {
+        progress(Progress::Notice(report.to_string()));
     }
-    Ok(outlook.asked)
+    Ok(report.requested)
 }
 
-/// Takes as large a pool as the device gives.
+/// Allocates the pool; if the device refuses, tries smaller ones.
 async fn allocate_pool<B: Backend>(
     backend: &mut B,
     config: &Config,
@@ -227,18 +214,20 @@ async fn allocate_pool<B: Backend>(
         let Some(smaller) = sizes::shrink(&blocks) else { return Err(error.into()) };
         blocks = smaller;
         let mib = sizes::kv_bytes(config, plan, &blocks) >> 20;
-        progress(Progress::Notice(format!("{error}; trying a KV pool of {mib} MiB")));
+        progress(Progress::Notice(format!("{error}; trying again with a KV pool of {mib} MiB")));
     }
 }
 
-/// The longest sequence that the pool holds after all, said aloud if it is less than was reckoned.
+/// The longest sequence that the allocated pool holds. It is a notice if that is shorter than planned.
 fn model_len_left(config: &Config, plan: &Plan, fit: &Fit, blocks: &[u32], progress: &mut impl FnMut(Progress)) -> u32 {
-    let reckoned = fit.model_len_max;
-    let held = sizes::model_len_held(reckoned, config.block_size, plan, blocks);
+    let planned = fit.model_len_max;
+    let held = sizes::model_len_held(planned, config.block_size, plan, blocks);
     assert!(held >= 2, "a pool is not shrunk below the spare blocks and one more");
-    if held < reckoned {
-        let text = format!("max_model_len lowered from {reckoned} to {held}: the KV pool holds no longer sequence");
-        progress(Progress::Notice(text));
+    if held < planned {
+        progress(Progress::Notice(format!(
+            "the context (max_model_len) is limited to {held} tokens instead of {planned}, because the device did not \
+             allocate a larger KV pool; to get more, free memory on the device"
+        )));
     }
     held
 }
@@ -286,30 +275,5 @@ fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits) 
         max_num_seqs: limits.sequences_max,
         eos_token_ids: limits.eos_token_ids.clone(),
         embedding_len: plan.pooled_columns(),
-    }
-}
-
-impl Source for Model {
-    fn record(&self, activations: Storage) -> Plan {
-        Model::record(self, activations)
-    }
-
-    fn record_quantized(&self, activations: Storage, quantization: Quantization) -> Option<Plan> {
-        Model::record_quantized(self, activations, quantization).ok()
-    }
-
-    fn eos_token_ids(&self) -> Vec<u32> {
-        self.generation().eos_token_ids.clone()
-    }
-
-    async fn upload(
-        &self,
-        plan: &Plan,
-        write: &mut dyn FnMut(WeightId, u32, Bytes) -> Result<(), BackendError>,
-    ) -> Result<(), StartError> {
-        Model::upload(self, plan, write).await.map_err(|error| match error {
-            UploadError::Load(error) => StartError::Weights(error),
-            UploadError::Write(error) => StartError::Backend(error),
-        })
     }
 }

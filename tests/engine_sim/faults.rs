@@ -218,7 +218,7 @@ fn a_pool_that_does_not_fit_is_shrunk_and_the_context_with_it() {
     let (info, notices, _) = start("oom=5");
     assert_eq!(info, Some((4, 32)), "two blocks are spare");
     assert!(notices.iter().any(|text| text.contains("KV pool")), "{notices:?}");
-    assert!(notices.last().is_some_and(|text| text.contains("lowered from 64 to 32")), "{notices:?}");
+    assert!(notices.last().is_some_and(|text| text.contains("limited to 32 tokens instead of 64")), "{notices:?}");
     let (_, _, result) = start("oom=2");
     assert!(matches!(result, Err(StartError::Backend(_))), "no pool, no engine");
 }

@@ -10,7 +10,8 @@ use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
 use folio::engine::request::{Event, FinishReason, Pooling, PromptFact, Request, RequestError, SamplingParams, Usage};
 use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::engine::{Engine, EngineEnd, Source, StartError};
+use folio::engine::{Engine, EngineEnd, Source};
+use folio::model::UploadError;
 use folio::plan::inputs::{BatchInputs, BiasEntry, FEED, HistoryEntry, NONE, Results, SampleRow};
 use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Storage, WeightId};
 use folio::platform::block_on;
@@ -73,7 +74,7 @@ impl Source for Shape {
         &self,
         _: &Plan,
         _: &mut dyn FnMut(WeightId, u32, bytes::Bytes) -> Result<(), BackendError>,
-    ) -> Result<(), StartError> {
+    ) -> Result<(), UploadError<BackendError>> {
         Ok(())
     }
 }

@@ -1,0 +1,51 @@
+//! What an engine needs of a model: its plan, its end tokens, its weights. [`Model`] is one; the simulator has another.
+
+use crate::backend::BackendError;
+use crate::model::{Model, Quantization, UploadError};
+use crate::plan::{Plan, Storage, WeightId};
+use bytes::Bytes;
+
+/// What an engine needs of a model.
+#[allow(async_fn_in_trait, reason = "one thread owns the engine; a Send bound is not wanted")]
+pub trait Source {
+    /// The model's plan, with this storage between its steps.
+    fn record(&self, activations: Storage) -> Plan;
+
+    /// The plan of the same model with its matrices quantised on load: for the advice that is given when the model does
+    /// not fit. `None` if this model cannot be quantised.
+    fn record_quantized(&self, _activations: Storage, _quantization: Quantization) -> Option<Plan> {
+        None
+    }
+
+    /// Ids that end a sequence.
+    fn eos_token_ids(&self) -> Vec<u32>;
+
+    /// Writes every row of every weight of the plan, in chunks of whole rows.
+    async fn upload(
+        &self,
+        plan: &Plan,
+        write: &mut dyn FnMut(WeightId, u32, Bytes) -> Result<(), BackendError>,
+    ) -> Result<(), UploadError<BackendError>>;
+}
+
+impl Source for Model {
+    fn record(&self, activations: Storage) -> Plan {
+        Model::record(self, activations)
+    }
+
+    fn record_quantized(&self, activations: Storage, quantization: Quantization) -> Option<Plan> {
+        Model::record_quantized(self, activations, quantization).ok()
+    }
+
+    fn eos_token_ids(&self) -> Vec<u32> {
+        self.generation().eos_token_ids.clone()
+    }
+
+    async fn upload(
+        &self,
+        plan: &Plan,
+        write: &mut dyn FnMut(WeightId, u32, Bytes) -> Result<(), BackendError>,
+    ) -> Result<(), UploadError<BackendError>> {
+        Model::upload(self, plan, write).await
+    }
+}
