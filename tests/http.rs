@@ -16,6 +16,8 @@ mod faults;
 mod fields;
 #[path = "http/harness.rs"]
 mod harness;
+#[path = "http/local.rs"]
+mod local;
 #[path = "http/peers.rs"]
 mod peers;
 #[path = "http/routes.rs"]

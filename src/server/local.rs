@@ -1,13 +1,18 @@
-//! The API without a socket: for a browser tab, and for programs that want it in process.
+//! [`LocalApi`]: the API in process, without a socket: for a browser tab, for `folio run` and `folio chat`, and for
+//! programs that embed the engine.
+//!
+//! [`LocalApi::call`] takes and gives bytes, as a connection would. [`LocalApi::post`] takes JSON, and the response
+//! reads as JSON: whole by [`LocalResponse::json`], or as the events of a stream by [`LocalResponse::events`].
 
 use super::{ServerState, router};
 use axum::Router;
 use axum::body::{Body, BodyDataStream};
-use axum::http::Request;
+use axum::http::{HeaderValue, Request};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use serde_json::Value;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tower::ServiceExt;
 
 /// The routes, called directly.
@@ -16,13 +21,8 @@ pub struct LocalApi {
     router: Router,
 }
 
-/// The pieces of an answer's body. Dropping it cancels the answer.
-pub struct LocalBody {
-    pieces: BodyDataStream,
-}
-
-/// Status, headers, body.
-pub struct LocalAnswer {
+/// A response whose body may still be coming. Dropping it cancels what the body waits for.
+pub struct LocalResponse {
     /// HTTP status.
     pub status: u16,
     /// Names in lower case, with their values.
@@ -31,10 +31,38 @@ pub struct LocalAnswer {
     pub body: LocalBody,
 }
 
-/// Method, address or a header that HTTP does not allow.
-#[derive(Debug, thiserror::Error)]
-#[error("not an HTTP request: {0}")]
-pub struct NotHttp(String);
+/// The chunks of a response's body. Dropping it cancels what it waits for.
+pub struct LocalBody {
+    chunks: BodyDataStream,
+}
+
+/// The events of a streamed response, each as JSON, up to `[DONE]`. Dropping it cancels the rest of the answer.
+pub struct LocalEvents {
+    body: LocalBody,
+    status: u16,
+    /// Bytes of an event that is not complete.
+    held: Vec<u8>,
+    ended: bool,
+}
+
+/// Why a local call has no answer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LocalError {
+    /// Method, address or header is not allowed in HTTP.
+    #[error("invalid HTTP request: {0}")]
+    Request(String),
+    /// The API refused the request, or failed while it answered.
+    #[error("{}", body["error"]["message"].as_str().unwrap_or("the request failed"))]
+    Api {
+        /// HTTP status of the response; 200 if its stream had begun.
+        status: u16,
+        /// `{"error": {"message", "type", "param", "code"}}`.
+        body: Value,
+    },
+    /// The response is not of the form that was asked for.
+    #[error("unexpected response: {0}")]
+    Response(String),
+}
 
 impl LocalApi {
     /// The same routes as those of a socket.
@@ -42,30 +70,59 @@ impl LocalApi {
         Self { router: router(state) }
     }
 
-    /// Answers one request. Dropping the future, or the answer's body, cancels what it computes.
+    /// Answers one request. Dropping the future, or the response, cancels what it computes.
     pub async fn call(
         &self,
         method: &str,
         uri: &str,
         headers: &[(String, String)],
         body: Bytes,
-    ) -> Result<LocalAnswer, NotHttp> {
+    ) -> Result<LocalResponse, LocalError> {
         let mut request = Request::builder().method(method).uri(uri);
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let request = request.body(Body::from(body)).map_err(|error| NotHttp(error.to_string()))?;
+        let request = request.body(Body::from(body)).map_err(|error| LocalError::Request(error.to_string()))?;
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         };
         let (parts, body) = response.into_parts();
-        let text = |value: &axum::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-        Ok(LocalAnswer {
+        let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        Ok(LocalResponse {
             status: parts.status.as_u16(),
             headers: parts.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
-            body: LocalBody { pieces: body.into_data_stream() },
+            body: LocalBody { chunks: body.into_data_stream() },
         })
+    }
+
+    /// Posts `body` to `path`, such as `/v1/chat/completions`. A refusal shows when the response is read.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<LocalResponse, LocalError> {
+        let headers = [("content-type".to_owned(), "application/json".to_owned())];
+        self.call("POST", path, &headers, body.to_string().into()).await
+    }
+}
+
+impl LocalResponse {
+    /// The whole body. A status other than 2xx is an error, which holds the body.
+    pub async fn json(mut self) -> Result<Value, LocalError> {
+        let mut bytes = Vec::new();
+        while let Some(chunk) = self.body.next().await {
+            bytes.extend_from_slice(&chunk);
+        }
+        let body = parse(&bytes)?;
+        let status = self.status;
+        if (200..300).contains(&status) { Ok(body) } else { Err(LocalError::Api { status, body }) }
+    }
+
+    /// The events of the answer to a request with `"stream": true`.
+    pub async fn events(self) -> Result<LocalEvents, LocalError> {
+        let is_stream = |(name, value): &(String, String)| name == "content-type" && value == "text/event-stream";
+        if self.headers.iter().any(is_stream) {
+            return Ok(LocalEvents { status: self.status, body: self.body, held: Vec::new(), ended: false });
+        }
+        self.json().await?;
+        Err(LocalError::Response("not a stream of events: set `stream` to true".into()))
     }
 }
 
@@ -74,6 +131,60 @@ impl Stream for LocalBody {
 
     /// Ends early if the handler failed, as a connection would.
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.pieces.poll_next_unpin(context).map(|piece| piece.and_then(Result::ok))
+        self.chunks.poll_next_unpin(context).map(|chunk| chunk.and_then(Result::ok))
     }
+}
+
+impl LocalEvents {
+    /// The next complete event of what is held.
+    fn next_held(&mut self) -> Option<Result<Value, LocalError>> {
+        while !self.ended {
+            let length = self.held.windows(2).position(|window| window == b"\n\n")?;
+            let event: Vec<u8> = self.held.drain(..length + 2).collect();
+            match event.trim_ascii_end().strip_prefix(b"data: ") {
+                // A comment.
+                None => {}
+                Some(b"[DONE]") => self.ended = true,
+                Some(data) => {
+                    let event = parse(data);
+                    self.ended = !matches!(&event, Ok(event) if event["error"].is_null());
+                    let refused = |body: Value| match body["error"] {
+                        Value::Null => Ok(body),
+                        _ => Err(LocalError::Api { status: self.status, body }),
+                    };
+                    return Some(event.and_then(refused));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Stream for LocalEvents {
+    type Item = Result<Value, LocalError>;
+
+    /// The last event is an error if the answer failed.
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(event) = self.next_held() {
+                return Poll::Ready(Some(event));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            match ready!(self.body.poll_next_unpin(context)) {
+                Some(chunk) => self.held.extend_from_slice(&chunk),
+                None => {
+                    self.ended = true;
+                    let within = !self.held.is_empty();
+                    let error = || Err(LocalError::Response("the stream ended within an event".into()));
+                    return Poll::Ready(within.then(error));
+                }
+            }
+        }
+    }
+}
+
+fn parse(json: &[u8]) -> Result<Value, LocalError> {
+    serde_json::from_slice(json).map_err(|error| LocalError::Response(format!("not JSON: {error}")))
 }

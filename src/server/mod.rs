@@ -19,7 +19,7 @@ pub mod socket;
 pub(crate) mod state;
 pub(crate) mod wire;
 
-pub use local::{LocalAnswer, LocalApi, LocalBody, NotHttp};
+pub use local::{LocalApi, LocalBody, LocalError, LocalEvents, LocalResponse};
 pub use state::{Limits, ServerOptions, ServerState};
 pub use wire::error::BodyTimeout;
 
