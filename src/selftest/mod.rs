@@ -2,7 +2,7 @@
 //!
 //! A [`Fixture`] is a small plan around the step under test with its weights; its runs are batches
 //! with all buffers, pool and feed slots filled. Reference and device get the same bytes and do the same; everything
-//! written is compared within one table of tolerances ([`compare`]). `tests/kernels.rs` and `folio selftest` share it.
+//! written is compared within one table of tolerances ([`compare`]). `tests/kernels` and `folio selftest` share it.
 //!
 //! What is written is filled with NaN before, and so is every slot of the pool that a query may not see. For each run
 //! there are mutants (a row, head or block of the reference's inputs swapped): [`blind_spots`] names those that the

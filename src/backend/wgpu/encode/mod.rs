@@ -9,7 +9,7 @@
 //! - `shaders/<stem>.wgsl`, entry point `main`, group 0: binding 0 is the `params` uniform, then the storage buffers in
 //!   the order of the dispatch's bindings (inputs first, outputs last); at most 8 storage buffers.
 //! - its params are declared with [`params!`], which makes a `#[repr(C)]` struct of u32 and f32 and lists its fields
-//!   for `tests/shaders.rs`. Equal params share a slot of the arena, so they should hold nothing that differs by layer.
+//!   for `tests/kernels`. Equal params share a slot of the arena, so they should hold nothing that differs by layer.
 //! - the grid is a number of workgroups, spread over x and y: the shader takes
 //!   `workgroup_id.x + workgroup_id.y * num_workgroups.x` and does nothing past its own count (without an early return
 //!   before a barrier).

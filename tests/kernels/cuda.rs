@@ -2,13 +2,7 @@
 //!
 //! Needs a C++ compiler; without one the tests say so and pass, unless `FOLIO_REQUIRE_GPU=1`.
 
-#![cfg(all(feature = "cuda", unix))]
-
-#[path = "support/cuda.rs"]
-mod cuda;
-mod support;
-
-use cuda::on_host;
+use crate::host::on_host;
 use folio::backend::cpu::CpuBackend;
 use folio::backend::cuda::CudaBackend;
 use folio::backend::{Backend, BackendError};
@@ -167,7 +161,7 @@ fn checked(device: &mut CudaBackend, part: &str) {
     // Rows of products are called `step/storage · format, options`.
     for row in report.rows.iter().filter_map(|row| row.name.split_once('/')) {
         if let (step, Some((_, format))) = (row.0, row.1.split_once("· ")) {
-            support::ran("formats", format.split([',', ' ']).next().unwrap_or(format), step, "cuda");
+            crate::support::ran("formats", format.split([',', ' ']).next().unwrap_or(format), step, "cuda");
         }
     }
 }

@@ -1,11 +1,8 @@
 //! Grammars over the demo model's vocabulary: whatever is drawn under their masks is valid, by a judgement of its own;
 //! what strangers may send is refused or bounded.
 
-#[path = "grammars/hostile.rs"]
 mod hostile;
-#[path = "grammars/judge.rs"]
 mod judge;
-#[path = "grammars/schemas.rs"]
 mod schemas;
 
 use folio::model::demo;

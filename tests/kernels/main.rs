@@ -1,9 +1,17 @@
-//! Every kernel of every device against the CPU reference.
+//! Every kernel of every device against the CPU reference. `shaders`: the same kernels without a device; `cuda`: those
+//! for NVIDIA, on the host.
 //!
 //! Devices are all adapters that wgpu finds; software ones count. None: the test says so and passes, unless
 //! `FOLIO_REQUIRE_GPU=1`. `FOLIO_KERNELS_FULL=1` draws 10⁵ tokens per adapter. Hermetic otherwise: the reference is
 //! checked against itself, and the comparison against mutants.
 
+#[cfg(all(feature = "cuda", unix))]
+mod cuda;
+#[cfg(all(feature = "cuda", unix))]
+#[path = "../support/cuda.rs"]
+mod host;
+mod shaders;
+#[path = "../support/mod.rs"]
 mod support;
 
 use folio::backend::Inspect;

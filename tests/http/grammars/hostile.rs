@@ -1,6 +1,6 @@
 //! What strangers may send: refused, or compiled within bounds; quickly either way.
 
-use crate::{END, GRAMMARS, TOKENIZER, VOCAB, refused, schema};
+use super::{END, GRAMMARS, TOKENIZER, VOCAB, refused, schema};
 use folio::text::{GrammarSpec, Grammars};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};

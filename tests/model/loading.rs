@@ -1,7 +1,6 @@
 //! Opening models: both styles of config, one file or shards, every stored type; and one clear line, never a panic,
 //! for whatever is wrong with a folder.
 
-#[path = "loading/experts.rs"]
 mod experts;
 
 use folio::model::rope::RopeScaling;

@@ -1,17 +1,19 @@
 //! The binary as a user meets it: output, exit codes, one-line errors, and a server that starts, answers and ends.
+//! `hub` is the same for models by name; `wasm` type-checks what is built for a browser.
 //!
 //! Everything runs on the CPU reference with the built-in demo model or the small folders of `tests/data`. Expected
 //! answers come from the references beside those models, so nothing here repeats what folio itself has printed.
 
 #[cfg(unix)]
-#[path = "gguf/builder.rs"]
+#[path = "../support/gguf_builder.rs"]
 mod builder;
 #[cfg(unix)]
-#[path = "cli/hostile.rs"]
 mod hostile;
+mod hub;
 #[cfg(unix)]
-#[path = "gguf/models.rs"]
+#[path = "../support/gguf_models.rs"]
 mod models;
+mod wasm;
 
 use serde_json::{Value, json};
 use std::fs;

@@ -1,25 +1,29 @@
-//! Whole models against independent references: golden logits and tokens of each architecture, the demo model's own
-//! golden file, and a batch against its members alone.
+//! Models, from files to tokens. Files: `loading`, `remote`, `gguf_reader`; plans: `plan`, `fit`. Here and in the other
+//! modules: whole models against independent references: golden logits and tokens of each architecture, the demo
+//! model's own golden file, and a batch against its members alone.
 //!
 //! A backend is driven directly, with batches flattened by hand: no engine, no scheduler. [`prove`] holds for every
 //! backend; a new one is a new [`Target`] and a new test.
 
-#[path = "gguf/builder.rs"]
+#[path = "../support/gguf_builder.rs"]
 mod builder;
-#[path = "model/converted.rs"]
 mod converted;
 #[cfg(feature = "cuda")]
-#[path = "model/cuda.rs"]
 mod cuda;
-#[path = "model/gguf.rs"]
+mod fit;
 mod gguf;
+mod gguf_reader;
 #[cfg(all(feature = "cuda", unix))]
-#[path = "support/cuda.rs"]
+#[path = "../support/cuda.rs"]
 mod host;
-#[path = "model/kv_q8.rs"]
 mod kv_q8;
-#[path = "model/quantized.rs"]
+mod loading;
+#[path = "../support/gguf_models.rs"]
+mod models;
+mod plan;
 mod quantized;
+mod remote;
+#[path = "../support/mod.rs"]
 mod support;
 
 use folio::backend::cpu::CpuBackend;

@@ -1,11 +1,9 @@
 //! Models by name, against a hub on this machine: what is fetched, kept, continued, checked and refused.
 
-mod hub {
-    pub(crate) mod server;
-}
+mod server;
 
-use hub::server::{COMMIT, Fault, Hub, TOKEN};
 use serde_json::{Value, json};
+use server::{COMMIT, Fault, Hub, TOKEN};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

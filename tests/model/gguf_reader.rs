@@ -1,18 +1,13 @@
 //! GGUF files made by hand: what they say becomes model, tokenizer and template; a hostile one becomes an error that
 //! names file and field.
 
-#[path = "gguf/builder.rs"]
-mod builder;
-#[path = "gguf/models.rs"]
-mod models;
-
-use builder::{Builder, Item};
+use crate::builder::{self, Builder, Item};
+use crate::models::{self, demo};
 use bytes::Bytes;
 use folio::model::{Gguf, LoadError, Model, Texts, demo as demo_model};
 use folio::plan::Storage;
 use folio::platform::{MappedFile, block_on};
 use folio::text::{TextModel, Tokenizer};
-use models::demo;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::convert::Infallible;

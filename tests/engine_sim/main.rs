@@ -3,13 +3,9 @@
 //! A failing seed prints the command that runs it alone: `FOLIO_SIM_SEED=N cargo test --test engine_sim one_seed`.
 //! `FOLIO_SIM_SEEDS` sets how many seeds are tried.
 
-#[path = "engine_sim/faults.rs"]
 mod faults;
-#[path = "engine_sim/rules.rs"]
 mod rules;
-#[path = "engine_sim/turns.rs"]
 mod turns;
-#[path = "engine_sim/world.rs"]
 mod world;
 
 use folio::engine::faults::Fault;
