@@ -100,6 +100,15 @@
 //! - **The engine is built inside the thread that owns it**, so nothing in it is `Send`, natively or in a browser.
 //! - **Operating errors are values, bugs are asserts.** User input reaches no assert; a GPU error panics nowhere.
 //! - **No `cfg(feature)` in `model`, `plan` and `engine`; `target_arch` only in `platform` and `backend::wgpu`.**
+//!
+//! # To add something
+//!
+//! - **An API field**: a row of `server::parameters::table` (name, kind, range, sentence), and the code that uses it:
+//!   the compiler finds a row that nobody uses. A sampling parameter is also a member of
+//!   [`engine::request::SamplingParams`], with its range and its check in [`engine::request`], and a line of
+//!   `server::parameters::sampling` that sets it.
+//!   `FOLIO_REFRESH=1 cargo test --test http document` then writes `tests/data/http/openapi.json` and
+//!   `web/ts/requests.ts` anew, and tries the ends of the new range on every route.
 
 pub mod backend;
 pub mod config;

@@ -42,21 +42,21 @@ pub struct SamplingParams {
     pub n: u32,
     /// Tokens to generate at most; `None` is the room left in the context. Clamped to that room.
     pub max_tokens: Option<u32>,
-    /// 0 is greedy.
+    /// In [`TEMPERATURE`]; 0 is greedy.
     pub temperature: f32,
-    /// In (0, 1].
+    /// In [`TOP_P`].
     pub top_p: f32,
     /// 0 keeps all.
     pub top_k: u32,
-    /// In [0, 1].
+    /// In [`MIN_P`].
     pub min_p: f32,
-    /// In (0, 2]; 1 is off.
+    /// In [`REPETITION_PENALTY`]; 1 is off.
     pub repetition_penalty: f32,
-    /// In [-2, 2].
+    /// In [`PENALTY`].
     pub presence_penalty: f32,
-    /// In [-2, 2].
+    /// In [`PENALTY`].
     pub frequency_penalty: f32,
-    /// Added to logits.
+    /// Added to logits; at most [`LOGIT_BIAS_MAX`], each in [`LOGIT_BIAS`].
     pub logit_bias: BTreeMap<u32, f32>,
     /// `None`: the engine draws one.
     pub seed: Option<u64>,
@@ -285,17 +285,70 @@ pub enum SubmitError {
         limit: u32,
     },
     /// A field is out of its range.
-    #[error("{field}: {message}")]
+    #[error("`{field}` {message}")]
     Invalid {
         /// Name of the field as OpenAI or vLLM spells it.
         field: &'static str,
-        /// What is wrong, with the value.
+        /// What it must be and what it is, to follow the name.
         message: String,
     },
 }
 
+/// The values that a numeric parameter may have, NaN never among them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NumberRange {
+    /// The smallest value, or the bound that every value is above.
+    pub min: f32,
+    /// The largest value.
+    pub max: f32,
+    /// Whether `min` itself is left out.
+    pub above_min: bool,
+}
+
+impl NumberRange {
+    /// `min..=max`.
+    pub const fn new(min: f32, max: f32) -> Self {
+        Self { min, max, above_min: false }
+    }
+
+    /// Above `min`, up to `max`.
+    pub const fn above(min: f32, max: f32) -> Self {
+        Self { min, max, above_min: true }
+    }
+
+    /// Whether a parameter may have this value.
+    pub fn contains(self, value: f32) -> bool {
+        (self.min..=self.max).contains(&value) && !(self.above_min && value == self.min)
+    }
+}
+
+impl fmt::Display for NumberRange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { min, max, above_min } = self;
+        if *above_min {
+            write!(formatter, "above {min}, at most {max}")
+        } else {
+            write!(formatter, "from {min} to {max}")
+        }
+    }
+}
+
+/// Range of [`SamplingParams::temperature`].
+pub const TEMPERATURE: NumberRange = NumberRange::new(0.0, 2.0);
+/// Range of [`SamplingParams::top_p`].
+pub const TOP_P: NumberRange = NumberRange::above(0.0, 1.0);
+/// Range of [`SamplingParams::min_p`].
+pub const MIN_P: NumberRange = NumberRange::new(0.0, 1.0);
+/// Range of [`SamplingParams::repetition_penalty`].
+pub const REPETITION_PENALTY: NumberRange = NumberRange::above(0.0, 2.0);
+/// Range of [`SamplingParams::presence_penalty`] and of [`SamplingParams::frequency_penalty`].
+pub const PENALTY: NumberRange = NumberRange::new(-2.0, 2.0);
+/// Range of one entry of [`SamplingParams::logit_bias`].
+pub const LOGIT_BIAS: NumberRange = NumberRange::new(-100.0, 100.0);
 /// Most choices of one prompt.
 pub const CHOICES_MAX: u32 = 128;
+/// Most alternatives that are reported for a token.
+pub const LOGPROBS_MAX: u32 = TOP_LOGPROBS_MAX;
 /// Most entries of a logit bias.
 pub const LOGIT_BIAS_MAX: usize = 1024;
 /// Most stop token ids.
@@ -304,13 +357,17 @@ pub const STOP_TOKEN_IDS_MAX: usize = 128;
 pub const EOS_TOKEN_IDS_MAX: usize = 64;
 /// Most characters of a cache salt.
 pub const CACHE_SALT_LEN_MAX: usize = 128;
+/// A lower temperature means greedy: dividing by it would overflow.
+const TEMPERATURE_MIN: f32 = 1e-5;
+/// A smaller repetition penalty would only make logits infinite.
+const REPETITION_PENALTY_MIN: f32 = 1e-3;
 
 impl Request {
     /// Checks everything about a request that a model with `vocab` tokens and a context of `model_len_max` must know.
     pub fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
         let prompt_len = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
         if prompt_len == 0 {
-            return invalid("prompt", "a prompt has at least one token".into());
+            return invalid("prompt", "must have at least one token".into());
         }
         if prompt_len >= model_len_max {
             return Err(SubmitError::PromptTooLong { tokens: prompt_len, limit: model_len_max });
@@ -320,9 +377,9 @@ impl Request {
         if let Some(salt) = &self.cache_salt
             && !((1..=CACHE_SALT_LEN_MAX).contains(&salt.len()) && salt.bytes().all(in_alphabet))
         {
-            return invalid("cache_salt", format!("must be 1 to {CACHE_SALT_LEN_MAX} of A-Z, a-z, 0-9, _ and -"));
+            return invalid("cache_salt", format!("must be 1 to {CACHE_SALT_LEN_MAX} of [A-Za-z0-9_-]"));
         }
-        self.params.check(vocab)
+        self.params.check(vocab, model_len_max)
     }
 }
 
@@ -346,64 +403,66 @@ impl SamplingParams {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    fn check(&self, vocab: u32) -> Result<(), SubmitError> {
+    fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
         if !(1..=CHOICES_MAX).contains(&self.n) {
-            return invalid("n", format!("{} is not in 1..={CHOICES_MAX}", self.n));
+            return invalid("n", format!("must be from 1 to {CHOICES_MAX}, not {}", self.n));
         }
         if self.max_tokens == Some(0) {
             return invalid("max_tokens", "must be at least 1".into());
         }
-        if self.max_tokens.is_some_and(|most| self.min_tokens > most) {
-            return invalid("min_tokens", format!("{} is more than max_tokens", self.min_tokens));
+        if self.min_tokens > model_len_max {
+            return invalid("min_tokens", format!("must be at most {model_len_max}, not {}", self.min_tokens));
+        }
+        if let Some(most) = self.max_tokens.filter(|most| self.min_tokens > *most) {
+            return invalid("min_tokens", format!("must not be above max_tokens ({most}), but is {}", self.min_tokens));
         }
         for (field, count) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
-            if count.is_some_and(|count| count > TOP_LOGPROBS_MAX) {
-                return invalid(field, format!("at most {TOP_LOGPROBS_MAX} alternatives are reported"));
+            if let Some(count) = count.filter(|count| *count > LOGPROBS_MAX) {
+                return invalid(field, format!("must be at most {LOGPROBS_MAX}, not {count}"));
             }
         }
-        check_range("temperature", self.temperature, 0.0, 2.0)?;
-        check_range("min_p", self.min_p, 0.0, 1.0)?;
-        check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
-        check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
-        check_range("top_p", self.top_p, f32::MIN_POSITIVE, 1.0)?;
-        check_range("repetition_penalty", self.repetition_penalty, f32::MIN_POSITIVE, 2.0)?;
-        if self.logit_bias.len() > LOGIT_BIAS_MAX {
-            return invalid("logit_bias", format!("{} entries; at most {LOGIT_BIAS_MAX}", self.logit_bias.len()));
-        }
-        if self.stop_token_ids.len() > STOP_TOKEN_IDS_MAX {
-            let count = self.stop_token_ids.len();
-            return invalid("stop_token_ids", format!("{count} ids; at most {STOP_TOKEN_IDS_MAX}"));
-        }
+        check_range("temperature", self.temperature, TEMPERATURE)?;
+        check_range("min_p", self.min_p, MIN_P)?;
+        check_range("presence_penalty", self.presence_penalty, PENALTY)?;
+        check_range("frequency_penalty", self.frequency_penalty, PENALTY)?;
+        check_range("top_p", self.top_p, TOP_P)?;
+        check_range("repetition_penalty", self.repetition_penalty, REPETITION_PENALTY)?;
+        check_count("logit_bias", self.logit_bias.len(), LOGIT_BIAS_MAX)?;
+        check_count("stop_token_ids", self.stop_token_ids.len(), STOP_TOKEN_IDS_MAX)?;
         check_ids("logit_bias", self.logit_bias.keys(), vocab)?;
         check_ids("stop_token_ids", self.stop_token_ids.iter(), vocab)?;
-        self.logit_bias.values().try_for_each(|&bias| check_range("logit_bias", bias, -100.0, 100.0))
+        self.logit_bias.values().try_for_each(|&bias| check_range("logit_bias", bias, LOGIT_BIAS))
     }
 
-    /// A temperature too small to divide by is greedy.
+    /// The same parameters without values that only overflow or vanish: a tiny temperature is greedy, a tiny `top_p`
+    /// or repetition penalty is raised.
     pub fn normalized(mut self) -> Self {
-        if !self.temperature.is_normal() {
+        if self.temperature < TEMPERATURE_MIN {
             self.temperature = 0.0;
         }
+        // A device may take a denormal number for zero, which would keep no token.
+        self.top_p = self.top_p.max(f32::MIN_POSITIVE);
+        self.repetition_penalty = self.repetition_penalty.max(REPETITION_PENALTY_MIN);
         self
     }
 }
 
+/// `message` is what follows the field's name: "must be …".
 fn invalid<T>(field: &'static str, message: String) -> Result<T, SubmitError> {
     Err(SubmitError::Invalid { field, message })
 }
 
-/// NaN is in no range.
-fn check_range(field: &'static str, value: f32, min: f32, max: f32) -> Result<(), SubmitError> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    let min = if min == f32::MIN_POSITIVE { "above 0".to_string() } else { format!("{min}") };
-    invalid(field, format!("{value} is not in the range {min} to {max}"))
+fn check_range(field: &'static str, value: f32, range: NumberRange) -> Result<(), SubmitError> {
+    if range.contains(value) { Ok(()) } else { invalid(field, format!("must be a number {range}, not {value}")) }
+}
+
+fn check_count(field: &'static str, count: usize, most: usize) -> Result<(), SubmitError> {
+    if count <= most { Ok(()) } else { invalid(field, format!("must have at most {most} entries, not {count}")) }
 }
 
 fn check_ids<'a>(field: &'static str, mut ids: impl Iterator<Item = &'a u32>, vocab: u32) -> Result<(), SubmitError> {
     match ids.find(|&&id| id >= vocab) {
-        Some(id) => invalid(field, format!("token id {id} is not below the vocabulary's {vocab}")),
+        Some(id) => invalid(field, format!("must hold token ids from 0 to {}, not {id}", vocab.saturating_sub(1))),
         None => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! The OpenAI-compatible HTTP API as an axum router, without sockets: it also builds for a browser tab.
 //!
 //! [`router`] turns a [`ServerState`] into the routes. A request passes `guard` (host, origin, key), is read strictly
-//! (`json`), checked field by field (`fields`, `sampling`, and the endpoint's own file), becomes token ids through
+//! (`json`), checked field by field (by the table in `parameters`), becomes token ids through
 //! [`crate::text`], and goes to the engine. What comes back is one receiver per choice; `generate` turns them into
 //! pieces of text, `reply` into JSON, `sse` into a stream. Dropping the response drops the receivers, and that is the
 //! one way to cancel.
@@ -26,9 +26,8 @@ pub use wire::error::BodyTimeout;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method};
-use axum::routing::{MethodRouter, get, post};
 use guards::access;
-use routes::{chat, completions, embeddings, health, llama, load, metrics, models, openapi, tokens, ui};
+use routes::table::routes;
 use std::time::Duration;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use wire::error::ApiError;
@@ -36,45 +35,9 @@ use wire::error::ApiError;
 /// How long a browser may remember what a page of another site may do.
 const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(600);
 
-/// Every path with what it takes. Those of OpenAI's API are there without `/v1` too, which clients of llama.cpp leave
-/// out.
-fn routes() -> Vec<(&'static str, MethodRouter<ServerState>)> {
-    vec![
-        ("/", get(ui::page)),
-        ("/ui/app.js", get(ui::script)),
-        ("/ui/style.css", get(ui::style)),
-        ("/openapi.json", get(openapi::document)),
-        ("/health", get(health::health)),
-        ("/v1/health", get(health::health)),
-        ("/ping", get(health::health).post(health::health)),
-        ("/version", get(health::version)),
-        ("/metrics", get(metrics::metrics)),
-        ("/load", get(load::load)),
-        ("/v1/loads", get(load::loads)),
-        ("/v1/models", get(models::list)),
-        ("/models", get(models::list)),
-        ("/v1/models/{*name}", get(models::retrieve)),
-        ("/models/{*name}", get(models::retrieve)),
-        ("/v1/chat/completions", post(chat::chat)),
-        ("/chat/completions", post(chat::chat)),
-        ("/v1/chat/completions/render", post(tokens::render_chat)),
-        ("/v1/completions", post(completions::completions)),
-        ("/completions", post(completions::completions)),
-        ("/v1/completions/render", post(tokens::render_completions)),
-        ("/v1/embeddings", post(embeddings::embeddings)),
-        ("/embeddings", post(embeddings::embeddings)),
-        ("/tokenize", post(tokens::tokenize)),
-        ("/detokenize", post(tokens::detokenize)),
-        ("/tokenizer_info", get(tokens::tokenizer_info)),
-        ("/props", get(llama::props)),
-        ("/apply-template", post(llama::apply_template)),
-        ("/completion", post(llama::completion)),
-    ]
-}
-
 /// The paths of [`router`], as they are written in its document.
 pub fn paths() -> Vec<&'static str> {
-    routes().into_iter().map(|(path, _)| path).collect()
+    routes().into_iter().map(|route| route.path).collect()
 }
 
 /// Lets pages of other sites in, if there are any to let in.
@@ -96,8 +59,8 @@ pub fn router(state: ServerState) -> Router {
     });
     let cors = cors(&state.options.allowed_origins);
     let mut router = Router::new();
-    for (path, handlers) in routes() {
-        router = router.route(path, handlers);
+    for route in routes() {
+        router = router.route(route.path, route.handlers);
     }
     let router = router
         .fallback(async |request: Request| ApiError::unknown_route(request.uri().path()))

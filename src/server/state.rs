@@ -163,7 +163,7 @@ impl ServerState {
         let slot = Counted::new(&self.offloads);
         if self.offloads.load(Ordering::Acquire) > OFFLOADS_MAX {
             let limit = OFFLOADS_MAX as u32;
-            return Err(ApiError::refused(&SubmitError::Overloaded { limit }, "prompt"));
+            return Err(ApiError::refused(&SubmitError::Overloaded { limit }, &[]));
         }
         let done = platform::offload(move || {
             let result = work();

@@ -34,7 +34,7 @@ impl JsFiles {
 impl RangeFiles for JsFiles {
     fn size<'a>(&'a self, file: &'a str) -> SizeRead<'a> {
         Box::pin(async move {
-            let size = self.0.size(file).await.map_err(|error| fault(file, &error))?;
+            let size = self.0.size(file).await.map_err(|error| read_error(file, &error))?;
             Ok(size.as_f64().map(|size| size as u64))
         })
     }
@@ -42,8 +42,8 @@ impl RangeFiles for JsFiles {
     fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         Box::pin(async move {
             let read = self.0.read(file, bytes.start as f64, bytes.end as f64).await;
-            let read = read.map_err(|error| fault(file, &error))?;
-            let read: Uint8Array = read.dyn_into().map_err(|other| fault(file, &other))?;
+            let read = read.map_err(|error| read_error(file, &error))?;
+            let read: Uint8Array = read.dyn_into().map_err(|other| read_error(file, &other))?;
             let (found, wanted) = (u64::from(read.length()), bytes.end - bytes.start);
             if found != wanted {
                 let message = format!("{found} bytes instead of {wanted} at {}", bytes.start);
@@ -55,7 +55,7 @@ impl RangeFiles for JsFiles {
 }
 
 /// The worker keeps the error itself; here only its words matter.
-fn fault(file: &str, error: &JsValue) -> LoadError {
+fn read_error(file: &str, error: &JsValue) -> LoadError {
     let message = error.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
     LoadError::Read { file: file.into(), message: message.unwrap_or_else(|| format!("{error:?}")) }
 }

@@ -6,14 +6,14 @@
 
 #![cfg(target_arch = "wasm32")]
 
-mod fault;
+mod error;
 mod files;
 mod options;
 pub mod sha256;
 pub mod shaders;
 
 use bytes::Bytes;
-use fault::Fault;
+use error::EngineError;
 use files::{Files, JsFiles};
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::engine::handle::{self, EngineHandle, Status};
@@ -92,15 +92,15 @@ impl WebEngine {
         let config = options.config()?;
         let files = JsFiles::new(files);
         let text = read_text(&files).await?;
-        let model = Model::open_remote(Box::new(files)).await.map_err(Fault::from)?;
+        let model = Model::open_remote(Box::new(files)).await.map_err(EngineError::from)?;
         let defaults = SamplingParams::from_defaults(model.generation());
 
         // The browser offers one adapter; here even a software one is better than none.
         let gpu = WgpuOptions { adapter: Some(0), binding_bytes_max: options.binding_bytes, ..WgpuOptions::default() };
-        let backend = WgpuBackend::open(&gpu).await.map_err(Fault::from)?;
+        let backend = WgpuBackend::open(&gpu).await.map_err(EngineError::from)?;
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let mut progress = move |progress| {
-            // A listener's own fault is not the engine's.
+            // An error in a listener is not the engine's.
             drop(match progress {
                 Progress::Weights { done, total } => {
                     on_progress.call2(&JsValue::NULL, &(done as f64).into(), &(total as f64).into())
@@ -109,7 +109,7 @@ impl WebEngine {
                 Progress::Notice(text) => on_notice.call1(&JsValue::NULL, &text.into()),
             });
         };
-        let engine = Engine::start(backend, model, &config, inbox, &mut progress).await.map_err(Fault::from)?;
+        let engine = Engine::start(backend, model, &config, inbox, &mut progress).await.map_err(EngineError::from)?;
 
         let server = ServerOptions { allowed_hosts: vec!["*".into()], defaults, ..ServerOptions::default() };
         let state = ServerState::new(handle.clone(), Arc::new(text), vec![options.name], server);
@@ -180,12 +180,12 @@ impl Call {
 }
 
 /// Tokenizer and chat template, each as far as the model has one.
-async fn read_text(files: &dyn RangeFiles) -> Result<TextModel, Fault> {
+async fn read_text(files: &dyn RangeFiles) -> Result<TextModel, EngineError> {
     let tokenizer = read_whole(files, "tokenizer.json", TEXT_BYTES_MAX).await?;
     let config = read_whole(files, "tokenizer_config.json", TEXT_BYTES_MAX).await?;
     let template = read_whole(files, "chat_template.jinja", TEXT_BYTES_MAX).await?;
     let template = template.map(|bytes| String::from_utf8(bytes.to_vec())).transpose();
-    let template = template.map_err(|_| Fault::model("chat_template.jinja: not UTF-8"))?;
+    let template = template.map_err(|_| EngineError::model("chat_template.jinja: not UTF-8"))?;
     let text = TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.as_deref());
-    text.map_err(|error| Fault::model(error.to_string()))
+    text.map_err(|error| EngineError::model(error.to_string()))
 }

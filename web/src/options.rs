@@ -1,21 +1,22 @@
-//! Options, facts and figures as they cross between JavaScript and the engine: JSON with the names of `web/ts`.
+//! Options, model information and statistics as they cross between JavaScript and the engine: JSON with the names of
+//! `web/ts`.
 
-use crate::fault::Fault;
+use crate::error::EngineError;
 use folio::config::Config;
 use folio::engine::handle::{EngineInfo, Stats};
 use serde::Deserialize;
 use serde_json::json;
 
-/// Sequences that run at once in a tab, unless told otherwise.
+/// Sequences that run at once in a tab by default.
 const SEQUENCES: u32 = 8;
-/// Token rows of one step.
+/// Tokens computed per step.
 const BATCHED_TOKENS: u32 = 256;
 
-/// What [`crate::WebEngine::load`] is told.
+/// The options of [`crate::WebEngine::load`].
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LoadOptions {
-    /// What answers call the model.
+    /// The model's name in answers.
     pub(crate) name: String,
     /// Largest range that a kernel may bind, if less than the device's limit.
     pub(crate) binding_bytes: Option<u64>,
@@ -28,12 +29,12 @@ pub(crate) struct LoadOptions {
 }
 
 impl LoadOptions {
-    pub(crate) fn parse(json: &str) -> Result<Self, Fault> {
-        serde_json::from_str(json).map_err(|error| Fault::limit(format!("limits: {error}")))
+    pub(crate) fn parse(json: &str) -> Result<Self, EngineError> {
+        serde_json::from_str(json).map_err(|error| EngineError::limit(format!("limits: {error}")))
     }
 
     /// The engine's limits, checked.
-    pub(crate) fn config(&self) -> Result<Config, Fault> {
+    pub(crate) fn config(&self) -> Result<Config, EngineError> {
         let default = Config::default();
         let max_num_seqs = self.max_num_seqs.unwrap_or(SEQUENCES);
         let block_size = self.block_size.unwrap_or(default.block_size);
@@ -47,7 +48,7 @@ impl LoadOptions {
             seed: self.seed,
             ..default
         };
-        config.check().map_err(|error| Fault::limit(error.to_string()))?;
+        config.check().map_err(|error| EngineError::limit(error.to_string()))?;
         Ok(config)
     }
 }

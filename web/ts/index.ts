@@ -1,7 +1,7 @@
 // The package's face: `load()` starts the worker and gives an `Engine`, which speaks OpenAI's API.
 
 import { fromApi, fromWire, FolioError, UnloadedError } from "./errors.js";
-import { PIECES_AHEAD, type Loaded, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
+import { PIECES_AHEAD, type LoadResult, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
 import { Stream } from "./stream.js";
 import type * as api from "./types.js";
 
@@ -224,7 +224,7 @@ export class Engine {
     const stop = () => link.close(signal!.reason);
     signal?.addEventListener("abort", stop);
     try {
-      const loaded = await link.ask<Loaded>({ op: "load", place }, onProgress ?? this.options.onProgress);
+      const loaded = await link.ask<LoadResult>({ op: "load", place }, onProgress ?? this.options.onProgress);
       [this.link, this.info] = [link, loaded.info];
     } catch (error) {
       link.close(error as Error);

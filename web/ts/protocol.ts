@@ -5,7 +5,7 @@ import type { Limits, ModelInfo, Progress } from "./types.js";
 
 /** Where a model's files are and what to do with them. */
 export interface ModelPlace {
-  /** What answers call the model. */
+  /** The model's name in answers. */
   name: string;
   /** The folder's address, with a slash at its end. */
   base: string;
@@ -35,13 +35,13 @@ export type ToPage =
   | { id: number; op: "head"; status: number; headers: string[] }
   | { id: number; op: "chunk"; bytes: Uint8Array }
   | { id: number; op: "end" }
-  /** The engine has ended unasked. */
+  /** The engine has ended by itself. */
   | { op: "gone"; error: WireError };
 
-/** What a load is answered with. */
-export interface Loaded {
+/** The answer to a load. */
+export interface LoadResult {
   info: ModelInfo;
 }
 
-/** Pieces of an answer that may be on their way. */
+/** Pieces of an answer that the worker may send before the page asks for more. */
 export const PIECES_AHEAD = 8;

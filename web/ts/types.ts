@@ -1,31 +1,35 @@
-// Types of the API. Requests and answers are those of OpenAI's API as far as the engine has them; where a field is not
-// OpenAI's, it says so.
+// Types of the package. Requests are in requests.ts, which is made from the engine's table of request fields. Answers
+// are those of OpenAI's API as far as the engine has them; a field that is not OpenAI's says so.
 
-/** How far a load has come. */
+import type { ChatRequest, CompletionRequest } from "./requests.js";
+
+export type * from "./requests.js";
+
+/** Progress of a load. */
 export interface Progress {
   /** `download` and `cache` count a file's bytes, `device` those on the GPU; `ready` is the last. */
   phase: "download" | "cache" | "device" | "ready";
-  /** Name of the file; empty where it is about all of them. */
+  /** Name of the file; empty if the progress is about all of them. */
   file: string;
   loaded: number;
   total: number;
 }
 
-/** Ceilings of an engine. What is absent is chosen to fit. */
+/** Limits of an engine. An absent one is chosen to fit the device. */
 export interface Limits {
   /** Prompt and answer together, in tokens. */
   maxModelLen?: number;
-  /** Answers that are computed at once (8). */
+  /** Sequences computed at once (8). */
   maxNumSeqs?: number;
-  /** Tokens of one step (256). */
+  /** Tokens computed per step (256). */
   maxNumBatchedTokens?: number;
   /** Tokens of a KV block: 16, 32 or 64 (32). */
   blockSize?: number;
   /** Bytes of the KV pool. */
   kvCacheBytes?: number;
-  /** Bytes that a kernel may bind at once, if less than the device's own limit. */
+  /** Bytes that a kernel may bind, if less than the device's own limit. */
   bindingBytes?: number;
-  /** Where the seeds of requests without one come from. */
+  /** Seed of requests that set none. */
   seed?: number;
 }
 
@@ -38,19 +42,19 @@ export interface LoadOptions {
   /** Aborts the load. */
   signal?: AbortSignal;
   limits?: Limits;
-  /** One engine for all pages of this site that load the same model so. */
+  /** Share one engine among all pages of this site that load the same model with this option. */
   shared?: boolean;
-  /** What answers call the model; by default what `model` says. */
+  /** The model's name in answers; by default `model`. */
   name?: string;
   /** The hub of repositories. */
   hub?: string;
-  /** Bytes of one range request (32 MiB): what an interrupted download goes on from. */
+  /** Bytes of one range request (32 MiB); an interrupted download continues at the last one. */
   rangeBytes?: number;
-  /** Address of `worker.js`, where it does not lie beside this module. */
+  /** Address of `worker.js`, if it is not beside this module. */
   worker?: string | URL;
 }
 
-/** What is loaded. */
+/** The loaded model. */
 export interface ModelInfo {
   /** Name of the adapter, as far as the browser tells it. */
   adapter: string;
@@ -62,7 +66,7 @@ export interface ModelInfo {
   blocks: number;
   kvBytes: number;
   weightBytes: number;
-  /** What the engine wants known, such as a context that had to be shortened. */
+  /** Notices of the engine, such as a context that had to be shortened. */
   notices: string[];
 }
 
@@ -87,62 +91,23 @@ export interface Stats {
   recoveries: number;
 }
 
-export interface ChatMessage {
-  role: "system" | "user" | "assistant";
-  content: string;
-}
-
-/** Sampling, for chat and completions alike. */
-export interface SamplingParams {
-  model?: string;
-  temperature?: number | null;
-  top_p?: number | null;
-  presence_penalty?: number | null;
-  frequency_penalty?: number | null;
-  logit_bias?: Record<string, number> | null;
-  seed?: number | null;
-  n?: number | null;
-  stop?: string | string[] | null;
-  max_tokens?: number | null;
-  /** `continuous_usage_stats` is not OpenAI's: usage so far with every chunk. */
-  stream_options?: { include_usage?: boolean; continuous_usage_stats?: boolean } | null;
-  /** Not OpenAI's. */
-  top_k?: number;
-  /** Not OpenAI's. */
-  min_p?: number;
-  /** Not OpenAI's. */
-  repetition_penalty?: number;
-  /** Not OpenAI's. */
-  ignore_eos?: boolean;
-  /** Not OpenAI's: only requests with the same salt share cached prefixes. */
-  cache_salt?: string;
-}
-
-interface ChatParams extends SamplingParams {
-  messages: ChatMessage[];
-  max_completion_tokens?: number | null;
-  logprobs?: boolean | null;
-  top_logprobs?: number | null;
-}
-
-export interface ChatParamsStreaming extends ChatParams {
+/** A chat request that is answered in pieces. */
+export interface ChatParamsStreaming extends ChatRequest {
   stream: true;
 }
 
-export interface ChatParamsWhole extends ChatParams {
+/** A chat request that is answered at once. */
+export interface ChatParamsWhole extends ChatRequest {
   stream?: false | null;
 }
 
-interface TextParams extends SamplingParams {
-  prompt: string | string[] | number[] | number[][];
-  logprobs?: number | null;
-}
-
-export interface TextParamsStreaming extends TextParams {
+/** A completions request that is answered in pieces. */
+export interface TextParamsStreaming extends CompletionRequest {
   stream: true;
 }
 
-export interface TextParamsWhole extends TextParams {
+/** A completions request that is answered at once. */
+export interface TextParamsWhole extends CompletionRequest {
   stream?: false | null;
 }
 
@@ -152,9 +117,27 @@ export interface Usage {
   total_tokens: number;
   /** Prompt tokens that the prefix cache held. */
   prompt_tokens_details?: { cached_tokens?: number };
+  /** Tokens of the reasoning before the answer. */
+  completion_tokens_details?: { reasoning_tokens?: number };
 }
 
-export type FinishReason = "stop" | "length";
+export type FinishReason = "stop" | "length" | "tool_calls";
+
+/** A function that the model calls. */
+export interface ToolCall {
+  id: string;
+  type: "function";
+  /** `arguments` is a JSON object as text. */
+  function: { name: string; arguments: string };
+}
+
+/** A piece of a {@link ToolCall}: the first of a call has its id and name, the others more of its arguments. */
+export interface ToolCallDelta {
+  index: number;
+  id?: string;
+  type?: "function";
+  function?: { name?: string; arguments?: string };
+}
 
 export interface TokenLogprob {
   token: string;
@@ -174,7 +157,14 @@ export interface ChatCompletion {
   model: string;
   choices: {
     index: number;
-    message: { role: "assistant"; content: string | null; refusal: string | null };
+    message: {
+      role: "assistant";
+      content: string | null;
+      refusal: string | null;
+      /** Not OpenAI's: the reasoning before the answer. */
+      reasoning_content?: string;
+      tool_calls?: ToolCall[];
+    };
     logprobs: ChatLogprobs | null;
     finish_reason: FinishReason;
   }[];
@@ -188,7 +178,13 @@ export interface ChatCompletionChunk {
   model: string;
   choices: {
     index: number;
-    delta: { role?: "assistant"; content?: string | null };
+    delta: {
+      role?: "assistant";
+      content?: string | null;
+      /** Not OpenAI's: the reasoning before the answer. */
+      reasoning_content?: string;
+      tool_calls?: ToolCallDelta[];
+    };
     logprobs?: ChatLogprobs | null;
     finish_reason: FinishReason | null;
   }[];
@@ -210,7 +206,7 @@ export interface Completion {
       top_logprobs?: Record<string, number>[];
       text_offset?: number[];
     } | null;
-    finish_reason: FinishReason;
+    finish_reason: "stop" | "length";
   }[];
   usage?: Usage;
 }

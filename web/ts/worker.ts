@@ -5,7 +5,7 @@
 
 import { fromWire, EngineCrashedError, ModelError, NoAdapterError, NetworkError, toWire } from "./errors.js";
 import { ChangedError, ModelFiles } from "./files.js";
-import { PIECES_AHEAD, type Loaded, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
+import { PIECES_AHEAD, type LoadResult, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
 import type { ModelInfo, Progress } from "./types.js";
 import type { Call, WebEngine } from "./engine.js";
 
@@ -153,7 +153,7 @@ class PageSide {
     this.port.postMessage({ op: "gone", error: toWire(error) });
   }
 
-  private async load(id: number, place: ModelPlace): Promise<Loaded> {
+  private async load(id: number, place: ModelPlace): Promise<LoadResult> {
     const report = (progress: Progress) => this.port.postMessage({ id, op: "progress", progress });
     this.loaded = true;
     if (!running) {

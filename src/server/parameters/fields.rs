@@ -1,160 +1,116 @@
-//! [`Fields`]: typed reading of a request's fields, each once, each with its range; what is left over at the end was
-//! unknown.
+//! How a request's body is read: [`read`] takes the fields of a [`Group`] of the table out of it. What is left over at
+//! the end was unknown.
 
+use crate::engine::handle::EngineInfo;
+use crate::server::parameters::kinds::{Bounds, Presence};
+use crate::server::parameters::table::{IGNORED, UNSUPPORTED};
 use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, shorten};
-use serde_json::{Map, Value};
-use std::ops::RangeInclusive;
+use serde_json::{Map, Value, json};
 use std::sync::PoisonError;
 
 /// Names of unknown fields that are logged, in one request and in all.
 const UNKNOWN_PER_REQUEST: usize = 8;
 const UNKNOWN_MAX: usize = 256;
 
-/// Known fields of other servers that change what is generated. Ignoring one would answer another question than was
-/// asked, or open a door that is kept shut; so each is refused by name until it is built.
-const REFUSED: &[&str] = &[
-    "allowed_token_ids",
-    "audio",
-    "bad_words",
-    "chat_template",
-    "documents",
-    "function_call",
-    "functions",
-    "grammar",
-    "guided_decoding_backend",
-    "guided_whitespace_pattern",
-    "input_audio",
-    "kv_transfer_params",
-    "logprob_token_ids",
-    "lora_request",
-    "media_io_kwargs",
-    "mm_processor_kwargs",
-    "moderation",
-    "multi_modal_data",
-    "prompt_embeds",
-    "suffix",
-    "use_beam_search",
-    "vllm_xargs",
-    "web_search_options",
-];
+/// Fields that are read together: a whole request, an object within one, or a part that several requests have.
+pub(crate) trait Group: Sized {
+    /// Takes this group's fields out of `map`, an object that is called `at` (the body itself: an empty name).
+    fn take(map: &mut Map<String, Value>, at: &str, bounds: &Bounds) -> Result<Self, ApiError>;
 
-/// Fields that say nothing about the text to generate; taken without a word.
-const HARMLESS: &[&str] = &[
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "request_id",
-    "safety_identifier",
-    "service_tier",
-    "spaces_between_special_tokens",
-    "store",
-    "truncation",
-    "verbosity",
-];
-
-/// The fields of one request that were not read yet.
-pub(crate) struct Fields(Map<String, Value>);
-
-impl Fields {
-    pub(crate) fn new(map: Map<String, Value>) -> Self {
-        Self(map)
-    }
-
-    /// A field's value; null counts as absent.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name).filter(|value| !value.is_null())
-    }
-
-    /// Whether a field is there and not null.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|value| !value.is_null())
-    }
-
-    pub(crate) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, ApiError> {
-        let Some(value) = self.take(name) else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| wrong(name, "true or false", &value))
-    }
-
-    pub(crate) fn string(&mut self, name: &'static str, bytes_max: usize) -> Result<Option<String>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::String(text)) if text.len() <= bytes_max => Ok(Some(text)),
-            Some(value) => Err(wrong(name, &format!("a string of at most {bytes_max} bytes"), &value)),
-        }
-    }
-
-    /// The model's name, of any length: a wrong one is unknown rather than too long.
-    pub(crate) fn model(&mut self) -> Result<Option<String>, ApiError> {
-        match self.take("model") {
-            None => Ok(None),
-            Some(Value::String(name)) => Ok(Some(name)),
-            Some(value) => Err(wrong("model", "a string", &value)),
-        }
-    }
-
-    /// A whole number in `range`.
-    pub(crate) fn integer(&mut self, name: &'static str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
-        let Some(value) = self.take(name) else { return Ok(None) };
-        let rule = || format!("a whole number from {} to {}", range.start(), range.end());
-        value.as_i64().filter(|number| range.contains(number)).map(Some).ok_or_else(|| wrong(name, &rule(), &value))
-    }
-
-    /// A count of tokens: at least one, and clamped later to the room there is, so any size will do.
-    pub(crate) fn token_count(&mut self, name: &'static str) -> Result<Option<u32>, ApiError> {
-        let Some(value) = self.take(name) else { return Ok(None) };
-        let count = value.as_u64().filter(|count| *count >= 1);
-        let count = count.ok_or_else(|| wrong(name, "a whole number of at least 1", &value))?;
-        Ok(Some(u32::try_from(count).unwrap_or(u32::MAX)))
-    }
-
-    /// Whether a field is the number 0; then it counts as read.
-    pub(crate) fn take_zero(&mut self, name: &str) -> bool {
-        let zero = self.0.get(name).and_then(Value::as_u64) == Some(0);
-        zero && self.0.remove(name).is_some()
-    }
-
-    /// A number that `accepts` takes; `rule` says which in words.
-    pub(crate) fn number(
-        &mut self,
-        name: &'static str,
-        rule: &str,
-        accepts: impl Fn(f64) -> bool,
-    ) -> Result<Option<f32>, ApiError> {
-        let Some(value) = self.take(name) else { return Ok(None) };
-        let number = value.as_f64().filter(|number| accepts(*number));
-        number.map(|number| Some(number as f32)).ok_or_else(|| wrong(name, rule, &value))
-    }
-
-    pub(crate) fn object(&mut self, name: &'static str) -> Result<Option<Map<String, Value>>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(map)),
-            Some(value) => Err(wrong(name, "an object", &value)),
-        }
-    }
-
-    /// Refuses what is known and not built, and logs what is not known, each name once.
-    pub(crate) fn finish(self, state: &ServerState) -> Result<(), ApiError> {
-        for (name, value) in &self.0 {
-            if REFUSED.contains(&name.as_str()) && !is_off(value) {
-                return Err(ApiError::unsupported(name, format!("`{name}` is not supported")));
-            }
-        }
-        let known = |name: &str| REFUSED.contains(&name) || HARMLESS.contains(&name);
-        for name in self.0.keys().filter(|name| !known(name)).take(UNKNOWN_PER_REQUEST) {
-            let name = shorten(name);
-            let mut seen = state.unknown_fields.lock().unwrap_or_else(PoisonError::into_inner);
-            if seen.len() < UNKNOWN_MAX && seen.insert(name.clone()) {
-                tracing::warn!(field = name, "a field that is not known is ignored");
-            }
-        }
-        Ok(())
-    }
+    /// What [`Self::take`] reads.
+    fn rows(bounds: &Bounds) -> Vec<Row>;
 }
 
-/// Whether a refused field is only spelled out with the value that means "not used".
+/// One field as it is documented.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) sentence: String,
+    pub(crate) schema: Value,
+    pub(crate) required: bool,
+}
+
+/// Takes one field; null counts as absent.
+pub(crate) fn take<P: Presence>(
+    map: &mut Map<String, Value>,
+    at: &str,
+    name: &'static str,
+    presence: &P,
+    bounds: &Bounds,
+) -> Result<P::Value, ApiError> {
+    let value = map.remove(name).filter(|value| !value.is_null());
+    if at.is_empty() {
+        return presence.take(name, value, bounds);
+    }
+    presence.take(&format!("{at}.{name}"), value, bounds)
+}
+
+/// Documents one field.
+pub(crate) fn row<P: Presence>(name: &'static str, sentence: &[&str], presence: &P, bounds: &Bounds) -> Row {
+    let (schema, required) = presence.schema(bounds);
+    let sentence = sentence.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+    Row { name, sentence, schema, required }
+}
+
+/// The rows of a group's parts, without those that its own rows hide, and its own.
+pub(crate) fn joined(own: Vec<Row>, parts: Vec<Vec<Row>>) -> Vec<Row> {
+    let hidden = |row: &Row| own.iter().any(|known| known.name == row.name);
+    let mut rows: Vec<Row> = parts.into_iter().flatten().filter(|row| !hidden(row)).collect();
+    rows.extend(own);
+    rows
+}
+
+/// An object with these fields, as a JSON schema.
+pub(crate) fn object_schema(rows: &[Row]) -> Value {
+    let property = |row: &Row| {
+        let mut schema = row.schema.clone();
+        schema["description"] = row.sentence.as_str().into();
+        (row.name.to_owned(), schema)
+    };
+    let properties: Map<String, Value> = rows.iter().map(property).collect();
+    let required: Vec<_> = rows.iter().filter(|row| row.required).map(|row| row.name).collect();
+    let mut schema = json!({"type": "object", "properties": properties});
+    if !required.is_empty() {
+        schema["required"] = required.into();
+    }
+    schema
+}
+
+/// Reads a whole request. Of its other fields, those that would change the answer are refused, and unknown ones logged,
+/// each name once.
+pub(crate) fn read<G: Group>(body: Map<String, Value>, state: &ServerState, info: &EngineInfo) -> Result<G, ApiError> {
+    let mut body = body;
+    let group = read_part(&mut body, state, info)?;
+    finish(&body, state)?;
+    Ok(group)
+}
+
+/// Reads some fields of a request; the others do not matter.
+pub(crate) fn read_part<G: Group>(
+    body: &mut Map<String, Value>,
+    state: &ServerState,
+    info: &EngineInfo,
+) -> Result<G, ApiError> {
+    G::take(body, "", &Bounds::new(&state.options.limits, Some(info)))
+}
+
+fn finish(rest: &Map<String, Value>, state: &ServerState) -> Result<(), ApiError> {
+    let refused = rest.iter().find(|(name, value)| UNSUPPORTED.contains(&name.as_str()) && !is_off(value));
+    if let Some((name, _)) = refused {
+        return Err(ApiError::not_supported(name));
+    }
+    let known = |name: &str| UNSUPPORTED.contains(&name) || IGNORED.contains(&name);
+    for name in rest.keys().filter(|name| !known(name)).take(UNKNOWN_PER_REQUEST) {
+        let name = shorten(name);
+        let mut seen = state.unknown_fields.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() < UNKNOWN_MAX && seen.insert(name.clone()) {
+            tracing::warn!(field = name, "an unknown request field is ignored");
+        }
+    }
+    Ok(())
+}
+
+/// Whether an unsupported field is only spelled out with the value that means "not used".
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null => true,

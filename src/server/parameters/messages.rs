@@ -1,18 +1,22 @@
 //! The conversation of a chat request: checked, and brought to the one form that chat templates expect.
 //!
-//! Content parts become one string, a missing content beside tool calls the empty string, a
-//! refusal the content, a developer a system message,
-//! and a tool call's arguments the object they spell. What roles may follow each other is the template's affair.
+//! Content parts become one string, a missing content beside tool calls the empty string, a refusal the content, a
+//! developer a system message, and a tool call's arguments the object they spell. Which roles may follow each other is
+//! for the template to say.
 
-use crate::server::parameters::fields::{Fields, wrong};
+use crate::server::parameters::fields::wrong;
+use crate::server::parameters::kinds::{Bounds, Kind, object};
+use crate::server::parameters::table::ConversationFields;
 use crate::server::parameters::tools;
 use crate::server::wire::error::ApiError;
 use crate::text::RESERVED_KWARGS;
 use crate::text::answer::tools::ToolUse;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 const ROLE_BYTES_MAX: usize = 64;
 const CALLS_MAX: usize = 128;
+/// OpenAI's words for how long a model should think; what they mean is the template's affair.
+pub(crate) const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// What a chat request wants rendered.
 pub(crate) struct Conversation {
@@ -23,34 +27,22 @@ pub(crate) struct Conversation {
     pub(crate) continue_final: bool,
 }
 
-/// OpenAI's words for how long a model should think; what they mean is the template's affair.
-const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-
 impl Conversation {
-    pub(crate) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
-        let messages = match fields.take("messages") {
-            None => return Err(ApiError::missing("messages")),
-            Some(Value::Array(messages)) if !messages.is_empty() => messages,
-            Some(value) => return Err(wrong("messages", "a list of at least one message", &value)),
-        };
-        let messages = messages.into_iter().enumerate().map(|(index, value)| message(index, value));
-        let messages = Value::Array(messages.collect::<Result<_, _>>()?);
-        let tools = tools::read(fields)?;
-        let kwargs = fields.object("chat_template_kwargs")?;
-        let kwargs = reasoning_effort(fields, kwargs)?;
-        if let Some(name) = RESERVED_KWARGS.iter().find(|name| kwargs.as_ref().is_some_and(|k| k.contains_key(**name)))
-        {
-            let param = format!("chat_template_kwargs.{name}");
-            return Err(ApiError::unsupported(&param, format!("`{param}` cannot be set by a request")));
-        }
-        modalities(fields)?;
-        let continue_final = fields.boolean("continue_final_message")?.unwrap_or(false);
-        let add_generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(!continue_final);
+    /// Checks what the fields ask of each other.
+    pub(crate) fn new(fields: ConversationFields) -> Result<Self, ApiError> {
+        let continue_final = fields.continue_final_message;
+        let add_generation_prompt = fields.add_generation_prompt.unwrap_or(!continue_final);
         if continue_final && add_generation_prompt {
-            let message = "the last message cannot be continued and a new one begun: set `add_generation_prompt` false";
+            let message = "`continue_final_message` needs `add_generation_prompt`: false";
             return Err(ApiError::invalid("continue_final_message", message));
         }
-        Ok(Self { messages, tools, kwargs, add_generation_prompt, continue_final })
+        let tools = tools::resolve(fields.tools, fields.tool_choice, !fields.parallel_tool_calls)?;
+        let mut kwargs = fields.chat_template_kwargs;
+        if let Some(effort) = fields.reasoning_effort {
+            // The template's own variables win.
+            kwargs.get_or_insert_default().entry("reasoning_effort").or_insert_with(|| effort.into());
+        }
+        Ok(Self { messages: fields.messages, tools, kwargs, add_generation_prompt, continue_final })
     }
 
     /// The text of the last message, if the answer goes on with it.
@@ -72,20 +64,6 @@ impl Conversation {
     }
 }
 
-/// `reasoning_effort` as a variable of the template, unless the variables say it themselves.
-fn reasoning_effort(
-    fields: &mut Fields,
-    kwargs: Option<Map<String, Value>>,
-) -> Result<Option<Map<String, Value>>, ApiError> {
-    let Some(effort) = fields.take("reasoning_effort") else { return Ok(kwargs) };
-    if !effort.as_str().is_some_and(|effort| EFFORTS.contains(&effort)) {
-        return Err(wrong("reasoning_effort", &format!("one of {}", EFFORTS.join(", ")), &effort));
-    }
-    let mut kwargs = kwargs.unwrap_or_default();
-    kwargs.entry("reasoning_effort").or_insert(effort);
-    Ok(Some(kwargs))
-}
-
 /// Bytes of all strings in a value, keys included. Its depth is bounded, as it came in a request.
 fn bytes_of(value: &Value) -> usize {
     match value {
@@ -96,11 +74,77 @@ fn bytes_of(value: &Value) -> usize {
     }
 }
 
-fn message(index: usize, value: Value) -> Result<Value, ApiError> {
-    let at = |field: &str| format!("messages[{index}].{field}");
-    let Value::Object(mut message) = value else {
-        return Err(wrong(&format!("messages[{index}]"), "an object", &value));
-    };
+/// At least one message.
+pub(crate) struct Messages;
+
+impl Kind for Messages {
+    type Value = Value;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Value, ApiError> {
+        let messages = match value {
+            Value::Array(messages) if !messages.is_empty() => messages,
+            value => return Err(wrong(at, "a list of at least one message", &value)),
+        };
+        let messages = messages.into_iter().enumerate().map(|(index, value)| message(&format!("{at}[{index}]"), value));
+        messages.collect()
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        let call = json!({
+            "title": "MessageToolCall",
+            "type": "object",
+            "required": ["function"],
+            "properties": {
+                "id": {},
+                "type": {},
+                "function": {
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {"name": {"type": "string"}, "arguments": {"type": ["string", "object", "null"]}},
+                },
+            },
+        });
+        let part = json!({
+            "title": "ContentPart",
+            "type": "object",
+            "required": ["type"],
+            "properties": {
+                "type": {"enum": ["text", "input_text", "output_text", "refusal"]},
+                "text": {"type": "string"},
+                "refusal": {"type": "string"},
+            },
+        });
+        let content = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}, {"type": "null"}]});
+        let roles = ["system", "developer", "user", "assistant", "tool"];
+        let role = json!({
+            "type": "string",
+            "minLength": 1,
+            "maxLength": ROLE_BYTES_MAX,
+            "description": "The chat template decides which roles it takes.",
+            "examples": roles,
+        });
+        let message = json!({
+            "title": "Message",
+            "examples": [{"role": "user", "content": "Hello!"}],
+            "type": "object",
+            "required": ["role"],
+            "anyOf": [{"required": ["content"]}, {"required": ["tool_calls"]}, {"required": ["refusal"]}],
+            "properties": {
+                "role": role,
+                "content": content,
+                "name": {"type": "string"},
+                "refusal": {"type": ["string", "null"]},
+                "tool_calls": {"type": ["array", "null"], "maxItems": CALLS_MAX, "items": call},
+                "tool_call_id": {"type": "string"},
+            },
+        });
+        json!({"type": "array", "minItems": 1, "items": message})
+    }
+}
+
+fn message(name: &str, value: Value) -> Result<Value, ApiError> {
+    let at = |field: &str| format!("{name}.{field}");
+    let mut message = object(name, value)?;
     let role = match message.get("role") {
         None | Some(Value::Null) => return Err(ApiError::missing(at("role"))),
         Some(Value::String(role)) if (1..=ROLE_BYTES_MAX).contains(&role.len()) => role.clone(),
@@ -177,10 +221,43 @@ fn tool_calls(name: &str, value: Option<Value>) -> Result<Option<Value>, ApiErro
     Ok(Some(Value::Array(calls)))
 }
 
-fn modalities(fields: &mut Fields) -> Result<(), ApiError> {
-    match fields.take("modalities") {
-        None => Ok(()),
-        Some(Value::Array(kinds)) if kinds.iter().all(|kind| kind == "text") => Ok(()),
-        Some(_) => Err(ApiError::unsupported("modalities", "answers are text only")),
+/// Variables of the chat template, without those that the template gets anyway.
+pub(crate) struct TemplateSettings;
+
+impl Kind for TemplateSettings {
+    type Value = Map<String, Value>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Self::Value, ApiError> {
+        let map = object(at, value)?;
+        match RESERVED_KWARGS.iter().find(|name| map.contains_key(**name)) {
+            None => Ok(map),
+            Some(name) => {
+                let name = format!("{at}.{name}");
+                let message = format!("`{name}` cannot be set by a request");
+                Err(ApiError::unsupported(name, message))
+            }
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "object", "propertyNames": {"not": {"enum": RESERVED_KWARGS}}})
+    }
+}
+
+/// Kinds of answers: text alone.
+pub(crate) struct Modalities;
+
+impl Kind for Modalities {
+    type Value = ();
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<(), ApiError> {
+        match value {
+            Value::Array(kinds) if kinds.iter().all(|kind| kind == "text") => Ok(()),
+            _ => Err(ApiError::unsupported(at, format!("`{at}` must be [\"text\"]: answers are text only"))),
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "array", "items": {"const": "text"}})
     }
 }

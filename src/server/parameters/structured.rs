@@ -1,15 +1,17 @@
-//! What an answer has to look like: the fields that say so, and the bridge between grammars, which know text, and the
+//! The form that an answer must have: the fields that set it, and the bridge between grammars, which know text, and the
 //! engine, which knows tokens.
 
 use crate::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
-use crate::server::parameters::fields::{Fields, wrong};
+use crate::server::parameters::fields::wrong;
+use crate::server::parameters::kinds::{Bounds, Kind, object};
 use crate::server::parameters::sampling::Sampling;
+use crate::server::parameters::table::{StructuredFields, StructuredOutputs};
 use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
 use crate::text::answer::Dialect;
 use crate::text::answer::reasoning::{Gate, ReasoningParser, Start};
 use crate::text::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Bytes of compiled grammars that a server keeps.
@@ -19,67 +21,99 @@ const CACHE_BYTES: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Structure {
     pub(crate) spec: GrammarSpec,
-    pub(crate) field: String,
+    pub(crate) field: &'static str,
 }
 
-/// Reads OpenAI's `response_format`, vLLM's `structured_outputs` and its older names, llama.cpp's `json_schema`; at
-/// most one may ask for anything.
-pub(crate) fn read(fields: &mut Fields) -> Result<Option<Structure>, ApiError> {
-    let mut found: Vec<Structure> = Vec::new();
-    found.extend(response_format(fields)?);
-    if let Some(map) = fields.object("structured_outputs")? {
-        found.extend(structured_outputs(&map)?);
-    }
-    for kind in ["json", "regex", "choice", "grammar"] {
-        let field = format!("guided_{kind}");
-        if let Some(value) = fields.take(&field) {
-            found.push(structure(kind, field, &value)?);
+impl StructuredFields {
+    /// What the answer has to look like; at most one field may ask for anything.
+    pub(crate) fn structure(self) -> Result<Option<Structure>, ApiError> {
+        let outputs = self.structured_outputs.map(StructuredOutputs::structures).into_iter().flatten();
+        let others = [
+            ("guided_json", self.guided_json),
+            ("guided_regex", self.guided_regex),
+            ("guided_choice", self.guided_choice),
+            ("guided_grammar", self.guided_grammar),
+            ("json_schema", self.json_schema),
+        ];
+        let found = std::iter::once(("response_format", self.response_format.flatten())).chain(outputs).chain(others);
+        let mut found = found.filter_map(|(field, spec)| Some(Structure { spec: spec?, field }));
+        let first = found.next();
+        match first.as_ref().zip(found.next()) {
+            None => Ok(first),
+            Some((first, second)) => {
+                let message = format!("`{}` and `{}` both set the form of the answer", first.field, second.field);
+                Err(ApiError::invalid(second.field, message))
+            }
         }
-    }
-    if let Some(schema) = fields.take("json_schema") {
-        found.push(structure("json", "json_schema".into(), &schema)?);
-    }
-    match found.get(1) {
-        Some(second) => {
-            let message =
-                format!("`{}` and `{}` both say what the answer must look like", found[0].field, second.field);
-            Err(ApiError::invalid(&second.field, message))
-        }
-        None => Ok(found.pop()),
     }
 }
 
-fn response_format(fields: &mut Fields) -> Result<Option<Structure>, ApiError> {
-    let Some(format) = fields.object("response_format")? else { return Ok(None) };
-    let (schema, strict) = json_schema(&format)?;
-    let spec = match format.get("type").and_then(Value::as_str) {
-        Some("text") => return Ok(None),
-        Some("json_object") => match schema {
-            Some(schema) => GrammarSpec::Schema { schema, strict: false },
-            None => GrammarSpec::json_object(),
-        },
-        Some("json_schema") => {
-            let schema = schema.ok_or_else(|| ApiError::missing("response_format.json_schema.schema"))?;
-            GrammarSpec::Schema { schema, strict }
+impl StructuredOutputs {
+    fn structures(self) -> [(&'static str, Option<GrammarSpec>); 5] {
+        [
+            ("structured_outputs.json", self.json),
+            ("structured_outputs.json_object", self.json_object.then(GrammarSpec::json_object)),
+            ("structured_outputs.regex", self.regex),
+            ("structured_outputs.choice", self.choice),
+            ("structured_outputs.grammar", self.grammar),
+        ]
+    }
+}
+
+/// OpenAI's form; free text is no structure.
+pub(crate) struct ResponseFormat;
+
+impl Kind for ResponseFormat {
+    type Value = Option<GrammarSpec>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Option<GrammarSpec>, ApiError> {
+        let format = object(at, value)?;
+        let (schema, strict) = json_schema(at, &format)?;
+        match format.get("type").and_then(Value::as_str) {
+            Some("text") => Ok(None),
+            Some("json_object") => match schema {
+                Some(schema) => Ok(Some(GrammarSpec::Schema { schema, strict: false })),
+                None => Ok(Some(GrammarSpec::json_object())),
+            },
+            Some("json_schema") => {
+                let schema = schema.ok_or_else(|| ApiError::missing(format!("{at}.json_schema.schema")))?;
+                Ok(Some(GrammarSpec::Schema { schema, strict }))
+            }
+            Some(kind @ ("grammar" | "structural_tag" | "regex")) => {
+                let message = format!("`{at}` of type {kind} is not supported: use `structured_outputs`");
+                Err(ApiError::unsupported(at, message))
+            }
+            _ => {
+                let message = format!("`{at}.type` must be \"text\", \"json_object\" or \"json_schema\"");
+                Err(ApiError::invalid(at, message))
+            }
         }
-        Some(kind @ ("grammar" | "structural_tag" | "regex")) => {
-            let message = format!("`response_format` of type {kind} is not supported; `structured_outputs` may say it");
-            return Err(ApiError::unsupported("response_format", message));
-        }
-        _ => {
-            let rule = "`response_format.type` must be \"text\", \"json_object\" or \"json_schema\"";
-            return Err(ApiError::invalid("response_format", rule));
-        }
-    };
-    Ok(Some(Structure { spec, field: "response_format".into() }))
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        let inner = json!({
+            "name": {"type": ["string", "null"]},
+            "schema": {"type": ["object", "boolean", "null"]},
+            "strict": {"type": ["boolean", "null"]},
+        });
+        json!({
+            "title": "ResponseFormat",
+            "type": "object",
+            "required": ["type"],
+            "properties": {
+                "type": {"enum": ["text", "json_object", "json_schema"]},
+                "json_schema": {"type": ["object", "null"], "properties": inner},
+            },
+        })
+    }
 }
 
 /// The schema of a `response_format` and whether it is strict, in `json_schema` or, as with llama.cpp, beside the type.
-fn json_schema(format: &Map<String, Value>) -> Result<(Option<Value>, bool), ApiError> {
+fn json_schema(at: &str, format: &Map<String, Value>) -> Result<(Option<Value>, bool), ApiError> {
     let (inner, place) = match format.get("json_schema") {
-        Some(Value::Object(inner)) => (inner, "response_format.json_schema"),
-        None | Some(Value::Null) => (format, "response_format"),
-        Some(value) => return Err(wrong("response_format.json_schema", "an object", value)),
+        Some(Value::Object(inner)) => (inner, format!("{at}.json_schema")),
+        None | Some(Value::Null) => (format, at.to_owned()),
+        Some(value) => return Err(wrong(&format!("{at}.json_schema"), "an object", value)),
     };
     let given = |name: &str| inner.get(name).filter(|value| !value.is_null());
     let at = |name: &str| format!("{place}.{name}");
@@ -97,42 +131,48 @@ fn json_schema(format: &Map<String, Value>) -> Result<(Option<Value>, bool), Api
     }
 }
 
-fn structured_outputs(map: &Map<String, Value>) -> Result<Vec<Structure>, ApiError> {
-    let mut found = Vec::new();
-    for (key, value) in map.iter().filter(|(_, value)| !value.is_null()) {
-        let field = format!("structured_outputs.{key}");
-        match key.as_str() {
-            "json" | "regex" | "choice" | "grammar" => found.push(structure(key, field, value)?),
-            "json_object" if *value == true => found.push(Structure { spec: GrammarSpec::json_object(), field }),
-            // About white space and fallbacks; here there is one way.
-            "json_object" | "disable_any_whitespace" | "disable_additional_properties" | "disable_fallback" => {}
-            _ => return Err(ApiError::unsupported(&field, format!("`{field}` is not supported"))),
-        }
-    }
-    Ok(found)
+/// The ways to write down a grammar.
+#[derive(Clone, Copy)]
+pub(crate) enum Notation {
+    JsonSchema,
+    Regex,
+    Choice,
+    Lark,
 }
 
-fn structure(kind: &str, field: String, value: &Value) -> Result<Structure, ApiError> {
-    let text = |rule: &str| value.as_str().map(str::to_owned).ok_or_else(|| wrong(&field, rule, value));
-    let spec = match kind {
-        "json" => {
-            let schema = match value {
-                Value::String(text) => serde_json::from_str(text).map_err(|_| wrong(&field, "a JSON schema", value))?,
-                other => other.clone(),
-            };
-            GrammarSpec::Schema { schema, strict: true }
+impl Kind for Notation {
+    type Value = GrammarSpec;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<GrammarSpec, ApiError> {
+        let string = |value: &Value| value.as_str().map(str::to_owned);
+        match self {
+            Self::JsonSchema => {
+                let parsed = value.as_str().map(|text| serde_json::from_str(text).map_err(|_| &value));
+                let schema = parsed.unwrap_or_else(|| Ok(value.clone()));
+                let schema = schema.map_err(|value| wrong(at, "a JSON schema", value))?;
+                Ok(GrammarSpec::Schema { schema, strict: true })
+            }
+            Self::Regex => {
+                string(&value).map(GrammarSpec::Regex).ok_or_else(|| wrong(at, "a regular expression", &value))
+            }
+            Self::Choice => {
+                let strings = value.as_array().and_then(|items| items.iter().map(string).collect());
+                strings.map(GrammarSpec::Choice).ok_or_else(|| wrong(at, "a list of strings", &value))
+            }
+            Self::Lark => {
+                string(&value).map(GrammarSpec::Lark).ok_or_else(|| wrong(at, "a grammar in Lark's notation", &value))
+            }
         }
-        "regex" => GrammarSpec::Regex(text("a regular expression")?),
-        "choice" => {
-            let items = value.as_array().ok_or_else(|| wrong(&field, "a list of strings", value))?;
-            let strings = items.iter().map(|item| item.as_str().map(str::to_owned));
-            GrammarSpec::Choice(
-                strings.collect::<Option<_>>().ok_or_else(|| wrong(&field, "a list of strings", value))?,
-            )
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        match self {
+            // As itself, or as text.
+            Self::JsonSchema => json!({"type": ["object", "boolean", "string"]}),
+            Self::Regex | Self::Lark => json!({"type": "string"}),
+            Self::Choice => json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),
         }
-        _ => GrammarSpec::Lark(text("a grammar in Lark's notation")?),
-    };
-    Ok(Structure { spec, field })
+    }
 }
 
 impl Sampling {
@@ -164,7 +204,7 @@ impl ServerState {
     }
 }
 
-/// The constraint of one request: a grammar that holds once the thoughts have ended.
+/// The constraint of one request: a grammar that holds once the reasoning has ended.
 #[derive(Debug)]
 struct Structured {
     grammar: Grammar,
@@ -177,7 +217,8 @@ struct State {
     gate: Gate,
 }
 
-/// For answers that begin at `start`. A grammar of whole answers that describes thoughts itself holds from the start.
+/// For answers that begin at `start`. A grammar of whole answers that describes the reasoning too holds from the
+/// start.
 pub(crate) fn constraint(
     grammar: Grammar,
     dialect: Dialect,

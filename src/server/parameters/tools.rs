@@ -1,18 +1,18 @@
 //! What a request says about tools: which there are, and whether they may, must or must not be called.
 
-use crate::server::parameters::fields::{Fields, wrong};
+use crate::server::parameters::fields::wrong;
+use crate::server::parameters::kinds::{Bounds, Kind};
 use crate::server::wire::error::{ApiError, shorten};
 use crate::text::answer::tools::{Known, ToolUse};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 const TOOLS_MAX: usize = 128;
 const TOOL_NAME_BYTES_MAX: usize = 64;
 
-pub(crate) fn read(fields: &mut Fields) -> Result<ToolUse, ApiError> {
-    let mut tools = tools(fields)?;
-    let single = fields.boolean("parallel_tool_calls")? == Some(false);
-    let mut choice = fields.take("tool_choice");
+/// What a request's `tools` and `tool_choice` come to; `single`: at most one call.
+pub(crate) fn resolve(tools: Option<Vec<Value>>, mut choice: Option<Value>, single: bool) -> Result<ToolUse, ApiError> {
+    let mut tools = tools.filter(|tools| !tools.is_empty());
     if let Some(allowed) = choice.as_ref().filter(|choice| choice["type"] == "allowed_tools") {
         let (mode, names) = allowed_tools(allowed)?;
         let is = |tool: &Value, name: &Value| tool["function"]["name"] == *name;
@@ -68,32 +68,105 @@ fn named(choice: &Value, functions: &[Value]) -> Result<Value, ApiError> {
     })
 }
 
-/// The tools that are functions. Clients send other kinds too, for servers that have such; they are left out.
-fn tools(fields: &mut Fields) -> Result<Option<Vec<Value>>, ApiError> {
-    let mut tools = match fields.take("tools") {
-        None => return Ok(None),
-        Some(Value::Array(tools)) if tools.len() <= TOOLS_MAX => tools,
-        Some(value) => return Err(wrong("tools", &format!("a list of at most {TOOLS_MAX} tools"), &value)),
-    };
-    for (index, tool) in tools.iter().enumerate() {
-        match tool["type"].as_str() {
-            Some("function") => check_function(index, &tool["function"])?,
-            Some(kind) => tracing::debug!(kind, "a tool of a kind that is not known was left out"),
-            None => return Err(wrong(&format!("tools[{index}].type"), "a string", &tool["type"])),
+/// A list of tools, of which the functions are kept. Clients send other types too, for servers that have such.
+pub(crate) struct Tools;
+
+impl Kind for Tools {
+    type Value = Vec<Value>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<Value>, ApiError> {
+        let mut tools = match value {
+            Value::Array(tools) if tools.len() <= TOOLS_MAX => tools,
+            value => return Err(wrong(at, &format!("a list of at most {TOOLS_MAX} tools"), &value)),
+        };
+        for (index, tool) in tools.iter().enumerate() {
+            match tool["type"].as_str() {
+                Some("function") => check_function(&format!("{at}[{index}].function"), &tool["function"])?,
+                Some(kind) => tracing::debug!(kind, "a tool of an unknown type was left out"),
+                None => return Err(wrong(&format!("{at}[{index}].type"), "a string", &tool["type"])),
+            }
         }
+        tools.retain(|tool| tool["type"] == "function");
+        Ok(tools)
     }
-    tools.retain(|tool| tool["type"] == "function");
-    Ok((!tools.is_empty()).then_some(tools))
+
+    fn schema(&self, _: &Bounds) -> Value {
+        let name = json!({"type": "string", "pattern": format!("^[A-Za-z0-9_-]{{1,{TOOL_NAME_BYTES_MAX}}}$")});
+        let tool = json!({
+            "title": "FunctionTool",
+            "type": "object",
+            "required": ["type", "function"],
+            "properties": {
+                "type": {"const": "function"},
+                "function": {
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {
+                        "name": name,
+                        "description": {"type": ["string", "null"]},
+                        "parameters": {"type": ["object", "null"], "description": "The arguments, as a JSON schema."},
+                        "strict": {"description": "True: calls keep to the schema."},
+                    },
+                },
+            },
+        });
+        let other = json!({
+            "title": "OtherTool",
+            "type": "object",
+            "required": ["type"],
+            "properties": {"type": {"type": "string", "not": {"const": "function"}}},
+        });
+        json!({"type": "array", "maxItems": TOOLS_MAX, "items": {"anyOf": [tool, other]}})
+    }
 }
 
-fn check_function(index: usize, function: &Value) -> Result<(), ApiError> {
-    let at = |field: &str| format!("tools[{index}].function.{field}");
+/// OpenAI's three words, a named function, or some of the tools; read in [`resolve`], which knows the tools.
+pub(crate) struct ToolChoice;
+
+impl Kind for ToolChoice {
+    type Value = Value;
+
+    fn read(&self, _: &str, value: Value, _: &Bounds) -> Result<Value, ApiError> {
+        Ok(value)
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        let named = json!({
+            "type": "object",
+            "required": ["type"],
+            "properties": {
+                "type": {"const": "function"},
+                "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
+                "name": {"type": "string"},
+            },
+        });
+        let allowed = json!({
+            "type": "object",
+            "required": ["type", "allowed_tools"],
+            "properties": {
+                "type": {"const": "allowed_tools"},
+                "allowed_tools": {
+                    "type": "object",
+                    "required": ["mode", "tools"],
+                    "properties": {
+                        "mode": {"enum": ["auto", "required"]},
+                        "tools": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+                    },
+                },
+            },
+        });
+        json!({"title": "ToolChoice", "anyOf": [{"enum": ["none", "auto", "required"]}, named, allowed]})
+    }
+}
+
+fn check_function(name: &str, function: &Value) -> Result<(), ApiError> {
+    let at = |field: &str| format!("{name}.{field}");
     let fits = |name: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         (1..=TOOL_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
     };
     if !function["name"].as_str().is_some_and(fits) {
-        return Err(wrong(&at("name"), "1 to 64 of [A-Za-z0-9_-]", &function["name"]));
+        return Err(wrong(&at("name"), &format!("1 to {TOOL_NAME_BYTES_MAX} of [A-Za-z0-9_-]"), &function["name"]));
     }
     if !matches!(function["description"], Value::Null | Value::String(_)) {
         return Err(wrong(&at("description"), "a string", &function["description"]));

@@ -80,13 +80,7 @@ struct Choice {
 
 impl Generation {
     /// Submits every prompt. If one is refused, those before it are cancelled by dropping their receivers.
-    /// `prompt_field` is the request's name for the prompt.
-    pub(crate) fn submit(
-        state: &ServerState,
-        prompts: Vec<Arc<[u32]>>,
-        sampling: &Sampling,
-        prompt_field: &'static str,
-    ) -> Result<Self, ApiError> {
+    pub(crate) fn submit(state: &ServerState, prompts: Vec<Arc<[u32]>>, sampling: &Sampling) -> Result<Self, ApiError> {
         let active = Counted::new(&state.active);
         let info = state.ready()?;
         let params = &sampling.params;
@@ -103,7 +97,7 @@ impl Generation {
             let (cache_salt, priority) = (sampling.cache_salt.clone(), sampling.priority);
             let mut request = Request { prompt, params: params.clone(), cache_salt, priority, ..Request::default() };
             (request.client, request.explain_prefix) = (sampling.client.0, sampling.explain_prefix);
-            let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, prompt_field))?;
+            let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, sampling.names))?;
             totals.prompt_tokens += prompt_tokens;
             choices.extend(receivers.into_iter().map(|receiver| Choice {
                 receiver: Some(receiver),

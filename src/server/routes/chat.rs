@@ -3,15 +3,16 @@
 use crate::engine::handle::EngineInfo;
 use crate::platform;
 use crate::server::guards::access::Client;
-use crate::server::parameters::fields::Fields;
+use crate::server::parameters::fields;
 use crate::server::parameters::messages::Conversation;
-use crate::server::parameters::sampling::{Sampling, TOP_LOGPROBS_MAX};
+use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::structured::{self, Structure};
+use crate::server::parameters::table::ChatRequest;
 use crate::server::reply::generation::Generation;
 use crate::server::reply::openai::{Kind, PromptPart, Reply};
 use crate::server::state::ServerState;
 use crate::server::state::prompt_bytes_max;
-use crate::server::wire::error::ApiError;
+use crate::server::wire::error::{ApiError, Names};
 use crate::server::wire::json::read_object;
 use crate::server::wire::sse;
 use crate::text::answer::AnswerParser;
@@ -21,25 +22,32 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use std::sync::Arc;
 
+/// What a chat request calls fields of the engine.
+const NAMES: Names = &[("prompt", "messages"), ("logprobs", "top_logprobs")];
+
 /// Answers a conversation.
 pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let mut fields = Fields::new(body);
-    let model = state.model(fields.model()?)?;
-    let mut sampling = Sampling::read(&mut fields, &state, info, client)?;
-    sampling.set_logprobs(logprobs(&mut fields)?);
-    let (newer, older) = (fields.token_count("max_completion_tokens")?, fields.token_count("max_tokens")?);
+    let request: ChatRequest = fields::read(body, &state, info)?;
+    let model = state.model(request.target.model)?;
+    let alternatives = match (request.logprobs, request.top_logprobs) {
+        (false, Some(_)) => return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true")),
+        (logprobs, top) => logprobs.then(|| top.unwrap_or(0)),
+    };
+    let defaults = &state.options.defaults;
+    let from = (client, NAMES);
+    let mut sampling = Sampling::new(request.sampling, request.queueing, defaults, info.max_model_len, from)?;
+    sampling.set_logprobs(alternatives);
     // Neither: the room left in the context.
-    sampling.params.max_tokens = newer.or(older);
-    let conversation = Conversation::read(&mut fields)?;
-    fields.finish(&state)?;
+    sampling.params.max_tokens = request.max_completion_tokens.or(request.max_tokens);
+    let conversation = Conversation::new(request.conversation)?;
 
     let (tools, continued) = (conversation.tools.clone(), conversation.continued());
     let ids: Arc<[u32]> = sampling.truncated(prompt(&state, info, conversation).await?).into();
     shape(&state, &mut sampling, &tools, (&ids, continued.as_deref())).await?;
-    let generation = Generation::submit(&state, vec![ids.clone()], &sampling, "messages")?;
+    let generation = Generation::submit(&state, vec![ids.clone()], &sampling)?;
     let prompts = vec![PromptPart { ids, echo: None }];
     let reply = Reply::new(Kind::Chat, (&state, info), model, &sampling, prompts, &generation);
     if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
@@ -60,11 +68,11 @@ async fn shape(
     let is_forced = forced.is_some();
     if let Some((spec, form)) = forced {
         // The call is what was asked for; the form of an answer that is none does not matter.
-        structure = Some(Structure { spec, field: "tools".into() });
+        structure = Some(Structure { spec, field: "tools" });
         dialect.tools = form;
     } else if let Some(structure) = &mut structure {
         let either = calls_or_json(dialect.tools, tools, tokenizer, &structure.spec);
-        let either = either.map_err(|error| ApiError::grammar(&structure.field, &error))?;
+        let either = either.map_err(|error| ApiError::grammar(structure.field, &error))?;
         structure.spec = either.unwrap_or_else(|| structure.spec.clone());
     }
     if let Some(structure) = structure {
@@ -75,14 +83,6 @@ async fn shape(
     sampling.answer = AnswerParser::new(dialect, start, tools);
     sampling.kept_ids = dialect.kept_ids(tokenizer, tools.shown.is_some());
     Ok(())
-}
-
-fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
-    let wanted = fields.boolean("logprobs")?.unwrap_or(false);
-    match fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX)? {
-        Some(_) if !wanted => Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true")),
-        top => Ok(wanted.then(|| top.unwrap_or(0) as u32)),
-    }
 }
 
 /// Renders and encodes the conversation, large ones beside the async threads.

@@ -5,11 +5,11 @@
 
 use crate::engine::request::{Event, Pooling, PromptFact, Request as EngineRequest, RequestError, SamplingParams};
 use crate::server::guards::access::Client;
-use crate::server::parameters::fields::{Fields, wrong};
-use crate::server::parameters::sampling::{USER_BYTES_MAX, cache_salt, prompt_tokens_max, truncated};
-use crate::server::routes::completions::read_prompts;
+use crate::server::parameters::fields;
+use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
+use crate::server::parameters::table::EmbeddingRequest;
 use crate::server::state::{Counted, ServerState};
-use crate::server::wire::error::ApiError;
+use crate::server::wire::error::{ApiError, Names};
 use crate::server::wire::json::read_object;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -20,13 +20,13 @@ use futures_util::{StreamExt, TryStreamExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// OpenAI's limit of inputs in one request.
-const INPUTS_MAX: usize = 2048;
+/// What an embeddings request calls fields of the engine.
+const NAMES: Names = &[("prompt", "input")];
 /// Inputs of one request that are computed at once, so that it does not fill the queue.
 const INPUTS_AT_ONCE: usize = 16;
 
-/// What a request wants of each input.
-struct Wanted {
+/// The form of a request's vectors.
+struct Form {
     pooling: Pooling,
     normalize: bool,
     base64: bool,
@@ -55,34 +55,30 @@ pub(crate) async fn embeddings(State(state): State<ServerState>, request: Reques
     let client = Client::of(&request);
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let mut fields = Fields::new(body);
-    let model = state.model(fields.model()?)?;
+    let request: EmbeddingRequest = fields::read(body, &state, info)?;
+    let form = Form::new(&request);
+    let model = state.model(request.target.model)?;
     if info.embedding_len == 0 {
         return Err(ApiError::unsupported("model", "this model gives no embeddings"));
     }
-    let wanted = Wanted::read(&mut fields, info.embedding_len)?;
+    let most = prompt_tokens_max(&request.queueing, info.max_model_len);
     let base = EngineRequest {
         params: SamplingParams { max_tokens: Some(1), ..SamplingParams::default() },
-        cache_salt: cache_salt(&mut fields)?,
-        priority: fields.integer("priority", i32::MIN.into()..=i32::MAX.into())?.unwrap_or(0) as i32,
+        cache_salt: request.queueing.cache_salt,
+        priority: request.queueing.priority.unwrap_or(0) as i32,
         client: client.0,
-        pooling: Some(wanted.pooling),
+        pooling: Some(form.pooling),
         ..EngineRequest::default()
     };
-    let most = prompt_tokens_max(&mut fields, info)?;
-    let add_special = fields.boolean("add_special_tokens")?.unwrap_or(true);
-    fields.string("user", USER_BYTES_MAX)?;
-    let inputs = read_prompts(&mut fields, "input", info, INPUTS_MAX)?;
-    fields.finish(&state)?;
 
-    let inputs = inputs.encode(&state, add_special).await?;
+    let inputs = request.input.encode(&state, request.add_special_tokens).await?;
     let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();
     let prompt_tokens: usize = inputs.iter().map(Vec::len).sum();
     let _active = Counted::new(&state.active);
     let all = inputs.into_iter().map(|ids| embed(&state, EngineRequest { prompt: ids.into(), ..base.clone() }));
     let vectors: Vec<_> = futures_util::stream::iter(all).buffered(INPUTS_AT_ONCE).try_collect().await?;
     let entries = vectors.into_iter().enumerate().map(|(index, vector)| {
-        let embedding = wanted.finish(vector);
+        let embedding = form.finish(vector);
         Entry { object: "embedding", index, embedding }
     });
     let data = serde_json::to_string(&entries.collect::<Vec<_>>()).map_err(|_| ApiError::internal())?;
@@ -95,7 +91,7 @@ pub(crate) async fn embeddings(State(state): State<ServerState>, request: Reques
 
 /// The embedding of one prompt.
 async fn embed(state: &ServerState, request: EngineRequest) -> Result<Vec<f32>, ApiError> {
-    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, "input"))?;
+    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, NAMES))?;
     let mut events = futures_util::stream::iter(receivers).flatten();
     let mut embedding = Vec::new();
     while let Some(event) = events.next().await {
@@ -110,22 +106,14 @@ async fn embed(state: &ServerState, request: EngineRequest) -> Result<Vec<f32>, 
     Err(ApiError::failed(RequestError::Internal))
 }
 
-impl Wanted {
-    fn read(fields: &mut Fields, embedding_len: u32) -> Result<Self, ApiError> {
-        let base64 = match fields.take("encoding_format") {
-            None => false,
-            Some(Value::String(format)) if format == "float" => false,
-            Some(Value::String(format)) if format == "base64" => true,
-            Some(value) => return Err(wrong("encoding_format", "\"float\" or \"base64\"", &value)),
-        };
-        let pooling = match fields.take("pooling") {
-            None => Pooling::Last,
-            Some(Value::String(pooling)) if pooling == "last" => Pooling::Last,
-            Some(Value::String(pooling)) if pooling == "mean" => Pooling::Mean,
-            Some(value) => return Err(wrong("pooling", "\"last\" or \"mean\"", &value)),
-        };
-        let dimensions = fields.integer("dimensions", 1..=i64::from(embedding_len))?.map(|count| count as usize);
-        Ok(Self { pooling, normalize: fields.boolean("normalize")?.unwrap_or(true), base64, dimensions })
+impl Form {
+    fn new(request: &EmbeddingRequest) -> Self {
+        Self {
+            pooling: if request.pooling == Some("mean") { Pooling::Mean } else { Pooling::Last },
+            normalize: request.normalize,
+            base64: request.encoding_format == Some("base64"),
+            dimensions: request.dimensions.map(|count| count as usize),
+        }
     }
 
     /// Cuts, normalises and writes one vector.

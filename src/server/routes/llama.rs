@@ -1,20 +1,20 @@
 //! What clients of llama.cpp's server ask for: `POST /completion`, `POST /apply-template`, `GET /props`.
 //!
-//! A request of `/completion` is brought to the names of `/v1/completions` and read as one; only its answer has a form
+//! A request to `/completion` has the fields of `/v1/completions`, some under llama.cpp's names; its answer has a form
 //! of its own.
 
 use crate::engine::request::{FinishReason, SamplingParams, Token};
 use crate::platform::Instant;
 use crate::server::guards::access::Client;
-use crate::server::parameters::fields::{Fields, wrong};
+use crate::server::parameters::fields;
 use crate::server::parameters::messages::Conversation;
-use crate::server::parameters::sampling::{Sampling, TOP_LOGPROBS_MAX};
+use crate::server::parameters::sampling::Sampling;
+use crate::server::parameters::table::{LlamaRequest, RenderChatRequest};
 use crate::server::reply::generation::{Generation, Piece, Totals};
 use crate::server::reply::openai::LOGPROB_MIN;
 use crate::server::routes::chat;
-use crate::server::routes::completions::read_prompts;
 use crate::server::state::ServerState;
-use crate::server::wire::error::ApiError;
+use crate::server::wire::error::{ApiError, Names};
 use crate::server::wire::json::read_object;
 use crate::server::wire::sse::{self, Answer};
 use crate::text::{TextModel, Tokenizer};
@@ -25,22 +25,19 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// llama.cpp's names, and ours.
-const NAMES: [(&str, &str); 3] =
-    [("repeat_penalty", "repetition_penalty"), ("return_tokens", "return_token_ids"), ("n_cmpl", "n")];
-/// Settings of llama.cpp's that change nothing here when they have the value that switches them off or on as it is.
-const KNOWN: [&str; 3] = ["cache_prompt", "id_slot", "timings_per_token"];
+/// What a request of llama.cpp's calls fields of the engine.
+const NAMES: Names = &[("logprobs", "n_probs")];
 
 /// The prompt that a conversation becomes, as text.
 pub(crate) async fn apply_template(
     State(state): State<ServerState>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let body = read_object(request, &state).await?;
+    let mut body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let mut fields = Fields::new(body);
-    state.model(fields.model()?)?;
-    let conversation = Conversation::read(&mut fields)?;
+    let request: RenderChatRequest = fields::read_part(&mut body, &state, info)?;
+    state.model(request.target.model)?;
+    let conversation = Conversation::new(request.conversation)?;
     let prompt = chat::rendered(&state, info, conversation, TextModel::chat_text).await?;
     Ok(Json(json!({"prompt": prompt})))
 }
@@ -85,29 +82,23 @@ pub(crate) async fn completion(State(state): State<ServerState>, request: Reques
     let client = Client::of(&request);
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let mut fields = Fields::new(translated(body)?);
-    let model = state.model(fields.model()?)?;
-    let returns_tokens = fields.boolean("return_token_ids")?.unwrap_or(false);
-    let mut sampling = Sampling::read(&mut fields, &state, info, client)?;
+    let request: LlamaRequest = fields::read(body, &state, info)?;
+    let model = state.model(request.target.model)?;
+    let mut given = request.sampling;
+    given.repetition_penalty = request.repeat_penalty.or(given.repetition_penalty);
+    given.logit_bias = request.logit_bias;
+    // A seed of -1 is a random one.
+    given.seed = given.seed.filter(|seed| *seed != -1);
+    let returns_tokens = request.return_tokens || given.return_token_ids;
+    let defaults = &state.options.defaults;
+    let mut sampling = Sampling::new(given, request.queueing, defaults, info.max_model_len, (client, NAMES))?;
     // The last token tells an end of the model's from a stop string.
     sampling.return_token_ids = true;
-    let alternatives = fields.integer("n_probs", 0..=TOP_LOGPROBS_MAX)?.unwrap_or(0) as u32;
-    sampling.set_logprobs((alternatives > 0).then_some(alternatives));
-    sampling.params.max_tokens = match fields.integer("n_predict", -2..=i64::from(u32::MAX))? {
-        Some(0) => return Err(wrong("n_predict", "negative, or at least 1", &Value::from(0))),
-        count => count.and_then(|count| u32::try_from(count).ok()),
-    };
-    if sampling.params.n > 1 {
-        return Err(ApiError::unsupported("n_cmpl", "one choice is drawn here: use /v1/completions"));
-    }
-    let prompts = read_prompts(&mut fields, "prompt", info, 1)?;
-    for name in KNOWN {
-        drop(fields.take(name));
-    }
-    fields.finish(&state)?;
-    let prompt: Arc<[u32]> = sampling.truncated(prompts.encode(&state, true).await?.remove(0)).into();
+    sampling.set_logprobs(request.n_probs.filter(|count| *count > 0));
+    sampling.params.max_tokens = request.n_predict.and_then(|count| u32::try_from(count).ok());
+    let prompt: Arc<[u32]> = sampling.truncated(request.prompt.encode(&state, true).await?.remove(0)).into();
     sampling.constrain(&state).await?;
-    let generation = Generation::submit(&state, vec![prompt], &sampling, "prompt")?;
+    let generation = Generation::submit(&state, vec![prompt], &sampling)?;
     let answer = LlamaAnswer {
         model,
         tokenizer: state.text.tokenizer.clone(),
@@ -120,28 +111,6 @@ pub(crate) async fn completion(State(state): State<ServerState>, request: Reques
         first: None,
     };
     if sampling.stream { Ok(sse::stream(generation, answer)) } else { sse::collect(generation, answer).await }
-}
-
-/// The request under OpenAI's and vLLM's names.
-fn translated(mut body: Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
-    for (theirs, ours) in NAMES {
-        if let Some(value) = body.remove(theirs) {
-            body.insert(ours.into(), value);
-        }
-    }
-    if body.get("seed").and_then(Value::as_i64) == Some(-1) {
-        body.remove("seed");
-    }
-    if let Some(Value::Array(pairs)) = body.get("logit_bias") {
-        let pairs = pairs.iter().map(|pair| match (pair[0].as_u64(), &pair[1]) {
-            (Some(id), Value::Bool(false)) => Ok((id.to_string(), json!(-100))),
-            (Some(id), bias @ Value::Number(_)) => Ok((id.to_string(), bias.clone())),
-            _ => Err(wrong("logit_bias", "pairs of a token id and a number or false", pair)),
-        });
-        let map = pairs.collect::<Result<Map<_, _>, _>>()?;
-        body.insert("logit_bias".into(), map.into());
-    }
-    Ok(body)
 }
 
 /// The form of one answer.

@@ -1,4 +1,4 @@
-//! One endpoint a file.
+//! One endpoint a file; `table` has every path.
 
 pub(crate) mod chat;
 pub(crate) mod completions;
@@ -9,5 +9,6 @@ pub(crate) mod load;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod openapi;
+pub(crate) mod table;
 pub(crate) mod tokens;
 pub(crate) mod ui;

@@ -4,13 +4,14 @@
 //! `/tokenize` speaks two dialects, told apart by which field is there: vLLM's `prompt` or `messages`, llama.cpp's
 //! `content`. An answer of `/detokenize` has the text under both their names.
 
-use crate::engine::handle::EngineInfo;
-use crate::server::parameters::fields::{Fields, wrong};
+use crate::server::parameters::fields;
 use crate::server::parameters::messages::Conversation;
-use crate::server::parameters::sampling::token_id;
+use crate::server::parameters::table::{
+    DetokenizeRequest, RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest,
+    TokenizeTextRequest,
+};
 use crate::server::routes::chat;
-use crate::server::routes::completions::read_prompts;
-use crate::server::state::{ServerState, prompt_bytes_max};
+use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
 use crate::server::wire::json::read_object;
 use crate::text::{TextModel, TextStream, Tokenizer};
@@ -49,20 +50,21 @@ fn tokenizer(state: &ServerState) -> Result<&Arc<Tokenizer>, ApiError> {
 pub(crate) async fn tokenize(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let mut fields = Fields::new(body);
-    state.model(fields.model()?)?;
-    let names = fields.boolean("return_token_strs")?.unwrap_or(false);
-    let add_special = fields.boolean("add_special_tokens")?;
-    let ids = if fields.has("messages") {
-        chat::prompt(&state, info, Conversation::read(&mut fields)?).await?
-    } else if fields.has("content") {
-        return llama_tokenize(&state, info, fields).await;
+    let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
+    let (ids, names) = if has("messages") {
+        let request: TokenizeChatRequest = fields::read(body, &state, info)?;
+        state.model(request.target.model)?;
+        let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?).await?;
+        (ids, request.return_token_strs)
+    } else if has("content") {
+        let request: TokenizeContentRequest = fields::read(body, &state, info)?;
+        return tokenize_content(&state, request).await;
     } else {
-        let mut prompts =
-            read_prompts(&mut fields, "prompt", info, 1)?.encode(&state, add_special.unwrap_or(true)).await?;
-        prompts.pop().unwrap_or_default()
+        let request: TokenizeTextRequest = fields::read(body, &state, info)?;
+        state.model(request.target.model)?;
+        let mut prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
+        (prompts.pop().unwrap_or_default(), request.return_token_strs)
     };
-    fields.finish(&state)?;
     let tokenizer = tokenizer(&state)?;
     let names = names.then(|| ids.iter().map(|id| name(tokenizer, *id)).collect::<Vec<_>>());
     let (count, max_model_len) = (ids.len(), info.max_model_len);
@@ -73,16 +75,10 @@ fn name(tokenizer: &Tokenizer, id: u32) -> String {
     String::from_utf8_lossy(&tokenizer.token_bytes(id, None)).into_owned()
 }
 
-/// llama.cpp's form: `{content, add_special, with_pieces}`.
-async fn llama_tokenize(state: &ServerState, info: &EngineInfo, mut fields: Fields) -> Result<Json<Value>, ApiError> {
-    let add_special = fields.boolean("add_special")?.unwrap_or(false);
-    let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
-    let parses = fields.boolean("parse_special")?.unwrap_or(true);
-    if !parses {
-        return Err(ApiError::unsupported("parse_special", "special tokens in `content` are always read as such"));
-    }
-    let content = fields.string("content", prompt_bytes_max(info))?.unwrap_or_default();
-    fields.finish(state)?;
+/// llama.cpp's form.
+async fn tokenize_content(state: &ServerState, request: TokenizeContentRequest) -> Result<Json<Value>, ApiError> {
+    let TokenizeContentRequest { content, add_special, with_pieces, target, .. } = request;
+    state.model(target.model)?;
     let tokenizer = tokenizer(state)?.clone();
     let (bytes, encoder) = (content.len(), tokenizer.clone());
     let ids = state.offload(bytes, move || encoder.encode(&content, add_special)).await?;
@@ -103,18 +99,12 @@ async fn llama_tokenize(state: &ServerState, info: &EngineInfo, mut fields: Fiel
 pub(crate) async fn detokenize(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let mut fields = Fields::new(body);
-    state.model(fields.model()?)?;
-    let tokens = match fields.take("tokens") {
-        None => return Err(ApiError::missing("tokens")),
-        Some(Value::Array(tokens)) => tokens,
-        Some(value) => return Err(wrong("tokens", "a list of token ids", &value)),
-    };
-    fields.finish(&state)?;
+    let request: DetokenizeRequest = fields::read(body, &state, info)?;
+    state.model(request.target.model)?;
     tokenizer(&state)?;
-    let ids = tokens.iter().map(|item| token_id("tokens", item, info.vocab)).collect::<Result<Vec<_>, _>>()?;
+    let (count, ids) = (request.tokens.len(), request.tokens);
     let work = move |text: &TextModel| decode(text, &ids, false);
-    let text = state.with_text(tokens.len() * BYTES_PER_ID, work).await?;
+    let text = state.with_text(count * BYTES_PER_ID, work).await?;
     Ok(Json(json!({"prompt": text, "content": text})))
 }
 
@@ -129,11 +119,11 @@ pub(crate) async fn tokenizer_info(State(state): State<ServerState>) -> Result<J
 
 /// `POST /v1/chat/completions/render`: the prompt of a chat request.
 pub(crate) async fn render_chat(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
-    let body = read_object(request, &state).await?;
+    let mut body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let mut fields = Fields::new(body);
-    state.model(fields.model()?)?;
-    let ids = chat::prompt(&state, info, Conversation::read(&mut fields)?).await?;
+    let request: RenderChatRequest = fields::read_part(&mut body, &state, info)?;
+    state.model(request.target.model)?;
+    let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?).await?;
     Ok(Json(json!({"token_ids": ids})))
 }
 
@@ -142,12 +132,10 @@ pub(crate) async fn render_completions(
     State(state): State<ServerState>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let body = read_object(request, &state).await?;
+    let mut body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let mut fields = Fields::new(body);
-    state.model(fields.model()?)?;
-    let add_special = fields.boolean("add_special_tokens")?.unwrap_or(true);
-    let prompts = read_prompts(&mut fields, "prompt", info, state.options.limits.prompts_max)?;
-    let prompts = prompts.encode(&state, add_special).await?;
+    let request: RenderCompletionRequest = fields::read_part(&mut body, &state, info)?;
+    state.model(request.target.model)?;
+    let prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
     Ok(Json(prompts.into_iter().map(|ids| json!({"token_ids": ids})).collect()))
 }

@@ -11,6 +11,9 @@ use serde_json::json;
 /// Longest piece of a client's own text that an answer repeats.
 const ECHO_CHARACTERS: usize = 64;
 
+/// Pairs of a field's name in the engine and its name in a request, where they differ.
+pub(crate) type Names = &'static [(&'static str, &'static str)];
+
 /// A refusal or a fault.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
@@ -75,6 +78,11 @@ impl ApiError {
         Self::bad("unsupported_parameter", message).about(param)
     }
 
+    /// A field that other servers have.
+    pub(crate) fn not_supported(param: &str) -> Self {
+        Self::unsupported(param, format!("`{param}` is not supported"))
+    }
+
     /// More prompt than context.
     pub(crate) fn context_length(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::bad("context_length_exceeded", message).about(param)
@@ -136,8 +144,9 @@ impl ApiError {
         Self { deterministic: true, ..error }
     }
 
-    /// A request that the engine refused at its door; `prompt` names the field that holds the prompt.
-    pub(crate) fn refused(error: &SubmitError, prompt: &'static str) -> Self {
+    /// A request that the engine refused at its door; `names` is what the request calls the engine's fields.
+    pub(crate) fn refused(error: &SubmitError, names: Names) -> Self {
+        let name = |field| names.iter().find(|(ours, _)| *ours == field).map_or(field, |(_, theirs)| *theirs);
         match error {
             SubmitError::Overloaded { .. } => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
@@ -147,9 +156,10 @@ impl ApiError {
             SubmitError::Loading => Self::loading(),
             SubmitError::ShuttingDown => Self::shutting_down(),
             SubmitError::DeviceLost => Self::device_lost(),
-            SubmitError::PromptTooLong { .. } => Self::context_length(prompt, error.to_string()),
-            SubmitError::Invalid { field, .. } => {
-                Self::invalid(if *field == "prompt" { prompt } else { field }, error.to_string())
+            SubmitError::PromptTooLong { .. } => Self::context_length(name("prompt"), error.to_string()),
+            SubmitError::Invalid { field, message } => {
+                let name = name(*field);
+                Self::invalid(name, format!("`{name}` {message}"))
             }
         }
     }

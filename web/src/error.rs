@@ -5,31 +5,31 @@ use folio::engine::StartError;
 use folio::model::LoadError;
 use wasm_bindgen::JsValue;
 
-/// What goes wrong while an engine is loaded.
-pub(crate) struct Fault {
+/// Why an engine could not be loaded.
+pub(crate) struct EngineError {
     name: &'static str,
     message: String,
 }
 
-impl Fault {
+impl EngineError {
     /// The model's files are wrong.
     pub(crate) fn model(message: impl Into<String>) -> Self {
         Self { name: "ModelError", message: message.into() }
     }
 
-    /// What was asked for does not fit.
+    /// The requested limits do not fit the device.
     pub(crate) fn limit(message: impl Into<String>) -> Self {
         Self { name: "LimitError", message: message.into() }
     }
 }
 
-impl From<LoadError> for Fault {
+impl From<LoadError> for EngineError {
     fn from(error: LoadError) -> Self {
         Self::model(error.to_string())
     }
 }
 
-impl From<BackendError> for Fault {
+impl From<BackendError> for EngineError {
     fn from(error: BackendError) -> Self {
         let name = match &error {
             BackendError::Limit { .. } | BackendError::OutOfMemory { .. } => "LimitError",
@@ -41,7 +41,7 @@ impl From<BackendError> for Fault {
     }
 }
 
-impl From<StartError> for Fault {
+impl From<StartError> for EngineError {
     fn from(error: StartError) -> Self {
         match error {
             StartError::Backend(error) => error.into(),
@@ -51,10 +51,10 @@ impl From<StartError> for Fault {
     }
 }
 
-impl From<Fault> for JsValue {
-    fn from(fault: Fault) -> Self {
-        let error = js_sys::Error::new(&fault.message);
-        error.set_name(fault.name);
-        error.into()
+impl From<EngineError> for JsValue {
+    fn from(error: EngineError) -> Self {
+        let thrown = js_sys::Error::new(&error.message);
+        thrown.set_name(error.name);
+        thrown.into()
     }
 }

@@ -1,0 +1,387 @@
+//! Kinds of request fields: each reads a JSON value, refuses a wrong one by the field's name, and describes itself as a
+//! JSON schema. A kind whose ranges are the engine's own constants leaves checking them to the engine, which does it
+//! for every caller (`Request::check`).
+
+use crate::engine::handle::EngineInfo;
+use crate::engine::request::NumberRange;
+use crate::server::parameters::fields::{Group, object_schema, wrong};
+use crate::server::state::{Limits, prompt_bytes_max};
+use crate::server::wire::error::ApiError;
+use serde_json::{Map, Value, json};
+use std::marker::PhantomData;
+
+/// What one kind of field holds.
+pub(crate) trait Kind {
+    /// A value that was read.
+    type Value;
+
+    /// Reads the value of the field called `at`.
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError>;
+
+    /// The values that [`Self::read`] and the engine take, as a JSON schema. One with a `title` becomes a component of
+    /// the document.
+    fn schema(&self, bounds: &Bounds) -> Value;
+}
+
+/// Ends of ranges that depend on the server's limits and on the model; a model that is loading has none of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Choices of one prompt.
+    pub(crate) choices: u32,
+    /// Prompts of one request.
+    pub(crate) prompts: usize,
+    /// Token ids are below.
+    pub(crate) vocab: u32,
+    /// Tokens of prompt and answer together.
+    pub(crate) context: u32,
+    /// Bytes of text in one prompt.
+    pub(crate) prompt_bytes: usize,
+    /// Elements of an embedding.
+    pub(crate) embedding: u32,
+}
+
+impl Bounds {
+    pub(crate) fn new(limits: &Limits, info: Option<&EngineInfo>) -> Self {
+        let of_model = |get: fn(&EngineInfo) -> u32| info.map_or(u32::MAX, get);
+        Self {
+            choices: limits.choices_max,
+            prompts: limits.prompts_max,
+            vocab: of_model(|info| info.vocab),
+            context: of_model(|info| info.max_model_len),
+            prompt_bytes: info.map_or(usize::MAX, prompt_bytes_max),
+            embedding: of_model(|info| info.embedding_len),
+        }
+    }
+}
+
+/// The upper end of a range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Most {
+    Fixed(i64),
+    /// What is too much is clamped later.
+    Any,
+    Choices,
+    Prompts,
+    Context,
+    Embedding,
+}
+
+impl Most {
+    pub(crate) fn of(self, bounds: &Bounds) -> Option<i64> {
+        match self {
+            Self::Fixed(most) => Some(most),
+            Self::Any => None,
+            Self::Choices => Some(bounds.choices.into()),
+            Self::Prompts => i64::try_from(bounds.prompts).ok(),
+            Self::Context => Some(bounds.context.into()),
+            Self::Embedding => Some(bounds.embedding.into()),
+        }
+    }
+}
+
+/// Whether a field must be there, and what it is if it is not. Null counts as absent.
+pub(crate) trait Presence {
+    type Value;
+
+    fn take(&self, at: &str, value: Option<Value>, bounds: &Bounds) -> Result<Self::Value, ApiError>;
+
+    /// The field's schema, and whether it is required.
+    fn schema(&self, bounds: &Bounds) -> (Value, bool);
+}
+
+/// A field that may be left out.
+pub(crate) struct Optional<K>(pub(crate) K);
+
+/// A field that must be there.
+pub(crate) struct Required<K>(pub(crate) K);
+
+/// True or false, with what it is by default.
+pub(crate) struct Flag(pub(crate) bool);
+
+impl<K: Kind> Presence for Optional<K> {
+    type Value = Option<K::Value>;
+
+    fn take(&self, at: &str, value: Option<Value>, bounds: &Bounds) -> Result<Self::Value, ApiError> {
+        value.map(|value| self.0.read(at, value, bounds)).transpose()
+    }
+
+    fn schema(&self, bounds: &Bounds) -> (Value, bool) {
+        (nullable(self.0.schema(bounds)), false)
+    }
+}
+
+impl<K: Kind> Presence for Required<K> {
+    type Value = K::Value;
+
+    fn take(&self, at: &str, value: Option<Value>, bounds: &Bounds) -> Result<Self::Value, ApiError> {
+        self.0.read(at, value.ok_or_else(|| ApiError::missing(at))?, bounds)
+    }
+
+    fn schema(&self, bounds: &Bounds) -> (Value, bool) {
+        (self.0.schema(bounds), true)
+    }
+}
+
+impl Presence for Flag {
+    type Value = bool;
+
+    fn take(&self, at: &str, value: Option<Value>, bounds: &Bounds) -> Result<bool, ApiError> {
+        value.map_or(Ok(self.0), |value| Boolean.read(at, value, bounds))
+    }
+
+    fn schema(&self, bounds: &Bounds) -> (Value, bool) {
+        let mut schema = nullable(Boolean.schema(bounds));
+        schema["default"] = self.0.into();
+        (schema, false)
+    }
+}
+
+/// The same values, and null.
+fn nullable(mut schema: Value) -> Value {
+    if schema.get("title").is_some() {
+        return json!({"anyOf": [schema, {"type": "null"}]});
+    }
+    for (key, no_value) in [("anyOf", json!({"type": "null"})), ("enum", Value::Null)] {
+        if let Some(Value::Array(values)) = schema.get_mut(key) {
+            values.push(no_value);
+            return schema;
+        }
+    }
+    let types = match schema.get("type") {
+        Some(Value::Array(types)) => types.clone(),
+        kind => kind.cloned().into_iter().collect(),
+    };
+    schema["type"] = types.into_iter().chain(["null".into()]).collect();
+    schema
+}
+
+/// True or false.
+pub(crate) struct Boolean;
+
+impl Kind for Boolean {
+    type Value = bool;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<bool, ApiError> {
+        value.as_bool().ok_or_else(|| wrong(at, "true or false", &value))
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "boolean"})
+    }
+}
+
+/// A number in a range of the engine's, which the engine checks.
+pub(crate) struct Number(pub(crate) NumberRange);
+
+impl Number {
+    pub(crate) fn narrow(at: &str, value: &Value, range: NumberRange) -> Result<f32, ApiError> {
+        let number = value.as_f64().ok_or_else(|| wrong(at, &format!("a number {range}"), value))?;
+        // What is positive stays so.
+        Ok(if number > 0.0 { (number as f32).max(f32::MIN_POSITIVE) } else { number as f32 })
+    }
+}
+
+impl Kind for Number {
+    type Value = f32;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<f32, ApiError> {
+        Self::narrow(at, &value, self.0)
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        let NumberRange { min, max, above_min } = self.0;
+        let end = |end: f32| if end.fract() == 0.0 { Value::from(end as i64) } else { end.into() };
+        let lower = if above_min { "exclusiveMinimum" } else { "minimum" };
+        json!({"type": "number", lower: end(min), "maximum": end(max)})
+    }
+}
+
+/// A count that the engine checks where it has a maximum; one beyond 32 bits stands for the largest that there is.
+pub(crate) struct Count {
+    pub(crate) min: u32,
+    pub(crate) max: Most,
+}
+
+impl Kind for Count {
+    type Value = u32;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<u32, ApiError> {
+        let count = value.as_u64().filter(|count| *count >= self.min.into());
+        let count = count.ok_or_else(|| wrong(at, &format!("a whole number of at least {}", self.min), &value))?;
+        Ok(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        let mut schema = json!({"type": "integer", "minimum": self.min});
+        if let Some(most) = self.max.of(bounds) {
+            schema["maximum"] = most.into();
+        }
+        schema
+    }
+}
+
+/// A whole number in a range that only the server knows.
+pub(crate) struct Integer {
+    pub(crate) min: i64,
+    pub(crate) max: Most,
+}
+
+impl Kind for Integer {
+    type Value = i64;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<i64, ApiError> {
+        let range = self.min..=self.max.of(bounds).unwrap_or(i64::MAX);
+        let rule = || format!("a whole number from {} to {}", range.start(), range.end());
+        value.as_i64().filter(|number| range.contains(number)).ok_or_else(|| wrong(at, &rule(), &value))
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        json!({"type": "integer", "minimum": self.min, "maximum": self.max.of(bounds).unwrap_or(i64::MAX)})
+    }
+}
+
+/// An integer that is not 0.
+pub(crate) struct NotZero(pub(crate) Integer);
+
+impl Kind for NotZero {
+    type Value = i64;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<i64, ApiError> {
+        let rule = "negative, or at least 1";
+        if value == 0 { Err(wrong(at, rule, &value)) } else { self.0.read(at, value, bounds) }
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        let mut schema = self.0.schema(bounds);
+        schema["not"] = json!({"const": 0});
+        schema
+    }
+}
+
+/// A string of at most so many bytes.
+pub(crate) struct Text {
+    pub(crate) bytes_max: usize,
+}
+
+impl Text {
+    /// A string of any length.
+    pub(crate) const ANY: Self = Self { bytes_max: usize::MAX };
+}
+
+impl Kind for Text {
+    type Value = String;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<String, ApiError> {
+        match value {
+            Value::String(text) if text.len() <= self.bytes_max => Ok(text),
+            other if self.bytes_max == usize::MAX => Err(wrong(at, "a string", &other)),
+            other => Err(wrong(at, &format!("a string of at most {} bytes", self.bytes_max), &other)),
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        if self.bytes_max == usize::MAX {
+            return json!({"type": "string"});
+        }
+        json!({"type": "string", "maxLength": self.bytes_max})
+    }
+}
+
+/// One of several strings.
+pub(crate) struct Choice(pub(crate) &'static [&'static str]);
+
+impl Kind for Choice {
+    type Value = &'static str;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<&'static str, ApiError> {
+        let known = self.0.iter().find(|known| value == **known);
+        known.copied().ok_or_else(|| wrong(at, &format!("one of {}", self.0.join(", ")), &value))
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"enum": self.0})
+    }
+}
+
+/// A list of token ids of the model.
+pub(crate) struct TokenIds;
+
+impl Kind for TokenIds {
+    type Value = Vec<u32>;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Vec<u32>, ApiError> {
+        let Value::Array(items) = &value else { return Err(wrong(at, "a list of token ids", &value)) };
+        items.iter().map(|item| token_id(at, item, bounds)).collect()
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        json!({"type": "array", "items": token_id_schema(bounds)})
+    }
+}
+
+/// Reads a token id of the model.
+pub(crate) fn token_id(at: &str, value: &Value, bounds: &Bounds) -> Result<u32, ApiError> {
+    let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| *id < bounds.vocab);
+    id.ok_or_else(|| wrong(at, &format!("token ids from 0 to {}", bounds.vocab - 1), value))
+}
+
+pub(crate) fn token_id_schema(bounds: &Bounds) -> Value {
+    json!({"type": "integer", "minimum": 0, "maximum": bounds.vocab - 1})
+}
+
+/// An object with rows of its own; other keys are ignored.
+pub(crate) struct Nested<G>(PhantomData<G>);
+
+impl<G> Nested<G> {
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<G: Group> Kind for Nested<G> {
+    type Value = G;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<G, ApiError> {
+        G::take(&mut object(at, value)?, at, bounds)
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        object_schema(&G::rows(bounds))
+    }
+}
+
+/// An object with rows of its own; any other key is refused.
+pub(crate) struct Closed<G>(PhantomData<G>);
+
+impl<G> Closed<G> {
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<G: Group> Kind for Closed<G> {
+    type Value = G;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<G, ApiError> {
+        let mut map = object(at, value)?;
+        let group = G::take(&mut map, at, bounds)?;
+        match map.iter().find(|(_, value)| !value.is_null()) {
+            None => Ok(group),
+            Some((key, _)) => Err(ApiError::not_supported(&format!("{at}.{key}"))),
+        }
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        let mut schema = object_schema(&G::rows(bounds));
+        schema["additionalProperties"] = json!({"type": "null"});
+        schema
+    }
+}
+
+/// Reads an object.
+pub(crate) fn object(at: &str, value: Value) -> Result<Map<String, Value>, ApiError> {
+    match value {
+        Value::Object(map) => Ok(map),
+        other => Err(wrong(at, "an object", &other)),
+    }
+}

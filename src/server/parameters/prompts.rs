@@ -1,0 +1,148 @@
+//! Prompts of a request: texts or token ids, and the way from the one to the other.
+
+use crate::server::parameters::fields::wrong;
+use crate::server::parameters::kinds::{Bounds, Kind, Most, token_id, token_id_schema};
+use crate::server::state::ServerState;
+use crate::server::wire::error::ApiError;
+use serde_json::{Value, json};
+
+/// What `prompt` may hold.
+pub(crate) enum Prompts {
+    Texts(Vec<String>),
+    Ids(Vec<Vec<u32>>),
+}
+
+impl Prompts {
+    /// Token ids; texts are encoded, with what the tokenizer adds around them if `add_special`.
+    pub(crate) async fn encode(self, state: &ServerState, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+        match self {
+            Self::Ids(prompts) => Ok(prompts),
+            Self::Texts(texts) => encode(state, texts, add_special).await,
+        }
+    }
+}
+
+/// A text, several, a list of token ids, or several lists.
+pub(crate) struct PromptsKind {
+    /// Prompts at most.
+    pub(crate) most: Most,
+}
+
+impl Kind for PromptsKind {
+    type Value = Prompts;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Prompts, ApiError> {
+        let items = match value {
+            Value::String(text) => return Ok(Prompts::Texts(vec![checked_text(at, text, bounds)?])),
+            Value::Array(items) if !items.is_empty() => items,
+            other => return Err(wrong(at, "a string, strings, token ids or lists of token ids, not empty", &other)),
+        };
+        if items[0].is_number() {
+            return Ok(Prompts::Ids(vec![ids(at, &items, bounds)?]));
+        }
+        if let Some(most) = self.most.of(bounds).filter(|most| items.len() as u64 > most.cast_unsigned()) {
+            let message = format!("`{at}` has {} prompts; at most {most} are allowed", items.len());
+            return Err(ApiError::invalid(at, message));
+        }
+        if items[0].is_array() {
+            let lists = items.iter().map(|item| match item {
+                Value::Array(list) => ids(at, list, bounds),
+                other => Err(wrong(at, "of one kind: lists of token ids", other)),
+            });
+            return Ok(Prompts::Ids(lists.collect::<Result<_, _>>()?));
+        }
+        let texts = items.into_iter().map(|item| match item {
+            Value::String(text) => checked_text(at, text, bounds),
+            other => Err(wrong(at, "of one kind: strings", &other)),
+        });
+        Ok(Prompts::Texts(texts.collect::<Result<_, _>>()?))
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        let text = json!({"type": "string", "minLength": 1});
+        let ids = json!({"type": "array", "items": token_id_schema(bounds), "minItems": 1});
+        let several = |item: &Value| {
+            let mut list = json!({"type": "array", "items": item, "minItems": 1});
+            if let Some(most) = self.most.of(bounds) {
+                list["maxItems"] = most.into();
+            }
+            list
+        };
+        json!({"anyOf": [text, several(&text), ids, several(&ids)]})
+    }
+}
+
+/// A text that may be empty, no longer than the context.
+pub(crate) struct Content;
+
+impl Kind for Content {
+    type Value = String;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<String, ApiError> {
+        match value {
+            Value::String(text) if text.len() <= bounds.prompt_bytes => Ok(text),
+            other => Err(wrong(at, &format!("a string of at most {} bytes", bounds.prompt_bytes), &other)),
+        }
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        json!({"type": "string", "maxLength": bounds.prompt_bytes})
+    }
+}
+
+/// A setting that cannot be switched off.
+pub(crate) struct AlwaysTrue;
+
+impl Kind for AlwaysTrue {
+    type Value = ();
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<(), ApiError> {
+        match value {
+            Value::Bool(true) => Ok(()),
+            Value::Bool(false) => Err(ApiError::unsupported(at, format!("`{at}`: false is not supported"))),
+            other => Err(wrong(at, "true", &other)),
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"enum": [true]})
+    }
+}
+
+fn checked_text(field: &str, text: String, bounds: &Bounds) -> Result<String, ApiError> {
+    if text.is_empty() {
+        return Err(ApiError::invalid(field, format!("`{field}` must not be empty")));
+    }
+    let Bounds { context, prompt_bytes, .. } = *bounds;
+    if text.len() > prompt_bytes {
+        let bytes = text.len();
+        let message =
+            format!("the prompt has {bytes} bytes; the context is {context} tokens, at most {prompt_bytes} bytes");
+        return Err(ApiError::context_length(field, message));
+    }
+    Ok(text)
+}
+
+fn ids(field: &str, items: &[Value], bounds: &Bounds) -> Result<Vec<u32>, ApiError> {
+    if items.is_empty() {
+        return Err(ApiError::invalid(field, format!("`{field}` must not have an empty list of token ids")));
+    }
+    items.iter().map(|item| token_id(field, item, bounds)).collect()
+}
+
+async fn encode(state: &ServerState, texts: Vec<String>, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+    if state.text.tokenizer.is_none() {
+        return Err(ApiError::invalid("prompt", "this model has no tokenizer: send token ids"));
+    }
+    let bytes = texts.iter().map(String::len).sum();
+    let encoded = state.with_text(bytes, move |text| {
+        let tokenizer = text.tokenizer.as_ref().expect("it was there a moment ago and never goes");
+        let encode = |text: &String| tokenizer.encode(text, add_special);
+        texts.iter().map(encode).collect::<Result<Vec<_>, _>>()
+    });
+    let prompts = encoded.await?.map_err(|error| ApiError::invalid("prompt", error.to_string()))?;
+    if prompts.iter().any(Vec::is_empty) {
+        return Err(ApiError::invalid("prompt", "a prompt has no tokens"));
+    }
+    Ok(prompts)
+}

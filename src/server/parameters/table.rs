@@ -1,0 +1,407 @@
+//! The table of request fields: for every field its name, kind, range and one sentence. What a route reads, what
+//! `/openapi.json` says of it and the request types of the npm package come from here.
+//!
+//! A group is a whole request, an object within one, or a part that several requests have. Its rows are the members of
+//! a struct, so a field without a row cannot be read, and the compiler finds a row that nobody uses. The ranges of
+//! sampling parameters are the engine's constants, and the engine checks them.
+
+use crate::engine::request::{
+    LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX, TEMPERATURE, TOP_P,
+};
+use crate::server::parameters::fields::{Group, Row, joined, row, take};
+use crate::server::parameters::kinds::{
+    Boolean, Bounds, Choice, Closed, Count, Flag, Integer, Most, Nested, NotZero, Number, Optional, Required, Text,
+    TokenIds,
+};
+use crate::server::parameters::messages::{EFFORTS, Messages, Modalities, TemplateSettings};
+use crate::server::parameters::prompts::{AlwaysTrue, Content, Prompts, PromptsKind};
+use crate::server::parameters::sampling::{
+    CacheSalt, LogitBias, LogitBiasPairs, Metadata, OneChoice, StopStrings, StopTokenIds, USER_BYTES_MAX,
+};
+use crate::server::parameters::structured::{Notation, ResponseFormat};
+use crate::server::parameters::tools::{ToolChoice, Tools};
+use crate::server::wire::error::ApiError;
+use crate::text::GrammarSpec;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Inputs of one embeddings request; OpenAI's limit.
+const INPUTS_MAX: i64 = 2048;
+
+/// Fields of other servers that would change what is generated. Ignoring one would answer another question than was
+/// asked, or open a door that is kept shut; so each is refused by name until it is built.
+pub(crate) const UNSUPPORTED: &[&str] = &[
+    "allowed_token_ids",
+    "audio",
+    "bad_words",
+    "chat_template",
+    "documents",
+    "function_call",
+    "functions",
+    "grammar",
+    "guided_decoding_backend",
+    "guided_whitespace_pattern",
+    "input_audio",
+    "kv_transfer_params",
+    "logprob_token_ids",
+    "lora_request",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "moderation",
+    "multi_modal_data",
+    "prompt_embeds",
+    "suffix",
+    "use_beam_search",
+    "vllm_xargs",
+    "web_search_options",
+];
+
+/// Fields that say nothing about the text to generate; accepted and ignored.
+pub(crate) const IGNORED: &[&str] = &[
+    "cache_prompt",
+    "id_slot",
+    "prediction",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "request_id",
+    "safety_identifier",
+    "service_tier",
+    "spaces_between_special_tokens",
+    "store",
+    "timings_per_token",
+    "truncation",
+    "verbosity",
+];
+
+/// Declares a group, a field a row: `/// sentence`, name, the type that is read, and how. `with` adds the fields of
+/// other groups; a group's own row hides one of the same name in those. `#[expect(dead_code)]` marks fields that are
+/// checked and not used.
+macro_rules! fields {
+    (
+        $(#[doc = $about:literal])+
+        $group:ident $(with $($part:ident: $inner:ident),+)? {
+            $($(#[doc = $sentence:literal])+ $(#[expect($lint:ident)])? $name:ident: $value:ty = $presence:expr,)*
+        }
+    ) => {
+        $(#[doc = $about])+
+        pub(crate) struct $group {
+            $($(#[doc = $sentence])+ $(#[expect($lint, reason = "checked and not used")])? pub(crate) $name: $value,)*
+            $($(pub(crate) $part: $inner,)+)?
+        }
+
+        impl Group for $group {
+            fn take(map: &mut Map<String, Value>, at: &str, bounds: &Bounds) -> Result<Self, ApiError> {
+                Ok(Self {
+                    $($name: take(map, at, stringify!($name), &$presence, bounds)?,)*
+                    $($($part: $inner::take(map, at, bounds)?,)+)?
+                })
+            }
+
+            fn rows(bounds: &Bounds) -> Vec<Row> {
+                let own = vec![$(row(stringify!($name), &[$($sentence),+], &$presence, bounds),)*];
+                joined(own, vec![$($($inner::rows(bounds),)+)?])
+            }
+        }
+    };
+}
+
+fields! {
+    /// In every request.
+    Target {
+        /// A served name; by default the first.
+        model: Option<String> = Optional(Text::ANY),
+    }
+}
+
+fields! {
+    /// How the engine treats a request, whatever it asks for.
+    Queueing {
+        /// Requests with a lower number run earlier; 0 by default.
+        priority: Option<i64> = Optional(Integer { min: i32::MIN as i64, max: Most::Fixed(i32::MAX as i64) }),
+        /// Prompts with different salts share no cached blocks.
+        cache_salt: Option<String> = Optional(CacheSalt),
+        /// Keep only this many of a prompt's last tokens; -1 keeps as many as fit.
+        truncate_prompt_tokens: Option<i64> = Optional(NotZero(Integer { min: -1, max: Most::Context })),
+        /// Accepted and not used.
+        #[expect(dead_code)]
+        user: Option<String> = Optional(Text { bytes_max: USER_BYTES_MAX }),
+    }
+}
+
+fields! {
+    /// How text is generated.
+    SamplingFields with structured: StructuredFields {
+        /// Answer with server-sent events.
+        stream: bool = Flag(false),
+        /// What a stream reports; needs `stream`.
+        stream_options: Option<StreamOptions> = Optional(Nested::<StreamOptions>::new()),
+        /// Sampling temperature; 0 always takes the likeliest token.
+        temperature: Option<f32> = Optional(Number(TEMPERATURE)),
+        /// Sample from the likeliest tokens whose probabilities add up to this.
+        top_p: Option<f32> = Optional(Number(TOP_P)),
+        /// Sample from this many of the likeliest tokens; 0 and -1 keep all.
+        top_k: Option<i64> = Optional(Integer { min: -1, max: Most::Fixed(i32::MAX as i64) }),
+        /// Leave out tokens less likely than this share of the likeliest one.
+        min_p: Option<f32> = Optional(Number(MIN_P)),
+        /// Divides the logits of tokens that were there before; 1 is off.
+        repetition_penalty: Option<f32> = Optional(Number(REPETITION_PENALTY)),
+        /// Subtracted from the logits of tokens that were generated before.
+        presence_penalty: Option<f32> = Optional(Number(PENALTY)),
+        /// Subtracted from the logits of tokens for each time that they were generated before.
+        frequency_penalty: Option<f32> = Optional(Number(PENALTY)),
+        /// Added to logits, by token id.
+        logit_bias: Option<BTreeMap<u32, f32>> = Optional(LogitBias),
+        /// Requests with the same seed sample the same tokens.
+        seed: Option<i64> = Optional(Integer { min: i64::MIN, max: Most::Fixed(i64::MAX) }),
+        /// Choices per prompt; 1 by default.
+        n: Option<i64> = Optional(Integer { min: 1, max: Most::Choices }),
+        /// Generate this many choices and answer with the likeliest `n`; not in a stream.
+        best_of: Option<i64> = Optional(Integer { min: 1, max: Most::Choices }),
+        /// Strings that end a choice.
+        stop: Option<Vec<String>> = Optional(StopStrings),
+        /// Token ids that end a choice.
+        stop_token_ids: Option<Vec<u32>> = Optional(StopTokenIds { count_max: STOP_TOKEN_IDS_MAX }),
+        /// Whether the text ends with the stop string that ended it.
+        include_stop_str_in_output: bool = Flag(false),
+        /// Go on after the model's end tokens.
+        ignore_eos: Option<bool> = Optional(Boolean),
+        /// Tokens before which neither an end token nor a stop ends a choice; at most `max_tokens`.
+        min_tokens: Option<u32> = Optional(Count { min: 0, max: Most::Context }),
+        /// Leave special tokens out of the text.
+        skip_special_tokens: bool = Flag(true),
+        /// Report the log-probabilities of the prompt's tokens, with this many alternatives.
+        prompt_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
+        /// Report the token ids of prompt and answer.
+        return_token_ids: bool = Flag(false),
+        /// What to report for finding mistakes.
+        debug: Option<Debug> = Optional(Nested::<Debug>::new()),
+        /// Accepted and not used.
+        #[expect(dead_code)]
+        metadata: Option<()> = Optional(Metadata),
+    }
+}
+
+fields! {
+    /// `stream_options`.
+    StreamOptions {
+        /// Report the token counts in a last chunk.
+        include_usage: bool = Flag(false),
+        /// Report the token counts so far with every chunk.
+        continuous_usage_stats: bool = Flag(false),
+    }
+}
+
+fields! {
+    /// `debug`.
+    Debug {
+        /// Report how much of the prompt was cached and why it was not more.
+        prefix: bool = Flag(false),
+    }
+}
+
+fields! {
+    /// What the answer must look like; at most one of these asks for anything.
+    StructuredFields {
+        /// The form of the answer, as in OpenAI's API.
+        response_format: Option<Option<GrammarSpec>> = Optional(ResponseFormat),
+        /// The form of the answer, as in vLLM's API.
+        structured_outputs: Option<StructuredOutputs> = Optional(Closed::<StructuredOutputs>::new()),
+        /// An older name of `structured_outputs.json`.
+        guided_json: Option<GrammarSpec> = Optional(Notation::JsonSchema),
+        /// An older name of `structured_outputs.regex`.
+        guided_regex: Option<GrammarSpec> = Optional(Notation::Regex),
+        /// An older name of `structured_outputs.choice`.
+        guided_choice: Option<GrammarSpec> = Optional(Notation::Choice),
+        /// An older name of `structured_outputs.grammar`.
+        guided_grammar: Option<GrammarSpec> = Optional(Notation::Lark),
+        /// llama.cpp's name of `structured_outputs.json`.
+        json_schema: Option<GrammarSpec> = Optional(Notation::JsonSchema),
+    }
+}
+
+fields! {
+    /// `structured_outputs`.
+    StructuredOutputs {
+        /// A JSON schema.
+        json: Option<GrammarSpec> = Optional(Notation::JsonSchema),
+        /// Any JSON object.
+        json_object: bool = Flag(false),
+        /// A regular expression.
+        regex: Option<GrammarSpec> = Optional(Notation::Regex),
+        /// One of these strings.
+        choice: Option<GrammarSpec> = Optional(Notation::Choice),
+        /// A grammar in Lark's notation.
+        grammar: Option<GrammarSpec> = Optional(Notation::Lark),
+        /// Accepted and not used.
+        #[expect(dead_code)]
+        disable_any_whitespace: bool = Flag(false),
+        /// Accepted and not used.
+        #[expect(dead_code)]
+        disable_additional_properties: bool = Flag(false),
+        /// Accepted and not used.
+        #[expect(dead_code)]
+        disable_fallback: bool = Flag(false),
+    }
+}
+
+fields! {
+    /// What the chat template makes the prompt of.
+    ConversationFields {
+        /// The conversation so far.
+        messages: Value = Required(Messages),
+        /// Functions that the model may call. Tools of other types are left out.
+        tools: Option<Vec<Value>> = Optional(Tools),
+        /// Whether the model may, must or must not call a function, or which one.
+        tool_choice: Option<Value> = Optional(ToolChoice),
+        /// False: at most one call.
+        parallel_tool_calls: bool = Flag(true),
+        /// Variables of the chat template.
+        chat_template_kwargs: Option<Map<String, Value>> = Optional(TemplateSettings),
+        /// How long the model should think; a variable of the chat template.
+        reasoning_effort: Option<&'static str> = Optional(Choice(EFFORTS)),
+        /// End the prompt with the beginning of an answer; by default unless the last message is continued.
+        add_generation_prompt: Option<bool> = Optional(Boolean),
+        /// Continue the last message.
+        continue_final_message: bool = Flag(false),
+        /// Answers are text only.
+        #[expect(dead_code)]
+        modalities: Option<()> = Optional(Modalities),
+    }
+}
+
+fields! {
+    /// `POST /v1/chat/completions`.
+    ChatRequest with target: Target, conversation: ConversationFields, sampling: SamplingFields, queueing: Queueing {
+        /// Tokens to generate at most; by default as many as fit into the context.
+        max_completion_tokens: Option<u32> = Optional(Count { min: 1, max: Most::Any }),
+        /// The older name of `max_completion_tokens`.
+        max_tokens: Option<u32> = Optional(Count { min: 1, max: Most::Any }),
+        /// Report the log-probabilities of the answer's tokens.
+        logprobs: bool = Flag(false),
+        /// Alternatives to report for each token; needs `logprobs`.
+        top_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
+    }
+}
+
+fields! {
+    /// `POST /v1/completions`.
+    CompletionRequest with target: Target, sampling: SamplingFields, queueing: Queueing {
+        /// What to continue: a text, several, a list of token ids, or several lists.
+        prompt: Prompts = Required(PromptsKind { most: Most::Prompts }),
+        /// Tokens to generate at most; 16 by default, 0 only with `echo`.
+        max_tokens: Option<u32> = Optional(Count { min: 0, max: Most::Any }),
+        /// Report the log-probabilities of the answer's tokens, with this many alternatives.
+        logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
+        /// Begin each choice with its prompt.
+        echo: bool = Flag(false),
+        /// Encode texts with the special tokens that the tokenizer adds.
+        add_special_tokens: bool = Flag(true),
+    }
+}
+
+fields! {
+    /// `POST /v1/embeddings`.
+    EmbeddingRequest with target: Target, queueing: Queueing {
+        /// What to embed: a text, several, a list of token ids, or several lists.
+        input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
+        /// Vectors as numbers (the default) or as base64 of little-endian 32-bit floats.
+        encoding_format: Option<&'static str> = Optional(Choice(&["float", "base64"])),
+        /// Elements to keep of each vector.
+        dimensions: Option<i64> = Optional(Integer { min: 1, max: Most::Embedding }),
+        /// The hidden state of the last token (the default) or the mean over all tokens.
+        pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
+        /// Scale vectors to length one.
+        normalize: bool = Flag(true),
+        /// Encode texts with the special tokens that the tokenizer adds.
+        add_special_tokens: bool = Flag(true),
+    }
+}
+
+fields! {
+    /// `POST /v1/chat/completions/render` and `POST /apply-template`: a chat request, of which the rest is ignored.
+    RenderChatRequest with target: Target, conversation: ConversationFields {}
+}
+
+fields! {
+    /// `POST /v1/completions/render`: a completions request, of which the rest is ignored.
+    RenderCompletionRequest with target: Target {
+        /// What to encode: a text, several, a list of token ids, or several lists.
+        prompt: Prompts = Required(PromptsKind { most: Most::Prompts }),
+        /// Encode texts with the special tokens that the tokenizer adds.
+        add_special_tokens: bool = Flag(true),
+    }
+}
+
+fields! {
+    /// `POST /tokenize` with a text, as vLLM's clients send it.
+    TokenizeTextRequest with target: Target {
+        /// The text.
+        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
+        /// Encode the text with the special tokens that the tokenizer adds.
+        add_special_tokens: bool = Flag(true),
+        /// Report the text of each token.
+        return_token_strs: bool = Flag(false),
+    }
+}
+
+fields! {
+    /// `POST /tokenize` with a conversation.
+    TokenizeChatRequest with target: Target, conversation: ConversationFields {
+        /// Accepted and not used: the template writes all special tokens.
+        #[expect(dead_code)]
+        add_special_tokens: Option<bool> = Optional(Boolean),
+        /// Report the text of each token.
+        return_token_strs: bool = Flag(false),
+    }
+}
+
+fields! {
+    /// `POST /tokenize` with a text, as llama.cpp's clients send it.
+    TokenizeContentRequest with target: Target {
+        /// The text.
+        content: String = Required(Content),
+        /// Encode the text with the special tokens that the tokenizer adds.
+        add_special: bool = Flag(false),
+        /// Report the text of each token.
+        with_pieces: bool = Flag(false),
+        /// Special tokens in the text are always read as such.
+        #[expect(dead_code)]
+        parse_special: Option<()> = Optional(AlwaysTrue),
+    }
+}
+
+fields! {
+    /// `POST /detokenize`.
+    DetokenizeRequest with target: Target {
+        /// Token ids.
+        tokens: Vec<u32> = Required(TokenIds),
+    }
+}
+
+fields! {
+    /// `POST /completion`, as llama.cpp's clients send it.
+    LlamaRequest with target: Target, sampling: SamplingFields, queueing: Queueing {
+        /// What to continue: one text, or one list of token ids.
+        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
+        /// Tokens to generate at most; negative: as many as fit into the context.
+        n_predict: Option<i64> = Optional(NotZero(Integer { min: -2, max: Most::Fixed(u32::MAX as i64) })),
+        /// Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none.
+        n_probs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
+        /// llama.cpp's name of `repetition_penalty`.
+        repeat_penalty: Option<f32> = Optional(Number(REPETITION_PENALTY)),
+        /// llama.cpp's name of `return_token_ids`.
+        return_tokens: bool = Flag(false),
+        /// One choice is generated here.
+        #[expect(dead_code)]
+        n_cmpl: Option<()> = Optional(OneChoice),
+        /// One choice is generated here.
+        #[expect(dead_code)]
+        n: Option<()> = Optional(OneChoice),
+        /// One choice is generated here.
+        #[expect(dead_code)]
+        best_of: Option<()> = Optional(OneChoice),
+        /// Added to logits, by token id; in a list of pairs, `false` forbids a token.
+        logit_bias: Option<BTreeMap<u32, f32>> = Optional(LogitBiasPairs),
+    }
+}

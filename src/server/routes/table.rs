@@ -1,0 +1,182 @@
+//! The table of routes: every path with who answers it and what the document says of it.
+//!
+//! Those of OpenAI's API are there without `/v1` too, which clients of llama.cpp leave out.
+
+use crate::server::parameters::kinds::Bounds;
+use crate::server::parameters::table::{
+    ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, LlamaRequest, RenderChatRequest,
+    RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
+};
+use crate::server::routes::openapi::group;
+use crate::server::routes::{chat, completions, embeddings, health, llama, load, metrics, models, openapi, tokens, ui};
+use crate::server::state::ServerState;
+use axum::routing::{MethodRouter, get, post};
+use serde_json::{Value, json};
+
+/// One path.
+pub(crate) struct Route {
+    pub(crate) path: &'static str,
+    pub(crate) handlers: MethodRouter<ServerState>,
+    pub(crate) operation: Operation,
+}
+
+/// What the methods of a path do.
+pub(crate) struct Operation {
+    pub(crate) methods: &'static [&'static str],
+    pub(crate) summary: &'static str,
+    pub(crate) body: Option<Body>,
+    pub(crate) answer: Answer,
+    /// It needs no key.
+    pub(crate) is_open: bool,
+}
+
+/// The form of a request.
+pub(crate) struct Body {
+    /// Name of its schema.
+    pub(crate) name: &'static str,
+    pub(crate) schema: fn(&Self, &Bounds) -> Value,
+    /// A request that is answered.
+    pub(crate) example: fn() -> Value,
+}
+
+/// The form of an answer: a media type of text, any object, or a schema of `replies.json`.
+pub(crate) enum Answer {
+    Text(&'static str),
+    Object,
+    One(&'static str),
+    List(&'static str),
+    OneOrStream(&'static str),
+}
+
+impl Operation {
+    const fn get(summary: &'static str, answer: Answer) -> Self {
+        Self { methods: &["get"], summary, body: None, answer, is_open: false }
+    }
+
+    const fn post(summary: &'static str, body: Body, answer: Answer) -> Self {
+        Self { methods: &["post"], summary, body: Some(body), answer, is_open: false }
+    }
+
+    const fn open(self) -> Self {
+        Self { is_open: true, ..self }
+    }
+}
+
+/// All paths.
+pub(crate) fn routes() -> Vec<Route> {
+    let route = |path, handlers, operation| Route { path, handlers, operation };
+    let page = |summary, kind| Operation::get(summary, Answer::Text(kind)).open();
+    let object = |summary| Operation::get(summary, Answer::Object);
+    let ping = Operation { methods: &["get", "post"], ..health_operation().open() };
+    vec![
+        route("/", get(ui::page), page("The chat page.", "text/html")),
+        route("/ui/app.js", get(ui::script), page("The chat page's script.", "text/javascript")),
+        route("/ui/style.css", get(ui::style), page("The chat page's style.", "text/css")),
+        route("/openapi.json", get(openapi::document), object("This document.")),
+        route("/health", get(health::health), health_operation().open()),
+        route("/v1/health", get(health::health), health_operation()),
+        route("/ping", get(health::health).post(health::health), ping),
+        route("/version", get(health::version), object("The version of this build.")),
+        route("/metrics", get(metrics::metrics), metrics_operation()),
+        route("/load", get(load::load), object("The number of answers that are being generated.")),
+        route("/v1/loads", get(load::loads), object("How busy the engine is, for load balancers.")),
+        route("/v1/models", get(models::list), list_operation()),
+        route("/models", get(models::list), list_operation()),
+        route("/v1/models/{*name}", get(models::retrieve), model_operation()),
+        route("/models/{*name}", get(models::retrieve), model_operation()),
+        route("/v1/chat/completions", post(chat::chat), chat_operation()),
+        route("/chat/completions", post(chat::chat), chat_operation()),
+        route("/v1/chat/completions/render", post(tokens::render_chat), render_chat_operation(Answer::One("TokenIds"))),
+        route("/v1/completions", post(completions::completions), completion_operation()),
+        route("/completions", post(completions::completions), completion_operation()),
+        route("/v1/completions/render", post(tokens::render_completions), render_completion_operation()),
+        route("/v1/embeddings", post(embeddings::embeddings), embedding_operation()),
+        route("/embeddings", post(embeddings::embeddings), embedding_operation()),
+        route("/tokenize", post(tokens::tokenize), tokenize_operation()),
+        route("/detokenize", post(tokens::detokenize), detokenize_operation()),
+        route("/tokenizer_info", get(tokens::tokenizer_info), object("The settings of the model's tokenizer.")),
+        route("/props", get(llama::props), object("The server's settings, as llama.cpp's server reports them.")),
+        route("/apply-template", post(llama::apply_template), render_chat_operation(Answer::Object)),
+        route("/completion", post(llama::completion), llama_operation()),
+    ]
+}
+
+fn health_operation() -> Operation {
+    Operation::get("Whether requests are taken: 503 while loading, shutting down, or without a device.", Answer::Object)
+}
+
+fn metrics_operation() -> Operation {
+    Operation::get("Metrics as Prometheus text, under vLLM's names.", Answer::Text("text/plain"))
+}
+
+fn list_operation() -> Operation {
+    Operation::get("All served names of the model.", Answer::One("Models"))
+}
+
+fn model_operation() -> Operation {
+    Operation::get("One served name of the model.", Answer::One("Model"))
+}
+
+fn chat_operation() -> Operation {
+    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16});
+    let body = Body { name: "ChatRequest", schema: group::<ChatRequest>, example };
+    Operation::post("Answers a conversation.", body, Answer::OneOrStream("ChatAnswer"))
+}
+
+fn completion_operation() -> Operation {
+    let example = || json!({"prompt": "Once upon a time", "max_tokens": 16});
+    let body = Body { name: "CompletionRequest", schema: group::<CompletionRequest>, example };
+    Operation::post("Continues prompts.", body, Answer::OneOrStream("CompletionAnswer"))
+}
+
+fn embedding_operation() -> Operation {
+    let example = || json!({"input": ["Hello", "A fox"]});
+    let body = Body { name: "EmbeddingRequest", schema: group::<EmbeddingRequest>, example };
+    Operation::post("Texts or token ids as vectors.", body, Answer::One("EmbeddingAnswer"))
+}
+
+fn render_chat_operation(answer: Answer) -> Operation {
+    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}]});
+    let body = Body { name: "RenderChatRequest", schema: group::<RenderChatRequest>, example };
+    let as_ids = matches!(answer, Answer::One(_));
+    let summary =
+        if as_ids { "The prompt of a chat request as token ids." } else { "The prompt of a chat request as text." };
+    Operation::post(summary, body, answer)
+}
+
+fn render_completion_operation() -> Operation {
+    let example = || json!({"prompt": "Once upon a time"});
+    let body = Body { name: "RenderCompletionRequest", schema: group::<RenderCompletionRequest>, example };
+    Operation::post("The prompts of a completions request as token ids.", body, Answer::List("TokenIds"))
+}
+
+fn tokenize_operation() -> Operation {
+    let body = Body { name: "TokenizeRequest", schema: tokenize_schema, example: || json!({"prompt": "Hello!"}) };
+    Operation::post("A text or a conversation as token ids.", body, Answer::One("TokenizeAnswer"))
+}
+
+/// The three forms of a request to `/tokenize`.
+fn tokenize_schema(body: &Body, bounds: &Bounds) -> Value {
+    let text = Body { name: "TokenizeTextRequest", schema: group::<TokenizeTextRequest>, example: body.example };
+    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}]});
+    let chat = Body { name: "TokenizeChatRequest", schema: group::<TokenizeChatRequest>, example };
+    let example = || json!({"content": "Hello!"});
+    let content = Body { name: "TokenizeContentRequest", schema: group::<TokenizeContentRequest>, example };
+    let forms: Vec<_> = [text, chat, content].iter().map(|form| (form.schema)(form, bounds)).collect();
+    json!({"title": body.name, "anyOf": forms})
+}
+
+fn detokenize_operation() -> Operation {
+    let body = Body {
+        name: "DetokenizeRequest",
+        schema: group::<DetokenizeRequest>,
+        example: || json!({"tokens": [1, 2, 3]}),
+    };
+    Operation::post("Token ids as text.", body, Answer::One("DetokenizeAnswer"))
+}
+
+fn llama_operation() -> Operation {
+    let example = || json!({"prompt": "Once upon a time", "n_predict": 16});
+    let body = Body { name: "LlamaRequest", schema: group::<LlamaRequest>, example };
+    Operation::post("Continues one prompt, in llama.cpp's form.", body, Answer::OneOrStream("LlamaAnswer"))
+}

@@ -1,0 +1,293 @@
+//! `/openapi.json` is true and its copies are fresh: the golden document, every bound that it states, and the types of
+//! the npm package that are made from it. `FOLIO_REFRESH=1 cargo test --test http document` writes both files anew.
+
+use crate::harness::{Server, with};
+use regex::Regex;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// Fields that ask for another field, by the value they ask it with.
+const NEEDS: &[(&str, &str)] = &[
+    ("best_of", r#"{"max_tokens": 1}"#),
+    ("continue_final_message", r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#),
+    ("min_tokens", r#"{"max_tokens": 100000, "n_predict": -1}"#),
+    ("stream_options", r#"{"stream": true}"#),
+    ("tool_choice", r#"{"tools": [{"type": "function", "function": {"name": "f"}}]}"#),
+    ("tools", r#"{"tool_choice": "none"}"#),
+    ("top_logprobs", r#"{"logprobs": true}"#),
+];
+/// What a refusal calls a field that has another name in the engine.
+const NAMES: &[(&str, &str)] = &[("repeat_penalty", "repetition_penalty")];
+
+fn document() -> Value {
+    Server::plain().get("/openapi.json").json()
+}
+
+/// Compares a file of the repository with what it should be, or writes it.
+fn golden(path: &str, text: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if std::env::var("FOLIO_REFRESH").is_ok_and(|value| value == "1") {
+        std::fs::write(&file, text).expect("the file can be written");
+    }
+    let written = std::fs::read_to_string(&file).unwrap_or_default().replace("\r\n", "\n");
+    assert!(written == text, "{path} is stale: FOLIO_REFRESH=1 cargo test --test http document");
+}
+
+#[test]
+fn the_document_is_the_golden_one() {
+    let mut document = document();
+    document["info"]["version"] = "0".into();
+    let text = serde_json::to_string_pretty(&document).expect("JSON");
+    golden("tests/data/http/openapi.json", &(text + "\n"));
+}
+
+#[test]
+fn the_types_of_the_npm_package_are_fresh() {
+    golden("web/ts/requests.ts", &typescript(&document()));
+}
+
+fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
+    match schema["$ref"].as_str() {
+        Some(name) => document.pointer(name.trim_start_matches('#')).expect("a reference leads somewhere"),
+        None => schema,
+    }
+}
+
+/// A value that a schema takes.
+fn valid(document: &Value, schema: &Value) -> Value {
+    let schema = resolved(document, schema);
+    let kind = if schema["type"].is_array() { &schema["type"][0] } else { &schema["type"] };
+    let first = [&schema["examples"], &schema["enum"]].into_iter().find_map(|list| list.get(0));
+    if let Some(value) = first.or(schema.get("const")) {
+        return value.clone();
+    }
+    match kind.as_str() {
+        Some("boolean") => true.into(),
+        Some("integer" | "number") => schema.get("maximum").or(schema.get("minimum")).cloned().unwrap_or(json!(1)),
+        Some("string") => "a".into(),
+        Some("array") => json!([valid(document, &schema["items"])]),
+        Some("object") => {
+            let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            required.map(|name| (name.to_owned(), valid(document, &schema["properties"][name]))).collect()
+        }
+        _ => schema["anyOf"].get(0).map_or(json!({}), |schema| valid(document, schema)),
+    }
+}
+
+/// Values at the ends of a schema and one past them, each with whether it is taken.
+fn ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
+    let mut found = Vec::new();
+    let count = |name: &str| schema[name].as_u64().map(|count| count as usize);
+    if let Some(options) = schema["anyOf"].as_array() {
+        // Past the ends of one form may lie another form.
+        return options.iter().flat_map(|option| ends(document, option)).collect();
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        found.extend(values.iter().map(|value| (value.clone(), true)));
+        found.push(("no such value".into(), false));
+    }
+    for (name, step) in [("minimum", -1), ("maximum", 1)] {
+        if let Some(end) = schema[name].as_i64() {
+            found.push((end.into(), true));
+            let past = end.checked_add(step).map_or(json!(1e30 * step as f64), Value::from);
+            found.push((past, false));
+        }
+    }
+    if let Some(end) = schema["exclusiveMinimum"].as_f64() {
+        found.extend([((end + 1e-3).into(), true), (end.into(), false)]);
+    }
+    if let Some(value) = schema["not"].get("const") {
+        found.push((value.clone(), false));
+    }
+    if let Some(pattern) = schema["pattern"].as_str() {
+        let pattern = Regex::new(pattern).expect("a pattern");
+        let texts = ["".into(), "a".into(), "a b".into(), "ä".into(), "a".repeat(64), "a".repeat(128), "a".repeat(129)];
+        found.extend(texts.map(|text: String| (Value::from(text.as_str()), pattern.is_match(&text))));
+    }
+    found.extend(count("minLength").map(|count| ("a".repeat(count - 1).into(), false)));
+    if let Some(count) = count("maxLength") {
+        found.extend([("a".repeat(count).into(), true), ("a".repeat(count + 1).into(), false)]);
+    }
+    let items = |count| Value::from(vec![valid(document, &schema["items"]); count]);
+    found.extend(count("minItems").map(|count| (items(count - 1), false)));
+    if let Some(count) = count("maxItems") {
+        found.extend([(items(count), true), (items(count + 1), false)]);
+    }
+    if schema["type"] == "array" || schema["type"][0] == "array" {
+        let inner = ends(document, &schema["items"]);
+        found.extend(inner.into_iter().map(|(item, taken)| (json!([item]), taken)));
+    }
+    found.extend(object_ends(document, schema));
+    found
+}
+
+fn object_ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
+    let mut found = Vec::new();
+    let values = &schema["additionalProperties"];
+    if let Some(most) = schema["maxProperties"].as_u64() {
+        let keys = |count| -> Value { (0..count).map(|key: u64| (key.to_string(), valid(document, values))).collect() };
+        found.extend([(keys(most), true), (keys(most + 1), false)]);
+        let inner = ends(document, values);
+        found.extend(inner.into_iter().map(|(value, taken)| (json!({"7": value}), taken)));
+    }
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        let wrong = wrong_type(schema).map(|value| (value, false));
+        let inner = ends(document, schema).into_iter().chain(wrong).filter(|_| schema["enum"].is_null());
+        found.extend(inner.map(|(value, taken)| (json!({name: value}), taken)));
+    }
+    found
+}
+
+/// A value of a type that the schema does not take.
+fn wrong_type(schema: &Value) -> Option<Value> {
+    let text = schema.to_string();
+    let is = |kind: &str| text.contains(&format!("\"{kind}\""));
+    if schema.get("enum").is_some() {
+        return Some(json!({}));
+    }
+    let candidates = [("boolean", json!(true)), ("string", json!("x")), ("object", json!({})), ("array", json!([]))];
+    candidates.into_iter().find(|(kind, _)| !is(kind) && !is("$ref")).map(|(_, value)| value)
+}
+
+/// The forms of a request with an example of each.
+fn forms(document: &Value, body: &Value) -> Vec<(Value, Value)> {
+    let schema = resolved(document, &body["content"]["application/json"]["schema"]);
+    let options = schema["anyOf"].as_array().cloned().unwrap_or_else(|| vec![schema.clone()]);
+    let options = options.iter().map(|option| resolved(document, option).clone());
+    options.map(|schema| (schema.clone(), schema["examples"][0].clone())).collect()
+}
+
+#[test]
+fn every_bound_of_the_document_holds() {
+    let server = Server::plain();
+    let document = server.get("/openapi.json").json();
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (path, operations) in document["paths"].as_object().expect("paths") {
+        let Some(body) = operations["post"].get("requestBody") else { continue };
+        for (form, example) in forms(&document, body) {
+            assert_eq!(server.post(path, &example).status, 200, "{path}: {example}");
+            for (name, schema) in form["properties"].as_object().expect("properties") {
+                let mut values = ends(&document, schema);
+                values.extend(wrong_type(schema).map(|value| (value, false)));
+                let required =
+                    |name: &str| form["required"].as_array().is_some_and(|list| list.iter().any(|n| n == name));
+                values.extend((!required(name)).then_some((Value::Null, true)));
+                for (value, taken) in values {
+                    count += 1;
+                    let fault = fault(&server, path, &example, (name, &value), taken);
+                    let value: String = value.to_string().chars().take(100).collect();
+                    wrong.extend(fault.map(|fault| format!("{path} {name}: {value}: {fault}")));
+                }
+            }
+        }
+    }
+    assert!(count > 1000, "{count} values were tried");
+    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Why the answer to `example` with one more field is not what the document says.
+fn fault(server: &Server, path: &str, example: &Value, (name, value): (&str, &Value), taken: bool) -> Option<String> {
+    let mut request = example.clone();
+    if let Some((_, more)) = NEEDS.iter().find(|(field, _)| *field == name) {
+        request = with(&request, &serde_json::from_str(more).expect("JSON"));
+    }
+    if name == "max_tokens" && *value == 0 {
+        request["echo"] = true.into();
+    }
+    request[name] = value.clone();
+    let answer = server.post(path, &request);
+    if taken {
+        return (answer.status != 200).then(|| format!("refused: {}", answer.text));
+    }
+    if answer.status != 400 {
+        return Some(format!("taken: {}", answer.status));
+    }
+    let param = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
+    let renamed = NAMES.contains(&(name, param.as_str()));
+    (!renamed && !param.starts_with(name)).then(|| format!("refused by another name: {}", answer.text))
+}
+
+/// The requests' schemas as TypeScript.
+fn typescript(document: &Value) -> String {
+    let mut text = String::from(
+        "// Request types of the API, made from the engine's table of request fields. Do not edit; to write it anew:\n\
+         // FOLIO_REFRESH=1 cargo test --test http document\n",
+    );
+    let schemas = document["components"]["schemas"].as_object().expect("schemas");
+    let mut names: Vec<String> = Vec::new();
+    let paths = document["paths"].as_object().expect("paths").values();
+    paths.for_each(|path| references(&path["post"]["requestBody"], schemas, &mut names));
+    for (name, schema) in schemas.iter().filter(|(name, _)| names.contains(name)) {
+        let declared = type_of(schema, "");
+        match schema["properties"].is_object() {
+            true => text += &format!("\nexport interface {name} {declared}\n"),
+            false => text += &format!("\nexport type {name} = {declared};\n"),
+        }
+    }
+    text
+}
+
+/// Adds the names that a schema refers to, and that those refer to.
+fn references(schema: &Value, schemas: &Map<String, Value>, names: &mut Vec<String>) {
+    match schema {
+        Value::Array(items) => items.iter().for_each(|item| references(item, schemas, names)),
+        Value::Object(map) => {
+            let name = map.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
+            if let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) {
+                names.push(name.to_owned());
+                references(&schemas[name], schemas, names);
+            }
+            map.values().for_each(|value| references(value, schemas, names));
+        }
+        _ => {}
+    }
+}
+
+/// A schema's type, written so that its lines but the first begin with `indent`.
+fn type_of(schema: &Value, indent: &str) -> String {
+    let union = |types: Vec<String>| types.join(" | ");
+    if let Some(path) = schema["$ref"].as_str() {
+        return path.rsplit('/').next().expect("a name").to_owned();
+    }
+    if let Some(value) = schema.get("const") {
+        return value.to_string();
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        return union(values.iter().map(Value::to_string).collect());
+    }
+    if let Some(options) = schema["anyOf"].as_array().filter(|_| schema["type"].is_null()) {
+        return union(options.iter().map(|option| type_of(option, indent)).collect());
+    }
+    match &schema["type"] {
+        Value::Array(kinds) => {
+            let one = |kind: &Value| type_of(&with(schema, &json!({"type": kind})), indent);
+            union(kinds.iter().map(one).collect())
+        }
+        Value::String(kind) => match kind.as_str() {
+            "integer" | "number" => "number".into(),
+            "array" => match schema["prefixItems"].as_array() {
+                Some(items) => {
+                    let items: Vec<_> = items.iter().map(|item| type_of(item, indent)).collect();
+                    format!("[{}]", items.join(", "))
+                }
+                None => format!("Array<{}>", type_of(&schema["items"], indent)),
+            },
+            "object" => object_type(schema, indent),
+            simple => simple.into(),
+        },
+        _ => "unknown".into(),
+    }
+}
+
+fn object_type(schema: &Value, indent: &str) -> String {
+    let Some(properties) = schema["properties"].as_object() else {
+        return format!("Record<string, {}>", type_of(&schema["additionalProperties"], indent));
+    };
+    let inner = format!("{indent}  ");
+    let member = |(name, property): (&String, &Value)| {
+        let about = property["description"].as_str().map(|text| format!("{inner}/** {text} */\n")).unwrap_or_default();
+        let required = schema["required"].as_array().is_some_and(|names| names.iter().any(|known| known == name));
+        format!("{about}{inner}{name}{}: {};\n", if required { "" } else { "?" }, type_of(property, &inner))
+    };
+    format!("{{\n{}{indent}}}", properties.iter().map(member).collect::<String>())
+}
