@@ -1,7 +1,7 @@
 //! Prompts of a request: texts or token ids, and the way from the one to the other.
 
-use crate::server::parameters::fields::wrong;
-use crate::server::parameters::kinds::{Bounds, Kind, Most, token_id, token_id_schema};
+use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
+use crate::server::parameters::kinds::{token_id, token_id_schema};
 use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
 use serde_json::{Value, json};

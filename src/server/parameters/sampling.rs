@@ -1,25 +1,14 @@
-//! [`Sampling`]: what chat, completions and llama.cpp's completion have in common once they are read, and the kinds of
-//! fields that only they have.
+//! [`Sampling`]: what chat, completions and llama.cpp's completion have in common, once their fields are read.
 
-use crate::engine::request::{CACHE_SALT_LEN_MAX, LOGIT_BIAS, LOGIT_BIAS_MAX, SamplingParams};
+use crate::engine::request::SamplingParams;
 use crate::server::guards::access::Client;
-use crate::server::parameters::fields::wrong;
-use crate::server::parameters::kinds::{Bounds, Kind, Number, object, token_id_schema};
-use crate::server::parameters::structured::Structure;
+use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::{Queueing, SamplingFields};
+use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::answer::AnswerParser;
 use crate::text::{TextStream, Tokenizer};
-use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-const STOPS_MAX: usize = 16;
-const STOP_BYTES_MAX: usize = 256;
-const METADATA_MAX: usize = 16;
-const METADATA_KEY_BYTES_MAX: usize = 64;
-const METADATA_VALUE_BYTES_MAX: usize = 512;
-pub(crate) const USER_BYTES_MAX: usize = 4096;
 
 /// How to continue a request's prompts.
 pub(crate) struct Sampling {
@@ -29,18 +18,18 @@ pub(crate) struct Sampling {
     pub(crate) wants_logprobs: bool,
     /// The answer has `prompt_logprobs`.
     pub(crate) wants_prompt_logprobs: bool,
-    /// Nothing is generated as far as the answer tells: it is the prompt alone.
+    /// The answer is the prompt alone: what is generated is not shown.
     pub(crate) silent: bool,
     pub(crate) stops: Vec<String>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i32,
     pub(crate) skip_special: bool,
-    /// The text of an answer includes what has stopped it.
+    /// The text ends with the stop string that ended it.
     pub(crate) show_stops: bool,
-    /// Choices per prompt that are answered with: the likeliest of those that are drawn.
+    /// Choices per prompt in the answer: the likeliest of those that are generated.
     pub(crate) best: usize,
     pub(crate) return_token_ids: bool,
-    /// Keep so many of a prompt's last tokens.
+    /// Keep only this many of a prompt's last tokens.
     pub(crate) prompt_tokens_max: Option<u32>,
     pub(crate) explain_prefix: bool,
     pub(crate) client: Client,
@@ -49,11 +38,11 @@ pub(crate) struct Sampling {
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) continuous_usage: bool,
-    /// What the answer has to look like.
+    /// The form that the answer must have.
     pub(crate) structure: Option<Structure>,
-    /// Set by an endpoint whose answers are more than text.
+    /// Takes the text apart; set by a route whose answers are more than text.
     pub(crate) answer: AnswerParser,
-    /// Special tokens that have text all the same, for the answer to be taken apart by.
+    /// Special tokens that are decoded to text anyway, because `answer` looks for them.
     pub(crate) kept_ids: Arc<[u32]>,
 }
 
@@ -104,6 +93,14 @@ impl Sampling {
         self.wants_logprobs = alternatives.is_some();
         let chooses = self.best < self.params.n as usize;
         self.params.logprobs = alternatives.or(chooses.then_some(0));
+    }
+
+    /// Compiles the form of an answer that is text alone.
+    pub(crate) async fn constrain(&mut self, state: &ServerState) -> Result<(), ApiError> {
+        if let Some(structure) = self.structure.take() {
+            self.params.constraint = Some(structured::from_the_start(state.grammar(structure).await?));
+        }
+        Ok(())
     }
 
     /// The decoder of one choice.
@@ -164,166 +161,4 @@ pub(crate) fn truncated(mut prompt: Vec<u32>, most: Option<u32>) -> Vec<u32> {
 /// `truncate_prompt_tokens`; −1 is as many as the context takes.
 pub(crate) fn prompt_tokens_max(queueing: &Queueing, context: u32) -> Option<u32> {
     queueing.truncate_prompt_tokens.map(|most| u32::try_from(most).unwrap_or(context - 1))
-}
-
-/// One string, or a list of them.
-pub(crate) struct StopStrings;
-
-impl Kind for StopStrings {
-    type Value = Vec<String>;
-
-    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<String>, ApiError> {
-        let items = match value {
-            Value::Array(items) => items,
-            value => vec![value],
-        };
-        if items.len() > STOPS_MAX {
-            let message = format!("`{at}` has {} strings; at most {STOPS_MAX} are allowed", items.len());
-            return Err(ApiError::invalid(at, message));
-        }
-        let string = |item: Value| match item {
-            Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
-            other => Err(wrong(at, &format!("strings of 1 to {STOP_BYTES_MAX} bytes"), &other)),
-        };
-        items.into_iter().map(string).collect()
-    }
-
-    fn schema(&self, _: &Bounds) -> Value {
-        let string = json!({"type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX});
-        json!({"anyOf": [string, {"type": "array", "maxItems": STOPS_MAX, "items": string}]})
-    }
-}
-
-/// Token ids that the engine checks.
-pub(crate) struct StopTokenIds {
-    pub(crate) count_max: usize,
-}
-
-impl Kind for StopTokenIds {
-    type Value = Vec<u32>;
-
-    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<u32>, ApiError> {
-        let Value::Array(items) = &value else { return Err(wrong(at, "a list of token ids", &value)) };
-        let id = |item: &Value| item.as_u64().and_then(|id| u32::try_from(id).ok());
-        items.iter().map(|item| id(item).ok_or_else(|| wrong(at, "a list of token ids", item))).collect()
-    }
-
-    fn schema(&self, bounds: &Bounds) -> Value {
-        json!({"type": "array", "maxItems": self.count_max, "items": token_id_schema(bounds)})
-    }
-}
-
-/// Token ids with what is added to their logits; the engine checks both.
-pub(crate) struct LogitBias;
-
-impl Kind for LogitBias {
-    type Value = BTreeMap<u32, f32>;
-
-    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Self::Value, ApiError> {
-        let entry = |(key, value): (&String, &Value)| {
-            // `parse` would also take a leading plus sign or zeros: two spellings of one id.
-            let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
-            let id = id.ok_or_else(|| wrong(at, "keyed by token ids", &Value::String(key.clone())))?;
-            Ok((id, Number::narrow(at, value, LOGIT_BIAS)?))
-        };
-        object(at, value)?.iter().map(entry).collect()
-    }
-
-    fn schema(&self, bounds: &Bounds) -> Value {
-        let value = Number(LOGIT_BIAS).schema(bounds);
-        json!({"type": "object", "maxProperties": LOGIT_BIAS_MAX, "additionalProperties": value})
-    }
-}
-
-/// The same, or pairs of both as llama.cpp's clients send them.
-pub(crate) struct LogitBiasPairs;
-
-impl Kind for LogitBiasPairs {
-    type Value = BTreeMap<u32, f32>;
-
-    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
-        let Value::Array(pairs) = value else { return LogitBias.read(at, value, bounds) };
-        let pair = |pair: &Value| match (pair[0].as_u64(), &pair[1]) {
-            (Some(id), Value::Bool(false)) => Ok((id.to_string(), json!(LOGIT_BIAS.min))),
-            (Some(id), bias @ Value::Number(_)) => Ok((id.to_string(), bias.clone())),
-            _ => Err(wrong(at, "pairs of a token id and a number or false", pair)),
-        };
-        let map = pairs.iter().map(pair).collect::<Result<Map<_, _>, _>>()?;
-        LogitBias.read(at, map.into(), bounds)
-    }
-
-    fn schema(&self, bounds: &Bounds) -> Value {
-        let bias = json!({"anyOf": [Number(LOGIT_BIAS).schema(bounds), {"const": false}]});
-        let pair = json!({"type": "array", "minItems": 2, "prefixItems": [token_id_schema(bounds), bias]});
-        json!({"anyOf": [LogitBias.schema(bounds), {"type": "array", "items": pair}]})
-    }
-}
-
-/// A string whose alphabet the engine checks.
-pub(crate) struct CacheSalt;
-
-impl Kind for CacheSalt {
-    type Value = String;
-
-    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<String, ApiError> {
-        value.as_str().map(str::to_owned).ok_or_else(|| wrong(at, "a string", &value))
-    }
-
-    fn schema(&self, _: &Bounds) -> Value {
-        json!({"type": "string", "pattern": format!("^[A-Za-z0-9_-]{{1,{CACHE_SALT_LEN_MAX}}}$")})
-    }
-}
-
-/// The number of choices where there is only one.
-pub(crate) struct OneChoice;
-
-impl Kind for OneChoice {
-    type Value = ();
-
-    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<(), ApiError> {
-        match value.as_u64() {
-            Some(1) => Ok(()),
-            Some(count) if (2..=bounds.choices.into()).contains(&count) => {
-                let message = format!("`{at}` must be 1 here; /v1/completions generates several choices");
-                Err(ApiError::unsupported(at, message))
-            }
-            _ => Err(wrong(at, "1", &value)),
-        }
-    }
-
-    fn schema(&self, _: &Bounds) -> Value {
-        json!({"type": "integer", "minimum": 1, "maximum": 1})
-    }
-}
-
-/// A few pairs of strings.
-pub(crate) struct Metadata;
-
-impl Kind for Metadata {
-    type Value = ();
-
-    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<(), ApiError> {
-        let map = object(at, value)?;
-        let fits = |(key, value): (&String, &Value)| {
-            let short = value.as_str().is_some_and(|text| text.len() <= METADATA_VALUE_BYTES_MAX);
-            key.len() <= METADATA_KEY_BYTES_MAX && short
-        };
-        if map.len() <= METADATA_MAX && map.iter().all(fits) {
-            return Ok(());
-        }
-        let message = format!(
-            "`{at}` must be at most {METADATA_MAX} pairs of a key of up to {METADATA_KEY_BYTES_MAX} bytes and a string \
-             of up to {METADATA_VALUE_BYTES_MAX}"
-        );
-        Err(ApiError::invalid(at, message))
-    }
-
-    fn schema(&self, _: &Bounds) -> Value {
-        json!({
-            "type": "object",
-            "maxProperties": METADATA_MAX,
-            "propertyNames": {"maxLength": METADATA_KEY_BYTES_MAX},
-            "additionalProperties": {"type": "string", "maxLength": METADATA_VALUE_BYTES_MAX},
-        })
-    }
 }

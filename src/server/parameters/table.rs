@@ -8,17 +8,16 @@
 use crate::engine::request::{
     LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX, TEMPERATURE, TOP_P,
 };
-use crate::server::parameters::fields::{Group, Row, joined, row, take};
-use crate::server::parameters::kinds::{
-    Boolean, Bounds, Choice, Closed, Count, Flag, Integer, Most, Nested, NotZero, Number, Optional, Required, Text,
-    TokenIds,
-};
-use crate::server::parameters::messages::{EFFORTS, Messages, Modalities, TemplateSettings};
-use crate::server::parameters::prompts::{AlwaysTrue, Content, Prompts, PromptsKind};
-use crate::server::parameters::sampling::{
+use crate::server::parameters::kind::{Bounds, Group, Most, Row, joined, row, take};
+use crate::server::parameters::kinds::messages::{EFFORTS, Messages, Modalities, TemplateSettings};
+use crate::server::parameters::kinds::sampling::{
     CacheSalt, LogitBias, LogitBiasPairs, Metadata, OneChoice, StopStrings, StopTokenIds, USER_BYTES_MAX,
 };
-use crate::server::parameters::structured::{Notation, ResponseFormat};
+use crate::server::parameters::kinds::structured::{Notation, ResponseFormat};
+use crate::server::parameters::kinds::{
+    Boolean, Choice, Closed, Count, Flag, Integer, Nested, NotZero, Number, Optional, Required, Text, TokenIds,
+};
+use crate::server::parameters::prompts::{AlwaysTrue, Content, Prompts, PromptsKind};
 use crate::server::parameters::tools::{ToolChoice, Tools};
 use crate::server::wire::error::ApiError;
 use crate::text::GrammarSpec;

@@ -1,7 +1,6 @@
 //! What a request says about tools: which there are, and whether they may, must or must not be called.
 
-use crate::server::parameters::fields::wrong;
-use crate::server::parameters::kinds::{Bounds, Kind};
+use crate::server::parameters::kind::{Bounds, Kind, wrong};
 use crate::server::wire::error::{ApiError, shorten};
 use crate::text::answer::tools::{Known, ToolUse};
 use serde_json::{Value, json};

@@ -3,8 +3,8 @@
 use crate::engine::handle::EngineInfo;
 use crate::platform;
 use crate::server::guards::access::Client;
-use crate::server::parameters::fields;
-use crate::server::parameters::messages::Conversation;
+use crate::server::parameters::conversation::Conversation;
+use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::ChatRequest;
@@ -30,7 +30,7 @@ pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> 
     let client = Client::of(&request);
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let request: ChatRequest = fields::read(body, &state, info)?;
+    let request: ChatRequest = read::read(body, &state, info)?;
     let model = state.model(request.target.model)?;
     let alternatives = match (request.logprobs, request.top_logprobs) {
         (false, Some(_)) => return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true")),
@@ -53,7 +53,7 @@ pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> 
     if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
 }
 
-/// Decides what the answer has to look like and how it is taken apart.
+/// Sets the form of the answer and how it is taken apart.
 async fn shape(
     state: &ServerState,
     sampling: &mut Sampling,
@@ -67,7 +67,7 @@ async fn shape(
     let start = dialect.reasoning.start(tokenizer, prompt, continued);
     let is_forced = forced.is_some();
     if let Some((spec, form)) = forced {
-        // The call is what was asked for; the form of an answer that is none does not matter.
+        // Only a call is allowed; the form of other answers does not matter.
         structure = Some(Structure { spec, field: "tools" });
         dialect.tools = form;
     } else if let Some(structure) = &mut structure {

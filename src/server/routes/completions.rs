@@ -1,7 +1,7 @@
 //! `POST /v1/completions`: a prompt, several, or lists of token ids, each continued `n` times.
 
 use crate::server::guards::access::Client;
-use crate::server::parameters::fields;
+use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::table::CompletionRequest;
 use crate::server::reply::generation::Generation;
@@ -23,7 +23,7 @@ pub(crate) async fn completions(State(state): State<ServerState>, request: Reque
     let client = Client::of(&request);
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let request: CompletionRequest = fields::read(body, &state, info)?;
+    let request: CompletionRequest = read::read(body, &state, info)?;
     let model = state.model(request.target.model)?;
     let from = (client, &[] as Names);
     let defaults = &state.options.defaults;

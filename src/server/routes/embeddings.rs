@@ -5,7 +5,7 @@
 
 use crate::engine::request::{Event, Pooling, PromptFact, Request as EngineRequest, RequestError, SamplingParams};
 use crate::server::guards::access::Client;
-use crate::server::parameters::fields;
+use crate::server::parameters::read;
 use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
 use crate::server::parameters::table::EmbeddingRequest;
 use crate::server::state::{Counted, ServerState};
@@ -55,7 +55,7 @@ pub(crate) async fn embeddings(State(state): State<ServerState>, request: Reques
     let client = Client::of(&request);
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let request: EmbeddingRequest = fields::read(body, &state, info)?;
+    let request: EmbeddingRequest = read::read(body, &state, info)?;
     let form = Form::new(&request);
     let model = state.model(request.target.model)?;
     if info.embedding_len == 0 {

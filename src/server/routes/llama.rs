@@ -6,8 +6,8 @@
 use crate::engine::request::{FinishReason, SamplingParams, Token};
 use crate::platform::Instant;
 use crate::server::guards::access::Client;
-use crate::server::parameters::fields;
-use crate::server::parameters::messages::Conversation;
+use crate::server::parameters::conversation::Conversation;
+use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::table::{LlamaRequest, RenderChatRequest};
 use crate::server::reply::generation::{Generation, Piece, Totals};
@@ -35,7 +35,7 @@ pub(crate) async fn apply_template(
 ) -> Result<Json<Value>, ApiError> {
     let mut body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let request: RenderChatRequest = fields::read_part(&mut body, &state, info)?;
+    let request: RenderChatRequest = read::read_part(&mut body, &state, info)?;
     state.model(request.target.model)?;
     let conversation = Conversation::new(request.conversation)?;
     let prompt = chat::rendered(&state, info, conversation, TextModel::chat_text).await?;
@@ -82,7 +82,7 @@ pub(crate) async fn completion(State(state): State<ServerState>, request: Reques
     let client = Client::of(&request);
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let request: LlamaRequest = fields::read(body, &state, info)?;
+    let request: LlamaRequest = read::read(body, &state, info)?;
     let model = state.model(request.target.model)?;
     let mut given = request.sampling;
     given.repetition_penalty = request.repeat_penalty.or(given.repetition_penalty);

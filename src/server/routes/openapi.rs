@@ -1,26 +1,69 @@
-//! `GET /openapi.json`: an OpenAPI 3.1 document of this server.
+//! What a route is, and the OpenAPI 3.1 document of all of them.
 //!
-//! Paths come from the table of routes; requests from the table of fields, with the limits of this server and its
+//! Paths come from the routes; requests from the table of fields, with the limits of this server and its
 //! model. The answers' schemas are in `replies.json`.
 
-use crate::server::parameters::fields::{Group, object_schema};
-use crate::server::parameters::kinds::Bounds;
+use crate::server::parameters::kind::{Bounds, Group, object_schema};
 use crate::server::parameters::table::{IGNORED, UNSUPPORTED};
-use crate::server::routes::table::{Answer, Body, Operation, Route, routes};
 use crate::server::state::ServerState;
-use axum::Json;
-use axum::extract::State;
+use axum::routing::MethodRouter;
 use serde_json::{Map, Value, json};
 
-/// The document.
-pub(crate) async fn document(State(state): State<ServerState>) -> Json<Value> {
-    let bounds = Bounds::new(&state.options.limits, state.engine.info());
+/// One path.
+pub(crate) struct Route {
+    pub(crate) path: &'static str,
+    pub(crate) handlers: MethodRouter<ServerState>,
+    pub(crate) operation: Operation,
+}
+
+/// What the methods of a path do.
+pub(crate) struct Operation {
+    pub(crate) methods: &'static [&'static str],
+    pub(crate) summary: &'static str,
+    pub(crate) body: Option<Body>,
+    pub(crate) answer: Answer,
+    /// It needs no key.
+    pub(crate) is_open: bool,
+}
+
+/// The form of a request.
+pub(crate) struct Body {
+    /// Name of its schema.
+    pub(crate) name: &'static str,
+    pub(crate) schema: fn(&Self, &Bounds) -> Value,
+    /// A request that is answered.
+    pub(crate) example: fn() -> Value,
+}
+
+/// The form of an answer: a media type of text, any object, or a schema of `replies.json`.
+pub(crate) enum Answer {
+    Text(&'static str),
+    Object,
+    One(&'static str),
+    List(&'static str),
+    OneOrStream(&'static str),
+}
+
+impl Operation {
+    pub(crate) const fn get(summary: &'static str, answer: Answer) -> Self {
+        Self { methods: &["get"], summary, body: None, answer, is_open: false }
+    }
+
+    pub(crate) const fn post(summary: &'static str, body: Body, answer: Answer) -> Self {
+        Self { methods: &["post"], summary, body: Some(body), answer, is_open: false }
+    }
+
+    pub(crate) const fn open(self) -> Self {
+        Self { is_open: true, ..self }
+    }
+}
+
+/// The document of these routes.
+pub(crate) fn document(routes: &[Route], bounds: &Bounds) -> Value {
     let mut components: Map<String, Value> = serde_json::from_str(include_str!("replies.json")).unwrap_or_default();
-    let paths: Map<String, Value> = routes()
-        .into_iter()
-        .map(|route| (route.path.replace("{*", "{"), methods(&route, &bounds, &mut components)))
-        .collect();
-    Json(json!({
+    let paths: Map<String, Value> =
+        routes.iter().map(|route| (route.path.replace("{*", "{"), methods(route, bounds, &mut components))).collect();
+    json!({
         "openapi": "3.1.0",
         "info": {
             "title": "folio",
@@ -35,7 +78,7 @@ pub(crate) async fn document(State(state): State<ServerState>) -> Json<Value> {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
             "schemas": components,
         },
-    }))
+    })
 }
 
 /// The methods of one path.

@@ -2,64 +2,23 @@
 //!
 //! Those of OpenAI's API are there without `/v1` too, which clients of llama.cpp leave out.
 
-use crate::server::parameters::kinds::Bounds;
+use crate::server::parameters::kind::Bounds;
 use crate::server::parameters::table::{
     ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, LlamaRequest, RenderChatRequest,
     RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
 };
-use crate::server::routes::openapi::group;
-use crate::server::routes::{chat, completions, embeddings, health, llama, load, metrics, models, openapi, tokens, ui};
+use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, group};
+use crate::server::routes::{chat, completions, embeddings, health, llama, load, metrics, models, tokens, ui};
 use crate::server::state::ServerState;
-use axum::routing::{MethodRouter, get, post};
+use axum::Json;
+use axum::extract::State;
+use axum::routing::{get, post};
 use serde_json::{Value, json};
 
-/// One path.
-pub(crate) struct Route {
-    pub(crate) path: &'static str,
-    pub(crate) handlers: MethodRouter<ServerState>,
-    pub(crate) operation: Operation,
-}
-
-/// What the methods of a path do.
-pub(crate) struct Operation {
-    pub(crate) methods: &'static [&'static str],
-    pub(crate) summary: &'static str,
-    pub(crate) body: Option<Body>,
-    pub(crate) answer: Answer,
-    /// It needs no key.
-    pub(crate) is_open: bool,
-}
-
-/// The form of a request.
-pub(crate) struct Body {
-    /// Name of its schema.
-    pub(crate) name: &'static str,
-    pub(crate) schema: fn(&Self, &Bounds) -> Value,
-    /// A request that is answered.
-    pub(crate) example: fn() -> Value,
-}
-
-/// The form of an answer: a media type of text, any object, or a schema of `replies.json`.
-pub(crate) enum Answer {
-    Text(&'static str),
-    Object,
-    One(&'static str),
-    List(&'static str),
-    OneOrStream(&'static str),
-}
-
-impl Operation {
-    const fn get(summary: &'static str, answer: Answer) -> Self {
-        Self { methods: &["get"], summary, body: None, answer, is_open: false }
-    }
-
-    const fn post(summary: &'static str, body: Body, answer: Answer) -> Self {
-        Self { methods: &["post"], summary, body: Some(body), answer, is_open: false }
-    }
-
-    const fn open(self) -> Self {
-        Self { is_open: true, ..self }
-    }
+/// `GET /openapi.json`.
+async fn document(State(state): State<ServerState>) -> Json<Value> {
+    let bounds = Bounds::new(&state.options.limits, state.engine.info());
+    Json(openapi::document(&routes(), &bounds))
 }
 
 /// All paths.
@@ -72,7 +31,7 @@ pub(crate) fn routes() -> Vec<Route> {
         route("/", get(ui::page), page("The chat page.", "text/html")),
         route("/ui/app.js", get(ui::script), page("The chat page's script.", "text/javascript")),
         route("/ui/style.css", get(ui::style), page("The chat page's style.", "text/css")),
-        route("/openapi.json", get(openapi::document), object("This document.")),
+        route("/openapi.json", get(document), object("This document.")),
         route("/health", get(health::health), health_operation().open()),
         route("/v1/health", get(health::health), health_operation()),
         route("/ping", get(health::health).post(health::health), ping),

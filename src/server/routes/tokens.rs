@@ -4,8 +4,8 @@
 //! `/tokenize` speaks two dialects, told apart by which field is there: vLLM's `prompt` or `messages`, llama.cpp's
 //! `content`. An answer of `/detokenize` has the text under both their names.
 
-use crate::server::parameters::fields;
-use crate::server::parameters::messages::Conversation;
+use crate::server::parameters::conversation::Conversation;
+use crate::server::parameters::read;
 use crate::server::parameters::table::{
     DetokenizeRequest, RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest,
     TokenizeTextRequest,
@@ -52,15 +52,15 @@ pub(crate) async fn tokenize(State(state): State<ServerState>, request: Request)
     let info = state.ready()?;
     let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
     let (ids, names) = if has("messages") {
-        let request: TokenizeChatRequest = fields::read(body, &state, info)?;
+        let request: TokenizeChatRequest = read::read(body, &state, info)?;
         state.model(request.target.model)?;
         let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?).await?;
         (ids, request.return_token_strs)
     } else if has("content") {
-        let request: TokenizeContentRequest = fields::read(body, &state, info)?;
+        let request: TokenizeContentRequest = read::read(body, &state, info)?;
         return tokenize_content(&state, request).await;
     } else {
-        let request: TokenizeTextRequest = fields::read(body, &state, info)?;
+        let request: TokenizeTextRequest = read::read(body, &state, info)?;
         state.model(request.target.model)?;
         let mut prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
         (prompts.pop().unwrap_or_default(), request.return_token_strs)
@@ -99,7 +99,7 @@ async fn tokenize_content(state: &ServerState, request: TokenizeContentRequest) 
 pub(crate) async fn detokenize(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
     let body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let request: DetokenizeRequest = fields::read(body, &state, info)?;
+    let request: DetokenizeRequest = read::read(body, &state, info)?;
     state.model(request.target.model)?;
     tokenizer(&state)?;
     let (count, ids) = (request.tokens.len(), request.tokens);
@@ -121,7 +121,7 @@ pub(crate) async fn tokenizer_info(State(state): State<ServerState>) -> Result<J
 pub(crate) async fn render_chat(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
     let mut body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let request: RenderChatRequest = fields::read_part(&mut body, &state, info)?;
+    let request: RenderChatRequest = read::read_part(&mut body, &state, info)?;
     state.model(request.target.model)?;
     let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?).await?;
     Ok(Json(json!({"token_ids": ids})))
@@ -134,7 +134,7 @@ pub(crate) async fn render_completions(
 ) -> Result<Json<Value>, ApiError> {
     let mut body = read_object(request, &state).await?;
     let info = state.ready()?;
-    let request: RenderCompletionRequest = fields::read_part(&mut body, &state, info)?;
+    let request: RenderCompletionRequest = read::read_part(&mut body, &state, info)?;
     state.model(request.target.model)?;
     let prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
     Ok(Json(prompts.into_iter().map(|ids| json!({"token_ids": ids})).collect()))

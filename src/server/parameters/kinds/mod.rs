@@ -2,92 +2,15 @@
 //! JSON schema. A kind whose ranges are the engine's own constants leaves checking them to the engine, which does it
 //! for every caller (`Request::check`).
 
-use crate::engine::handle::EngineInfo;
+pub(crate) mod messages;
+pub(crate) mod sampling;
+pub(crate) mod structured;
+
 use crate::engine::request::NumberRange;
-use crate::server::parameters::fields::{Group, object_schema, wrong};
-use crate::server::state::{Limits, prompt_bytes_max};
+use crate::server::parameters::kind::{Bounds, Group, Kind, Most, Presence, object_schema, wrong};
 use crate::server::wire::error::ApiError;
 use serde_json::{Map, Value, json};
 use std::marker::PhantomData;
-
-/// What one kind of field holds.
-pub(crate) trait Kind {
-    /// A value that was read.
-    type Value;
-
-    /// Reads the value of the field called `at`.
-    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError>;
-
-    /// The values that [`Self::read`] and the engine take, as a JSON schema. One with a `title` becomes a component of
-    /// the document.
-    fn schema(&self, bounds: &Bounds) -> Value;
-}
-
-/// Ends of ranges that depend on the server's limits and on the model; a model that is loading has none of its own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    /// Choices of one prompt.
-    pub(crate) choices: u32,
-    /// Prompts of one request.
-    pub(crate) prompts: usize,
-    /// Token ids are below.
-    pub(crate) vocab: u32,
-    /// Tokens of prompt and answer together.
-    pub(crate) context: u32,
-    /// Bytes of text in one prompt.
-    pub(crate) prompt_bytes: usize,
-    /// Elements of an embedding.
-    pub(crate) embedding: u32,
-}
-
-impl Bounds {
-    pub(crate) fn new(limits: &Limits, info: Option<&EngineInfo>) -> Self {
-        let of_model = |get: fn(&EngineInfo) -> u32| info.map_or(u32::MAX, get);
-        Self {
-            choices: limits.choices_max,
-            prompts: limits.prompts_max,
-            vocab: of_model(|info| info.vocab),
-            context: of_model(|info| info.max_model_len),
-            prompt_bytes: info.map_or(usize::MAX, prompt_bytes_max),
-            embedding: of_model(|info| info.embedding_len),
-        }
-    }
-}
-
-/// The upper end of a range.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Most {
-    Fixed(i64),
-    /// What is too much is clamped later.
-    Any,
-    Choices,
-    Prompts,
-    Context,
-    Embedding,
-}
-
-impl Most {
-    pub(crate) fn of(self, bounds: &Bounds) -> Option<i64> {
-        match self {
-            Self::Fixed(most) => Some(most),
-            Self::Any => None,
-            Self::Choices => Some(bounds.choices.into()),
-            Self::Prompts => i64::try_from(bounds.prompts).ok(),
-            Self::Context => Some(bounds.context.into()),
-            Self::Embedding => Some(bounds.embedding.into()),
-        }
-    }
-}
-
-/// Whether a field must be there, and what it is if it is not. Null counts as absent.
-pub(crate) trait Presence {
-    type Value;
-
-    fn take(&self, at: &str, value: Option<Value>, bounds: &Bounds) -> Result<Self::Value, ApiError>;
-
-    /// The field's schema, and whether it is required.
-    fn schema(&self, bounds: &Bounds) -> (Value, bool);
-}
 
 /// A field that may be left out.
 pub(crate) struct Optional<K>(pub(crate) K);

@@ -1,17 +1,88 @@
-//! How a request's body is read: [`read`] takes the fields of a [`Group`] of the table out of it. What is left over at
-//! the end was unknown.
+//! What the table of fields is made of: a [`Kind`] reads one field and describes it, a [`Group`] is a struct of fields.
 
 use crate::engine::handle::EngineInfo;
-use crate::server::parameters::kinds::{Bounds, Presence};
-use crate::server::parameters::table::{IGNORED, UNSUPPORTED};
-use crate::server::state::ServerState;
+use crate::server::state::{Limits, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, shorten};
 use serde_json::{Map, Value, json};
-use std::sync::PoisonError;
 
-/// Names of unknown fields that are logged, in one request and in all.
-const UNKNOWN_PER_REQUEST: usize = 8;
-const UNKNOWN_MAX: usize = 256;
+/// What one kind of field holds.
+pub(crate) trait Kind {
+    /// A value that was read.
+    type Value;
+
+    /// Reads the value of the field called `at`.
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError>;
+
+    /// The values that [`Self::read`] and the engine take, as a JSON schema. One with a `title` becomes a component of
+    /// the document.
+    fn schema(&self, bounds: &Bounds) -> Value;
+}
+
+/// Ends of ranges that depend on the server's limits and on the model; a model that is loading has none of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Choices of one prompt.
+    pub(crate) choices: u32,
+    /// Prompts of one request.
+    pub(crate) prompts: usize,
+    /// Token ids are below.
+    pub(crate) vocab: u32,
+    /// Tokens of prompt and answer together.
+    pub(crate) context: u32,
+    /// Bytes of text in one prompt.
+    pub(crate) prompt_bytes: usize,
+    /// Elements of an embedding.
+    pub(crate) embedding: u32,
+}
+
+impl Bounds {
+    pub(crate) fn new(limits: &Limits, info: Option<&EngineInfo>) -> Self {
+        let of_model = |get: fn(&EngineInfo) -> u32| info.map_or(u32::MAX, get);
+        Self {
+            choices: limits.choices_max,
+            prompts: limits.prompts_max,
+            vocab: of_model(|info| info.vocab),
+            context: of_model(|info| info.max_model_len),
+            prompt_bytes: info.map_or(usize::MAX, prompt_bytes_max),
+            embedding: of_model(|info| info.embedding_len),
+        }
+    }
+}
+
+/// The upper end of a range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Most {
+    Fixed(i64),
+    /// What is too much is clamped later.
+    Any,
+    Choices,
+    Prompts,
+    Context,
+    Embedding,
+}
+
+impl Most {
+    pub(crate) fn of(self, bounds: &Bounds) -> Option<i64> {
+        match self {
+            Self::Fixed(most) => Some(most),
+            Self::Any => None,
+            Self::Choices => Some(bounds.choices.into()),
+            Self::Prompts => i64::try_from(bounds.prompts).ok(),
+            Self::Context => Some(bounds.context.into()),
+            Self::Embedding => Some(bounds.embedding.into()),
+        }
+    }
+}
+
+/// Whether a field must be there, and what it is if it is not. Null counts as absent.
+pub(crate) trait Presence {
+    type Value;
+
+    fn take(&self, at: &str, value: Option<Value>, bounds: &Bounds) -> Result<Self::Value, ApiError>;
+
+    /// The field's schema, and whether it is required.
+    fn schema(&self, bounds: &Bounds) -> (Value, bool);
+}
 
 /// Fields that are read together: a whole request, an object within one, or a part that several requests have.
 pub(crate) trait Group: Sized {
@@ -74,52 +145,6 @@ pub(crate) fn object_schema(rows: &[Row]) -> Value {
         schema["required"] = required.into();
     }
     schema
-}
-
-/// Reads a whole request. Of its other fields, those that would change the answer are refused, and unknown ones logged,
-/// each name once.
-pub(crate) fn read<G: Group>(body: Map<String, Value>, state: &ServerState, info: &EngineInfo) -> Result<G, ApiError> {
-    let mut body = body;
-    let group = read_part(&mut body, state, info)?;
-    finish(&body, state)?;
-    Ok(group)
-}
-
-/// Reads some fields of a request; the others do not matter.
-pub(crate) fn read_part<G: Group>(
-    body: &mut Map<String, Value>,
-    state: &ServerState,
-    info: &EngineInfo,
-) -> Result<G, ApiError> {
-    G::take(body, "", &Bounds::new(&state.options.limits, Some(info)))
-}
-
-fn finish(rest: &Map<String, Value>, state: &ServerState) -> Result<(), ApiError> {
-    let refused = rest.iter().find(|(name, value)| UNSUPPORTED.contains(&name.as_str()) && !is_off(value));
-    if let Some((name, _)) = refused {
-        return Err(ApiError::not_supported(name));
-    }
-    let known = |name: &str| UNSUPPORTED.contains(&name) || IGNORED.contains(&name);
-    for name in rest.keys().filter(|name| !known(name)).take(UNKNOWN_PER_REQUEST) {
-        let name = shorten(name);
-        let mut seen = state.unknown_fields.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() < UNKNOWN_MAX && seen.insert(name.clone()) {
-            tracing::warn!(field = name, "an unknown request field is ignored");
-        }
-    }
-    Ok(())
-}
-
-/// Whether an unsupported field is only spelled out with the value that means "not used".
-fn is_off(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(on) => !on,
-        Value::Number(number) => number.as_f64() == Some(0.0),
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.is_empty(),
-    }
 }
 
 /// "`name` must be …, not …", with the value shortened.

@@ -4,75 +4,16 @@
 //! developer a system message, and a tool call's arguments the object they spell. Which roles may follow each other is
 //! for the template to say.
 
-use crate::server::parameters::fields::wrong;
-use crate::server::parameters::kinds::{Bounds, Kind, object};
-use crate::server::parameters::table::ConversationFields;
-use crate::server::parameters::tools;
+use crate::server::parameters::kind::{Bounds, Kind, wrong};
+use crate::server::parameters::kinds::object;
 use crate::server::wire::error::ApiError;
 use crate::text::RESERVED_KWARGS;
-use crate::text::answer::tools::ToolUse;
 use serde_json::{Map, Value, json};
 
 const ROLE_BYTES_MAX: usize = 64;
 const CALLS_MAX: usize = 128;
 /// OpenAI's words for how long a model should think; what they mean is the template's affair.
 pub(crate) const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-
-/// What a chat request wants rendered.
-pub(crate) struct Conversation {
-    pub(crate) messages: Value,
-    pub(crate) tools: ToolUse,
-    pub(crate) kwargs: Option<Map<String, Value>>,
-    pub(crate) add_generation_prompt: bool,
-    pub(crate) continue_final: bool,
-}
-
-impl Conversation {
-    /// Checks what the fields ask of each other.
-    pub(crate) fn new(fields: ConversationFields) -> Result<Self, ApiError> {
-        let continue_final = fields.continue_final_message;
-        let add_generation_prompt = fields.add_generation_prompt.unwrap_or(!continue_final);
-        if continue_final && add_generation_prompt {
-            let message = "`continue_final_message` needs `add_generation_prompt`: false";
-            return Err(ApiError::invalid("continue_final_message", message));
-        }
-        let tools = tools::resolve(fields.tools, fields.tool_choice, !fields.parallel_tool_calls)?;
-        let mut kwargs = fields.chat_template_kwargs;
-        if let Some(effort) = fields.reasoning_effort {
-            // The template's own variables win.
-            kwargs.get_or_insert_default().entry("reasoning_effort").or_insert_with(|| effort.into());
-        }
-        Ok(Self { messages: fields.messages, tools, kwargs, add_generation_prompt, continue_final })
-    }
-
-    /// The text of the last message, if the answer goes on with it.
-    pub(crate) fn continued(&self) -> Option<String> {
-        let last = self.messages.as_array().and_then(|messages| messages.last()).filter(|_| self.continue_final);
-        last.map(|message| message["content"].as_str().unwrap_or_default().to_owned())
-    }
-
-    /// Bytes of the prompt at least: what every template writes, before it adds its own.
-    pub(crate) fn content_bytes(&self) -> usize {
-        let Value::Array(messages) = &self.messages else { return 0 };
-        messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum()
-    }
-
-    /// Bytes of all text that a template may write: messages, calls, tools and settings.
-    pub(crate) fn text_bytes(&self) -> usize {
-        let kwargs = self.kwargs.iter().flatten().map(|(key, value)| key.len() + bytes_of(value));
-        bytes_of(&self.messages) + self.tools.shown.as_ref().map_or(0, bytes_of) + kwargs.sum::<usize>()
-    }
-}
-
-/// Bytes of all strings in a value, keys included. Its depth is bounded, as it came in a request.
-fn bytes_of(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(bytes_of).sum(),
-        Value::Object(map) => map.iter().map(|(key, item)| key.len() + bytes_of(item)).sum(),
-        _ => 0,
-    }
-}
 
 /// At least one message.
 pub(crate) struct Messages;

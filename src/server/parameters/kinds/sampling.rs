@@ -1,0 +1,177 @@
+//! Kinds of fields that set how text is generated.
+
+use crate::engine::request::{CACHE_SALT_LEN_MAX, LOGIT_BIAS, LOGIT_BIAS_MAX};
+use crate::server::parameters::kind::{Bounds, Kind, wrong};
+use crate::server::parameters::kinds::{Number, object, token_id_schema};
+use crate::server::wire::error::ApiError;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+const STOPS_MAX: usize = 16;
+const STOP_BYTES_MAX: usize = 256;
+const METADATA_MAX: usize = 16;
+const METADATA_KEY_BYTES_MAX: usize = 64;
+const METADATA_VALUE_BYTES_MAX: usize = 512;
+pub(crate) const USER_BYTES_MAX: usize = 4096;
+
+/// One string, or a list of them.
+pub(crate) struct StopStrings;
+
+impl Kind for StopStrings {
+    type Value = Vec<String>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<String>, ApiError> {
+        let items = match value {
+            Value::Array(items) => items,
+            value => vec![value],
+        };
+        if items.len() > STOPS_MAX {
+            let message = format!("`{at}` has {} strings; at most {STOPS_MAX} are allowed", items.len());
+            return Err(ApiError::invalid(at, message));
+        }
+        let string = |item: Value| match item {
+            Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
+            other => Err(wrong(at, &format!("strings of 1 to {STOP_BYTES_MAX} bytes"), &other)),
+        };
+        items.into_iter().map(string).collect()
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        let string = json!({"type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX});
+        json!({"anyOf": [string, {"type": "array", "maxItems": STOPS_MAX, "items": string}]})
+    }
+}
+
+/// Token ids that the engine checks.
+pub(crate) struct StopTokenIds {
+    pub(crate) count_max: usize,
+}
+
+impl Kind for StopTokenIds {
+    type Value = Vec<u32>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<u32>, ApiError> {
+        let Value::Array(items) = &value else { return Err(wrong(at, "a list of token ids", &value)) };
+        let id = |item: &Value| item.as_u64().and_then(|id| u32::try_from(id).ok());
+        items.iter().map(|item| id(item).ok_or_else(|| wrong(at, "a list of token ids", item))).collect()
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        json!({"type": "array", "maxItems": self.count_max, "items": token_id_schema(bounds)})
+    }
+}
+
+/// Token ids with what is added to their logits; the engine checks both.
+pub(crate) struct LogitBias;
+
+impl Kind for LogitBias {
+    type Value = BTreeMap<u32, f32>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Self::Value, ApiError> {
+        let entry = |(key, value): (&String, &Value)| {
+            // `parse` would also take a leading plus sign or zeros: two spellings of one id.
+            let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
+            let id = id.ok_or_else(|| wrong(at, "keyed by token ids", &Value::String(key.clone())))?;
+            Ok((id, Number::narrow(at, value, LOGIT_BIAS)?))
+        };
+        object(at, value)?.iter().map(entry).collect()
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        let value = Number(LOGIT_BIAS).schema(bounds);
+        json!({"type": "object", "maxProperties": LOGIT_BIAS_MAX, "additionalProperties": value})
+    }
+}
+
+/// The same, or pairs of both as llama.cpp's clients send them.
+pub(crate) struct LogitBiasPairs;
+
+impl Kind for LogitBiasPairs {
+    type Value = BTreeMap<u32, f32>;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
+        let Value::Array(pairs) = value else { return LogitBias.read(at, value, bounds) };
+        let pair = |pair: &Value| match (pair[0].as_u64(), &pair[1]) {
+            (Some(id), Value::Bool(false)) => Ok((id.to_string(), json!(LOGIT_BIAS.min))),
+            (Some(id), bias @ Value::Number(_)) => Ok((id.to_string(), bias.clone())),
+            _ => Err(wrong(at, "pairs of a token id and a number or false", pair)),
+        };
+        let map = pairs.iter().map(pair).collect::<Result<Map<_, _>, _>>()?;
+        LogitBias.read(at, map.into(), bounds)
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        let bias = json!({"anyOf": [Number(LOGIT_BIAS).schema(bounds), {"const": false}]});
+        let pair = json!({"type": "array", "minItems": 2, "prefixItems": [token_id_schema(bounds), bias]});
+        json!({"anyOf": [LogitBias.schema(bounds), {"type": "array", "items": pair}]})
+    }
+}
+
+/// A string whose alphabet the engine checks.
+pub(crate) struct CacheSalt;
+
+impl Kind for CacheSalt {
+    type Value = String;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<String, ApiError> {
+        value.as_str().map(str::to_owned).ok_or_else(|| wrong(at, "a string", &value))
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "string", "pattern": format!("^[A-Za-z0-9_-]{{1,{CACHE_SALT_LEN_MAX}}}$")})
+    }
+}
+
+/// The number of choices where there is only one.
+pub(crate) struct OneChoice;
+
+impl Kind for OneChoice {
+    type Value = ();
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<(), ApiError> {
+        match value.as_u64() {
+            Some(1) => Ok(()),
+            Some(count) if (2..=bounds.choices.into()).contains(&count) => {
+                let message = format!("`{at}` must be 1 here; /v1/completions generates several choices");
+                Err(ApiError::unsupported(at, message))
+            }
+            _ => Err(wrong(at, "1", &value)),
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "integer", "minimum": 1, "maximum": 1})
+    }
+}
+
+/// A few pairs of strings.
+pub(crate) struct Metadata;
+
+impl Kind for Metadata {
+    type Value = ();
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<(), ApiError> {
+        let map = object(at, value)?;
+        let fits = |(key, value): (&String, &Value)| {
+            let short = value.as_str().is_some_and(|text| text.len() <= METADATA_VALUE_BYTES_MAX);
+            key.len() <= METADATA_KEY_BYTES_MAX && short
+        };
+        if map.len() <= METADATA_MAX && map.iter().all(fits) {
+            return Ok(());
+        }
+        let message = format!(
+            "`{at}` must be at most {METADATA_MAX} pairs of a key of up to {METADATA_KEY_BYTES_MAX} bytes and a string \
+             of up to {METADATA_VALUE_BYTES_MAX}"
+        );
+        Err(ApiError::invalid(at, message))
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({
+            "type": "object",
+            "maxProperties": METADATA_MAX,
+            "propertyNames": {"maxLength": METADATA_KEY_BYTES_MAX},
+            "additionalProperties": {"type": "string", "maxLength": METADATA_VALUE_BYTES_MAX},
+        })
+    }
+}
