@@ -3,6 +3,7 @@
 use super::answer;
 use super::lines::Line;
 use super::options::{EngineOptions, ModelOptions};
+use super::output::{self, note};
 use super::run::Sampling;
 use super::session::Session;
 use anyhow::{Context as _, Result};
@@ -37,7 +38,8 @@ fn converse(runtime: &tokio::runtime::Runtime, session: &Session, options: &Opti
     let mut editor = rustyline::DefaultEditor::new().context("the terminal cannot be read")?;
     if std::io::stdin().is_terminal() {
         let device = &session.info()?.device;
-        eprintln!("{} on {device}. /reset starts anew, Ctrl-C stops an answer, Ctrl-D ends.", options.model.name());
+        let name = options.model.name();
+        note(format_args!("{name} on {device}. /reset starts anew, Ctrl-C stops an answer, Ctrl-D ends."));
     }
     let system = options.system.iter().map(|text| json!({"role": "system", "content": text}));
     let opening: Vec<Value> = system.collect();
@@ -65,7 +67,7 @@ fn converse(runtime: &tokio::runtime::Runtime, session: &Session, options: &Opti
             Err(fault) if session.is_finished() => return Err(fault),
             Err(fault) => {
                 // This turn is void (a context that is full, for example); the conversation goes on without it.
-                eprintln!("error: {fault:#}");
+                note(format_args!("error: {fault:#}"));
                 messages.pop();
             }
         }
@@ -89,6 +91,6 @@ async fn answer_turn(session: &Session, options: &Options, messages: &[Value]) -
         // Dropping the answer drops its receiver, and that cancels it in the engine.
         interrupt = signal::ctrl_c() => interrupt.context("Ctrl-C cannot be watched")?,
     }
-    println!();
+    output::result("")?;
     Ok(said.into_inner().expect("no holder of this lock panics"))
 }

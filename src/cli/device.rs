@@ -2,8 +2,9 @@
 //!
 //! `auto` takes the best adapter that is a GPU, else the CPU reference; a software adapter runs only when it is named.
 
-use super::options::Dtype;
+use super::output::note;
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 use folio::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use folio::backend::cuda::{CudaBackend, CudaOptions, Survey};
@@ -42,6 +43,17 @@ impl FromStr for DeviceChoice {
             _ => Err("a device is auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]".to_owned()),
         }
     }
+}
+
+/// Element type of what goes from step to step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dtype {
+    /// What is fastest on the device
+    Auto,
+    /// Sixteen bits: CUDA devices
+    Bfloat16,
+    /// Thirty-two bits
+    Float32,
 }
 
 /// A device that exists, not yet open: the engine's thread opens it.
@@ -231,11 +243,14 @@ pub(crate) fn resolve(choice: &DeviceChoice) -> Result<Device> {
                 return resolve_cuda(None);
             }
             let Some(index) = adapters.chosen else {
-                eprintln!("no GPU: {}; running on the CPU", adapters.reason);
+                note(format_args!("no GPU: {}; running on the CPU", adapters.reason));
                 return Ok(Device::Cpu);
             };
             #[cfg(feature = "cuda")]
-            eprintln!("no CUDA device: {}; running on wgpu:{index}", adapters.cuda.obstacle.unwrap_or_default());
+            {
+                let obstacle = adapters.cuda.obstacle.unwrap_or_default();
+                note(format_args!("no CUDA device: {obstacle}; running on wgpu:{index}"));
+            }
             Ok(Device::Wgpu(WgpuOptions { adapter: Some(index), ..WgpuOptions::default() }))
         }
         DeviceChoice::Wgpu(index) => {

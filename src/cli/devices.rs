@@ -1,12 +1,12 @@
 //! `folio devices`: what there is, what each can do, and which one `auto` takes and why.
 
 use super::device::{self, Adapters};
+use super::output;
 use anyhow::Result;
 use clap::Args;
 use folio::backend::wgpu::AdapterReport;
 use folio::backend::{Backend as _, cpu::CpuBackend};
 use serde_json::{Value, json};
-use std::io::Write as _;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -18,7 +18,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let adapters = device::survey();
     let text = if options.json { serde_json::to_string_pretty(&as_json(&adapters))? } else { as_text(&adapters) };
-    Ok(writeln!(std::io::stdout(), "{}", text.trim_end())?)
+    output::result(text)
 }
 
 fn as_json(adapters: &Adapters) -> Value {

@@ -1,11 +1,11 @@
 //! `folio list`: the models in the cache, their sizes and formats, and what is broken or unfinished.
 
 use super::hub::shelf::{self, Entry, Settings};
+use super::output;
 use anyhow::Result;
 use clap::Args;
 use indicatif::BinaryBytes;
 use serde_json::json;
-use std::io::Write as _;
 
 /// Digits that tell commits apart.
 const COMMIT_DIGITS: usize = 8;
@@ -22,15 +22,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let cache = Settings::from_env(true)?.cache;
     let entries = shelf::entries(&cache)?;
     if entries.is_empty() && !options.json {
-        eprintln!("{} holds no models", cache.root().display());
+        output::note(format_args!("{} holds no models", cache.root().display()));
     }
     let text = if options.json {
         serde_json::to_string_pretty(&json!({"cache": cache.root(), "models": entries}))?
     } else {
         as_text(&entries)
     };
-    writeln!(std::io::stdout(), "{}", text.trim_end())?;
-    Ok(())
+    output::result(text)
 }
 
 fn as_text(entries: &[Entry]) -> String {

@@ -14,6 +14,7 @@ mod hub;
 mod lines;
 mod list;
 mod options;
+mod output;
 mod plan;
 mod pull;
 mod run;
@@ -86,9 +87,8 @@ pub(crate) fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of our output has gone (`folio run … | head -1`): that is an end, not a fault.
-        Err(fault) if is_broken_pipe(&fault) => ExitCode::SUCCESS,
-        Err(fault) => fail(&format!("{fault:#}"), 1),
+        Err(error) if output::is_closed(&error) => ExitCode::from(output::CLOSED),
+        Err(error) => fail(&format!("{error:#}"), 1),
     }
 }
 
@@ -102,7 +102,7 @@ fn hush_display_layer() {
 }
 
 fn fail(message: &str, code: u8) -> ExitCode {
-    eprintln!("error: {}", one_line(message));
+    output::note(format_args!("error: {}", one_line(message)));
     ExitCode::from(code)
 }
 
@@ -111,19 +111,13 @@ fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn is_broken_pipe(fault: &anyhow::Error) -> bool {
-    let kind = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref().map(std::io::Error::kind);
-    fault.chain().any(|cause| kind(cause) == Some(std::io::ErrorKind::BrokenPipe))
-}
-
 /// Help and version go to stdout in full; of a mistake, only the first paragraph, which says what is wrong.
 fn explain(fault: &clap::Error) -> ExitCode {
     if !fault.use_stderr() {
-        print!("{fault}");
-        return ExitCode::SUCCESS;
+        return output::result(fault).map_or(ExitCode::from(output::CLOSED), |()| ExitCode::SUCCESS);
     }
     if fault.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        eprint!("{fault}");
+        output::note(fault.to_string().trim_end());
         return ExitCode::from(USAGE);
     }
     let text = fault.to_string();
@@ -136,7 +130,9 @@ fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIO_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("folio=warn"));
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    // Where stderr is closed, there is nobody to tell that it is.
+    log.log_internal_errors(false).init();
 }
 
 /// A panic is a bug of ours; even then a user gets one line that can be reported.

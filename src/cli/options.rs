@@ -1,6 +1,6 @@
 //! Options that every command with an engine has, under vLLM's names, each also `FOLIO_…` in the environment.
 
-use super::device::{self, Device, DeviceChoice};
+use super::device::{self, Device, DeviceChoice, Dtype};
 use super::hub::{self, Described, HubOptions};
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::BoolishValueParser;
@@ -46,17 +46,6 @@ pub(crate) struct ModelOptions {
     /// Quantise 16-bit weights while they load
     #[arg(long, env = "FOLIO_QUANTIZATION", value_name = "BITS")]
     pub(crate) quantization: Option<QuantizationChoice>,
-}
-
-/// Element type of what goes from step to step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Dtype {
-    /// What is fastest on the device
-    Auto,
-    /// Sixteen bits: CUDA devices
-    Bfloat16,
-    /// Thirty-two bits
-    Float32,
 }
 
 /// Which device, and the limits of the engine on it.

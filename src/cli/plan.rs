@@ -5,6 +5,7 @@
 
 use super::device::{self, Device};
 use super::options::{EngineOptions, ModelOptions, parse_bytes};
+use super::output;
 use anyhow::{Result, ensure};
 use clap::Args;
 use folio::backend::cpu::peaks;
@@ -18,7 +19,6 @@ use folio::model::{Model, ModelSpec};
 use folio::plan::{Plan, Storage};
 use folio::platform;
 use serde_json::{Value, json};
-use std::io::Write as _;
 
 /// Bytes that bandwidth is measured on: beyond caches, and read within a second.
 const READ_BYTES: u64 = 256 << 20;
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let name = options.shape.clone().unwrap_or_else(|| options.model.name());
     let report = Report { name, model: &model, plan: &plan, config: &config, subject: &subject, fit_report };
     let text = if options.json { report.as_json().to_string() } else { report.as_text() };
-    writeln!(std::io::stdout(), "{}", text.trim_end())?;
+    output::result(text)?;
     Ok(report.fit_report.requested.fits())
 }
 

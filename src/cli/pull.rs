@@ -1,9 +1,9 @@
 //! `folio pull`: brings a model into the cache and prints where it is.
 
 use super::hub::{self, HubName, HubOptions};
+use super::output;
 use anyhow::Result;
 use clap::Args;
-use std::io::Write as _;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -16,5 +16,5 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let path = hub::fetch(&options.name, options.hub)?;
-    Ok(writeln!(std::io::stdout(), "{}", path.display())?)
+    output::result(path.display())
 }

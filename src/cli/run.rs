@@ -3,7 +3,8 @@
 use super::answer::{self, Answer};
 use super::lines::{Defaults, Line};
 use super::options::{EngineOptions, ModelOptions};
-use super::session::{Session, bar_style};
+use super::output::bar_style;
+use super::session::Session;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use folio::engine::request::{Token, TokenLogprob};

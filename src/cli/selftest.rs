@@ -2,6 +2,7 @@
 //! so one binary can prove a machine without a compiler.
 
 use super::device::{self, Device, DeviceChoice};
+use super::output;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use folio::backend::BackendError;
@@ -10,7 +11,6 @@ use folio::backend::cpu::CpuBackend;
 use folio::backend::cuda::CudaBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend};
 use folio::{platform, selftest};
-use std::io::Write as _;
 
 /// Which row of tile shapes to force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -98,7 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             Device::Fake(_) => Err(BackendError::Unavailable("the fake device computes nothing to check".into())),
         }
     })?;
-    writeln!(std::io::stdout(), "{report}")?;
+    output::result(&report)?;
     ensure!(!report.rows.is_empty(), "no check has {:?} in its name", options.filter.as_deref().unwrap_or_default());
     ensure!(report.passed(), "this device does not compute what the reference does");
     Ok(())

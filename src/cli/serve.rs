@@ -2,6 +2,7 @@
 //! SIGTERM lets open streams finish.
 
 use super::options::{EngineOptions, ModelOptions};
+use super::output::note;
 use super::session::Session;
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -101,7 +102,7 @@ pub(crate) fn run(options: Options) -> Result<()> {
 /// Whoever reaches this address may use the server.
 fn warn_if_open(options: &Options, address: SocketAddr) {
     if !address.ip().is_loopback() && options.api_key.is_empty() {
-        eprintln!("note: {address} can be reached from other machines, and there is no --api-key");
+        note(format_args!("note: {address} can be reached from other machines, and there is no --api-key"));
     }
 }
 
@@ -112,7 +113,7 @@ async fn announce(session: &Session, address: SocketAddr) {
         if let (false, Some(info)) = (told, session.handle.info()) {
             told = true;
             let (device, context, seqs) = (&info.device, info.max_model_len, info.max_num_seqs);
-            eprintln!("ready on http://{address} ({device}, context {context}, {seqs} sequences at once)");
+            note(format_args!("ready on http://{address} ({device}, context {context}, {seqs} sequences at once)"));
         }
         tokio::time::sleep(POLL).await;
     }

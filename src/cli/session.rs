@@ -2,6 +2,7 @@
 
 use super::device::{Device, DeviceJob};
 use super::options::{EngineOptions, ModelOptions};
+use super::output::{bar_style, note};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use folio::backend::{Backend, BackendError};
 use folio::config::Config;
@@ -11,7 +12,7 @@ use folio::engine::request::SamplingParams;
 use folio::engine::{self, EngineEnd, Progress, StartError};
 use folio::model::{GenerationDefaults, Model};
 use folio::text::TextModel;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -137,13 +138,8 @@ fn loading_bar(tells_sizes: bool) -> impl FnMut(Progress) + Send + 'static {
                 bar.finish_and_clear();
             }
         }
-        Progress::Fits(fit) if tells_sizes => eprintln!("{fit}"),
+        Progress::Fits(fit) if tells_sizes => note(fit),
         Progress::Fits(_) => {}
-        Progress::Notice(text) => bar.suspend(|| eprintln!("{text}")),
+        Progress::Notice(text) => bar.suspend(|| note(text)),
     }
-}
-
-/// A bar's look; the template is ours, so it is well formed.
-pub(crate) fn bar_style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ ")
 }

@@ -7,6 +7,7 @@
 #[cfg(unix)]
 #[path = "../support/gguf_builder.rs"]
 mod builder;
+mod closed;
 #[cfg(unix)]
 mod hostile;
 mod hub;
@@ -331,7 +332,7 @@ fn serve_refuses_what_plan_says_does_not_fit_and_in_its_words() {
 /// A server of the demo model on a free port, ended with the test.
 struct Server {
     process: Child,
-    messages: BufReader<std::process::ChildStderr>,
+    messages: Box<dyn BufRead>,
     address: String,
     /// What it said until it was ready.
     greeting: String,
@@ -356,7 +357,7 @@ impl Server {
         }
         let rest = line.split("http://").nth(1).expect("the line names the address");
         let address = rest.split(|c: char| c.is_whitespace() || c == '/').next().unwrap_or_default().to_owned();
-        Self { process, messages, address, greeting, headers: Vec::new() }
+        Self { process, messages: Box::new(messages), address, greeting, headers: Vec::new() }
     }
 
     /// Sends a request and gives the whole answer, head and body.

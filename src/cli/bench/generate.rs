@@ -2,6 +2,7 @@
 
 use super::Subject;
 use super::report::{Bound, Report, Row, percentile};
+use crate::cli::output::note;
 use crate::cli::session::Session;
 use anyhow::{Context as _, Result, bail, ensure};
 use folio::config::Config;
@@ -123,7 +124,7 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
     let mut numbers = Numbers(config.seed.unwrap_or(0));
     round(&session, &mut numbers, 1, 8, 4)?;
     for batch in subject.batches() {
-        eprintln!("decode, batch {batch} …");
+        note(format_args!("decode, batch {batch} …"));
         let arrivals = round(&session, &mut numbers, batch, context, new_tokens)?;
         // The span in which all sequences generate: from the last first token to the first last one.
         let from = arrivals.iter().map(Arrivals::first).fold(0.0, f64::max);
@@ -164,7 +165,7 @@ pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Repor
     let mut numbers = Numbers(config.seed.unwrap_or(0));
     round(&session, &mut numbers, 1, context.min(64), 1)?;
     for batch in subject.batches() {
-        eprintln!("prefill, batch {batch} …");
+        note(format_args!("prefill, batch {batch} …"));
         let mut best = f64::INFINITY;
         let mut firsts = Vec::new();
         for _ in 0..PREFILL_RUNS {

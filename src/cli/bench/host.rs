@@ -6,6 +6,7 @@
 use super::Subject;
 use super::report::{Report, percentile, rounded};
 use crate::cli::device::Device;
+use crate::cli::output::note;
 use anyhow::Result;
 #[cfg(feature = "cuda")]
 use folio::backend::cuda::CudaBackend;
@@ -34,7 +35,7 @@ const ROUNDS: usize = 5;
 const ROUND_SECONDS: f64 = 10.0;
 
 pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
-    eprintln!("steps, the host's share …");
+    note("steps, the host's share …");
     let rounds: Vec<f64> = (0..ROUNDS).filter_map(|_| schedule_round(config.block_size)).collect();
     report.set(&format!("schedule_{SEQUENCES}_us"), json!(best(&rounds)));
     let us = match device {

@@ -13,6 +13,7 @@ mod steps;
 
 use super::device::Device;
 use super::options::{EngineOptions, ModelOptions};
+use super::output;
 use super::selftest::Forced;
 use super::session::Session;
 use anyhow::{Result, bail, ensure};
@@ -21,7 +22,6 @@ use folio::config::Config;
 use folio::model::{Model, ModelSpec};
 use folio::text::TextModel;
 use report::Report;
-use std::io::Write as _;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -130,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     }
     let text = if options.json { serde_json::to_string(&report.as_json())? } else { report.as_text() };
-    writeln!(std::io::stdout(), "{}", text.trim_end())?;
+    output::result(text)?;
     match report.impossible() {
         Some(row) => bail!("{row}: more than the device's own peak, so the measurement is wrong"),
         None => Ok(()),

@@ -1,6 +1,7 @@
 //! What the device can do at best, measured in this run: nothing else is a fair yardstick.
 
 use crate::cli::device::Device;
+use crate::cli::output::note;
 use anyhow::{Result, bail};
 use folio::backend::cpu::{CpuBackend, peaks};
 #[cfg(feature = "cuda")]
@@ -26,7 +27,7 @@ impl Measured {
 
 /// Measures the peaks of a device; takes a few seconds.
 pub(crate) fn measure(device: &Device) -> Result<Measured> {
-    eprintln!("measuring the device's own peaks …");
+    note("measuring the device's own peaks …");
     match device {
         Device::Cpu => Ok(Measured::new(CpuBackend::new().caps(), cpu_peaks())),
         #[cfg(feature = "cuda")]

@@ -3,6 +3,7 @@
 use super::Subject;
 use super::generate::{Arrivals, Numbers, request, watch};
 use super::report::{Report, Row, percentile, rounded};
+use crate::cli::output::note;
 use crate::cli::session::Session;
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -80,7 +81,7 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
     let session = subject.session(config.clone())?;
     let room = session.info()?.max_model_len;
     ensure!(room >= longest, "the context here holds {room} tokens, a request may need {longest}: set shorter lengths");
-    eprintln!("serve, {} requests …", load.requests);
+    note(format_args!("serve, {} requests …", load.requests));
     let before = session.handle.stats();
     let utilisation = Utilisation::default();
     let (arrivals, seconds) = run(&session, load, &config, &utilisation)?;

@@ -5,6 +5,7 @@ use super::Subject;
 use super::generate::Numbers;
 use super::report::{Bound, Report, Row, percentile, rounded};
 use crate::cli::device::Device;
+use crate::cli::output::note;
 use anyhow::Result;
 use bytes::Bytes;
 use folio::backend::cpu::CpuBackend;
@@ -123,7 +124,7 @@ pub(super) fn products(device: &Device, subject: &Subject<'_>, config: &Config, 
         let (outputs, columns) = (matrix.rows(), matrix.columns);
         let title = format!("matmul {} {outputs}x{columns} {}", matrix.name, matrix.formats());
         for &rows in row_counts {
-            eprintln!("steps, {title}, {rows} rows …");
+            note(format_args!("steps, {title}, {rows} rows …"));
             let case = product(config, &matrix, rows, activations);
             let beyond_caches = case.plan.weight_bytes() >= BYTES_MIN;
             let times = run(device, case)?;
@@ -187,7 +188,7 @@ fn capacity(config: &Config, tokens: u32, sequences: u32, table_entries: u32) ->
 fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let spec = &subject.spec;
     for context in [512, 2048] {
-        eprintln!("steps, attend_paged, batch {ATTEND_BATCH}, context {context} …");
+        note(format_args!("steps, attend_paged, batch {ATTEND_BATCH}, context {context} …"));
         let shape = AttendShape {
             batch: ATTEND_BATCH,
             context,
@@ -221,7 +222,7 @@ fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, repo
         Ok(baseline) => baseline,
         Err(BackendError::Kernel { kernel, message }) => {
             // The yardsticks are plain WGSL; an adapter without half conversion has no baseline, and no fault either.
-            eprintln!("no baseline here: {kernel}: {}", message.lines().next().unwrap_or_default());
+            note(format_args!("no baseline here: {kernel}: {}", message.lines().next().unwrap_or_default()));
             return Ok(());
         }
         Err(fault) => return Err(fault.into()),

@@ -1,6 +1,7 @@
 //! What a model is, without its weights: of a name that the cache has not, only config and headers are read, by ranges.
 //! Nothing is kept.
 
+use super::super::output::note;
 use super::choice::{self, Choice};
 use super::client::{Client, Fault};
 use super::settings::Settings;
@@ -45,7 +46,7 @@ fn far(client: Client, name: &HubName) -> Result<Described> {
     let listing = client.listing(&name.repo, name.revision())?;
     let chosen = choice::choose(&listing.names, name.wanted.as_deref()).with_context(|| name.to_string())?;
     let files = HubFiles { client, repo: name.repo.clone(), commit: listing.commit, names: listing.names };
-    eprintln!("{name} is not in the cache: reading its config and headers, not its weights");
+    note(format_args!("{name} is not in the cache: reading its config and headers, not its weights"));
     let model = match chosen {
         Choice::Folder { index, .. } => {
             if let Some(index) = index {

@@ -1,6 +1,6 @@
 //! Brings files of one commit into the cache: several at once, each under a lock, each continued where it ended.
 
-use super::super::session::bar_style;
+use super::super::output::{bar_style, note};
 use super::cache::RepoFolder;
 use super::client::{Client, Fault, Remote, header};
 use super::partial::{PIECE_BYTES, Partial};
@@ -53,7 +53,7 @@ impl Download<'_> {
         }
         let bytes: u64 = new.iter().map(|remote| remote.size).sum();
         let files = if new.len() == 1 { new[0].name.clone() } else { format!("{} files", new.len()) };
-        eprintln!("{}: fetching {files}, {}", self.repo, BinaryBytes(bytes));
+        note(format_args!("{}: fetching {files}, {}", self.repo, BinaryBytes(bytes)));
         let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
         let outcome = in_parallel(&new, |remote, stop| self.fetch_one(remote, &bars, stop));
         let _ = bars.clear();

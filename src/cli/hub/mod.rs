@@ -18,6 +18,7 @@ pub(crate) mod shelf;
 pub(crate) use describe::{Described, describe};
 pub(crate) use name::HubName;
 
+use super::output::note;
 use anyhow::{Context as _, Result, anyhow, bail};
 use cache::RepoFolder;
 use choice::Choice;
@@ -76,7 +77,7 @@ pub(crate) fn fetch(name: &HubName, options: HubOptions) -> Result<PathBuf> {
     }
     match from_cache(&folder, name) {
         Ok(path) => {
-            eprintln!("{error:#}; taking {name} as the cache has it");
+            note(format_args!("{error:#}; taking {name} as the cache has it"));
             Ok(path)
         }
         Err(why) => bail!("{error:#}; nor does the cache have {name} whole: {why:#}"),
@@ -97,7 +98,7 @@ fn from_hub(client: &Client, folder: &RepoFolder, name: &HubName) -> Result<Path
         }
         Choice::Gguf { files, by_default } => {
             if *by_default {
-                eprintln!("{name}: taking {}; `{name}:QUANT` or `{name}:FILE` takes another", files[0]);
+                note(format_args!("{name}: taking {}; `{name}:QUANT` or `{name}:FILE` takes another", files[0]));
             }
             download.fetch(files)?;
         }
