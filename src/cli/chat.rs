@@ -1,47 +1,57 @@
 //! `folio chat`: a conversation in the terminal. Ctrl-C stops the answer, not the program; Ctrl-D ends.
 
-use super::answer;
-use super::lines::Line;
-use super::options::{EngineOptions, ModelOptions};
-use super::output::{self, note};
-use super::run::Sampling;
+use super::options::{EngineArgs, ModelArgs};
+use super::output::note;
+use super::printer::Printer;
+use super::request::{RequestArgs, server_options};
 use super::session::Session;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use folio::server::LocalApi;
+use futures_util::StreamExt as _;
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
-use std::io::{IsTerminal as _, Write as _};
-use std::sync::Mutex;
+use std::io::IsTerminal as _;
 use tokio::signal;
 
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct ChatArgs {
     #[command(flatten)]
-    model: ModelOptions,
+    model: ModelArgs,
     #[command(flatten)]
-    engine: EngineOptions,
-    /// Put before the conversation as the system's message
+    engine: EngineArgs,
+    /// System message at the start of the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     #[command(flatten)]
-    sampling: Sampling,
+    request: RequestArgs,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(args: &ChatArgs) -> Result<()> {
+    let text = args.model.open_text()?;
+    ensure!(
+        text.tokenizer.is_some() && text.template.is_some(),
+        "this model has no chat template: pass --chat-template, or continue text with `folio run --prompt` or \
+         POST /v1/completions"
+    );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let session = Session::start(&options.model, &options.engine)?.wait_ready()?;
-    let outcome = converse(&runtime, &session, options);
+    let (device, config) = (args.engine.device()?, args.engine.config()?);
+    let session = Session::start_on(device, args.model.open()?, text, config)?.wait_ready()?;
+    let outcome = converse(&runtime, &session, args);
     outcome.and(session.close())
 }
 
-fn converse(runtime: &tokio::runtime::Runtime, session: &Session, options: &Options) -> Result<()> {
-    let mut editor = rustyline::DefaultEditor::new().context("the terminal cannot be read")?;
+fn converse(runtime: &tokio::runtime::Runtime, session: &Session, args: &ChatArgs) -> Result<()> {
+    let mut editor = rustyline::DefaultEditor::new().context("cannot use the terminal")?;
+    let name = args.model.name();
     if std::io::stdin().is_terminal() {
         let device = &session.info()?.device;
-        let name = options.model.name();
-        note(format_args!("{name} on {device}. /reset starts anew, Ctrl-C stops an answer, Ctrl-D ends."));
+        note(format_args!(
+            "{name} on {device}. /reset starts a new conversation, Ctrl-C stops an answer, Ctrl-D ends."
+        ));
     }
-    let system = options.system.iter().map(|text| json!({"role": "system", "content": text}));
+    let api = LocalApi::new(session.api_state(vec![name], server_options(true)));
+    let system = args.system.iter().map(|text| json!({"role": "system", "content": text}));
     let opening: Vec<Value> = system.collect();
     let mut messages = opening.clone();
     loop {
@@ -49,7 +59,8 @@ fn converse(runtime: &tokio::runtime::Runtime, session: &Session, options: &Opti
             Ok(text) => text,
             Err(ReadlineError::Interrupted) => continue,
             Err(ReadlineError::Eof) => return Ok(()),
-            Err(fault) => return Err(fault).context("the terminal cannot be read"),
+            Err(ReadlineError::Io(error)) => return Err(error).context("cannot use the terminal"),
+            Err(error) => return Err(error).context("cannot use the terminal"),
         };
         match text.trim() {
             "" => continue,
@@ -59,38 +70,39 @@ fn converse(runtime: &tokio::runtime::Runtime, session: &Session, options: &Opti
             }
             _ => {}
         }
-        // History is a comfort: a line that cannot be kept is no fault.
+        // A line that is not kept in the history is no reason to end.
         let _ = editor.add_history_entry(&text);
         messages.push(json!({"role": "user", "content": text}));
-        match runtime.block_on(answer_turn(session, options, &messages)) {
-            Ok(said) => messages.push(json!({"role": "assistant", "content": said})),
-            Err(fault) if session.is_finished() => return Err(fault),
-            Err(fault) => {
-                // This turn is void (a context that is full, for example); the conversation goes on without it.
-                note(format_args!("error: {fault:#}"));
+        let mut body = args.request.fields_with_seed(args.engine.seed);
+        body.insert("messages".to_owned(), messages.clone().into());
+        match runtime.block_on(answer(&api, body.into())) {
+            Ok(message) => messages.push(message),
+            Err(error) if session.is_finished() || super::output::is_closed(&error) => return Err(error),
+            Err(error) => {
+                // A full context, for example. The conversation goes on without this turn.
+                note(format_args!("error: {error:#}"));
                 messages.pop();
             }
         }
     }
 }
 
-/// Streams one answer to stdout; what was said, in full or up to Ctrl-C.
-async fn answer_turn(session: &Session, options: &Options, messages: &[Value]) -> Result<String> {
-    let defaults = options.sampling.defaults(session, options.engine.seed);
-    let job = Line::from_messages(messages.into()).prepare(session, &defaults)?;
-    let events = session.handle.submit(job.request.clone())?.remove(0);
-    let said = Mutex::new(String::new());
-    let answer = answer::collect(events, job.text_stream(session), |piece| {
-        said.lock().expect("no holder of this lock panics").push_str(piece);
-        let mut stdout = std::io::stdout().lock();
-        stdout.write_all(piece.as_bytes())?;
-        Ok(stdout.flush()?)
-    });
+/// Streams one answer to stdout. Gives its message, in full or up to Ctrl-C.
+async fn answer(api: &LocalApi, mut body: Value) -> Result<Value> {
+    body["stream"] = true.into();
+    let mut stdout = std::io::stdout();
+    let mut printer = Printer::new(&mut stdout);
+    let printing = async {
+        let mut events = api.post("/v1/chat/completions", &body).await?.events().await?;
+        while let Some(event) = events.next().await {
+            printer.print(&event?)?;
+        }
+        anyhow::Ok(())
+    };
     tokio::select! {
-        outcome = answer => drop(outcome?),
-        // Dropping the answer drops its receiver, and that cancels it in the engine.
-        interrupt = signal::ctrl_c() => interrupt.context("Ctrl-C cannot be watched")?,
+        outcome = printing => outcome?,
+        // Dropping the events cancels the answer in the engine.
+        interrupt = signal::ctrl_c() => interrupt.context("cannot watch for Ctrl-C")?,
     }
-    output::result("")?;
-    Ok(said.into_inner().expect("no holder of this lock panics"))
+    printer.finish()
 }

@@ -1,6 +1,6 @@
 //! The one place that turns `--device` into a concrete backend.
 //!
-//! `auto` takes the best adapter that is a GPU, else the CPU reference; a software adapter runs only when it is named.
+//! `auto` selects the best GPU, else the CPU. A software adapter runs only if it is selected by name.
 
 use super::output::note;
 use anyhow::{Result, bail};
@@ -45,18 +45,18 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// Element type of what goes from step to step.
+/// Data type of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Dtype {
-    /// What is fastest on the device
+    /// The fastest on the device
     Auto,
-    /// Sixteen bits: CUDA devices
+    /// 16 bits; only on CUDA devices
     Bfloat16,
-    /// Thirty-two bits
+    /// 32 bits
     Float32,
 }
 
-/// A device that exists, not yet open: the engine's thread opens it.
+/// An existing device, not yet open: the engine's thread opens it.
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
     Cpu,
@@ -108,10 +108,10 @@ impl Device {
     }
 }
 
-/// Asks a device what it can do.
-struct Ask;
+/// Reads a device's capabilities.
+struct ReadCaps;
 
-impl DeviceJob for Ask {
+impl DeviceJob for ReadCaps {
     type Output = Result<Caps, BackendError>;
 
     fn run<B, F>(self, open: F) -> Self::Output
@@ -124,13 +124,13 @@ impl DeviceJob for Ask {
 }
 
 impl Device {
-    /// Opens the device for as long as it takes to ask what it can do.
+    /// Opens the device to read its capabilities, and closes it.
     pub(crate) fn caps(&self) -> Result<Caps, BackendError> {
-        self.clone().with(Ask)
+        self.clone().with(ReadCaps)
     }
 }
 
-/// The devices of this machine with the one that `auto` takes, if any of them is a GPU.
+/// The devices of this machine.
 pub(crate) struct Adapters {
     #[cfg(feature = "cuda")]
     pub(crate) cuda: Survey,
@@ -142,7 +142,7 @@ pub(crate) struct Adapters {
 }
 
 impl Adapters {
-    /// What `auto` takes.
+    /// The device that `auto` selects.
     pub(crate) fn chosen_name(&self) -> String {
         #[cfg(feature = "cuda")]
         if self.cuda.obstacle.is_none() {
@@ -152,20 +152,20 @@ impl Adapters {
     }
 }
 
-/// Lists the devices and says which `auto` would take.
+/// Lists the devices, and which one `auto` selects.
 pub(crate) fn survey() -> Adapters {
     let reports = WgpuBackend::adapters();
     let chosen = reports.iter().position(|report| report.chosen);
     let reason = match chosen {
-        Some(_) => "the first of the best kind: discrete before integrated before virtual",
-        None if reports.is_empty() => "there is no Vulkan, Metal or DX12 adapter",
-        None => "the adapters here are software; one runs only when it is named",
+        Some(_) => "the first adapter of the best kind (discrete, integrated, virtual)",
+        None if reports.is_empty() => "no Vulkan, Metal or DX12 adapter found",
+        None => "only software adapters found, which --device wgpu:N selects",
     };
     #[cfg(feature = "cuda")]
     let (cuda, reason) = {
         let cuda = CudaBackend::survey();
         let reason = match &cuda.obstacle {
-            None => "native kernels before all others".to_owned(),
+            None => "CUDA is preferred".to_owned(),
             Some(obstacle) => format!("{obstacle}; {reason}"),
         };
         (cuda, reason)
@@ -184,21 +184,21 @@ pub(crate) fn survey() -> Adapters {
 fn resolve_cuda(index: Option<usize>) -> Result<Device> {
     let adapters = survey();
     if let Some(obstacle) = &adapters.cuda.obstacle {
-        bail!("CUDA: {obstacle}; devices here: {}", known(&adapters));
+        bail!("CUDA: {obstacle}; available devices: {}", known(&adapters));
     }
     let device = index.unwrap_or(0);
     if device >= adapters.cuda.devices.len() {
-        bail!("there is no device cuda:{device}; devices here: {}", known(&adapters));
+        bail!("no device cuda:{device}; available devices: {}", known(&adapters));
     }
     Ok(Device::Cuda(CudaOptions { device, cache_dir: kernel_cache(), ..CudaOptions::default() }))
 }
 
 #[cfg(not(feature = "cuda"))]
 fn resolve_cuda(_index: Option<usize>) -> Result<Device> {
-    bail!("this folio was built without CUDA; devices here: {}", known(&survey()))
+    bail!("this build has no CUDA support; available devices: {}", known(&survey()))
 }
 
-/// The engine's limits where nothing else is asked for: a server's on an NVIDIA device.
+/// The default limits of the engine: larger on an NVIDIA device.
 #[cfg(feature = "cuda")]
 pub(crate) fn defaults(choice: &DeviceChoice) -> Config {
     let is_cuda = match choice {
@@ -212,7 +212,7 @@ pub(crate) fn defaults(choice: &DeviceChoice) -> Config {
     }
 }
 
-/// The engine's limits where nothing else is asked for.
+/// The default limits of the engine.
 #[cfg(not(feature = "cuda"))]
 pub(crate) fn defaults(_choice: &DeviceChoice) -> Config {
     Config::default()
@@ -227,7 +227,7 @@ fn kernel_cache() -> Option<std::path::PathBuf> {
     Some(root.join("folio").join("cuda"))
 }
 
-/// Turns the choice into a device that exists, or says which ones do.
+/// The device of a choice, or an error that lists the available ones.
 pub(crate) fn resolve(choice: &DeviceChoice) -> Result<Device> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
@@ -257,14 +257,14 @@ pub(crate) fn resolve(choice: &DeviceChoice) -> Result<Device> {
             let adapters = survey();
             let index = index.or(adapters.chosen).unwrap_or(0);
             if index >= adapters.reports.len() {
-                bail!("there is no device wgpu:{index}; devices here: {}", known(&adapters));
+                bail!("no device wgpu:{index}; available devices: {}", known(&adapters));
             }
             Ok(Device::Wgpu(WgpuOptions { adapter: Some(index), ..WgpuOptions::default() }))
         }
     }
 }
 
-/// Why [`resolve`] takes the device that it takes, as the end of a sentence.
+/// Why [`resolve`] selects its device, as the end of a sentence.
 pub(crate) fn reason(choice: &DeviceChoice) -> String {
     match choice {
         DeviceChoice::Auto => {
@@ -272,8 +272,8 @@ pub(crate) fn reason(choice: &DeviceChoice) -> String {
             let cpu = if adapters.chosen_name() == "cpu" { ", so the CPU runs it" } else { "" };
             format!("{}{cpu}", adapters.reason)
         }
-        DeviceChoice::Wgpu(None) => "the adapter that auto prefers, else the first".to_owned(),
-        _ => "--device names it".to_owned(),
+        DeviceChoice::Wgpu(None) => "the adapter that auto prefers, or the first".to_owned(),
+        _ => "selected by --device".to_owned(),
     }
 }
 

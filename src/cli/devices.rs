@@ -1,4 +1,4 @@
-//! `folio devices`: what there is, what each can do, and which one `auto` takes and why.
+//! `folio devices`: the devices of this machine, their limits, and which one `auto` selects and why.
 
 use super::device::{self, Adapters};
 use super::output;
@@ -9,15 +9,15 @@ use folio::backend::{Backend as _, cpu::CpuBackend};
 use serde_json::{Value, json};
 
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct DevicesArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
     let adapters = device::survey();
-    let text = if options.json { serde_json::to_string_pretty(&as_json(&adapters))? } else { as_text(&adapters) };
+    let text = if args.json { serde_json::to_string_pretty(&as_json(&adapters))? } else { as_text(&adapters) };
     output::result(text)
 }
 
@@ -90,7 +90,7 @@ fn as_text(adapters: &Adapters) -> String {
         let name = format!("wgpu:{index}");
         text += &format!("{} {name}  {}\n", mark(&name), adapter_text(report));
     }
-    text + &format!("auto takes {chosen}: {}", adapters.reason)
+    text + &format!("auto selects {chosen}: {}", adapters.reason)
 }
 
 fn adapter_text(report: &AdapterReport) -> String {

@@ -1,30 +1,30 @@
-//! `folio list`: the models in the cache, their sizes and formats, and what is broken or unfinished.
+//! `folio list`: the models in the cache, their sizes and formats, and what is broken or incomplete.
 
-use super::hub::shelf::{self, Entry, Settings};
+use super::hub::cache_index::{self, Entry, Settings};
 use super::output;
 use anyhow::Result;
 use clap::Args;
 use indicatif::BinaryBytes;
 use serde_json::json;
 
-/// Digits that tell commits apart.
+/// Digits of a commit that are shown.
 const COMMIT_DIGITS: usize = 8;
 
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct ListArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    // The cache alone is read.
+pub(crate) fn run(args: &ListArgs) -> Result<()> {
+    // Only the cache is read.
     let cache = Settings::from_env(true)?.cache;
-    let entries = shelf::entries(&cache)?;
-    if entries.is_empty() && !options.json {
-        output::note(format_args!("{} holds no models", cache.root().display()));
+    let entries = cache_index::entries(&cache)?;
+    if entries.is_empty() && !args.json {
+        output::note(format_args!("no models in {}", cache.root().display()));
     }
-    let text = if options.json {
+    let text = if args.json {
         serde_json::to_string_pretty(&json!({"cache": cache.root(), "models": entries}))?
     } else {
         as_text(&entries)

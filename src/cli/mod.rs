@@ -2,21 +2,22 @@
 //!
 //! [`options`] turns arguments and `FOLIO_…` variables into a `Config`; [`device`] picks the one concrete backend;
 //! [`hub`] turns a model's name into a path; [`session`] runs an engine in its own thread with the model's text side
-//! beside it. Results go to stdout, everything else to stderr; a fault is one line `error: …` and an exit code other
-//! than 0.
+//! beside it; [`output`] writes. Results go to stdout, everything else to stderr; an error is one line `error: …` and
+//! an exit code other than 0.
 
-mod answer;
+mod batch;
 mod bench;
 mod chat;
 mod device;
 mod devices;
 mod hub;
-mod lines;
 mod list;
 mod options;
 mod output;
 mod plan;
+mod printer;
 mod pull;
+mod request;
 mod run;
 mod selftest;
 mod serve;
@@ -27,7 +28,7 @@ use folio::platform;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-/// The exit code for arguments that make no sense, as most Unix tools have it.
+/// The exit code for wrong arguments, as in most Unix tools.
 const USAGE: u8 = 2;
 
 /// Runs language models on any GPU.
@@ -41,23 +42,23 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Serve the OpenAI-compatible HTTP API and a chat page
-    Serve(serve::Options),
+    Serve(serve::ServeArgs),
     /// Chat in the terminal
-    Chat(chat::Options),
-    /// Answer one prompt, or a file of prompts as one batch
-    Run(run::Options),
-    /// Say whether a model fits a device, with how much context, and what to do if not; loads nothing
-    Plan(plan::Options),
-    /// Measure speed, against the device's own peaks
-    Bench(bench::Options),
-    /// Fetch a model by name into the Hugging Face cache, and print where it is
-    Pull(pull::Options),
+    Chat(chat::ChatArgs),
+    /// Answer one prompt, or a file of requests as one batch
+    Run(run::RunArgs),
+    /// Check whether a model fits a device, with how much context, and what to change if not; loads nothing
+    Plan(plan::PlanArgs),
+    /// Measure speed, and compare it with the device's own peaks
+    Bench(bench::BenchArgs),
+    /// Download a model into the Hugging Face cache, and print its path
+    Pull(pull::PullArgs),
     /// List the models in the Hugging Face cache
-    List(list::Options),
-    /// List devices, their limits, and which one would be chosen
-    Devices(devices::Options),
+    List(list::ListArgs),
+    /// List devices and their limits, and which one is the default
+    Devices(devices::DevicesArgs),
     /// Check every kernel of a device against the CPU reference
-    Selftest(selftest::Options),
+    Selftest(selftest::SelftestArgs),
 }
 
 /// Parses the arguments and runs the command.
@@ -75,7 +76,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(options) => run::run(&options),
         Command::Plan(options) => match plan::run(&options) {
             Ok(true) => Ok(()),
-            // The answer is on stdout, and it is no.
+            // The report is on stdout, and says that it does not fit.
             Ok(false) => return ExitCode::FAILURE,
             Err(fault) => Err(fault),
         },
@@ -92,8 +93,8 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Mesa's device-select layer asks the display server for its favourite adapter, and complains on stderr where there is
-/// none. Without a display, and unless somebody chose an adapter through it, it has nothing to say.
+/// Mesa's device-select layer asks the display server for its preferred adapter, and complains on stderr without one.
+/// It is switched off where there is no display, unless somebody selected an adapter through it.
 fn hush_display_layer() {
     let asked = ["DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "MESA_VK_DEVICE_SELECT", "DRI_PRIME"];
     if asked.iter().all(|name| std::env::var_os(name).is_none()) {
@@ -111,7 +112,7 @@ fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Help and version go to stdout in full; of a mistake, only the first paragraph, which says what is wrong.
+/// Prints help and version to stdout; of an error only its first paragraph, which says what is wrong.
 fn explain(fault: &clap::Error) -> ExitCode {
     if !fault.use_stderr() {
         return output::result(fault).map_or(ExitCode::from(output::CLOSED), |()| ExitCode::SUCCESS);
@@ -135,7 +136,7 @@ fn log_to_stderr() {
     log.log_internal_errors(false).init();
 }
 
-/// A panic is a bug of ours; even then a user gets one line that can be reported.
+/// A panic is a bug; the user gets one line that can be reported.
 fn panic_in_one_line() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));

@@ -1,7 +1,7 @@
-//! Options that every command with an engine has, under vLLM's names, each also `FOLIO_…` in the environment.
+//! Options of every command with an engine, under vLLM's names, each also as `FOLIO_…` in the environment.
 
 use super::device::{self, Device, DeviceChoice, Dtype};
-use super::hub::{self, Described, HubOptions};
+use super::hub::{self, Described, HubArgs};
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
@@ -12,7 +12,7 @@ use folio::text::TextModel;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Element type of the KV pool.
+/// Data type of the KV pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KvCacheDtype {
     Auto,
@@ -21,7 +21,7 @@ pub(crate) enum KvCacheDtype {
     Q8,
 }
 
-/// Bits of a weight.
+/// Bits per weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum QuantizationChoice {
     Q8,
@@ -30,78 +30,78 @@ pub(crate) enum QuantizationChoice {
 
 /// Which model.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ModelOptions {
-    /// Folder with config.json and safetensors, GGUF file, or org/repo[@revision][:QUANT or :FILE.gguf] to fetch from
-    /// Hugging Face; absent: the built-in demo model
+pub(crate) struct ModelArgs {
+    /// Folder with config.json and safetensors, GGUF file, or Hugging Face name org/repo[@revision][:QUANT or
+    /// :FILE.gguf], which is downloaded [default: the built-in demo model]
     #[arg(long, env = "FOLIO_MODEL", value_name = "PATH_OR_NAME")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) hub: HubOptions,
-    /// Where the model is: found once.
+    pub(crate) hub: HubArgs,
+    /// The model's path, once it is located.
     #[arg(skip)]
     located: OnceLock<PathBuf>,
-    /// Jinja file to use instead of the model's own chat template
+    /// Jinja file with a chat template to use instead of the model's own
     #[arg(long, env = "FOLIO_CHAT_TEMPLATE", value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
-    /// Quantise 16-bit weights while they load
+    /// Quantize 16-bit weights while they load
     #[arg(long, env = "FOLIO_QUANTIZATION", value_name = "BITS")]
     pub(crate) quantization: Option<QuantizationChoice>,
 }
 
 /// Which device, and the limits of the engine on it.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct EngineOptions {
+pub(crate) struct EngineArgs {
     /// auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]
     #[arg(long, env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
     pub(crate) device: DeviceChoice,
-    /// Element type of activations; other than bfloat16 on CUDA, and float32 elsewhere, only to compare devices
+    /// Data type of activations; auto is bfloat16 on CUDA and float32 elsewhere
     #[arg(long, env = "FOLIO_DTYPE", default_value = "auto", hide = cfg!(not(feature = "cuda")))]
     pub(crate) dtype: Dtype,
-    /// Same tokens alone and in a batch, bit for bit, on one device
+    /// Make results independent of batching, bit for bit, on one device
     #[arg(long, env = "FOLIO_DETERMINISTIC", value_parser = BoolishValueParser::new())]
     pub(crate) deterministic: bool,
-    /// Tokens of a prompt and its answer together [default: what the model knows and the pool can hold]
+    /// Maximum tokens of a prompt and its answer together [default: the model's context, or what fits the KV pool]
     #[arg(long, env = "FOLIO_MAX_MODEL_LEN", value_name = "TOKENS")]
     pub(crate) max_model_len: Option<u32>,
-    /// Sequences that run at once
+    /// Maximum number of sequences computed at once
     #[arg(long, env = "FOLIO_MAX_NUM_SEQS", value_name = "N")]
     pub(crate) max_num_seqs: Option<u32>,
-    /// Token rows of one step
+    /// Maximum tokens computed per step (prefill and decode together)
     #[arg(long, env = "FOLIO_MAX_NUM_BATCHED_TOKENS", value_name = "TOKENS")]
     pub(crate) max_num_batched_tokens: Option<u32>,
-    /// Tokens of a KV block: 16, 32 or 64
+    /// Tokens per KV block: 16, 32 or 64
     #[arg(long, env = "FOLIO_BLOCK_SIZE", value_name = "TOKENS")]
     pub(crate) block_size: Option<u32>,
-    /// Share of the device's memory for weights and KV pool
+    /// Fraction of the device's memory for weights and KV pool
     #[arg(long, env = "FOLIO_GPU_MEMORY_UTILIZATION", value_name = "SHARE")]
     pub(crate) gpu_memory_utilization: Option<f32>,
-    /// Element type of the KV pool; auto is f16, q8 holds nearly twice as many tokens
+    /// Data type of the KV pool; auto is f16, q8 holds nearly twice as many tokens
     #[arg(long, env = "FOLIO_KV_CACHE_DTYPE", default_value = "auto")]
     pub(crate) kv_cache_dtype: KvCacheDtype,
-    /// Size of the KV pool, for example 512MiB, instead of what weights leave of a share of memory
+    /// Size of the KV pool, for example 512MiB [default: what the weights leave of --gpu-memory-utilization]
     #[arg(long, env = "FOLIO_KV_CACHE_BYTES", value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) kv_cache_bytes: Option<u64>,
-    /// Share no KV blocks between requests
+    /// Do not share KV blocks between requests with a common prefix
     #[arg(long, env = "FOLIO_NO_PREFIX_CACHING", value_parser = BoolishValueParser::new())]
     pub(crate) no_prefix_caching: bool,
-    /// Submit a step only after the tokens of the last one are read
+    /// Submit a step only after the tokens of the previous one are read
     #[arg(long, env = "FOLIO_NO_LOOK_AHEAD", value_parser = BoolishValueParser::new())]
     pub(crate) no_look_ahead: bool,
-    /// Requests that may wait; more are refused
+    /// Maximum number of waiting requests; more are refused with status 429
     #[arg(long, env = "FOLIO_QUEUE_REQUESTS_MAX", value_name = "N")]
     pub(crate) queue_requests_max: Option<u32>,
-    /// Draw the seeds of requests without one from this
+    /// Seed for requests that have none
     #[arg(long, env = "FOLIO_SEED")]
     pub(crate) seed: Option<u64>,
 }
 
-impl EngineOptions {
-    /// The device that was asked for, not yet open.
+impl EngineArgs {
+    /// The requested device, not yet open.
     pub(crate) fn device(&self) -> Result<Device> {
         device::resolve(&self.device)?.with_dtype(self.dtype)
     }
 
-    /// The engine's limits, checked. A larger number of sequences raises the tokens of a step with it, unless set.
+    /// The engine's limits, checked. More sequences raise the tokens per step, unless those are set.
     pub(crate) fn config(&self) -> Result<Config> {
         let default = device::defaults(&self.device);
         let max_num_seqs = self.max_num_seqs.unwrap_or(default.max_num_seqs);
@@ -133,7 +133,7 @@ impl EngineOptions {
     }
 }
 
-impl ModelOptions {
+impl ModelArgs {
     /// The name under which the model is served unless another is given: the path as typed, or the demo's.
     pub(crate) fn name(&self) -> String {
         self.model.as_deref().map_or_else(|| "folio-tiny".to_owned(), |path| path.to_string_lossy().into_owned())
@@ -144,7 +144,7 @@ impl ModelOptions {
         self.quantized(self.open_as_stored()?)
     }
 
-    /// The model in as many bits as asked for.
+    /// The model in the requested number of bits.
     pub(crate) fn quantized(&self, model: Model) -> Result<Model> {
         Ok(match self.quantization {
             None => model,
@@ -153,7 +153,7 @@ impl ModelOptions {
         })
     }
 
-    /// The folder or GGUF file, fetched if it has to be; `None` means the demo model.
+    /// The folder or GGUF file, downloaded if necessary; `None` means the demo model.
     fn path(&self) -> Result<Option<&Path>> {
         let Some(model) = &self.model else { return Ok(None) };
         if let Some(path) = self.located.get() {
@@ -163,7 +163,7 @@ impl ModelOptions {
         Ok(Some(self.located.get_or_init(|| path)))
     }
 
-    /// As [`Self::open`], but a model that is not here stays where it is: of its weights only the sizes are known.
+    /// As [`Self::open`], but a model that is not cached is not downloaded: only the sizes of its weights are known.
     pub(crate) fn describe(&self) -> Result<Model> {
         let Some(model) = &self.model else { return self.quantized(Model::demo()) };
         self.quantized(match hub::describe(model, self.hub)? {
@@ -172,7 +172,7 @@ impl ModelOptions {
         })
     }
 
-    /// The same, only if it is not here.
+    /// The same, only for a model that is not cached.
     pub(crate) fn describe_far(&self) -> Result<Option<Model>> {
         let described = self.model.as_deref().map(|model| hub::describe(model, self.hub)).transpose()?;
         match described {
@@ -248,7 +248,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "kb" => 1e3,
         "mb" => 1e6,
         "gb" => 1e9,
-        _ => return Err(format!("`{unit}` is no unit of bytes: use KiB, MiB, GiB, KB, MB or GB")),
+        _ => return Err(format!("unknown unit `{unit}`: use KiB, MiB, GiB, KB, MB or GB")),
     };
     let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is not a number of bytes"))?;
     if !(number >= 0.0 && number * factor < 1e18) {

@@ -1,10 +1,10 @@
-//! `folio plan`: will it fit? Says before anything is loaded what a model takes of a device and what is left for KV,
-//! how fast it may get, and what to do where it does not fit.
+//! `folio plan`: does a model fit a device? It reports, without loading anything, what the model takes, what is left
+//! for the KV pool, how fast it can be at most, and what to change if it does not fit.
 //!
 //! The numbers are the engine's own ([`Fit`]): it allocates by them. Exit code 1 means that it does not fit.
 
 use super::device::{self, Device};
-use super::options::{EngineOptions, ModelOptions, parse_bytes};
+use super::options::{EngineArgs, ModelArgs, parse_bytes};
 use super::output;
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -20,21 +20,21 @@ use folio::plan::{Plan, Storage};
 use folio::platform;
 use serde_json::{Value, json};
 
-/// Bytes that bandwidth is measured on: beyond caches, and read within a second.
+/// Bytes read to measure bandwidth: more than caches hold.
 const READ_BYTES: u64 = 256 << 20;
-/// What the drivers of most GPUs let a kernel bind, where there is no device to ask.
+/// The binding limit of most GPU drivers, assumed with `--memory`.
 const BINDING_BYTES_USUAL: u64 = i32::MAX as u64;
 
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct PlanArgs {
     #[command(flatten)]
-    model: ModelOptions,
+    model: ModelArgs,
     #[command(flatten)]
-    engine: EngineOptions,
-    /// A shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b or HxLxNxKxDxFxV
+    engine: EngineArgs,
+    /// Shape to plan for instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b or HxLxNxKxDxFxV
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     shape: Option<String>,
-    /// Ask about a GPU with so much memory, for example 6GiB, instead of a device that is here
+    /// Plan for a GPU with this much memory, for example 6GiB, instead of a device of this machine
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory: Option<u64>,
     /// Print one JSON object
@@ -42,18 +42,18 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// A device to judge by.
+/// The device that is planned for.
 struct Subject {
     caps: Caps,
-    /// Why this one.
+    /// Why this device.
     reason: String,
-    /// Whether it was asked, not assumed.
+    /// A device of this machine, not an assumed one.
     is_here: bool,
-    /// Bytes it reads a second, 10⁹, where it is here and computes.
+    /// Its memory bandwidth, GB/s, if it was measured.
     read_gbps: Option<f64>,
 }
 
-/// All there is to say.
+/// The report.
 struct Report<'a> {
     name: String,
     model: &'a Model,
@@ -63,30 +63,30 @@ struct Report<'a> {
     fit_report: FitReport,
 }
 
-/// Whether it fits.
-pub(crate) fn run(options: &Options) -> Result<bool> {
-    let config = options.engine.config()?;
-    let model = model(options)?;
-    let subject = subject(options)?;
+/// Prints the report; whether the model fits.
+pub(crate) fn run(args: &PlanArgs) -> Result<bool> {
+    let config = args.engine.config()?;
+    let model = model(args)?;
+    let subject = subject(args)?;
     let plan = model.record(subject.caps.activations);
     let fit_report = FitReport::new(&model, &plan, &config, &subject.caps);
-    let name = options.shape.clone().unwrap_or_else(|| options.model.name());
+    let name = args.shape.clone().unwrap_or_else(|| args.model.name());
     let report = Report { name, model: &model, plan: &plan, config: &config, subject: &subject, fit_report };
-    let text = if options.json { report.as_json().to_string() } else { report.as_text() };
+    let text = if args.json { report.as_json().to_string() } else { report.as_text() };
     output::result(text)?;
     Ok(report.fit_report.requested.fits())
 }
 
-fn model(options: &Options) -> Result<Model> {
-    match &options.shape {
-        Some(shape) => options.model.quantized(Model::random(ModelSpec::named(shape)?, 0)),
-        None => options.model.describe(),
+fn model(args: &PlanArgs) -> Result<Model> {
+    match &args.shape {
+        Some(shape) => args.model.quantized(Model::random(ModelSpec::named(shape)?, 0)),
+        None => args.model.describe(),
     }
 }
 
-fn subject(options: &Options) -> Result<Subject> {
-    if let Some(memory) = options.memory {
-        ensure!(memory > 0, "--memory: a device without memory holds nothing");
+fn subject(args: &PlanArgs) -> Result<Subject> {
+    if let Some(memory) = args.memory {
+        ensure!(memory > 0, "--memory must be greater than 0");
         let caps = Caps {
             name: format!("a GPU with {}", Bytes(memory)),
             api: "any",
@@ -96,16 +96,11 @@ fn subject(options: &Options) -> Result<Subject> {
             binding_bytes_max: BINDING_BYTES_USUAL,
             memory_bytes: Some(memory),
         };
-        return Ok(Subject {
-            caps,
-            reason: "--memory asks about it; no device was opened".into(),
-            is_here: false,
-            read_gbps: None,
-        });
+        return Ok(Subject { caps, reason: "assumed because of --memory".into(), is_here: false, read_gbps: None });
     }
-    let device = options.engine.device()?;
+    let device = args.engine.device()?;
     let read_gbps = read_gbps(&device)?;
-    Ok(Subject { caps: device.caps()?, reason: device::reason(&options.engine.device), is_here: true, read_gbps })
+    Ok(Subject { caps: device.caps()?, reason: device::reason(&args.engine.device), is_here: true, read_gbps })
 }
 
 fn read_gbps(device: &Device) -> Result<Option<f64>> {
@@ -124,14 +119,13 @@ impl Report<'_> {
         let share = 100.0 * self.config.gpu_memory_utilization;
         let memory = match (asked.memory_bytes, asked.budget_bytes) {
             (Some(memory), Some(budget)) if asked.pool_is_given => {
-                format!("{}, of which {} may be used, as the KV pool's size is given", Bytes(memory), Bytes(budget))
+                format!("{}, {} usable (the KV pool's size is set)", Bytes(memory), Bytes(budget))
             }
             (Some(memory), Some(budget)) => {
                 let (memory, budget) = (Bytes(memory), Bytes(budget));
-                format!("{memory}, of which {budget} may be used (--gpu-memory-utilization, {share:.0} %)")
+                format!("{memory}, {budget} usable (--gpu-memory-utilization, {share:.0} %)")
             }
-            _ => "unknown or shared with all else: weights are not held against it, and the KV pool has a fixed size \
-                  (--kv-cache-bytes)"
+            _ => "unknown or shared with other programs: not checked; the KV pool has a fixed size (--kv-cache-bytes)"
                 .to_owned(),
         };
         let mut lines = vec![
@@ -149,7 +143,7 @@ impl Report<'_> {
         }
         if !self.fit_report.alternatives.is_empty() {
             lines.push(String::new());
-            lines.push("other ways:".to_owned());
+            lines.push("alternatives:".to_owned());
             lines.extend(self.fit_report.alternatives.iter().map(|(change, fit)| self.other_in_words(change, fit)));
         }
         lines.push(String::new());
@@ -158,7 +152,7 @@ impl Report<'_> {
             true => "fits, with less context",
             false => "does not fit",
         };
-        // What to do stands on a line of its own.
+        // Advice has a line of its own.
         lines.push(format!("{verdict}: {}", self.fit_report).replace("; ", ";\n"));
         lines.join("\n")
     }
@@ -166,12 +160,12 @@ impl Report<'_> {
     fn model_in_words(&self) -> String {
         let spec = self.model.spec();
         let (layers, positions) = (spec.layers.len(), self.plan.positions_max);
-        format!("{}: {}, {layers} layers, knows {positions} positions", self.name, spec.architecture)
+        format!("{}: {}, {layers} layers, context of {positions} tokens", self.name, spec.architecture)
     }
 
     fn step_in_words(&self) -> String {
         format!(
-            "for {} tokens of up to {} sequences a step",
+            "for up to {} tokens of {} sequences per step",
             self.config.max_num_batched_tokens, self.config.max_num_seqs
         )
     }
@@ -180,7 +174,7 @@ impl Report<'_> {
         let asked = &self.fit_report.requested;
         let (blocks, token) = (asked.blocks.iter().sum::<u32>(), Bytes(asked.kv_token_bytes));
         let (size, format) = (asked.block_size, asked.kv_format);
-        let of = format!("{blocks} blocks of {size} tokens; a token takes {token} ({format})");
+        let of = format!("{blocks} blocks of {size} tokens, {token} per token ({format})");
         format!("{}: {of}", Bytes(asked.kv_bytes))
     }
 
@@ -188,27 +182,27 @@ impl Report<'_> {
         let asked = &self.fit_report.requested;
         let wanted = asked.model_len_requested;
         match asked.is_full() {
-            true => format!("{wanted}; {} sequences of that length at once", asked.sequences),
-            false if asked.fits() => format!("{} of {wanted}; one sequence of that length", asked.model_len_max),
-            false => format!("none of {wanted}"),
+            true => format!("{wanted}; {} sequences of this length at once", asked.sequences),
+            false if asked.fits() => format!("{} of {wanted}; one sequence of this length", asked.model_len_max),
+            false => format!("0 of {wanted}"),
         }
     }
 
-    /// An upper estimate: nothing is faster than reading what has to be read.
+    /// An upper bound: the time to read what a token needs.
     fn speed_in_words(&self, fit: &Fit) -> String {
         let token = Bytes(fit.token_bytes);
-        let read = format!("a token reads {token} (weights, K and V of half the context)");
+        let read = format!("each token reads {token} (weights, and the KV of half the context)");
         match self.subject.read_gbps {
             Some(gbps) => {
                 let speed = number(fit.tokens_per_s(gbps * 1e9));
-                format!("at most {speed} tokens/s alone: {read}, and {gbps:.1} GB/s were measured")
+                format!("at most {speed} tokens/s per sequence: {read} at {gbps:.1} GB/s, as measured")
             }
-            None => format!("{read}; tokens/s alone are at most the device's bytes/s divided by that"),
+            None => format!("{read}; tokens/s are at most the device's bandwidth divided by that"),
         }
     }
 
     fn other_in_words(&self, change: &Change, fit: &Fit) -> String {
-        // The longest of them: `--quantization q4 --kv-cache-dtype q8`.
+        // The longest is `--quantization q4 --kv-cache-dtype q8`.
         let change = format!("{change:<38}");
         if !fit.fits() {
             return format!("  {change} weights {}: does not fit", Bytes(fit.weight_bytes));
@@ -276,7 +270,7 @@ fn limits(subject: &Subject) -> String {
         bytes => format!("bindings up to {}", Bytes(bytes)),
     };
     if !subject.is_here {
-        return format!("taken as those of most GPUs: {binding}");
+        return format!("assumed as on most GPUs: {binding}");
     }
     let kind = format!("{:?}", caps.kind).to_lowercase();
     format!("{kind} ({}), kernels {}, {binding}", caps.api, caps.tier)

@@ -1,20 +1,20 @@
-//! `folio pull`: brings a model into the cache and prints where it is.
+//! `folio pull`: downloads a model into the cache and prints its path.
 
-use super::hub::{self, HubName, HubOptions};
+use super::hub::{self, HubArgs, HubName};
 use super::output;
 use anyhow::Result;
 use clap::Args;
 
 #[derive(Args, Debug)]
-pub(crate) struct Options {
-    /// org/repo[@revision][:QUANT or :FILE.gguf]
+pub(crate) struct PullArgs {
+    /// Model name: org/repo[@revision][:QUANT or :FILE.gguf]
     #[arg(value_name = "NAME")]
     name: HubName,
     #[command(flatten)]
-    hub: HubOptions,
+    hub: HubArgs,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    let path = hub::fetch(&options.name, options.hub)?;
+pub(crate) fn run(args: &PullArgs) -> Result<()> {
+    let path = hub::fetch(&args.name, args.hub)?;
     output::result(path.display())
 }

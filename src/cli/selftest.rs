@@ -1,5 +1,5 @@
-//! `folio selftest`: proves a device, kernel by kernel, against the CPU reference. The same checks as the kernel tests,
-//! so one binary can prove a machine without a compiler.
+//! `folio selftest`: compares every kernel of a device with the CPU reference. These are the checks of the kernel
+//! tests, so a machine can be tested without a compiler.
 
 use super::device::{self, Device, DeviceChoice};
 use super::output;
@@ -71,13 +71,13 @@ impl Forced {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct SelftestArgs {
     /// auto, cpu, wgpu[:N] or cuda[:N]
     #[arg(long, env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
     device: DeviceChoice,
     #[command(flatten)]
     forced: Forced,
-    /// Only checks whose name contains this, or one of several with | between; with ! before it, none of them
+    /// Run only checks whose name contains this text; a|b matches either, !a excludes
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Draw ten times as many tokens in the sampling checks
@@ -85,21 +85,23 @@ pub(crate) struct Options {
     full: bool,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    let device = options.forced.apply(device::resolve(&options.device)?);
-    let draws = if options.full { selftest::Draws::Many } else { selftest::Draws::Usual };
-    let checks = selftest::Options { filter: options.filter.clone(), draws, ..Default::default() };
+pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
+    let device = args.forced.apply(device::resolve(&args.device)?);
+    let draws = if args.full { selftest::Draws::Many } else { selftest::Draws::Usual };
+    let checks = selftest::Options { filter: args.filter.clone(), draws, ..Default::default() };
     let report = platform::block_on(async {
         match device {
             Device::Cpu => selftest::run(&mut CpuBackend::new(), &checks).await,
             #[cfg(feature = "cuda")]
             Device::Cuda(options) => selftest::run(&mut CudaBackend::open(&options)?, &checks).await,
             Device::Wgpu(options) => selftest::run(&mut WgpuBackend::open(&options).await?, &checks).await,
-            Device::Fake(_) => Err(BackendError::Unavailable("the fake device computes nothing to check".into())),
+            Device::Fake(_) => {
+                Err(BackendError::Unavailable("the fake device computes nothing that could be checked".into()))
+            }
         }
     })?;
     output::result(&report)?;
-    ensure!(!report.rows.is_empty(), "no check has {:?} in its name", options.filter.as_deref().unwrap_or_default());
-    ensure!(report.passed(), "this device does not compute what the reference does");
+    ensure!(!report.rows.is_empty(), "no check name contains {:?}", args.filter.as_deref().unwrap_or_default());
+    ensure!(report.passed(), "this device's results differ from the CPU reference");
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! An engine in its own thread with the model's text side beside it: what `serve`, `chat`, `run` and `bench` start.
 
 use super::device::{Device, DeviceJob};
-use super::options::{EngineOptions, ModelOptions};
+use super::options::{EngineArgs, ModelArgs};
 use super::output::{bar_style, note};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use folio::backend::{Backend, BackendError};
@@ -11,13 +11,14 @@ use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status}
 use folio::engine::request::SamplingParams;
 use folio::engine::{self, EngineEnd, Progress, StartError};
 use folio::model::{GenerationDefaults, Model};
+use folio::server::{ServerOptions, ServerState};
 use folio::text::TextModel;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often a waiting command looks whether the engine is ready.
+/// Interval at which a waiting command checks whether the engine is ready.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A model that loads, then runs, in a thread of its own.
@@ -25,7 +26,7 @@ pub(crate) struct Session {
     pub(crate) handle: EngineHandle,
     pub(crate) text: Arc<TextModel>,
     /// Sampling defaults of the model: its generation_config over vLLM's.
-    pub(crate) generation: GenerationDefaults,
+    generation: GenerationDefaults,
     thread: JoinHandle<Result<(), EngineEnd>>,
 }
 
@@ -51,15 +52,15 @@ impl DeviceJob for Spawn {
 
 impl Session {
     /// Checks model, text side, device and limits, then starts to load; [`Self::wait_ready`] waits for the end of that.
-    pub(crate) fn start(model: &ModelOptions, engine: &EngineOptions) -> Result<Self> {
+    pub(crate) fn start(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
         let text = model.open_text()?;
         let (model, config) = (model.open()?, engine.config()?);
         Self::start_on(engine.device()?, model, text, config)
     }
 
-    /// As [`Self::start`], for longer: says in a line on stderr what will be allocated, and fetches nothing that will
-    /// not fit.
-    pub(crate) fn start_to_serve(model: &ModelOptions, engine: &EngineOptions) -> Result<Self> {
+    /// As [`Self::start`], for a server: prints what will be allocated in a line on stderr, and downloads nothing that
+    /// does not fit.
+    pub(crate) fn start_to_serve(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
         let (config, device) = (engine.config()?, engine.device()?);
         if let Some(model) = model.describe_far()? {
             let caps = device.caps()?;
@@ -70,7 +71,7 @@ impl Session {
         Self::spawn(device, model.open()?, text, config, true)
     }
 
-    /// As [`Self::start`], with parts that the caller has made.
+    /// As [`Self::start`], with the caller's own parts.
     pub(crate) fn start_on(device: Device, model: Model, text: TextModel, config: Config) -> Result<Self> {
         Self::spawn(device, model, text, config, false)
     }
@@ -106,22 +107,19 @@ impl Session {
         self.handle.info().context("the engine is not ready")
     }
 
-    /// Bytes of a prompt's text at most: text beyond this cannot fit the context, so it is not even encoded.
-    pub(crate) fn prompt_bytes_max(&self) -> Result<usize> {
-        Ok(8 * self.info()?.max_model_len as usize)
+    /// The API over this engine, for a socket or for calls in process. Requests call the model by one of `names`; its
+    /// sampling defaults are the model's own.
+    pub(crate) fn api_state(&self, names: Vec<String>, options: ServerOptions) -> ServerState {
+        let options = ServerOptions { defaults: SamplingParams::from_defaults(&self.generation), ..options };
+        ServerState::new(self.handle.clone(), self.text.clone(), names, options)
     }
 
-    /// The model's defaults as sampling parameters.
-    pub(crate) fn defaults(&self) -> SamplingParams {
-        SamplingParams::from_defaults(&self.generation)
-    }
-
-    /// Finishes what runs, ends the thread and reports why it ended if not by this call.
+    /// Finishes the running requests and ends the thread. An error if it had ended by itself.
     pub(crate) fn close(self) -> Result<()> {
         self.handle.drain();
         match self.thread.join() {
             Ok(end) => Ok(end?),
-            Err(_) => Err(anyhow!("the engine's thread ended by a fault")),
+            Err(_) => Err(anyhow!("the engine's thread panicked")),
         }
     }
 }

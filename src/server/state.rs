@@ -57,6 +57,8 @@ pub struct ServerOptions {
     pub tool_call_parser: Option<ToolParser>,
     /// How the model marks its thoughts; `None`: as its chat template says.
     pub reasoning_parser: Option<ReasoningParser>,
+    /// Unknown request fields are refused; otherwise they are logged and ignored.
+    pub strict_fields: bool,
 }
 
 /// Everything the routes need; cheap to clone.

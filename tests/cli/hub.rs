@@ -3,7 +3,7 @@
 mod server;
 
 use serde_json::{Value, json};
-use server::{COMMIT, Fault, Hub, TOKEN};
+use server::{BadResponse, COMMIT, Hub, TOKEN};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -115,7 +115,7 @@ fn only_what_is_needed_comes_and_it_comes_once() {
     let user = User::of(&hub);
     let output = user.command(&["pull", "org/tiny"]).env("HF_TOKEN", TOKEN).output().expect("the binary starts");
     assert_eq!(text(&output.stdout).trim_end(), user.snapshot().to_string_lossy(), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("org/tiny: fetching 3 files, 187"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("org/tiny: downloading 3 files, 187"), "{}", text(&output.stderr));
 
     let requests = hub.requests();
     let wanted = ["config.json", "generation_config.json", "model.safetensors"];
@@ -241,11 +241,11 @@ fn a_path_wins_over_a_name_and_neither_is_told_as_both() {
     let message = run("org/tiny");
     assert!(message.contains("config.json") && hub.lines().is_empty(), "the folder is meant: {message}");
     let message = run("no/such/folder");
-    assert!(message.contains("no file") || message.contains("as a file or folder"), "{message}");
-    assert!(message.contains("no model on the hub") && hub.lines().is_empty(), "{message}");
-    hub.fail(1, "/api/", Fault::Status(404, &[("X-Error-Code", "RepoNotFound")]));
+    assert!(message.contains("not an existing file or folder"), "{message}");
+    assert!(message.contains("not a model name") && hub.lines().is_empty(), "{message}");
+    hub.fail(1, "/api/", BadResponse::Status(404, &[("X-Error-Code", "RepoNotFound")]));
     let message = run("org/other");
-    assert!(message.contains("shows no org/other") && message.contains("no file or folder"), "{message}");
+    assert!(message.contains("org/other was not found") && message.contains("no file or folder"), "{message}");
     for name in ["gpt2", "org/tiny@../x", "../tiny", "org/tiny:../x.gguf", "https://hub/org/tiny"] {
         user.refusal(&["pull", name], &[name.rsplit('@').next().unwrap_or_default().trim_start_matches("org/tiny:")]);
     }
@@ -267,8 +267,8 @@ fn shards_are_those_that_the_index_names() {
     let there = |name: &str| folder.join(name).exists();
     assert!(there("m-1.safetensors") && there("m-2.safetensors") && !there("m-3.safetensors"));
     fs::remove_file(folder.join("m-2.safetensors")).expect("it is there");
-    user.refusal(&["pull", "org/tiny", "--offline"], &["m-2.safetensors", "not there"]);
-    for (shard, words) in [("../up.safetensors", "not a file"), ("m-4.safetensors", "not there")] {
+    user.refusal(&["pull", "org/tiny", "--offline"], &["m-2.safetensors", "missing"]);
+    for (shard, words) in [("../up.safetensors", "invalid file name"), ("m-4.safetensors", "missing")] {
         hub.set_file("model.safetensors.index.json", &index(shard));
         User::of(&hub).refusal(&["pull", "org/tiny"], &[shard, words]);
     }
@@ -296,18 +296,18 @@ fn gguf_files_are_chosen_by_quantisation_or_name() {
     check("org/tiny:Q8_0", "m-Q8_0-00001-of-00002.gguf", 2);
     let output = user.run(&["pull", "org/tiny"]);
     assert!(text(&output.stdout).trim_end().ends_with("m-Q4_K_M.gguf"));
-    assert!(text(&output.stderr).contains("org/tiny: taking m-Q4_K_M.gguf"), "the default is said aloud");
+    assert!(text(&output.stderr).contains("org/tiny: using m-Q4_K_M.gguf"), "the default is said aloud");
     hub.requests();
     check("org/tiny:m-Q4_K_M.gguf", "m-Q4_K_M.gguf", 0);
     user.refusal(
         &["pull", "org/tiny:Q5_K_M"],
-        &["Q5_K_M", "there are", "m-IQ4_XS.gguf", "m-Q8_0-00001-of-00002.gguf (2"],
+        &["Q5_K_M", "files: ", "m-IQ4_XS.gguf", "m-Q8_0-00001-of-00002.gguf (2"],
     );
-    user.refusal(&["pull", "org/tiny:mmproj-F16.gguf"], &["mmproj-F16.gguf", "there are"]);
+    user.refusal(&["pull", "org/tiny:mmproj-F16.gguf"], &["mmproj-F16.gguf", "files: "]);
     let offline = user.result(&["pull", "org/tiny:Q8_0", "--offline"]);
     assert!(offline.ends_with("m-Q8_0-00001-of-00002.gguf"));
     fs::remove_file(user.snapshot().join("m-Q8_0-00002-of-00002.gguf")).expect("it is there");
-    user.refusal(&["pull", "org/tiny:Q8_0", "--offline"], &["offline", "split in 2 parts, of which 1"]);
+    user.refusal(&["pull", "org/tiny:Q8_0", "--offline"], &["offline", "2 parts, but only 1"]);
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn a_cut_download_goes_on_where_it_ended() {
         |user: &User| assert_eq!(fs::read(user.snapshot().join("model.safetensors")).expect("it reads"), weights);
     // Within one run.
     let user = User::of(&hub);
-    hub.fail(2, "GET cdn", Fault::Cut(70_000));
+    hub.fail(2, "GET cdn", BadResponse::Cut(70_000));
     user.pull("org/tiny");
     whole(&user);
     assert_eq!(ranges(&hub), [None, Some("bytes=70000-".into()), Some("bytes=140000-".into())]);
@@ -340,7 +340,7 @@ fn a_cut_download_goes_on_where_it_ended() {
     for (left, range) in [(&weights[..60_000], Some("bytes=60000-")), (&[0; 400_000][..], None)] {
         fs::remove_dir_all(user.repo()).expect("it is there");
         leave(left);
-        hub.fail(1, "GET cdn", Fault::NoRange);
+        hub.fail(1, "GET cdn", BadResponse::NoRange);
         user.pull("org/tiny");
         whole(&user);
         assert_eq!(ranges(&hub), [range.map(str::to_owned)]);
@@ -350,11 +350,11 @@ fn a_cut_download_goes_on_where_it_ended() {
 }
 
 #[test]
-fn patience_has_an_end_and_keeps_what_came() {
+fn retries_end_and_keep_what_came() {
     let hub = tiny();
     let user = User::of(&hub);
-    hub.fail(usize::MAX, "GET cdn", Fault::Cut(10));
-    user.refusal(&["pull", "org/tiny"], &["model.safetensors", "again and again", "goes on from them"]);
+    hub.fail(usize::MAX, "GET cdn", BadResponse::Cut(10));
+    user.refusal(&["pull", "org/tiny"], &["model.safetensors", "keeps failing", "again to resume"]);
     let lines = hub.lines();
     assert!((10..100).contains(&count(&lines, "GET cdn")), "{}", lines.len());
     assert!(user.blobs().iter().any(|name| name.ends_with(".incomplete")));
@@ -365,7 +365,7 @@ fn patience_has_an_end_and_keeps_what_came() {
 fn wrong_contents_are_removed() {
     let hub = tiny();
     let size = golden("model.safetensors").len();
-    let check = |part: &str, fault: Fault, words: &[&str]| {
+    let check = |part: &str, fault: BadResponse, words: &[&str]| {
         let user = User::of(&hub);
         hub.fail(1, part, fault);
         user.refusal(&["pull", "org/tiny"], words);
@@ -375,21 +375,25 @@ fn wrong_contents_are_removed() {
         assert!(user.pull("org/tiny").exists(), "the next try is a new one");
         hub.requests();
     };
-    check("GET cdn", Fault::Garbage, &["model.safetensors", "its hash is", &hub.hash("model.safetensors"), "removed"]);
+    check(
+        "GET cdn",
+        BadResponse::Garbage,
+        &["model.safetensors", "hash mismatch: got", "expected", &hub.hash("model.safetensors"), "removed"],
+    );
     let longer = vec![0; size + 1];
     check(
         "GET cdn",
-        Fault::Bytes(longer),
+        BadResponse::Bytes(longer),
         &["model.safetensors", &(size + 1).to_string(), &size.to_string(), "removed"],
     );
     let shorter = vec![0; size - 1];
-    check("GET cdn", Fault::Bytes(shorter), &["model.safetensors", &(size - 1).to_string(), "removed"]);
-    let lies = Fault::Headers(&[("X-Linked-Size", "1000")]);
+    check("GET cdn", BadResponse::Bytes(shorter), &["model.safetensors", &(size - 1).to_string(), "removed"]);
+    let lies = BadResponse::Headers(&[("X-Linked-Size", "1000")]);
     check("HEAD hub /org/tiny/resolve/0123456789abcdef0123456789abcdef01234567/model", lies, &["1000", "removed"]);
     // A small file has git's hash.
     let user = User::of(&hub);
-    hub.fail(1, "/config.json", Fault::Headers(&[("ETag", "\"0123456789012345678901234567890123456789\"")]));
-    user.refusal(&["pull", "org/tiny"], &["config.json", "its hash is", &hub.hash("config.json")]);
+    hub.fail(1, "/config.json", BadResponse::Headers(&[("ETag", "\"0123456789012345678901234567890123456789\"")]));
+    user.refusal(&["pull", "org/tiny"], &["config.json", "hash mismatch", &hub.hash("config.json")]);
 }
 
 #[test]
@@ -397,14 +401,14 @@ fn refusals_say_what_to_do() {
     let hub = tiny();
     let user = User::of(&hub);
     let check = |part: &str, status: u16, headers: &'static [(&str, &str)], words: &[&str]| {
-        hub.fail(1, part, Fault::Status(status, headers));
+        hub.fail(1, part, BadResponse::Status(status, headers));
         user.refusal(&["pull", "org/tiny@v1"], words);
         hub.requests();
     };
     check("/api/", 401, &[("X-Error-Code", "RepoNotFound")], &["org/tiny", "private", "HF_TOKEN"]);
-    check("/api/", 404, &[("X-Error-Code", "RepoNotFound")], &["shows no org/tiny"]);
+    check("/api/", 404, &[("X-Error-Code", "RepoNotFound")], &["org/tiny was not found"]);
     check("/api/", 404, &[("X-Error-Code", "RevisionNotFound")], &["org/tiny has no revision v1"]);
-    check("/api/", 404, &[], &["no revision v1 of org/tiny"]);
+    check("/api/", 404, &[], &["org/tiny at http", "has no revision v1"]);
     check("HEAD", 401, &[("X-Error-Code", "GatedRepo")], &["gated", "accept its terms", "HF_TOKEN"]);
     check("HEAD", 403, &[("X-Error-Code", "GatedRepo")], &["gated", "HF_TOKEN"]);
     check("HEAD", 404, &[("X-Error-Code", "EntryNotFound")], &["org/tiny has no file"]);
@@ -412,7 +416,7 @@ fn refusals_say_what_to_do() {
     check("HEAD", 403, message, &["403", "not you", "HF_TOKEN"]);
     check("HEAD", 418, &[], &["418"]);
 
-    hub.fail(usize::MAX, "HEAD", Fault::Status(403, &[("X-Error-Code", "GatedRepo")]));
+    hub.fail(usize::MAX, "HEAD", BadResponse::Status(403, &[("X-Error-Code", "GatedRepo")]));
     let output = user.command(&["pull", "org/tiny"]).env("HF_TOKEN", TOKEN).output().expect("the binary starts");
     let message = text(&output.stderr);
     assert!(message.contains("no access yet") && !message.contains(TOKEN), "{message}");
@@ -426,20 +430,20 @@ fn a_busy_hub_is_asked_again_within_bounds() {
     let hub = tiny();
     let user = User::of(&hub);
     const SOON: &[(&str, &str)] = &[("Retry-After", "0")];
-    hub.fail(2, "/api/", Fault::Status(429, SOON));
-    hub.fail(1, "HEAD", Fault::Status(503, SOON));
-    hub.fail(1, "GET cdn", Fault::Status(502, SOON));
+    hub.fail(2, "/api/", BadResponse::Status(429, SOON));
+    hub.fail(1, "HEAD", BadResponse::Status(503, SOON));
+    hub.fail(1, "GET cdn", BadResponse::Status(502, SOON));
     user.pull("org/tiny");
     assert_eq!(count(&hub.lines(), "/api/"), 3);
 
     let user = User::of(&hub);
-    hub.fail(usize::MAX, "/api/", Fault::Status(429, SOON));
+    hub.fail(usize::MAX, "/api/", BadResponse::Status(429, SOON));
     user.refusal(&["pull", "org/tiny"], &["too many requests", "429"]);
-    assert_eq!(hub.lines().len(), 6, "patience ends");
+    assert_eq!(hub.lines().len(), 6, "retries end");
     let hub = tiny();
     let user = User::of(&hub);
-    hub.fail(1, "/api/", Fault::Status(429, &[("Retry-After", "3600")]));
-    user.refusal(&["pull", "org/tiny"], &["wait 3600 s"]);
+    hub.fail(1, "/api/", BadResponse::Status(429, &[("Retry-After", "3600")]));
+    user.refusal(&["pull", "org/tiny"], &["retry after 3600 s"]);
     assert_eq!(hub.lines().len(), 1, "nobody is kept waiting for an hour");
 }
 
@@ -449,7 +453,7 @@ fn the_token_stays_at_the_endpoint() {
     let user = User::of(&hub);
     // A repository that was renamed is a redirect within the endpoint; the token goes along.
     const HERE: &[(&str, &str)] = &[("Location", "/api/models/org/new/revision/main")];
-    hub.fail(1, "/api/models/org/tiny", Fault::Status(307, HERE));
+    hub.fail(1, "/api/models/org/tiny", BadResponse::Status(307, HERE));
     fs::write(user.home.path().join("token"), format!("{TOKEN}\n")).expect("the folder takes files");
     user.pull("org/tiny");
     let requests = hub.requests();
@@ -459,12 +463,12 @@ fn the_token_stays_at_the_endpoint() {
     let other = tiny();
     let away: &'static str = format!("{}/api/models/org/tiny/revision/main", other.endpoint).leak();
     let location: &'static [(&str, &str)] = vec![("Location", away)].leak();
-    hub.fail(1, "/api/", Fault::Status(302, location));
+    hub.fail(1, "/api/", BadResponse::Status(302, location));
     user.pull("org/tiny");
     assert_eq!(other.requests()[0].authorization, None);
-    hub.fail(1, "/api/", Fault::Status(302, &[("Location", "file:///etc/passwd")]));
-    user.refusal(&["pull", "org/tiny"], &["redirects to", "file:///etc/passwd"]);
-    hub.fail(usize::MAX, "/api/", Fault::Status(302, HERE));
+    hub.fail(1, "/api/", BadResponse::Status(302, &[("Location", "file:///etc/passwd")]));
+    user.refusal(&["pull", "org/tiny"], &["invalid redirect to", "file:///etc/passwd"]);
+    hub.fail(usize::MAX, "/api/", BadResponse::Status(302, HERE));
     user.refusal(&["pull", "org/tiny"], &["more than 5 redirects"]);
 }
 
@@ -474,23 +478,23 @@ fn hostile_names_lead_nowhere() {
         let hub = tiny();
         hub.list(name);
         let user = User::of(&hub);
-        user.refusal(&["pull", "org/tiny"], &["leads out of the repository"]);
+        user.refusal(&["pull", "org/tiny"], &["outside the repository"]);
         assert_eq!(hub.lines().len(), 1);
         assert!(!user.repo().exists(), "{name}");
     }
     for commit in ["../../evil", "main", ""] {
         let hub = tiny();
         hub.set_commit(commit);
-        User::of(&hub).refusal(&["pull", "org/tiny"], &["no commit"]);
+        User::of(&hub).refusal(&["pull", "org/tiny"], &["invalid commit hash"]);
     }
     for tag in ["\"../../../evil\"", "\"/etc/passwd\"", "\"short\""] {
         let hub = tiny();
         let headers: &'static [(&str, &str)] = vec![("ETag", String::leak(tag.to_owned()) as &str)].leak();
-        hub.fail(1, "/config.json", Fault::Headers(headers));
+        hub.fail(1, "/config.json", BadResponse::Headers(headers));
         User::of(&hub).refusal(&["pull", "org/tiny"], &["config.json", "no hash"]);
     }
     let hub = tiny();
-    hub.fail(1, "/config.json", Fault::Headers(&[("X-Repo-Commit", "ffffffffffffffffffffffffffffffffffffffff")]));
+    hub.fail(1, "/config.json", BadResponse::Headers(&[("X-Repo-Commit", "ffffffffffffffffffffffffffffffffffffffff")]));
     User::of(&hub).refusal(&["pull", "org/tiny"], &["config.json", "another commit"]);
 }
 
@@ -507,13 +511,13 @@ fn links_that_leave_the_cache_are_not_followed() {
     // A file that is loaded if it is there, though the hub has none.
     symlink(&secret, snapshot.join("tokenizer.json")).expect("a link");
     for arguments in [&["pull", "org/tiny"][..], &["pull", "org/tiny", "--offline"]] {
-        user.refusal(arguments, &["tokenizer.json", "link that leaves"]);
+        user.refusal(arguments, &["tokenizer.json", "link to a place outside"]);
     }
     fs::remove_file(snapshot.join("tokenizer.json")).expect("it is there");
     fs::remove_file(snapshot.join("config.json")).expect("it is there");
     symlink("../../../../secret", snapshot.join("config.json")).expect("a link");
     fs::write(user.home.path().join("secret"), "{}").expect("the folder takes files");
-    user.refusal(&["pull", "org/tiny", "--offline"], &["config.json", "link that leaves"]);
+    user.refusal(&["pull", "org/tiny", "--offline"], &["config.json", "link to a place outside"]);
     // Nothing is written through a link either.
     let fresh = User::of(&hub);
     let blobs = fresh.repo().join("blobs");
@@ -525,7 +529,7 @@ fn links_that_leave_the_cache_are_not_followed() {
         let fresh = User::of(&hub);
         fs::create_dir_all(fresh.repo()).expect("the folder is made");
         symlink(outside.path(), fresh.repo().join(part)).expect("a link");
-        fresh.refusal(&["pull", "org/tiny"], &[part, "link that leaves"]);
+        fresh.refusal(&["pull", "org/tiny"], &[part, "link to a place outside"]);
     }
     assert_eq!(fs::read_dir(outside.path()).expect("it lists").count(), 1, "nothing was written outside");
 }
@@ -552,25 +556,28 @@ fn two_pulls_at_once_share_the_work() {
 fn without_the_hub_the_cache_has_to_do() {
     let hub = tiny();
     let mut user = User::of(&hub);
-    user.refusal(&["pull", "org/tiny", "--offline"], &["org/tiny", "offline", "no revision main"]);
+    user.refusal(
+        &["pull", "org/tiny", "--offline"],
+        &["org/tiny is not in the local cache (--offline)", "revision main"],
+    );
     for variable in ["HF_HUB_OFFLINE", "FOLIO_OFFLINE"] {
         let output = user.command(&["pull", "org/tiny"]).env(variable, "1").output().expect("the binary starts");
         assert!(text(&output.stderr).contains("offline"), "{variable}");
     }
     assert!(hub.lines().is_empty());
     user.pull("org/tiny");
-    user.refusal(&["pull", "org/tiny@v2", "--offline"], &["no revision v2"]);
+    user.refusal(&["pull", "org/tiny@v2", "--offline"], &["revision v2 is not cached"]);
     assert!(user.result(&["pull", &format!("org/tiny@{COMMIT}"), "--offline"]).ends_with(COMMIT));
     // A hub that cannot be reached is not the end of a model that is there.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     user.endpoint = format!("http://{}", closed.expect("a port was free"));
     let output = user.run(&["pull", "org/tiny"]);
     assert!(
-        output.status.success() && text(&output.stderr).contains("as the cache has it"),
+        output.status.success() && text(&output.stderr).contains("from the local cache"),
         "{}",
         text(&output.stderr)
     );
-    user.refusal(&["pull", "org/other"], &["cannot reach http://127.0.0.1:", "nor does the cache"]);
+    user.refusal(&["pull", "org/other"], &["cannot reach http://127.0.0.1:", "not complete in the local cache"]);
     user.endpoint = "ftp://hub".to_owned();
     user.refusal(&["pull", "org/tiny"], &["HF_ENDPOINT", "ftp://hub"]);
     // The cache may be elsewhere.
@@ -622,6 +629,6 @@ fn the_list_tells_formats_and_what_is_broken() {
     problem(1, "no safetensors");
     problem(2, "no files");
     problem(3, "config.json is missing");
-    problem(3, "partial: 1 of its files not whole yet, 2.00 KiB so far");
+    problem(3, "incomplete downloads: 1 (2.00 KiB so far)");
     assert!(user.result(&["list"]).contains("problem: "));
 }

@@ -4,6 +4,7 @@
 //! Everything runs on the CPU reference with the built-in demo model or the small folders of `tests/data`. Expected
 //! answers come from the references beside those models, so nothing here repeats what folio itself has printed.
 
+mod batch;
 #[cfg(unix)]
 #[path = "../support/gguf_builder.rs"]
 mod builder;
@@ -223,7 +224,7 @@ fn devices_names_the_cpu_and_the_choice() {
     assert_eq!(chosen[0]["device"], devices["chosen"]);
     let software = chosen[0]["kind"] == "software" && chosen[0]["device"] != "cpu";
     assert!(!software, "a driver that runs shaders on the CPU is never chosen: {devices}");
-    assert!(result(&["devices"]).contains("auto takes"));
+    assert!(result(&["devices"]).contains("auto selects"));
 }
 
 /// Without an NVIDIA device the same binary says why, and goes on with what is there; with one it lists it.
@@ -269,7 +270,10 @@ fn plan_says_whether_it_fits_and_what_to_do() {
     let output = run(&["plan", "--memory", "14MiB"]);
     assert_eq!(output.status.code(), Some(1), "it does not fit");
     let said = text(&output.stdout);
-    assert!(said.contains("\ndoes not fit: weights of 9.9 MiB, activations of 8.4 MiB and any KV pool"), "{said}");
+    assert!(
+        said.contains("\ndoes not fit: weights (9.9 MiB) and activations (8.4 MiB) leave no room for a KV pool"),
+        "{said}"
+    );
     let last = said.lines().last().unwrap_or_default();
     let advice = "--quantization q4 --kv-cache-dtype q8";
     assert!(last.starts_with(&format!("with {advice}: weights 3.5 MiB, context ")), "{said}");
@@ -308,7 +312,7 @@ fn plan_reads_every_kind_of_model_and_measures_a_device_that_is_here() {
         assert!(report["asked"]["tokens_per_s_max"].as_f64().is_some_and(|speed| speed > 0.0), "{report}");
     }
     let said = result(&["plan", "--device", "cpu"]);
-    assert!(said.contains("at most ") && said.contains(" GB/s were measured"), "{said}");
+    assert!(said.contains("at most ") && said.contains(" GB/s, as measured"), "{said}");
 }
 
 #[test]

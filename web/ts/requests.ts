@@ -164,6 +164,8 @@ export interface ChatRequest {
   prompt_logprobs?: number | null;
   /** Report the token ids of prompt and answer. */
   return_token_ids?: boolean | null;
+  /** Name the tokens of logprobs by id: `token_id:123`. */
+  return_tokens_as_token_ids?: boolean | null;
   /** What to report for finding mistakes. */
   debug?: {
     /** Report how much of the prompt was cached and why it was not more. */
@@ -293,6 +295,8 @@ export interface CompletionRequest {
   prompt_logprobs?: number | null;
   /** Report the token ids of prompt and answer. */
   return_token_ids?: boolean | null;
+  /** Name the tokens of logprobs by id: `token_id:123`. */
+  return_tokens_as_token_ids?: boolean | null;
   /** What to report for finding mistakes. */
   debug?: {
     /** Report how much of the prompt was cached and why it was not more. */
@@ -489,6 +493,8 @@ export interface LlamaRequest {
   prompt_logprobs?: number | null;
   /** Report the token ids of prompt and answer. */
   return_token_ids?: boolean | null;
+  /** Name the tokens of logprobs by id: `token_id:123`. */
+  return_tokens_as_token_ids?: boolean | null;
   /** What to report for finding mistakes. */
   debug?: {
     /** Report how much of the prompt was cached and why it was not more. */

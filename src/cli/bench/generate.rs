@@ -106,18 +106,18 @@ fn open(subject: &Subject<'_>, config: &Config, batch: u32, tokens: u32) -> Resu
     };
     let session = subject.session(config)?;
     let room = session.info()?.max_model_len;
-    ensure!(room >= tokens, "the context here holds {room} tokens of {tokens}: lower --context or --new-tokens");
+    ensure!(room >= tokens, "{tokens} tokens do not fit the context of {room}: lower --context or --new-tokens");
     Ok(session)
 }
 
 fn context(subject: &Subject<'_>, new_tokens: u32) -> Result<u32> {
     let room = subject.spec.positions_max.checked_sub(new_tokens + 1);
     let room = room.context("--new-tokens leaves no room for a prompt")?;
-    Ok(subject.options.context.unwrap_or_else(|| CONTEXT.min(room)))
+    Ok(subject.args.context.unwrap_or_else(|| CONTEXT.min(room)))
 }
 
 pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
-    let new_tokens = subject.options.new_tokens.max(2);
+    let new_tokens = subject.args.new_tokens.max(2);
     let context = context(subject, new_tokens)?;
     let largest = subject.batches().into_iter().max().unwrap_or(1);
     let session = open(subject, config, largest, context + new_tokens)?;
@@ -131,7 +131,7 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
         let to = arrivals.iter().map(Arrivals::last).fold(f64::INFINITY, f64::min);
         let within = |at: &&f64| **at > from && **at <= to;
         let tokens: usize = arrivals.iter().map(|arrivals| arrivals.tokens.iter().filter(within).count()).sum();
-        ensure!(tokens > 0, "no time in which all {batch} sequences generate: raise --new-tokens");
+        ensure!(tokens > 0, "the {batch} sequences never generated all at once: raise --new-tokens");
         let tokens_per_s = tokens as f64 / (to - from);
         let steps_per_s = tokens_per_s / f64::from(batch);
         let kv_tokens = f64::from(batch) * (f64::from(context) + f64::from(new_tokens) / 2.0);

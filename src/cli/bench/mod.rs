@@ -1,4 +1,4 @@
-//! `folio bench`: tokens a second, latencies and bandwidth, always beside what the device itself can do at best.
+//! `folio bench`: tokens per second, latencies and bandwidth, always compared with the device's own peaks.
 //!
 //! First the device's own peaks are measured ([`peaks`]); then the scenarios: [`steps`] runs each kernel alone over
 //! real shapes, [`generate`] decodes and prefills through the engine, [`serve`] loads it with seeded requests,
@@ -12,7 +12,7 @@ mod serve;
 mod steps;
 
 use super::device::Device;
-use super::options::{EngineOptions, ModelOptions};
+use super::options::{EngineArgs, ModelArgs};
 use super::output;
 use super::selftest::Forced;
 use super::session::Session;
@@ -28,25 +28,25 @@ use report::Report;
 enum Scenario {
     /// Each kernel alone, over the model's shapes
     Steps,
-    /// Of `steps` the matrix products alone
+    /// Only the matrix products of `steps`
     Products,
-    /// Tokens a second while sequences generate
+    /// Tokens per second during generation
     Decode,
-    /// Prompt tokens a second
+    /// Prompt tokens per second
     Prefill,
     /// Many requests of mixed lengths at once
     Serve,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct BenchArgs {
     #[command(flatten)]
-    model: ModelOptions,
+    model: ModelArgs,
     #[command(flatten)]
-    engine: EngineOptions,
+    engine: EngineArgs,
     #[command(flatten)]
     forced: Forced,
-    /// Random weights of a shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b or HxLxNxKxDxFxV
+    /// Random weights of this shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b or HxLxNxKxDxFxV
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     shape: Option<String>,
     /// What to measure; may be given several times [default: decode and prefill]
@@ -55,65 +55,65 @@ pub(crate) struct Options {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Sequences at once in decode and prefill [default: 1,8]; rows of the products in steps [default: 1,8,64]
+    /// Batch sizes of decode and prefill [default: 1,8]; rows of the products in steps [default: 1,8,64]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch: Vec<u32>,
-    /// Prompt tokens of decode and prefill [default: 512, or what the context leaves]
+    /// Prompt tokens of decode and prefill [default: 512, or the rest of the context]
     #[arg(long, value_name = "TOKENS")]
     context: Option<u32>,
-    /// Tokens that decode generates a sequence
+    /// Tokens that decode generates per sequence
     #[arg(long, value_name = "TOKENS", default_value_t = 64)]
     new_tokens: u32,
     #[command(flatten)]
-    load: serve::Load,
+    load: serve::LoadArgs,
 }
 
 /// A model to measure, opened anew for every engine.
 struct Subject<'a> {
-    options: &'a Options,
+    args: &'a BenchArgs,
     spec: ModelSpec,
 }
 
 impl Subject<'_> {
     fn model(&self) -> Result<Model> {
-        match &self.options.shape {
+        match &self.args.shape {
             Some(_) => {
-                let model = Model::random(self.spec.clone(), self.options.engine.seed.unwrap_or(0));
-                self.options.model.quantized(model)
+                let model = Model::random(self.spec.clone(), self.args.engine.seed.unwrap_or(0));
+                self.args.model.quantized(model)
             }
-            None => self.options.model.open(),
+            None => self.args.model.open(),
         }
     }
 
     /// Sequences at once in decode and prefill.
     fn batches(&self) -> Vec<u32> {
-        if self.options.batch.is_empty() { vec![1, 8] } else { self.options.batch.clone() }
+        if self.args.batch.is_empty() { vec![1, 8] } else { self.args.batch.clone() }
     }
 
     /// The name of the shape in reports.
     fn name(&self) -> String {
-        self.options.shape.clone().unwrap_or_else(|| self.options.model.name())
+        self.args.shape.clone().unwrap_or_else(|| self.args.model.name())
     }
 
     /// An engine for this model, with limits of its own, ready.
     fn session(&self, config: Config) -> Result<Session> {
-        let device = self.options.forced.apply(self.options.engine.device()?);
+        let device = self.args.forced.apply(self.args.engine.device()?);
         Session::start_on(device, self.model()?, TextModel::default(), config)?.wait_ready()
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    let config = options.engine.config()?;
-    let device = options.forced.apply(options.engine.device()?);
-    ensure!(!matches!(device, Device::Fake(_)), "the fake device computes nothing: there is nothing to measure");
-    let spec = match &options.shape {
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    let config = args.engine.config()?;
+    let device = args.forced.apply(args.engine.device()?);
+    ensure!(!matches!(device, Device::Fake(_)), "the fake device computes nothing that could be measured");
+    let spec = match &args.shape {
         Some(name) => ModelSpec::named(name)?,
-        None => options.model.open()?.spec().clone(),
+        None => args.model.open()?.spec().clone(),
     };
-    let subject = Subject { options, spec };
+    let subject = Subject { args, spec };
     let measured = device.clone();
     let mut report = Report::new(subject.name(), Box::new(move || peaks::measure(&measured)))?;
-    let scenarios = match options.scenario.as_slice() {
+    let scenarios = match args.scenario.as_slice() {
         [] => &[Scenario::Decode, Scenario::Prefill],
         given => given,
     };
@@ -129,10 +129,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             Scenario::Serve => serve::measure(&subject, &config, &mut report)?,
         }
     }
-    let text = if options.json { serde_json::to_string(&report.as_json())? } else { report.as_text() };
+    let text = if args.json { serde_json::to_string(&report.as_json())? } else { report.as_text() };
     output::result(text)?;
     match report.impossible() {
-        Some(row) => bail!("{row}: more than the device's own peak, so the measurement is wrong"),
+        Some(row) => bail!("{row}, which is impossible: the measurement is wrong"),
         None => Ok(()),
     }
 }

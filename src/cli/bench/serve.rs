@@ -15,23 +15,23 @@ use std::cell::Cell;
 
 /// The load.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Load {
+pub(super) struct LoadArgs {
     /// Requests of the serve scenario, all sent at once
     #[arg(long, value_name = "N", default_value_t = 256)]
     requests: u32,
-    /// Shortest prompt
+    /// Shortest prompt of the serve scenario
     #[arg(long, value_name = "TOKENS", default_value_t = 100)]
     input_len_min: u32,
-    /// Longest prompt
+    /// Longest prompt of the serve scenario
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     input_len_max: u32,
-    /// Shortest answer
+    /// Shortest answer of the serve scenario
     #[arg(long, value_name = "TOKENS", default_value_t = 100)]
     output_len_min: u32,
-    /// Longest answer
+    /// Longest answer of the serve scenario
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     output_len_max: u32,
-    /// Leading tokens that all prompts share
+    /// Leading tokens that all prompts of the serve scenario share
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     shared_prefix_len: u32,
 }
@@ -65,7 +65,7 @@ impl Utilisation {
 }
 
 pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
-    let load = &subject.options.load;
+    let load = &subject.args.load;
     ensure!(load.requests > 0, "--requests: at least one");
     ensure!((1..=load.input_len_max).contains(&load.input_len_min), "--input-len-min is not in 1..=--input-len-max");
     ensure!(
@@ -120,7 +120,7 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
     session.close()
 }
 
-fn run(session: &Session, load: &Load, config: &Config, utilisation: &Utilisation) -> Result<(Vec<Arrivals>, f64)> {
+fn run(session: &Session, load: &LoadArgs, config: &Config, utilisation: &Utilisation) -> Result<(Vec<Arrivals>, f64)> {
     let info = session.info()?;
     let mut numbers = Numbers(config.seed.unwrap_or(0));
     let between = |numbers: &mut Numbers, least: u32, most: u32| least + numbers.below(most - least + 1);

@@ -117,7 +117,7 @@ fn matrices(plan: &Plan) -> Vec<Matrix> {
 
 pub(super) fn products(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let mut token_seconds = 0.0;
-    let asked = &subject.options.batch[..];
+    let asked = &subject.args.batch[..];
     let row_counts = if asked.is_empty() { &ROWS } else { asked };
     let activations = device.caps()?.activations;
     for matrix in matrices(&subject.model()?.record(activations)) {

@@ -1,11 +1,11 @@
 //! The Hugging Face cache: the folder that Python's `huggingface_hub` fills and reads, in the same layout.
 //!
 //! ```text
-//! models--org--repo/refs/main                        the commit that a branch or tag was at when it was last asked for
+//! models--org--repo/refs/main                        the commit of a branch or tag when it was last requested
 //! models--org--repo/blobs/<hash>                     contents, named by SHA-256 (large files) or git's hash (others)
-//! models--org--repo/blobs/<hash>.incomplete          what has arrived of one so far
+//! models--org--repo/blobs/<hash>.incomplete          a partial download
 //! models--org--repo/snapshots/<commit>/config.json   a link to a blob
-//! .locks/models--org--repo/<hash>.lock               held by whoever fetches that blob
+//! .locks/models--org--repo/<hash>.lock               held while that blob is downloaded
 //! ```
 //!
 //! A link is followed only while it stays in the repository's own folder; the cache's folder itself may be one.
@@ -16,11 +16,11 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Beginning of a model's folder; datasets and spaces have others.
+/// Prefix of a model's folder; datasets and spaces have others.
 const PREFIX: &str = "models--";
-/// Ending of a blob that is not whole yet.
+/// Suffix of an incomplete blob.
 const INCOMPLETE: &str = ".incomplete";
-/// A revision's file holds a hash and perhaps a line's end.
+/// A revision's file holds a hash and perhaps a line break.
 const REF_BYTES_MAX: u64 = 256;
 
 /// The cache of one user.
@@ -68,7 +68,7 @@ impl Cache {
 }
 
 impl RepoFolder {
-    /// The commit that a revision means as far as the cache knows.
+    /// The cached commit of a revision.
     pub(super) fn commit(&self, revision: &str) -> Result<Option<String>> {
         if is_commit(revision) {
             return Ok(Some(revision.to_owned()));
@@ -77,11 +77,11 @@ impl RepoFolder {
         let Some(inside) = self.inside(&path)? else { return Ok(None) };
         let bytes = folio::platform::read_file(&inside, REF_BYTES_MAX).with_context(|| path.display().to_string())?;
         let commit = String::from_utf8_lossy(&bytes).trim().to_owned();
-        ensure!(is_commit(&commit), "{}: {commit:?} is no commit", path.display());
+        ensure!(is_commit(&commit), "{}: invalid commit hash {commit:?}", path.display());
         Ok(Some(commit))
     }
 
-    /// Notes which commit a revision means.
+    /// Records the commit of a revision.
     pub(super) fn set_commit(&self, revision: &str, commit: &str) -> Result<()> {
         assert!(is_commit(commit), "a commit is checked where it comes from");
         if is_commit(revision) || self.commit(revision).ok().flatten().as_deref() == Some(commit) {
@@ -119,7 +119,7 @@ impl RepoFolder {
         self.folder.join("snapshots").join(commit)
     }
 
-    /// Names of all entries of a snapshot, whether or not there is something behind them.
+    /// Names of all entries of a snapshot, dangling links included.
     pub(super) fn names(&self, commit: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         let snapshot = self.snapshot(commit);
@@ -130,25 +130,25 @@ impl RepoFolder {
         Ok(names)
     }
 
-    /// Where a file of a snapshot really is; `None` if it is not there or leads nowhere, an error if it leads out.
+    /// The real path of a snapshot's file; `None` if it is missing or a dangling link, an error if it is outside.
     pub(super) fn file(&self, commit: &str, name: &str) -> Result<Option<PathBuf>> {
-        ensure!(is_plain(name), "{name:?} is no plain path");
+        ensure!(is_plain(name), "invalid file name {name:?}");
         self.inside(&self.snapshot(commit).join(name))
     }
 
-    /// The blob of this name, whole.
+    /// The path of a complete blob.
     pub(super) fn blob(&self, hash: &str) -> PathBuf {
         self.folder.join("blobs").join(hash)
     }
 
-    /// What has arrived of it, and whose folder is made.
+    /// The path of an incomplete blob; its folder is made.
     pub(super) fn incomplete(&self, hash: &str) -> Result<PathBuf> {
         let path = self.folder.join("blobs").join(format!("{hash}{INCOMPLETE}"));
         self.make_folder(&path).with_context(|| path.display().to_string())?;
         Ok(path)
     }
 
-    /// Blobs that are not whole yet, as bytes so far.
+    /// Bytes of each incomplete blob.
     pub(super) fn incompletes(&self) -> Result<Vec<u64>> {
         let entries = entries(&self.folder.join("blobs"))?;
         let partial = |entry: &&fs::DirEntry| entry.file_name().to_string_lossy().ends_with(INCOMPLETE);
@@ -191,7 +191,7 @@ impl RepoFolder {
         Ok(self.locks.join(format!("{stem}.{:016x}", folio::platform::random_u64())))
     }
 
-    /// Makes the folder of a file, and sees that no link leads it out.
+    /// Makes the folder of a file, and checks that no link leads outside.
     fn make_folder(&self, file: &Path) -> io::Result<()> {
         let folder = file.parent().unwrap_or(&self.folder);
         let there = folder.ancestors().find(|folder| folder.exists());
@@ -201,7 +201,7 @@ impl RepoFolder {
         fs::create_dir_all(folder)
     }
 
-    /// The real place of `path`; `None` if there is nothing, an error if it is outside this folder.
+    /// The real path; `None` if there is nothing, an error if it is outside this folder.
     fn inside(&self, path: &Path) -> Result<Option<PathBuf>> {
         let real = |path: &Path| match path.canonicalize() {
             Ok(real) => Ok(Some(real)),
@@ -211,7 +211,7 @@ impl RepoFolder {
         let (Some(root), Some(found)) = (real(&self.root)?, real(path)?) else { return Ok(None) };
         let folder = root.join(self.folder.file_name().unwrap_or_default());
         if !found.starts_with(&folder) {
-            bail!("{} is a link that leaves {}", path.display(), self.folder.display());
+            bail!("{} is a link to a place outside {}", path.display(), self.folder.display());
         }
         Ok(Some(found))
     }
@@ -227,7 +227,7 @@ fn symlink(target: &Path, link: &Path) -> io::Result<()> {
     std::os::windows::fs::symlink_file(target, link)
 }
 
-/// What a folder holds; nothing, if there is none.
+/// A folder's entries; none if it does not exist.
 fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>> {
     match fs::read_dir(folder) {
         Ok(entries) => entries.collect::<io::Result<_>>().with_context(|| folder.display().to_string()),
@@ -236,7 +236,7 @@ fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>> {
     }
 }
 
-/// Names below `folder`, with `/`; links to folders are names, not ways.
+/// Names below `folder`, with `/`; links to folders are not followed.
 fn walk(folder: &Path, prefix: &str, names: &mut Vec<String>) -> Result<()> {
     for entry in entries(folder)? {
         let Ok(name) = entry.file_name().into_string() else { continue };

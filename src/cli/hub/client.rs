@@ -1,12 +1,12 @@
-//! Asks the hub: one request at a time, with bounded patience, and errors that say what to do.
+//! Requests to the hub: bounded retries, and errors that say what to do.
 //!
-//! Redirects are followed here and not by the HTTP library, because two rules hang on them: the token goes to the
-//! endpoint alone, and a file's hash and size are told by the hub's own answer, before it sends one elsewhere.
-//! (The crate `hf-hub` is no help here: before 1.0 it sends the token to the address of a redirect and compares nothing
-//! that arrives with its hash; since 1.0 it brings a storage system of its own.)
+//! Redirects are followed here and not by the HTTP library, for two reasons: the token goes to the endpoint alone, and
+//! a file's hash and size come from the hub's own response, before it redirects elsewhere.
+//! (The crate `hf-hub` does not fit: before 1.0 it sends the token to the target of a redirect and verifies no hash;
+//! since 1.0 it brings a storage system of its own.)
 
 use super::name::{is_commit, is_hex, is_hostile, is_plain};
-use super::patience::Patience;
+use super::retry::Retry;
 use super::settings::Settings;
 use serde::Deserialize;
 use std::io::Read as _;
@@ -17,13 +17,13 @@ use ureq::{Agent, Body};
 
 /// Redirects of one request.
 const REDIRECTS_MAX: usize = 5;
-/// Without a byte for so long, a connection counts as cut.
+/// A connection without a byte for this long counts as closed.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// To connect, names looked up.
+/// To look up a name, and to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 /// The list of a repository's files.
 const LIST_BYTES_MAX: u64 = 64 << 20;
-/// Of a message from the hub, so much is repeated.
+/// Characters of a message from the hub that are repeated.
 const MESSAGE_CHARS_MAX: usize = 200;
 
 /// A connection to one hub.
@@ -35,14 +35,14 @@ pub(super) struct Client {
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
-    /// Nobody answers, or nobody who can help: what the cache has is as good as it gets.
+pub(super) enum FetchError {
+    /// The hub cannot be reached or is overloaded: the cache may help.
     #[error("{0}")]
     Unreachable(String),
-    /// The hub has no such repository, or shows none.
+    /// The repository does not exist, or is hidden.
     #[error("{0}")]
     Missing(String),
-    /// Any other answer that is a refusal, or none that can be used.
+    /// Any other refusal, or an invalid response.
     #[error("{0}")]
     Refused(String),
 }
@@ -52,7 +52,7 @@ pub(super) enum Fault {
 pub(super) struct Listing {
     /// The commit that the revision means now.
     pub(super) commit: String,
-    /// Files that have plain names.
+    /// Files with plain names.
     pub(super) names: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ struct SiblingJson {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     Get,
-    /// Answered by the endpoint itself: a redirect to elsewhere is an answer.
+    /// A redirect to another origin is the response.
     Head,
 }
 
@@ -104,53 +104,55 @@ impl Client {
     }
 
     /// The commit and the files of a revision.
-    pub(super) fn listing(&self, repo: &str, revision: &str) -> Result<Listing, Fault> {
+    pub(super) fn listing(&self, repo: &str, revision: &str) -> Result<Listing, FetchError> {
         let url = format!("{}/api/models/{repo}/revision/{}", self.endpoint, encoded(revision, ""));
         let mut answer = self.ask(Method::Get, &url, None, repo, &format!("revision {revision}"))?;
         let body = answer.body_mut().with_config().limit(LIST_BYTES_MAX).read_to_vec();
-        let body = body.map_err(|error| Fault::Unreachable(format!("{url}: {error}")))?;
+        let body = body.map_err(|error| FetchError::Unreachable(format!("{url}: {error}")))?;
         let parsed: RevisionJson = serde_json::from_slice(&body).map_err(|error| {
-            Fault::Refused(format!("{url}: the answer is not a list of files ({error}): is HF_ENDPOINT right?"))
+            FetchError::Refused(format!("{url}: the response is not a list of files ({error}); check HF_ENDPOINT"))
         })?;
         if !is_commit(&parsed.sha) {
-            return Err(Fault::Refused(format!("{url}: {:?} is no commit", shortened(&parsed.sha))));
+            return Err(FetchError::Refused(format!("{url}: invalid commit hash {:?}", shortened(&parsed.sha))));
         }
         let names: Vec<String> = parsed.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
         if let Some(name) = names.iter().find(|name| is_hostile(name)) {
             let name = shortened(name);
-            return Err(Fault::Refused(format!("{repo} lists {name:?}, a name that leads out of the repository")));
+            return Err(FetchError::Refused(format!(
+                "{repo} lists the file {name:?}, which is outside the repository"
+            )));
         }
         Ok(Listing { commit: parsed.sha, names: names.into_iter().filter(|name| is_plain(name)).collect() })
     }
 
     /// Hash and size of one file of a commit.
-    pub(super) fn remote(&self, repo: &str, commit: &str, name: &str) -> Result<Remote, Fault> {
+    pub(super) fn remote(&self, repo: &str, commit: &str, name: &str) -> Result<Remote, FetchError> {
         let url = self.file_url(repo, commit, name);
         let answer = self.ask(Method::Head, &url, None, repo, &format!("file {name}"))?;
         let headers = answer.headers();
-        let refuse = |message: &str| Fault::Refused(format!("{repo}: {name}: {message}"));
+        let refuse = |message: &str| FetchError::Refused(format!("{repo}: {name}: {message}"));
         if header(headers, "x-repo-commit").is_some_and(|found| found != commit) {
-            return Err(refuse("the hub answers with another commit"));
+            return Err(refuse("the hub answered for another commit"));
         }
         let tag = header(headers, "x-linked-etag").or_else(|| header(headers, "etag")).unwrap_or_default();
         let hash = tag.trim_start_matches("W/").trim_matches('"').to_owned();
         if !matches!(hash.len(), 40 | 64) || !is_hex(&hash) {
-            return Err(refuse("the hub tells no hash of it"));
+            return Err(refuse("the hub sent no hash"));
         }
         let size = header(headers, "x-linked-size").or_else(|| header(headers, "content-length"));
-        let size = size.and_then(|size| size.parse().ok()).ok_or_else(|| refuse("the hub tells no size of it"))?;
+        let size = size.and_then(|size| size.parse().ok()).ok_or_else(|| refuse("the hub sent no size"))?;
         Ok(Remote { name: name.to_owned(), hash, size })
     }
 
     /// A file's bytes from `start` on. The answer is 206, or 200 with all bytes, or 416 where there are no such bytes.
-    pub(super) fn bytes(&self, repo: &str, commit: &str, name: &str, start: u64) -> Result<Response<Body>, Fault> {
+    pub(super) fn bytes(&self, repo: &str, commit: &str, name: &str, start: u64) -> Result<Response<Body>, FetchError> {
         let url = self.file_url(repo, commit, name);
         let range = (start > 0).then(|| format!("bytes={start}-"));
         self.ask(Method::Get, &url, range.as_deref(), repo, &format!("file {name}"))
     }
 
     /// Exactly these bytes of a file, which has them.
-    pub(super) fn piece(&self, repo: &str, commit: &str, name: &str, bytes: Range<u64>) -> Result<Vec<u8>, Fault> {
+    pub(super) fn piece(&self, repo: &str, commit: &str, name: &str, bytes: Range<u64>) -> Result<Vec<u8>, FetchError> {
         if bytes.is_empty() {
             return Ok(Vec::new());
         }
@@ -161,14 +163,14 @@ impl Client {
         let is_range = answer.status() == 206 && begins.starts_with(&format!("bytes {}-", bytes.start));
         // A hub without ranges sends the file from its beginning.
         if !is_range && (answer.status() != 200 || bytes.start > 0) {
-            return Err(Fault::Refused(format!("{repo}: {name}: the hub sends no ranges of it")));
+            return Err(FetchError::Refused(format!("{repo}: {name}: the hub does not support range requests")));
         }
         let (length, mut read) = (bytes.end - bytes.start, Vec::new());
         let outcome = answer.body_mut().as_reader().take(length).read_to_end(&mut read);
         match outcome {
             Ok(count) if count as u64 == length => Ok(read),
-            Ok(count) => Err(Fault::Unreachable(format!("{name}: the connection was cut after {count} bytes"))),
-            Err(error) => Err(Fault::Unreachable(format!("{name}: {error}"))),
+            Ok(count) => Err(FetchError::Unreachable(format!("{name}: connection closed after {count} bytes"))),
+            Err(error) => Err(FetchError::Unreachable(format!("{name}: {error}"))),
         }
     }
 
@@ -176,7 +178,7 @@ impl Client {
         format!("{}/{repo}/resolve/{commit}/{}", self.endpoint, encoded(name, "/"))
     }
 
-    /// Asks until there is an answer that counts, or patience ends.
+    /// Sends a request until there is a final response, or the retries are used up.
     fn ask(
         &self,
         method: Method,
@@ -184,8 +186,8 @@ impl Client {
         range: Option<&str>,
         repo: &str,
         subject: &str,
-    ) -> Result<Response<Body>, Fault> {
-        let mut patience = Patience::default();
+    ) -> Result<Response<Body>, FetchError> {
+        let mut retry = Retry::default();
         loop {
             match self.follow(method, url, range) {
                 Ok(answer) => {
@@ -195,22 +197,22 @@ impl Client {
                         return Ok(answer);
                     }
                     let wait = header(answer.headers(), "retry-after").and_then(|text| text.trim().parse().ok());
-                    if !matches!(status, 429 | 500 | 502 | 503 | 504) || !patience.wait(wait) {
+                    if !matches!(status, 429 | 500 | 502 | 503 | 504) || !retry.wait(wait) {
                         return Err(self.refusal(&answer, repo, subject, wait));
                     }
                 }
-                Err(Trouble::Fault(fault)) => return Err(fault),
-                Err(Trouble::Transport(error)) => {
-                    if is_hopeless(&error) || !patience.wait(None) {
+                Err(AttemptError::Fetch(error)) => return Err(error),
+                Err(AttemptError::Transport(error)) => {
+                    if is_hopeless(&error) || !retry.wait(None) {
                         let (endpoint, error) = (&self.endpoint, in_words(&error));
-                        return Err(Fault::Unreachable(format!("cannot reach {endpoint}: {error}")));
+                        return Err(FetchError::Unreachable(format!("cannot reach {endpoint}: {error}")));
                     }
                 }
             }
         }
     }
 
-    fn follow(&self, method: Method, url: &str, range: Option<&str>) -> Result<Response<Body>, Trouble> {
+    fn follow(&self, method: Method, url: &str, range: Option<&str>) -> Result<Response<Body>, AttemptError> {
         let mut url = url.to_owned();
         for _ in 0..=REDIRECTS_MAX {
             let mut request = match method {
@@ -223,24 +225,27 @@ impl Client {
             if let Some(range) = range {
                 request = request.header("Range", range);
             }
-            let answer = request.call().map_err(Trouble::Transport)?;
+            let answer = request.call().map_err(AttemptError::Transport)?;
             if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(answer);
             }
             let location = header(answer.headers(), "location").unwrap_or_default();
             let next = next_url(&url, location).ok_or_else(|| {
-                Trouble::Fault(Fault::Refused(format!("{url}: redirects to {:?}", shortened(location))))
+                AttemptError::Fetch(FetchError::Refused(format!(
+                    "{url}: invalid redirect to {:?}",
+                    shortened(location)
+                )))
             })?;
             if method == Method::Head && !same_origin(&next, &self.endpoint) {
                 return Ok(answer);
             }
             url = next;
         }
-        Err(Trouble::Fault(Fault::Refused(format!("{url}: more than {REDIRECTS_MAX} redirects"))))
+        Err(AttemptError::Fetch(FetchError::Refused(format!("{url}: more than {REDIRECTS_MAX} redirects"))))
     }
 
-    /// An answer that is a refusal, in words.
-    fn refusal(&self, answer: &Response<Body>, repo: &str, subject: &str, wait: Option<u64>) -> Fault {
+    /// The error of a response that is a refusal.
+    fn refusal(&self, answer: &Response<Body>, repo: &str, subject: &str, wait: Option<u64>) -> FetchError {
         let status = answer.status().as_u16();
         let code = header(answer.headers(), "x-error-code").unwrap_or_default();
         let said = header(answer.headers(), "x-error-message").map(|text| format!(": {}", shortened(text)));
@@ -248,42 +253,42 @@ impl Client {
         let has_token = self.token.is_some();
         let message = match (status, code) {
             (401 | 403, "GatedRepo") if has_token => {
-                format!("{repo} is gated, and HF_TOKEN's owner has no access yet: ask for it at {endpoint}/{repo}")
+                format!("{repo} is gated and HF_TOKEN has no access yet: request it at {endpoint}/{repo}")
             }
             (401 | 403, "GatedRepo") => {
                 format!("{repo} is gated: accept its terms at {endpoint}/{repo}, then set HF_TOKEN")
             }
             (401 | 404, "RepoNotFound") | (401, _) if !has_token => {
-                let hint = "if it is private and yours, set HF_TOKEN";
-                return Fault::Missing(format!("{endpoint} shows no {repo}: {hint} ({status})"));
+                let hint = "if it is a private repository, set HF_TOKEN";
+                return FetchError::Missing(format!("{repo} was not found at {endpoint} ({status}): {hint}"));
             }
-            (401, _) => format!("{endpoint} does not take this HF_TOKEN for {repo} ({status}{said})"),
-            (403, _) => format!("{endpoint} refuses {repo} ({status}{said}): does HF_TOKEN have the right to read it?"),
+            (401, _) => format!("{endpoint} rejected HF_TOKEN for {repo} ({status}{said})"),
+            (403, _) => format!("{endpoint} denied access to {repo} ({status}{said}): check that HF_TOKEN may read it"),
             (404, "RepoNotFound") => {
-                return Fault::Missing(format!("{endpoint} shows no {repo} to the owner of this HF_TOKEN (404)"));
+                return FetchError::Missing(format!("{repo} was not found at {endpoint} with this HF_TOKEN (404)"));
             }
             (404, "RevisionNotFound" | "EntryNotFound") => format!("{repo} has no {subject}"),
-            (404, _) => return Fault::Missing(format!("{endpoint} knows no {subject} of {repo} (404)")),
+            (404, _) => return FetchError::Missing(format!("{repo} at {endpoint} has no {subject} (404)")),
             (429, _) => {
-                let wait = wait.map_or_else(String::new, |seconds| format!("; it asks to wait {seconds} s"));
-                return Fault::Unreachable(format!("{endpoint} has had too many requests (429{said}{wait})"));
+                let wait = wait.map_or_else(String::new, |seconds| format!("; retry after {seconds} s"));
+                return FetchError::Unreachable(format!("{endpoint}: too many requests (429{said}{wait})"));
             }
             _ => {
-                let message = format!("{endpoint} answers {status} when asked for {subject} of {repo}{said}");
-                return if status >= 500 { Fault::Unreachable(message) } else { Fault::Refused(message) };
+                let message = format!("{endpoint} answered {status} to a request for {subject} of {repo}{said}");
+                return if status >= 500 { FetchError::Unreachable(message) } else { FetchError::Refused(message) };
             }
         };
-        Fault::Refused(message)
+        FetchError::Refused(message)
     }
 }
 
-/// What [`Client::follow`] may meet.
-enum Trouble {
+/// Why one attempt failed.
+enum AttemptError {
     Transport(ureq::Error),
-    Fault(Fault),
+    Fetch(FetchError),
 }
 
-/// Whether another try would surely meet the same.
+/// Whether a retry would fail in the same way.
 fn is_hopeless(error: &ureq::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, TimedOut, UnexpectedEof, WouldBlock};
     match error {
@@ -308,7 +313,7 @@ pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
     headers.get(name)?.to_str().ok()
 }
 
-/// What a stranger said, fit for one line of a terminal.
+/// Text from the hub, made safe for one line of a terminal.
 fn shortened(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(MESSAGE_CHARS_MAX).collect()
 }
@@ -325,7 +330,7 @@ fn same_origin(a: &str, b: &str) -> bool {
     origin(a).is_some_and(|found| origin(b) == Some(found))
 }
 
-/// Where a redirect leads. `None` if that is no address, or an open one behind an encrypted one.
+/// The target of a redirect. `None` if it is not a URL, or leads from https to http.
 fn next_url(url: &str, location: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let next = if location.starts_with("//") {

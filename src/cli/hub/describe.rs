@@ -1,11 +1,11 @@
-//! What a model is, without its weights: of a name that the cache has not, only config and headers are read, by ranges.
-//! Nothing is kept.
+//! Describes a model without its weights. For a model that is not cached, only its config and tensor headers are
+//! downloaded, by range requests. Nothing is kept.
 
 use super::super::output::note;
-use super::choice::{self, Choice};
-use super::client::{Client, Fault};
+use super::client::{Client, FetchError};
+use super::file_selection::{self, Selection};
 use super::settings::Settings;
-use super::{HubName, HubOptions, INDEX_BYTES_MAX, from_cache, name_of, no_path_either};
+use super::{HubArgs, HubName, INDEX_BYTES_MAX, from_cache, name_of, no_path_either};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use folio::model::remote::SizeRead;
@@ -14,21 +14,21 @@ use folio::platform::{self, MappedFile};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a GGUF file that are read at first: many vocabularies end before.
+/// Bytes of a GGUF file that are read first: enough for many vocabularies.
 const HEAD_BYTES: u64 = 4 << 20;
-/// And at most, in steps of four times as many.
+/// The most that is read, in steps of four times as many.
 const HEAD_BYTES_MAX: u64 = 256 << 20;
 
 /// Where a model's description is.
 pub(crate) enum Described {
     /// In a folder or a GGUF file.
     At(PathBuf),
-    /// On the hub: here without its weights, good for a plan.
+    /// On the hub: without its weights, enough for a plan.
     Far(Box<Model>),
 }
 
-/// What `--model` means, as far as a plan needs it.
-pub(crate) fn describe(model: &Path, options: HubOptions) -> Result<Described> {
+/// The description of `--model`, as far as a plan needs it.
+pub(crate) fn describe(model: &Path, options: HubArgs) -> Result<Described> {
     if model.exists() {
         return Ok(Described::At(model.to_owned()));
     }
@@ -37,36 +37,38 @@ pub(crate) fn describe(model: &Path, options: HubOptions) -> Result<Described> {
     let cached = from_cache(&settings.cache.repo(&name.repo), &name);
     match cached {
         Ok(path) => Ok(Described::At(path)),
-        Err(error) if settings.offline => Err(error).with_context(|| format!("{name} cannot be had offline")),
+        Err(error) if settings.offline => {
+            Err(error).with_context(|| format!("{name} is not in the local cache (--offline)"))
+        }
         Err(_) => far(Client::new(&settings), &name).map_err(|error| no_path_either(error, model)),
     }
 }
 
 fn far(client: Client, name: &HubName) -> Result<Described> {
     let listing = client.listing(&name.repo, name.revision())?;
-    let chosen = choice::choose(&listing.names, name.wanted.as_deref()).with_context(|| name.to_string())?;
+    let chosen = file_selection::select(&listing.names, name.requested.as_deref()).with_context(|| name.to_string())?;
     let files = HubFiles { client, repo: name.repo.clone(), commit: listing.commit, names: listing.names };
-    note(format_args!("{name} is not in the cache: reading its config and headers, not its weights"));
+    note(format_args!("{name} is not cached: downloading only its config and tensor headers"));
     let model = match chosen {
-        Choice::Folder { index, .. } => {
+        Selection::Folder { index, .. } => {
             if let Some(index) = index {
-                // Names are checked as they are before a download.
+                // Checks the names, as before a download.
                 let size = files.bytes_of(index)?;
                 if size > INDEX_BYTES_MAX {
                     bail!("{name}: {index} has more than {INDEX_BYTES_MAX} bytes");
                 }
-                choice::shards(&files.piece(index, 0..size)?, &files.names)?;
+                file_selection::shards(&files.piece(index, 0..size)?, &files.names)?;
             }
             platform::block_on(Model::open_remote(Box::new(files)))?
         }
-        Choice::Gguf { files: parts, .. } => Model::from_gguf(gguf(&files, &parts)?)?,
+        Selection::Gguf { files: parts, .. } => Model::from_gguf(gguf(&files, &parts)?)?,
     };
     Ok(Described::Far(Box::new(model)))
 }
 
-/// Reads as much of each file as its metadata and list of tensors take.
+/// Reads the metadata and the list of tensors of each file.
 fn gguf(files: &HubFiles, parts: &[String]) -> Result<Gguf> {
-    let sizes = parts.iter().map(|part| files.bytes_of(part)).collect::<Result<Vec<u64>, Fault>>()?;
+    let sizes = parts.iter().map(|part| files.bytes_of(part)).collect::<Result<Vec<u64>, FetchError>>()?;
     let mut heads: Vec<Vec<u8>> = vec![Vec::new(); parts.len()];
     let mut head_bytes = HEAD_BYTES;
     loop {
@@ -79,7 +81,7 @@ fn gguf(files: &HubFiles, parts: &[String]) -> Result<Gguf> {
         let outcome = Gguf::from_beginnings(parts.iter().zip(&heads).map(file).collect(), &sizes);
         let is_cut = sizes.iter().any(|size| head_bytes < *size);
         match outcome {
-            // A cursor that meets the end of what was read says so as of a field.
+            // A field that was cut off is an error of that field: read more.
             Err(LoadError::Field { .. }) if is_cut && head_bytes < HEAD_BYTES_MAX => head_bytes *= 4,
             outcome => return Ok(outcome?),
         }
@@ -95,16 +97,16 @@ struct HubFiles {
 }
 
 impl HubFiles {
-    fn bytes_of(&self, file: &str) -> Result<u64, Fault> {
+    fn bytes_of(&self, file: &str) -> Result<u64, FetchError> {
         Ok(self.client.remote(&self.repo, &self.commit, file)?.size)
     }
 
-    fn piece(&self, file: &str, bytes: Range<u64>) -> Result<Vec<u8>, Fault> {
+    fn piece(&self, file: &str, bytes: Range<u64>) -> Result<Vec<u8>, FetchError> {
         self.client.piece(&self.repo, &self.commit, file, bytes)
     }
 
-    fn fault(&self, file: &str, fault: &Fault) -> LoadError {
-        LoadError::Read { file: format!("{}/{file}", self.repo), message: fault.to_string() }
+    fn load_error(&self, file: &str, error: &FetchError) -> LoadError {
+        LoadError::Read { file: format!("{}/{file}", self.repo), message: error.to_string() }
     }
 }
 
@@ -112,11 +114,11 @@ impl RangeFiles for HubFiles {
     fn size<'a>(&'a self, file: &'a str) -> SizeRead<'a> {
         let is_there = self.names.iter().any(|name| name == file);
         let size = is_there.then(|| self.bytes_of(file)).transpose();
-        Box::pin(std::future::ready(size.map_err(|fault| self.fault(file, &fault))))
+        Box::pin(std::future::ready(size.map_err(|error| self.load_error(file, &error))))
     }
 
     fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         let read = self.piece(file, bytes).map(Bytes::from);
-        Box::pin(std::future::ready(read.map_err(|fault| self.fault(file, &fault))))
+        Box::pin(std::future::ready(read.map_err(|error| self.load_error(file, &error))))
     }
 }

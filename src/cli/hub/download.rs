@@ -1,10 +1,10 @@
-//! Brings files of one commit into the cache: several at once, each under a lock, each continued where it ended.
+//! Downloads files of one commit into the cache: several at once, each under a lock, each resumed where it ended.
 
 use super::super::output::{bar_style, note};
 use super::cache::RepoFolder;
-use super::client::{Client, Fault, Remote, header};
+use super::client::{Client, FetchError, Remote, header};
 use super::partial::{PIECE_BYTES, Partial};
-use super::patience::Patience;
+use super::retry::Retry;
 use anyhow::{Context as _, Result, bail};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressDrawTarget};
 use std::io::Read;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ureq::Body;
 use ureq::http::Response;
 
-/// Files on their way at once, as many as Python's client has.
+/// Parallel downloads, as many as Python's client has.
 const FILES_AT_ONCE: usize = 8;
 
 /// One repository's commit, and where its files go.
@@ -24,18 +24,18 @@ pub(super) struct Download<'a> {
     pub(super) commit: &'a str,
 }
 
-/// What an answer to a request for bytes holds.
+/// Where the bytes of a response begin.
 enum Start {
-    /// The bytes that were asked for.
+    /// At the requested byte.
     Here,
-    /// All bytes, from the first on.
+    /// At the file's beginning.
     Beginning,
-    /// Another number of bytes in all than the hub told.
+    /// A file of another size than expected.
     Other(u64),
 }
 
 impl Download<'_> {
-    /// Fetches those of `names` that are not there. What is there is not looked at again.
+    /// Downloads those of `names` that are missing. Files that are present are not verified again.
     pub(super) fn fetch(&self, names: &[String]) -> Result<()> {
         let mut missing = Vec::new();
         for name in names {
@@ -53,7 +53,7 @@ impl Download<'_> {
         }
         let bytes: u64 = new.iter().map(|remote| remote.size).sum();
         let files = if new.len() == 1 { new[0].name.clone() } else { format!("{} files", new.len()) };
-        note(format_args!("{}: fetching {files}, {}", self.repo, BinaryBytes(bytes)));
+        note(format_args!("{}: downloading {files}, {}", self.repo, BinaryBytes(bytes)));
         let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
         let outcome = in_parallel(&new, |remote, stop| self.fetch_one(remote, &bars, stop));
         let _ = bars.clear();
@@ -72,9 +72,9 @@ impl Download<'_> {
         bar.set_message(remote.name.clone());
         let mut lock = fd_lock::RwLock::new(self.folder.lock_file(&remote.hash)?);
         if lock.try_write().is_err() {
-            bar.set_message(format!("{}, which another process fetches", remote.name));
+            bar.set_message(format!("{} (another process is downloading it)", remote.name));
         }
-        // Who waits here finds the file there afterwards.
+        // Whoever waited here finds the complete file.
         let guard = lock.write().with_context(|| format!("{}: its lock", remote.name))?;
         if !self.has_blob(remote) {
             let mut partial = Partial::open(self.folder.incomplete(&remote.hash)?, remote)?;
@@ -87,9 +87,9 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Receives what is missing, in as many goes as it takes and patience allows.
+    /// Receives what is missing, in as many requests as the retries allow.
     fn receive(&self, remote: &Remote, partial: &mut Partial<'_>, bar: &ProgressBar, stop: &AtomicBool) -> Result<()> {
-        let mut patience = Patience::default();
+        let mut retry = Retry::default();
         while !partial.is_long_enough() {
             bar.set_position(partial.bytes());
             let answer = self.client.bytes(self.repo, self.commit, &remote.name, partial.bytes())?;
@@ -97,20 +97,19 @@ impl Download<'_> {
                 Start::Here => {}
                 Start::Beginning => partial.restart()?,
                 Start::Other(bytes) => {
-                    let why = format!("the hub sends a file of {bytes} bytes, and told of {}", remote.size);
+                    let why = format!("size mismatch: got {bytes} bytes, expected {}", remote.size);
                     return partial.discard(&why);
                 }
             }
             let before = partial.bytes();
             let cut = copy(answer, partial, bar, stop)?;
             if partial.bytes() > before {
-                patience.renew();
+                retry.reset();
             }
-            if !partial.is_long_enough() && !patience.wait(None) {
+            if !partial.is_long_enough() && !retry.wait(None) {
                 let (name, bytes, size) = (&remote.name, partial.bytes(), remote.size);
-                let message =
-                    format!("{name}: the connection is cut again and again, {bytes} of {size} bytes are there");
-                bail!(Fault::Unreachable(format!("{message} ({cut}); the next try goes on from them")));
+                let message = format!("{name}: the connection keeps failing, {bytes} of {size} bytes are downloaded");
+                bail!(FetchError::Unreachable(format!("{message} ({cut}); run the command again to resume")));
             }
         }
         Ok(())
@@ -139,19 +138,19 @@ fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
     }
 }
 
-/// Copies until the answer ends, and says how it ended.
+/// Copies until the response ends, and says how it ended.
 fn copy(answer: Response<Body>, partial: &mut Partial<'_>, bar: &ProgressBar, stop: &AtomicBool) -> Result<String> {
     if !answer.status().is_success() {
-        return Ok("it has no such bytes".to_owned());
+        return Ok("the hub has no such bytes".to_owned());
     }
     let mut reader = answer.into_body().into_reader();
     let mut piece = vec![0; PIECE_BYTES];
     loop {
         if stop.load(Ordering::Relaxed) {
-            bail!("another file failed");
+            bail!("the download of another file failed");
         }
         match reader.read(&mut piece) {
-            Ok(0) => return Ok("it ended early".to_owned()),
+            Ok(0) => return Ok("the response ended early".to_owned()),
             Ok(count) => {
                 partial.add(&piece[..count])?;
                 bar.set_position(partial.bytes());
@@ -161,7 +160,7 @@ fn copy(answer: Response<Body>, partial: &mut Partial<'_>, bar: &ProgressBar, st
     }
 }
 
-/// Runs `work` for all items, some at a time; the first failure ends the others and is the one that counts.
+/// Runs `work` for all items, some at a time. The first failure stops the others and is returned.
 fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T, &AtomicBool) -> Result<R> + Sync) -> Result<Vec<R>> {
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failure = Mutex::new(None);
@@ -175,7 +174,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T, &AtomicBool) -> 
                     match work(item, &stop) {
                         Ok(result) => *locked(&results[index]) = Some(result),
                         Err(error) => {
-                            // First the reason, then the call to stop, which makes others fail.
+                            // The error first: stopping makes the others fail too.
                             locked(&failure).get_or_insert(error);
                             stop.store(true, Ordering::Relaxed);
                         }

@@ -1,11 +1,11 @@
 //! `org/repo[@revision][:QUANT_OR_FILE]`, and which names of files are taken from a hub at all.
 //!
-//! Whatever passes here becomes part of paths and addresses, so nothing passes that could mean another place.
+//! Names become parts of paths and URLs, so a name that could point elsewhere is refused.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The branch that is meant where no revision is named.
+/// The default branch.
 const DEFAULT_REVISION: &str = "main";
 /// The hub's own limit for either half of a name.
 const PART_BYTES_MAX: usize = 96;
@@ -17,8 +17,8 @@ pub(crate) struct HubName {
     pub(super) repo: String,
     /// A branch, a tag or a commit, if one was named.
     revision: Option<String>,
-    /// What stands after the colon: a quantisation, or a GGUF file.
-    pub(super) wanted: Option<String>,
+    /// What follows the colon: a quantization, or a GGUF file.
+    pub(super) requested: Option<String>,
 }
 
 impl HubName {
@@ -32,19 +32,23 @@ impl FromStr for HubName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (head, wanted) = text.split_once(':').map_or((text, None), |(head, wanted)| (head, Some(wanted)));
+        let (head, requested) = text.split_once(':').map_or((text, None), |(head, requested)| (head, Some(requested)));
         let (repo, revision) = head.split_once('@').map_or((head, None), |(repo, revision)| (repo, Some(revision)));
         match repo.split('/').collect::<Vec<_>>()[..] {
             [org, name] if is_part(org) && is_part(name) => {}
             _ => return Err(format!("`{repo}` is not of the form org/repo")),
         }
         if let Some(revision) = revision.filter(|revision| !is_revision(revision)) {
-            return Err(format!("`{revision}` is no branch, tag or commit"));
+            return Err(format!("`{revision}` is not a valid branch, tag or commit"));
         }
-        if let Some(wanted) = wanted.filter(|wanted| !is_plain(wanted)) {
-            return Err(format!("`{wanted}` is neither a quantisation nor a file of a repository"));
+        if let Some(requested) = requested.filter(|requested| !is_plain(requested)) {
+            return Err(format!("`{requested}` is not a valid quantization or file name"));
         }
-        Ok(Self { repo: repo.to_owned(), revision: revision.map(str::to_owned), wanted: wanted.map(str::to_owned) })
+        Ok(Self {
+            repo: repo.to_owned(),
+            revision: revision.map(str::to_owned),
+            requested: requested.map(str::to_owned),
+        })
     }
 }
 
@@ -52,7 +56,7 @@ impl fmt::Display for HubName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}", self.repo)?;
         self.revision.as_ref().map_or(Ok(()), |revision| write!(out, "@{revision}"))?;
-        self.wanted.as_ref().map_or(Ok(()), |wanted| write!(out, ":{wanted}"))
+        self.requested.as_ref().map_or(Ok(()), |requested| write!(out, ":{requested}"))
     }
 }
 
@@ -79,7 +83,7 @@ pub(super) fn is_plain(name: &str) -> bool {
     name.split('/').all(component) && !name.contains(['\\', ':']) && !name.contains(char::is_control)
 }
 
-/// Whether a name was made to lead out of its folder.
+/// Whether a name points outside its folder.
 pub(super) fn is_hostile(name: &str) -> bool {
     name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..") || name.contains('\0')
 }
@@ -100,10 +104,10 @@ mod tests {
 
     #[test]
     fn names_have_three_parts_at_most() {
-        let check = |text: &str, revision: &str, wanted: Option<&str>| {
+        let check = |text: &str, revision: &str, requested: Option<&str>| {
             let name: HubName = text.parse().expect("a name");
             assert_eq!((name.repo.as_str(), name.revision()), ("Qwen/Qwen3-0.6B", revision), "{text}");
-            assert_eq!(name.wanted.as_deref(), wanted, "{text}");
+            assert_eq!(name.requested.as_deref(), requested, "{text}");
             assert_eq!(name.to_string(), text);
         };
         check("Qwen/Qwen3-0.6B", "main", None);
@@ -113,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_mean_another_place_is_no_name() {
+    fn names_that_could_point_elsewhere_are_refused() {
         for text in [
             "",
             "gpt2",
@@ -139,7 +143,7 @@ mod tests {
             "https://a/b",
             "a/b@x?y",
         ] {
-            assert!(text.parse::<HubName>().is_err(), "{text:?} is no name");
+            assert!(text.parse::<HubName>().is_err(), "{text:?} is refused");
         }
         assert!(
             is_hostile("../evil") && is_hostile("/etc/passwd") && is_hostile("a/../../b") && is_hostile("a\\..\\b")

@@ -1,4 +1,4 @@
-//! A file on its way into the cache: what has arrived, hashed as it grows, so that it can go on after any end.
+//! A partly downloaded file: hashed as it grows, so that an interrupted download can be resumed.
 
 use super::client::Remote;
 use anyhow::{Context as _, Result, bail};
@@ -20,7 +20,7 @@ pub(super) struct Partial<'a> {
     bytes: u64,
 }
 
-/// The two hashes that hubs give: of a large file's contents, or of a small file as git keeps it.
+/// The two hashes that a hub sends: SHA-256 of a large file, or git's hash of a small one.
 enum Hasher {
     Sha256(Sha256),
     Git(Sha1),
@@ -53,7 +53,7 @@ impl Hasher {
 }
 
 impl<'a> Partial<'a> {
-    /// Opens what has arrived at `path` so far, and hashes it.
+    /// Opens what is at `path` so far, and hashes it.
     pub(super) fn open(path: PathBuf, remote: &'a Remote) -> Result<Self> {
         let open = || {
             // A link here would be written through.
@@ -92,46 +92,46 @@ impl<'a> Partial<'a> {
         Ok(())
     }
 
-    /// Bytes that are there.
+    /// Bytes downloaded.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether as many bytes are there as the hub says.
+    /// Whether all bytes are downloaded.
     pub(super) fn is_long_enough(&self) -> bool {
         self.bytes >= self.remote.size
     }
 
-    /// Forgets what is there: the other side begins at the start.
+    /// Drops what is there: the response begins at the start.
     pub(super) fn restart(&mut self) -> Result<()> {
         self.start_over().with_context(|| self.path.display().to_string())
     }
 
-    /// Adds the next bytes; more than the file has are a fault, and the end of it.
+    /// Adds the next bytes. More than the file's size is an error, and removes it.
     pub(super) fn add(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() as u64 > self.remote.size - self.bytes {
-            return self.discard(&format!("the hub sends more than the {} bytes it told of", self.remote.size));
+            return self.discard(&format!("size mismatch: got more than the expected {} bytes", self.remote.size));
         }
         if let Err(error) = self.file.write_all(bytes) {
-            bail!(write_fault(&self.path, &error, self.remote.size - self.bytes));
+            bail!(write_error(&self.path, &error, self.remote.size - self.bytes));
         }
         self.hasher.update(bytes);
         self.bytes += bytes.len() as u64;
         Ok(())
     }
 
-    /// Removes what is there, and says why.
+    /// Removes the partial file and fails with `why`.
     pub(super) fn discard(&self, why: &str) -> Result<()> {
         let removed = fs::remove_file(&self.path).is_ok();
-        let outcome = if removed { "what arrived was removed" } else { "what arrived cannot be removed" };
+        let outcome = if removed { "the partial file was removed" } else { "the partial file cannot be removed" };
         bail!("{}: {why}; {outcome} ({})", self.remote.name, self.path.display());
     }
 
-    /// Checks the whole and puts it at `to`.
+    /// Verifies the hash and moves the file to `to`.
     pub(super) fn finish(mut self, to: &Path) -> Result<()> {
         let found = std::mem::replace(&mut self.hasher, Hasher::new(self.remote)).hex();
         if found != self.remote.hash {
-            return self.discard(&format!("its hash is {found}, the hub told {}", self.remote.hash));
+            return self.discard(&format!("hash mismatch: got {found}, expected {}", self.remote.hash));
         }
         let place = || to.display().to_string();
         // A name in the cache promises the contents, also after a loss of power.
@@ -140,13 +140,12 @@ impl<'a> Partial<'a> {
     }
 }
 
-/// What to say when bytes cannot be written.
-fn write_fault(path: &Path, error: &io::Error, missing: u64) -> String {
+/// The error for bytes that cannot be written.
+fn write_error(path: &Path, error: &io::Error, missing: u64) -> String {
     let path = path.display();
     if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
         let missing = indicatif::BinaryBytes(missing);
-        let hint = "what is there stays, and the next try goes on from it";
-        return format!("the disk is full: {missing} more are needed for {path}; {hint}");
+        return format!("the disk is full: {path} needs {missing} more; run the command again to resume");
     }
     format!("{path}: {error}")
 }
@@ -182,11 +181,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_with_what_is_missing() {
+    fn a_full_disk_error_says_how_much_is_missing() {
         let full = io::Error::from(ErrorKind::StorageFull);
-        let message = write_fault(Path::new("blobs/a"), &full, 3 << 30);
+        let message = write_error(Path::new("blobs/a"), &full, 3 << 30);
         assert!(message.contains("disk is full") && message.contains("3.00 GiB") && message.contains("blobs/a"));
-        let other = write_fault(Path::new("blobs/a"), &io::Error::from(ErrorKind::PermissionDenied), 1);
+        let other = write_error(Path::new("blobs/a"), &io::Error::from(ErrorKind::PermissionDenied), 1);
         assert!(!other.contains("full") && other.contains("blobs/a"), "{other}");
     }
 }

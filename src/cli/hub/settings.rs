@@ -1,11 +1,11 @@
-//! Where the hub and its cache are, and who asks: the variables that Python's `huggingface_hub` reads.
+//! Where the hub and its cache are, and the token: the variables that Python's `huggingface_hub` reads.
 
 use super::cache::Cache;
 use anyhow::{Context as _, Result, ensure};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The hub where none is named.
+/// The default hub.
 const ENDPOINT: &str = "https://huggingface.co";
 /// A token is one short line.
 const TOKEN_BYTES_MAX: u64 = 4096;
@@ -18,7 +18,7 @@ pub(crate) struct Settings {
     pub(super) token: Option<String>,
     /// The cache.
     pub(crate) cache: Cache,
-    /// Whether the network stays untouched.
+    /// No network access.
     pub(super) offline: bool,
 }
 
@@ -34,7 +34,7 @@ impl Settings {
         };
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         let has_scheme = endpoint.starts_with("https://") || endpoint.starts_with("http://");
-        ensure!(has_scheme, "HF_ENDPOINT: {endpoint:?} is no address (https://…)");
+        ensure!(has_scheme, "HF_ENDPOINT: {endpoint:?} is not a URL (https://…)");
         let offline = offline || variable("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value));
         let token = if offline { None } else { token(&home)? };
         Ok(Self { endpoint, token, cache: Cache::new(cache), offline })
@@ -66,7 +66,7 @@ fn home() -> Result<PathBuf> {
     }
     let cache = variable("XDG_CACHE_HOME").map(expanded);
     let cache = cache.or_else(|| Some(std::env::home_dir().filter(|home| home.is_absolute())?.join(".cache")));
-    Ok(cache.context("there is no home folder for the cache: set HF_HOME")?.join("huggingface"))
+    Ok(cache.context("no home directory for the cache: set HF_HOME")?.join("huggingface"))
 }
 
 /// The token of `HF_TOKEN`, else of the file that a login wrote.
@@ -84,7 +84,7 @@ fn token(home: &std::path::Path) -> Result<Option<String>> {
         }
     };
     let token = token.trim();
-    // The value itself is told nowhere.
-    ensure!(token.bytes().all(|byte| byte.is_ascii_graphic()), "{place} does not hold a token");
+    // The value itself is never printed.
+    ensure!(token.bytes().all(|byte| byte.is_ascii_graphic()), "{place} is not a valid token");
     Ok((!token.is_empty()).then(|| token.to_owned()))
 }

@@ -38,6 +38,9 @@ fn finish(rest: &Map<String, Value>, state: &ServerState) -> Result<(), ApiError
     }
     let known = |name: &str| UNSUPPORTED.contains(&name) || IGNORED.contains(&name);
     for name in rest.keys().filter(|name| !known(name)).take(UNKNOWN_PER_REQUEST) {
+        if state.options.strict_fields {
+            return Err(ApiError::invalid(name, format!("unknown field {}", shorten(name))));
+        }
         let name = shorten(name);
         let mut seen = state.unknown_fields.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() < UNKNOWN_MAX && seen.insert(name.clone()) {

@@ -29,6 +29,8 @@ pub(crate) struct Sampling {
     /// Choices per prompt in the answer: the likeliest of those that are generated.
     pub(crate) best: usize,
     pub(crate) return_token_ids: bool,
+    /// Logprobs name tokens by id: `token_id:123`.
+    pub(crate) tokens_as_ids: bool,
     /// Keep only this many of a prompt's last tokens.
     pub(crate) prompt_tokens_max: Option<u32>,
     pub(crate) explain_prefix: bool,
@@ -72,6 +74,7 @@ impl Sampling {
             names,
             show_stops: fields.include_stop_str_in_output,
             return_token_ids: fields.return_token_ids,
+            tokens_as_ids: fields.return_tokens_as_token_ids,
             prompt_tokens_max: prompt_tokens_max(&queueing, context),
             explain_prefix: fields.debug.is_some_and(|debug| debug.prefix),
             include_usage: options.is_some_and(|options| options.include_usage),

@@ -173,6 +173,8 @@ fields! {
         prompt_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
         /// Report the token ids of prompt and answer.
         return_token_ids: bool = Flag(false),
+        /// Name the tokens of logprobs by id: `token_id:123`.
+        return_tokens_as_token_ids: bool = Flag(false),
         /// What to report for finding mistakes.
         debug: Option<Debug> = Optional(Nested::<Debug>::new()),
         /// Accepted and not used.

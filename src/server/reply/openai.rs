@@ -35,6 +35,7 @@ pub(crate) struct Reply {
     continuous_usage: bool,
     wants_prompt_logprobs: bool,
     return_token_ids: bool,
+    tokens_as_ids: bool,
     /// Mistral's templates want call ids of nine characters.
     short_call_ids: bool,
     /// Choices of a prompt that are drawn, and of these, those that are answered with.
@@ -129,6 +130,11 @@ fn reason(finish: FinishReason, has_calls: bool) -> &'static str {
     }
 }
 
+/// vLLM's name of a token where tokens are named by id.
+fn by_id(id: u32) -> String {
+    format!("token_id:{id}")
+}
+
 fn end_name(end: PrefixEnd) -> &'static str {
     match end {
         PrefixEnd::EndOfPrompt => "end_of_prompt",
@@ -174,6 +180,7 @@ impl Reply {
             continuous_usage: sampling.continuous_usage,
             wants_prompt_logprobs: sampling.wants_prompt_logprobs,
             return_token_ids: sampling.return_token_ids,
+            tokens_as_ids: sampling.tokens_as_ids,
             short_call_ids: state.dialect.tools == ToolParser::Mistral,
             drawn: sampling.params.n as usize,
             best: sampling.best,
@@ -467,7 +474,8 @@ impl Reply {
         let entry = |id: u32, logprob: f32| {
             let bytes = self.token_bytes(id);
             let mut entry = Map::new();
-            entry.insert("token".into(), String::from_utf8_lossy(&bytes).into());
+            let text = || String::from_utf8_lossy(&bytes).into_owned();
+            entry.insert("token".into(), if self.tokens_as_ids { by_id(id) } else { text() }.into());
             entry.insert("logprob".into(), logprob.max(LOGPROB_MIN).into());
             entry.insert("bytes".into(), bytes.into());
             entry
@@ -488,7 +496,9 @@ impl Reply {
         choice: usize,
     ) -> Value {
         // A token that is only part of a character is named by its bytes, so that two of them stay apart.
-        let name = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+        let as_ids = self.tokens_as_ids;
+        let name = |id: u32, bytes: &[u8]| match std::str::from_utf8(bytes) {
+            _ if as_ids => by_id(id),
             Ok(text) => text.to_owned(),
             Err(_) => bytes.iter().fold("bytes:".to_owned(), |name, byte| format!("{name}\\x{byte:02x}")),
         };
@@ -499,11 +509,12 @@ impl Reply {
             let top = token.map(|token| {
                 let chosen = TokenLogprob { token_id: id, logprob: logprob.unwrap_or(LOGPROB_MIN) };
                 let alternatives = token.top_logprobs.iter().chain([&chosen]);
-                let top = alternatives.map(|top| (name(&self.token_bytes(top.token_id)), top.logprob.max(LOGPROB_MIN)));
+                let bytes = |top: &TokenLogprob| self.token_bytes(top.token_id);
+                let top = alternatives.map(|top| (name(top.token_id, &bytes(top)), top.logprob.max(LOGPROB_MIN)));
                 top.map(|(name, logprob)| (name, logprob.into())).collect::<Map<_, _>>()
             });
             tops.push(top);
-            names.push(name(&bytes));
+            names.push(name(id, &bytes));
             logprobs.push(logprob);
             let offset = &mut self.progress[choice].text_offset;
             offsets.push(*offset);

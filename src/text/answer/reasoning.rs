@@ -37,7 +37,11 @@ impl FromStr for ReasoningParser {
             "mistral" => Self::Mistral,
             "gemma" | "gemma4" => Self::Gemma,
             "harmony" | "openai_gptoss" | "gpt_oss" => Self::Harmony,
-            _ => return Err(format!("`{name}` is none of none, think, mistral, gemma, harmony")),
+            _ => {
+                return Err(format!(
+                    "unknown reasoning parser `{name}`; expected none, think, mistral, gemma or harmony"
+                ));
+            }
         })
     }
 }

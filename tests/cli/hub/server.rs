@@ -1,4 +1,4 @@
-//! A hub for tests: the routes that downloads use, on two ports of this machine, with faults on demand.
+//! A hub for tests: the routes that downloads use, on two ports of this machine, bad responses on demand included.
 //!
 //! The first port is the endpoint. Large files (those that git LFS would hold) are redirected to the second one,
 //! another origin, which must never see a token.
@@ -38,7 +38,7 @@ impl File {
 
 /// What to do with a request instead of answering it well.
 #[derive(Clone)]
-pub(crate) enum Fault {
+pub(crate) enum BadResponse {
     /// This status with these headers.
     Status(u16, &'static [(&'static str, &'static str)]),
     /// All headers, then so many bytes, then nothing.
@@ -69,7 +69,7 @@ struct State {
     listed: Vec<String>,
     commit: String,
     /// How often, for which requests (a part of their line), what.
-    faults: Vec<(usize, String, Fault)>,
+    bad_responses: Vec<(usize, String, BadResponse)>,
     log: Vec<Request>,
     /// Bytes are sent only when so many requests of this kind have come.
     gate: Option<(usize, &'static str)>,
@@ -109,9 +109,9 @@ impl Hub {
         self.state.lock().expect("no thread of the hub has failed")
     }
 
-    /// Answers the next `count` requests whose line contains `part` by `fault`.
-    pub(crate) fn fail(&self, count: usize, part: &str, fault: Fault) {
-        self.state().faults.push((count, part.to_owned(), fault));
+    /// Answers the next `count` requests whose line contains `part` by `bad`.
+    pub(crate) fn fail(&self, count: usize, part: &str, bad: BadResponse) {
+        self.state().bad_responses.push((count, part.to_owned(), bad));
     }
 
     pub(crate) fn list(&self, name: &str) {
@@ -155,18 +155,25 @@ impl Hub {
         let mut state = self.state();
         state.log.push(request.clone());
         self.changed.notify_all();
-        let fault = state.faults.iter_mut().find(|(count, part, _)| *count > 0 && request.line.contains(part.as_str()));
-        let fault = fault.map(|(count, _, fault)| {
+        let bad =
+            state.bad_responses.iter_mut().find(|(count, part, _)| *count > 0 && request.line.contains(part.as_str()));
+        let bad = bad.map(|(count, _, bad)| {
             *count -= 1;
-            fault.clone()
+            bad.clone()
         });
         drop(state);
         // The other side may hang up at any time.
-        let _ = self.reply(&mut stream, &request, place, fault.as_ref());
+        let _ = self.reply(&mut stream, &request, place, bad.as_ref());
     }
 
-    fn reply(&self, out: &mut TcpStream, request: &Request, place: &str, fault: Option<&Fault>) -> std::io::Result<()> {
-        if let Some(Fault::Status(status, headers)) = fault {
+    fn reply(
+        &self,
+        out: &mut TcpStream,
+        request: &Request,
+        place: &str,
+        bad: Option<&BadResponse>,
+    ) -> std::io::Result<()> {
+        if let Some(BadResponse::Status(status, headers)) = bad {
             return send(out, *status, headers, &[], b"", usize::MAX);
         }
         let path = request.line.rsplit(' ').next().unwrap_or_default();
@@ -184,7 +191,7 @@ impl Hub {
         };
         drop(state);
         let (tag, length) = (format!("\"{}\"", file.hash()), file.bytes.len().to_string());
-        let over: &[(&str, &str)] = if let Some(Fault::Headers(over)) = fault { over } else { &[] };
+        let over: &[(&str, &str)] = if let Some(BadResponse::Headers(over)) = bad { over } else { &[] };
         if place == "hub" && file.large {
             let location = format!("{}{path}", self.cdn);
             let usual = [
@@ -201,7 +208,7 @@ impl Hub {
             return head(out, 200, over, &[&usual[..], &[("Content-Length", &length)]].concat());
         }
         self.wait_at_gate();
-        send_file(out, request, &file.bytes, &usual, over, fault)
+        send_file(out, request, &file.bytes, &usual, over, bad)
     }
 
     fn wait_at_gate(&self) {
@@ -236,13 +243,13 @@ fn send_file(
     bytes: &[u8],
     usual: &[(&str, &str)],
     over: &[(&str, &str)],
-    fault: Option<&Fault>,
+    bad: Option<&BadResponse>,
 ) -> std::io::Result<()> {
     let (mut bytes, mut cut) = (bytes.to_vec(), usize::MAX);
-    match fault {
-        Some(Fault::Cut(count)) => cut = *count,
-        Some(Fault::Garbage) => bytes.fill(b'?'),
-        Some(Fault::Bytes(other)) => bytes.clone_from(other),
+    match bad {
+        Some(BadResponse::Cut(count)) => cut = *count,
+        Some(BadResponse::Garbage) => bytes.fill(b'?'),
+        Some(BadResponse::Bytes(other)) => bytes.clone_from(other),
         _ => {}
     }
     let range = request.range.as_deref().and_then(|range| {
@@ -250,7 +257,7 @@ fn send_file(
         let end = if last.is_empty() { usize::MAX } else { last.parse::<usize>().ok()? + 1 };
         Some((start.parse::<usize>().ok()?, end.min(bytes.len())))
     });
-    match range.filter(|_| !matches!(fault, Some(Fault::NoRange))) {
+    match range.filter(|_| !matches!(bad, Some(BadResponse::NoRange))) {
         Some((start, _)) if start >= bytes.len() => send(out, 416, over, usual, b"", cut),
         Some((start, end)) => {
             let range = format!("bytes {start}-{}/{}", end - 1, bytes.len());

@@ -54,7 +54,10 @@ impl FromStr for ToolParser {
             "gemma4" => Self::Gemma4,
             "harmony" | "openai" => Self::Harmony,
             "json" => Self::Json,
-            _ => return Err(format!("`{name}` is none of hermes, llama3_json, mistral, gemma, gemma4, harmony, json")),
+            _ => {
+                let known = "hermes, llama3_json, mistral, gemma, gemma4, harmony or json";
+                return Err(format!("unknown tool call parser `{name}`; expected {known}"));
+            }
         })
     }
 }

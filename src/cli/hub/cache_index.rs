@@ -1,7 +1,7 @@
-//! What the cache holds: one entry a snapshot, with what is broken about it.
+//! The models in the cache: one entry per snapshot, with its problems.
 
 use super::cache::{Cache, RepoFolder};
-use super::choice::{self, Choice};
+use super::file_selection::{self, Selection};
 use super::{INDEX_BYTES_MAX, shards};
 use anyhow::Result;
 use folio::model::{Element, Safetensors, TensorSource as _};
@@ -17,15 +17,15 @@ pub(crate) use super::settings::Settings;
 pub(crate) struct Entry {
     /// `org/repo`.
     pub(crate) repo: String,
-    /// Branches and tags that mean this commit.
+    /// Branches and tags that point to this commit.
     pub(crate) revisions: Vec<String>,
-    /// The commit; `None` where nothing has been completed yet.
+    /// The commit; `None` if no file is complete.
     pub(crate) commit: Option<String>,
-    /// Bytes of its files; contents that are there twice count once.
+    /// Bytes of its files; duplicate contents count once.
     pub(crate) bytes: u64,
     /// `safetensors bf16`, `gguf Q4_K_M`.
     pub(crate) formats: Vec<String>,
-    /// What keeps it from being loaded, or is left over.
+    /// Why it cannot be loaded, and what is left over.
     pub(crate) problems: Vec<String>,
 }
 
@@ -54,14 +54,14 @@ fn of_repo(repo: &str, folder: &RepoFolder) -> Result<Vec<Entry>> {
     let partial = folder.incompletes()?;
     let partial = (!partial.is_empty()).then(|| {
         let bytes = BinaryBytes(partial.iter().sum());
-        format!("partial: {} of its files not whole yet, {bytes} so far", partial.len())
+        format!("incomplete downloads: {} ({bytes} so far)", partial.len())
     });
     let mut entries: Vec<Entry> =
         folder.snapshots()?.into_iter().map(|commit| of_commit(repo, folder, commit, &revisions)).collect();
     match (partial, entries.last_mut()) {
         (Some(partial), Some(last)) => last.problems.push(partial),
         (Some(partial), None) => entries.push(Entry::broken(repo, partial)),
-        (None, None) => entries.push(Entry::broken(repo, "it holds no files".to_owned())),
+        (None, None) => entries.push(Entry::broken(repo, "no files".to_owned())),
         (None, Some(_)) => {}
     }
     Ok(entries)
@@ -97,19 +97,19 @@ fn of_commit(repo: &str, folder: &RepoFolder, commit: String, revisions: &[(Stri
 
 fn formats(folder: &RepoFolder, commit: &str, names: &[String], problems: &mut Vec<String>) -> Vec<String> {
     let mut formats = BTreeSet::new();
-    let models = choice::ggufs(names);
+    let models = file_selection::ggufs(names);
     for model in &models {
         if !model.is_whole() {
             problems.push(format!("parts of {} are missing", model.stem));
         }
-        let quantization = choice::quantization_of(&model.stem);
+        let quantization = file_selection::quantization_of(&model.stem);
         formats.insert(quantization.map_or_else(|| "gguf".to_owned(), |name| format!("gguf {name}")));
     }
     if !models.is_empty() && !names.iter().any(|name| name.ends_with(".safetensors")) {
         return formats.into_iter().collect();
     }
-    let whole = choice::choose(names, None).and_then(|chosen| match chosen {
-        Choice::Folder { index: Some(index), .. } => shards(folder, commit, index, names).map(|_| ()),
+    let whole = file_selection::select(names, None).and_then(|chosen| match chosen {
+        Selection::Folder { index: Some(index), .. } => shards(folder, commit, index, names).map(|_| ()),
         _ => Ok(()),
     });
     match whole.and_then(|()| stored_as(&folder.snapshot(commit))) {
@@ -119,7 +119,7 @@ fn formats(folder: &RepoFolder, commit: &str, names: &[String], problems: &mut V
     formats.into_iter().collect()
 }
 
-/// How most weights of a folder are stored: the name of a quantisation, or of an element type.
+/// The format of most weights of a folder: a quantization method or an element type.
 fn stored_as(snapshot: &Path) -> Result<String> {
     let config = folio::platform::read_file(&snapshot.join("config.json"), INDEX_BYTES_MAX)?;
     let config: serde_json::Value = serde_json::from_slice(&config)?;
@@ -136,5 +136,5 @@ fn stored_as(snapshot: &Path) -> Result<String> {
         *elements.entry(name).or_default() += info.shape.iter().product::<u64>();
     }
     let most = elements.into_iter().max_by_key(|(_, count)| *count);
-    Ok(most.map_or_else(|| "without tensors".to_owned(), |(name, _)| name))
+    Ok(most.map_or_else(|| "no tensors".to_owned(), |(name, _)| name))
 }

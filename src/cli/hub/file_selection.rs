@@ -1,5 +1,5 @@
-//! Which files of a repository a model needs: pure, from the names alone, so that a hub's list and a folder of the
-//! cache are judged alike.
+//! Selects the files of a repository that a model needs, from their names alone: the same for a hub's list and for a
+//! folder of the cache.
 
 use super::name::is_plain;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 
 /// The description of a model in safetensors.
 const CONFIG: &str = "config.json";
-/// The single file of a small checkpoint; it wins over an index, as it does when a folder is loaded.
+/// The weights of a small checkpoint; this file wins over an index, as it does when a folder is loaded.
 const SINGLE: &str = "model.safetensors";
-/// The list of a large checkpoint's files.
+/// The index of a large checkpoint's files.
 const INDEX: &str = "model.safetensors.index.json";
-/// Small files that are fetched where there are any.
+/// Optional small files.
 const BESIDE: [&str; 7] = [
     "generation_config.json",
     "tokenizer.json",
@@ -22,28 +22,28 @@ const BESIDE: [&str; 7] = [
     "chat_template.jinja",
     "chat_template.json",
 ];
-/// The quantisation that is taken where none is named, as in llama.cpp.
+/// The default quantization, as in llama.cpp.
 const DEFAULT_QUANTIZATION: &str = "Q4_K_M";
-/// Beginnings of a quantisation's name that are no `Q` and digit.
+/// Prefixes of quantization names other than `Q` and a digit.
 const OTHER_TYPES: [&str; 6] = ["F16", "BF16", "F32", "FP16", "MXFP4", "TQ"];
-/// Names in a list within an error.
+/// File names in an error.
 const LISTED_MAX: usize = 40;
 
-/// What to fetch.
+/// The files to download.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Choice {
-    /// A folder of safetensors; with `index`, the shards that it names come on top.
+pub(super) enum Selection {
+    /// A folder of safetensors; with `index`, also the shards that it names.
     Folder {
         /// Files.
         files: Vec<String>,
         /// The index's name.
         index: Option<&'static str>,
     },
-    /// GGUF files, of which the first is the one to open.
+    /// GGUF files; the first is the one to open.
     Gguf {
         /// Files.
         files: Vec<String>,
-        /// Whether the default decided.
+        /// Selected by the default quantization.
         by_default: bool,
     },
 }
@@ -53,14 +53,14 @@ pub(super) enum Choice {
 pub(super) struct Gguf {
     /// The name without ending and number of the part.
     pub(super) stem: String,
-    /// Names of the files that are there.
+    /// Names of the files that are present.
     pub(super) files: Vec<String>,
     /// How many there should be.
     count: usize,
 }
 
 impl Gguf {
-    /// Whether every part is there.
+    /// Whether every part is present.
     pub(super) fn is_whole(&self) -> bool {
         self.files.len() == self.count
     }
@@ -70,41 +70,41 @@ impl Gguf {
     }
 }
 
-/// Picks the files that `wanted` means, or that a model needs where nothing is said. `names` are plain.
-pub(super) fn choose(names: &[String], wanted: Option<&str>) -> Result<Choice> {
+/// Selects the files that `requested` names, or those that a model needs by default. `names` are plain.
+pub(super) fn select(names: &[String], requested: Option<&str>) -> Result<Selection> {
     let has = |name: &str| names.iter().any(|known| known == name);
     let models = ggufs(names);
-    if let Some(wanted) = wanted {
-        ensure!(!models.is_empty(), "there are no GGUF files, so `:{wanted}` means nothing here");
-        return Ok(Choice::Gguf { files: pick(models, wanted)?, by_default: false });
+    if let Some(requested) = requested {
+        ensure!(!models.is_empty(), "no GGUF files found, so `:{requested}` does not apply");
+        return Ok(Selection::Gguf { files: pick(models, requested)?, by_default: false });
     }
     let (single, index) = (has(SINGLE), has(INDEX));
     if has(CONFIG) && (single || index) {
         let index = (!single).then_some(INDEX);
         let fixed = [CONFIG, if single { SINGLE } else { INDEX }];
         let files = fixed.into_iter().chain(BESIDE.into_iter().filter(|name| has(name))).map(str::to_owned).collect();
-        return Ok(Choice::Folder { files, index });
+        return Ok(Selection::Folder { files, index });
     }
     if models.is_empty() {
         let missing = if single || index { CONFIG } else { "safetensors or GGUF files" };
-        bail!("there are no {missing} (there are: {})", listed(names.iter().map(String::as_str)));
+        bail!("no {missing} found (files: {})", listed(names.iter().map(String::as_str)));
     }
     let files = match <[Gguf; 1]>::try_from(models) {
         Ok([only]) => whole(only)?,
         Err(models) => pick(models, DEFAULT_QUANTIZATION)?,
     };
-    Ok(Choice::Gguf { files, by_default: true })
+    Ok(Selection::Gguf { files, by_default: true })
 }
 
-/// The shards that an index names; all are in `names`.
+/// The shards that an index lists; all are in `names`.
 pub(super) fn shards(index_json: &[u8], names: &[String]) -> Result<Vec<String>> {
     let index: Value = serde_json::from_slice(index_json).with_context(|| INDEX.to_owned())?;
     let map = index["weight_map"].as_object().with_context(|| format!("{INDEX}: weight_map is missing"))?;
     let mut shards = BTreeSet::new();
     for (tensor, shard) in map {
-        let shard = shard.as_str().with_context(|| format!("{INDEX}: the file of {tensor:?} is no text"))?;
-        ensure!(is_plain(shard), "{INDEX}: {shard:?} is not a file of the repository");
-        ensure!(names.iter().any(|name| name == shard), "{INDEX} names {shard:?}, which is not there");
+        let shard = shard.as_str().with_context(|| format!("{INDEX}: the file name of {tensor:?} is not a string"))?;
+        ensure!(is_plain(shard), "{INDEX}: invalid file name {shard:?}");
+        ensure!(names.iter().any(|name| name == shard), "{INDEX} lists {shard:?}, which is missing");
         shards.insert(shard.to_owned());
     }
     ensure!(!shards.is_empty(), "{INDEX}: weight_map is empty");
@@ -141,30 +141,30 @@ fn split_of(stem: &str) -> Option<(&str, usize)> {
     (1..=count).contains(&number).then_some((head, count))
 }
 
-/// The one model that `wanted` means: by a file's exact name, else by the quantisation in its name.
-fn pick(mut models: Vec<Gguf>, wanted: &str) -> Result<Vec<String>> {
-    if let Some(at) = models.iter().position(|model| model.files.iter().any(|file| file == wanted)) {
+/// The one model that `requested` names: by a file's exact name, else by the quantization in its name.
+fn pick(mut models: Vec<Gguf>, requested: &str) -> Result<Vec<String>> {
+    if let Some(at) = models.iter().position(|model| model.files.iter().any(|file| file == requested)) {
         return whole(models.swap_remove(at));
     }
     let there = listed(models.iter().map(Gguf::label).collect::<Vec<_>>().iter().map(String::as_str));
-    models.retain(|model| carries(&model.stem, wanted));
+    models.retain(|model| carries(&model.stem, requested));
     match <[Gguf; 1]>::try_from(models) {
         Ok([only]) => whole(only),
-        Err(none) if none.is_empty() => bail!("no GGUF file is `{wanted}` (there are: {there})"),
+        Err(none) if none.is_empty() => bail!("no GGUF file matches `{requested}` (files: {there})"),
         Err(several) => {
             let several = listed(several.iter().map(|model| model.files[0].as_str()));
-            bail!("`{wanted}` means several files, name one of them: {several}")
+            bail!("`{requested}` matches several files, choose one: {several}")
         }
     }
 }
 
 fn whole(model: Gguf) -> Result<Vec<String>> {
     let (have, count) = (model.files.len(), model.count);
-    ensure!(model.is_whole(), "{} is split in {count} parts, of which {have} are there", model.stem);
+    ensure!(model.is_whole(), "{} has {count} parts, but only {have} are present", model.stem);
     Ok(model.files)
 }
 
-/// Whether a file's name carries a quantisation: as a word of it, in any case. `Q4_K` is not in `Q4_K_M`.
+/// Whether a file's name contains a quantization as a word, in any case. `Q4_K` is not in `Q4_K_M`.
 fn carries(stem: &str, quantization: &str) -> bool {
     let (stem, word) = (stem.to_ascii_uppercase(), quantization.to_ascii_uppercase());
     let bytes = stem.as_bytes();
@@ -175,7 +175,7 @@ fn carries(stem: &str, quantization: &str) -> bool {
     })
 }
 
-/// The quantisation that a GGUF file's name carries, in capitals; `None` if it says nothing.
+/// The quantization in a GGUF file's name, in capitals.
 pub(super) fn quantization_of(stem: &str) -> Option<String> {
     let upper = stem.to_ascii_uppercase();
     let mut words = upper.split(['-', '.', '/']);
@@ -191,7 +191,7 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.collect();
     let shown = names[..names.len().min(LISTED_MAX)].join(", ");
     match names.len() {
-        0 => "no files".to_owned(),
+        0 => "none".to_owned(),
         count if count > LISTED_MAX => format!("{shown}, and {} more", count - LISTED_MAX),
         _ => shown,
     }
@@ -205,15 +205,15 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
-    fn gguf(all: &[&str], wanted: Option<&str>) -> Vec<String> {
-        match choose(&names(all), wanted) {
-            Ok(Choice::Gguf { files, .. }) => files,
-            other => panic!("{all:?} with {wanted:?}: {other:?}"),
+    fn gguf(all: &[&str], requested: Option<&str>) -> Vec<String> {
+        match select(&names(all), requested) {
+            Ok(Selection::Gguf { files, .. }) => files,
+            other => panic!("{all:?} with {requested:?}: {other:?}"),
         }
     }
 
-    fn refused(all: &[&str], wanted: Option<&str>, part: &str) {
-        let error = choose(&names(all), wanted).expect_err("it is refused").to_string();
+    fn refused(all: &[&str], requested: Option<&str>, part: &str) {
+        let error = select(&names(all), requested).expect_err("it is refused").to_string();
         assert!(error.contains(part), "{error}");
     }
 
@@ -232,18 +232,21 @@ mod tests {
             "tf_model.h5",
         ];
         let expected = names(&["config.json", "model.safetensors", "tokenizer.json"]);
-        assert_eq!(choose(&names(&all), None).ok(), Some(Choice::Folder { files: expected, index: None }));
+        assert_eq!(select(&names(&all), None).ok(), Some(Selection::Folder { files: expected, index: None }));
         let sharded = ["config.json", INDEX, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
         let expected = names(&["config.json", INDEX]);
-        assert_eq!(choose(&names(&sharded), None).ok(), Some(Choice::Folder { files: expected, index: Some(INDEX) }));
+        assert_eq!(
+            select(&names(&sharded), None).ok(),
+            Some(Selection::Folder { files: expected, index: Some(INDEX) })
+        );
         refused(
             &["config.json", "pytorch_model.bin"],
             None,
-            "no safetensors or GGUF files (there are: config.json, py",
+            "no safetensors or GGUF files found (files: config.json, py",
         );
         refused(&["model.safetensors"], None, "no config.json");
         refused(&["config.json", "model.safetensors"], Some("Q8_0"), "no GGUF files");
-        refused(&[], None, "no files");
+        refused(&[], None, "files: none");
     }
 
     #[test]
@@ -255,16 +258,16 @@ mod tests {
         };
         let good = br#"{"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "a.safetensors"}}"#;
         assert_eq!(shards(good, &there).ok(), Some(names(&["a.safetensors", "b.safetensors"])));
-        check(r#"{"weight_map": {"x": "../a.safetensors"}}"#, "not a file of the repository");
-        check(r#"{"weight_map": {"x": "d.safetensors"}}"#, "not there");
-        check(r#"{"weight_map": {"x": 1}}"#, "no text");
+        check(r#"{"weight_map": {"x": "../a.safetensors"}}"#, "invalid file name");
+        check(r#"{"weight_map": {"x": "d.safetensors"}}"#, "missing");
+        check(r#"{"weight_map": {"x": 1}}"#, "not a string");
         check(r#"{"weight_map": {}}"#, "empty");
         check("{}", "missing");
         check("{", INDEX);
     }
 
     #[test]
-    fn a_quantisation_is_a_word_of_the_name() {
+    fn a_quantization_is_a_word_of_the_name() {
         let all = [
             "README.md",
             "config.json",
@@ -283,21 +286,21 @@ mod tests {
         assert_eq!(gguf(&all, Some("m-IQ4_XS.gguf")), ["m-IQ4_XS.gguf"]);
         let parts = ["BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf"];
         assert_eq!(gguf(&all, Some("BF16")), parts);
-        assert_eq!(gguf(&all, Some(parts[1])), parts, "any part means all");
+        assert_eq!(gguf(&all, Some(parts[1])), parts, "any part selects all");
         refused(
             &all,
             Some("Q4_K"),
-            "no GGUF file is `Q4_K` (there are: BF16/m-BF16-00001-of-00002.gguf (2 parts), m-IQ",
+            "no GGUF file matches `Q4_K` (files: BF16/m-BF16-00001-of-00002.gguf (2 parts), m-IQ",
         );
-        refused(&all, Some("other.gguf"), "no GGUF file is `other.gguf`");
-        refused(&["a-Q4_0.gguf", "b-Q4_0.gguf"], Some("Q4_0"), "several files, name one of them: a-Q4_0.gguf, b-");
+        refused(&all, Some("other.gguf"), "no GGUF file matches `other.gguf`");
+        refused(&["a-Q4_0.gguf", "b-Q4_0.gguf"], Some("Q4_0"), "several files, choose one: a-Q4_0.gguf, b-");
         refused(&["a-Q2_K.gguf", "a-Q4_0.gguf"], None, "`Q4_K_M`");
-        refused(&["a-Q4_0-00001-of-00003.gguf", "a-Q4_0-00003-of-00003.gguf"], None, "3 parts, of which 2");
+        refused(&["a-Q4_0-00001-of-00003.gguf", "a-Q4_0-00003-of-00003.gguf"], None, "3 parts, but only 2");
         assert_eq!(gguf(&["only.gguf"], None), ["only.gguf"]);
     }
 
     #[test]
-    fn a_quantisation_is_read_off_a_name() {
+    fn a_quantization_is_read_off_a_name() {
         let check = |stem: &str, found: Option<&str>| assert_eq!(quantization_of(stem).as_deref(), found, "{stem}");
         check("Qwen3-0.6B-Q4_K_M", Some("Q4_K_M"));
         check("model.q8_0", Some("Q8_0"));

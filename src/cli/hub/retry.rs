@@ -1,0 +1,64 @@
+//! Retries with exponential back-off, bounded in a row and in all.
+
+use folio::platform;
+use std::time::Duration;
+
+/// Retries in a row.
+const TRIES_MAX: u32 = 5;
+/// The second wait; each further one is twice as long. The first retry comes at once: most often a kept-alive
+/// connection had merely expired.
+const PAUSE: Duration = Duration::from_millis(250);
+/// The longest `Retry-After` that is honoured.
+const WAIT_SECONDS_MAX: u64 = 60;
+/// Retries in all, whatever progress was made between them.
+const FAILURES_MAX: u32 = 50;
+
+/// Counts the failures of one request.
+#[derive(Debug, Default)]
+pub(super) struct Retry {
+    in_a_row: u32,
+    in_all: u32,
+}
+
+impl Retry {
+    /// After a failure: waits, then true; or false if the retries are used up. `asked`: the seconds of `Retry-After`.
+    pub(super) fn wait(&mut self, asked: Option<u64>) -> bool {
+        self.next(asked).map(platform::pause).is_some()
+    }
+
+    /// There was progress since the last failure.
+    pub(super) fn reset(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    fn next(&mut self, asked: Option<u64>) -> Option<Duration> {
+        self.in_a_row += 1;
+        self.in_all += 1;
+        if self.in_a_row > TRIES_MAX || self.in_all > FAILURES_MAX || asked > Some(WAIT_SECONDS_MAX) {
+            return None;
+        }
+        let own = if self.in_a_row == 1 { Duration::ZERO } else { PAUSE * (1 << (self.in_a_row - 2)) };
+        Some(asked.map_or(own, Duration::from_secs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_and_end() {
+        let mut retry = Retry::default();
+        let waits: Vec<u64> = std::iter::from_fn(|| retry.next(None)).map(|wait| wait.as_millis() as u64).collect();
+        assert_eq!(waits, [0, 250, 500, 1000, 2000]);
+        let mut retry = Retry::default();
+        assert_eq!(retry.next(Some(7)), Some(Duration::from_secs(7)), "the server's wish wins");
+        assert_eq!(retry.next(Some(61)), None, "within bounds");
+        let mut retry = Retry::default();
+        let after_progress = std::iter::from_fn(|| {
+            retry.reset();
+            retry.next(None)
+        });
+        assert_eq!(after_progress.count(), FAILURES_MAX as usize, "progress between failures does not make it endless");
+    }
+}

@@ -1,0 +1,121 @@
+//! Prints a streamed response while it arrives: the answer to the command's output, reasoning to a terminal's stderr.
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+use std::io::{self, IsTerminal as _, Write};
+
+/// Dim text in a terminal, and back to normal.
+const DIM: &str = "\x1b[2m";
+const NORMAL: &str = "\x1b[0m";
+
+/// Prints the first choice of a response, and keeps it.
+pub(crate) struct Printer<'a> {
+    output: &'a mut dyn Write,
+    shows_reasoning: bool,
+    content: String,
+    reasoning: String,
+    tool_calls: Vec<Value>,
+}
+
+impl<'a> Printer<'a> {
+    pub(crate) fn new(output: &'a mut dyn Write) -> Self {
+        let shows_reasoning = io::stderr().is_terminal();
+        Self { output, shows_reasoning, content: String::new(), reasoning: String::new(), tool_calls: Vec::new() }
+    }
+
+    /// Prints what one event brings.
+    pub(crate) fn print(&mut self, event: &Value) -> Result<()> {
+        for choice in event["choices"].as_array().into_iter().flatten().filter(|choice| choice["index"] == 0) {
+            let delta = &choice["delta"];
+            self.print_reasoning(delta["reasoning_content"].as_str().unwrap_or_default());
+            self.print_content(delta["content"].as_str().or(choice["text"].as_str()).unwrap_or_default())?;
+            for call in delta["tool_calls"].as_array().into_iter().flatten() {
+                self.add_call(call);
+            }
+        }
+        Ok(())
+    }
+
+    fn print_reasoning(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        self.reasoning.push_str(text);
+        if self.shows_reasoning {
+            // Reasoning is a comfort: if it cannot be shown, the answer still can.
+            let _ = io::stderr().write_all(format!("{DIM}{text}{NORMAL}").as_bytes());
+        }
+    }
+
+    fn print_content(&mut self, text: &str) -> Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        if self.content.is_empty() && self.shows_reasoning && !self.reasoning.is_empty() {
+            let _ = io::stderr().write_all(b"\n");
+        }
+        self.content.push_str(text);
+        self.output.write_all(text.as_bytes())?;
+        Ok(self.output.flush()?)
+    }
+
+    /// The first part of a call has its name; the others add to its arguments.
+    fn add_call(&mut self, part: &Value) {
+        let arguments = part["function"]["arguments"].as_str().unwrap_or_default();
+        let known = self.tool_calls.iter_mut().find(|call| call["index"] == part["index"]);
+        match known {
+            Some(call) => {
+                let before = call["function"]["arguments"].as_str().unwrap_or_default();
+                call["function"]["arguments"] = format!("{before}{arguments}").into();
+            }
+            None => self.tool_calls.push(part.clone()),
+        }
+    }
+
+    /// Ends the output: tool calls follow as lines of JSON. Gives the message for a conversation's history.
+    pub(crate) fn finish(self) -> Result<Value> {
+        let mut message = Map::from_iter([("role".to_owned(), json!("assistant"))]);
+        message.insert("content".to_owned(), self.content.clone().into());
+        if !self.content.is_empty() || self.tool_calls.is_empty() {
+            writeln!(self.output)?;
+        }
+        for call in &self.tool_calls {
+            writeln!(self.output, "{}", json!({"tool_call": call["function"]}))?;
+        }
+        self.output.flush()?;
+        if !self.tool_calls.is_empty() {
+            message.insert("tool_calls".to_owned(), self.tool_calls.into());
+        }
+        Ok(message.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_and_calls_are_put_together() {
+        let mut output = Vec::new();
+        let mut printer = Printer::new(&mut output);
+        let part = |index: u32, part: Value| json!({"choices": [{"index": index, "delta": part}]});
+        let call = |function: Value| json!({"tool_calls": [{"index": 0, "function": function}]});
+        for event in [
+            part(0, json!({"role": "assistant", "content": ""})),
+            part(0, json!({"reasoning_content": "Hm."})),
+            part(0, json!({"content": "Let me "})),
+            part(1, json!({"content": "another choice"})),
+            part(0, json!({"content": "look."})),
+            part(0, call(json!({"name": "look", "arguments": "{\"at\""}))),
+            part(0, call(json!({"arguments": ": 1}"}))),
+            json!({"choices": []}),
+        ] {
+            printer.print(&event).expect("a vector takes everything");
+        }
+        let message = printer.finish().expect("a vector takes everything");
+        assert_eq!(message["content"], "Let me look.");
+        assert_eq!(message["tool_calls"][0]["function"], json!({"name": "look", "arguments": "{\"at\": 1}"}));
+        let printed = String::from_utf8(output).expect("UTF-8");
+        assert_eq!(printed, "Let me look.\n{\"tool_call\":{\"name\":\"look\",\"arguments\":\"{\\\"at\\\": 1}\"}}\n");
+    }
+}
