@@ -1,14 +1,15 @@
 //! The OpenAI-compatible HTTP API as an axum router, without sockets: it also builds for a browser tab.
 //!
-//! [`router`] turns a [`ServerState`] into the routes. A request passes `guard` (host, origin, key), is read strictly
-//! (`json`), checked field by field (by the table in `parameters`), becomes token ids through
-//! [`crate::text`], and goes to the engine. What comes back is one receiver per choice; `generate` turns them into
-//! pieces of text, `reply` into JSON, `sse` into a stream. Dropping the response drops the receivers, and that is the
-//! one way to cancel.
+//! [`router`] turns a [`ServerState`] into the routes. A request passes the `guards` (host, origin, key, limits of the
+//! body), is checked field by field by the table in `parameters`, becomes token ids through [`crate::text`], and goes
+//! to the engine: all that in the file of its endpoint (`routes`). What comes back is one receiver per choice; `reply`
+//! makes of them chunks of JSON, and of these a stream or a whole reply. Strict JSON, errors and events are `wire`
+//! forms. Dropping the response drops the receivers, and that is the one way to cancel.
 //!
 //! Nothing here knows a device, a model's weights or the engine's thread; only [`socket`] (feature `server`) knows
 //! connections, timeouts and signals.
 
+pub(crate) mod counters;
 pub(crate) mod guards;
 mod local;
 pub(crate) mod parameters;

@@ -1,12 +1,11 @@
 //! [`ServerState`]: what every route needs: the engine's handle, the text model, options, counters.
 
-use super::routes::load::Throughput;
-use super::routes::metrics::Metrics;
+use super::counters::{Metrics, Throughput};
 use super::wire::error::ApiError;
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{SamplingParams, SubmitError};
 use crate::platform;
-use crate::text::answer::{Dialect, ReasoningParser, ToolParser};
+use crate::text::answer::{AnswerFormat, ReasoningParser, ToolParser};
 use crate::text::{GrammarError, Grammars, TextModel};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,9 +13,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// Bytes of prompt per token of context: more cannot fit, so it is refused before it is tokenized.
 const BYTES_PER_TOKEN_MAX: usize = 8;
-/// Input above this many bytes is parsed, rendered and tokenized beside the async threads.
+/// Input above this many bytes is parsed, rendered and tokenized on a thread of its own.
 const OFFLOAD_BYTES: usize = 4 << 10;
-/// Inputs that are worked on so at once; more are refused like a full queue.
+/// Threads of that kind at once; more work is refused like a full queue.
 const OFFLOADS_MAX: usize = 64;
 pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
     info.max_model_len as usize * BYTES_PER_TOKEN_MAX
@@ -42,8 +41,8 @@ impl Default for Limits {
 /// What a server is told apart from its model.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// One of these is needed on every route but `/health`, `/ping` and the page itself; empty: none is. Whoever has
-    /// another key is another client, and clients take turns.
+    /// One of these is needed on every route but `/health`, `/ping` and the page itself; empty: none is. Each key
+    /// is a client of its own: waiting requests are served round-robin by key.
     pub api_keys: Vec<String>,
     /// Other sites whose pages may use this server; `*`: all. Empty: none.
     pub allowed_origins: Vec<String>,
@@ -55,7 +54,7 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// How the model writes tool calls; `None`: as its chat template says.
     pub tool_call_parser: Option<ToolParser>,
-    /// How the model marks its thoughts; `None`: as its chat template says.
+    /// How the model marks its reasoning; `None`: as its chat template says.
     pub reasoning_parser: Option<ReasoningParser>,
     /// Unknown request fields are refused; otherwise they are logged and ignored.
     pub strict_fields: bool,
@@ -70,17 +69,17 @@ pub struct ServerState {
     pub(crate) options: Arc<ServerOptions>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) throughput: Arc<Throughput>,
-    /// It says that it is not well, so that nobody sends more, although requests are still taken.
+    /// `/health` says that the server ends, so that nobody sends more; requests are still taken.
     pub(crate) closing: Arc<AtomicBool>,
     /// Answers that are being generated, until their last byte is handed over.
     pub(crate) active: Arc<AtomicUsize>,
-    /// Inputs that are worked on beside the async threads.
+    /// Inputs that are worked on by threads of their own.
     pub(crate) offloads: Arc<AtomicUsize>,
     /// Names of request fields that were logged as unknown.
     pub(crate) unknown_fields: Arc<Mutex<BTreeSet<String>>>,
     pub(crate) ids: Arc<AtomicU64>,
     pub(crate) created: u64,
-    pub(crate) dialect: Dialect,
+    pub(crate) answer_format: AnswerFormat,
     /// Made when a request first needs it.
     pub(crate) grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
 }
@@ -89,7 +88,7 @@ impl ServerState {
     /// State of one server. The first of `model_names` is what answers call the model; there is at least one.
     pub fn new(engine: EngineHandle, text: Arc<TextModel>, model_names: Vec<String>, options: ServerOptions) -> Self {
         assert!(!model_names.is_empty(), "a served model has a name");
-        let dialect = Dialect::new(&text, options.tool_call_parser, options.reasoning_parser);
+        let answer_format = AnswerFormat::new(&text, options.tool_call_parser, options.reasoning_parser);
         Self {
             engine,
             text,
@@ -103,7 +102,7 @@ impl ServerState {
             unknown_fields: Arc::default(),
             ids: Arc::default(),
             created: platform::unix_time(),
-            dialect,
+            answer_format,
             grammars: Arc::default(),
         }
     }

@@ -4,20 +4,20 @@
 //! template (then there is no chat). A conversation becomes ids by [`TextModel::chat_prompt`]: the template renders it,
 //! the tokenizer encodes the result, and special-token strings that came with the conversation stay ordinary text. Ids
 //! become text through one [`TextStream`] a choice. What an answer has to look like is a [`Grammar`], compiled by
-//! [`Grammars`] from a [`GrammarSpec`].
+//! [`Grammars`] from a [`GrammarSpec`]. Reasoning and tool calls are taken out of an answer by [`answer`].
 //!
 //! Nothing here knows the engine, HTTP, files or the time: the clock of `strftime_now` is an argument.
 
 pub mod answer;
+mod chunks;
 mod grammar;
 mod literal;
-mod pieces;
 mod python;
 mod stream;
 mod template;
 mod tokenizer;
 
-pub use grammar::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Stuck, schema_in_lark};
+pub use grammar::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, schema_in_lark};
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
 pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};
@@ -62,7 +62,7 @@ pub enum PromptError {
     #[error("this model has no tokenizer: send token ids to /v1/completions")]
     NoTokenizer,
     /// The model has no chat template.
-    #[error("this model has no chat template: use /v1/completions, or give one with --chat-template")]
+    #[error("`messages` needs a chat template: pass --chat-template, or use `prompt` with /v1/completions")]
     NoTemplate,
     /// The template refused the conversation, or is wrong.
     #[error(transparent)]

@@ -5,8 +5,8 @@
 //! which is what language models use; for any other decoder the text of a token is taken beside its predecessor.
 
 use super::TextError;
+use super::chunks;
 use super::literal::Literals;
-use super::pieces;
 use serde_json::Value;
 use std::sync::OnceLock;
 use tokenizers::{AddedToken, PostProcessor as _};
@@ -18,8 +18,8 @@ pub struct Tokenizer {
     literal: OnceLock<LiteralTokenizer>,
     literals: Literals,
     decoding: Decoding,
-    /// Long texts may be encoded in pieces.
-    in_pieces: bool,
+    /// Long texts may be encoded in chunks.
+    in_chunks: bool,
 }
 
 struct LiteralTokenizer {
@@ -62,7 +62,7 @@ impl Tokenizer {
         let special = added.values().filter(|token| token.special).map(|token| token.content.clone()).collect();
         let literals = Literals::new(special, added.values().map(|token| token.content.clone()).collect());
         let decoding = Decoding::of(&json["decoder"]);
-        Ok(Self { inner, literal: OnceLock::new(), literals, decoding, in_pieces: pieces::is_local(&json) })
+        Ok(Self { inner, literal: OnceLock::new(), literals, decoding, in_chunks: chunks::is_local(&json) })
     }
 
     /// Ids of `text`, whose special-token strings are special tokens. `add_special` adds what the tokenizer adds around
@@ -77,11 +77,11 @@ impl Tokenizer {
         text: &str,
         add_special: bool,
     ) -> Result<Vec<u32>, TokenizerError> {
-        if self.in_pieces && text.len() > pieces::SIZES.piece {
+        if self.in_chunks && text.len() > chunks::SIZES.chunk {
             if add_special && tokenizer.get_post_processor().is_some_and(|adder| adder.added_tokens(false) > 0) {
                 return self.encode_with_added(tokenizer, text);
             }
-            if let Some(ids) = pieces::encode(tokenizer, text, pieces::SIZES)? {
+            if let Some(ids) = chunks::encode(tokenizer, text, chunks::SIZES).map_err(TokenizerError::new)? {
                 return Ok(ids);
             }
         }

@@ -1,4 +1,4 @@
-//! What every request passes first: its path, its host, where it comes from, its key.
+//! Who may ask: the checks of path, host, origin and key that every request passes first.
 //!
 //! A server on a developer's machine is reachable from every page that machine's browser opens. The host check stops
 //! DNS rebinding (a foreign name that resolves to this address); the origin check stops a foreign page from posting.
@@ -82,7 +82,7 @@ fn check_host(uri: &Uri, headers: &HeaderMap, allowed: &[String]) -> Result<(), 
         // A name can be made to point here, an address cannot.
         let is_address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
         if !is_address && !host.eq_ignore_ascii_case("localhost") && !allowed.iter().any(listed) {
-            let message = format!("the host {} is not served here; --allowed-host adds names", shorten(host));
+            let message = format!("host {} is not allowed: --allowed-host adds names", shorten(host));
             return Err(ApiError::forbidden(message));
         }
     }
@@ -115,7 +115,7 @@ fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError>
     if same_origin && ["none", "same-origin"].contains(&site) {
         return Ok(());
     }
-    Err(ApiError::forbidden("requests from pages of other sites are refused"))
+    Err(ApiError::forbidden("requests from pages of other sites are refused: --allowed-origin adds sites"))
 }
 
 /// Which key comes as `Authorization: Bearer KEY` or `X-Api-Key: KEY`. Digests are compared, all of them every time, so

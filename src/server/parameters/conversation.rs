@@ -3,13 +3,13 @@
 use crate::server::parameters::table::ConversationFields;
 use crate::server::parameters::tools;
 use crate::server::wire::error::ApiError;
-use crate::text::answer::tools::ToolUse;
+use crate::text::answer::ToolChoice;
 use serde_json::{Map, Value};
 
 /// What a chat request wants rendered.
 pub(crate) struct Conversation {
     pub(crate) messages: Value,
-    pub(crate) tools: ToolUse,
+    pub(crate) tools: ToolChoice,
     pub(crate) kwargs: Option<Map<String, Value>>,
     pub(crate) add_generation_prompt: bool,
     pub(crate) continue_final: bool,

@@ -5,8 +5,7 @@ use crate::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsa
 use crate::server::parameters::table::{StructuredFields, StructuredOutputs};
 use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
-use crate::text::answer::Dialect;
-use crate::text::answer::reasoning::{Gate, ReasoningParser, Start};
+use crate::text::answer::{AnswerFormat, ReasoningParser, ReasoningTracker, Start};
 use crate::text::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer};
 use std::sync::Arc;
 
@@ -78,50 +77,50 @@ impl ServerState {
 #[derive(Debug)]
 struct Structured {
     grammar: Grammar,
-    gate: Gate,
+    reasoning: ReasoningTracker,
 }
 
 #[derive(Debug)]
 struct State {
     grammar: GrammarState,
-    gate: Gate,
+    reasoning: ReasoningTracker,
 }
 
 /// For answers that are text alone.
 pub(crate) fn from_the_start(grammar: Grammar) -> SharedConstraint {
-    SharedConstraint(Arc::new(Structured { grammar, gate: Gate::Open }))
+    SharedConstraint(Arc::new(Structured { grammar, reasoning: ReasoningTracker::Ended }))
 }
 
 /// For answers that begin at `start`. A grammar of whole answers that describes the reasoning too holds from the
 /// start.
 pub(crate) fn constraint(
     grammar: Grammar,
-    dialect: Dialect,
+    format: AnswerFormat,
     tokenizer: &Arc<Tokenizer>,
     start: Start,
     whole_answer: bool,
 ) -> SharedConstraint {
-    let gate = if whole_answer && dialect.reasoning == ReasoningParser::Harmony {
-        Gate::Open
+    let reasoning = if whole_answer && format.reasoning == ReasoningParser::Harmony {
+        ReasoningTracker::Ended
     } else {
-        Gate::new(dialect.reasoning, tokenizer, start)
+        ReasoningTracker::new(format.reasoning, tokenizer, start)
     };
-    SharedConstraint(Arc::new(Structured { grammar, gate }))
+    SharedConstraint(Arc::new(Structured { grammar, reasoning }))
 }
 
 impl Constraint for Structured {
     fn start(&self) -> Box<dyn ConstraintState> {
-        Box::new(State { grammar: self.grammar.start(), gate: self.gate.clone() })
+        Box::new(State { grammar: self.grammar.start(), reasoning: self.reasoning.clone() })
     }
 }
 
 impl ConstraintState for State {
     fn fork(&self) -> Box<dyn ConstraintState> {
-        Box::new(Self { grammar: self.grammar.clone(), gate: self.gate.clone() })
+        Box::new(Self { grammar: self.grammar.clone(), reasoning: self.reasoning.clone() })
     }
 
     fn fill_mask(&mut self, mask: &mut [u32]) -> Result<bool, Unsatisfiable> {
-        let (holds, also) = self.gate.state();
+        let (holds, also) = self.reasoning.state();
         if !holds {
             return Ok(false);
         }
@@ -133,13 +132,13 @@ impl ConstraintState for State {
     }
 
     fn accept(&mut self, token_id: u32) -> Result<bool, Unsatisfiable> {
-        if !self.gate.accept(token_id) {
+        if !self.reasoning.accept(token_id) {
             return Ok(false);
         }
         self.grammar.accept(token_id).map_err(|_| Unsatisfiable)
     }
 
     fn forced(&mut self) -> Vec<u32> {
-        if matches!(self.gate, Gate::Open) { self.grammar.forced() } else { Vec::new() }
+        if matches!(self.reasoning, ReasoningTracker::Ended) { self.grammar.forced() } else { Vec::new() }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
 use crate::server::wire::error::{ApiError, shorten};
-use crate::text::answer::tools::{Known, ToolUse};
+use crate::text::answer::{self, ToolSet};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -10,7 +10,11 @@ const TOOLS_MAX: usize = 128;
 const TOOL_NAME_BYTES_MAX: usize = 64;
 
 /// What a request's `tools` and `tool_choice` come to; `single`: at most one call.
-pub(crate) fn resolve(tools: Option<Vec<Value>>, mut choice: Option<Value>, single: bool) -> Result<ToolUse, ApiError> {
+pub(crate) fn resolve(
+    tools: Option<Vec<Value>>,
+    mut choice: Option<Value>,
+    single: bool,
+) -> Result<answer::ToolChoice, ApiError> {
     let mut tools = tools.filter(|tools| !tools.is_empty());
     if let Some(allowed) = choice.as_ref().filter(|choice| choice["type"] == "allowed_tools") {
         let (mode, names) = allowed_tools(allowed)?;
@@ -23,7 +27,7 @@ pub(crate) fn resolve(tools: Option<Vec<Value>>, mut choice: Option<Value>, sing
         choice = Some(mode);
     }
     let functions: Vec<Value> = tools.iter().flatten().map(|tool| tool["function"].clone()).collect();
-    let none = ToolUse { single, ..ToolUse::default() };
+    let none = answer::ToolChoice { single, ..answer::ToolChoice::default() };
     let forced = match choice.as_ref().map(|choice| (choice.as_str(), choice)) {
         None | Some((Some("auto"), _)) if functions.is_empty() => return Ok(none),
         Some((Some("none"), _)) => return Ok(none),
@@ -37,7 +41,7 @@ pub(crate) fn resolve(tools: Option<Vec<Value>>, mut choice: Option<Value>, sing
         Some((Some("required"), _)) => Some(functions.clone()),
         Some((_, choice)) => Some(vec![named(choice, &functions)?]),
     };
-    Ok(ToolUse { shown: tools.map(Value::Array), known: Arc::new(Known { functions }), forced, single })
+    Ok(answer::ToolChoice { shown: tools.map(Value::Array), callable: Arc::new(ToolSet { functions }), forced, single })
 }
 
 /// Mode and names of a `tool_choice` that leaves some of the tools.

@@ -1,19 +1,18 @@
-//! [`Generation`]: the running choices of one request, as one stream of text pieces.
+//! [`Generation`]: the running choices of one request, as one stream of deltas.
 //!
 //! It reads every choice's receiver, decodes ids to text, watches for stop strings and ends a choice by dropping its
-//! receiver. Whatever is ready when it is asked is merged into one piece a choice, so a reader that is slow gets fewer
-//! and longer pieces, and nothing grows beyond the receivers' own bounds.
+//! receiver. Whatever is ready when it is asked is merged into one delta a choice, so a reader that is slow gets fewer
+//! and longer deltas, and nothing grows beyond the receivers' own bounds.
 
 use crate::engine::handle::EventReceiver;
 use crate::engine::request::{Event, FinishReason, PrefixReport, PromptFact, Request, RequestError, Token};
 use crate::platform::Instant;
+use crate::server::counters::Metrics;
 use crate::server::parameters::sampling::Sampling;
-use crate::server::routes::metrics::Metrics;
 use crate::server::state::{Counted, ServerState};
 use crate::server::wire::error::ApiError;
 use crate::text::TextStream;
-use crate::text::answer::AnswerParser;
-use crate::text::answer::tools::Parts;
+use crate::text::answer::{AnswerParser, Parts};
 use futures_util::{Stream, StreamExt};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,13 +25,13 @@ pub(crate) struct Totals {
     pub(crate) prompt_tokens: u32,
     pub(crate) cached_tokens: u32,
     pub(crate) completion_tokens: u32,
-    /// Of these, thoughts.
+    /// Of these, tokens of reasoning.
     pub(crate) reasoning_tokens: u32,
 }
 
-/// What became certain about one choice.
-#[derive(Debug, Default)]
-pub(crate) struct Piece {
+/// What is new of one choice.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Delta {
     /// Prompt × n + choice.
     pub(crate) choice: usize,
     pub(crate) parts: Parts,
@@ -118,23 +117,18 @@ impl Generation {
         Ok(Self { choices, next: 0, totals, cached, n: params.n as usize, metrics, started, _active: active })
     }
 
-    /// Choices of all prompts.
-    pub(crate) fn choices(&self) -> usize {
-        self.choices.len()
-    }
-
     /// Tokens counted so far.
     pub(crate) fn totals(&self) -> Totals {
         Totals { cached_tokens: self.cached.iter().sum(), ..self.totals }
     }
 
-    fn poll_choice(&mut self, index: usize, context: &mut Context<'_>) -> Poll<Result<Piece, RequestError>> {
+    fn poll_choice(&mut self, index: usize, context: &mut Context<'_>) -> Poll<Result<Delta, RequestError>> {
         let choice = &mut self.choices[index];
         let Some(receiver) = &mut choice.receiver else { return Poll::Pending };
-        let mut piece = Piece { choice: index, ..Piece::default() };
+        let mut delta = Delta { choice: index, ..Delta::default() };
         let mut new_tokens = 0;
         let mut by_text = false;
-        while piece.finish.is_none() {
+        while delta.finish.is_none() {
             match receiver.poll_next_unpin(context) {
                 Poll::Pending => break,
                 Poll::Ready(Some(Event::Prompt(PromptFact::Prefix(report)))) => choice.prefix = Some(report),
@@ -142,18 +136,18 @@ impl Generation {
                 // Not asked for here.
                 Poll::Ready(Some(Event::Prompt(PromptFact::Embedding(_)))) => {}
                 Poll::Ready(Some(Event::Token(_))) if choice.silent => {}
-                Poll::Ready(Some(Event::Finished { .. })) if choice.silent => piece.finish = Some(FinishReason::Length),
+                Poll::Ready(Some(Event::Finished { .. })) if choice.silent => delta.finish = Some(FinishReason::Length),
                 Poll::Ready(Some(Event::Token(token))) => {
                     new_tokens += 1;
                     self.cached[index / self.n] = self.cached[index / self.n].max(token.cached_tokens);
                     if !choice.end_ids.contains(&token.id) {
                         let more = choice.text.push(token.id);
-                        choice.answer.push(&more.text, &mut piece.parts);
-                        self.totals.reasoning_tokens += u32::from(choice.answer.is_thinking());
+                        choice.answer.push(&more.text, &mut delta.parts);
+                        self.totals.reasoning_tokens += u32::from(choice.answer.is_reasoning());
                         by_text = more.stopped || choice.answer.is_done();
-                        piece.finish = by_text.then_some(FinishReason::Stop);
+                        delta.finish = by_text.then_some(FinishReason::Stop);
                         if by_text {
-                            choice.answer.finish(&mut piece.parts);
+                            choice.answer.finish(&mut delta.parts);
                         }
                     }
                     if choice.keeps_tokens {
@@ -162,9 +156,9 @@ impl Generation {
                 }
                 Poll::Ready(Some(Event::Finished { reason, .. })) => {
                     let rest = choice.text.finish();
-                    choice.answer.push(&rest.text, &mut piece.parts);
-                    choice.answer.finish(&mut piece.parts);
-                    piece.finish = Some(if rest.stopped { FinishReason::Stop } else { reason });
+                    choice.answer.push(&rest.text, &mut delta.parts);
+                    choice.answer.finish(&mut delta.parts);
+                    delta.finish = Some(if rest.stopped { FinishReason::Stop } else { reason });
                 }
                 Poll::Ready(Some(Event::Failed(error))) => return Poll::Ready(Err(error)),
                 // The engine ends every choice by an event; without one it is gone.
@@ -172,15 +166,15 @@ impl Generation {
             }
         }
         self.count(index, new_tokens);
-        if piece.finish.is_some() {
+        if delta.finish.is_some() {
             self.end(index, by_text);
-        } else if piece.parts.is_empty() {
+        } else if delta.parts.is_empty() {
             return Poll::Pending;
         }
         let choice = &mut self.choices[index];
-        (piece.tokens, piece.prefix) = (std::mem::take(&mut choice.tokens), choice.prefix.take());
-        piece.prompt = std::mem::take(&mut choice.prompt);
-        Poll::Ready(Ok(piece))
+        (delta.tokens, delta.prefix) = (std::mem::take(&mut choice.tokens), choice.prefix.take());
+        delta.prompt = std::mem::take(&mut choice.prompt);
+        Poll::Ready(Ok(delta))
     }
 
     fn count(&mut self, index: usize, new_tokens: u32) {
@@ -217,19 +211,19 @@ impl Generation {
 }
 
 impl Stream for Generation {
-    type Item = Result<Piece, RequestError>;
+    type Item = Result<Delta, RequestError>;
 
-    /// The next piece of any choice; the end once all have ended. An error ends all: what follows is dropped.
+    /// The next delta of any choice; the end once all have ended. An error ends all: what follows is dropped.
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let count = self.choices.len();
         for offset in 0..count {
             let index = (self.next + offset) % count;
-            if let Poll::Ready(piece) = self.poll_choice(index, context) {
+            if let Poll::Ready(delta) = self.poll_choice(index, context) {
                 self.next = (index + 1) % count;
-                if piece.is_err() {
+                if delta.is_err() {
                     self.choices.iter_mut().for_each(|choice| choice.receiver = None);
                 }
-                return Poll::Ready(Some(piece));
+                return Poll::Ready(Some(delta));
             }
         }
         if self.choices.iter().all(|choice| choice.receiver.is_none()) { Poll::Ready(None) } else { Poll::Pending }

@@ -1,4 +1,82 @@
-//! From the events of a request to its reply.
+//! From the events of a request's choices to its reply.
+//!
+//! A [`generation::Generation`] is the running choices as one stream of deltas. A [`ReplyForm`] turns each delta into
+//! chunks: OpenAI's ([`openai`]) or llama.cpp's ([`llama`]). A streamed reply sends each chunk as an event; a whole
+//! reply is the fold of the same chunks, so every JSON object is made in one place, whichever way it is sent.
+//!
+//! Nothing here knows routes, or how a request's fields are read.
 
 pub(crate) mod generation;
+pub(crate) mod llama;
+mod logprobs;
+mod objects;
 pub(crate) mod openai;
+
+use super::wire::error::ApiError;
+use super::wire::sse;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+use generation::{Delta, Generation, Totals};
+
+/// The form of a reply.
+pub(crate) trait ReplyForm: Send + 'static {
+    /// What one event of a stream says.
+    type Chunk: Send;
+
+    /// The event that follows the last chunk, and an error.
+    const END: &'static str;
+
+    /// The first tokens have come, or more.
+    fn begins(&mut self) {}
+
+    /// The chunks that a delta becomes.
+    fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<Self::Chunk>;
+
+    /// What follows the last delta.
+    fn last_chunk(&self, totals: Totals) -> Option<Self::Chunk>;
+
+    /// A chunk as JSON.
+    fn event(&self, chunk: &Self::Chunk) -> String;
+
+    /// All chunks as one, in JSON.
+    fn whole(&self, chunks: Vec<Self::Chunk>) -> String;
+}
+
+/// Sends the reply as it comes, or at once. Dropping the future, or the response, cancels the generation.
+pub(crate) async fn respond(generation: Generation, form: impl ReplyForm, streams: bool) -> Result<Response, ApiError> {
+    if streams { Ok(sse::response(events(generation, form))) } else { whole(generation, form).await }
+}
+
+/// The events of each delta, as one string; then the end.
+fn events<F: ReplyForm>(generation: Generation, form: F) -> impl stream::Stream<Item = String> + Send + 'static {
+    stream::unfold(Some((generation, form)), async |running| {
+        let (mut generation, mut form) = running?;
+        let next = generation.next().await;
+        let totals = generation.totals();
+        Some(match next {
+            Some(Ok(delta)) => {
+                form.begins();
+                let chunks = form.chunks(delta, totals);
+                let events = chunks.iter().map(|chunk| sse::event(&form.event(chunk))).collect();
+                (events, Some((generation, form)))
+            }
+            // The status was sent long ago, so the error is an event.
+            Some(Err(error)) => (sse::event(&ApiError::failed(error).json()) + F::END, None),
+            None => {
+                let last = form.last_chunk(totals).map(|chunk| sse::event(&form.event(&chunk)));
+                (last.unwrap_or_default() + F::END, None)
+            }
+        })
+    })
+}
+
+async fn whole(mut generation: Generation, mut form: impl ReplyForm) -> Result<Response, ApiError> {
+    let mut chunks = Vec::new();
+    while let Some(delta) = generation.next().await {
+        form.begins();
+        chunks.extend(form.chunks(delta.map_err(ApiError::failed)?, generation.totals()));
+    }
+    chunks.extend(form.last_chunk(generation.totals()));
+    Ok(([(CONTENT_TYPE, "application/json")], form.whole(chunks)).into_response())
+}

@@ -2,21 +2,19 @@
 
 use crate::engine::handle::EngineInfo;
 use crate::platform;
-use crate::server::guards::access::Client;
+use crate::server::guards::{Client, read_object};
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::ChatRequest;
 use crate::server::reply::generation::Generation;
-use crate::server::reply::openai::{Kind, PromptPart, Reply};
+use crate::server::reply::openai::{Kind, OpenAiReply, PromptPart};
+use crate::server::reply::respond;
 use crate::server::state::ServerState;
 use crate::server::state::prompt_bytes_max;
 use crate::server::wire::error::{ApiError, Names};
-use crate::server::wire::json::read_object;
-use crate::server::wire::sse;
-use crate::text::answer::AnswerParser;
-use crate::text::answer::tools::{ToolUse, calls_or_json, forced_calls};
+use crate::text::answer::{AnswerParser, ToolChoice, calls_or_json, forced_calls};
 use crate::text::{ChatInput, PromptError, TemplateError, TextModel};
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -49,39 +47,39 @@ pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> 
     shape(&state, &mut sampling, &tools, (&ids, continued.as_deref())).await?;
     let generation = Generation::submit(&state, vec![ids.clone()], &sampling)?;
     let prompts = vec![PromptPart { ids, echo: None }];
-    let reply = Reply::new(Kind::Chat, (&state, info), model, &sampling, prompts, &generation);
-    if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
+    let form = OpenAiReply::new(Kind::Chat, (&state, info), model, &sampling, prompts);
+    respond(generation, form, sampling.stream).await
 }
 
 /// Sets the form of the answer and how it is taken apart.
 async fn shape(
     state: &ServerState,
     sampling: &mut Sampling,
-    tools: &ToolUse,
+    tools: &ToolChoice,
     (prompt, continued): (&[u32], Option<&str>),
 ) -> Result<(), ApiError> {
     let Some(tokenizer) = &state.text.tokenizer else { return Ok(()) };
-    let mut dialect = state.dialect;
+    let mut format = state.answer_format;
     let mut structure = sampling.structure.take();
-    let forced = forced_calls(dialect.tools, tools, tokenizer).map_err(|error| ApiError::grammar("tools", &error))?;
-    let start = dialect.reasoning.start(tokenizer, prompt, continued);
+    let forced = forced_calls(format.tools, tools, tokenizer).map_err(|error| ApiError::grammar("tools", &error))?;
+    let start = format.reasoning.start(tokenizer, prompt, continued);
     let is_forced = forced.is_some();
     if let Some((spec, form)) = forced {
         // Only a call is allowed; the form of other answers does not matter.
         structure = Some(Structure { spec, field: "tools" });
-        dialect.tools = form;
+        format.tools = form;
     } else if let Some(structure) = &mut structure {
-        let either = calls_or_json(dialect.tools, tools, tokenizer, &structure.spec);
+        let either = calls_or_json(format.tools, tools, tokenizer, &structure.spec);
         let either = either.map_err(|error| ApiError::grammar(structure.field, &error))?;
         structure.spec = either.unwrap_or_else(|| structure.spec.clone());
     }
     if let Some(structure) = structure {
         let grammar = state.grammar(structure).await?;
-        let constraint = structured::constraint(grammar, dialect, tokenizer, start, is_forced);
+        let constraint = structured::constraint(grammar, format, tokenizer, start, is_forced);
         sampling.params.constraint = Some(constraint);
     }
-    sampling.answer = AnswerParser::new(dialect, start, tools);
-    sampling.kept_ids = dialect.kept_ids(tokenizer, tools.shown.is_some());
+    sampling.answer = AnswerParser::new(format, start, tools);
+    sampling.kept_ids = format.kept_ids(tokenizer, tools.shown.is_some());
     Ok(())
 }
 

@@ -1,16 +1,15 @@
 //! `POST /v1/completions`: a prompt, several, or lists of token ids, each continued `n` times.
 
-use crate::server::guards::access::Client;
+use crate::server::guards::{Client, read_object};
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::table::CompletionRequest;
 use crate::server::reply::generation::Generation;
-use crate::server::reply::openai::{Kind, PromptPart, Reply};
+use crate::server::reply::openai::{Kind, OpenAiReply, PromptPart};
+use crate::server::reply::respond;
 use crate::server::routes::tokens::decode_all;
 use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, Names};
-use crate::server::wire::json::read_object;
-use crate::server::wire::sse;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use std::sync::Arc;
@@ -45,6 +44,6 @@ pub(crate) async fn completions(State(state): State<ServerState>, request: Reque
     let prompts = ids.iter().map(|ids| PromptPart { ids: ids.clone(), echo: texts.next() }).collect();
     sampling.constrain(&state).await?;
     let generation = Generation::submit(&state, ids, &sampling)?;
-    let reply = Reply::new(Kind::Completion, (&state, info), model, &sampling, prompts, &generation);
-    if sampling.stream { Ok(sse::stream(generation, reply)) } else { sse::collect(generation, reply).await }
+    let form = OpenAiReply::new(Kind::Completion, (&state, info), model, &sampling, prompts);
+    respond(generation, form, sampling.stream).await
 }

@@ -4,13 +4,12 @@
 //! the request says otherwise.
 
 use crate::engine::request::{Event, Pooling, PromptFact, Request as EngineRequest, RequestError, SamplingParams};
-use crate::server::guards::access::Client;
+use crate::server::guards::{Client, read_object};
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
 use crate::server::parameters::table::EmbeddingRequest;
 use crate::server::state::{Counted, ServerState};
 use crate::server::wire::error::{ApiError, Names};
-use crate::server::wire::json::read_object;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;

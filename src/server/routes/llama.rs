@@ -3,27 +3,24 @@
 //! A request to `/completion` has the fields of `/v1/completions`, some under llama.cpp's names; its answer has a form
 //! of its own.
 
-use crate::engine::request::{FinishReason, SamplingParams, Token};
-use crate::platform::Instant;
-use crate::server::guards::access::Client;
+use crate::engine::request::SamplingParams;
+use crate::server::guards::{Client, read_object};
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::table::{LlamaRequest, RenderChatRequest};
-use crate::server::reply::generation::{Generation, Piece, Totals};
-use crate::server::reply::openai::LOGPROB_MIN;
+use crate::server::reply::generation::Generation;
+use crate::server::reply::llama::LlamaReply;
+use crate::server::reply::respond;
 use crate::server::routes::chat;
 use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, Names};
-use crate::server::wire::json::read_object;
-use crate::server::wire::sse::{self, Answer};
-use crate::text::{TextModel, Tokenizer};
+use crate::text::TextModel;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What a request of llama.cpp's calls fields of the engine.
 const NAMES: Names = &[("logprobs", "n_probs")];
@@ -99,146 +96,10 @@ pub(crate) async fn completion(State(state): State<ServerState>, request: Reques
     let prompt: Arc<[u32]> = sampling.truncated(request.prompt.encode(&state, true).await?.remove(0)).into();
     sampling.constrain(&state).await?;
     let generation = Generation::submit(&state, vec![prompt], &sampling)?;
-    let answer = LlamaAnswer {
-        model,
-        tokenizer: state.text.tokenizer.clone(),
-        settings: settings(&sampling.params),
-        eos_token_ids: info.eos_token_ids.clone(),
-        // Pieces of a stream always have them.
-        returns_tokens: returns_tokens || sampling.stream,
-        has_new_line: false,
-        started: Instant::now(),
-        first: None,
-    };
-    if sampling.stream { Ok(sse::stream(generation, answer)) } else { sse::collect(generation, answer).await }
-}
-
-/// The form of one answer.
-struct LlamaAnswer {
-    model: String,
-    tokenizer: Option<Arc<Tokenizer>>,
-    settings: Value,
-    eos_token_ids: Vec<u32>,
-    returns_tokens: bool,
-    has_new_line: bool,
-    started: Instant,
-    /// When the first piece came.
-    first: Option<Instant>,
-}
-
-/// Tokens in some time.
-struct Pace {
-    tokens: u32,
-    milliseconds: f64,
-}
-
-impl Pace {
-    fn new(tokens: u32, time: Duration) -> Self {
-        Self { tokens, milliseconds: time.as_secs_f64() * 1e3 }
-    }
-
-    /// `None` where there is nothing to divide by.
-    fn per_token_ms(&self) -> Option<f64> {
-        (self.tokens > 0).then(|| self.milliseconds / f64::from(self.tokens))
-    }
-
-    fn per_second(&self) -> Option<f64> {
-        (self.milliseconds > 0.0).then(|| 1e3 * f64::from(self.tokens) / self.milliseconds)
-    }
-}
-
-impl LlamaAnswer {
-    /// What every message says.
-    fn part(&mut self, piece: &Piece, totals: Totals) -> Map<String, Value> {
-        self.has_new_line |= piece.parts.content.contains('\n');
-        let mut part = Map::new();
-        part.insert("index".into(), piece.choice.into());
-        part.insert("content".into(), piece.parts.content.clone().into());
-        let ids: Vec<u32> = piece.tokens.iter().map(|token| token.id).filter(|_| self.returns_tokens).collect();
-        part.insert("tokens".into(), ids.into());
-        part.insert("stop".into(), piece.finish.is_some().into());
-        part.insert("tokens_predicted".into(), totals.completion_tokens.into());
-        part.insert("tokens_evaluated".into(), totals.prompt_tokens.into());
-        if self.settings["n_probs"] != 0 {
-            let probabilities: Vec<_> = piece.tokens.iter().map(|token| self.probability(token)).collect();
-            part.insert("completion_probabilities".into(), probabilities.into());
-        }
-        part
-    }
-
-    fn probability(&self, token: &Token) -> Value {
-        let one = |id: u32, logprob: f32| {
-            let bytes = self.tokenizer.as_ref().map(|tokenizer| tokenizer.token_bytes(id, None)).unwrap_or_default();
-            let name = String::from_utf8_lossy(&bytes).into_owned();
-            json!({"id": id, "token": name, "bytes": bytes, "logprob": logprob.max(LOGPROB_MIN)})
-        };
-        let mut chosen = one(token.id, token.logprob.unwrap_or(LOGPROB_MIN));
-        chosen["top_logprobs"] = token.top_logprobs.iter().map(|top| one(top.token_id, top.logprob)).collect();
-        chosen
-    }
-
-    /// What the last message says beside.
-    fn end(&self, part: &mut Map<String, Value>, piece: &Piece, totals: Totals) {
-        let ended = piece.tokens.last().is_some_and(|token| self.eos_token_ids.contains(&token.id));
-        let stop_type = match piece.finish {
-            Some(FinishReason::Length) => "limit",
-            Some(FinishReason::Stop) if ended => "eos",
-            Some(FinishReason::Stop) => "word",
-            None => "none",
-        };
-        let now = Instant::now();
-        let first = self.first.unwrap_or(now);
-        let prompt = Pace::new(totals.prompt_tokens - totals.cached_tokens, first - self.started);
-        let predicted = Pace::new(totals.completion_tokens, now - first);
-        let more = json!({
-            "model": self.model,
-            "generation_settings": self.settings,
-            "has_new_line": self.has_new_line,
-            "truncated": false,
-            "stop_type": stop_type,
-            "tokens_cached": totals.prompt_tokens + totals.completion_tokens,
-            "timings": {
-                "cache_n": totals.cached_tokens,
-                "prompt_n": prompt.tokens,
-                "prompt_ms": prompt.milliseconds,
-                "prompt_per_token_ms": prompt.per_token_ms(),
-                "prompt_per_second": prompt.per_second(),
-                "predicted_n": predicted.tokens,
-                "predicted_ms": predicted.milliseconds,
-                "predicted_per_token_ms": predicted.per_token_ms(),
-                "predicted_per_second": predicted.per_second(),
-            },
-        });
-        let Value::Object(more) = more else { unreachable!("it was written as an object") };
-        part.extend(more);
-    }
-}
-
-impl Answer for LlamaAnswer {
-    fn begins(&mut self) {
-        self.first.get_or_insert_with(Instant::now);
-    }
-
-    fn events(&mut self, piece: &Piece, totals: Totals) -> String {
-        let mut part = self.part(piece, totals);
-        if piece.finish.is_some() {
-            self.end(&mut part, piece, totals);
-        }
-        format!("data: {}\n\n", Value::Object(part))
-    }
-
-    /// The piece that ends the choice has said it all.
-    fn last_events(&mut self, _: Totals) -> String {
-        String::new()
-    }
-
-    fn fault(&self, error: &ApiError) -> String {
-        format!("data: {}\n\n", error.json())
-    }
-
-    fn whole(&mut self, pieces: &[Piece], totals: Totals) -> String {
-        let mut part = self.part(&pieces[0], totals);
-        self.end(&mut part, &pieces[0], totals);
-        Value::Object(part).to_string()
-    }
+    // The chunks of a stream always have them.
+    let returns_tokens = returns_tokens || sampling.stream;
+    let probabilities = sampling.wants_logprobs;
+    let settings = settings(&sampling.params);
+    let form = LlamaReply::new(&state, info, (model, settings), probabilities, returns_tokens);
+    respond(generation, form, sampling.stream).await
 }

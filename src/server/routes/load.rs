@@ -1,44 +1,13 @@
 //! How busy the server is: `GET /load`, as vLLM tells it, and `GET /v1/loads`, which routers ask before they choose.
 
 use crate::engine::handle::Stats;
-use crate::platform::{self, Instant};
+use crate::platform;
 use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
 use crate::text::iso_time;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
-use std::sync::{Mutex, PoisonError};
-
-/// Two looks at the counters closer than this are one: the rate of so short a time says nothing.
-const RATE_SECONDS_MIN: f64 = 0.2;
-
-/// Tokens a second between two looks.
-pub(crate) struct Throughput(Mutex<Look>);
-
-struct Look {
-    at: Instant,
-    tokens: u64,
-    rate: f64,
-}
-
-impl Default for Throughput {
-    fn default() -> Self {
-        Self(Mutex::new(Look { at: Instant::now(), tokens: 0, rate: 0.0 }))
-    }
-}
-
-impl Throughput {
-    fn rate(&self, tokens: u64) -> f64 {
-        let mut look = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let seconds = look.at.elapsed().as_secs_f64();
-        if seconds >= RATE_SECONDS_MIN {
-            let rate = tokens.saturating_sub(look.tokens) as f64 / seconds;
-            *look = Look { at: Instant::now(), tokens, rate };
-        }
-        look.rate
-    }
-}
 
 /// Answers in the making.
 pub(crate) async fn load(State(state): State<ServerState>) -> Json<Value> {

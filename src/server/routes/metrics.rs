@@ -1,89 +1,14 @@
 //! `GET /metrics`: classic Prometheus text under vLLM's names.
 //!
 //! Routers scrape this many times a second, so it takes no lock: gauges and counters come from the engine's snapshot,
-//! latencies from histograms with fixed buckets, which cost the same however long nobody reads them.
+//! latencies from the server's own histograms.
 
 use crate::server::state::ServerState;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-const FIRST_TOKEN_SECONDS: &[f64] = &[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
-];
-const TOKEN_SECONDS: &[f64] = &[
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-    20.0, 40.0, 80.0,
-];
-const REQUEST_SECONDS: &[f64] = &[
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
-];
-const TOKENS: &[f64] = &[
-    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 50_000.0,
-    100_000.0,
-];
-
-/// What the server itself measures.
-pub(crate) struct Metrics {
-    pub(crate) time_to_first_token: Histogram,
-    pub(crate) inter_token_latency: Histogram,
-    pub(crate) e2e_request_latency: Histogram,
-    pub(crate) request_prompt_tokens: Histogram,
-    pub(crate) request_generation_tokens: Histogram,
-    /// Choices ended by a stop string, which only the text side sees.
-    pub(crate) stopped_by_text: AtomicU64,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            time_to_first_token: Histogram::new(FIRST_TOKEN_SECONDS),
-            inter_token_latency: Histogram::new(TOKEN_SECONDS),
-            e2e_request_latency: Histogram::new(REQUEST_SECONDS),
-            request_prompt_tokens: Histogram::new(TOKENS),
-            request_generation_tokens: Histogram::new(TOKENS),
-            stopped_by_text: AtomicU64::new(0),
-        }
-    }
-}
-
-/// Counts observations in fixed buckets.
-pub(crate) struct Histogram {
-    bounds: &'static [f64],
-    /// One more than bounds: the last counts what is above all.
-    counts: Vec<AtomicU64>,
-    sum_bits: AtomicU64,
-}
-
-impl Histogram {
-    fn new(bounds: &'static [f64]) -> Self {
-        Self { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(), sum_bits: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn observe(&self, value: f64) {
-        let bucket = self.bounds.partition_point(|bound| *bound < value);
-        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        let add = |bits| Some((f64::from_bits(bits) + value).to_bits());
-        // It never fails: `add` always gives a value.
-        let _ = self.sum_bits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-    }
-
-    fn write(&self, text: &mut String, name: &str, label: &str) {
-        let _ = writeln!(text, "# TYPE vllm:{name} histogram");
-        let mut total = 0;
-        for (bound, count) in self.bounds.iter().map(Some).chain([None]).zip(&self.counts) {
-            total += count.load(Ordering::Relaxed);
-            let bound = bound.map_or("+Inf".to_owned(), |bound| format!("{bound:?}"));
-            let _ = writeln!(text, "vllm:{name}_bucket{{{label},le=\"{bound}\"}} {total}");
-        }
-        let sum = f64::from_bits(self.sum_bits.load(Ordering::Relaxed));
-        let _ = writeln!(text, "vllm:{name}_sum{{{label}}} {sum:?}\nvllm:{name}_count{{{label}}} {total}");
-    }
-}
+use std::sync::atomic::Ordering;
 
 /// `GET /metrics`.
 pub(crate) async fn metrics(State(state): State<ServerState>) -> impl IntoResponse {

@@ -1,4 +1,5 @@
-//! One endpoint a file; `table` has every path.
+//! One endpoint a file; `table` has every path. A handler reads its request through `parameters`, submits it, and hands
+//! the generation to `reply`; it builds no JSON that another one builds too, and knows no sockets.
 
 pub(crate) mod chat;
 pub(crate) mod completions;

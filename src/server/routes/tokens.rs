@@ -4,6 +4,7 @@
 //! `/tokenize` speaks two dialects, told apart by which field is there: vLLM's `prompt` or `messages`, llama.cpp's
 //! `content`. An answer of `/detokenize` has the text under both their names.
 
+use crate::server::guards::read_object;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::read;
 use crate::server::parameters::table::{
@@ -13,7 +14,6 @@ use crate::server::parameters::table::{
 use crate::server::routes::chat;
 use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
-use crate::server::wire::json::read_object;
 use crate::text::{TextModel, TextStream, Tokenizer};
 use axum::Json;
 use axum::extract::{Request, State};

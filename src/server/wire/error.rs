@@ -89,17 +89,17 @@ impl ApiError {
     }
 
     pub(crate) fn unknown_model(name: &str) -> Self {
-        let message = format!("the model {} does not exist here", shorten(name));
+        let message = format!("model {} not found: GET /v1/models lists the served names", shorten(name));
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "model_not_found", message).about("model")
     }
 
     pub(crate) fn unknown_route(path: &str) -> Self {
-        let message = format!("there is nothing at {}", shorten(path));
+        let message = format!("unknown path {}", shorten(path));
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "not_found", message)
     }
 
     pub(crate) fn wrong_method(method: &str) -> Self {
-        let message = format!("this path does not take {}", shorten(method));
+        let message = format!("method {} is not allowed on this path", shorten(method));
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "method_not_allowed", message)
     }
 
@@ -118,7 +118,7 @@ impl ApiError {
     }
 
     pub(crate) fn unauthorized() -> Self {
-        let message = "a valid API key is needed: send it as `Authorization: Bearer KEY`";
+        let message = "missing or invalid API key: send it as `Authorization: Bearer KEY`";
         Self::new(StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key", message)
     }
 
@@ -139,7 +139,7 @@ impl ApiError {
     }
 
     pub(crate) fn internal() -> Self {
-        let message = "the server failed on this request";
+        let message = "internal error: the server failed on this request";
         let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error", message);
         Self { deterministic: true, ..error }
     }

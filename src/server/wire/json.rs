@@ -1,15 +1,9 @@
-//! Reads a request's body: JSON in UTF-8, with an object at the top, without the things two parsers would disagree on.
+//! Parses JSON in UTF-8, without the things that two parsers would disagree on.
 //!
 //! A key given twice is refused, since the first reader of a body (a proxy, a log) might have seen the other value. The
 //! number of values and their depth are bounded, so that a small body cannot become a large tree.
 
-use crate::server::state::ServerState;
-use crate::server::wire::error::{ApiError, BodyTimeout};
-use axum::body::Body;
-use axum::extract::Request;
-use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use super::error::{ApiError, shorten};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::cell::Cell;
@@ -19,52 +13,6 @@ use std::fmt;
 const DEPTH_MAX: u32 = 64;
 /// Values in one body: enough for millions of prompt tokens, about 200 MB as a tree.
 const VALUES_MAX: u32 = 4 << 20;
-
-/// The body of a request, as a JSON object.
-pub(crate) async fn read_object(request: Request, state: &ServerState) -> Result<Map<String, Value>, ApiError> {
-    let bytes_max = state.options.limits.body_bytes_max;
-    let (parts, body) = request.into_parts();
-    check_headers(&parts.headers, bytes_max)?;
-    let bytes = read_body(body, bytes_max).await?;
-    match state.offload(bytes.len(), move || parse(&bytes)).await?? {
-        Value::Object(map) => Ok(map),
-        _ => Err(ApiError::body("the body must be a JSON object")),
-    }
-}
-
-fn check_headers(headers: &HeaderMap, bytes_max: usize) -> Result<(), ApiError> {
-    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    if let Some(encoding) = text(CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
-        let encoding = crate::server::wire::error::shorten(encoding);
-        return Err(ApiError::media_type(format!("a body with Content-Encoding {encoding} is not read")));
-    }
-    let media_type = text(CONTENT_TYPE).unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
-    if media_type != "application/json" {
-        return Err(ApiError::media_type("the body must be sent with Content-Type: application/json"));
-    }
-    let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
-    if length.is_some_and(|length| length > bytes_max as u64) {
-        return Err(ApiError::body_too_large(bytes_max));
-    }
-    Ok(())
-}
-
-async fn read_body(body: Body, bytes_max: usize) -> Result<bytes::Bytes, ApiError> {
-    let collected = Limited::new(body, bytes_max).collect().await;
-    collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
-        if error.downcast_ref::<LengthLimitError>().is_some() {
-            return ApiError::body_too_large(bytes_max);
-        }
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
-        while let Some(current) = cause {
-            if current.downcast_ref::<BodyTimeout>().is_some() {
-                return ApiError::body_timeout();
-            }
-            cause = current.source();
-        }
-        ApiError::body("the body could not be read")
-    })
-}
 
 /// Parses one JSON value under the rules above.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
@@ -154,10 +102,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
         while let Some(key) = access.next_key::<String>()? {
             let value = access.next_value_seed(inner)?;
             if map.contains_key(&key) {
-                return Err(A::Error::custom(format_args!(
-                    "the key {} is given twice",
-                    crate::server::wire::error::shorten(&key)
-                )));
+                return Err(A::Error::custom(format_args!("duplicate key {}", shorten(&key))));
             }
             map.insert(key, value);
         }

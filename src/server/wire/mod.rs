@@ -1,4 +1,6 @@
-//! Wire forms: strict JSON in, errors and server-sent events out.
+//! Wire forms: strict JSON in ([`json`]), errors ([`error`]) and server-sent events ([`sse`]) out.
+//!
+//! Nothing here knows a route, a reply, the server's state or what a field means.
 
 pub(crate) mod error;
 pub(crate) mod json;

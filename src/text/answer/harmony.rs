@@ -1,8 +1,8 @@
-//! Harmony: the form of gpt-oss, whose answers are messages on channels. The analysis channel holds thoughts, the
+//! Harmony: the form of gpt-oss, whose answers are messages on channels. The analysis channel holds the reasoning, the
 //! commentary channel calls (`to=functions.name`) and remarks, the final channel the answer.
 
-use crate::text::answer::reasoning::{Stage, Start};
-use crate::text::answer::tools::{CallDelta, Parts};
+use super::parts::{CallDelta, Parts};
+use super::reasoning::{Stage, Start};
 
 /// The special tokens that harmony is written with.
 pub(crate) const MARKERS: [&str; 7] =
@@ -22,7 +22,7 @@ pub(crate) struct Harmony {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Body {
-    Thoughts,
+    Reasoning,
     Content,
     Call,
 }
@@ -33,8 +33,8 @@ impl Harmony {
         Self { held: String::new(), header: String::new(), body, calls: 0 }
     }
 
-    pub(crate) fn is_thinking(&self) -> bool {
-        self.body == Some(Body::Thoughts)
+    pub(crate) fn is_reasoning(&self) -> bool {
+        self.body == Some(Body::Reasoning)
     }
 
     /// Takes more text and adds what is certain to `parts`.
@@ -68,7 +68,7 @@ impl Harmony {
 
     fn text(&mut self, text: &str, parts: &mut Parts) {
         match self.body {
-            Some(Body::Thoughts) => parts.reasoning.push_str(text),
+            Some(Body::Reasoning) => parts.reasoning.push_str(text),
             Some(Body::Content) => parts.content.push_str(text),
             Some(Body::Call) if text.is_empty() => {}
             Some(Body::Call) => {
@@ -115,9 +115,9 @@ impl Harmony {
                     Body::Call
                 }
                 // Tools of its own that are not here.
-                None => Body::Thoughts,
+                None => Body::Reasoning,
             },
-            None if channel.starts_with("analysis") => Body::Thoughts,
+            None if channel.starts_with("analysis") => Body::Reasoning,
             None => Body::Content,
         });
     }

@@ -1,27 +1,37 @@
-//! [`AnswerParser`]: an answer's text, taken apart into thoughts, content and calls as it comes.
+//! [`AnswerParser`]: an answer's text, taken apart into reasoning, content and calls as it comes.
+//!
+//! Text in, parts out: [`AnswerFormat`] says how a model marks reasoning ([`reasoning`]) and writes calls ([`tools`]);
+//! [`harmony`] is a format of its own, in which both are messages. For grammars there are [`ReasoningTracker`], which
+//! says when one begins to hold, and the grammars of forced calls ([`forced_calls`], [`calls_or_json`]).
+//!
+//! Nothing here knows HTTP, or the JSON of a reply.
 
-pub(crate) mod harmony;
+mod harmony;
 mod marker;
-pub(crate) mod reasoning;
-pub(crate) mod tools;
+mod parts;
+mod reasoning;
+mod tools;
 
+pub(crate) use parts::{CallDelta, Parts};
 pub use reasoning::ReasoningParser;
+pub(crate) use reasoning::{ReasoningTracker, Start};
 pub use tools::ToolParser;
+pub(crate) use tools::{ToolChoice, ToolSet, calls_or_json, forced_calls};
 
-use crate::text::{TextModel, Tokenizer};
+use super::{TextModel, Tokenizer};
 use harmony::Harmony;
-use reasoning::{Splitter, Start};
+use reasoning::Splitter;
 use std::sync::Arc;
-use tools::{CallParser, Parts, ToolUse};
+use tools::CallParser;
 
 /// How the served model writes what is more than text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dialect {
+pub(crate) struct AnswerFormat {
     pub(crate) tools: ToolParser,
     pub(crate) reasoning: ReasoningParser,
 }
 
-impl Dialect {
+impl AnswerFormat {
     /// What was said, or else what the model's template gives away.
     pub(crate) fn new(text: &TextModel, tools: Option<ToolParser>, reasoning: Option<ReasoningParser>) -> Self {
         let template = text.template.as_ref().map_or("", |template| template.source());
@@ -41,7 +51,7 @@ impl Dialect {
         let harmony: &[&str] = if self.is_harmony() { &harmony::MARKERS } else { &[] };
         let tags = self.reasoning.tags().map_or([""; 2], |(open, close)| [open, close]);
         let all = tools.iter().chain(harmony).chain(&tags);
-        // Gemma's thoughts begin with a token and a word.
+        // Gemma's reasoning begins with a token and a word.
         let words = all.flat_map(|mark| [Some(*mark), mark.strip_suffix("thought")]).flatten();
         words.filter_map(|mark| tokenizer.id_of(mark)).collect()
     }
@@ -58,34 +68,34 @@ pub(crate) struct AnswerParser {
 
 #[derive(Clone, Debug)]
 enum Form {
-    Tagged { thoughts: Option<Splitter>, calls: Box<CallParser> },
+    Tagged { reasoning: Option<Splitter>, calls: Box<CallParser> },
     Harmony(Harmony),
 }
 
 impl AnswerParser {
     /// All of it is content.
     pub(crate) fn plain() -> Self {
-        Self { form: Form::Tagged { thoughts: None, calls: Box::new(CallParser::Off) }, single: false, is_done: false }
+        Self { form: Form::Tagged { reasoning: None, calls: Box::new(CallParser::Off) }, single: false, is_done: false }
     }
 
     /// For an answer that begins there.
-    pub(crate) fn new(dialect: Dialect, start: Start, tools: &ToolUse) -> Self {
-        let form = if dialect.is_harmony() {
+    pub(crate) fn new(format: AnswerFormat, start: Start, tools: &ToolChoice) -> Self {
+        let form = if format.is_harmony() {
             Form::Harmony(Harmony::new(start))
         } else {
-            let thoughts = Splitter::new(dialect.reasoning, start);
+            let reasoning = Splitter::new(format.reasoning, start);
             let has_tools = tools.shown.is_some();
-            let calls = if has_tools { CallParser::new(dialect.tools, &tools.known) } else { CallParser::Off };
-            Form::Tagged { thoughts, calls: Box::new(calls) }
+            let calls = if has_tools { CallParser::new(format.tools, &tools.callable) } else { CallParser::Off };
+            Form::Tagged { reasoning, calls: Box::new(calls) }
         };
         Self { form, single: tools.single, is_done: false }
     }
 
-    /// Whether what comes now is thought.
-    pub(crate) fn is_thinking(&self) -> bool {
+    /// Whether what comes now is reasoning.
+    pub(crate) fn is_reasoning(&self) -> bool {
         match &self.form {
-            Form::Tagged { thoughts, .. } => thoughts.as_ref().is_some_and(Splitter::is_thinking),
-            Form::Harmony(harmony) => harmony.is_thinking(),
+            Form::Tagged { reasoning, .. } => reasoning.as_ref().is_some_and(Splitter::is_reasoning),
+            Form::Harmony(harmony) => harmony.is_reasoning(),
         }
     }
 
@@ -97,9 +107,9 @@ impl AnswerParser {
     /// Takes more text and adds what is certain to `parts`.
     pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
         match &mut self.form {
-            Form::Tagged { thoughts: None, calls } => calls.push(text, parts),
-            Form::Tagged { thoughts: Some(thoughts), calls } => {
-                let answer = thoughts.push(text, &mut parts.reasoning);
+            Form::Tagged { reasoning: None, calls } => calls.push(text, parts),
+            Form::Tagged { reasoning: Some(reasoning), calls } => {
+                let answer = reasoning.push(text, &mut parts.reasoning);
                 calls.push(&answer, parts);
             }
             Form::Harmony(harmony) => harmony.push(text, parts),
@@ -110,9 +120,9 @@ impl AnswerParser {
     /// The end of the text.
     pub(crate) fn finish(&mut self, parts: &mut Parts) {
         match &mut self.form {
-            Form::Tagged { thoughts, calls } => {
-                if let Some(thoughts) = thoughts {
-                    let answer = thoughts.finish(&mut parts.reasoning);
+            Form::Tagged { reasoning, calls } => {
+                if let Some(reasoning) = reasoning {
+                    let answer = reasoning.finish(&mut parts.reasoning);
                     calls.push(&answer, parts);
                 }
                 calls.finish(parts);

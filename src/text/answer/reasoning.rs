@@ -1,16 +1,16 @@
-//! Thoughts and answers: where one ends and the other begins, in text for clients and in tokens for grammars.
+//! Reasoning and answers: where one ends and the other begins, in text for clients and in tokens for grammars.
 //!
-//! Models mark their thoughts in a few ways ([`ReasoningParser`]); which one is read off the chat template, or said on
-//! the command line. [`Splitter`] takes an answer's text apart as it comes. [`Gate`] does the same for tokens: a
-//! grammar holds for the answer only, so it waits until the thoughts have ended.
+//! Models mark their reasoning in a few ways ([`ReasoningParser`]); which one is read off the chat template, or said on
+//! the command line. [`Splitter`] takes an answer's text apart as it comes. [`ReasoningTracker`] follows the
+//! tokens: a grammar holds for the answer only, so it waits until the reasoning has ended.
 
-use crate::text::answer::marker::Marker;
+use super::marker::Marker;
 use crate::text::{Tokenizer, Utf8Stream};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// How a model marks its thoughts.
+/// How a model marks its reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReasoningParser {
     /// Not at all.
@@ -37,16 +37,15 @@ impl FromStr for ReasoningParser {
             "mistral" => Self::Mistral,
             "gemma" | "gemma4" => Self::Gemma,
             "harmony" | "openai_gptoss" | "gpt_oss" => Self::Harmony,
-            _ => {
-                return Err(format!(
-                    "unknown reasoning parser `{name}`; expected none, think, mistral, gemma or harmony"
-                ));
-            }
+            _ => return Err(format!("unknown reasoning parser `{name}`; expected one of {}", Self::NAMES.join(", "))),
         })
     }
 }
 
 impl ReasoningParser {
+    /// What [`FromStr`] takes, apart from vLLM's names for the same.
+    pub const NAMES: [&str; 5] = ["none", "think", "mistral", "gemma", "harmony"];
+
     /// What a chat template's text gives away.
     pub(crate) fn of_template(template: &str) -> Self {
         let has = |text: &str| template.contains(text);
@@ -63,7 +62,7 @@ impl ReasoningParser {
         }
     }
 
-    /// The marks around thoughts, for models that have such.
+    /// The marks around reasoning, for models that have such.
     pub(crate) fn tags(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::None | Self::Harmony => None,
@@ -76,13 +75,13 @@ impl ReasoningParser {
     /// Where an answer to `prompt` begins. `continued`: the beginning of the answer that the prompt ends with.
     pub(crate) fn start(self, tokenizer: &Tokenizer, prompt: &[u32], continued: Option<&str>) -> Start {
         let stage = match (self.tags(), continued.filter(|text| !text.trim().is_empty())) {
-            (Some((open, close)), Some(text)) if text.rfind(open) > text.rfind(close) => Stage::Thinking,
+            (Some((open, close)), Some(text)) if text.rfind(open) > text.rfind(close) => Stage::Reasoning,
             (_, Some(_)) => Stage::Answering,
             (Some((open, _)), None) => {
                 let tail = &prompt[prompt.len().saturating_sub(16)..];
                 let bytes: Vec<u8> = tail.iter().flat_map(|&id| tokenizer.token_bytes(id, None)).collect();
                 let is_begun = String::from_utf8_lossy(&bytes).trim_end().ends_with(open);
-                if is_begun { Stage::Thinking } else { Stage::Undecided }
+                if is_begun { Stage::Reasoning } else { Stage::Undecided }
             }
             (None, None) => Stage::Undecided,
         };
@@ -98,7 +97,7 @@ pub(crate) struct Start {
     pub(crate) is_blank: bool,
 }
 
-/// Takes an answer apart into thoughts and the rest.
+/// Takes an answer apart into reasoning and the rest.
 #[derive(Clone, Debug)]
 pub(crate) struct Splitter {
     open: Marker,
@@ -111,9 +110,9 @@ pub(crate) struct Splitter {
 /// What comes next in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Thoughts may begin, before anything else is said.
+    /// Reasoning may begin, before anything else is said.
     Undecided,
-    Thinking,
+    Reasoning,
     Answering,
 }
 
@@ -124,11 +123,11 @@ impl Splitter {
         Some(Self { open: Marker::new(open), close: Marker::new(close), stage, blank: is_blank })
     }
 
-    pub(crate) fn is_thinking(&self) -> bool {
-        self.stage == Stage::Thinking
+    pub(crate) fn is_reasoning(&self) -> bool {
+        self.stage == Stage::Reasoning
     }
 
-    /// More text; adds what is certain to the thoughts, gives what is certainly the answer's.
+    /// More text; adds what is certain to the reasoning, gives what is certainly the answer's.
     pub(crate) fn push(&mut self, text: &str, reasoning: &mut String) -> String {
         let mut text = text.to_owned();
         if self.stage == Stage::Undecided {
@@ -136,10 +135,10 @@ impl Splitter {
             let is_blank = before.trim().is_empty();
             match (found, is_blank) {
                 (Some(rest), true) => {
-                    self.stage = Stage::Thinking;
+                    self.stage = Stage::Reasoning;
                     text = rest;
                 }
-                // Thoughts come first or not at all.
+                // Reasoning comes first or not at all.
                 (found, false) => {
                     let rest = found.map(|rest| self.open.text().to_owned() + &rest).unwrap_or_default();
                     self.stage = Stage::Answering;
@@ -149,7 +148,7 @@ impl Splitter {
                 (None, true) => return String::new(),
             }
         }
-        if self.stage == Stage::Thinking {
+        if self.stage == Stage::Reasoning {
             let (before, found) = self.close.push(&text);
             reasoning.push_str(self.without_leading_space(&before));
             let Some(rest) = found else { return String::new() };
@@ -163,7 +162,7 @@ impl Splitter {
     pub(crate) fn finish(&mut self, reasoning: &mut String) -> String {
         match self.stage {
             Stage::Undecided => self.open.finish(),
-            Stage::Thinking => {
+            Stage::Reasoning => {
                 reasoning.push_str(&self.close.finish());
                 String::new()
             }
@@ -171,7 +170,7 @@ impl Splitter {
         }
     }
 
-    /// Templates put line breaks around thoughts that belong to neither side.
+    /// Templates put line breaks around reasoning that belong to neither side.
     fn without_leading_space<'a>(&mut self, text: &'a str) -> &'a str {
         let text = if self.blank { text.trim_start() } else { text };
         self.blank &= text.is_empty();
@@ -179,49 +178,49 @@ impl Splitter {
     }
 }
 
-/// When a grammar begins to hold.
+/// Follows the tokens of an answer until its reasoning has ended and a grammar holds.
 #[derive(Clone)]
-pub(crate) enum Gate {
-    /// It does.
-    Open,
-    /// Thoughts may begin with this token.
+pub(crate) enum ReasoningTracker {
+    /// It has ended, or there is none.
+    Ended,
+    /// Reasoning may begin with this token.
     Undecided { tokenizer: Arc<Tokenizer>, open_id: Option<u32>, close: &'static str },
-    /// When this text has come; `seen` is what may be its beginning.
+    /// It ends with this text; `seen` is what may be its beginning.
     Text { tokenizer: Arc<Tokenizer>, close: &'static str, seen: String, utf8: Utf8Stream },
-    /// With the message of harmony's final channel; `header` is what follows the last channel token.
+    /// It ends with the message of harmony's final channel; `header` is what follows the last channel token.
     Final { tokenizer: Arc<Tokenizer>, header: String },
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for ReasoningTracker {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(if matches!(self, Self::Open) { "open" } else { "closed" })
+        formatter.write_str(if matches!(self, Self::Ended) { "ended" } else { "reasoning" })
     }
 }
 
-impl Gate {
+impl ReasoningTracker {
     /// For an answer that begins there.
     pub(crate) fn new(parser: ReasoningParser, tokenizer: &Arc<Tokenizer>, start: Start) -> Self {
         match parser.tags() {
-            _ if start.stage == Stage::Answering => Self::Open,
+            _ if start.stage == Stage::Answering => Self::Ended,
             None if parser == ReasoningParser::Harmony => {
                 Self::Final { tokenizer: tokenizer.clone(), header: String::new() }
             }
-            None => Self::Open,
-            Some((_, close)) if start.stage == Stage::Thinking => Self::closed(tokenizer.clone(), close),
+            None => Self::Ended,
+            Some((_, close)) if start.stage == Stage::Reasoning => Self::until(tokenizer.clone(), close),
             Some((open, close)) => {
                 Self::Undecided { tokenizer: tokenizer.clone(), open_id: tokenizer.id_of(open), close }
             }
         }
     }
 
-    fn closed(tokenizer: Arc<Tokenizer>, close: &'static str) -> Self {
+    fn until(tokenizer: Arc<Tokenizer>, close: &'static str) -> Self {
         Self::Text { tokenizer, close, seen: String::new(), utf8: Utf8Stream::default() }
     }
 
-    /// Whether the grammar holds for the next token; where it may or may not, the token that begins thoughts.
+    /// Whether the grammar holds for the next token; where it may or may not, the token that begins reasoning.
     pub(crate) fn state(&self) -> (bool, Option<u32>) {
         match self {
-            Self::Open => (true, None),
+            Self::Ended => (true, None),
             Self::Undecided { open_id, .. } => (true, *open_id),
             Self::Text { .. } | Self::Final { .. } => (false, None),
         }
@@ -230,18 +229,18 @@ impl Gate {
     /// Takes a token; `true` if it is the grammar's.
     pub(crate) fn accept(&mut self, token_id: u32) -> bool {
         match self {
-            Self::Open => return true,
+            Self::Ended => return true,
             Self::Undecided { tokenizer, open_id, close } if *open_id == Some(token_id) => {
-                *self = Self::closed(tokenizer.clone(), close);
+                *self = Self::until(tokenizer.clone(), close);
             }
             Self::Undecided { .. } => {
-                *self = Self::Open;
+                *self = Self::Ended;
                 return true;
             }
             Self::Text { tokenizer, close, seen, utf8 } => {
                 seen.push_str(&utf8.push(&tokenizer.token_bytes(token_id, None)));
                 if seen.contains(*close) {
-                    *self = Self::Open;
+                    *self = Self::Ended;
                 } else {
                     keep_tail(seen, close.len());
                 }
@@ -250,7 +249,7 @@ impl Gate {
                 let text = String::from_utf8_lossy(&tokenizer.token_bytes(token_id, None)).into_owned();
                 match text.as_str() {
                     "<|channel|>" => header.clear(),
-                    "<|message|>" if header.trim_start().starts_with("final") => *self = Self::Open,
+                    "<|message|>" if header.trim_start().starts_with("final") => *self = Self::Ended,
                     text if header.len() < 64 => header.push_str(text),
                     _ => {}
                 }

@@ -66,7 +66,7 @@ impl fmt::Debug for GrammarState {
 /// No token can follow, or finding out costs more than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no token can follow")]
-pub struct Stuck;
+pub struct NoTokenAllowed;
 
 /// Under a fifth of a second to compile, and a few milliseconds a mask.
 fn limits() -> ParserLimits {
@@ -156,8 +156,8 @@ impl Grammar {
 
 impl GrammarState {
     /// Sets the bits of the tokens that may follow, bit `id % 32` of word `id / 32`; `mask` is zero before.
-    pub fn fill_mask(&mut self, mask: &mut [u32]) -> Result<(), Stuck> {
-        let allowed = self.matcher.compute_mask_or_eos().map_err(|_| Stuck)?;
+    pub fn fill_mask(&mut self, mask: &mut [u32]) -> Result<(), NoTokenAllowed> {
+        let allowed = self.matcher.compute_mask_or_eos().map_err(|_| NoTokenAllowed)?;
         for (word, bits) in mask.iter_mut().zip(allowed.as_slice()) {
             *word = *bits;
         }
@@ -165,8 +165,8 @@ impl GrammarState {
     }
 
     /// Takes the next token; `true` if the answer is complete and nothing may follow.
-    pub fn accept(&mut self, token_id: u32) -> Result<bool, Stuck> {
-        self.matcher.consume_token(token_id).map_err(|_| Stuck)?;
+    pub fn accept(&mut self, token_id: u32) -> Result<bool, NoTokenAllowed> {
+        self.matcher.consume_token(token_id).map_err(|_| NoTokenAllowed)?;
         Ok(self.matcher.is_stopped())
     }
 

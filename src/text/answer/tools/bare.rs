@@ -1,17 +1,17 @@
 //! Calls without marks: an answer that is a JSON call, or a list of such, and nothing else. As an answer may be JSON
 //! for other reasons, it is a call only if its name is that of one of the request's tools.
 
-use super::{Known, Parts, Staged};
-use crate::text::answer::tools::json_call::{JsonCall, Outcome};
+use super::json_call::{JsonCall, Outcome};
+use super::{Parts, Staged, ToolSet};
 use std::sync::Arc;
 
 /// What Llama writes before its calls, at times.
 const PREFIX: &str = "<|python_tag|>";
 
-/// See the module's words.
+/// Reads calls without marks.
 #[derive(Clone, Debug)]
 pub(crate) struct Bare {
-    known: Arc<Known>,
+    tools: Arc<ToolSet>,
     stage: Stage,
     calls: usize,
 }
@@ -31,8 +31,8 @@ enum Stage {
 }
 
 impl Bare {
-    pub(crate) fn new(known: Arc<Known>) -> Self {
-        Self { known, stage: Stage::Start(String::new()), calls: 0 }
+    pub(crate) fn new(tools: Arc<ToolSet>) -> Self {
+        Self { tools, stage: Stage::Start(String::new()), calls: 0 }
     }
 
     pub(crate) fn finish(&mut self, parts: &mut Parts) {
@@ -76,7 +76,7 @@ impl Staged for Bare {
             }
             Stage::Call { held, call } => {
                 let outcome = call.push(text);
-                let is_known = call.name().is_none_or(|name| self.known.has(name));
+                let is_known = call.name().is_none_or(|name| self.tools.has(name));
                 let is_none = matches!(outcome, Outcome::Failed(_)) && call.name().is_none();
                 if is_none || !is_known {
                     let taken = match outcome {

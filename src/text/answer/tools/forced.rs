@@ -1,6 +1,6 @@
 //! The grammar of an answer that has to be a call, in the form that the model was trained on.
 
-use super::{ToolParser, ToolUse};
+use super::{ToolChoice, ToolParser};
 use crate::text::{GrammarError, GrammarSpec, Tokenizer, schema_in_lark};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ struct Form {
 /// a model's own is no JSON, plain JSON stands in for it.
 pub(crate) fn forced_calls(
     parser: ToolParser,
-    tools: &ToolUse,
+    tools: &ToolChoice,
     tokenizer: &Tokenizer,
 ) -> Result<Option<(GrammarSpec, ToolParser)>, GrammarError> {
     let Some(functions) = &tools.forced else { return Ok(None) };
@@ -35,7 +35,7 @@ pub(crate) fn forced_calls(
 /// or calls are no JSON: then the schema alone holds.
 pub(crate) fn calls_or_json(
     parser: ToolParser,
-    tools: &ToolUse,
+    tools: &ToolChoice,
     tokenizer: &Tokenizer,
     spec: &GrammarSpec,
 ) -> Result<Option<GrammarSpec>, GrammarError> {
@@ -44,7 +44,7 @@ pub(crate) fn calls_or_json(
         return Ok(None);
     }
     let answer = schema_in_lark(schema, *strict)?;
-    let calls = calls(&form(parser, tokenizer), &tools.known.functions, tools.single)?;
+    let calls = calls(&form(parser, tokenizer), &tools.callable.functions, tools.single)?;
     Ok(Some(GrammarSpec::Lark(format!("start: calls | answer\nanswer: {answer}\n{calls}"))))
 }
 
@@ -106,7 +106,7 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
             Form { around: [first, quoted(", "), quoted("]")], call: json("arguments"), several: true }
         }
         ToolParser::Harmony => {
-            let thoughts = format!(
+            let reasoning = format!(
                 "({} \"analysis\" {} /(.|\\n)*/ {} {} \"assistant\")?",
                 mark("<|channel|>"),
                 mark("<|message|>"),
@@ -116,7 +116,7 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
             let open = format!("{} {}", mark("<|channel|>"), quoted("commentary to=functions."));
             let middle =
                 format!("{} {} {} {}", quoted(" "), mark("<|constrain|>"), quoted("json"), mark("<|message|>"));
-            Form { around: [thoughts, none(), none()], call: [open, middle, mark("<|call|>")], several: false }
+            Form { around: [reasoning, none(), none()], call: [open, middle, mark("<|call|>")], several: false }
         }
         ToolParser::Json | ToolParser::Gemma | ToolParser::Gemma4 => {
             Form { around: [quoted("["), quoted(", "), quoted("]")], call: json("arguments"), several: true }

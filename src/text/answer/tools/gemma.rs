@@ -1,9 +1,9 @@
 //! Gemma's calls: `call:name{key:value}` between marks, in a notation that is not quite JSON: keys are bare, and
 //! strings stand between marks of their own. A call is told when it is whole.
 
+use super::super::marker::Marker;
+use super::marked::Content;
 use super::{CallDelta, Parts};
-use crate::text::answer::marker::Marker;
-use crate::text::answer::tools::marked::Content;
 use serde_json::{Map, Value};
 
 /// Opening, closing, and what stands around strings.
@@ -14,7 +14,7 @@ pub(crate) const MARKERS_4: [&str; 3] = ["<|tool_call>", "<tool_call|>", "<|\"|>
 /// Nesting of arguments.
 const DEPTH_MAX: usize = 32;
 
-/// See the module's words.
+/// Reads Gemma's calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Gemma {
     markers: &'static [&'static str; 3],

@@ -1,7 +1,7 @@
 //! [`JsonCall`]: one call as a JSON object, read as it comes: the name as soon as it is known, then the arguments as
 //! they are written.
 
-use crate::text::answer::tools::CallDelta;
+use super::CallDelta;
 use serde_json::Value;
 
 /// Keys under which models put a call's arguments.

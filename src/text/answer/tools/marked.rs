@@ -1,9 +1,9 @@
 //! Calls between marks: Hermes' `<tool_call>` … `</tool_call>`, and what follows Mistral's `[TOOL_CALLS]`.
 
-use super::{CallDelta, Known, Parts, Staged};
-use crate::text::answer::marker::Marker;
-use crate::text::answer::tools::json_call::{JsonCall, Outcome};
-use crate::text::answer::tools::xml::XmlCall;
+use super::super::marker::Marker;
+use super::json_call::{JsonCall, Outcome};
+use super::xml::XmlCall;
+use super::{CallDelta, Parts, Staged, ToolSet};
 use std::sync::Arc;
 
 const OPEN: &str = "<tool_call>";
@@ -42,10 +42,10 @@ impl Content {
     }
 }
 
-/// See the module's words.
+/// Reads Hermes' calls: JSON, or tags, between marks.
 #[derive(Clone, Debug)]
 pub(crate) struct Hermes {
-    known: Arc<Known>,
+    tools: Arc<ToolSet>,
     content: Content,
     open: Marker,
     stage: Stage,
@@ -64,8 +64,8 @@ enum Stage {
 }
 
 impl Hermes {
-    pub(crate) fn new(known: Arc<Known>) -> Self {
-        Self { known, content: Content::default(), open: Marker::new(OPEN), stage: Stage::Content, calls: 0 }
+    pub(crate) fn new(tools: Arc<ToolSet>) -> Self {
+        Self { tools, content: Content::default(), open: Marker::new(OPEN), stage: Stage::Content, calls: 0 }
     }
 
     fn close(&mut self, rest: &str) -> Option<String> {
@@ -79,7 +79,7 @@ impl Hermes {
             Stage::Content => self.open.finish(),
             Stage::Opened(space) => format!("{OPEN}{space}"),
             Stage::Json(call) if call.name().is_none() => format!("{OPEN}{}", call.raw()),
-            Stage::Xml(call) => match call.take(&self.known) {
+            Stage::Xml(call) => match call.take(&self.tools) {
                 Some(delta) => {
                     self.content.call_begins();
                     parts.call(self.calls, delta);
@@ -132,7 +132,7 @@ impl Staged for Hermes {
             }
             Stage::Xml(call) => {
                 let rest = call.push(text)?;
-                match call.take(&self.known) {
+                match call.take(&self.tools) {
                     Some(delta) => {
                         self.content.call_begins();
                         parts.call(self.calls, delta);
@@ -160,7 +160,7 @@ impl Staged for Hermes {
     }
 }
 
-/// See the module's words.
+/// Reads what follows Mistral's mark: a list of calls, or a name and its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Mistral {
     content: Content,

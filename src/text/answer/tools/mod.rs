@@ -14,6 +14,8 @@ mod xml;
 
 pub(crate) use forced::{calls_or_json, forced_calls};
 
+use super::harmony::MARKERS;
+use super::parts::{CallDelta, Parts};
 use bare::Bare;
 use gemma::Gemma;
 use marked::{Hermes, Mistral};
@@ -54,15 +56,15 @@ impl FromStr for ToolParser {
             "gemma4" => Self::Gemma4,
             "harmony" | "openai" => Self::Harmony,
             "json" => Self::Json,
-            _ => {
-                let known = "hermes, llama3_json, mistral, gemma, gemma4, harmony or json";
-                return Err(format!("unknown tool call parser `{name}`; expected {known}"));
-            }
+            _ => return Err(format!("unknown tool call parser `{name}`; expected one of {}", Self::NAMES.join(", "))),
         })
     }
 }
 
 impl ToolParser {
+    /// What [`FromStr`] takes, apart from vLLM's names for the same.
+    pub const NAMES: [&str; 7] = ["hermes", "llama3_json", "mistral", "gemma", "gemma4", "harmony", "json"];
+
     /// What a chat template's text gives away.
     pub(crate) fn of_template(template: &str) -> Self {
         let has = |text: &str| template.contains(text);
@@ -91,20 +93,20 @@ impl ToolParser {
             Self::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
             Self::Gemma => &gemma::MARKERS,
             Self::Gemma4 => &gemma::MARKERS_4,
-            Self::Harmony => &crate::text::answer::harmony::MARKERS,
+            Self::Harmony => &MARKERS,
             Self::Json => &[],
         }
     }
 }
 
-/// The tools of a request.
+/// The functions that a request lets the model call.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct ToolSet {
     /// As in the request: `{name, description, parameters, strict}`.
     pub(crate) functions: Vec<Value>,
 }
 
-impl Known {
+impl ToolSet {
     fn has(&self, name: &str) -> bool {
         self.functions.iter().any(|function| function["name"] == name)
     }
@@ -118,57 +120,15 @@ impl Known {
 
 /// What a request says about tools.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ToolUse {
+pub(crate) struct ToolChoice {
     /// What the template is shown: functions only.
     pub(crate) shown: Option<Value>,
     /// The functions that may be called.
-    pub(crate) known: Arc<Known>,
+    pub(crate) callable: Arc<ToolSet>,
     /// A call must be made, of one of these.
     pub(crate) forced: Option<Vec<Value>>,
     /// One call at most.
     pub(crate) single: bool,
-}
-
-/// More of one call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CallDelta {
-    /// Number of the call in its answer.
-    pub(crate) index: usize,
-    /// With the call's first delta.
-    pub(crate) name: Option<String>,
-    /// More of the arguments' JSON.
-    pub(crate) arguments: String,
-}
-
-/// What an answer's text turned out to be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parts {
-    pub(crate) reasoning: String,
-    pub(crate) content: String,
-    pub(crate) calls: Vec<CallDelta>,
-}
-
-impl Parts {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.reasoning.is_empty() && self.content.is_empty() && self.calls.is_empty()
-    }
-
-    /// Adds a delta, to the last one if that is of the same call.
-    pub(crate) fn call(&mut self, index: usize, delta: CallDelta) {
-        match self.calls.last_mut().filter(|last| last.index == index && delta.name.is_none()) {
-            Some(last) => last.arguments.push_str(&delta.arguments),
-            None => self.calls.push(CallDelta { index, ..delta }),
-        }
-    }
-
-    /// Adds later parts.
-    pub(crate) fn extend(&mut self, later: Self) {
-        self.reasoning.push_str(&later.reasoning);
-        self.content.push_str(&later.content);
-        for delta in later.calls {
-            self.call(delta.index, delta);
-        }
-    }
 }
 
 /// A reader of text that goes from stage to stage.
@@ -197,13 +157,13 @@ pub(crate) enum CallParser {
 
 impl CallParser {
     /// For a request with these tools. Harmony's messages are read before this, as they are more than calls.
-    pub(crate) fn new(form: ToolParser, known: &Arc<Known>) -> Self {
+    pub(crate) fn new(form: ToolParser, tools: &Arc<ToolSet>) -> Self {
         match form {
-            ToolParser::Hermes => Self::Hermes(Hermes::new(known.clone())),
+            ToolParser::Hermes => Self::Hermes(Hermes::new(tools.clone())),
             ToolParser::Mistral => Self::Mistral(Mistral::default()),
             ToolParser::Gemma => Self::Gemma(Gemma::new(&gemma::MARKERS)),
             ToolParser::Gemma4 => Self::Gemma(Gemma::new(&gemma::MARKERS_4)),
-            ToolParser::Llama3Json | ToolParser::Json => Self::Bare(Bare::new(known.clone())),
+            ToolParser::Llama3Json | ToolParser::Json => Self::Bare(Bare::new(tools.clone())),
             ToolParser::Harmony => Self::Off,
         }
     }

@@ -1,15 +1,15 @@
 //! Every form of call, cut into pieces of every size: what comes out must not depend on where the cuts are.
 
+use super::super::harmony::Harmony;
+use super::super::reasoning::{ReasoningParser, Splitter, Stage, Start};
 use super::*;
-use crate::text::answer::harmony::Harmony;
-use crate::text::answer::reasoning::{ReasoningParser, Splitter, Stage, Start};
 use proptest::prelude::*;
 use serde_json::json;
 
-fn known() -> Arc<Known> {
+fn known() -> Arc<ToolSet> {
     let text = json!({"type": "object", "properties": {"city": {"type": "string"}, "code": {"type": "string"}}});
     let functions = vec![json!({"name": "weather", "parameters": text}), json!({"name": "add"})];
-    Arc::new(Known { functions })
+    Arc::new(ToolSet { functions })
 }
 
 /// All parts of an answer that comes in pieces of `size` characters.
@@ -176,7 +176,7 @@ fn harmony(answer: &str, size: usize) -> Parts {
 }
 
 #[test]
-fn harmony_has_thoughts_calls_and_an_answer() {
+fn harmony_has_reasoning_calls_and_an_answer() {
     let call = "<|channel|>analysis<|message|>They want < weather.<|end|><|start|>assistant<|channel|>commentary \
                 to=functions.weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>";
     let answer =
@@ -194,7 +194,7 @@ fn harmony_has_thoughts_calls_and_an_answer() {
 }
 
 fn split(answer: &str, is_begun: bool, size: usize) -> (String, String) {
-    let stage = if is_begun { Stage::Thinking } else { Stage::Undecided };
+    let stage = if is_begun { Stage::Reasoning } else { Stage::Undecided };
     let mut splitter = Splitter::new(ReasoningParser::Think, Start { stage, is_blank: true }).expect("it has tags");
     let (mut reasoning, mut content) = (String::new(), String::new());
     let characters: Vec<char> = answer.chars().collect();
@@ -206,10 +206,10 @@ fn split(answer: &str, is_begun: bool, size: usize) -> (String, String) {
 }
 
 #[test]
-fn thoughts_come_first_or_not_at_all() {
+fn reasoning_come_first_or_not_at_all() {
     for size in [1, 2, 3, 7, 1000] {
         let split = |answer, is_begun| split(answer, is_begun, size);
-        let own = |thoughts: &str, answer: &str| (thoughts.to_owned(), answer.to_owned());
+        let own = |reasoning: &str, answer: &str| (reasoning.to_owned(), answer.to_owned());
         assert_eq!(split("<think>\nHm </thin.\n</think>\n\nYes.", false), own("Hm </thin.\n", "Yes."));
         assert_eq!(split("Hm.\n</think>\n\nYes <think> no", true), own("Hm.\n", "Yes <think> no"));
         assert_eq!(split("Yes <think>x</think>", false), own("", "Yes <think>x</think>"));

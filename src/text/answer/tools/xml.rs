@@ -1,6 +1,6 @@
 //! Qwen3-Coder's calls: `<function=name>`, then `<parameter=key>` value `</parameter>` for each argument.
 
-use super::{CallDelta, Known};
+use super::{CallDelta, ToolSet};
 use serde_json::{Map, Value};
 
 const END: &str = "</function>";
@@ -25,7 +25,7 @@ impl XmlCall {
     }
 
     /// The call, if it is one. Values that are no text in the tool's schema are read as JSON where they are JSON.
-    pub(crate) fn take(&self, known: &Known) -> Option<CallDelta> {
+    pub(crate) fn take(&self, tools: &ToolSet) -> Option<CallDelta> {
         let head = self.raw.trim_start().strip_prefix("<function=")?;
         let (name, body) = head.split_once('>')?;
         let name = name.trim();
@@ -38,7 +38,7 @@ impl XmlCall {
             let value = value.strip_suffix('\n').unwrap_or(value);
             let text = || Value::from(value);
             let read =
-                if known.is_text(name, key) { text() } else { serde_json::from_str(value).unwrap_or_else(|_| text()) };
+                if tools.is_text(name, key) { text() } else { serde_json::from_str(value).unwrap_or_else(|_| text()) };
             arguments.insert(key.trim().to_owned(), read);
             body = rest;
         }

@@ -1,32 +1,31 @@
-//! Long texts, encoded in pieces on several threads: a megabyte takes a second or two on one.
+//! Long texts, encoded in chunks on several threads: a megabyte takes a second or two on one.
 //!
 //! Most tokenizers first cut a text into words by a regular expression that scans from left to right and never looks
 //! back. So whoever starts to scan at a word's beginning finds the same words from there on, and whoever starts
-//! anywhere soon falls into step. Pieces overlap; where the words of two neighbours begin at the same place, the first
+//! anywhere soon falls into step. Chunks overlap; where the words of two neighbours begin at the same place, the first
 //! one's ids end and the second one's go on. That is exact. Where neighbours never agree (a word of kilobytes), or the
 //! tokenizer is of another kind ([`is_local`]), the text is encoded as one.
 
-use super::tokenizer::TokenizerError;
 use serde_json::Value;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenizers::{Model as _, OffsetReferential, OffsetType, PreTokenizer as _};
 
-/// Bytes of a piece, and those of its neighbour that it reads as well.
+/// Bytes of a chunk, and those of its neighbour that it reads as well.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    pub(super) piece: usize,
+    pub(super) chunk: usize,
     pub(super) overlap: usize,
 }
 
 /// About 40 ms of work; starting a thread takes a thousandth of that.
-pub(super) const SIZES: Sizes = Sizes { piece: 32 << 10, overlap: 4 << 10 };
+pub(super) const SIZES: Sizes = Sizes { chunk: 32 << 10, overlap: 4 << 10 };
 const THREADS_MAX: usize = 8;
-/// A word that begins so near to a piece's end might begin elsewhere if there were more text.
+/// A word that begins so near to a chunk's end might begin elsewhere if there were more text.
 const DOUBT_BYTES: usize = 64;
 
-/// The words of a piece and their ids.
-struct Piece {
+/// The words of a chunk and their ids.
+struct Chunk {
     range: Range<usize>,
     /// Where each word begins in the whole text, and its first id in `ids`.
     words: Vec<(usize, usize)>,
@@ -72,87 +71,87 @@ pub(super) fn encode(
     tokenizer: &tokenizers::Tokenizer,
     text: &str,
     sizes: Sizes,
-) -> Result<Option<Vec<u32>>, TokenizerError> {
+) -> tokenizers::Result<Option<Vec<u32>>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let ranges = ranges(text, sizes);
     if threads == 1 || ranges.len() == 1 {
         return Ok(None);
     }
-    let pieces = encode_all(tokenizer, text, &ranges, threads)?;
-    Ok(join(text, &pieces))
+    let chunks = encode_all(tokenizer, text, &ranges, threads)?;
+    Ok(join(text, &chunks))
 }
 
 fn ranges(text: &str, sizes: Sizes) -> Vec<Range<usize>> {
     let boundary = |at: usize| (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
-    let starts = (0..text.len()).step_by(sizes.piece).map(boundary);
-    let end = |start: usize| boundary(start + sizes.piece + sizes.overlap);
+    let starts = (0..text.len()).step_by(sizes.chunk).map(boundary);
+    let end = |start: usize| boundary(start + sizes.chunk + sizes.overlap);
     let mut ranges: Vec<_> = starts.map(|start| start..end(start)).collect();
-    // A last piece that its neighbour reads to the end adds nothing.
+    // A last chunk that its neighbour reads to the end adds nothing.
     while ranges.len() > 1 && ranges[ranges.len() - 2].end == text.len() {
         ranges.pop();
     }
     ranges
 }
 
-/// All pieces in order; every thread takes the next one that nobody has.
+/// All chunks in order; every thread takes the next one that nobody has.
 fn encode_all(
     tokenizer: &tokenizers::Tokenizer,
     text: &str,
     ranges: &[Range<usize>],
     threads: usize,
-) -> Result<Vec<Piece>, TokenizerError> {
+) -> tokenizers::Result<Vec<Chunk>> {
     let next = AtomicUsize::new(0);
-    let work = || {
+    let work = || -> tokenizers::Result<Vec<Chunk>> {
         let mut done = Vec::new();
         while let Some(range) = ranges.get(next.fetch_add(1, Ordering::Relaxed)) {
-            done.push(encode_piece(tokenizer, text, range)?);
+            done.push(encode_chunk(tokenizer, text, range)?);
         }
         Ok(done)
     };
-    let mut pieces = std::thread::scope(|scope| {
+    let mut chunks = std::thread::scope(|scope| -> tokenizers::Result<Vec<Chunk>> {
         let spawn = |_| std::thread::Builder::new().name("encode".into()).spawn_scoped(scope, work).ok();
         let others: Vec<_> = (1..threads).filter_map(spawn).collect();
-        let mut pieces: Vec<Piece> = work()?;
+        let mut chunks: Vec<Chunk> = work()?;
         for other in others {
-            pieces.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            chunks.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
         }
-        Ok(pieces)
+        Ok(chunks)
     })?;
-    pieces.sort_by_key(|piece| piece.range.start);
-    Ok(pieces)
+    chunks.sort_by_key(|chunk| chunk.range.start);
+    Ok(chunks)
 }
 
-fn encode_piece(tokenizer: &tokenizers::Tokenizer, text: &str, range: &Range<usize>) -> Result<Piece, TokenizerError> {
+fn encode_chunk(tokenizer: &tokenizers::Tokenizer, text: &str, range: &Range<usize>) -> tokenizers::Result<Chunk> {
     let added = tokenizer.get_added_vocabulary();
     let mut split = added.extract_and_normalize(tokenizer.get_normalizer(), &text[range.clone()]);
     if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {
-        pre_tokenizer.pre_tokenize(&mut split).map_err(TokenizerError::new)?;
+        pre_tokenizer.pre_tokenize(&mut split)?;
     }
-    split.tokenize(|word| tokenizer.get_model().tokenize(word.get())).map_err(TokenizerError::new)?;
-    let mut piece = Piece { range: range.clone(), words: Vec::new(), ids: Vec::new() };
+    split.tokenize(|word| tokenizer.get_model().tokenize(word.get()))?;
+    let mut chunk = Chunk { range: range.clone(), words: Vec::new(), ids: Vec::new() };
     for (_, (start, _), tokens) in split.get_splits(OffsetReferential::Original, OffsetType::Byte) {
-        piece.words.push((range.start + start, piece.ids.len()));
-        piece.ids.extend(tokens.iter().flatten().map(|token| token.id));
+        chunk.words.push((range.start + start, chunk.ids.len()));
+        chunk.ids.extend(tokens.iter().flatten().map(|token| token.id));
     }
-    Ok(piece)
+    Ok(chunk)
 }
 
 /// The ids of the whole text; `None` if two neighbours do not agree on any word.
-fn join(text: &str, pieces: &[Piece]) -> Option<Vec<u32>> {
-    let mut ids = Vec::with_capacity(pieces.iter().map(|piece| piece.ids.len()).sum());
-    // First word and first id of the piece at hand that count.
+fn join(text: &str, chunks: &[Chunk]) -> Option<Vec<u32>> {
+    let mut ids = Vec::with_capacity(chunks.iter().map(|chunk| chunk.ids.len()).sum());
+    // First word and first id of the chunk at hand that count.
     let mut from = (0, 0);
-    for (piece, next) in pieces.iter().zip(&pieces[1..]) {
-        let (word, next_word) = meeting(text, &piece.words[from.0..], piece.range.end, next)?;
-        ids.extend_from_slice(&piece.ids[from.1..word.1]);
+    for (chunk, next) in chunks.iter().zip(&chunks[1..]) {
+        let (word, next_word) = meeting(text, &chunk.words[from.0..], chunk.range.end, next)?;
+        ids.extend_from_slice(&chunk.ids[from.1..word.1]);
         from = (next_word, next.words[next_word].1);
     }
-    ids.extend_from_slice(&pieces.last()?.ids[from.1..]);
+    ids.extend_from_slice(&chunks.last()?.ids[from.1..]);
     Some(ids)
 }
 
 /// The first word that both see begin: as the first one's entry, and by its index in the next.
-fn meeting(text: &str, words: &[(usize, usize)], end: usize, next: &Piece) -> Option<((usize, usize), usize)> {
+fn meeting(text: &str, words: &[(usize, usize)], end: usize, next: &Chunk) -> Option<((usize, usize), usize)> {
     let first = words.partition_point(|&(start, _)| start <= next.range.start);
     words[first..].iter().find_map(|&(start, id)| {
         let sure = start + DOUBT_BYTES <= end && is_certain(&text[start..end]);
@@ -178,7 +177,7 @@ mod tests {
     use serde_json::json;
 
     const TOKENIZER_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer.json");
-    const SMALL: Sizes = Sizes { piece: 1024, overlap: 512 };
+    const SMALL: Sizes = Sizes { chunk: 1024, overlap: 512 };
 
     fn demo_json() -> Value {
         serde_json::from_slice(TOKENIZER_JSON).expect("the demo's tokenizer is JSON")
@@ -261,7 +260,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn pieces_give_the_ids_of_the_whole(text in text()) {
+        fn chunks_give_the_ids_of_the_whole(text in text()) {
             for (kind, tokenizer) in tokenizers().iter().enumerate() {
                 if let Some(ids) = encode(tokenizer, &text, SMALL).expect("it encodes") {
                     prop_assert_eq!(ids, whole(tokenizer, &text), "pattern {}", kind);

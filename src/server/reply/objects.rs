@@ -1,0 +1,233 @@
+//! The objects of OpenAI's replies. Each type serves chunks and whole replies: a whole one is the first chunk with the
+//! later ones appended.
+
+use super::generation::Totals;
+use super::logprobs::Logprobs;
+use serde::Serialize;
+use serde_json::Value;
+
+/// What one event says, or the whole reply.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Chunk {
+    pub(super) choices: Vec<Choice>,
+    /// Absent, null, or the counts so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage: Option<Option<Usage>>,
+    #[serde(flatten)]
+    pub(super) extras: Extras,
+}
+
+/// What no other API has, and only who asks gets.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Extras {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) debug: Option<Debug>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt_logprobs: Option<Value>,
+}
+
+/// Why prompts were not found in the prefix cache as a whole.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Debug {
+    pub(super) prefix: Vec<PrefixMatch>,
+}
+
+/// How much of one prompt was found.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PrefixMatch {
+    pub(super) prompt: usize,
+    pub(super) cached_tokens: u32,
+    pub(super) matched_tokens: u32,
+    pub(super) first_difference: Option<Difference>,
+    pub(super) stopped_by: &'static str,
+}
+
+/// The first token that nothing in the cache goes on with.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Difference {
+    pub(super) position: u32,
+    pub(super) token_id: u32,
+    pub(super) token: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Choice {
+    pub(super) index: usize,
+    #[serde(flatten)]
+    pub(super) body: Body,
+    pub(super) logprobs: Option<Logprobs>,
+    pub(super) finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt_logprobs: Option<Value>,
+}
+
+/// What a choice says.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Body {
+    /// Of a chat, in a chunk.
+    Delta(Message),
+    /// Of a chat, whole.
+    Message(Message),
+    /// Of a completion.
+    Text(String),
+}
+
+/// A message, or what is new of it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Message {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) role: Option<&'static str>,
+    /// Null beside calls, if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) content: Option<Option<String>>,
+    /// Null in a whole message: nothing here refuses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refusal: Option<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tool_calls: Option<Vec<ToolCall>>,
+}
+
+/// A call, or more of its arguments.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ToolCall {
+    /// Which of the message's calls; in chunks only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(super) kind: Option<&'static str>,
+    pub(super) function: FunctionCall,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct FunctionCall {
+    /// With the call's first chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<String>,
+    pub(super) arguments: String,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Usage {
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    total_tokens: u32,
+    prompt_tokens_details: PromptTokens,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<CompletionTokens>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct PromptTokens {
+    cached_tokens: u32,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct CompletionTokens {
+    reasoning_tokens: u32,
+}
+
+impl From<Totals> for Usage {
+    fn from(totals: Totals) -> Self {
+        let Totals { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = totals;
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: PromptTokens { cached_tokens },
+            completion_tokens_details: (reasoning_tokens > 0).then_some(CompletionTokens { reasoning_tokens }),
+        }
+    }
+}
+
+impl Chunk {
+    /// Adds a later chunk.
+    pub(super) fn append(&mut self, later: Self) {
+        for choice in later.choices {
+            match self.choices.iter_mut().find(|known| known.index == choice.index) {
+                Some(known) => known.append(choice),
+                None => self.choices.push(choice.begun()),
+            }
+        }
+        self.usage = later.usage.or(self.usage);
+        self.extras.append(later.extras);
+    }
+}
+
+impl Extras {
+    fn append(&mut self, later: Self) {
+        match (&mut self.debug, later.debug) {
+            (Some(debug), Some(later)) => debug.prefix.extend(later.prefix),
+            (debug, later) => *debug = debug.take().or(later),
+        }
+        self.prompt_token_ids = self.prompt_token_ids.take().or(later.prompt_token_ids);
+        self.prompt_logprobs = self.prompt_logprobs.take().or(later.prompt_logprobs);
+    }
+}
+
+impl Choice {
+    /// The first chunk of a choice as the beginning of the whole one.
+    fn begun(mut self) -> Self {
+        if let Body::Delta(delta) = self.body {
+            let mut message = Message { content: Some(None), refusal: Some(()), ..Message::default() };
+            message.append(delta);
+            self.body = Body::Message(message);
+        }
+        self
+    }
+
+    fn append(&mut self, later: Self) {
+        match (&mut self.body, later.body) {
+            (Body::Text(text), Body::Text(more)) => text.push_str(&more),
+            (Body::Message(message), Body::Delta(delta)) => message.append(delta),
+            _ => unreachable!("a choice is of one kind from its first chunk to its last"),
+        }
+        match (&mut self.logprobs, later.logprobs) {
+            (Some(logprobs), Some(later)) => logprobs.append(later),
+            (logprobs, later) => *logprobs = logprobs.take().or(later),
+        }
+        match (&mut self.token_ids, later.token_ids) {
+            (Some(ids), Some(later)) => ids.extend(later),
+            (ids, later) => *ids = ids.take().or(later),
+        }
+        self.finish_reason = later.finish_reason.or(self.finish_reason);
+    }
+}
+
+impl Message {
+    fn append(&mut self, delta: Self) {
+        self.role = self.role.or(delta.role);
+        push(&mut self.reasoning_content, delta.reasoning_content);
+        if let Some(content) = &mut self.content {
+            push(content, delta.content.flatten());
+        }
+        for call in delta.tool_calls.into_iter().flatten() {
+            let calls = self.tool_calls.get_or_insert_default();
+            match call.index.and_then(|index| calls.get_mut(index)) {
+                Some(known) => known.function.arguments.push_str(&call.function.arguments),
+                None => calls.push(ToolCall { index: None, ..call }),
+            }
+        }
+        if self.tool_calls.is_some() {
+            self.content = Some(self.content.take().flatten().filter(|content| !content.is_empty()));
+        }
+    }
+}
+
+/// Adds more of a text that may be absent.
+fn push(text: &mut Option<String>, more: Option<String>) {
+    match (text, more) {
+        (Some(text), Some(more)) => text.push_str(&more),
+        (text, more) => *text = text.take().or(more),
+    }
+}
