@@ -1,0 +1,173 @@
+//! Who may import whom: the table of modules, the folders of some crates, and no circles.
+
+use super::judge;
+use super::reader::{code, imports, line_of, places, rust, shipped_code, sources};
+use std::collections::BTreeSet;
+
+/// Modules that schedule: pure, so that a simulator can drive them. They know no device, clock, thread or randomness.
+const PURE: &[&str] =
+    &["engine::scheduler", "engine::block_pool", "engine::sequence", "engine::batch", "engine::faults"];
+
+/// Module prefix → prefixes it may import, the longest matching row counts. A module may always import its own parts,
+/// unless [`may_import`] says otherwise.
+const IMPORTS: &[(&str, &[&str])] = &[
+    ("plan", &[]),
+    ("platform", &[]),
+    ("text", &[]),
+    ("config", &["plan"]),
+    ("model", &["plan", "platform"]),
+    ("backend", &["plan", "platform"]),
+    ("engine", &["backend", "config", "model", "plan", "platform"]),
+    ("server", &["engine::handle", "engine::request", "platform", "text"]),
+    ("selftest", &["backend", "plan", "platform"]),
+];
+
+/// Room of the server → the rooms that it may import. `local` and `socket` stand before them all.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("server::wire", &[]),
+    ("server::counters", &[]),
+    ("server::state", &["server::counters", "server::wire"]),
+    ("server::guards", &["server::state", "server::wire"]),
+    ("server::parameters", &["server::guards", "server::state", "server::wire"]),
+    ("server::reply", &["server::counters", "server::parameters", "server::state", "server::wire"]),
+    ("server::routes", &["server::guards", "server::parameters", "server::reply", "server::state", "server::wire"]),
+];
+
+/// Crate → folders that may name it.
+const CRATES: &[(&str, &[&str])] = &[
+    ("wgpu", &["src/backend/wgpu/"]),
+    ("cudarc", &["src/backend/cuda/"]),
+    ("axum", &["src/server/", "tests/"]),
+    ("tokio", &["src/server/", "src/cli/", "tests/", "benches/"]),
+    ("ureq", &["src/cli/hub/"]),
+];
+
+pub(crate) fn within(path: &str, prefix: &str) -> bool {
+    path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with("::"))
+}
+
+/// The import table, with the two rules a table of prefixes cannot say: scheduling is pure, and only the command line
+/// and checks name a concrete backend.
+fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
+    if PURE.iter().any(|&pure| within(module, pure)) {
+        let known = ["config", "plan::inputs", "plan::Tail", "engine::request"];
+        return PURE.iter().chain(&known).any(|&allowed| within(path, allowed));
+    }
+    if let Some(backend) = backends.iter().find(|&backend| within(path, backend)) {
+        return within(module, backend) || within(module, "selftest");
+    }
+    if let Some((room, known)) = ROOMS.iter().find(|(room, _)| within(module, room) && within(path, "server")) {
+        return within(path, room) || known.iter().any(|&known| within(path, known));
+    }
+    let top = module.split("::").next().expect("a path has a first part");
+    let Some((_, allowed)) = IMPORTS.iter().find(|(prefix, _)| *prefix == top) else { return true };
+    within(path, top) || allowed.iter().any(|&prefix| within(path, prefix))
+}
+
+/// What lies in `src/backend` and is no backend: the form in which GPUs get a batch.
+const SHARED: &str = "backend::words";
+
+/// `backend::cpu`, `backend::wgpu`, …: what lies in `src/backend`, read from the folder so that a new one is known.
+fn backends() -> Vec<String> {
+    let mut found: BTreeSet<String> = BTreeSet::new();
+    for source in sources(&["src/backend"], &["rs"]) {
+        let module = source.module();
+        if let Some(name) = module.strip_prefix("backend::").and_then(|rest| rest.split("::").next()) {
+            found.insert(format!("backend::{name}"));
+        }
+    }
+    found.remove(SHARED);
+    found.into_iter().collect()
+}
+
+#[test]
+fn imports_follow_the_table() {
+    let backends = backends();
+    let mut findings = Vec::new();
+    for source in sources(&["src"], &["rs"]) {
+        let (module, text) = (source.module(), shipped_code(&source));
+        if module == "main" || module == "lib" || module.starts_with("cli") {
+            continue;
+        }
+        for (line, path) in imports(&module, &text) {
+            if !may_import(&module, &path, &backends) {
+                findings.push(source.finding(line, &format!("{module} may not import {path}")));
+            }
+        }
+    }
+    judge("imports", findings);
+}
+
+#[test]
+fn scheduling_is_pure() {
+    let mut findings = Vec::new();
+    for source in sources(&["src/engine"], &["rs"]) {
+        let module = source.module();
+        if !PURE.iter().any(|&pure| within(&module, pure)) {
+            continue;
+        }
+        let text = shipped_code(&source);
+        for word in ["Instant", "SystemTime", "std::thread", "rand", "getrandom", "async", "platform"] {
+            let hits = places(&text, word).into_iter();
+            findings
+                .extend(hits.map(|at| source.finding(line_of(&text, at), &format!("scheduling knows no `{word}`"))));
+        }
+    }
+    judge("purity", findings);
+}
+
+#[test]
+fn crates_stay_in_their_folders() {
+    let mut findings = Vec::new();
+    for source in rust() {
+        let text = code(&source.text);
+        for (name, folders) in CRATES {
+            if folders.iter().any(|&folder| source.path.starts_with(folder)) {
+                continue;
+            }
+            for at in places(&text, name) {
+                let statement = text[..at].rfind([';', '}']).map_or(0, |end| end + 1);
+                let in_use = text[statement..at].trim_start().trim_start_matches("pub ").starts_with("use ");
+                let in_path = text[..at].ends_with("::") || in_use && text[statement..at].contains("::");
+                let names_it = text[at + name.len()..].starts_with("::") || in_use;
+                if names_it && !in_path {
+                    let message = format!("the crate {name} is named only in {}", folders.join(", "));
+                    findings.push(source.finding(line_of(&text, at), &message));
+                }
+            }
+        }
+    }
+    judge("crates", findings);
+}
+
+#[test]
+fn targets_and_features_are_named_where_they_belong() {
+    let mut findings = Vec::new();
+    for source in sources(&["src"], &["rs"]) {
+        let text = code(&source.text);
+        let target_may = source.path == "src/platform.rs" || source.path.starts_with("src/backend/wgpu/");
+        for at in places(&text, "target_arch").into_iter().filter(|_| !target_may) {
+            findings.push(source.finding(line_of(&text, at), "target_arch is for platform.rs, backend/wgpu and web"));
+        }
+        let module = source.module();
+        let bare = ["model", "plan", "engine"].iter().any(|&top| within(&module, top));
+        for at in places(&text, "feature =").into_iter().filter(|_| bare) {
+            findings.push(source.finding(line_of(&text, at), "model, plan and engine have no cfg(feature)"));
+        }
+    }
+    judge("targets", findings);
+}
+
+#[test]
+fn the_table_says_no() {
+    let backends = ["backend::cpu".to_owned(), "backend::wgpu".to_owned()];
+    let may = |module, path| may_import(module, path, &backends);
+    assert!(may("engine", "backend::Backend") && may("engine::scheduler", "engine::block_pool::BlockPool"));
+    assert!(may("server::routes::chat", "server::reply::respond") && may("server::guards::access", "server::state"));
+    assert!(!may("server::reply::openai", "server::routes::chat") && !may("server::wire::json", "server::state"));
+    assert!(!may("server::parameters::tools", "server::reply") && !may("text::answer", "server::wire::error"));
+    assert!(may("model::decoder", "plan::Step") && may("server::chat", "engine::handle::EngineHandle"));
+    assert!(!may("engine", "backend::cpu::CpuBackend") && !may("engine::scheduler", "platform::Instant"));
+    assert!(!may("engine::scheduler", "engine::handle::EngineHandle") && !may("server::chat", "engine::Engine"));
+    assert!(!may("plan", "model::Model") && !may("text", "config::Config") && !may("backend::cpu", "backend::wgpu::x"));
+}

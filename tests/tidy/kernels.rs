@@ -1,0 +1,77 @@
+//! One stem a kernel: the step, its twin, its WGSL and its CUDA file.
+
+use super::judge;
+use super::reader::{Source, code, is_word, item_end, root, sources};
+use std::fs;
+
+/// Names of the steps in snake case, from the enum itself.
+fn step_stems() -> Vec<String> {
+    let plan = fs::read_to_string(root().join("src/plan/mod.rs")).expect("src/plan/mod.rs defines the steps");
+    let plan = code(&plan);
+    let start = plan.find("pub enum Step {").expect("Step is an enum of src/plan/mod.rs");
+    let body = &plan[start..item_end(&plan, start)];
+    let variant = |line: &str| {
+        let name: String = line.strip_prefix("    ")?.bytes().take_while(|&b| is_word(b)).map(char::from).collect();
+        name.starts_with(char::is_uppercase).then_some(name)
+    };
+    body.lines().filter_map(variant).map(|name| snake_case(&name)).collect()
+}
+
+/// `RopeStoreKv` → `rope_store_kv`; a matrix product is one word in file names.
+fn snake_case(name: &str) -> String {
+    let mut out = String::new();
+    for character in name.chars() {
+        if character.is_uppercase() && !out.is_empty() {
+            out.push('_');
+        }
+        out.extend(character.to_lowercase());
+    }
+    out.replace("mat_mul", "matmul")
+}
+
+#[test]
+fn every_step_has_its_files_and_every_shader_its_step() {
+    let stems = step_stems();
+    assert!(stems.contains(&"rope_store_kv".to_owned()), "the steps are read from the enum: {stems:?}");
+    let root = root();
+    let of_step = |kernel: &str, stem: &str| kernel == stem || kernel.starts_with(&format!("{stem}_"));
+    let mut findings = Vec::new();
+    for stem in &stems {
+        if !root.join(format!("src/backend/cpu/{stem}.rs")).exists() {
+            findings.push(format!("src/backend/cpu/{stem}.rs:1: the step {stem} has no twin"));
+        }
+    }
+    for (folder, extension) in [("shaders", "wgsl"), ("cuda", "cu")] {
+        let kernels: Vec<String> = fs::read_dir(root.join(folder))
+            .expect("the folder holds kernels")
+            .map(|entry| entry.expect("the folder lists").file_name().to_string_lossy().into_owned())
+            .filter_map(|name| name.strip_suffix(&format!(".{extension}")).map(str::to_owned))
+            .filter(|stem| !stem.starts_with("bench_"))
+            .collect();
+        for stem in stems.iter().filter(|stem| !kernels.iter().any(|kernel| of_step(kernel, stem))) {
+            findings.push(format!("{folder}/{stem}.{extension}:1: the step {stem} has no kernel"));
+        }
+        for kernel in kernels.iter().filter(|kernel| !stems.iter().any(|stem| of_step(kernel, stem))) {
+            findings.push(format!("{folder}/{kernel}.{extension}:1: no step has this stem"));
+        }
+    }
+    judge("stems", findings);
+}
+
+/// A kernel says what has been proven of it: a GPU that it ran on, or that it has not run on one yet.
+#[test]
+fn cuda_kernels_say_where_they_have_run() {
+    let kernels = sources(&["cuda"], &["cu"]);
+    let says = |source: &&Source| {
+        let header = source.text.split("\n\n").next().unwrap_or_default().replace("\n// ", " ");
+        header.contains("not yet run on a GPU") || header.contains("Run on ")
+    };
+    let findings = kernels.iter().filter(|source| !says(source));
+    judge("proof", findings.map(|source| source.finding(1, "its header does not say where it has run")).collect());
+}
+
+#[test]
+fn a_step_and_its_files_share_a_stem() {
+    assert_eq!(snake_case("RopeStoreKv"), "rope_store_kv");
+    assert_eq!(snake_case("MatMul"), "matmul");
+}
