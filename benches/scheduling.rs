@@ -4,7 +4,7 @@
 //! flattening) and fails above it. `cargo bench --bench scheduling`.
 
 use folio::engine::faults::Faults;
-use folio::engine::request::{Request, SamplingParams};
+use folio::engine::request::{DrawParams, Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
 use folio::plan::inputs::{Results, Sampled};
@@ -28,7 +28,10 @@ fn main() {
 fn round() -> (Duration, Duration) {
     let mut scheduler = Scheduler::new(limits(), Faults::default());
     for index in 0..SEQUENCES {
-        let params = SamplingParams { frequency_penalty: 0.1, ..SamplingParams::default() };
+        let params = SamplingParams {
+            draw: DrawParams { frequency_penalty: 0.1, ..DrawParams::default() },
+            ..SamplingParams::default()
+        };
         let prompt = (0..PROMPT_LEN).map(|position| (position * 31 + index) % 32_000).collect();
         let request = Request { prompt, params, ..Request::default() };
         scheduler.add(Arc::new(request), &[StreamId(u64::from(index))], 1, false);

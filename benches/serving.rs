@@ -11,7 +11,7 @@ use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::config::Config;
 use folio::engine;
 use folio::engine::handle::{EngineHandle, Status, channel};
-use folio::engine::request::{Event, Request, SamplingParams};
+use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
 use folio::model::{Model, demo};
 use folio::platform::block_on;
 use folio::server::socket::{SocketOptions, serve};
@@ -192,8 +192,12 @@ fn streaming(server: &Server) -> f64 {
         let streamed = server.tokens_per_s("/v1/completions", &bodies, CLIENTS as usize);
         let start = Instant::now();
         let alone = (0..CLIENTS).map(|client| {
-            let params =
-                SamplingParams { max_tokens: Some(ANSWER), temperature: 0.0, ignore_eos: true, ..Default::default() };
+            let params = SamplingParams {
+                max_tokens: Some(ANSWER),
+                draw: DrawParams::greedy(),
+                ignore_eos: true,
+                ..Default::default()
+            };
             let request = Request { prompt: prompt(2 * round + 1, client).into(), params, ..Request::default() };
             let receiver = server.engine.submit(request).expect("the engine takes it").remove(0);
             receiver.filter(|event| future::ready(matches!(event, Event::Token(_)))).count()

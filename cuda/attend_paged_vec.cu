@@ -123,10 +123,10 @@ __device__ __forceinline__ void add_values(const Shared &shared, Eight (&sums)[P
 
 // The last sequence that begins at `row` or before: sequences cover the rows in order.
 __device__ __forceinline__ u32 sequence_of(const u32 *metadata, u32 row) {
-  u32 low = 0, high = metadata[META_SEQUENCES];
+  u32 low = 0, high = metadata[META_SEQUENCE_COUNT];
   while (high - low > 1) {
     const u32 middle = (low + high) / 2;
-    if (metadata_at(metadata, META_SEQUENCE_ROWS, middle * 4) <= row) low = middle;
+    if (metadata_at(metadata, META_SEQUENCES, middle * SEQUENCE_WORDS + SEQUENCE_ROW_START) <= row) low = middle;
     else high = middle;
   }
   return low;
@@ -135,7 +135,7 @@ __device__ __forceinline__ u32 sequence_of(const u32 *metadata, u32 row) {
 KERNEL(attend_paged_vec, THREADS, 1) {
   DYNAMIC_SHARED(float, memory);
   const u32 row = blockIdx.x / params.kv_heads, kv_head = blockIdx.x % params.kv_heads;
-  if (row >= params.metadata[META_TOKENS]) return;
+  if (row >= params.metadata[META_TOKEN_COUNT]) return;
   Shared shared;
   shared.query = memory;
   shared.rows = shared.query + GROUP * HEAD_DIM;
@@ -144,7 +144,7 @@ KERNEL(attend_paged_vec, THREADS, 1) {
   shared.sum = shared.largest + GROUP;
   shared.rescale = shared.sum + GROUP;
   const u32 *header = params.metadata + params.group_header;
-  const u32 start = params.metadata[header[GROUP_STARTS] + sequence_of(params.metadata, row)];
+  const u32 start = params.metadata[header[GROUP_TABLE_STARTS] + sequence_of(params.metadata, row)];
   const u32 *table = params.metadata + header[GROUP_TABLES] + start;
   const u32 position = metadata_at(params.metadata, META_POSITIONS, row);
   const u32 begin = params.window <= position ? position + 1 - params.window : 0;

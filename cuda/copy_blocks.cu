@@ -31,8 +31,8 @@ KERNEL(copy_blocks, 256, 4) {
   const u32 first = blockIdx.x * 256 + threadIdx.x, stride = gridDim.x * 256;
   for (u32 item = first; item < count * params.vectors; item += stride) {
     const u32 copy = item / params.vectors, offset = item - copy * params.vectors;
-    const u64 source = static_cast<u64>(copies[2 * copy]) * params.vectors + offset;
-    const u64 target = static_cast<u64>(copies[2 * copy + 1]) * params.vectors + offset;
+    const u64 source = static_cast<u64>(copies[COPY_WORDS * copy + COPY_SOURCE]) * params.vectors + offset;
+    const u64 target = static_cast<u64>(copies[COPY_WORDS * copy + COPY_TARGET]) * params.vectors + offset;
     const uint4 key = layer.keys[source], value = layer.values[source];
     layer.keys[target] = key;
     layer.values[target] = value;

@@ -19,7 +19,6 @@ struct Params {
 };
 
 constexpr Weight W = Weight::WEIGHT;
-constexpr u32 FEED = 1u << 31;
 
 // Weights 8 · eight and on of a row, widened.
 template <u32 E> __device__ __forceinline__ Eight scaled_levels(const PackedGroup<W> &packed, const GroupScale &scale) {
@@ -45,7 +44,7 @@ __device__ __forceinline__ Eight weights_at(const u8 *row, const WeightLayout &l
 
 KERNEL(embed, 256, 1) {
   const u32 token = blockIdx.x;
-  if (token >= params.metadata[META_TOKENS]) return;
+  if (token >= params.metadata[META_TOKEN_COUNT]) return;
   u32 id = metadata_at(params.metadata, META_TOKEN_IDS, token);
   if (id & FEED) id = params.feed[id & ~FEED];
   if (id < params.row_first || id - params.row_first >= params.rows) return;

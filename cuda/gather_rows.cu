@@ -17,7 +17,7 @@ struct Params {
 
 KERNEL(gather_rows, 256, 4) {
   const u32 row = blockIdx.x;
-  if (row >= params.metadata[META_LOGITS]) return;
+  if (row >= params.metadata[META_LOGITS_COUNT]) return;
   const u64 source = metadata_at(params.metadata, META_LOGITS_ROWS, row);
   const X_TYPE *from = params.x + source * params.columns;
   OUT_TYPE *to = params.out + static_cast<u64>(row) * params.columns;

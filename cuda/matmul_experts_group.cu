@@ -29,7 +29,7 @@ __device__ __forceinline__ u32 scan_warp(u32 value, u32 lane) {
 KERNEL(matmul_experts_group, THREADS, 1) {
   __shared__ u32 less_of[THREADS / 32], same_of[THREADS / 32];
   const u32 expert = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const u32 all_routes = params.metadata[META_TOKENS] * params.per_token;
+  const u32 all_routes = params.metadata[META_TOKEN_COUNT] * params.per_token;
   const u32 from = min(params.first_route, all_routes), routes = min(all_routes - from, params.routes_max);
   const u32 each = ceil_div(routes, THREADS);
   const u32 first = from + min(threadIdx.x * each, routes), end = min(first + each, from + routes);

@@ -20,7 +20,7 @@ KERNEL(matmul_experts_merge, THREADS, 1) {
   const u32 fours = ceil_div(params.columns, 4);
   const u32 item = blockIdx.x * THREADS + threadIdx.x;
   const u32 token = params.first_token + item / fours, column = 4 * (item % fours);
-  if (token >= min(params.metadata[META_TOKENS], params.first_token + params.tokens_max)) return;
+  if (token >= min(params.metadata[META_TOKEN_COUNT], params.first_token + params.tokens_max)) return;
   const u32 here = min(params.columns - column, 4u);
   const bool whole = params.columns % 4 == 0;
   float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};

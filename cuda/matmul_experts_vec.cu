@@ -94,7 +94,7 @@ KERNEL(matmul_experts_vec, 32 * WARPS, FORMAT == Weight::F32 ? 2 : 4) {
   const u32 lane = threadIdx.x % 32, unit = blockIdx.x;
   const u32 output = (blockIdx.y * WARPS + threadIdx.x / 32) * OUTPUTS;
   const u32 routes_each = COMBINED ? params.per_token : 1;
-  if (unit >= params.metadata[META_TOKENS] * (COMBINED ? 1 : params.per_token) || output >= params.outputs) return;
+  if (unit >= params.metadata[META_TOKEN_COUNT] * (COMBINED ? 1 : params.per_token) || output >= params.outputs) return;
   const WeightLayout layout = weight_layout<FORMAT>(params.columns);
   float sums[OUTPUTS] = {};
   bool any = false;

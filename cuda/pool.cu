@@ -19,9 +19,9 @@ constexpr u32 RUN = 16;
 KERNEL(pool, 128, 1) {
   const u32 at = blockIdx.x * blockDim.x + threadIdx.x;
   const u32 row = at / params.eights, eight = at % params.eights;
-  if (row >= min(params.rows, params.metadata[META_POOL_ROWS])) return;
-  const u32 start = metadata_at(params.metadata, META_POOLS, 2 * row);
-  const u32 end = start + metadata_at(params.metadata, META_POOLS, 2 * row + 1);
+  if (row >= min(params.rows, params.metadata[META_POOL_COUNT])) return;
+  const u32 start = metadata_at(params.metadata, META_POOLS, POOL_WORDS * row + POOL_ROW_START);
+  const u32 end = start + metadata_at(params.metadata, META_POOLS, POOL_WORDS * row + POOL_ROW_COUNT);
   Eight total = {};
   for (u32 first = start; first < end; first += RUN) {
     Eight sum = {};

@@ -105,7 +105,7 @@ KERNEL(rope_store_kv, THREADS, 1) {
   const u32 heads = params.query_heads + 2 * params.kv_heads;
   const u32 at = (blockIdx.x * THREADS + threadIdx.x) / LANES;
   const u32 head = at % heads;
-  const u32 count = params.metadata[META_TOKENS];
+  const u32 count = params.metadata[META_TOKEN_COUNT];
   // The lanes of a warp stay together for their sums: a unit beyond the last token works on that one, in vain.
   const bool is_live = at / heads < count;
   const u32 token = min(at / heads, count - 1);

@@ -24,7 +24,7 @@ constexpr u32 TOKENS = 4;
 KERNEL(route_experts, 128, 8) {
   const u32 lane = threadIdx.x % 32;
   const u32 token = blockIdx.x * TOKENS + threadIdx.x / 32;
-  if (token >= params.metadata[META_TOKENS]) return;
+  if (token >= params.metadata[META_TOKEN_COUNT]) return;
   const u32 *logits = params.logits + static_cast<u64>(token) * params.experts;
 
   u64 last = ~0ull;

@@ -173,17 +173,18 @@ __device__ __forceinline__ u32 kept_floor(Shared &shared, const Source &source, 
 // The id that a row with temperature draws.
 __device__ __forceinline__ u32 draw(Shared &shared, const u32 *row, const Source &source, u32 own, u64 best) {
   const u32 highest = packed_key(best);
-  const float min_p = row_float(row, ROW_MIN_P);
-  const Scale scale = {value_of(highest), fminf(1.0f / row_float(row, ROW_TEMPERATURE), -LOWEST),
+  const float min_p = row_float(row, SAMPLE_MIN_P);
+  const Scale scale = {value_of(highest), fminf(1.0f / row_float(row, SAMPLE_TEMPERATURE), -LOWEST),
                        min_p > 0.0f ? logf(min_p) : LOWEST};
-  const u32 top_k = row[ROW_TOP_K];
-  const u32 share = static_cast<u32>(fminf(row_float(row, ROW_TOP_P), 1.0f) * 1048576.0f + 0.5f);
+  const u32 top_k = row[SAMPLE_TOP_K];
+  const u32 share = static_cast<u32>(fminf(row_float(row, SAMPLE_TOP_P), 1.0f) * 1048576.0f + 0.5f);
   const Kept kept = {top_k < source.vocab ? top_k : 0, share < SHARE_ONE ? max(share, 1u) : 0};
   u32 floor = KEY_LOWEST + 1;
   bool is_listed = false;
   if (kept.top_k || kept.share) floor = kept_floor(shared, source, scale, kept, own, highest, is_listed);
   // Read only now: the search leaves no register to spare.
-  const Noise noise = {make_uint2(row[ROW_SEED], row[ROW_CHOICE]), row[ROW_POSITION], row[ROW_SEED + 1]};
+  const Noise noise = {make_uint2(row[SAMPLE_SEED_LOW], row[SAMPLE_CHOICE]), row[SAMPLE_POSITION],
+                       row[SAMPLE_SEED_HIGH]};
   if (is_listed) return packed_id(draw_from_list(shared, noise, scale, floor));
   return packed_id(draw_from_row(shared, source, noise, scale, floor, packed_id(best)));
 }
@@ -191,17 +192,17 @@ __device__ __forceinline__ u32 draw(Shared &shared, const u32 *row, const Source
 KERNEL(sample, 1024, 1) {
   __shared__ Shared shared;
   const u32 index = params.row_first + blockIdx.x;
-  if (index >= params.metadata[META_SAMPLES]) return;
+  if (index >= params.metadata[META_SAMPLE_COUNT]) return;
   const u32 *row = sample_row(params.metadata, index);
   if (is_plain(row)) return;
 
   const u32 vocab = params.vocab, fours = ceil_div(vocab, 4);
-  const Source raw = {params.logits + static_cast<u64>(row[ROW_LOGITS]) * vocab, vocab, vocab % 4 == 0};
+  const Source raw = {params.logits + static_cast<u64>(row[SAMPLE_LOGITS_ROW]) * vocab, vocab, vocab % 4 == 0};
   Source source = raw;
   Survey own;
   bool is_bad;
   // A token that is given is not drawn.
-  const u32 given = row[ROW_GIVEN];
+  const u32 given = row[SAMPLE_GIVEN];
   if (is_adjusted(row) && given == NONE) {
     u32 *adjusted = params.scratch + static_cast<u64>(blockIdx.x) * fours * 4;
     is_bad = adjust(params, shared, row, raw, adjusted, own);
@@ -214,11 +215,11 @@ KERNEL(sample, 1024, 1) {
   const bool is_error = packed_key(best) == KEY_BAD || packed_key(best) <= KEY_LOWEST;
   u32 chosen = is_error ? NUMERICAL_ERROR : packed_id(best);
   if (!is_error && given != NONE) chosen = given;
-  else if (!is_error && row_float(row, ROW_TEMPERATURE) != 0.0f) chosen = draw(shared, row, source, own.key, best);
+  else if (!is_error && row_float(row, SAMPLE_TEMPERATURE) != 0.0f) chosen = draw(shared, row, source, own.key, best);
 
   if (threadIdx.x != 0) return;
-  params.results[index * RESULT_WORDS] = chosen;
-  params.results[index * RESULT_WORDS + 1] = 0;
-  const u32 slot = row[ROW_FEED];
+  params.results[index * RESULT_WORDS + RESULT_TOKEN_ID] = chosen;
+  params.results[index * RESULT_WORDS + RESULT_LOGPROB] = 0;
+  const u32 slot = row[SAMPLE_FEED_SLOT];
   if (slot != NONE) params.feed[slot] = is_error ? 0 : chosen;
 }

@@ -30,11 +30,11 @@ constexpr u32 THREADS = 256;
 KERNEL(sample_argmax, 256, 4) {
   __shared__ u64 warps[THREADS / 32];
   const u32 index = blockIdx.y;
-  if (index >= params.metadata[META_SAMPLES]) return;
+  if (index >= params.metadata[META_SAMPLE_COUNT]) return;
   const u32 *row = sample_row(params.metadata, index);
   if (!is_plain(row)) return;
 
-  const u32 *bits = params.logits + static_cast<u64>(row[ROW_LOGITS]) * params.vocab;
+  const u32 *bits = params.logits + static_cast<u64>(row[SAMPLE_LOGITS_ROW]) * params.vocab;
   const Source source = {bits, params.vocab, params.vocab % 4 == 0};
   const u32 begin = blockIdx.x * params.part_fours;
   const u32 end = min(begin + params.part_fours, ceil_div(params.vocab, 4));
@@ -52,8 +52,8 @@ KERNEL(sample_argmax, 256, 4) {
   state.arrived = 0;
   const u32 key = packed_key(best);
   const bool is_error = key == KEY_BAD || key <= KEY_LOWEST;
-  params.results[index * RESULT_WORDS] = is_error ? NUMERICAL_ERROR : packed_id(best);
-  params.results[index * RESULT_WORDS + 1] = 0;
-  const u32 slot = row[ROW_FEED];
+  params.results[index * RESULT_WORDS + RESULT_TOKEN_ID] = is_error ? NUMERICAL_ERROR : packed_id(best);
+  params.results[index * RESULT_WORDS + RESULT_LOGPROB] = 0;
+  const u32 slot = row[SAMPLE_FEED_SLOT];
   if (slot != NONE) params.feed[slot] = is_error ? 0 : packed_id(best);
 }

@@ -79,33 +79,34 @@ __device__ __forceinline__ void write_top(const Shared &shared, const Source &so
       rank += other > key || (other == key && shared.ids[j] < id) ? 1 : 0;
     }
     if (rank < count) {
-      result[2 + rank] = id;
-      result[2 + TOP_MAX + rank] = __float_as_uint(total.logprob(source.bits[id]));
+      result[RESULT_TOP_IDS + rank] = id;
+      result[RESULT_TOP_LOGPROBS + rank] = __float_as_uint(total.logprob(source.bits[id]));
     }
   }
-  for (u32 i = min(listed, count) + threadIdx.x; i < TOP_MAX; i += THREADS) result[2 + i] = NONE;
+  for (u32 i = min(listed, count) + threadIdx.x; i < TOP_LOGPROBS_MAX; i += THREADS) result[RESULT_TOP_IDS + i] = NONE;
 }
 
 KERNEL(sample_logprobs, 1024, 1) {
   __shared__ Shared shared;
   const u32 index = blockIdx.x;
-  if (index >= params.metadata[META_SAMPLES]) return;
+  if (index >= params.metadata[META_SAMPLE_COUNT]) return;
   const u32 *row = sample_row(params.metadata, index);
-  const u32 top = min(row[ROW_TOP], TOP_MAX);
-  if (row[ROW_LOGPROB] == 0 && top == 0) return;
+  const u32 top = min(row[SAMPLE_TOP_LOGPROBS], TOP_LOGPROBS_MAX);
+  if (row[SAMPLE_LOGPROB] == 0 && top == 0) return;
   u32 *result = params.results + index * RESULT_WORDS;
-  const u32 chosen = result[0];
+  const u32 chosen = result[RESULT_TOKEN_ID];
   if (chosen == NUMERICAL_ERROR) {
-    if (threadIdx.x < top) result[2 + threadIdx.x] = NONE;
+    if (threadIdx.x < top) result[RESULT_TOP_IDS + threadIdx.x] = NONE;
     return;
   }
   const u32 vocab = params.vocab, fours = ceil_div(vocab, 4);
-  const Source source = {params.logits + static_cast<u64>(row[ROW_LOGITS]) * vocab, vocab, vocab % 4 == 0};
+  const Source source = {params.logits + static_cast<u64>(row[SAMPLE_LOGITS_ROW]) * vocab, vocab, vocab % 4 == 0};
   Survey own;
   each_four<THREADS, 4>(source, 0, fours, [&](uint4 v, u32 four) { own.take(v, four); });
   const u32 highest = packed_key(block_max<THREADS>(packed(own.key, 0), shared.warps));
   const LogTotal total = log_total(shared, source, value_of(highest));
-  if (threadIdx.x == 0 && row[ROW_LOGPROB] != 0) result[1] = __float_as_uint(total.logprob(source.bits[chosen]));
+  if (threadIdx.x == 0 && row[SAMPLE_LOGPROB] != 0)
+    result[RESULT_LOGPROB] = __float_as_uint(total.logprob(source.bits[chosen]));
   if (top == 0) return;
   find_top(shared, source, own.key, highest, top);
   write_top(shared, source, top, total, result);

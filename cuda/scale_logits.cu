@@ -26,7 +26,7 @@ __device__ __forceinline__ float scaled(const Params &params, float logit) {
 }
 
 KERNEL(scale_logits, 256, 4) {
-  const u64 elements = static_cast<u64>(params.metadata[META_LOGITS]) * params.vocab;
+  const u64 elements = static_cast<u64>(params.metadata[META_LOGITS_COUNT]) * params.vocab;
   float4 *fours = reinterpret_cast<float4 *>(params.logits);
   const u64 first = static_cast<u64>(blockIdx.x) * 256 + threadIdx.x, stride = static_cast<u64>(gridDim.x) * 256;
   for (u64 i = first; i < elements / 4; i += stride) {

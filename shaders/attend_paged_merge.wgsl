@@ -20,7 +20,7 @@ const THREADS: u32 = 64u;
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
 
 fn item_word(item: u32, word: u32) -> u32 {
-    return metadata[metadata[params.group_header + GROUP_WORK] + params.item_start + item * ITEM_WORDS + word];
+    return metadata_at(params.group_header + GROUP_WORK, params.item_start + item * ITEM_WORDS + word);
 }
 
 @compute @workgroup_size(64)

@@ -23,8 +23,11 @@ fn main(at: Invocation) {
         return;
     }
     let offset = item - copy * params.vectors;
-    let source = metadata_at(params.group_header + GROUP_COPIES, 2u * copy) * params.vectors + offset;
-    let target_vector = metadata_at(params.group_header + GROUP_COPIES, 2u * copy + 1u) * params.vectors + offset;
+    let entry = COPY_WORDS * copy;
+    let source_block = metadata_at(params.group_header + GROUP_COPIES, entry + COPY_SOURCE);
+    let target_block = metadata_at(params.group_header + GROUP_COPIES, entry + COPY_TARGET);
+    let source = source_block * params.vectors + offset;
+    let target_vector = target_block * params.vectors + offset;
     keys[target_vector] = keys[source];
     values[target_vector] = values[source];
 }

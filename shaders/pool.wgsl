@@ -24,8 +24,8 @@ fn main(at: Invocation) {
         return;
     }
     let column = item - row * params.vectors;
-    let start = metadata_at(META_POOLS, row * 2u);
-    let end = start + metadata_at(META_POOLS, row * 2u + 1u);
+    let start = metadata_at(META_POOLS, row * POOL_WORDS + POOL_ROW_START);
+    let end = start + metadata_at(META_POOLS, row * POOL_WORDS + POOL_ROW_COUNT);
     var total = vec4<f32>();
     for (var first = start; first < end; first += RUN) {
         var sum = vec4<f32>();

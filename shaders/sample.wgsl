@@ -37,11 +37,11 @@ fn survey(row: Row, local: u32) -> vec3<u32> {
 // The key from which on upwards top-k and top-p keep tokens.
 fn kept_floor(row: Row, local: u32, scale: Scale) -> u32 {
     var floor = KEY_LOWEST + 1u;
-    let top_k = row_word(row.index, ROW_TOP_K);
+    let top_k = row_word(row.index, SAMPLE_TOP_K);
     if top_k > 0u && top_k < row.vocab {
         floor = threshold(row, local, Selection(false, floor, false, 0u, top_k), scale);
     }
-    let share_wanted = u32(min(row_float(row.index, ROW_TOP_P), 1.0) * 1048576.0 + 0.5);
+    let share_wanted = u32(min(row_float(row.index, SAMPLE_TOP_P), 1.0) * 1048576.0 + 0.5);
     if share_wanted < 1048576u {
         let selection = Selection(false, floor, true, max(share_wanted, 1u), 0u);
         floor = threshold(row, local, selection, scale);
@@ -51,9 +51,9 @@ fn kept_floor(row: Row, local: u32, scale: Scale) -> u32 {
 
 // Gumbel-max over what is kept.
 fn draw(row: Row, local: u32, floor: u32, scale: Scale) -> u32 {
-    let seed = vec2<u32>(row_word(row.index, ROW_SEED), row_word(row.index, ROW_CHOICE));
-    let position = row_word(row.index, ROW_POSITION);
-    let seed_high = row_word(row.index, ROW_SEED + 1u);
+    let seed = vec2<u32>(row_word(row.index, SAMPLE_SEED_LOW), row_word(row.index, SAMPLE_CHOICE));
+    let position = row_word(row.index, SAMPLE_POSITION);
+    let seed_high = row_word(row.index, SAMPLE_SEED_HIGH);
     var best = 0u;
     var winner = NONE;
     for (var four = local; four * 4u < row.vocab; four += WORKGROUP) {
@@ -87,17 +87,17 @@ fn main(invocation: Invocation) {
     let is_ours = flat < params.rows && !is_plain(index);
     // No early return: a workgroup without a row of its own has an empty vocabulary.
     let vocab = select(0u, params.vocab, is_ours);
-    let logits_row = row_word(index, ROW_LOGITS) - params.logits_first;
+    let logits_row = row_word(index, SAMPLE_LOGITS_ROW) - params.logits_first;
     let row = Row(index, vocab, logits_row * params.vocab, flat * params.vocab);
 
     let own = survey(row, local);
     let best = best_of(local, own.x, own.y);
     let is_bad_row = best_of(local, own.z, 0u).x != 0u || best.x <= KEY_LOWEST;
     var chosen = best.y;
-    let given = row_word(index, ROW_GIVEN);
-    let temperature = row_float(index, ROW_TEMPERATURE);
+    let given = row_word(index, SAMPLE_GIVEN);
+    let temperature = row_float(index, SAMPLE_TEMPERATURE);
     if temperature != 0.0 && given == NONE {
-        let min_p = row_float(index, ROW_MIN_P);
+        let min_p = row_float(index, SAMPLE_MIN_P);
         var scale = Scale(value_of(max(best.x, KEY_LOWEST + 1u)), temperature, -3.0e38);
         if min_p > 0.0 {
             scale.lowest = log(min_p);
@@ -110,9 +110,9 @@ fn main(invocation: Invocation) {
     let at = index * RESULT_WORDS;
     var chosen_logprob = 0.0;
 #ifdef LOGPROBS
-    let top = select(row_word(index, ROW_TOP), 0u, is_bad_row || !is_ours);
-    let is_reported = (row_word(index, ROW_LOGPROB) != 0u || top > 0u) && !is_bad_row;
-    for (var i = 1u + local; i < RESULT_WORDS && is_ours; i += WORKGROUP) {
+    let top = select(row_word(index, SAMPLE_TOP_LOGPROBS), 0u, is_bad_row || !is_ours);
+    let is_reported = (row_word(index, SAMPLE_LOGPROB) != 0u || top > 0u) && !is_bad_row;
+    for (var i = RESULT_LOGPROB + local; i < RESULT_WORDS && is_ours; i += WORKGROUP) {
         results[at + i] = NONE;
     }
     storageBarrier();
@@ -121,16 +121,16 @@ fn main(invocation: Invocation) {
         let total = log_total(row, local);
         chosen_logprob = logprob(row, select(0u, chosen, is_ours), total);
         if top > 0u {
-            write_top(row, local, min(top, TOP_MAX), total);
+            write_top(row, local, min(top, TOP_LOGPROBS_MAX), total);
         }
     }
     storageBarrier();
     workgroupBarrier();
 #endif
     if local == 0u && is_ours {
-        results[at] = chosen;
-        results[at + 1u] = bitcast<u32>(chosen_logprob);
-        let slot = row_word(index, ROW_FEED);
+        results[at + RESULT_TOKEN_ID] = chosen;
+        results[at + RESULT_LOGPROB] = bitcast<u32>(chosen_logprob);
+        let slot = row_word(index, SAMPLE_FEED_SLOT);
         if slot != NONE {
             feed[slot] = select(chosen, 0u, chosen == NUMERICAL_ERROR);
         }

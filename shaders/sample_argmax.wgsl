@@ -32,7 +32,7 @@ fn main(invocation: Invocation) {
     let size = (params.vocab + params.parts - 1u) / params.parts;
     let begin = part * size;
     let end = select(0u, min(begin + size, params.vocab), is_row && is_plain(row));
-    let base = (row_word(row, ROW_LOGITS) - params.logits_first) * params.vocab;
+    let base = (row_word(row, SAMPLE_LOGITS_ROW) - params.logits_first) * params.vocab;
     var key = 0u;
     var id = NONE;
     for (var i = begin + local; i < end; i += WORKGROUP) {

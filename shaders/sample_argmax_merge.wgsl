@@ -40,8 +40,8 @@ fn main(invocation: Invocation) {
         }
     }
     let is_error = best.x == 0xffffffffu || best.x <= KEY_LOWEST;
-    results[row * RESULT_WORDS] = select(best.y, NUMERICAL_ERROR, is_error);
-    let slot = row_word(row, ROW_FEED);
+    results[row * RESULT_WORDS + RESULT_TOKEN_ID] = select(best.y, NUMERICAL_ERROR, is_error);
+    let slot = row_word(row, SAMPLE_FEED_SLOT);
     if slot != NONE {
         feed[slot] = select(best.y, 0u, is_error);
     }

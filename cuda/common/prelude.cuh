@@ -139,8 +139,9 @@ typedef unsigned short u16;
 typedef unsigned char u8;
 typedef unsigned long long u64;
 
-// No such block, slot, range or row.
-constexpr u32 NONE = 0xffffffffu;
+// Made of the table in src/backend/metadata.rs.
+#include "common/metadata_constants.cuh"
+
 constexpr u32 ALL_LANES = 0xffffffffu;
 // In place of −∞, which fast arithmetic may not know.
 constexpr float LOWEST = -3.0e38f;

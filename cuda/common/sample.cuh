@@ -3,49 +3,26 @@
 #pragma once
 #include "common/metadata.cuh"
 
-constexpr u32 ROW_WORDS = 24;
-constexpr u32 ROW_LOGITS = 0;
-constexpr u32 ROW_FEED = 1;
-constexpr u32 ROW_SEED = 2;  // low word, then high
-constexpr u32 ROW_CHOICE = 4;
-constexpr u32 ROW_POSITION = 5;
-constexpr u32 ROW_TEMPERATURE = 6;
-constexpr u32 ROW_TOP_K = 7;
-constexpr u32 ROW_TOP_P = 8;
-constexpr u32 ROW_MIN_P = 9;
-constexpr u32 ROW_REPETITION = 10;
-constexpr u32 ROW_PRESENCE = 11;
-constexpr u32 ROW_FREQUENCY = 12;
-constexpr u32 ROW_HISTORY = 13;  // start, then length
-constexpr u32 ROW_PENDING = 15;
-constexpr u32 ROW_BIAS = 16;  // start, then length
-constexpr u32 ROW_MASK = 18;
-constexpr u32 ROW_LOGPROB = 19;
-constexpr u32 ROW_TOP = 20;
-constexpr u32 ROW_GIVEN = 21;
-
-constexpr u32 TOP_MAX = 20;
-constexpr u32 RESULT_WORDS = 42;  // id, logprob, TOP_MAX ids, TOP_MAX logprobs
-constexpr u32 NUMERICAL_ERROR = 0xffffffffu;
 constexpr u32 KEY_LOWEST = 0x007fffffu;    // −∞
 constexpr u32 KEY_INFINITE = 0xff800000u;  // +∞; a NaN is above it or below KEY_LOWEST
 constexpr u32 KEY_BAD = 0xffffffffu;
 constexpr u32 MINUS_INFINITY = 0xff800000u;  // bits
 
 __device__ __forceinline__ const u32 *sample_row(const u32 *metadata, u32 index) {
-  return metadata + metadata[META_SAMPLE_ROWS] + index * ROW_WORDS;
+  return metadata + metadata[META_SAMPLES] + index * SAMPLE_WORDS;
 }
 __device__ __forceinline__ float row_float(const u32 *row, u32 word) { return __uint_as_float(row[word]); }
 
 __device__ __forceinline__ bool is_adjusted(const u32 *row) {
-  const bool is_penalised = row_float(row, ROW_REPETITION) != 1.0f || row_float(row, ROW_PRESENCE) != 0.0f ||
-                            row_float(row, ROW_FREQUENCY) != 0.0f;
-  return is_penalised || row[ROW_BIAS + 1] != 0 || row[ROW_MASK] != NONE;
+  const bool is_penalised = row_float(row, SAMPLE_REPETITION_PENALTY) != 1.0f ||
+                            row_float(row, SAMPLE_PRESENCE_PENALTY) != 0.0f ||
+                            row_float(row, SAMPLE_FREQUENCY_PENALTY) != 0.0f;
+  return is_penalised || row[SAMPLE_BIAS_LEN] != 0 || row[SAMPLE_MASK_START] != NONE;
 }
 // Greedy, and nothing else: such rows are drawn by sample_argmax.
 __device__ __forceinline__ bool is_plain(const u32 *row) {
-  const bool is_reported = row[ROW_LOGPROB] != 0 || row[ROW_TOP] != 0;
-  return row_float(row, ROW_TEMPERATURE) == 0.0f && !is_reported && !is_adjusted(row) && row[ROW_GIVEN] == NONE;
+  const bool is_reported = row[SAMPLE_LOGPROB] != 0 || row[SAMPLE_TOP_LOGPROBS] != 0;
+  return row_float(row, SAMPLE_TEMPERATURE) == 0.0f && !is_reported && !is_adjusted(row) && row[SAMPLE_GIVEN] == NONE;
 }
 
 // A u32 that orders as the floats do, with −0 and subnormals in a place of their own.

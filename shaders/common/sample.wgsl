@@ -2,34 +2,10 @@
 
 #import metadata
 
-const ROW_WORDS: u32 = 24u;
-const ROW_LOGITS: u32 = 0u;
-const ROW_FEED: u32 = 1u;
-const ROW_SEED: u32 = 2u; // low word, then high
-const ROW_CHOICE: u32 = 4u;
-const ROW_POSITION: u32 = 5u;
-const ROW_TEMPERATURE: u32 = 6u;
-const ROW_TOP_K: u32 = 7u;
-const ROW_TOP_P: u32 = 8u;
-const ROW_MIN_P: u32 = 9u;
-const ROW_REPETITION: u32 = 10u;
-const ROW_PRESENCE: u32 = 11u;
-const ROW_FREQUENCY: u32 = 12u;
-const ROW_HISTORY: u32 = 13u; // start, then length
-const ROW_PENDING: u32 = 15u;
-const ROW_BIAS: u32 = 16u; // start, then length
-const ROW_MASK: u32 = 18u;
-const ROW_LOGPROB: u32 = 19u;
-const ROW_TOP: u32 = 20u;
-const ROW_GIVEN: u32 = 21u;
-
-const TOP_MAX: u32 = 20u;
-const RESULT_WORDS: u32 = 42u; // id, logprob, TOP_MAX ids, TOP_MAX logprobs
-const NUMERICAL_ERROR: u32 = 0xffffffffu;
 const KEY_LOWEST: u32 = 0x007fffffu; // −∞
 
 fn row_word(row: u32, word: u32) -> u32 {
-    return metadata_at(META_SAMPLES, row * ROW_WORDS + word);
+    return metadata_at(META_SAMPLES, row * SAMPLE_WORDS + word);
 }
 
 fn row_float(row: u32, word: u32) -> f32 {
@@ -38,11 +14,12 @@ fn row_float(row: u32, word: u32) -> f32 {
 
 // Greedy, and nothing else: such rows are drawn by sample_argmax.
 fn is_plain(row: u32) -> bool {
-    let is_penalised = row_float(row, ROW_REPETITION) != 1.0 || row_float(row, ROW_PRESENCE) != 0.0
-        || row_float(row, ROW_FREQUENCY) != 0.0;
-    let is_reported = row_word(row, ROW_LOGPROB) != 0u || row_word(row, ROW_TOP) != 0u;
-    return row_float(row, ROW_TEMPERATURE) == 0.0 && !is_penalised && !is_reported
-        && row_word(row, ROW_BIAS + 1u) == 0u && row_word(row, ROW_MASK) == NONE && row_word(row, ROW_GIVEN) == NONE;
+    let is_penalised = row_float(row, SAMPLE_REPETITION_PENALTY) != 1.0
+        || row_float(row, SAMPLE_PRESENCE_PENALTY) != 0.0 || row_float(row, SAMPLE_FREQUENCY_PENALTY) != 0.0;
+    let is_reported = row_word(row, SAMPLE_LOGPROB) != 0u || row_word(row, SAMPLE_TOP_LOGPROBS) != 0u;
+    return row_float(row, SAMPLE_TEMPERATURE) == 0.0 && !is_penalised && !is_reported
+        && row_word(row, SAMPLE_BIAS_LEN) == 0u && row_word(row, SAMPLE_MASK_START) == NONE
+        && row_word(row, SAMPLE_GIVEN) == NONE;
 }
 
 // NaN or +∞, told by bits: a device may assume that there are none.

@@ -9,18 +9,18 @@ fn adjusted(row: Row, id: u32) -> f32 {
 }
 
 fn penalise(row: Row, id: u32, generated: u32) {
-    let repetition = row_float(row.index, ROW_REPETITION);
+    let repetition = row_float(row.index, SAMPLE_REPETITION_PENALTY);
     let y = adjusted(row, id);
     var result = select(y * repetition, y / repetition, y > 0.0);
     if generated > 0u {
-        result -= f32(generated) * row_float(row.index, ROW_FREQUENCY);
-        result -= row_float(row.index, ROW_PRESENCE);
+        result -= f32(generated) * row_float(row.index, SAMPLE_FREQUENCY_PENALTY);
+        result -= row_float(row.index, SAMPLE_PRESENCE_PENALTY);
     }
     scratch[row.scratch + id] = bitcast<u32>(result);
 }
 
 fn penalise_history(row: Row, local: u32) {
-    let pending_slot = row_word(row.index, ROW_PENDING);
+    let pending_slot = row_word(row.index, SAMPLE_PENDING_SLOT);
     var pending = NONE;
     if pending_slot != NONE && row.vocab > 0u {
         pending = feed[pending_slot];
@@ -29,11 +29,12 @@ fn penalise_history(row: Row, local: u32) {
         atomicStore(&is_pending_known, 0u);
     }
     workgroupBarrier();
-    let start = row_word(row.index, ROW_HISTORY);
-    let count = select(0u, row_word(row.index, ROW_HISTORY + 1u), row.vocab > 0u);
+    let start = row_word(row.index, SAMPLE_HISTORY_START);
+    let count = select(0u, row_word(row.index, SAMPLE_HISTORY_LEN), row.vocab > 0u);
     for (var i = local; i < count; i += WORKGROUP) {
-        let id = metadata_at(META_HISTORY, (start + i) * 2u);
-        let generated = metadata_at(META_HISTORY, (start + i) * 2u + 1u);
+        let entry = (start + i) * HISTORY_WORDS;
+        let id = metadata_at(META_HISTORY, entry + HISTORY_TOKEN_ID);
+        let generated = metadata_at(META_HISTORY, entry + HISTORY_GENERATED);
         if id == pending {
             atomicStore(&is_pending_known, 1u);
         }
@@ -57,11 +58,12 @@ fn adjust(row: Row, local: u32) -> vec3<u32> {
     }
     storageBarrier();
     workgroupBarrier();
-    let start = row_word(row.index, ROW_BIAS);
-    let count = select(0u, row_word(row.index, ROW_BIAS + 1u), row.vocab > 0u);
+    let start = row_word(row.index, SAMPLE_BIAS_START);
+    let count = select(0u, row_word(row.index, SAMPLE_BIAS_LEN), row.vocab > 0u);
     for (var i = local; i < count; i += WORKGROUP) {
-        let id = metadata_at(META_BIAS, (start + i) * 2u);
-        let bias = bitcast<f32>(metadata_at(META_BIAS, (start + i) * 2u + 1u));
+        let entry = (start + i) * BIAS_WORDS;
+        let id = metadata_at(META_BIAS, entry + BIAS_TOKEN_ID);
+        let bias = bitcast<f32>(metadata_at(META_BIAS, entry + BIAS_VALUE));
         if id < row.vocab {
             scratch[row.scratch + id] = bitcast<u32>(adjusted(row, id) + bias);
         }
@@ -71,7 +73,7 @@ fn adjust(row: Row, local: u32) -> vec3<u32> {
     penalise_history(row, local);
     storageBarrier();
     workgroupBarrier();
-    let mask = row_word(row.index, ROW_MASK);
+    let mask = row_word(row.index, SAMPLE_MASK_START);
     for (var id = local; id < row.vocab; id += WORKGROUP) {
         let bits = scratch[row.scratch + id];
         best.z |= select(0u, 1u, is_bad(bits));

@@ -5,8 +5,8 @@
 
 var<workgroup> sums: array<f32, WORKGROUP>;
 var<workgroup> top_count: atomic<u32>;
-var<workgroup> top_keys: array<u32, TOP_MAX>;
-var<workgroup> top_ids: array<u32, TOP_MAX>;
+var<workgroup> top_keys: array<u32, TOP_LOGPROBS_MAX>;
+var<workgroup> top_ids: array<u32, TOP_LOGPROBS_MAX>;
 
 // max + ln Σ exp(l − max) as (max, ln Σ). Four sums an invocation keep the rounding of 2¹⁷ terms near 1e-6.
 fn log_total(row: Row, local: u32) -> vec2<f32> {
@@ -40,7 +40,7 @@ fn logprob(row: Row, id: u32, total: vec2<f32>) -> f32 {
 
 fn keep_top(key: u32, id: u32) {
     let at = atomicAdd(&top_count, 1u);
-    if at < TOP_MAX {
+    if at < TOP_LOGPROBS_MAX {
         top_keys[at] = key;
         top_ids[at] = id;
     }
@@ -61,7 +61,7 @@ fn write_top(row: Row, local: u32, count: u32, total: vec2<f32>) {
     }
     // Of equal keys the lowest ids; more than one round only where logits tie.
     var next = 0u;
-    for (var round = 0u; round < TOP_MAX; round++) {
+    for (var round = 0u; round < TOP_LOGPROBS_MAX; round++) {
         workgroupBarrier();
         let missing = share(local, vec4<u32>(count - min(count, atomicLoad(&top_count)), 0u, 0u, 0u)).x;
         if missing == 0u {
@@ -85,8 +85,8 @@ fn write_top(row: Row, local: u32, count: u32, total: vec2<f32>) {
             let is_ahead = top_keys[j] > top_keys[i] || (top_keys[j] == top_keys[i] && top_ids[j] < top_ids[i]);
             rank += select(0u, 1u, is_ahead);
         }
-        let at = row.index * RESULT_WORDS + 2u + rank;
-        results[at] = top_ids[i];
-        results[at + TOP_MAX] = bitcast<u32>(logprob(row, top_ids[i], total));
+        let at = row.index * RESULT_WORDS + rank;
+        results[at + RESULT_TOP_IDS] = top_ids[i];
+        results[at + RESULT_TOP_LOGPROBS] = bitcast<u32>(logprob(row, top_ids[i], total));
     }
 }

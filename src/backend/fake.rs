@@ -488,12 +488,11 @@ pub fn next_token(
     vocab: u32,
 ) -> Option<u32> {
     let mut hash = history;
-    if sample.temperature > 0.0 {
+    if sample.draw.temperature > 0.0 {
         hash = mix(hash, sample.seed);
         hash = mix(hash, u64::from(sample.choice) << 32 | u64::from(sample.position));
     }
-    let penalties = [sample.repetition_penalty, sample.presence_penalty, sample.frequency_penalty];
-    if penalties != [1.0, 0.0, 0.0] {
+    if sample.draw.has_penalties() {
         let mut counts: BTreeMap<_, _> = past.iter().map(|entry| (entry.token_id, entry.generated)).collect();
         pending.into_iter().for_each(|token_id| *counts.entry(token_id).or_insert(0) += 1);
         hash = counts.into_iter().fold(hash, |hash, (id, count)| mix(hash, u64::from(id) << 32 | u64::from(count)));

@@ -8,8 +8,8 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod fake;
+pub mod metadata;
 pub mod wgpu;
-mod words;
 
 use crate::plan::format::KvTile;
 use crate::plan::inputs::{BatchInputs, Results};

@@ -172,20 +172,14 @@ impl Batch {
         let start = inputs.bias.len();
         push_bias(params, place.position - sequence.prompt_len(), eos, &mut inputs.bias);
         let bias = Range { start: index(start), len: index(inputs.bias.len() - start) };
-        let unread = draw.pending && params.has_penalties() && !self.faults.has(Fault::PenaltyWithoutPending);
+        let unread = draw.pending && params.draw.has_penalties() && !self.faults.has(Fault::PenaltyWithoutPending);
         inputs.samples.push(SampleRow {
             logits_row: index(inputs.logits_rows.len() - 1),
             feed_slot: sequence.feed_slot,
             seed: sequence.seed,
             choice: sequence.choice.index,
             position: place.position,
-            temperature: params.temperature,
-            top_k: params.top_k,
-            top_p: params.top_p,
-            min_p: params.min_p,
-            repetition_penalty: params.repetition_penalty,
-            presence_penalty: params.presence_penalty,
-            frequency_penalty: params.frequency_penalty,
+            draw: params.draw,
             history,
             pending_slot: if unread { sequence.feed_slot } else { NONE },
             bias,

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+pub use crate::plan::inputs::DrawParams;
+
 /// One prompt with its sampling parameters.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
@@ -42,20 +44,8 @@ pub struct SamplingParams {
     pub n: u32,
     /// Tokens to generate at most; `None` is the room left in the context. Clamped to that room.
     pub max_tokens: Option<u32>,
-    /// In [`TEMPERATURE`]; 0 is greedy.
-    pub temperature: f32,
-    /// In [`TOP_P`].
-    pub top_p: f32,
-    /// 0 keeps all.
-    pub top_k: u32,
-    /// In [`MIN_P`].
-    pub min_p: f32,
-    /// In [`REPETITION_PENALTY`]; 1 is off.
-    pub repetition_penalty: f32,
-    /// In [`PENALTY`].
-    pub presence_penalty: f32,
-    /// In [`PENALTY`].
-    pub frequency_penalty: f32,
+    /// Temperature, thresholds and penalties; each in the range of its name, as [`TEMPERATURE`].
+    pub draw: DrawParams,
     /// Added to logits; at most [`LOGIT_BIAS_MAX`], each in [`LOGIT_BIAS`].
     pub logit_bias: BTreeMap<u32, f32>,
     /// `None`: the engine draws one.
@@ -118,13 +108,7 @@ impl Default for SamplingParams {
         Self {
             n: 1,
             max_tokens: None,
-            temperature: 1.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
+            draw: DrawParams::default(),
             logit_bias: BTreeMap::new(),
             seed: None,
             stop_token_ids: Vec::new(),
@@ -333,15 +317,15 @@ impl fmt::Display for NumberRange {
     }
 }
 
-/// Range of [`SamplingParams::temperature`].
+/// Range of [`DrawParams::temperature`].
 pub const TEMPERATURE: NumberRange = NumberRange::new(0.0, 2.0);
-/// Range of [`SamplingParams::top_p`].
+/// Range of [`DrawParams::top_p`].
 pub const TOP_P: NumberRange = NumberRange::above(0.0, 1.0);
-/// Range of [`SamplingParams::min_p`].
+/// Range of [`DrawParams::min_p`].
 pub const MIN_P: NumberRange = NumberRange::new(0.0, 1.0);
-/// Range of [`SamplingParams::repetition_penalty`].
+/// Range of [`DrawParams::repetition_penalty`].
 pub const REPETITION_PENALTY: NumberRange = NumberRange::above(0.0, 2.0);
-/// Range of [`SamplingParams::presence_penalty`] and of [`SamplingParams::frequency_penalty`].
+/// Range of [`DrawParams::presence_penalty`] and of [`DrawParams::frequency_penalty`].
 pub const PENALTY: NumberRange = NumberRange::new(-2.0, 2.0);
 /// Range of one entry of [`SamplingParams::logit_bias`].
 pub const LOGIT_BIAS: NumberRange = NumberRange::new(-100.0, 100.0);
@@ -386,21 +370,7 @@ impl Request {
 impl SamplingParams {
     /// What a model's generation_config.json says, and the usual where it says nothing.
     pub fn from_defaults(defaults: &GenerationDefaults) -> Self {
-        let base = Self::default();
-        Self {
-            max_tokens: defaults.max_new_tokens,
-            temperature: defaults.temperature.unwrap_or(base.temperature),
-            top_p: defaults.top_p.unwrap_or(base.top_p),
-            top_k: defaults.top_k.unwrap_or(base.top_k),
-            min_p: defaults.min_p.unwrap_or(base.min_p),
-            repetition_penalty: defaults.repetition_penalty.unwrap_or(base.repetition_penalty),
-            ..base
-        }
-    }
-
-    /// Whether tokens of the past change what is drawn.
-    pub fn has_penalties(&self) -> bool {
-        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+        Self { max_tokens: defaults.max_new_tokens, draw: defaults.draw, ..Self::default() }
     }
 
     fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
@@ -421,12 +391,12 @@ impl SamplingParams {
                 return invalid(field, format!("must be at most {LOGPROBS_MAX}, not {count}"));
             }
         }
-        check_range("temperature", self.temperature, TEMPERATURE)?;
-        check_range("min_p", self.min_p, MIN_P)?;
-        check_range("presence_penalty", self.presence_penalty, PENALTY)?;
-        check_range("frequency_penalty", self.frequency_penalty, PENALTY)?;
-        check_range("top_p", self.top_p, TOP_P)?;
-        check_range("repetition_penalty", self.repetition_penalty, REPETITION_PENALTY)?;
+        check_range("temperature", self.draw.temperature, TEMPERATURE)?;
+        check_range("min_p", self.draw.min_p, MIN_P)?;
+        check_range("presence_penalty", self.draw.presence_penalty, PENALTY)?;
+        check_range("frequency_penalty", self.draw.frequency_penalty, PENALTY)?;
+        check_range("top_p", self.draw.top_p, TOP_P)?;
+        check_range("repetition_penalty", self.draw.repetition_penalty, REPETITION_PENALTY)?;
         check_count("logit_bias", self.logit_bias.len(), LOGIT_BIAS_MAX)?;
         check_count("stop_token_ids", self.stop_token_ids.len(), STOP_TOKEN_IDS_MAX)?;
         check_ids("logit_bias", self.logit_bias.keys(), vocab)?;
@@ -437,12 +407,12 @@ impl SamplingParams {
     /// The same parameters without values that only overflow or vanish: a tiny temperature is greedy, a tiny `top_p`
     /// or repetition penalty is raised.
     pub fn normalized(mut self) -> Self {
-        if self.temperature < TEMPERATURE_MIN {
-            self.temperature = 0.0;
+        if self.draw.temperature < TEMPERATURE_MIN {
+            self.draw.temperature = 0.0;
         }
         // A device may take a denormal number for zero, which would keep no token.
-        self.top_p = self.top_p.max(f32::MIN_POSITIVE);
-        self.repetition_penalty = self.repetition_penalty.max(REPETITION_PENALTY_MIN);
+        self.draw.top_p = self.draw.top_p.max(f32::MIN_POSITIVE);
+        self.draw.repetition_penalty = self.draw.repetition_penalty.max(REPETITION_PENALTY_MIN);
         self
     }
 }

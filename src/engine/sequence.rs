@@ -328,11 +328,11 @@ impl Sequence {
 
     /// Only a repetition penalty looks at the prompt.
     fn start_history(&mut self) {
-        if !self.params().has_penalties() {
+        if !self.params().draw.has_penalties() {
             return;
         }
         let mut history = History { entries: Vec::new(), by_token: HashMap::new() };
-        if self.params().repetition_penalty != 1.0 {
+        if self.params().draw.repetition_penalty != 1.0 {
             self.request.prompt.iter().for_each(|&token_id| history.count(token_id, 0));
         }
         self.history = Some(history);

@@ -2,24 +2,17 @@
 
 use super::fields::{self, Fields};
 use super::{LoadError, ModelSpec};
+use crate::plan::inputs::DrawParams;
 
-/// What `generation_config.json` proposes where a request is silent; `None`: it is silent too. Like vLLM, folio does
-/// not read `do_sample`: greedy decoding is asked for with temperature 0.
+/// What `generation_config.json` proposes for requests that do not say. Like vLLM, folio does not read `do_sample`:
+/// greedy decoding is asked for with temperature 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationDefaults {
     /// End tokens of `config.json` and `generation_config.json`, each once.
     pub eos_token_ids: Vec<u32>,
-    /// 0 is greedy.
-    pub temperature: Option<f32>,
-    /// In (0, 1].
-    pub top_p: Option<f32>,
-    /// 0 keeps all.
-    pub top_k: Option<u32>,
-    /// In [0, 1].
-    pub min_p: Option<f32>,
-    /// In (0, 2]; 1 is off.
-    pub repetition_penalty: Option<f32>,
-    /// Tokens to generate at most.
+    /// Temperature, thresholds and repetition penalty of the file; defaults where it has none.
+    pub draw: DrawParams,
+    /// Tokens to generate at most, if the file says.
     pub max_new_tokens: Option<u32>,
 }
 
@@ -33,15 +26,20 @@ impl GenerationDefaults {
         eos_token_ids.extend(config.token_ids("eos_token_id", spec.vocab)?);
         let mut seen = std::collections::BTreeSet::new();
         eos_token_ids.retain(|&id| seen.insert(id));
-        let number = |name, range| Ok(config.number(name, range)?.map(|number| number as f32));
+        let plain = DrawParams::default();
+        let number = |name, range, default| Ok(config.number(name, range)?.map_or(default, |number| number as f32));
         let keeps_all = config.get("top_k").is_some_and(|value| value.as_i64() == Some(-1));
+        let top_k = if keeps_all { Some(0) } else { config.integer("top_k", 0..=u32::MAX)? };
         Ok(Self {
             eos_token_ids,
-            temperature: number("temperature", 0.0..=2.0)?,
-            top_p: number("top_p", 1e-6..=1.0)?,
-            top_k: if keeps_all { Some(0) } else { config.integer("top_k", 0..=u32::MAX)? },
-            min_p: number("min_p", 0.0..=1.0)?,
-            repetition_penalty: number("repetition_penalty", 1e-3..=2.0)?,
+            draw: DrawParams {
+                temperature: number("temperature", 0.0..=2.0, plain.temperature)?,
+                top_p: number("top_p", 1e-6..=1.0, plain.top_p)?,
+                top_k: top_k.unwrap_or(plain.top_k),
+                min_p: number("min_p", 0.0..=1.0, plain.min_p)?,
+                repetition_penalty: number("repetition_penalty", 1e-3..=2.0, plain.repetition_penalty)?,
+                ..plain
+            },
             max_new_tokens: config.integer("max_new_tokens", 1..=u32::MAX)?,
         })
     }

@@ -48,6 +48,52 @@ pub struct Range {
     pub len: u32,
 }
 
+/// The numbers that say how a token is drawn: declared here, carried by a request's parameters and by each of its
+/// [`SampleRow`]s, which also says what each of them does. Defaults are vLLM's; every option is off.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DrawParams {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// In (0, 1]; 1 keeps all.
+    pub top_p: f32,
+    /// In [0, 1]; 0 keeps all.
+    pub min_p: f32,
+    /// In (0, 2]; 1 is off.
+    pub repetition_penalty: f32,
+    /// In [-2, 2]; 0 is off.
+    pub presence_penalty: f32,
+    /// In [-2, 2]; 0 is off.
+    pub frequency_penalty: f32,
+}
+
+impl Default for DrawParams {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+        }
+    }
+}
+
+impl DrawParams {
+    /// The most likely token, with every option off.
+    pub fn greedy() -> Self {
+        Self { temperature: 0.0, ..Self::default() }
+    }
+
+    /// Whether tokens of the past change what is drawn.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+}
+
 /// How one token is drawn.
 ///
 /// In this order: logit bias; penalties (repetition: divide positive, multiply negative logits of tokens seen in prompt
@@ -72,20 +118,8 @@ pub struct SampleRow {
     pub choice: u32,
     /// Position that the drawn token will have.
     pub position: u32,
-    /// 0 is greedy.
-    pub temperature: f32,
-    /// 0 keeps all.
-    pub top_k: u32,
-    /// 1 keeps all.
-    pub top_p: f32,
-    /// 0 keeps all.
-    pub min_p: f32,
-    /// 1 is off.
-    pub repetition_penalty: f32,
-    /// 0 is off.
-    pub presence_penalty: f32,
-    /// 0 is off.
-    pub frequency_penalty: f32,
+    /// Temperature, thresholds and penalties.
+    pub draw: DrawParams,
     /// Slice of [`BatchInputs::history`].
     pub history: Range,
     /// Feed slot of a generated token that the history lacks because it has not been read yet, or [`NONE`].
@@ -111,13 +145,7 @@ impl SampleRow {
             seed: 0,
             choice: 0,
             position,
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
+            draw: DrawParams::greedy(),
             history: Range::default(),
             pending_slot: NONE,
             bias: Range::default(),

@@ -2,7 +2,7 @@
 
 use super::Draws;
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, plain_batch};
-use crate::plan::inputs::{BiasEntry, HistoryEntry, NONE, Range, SampleRow};
+use crate::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, NONE, Range, SampleRow};
 use crate::plan::{Rows, Step, Storage, Tail, WeightFormat};
 
 /// Logits rows of one batch; small enough for the tightest binding limit with the largest vocabulary.
@@ -14,14 +14,14 @@ const CHOICES: u32 = 4;
 type Option_ = (&'static str, fn(&mut SampleRow, &mut Noise));
 
 const OPTIONS: [Option_; 13] = [
-    ("greedy", |row, _| row.temperature = 0.0),
-    ("temperature", |row, noise| row.temperature = [0.3, 0.7, 1.0, 1.9][noise.below(4) as usize]),
-    ("top_k", |row, noise| row.top_k = [1, 2, 5, 40, 100_000][noise.below(5) as usize]),
-    ("top_p", |row, noise| row.top_p = [0.0, 0.1, 0.5, 0.9, 0.99][noise.below(5) as usize]),
-    ("min_p", |row, noise| row.min_p = [0.01, 0.1, 0.5, 1.0][noise.below(4) as usize]),
-    ("repetition", |row, noise| row.repetition_penalty = [0.8, 1.1, 2.0][noise.below(3) as usize]),
-    ("presence", |row, noise| row.presence_penalty = [-1.0, 0.5, 2.0][noise.below(3) as usize]),
-    ("frequency", |row, noise| row.frequency_penalty = [-0.5, 0.3, 1.5][noise.below(3) as usize]),
+    ("greedy", |row, _| row.draw.temperature = 0.0),
+    ("temperature", |row, noise| row.draw.temperature = [0.3, 0.7, 1.0, 1.9][noise.below(4) as usize]),
+    ("top_k", |row, noise| row.draw.top_k = [1, 2, 5, 40, 100_000][noise.below(5) as usize]),
+    ("top_p", |row, noise| row.draw.top_p = [0.0, 0.1, 0.5, 0.9, 0.99][noise.below(5) as usize]),
+    ("min_p", |row, noise| row.draw.min_p = [0.01, 0.1, 0.5, 1.0][noise.below(4) as usize]),
+    ("repetition", |row, noise| row.draw.repetition_penalty = [0.8, 1.1, 2.0][noise.below(3) as usize]),
+    ("presence", |row, noise| row.draw.presence_penalty = [-1.0, 0.5, 2.0][noise.below(3) as usize]),
+    ("frequency", |row, noise| row.draw.frequency_penalty = [-0.5, 0.3, 1.5][noise.below(3) as usize]),
     ("bias", |row, _| row.bias.len = 12),
     ("mask", |row, _| row.mask_start = 0),
     ("logprobs", |row, noise| (row.logprob, row.top_logprobs) = (true, [0, 1, 5, 20][noise.below(4) as usize])),
@@ -35,14 +35,14 @@ fn together(row: &mut SampleRow, noise: &mut Noise) {
             option(row, noise);
         }
     }
-    row.top_k = [0, 3, 50][noise.below(3) as usize];
+    row.draw.top_k = [0, 3, 50][noise.below(3) as usize];
 }
 
 /// The row's own token instead of a drawn one, whatever else is on; every third row draws.
 fn given(row: &mut SampleRow, noise: &mut Noise) {
     if noise.below(3) > 0 {
         (row.given, row.logprob, row.top_logprobs) = (noise.below(33), true, [0, 5, 20][noise.below(3) as usize]);
-        row.temperature = [0.0, 1.0][noise.below(2) as usize];
+        row.draw.temperature = [0.0, 1.0][noise.below(2) as usize];
     }
 }
 
@@ -101,7 +101,7 @@ fn drawn(vocab: u32, (name, option): Option_, batches: u32) -> Fixture {
         side_inputs(&mut run, vocab, &mut noise);
         for index in 0..ROWS * CHOICES {
             let mut row = SampleRow::greedy(index / CHOICES, noise.below(4096));
-            (row.temperature, row.seed, row.choice) = (1.0, noise.bits(), index % CHOICES);
+            (row.draw.temperature, row.seed, row.choice) = (1.0, noise.bits(), index % CHOICES);
             // Slots 0..32 are written, 32.. are read.
             row.feed_slot = if index % 5 == 4 { NONE } else { index };
             row.pending_slot = if index % 3 == 0 { 32 + index } else { NONE };
@@ -154,7 +154,8 @@ fn ties(vocab: u32) -> Fixture {
     for index in 0..ROWS * CHOICES {
         let row = SampleRow::greedy(index / CHOICES, index);
         let (top_k, top_p) = if index % 2 == 0 { (7, 1.0) } else { (0, 0.4) };
-        random.inputs.samples.push(SampleRow { temperature: 0.8, seed: noise.bits(), top_k, top_p, ..row });
+        let draw = DrawParams { temperature: 0.8, top_k, top_p, ..DrawParams::default() };
+        random.inputs.samples.push(SampleRow { draw, seed: noise.bits(), ..row });
     }
     fixture.runs.extend([greedy, random]);
     fixture
@@ -184,7 +185,7 @@ fn bad_rows(vocab: u32) -> Fixture {
                 _ => NONE,
             };
             run.inputs.samples.push(SampleRow {
-                temperature,
+                draw: DrawParams { temperature, ..DrawParams::default() },
                 seed: noise.bits(),
                 feed_slot: index,
                 logprob: true,
@@ -223,8 +224,8 @@ fn groups() -> Fixture {
     run.buffers.push((x, values));
     for index in 0..rows {
         let row = SampleRow { feed_slot: index, seed: noise.bits(), ..SampleRow::greedy(index, index) };
-        let temperature = (index % 2) as f32;
-        run.inputs.samples.push(SampleRow { temperature, logprob: true, top_logprobs: 0, ..row });
+        let draw = DrawParams { temperature: (index % 2) as f32, ..DrawParams::default() };
+        run.inputs.samples.push(SampleRow { draw, logprob: true, top_logprobs: 0, ..row });
     }
     run.checks.push(Check::Sampled);
     run.mutants = vec![Mutant::SwapRows(x, 0, rows - 1), Mutant::SwapLogitsRows(0, rows - 1)];

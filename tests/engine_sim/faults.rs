@@ -243,13 +243,13 @@ fn bad_requests_are_refused_at_the_door() {
     assert_eq!(field(&|r| r.params.n = 0), "n");
     assert_eq!(field(&|r| r.params.n = 129), "n");
     assert_eq!(field(&|r| r.params.max_tokens = Some(0)), "max_tokens");
-    assert_eq!(field(&|r| r.params.temperature = f32::NAN), "temperature");
-    assert_eq!(field(&|r| r.params.temperature = 2.1), "temperature");
-    assert_eq!(field(&|r| r.params.top_p = 0.0), "top_p");
-    assert_eq!(field(&|r| r.params.min_p = 1.5), "min_p");
-    assert_eq!(field(&|r| r.params.repetition_penalty = 0.0), "repetition_penalty");
-    assert_eq!(field(&|r| r.params.presence_penalty = -2.1), "presence_penalty");
-    assert_eq!(field(&|r| r.params.frequency_penalty = 1e38), "frequency_penalty");
+    assert_eq!(field(&|r| r.params.draw.temperature = f32::NAN), "temperature");
+    assert_eq!(field(&|r| r.params.draw.temperature = 2.1), "temperature");
+    assert_eq!(field(&|r| r.params.draw.top_p = 0.0), "top_p");
+    assert_eq!(field(&|r| r.params.draw.min_p = 1.5), "min_p");
+    assert_eq!(field(&|r| r.params.draw.repetition_penalty = 0.0), "repetition_penalty");
+    assert_eq!(field(&|r| r.params.draw.presence_penalty = -2.1), "presence_penalty");
+    assert_eq!(field(&|r| r.params.draw.frequency_penalty = 1e38), "frequency_penalty");
     assert_eq!(field(&|r| r.params.logprobs = Some(21)), "logprobs");
     assert_eq!(field(&|r| r.params.logit_bias = [(500, 1.0)].into()), "logit_bias");
     assert_eq!(field(&|r| r.params.logit_bias = [(5, 101.0)].into()), "logit_bias");
@@ -257,6 +257,6 @@ fn bad_requests_are_refused_at_the_door() {
     assert_eq!(field(&|r| r.cache_salt = Some(String::new())), "cache_salt");
     assert_eq!(field(&|r| r.cache_salt = Some("a b".into())), "cache_salt");
     let mut denormal = request(1, 4, 4);
-    denormal.params.temperature = 1e-40;
+    denormal.params.draw.temperature = 1e-40;
     handle.submit(denormal).expect("a denormal temperature is greedy");
 }

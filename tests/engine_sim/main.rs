@@ -158,7 +158,7 @@ fn penalties_do_not_depend_on_look_ahead() {
         let mut case = case(seed);
         for arrival in &mut case.arrivals {
             arrival.aborts.fill(None);
-            arrival.request.params.presence_penalty = 0.7;
+            arrival.request.params.draw.presence_penalty = 0.7;
             *penalized += 1;
         }
         let mut with = |look_ahead| {

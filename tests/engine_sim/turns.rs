@@ -4,7 +4,7 @@ use folio::engine::faults::Faults;
 use folio::engine::request::{Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::plan::inputs::{Results, SampleRow, Sampled};
+use folio::plan::inputs::{DrawParams, Results, SampleRow, Sampled};
 use std::sync::Arc;
 
 const SEQUENCES: u32 = 9;
@@ -35,7 +35,8 @@ fn limits() -> Limits {
 #[test]
 fn everybody_gets_a_turn_where_a_step_has_room_for_two() {
     let mut scheduler = Scheduler::new(limits(), Faults::default());
-    let params = SamplingParams { presence_penalty: 0.5, max_tokens: Some(200), ..SamplingParams::default() };
+    let draw = DrawParams { presence_penalty: 0.5, ..DrawParams::default() };
+    let params = SamplingParams { draw, max_tokens: Some(200), ..SamplingParams::default() };
     for index in 0..SEQUENCES {
         let request = Request { prompt: (0..9).collect(), params: params.clone(), ..Request::default() };
         scheduler.add(Arc::new(request), &[StreamId(index.into())], index.into(), false);

@@ -12,7 +12,7 @@ use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
 use folio::engine::{Engine, EngineEnd, Source};
 use folio::model::UploadError;
-use folio::plan::inputs::{BatchInputs, BiasEntry, FEED, HistoryEntry, NONE, Results, SampleRow};
+use folio::plan::inputs::{BatchInputs, BiasEntry, DrawParams, FEED, HistoryEntry, NONE, Results, SampleRow};
 use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Storage, WeightId};
 use folio::platform::block_on;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -432,7 +432,7 @@ fn draw(
     let mut counts = BTreeMap::new();
     for (index, &id) in tokens.iter().enumerate() {
         let is_prompt = index < prompt_len as usize;
-        if !is_prompt || params.repetition_penalty != 1.0 {
+        if !is_prompt || params.draw.repetition_penalty != 1.0 {
             *counts.entry(id).or_insert(0) += u32::from(!is_prompt);
         }
     }
@@ -441,10 +441,7 @@ fn draw(
     let row = SampleRow {
         seed: params.seed.expect("the case's requests have seeds"),
         choice,
-        temperature: params.temperature,
-        repetition_penalty: params.repetition_penalty,
-        presence_penalty: params.presence_penalty,
-        frequency_penalty: params.frequency_penalty,
+        draw: params.draw,
         ..SampleRow::greedy(0, tokens.len() as u32)
     };
     fake::next_token(history, &row, &past, None, &bias, mask, case.shape.vocab).expect("a mask that allows something")
@@ -577,9 +574,12 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32]) -> Request {
     let mut params = SamplingParams {
         n: if random.once_in(3) { random.within(2, 4) } else { 1 },
         max_tokens: (!random.once_in(6)).then(|| random.within(1, 24)),
-        temperature: if random.once_in(2) { 0.0 } else { 1.0 },
-        repetition_penalty: if penalties && random.once_in(2) { 1.2 } else { 1.0 },
-        frequency_penalty: if penalties { 0.5 } else { 0.0 },
+        draw: DrawParams {
+            temperature: if random.once_in(2) { 0.0 } else { 1.0 },
+            repetition_penalty: if penalties && random.once_in(2) { 1.2 } else { 1.0 },
+            frequency_penalty: if penalties { 0.5 } else { 0.0 },
+            ..DrawParams::default()
+        },
         logit_bias: (0..random.below(2) * random.below(3)).map(|_| bias(random)).collect(),
         seed: Some(u64::from(random.below(1000))),
         stop_token_ids: if random.once_in(4) { vec![9] } else { Vec::new() },

@@ -298,7 +298,7 @@ fn a_model_without_a_tokenizer_serves_ids() {
 
 #[test]
 fn defaults_of_the_model_hold_until_a_request_says_otherwise() {
-    let defaults = engine::request::SamplingParams { temperature: 0.0, ..params() };
+    let defaults = engine::request::SamplingParams { draw: engine::request::DrawParams::greedy(), ..params() };
     let server = Server::fake("", config(), ServerOptions { defaults, ..ServerOptions::default() });
     let mut request = hello();
     request.as_object_mut().expect("an object").remove("temperature");

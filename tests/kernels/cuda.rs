@@ -4,10 +4,11 @@
 
 use crate::host::on_host;
 use folio::backend::cpu::CpuBackend;
-use folio::backend::cuda::CudaBackend;
+use folio::backend::cuda::{CudaBackend, metadata_constants};
+use folio::backend::metadata::TABLE;
 use folio::backend::{Backend, BackendError};
 use folio::config::Config;
-use folio::engine::request::{Event, Request, SamplingParams};
+use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
 use folio::engine::{Engine, handle};
 use folio::model::Model;
 use folio::plan::Storage;
@@ -28,7 +29,7 @@ fn answers<B: Backend>(backend: B, config: &Config) -> Vec<Vec<u32>> {
     let submit = |prompt: &Vec<u32>| {
         let params = SamplingParams {
             max_tokens: Some(TOKENS),
-            temperature: 0.0,
+            draw: DrawParams::greedy(),
             ignore_eos: true,
             ..SamplingParams::default()
         };
@@ -73,6 +74,18 @@ fn the_engine_answers_as_on_the_cpu() {
         assert!(expected.iter().all(|tokens| tokens.len() == TOKENS as usize), "{expected:?}");
         assert_eq!(answers(device, &config(prefix_caching)), expected, "prefix caching: {prefix_caching}");
     }
+}
+
+/// What the kernels' headers say is what Rust writes the metadata with.
+#[test]
+fn kernels_know_the_metadata_by_the_numbers_that_rust_writes_it_with() {
+    if on_host(Storage::F32, (8, 0)).is_none() {
+        return;
+    }
+    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
+    let read = metadata_constants(&sources).unwrap_or_else(|error| panic!("{error}"));
+    let expected: Vec<_> = TABLE.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    assert_eq!(read, expected);
 }
 
 /// Kernels over f32 rows that run only where devices are compared: one architecture has to do for them.

@@ -1,9 +1,10 @@
 //! Every shader variant, without a device: preprocesses, parses, validates, fits WebGPU's default limits, has the
 //! params layout that Rust writes, uses what it imports, and passes naga's SPIR-V, MSL and HLSL back ends.
 
+use folio::backend::metadata::TABLE;
 use folio::backend::wgpu::{Variant, shader_sources, variants};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use naga::{AddressSpace, Module, TypeInner};
+use naga::{AddressSpace, Expression, Literal, Module, TypeInner};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// WebGPU's default limits.
@@ -135,6 +136,53 @@ fn every_variant_passes_the_hlsl_back_end() {
         writer.write(&module, &info, None).unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()));
         assert!(text.contains("numthreads"), "{}: a kernel was written", variant.name());
     }
+}
+
+/// Named `u32` constants of a module.
+fn constants(module: &Module) -> BTreeMap<&str, u32> {
+    let constants = module.constants.iter().filter_map(|(_, constant)| {
+        let Expression::Literal(Literal::U32(value)) = module.global_expressions[constant.init] else { return None };
+        Some((constant.name.as_deref()?, value))
+    });
+    constants.collect()
+}
+
+#[test]
+fn shaders_know_the_metadata_by_the_numbers_that_rust_writes_it_with() {
+    let importers: Vec<_> =
+        variants().into_iter().filter(|variant| variant.text().is_ok_and(|text| text.contains("META_"))).collect();
+    assert!(importers.len() >= 30, "attention, samplers and others read the metadata, not {}", importers.len());
+    for variant in importers {
+        let (name, module) = (variant.name(), parse(&variant));
+        let constants = constants(&module);
+        for (constant, value) in TABLE {
+            assert_eq!(constants.get(constant), Some(value), "{name}: {constant}");
+        }
+    }
+}
+
+/// One value a name: what the table has is declared by no kernel.
+#[test]
+fn no_kernel_declares_a_number_of_the_metadata_itself() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = 0;
+    for folder in ["shaders", "shaders/common", "cuda", "cuda/common", "cuda/host"] {
+        for entry in std::fs::read_dir(root.join(folder)).expect("the folder is part of the repository") {
+            let path = entry.expect("it can be listed").path();
+            let Ok(text) = std::fs::read_to_string(&path) else { continue };
+            files += 1;
+            for line in text.lines() {
+                let mut words =
+                    line.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
+                let declares =
+                    words.next().is_some_and(|word| ["const", "constexpr", "override", "define"].contains(&word));
+                let declared = words.find(|word| !["u32", "unsigned", "int"].contains(word)).filter(|_| declares);
+                let known = |name: &&str| TABLE.iter().any(|(known, _)| known == name);
+                assert!(!declared.as_ref().is_some_and(known), "{}: {line}", path.display());
+            }
+        }
+    }
+    assert!(files > 100, "all kernels are read, not {files} files");
 }
 
 /// Names declared at module scope by one shader file: what an import of it offers.

@@ -9,7 +9,7 @@ use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
 use folio::config::Config;
-use folio::engine::request::{Event, Request, SamplingParams};
+use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
 use folio::engine::{Engine, handle};
 use folio::model::Model;
 use folio::plan::KvFormat;
@@ -108,8 +108,13 @@ fn forks_take_their_scales_along() {
     let (handle, inbox) = handle::channel(4);
     let engine = block_on(Engine::start(CpuBackend::new(), Model::demo(), &config, inbox, |_| {})).expect("it starts");
     let submit = |n| {
-        let greedy =
-            SamplingParams { n, temperature: 0.0, ignore_eos: true, max_tokens: Some(24), ..Default::default() };
+        let greedy = SamplingParams {
+            n,
+            draw: DrawParams::greedy(),
+            ignore_eos: true,
+            max_tokens: Some(24),
+            ..Default::default()
+        };
         let request = Request { prompt: prompt.clone().into(), params: greedy, ..Request::default() };
         handle.submit(request).expect("the queue has room")
     };

@@ -5,6 +5,7 @@ mod experts;
 
 use folio::model::rope::RopeScaling;
 use folio::model::{LoadError, Model, ModelSpec, UploadError};
+use folio::plan::inputs::DrawParams;
 use folio::plan::{Storage, WeightFormat};
 use folio::platform::block_on;
 use serde_json::{Map, Value, json};
@@ -279,12 +280,13 @@ fn generation_defaults_and_end_tokens_are_read() {
     let model = folder.open().expect("it opens");
     let generation = model.generation();
     assert_eq!(generation.eos_token_ids, [7, 2, 9]);
-    assert_eq!((generation.temperature, generation.top_k, generation.top_p), (Some(0.6), Some(0), None));
+    let DrawParams { temperature, top_k, top_p, .. } = generation.draw;
+    assert_eq!((temperature, top_k, top_p), (0.6, 0, 1.0), "what the file does not say is the default");
     fs::remove_file(folder.path("generation_config.json")).expect("it goes");
     assert_eq!(folder.open().expect("it opens without").generation().eos_token_ids, [7, 2]);
     let demo = Model::demo();
     assert_eq!(demo.generation().eos_token_ids, [4091, 4089]);
-    assert_eq!(demo.generation().top_p, Some(0.9));
+    assert_eq!(demo.generation().draw.top_p, 0.9);
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Inspect for CpuBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::inputs::{GroupInputs, NONE, SampleRow, SequenceRows};
+    use crate::plan::inputs::{DrawParams, GroupInputs, NONE, SampleRow, SequenceRows};
     use crate::plan::{KvFormat, KvGroup, KvLayer, Rows, Step, Tail, WeightFormat};
     use crate::platform::block_on;
 
@@ -233,7 +233,8 @@ mod tests {
             group.slot_mapping.extend((first..first + row_count).map(slot));
             inputs.logits_rows.push(row_start + row_count - 1);
             let row = SampleRow { logprob: true, ..SampleRow::greedy(index, first + row_count) };
-            inputs.samples.push(SampleRow { temperature: 0.8, top_logprobs: 5, feed_slot: index, ..row });
+            let draw = DrawParams { temperature: 0.8, ..DrawParams::default() };
+            inputs.samples.push(SampleRow { draw, top_logprobs: 5, feed_slot: index, ..row });
         }
         inputs.groups.push(group);
         inputs
@@ -288,7 +289,7 @@ mod tests {
         refuse("logits row", &|inputs| inputs.logits_rows[0] = 3);
         refuse("position", &|inputs| inputs.positions[2] = 3);
         refuse("mask", &|inputs| inputs.samples[0].mask_start = 0);
-        refuse("temperature", &|inputs| inputs.samples[0].temperature = f32::NAN);
+        refuse("temperature", &|inputs| inputs.samples[0].draw.temperature = f32::NAN);
         refuse("token rows", &|inputs| inputs.token_ids = vec![0; 17]);
         let mut hidden = good.clone();
         hidden.groups[0].slot_mapping[0] = NONE;

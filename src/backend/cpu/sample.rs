@@ -170,10 +170,10 @@ fn adjust(values: &mut [f32], row: &SampleRow, inputs: &BatchInputs, pending: Op
             continue;
         }
         let value = &mut values[token_id as usize];
-        *value = if *value > 0.0 { *value / row.repetition_penalty } else { *value * row.repetition_penalty };
+        *value = if *value > 0.0 { *value / row.draw.repetition_penalty } else { *value * row.draw.repetition_penalty };
         if generated > 0 {
-            *value -= generated as f32 * row.frequency_penalty;
-            *value -= row.presence_penalty;
+            *value -= generated as f32 * row.draw.frequency_penalty;
+            *value -= row.draw.presence_penalty;
         }
     }
 }
@@ -188,14 +188,14 @@ fn draw(mut candidates: Vec<Candidate>, row: &SampleRow, slack: f64) -> Option<D
     let max = candidates.iter().map(|token| key(token.value)).max()?;
     let top = candidates.iter().find(|token| key(token.value) == max)?;
     let (max_value, max_id) = (f64::from(top.value), top.id);
-    if row.temperature == 0.0 {
+    if row.draw.temperature == 0.0 {
         let others = candidates.iter().filter(|token| token.id != max_id);
         let second = others.map(|token| f64::from(token.value)).fold(f64::NEG_INFINITY, f64::max);
         return Some(Draw { winner: max_id, gap: max_value - second });
     }
-    let distance = |token: &Candidate| (f64::from(token.value) - max_value) / f64::from(row.temperature);
-    if row.min_p > 0.0 {
-        let floor = f64::from(row.min_p).ln() - slack;
+    let distance = |token: &Candidate| (f64::from(token.value) - max_value) / f64::from(row.draw.temperature);
+    if row.draw.min_p > 0.0 {
+        let floor = f64::from(row.draw.min_p).ln() - slack;
         candidates.retain(|token| distance(token) >= floor);
     }
     keep_top_k(&mut candidates, row, slack);
@@ -216,13 +216,13 @@ fn draw(mut candidates: Vec<Candidate>, row: &SampleRow, slack: f64) -> Option<D
 
 /// Drops what lies below the `top_k`-th largest value.
 fn keep_top_k(candidates: &mut Vec<Candidate>, row: &SampleRow, slack: f64) {
-    let count = row.top_k as usize;
+    let count = row.draw.top_k as usize;
     if count == 0 || count >= candidates.len() {
         return;
     }
     candidates.select_nth_unstable_by_key(count - 1, |token| !key(token.value));
     let kth = candidates[count - 1].value;
-    let penalised = row.repetition_penalty != 1.0 || row.frequency_penalty != 0.0 || row.presence_penalty != 0.0;
+    let penalised = row.draw.has_penalties();
     if slack >= 0.0 || !penalised {
         let floor = f64::from(kth) - if penalised { slack } else { 0.0 };
         candidates.retain(|token| f64::from(token.value) >= floor);
@@ -235,7 +235,7 @@ fn keep_top_k(candidates: &mut Vec<Candidate>, row: &SampleRow, slack: f64) {
 
 /// Drops what the largest values holding a share of `top_p` do not need.
 fn keep_top_p(candidates: &mut Vec<Candidate>, row: &SampleRow, slack: f64, distance: impl Fn(&Candidate) -> f64) {
-    let share = (f64::from(row.top_p) * SHARE_ONE as f64).round() as u64;
+    let share = (f64::from(row.draw.top_p) * SHARE_ONE as f64).round() as u64;
     if share >= SHARE_ONE {
         return;
     }
@@ -330,7 +330,7 @@ fn top_ids(logits: &[f32], count: usize) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::inputs::{BiasEntry, HistoryEntry};
+    use crate::plan::inputs::{BiasEntry, DrawParams, HistoryEntry};
 
     /// The known answers that the authors publish with Random123.
     #[test]
@@ -347,7 +347,12 @@ mod tests {
     }
 
     fn random(position: u32) -> SampleRow {
-        SampleRow { temperature: 1.0, seed: 0x1234_5678_9abc_def0, ..SampleRow::greedy(0, position) }
+        let draw = DrawParams::default();
+        SampleRow { draw, seed: 0x1234_5678_9abc_def0, ..SampleRow::greedy(0, position) }
+    }
+
+    fn random_with(draw: DrawParams) -> SampleRow {
+        SampleRow { draw, ..random(0) }
     }
 
     fn draw_one(logits: &[f32], row: &SampleRow) -> u32 {
@@ -385,7 +390,8 @@ mod tests {
     fn temperature_sharpens_and_flattens() {
         let logits = [0.0, 1.0];
         let share = |temperature| {
-            let row = |position| SampleRow { temperature, ..random(position) };
+            let draw = DrawParams { temperature, ..DrawParams::default() };
+            let row = |position| SampleRow { draw, ..random(position) };
             (0..20_000).filter(|position| draw_one(&logits, &row(*position)) == 1).count() as f64 / 20_000.0
         };
         for temperature in [0.25f32, 1.0, 4.0] {
@@ -419,7 +425,8 @@ mod tests {
     fn bad_rows_are_errors() {
         let infinity = f32::INFINITY;
         for temperature in [0.0, 1.0] {
-            let row = SampleRow { temperature, logprob: true, top_logprobs: 2, ..random(0) };
+            let row = random_with(DrawParams { temperature, ..DrawParams::default() });
+            let row = SampleRow { logprob: true, top_logprobs: 2, ..row };
             for logits in [[1.0, f32::NAN], [1.0, -f32::NAN], [1.0, infinity], [-infinity, -infinity]] {
                 let sampled = sample_row(&logits, &row, &BatchInputs::default(), None);
                 let expected = Sampled { token_id: NUMERICAL_ERROR, ..Sampled::default() };
@@ -434,7 +441,8 @@ mod tests {
         let inputs = BatchInputs { masks: vec![0, 0, 0b1010, 1, 0], ..BatchInputs::default() };
         let logits: Vec<f32> = (0..33).map(|id| id as f32).collect();
         let drawn = |mask_start, temperature| {
-            let row = SampleRow { mask_start, temperature, ..random(7) };
+            let draw = DrawParams { temperature, ..DrawParams::default() };
+            let row = SampleRow { mask_start, draw, ..random(7) };
             sample_row(&logits, &row, &inputs, None).token_id
         };
         assert_eq!(drawn(0, 1.0), NUMERICAL_ERROR);
@@ -446,7 +454,7 @@ mod tests {
     #[test]
     fn top_k_keeps_ties() {
         let logits = [1.0, 2.0, 2.0, 0.5, 2.0];
-        let kept = |top_k| support(&logits, &SampleRow { top_k, ..random(0) });
+        let kept = |top_k| support(&logits, &random_with(DrawParams { top_k, ..DrawParams::default() }));
         assert_eq!(kept(1), [1, 2, 4]);
         assert_eq!(kept(3), [1, 2, 4]);
         assert_eq!(kept(4), [0, 1, 2, 4]);
@@ -457,7 +465,7 @@ mod tests {
     #[test]
     fn min_p_is_relative_to_the_most_likely() {
         let logits = [0.0, 0.5f32.ln(), 0.2f32.ln(), 0.1f32.ln()];
-        let kept = |min_p| support(&logits, &SampleRow { min_p, ..random(0) });
+        let kept = |min_p| support(&logits, &random_with(DrawParams { min_p, ..DrawParams::default() }));
         assert_eq!(kept(0.51), [0]);
         assert_eq!(kept(0.49), [0, 1]);
         assert_eq!(kept(0.15), [0, 1, 2]);
@@ -468,7 +476,7 @@ mod tests {
     fn top_p_keeps_the_smallest_set_with_ties() {
         // Shares ½, ⅙, ⅙, ⅙.
         let logits = [0.0, 3.0f32.ln(), 0.0, 0.0];
-        let kept = |top_p| support(&logits, &SampleRow { top_p, ..random(0) });
+        let kept = |top_p| support(&logits, &random_with(DrawParams { top_p, ..DrawParams::default() }));
         assert_eq!(kept(0.0), [1], "the largest value always stays");
         assert_eq!(kept(0.49), [1]);
         assert_eq!(kept(0.51), [0, 1, 2, 3]);
@@ -479,7 +487,7 @@ mod tests {
     fn top_p_counts_what_top_k_left() {
         // Shares 0.4, 0.3, 0.2, 0.1; of the first two, 0.57 and 0.43.
         let logits = [0.4f32.ln(), 0.3f32.ln(), 0.2f32.ln(), 0.1f32.ln()];
-        let kept = |top_k, top_p| support(&logits, &SampleRow { top_k, top_p, ..random(0) });
+        let kept = |top_k, top_p| support(&logits, &random_with(DrawParams { top_k, top_p, ..DrawParams::default() }));
         assert_eq!(kept(2, 0.55), [0]);
         assert_eq!(kept(0, 0.55), [0, 1]);
         assert_eq!(kept(0, 0.75), [0, 1, 2]);
@@ -497,14 +505,15 @@ mod tests {
 
     #[test]
     fn repetition_counts_prompt_and_output() {
-        let row = SampleRow { repetition_penalty: 2.0, ..random(0) };
+        let row = random_with(DrawParams { repetition_penalty: 2.0, ..DrawParams::default() });
         let values = penalised(&[4.0, -4.0, 4.0, -4.0, 4.0], row, &[(0, 0), (1, 3), (99, 1)], Some(4));
         assert_eq!(values, [2.0, -8.0, 4.0, -4.0, 2.0]);
     }
 
     #[test]
     fn frequency_and_presence_count_output_alone() {
-        let row = SampleRow { frequency_penalty: 0.5, presence_penalty: 0.25, ..random(0) };
+        let penalties = DrawParams { frequency_penalty: 0.5, presence_penalty: 0.25, ..DrawParams::default() };
+        let row = random_with(penalties);
         let history = [(0, 0), (1, 3)];
         assert_eq!(penalised(&[4.0; 4], row, &history, None), [4.0, 2.25, 4.0, 4.0]);
         assert_eq!(penalised(&[4.0; 4], row, &history, Some(1)), [4.0, 1.75, 4.0, 4.0], "known and pending");
@@ -517,7 +526,8 @@ mod tests {
         let bias = vec![BiasEntry { token_id: 1, bias: -6.0 }, BiasEntry { token_id: 7, bias: 1.0 }];
         let history = vec![HistoryEntry { token_id: 1, generated: 1 }];
         let range = |len| Range { start: 0, len };
-        let row = SampleRow { repetition_penalty: 2.0, bias: range(2), history: range(1), ..random(0) };
+        let row = random_with(DrawParams { repetition_penalty: 2.0, ..DrawParams::default() });
+        let row = SampleRow { bias: range(2), history: range(1), ..row };
         let mut values = [4.0, 4.0];
         adjust(&mut values, &row, &BatchInputs { bias, history, ..BatchInputs::default() }, None);
         assert_eq!(values, [4.0, -4.0], "(4 − 6) · 2");
@@ -526,7 +536,7 @@ mod tests {
     #[test]
     fn a_given_token_is_not_drawn() {
         let logits = [0.5f32.ln(), 0.25f32.ln(), 0.25f32.ln(), f32::NEG_INFINITY];
-        let row = SampleRow { given: 2, logprob: true, top_logprobs: 2, temperature: 1.0, ..SampleRow::greedy(0, 0) };
+        let row = SampleRow { given: 2, logprob: true, top_logprobs: 2, ..random(0) };
         let inputs = BatchInputs::default();
         let sampled = sample_row(&logits, &row, &inputs, None);
         assert_eq!((sampled.token_id, sampled.top[0].0, sampled.top[1].0), (2, 0, 1));
@@ -561,7 +571,7 @@ mod tests {
         let greedy = SampleRow::greedy(0, 0);
         assert!(certain(&[1.0, 1.1], greedy));
         assert!(!certain(&[1.0, 1.000_05], greedy));
-        let boundary = SampleRow { top_p: 0.5, ..random(0) };
+        let boundary = random_with(DrawParams { top_p: 0.5, ..DrawParams::default() });
         let by_token = |logits: [f32; 2]| {
             (0..200).filter(|position| !certain(&logits, SampleRow { position: *position, ..boundary })).count()
         };

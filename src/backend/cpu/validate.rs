@@ -114,8 +114,8 @@ impl Loaded {
         require!(row.mask_start == NONE || within(mask, inputs.masks.len()), "its mask lies outside of the batch's");
         require!(row.given < vocab || row.given == NONE, "its token {} is not below {vocab}", row.given);
         require!(row.top_logprobs <= TOP_LOGPROBS_MAX, "{} top logprobs", row.top_logprobs);
-        let finite = row.temperature.is_finite() && row.temperature.is_sign_positive();
-        require!(finite, "temperature {}", row.temperature);
+        let finite = row.draw.temperature.is_finite() && row.draw.temperature.is_sign_positive();
+        require!(finite, "temperature {}", row.draw.temperature);
         Ok(())
     }
 }

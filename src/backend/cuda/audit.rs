@@ -2,7 +2,7 @@
 
 use super::super::BackendError;
 use super::CudaBackend;
-use super::kernel::{Kernel, SOURCES};
+use super::kernel::{self, Kernel};
 use super::nvrtc::Nvrtc;
 use std::sync::Mutex;
 
@@ -55,9 +55,8 @@ impl CudaBackend {
 fn footprint(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str) -> Result<Footprint, BackendError> {
     let refused = |message: String| BackendError::Kernel { kernel: format!("{kernel} for {architecture}"), message };
     let path = format!("{}.cu", kernel.stem);
-    let source = SOURCES.iter().find(|(known, _)| *known == path).map(|(_, text)| *text);
-    let source = source.ok_or_else(|| refused(format!("there is no cuda/{path}")))?;
-    let (_, log) = nvrtc.compile(architecture, kernel, source).map_err(refused)?;
+    let source = kernel::embedded(&path).ok_or_else(|| refused(format!("there is no cuda/{path}")))?;
+    let (_, log) = nvrtc.compile(architecture, kernel, &source).map_err(refused)?;
     let registers = number_before(&log, " registers");
     let spilled = number_before(&log, " bytes spill stores").zip(number_before(&log, " bytes spill loads"));
     let stack = number_before(&log, " bytes stack frame");

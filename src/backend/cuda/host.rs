@@ -7,10 +7,10 @@
 //! This proves indices, layouts, barriers and arithmetic. It proves nothing of speed, of races between blocks, or of
 //! what an assembler makes of the PTX lines, which have twins in C++.
 
-use super::super::BackendError;
+use super::super::{BackendError, metadata};
 use super::blas::Product;
 use super::driver::{Command, Driver, Facts, Function, Graph, Launch};
-use super::kernel::{Compiler, Kernel};
+use super::kernel::{self, Compiler, Kernel};
 use super::library;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ struct HostCompiler {
 
 /// Clang first: it compiles these files in half the time.
 const COMPILERS: [&str; 3] = ["clang++", "c++", "g++"];
-const OPTIONS: [&str; 8] = ["-std=c++20", "-O1", "-fPIC", "-shared", "-DFOLIO_HOST", "-ffp-contract=off", "-x", "c++"];
+const OPTIONS: [&str; 7] = ["-std=c++20", "-O1", "-fPIC", "-DFOLIO_HOST", "-ffp-contract=off", "-x", "c++"];
 
 impl HostCompiler {
     fn find(sources: &Path) -> Option<Self> {
@@ -43,6 +43,45 @@ impl HostCompiler {
             output.status.success().then(|| Self { sources: sources.to_owned(), compiler: name.into(), version })
         })
     }
+
+    /// Compiles `file`, which may include the kernels' headers, to `output`. `folder` is where the generated header
+    /// is put.
+    fn build(&self, folder: &Path, file: &Path, options: &[String], output: &Path) -> Result<(), String> {
+        let header = folder.join(kernel::METADATA_CONSTANTS);
+        let written = header.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let written = written.and_then(|()| std::fs::write(&header, kernel::metadata_constants()));
+        written.map_err(|error| error.to_string())?;
+        let mut process = Process::new(&self.compiler);
+        process.args(OPTIONS).args(options).arg("-I").arg(&self.sources).arg("-I").arg(folder);
+        let finished = process.arg(file).arg("-o").arg(output).output().map_err(|error| error.to_string())?;
+        match finished.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&finished.stderr).into_owned()),
+        }
+    }
+}
+
+/// The numbers of [`metadata::TABLE`] as a program reads them that was compiled with the kernels' headers; each after
+/// its name. `sources` is the repository's `cuda/`.
+pub fn metadata_constants(sources: &Path) -> Result<Vec<(String, u32)>, BackendError> {
+    let refused = |message: String| BackendError::Kernel { kernel: "metadata constants".into(), message };
+    let compiler = HostCompiler::find(sources).ok_or_else(no_compiler)?;
+    let folder = tempfolder().map_err(|error| refused(error.to_string()))?;
+    let (file, program) = (folder.join("constants.cpp"), folder.join("constants"));
+    let line = |(name, _): &(&str, u32)| format!("  std::printf(\"{name} %u\\n\", {name});\n");
+    let lines: String = metadata::TABLE.iter().map(line).collect();
+    let text = format!("#include \"common/metadata.cuh\"\n#include <cstdio>\nint main() {{\n{lines}}}\n");
+    let built = std::fs::write(&file, text).map_err(|error| error.to_string());
+    let built = built.and_then(|()| compiler.build(&folder, &file, &[], &program));
+    let run = built.and_then(|()| Process::new(&program).output().map_err(|error| error.to_string()));
+    _ = std::fs::remove_dir_all(&folder);
+    let printed = String::from_utf8_lossy(&run.map_err(refused)?.stdout).into_owned();
+    let constant = |line: &str| Some((line.split_once(' ')?.0.to_owned(), line.split_once(' ')?.1.parse().ok()?));
+    printed.lines().map(|line| constant(line).ok_or_else(|| refused(format!("{line:?} is not a constant")))).collect()
+}
+
+fn no_compiler() -> BackendError {
+    BackendError::Unavailable(format!("no C++ compiler ({})", COMPILERS.join(", ")))
 }
 
 impl Compiler for HostCompiler {
@@ -52,20 +91,19 @@ impl Compiler for HostCompiler {
     }
 
     fn source(&self, path: &str) -> Option<String> {
+        if path == kernel::METADATA_CONSTANTS {
+            return kernel::embedded(path);
+        }
         std::fs::read_to_string(self.sources.join(path)).ok()
     }
 
     fn compile(&self, kernel: &Kernel, _source: &str) -> Result<Vec<u8>, String> {
         let folder = tempfolder().map_err(|error| error.to_string())?;
         let library = folder.join("kernel.so");
-        let mut process = Process::new(&self.compiler);
-        process.args(OPTIONS).arg("-I").arg(&self.sources).args(kernel.options());
-        process.arg(self.sources.join(format!("{}.cu", kernel.stem))).arg("-o").arg(&library);
-        let output = process.output().map_err(|error| error.to_string());
-        let image = output.and_then(|output| match output.status.success() {
-            true => std::fs::read(&library).map_err(|error| error.to_string()),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-        });
+        let file = self.sources.join(format!("{}.cu", kernel.stem));
+        let options = [vec!["-shared".to_owned()], kernel.options()].concat();
+        let built = self.build(&folder, &file, &options, &library);
+        let image = built.and_then(|()| std::fs::read(&library).map_err(|error| error.to_string()));
         _ = std::fs::remove_dir_all(&folder);
         image
     }
@@ -153,9 +191,7 @@ impl Host {
     /// The host as a device with few multiprocessors, of this compute capability. `sources` is the repository's
     /// `cuda/`.
     pub(super) fn open(sources: &Path, compute: (u32, u32)) -> Result<Self, BackendError> {
-        let compiler = HostCompiler::find(sources);
-        let missing = || BackendError::Unavailable(format!("no C++ compiler ({})", COMPILERS.join(", ")));
-        let compiler = compiler.ok_or_else(missing)?;
+        let compiler = HostCompiler::find(sources).ok_or_else(no_compiler)?;
         let facts = Facts {
             name: "host".into(),
             compute,

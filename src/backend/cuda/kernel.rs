@@ -1,9 +1,10 @@
 //! Kernels by name: their sources, and what a compiler turns them into.
 //!
-//! `cuda/<stem>.cu` is embedded; a [`Kernel`] is a stem with definitions. Images are kept on disk under a hash of all
+//! `cuda/<stem>.cu` is embedded, and so is what it includes; one header, [`METADATA_CONSTANTS`], is made of
+//! [`metadata::TABLE`]. A [`Kernel`] is a stem with definitions. Images are kept on disk under a hash of all
 //! that went into them: source, shared pieces, definitions, and the compiler with its options.
 
-use super::super::BackendError;
+use super::super::{BackendError, metadata};
 use crate::plan::Storage;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,30 @@ pub(super) const SOURCES: &[(&str, &str)] = sources![
     "scale_logits.cu",
 ];
 
+/// The header that is made of the table of the metadata's numbers.
+pub(super) const METADATA_CONSTANTS: &str = "common/metadata_constants.cuh";
+
+/// Its text: a `constexpr` for each number of [`metadata::TABLE`].
+pub(super) fn metadata_constants() -> String {
+    let line = |(name, number): &(&str, u32)| format!("constexpr u32 {name} = {number}u;\n");
+    let lines: String = metadata::TABLE.iter().map(line).collect();
+    format!("// Made of the table in src/backend/metadata.rs.\n\n#pragma once\n\n{lines}")
+}
+
+/// Paths of all that kernels include.
+pub(super) fn headers() -> impl Iterator<Item = &'static str> {
+    let files = SOURCES.iter().map(|(path, _)| *path).filter(|path| path.starts_with("common/"));
+    files.chain([METADATA_CONSTANTS])
+}
+
+/// The text of a file of `cuda/` as it was when this was built, or of [`METADATA_CONSTANTS`].
+pub(super) fn embedded(path: &str) -> Option<String> {
+    if path == METADATA_CONSTANTS {
+        return Some(metadata_constants());
+    }
+    SOURCES.iter().find(|(known, _)| *known == path).map(|(_, text)| (*text).to_owned())
+}
+
 /// A kernel and its variant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Kernel {
@@ -111,7 +136,7 @@ pub(super) trait Compiler: Send + Sync {
 
     /// The text of a file of `cuda/`.
     fn source(&self, path: &str) -> Option<String> {
-        SOURCES.iter().find(|(known, _)| *known == path).map(|(_, text)| (*text).to_owned())
+        embedded(path)
     }
 
     /// Compiles a kernel whose file has this text; an error is the compiler's own words.
@@ -130,7 +155,7 @@ fn identify(compiler: &dyn Compiler, kernel: &Kernel) -> Result<(String, String)
     add(&compiler.key());
     add(&text);
     kernel.options().iter().for_each(|option| add(option));
-    for (path, _) in SOURCES.iter().filter(|(path, _)| path.starts_with("common/")) {
+    for path in headers() {
         add(&compiler.source(path).unwrap_or_default());
     }
     Ok((text, hash.finalize().to_hex()[..32].to_owned()))

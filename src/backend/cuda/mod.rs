@@ -27,8 +27,10 @@ mod nvidia;
 mod nvrtc;
 
 pub use audit::Footprint;
+#[cfg(unix)]
+pub use host::metadata_constants;
 
-use super::words::{self, SAMPLE_WORDS, Wanted};
+use super::metadata::{self, RESULT_WORDS, Requested};
 use super::{Backend, BackendError, Capacity, Caps, DeviceKind};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{Plan, Storage, WeightId};
@@ -106,7 +108,7 @@ struct Loaded {
 impl Loaded {
     /// Where the pooled rows begin in a slot: behind all sampled ones.
     fn pooled_offset(&self) -> usize {
-        self.capacity.samples_max.max(1) as usize * SAMPLE_WORDS as usize
+        self.capacity.samples_max.max(1) as usize * RESULT_WORDS as usize
     }
 
     fn subject<'a>(&'a self, device: &'a Facts) -> Subject<'a> {
@@ -130,7 +132,7 @@ pub struct CudaBackend {
 /// Names a submitted batch until it is read.
 pub struct Ticket {
     slot: usize,
-    wanted: Vec<Wanted>,
+    requested: Vec<Requested>,
     pools: usize,
 }
 
@@ -291,7 +293,7 @@ impl CudaBackend {
             Some(graph) => self.driver.run_graph(graph)?,
             None => self.driver.run(&program.commands)?,
         }
-        self.driver.download(slot, loaded.arena.results, samples * SAMPLE_WORDS as usize, 0)?;
+        self.driver.download(slot, loaded.arena.results, samples * RESULT_WORDS as usize, 0)?;
         match pools {
             0 => Ok(()),
             pools => self.driver.download(slot, loaded.arena.pooled, pools, loaded.pooled_offset()),
@@ -307,15 +309,15 @@ impl Backend for CudaBackend {
     }
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
-        if plan.kv_groups.len() > words::GROUPS_MAX {
-            let message = format!("{} KV groups; at most {} are built for", plan.kv_groups.len(), words::GROUPS_MAX);
+        if plan.kv_groups.len() > metadata::GROUPS_MAX {
+            let message = format!("{} KV groups; at most {} are built for", plan.kv_groups.len(), metadata::GROUPS_MAX);
             return Err(BackendError::Kernel { kernel: "metadata".into(), message });
         }
         self.free();
         let facts = self.driver.facts().clone();
-        let upload = words::words_max(&plan, capacity, attend::work_words_max(&plan, capacity, &facts));
+        let upload = metadata::words_max(&plan, capacity, attend::work_words_max(&plan, capacity, &facts));
         let pooled = u64::from(pool::words_max(&plan, capacity));
-        let results = u64::from(capacity.samples_max.max(1) * SAMPLE_WORDS);
+        let results = u64::from(capacity.samples_max.max(1) * RESULT_WORDS);
         let side = SideBytes {
             metadata: upload * 4,
             results: results * 4,
@@ -359,9 +361,9 @@ impl Backend for CudaBackend {
             return Err(BackendError::Validation("the pool is not allocated".into()));
         }
         let (plan, capacity) = (&*loaded.plan, &loaded.capacity);
-        let context = words::Context { plan, capacity, blocks: &loaded.arena.blocks };
+        let context = metadata::Context { plan, capacity, blocks: &loaded.arena.blocks };
         let facts = self.driver.facts();
-        words::flatten(&context, inputs, &mut self.words, |group, words| {
+        metadata::flatten(&context, inputs, &mut self.words, |group, words| {
             attend::work(plan, capacity, facts, inputs, group, words);
         })?;
         let shape = BatchShape::of(inputs, capacity);
@@ -369,25 +371,25 @@ impl Backend for CudaBackend {
         let slot =
             free.ok_or_else(|| BackendError::Validation(format!("{SLOTS} batches are submitted and none is read")))?;
         self.prepare(&shape)?;
-        let wanted = if shape.samples > 0 { words::wanted(inputs) } else { Vec::new() };
+        let requested = if shape.samples > 0 { metadata::requested(inputs) } else { Vec::new() };
         let pools = if shape.pools > 0 { inputs.pools.len() } else { 0 };
         let columns = self.loaded()?.plan.pooled_columns() as usize;
-        self.enqueue(slot, &shape, (wanted.len(), pools * columns))?;
+        self.enqueue(slot, &shape, (requested.len(), pools * columns))?;
         if let Some(loaded) = &mut self.loaded {
             loaded.busy[slot] = true;
         }
-        Ok(Ticket { slot, wanted, pools })
+        Ok(Ticket { slot, requested, pools })
     }
 
     async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
-        let Ticket { slot, wanted, pools } = ticket;
+        let Ticket { slot, requested, pools } = ticket;
         loaded.busy[slot] = false;
         let words = self.driver.wait(slot, READ_TIMEOUT)?;
         let (sampled, pooled) = words.split_at(loaded.pooled_offset());
         Ok(Results {
-            sampled: words::sampled(sampled, &wanted),
-            pooled: words::pooled(pooled, pools, loaded.plan.pooled_columns() as usize),
+            sampled: metadata::sampled(sampled, &requested),
+            pooled: metadata::pooled(pooled, pools, loaded.plan.pooled_columns() as usize),
         })
     }
 

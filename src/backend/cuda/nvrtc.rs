@@ -1,6 +1,6 @@
 //! NVRTC, the compiler of kernels: CUDA C++ to machine code for one architecture. A table of nine functions.
 
-use super::kernel::{Compiler, Kernel, SOURCES};
+use super::kernel::{self, Compiler, Kernel};
 use super::library::{self, Opened, Places};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -108,9 +108,9 @@ impl Nvrtc {
         source: &str,
     ) -> Result<(Vec<u8>, String), String> {
         let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
-        let pieces = || SOURCES.iter().filter(|(path, _)| path.starts_with("common/"));
-        let names = pieces().map(|(path, _)| text(path)).collect::<Result<Vec<_>, _>>()?;
-        let bodies = pieces().map(|(_, body)| text(body)).collect::<Result<Vec<_>, _>>()?;
+        let names = kernel::headers().map(text).collect::<Result<Vec<_>, _>>()?;
+        let bodies = kernel::headers().map(|path| text(&kernel::embedded(path).unwrap_or_default()));
+        let bodies = bodies.collect::<Result<Vec<_>, _>>()?;
         let mut options = vec![format!("--gpu-architecture={architecture}")];
         options.extend(OPTIONS.map(str::to_owned));
         options.extend(kernel.options());

@@ -88,7 +88,7 @@ pub(crate) struct Arena {
     pub(crate) feed: GpuBuffer,
     pub(crate) metadata: GpuBuffer,
     pub(crate) params: GpuBuffer,
-    /// One [`crate::backend::words::SAMPLE_WORDS`] record a sample row.
+    /// One [`crate::backend::metadata::RESULT_WORDS`] record a sample row.
     pub(crate) results: GpuBuffer,
     /// A row of the model's hidden size a pool row.
     pub(crate) pooled: GpuBuffer,

@@ -27,9 +27,9 @@ pub use device::{AdapterReport, Class, Tier, WgpuOptions};
 pub use encode::{Variant, variants};
 pub use readback::Ticket;
 
-use super::words::{self, SAMPLE_WORDS};
+use super::metadata::{self, RESULT_WORDS};
 use super::{Backend, BackendError, Capacity, Caps};
-use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, PoolRow, Results, SampleRow, SequenceRows};
+use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, Results, SampleRow, SequenceRows};
 use crate::plan::{Plan, Storage, WeightId};
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
@@ -109,7 +109,7 @@ impl WgpuBackend {
     fn find_program(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
         let (gpu, arena) = (&self.gpu, &loaded.arena);
-        let context = words::Context { plan: &loaded.plan, capacity: &loaded.capacity, blocks: &arena.blocks };
+        let context = metadata::Context { plan: &loaded.plan, capacity: &loaded.capacity, blocks: &arena.blocks };
         let shape = encode::flatten(&context, &gpu.profile, inputs, arena.group_rows, &mut self.words)?;
         let program = self.recordings.program(gpu, &loaded.plan, &loaded.capacity, arena, &shape)?;
         Ok((shape, program))
@@ -163,7 +163,8 @@ fn warm_up_batches(plan: &Plan, capacity: &Capacity, tokens: u32) -> Vec<BatchIn
     if tokens == 1 {
         for (frequency_penalty, logprob) in [(0.0, false), (0.0, true), (1.0, false), (1.0, true)] {
             let mut drawn = plain.clone();
-            drawn.samples[0] = SampleRow { temperature: 1.0, frequency_penalty, logprob, ..drawn.samples[0] };
+            let draw = DrawParams { frequency_penalty, ..DrawParams::default() };
+            drawn.samples[0] = SampleRow { draw, logprob, ..drawn.samples[0] };
             batches.push(drawn);
         }
         batches.push(BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain });
@@ -180,17 +181,17 @@ impl Backend for WgpuBackend {
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
         self.gpu.faults.check()?;
-        if plan.kv_groups.len() > words::GROUPS_MAX {
-            let message = format!("{} KV groups; at most {} are built for", plan.kv_groups.len(), words::GROUPS_MAX);
+        if plan.kv_groups.len() > metadata::GROUPS_MAX {
+            let message = format!("{} KV groups; at most {} are built for", plan.kv_groups.len(), metadata::GROUPS_MAX);
             return Err(BackendError::Kernel { kernel: "metadata".into(), message });
         }
         self.recordings.clear();
         self.loaded = None;
         let profile = &self.gpu.profile;
         let side = SideBytes {
-            metadata: words::words_max(&plan, capacity, attend::work_words_max(&plan, capacity, profile)) * 4,
+            metadata: metadata::words_max(&plan, capacity, attend::work_words_max(&plan, capacity, profile)) * 4,
             params: u64::from(encode::PARAMS_SLOTS * pipelines::PARAMS_SLOT_BYTES),
-            results: u64::from(capacity.samples_max.max(1) * SAMPLE_WORDS) * 4,
+            results: u64::from(capacity.samples_max.max(1) * RESULT_WORDS) * 4,
             pooled: u64::from(pool::words_max(&plan, capacity).max(1)) * 4,
             attend_scratch: attend::scratch_bytes(&plan, capacity, profile),
             sample_scratch: sample::scratch_bytes(&plan, capacity, profile),

@@ -186,6 +186,6 @@ pub(crate) fn create_module(gpu: &Gpu, descriptor: wgpu::ShaderModuleDescriptor<
         return gpu.device.create_shader_module(descriptor);
     }
     // SAFETY: the shaders are this crate's own, loop a bounded number of times, and are handed only batches whose ids,
-    // slots and ranges `words::flatten` has found inside the buffers; the tests also run them with checks.
+    // slots and ranges `metadata::flatten` has found inside the buffers; the tests also run them with checks.
     unsafe { gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
 }

@@ -1,10 +1,14 @@
-//! WGSL with `#import`, `#ifdef`, `#ifndef`, `#else`, `#endif`, and `#for name COUNT` … `#endfor`.
+//! WGSL with `#import`, `#constants`, `#ifdef`, `#ifndef`, `#else`, `#endif`, and `#for name COUNT` … `#endfor`.
+//!
+//! `#constants` writes a `const` for each number of [`metadata::TABLE`].
 //!
 //! `#for` writes its lines COUNT times (a number, or a define with one), with the word `name` replaced by `0u`, `1u`, …
 //! It is for the drivers that keep an array in memory unless every index is a literal.
 //!
 //! A shader is a stem in [`SOURCES`], a variant is a set of defines. A define with a number also becomes
 //! `const NAME: u32 = number;`, for array lengths, which `override` cannot give. Nothing here knows a device.
+
+use super::super::metadata;
 
 macro_rules! sources {
     ($($stem:literal)*) => {
@@ -188,6 +192,12 @@ fn expand_into(text: &mut String, stem: &str, defines: &[Define], seen: &mut Vec
                 }
             }
             ("#import", Some(_)) => {}
+            ("#constants", None) if active => {
+                for (name, number) in metadata::TABLE {
+                    text.push_str(&format!("const {name}: u32 = {number}u;\n"));
+                }
+            }
+            ("#constants", None) => {}
             // Unrolled at the end, when all imports are in place.
             ("#for", Some(_)) | ("#endfor", None) if active => {
                 text.push_str(line);

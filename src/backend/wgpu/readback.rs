@@ -1,7 +1,7 @@
 //! The way back: sampled ids and logprobs, through a ring of mapped buffers.
 
 use super::super::BackendError;
-use super::super::words::{self, SAMPLE_WORDS, Wanted};
+use super::super::metadata::{self, RESULT_WORDS, Requested};
 use super::arena::Arena;
 use super::device::Gpu;
 use super::pace::Instant;
@@ -27,7 +27,7 @@ pub struct Ticket {
     slot: usize,
     mapped: oneshot::Receiver<Result<(), wgpu::BufferAsyncError>>,
     submission: wgpu::SubmissionIndex,
-    wanted: Vec<Wanted>,
+    requested: Vec<Requested>,
     counts: Counts,
     pub(crate) tokens: u32,
     pub(crate) submitted: Instant,
@@ -44,7 +44,7 @@ impl Ring {
     /// Slots for `samples_max` rows and `pooled_words` each.
     pub(crate) fn new(gpu: &Gpu, samples_max: u32, pooled_words: u32) -> Self {
         // Offsets of a mapping are multiples of 8.
-        let pooled_offset = (u64::from(samples_max.max(1) * SAMPLE_WORDS) * 4).next_multiple_of(8);
+        let pooled_offset = (u64::from(samples_max.max(1) * RESULT_WORDS) * 4).next_multiple_of(8);
         let descriptor = wgpu::BufferDescriptor {
             label: Some("readback"),
             size: pooled_offset + u64::from(pooled_words) * 4,
@@ -88,19 +88,19 @@ impl Ring {
         counts: Counts,
     ) -> Ticket {
         let bytes = self.mapped_bytes(counts);
-        let mut wanted = words::wanted(inputs);
-        wanted.truncate(counts.samples as usize);
+        let mut requested = metadata::requested(inputs);
+        requested.truncate(counts.samples as usize);
         let (buffer, busy) = &mut self.slots[slot];
         *busy = true;
         let (sender, mapped) = oneshot::channel();
         buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |result| _ = sender.send(result));
         let tokens = u32::try_from(inputs.token_ids.len()).expect("token rows are counted in u32");
-        Ticket { slot, mapped, submission, wanted, counts, tokens, submitted: Instant::now() }
+        Ticket { slot, mapped, submission, requested, counts, tokens, submitted: Instant::now() }
     }
 
     /// Waits for a batch and decodes what its rows asked for.
     pub(crate) async fn read(&mut self, gpu: &Gpu, ticket: Ticket) -> Result<Results, BackendError> {
-        let Ticket { slot, mapped, submission, wanted, counts, .. } = ticket;
+        let Ticket { slot, mapped, submission, requested, counts, .. } = ticket;
         let outcome = await_mapping(gpu, mapped, submission).await;
         self.slots[slot].1 = false;
         let buffer = &self.slots[slot].0;
@@ -114,8 +114,8 @@ impl Ring {
             let words: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
             let pooled = words.get(self.pooled_offset as usize / 4..).unwrap_or_default();
             Results {
-                sampled: words::sampled(&words, &wanted),
-                pooled: words::pooled(pooled, counts.pools as usize, counts.columns as usize),
+                sampled: metadata::sampled(&words, &requested),
+                pooled: metadata::pooled(pooled, counts.pools as usize, counts.columns as usize),
             }
         };
         buffer.unmap();
@@ -125,7 +125,7 @@ impl Ring {
 
 /// At least a word, so that a batch without samples can be waited for too.
 fn copied_bytes(samples: u32) -> u64 {
-    u64::from((samples * SAMPLE_WORDS).max(1)) * 4
+    u64::from((samples * RESULT_WORDS).max(1)) * 4
 }
 
 /// Natively polls until `submission` has run; in a browser the event loop completes the mapping.

@@ -7,7 +7,7 @@ use crate::cli::session::Session;
 use anyhow::{Context as _, Result, bail, ensure};
 use folio::config::Config;
 use folio::engine::handle::EventReceiver;
-use folio::engine::request::{Event, Request, SamplingParams};
+use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
 use folio::plan::{KvFormat, Storage};
 use folio::platform::{self, Instant};
 use futures_util::{StreamExt as _, future};
@@ -76,8 +76,12 @@ impl Numbers {
 
 /// A greedy request that ends by length alone.
 pub(super) fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
-    let greedy =
-        SamplingParams { temperature: 0.0, ignore_eos: true, max_tokens: Some(max_tokens), ..Default::default() };
+    let greedy = SamplingParams {
+        draw: DrawParams::greedy(),
+        ignore_eos: true,
+        max_tokens: Some(max_tokens),
+        ..Default::default()
+    };
     Request { prompt: prompt.into(), params: greedy, ..Request::default() }
 }
 

@@ -1,6 +1,6 @@
 //! [`Sampling`]: what chat, completions and llama.cpp's completion have in common, once their fields are read.
 
-use crate::engine::request::SamplingParams;
+use crate::engine::request::{DrawParams, SamplingParams};
 use crate::server::guards::access::Client;
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::{Queueing, SamplingFields};
@@ -123,13 +123,15 @@ impl Sampling {
 fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> SamplingParams {
     SamplingParams {
         max_tokens: None,
-        temperature: fields.temperature.unwrap_or(defaults.temperature),
-        top_p: fields.top_p.unwrap_or(defaults.top_p),
-        top_k: fields.top_k.map_or(defaults.top_k, |top_k| top_k.max(0) as u32),
-        min_p: fields.min_p.unwrap_or(defaults.min_p),
-        repetition_penalty: fields.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-        presence_penalty: fields.presence_penalty.unwrap_or(defaults.presence_penalty),
-        frequency_penalty: fields.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+        draw: DrawParams {
+            temperature: fields.temperature.unwrap_or(defaults.draw.temperature),
+            top_p: fields.top_p.unwrap_or(defaults.draw.top_p),
+            top_k: fields.top_k.map_or(defaults.draw.top_k, |top_k| top_k.max(0) as u32),
+            min_p: fields.min_p.unwrap_or(defaults.draw.min_p),
+            repetition_penalty: fields.repetition_penalty.unwrap_or(defaults.draw.repetition_penalty),
+            presence_penalty: fields.presence_penalty.unwrap_or(defaults.draw.presence_penalty),
+            frequency_penalty: fields.frequency_penalty.unwrap_or(defaults.draw.frequency_penalty),
+        },
         logit_bias: fields.logit_bias.clone().unwrap_or_default(),
         seed: fields.seed.map(i64::cast_unsigned).or(defaults.seed),
         stop_token_ids: fields.stop_token_ids.clone().unwrap_or_default(),

@@ -6,7 +6,7 @@
 //! device holds at once; what that cuts in parts, the kernel joins. With [`Capacity::deterministic`] nothing is cut.
 //! All else goes to `attend_paged_vec`, which needs no list. `cuda/common/attend.cuh` has the list's layout.
 
-use super::super::super::words::group_header;
+use super::super::super::metadata::group_header;
 use super::super::super::{BackendError, Capacity};
 use super::super::driver::Facts;
 use super::{Kernel, Recorder, params};

@@ -2,7 +2,7 @@
 //!
 //! How many blocks are copied is read from the batch; whether any are is part of the shape.
 
-use super::super::super::{BackendError, words};
+use super::super::super::{BackendError, metadata};
 use super::{Kernel, Recorder, params};
 
 params! {
@@ -61,7 +61,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
             table: recorder.arena.kv_table,
             layers: run.layers,
             layer_first: run.layer_first as u32,
-            group_header: words::group_header(run.group),
+            group_header: metadata::group_header(run.group),
             vectors: run.vectors,
             unused: 0,
         };

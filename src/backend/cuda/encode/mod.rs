@@ -25,6 +25,7 @@ pub(super) mod sample;
 mod scale_logits;
 mod tile;
 
+use super::super::metadata::{META_LOGITS_COUNT, META_TOKEN_COUNT};
 use super::super::{BackendError, Capacity};
 use super::arena::Arena;
 use super::driver::{Command, Facts, Launch};
@@ -259,9 +260,9 @@ impl Recorder<'_> {
     /// Where a kernel reads how many rows of `buffer` a batch has.
     pub(super) fn row_count(&self, buffer: BufferId) -> RowCount {
         match self.plan.buffer_spec(buffer).rows {
-            Rows::Tokens => RowCount { header: 0, times: 1 },
-            Rows::Samples => RowCount { header: 2, times: 1 },
-            Rows::Routes(per_token) => RowCount { header: 0, times: per_token },
+            Rows::Tokens => RowCount { header: META_TOKEN_COUNT, times: 1 },
+            Rows::Samples => RowCount { header: META_LOGITS_COUNT, times: 1 },
+            Rows::Routes(per_token) => RowCount { header: META_TOKEN_COUNT, times: per_token },
         }
     }
 

@@ -1,7 +1,7 @@
 //! `RopeStoreKv` → one launch.
 
 use super::super::super::BackendError;
-use super::super::super::words::group_header;
+use super::super::super::metadata::group_header;
 use super::{Kernel, Recorder, params};
 use crate::plan::{BufferId, HeadNorm, KvFormat, Rope};
 

@@ -97,7 +97,7 @@ pub(crate) fn shape(inputs: &BatchInputs) -> SampleShape {
     for row in &inputs.samples {
         let adjust = is_adjusted(row);
         let logprobs = row.logprob || row.top_logprobs > 0;
-        let plain = row.temperature == 0.0 && !adjust && !logprobs && row.given == NONE;
+        let plain = row.draw.temperature == 0.0 && !adjust && !logprobs && row.given == NONE;
         shape.plain |= plain;
         shape.full |= !plain;
         shape.adjust |= adjust;
@@ -107,8 +107,7 @@ pub(crate) fn shape(inputs: &BatchInputs) -> SampleShape {
 }
 
 fn is_adjusted(row: &SampleRow) -> bool {
-    let penalised = row.repetition_penalty != 1.0 || row.presence_penalty != 0.0 || row.frequency_penalty != 0.0;
-    penalised || row.bias.len > 0 || row.mask_start != NONE
+    row.draw.has_penalties() || row.bias.len > 0 || row.mask_start != NONE
 }
 
 /// Records the launches for all sample rows of the bucket.

@@ -8,7 +8,7 @@
 //! What decides a row's result bits is its sequence alone (kernel, tiles), and the split points; with
 //! [`Capacity::deterministic`] nothing is split, so batch = alone.
 
-use super::super::super::words::{Context, group_header};
+use super::super::super::metadata::{Context, group_header};
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::Binding;
 use super::super::device::{Class, Profile, Tier};

@@ -1,7 +1,7 @@
 //! `CopyBlocks` → one dispatch per layer and shard of its heads, when the batch copies anything.
 
 use super::super::super::BackendError;
-use super::super::super::words::group_header;
+use super::super::super::metadata::group_header;
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params};
 

@@ -3,7 +3,8 @@
 //! A batch is replayed from a [`Program`]: a flat list of (pipeline, bind group, params offset, grid). A program is
 //! recorded once per [`BatchShape`], the counts of a batch, and kept; in steady decoding no shape logic runs at all.
 //! Hence the one rule: **an encoder may depend on the shape, the plan, the capacity and the profile, never on the
-//! contents of a batch**. What depends on contents is read by the kernel from the metadata buffer (`backend/words.rs`).
+//! contents of a batch**. What depends on contents is read by the kernel from the metadata buffer
+//! (`backend/metadata.rs`).
 //!
 //! Conventions for a kernel:
 //! - `shaders/<stem>.wgsl`, entry point `main`, group 0: binding 0 is the `params` uniform, then the storage buffers in
@@ -37,7 +38,7 @@ pub use variant::{Variant, variants};
 pub(crate) use variant::{test_profile, weight_variants};
 pub(crate) use weight::{RowParams, for_weight};
 
-use super::super::words::{self, Context};
+use super::super::metadata::{self, Context};
 use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding};
 use super::device::{Gpu, Profile, Tier};
@@ -108,7 +109,7 @@ pub(crate) fn flatten(
 ) -> Result<BatchShape, BackendError> {
     let mut attends = Vec::new();
     let work = |group: usize, words: &mut Vec<u32>| attends.push(attend::work(context, profile, inputs, group, words));
-    words::flatten(context, inputs, words, work)?;
+    metadata::flatten(context, inputs, words, work)?;
     let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
     let sampling = inputs.tails.contains(&Tail::Sample) && !inputs.samples.is_empty();
     Ok(BatchShape {

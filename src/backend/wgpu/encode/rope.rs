@@ -1,7 +1,7 @@
 //! `RopeStoreKv` → one dispatch per shard of the layer's pool.
 
 use super::super::super::BackendError;
-use super::super::super::words::group_header;
+use super::super::super::metadata::group_header;
 use super::super::arena::Binding;
 use super::super::device::Class;
 use super::super::pipelines::Kernel;

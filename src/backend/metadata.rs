@@ -1,0 +1,508 @@
+//! A batch as the kernels of a GPU read it: one buffer of u32, the metadata, written once per submission.
+//!
+//! [`TABLE`] says what lies where: the header's counts and array offsets, the records of KV groups, sequences and
+//! sample rows, and the record in which a sampled row comes back. It is the only place where these numbers are written.
+//! [`flatten`] uses them as Rust constants; the WGSL preprocessor emits them for `#constants`, and the CUDA kernels
+//! include them as `common/metadata_constants.cuh`, each under the same name.
+//!
+//! The header holds the word offset of every array, so that nothing in a recorded program depends on where an array
+//! lies. Everything is checked here, against capacity and pool: the kernels run without bounds checks.
+
+use super::{BackendError, Capacity};
+use crate::plan::Plan;
+use crate::plan::inputs::{
+    self, BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, Sampled, SequenceRows, TOP_LOGPROBS_MAX,
+};
+
+/// Declares each number as a Rust constant and as a row of [`TABLE`].
+macro_rules! table {
+    (use $($imported:ident)* ; $($(#[$doc:meta])* $name:ident = $value:expr;)*) => {
+        $($(#[$doc])* pub(crate) const $name: u32 = $value;)*
+
+        /// Every number that the kernels share with [`flatten`], by the name that WGSL and CUDA use, too.
+        pub const TABLE: &[(&str, u32)] = &[
+            $((stringify!($imported), inputs::$imported),)*
+            $((stringify!($name), $name),)*
+        ];
+    };
+}
+
+table! {
+    use NONE FEED TOP_LOGPROBS_MAX NUMERICAL_ERROR;
+
+    // The header: counts, offsets of the arrays that all KV groups share, then a record for each KV group.
+
+    /// Header word: how many token rows the batch has.
+    META_TOKEN_COUNT = 0;
+    /// Header word: how many sequences.
+    META_SEQUENCE_COUNT = 1;
+    /// Header word: how many logits rows.
+    META_LOGITS_COUNT = 2;
+    /// Header word: how many sample rows.
+    META_SAMPLE_COUNT = 3;
+    /// Header word: offset of the token ids.
+    META_TOKEN_IDS = 4;
+    /// Header word: offset of the positions.
+    META_POSITIONS = 5;
+    /// Header word: offset of the sequence records.
+    META_SEQUENCES = 6;
+    /// Header word: offset of the token row of each logits row.
+    META_LOGITS_ROWS = 7;
+    /// Header word: offset of the sample records.
+    META_SAMPLES = 8;
+    /// Header word: offset of the history entries.
+    META_HISTORY = 9;
+    /// Header word: offset of the bias entries.
+    META_BIAS = 10;
+    /// Header word: offset of the masks.
+    META_MASKS = 11;
+    /// Header word: offset of the pool records.
+    META_POOLS = 12;
+    /// Header word: how many pool rows.
+    META_POOL_COUNT = 13;
+    /// Header word: the record of KV group 0; see [`group_header`].
+    META_GROUPS = 16;
+    /// Words of the header: those before the first array.
+    META_WORDS = META_GROUPS + GROUPS_MAX as u32 * GROUP_WORDS;
+
+    // The record of a KV group, within the header.
+
+    /// Word of a KV group: offset of the block tables.
+    GROUP_TABLES = 0;
+    /// Word of a KV group: offset of the start of each sequence's table.
+    GROUP_TABLE_STARTS = 1;
+    /// Word of a KV group: offset of the slot of each token row.
+    GROUP_SLOTS = 2;
+    /// Word of a KV group: offset of the copies.
+    GROUP_COPIES = 3;
+    /// Word of a KV group: how many copies.
+    GROUP_COPY_COUNT = 4;
+    /// Word of a KV group: offset of the work list of attention, which each backend lays out for itself.
+    GROUP_WORK = 5;
+    /// Words of a KV group.
+    GROUP_WORDS = 8;
+
+    /// Word of a block copy: the block that is read.
+    COPY_SOURCE = 0;
+    /// Word of a block copy: the block that is written.
+    COPY_TARGET = 1;
+    /// Words of a block copy.
+    COPY_WORDS = 2;
+
+    /// Word of a sequence: its first token row.
+    SEQUENCE_ROW_START = 0;
+    /// Word of a sequence: its token rows.
+    SEQUENCE_ROW_COUNT = 1;
+    /// Word of a sequence: its tokens in the KV pool after this batch.
+    SEQUENCE_CONTEXT_LEN = 2;
+    /// Words of a sequence.
+    SEQUENCE_WORDS = 4;
+
+    // The record of a sample row: the fields of `SampleRow` and `DrawParams`, floats as their bits.
+
+    /// Word of a sample row.
+    SAMPLE_LOGITS_ROW = 0;
+    /// Word of a sample row.
+    SAMPLE_FEED_SLOT = 1;
+    /// Word of a sample row: the low half of the seed.
+    SAMPLE_SEED_LOW = 2;
+    /// Word of a sample row: the high half of the seed.
+    SAMPLE_SEED_HIGH = 3;
+    /// Word of a sample row.
+    SAMPLE_CHOICE = 4;
+    /// Word of a sample row.
+    SAMPLE_POSITION = 5;
+    /// Word of a sample row: f32.
+    SAMPLE_TEMPERATURE = 6;
+    /// Word of a sample row.
+    SAMPLE_TOP_K = 7;
+    /// Word of a sample row: f32.
+    SAMPLE_TOP_P = 8;
+    /// Word of a sample row: f32.
+    SAMPLE_MIN_P = 9;
+    /// Word of a sample row: f32.
+    SAMPLE_REPETITION_PENALTY = 10;
+    /// Word of a sample row: f32.
+    SAMPLE_PRESENCE_PENALTY = 11;
+    /// Word of a sample row: f32.
+    SAMPLE_FREQUENCY_PENALTY = 12;
+    /// Word of a sample row: its first history entry.
+    SAMPLE_HISTORY_START = 13;
+    /// Word of a sample row: its history entries.
+    SAMPLE_HISTORY_LEN = 14;
+    /// Word of a sample row.
+    SAMPLE_PENDING_SLOT = 15;
+    /// Word of a sample row: its first bias entry.
+    SAMPLE_BIAS_START = 16;
+    /// Word of a sample row: its bias entries.
+    SAMPLE_BIAS_LEN = 17;
+    /// Word of a sample row.
+    SAMPLE_MASK_START = 18;
+    /// Word of a sample row: 0 or 1.
+    SAMPLE_LOGPROB = 19;
+    /// Word of a sample row.
+    SAMPLE_TOP_LOGPROBS = 20;
+    /// Word of a sample row.
+    SAMPLE_GIVEN = 21;
+    /// Words of a sample row.
+    SAMPLE_WORDS = 24;
+
+    /// Word of a history entry.
+    HISTORY_TOKEN_ID = 0;
+    /// Word of a history entry: how often the token was generated.
+    HISTORY_GENERATED = 1;
+    /// Words of a history entry.
+    HISTORY_WORDS = 2;
+
+    /// Word of a bias entry.
+    BIAS_TOKEN_ID = 0;
+    /// Word of a bias entry: f32, added to the logit.
+    BIAS_VALUE = 1;
+    /// Words of a bias entry.
+    BIAS_WORDS = 2;
+
+    /// Word of a pool row: its first token row.
+    POOL_ROW_START = 0;
+    /// Word of a pool row: its token rows.
+    POOL_ROW_COUNT = 1;
+    /// Words of a pool row.
+    POOL_WORDS = 2;
+
+    // The record of a sampled row in the results.
+
+    /// Word of a result: the token, or NUMERICAL_ERROR.
+    RESULT_TOKEN_ID = 0;
+    /// Word of a result: f32, the token's logprob.
+    RESULT_LOGPROB = 1;
+    /// First word of a result's most likely ids, most likely first; NONE ends a list that is shorter.
+    RESULT_TOP_IDS = 2;
+    /// First word of a result's logprobs (f32) of these ids.
+    RESULT_TOP_LOGPROBS = RESULT_TOP_IDS + TOP_LOGPROBS_MAX;
+    /// Words of a result.
+    RESULT_WORDS = RESULT_TOP_LOGPROBS + TOP_LOGPROBS_MAX;
+}
+
+/// KV groups that the header has room for.
+pub(crate) const GROUPS_MAX: usize = 8;
+
+/// Header word of KV group `group`: the `group_header` of a kernel's params.
+pub(crate) fn group_header(group: u32) -> u32 {
+    debug_assert!((group as usize) < GROUPS_MAX, "a plan with more KV groups is refused when it is loaded");
+    META_GROUPS + group * GROUP_WORDS
+}
+
+/// Most words a batch can take, of which attention's work takes `work_words_max` for each KV group.
+pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -> u64 {
+    let c = capacity;
+    let wide = |count: u32| u64::from(count);
+    let shared = wide(c.tokens_max) * 2
+        + wide(c.sequences_max) * wide(SEQUENCE_WORDS)
+        + wide(c.samples_max) * wide(1 + SAMPLE_WORDS)
+        + wide(c.history_max) * wide(HISTORY_WORDS)
+        + wide(c.bias_max) * wide(BIAS_WORDS)
+        + wide(c.mask_words_max)
+        + wide(c.sequences_max) * wide(POOL_WORDS);
+    let group = wide(c.table_entries_max)
+        + wide(c.sequences_max)
+        + wide(c.tokens_max)
+        + wide(c.copies_max) * wide(COPY_WORDS)
+        + work_words_max;
+    wide(META_WORDS) + shared + group * plan.kv_groups.len() as u64
+}
+
+/// What flattening needs to know besides the batch.
+pub(crate) struct Context<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) capacity: &'a Capacity,
+    /// Blocks of each KV group.
+    pub(crate) blocks: &'a [u32],
+}
+
+/// Writes `inputs` to `words` (cleared first). `work` appends the work of attention in a KV group; its offset is in the
+/// group's header already.
+pub(crate) fn flatten(
+    context: &Context<'_>,
+    inputs: &BatchInputs,
+    words: &mut Vec<u32>,
+    mut work: impl FnMut(usize, &mut Vec<u32>),
+) -> Result<(), BackendError> {
+    check(context, inputs)?;
+    words.clear();
+    words.resize(META_WORDS as usize, 0);
+    for (header, count) in [
+        (META_TOKEN_COUNT, inputs.token_ids.len()),
+        (META_SEQUENCE_COUNT, inputs.sequences.len()),
+        (META_LOGITS_COUNT, inputs.logits_rows.len()),
+        (META_SAMPLE_COUNT, inputs.samples.len()),
+        (META_POOL_COUNT, inputs.pools.len()),
+    ] {
+        words[header as usize] = u32::try_from(count).expect("checked against the capacity");
+    }
+    begin(words, META_TOKEN_IDS);
+    words.extend_from_slice(&inputs.token_ids);
+    begin(words, META_POSITIONS);
+    words.extend_from_slice(&inputs.positions);
+    begin(words, META_SEQUENCES);
+    words.extend(inputs.sequences.iter().flat_map(sequence_record));
+    begin(words, META_LOGITS_ROWS);
+    words.extend_from_slice(&inputs.logits_rows);
+    push_samples(inputs, words);
+    for (group, arrays) in (0..).zip(&inputs.groups) {
+        push_group(group, arrays, words);
+        begin(words, group_header(group) + GROUP_WORK);
+        work(group as usize, words);
+    }
+    Ok(())
+}
+
+/// Writes to the header that an array begins here.
+fn begin(words: &mut [u32], header: u32) {
+    debug_assert!(header < META_WORDS, "offsets stand in the header");
+    words[header as usize] = u32::try_from(words.len()).expect("a batch is far smaller than 2^32 words");
+}
+
+/// A record with these words at these offsets, and 0 elsewhere.
+fn record<const WORDS: usize>(fields: &[(u32, u32)]) -> [u32; WORDS] {
+    let mut record = [0; WORDS];
+    for (at, word) in fields {
+        record[*at as usize] = *word;
+    }
+    record
+}
+
+fn sequence_record(rows: &SequenceRows) -> [u32; SEQUENCE_WORDS as usize] {
+    record(&[
+        (SEQUENCE_ROW_START, rows.row_start),
+        (SEQUENCE_ROW_COUNT, rows.row_count),
+        (SEQUENCE_CONTEXT_LEN, rows.context_len),
+    ])
+}
+
+fn sample_record(row: &SampleRow) -> [u32; SAMPLE_WORDS as usize] {
+    let draw = &row.draw;
+    record(&[
+        (SAMPLE_LOGITS_ROW, row.logits_row),
+        (SAMPLE_FEED_SLOT, row.feed_slot),
+        (SAMPLE_SEED_LOW, row.seed as u32),
+        (SAMPLE_SEED_HIGH, (row.seed >> 32) as u32),
+        (SAMPLE_CHOICE, row.choice),
+        (SAMPLE_POSITION, row.position),
+        (SAMPLE_TEMPERATURE, draw.temperature.to_bits()),
+        (SAMPLE_TOP_K, draw.top_k),
+        (SAMPLE_TOP_P, draw.top_p.to_bits()),
+        (SAMPLE_MIN_P, draw.min_p.to_bits()),
+        (SAMPLE_REPETITION_PENALTY, draw.repetition_penalty.to_bits()),
+        (SAMPLE_PRESENCE_PENALTY, draw.presence_penalty.to_bits()),
+        (SAMPLE_FREQUENCY_PENALTY, draw.frequency_penalty.to_bits()),
+        (SAMPLE_HISTORY_START, row.history.start),
+        (SAMPLE_HISTORY_LEN, row.history.len),
+        (SAMPLE_PENDING_SLOT, row.pending_slot),
+        (SAMPLE_BIAS_START, row.bias.start),
+        (SAMPLE_BIAS_LEN, row.bias.len),
+        (SAMPLE_MASK_START, row.mask_start),
+        (SAMPLE_LOGPROB, u32::from(row.logprob)),
+        (SAMPLE_TOP_LOGPROBS, row.top_logprobs),
+        (SAMPLE_GIVEN, row.given),
+    ])
+}
+
+/// The sample rows, and the arrays that only they use.
+fn push_samples(inputs: &BatchInputs, words: &mut Vec<u32>) {
+    begin(words, META_SAMPLES);
+    words.extend(inputs.samples.iter().flat_map(sample_record));
+    begin(words, META_HISTORY);
+    words.extend(inputs.history.iter().flat_map(|entry| {
+        record::<{ HISTORY_WORDS as usize }>(&[
+            (HISTORY_TOKEN_ID, entry.token_id),
+            (HISTORY_GENERATED, entry.generated),
+        ])
+    }));
+    begin(words, META_BIAS);
+    words.extend(inputs.bias.iter().flat_map(|entry| {
+        record::<{ BIAS_WORDS as usize }>(&[(BIAS_TOKEN_ID, entry.token_id), (BIAS_VALUE, entry.bias.to_bits())])
+    }));
+    begin(words, META_MASKS);
+    words.extend_from_slice(&inputs.masks);
+    begin(words, META_POOLS);
+    words.extend(inputs.pools.iter().flat_map(|pool| {
+        record::<{ POOL_WORDS as usize }>(&[(POOL_ROW_START, pool.row_start), (POOL_ROW_COUNT, pool.row_count)])
+    }));
+}
+
+/// The arrays of a KV group, but for the work of attention.
+fn push_group(group: u32, arrays: &GroupInputs, words: &mut Vec<u32>) {
+    let header = group_header(group);
+    begin(words, header + GROUP_TABLES);
+    words.extend_from_slice(&arrays.block_tables);
+    begin(words, header + GROUP_TABLE_STARTS);
+    words.extend_from_slice(&arrays.table_starts);
+    begin(words, header + GROUP_SLOTS);
+    words.extend_from_slice(&arrays.slot_mapping);
+    begin(words, header + GROUP_COPIES);
+    words.extend(arrays.copies.iter().flat_map(|(source, target)| {
+        record::<{ COPY_WORDS as usize }>(&[(COPY_SOURCE, *source), (COPY_TARGET, *target)])
+    }));
+    words[(header + GROUP_COPY_COUNT) as usize] =
+        u32::try_from(arrays.copies.len()).expect("checked against the capacity");
+}
+
+/// What a row asks to have reported.
+#[derive(Clone, Copy)]
+pub(crate) struct Requested {
+    logprob: bool,
+    top: u32,
+}
+
+/// What each sample row of a batch asks to have reported.
+pub(crate) fn requested(inputs: &BatchInputs) -> Vec<Requested> {
+    inputs.samples.iter().map(|row| Requested { logprob: row.logprob, top: row.top_logprobs }).collect()
+}
+
+/// Reads pooled rows: as many as `rows`, of so many elements each.
+pub(crate) fn pooled(words: &[u32], rows: usize, columns: usize) -> Vec<Vec<f32>> {
+    let rows = words.chunks_exact(columns.max(1)).take(rows);
+    rows.map(|row| row.iter().map(|bits| f32::from_bits(*bits)).collect()).collect()
+}
+
+/// Reads the records of the rows.
+pub(crate) fn sampled(words: &[u32], requested: &[Requested]) -> Vec<Sampled> {
+    let decode = |(row, requested): (&[u32], &Requested)| {
+        let (ids, logprobs) = row[RESULT_TOP_IDS as usize..].split_at(TOP_LOGPROBS_MAX as usize);
+        let top = ids.iter().zip(logprobs).map(|(id, bits)| (*id, f32::from_bits(*bits)));
+        Sampled {
+            token_id: row[RESULT_TOKEN_ID as usize],
+            logprob: if requested.logprob { f32::from_bits(row[RESULT_LOGPROB as usize]) } else { 0.0 },
+            top: top.take(requested.top as usize).take_while(|(id, _)| *id != NONE).collect(),
+        }
+    };
+    words.chunks_exact(RESULT_WORDS as usize).zip(requested).map(decode).collect()
+}
+
+/// The batch stays within capacity, pool and its own arrays.
+fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
+    let capacity = context.capacity;
+    let tokens = inputs.token_ids.len();
+    let fits = |what: &str, len: usize, max: u32| match len <= max as usize {
+        true => Ok(()),
+        false => Err(refused(format!("{len} {what} exceed the capacity of {max}"))),
+    };
+    fits("token rows", tokens, capacity.tokens_max)?;
+    fits("sequences", inputs.sequences.len(), capacity.sequences_max)?;
+    fits("logits rows", inputs.logits_rows.len(), capacity.samples_max)?;
+    fits("sample rows", inputs.samples.len(), capacity.samples_max)?;
+    fits("history entries", inputs.history.len(), capacity.history_max)?;
+    fits("bias entries", inputs.bias.len(), capacity.bias_max)?;
+    fits("pool rows", inputs.pools.len(), capacity.sequences_max)?;
+    let pooled = inputs.pools.iter().all(|pool| {
+        let end = u64::from(pool.row_start) + u64::from(pool.row_count);
+        pool.row_count > 0 && end <= tokens as u64
+    });
+    require(pooled, "a pool row has no token rows, or some that are not there")?;
+    fits("mask words", inputs.masks.len(), capacity.mask_words_max)?;
+    let ids = inputs.token_ids.iter().all(|id| match id & FEED {
+        0 => *id < context.plan.vocab || context.plan.vocab == 0,
+        _ => (id & !FEED) < capacity.feed_slots,
+    });
+    require(ids, "a token id is neither below the vocabulary nor a feed slot")?;
+    require(inputs.positions.len() == tokens, "there is one position per token row")?;
+    require(inputs.logits_rows.iter().all(|row| (*row as usize) < tokens), "a logits row is not a token row")?;
+    let rows = |s: &SequenceRows| {
+        let rows = inputs.positions.get(s.row_start as usize..s.row_start as usize + s.row_count as usize);
+        let first = s.context_len.checked_sub(s.row_count);
+        rows.zip(first).is_some_and(|(rows, first)| rows.iter().zip(first..).all(|(row, expected)| *row == expected))
+    };
+    require(inputs.sequences.iter().all(rows), "a sequence's rows are not the last positions of its context")?;
+    require(inputs.groups.len() == context.plan.kv_groups.len(), "there is one group input per KV group")?;
+    for (group, blocks) in inputs.groups.iter().zip(context.blocks) {
+        check_group(context, inputs, group, *blocks)?;
+    }
+    check_samples(context, inputs)
+}
+
+fn check_group(
+    context: &Context<'_>,
+    inputs: &BatchInputs,
+    group: &GroupInputs,
+    blocks: u32,
+) -> Result<(), BackendError> {
+    let capacity = context.capacity;
+    require(group.block_tables.len() <= capacity.table_entries_max as usize, "the block tables exceed the capacity")?;
+    require(group.copies.len() <= capacity.copies_max as usize, "the block copies exceed the capacity")?;
+    require(group.slot_mapping.len() == inputs.token_ids.len(), "there is one slot per token row")?;
+    require(group.table_starts.len() == inputs.sequences.len(), "there is one block table per sequence")?;
+    require(group.block_tables.iter().all(|id| *id == NONE || *id < blocks), "a block table names no block")?;
+    let slots = u64::from(blocks) * u64::from(capacity.block_size);
+    require(group.slot_mapping.iter().all(|slot| *slot == NONE || u64::from(*slot) < slots), "a slot is not there")?;
+    require(group.copies.iter().all(|(from, to)| from.max(to) < &blocks), "a copy names no block")?;
+    let tables = group.table_starts.iter().zip(&inputs.sequences).all(|(start, sequence)| {
+        let entries = sequence.context_len.div_ceil(capacity.block_size);
+        *start as usize + entries as usize <= group.block_tables.len()
+    });
+    require(tables, "a block table is shorter than its sequence")
+}
+
+fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
+    let inside = |range: Range, len: usize| range.start as usize + range.len as usize <= len;
+    let slot = |slot: u32| slot == NONE || slot < context.capacity.feed_slots;
+    let mask_words = context.plan.vocab.div_ceil(32) as usize;
+    for row in &inputs.samples {
+        let mask = row.mask_start == NONE || row.mask_start as usize + mask_words <= inputs.masks.len();
+        let whole = (row.logits_row as usize) < inputs.logits_rows.len()
+            && slot(row.feed_slot)
+            && slot(row.pending_slot)
+            && inside(row.history, inputs.history.len())
+            && inside(row.bias, inputs.bias.len())
+            && mask
+            && (row.given == NONE || row.given < context.plan.vocab)
+            && row.top_logprobs <= TOP_LOGPROBS_MAX;
+        require(whole, "a sample row names a row, slot or range that is not there")?;
+    }
+    let sorted = inputs.samples.is_sorted_by_key(|row| row.logits_row);
+    require(sorted, "the sample rows are not sorted by logits row")?;
+    let ids = inputs.history.iter().map(|e| e.token_id).chain(inputs.bias.iter().map(|e| e.token_id));
+    require(ids.into_iter().all(|id| id < context.plan.vocab), "a history or bias entry names no token")
+}
+
+fn require(holds: bool, otherwise: &str) -> Result<(), BackendError> {
+    if holds { Ok(()) } else { Err(refused(otherwise.to_owned())) }
+}
+
+fn refused(message: String) -> BackendError {
+    BackendError::Validation(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// A record's words are named `<RECORD>_…`, and `<RECORD>_WORDS` says how many there are.
+    #[test]
+    fn every_record_has_room_for_its_words_and_no_two_share_one() {
+        let table: BTreeMap<_, _> = TABLE.iter().copied().collect();
+        assert_eq!(table.len(), TABLE.len(), "every name is there once");
+        let records = table.iter().filter_map(|(name, words)| Some((name.strip_suffix("_WORDS")?, *words)));
+        let mut named = 0;
+        for (record, words) in records {
+            let prefix = format!("{record}_");
+            let fields = TABLE.iter().filter(|(name, _)| name.starts_with(&prefix) && !name.ends_with("_WORDS"));
+            let places: Vec<u32> = fields.map(|(_, place)| *place).collect();
+            assert!(places.iter().all(|place| *place < words), "{record}: {places:?} lie within {words} words");
+            assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), places.len(), "{record}: {places:?} are distinct");
+            named += places.len();
+        }
+        assert_eq!(named + 9 + 4, TABLE.len(), "all but nine widths and four values are words of a record");
+        assert!(GROUP_WORDS > GROUP_WORK && META_POOL_COUNT < META_GROUPS, "the records of groups come last");
+    }
+
+    #[test]
+    fn floats_and_both_halves_of_a_seed_are_kept() {
+        let mut row = SampleRow { seed: 3 << 32 | 5, given: 7, ..SampleRow::greedy(1, 2) };
+        row.draw.min_p = 0.25;
+        let words = sample_record(&row);
+        let at = |field: u32| words[field as usize];
+        assert_eq!([SAMPLE_LOGITS_ROW, SAMPLE_POSITION, SAMPLE_GIVEN].map(at), [1, 2, 7]);
+        assert_eq!([SAMPLE_SEED_LOW, SAMPLE_SEED_HIGH, SAMPLE_PENDING_SLOT].map(at), [5, 3, NONE]);
+        assert_eq!([SAMPLE_MIN_P, SAMPLE_TOP_P].map(|field| f32::from_bits(at(field))), [0.25, 1.0]);
+    }
+}
