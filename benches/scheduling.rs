@@ -3,7 +3,7 @@
 //! Prints the median of 1,000 steps, best of five rounds, beside the limit of DESIGN.md (200 µs for scheduling and
 //! flattening) and fails above it. `cargo bench --bench scheduling`.
 
-use folio::engine::faults::Faults;
+use folio::engine::faults::InjectedFaults;
 use folio::engine::request::{DrawParams, Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
@@ -26,7 +26,7 @@ fn main() {
 
 /// Median times of scheduling with flattening, and of committing.
 fn round() -> (Duration, Duration) {
-    let mut scheduler = Scheduler::new(limits(), Faults::default());
+    let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
     for index in 0..SEQUENCES {
         let params = SamplingParams {
             draw: DrawParams { frequency_penalty: 0.1, ..DrawParams::default() },

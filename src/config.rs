@@ -68,25 +68,28 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let fail = |option, message| Err(ConfigError { option, message });
         if ![16, 32, 64].contains(&self.block_size) {
-            return fail("block-size", format!("{} is not 16, 32 or 64", self.block_size));
+            return fail("block-size", format!("must be 16, 32 or 64, not {}", self.block_size));
         }
         if !(1..=1024).contains(&self.max_num_seqs) {
-            return fail("max-num-seqs", format!("{} is not in 1..=1024", self.max_num_seqs));
+            return fail("max-num-seqs", format!("must be from 1 to 1024, not {}", self.max_num_seqs));
         }
         let tokens_min = self.max_num_seqs + self.block_size;
         if !(tokens_min..=65_536).contains(&self.max_num_batched_tokens) {
             let given = self.max_num_batched_tokens;
-            let rule = "max-num-seqs + block-size, so that prefill goes on beside a full decode batch";
-            return fail("max-num-batched-tokens", format!("{given} is not in {tokens_min}..=65536 ({rule})"));
+            let rule = "max-num-seqs + block-size, so that prefill continues beside a full decode batch";
+            return fail("max-num-batched-tokens", format!("must be from {tokens_min} ({rule}) to 65536, not {given}"));
         }
         if self.max_model_len.is_some_and(|length| length < 2) {
-            return fail("max-model-len", "a context holds at least a prompt token and an answer token".into());
+            return fail("max-model-len", "must be at least 2: one prompt token and one answer token".into());
         }
         if !(self.gpu_memory_utilization > 0.0 && self.gpu_memory_utilization <= 1.0) {
-            return fail("gpu-memory-utilization", format!("{} is not in (0, 1]", self.gpu_memory_utilization));
+            return fail(
+                "gpu-memory-utilization",
+                format!("must be above 0 and at most 1, not {}", self.gpu_memory_utilization),
+            );
         }
         if !(1..=65_536).contains(&self.queue_requests_max) {
-            return fail("queue-requests-max", format!("{} is not in 1..=65536", self.queue_requests_max));
+            return fail("queue-requests-max", format!("must be from 1 to 65536, not {}", self.queue_requests_max));
         }
         Ok(())
     }

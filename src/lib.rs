@@ -40,11 +40,13 @@
 //! - **[`plan`]**: [`plan::Step`] and [`plan::Plan`]: what a decoder computes, as data; [`plan::inputs`]: what one
 //!   batch hands to a backend; [`plan::format`]: byte layouts and their scalar decoders; checks before any device
 //!   exists; a plan as text.
-//! - **[`model`]**: from files to a plan and its weights: [`model::spec`] has a row of data per architecture,
-//!   `decoder` the one forward pass of the repository, [`model::gguf`] reads GGUF, `published` checkpoints quantised by
-//!   others, `quantize` quantises on load; all three are sources of tensors in device formats.
+//! - **[`model`]**: from files to a plan and its weights: [`model::spec`] describes one decoder, `families` has a row
+//!   of data per architecture, `decoder` is the one forward pass of the repository; [`model::gguf`] reads GGUF,
+//!   `prequantized` checkpoints that were quantised by others, `quantize` quantises on load; all three are sources of
+//!   tensors in device formats.
 //! - **[`backend`]**: the seam [`backend::Backend`], and four who stand on it: [`backend::cpu`] the reference,
-//!   [`backend::wgpu`] any GPU, `backend::cuda` (feature `cuda`) NVIDIA's, [`backend::fake`] the simulator's device.
+//!   [`backend::wgpu`] any GPU, `backend::cuda` (feature `cuda`) NVIDIA's, [`backend::fake`] the simulator's device;
+//!   [`backend::metadata`] is the batch as the kernels of a GPU read it.
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are
 //!   pure; [`engine::fit`] says before loading what fits; [`engine::handle`] is the engine from outside.
 //! - **[`text`]**: text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings, and
@@ -105,10 +107,26 @@
 //!
 //! - **An API field**: a row of `server::parameters::table` (name, kind, range, sentence), and the code that uses it:
 //!   the compiler finds a row that nobody uses. A sampling parameter is also a member of
-//!   [`engine::request::SamplingParams`], with its range and its check in [`engine::request`], and a line of
+//!   [`engine::request::SamplingParams`], or of its [`engine::request::DrawParams`] if kernels read it (then with a
+//!   word in [`backend::metadata`]), with its range and its check in [`engine::request`], and a line of
 //!   `server::parameters::sampling` that sets it.
 //!   `FOLIO_REFRESH=1 cargo test --test http document` then writes `tests/data/http/openapi.json` and
 //!   `web/ts/requests.ts` anew, and tries the ends of the new range on every route.
+//! - **A family** of models whose layers are made of the steps that there are:
+//!   1. `src/model/families.rs`: a row of data: what its `config.json` decides, and what holds where that is silent.
+//!   2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
+//!   3. `src/model/config.rs`, if the row needs an option that no other family has; `src/model/decoder.rs`, if the
+//!      forward pass does.
+//!   4. `src/model/gguf/config.rs`: a row that translates GGUF's metadata to the same config.
+//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, and its line in `tests/model/main.rs`.
+//! - **A weight format** is codes, levels and scales. One that combines them anew:
+//!   1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
+//!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs nothing: it is compiled from the parts.
+//!   3. Where it comes from: `src/model/gguf/blocks.rs`, `src/model/prequantized.rs` or `src/model/quantize.rs`.
+//!
+//!   A new kind of codes, levels or scales is also a branch in `src/backend/wgpu/encode/weight.rs` with
+//!   `shaders/common/weight_group.wgsl` or `weight_levels.wgsl`, in `cuda/common/weight_group.cuh`, and in
+//!   `src/selftest/weights.rs`. The self-test runs every format on every device against [`plan::format`].
 
 pub mod backend;
 pub mod config;

@@ -4,7 +4,7 @@
 //! flattened right after it was scheduled: the arrays are immutable from then on, while the sequences go on changing.
 
 use super::block_pool::{BlockId, BlockPool};
-use super::faults::{Fault, Faults};
+use super::faults::{InjectedFault, InjectedFaults};
 use super::request::{EOS_TOKEN_IDS_MAX, SamplingParams};
 use super::sequence::{Sequence, SequenceId, Sequences, StreamId};
 use crate::plan::Tail;
@@ -71,7 +71,7 @@ pub struct Batch {
     pub(super) pools: Vec<Pool>,
     /// Copy-on-write copies (source, target), per KV group.
     pub(super) copies: Vec<Vec<(BlockId, BlockId)>>,
-    pub(super) faults: Faults,
+    pub(super) faults: InjectedFaults,
 }
 
 /// Of a token to draw: its position, and where the mask of its row starts.
@@ -106,8 +106,10 @@ impl Batch {
                 self.flatten_draw(draw, &sequences[draw.sequence], place, eos, &mut inputs);
             }
         }
+        assert!(draws.next().is_none() && scores.next().is_none(), "draws and scores are sorted by row");
         inputs.pools.extend(self.pools.iter().map(|pool| {
             let rows = inputs.sequences[pool.row as usize];
+            debug_assert!(pool.count > 0 && pool.count <= rows.row_count, "a row's own states are pooled");
             PoolRow { row_start: rows.row_start + rows.row_count - pool.count, row_count: pool.count }
         }));
         let tails = [(Tail::Sample, inputs.samples.is_empty()), (Tail::Pool, inputs.pools.is_empty())];
@@ -117,8 +119,11 @@ impl Batch {
 
     /// Sample rows that bring their tokens: the prompt's own.
     fn flatten_score(&self, score: &Score, sequence: &Sequence, inputs: &mut BatchInputs) {
-        let row_start =
-            inputs.sequences[score.row as usize].row_start + score.first - self.rows[score.row as usize].start;
+        let row = &self.rows[score.row as usize];
+        let scored = score.first..score.first + score.count;
+        assert!(row.start <= scored.start && scored.end <= row.start + row.count, "a score is within its row");
+        assert!((scored.end as usize) < sequence.tokens.len(), "a scored token is known");
+        let row_start = inputs.sequences[score.row as usize].row_start + score.first - row.start;
         for offset in 0..score.count {
             inputs.logits_rows.push(row_start + offset);
             let position = score.first + offset + 1;
@@ -153,11 +158,11 @@ impl Batch {
         let block_size = pool.block_size();
         let end = row.start + row.count;
         let length = pool.blocks_for(end) as usize;
-        assert!(length <= blocks.len(), "a table reaches as far as its rows");
+        assert!((first as usize) < length && length <= blocks.len(), "a table reaches as far as its rows");
         arrays.table_starts.push(index(arrays.block_tables.len()));
         arrays.block_tables.extend(std::iter::repeat_n(NONE, first as usize));
         arrays.block_tables.extend_from_slice(&blocks[first as usize..length]);
-        let off_by_one = self.faults.has(Fault::SlotOffByOne);
+        let off_by_one = self.faults.has(InjectedFault::SlotOffByOne);
         arrays.slot_mapping.extend((row.start..end).map(|position| {
             let (block, offset) = (blocks[(position / block_size) as usize], position % block_size);
             block * block_size + if off_by_one && offset == 0 { 1 } else { offset }
@@ -166,13 +171,15 @@ impl Batch {
 
     fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, place: Place, eos: &[u32], inputs: &mut BatchInputs) {
         let params = sequence.params();
+        assert!(place.position >= sequence.prompt_len(), "a prompt's own tokens are not drawn");
         let start = inputs.history.len();
         inputs.history.extend_from_slice(sequence.history());
         let history = Range { start: index(start), len: index(inputs.history.len() - start) };
         let start = inputs.bias.len();
         push_bias(params, place.position - sequence.prompt_len(), eos, &mut inputs.bias);
         let bias = Range { start: index(start), len: index(inputs.bias.len() - start) };
-        let unread = draw.pending && params.draw.has_penalties() && !self.faults.has(Fault::PenaltyWithoutPending);
+        let unread =
+            draw.pending && params.draw.has_penalties() && !self.faults.has(InjectedFault::PenaltyWithoutPending);
         inputs.samples.push(SampleRow {
             logits_row: index(inputs.logits_rows.len() - 1),
             feed_slot: sequence.feed_slot,

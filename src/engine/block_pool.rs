@@ -7,7 +7,7 @@
 //! Pure: no device, no clock, no randomness (the hash key is an argument). Which sequence holds what is the
 //! scheduler's.
 
-use super::faults::{Fault, Faults};
+use super::faults::{InjectedFault, InjectedFaults};
 use crate::plan::inputs::NONE;
 use std::collections::HashMap;
 
@@ -64,7 +64,7 @@ pub struct Group {
     newest: BlockId,
     free: u32,
     reserved: u32,
-    faults: Faults,
+    faults: InjectedFaults,
 }
 
 impl Block {
@@ -74,7 +74,7 @@ impl Block {
 }
 
 impl Group {
-    fn new(window: Option<u32>, blocks: u32, faults: Faults) -> Self {
+    fn new(window: Option<u32>, blocks: u32, faults: InjectedFaults) -> Self {
         let blank = Block { references: 0, pins: 0, hash: None, older: NONE, newer: NONE };
         let mut group = Self {
             window,
@@ -148,8 +148,9 @@ impl Group {
         if id == NONE {
             return None;
         }
+        debug_assert!(self.is_free(id), "the queue holds free blocks only");
         self.dequeue(id);
-        if !self.faults.has(Fault::StaleHash) {
+        if !self.faults.has(InjectedFault::StaleHash) {
             self.withdraw(id);
         }
         self.blocks[id as usize].references = 1;
@@ -187,7 +188,9 @@ impl Group {
 
     /// The step that copied from this block has landed.
     pub(super) fn unpin(&mut self, id: BlockId) {
-        self.blocks[id as usize].pins -= 1;
+        let block = &mut self.blocks[id as usize];
+        assert!(block.pins > 0, "what is unpinned was pinned");
+        block.pins -= 1;
         self.enqueue_if_free(id);
     }
 
@@ -204,7 +207,8 @@ impl Group {
     /// Makes a block unmatchable: it is about to be overwritten, or its content turned out wrong.
     pub(super) fn withdraw(&mut self, id: BlockId) {
         if let Some(hash) = self.blocks[id as usize].hash.take() {
-            self.by_hash.remove(&hash);
+            let named = self.by_hash.remove(&hash);
+            debug_assert_eq!(named, Some(id), "hash and block name each other");
         }
     }
 
@@ -217,6 +221,9 @@ impl Group {
 
     fn dequeue(&mut self, id: BlockId) {
         let Block { older, newer, .. } = self.blocks[id as usize];
+        assert!(self.free > 0, "a block is taken from a queue that has some");
+        debug_assert!(older != NONE || self.oldest == id, "only the oldest block has none before it");
+        debug_assert!(newer != NONE || self.newest == id, "only the newest block has none after it");
         self.link(older, newer);
         let block = &mut self.blocks[id as usize];
         (block.older, block.newer) = (NONE, NONE);
@@ -224,12 +231,14 @@ impl Group {
     }
 
     fn enqueue_newest(&mut self, id: BlockId) {
+        debug_assert!(self.is_free(id) && self.newest != id, "a block joins the queue once, when nobody holds it");
         self.link(self.newest, id);
         self.link(id, NONE);
         self.free += 1;
     }
 
     fn enqueue_oldest(&mut self, id: BlockId) {
+        debug_assert!(self.is_free(id) && self.oldest != id, "a block joins the queue once, when nobody holds it");
         self.link(id, self.oldest);
         self.link(NONE, id);
         self.free += 1;
@@ -249,6 +258,7 @@ impl Group {
 
     /// Asserts what is always true, given how often each block occurs in live tables.
     fn check(&self, occurrences: &[u32]) {
+        assert_eq!(occurrences.len(), self.blocks.len(), "every block is counted");
         for (block, &occurs) in self.blocks.iter().zip(occurrences) {
             assert_eq!(block.references, occurs, "a block's count is its occurrences in live tables");
         }
@@ -277,12 +287,12 @@ impl Group {
 pub struct BlockPool {
     block_size: u32,
     groups: Vec<Group>,
-    faults: Faults,
+    faults: InjectedFaults,
 }
 
 impl BlockPool {
     /// A pool with `blocks[g]` free blocks for the group with window `windows[g]`.
-    pub fn new(block_size: u32, windows: &[Option<u32>], blocks: &[u32], faults: Faults) -> Self {
+    pub fn new(block_size: u32, windows: &[Option<u32>], blocks: &[u32], faults: InjectedFaults) -> Self {
         assert_eq!(windows.len(), blocks.len(), "every KV group has blocks");
         assert!(block_size > 0, "a block holds tokens");
         let groups = windows.iter().zip(blocks).map(|(&window, &count)| Group::new(window, count, faults)).collect();
@@ -311,7 +321,7 @@ impl BlockPool {
 
     /// Index of the first block that a query at `position` sees in this group.
     pub(super) fn first_visible(&self, group: usize, position: u32) -> u32 {
-        let early = u32::from(self.faults.has(Fault::WindowBlockFreedEarly));
+        let early = u32::from(self.faults.has(InjectedFault::WindowBlockFreedEarly));
         match self.groups[group].window {
             Some(window) => (position + 1).saturating_sub(window) / self.block_size + early,
             None => 0,
@@ -350,6 +360,7 @@ impl BlockPool {
 
     /// Asserts the pool's invariants; `occurrences[g][b]` counts block `b` in live tables of group `g`.
     pub(super) fn check(&self, occurrences: &[Vec<u32>]) {
+        assert_eq!(occurrences.len(), self.groups.len(), "every KV group is counted");
         for (group, occurrences) in self.groups.iter().zip(occurrences) {
             group.check(occurrences);
         }
@@ -363,7 +374,7 @@ mod tests {
     const KEY: [u8; 32] = [7; 32];
 
     fn pool(blocks: u32, window: Option<u32>) -> BlockPool {
-        BlockPool::new(4, &[window], &[blocks], Faults::default())
+        BlockPool::new(4, &[window], &[blocks], InjectedFaults::default())
     }
 
     fn chain(count: u32) -> Vec<BlockHash> {

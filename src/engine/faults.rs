@@ -1,11 +1,11 @@
-//! Bugs to plant: the simulator proves its worth by finding each of them.
+//! Bugs that the simulator injects, to prove that its tests find each of them.
 //!
-//! Every fault is one condition in the scheduler or the pool, false in the product. The set is here, and not behind a
+//! Every bug is one condition in the scheduler or the pool, false in the product. The set is here, and not behind a
 //! feature, so that the code that is simulated is the code that ships.
 
 /// A bug that the simulation must catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFault {
     /// A fork writes into the block it shares.
     MissingCopyOnWrite,
     /// A preempted or ended sequence gives its blocks back while a step in flight names them.
@@ -36,22 +36,22 @@ pub enum Fault {
     ForcedTokenNotComputed,
 }
 
-/// What the simulator plants: nothing, in the product.
+/// What the simulator injects; nothing in the product.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
-    /// A bug.
-    pub fault: Option<Fault>,
+pub struct InjectedFaults {
+    /// The injected bug.
+    pub fault: Option<InjectedFault>,
     /// Every so many requests one that needs the host between two tokens, as grammars do; 0 for none.
     pub host_rows_every: u64,
 }
 
-impl Faults {
-    /// Is this the planted bug?
-    pub(super) fn has(self, fault: Fault) -> bool {
+impl InjectedFaults {
+    /// Whether this bug is injected.
+    pub(super) fn has(self, fault: InjectedFault) -> bool {
         self.fault == Some(fault)
     }
 
-    /// Does this request need the host between two tokens?
+    /// Whether this request needs the host between two tokens.
     pub(super) fn waits_for_host(self, request: u64) -> bool {
         self.host_rows_every > 0 && request.is_multiple_of(self.host_rows_every)
     }

@@ -25,7 +25,7 @@ pub use start::{Progress, StartError, spawn};
 
 use crate::backend::{Backend, BackendError};
 use crate::engine::batch::Batch;
-use crate::engine::faults::Faults;
+use crate::engine::faults::InjectedFaults;
 use crate::engine::handle::{EngineInbox, Message, Stats};
 use crate::engine::request::RequestError;
 use crate::engine::scheduler::Scheduler;
@@ -50,7 +50,7 @@ pub enum EngineEnd {
     #[error(transparent)]
     Start(#[from] StartError),
     /// The device was lost and did not come back, or too often.
-    #[error("the GPU device was lost for good: {0}")]
+    #[error("the GPU device was lost and could not be recovered: {0}")]
     DeviceLost(String),
     /// A bug.
     #[error("the engine panicked: {0}")]
@@ -71,7 +71,7 @@ pub struct Engine<B: Backend, S: Source = Model> {
     requests_taken: u64,
     requests_dequeued: u64,
     recoveries: u64,
-    faults: Faults,
+    faults: InjectedFaults,
 }
 
 /// Seeds for requests without one.

@@ -18,9 +18,9 @@ pub struct Request {
     pub params: SamplingParams,
     /// Prompts with different salts never share cached blocks.
     pub cache_salt: Option<String>,
-    /// Lower runs earlier; equal priorities run in turns of clients, then in order of arrival.
+    /// Lower runs earlier. Requests of one priority are served round-robin by client, then in order of arrival.
     pub priority: i32,
-    /// Who asks: among waiting requests of one priority, clients take turns.
+    /// Who asks: waiting requests of one priority are served round-robin by client.
     pub client: u32,
     /// `Some`: nothing is generated, the prompt's embedding is wanted.
     pub pooling: Option<Pooling>,
@@ -144,7 +144,7 @@ pub struct Token {
     pub cached_tokens: u32,
 }
 
-/// Why a choice ended well.
+/// Why a choice finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FinishReason {
     /// An end token or a stop token id.
@@ -153,20 +153,20 @@ pub enum FinishReason {
     Length,
 }
 
-/// Why a choice ended badly.
+/// Why a choice failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RequestError {
     /// The model gave NaN or all −∞ for this row.
-    #[error("the model produced invalid numbers for this request")]
+    #[error("the model produced invalid numbers (NaN or infinity) for this request")]
     NumericalError,
-    /// No token keeps to this request's grammar, or finding one costs too much.
-    #[error("the answer came to a point where the grammar allows no token")]
+    /// This request's grammar allows no further token, or finding one costs too much.
+    #[error("the grammar allows no further token at this point of the answer")]
     Grammar,
     /// The device was lost and did not come back.
     #[error("the GPU device was lost")]
     DeviceLost,
     /// The device refused the batch this request was in.
-    #[error("the device failed on this request")]
+    #[error("the device failed while computing this request")]
     Internal,
     /// The server stopped before the request was done.
     #[error("the server is shutting down")]
@@ -213,14 +213,14 @@ pub struct PrefixReport {
     pub end: PrefixEnd,
 }
 
-/// What was learned of a prompt, if its request has asked.
+/// What a request asked to learn about its prompt.
 #[derive(Clone, Debug, PartialEq)]
-pub enum PromptFact {
-    /// On admission; of several choices, the first is told.
+pub enum PromptEvent {
+    /// Sent on admission, to the first choice.
     Prefix(PrefixReport),
-    /// Its next tokens, from the second on, each once and in order.
+    /// Logprobs of the prompt's next tokens, from the second token on, each once and in order.
     Logprobs(Arc<[Token]>),
-    /// As long as the model's hidden states; not normalised.
+    /// The embedding: as long as the model's hidden states, not normalised.
     Embedding(Vec<f32>),
 }
 
@@ -228,7 +228,7 @@ pub enum PromptFact {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Before the first token.
-    Prompt(PromptFact),
+    Prompt(PromptEvent),
     /// The next token.
     Token(Token),
     /// The end.
@@ -238,15 +238,15 @@ pub enum Event {
         /// Counters of this choice.
         usage: Usage,
     },
-    /// The end, by a fault.
+    /// The end, by an error.
     Failed(RequestError),
 }
 
-/// Why a request was refused at the door.
+/// Why a request was not accepted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SubmitError {
     /// The waiting queue is full: try again later.
-    #[error("the queue is full ({limit} requests are waiting)")]
+    #[error("the queue is full ({limit} requests are waiting); try again later")]
     Overloaded {
         /// Length of the queue.
         limit: u32,

@@ -2,30 +2,32 @@
 //!
 //! One rule, no phases: a sequence has tokens in all and tokens computed; a step computes some of what is missing, and
 //! when nothing is missing any more, it draws the next token. Prefill, chunked prefill, prefix hits and decode are the
-//! same thing. [`Scheduler::schedule`] is here; `admit` brings waiting sequences in, `commit` takes results.
+//! same thing. [`Scheduler::schedule`] is here; `admit` brings waiting sequences in, `preempt` sends
+//! running ones back when blocks run out, `commit` takes results.
 //!
 //! What a step in flight names is never given away: a sequence that ends or is preempted leaves when its last step has
 //! landed. Pure: no device, clock, thread or randomness; it does not know what the tokens mean.
 
 mod admit;
-mod ask;
 mod commit;
+mod preempt;
 mod prefix;
-mod turns;
+mod prompt_outputs;
+mod round_robin;
 
 pub use commit::Events;
 
 use super::batch::{Batch, Draw, Row};
 use super::block_pool::BlockPool;
-use super::faults::{Fault, Faults};
+use super::faults::{InjectedFault, InjectedFaults};
 use super::request::{EOS_TOKEN_IDS_MAX, Request};
-use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId, Table};
+use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use crate::plan::inputs::{BatchInputs, NONE};
-use ask::scorable;
 use prefix::{Past, PrefixEnds};
+use prompt_outputs::scorable;
+use round_robin::RoundRobin;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use turns::Turns;
 
 /// Preemptions after which a sequence comes back only with everything reserved that it may still need.
 const PREEMPTIONS_MAX: u32 = 4;
@@ -111,12 +113,12 @@ pub struct Scheduler {
     /// Ended or preempted, named by a step in flight.
     leaving: Vec<SequenceId>,
     feed_slots: Vec<u32>,
-    turns: Turns,
+    round_robin: RoundRobin,
     past: Past,
     arrivals: u64,
     steps_in_flight: u32,
     counts: Counts,
-    faults: Faults,
+    faults: InjectedFaults,
 }
 
 /// How far a choice has come.
@@ -147,7 +149,7 @@ struct Draft {
 
 impl Scheduler {
     /// A scheduler over an empty pool.
-    pub fn new(limits: Limits, faults: Faults) -> Self {
+    pub fn new(limits: Limits, faults: InjectedFaults) -> Self {
         assert!(limits.tokens_max > 0 && limits.sequences_max > 0, "a step holds a row");
         Self {
             pool: BlockPool::new(limits.block_size, &limits.windows, &limits.blocks, faults),
@@ -157,7 +159,7 @@ impl Scheduler {
             waiting: BTreeMap::new(),
             leaving: Vec::new(),
             feed_slots: (0..limits.feed_slots).rev().collect(),
-            turns: Turns::default(),
+            round_robin: RoundRobin::default(),
             past: Past::default(),
             arrivals: 0,
             steps_in_flight: 0,
@@ -170,16 +172,17 @@ impl Scheduler {
     /// Queues a request; `streams` has one entry per choice. `waits_for_host`: no row may be computed for it while the
     /// id of its last token is unknown, as is always so under a constraint (and will be for beams).
     pub fn add(&mut self, request: Arc<Request>, streams: &[StreamId], seed: u64, waits_for_host: bool) {
+        assert!(!streams.is_empty(), "a request has a choice");
         let index = |index| u32::try_from(index).expect("choices are few");
         let choice = |(position, &stream)| Choice { index: index(position), stream };
         let choices: Vec<_> = streams.iter().enumerate().map(choice).collect();
-        let (turn, arrival) = (self.turns.next(request.client), self.arrivals);
-        let order = Order { priority: request.priority, turn, arrival, choice: 0 };
+        let (round, arrival) = (self.round_robin.next(request.client), self.arrivals);
+        let order = Order { priority: request.priority, round, arrival, choice: 0 };
         let mut sequence = Sequence::new(request, &choices, seed, order, self.limits.windows.len());
         let answer_max = if sequence.request.pooling.is_some() { Some(1) } else { sequence.params().max_tokens };
         let answer_max = answer_max.unwrap_or(u32::MAX);
         sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(self.limits.model_len_max);
-        let constrained = sequence.is_constrained() && !self.faults.has(Fault::MaskBeforeToken);
+        let constrained = sequence.is_constrained() && !self.faults.has(InjectedFault::MaskBeforeToken);
         sequence.waits_for_host = waits_for_host || constrained;
         assert!(sequence.prompt_len() < sequence.tokens_limit, "a queued prompt leaves room for a token");
         self.arrivals += 1;
@@ -314,7 +317,7 @@ impl Scheduler {
     }
 
     /// One row for each sequence that misses one token. While there is prefill to do, a quarter of the step is kept for
-    /// it. Whoever has waited longest goes first: where a step has room for a few only, everybody's turn comes.
+    /// it. Whoever has waited longest goes first, so that a small step serves everybody in turn.
     fn schedule_decodes(&mut self, draft: &mut Draft) {
         let decodes = |id: &SequenceId| self.sequences[*id].is_schedulable() && self.sequences[*id].missing() == 1;
         let mut ids: Vec<_> = self.running.iter().copied().filter(decodes).collect();
@@ -403,82 +406,13 @@ impl Scheduler {
     fn must_copy(&self, sequence: &Sequence, group: usize) -> bool {
         let (index, offset) = (sequence.computed / self.limits.block_size, sequence.computed % self.limits.block_size);
         offset != 0
-            && !self.faults.has(Fault::MissingCopyOnWrite)
+            && !self.faults.has(InjectedFault::MissingCopyOnWrite)
             && self.pool.groups()[group].references(sequence.tables[group].blocks[index as usize]) > 1
-    }
-
-    /// Frees blocks for a running sequence, by preemption if need be. If they leave with a step in flight, the sequence
-    /// sits this step out.
-    fn make_room(&mut self, id: SequenceId, tokens: u32, draft: &mut Draft) {
-        for group in 0..self.limits.windows.len() {
-            loop {
-                let short = self.blocks_short(id, group, tokens);
-                if short == 0 {
-                    break;
-                }
-                if self.blocks_leaving(group) >= draft.blocks_awaited[group] + short {
-                    draft.blocks_awaited[group] += short;
-                    break;
-                }
-                let Some(victim) = self.victim(group) else { break };
-                self.preempt(victim);
-                draft.preempted = true;
-                if victim == id {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Blocks that are missing before this sequence can compute `tokens` tokens.
-    fn blocks_short(&self, id: SequenceId, group: usize, tokens: u32) -> u32 {
-        let sequence = &self.sequences[id];
-        let table = &sequence.tables[group];
-        let held = u32::try_from(table.blocks.len()).expect("a table is short");
-        let needed = self.pool.blocks_for(sequence.computed + tokens).saturating_sub(held);
-        let needed = needed + u32::from(self.must_copy(sequence, group));
-        needed.saturating_sub(self.pool.groups()[group].available() + table.reserved)
-    }
-
-    /// Blocks that will be free when the steps in flight have landed.
-    fn blocks_leaving(&self, group: usize) -> u32 {
-        let tables = self.leaving.iter().map(|&id| &self.sequences[id].tables[group]);
-        let mut blocks: Vec<_> = tables.flat_map(Table::held).collect();
-        blocks.sort_unstable();
-        let pool = &self.pool.groups()[group];
-        let alone = |holders: &&[u32]| pool.references(holders[0]) as usize == holders.len();
-        u32::try_from(blocks.chunk_by(u32::eq).filter(alone).count()).expect("a pool's blocks are a u32")
-    }
-
-    /// Whether a block is free once this sequence has left.
-    fn frees_a_block(&self, id: SequenceId, group: usize) -> bool {
-        let pool = &self.pool.groups()[group];
-        self.sequences[id].tables[group].held().any(|block| pool.references(block) == 1)
-    }
-
-    /// The youngest running sequence whose leaving frees a block; not the oldest of all, and not one that has only just
-    /// come back, unless there is no other. Forks that share all they have free nothing one by one: then the youngest
-    /// goes, and those that stay share less.
-    fn victim(&self, group: usize) -> Option<SequenceId> {
-        let younger = self.running.iter().skip(1).rev().copied().filter(|&id| !self.sequences[id].guarded);
-        let freeing = || younger.clone().filter(|&id| self.frees_a_block(id, group));
-        let settled = |id: &SequenceId| !self.sequences[*id].resumed;
-        let shares = |id: &SequenceId| self.sequences[*id].tables[group].held().next().is_some();
-        freeing().find(settled).or_else(|| freeing().next()).or_else(|| younger.clone().find(shares))
-    }
-
-    fn preempt(&mut self, id: SequenceId) {
-        for &other in &self.running {
-            self.sequences[other].resumed = false;
-        }
-        self.counts.preemptions += 1;
-        self.sequences[id].preemptions += 1;
-        assert!(self.sequences[id].preemptions <= PREEMPTIONS_MAX, "what comes back with reservations stays");
-        self.leave(id, Exit::Preempted);
     }
 
     /// Takes the blocks that the next `count` tokens go to. A shared block that they would write into is copied first.
     fn take_blocks(&mut self, id: SequenceId, count: u32, draft: &mut Draft) {
+        debug_assert!(count > 0 && count <= self.tokens_that_fit(id), "blocks are counted before they are taken");
         for group in 0..self.limits.windows.len() {
             if self.must_copy(&self.sequences[id], group) {
                 let index = (self.sequences[id].computed / self.limits.block_size) as usize;
@@ -506,7 +440,9 @@ impl Scheduler {
     }
 
     fn push_row(&mut self, id: SequenceId, count: u32, draft: &mut Draft) {
+        debug_assert!(count > 0 && count <= draft.tokens_left, "a row is within the step's budget");
         let sequence = &mut self.sequences[id];
+        debug_assert!(count <= sequence.missing(), "a row computes tokens that exist");
         draft.batch.rows.push(Row { sequence: id, start: sequence.computed, count });
         sequence.computed += count;
         sequence.in_flight += 1;
@@ -516,7 +452,7 @@ impl Scheduler {
         draft.table_entries_left -= self.pool.blocks_for(sequence.computed);
         let complete = sequence.missing() == 0;
         self.register_full_blocks(id);
-        self.ask(id, draft);
+        self.request_prompt_outputs(id, draft);
         if complete && self.sequences[id].request.pooling.is_none() {
             let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
             self.push_draw(id, row, draft);
@@ -526,6 +462,7 @@ impl Scheduler {
 
     fn push_draw(&mut self, id: SequenceId, row: u32, draft: &mut Draft) {
         let sequence = &mut self.sequences[id];
+        debug_assert!((row as usize) < draft.batch.rows.len(), "a draw follows a row");
         draft.history_left -= history_len(sequence);
         draft.bias_left -= bias_len(sequence, self.limits.eos_token_ids.len());
         draft.batch.draws.push(Draw { sequence: id, row, pending: sequence.pending > 0 });
@@ -562,6 +499,7 @@ impl Scheduler {
 
     /// Makes a sequence one of the running.
     fn seat(&mut self, id: SequenceId) {
+        debug_assert!(self.sequences[id].feed_slot == NONE, "a sequence is seated once");
         let order = self.sequences[id].order;
         let at = self.running.partition_point(|&other| self.sequences[other].order < order);
         self.running.insert(at, id);
@@ -576,7 +514,7 @@ impl Scheduler {
         }
         let sequence = &self.sequences[id];
         let known = sequence.tokens_known();
-        let computed = if self.faults.has(Fault::HashOfPartBlock) { known } else { sequence.computed };
+        let computed = if self.faults.has(InjectedFault::HashOfPartBlock) { known } else { sequence.computed };
         let full = computed.min(known) / self.limits.block_size;
         self.extend_hashes(id, full);
         let sequence = &mut self.sequences[id];
@@ -595,7 +533,7 @@ impl Scheduler {
         let sequence = &mut self.sequences[id];
         let was_leaving = sequence.exit.replace(exit).is_some();
         if exit == Exit::Ended {
-            let lost = self.faults.has(Fault::QueuedAbortCountLost);
+            let lost = self.faults.has(InjectedFault::QueuedAbortCountLost);
             self.counts.requests_dequeued += u64::from(sequence.cached_tokens.is_none() && !lost);
         }
         if was_leaving {
@@ -610,16 +548,17 @@ impl Scheduler {
             return;
         }
         self.leaving.push(id);
-        if exit == Exit::Ended && self.faults.has(Fault::EarlyRelease) {
+        if exit == Exit::Ended && self.faults.has(InjectedFault::EarlyRelease) {
             self.release_blocks(id);
         }
-        if exit == Exit::Ended && self.faults.has(Fault::FeedSlotReusedEarly) {
+        if exit == Exit::Ended && self.faults.has(InjectedFault::FeedSlotReusedEarly) {
             self.release_feed_slot(id);
         }
     }
 
     /// Gives back all that a sequence holds. A preempted one waits again, with its tokens, in its old order.
     fn settle(&mut self, id: SequenceId) {
+        assert_eq!(self.sequences[id].in_flight, 0, "no step in flight names what is given back");
         self.release_blocks(id);
         self.release_feed_slot(id);
         let sequence = &mut self.sequences[id];
@@ -649,6 +588,7 @@ impl Scheduler {
     fn release_feed_slot(&mut self, id: SequenceId) {
         let slot = std::mem::replace(&mut self.sequences[id].feed_slot, NONE);
         if slot != NONE {
+            debug_assert!(slot < self.limits.feed_slots, "a feed slot is one of the device's");
             self.feed_slots.push(slot);
         }
     }

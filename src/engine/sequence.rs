@@ -23,8 +23,8 @@ pub struct StreamId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     pub(super) priority: i32,
-    /// Clients take turns: see [`super::scheduler`].
-    pub(super) turn: u64,
+    /// Clients are served round-robin: see [`super::scheduler`].
+    pub(super) round: u64,
     pub(super) arrival: u64,
     pub(super) choice: u32,
 }
@@ -127,13 +127,13 @@ pub(super) struct Sequence {
     pub(super) forks: Vec<Choice>,
     /// Tokens found in the cache on first admission; `None` before it.
     pub(super) cached_tokens: Option<u32>,
-    /// Leading tokens whose states were asked of a step (for logprobs of the prompt, or for the embedding), and those
-    /// of them that were reported.
-    pub(super) asked: u32,
-    pub(super) reported: u32,
+    /// Leading tokens whose states a step was to report (for prompt logprobs, or for the embedding), and those of them
+    /// that were reported.
+    pub(super) outputs_requested: u32,
+    pub(super) outputs_reported: u32,
     /// Sum of the states reported.
     pub(super) pooled: Vec<f64>,
-    /// What its client has asked for and was not told yet.
+    /// To be sent to the client with its first token, if it has asked.
     pub(super) prefix_report: Option<PrefixReport>,
     pub(super) preemptions: u32,
     /// Came back from preemption since somebody was last preempted.
@@ -170,8 +170,8 @@ impl Sequence {
             valid_from_step: 0,
             forks: forks.to_vec(),
             cached_tokens: None,
-            asked: 0,
-            reported: 0,
+            outputs_requested: 0,
+            outputs_reported: 0,
             pooled: Vec::new(),
             prefix_report: None,
             preemptions: 0,

@@ -1,6 +1,6 @@
 //! Getting an engine ready, and getting it ready again: record, load, upload, size the pool.
 
-use super::faults::Faults;
+use super::faults::InjectedFaults;
 use super::fit::{Fit, FitReport};
 use super::handle::{EngineInbox, EngineInfo};
 use super::scheduler::{Limits, Scheduler};
@@ -93,7 +93,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         config.check()?;
-        Self::start_with_faults(backend, model, config, inbox, Faults::default(), progress).await
+        Self::start_with_faults(backend, model, config, inbox, InjectedFaults::default(), progress).await
     }
 
     /// [`Engine::start`] for the simulator: any block size, and bugs to find.
@@ -103,7 +103,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         source: S,
         config: &Config,
         inbox: EngineInbox,
-        faults: Faults,
+        faults: InjectedFaults,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         let plan = Arc::new(source.record(backend.caps().activations));

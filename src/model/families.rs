@@ -1,10 +1,10 @@
 //! The architectures, one row of data each: how a `config.json` becomes a [`super::ModelSpec`].
 //!
 //! A row says which options an architecture has, which of them its config decides, and what holds where the config is
-//! silent (transformers' own defaults). What the words of a row mean is decided in `spec.rs`.
+//! silent (transformers' own defaults). What the words of a row mean is decided in `config.rs`.
 
 use super::spec::{HeadNorms, NormPlace};
-use super::weights::{self, TensorNames};
+use super::tensor_names::{self, TensorNames};
 
 /// How an architecture's `config.json` becomes a [`super::ModelSpec`].
 pub(super) struct Family {
@@ -113,7 +113,7 @@ const LLAMA: Family = Family {
     experts: Experts::Never,
     sinks: false,
     tied_default: false,
-    tensors: &weights::HUGGING_FACE,
+    tensors: &tensor_names::HUGGING_FACE,
 };
 
 const MISTRAL: Family = Family {
@@ -155,7 +155,7 @@ const GEMMA2: Family = Family {
     activation: ActivationField::HiddenActivation,
     scales: Scales::Gemma { softcaps: Some([50.0, 30.0]) },
     tied_default: true,
-    tensors: &weights::GEMMA,
+    tensors: &tensor_names::GEMMA,
     ..LLAMA
 };
 
@@ -177,7 +177,7 @@ const PHI3: Family = Family {
     output_bias: Bias::Never,
     mlp_bias: Bias::Never,
     windows: Windows::EveryLayer,
-    tensors: &weights::PHI3,
+    tensors: &tensor_names::PHI3,
     ..LLAMA
 };
 
@@ -196,7 +196,7 @@ const OLMO2: Family = Family {
     mlp_bias: Bias::Never,
     head_norms: HeadNorms::WholeRow,
     norm_place: NormPlace::After,
-    tensors: &weights::OLMO2,
+    tensors: &tensor_names::OLMO2,
     ..LLAMA
 };
 
@@ -207,7 +207,7 @@ const QWEN3_MOE: Family = Family {
     architecture: "Qwen3MoeForCausalLM",
     model_type: "qwen3_moe",
     experts: Experts::SparseLayers,
-    tensors: &weights::QWEN3_MOE,
+    tensors: &tensor_names::QWEN3_MOE,
     ..QWEN3
 };
 
@@ -218,7 +218,7 @@ const GPT_OSS: Family = Family {
     activation: ActivationField::ClampedSwiglu,
     experts: Experts::EveryLayer,
     sinks: true,
-    tensors: &weights::GPT_OSS,
+    tensors: &tensor_names::GPT_OSS,
     ..LLAMA
 };
 

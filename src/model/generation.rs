@@ -1,6 +1,6 @@
 //! Sampling defaults that a model brings along.
 
-use super::fields::{self, Fields};
+use super::config_reader::{self, ConfigReader};
 use super::{LoadError, ModelSpec};
 use crate::plan::inputs::DrawParams;
 
@@ -21,8 +21,8 @@ impl GenerationDefaults {
     pub(super) fn new(spec: &ModelSpec, file: &str, json: Option<&[u8]>) -> Result<Self, LoadError> {
         let mut eos_token_ids = spec.eos_token_ids.clone();
         let Some(json) = json else { return Ok(Self { eos_token_ids, ..Self::default() }) };
-        let value = fields::parse(file, json)?;
-        let config = Fields::root(file, &value)?;
+        let value = config_reader::parse(file, json)?;
+        let config = ConfigReader::root(file, &value)?;
         eos_token_ids.extend(config.token_ids("eos_token_id", spec.vocab)?);
         let mut seen = std::collections::BTreeSet::new();
         eos_token_ids.retain(|&id| seen.insert(id));

@@ -7,13 +7,14 @@
 //!
 //! Whatever is wrong with a model's files is found when it is opened and told in one line ([`LoadError`]).
 
+mod config;
+mod config_reader;
 mod decoder;
 pub mod demo;
 mod families;
-mod fields;
 mod generation;
 pub mod gguf;
-mod published;
+mod prequantized;
 mod quantize;
 mod random;
 pub mod remote;
@@ -22,6 +23,7 @@ pub mod rope;
 pub mod safetensors;
 pub mod source;
 pub mod spec;
+mod tensor_names;
 mod weights;
 
 pub use generation::GenerationDefaults;
@@ -35,7 +37,7 @@ pub use spec::ModelSpec;
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
-use published::Published;
+use prequantized::Prequantized;
 use quantize::Quantized;
 use std::collections::BTreeMap;
 use std::io;
@@ -55,7 +57,7 @@ pub struct Model {
     weights: WeightTable,
 }
 
-/// What is wrong with a model's files. Each is one line with the file and, where there is one, field or tensor.
+/// What is wrong with a model's files: one line that names the file and, if there is one, the field or tensor.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be opened or read.
@@ -63,7 +65,7 @@ pub enum LoadError {
     Read {
         /// Path.
         file: String,
-        /// The system's words.
+        /// The system's message.
         message: String,
     },
     /// The file is not the JSON it should be.
@@ -71,7 +73,7 @@ pub enum LoadError {
     Json {
         /// Path.
         file: String,
-        /// The parser's words.
+        /// The parser's message.
         message: String,
     },
     /// A field is missing, of another type or out of range.
@@ -84,25 +86,25 @@ pub enum LoadError {
         /// Found and expected, as the end of a sentence.
         message: String,
     },
-    /// No row of data describes this architecture.
-    #[error("{file}: architecture {found:?} is not supported (these are: {known})")]
+    /// This architecture is not supported.
+    #[error("{file}: architecture {found:?} is not supported; expected one of {known}")]
     Architecture {
         /// Path.
         file: String,
-        /// What the file names.
+        /// The architecture that the file names.
         found: String,
-        /// What could be loaded.
+        /// The supported architectures.
         known: String,
     },
-    /// The list of tensors at a file's start is damaged.
+    /// The header of a file, its list of tensors, is damaged.
     #[error("{file}: {message}")]
     Header {
         /// Path.
         file: String,
-        /// The parser's words.
+        /// The parser's message.
         message: String,
     },
-    /// The config asks for a tensor that is not there.
+    /// A tensor that the config needs is missing.
     #[error("{file}: tensor {tensor:?} is missing")]
     TensorMissing {
         /// Path.
@@ -110,8 +112,8 @@ pub enum LoadError {
         /// Name.
         tensor: String,
     },
-    /// A tensor has another shape than the config says.
-    #[error("{file}: tensor {tensor:?} has shape {found:?}, config.json asks for {expected:?}")]
+    /// A tensor's shape does not match the config.
+    #[error("{file}: tensor {tensor:?} has shape {found:?}, but config.json expects {expected:?}")]
     TensorShape {
         /// Path.
         file: String,
@@ -122,8 +124,8 @@ pub enum LoadError {
         /// By the config.
         expected: Vec<u64>,
     },
-    /// A tensor's elements are not floats of 16 or 32 bits.
-    #[error("{file}: tensor {tensor:?} is stored as {found}, not as F32, F16 or BF16")]
+    /// A tensor's element type is unsupported.
+    #[error("{file}: tensor {tensor:?} is stored as {found}; expected F32, F16 or BF16")]
     TensorType {
         /// Path.
         file: String,
@@ -132,8 +134,8 @@ pub enum LoadError {
         /// Stored type.
         found: String,
     },
-    /// The file ends within a tensor.
-    #[error("{file}: tensor {tensor:?} is cut short, {missing} bytes are missing")]
+    /// The file is truncated within a tensor.
+    #[error("{file}: tensor {tensor:?} is truncated: {missing} bytes are missing")]
     TensorShort {
         /// Path.
         file: String,
@@ -142,21 +144,21 @@ pub enum LoadError {
         /// Bytes.
         missing: u64,
     },
-    /// The file got another length while it was being read.
-    #[error("{file}: the file was changed while it was being loaded")]
+    /// The file's length changed while it was being read.
+    #[error("{file}: the file changed while it was being loaded")]
     Changed {
         /// Path.
         file: String,
     },
 }
 
-/// Why an upload ended early.
+/// Why an upload failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum UploadError<E> {
-    /// The model's side.
+    /// The model's files could not be read.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The device's side.
+    /// The device did not take the weights.
     #[error("{0}")]
     Write(E),
 }
@@ -176,7 +178,7 @@ impl Model {
             Err(error) => return Err(read_error(&generation, &error)),
         };
         let generation = GenerationDefaults::new(&spec, &generation, generation_json.as_deref())?;
-        let source = as_published(&config, &config_json, Box::new(Safetensors::open(folder)?))?;
+        let source = as_prequantized(&config, &config_json, Box::new(Safetensors::open(folder)?))?;
         Self::new(spec, generation, source)
     }
 
@@ -202,7 +204,7 @@ impl Model {
     ) -> Result<Self, LoadError> {
         let spec = ModelSpec::from_json("config.json", config_json)?;
         let generation = GenerationDefaults::new(&spec, "generation_config.json", generation_config_json)?;
-        Self::new(spec, generation, as_published("config.json", config_json, source)?)
+        Self::new(spec, generation, as_prequantized("config.json", config_json, source)?)
     }
 
     /// The same model, its matrices quantised as they are read. What is quantised already stays as it is.
@@ -265,13 +267,13 @@ impl Model {
 }
 
 /// `source` as ordinary tensors, if the config says that it is quantised.
-fn as_published(
+fn as_prequantized(
     file: &str,
     config_json: &[u8],
     source: Box<dyn TensorSource>,
 ) -> Result<Box<dyn TensorSource>, LoadError> {
-    Ok(match published::method(file, config_json)? {
-        Some(method) => Box::new(Published::new(source, method)?),
+    Ok(match prequantized::method(file, config_json)? {
+        Some(method) => Box::new(Prequantized::new(source, method)?),
         None => source,
     })
 }

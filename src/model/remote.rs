@@ -2,7 +2,7 @@
 
 use super::safetensors::{self, Layout};
 use super::source::{TensorInfo, TensorRead, TensorSource};
-use super::{CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec, as_published};
+use super::{CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec, as_prequantized};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -47,7 +47,7 @@ impl Model {
         let spec = ModelSpec::from_json(config, &config_json)?;
         let generation_json = read_whole(files.as_ref(), generation, CONFIG_BYTES_MAX).await?;
         let generation = GenerationDefaults::new(&spec, generation, generation_json.as_deref())?;
-        let source = as_published(config, &config_json, Box::new(RemoteTensors::open(files).await?))?;
+        let source = as_prequantized(config, &config_json, Box::new(RemoteTensors::open(files).await?))?;
         Self::new(spec, generation, source)
     }
 }

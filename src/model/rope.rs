@@ -2,7 +2,7 @@
 //! of 100,000 is a wrong angle.
 
 use super::LoadError;
-use super::fields::Fields;
+use super::config_reader::ConfigReader;
 use std::f64::consts::TAU;
 
 /// One rotation of a model.
@@ -56,13 +56,13 @@ pub enum RopeScaling {
 
 impl RopeSpec {
     /// From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (transformers 4).
-    pub(super) fn from_config(config: &Fields<'_>, head_dim: u32) -> Result<Self, LoadError> {
+    pub(super) fn from_config(config: &ConfigReader<'_>, head_dim: u32) -> Result<Self, LoadError> {
         Self::read(config, config.object("rope_parameters")?.as_ref(), head_dim, 10_000.0)
     }
 
     /// That of layers without a window, and that of layers with one: `rope_parameters` has an object for each
     /// (transformers 5), or `rope_local_base_freq` is the base of the latter (transformers 4).
-    pub(super) fn global_and_local(config: &Fields<'_>, head_dim: u32) -> Result<[Self; 2], LoadError> {
+    pub(super) fn global_and_local(config: &ConfigReader<'_>, head_dim: u32) -> Result<[Self; 2], LoadError> {
         if let Some(parameters) = config.object("rope_parameters")? {
             let kinds = ["full_attention", "sliding_attention"].map(|kind| {
                 let parameters = parameters.required(kind, parameters.object(kind)?)?;
@@ -78,21 +78,21 @@ impl RopeSpec {
     }
 
     fn read(
-        config: &Fields<'_>,
-        parameters: Option<&Fields<'_>>,
+        config: &ConfigReader<'_>,
+        parameters: Option<&ConfigReader<'_>>,
         head_dim: u32,
         theta_default: f64,
     ) -> Result<Self, LoadError> {
         let scaling = parameters.cloned().or(config.object("rope_scaling")?);
-        let theta = |fields: &Fields<'_>| fields.number("rope_theta", 1e-3..=1e30);
+        let theta = |fields: &ConfigReader<'_>| fields.number("rope_theta", 1e-3..=1e30);
         let own_theta = parameters.map(theta).transpose()?.flatten();
-        let fraction = |fields: &Fields<'_>| fields.number("partial_rotary_factor", 0.0..=1.0);
+        let fraction = |fields: &ConfigReader<'_>| fields.number("partial_rotary_factor", 0.0..=1.0);
         let own_fraction = parameters.map(fraction).transpose()?.flatten();
         let fraction = own_fraction.or(fraction(config)?).unwrap_or(1.0);
         let rotary_dim = (f64::from(head_dim) * fraction) as u32;
         if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
             let message = format!("is {fraction}: it rotates {rotary_dim} of {head_dim} elements, not an even number");
-            return Err(config.fault("partial_rotary_factor", message));
+            return Err(config.invalid("partial_rotary_factor", message));
         }
         let theta = own_theta.or(theta(config)?).unwrap_or(theta_default);
         let scaling = match scaling {
@@ -132,7 +132,12 @@ impl RopeSpec {
 }
 
 impl RopeScaling {
-    fn from_fields(fields: &Fields<'_>, config: &Fields<'_>, theta: f64, dim: f64) -> Result<Self, LoadError> {
+    fn from_fields(
+        fields: &ConfigReader<'_>,
+        config: &ConfigReader<'_>,
+        theta: f64,
+        dim: f64,
+    ) -> Result<Self, LoadError> {
         let positive = |name: &str| fields.required(name, fields.number(name, 1e-6..=1e9)?);
         match fields.text("rope_type")?.or(fields.text("type")?) {
             None | Some("default") => Ok(Self::None),
@@ -141,7 +146,7 @@ impl RopeScaling {
                 let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);
                 if low >= high {
                     return Err(
-                        fields.fault("low_freq_factor", format!("is {low}, not below high_freq_factor = {high}"))
+                        fields.invalid("low_freq_factor", format!("is {low}, not below high_freq_factor = {high}"))
                     );
                 }
                 Ok(Self::Llama3 {
@@ -152,11 +157,13 @@ impl RopeScaling {
                 })
             }
             Some("yarn") => Self::yarn(fields, config, theta, dim),
-            Some(other) => Err(fields.fault("rope_type", format!("is {other:?}, not default, linear, llama3 or yarn"))),
+            Some(other) => {
+                Err(fields.invalid("rope_type", format!("is {other:?}, not default, linear, llama3 or yarn")))
+            }
         }
     }
 
-    fn yarn(fields: &Fields<'_>, config: &Fields<'_>, theta: f64, dim: f64) -> Result<Self, LoadError> {
+    fn yarn(fields: &ConfigReader<'_>, config: &ConfigReader<'_>, theta: f64, dim: f64) -> Result<Self, LoadError> {
         let number = |name: &str| fields.number(name, 1e-6..=1e9);
         let factor = fields.required("factor", number("factor")?)?;
         let positions = match number("original_max_position_embeddings")? {

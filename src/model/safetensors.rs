@@ -4,7 +4,7 @@
 //! side and fill the file; here their data is only sliced, never copied. [`Layout`] is what the headers say, wherever
 //! the files are: mapped ([`Safetensors`]), or far away ([`super::remote`]).
 
-use super::fields::{self, Fields};
+use super::config_reader::{self, ConfigReader};
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
 use super::{LoadError, read_error};
 use crate::plan::WeightFormat;
@@ -183,8 +183,8 @@ fn element(dtype: Dtype) -> Element {
 
 /// The file of each tensor. A name that leads out of the folder is refused.
 pub(super) fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, String>, LoadError> {
-    let value = fields::parse(label, json)?;
-    let index = Fields::root(label, &value)?;
+    let value = config_reader::parse(label, json)?;
+    let index = ConfigReader::root(label, &value)?;
     let map = index.required("weight_map", index.object("weight_map")?)?;
     map.entries()
         .map(|(tensor, _)| {
@@ -192,7 +192,7 @@ pub(super) fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, St
             let mut components = Path::new(file).components();
             let plain = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));
             if !plain || file.contains(['/', '\\', ':']) {
-                return Err(map.fault(tensor, format!("names {file:?}, which is not a file of the model's folder")));
+                return Err(map.invalid(tensor, format!("names {file:?}, which is not a file of the model's folder")));
             }
             Ok((tensor.clone(), file.to_owned()))
         })

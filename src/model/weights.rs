@@ -1,11 +1,12 @@
 //! From the names of a checkpoint to the weights of a plan.
 //!
-//! A [`TensorNames`] table, one per naming scheme, says which tensors make each weight; q, k and v are stacked into one
-//! matrix, gate and up into another, so that a plan has one product for each. [`WeightTable`] is the table filled in
-//! for one model and checked against what the checkpoint really holds, before anything is read.
+//! A table of `tensor_names` says which tensors make each weight; q, k and v are stacked into one matrix, gate and up
+//! into another, so that a plan has one product for each. [`WeightTable`] is the table filled in for one model and
+//! checked against what the checkpoint really holds, before anything is read.
 
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::{ExpertsSpec, HeadNorms, ModelSpec};
+use super::tensor_names::{LayerNames, Order};
 use super::{LoadError, UploadError};
 use crate::plan::{Plan, Section, WeightFormat, WeightId};
 use crate::platform;
@@ -14,177 +15,6 @@ use std::collections::BTreeMap;
 
 /// Bytes of a chunk of [`WeightTable::upload`], unless one row is longer.
 const CHUNK_BYTES_MAX: u64 = 32 << 20;
-
-/// What a family of checkpoints calls its tensors. In the names of a layer, `{}` is the layer's number.
-#[derive(Debug, PartialEq)]
-pub(super) struct TensorNames {
-    embedding: &'static str,
-    final_norm: &'static str,
-    head: &'static str,
-    layer: &'static [&'static [LayerNames]],
-}
-
-/// Tensors whose rows, one below the other, make the plan's weight `layers.N.<weight>`. With `{e}` in their names there
-/// are as many of them for each expert in turn.
-#[derive(Debug, PartialEq)]
-struct LayerNames {
-    weight: &'static str,
-    tensors: &'static [&'static str],
-    order: Order,
-}
-
-/// How the elements of a tensor lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    /// As the rows of the weight.
-    Rows,
-    /// All experts in one tensor, `[experts, rows, columns]`: one below the other.
-    Experts,
-    /// The same, and the rows of gate and up take turns.
-    ExpertsInTurns,
-    /// All experts in one tensor, `[experts, columns, rows]`; a bias is `[experts, rows]`.
-    Transposed,
-    /// The same, and the rows of gate and up take turns.
-    TransposedInTurns,
-}
-
-const fn names(weight: &'static str, tensors: &'static [&'static str]) -> LayerNames {
-    LayerNames { weight, tensors, order: Order::Rows }
-}
-
-const fn stacked(weight: &'static str, tensors: &'static [&'static str], order: Order) -> LayerNames {
-    LayerNames { weight, tensors, order }
-}
-
-/// q, k and v stacked, and the output projection.
-const ATTENTION: &[LayerNames] = &[
-    names(
-        "qkv",
-        &[
-            "model.layers.{}.self_attn.q_proj.weight",
-            "model.layers.{}.self_attn.k_proj.weight",
-            "model.layers.{}.self_attn.v_proj.weight",
-        ],
-    ),
-    names(
-        "qkv_bias",
-        &[
-            "model.layers.{}.self_attn.q_proj.bias",
-            "model.layers.{}.self_attn.k_proj.bias",
-            "model.layers.{}.self_attn.v_proj.bias",
-        ],
-    ),
-    names("q_norm", &["model.layers.{}.self_attn.q_norm.weight"]),
-    names("k_norm", &["model.layers.{}.self_attn.k_norm.weight"]),
-    names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
-    names("output_bias", &["model.layers.{}.self_attn.o_proj.bias"]),
-];
-
-/// Gate and up stacked, and down.
-const GATED_MLP: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.up_proj.weight"]),
-    names("gate_up_bias", &["model.layers.{}.mlp.gate_proj.bias", "model.layers.{}.mlp.up_proj.bias"]),
-    names("down", &["model.layers.{}.mlp.down_proj.weight"]),
-    names("down_bias", &["model.layers.{}.mlp.down_proj.bias"]),
-];
-
-/// [`ATTENTION`], stacked in the checkpoint already.
-const FUSED_ATTENTION: &[LayerNames] = &[
-    names("qkv", &["model.layers.{}.self_attn.qkv_proj.weight"]),
-    names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
-];
-
-/// [`GATED_MLP`], stacked in the checkpoint already.
-const FUSED_MLP: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.mlp.gate_up_proj.weight"]),
-    names("down", &["model.layers.{}.mlp.down_proj.weight"]),
-];
-
-/// A norm before attention and one before the MLP.
-const NORMS_BEFORE: &[LayerNames] = &[
-    names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
-    names("mlp_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
-];
-
-/// Norms on both sides of attention and of the MLP.
-const NORMS_AROUND: &[LayerNames] = &[
-    names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
-    names("attention_post_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
-    names("mlp_norm", &["model.layers.{}.pre_feedforward_layernorm.weight"]),
-    names("mlp_post_norm", &["model.layers.{}.post_feedforward_layernorm.weight"]),
-];
-
-/// A norm after attention and one after the MLP.
-const NORMS_AFTER: &[LayerNames] = &[
-    names("attention_post_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
-    names("mlp_post_norm", &["model.layers.{}.post_feedforward_layernorm.weight"]),
-];
-
-/// Experts with tensors of their own: three matrices each, and in GGUF perhaps biases.
-const EXPERTS_APART: &[LayerNames] = &[
-    names("router", &["model.layers.{}.mlp.gate.weight"]),
-    names("router_bias", &["model.layers.{}.mlp.gate.bias"]),
-    names(
-        "expert_gate_up_bias",
-        &["model.layers.{}.mlp.experts.{e}.gate_proj.bias", "model.layers.{}.mlp.experts.{e}.up_proj.bias"],
-    ),
-    names("expert_down_bias", &["model.layers.{}.mlp.experts.{e}.down_proj.bias"]),
-    names(
-        "expert_gate_up",
-        &["model.layers.{}.mlp.experts.{e}.gate_proj.weight", "model.layers.{}.mlp.experts.{e}.up_proj.weight"],
-    ),
-    names("expert_down", &["model.layers.{}.mlp.experts.{e}.down_proj.weight"]),
-];
-
-/// Experts of gpt-oss: all in one tensor.
-const GPT_OSS_EXPERTS: &[LayerNames] = &[
-    names("router", &["model.layers.{}.mlp.router.weight"]),
-    names("router_bias", &["model.layers.{}.mlp.router.bias"]),
-    stacked("expert_gate_up", &["model.layers.{}.mlp.experts.gate_up_proj"], Order::TransposedInTurns),
-    stacked("expert_gate_up_bias", &["model.layers.{}.mlp.experts.gate_up_proj_bias"], Order::TransposedInTurns),
-    stacked("expert_down", &["model.layers.{}.mlp.experts.down_proj"], Order::Transposed),
-    stacked("expert_down_bias", &["model.layers.{}.mlp.experts.down_proj_bias"], Order::Transposed),
-];
-
-const SINKS: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks"])];
-
-const SINKS_APART: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks.weight"])];
-
-/// The scheme of Llama and most others.
-pub(super) const HUGGING_FACE: TensorNames = TensorNames {
-    embedding: "model.embed_tokens.weight",
-    final_norm: "model.norm.weight",
-    head: "lm_head.weight",
-    layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
-};
-
-/// Gemma 2 and 3.
-pub(super) const GEMMA: TensorNames = TensorNames { layer: &[NORMS_AROUND, ATTENTION, GATED_MLP], ..HUGGING_FACE };
-
-/// Phi 3: one tensor for q, k and v, one for gate and up.
-pub(super) const PHI3: TensorNames = TensorNames { layer: &[NORMS_BEFORE, FUSED_ATTENTION, FUSED_MLP], ..HUGGING_FACE };
-
-/// OLMo 2.
-pub(super) const OLMO2: TensorNames = TensorNames { layer: &[NORMS_AFTER, ATTENTION, GATED_MLP], ..HUGGING_FACE };
-
-/// Qwen 3 with experts; some layers may have one MLP.
-pub(super) const QWEN3_MOE: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, EXPERTS_APART], ..HUGGING_FACE };
-
-/// gpt-oss, in 16 bits or MXFP4.
-pub(super) const GPT_OSS: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS, GPT_OSS_EXPERTS], ..HUGGING_FACE };
-
-/// gpt-oss in GGUF.
-const GPT_OSS_APART: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS_APART, EXPERTS_APART], ..HUGGING_FACE };
-
-impl TensorNames {
-    /// The names of the same weights where experts have tensors of their own, as in GGUF.
-    pub(super) fn with_experts_apart(&'static self) -> &'static Self {
-        if *self == GPT_OSS { &GPT_OSS_APART } else { self }
-    }
-}
 
 /// One tensor of a checkpoint, as a weight needs it.
 #[derive(Clone, Debug, PartialEq)]
@@ -199,7 +29,7 @@ impl Part {
     fn rows(&self) -> u32 {
         let rows = match (self.order, &self.shape[..]) {
             (Order::Rows, [rows, ..]) => *rows,
-            (Order::Experts | Order::ExpertsInTurns, [experts, rows, ..]) => experts * rows,
+            (Order::Experts | Order::ExpertsInterleaved, [experts, rows, ..]) => experts * rows,
             (_, [experts, .., rows]) => experts * rows,
             _ => unreachable!("a tensor has a shape"),
         };
@@ -216,8 +46,8 @@ impl Part {
     fn columns(&self) -> Option<u32> {
         let columns = match (self.order, &self.shape[..]) {
             (Order::Rows, [_, columns])
-            | (Order::Experts | Order::ExpertsInTurns, [_, _, columns])
-            | (Order::Transposed | Order::TransposedInTurns, [_, columns, _]) => *columns,
+            | (Order::Experts | Order::ExpertsInterleaved, [_, _, columns])
+            | (Order::Transposed | Order::TransposedInterleaved, [_, columns, _]) => *columns,
             _ => return None,
         };
         Some(u32::try_from(columns).expect("a dimension of the spec fits 32 bits"))
@@ -229,7 +59,7 @@ impl Part {
             self.shape = vec![experts, rows, columns];
             self.order = match self.order {
                 Order::Transposed => Order::Experts,
-                Order::TransposedInTurns => Order::ExpertsInTurns,
+                Order::TransposedInterleaved => Order::ExpertsInterleaved,
                 other => other,
             };
         }
@@ -238,7 +68,7 @@ impl Part {
 }
 
 /// One weight of the plan, and the tensors that make it.
-struct Wanted {
+struct Required {
     name: String,
     experts: u32,
     parts: Vec<Part>,
@@ -286,7 +116,7 @@ impl WeightTable {
         tensors: &BTreeMap<String, TensorInfo>,
     ) -> Result<Self, LoadError> {
         let mut weights = BTreeMap::new();
-        for Wanted { name: weight, experts, parts } in wanted(spec) {
+        for Required { name: weight, experts, parts } in required(spec) {
             weights.insert(weight, resolve_weight(experts, parts, name, tensors)?);
         }
         for (index, rope) in spec.ropes.iter().enumerate() {
@@ -364,7 +194,7 @@ async fn upload_rows<E>(
     Ok(())
 }
 
-/// Uploads a tensor of all experts whose rows are not those of the weight: they lie as columns, or take turns.
+/// Uploads a tensor of all experts whose rows are not those of the weight: they lie as columns, or alternate.
 async fn upload_experts<E>(
     source: &dyn TensorSource,
     (part, stored): &(Part, WeightFormat),
@@ -374,7 +204,7 @@ async fn upload_experts<E>(
     let row_bytes = stored.row_bytes(weight.columns) as usize;
     // What lies together: an element, or a whole row.
     let size = match part.order {
-        Order::Transposed | Order::TransposedInTurns => {
+        Order::Transposed | Order::TransposedInterleaved => {
             stored.element_bytes().expect("elements that lie as columns have bytes of their own") as usize
         }
         _ => row_bytes,
@@ -396,16 +226,6 @@ async fn upload_experts<E>(
         }
     }
     Ok(())
-}
-
-impl Order {
-    /// Where row `row` of `rows` of an expert is stored.
-    fn stored_row(self, row: usize, rows: usize) -> usize {
-        match self {
-            Self::Rows | Self::Experts | Self::Transposed => row,
-            Self::ExpertsInTurns | Self::TransposedInTurns => row % (rows / 2) * 2 + row / (rows / 2),
-        }
-    }
 }
 
 /// A vector, widened to f32.
@@ -430,27 +250,27 @@ fn f32_row() -> Vec<Section> {
 }
 
 /// Weights of the plan by name, each with the tensors of the checkpoint that make it.
-fn wanted(spec: &ModelSpec) -> Vec<Wanted> {
+fn required(spec: &ModelSpec) -> Vec<Required> {
     let names = spec.tensors;
     let table = [u64::from(spec.vocab), u64::from(spec.hidden)];
     let whole = |name: &str, tensor: &str, shape: &[u64]| {
         let parts = vec![Part { tensor: tensor.into(), shape: shape.into(), order: Order::Rows }];
-        Wanted { name: name.into(), experts: 1, parts }
+        Required { name: name.into(), experts: 1, parts }
     };
-    let mut wanted =
+    let mut required =
         vec![whole("embedding", names.embedding, &table), whole("final_norm", names.final_norm, &table[1..])];
     if !spec.tied_embeddings {
-        wanted.push(whole("head", names.head, &table));
+        required.push(whole("head", names.head, &table));
     }
     for layer in 0..spec.layers.len() {
         for row in names.layer.iter().copied().flatten() {
             if let Some(sections) = sections(spec, layer, row.weight) {
                 let (name, experts) = (format!("layers.{layer}.{}", row.weight), sections.experts);
-                wanted.push(Wanted { name, experts, parts: layer_parts(row, layer, sections) });
+                required.push(Required { name, experts, parts: layer_parts(row, layer, sections) });
             }
         }
     }
-    wanted
+    required
 }
 
 /// Pairs the tensors of a row with the sections of its weight; a single tensor holds all sections.
@@ -525,7 +345,7 @@ fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Opt
 
 /// Every tensor of the checkpoint that `spec` reads.
 pub(super) fn tensors_of(spec: &ModelSpec) -> impl Iterator<Item = Part> {
-    wanted(spec).into_iter().flat_map(|wanted| wanted.parts)
+    required(spec).into_iter().flat_map(|required| required.parts)
 }
 
 fn resolve_weight(
@@ -547,7 +367,7 @@ fn resolve_weight(
     Ok(Weight { rows, columns, sections, experts, content: Content::Matrix(stored) })
 }
 
-/// A tensor as it is stored, which must be in the shape wanted.
+/// A tensor as it is stored, which must be in the required shape.
 fn find(part: Part, name: &str, tensors: &BTreeMap<String, TensorInfo>) -> Result<(Part, WeightFormat), LoadError> {
     let tensor = part.tensor.clone();
     let Some(TensorInfo { file, shape, element }) = tensors.get(&tensor) else {

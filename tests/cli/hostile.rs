@@ -75,7 +75,7 @@ fn damaged_heads_are_refused_within_limits() {
         (patched(good.clone(), name, 4, &(1_u64 << 40).to_le_bytes()), vec![name]),
         (patched(good.clone(), name, 12, &(1_u64 << 40).to_le_bytes()), vec![name]),
         (patched(good.clone(), name, 20, &4_u32.to_le_bytes()), vec![name, "type 4"]),
-        (patched(good.clone(), name, 24, &(1_u64 << 40).to_le_bytes()), vec![name, "cut short"]),
+        (patched(good.clone(), name, 24, &(1_u64 << 40).to_le_bytes()), vec![name, "truncated"]),
         (patched(good.clone(), name, 24, &(u64::MAX - 31).to_le_bytes()), vec![name]),
         (patched(good.clone(), name, 24, &1_u64.to_le_bytes()), vec![name, "not a multiple of 32"]),
         (patched(good.clone(), name, 24, &0_u64.to_le_bytes()), vec!["overlaps"]),
@@ -149,7 +149,7 @@ fn files_one_byte_short_are_refused_within_limits() {
         let bytes = fs::read(&path).expect("the file reads");
         let short = folder.path().join(path.file_name().expect("a file has a name"));
         fs::write(&short, &bytes[..bytes.len() - 1]).expect("the folder takes files");
-        refused(&short, &["cut short, 1 bytes"]);
+        refused(&short, &["truncated: 1 bytes"]);
     }
     assert!(count >= 5, "only {count} files");
 }

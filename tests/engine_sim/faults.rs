@@ -3,7 +3,7 @@
 use crate::world::{Arrival, Case, End, Random, Shape, case, check, expected, run};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::config::Config;
-use folio::engine::faults::Faults;
+use folio::engine::faults::InjectedFaults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Status, channel};
 use folio::engine::request::{Event, FinishReason, Request, RequestError, SamplingParams, SubmitError};
 use folio::engine::{Engine, EngineEnd, Progress, StartError, spawn};
@@ -35,7 +35,7 @@ fn scripted(script: &str, arrivals: Vec<(u32, Request)>) -> Case {
         shape: shape(),
         config: Config { block_size: 4, ..config() },
         script: script.parse().expect("a script of this test"),
-        faults: Faults::default(),
+        faults: InjectedFaults::default(),
         arrivals: arrivals.into_iter().map(arrival).collect(),
     }
 }

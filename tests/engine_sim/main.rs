@@ -4,11 +4,11 @@
 //! `FOLIO_SIM_SEEDS` sets how many seeds are tried.
 
 mod faults;
+mod round_robin;
 mod rules;
-mod turns;
 mod world;
 
-use folio::engine::faults::Fault;
+use folio::engine::faults::InjectedFault;
 use folio::engine::handle::Stats;
 use folio::engine::scheduler::Phase;
 use std::cell::Cell;
@@ -123,21 +123,21 @@ fn one_seed() {
 
 #[test]
 fn every_planted_bug_is_found() {
-    const FAULTS: [Fault; 14] = [
-        Fault::MissingCopyOnWrite,
-        Fault::EarlyRelease,
-        Fault::HashOfPartBlock,
-        Fault::SaltIgnored,
-        Fault::FullHitKept,
-        Fault::QueuedAbortCountLost,
-        Fault::StaleHash,
-        Fault::SlotOffByOne,
-        Fault::PendingTokenLost,
-        Fault::PenaltyWithoutPending,
-        Fault::FeedSlotReusedEarly,
-        Fault::WindowBlockFreedEarly,
-        Fault::MaskBeforeToken,
-        Fault::ForcedTokenNotComputed,
+    const FAULTS: [InjectedFault; 14] = [
+        InjectedFault::MissingCopyOnWrite,
+        InjectedFault::EarlyRelease,
+        InjectedFault::HashOfPartBlock,
+        InjectedFault::SaltIgnored,
+        InjectedFault::FullHitKept,
+        InjectedFault::QueuedAbortCountLost,
+        InjectedFault::StaleHash,
+        InjectedFault::SlotOffByOne,
+        InjectedFault::PendingTokenLost,
+        InjectedFault::PenaltyWithoutPending,
+        InjectedFault::FeedSlotReusedEarly,
+        InjectedFault::WindowBlockFreedEarly,
+        InjectedFault::MaskBeforeToken,
+        InjectedFault::ForcedTokenNotComputed,
     ];
     for fault in FAULTS {
         let with_fault = |seed| {

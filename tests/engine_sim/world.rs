@@ -5,9 +5,9 @@ use crate::rules;
 use folio::backend::fake::{self, FakeBackend, Script};
 use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
-use folio::engine::faults::Faults;
+use folio::engine::faults::InjectedFaults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
-use folio::engine::request::{Event, FinishReason, Pooling, PromptFact, Request, RequestError, SamplingParams, Usage};
+use folio::engine::request::{Event, FinishReason, Pooling, PromptEvent, Request, RequestError, SamplingParams, Usage};
 use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
 use folio::engine::{Engine, EngineEnd, Source};
@@ -93,7 +93,7 @@ pub(crate) struct Case {
     pub(crate) shape: Shape,
     pub(crate) config: Config,
     pub(crate) script: Script,
-    pub(crate) faults: Faults,
+    pub(crate) faults: InjectedFaults,
     pub(crate) arrivals: Vec<Arrival>,
 }
 
@@ -300,9 +300,9 @@ impl Readers {
                         Event::Prompt(fact) => {
                             assert!(tokens.is_empty(), "a prompt is spoken of before its tokens");
                             match fact {
-                                PromptFact::Prefix(_) => {}
-                                PromptFact::Logprobs(tokens) => told.extend(tokens.iter().filter_map(|t| t.logprob)),
-                                PromptFact::Embedding(vector) => told.extend(vector),
+                                PromptEvent::Prefix(_) => {}
+                                PromptEvent::Logprobs(tokens) => told.extend(tokens.iter().filter_map(|t| t.logprob)),
+                                PromptEvent::Embedding(vector) => told.extend(vector),
                             }
                         }
                         Event::Token(token) => {
@@ -521,7 +521,7 @@ pub(crate) fn case(seed: u64) -> Case {
     let nan = random.once_in(10).then(|| random.within(8, shape.vocab - 1));
     let script = Script { seed, nan, ..Script::default() };
     let host_rows_every = if random.once_in(5) { u64::from(random.within(1, 4)) } else { 0 };
-    let faults = Faults { fault: None, host_rows_every };
+    let faults = InjectedFaults { fault: None, host_rows_every };
     let arrivals = arrivals(&mut random, &shape);
     Case { shape, config, script, faults, arrivals }
 }

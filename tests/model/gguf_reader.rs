@@ -175,7 +175,7 @@ fn hostile_heads_are_named() {
         (with(16, &huge), "metadata_kv_count"),
         (with(24, &huge), "metadata[0]"),
         (with(24, &0u64.to_le_bytes()), "metadata[0]"),
-        (good[..good.len() - 1].to_vec(), "cut short, 1 bytes"),
+        (good[..good.len() - 1].to_vec(), "truncated: 1 bytes"),
     ];
     table.extend((0..33).map(|length| (good[..length].to_vec(), "x.gguf")));
     for (bytes, expected) in table {
@@ -212,12 +212,12 @@ fn hostile_entries_are_named() {
         (|file| file.set("x", Item::Raw([9u32, 9, 0, 0].map(u32::to_le_bytes).concat())), "x is a list of lists"),
         (|file| file.set("x", Item::Raw([9u32, 10, u32::MAX, u32::MAX].map(u32::to_le_bytes).concat())), "x is 18446"),
         (|file| file.set("x", Item::Raw(77u32.to_le_bytes().into())), "x has a value of unknown type 77"),
-        (|file| file.pairs.push(("qwen3.block_count".into(), Item::U32(6))), "qwen3.block_count is there twice"),
+        (|file| file.pairs.push(("qwen3.block_count".into(), Item::U32(6))), "qwen3.block_count is a duplicate"),
         (|file| file.tensors[1].dimensions = vec![], "has 0 dimensions"),
         (|file| file.tensors[1].dimensions = vec![1 << 40, 1 << 40], "impossible shape"),
         (|file| file.tensors[1].kind = 99, "has type 99"),
         (|file| file.tensors[1].offset += 8, "not a multiple of 32"),
-        (|file| file.tensors[1].name = file.tensors[0].name.clone(), "is there twice"),
+        (|file| file.tensors[1].name = file.tensors[0].name.clone(), "is a duplicate"),
     ];
     for (change, expected) in table {
         let mut file = demo();

@@ -384,10 +384,10 @@ fn an_upload_ends_with_the_first_error_of_the_device() {
 const CONFIG_FAULTS: &[(&str, &str)] = &[
     (
         r#"{"architectures": ["FooForCausalLM"]}"#,
-        "architecture \"FooForCausalLM\" is not supported (these are: LlamaForCausalLM, MistralForCausalLM, \
+        "architecture \"FooForCausalLM\" is not supported; expected one of LlamaForCausalLM, MistralForCausalLM, \
          Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, \
          Phi3ForCausalLM, \
-         SmolLM3ForCausalLM, Olmo2ForCausalLM, GraniteForCausalLM, GptOssForCausalLM)",
+         SmolLM3ForCausalLM, Olmo2ForCausalLM, GraniteForCausalLM, GptOssForCausalLM",
     ),
     (r#"{"architectures": null, "model_type": null}"#, "architectures is missing"),
     (r#"{"architectures": [1]}"#, "architectures holds something that is not a name"),
@@ -522,7 +522,7 @@ fn faults_of_the_tensors_are_named() {
     let folder = Folder::copy("llama");
     folder.edit("config.json", &json!({"vocab_size": 264}));
     let expected = "model.safetensors: tensor \"model.embed_tokens.weight\" has shape [256, 64], \
-                    config.json asks for [264, 64]";
+                    but config.json expects [264, 64]";
     assert_eq!(folder.error(), expected);
     let folder = Folder::copy("llama");
     folder.edit("config.json", &json!({"attention_bias": true}));
@@ -533,12 +533,12 @@ fn faults_of_the_tensors_are_named() {
     assert_eq!(folder.error(), expected);
     let folder = Folder::copy("llama");
     folder.edit_tensor("model.norm.weight", &json!({"dtype": "I16"}));
-    let expected = "model.safetensors: tensor \"model.norm.weight\" is stored as I16, not as F32, F16 or BF16";
+    let expected = "model.safetensors: tensor \"model.norm.weight\" is stored as I16; expected F32, F16 or BF16";
     assert_eq!(folder.error(), expected);
     let folder = Folder::copy("llama");
     let bytes = folder.read("model.safetensors");
     folder.write("model.safetensors", &bytes[..bytes.len() - 130]);
-    let expected = "model.safetensors: tensor \"model.layers.1.self_attn.v_proj.weight\" is cut short, \
+    let expected = "model.safetensors: tensor \"model.layers.1.self_attn.v_proj.weight\" is truncated: \
                     2 bytes are missing";
     assert_eq!(folder.error(), expected);
 }
@@ -561,7 +561,7 @@ fn damaged_headers_are_refused() {
         (safetensors_bytes(&tensor("[4,8]", "BF16"), &[0; 8]), "invalid offset for tensor `a`"),
         (safetensors_bytes(&tensor("[0,6]", "BF16"), &[0; 6]), "invalid shape, data type, or offset for tensor"),
         (safetensors_bytes(&tensor("[0,4]", "BF16"), &[0; 9]), "incomplete metadata, file not fully covered"),
-        (safetensors_bytes(&tensor("[0,4]", "BF16"), &[0; 3]), "tensor \"a\" is cut short, 1 bytes are missing"),
+        (safetensors_bytes(&tensor("[0,4]", "BF16"), &[0; 3]), "tensor \"a\" is truncated: 1 bytes are missing"),
     ];
     for (bytes, expected) in table {
         let folder = Folder::copy("llama");

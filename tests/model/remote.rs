@@ -96,7 +96,7 @@ fn what_is_wrong_is_told_by_file_and_tensor() {
     check(golden().without("config.json"), "config.json: there is no such file");
     check(golden().without("model.safetensors"), "model.safetensors: there is no such file");
     let cut = golden().with("model.safetensors", weights.slice(..weights.len() - 7));
-    check(cut, "is cut short, 7 bytes are missing");
+    check(cut, "is truncated: 7 bytes are missing");
     let long = [weights.as_ref(), b"more"].concat();
     check(golden().with("model.safetensors", long), "model.safetensors: incomplete metadata");
     check(golden().with("model.safetensors", &b"1234"[..]), "model.safetensors: header too small");

@@ -65,7 +65,7 @@ fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
 }
 
 /// What lies in `src/backend` and is no backend: the form in which GPUs get a batch.
-const SHARED: &str = "backend::words";
+const SHARED: &str = "backend::metadata";
 
 /// `backend::cpu`, `backend::wgpu`, …: what lies in `src/backend`, read from the folder so that a new one is known.
 fn backends() -> Vec<String> {

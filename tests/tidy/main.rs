@@ -15,7 +15,6 @@ mod style;
 const EXEMPTIONS: &[(&str, &str)] = &[
     ("circles", "src/backend/cuda/encode/"),
     ("circles", "src/backend/wgpu/encode/"),
-    ("circles", "src/model/"),
     ("copies", "src/backend/wgpu/encode/sample.rs"),
 ];
 

@@ -221,10 +221,10 @@ test("what is wrong with a model is told by type, file and field", () =>
     async (page) => {
       const short = await hello(page, { model: `${server.origin}/folder/` });
       assert.deepEqual([short.name, short.code], ["ModelError", "model"]);
-      assert.match(short.message, /model\.safetensors: tensor .* is cut short, \d+ bytes are missing/);
+      assert.match(short.message, /model\.safetensors: tensor .* is truncated: \d+ bytes are missing/);
       const wrong = await hello(page, { model: `${server.origin}/wrong/` });
       assert.deepEqual([wrong.name, wrong.code], ["ModelError", "model"]);
-      assert.match(wrong.message, /shape .*config\.json asks for/);
+      assert.match(wrong.message, /shape .*config\.json expects/);
       const missing = await hello(page, { model: `${server.origin}/nothing/` });
       assert.equal(missing.name, "ModelError");
       assert.match(missing.message, /config\.json: there is no such file/);

@@ -13,7 +13,7 @@ use folio::backend::cuda::CudaBackend;
 use folio::backend::wgpu::WgpuBackend;
 use folio::backend::{Backend, Capacity};
 use folio::config::Config;
-use folio::engine::faults::Faults;
+use folio::engine::faults::InjectedFaults;
 use folio::engine::request::{Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
@@ -86,7 +86,7 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
             eos_token_ids: Vec::new(),
             hash_key: [7; 32],
         },
-        Faults::default(),
+        InjectedFaults::default(),
     );
     for stream in 0..sequences {
         // Prompts share nothing, so that every sequence has blocks of its own.

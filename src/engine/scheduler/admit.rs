@@ -2,7 +2,7 @@
 
 use super::{Draft, PREEMPTIONS_MAX, Scheduler};
 use crate::engine::block_pool::BlockHash;
-use crate::engine::faults::Fault;
+use crate::engine::faults::InjectedFault;
 use crate::engine::sequence::{SequenceId, Table};
 use crate::plan::inputs::NONE;
 
@@ -56,6 +56,7 @@ impl Scheduler {
     /// Fresh blocks that `tokens` tokens take after `matched` blocks. A window group gives blocks back on the way, so
     /// it needs the window and a chunk at most.
     fn blocks_needed(&self, group: usize, matched: u32, tokens: u32) -> u32 {
+        debug_assert!(tokens > 0, "an admitted sequence computes something");
         let all = self.pool.blocks_for(tokens) - matched.min(self.pool.blocks_for(tokens));
         let pool = &self.pool.groups()[group];
         let Some(window) = pool.window() else { return all };
@@ -69,9 +70,13 @@ impl Scheduler {
             return 0;
         }
         let known = self.sequences[id].tokens_known();
-        let reusable = if self.faults.has(Fault::FullHitKept) { known } else { known - 1 };
+        let reusable = if self.faults.has(InjectedFault::FullHitKept) { known } else { known - 1 };
         let sequence = &self.sequences[id];
-        let reusable = if sequence.states_needed() > sequence.asked { reusable.min(sequence.asked) } else { reusable };
+        let reusable = if sequence.states_needed() > sequence.outputs_requested {
+            reusable.min(sequence.outputs_requested)
+        } else {
+            reusable
+        };
         let blocks = reusable / self.limits.block_size;
         self.extend_hashes(id, blocks);
         self.pool.longest_prefix(&self.sequences[id].hashes[..blocks as usize])
@@ -81,8 +86,9 @@ impl Scheduler {
     pub(super) fn extend_hashes(&mut self, id: SequenceId, full: u32) {
         let sequence = &mut self.sequences[id];
         let (key, size) = (&self.limits.hash_key, self.limits.block_size as usize);
+        assert!(full as usize * size <= sequence.tokens.len(), "only blocks whose ids are all known are hashed");
         for index in sequence.hashes.len()..full as usize {
-            let salt = sequence.request.cache_salt.as_deref().filter(|_| !self.faults.has(Fault::SaltIgnored));
+            let salt = sequence.request.cache_salt.as_deref().filter(|_| !self.faults.has(InjectedFault::SaltIgnored));
             let parent = sequence.hashes.last().copied().unwrap_or_else(|| BlockHash::root(key, salt));
             sequence.hashes.push(parent.next(key, &sequence.tokens[index * size..(index + 1) * size]));
         }
@@ -92,6 +98,8 @@ impl Scheduler {
     fn take_prefix(&mut self, id: SequenceId, admission: &Admission) {
         let matched = admission.matched;
         let sequence = &mut self.sequences[id];
+        assert!(matched as usize <= sequence.hashes.len(), "a matched block has a hash");
+        debug_assert!(sequence.tables.iter().all(|table| table.blocks.is_empty()), "who waits holds no block");
         for group in 0..self.limits.windows.len() {
             let passed = self.pool.first_visible(group, matched * self.limits.block_size).min(matched);
             let pool = self.pool.group_mut(group);
@@ -111,7 +119,7 @@ impl Scheduler {
         sequence.resumed = sequence.preemptions > 0;
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(sequence.computed);
-            self.turns.admitted(sequence.order.turn);
+            self.round_robin.admitted(sequence.order.round);
             self.counts.requests_dequeued += 1;
             self.counts.prompt_tokens += u64::from(sequence.prompt_len());
             self.counts.prefix_queries += u64::from(sequence.prompt_len());

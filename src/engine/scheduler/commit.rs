@@ -2,8 +2,8 @@
 
 use super::Scheduler;
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
-use crate::engine::faults::Fault;
-use crate::engine::request::{Event, FinishReason, PromptFact, RequestError, Token, TokenLogprob};
+use crate::engine::faults::InjectedFault;
+use crate::engine::request::{Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob};
 use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId, Table};
 use crate::plan::inputs::{NONE, Results, Sampled};
 use std::collections::HashSet;
@@ -50,6 +50,7 @@ impl Scheduler {
 
     /// The device refused a batch: its requests end, and whoever shares a block that it should have filled starts over.
     pub fn fail(&mut self, batch: &Batch, error: RequestError) -> Events {
+        assert!(self.steps_in_flight > 0, "a batch that failed was scheduled");
         let mut events = Vec::new();
         let unfilled = self.withdraw_filled_by(batch);
         let named = batch.rows.iter().map(|row| row.sequence).chain(batch.draws.iter().map(|draw| draw.sequence));
@@ -82,7 +83,7 @@ impl Scheduler {
             }
             sequence.drop_tables();
             (sequence.pending, sequence.in_flight, sequence.feed_slot) = (0, 0, NONE);
-            sequence.asked = sequence.reported;
+            sequence.outputs_requested = sequence.outputs_reported;
             let order = sequence.order;
             self.waiting.insert(order, id);
         }
@@ -109,8 +110,8 @@ impl Scheduler {
         let token = |sampled| token(sampled, true, cached_tokens);
         let tokens: Arc<[Token]> = sampled.into_iter().map(token).collect();
         for (stream, id) in live {
-            self.sequences[id].reported = score.first + score.count;
-            events.push((stream, Event::Prompt(PromptFact::Logprobs(tokens.clone()))));
+            self.sequences[id].outputs_reported = score.first + score.count;
+            events.push((stream, Event::Prompt(PromptEvent::Logprobs(tokens.clone()))));
         }
     }
 
@@ -124,7 +125,7 @@ impl Scheduler {
     fn ask_again(&mut self, score: &Score) {
         for (_, id) in self.readers_of(score) {
             let sequence = &mut self.sequences[id];
-            sequence.asked = sequence.asked.min(score.first);
+            sequence.outputs_requested = sequence.outputs_requested.min(score.first);
             if sequence.computed > score.first && sequence.exit.is_none() {
                 self.roll_back(id);
             }
@@ -141,20 +142,20 @@ impl Scheduler {
             self.end_corrupted(pool.sequence, events);
             return;
         }
-        sequence.reported += pool.count;
+        sequence.outputs_reported += pool.count;
         sequence.pooled.resize(states.len(), 0.0);
         sequence.pooled.iter_mut().zip(states).for_each(|(sum, state)| *sum += f64::from(*state));
         if !pool.last {
             return;
         }
-        let tokens = f64::from(sequence.reported);
+        let tokens = f64::from(sequence.outputs_reported);
         #[expect(clippy::cast_possible_truncation, reason = "a mean of f32 values is one")]
         let embedding = sequence.pooled.iter().map(|sum| (sum / tokens) as f32).collect();
         let (stream, usage) = (sequence.choice.stream, sequence.usage());
         if let Some(report) = sequence.prefix_report.take() {
-            events.push((stream, Event::Prompt(PromptFact::Prefix(report))));
+            events.push((stream, Event::Prompt(PromptEvent::Prefix(report))));
         }
-        let event = Event::Prompt(PromptFact::Embedding(embedding));
+        let event = Event::Prompt(PromptEvent::Embedding(embedding));
         events.extend(sequence.streams().map(|stream| (stream, event.clone())));
         self.end(pool.sequence, &Event::Finished { reason: FinishReason::Stop, usage }, events);
     }
@@ -192,7 +193,7 @@ impl Scheduler {
             if self.append(id, forced, events) {
                 return;
             }
-            self.sequences[id].computed += u32::from(self.faults.has(Fault::ForcedTokenNotComputed));
+            self.sequences[id].computed += u32::from(self.faults.has(InjectedFault::ForcedTokenNotComputed));
         }
         self.register_full_blocks(id);
     }
@@ -201,12 +202,12 @@ impl Scheduler {
     fn append(&mut self, id: SequenceId, token: Token, events: &mut Events) -> bool {
         let sequence = &mut self.sequences[id];
         let token_id = token.id;
-        if !(self.faults.has(Fault::PendingTokenLost) && sequence.exit == Some(Exit::Preempted)) {
+        if !(self.faults.has(InjectedFault::PendingTokenLost) && sequence.exit == Some(Exit::Preempted)) {
             sequence.push(token_id);
         }
         self.counts.generation_tokens += 1;
         if let Some(report) = sequence.prefix_report.take() {
-            events.push((sequence.choice.stream, Event::Prompt(PromptFact::Prefix(report))));
+            events.push((sequence.choice.stream, Event::Prompt(PromptEvent::Prefix(report))));
         }
         events.push((sequence.choice.stream, Event::Token(token)));
         let reason = match sequence.guide(token_id) {
@@ -338,7 +339,7 @@ impl Scheduler {
         let sequence = &mut self.sequences[id];
         sequence.valid_from_step = self.counts.steps;
         (sequence.pending, sequence.computed, sequence.registered) = (0, 0, 0);
-        sequence.asked = sequence.reported;
+        sequence.outputs_requested = sequence.outputs_reported;
         self.leave(id, Exit::Preempted);
     }
 }

@@ -202,7 +202,7 @@ impl Family {
         let rows = metadata.tensors().find(|(name, _)| *name == own).map_or(0, |(_, entry)| entry.shape[0]);
         if !rows.is_multiple_of(u64::from(head)) || head % 2 != 0 {
             let message = format!("has {rows} rows, which are not heads of {head}");
-            return Err(metadata.fault(&format!("tensor {own:?}"), message));
+            return Err(metadata.invalid(&format!("tensor {own:?}"), message));
         }
         Ok(Some(head as usize))
     }
@@ -227,7 +227,7 @@ impl Family {
             (self.required(metadata, "embedding_length")?, self.required(metadata, "attention.head_count")?);
         if hidden % heads != 0 {
             let message = format!("is {heads}, which does not divide embedding_length = {hidden}");
-            return Err(metadata.fault(&self.key("attention.head_count"), message));
+            return Err(metadata.invalid(&self.key("attention.head_count"), message));
         }
         Ok(hidden / heads)
     }
@@ -249,7 +249,7 @@ pub(super) fn config_json(
     let vocab = metadata.required("tensor \"token_embd.weight\"", table)?;
     if let Some(value_length) = family.integer(metadata, "attention.value_length")?.filter(|dim| *dim != head_dim) {
         let message = format!("is {value_length}, but keys have {head_dim}, which is not supported");
-        return Err(metadata.fault(&family.key("attention.value_length"), message));
+        return Err(metadata.invalid(&family.key("attention.value_length"), message));
     }
     let epsilon_key = family.key("attention.layer_norm_rms_epsilon");
     let epsilon = metadata.required(&epsilon_key, metadata.number(&epsilon_key)?)?;
@@ -299,7 +299,7 @@ fn windows(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<(
         (Windows::Ignored, _) | (_, None) if !matches!(family.windows, Windows::Config(_)) => return Ok(()),
         (Windows::Refused, _) => {
             let message = format!("is set, which is not supported in files of {}", family.name);
-            return Err(metadata.fault(&key, message));
+            return Err(metadata.invalid(&key, message));
         }
         (Windows::Architecture(name), _) => config["architectures"] = json!([name]),
         _ => {}

@@ -31,12 +31,12 @@ impl Metadata {
         self.container.tensors.iter()
     }
 
-    pub(super) fn fault(&self, key: &str, message: impl Into<String>) -> LoadError {
+    pub(super) fn invalid(&self, key: &str, message: impl Into<String>) -> LoadError {
         LoadError::Field { file: self.file.clone(), field: key.into(), message: message.into() }
     }
 
     pub(super) fn required<T>(&self, key: &str, value: Option<T>) -> Result<T, LoadError> {
-        value.ok_or_else(|| self.fault(key, "is missing"))
+        value.ok_or_else(|| self.invalid(key, "is missing"))
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
@@ -52,14 +52,16 @@ impl Metadata {
                 let numbers = self.integers(key, list)?;
                 match numbers.first() {
                     Some(first) if numbers.iter().all(|number| number == first) => *first,
-                    _ => return Err(self.fault(key, "differs from layer to layer, which is not supported")),
+                    _ => return Err(self.invalid(key, "differs from layer to layer, which is not supported")),
                 }
             }
-            Some(_) => return Err(self.fault(key, "is not an integer")),
+            Some(_) => return Err(self.invalid(key, "is not an integer")),
         };
         match u32::try_from(number).ok().filter(|number| range.contains(number)) {
             Some(number) => Ok(Some(number)),
-            None => Err(self.fault(key, format!("is {number}, not an integer in {}..={}", range.start(), range.end()))),
+            None => {
+                Err(self.invalid(key, format!("is {number}, not an integer in {}..={}", range.start(), range.end())))
+            }
         }
     }
 
@@ -68,7 +70,7 @@ impl Metadata {
             None => Ok(None),
             Some(Value::Number(number)) if number.is_finite() => Ok(Some(*number)),
             Some(Value::Integer(number)) => Ok(Some(*number as f64)),
-            Some(_) => Err(self.fault(key, "is not a finite number")),
+            Some(_) => Err(self.invalid(key, "is not a finite number")),
         }
     }
 
@@ -87,7 +89,7 @@ impl Metadata {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Boolean(flag)) => Ok(Some(*flag)),
-            Some(_) => Err(self.fault(key, "is neither true nor false")),
+            Some(_) => Err(self.invalid(key, "is neither true nor false")),
         }
     }
 
@@ -96,9 +98,9 @@ impl Metadata {
             None => Ok(None),
             Some(Value::Text(range)) => match std::str::from_utf8(&self.bytes[range.clone()]) {
                 Ok(text) => Ok(Some(text)),
-                Err(_) => Err(self.fault(key, "is not UTF-8")),
+                Err(_) => Err(self.invalid(key, "is not UTF-8")),
             },
-            Some(_) => Err(self.fault(key, "is not a string")),
+            Some(_) => Err(self.invalid(key, "is not a string")),
         }
     }
 
@@ -106,7 +108,7 @@ impl Metadata {
         match self.get(key) {
             None => Ok(None),
             Some(Value::List(list)) if of.contains(&list.kind) => Ok(Some(list)),
-            Some(_) => Err(self.fault(key, format!("is not a list of {:?}", of[0]))),
+            Some(_) => Err(self.invalid(key, format!("is not a list of {:?}", of[0]))),
         }
     }
 
@@ -114,7 +116,7 @@ impl Metadata {
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<String>>, LoadError> {
         let Some(list) = self.list(key, &[Kind::Text])? else { return Ok(None) };
         if list.count > TEXTS_MAX {
-            return Err(self.fault(key, format!("has {} entries, more than {TEXTS_MAX}", list.count)));
+            return Err(self.invalid(key, format!("has {} entries, more than {TEXTS_MAX}", list.count)));
         }
         let mut cursor = Cursor::new(&self.file, &self.bytes[..list.bytes.end], list.bytes.start);
         let mut texts = Vec::with_capacity(list.count);
@@ -151,7 +153,7 @@ impl Metadata {
         for _ in 0..list.count.min(1 << 12) {
             match cursor.scalar(key, list.kind)? {
                 Value::Integer(number) => numbers.push(number),
-                _ => return Err(self.fault(key, "is not a list of integers")),
+                _ => return Err(self.invalid(key, "is not a list of integers")),
             }
         }
         Ok(numbers)

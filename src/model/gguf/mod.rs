@@ -130,7 +130,7 @@ impl Gguf {
         for (index, part) in parts.iter().enumerate().filter(|_| count > 1) {
             let found = part.splits()?;
             if found != Some((index as u32, count as u32)) {
-                return Err(part.fault("split.no", format!("is not {index} of {count}")));
+                return Err(part.invalid("split.no", format!("is not {index} of {count}")));
             }
         }
         let Some(first) = parts.first() else {
@@ -151,7 +151,7 @@ impl Gguf {
             .iter()
             .find(|name| tensors.infos.contains_key(**name))
         {
-            return Err(first.fault(&format!("tensor {name:?}"), "is there: this kind of rotation is not supported"));
+            return Err(first.invalid(&format!("tensor {name:?}"), "is there: this kind of rotation is not supported"));
         }
         let config_json = config::config_json(first, family, &tensors.infos)?.to_string().into_bytes();
         let texts = Texts { config_json, ..Texts::of_vocabulary(first)? };
@@ -171,7 +171,7 @@ impl Gguf {
 impl GgufTensors {
     fn add(&mut self, file: usize, part: &Metadata, family: &config::Family) -> Result<(), LoadError> {
         for (own_name, entry) in part.tensors() {
-            let fault = |message: String| part.fault(&format!("tensor {own_name:?}"), message);
+            let fault = |message: String| part.invalid(&format!("tensor {own_name:?}"), message);
             let name = family.tensor_name(own_name);
             let interleaved_head = family.interleaved_head(own_name, part)?;
             // The elements of a bias are rotated as the rows of its matrix: each is a row.
@@ -197,7 +197,7 @@ impl GgufTensors {
                 let bytes = start..start + copy_bytes;
                 let place = Place { file, bytes, blocks: entry.blocks, columns, interleaved_head };
                 if self.infos.insert(name.clone(), info).is_some() {
-                    return Err(fault("is there twice".into()));
+                    return Err(fault("is a duplicate".into()));
                 }
                 self.places.insert(name, place);
             }

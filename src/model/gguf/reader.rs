@@ -104,7 +104,7 @@ impl<'a> Cursor<'a> {
         Self { file, bytes, at }
     }
 
-    fn fault(&self, field: &str, message: impl Into<String>) -> LoadError {
+    fn invalid(&self, field: &str, message: impl Into<String>) -> LoadError {
         LoadError::Field { file: self.file.into(), field: field.into(), message: message.into() }
     }
 
@@ -115,7 +115,7 @@ impl<'a> Cursor<'a> {
     fn take(&mut self, field: &str, count: u64) -> Result<&'a [u8], LoadError> {
         let left = self.left();
         let count = usize::try_from(count).ok().filter(|count| *count <= left).ok_or_else(|| {
-            self.fault(field, format!("needs {count} bytes at offset {}, the file has {left} left", self.at))
+            self.invalid(field, format!("needs {count} bytes at offset {}, the file has {left} left", self.at))
         })?;
         self.at += count;
         Ok(&self.bytes[self.at - count..self.at])
@@ -138,11 +138,11 @@ impl<'a> Cursor<'a> {
     fn count(&mut self, field: &str, bytes_min: u64, max: u64) -> Result<u64, LoadError> {
         let count = self.u64(field)?;
         if count > max {
-            return Err(self.fault(field, format!("is {count}, more than {max}")));
+            return Err(self.invalid(field, format!("is {count}, more than {max}")));
         }
         if count > self.left() as u64 / bytes_min {
             let left = self.left();
-            return Err(self.fault(field, format!("is {count}, more than {left} bytes can hold")));
+            return Err(self.invalid(field, format!("is {count}, more than {left} bytes can hold")));
         }
         Ok(count)
     }
@@ -156,17 +156,17 @@ impl<'a> Cursor<'a> {
     fn name(&mut self, field: &str) -> Result<String, LoadError> {
         let range = self.text(field)?;
         if range.is_empty() || range.len() > NAME_BYTES_MAX {
-            return Err(self.fault(field, format!("has a name of {} bytes", range.len())));
+            return Err(self.invalid(field, format!("has a name of {} bytes", range.len())));
         }
         match std::str::from_utf8(&self.bytes[range]) {
             Ok(name) => Ok(name.to_owned()),
-            Err(_) => Err(self.fault(field, "has a name that is not UTF-8")),
+            Err(_) => Err(self.invalid(field, "has a name that is not UTF-8")),
         }
     }
 
     fn kind(&mut self, field: &str) -> Result<Kind, LoadError> {
         let number = self.u32(field)?;
-        Kind::from_number(number).ok_or_else(|| self.fault(field, format!("has a value of unknown type {number}")))
+        Kind::from_number(number).ok_or_else(|| self.invalid(field, format!("has a value of unknown type {number}")))
     }
 
     fn value(&mut self, field: &str) -> Result<Value, LoadError> {
@@ -174,7 +174,7 @@ impl<'a> Cursor<'a> {
             Kind::List => {
                 let kind = self.kind(field)?;
                 if kind == Kind::List {
-                    return Err(self.fault(field, "is a list of lists, which is not supported"));
+                    return Err(self.invalid(field, "is a list of lists, which is not supported"));
                 }
                 let count = self.count(field, kind.bytes() as u64, u64::MAX)?;
                 let start = self.at;
@@ -204,9 +204,9 @@ impl<'a> Cursor<'a> {
             Kind::Text => Value::Text(self.text(field)?),
             Kind::Boolean => match self.array::<1>(field)?[0] {
                 flag @ 0..=1 => Value::Boolean(flag == 1),
-                other => return Err(self.fault(field, format!("is {other}, neither true nor false"))),
+                other => return Err(self.invalid(field, format!("is {other}, neither true nor false"))),
             },
-            Kind::List => return Err(self.fault(field, "is a list within a list")),
+            Kind::List => return Err(self.invalid(field, "is a list within a list")),
         })
     }
 }
@@ -233,7 +233,7 @@ pub(super) fn read(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Containe
         let key = cursor.name(&format!("metadata[{index}]"))?;
         let value = cursor.value(&key)?;
         if metadata.insert(key.clone(), value).is_some() {
-            return Err(cursor.fault(&key, "is there twice"));
+            return Err(cursor.invalid(&key, "is a duplicate"));
         }
     }
     let mut listed = Vec::new();
@@ -241,7 +241,7 @@ pub(super) fn read(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Containe
     for index in 0..entries {
         let (name, entry) = read_entry(&mut cursor, &format!("tensor[{index}]"))?;
         if !names.insert(name.clone()) {
-            return Err(cursor.fault(&format!("tensor {name:?}"), "is there twice"));
+            return Err(cursor.invalid(&format!("tensor {name:?}"), "is a duplicate"));
         }
         listed.push((name, entry));
     }
@@ -257,8 +257,8 @@ fn alignment(cursor: &Cursor<'_>, metadata: &BTreeMap<String, Value>) -> Result<
         Some(Value::Integer(value)) => u64::try_from(*value)
             .ok()
             .filter(|value| value.is_power_of_two() && *value <= ALIGNMENT_MAX)
-            .ok_or_else(|| cursor.fault(key, format!("is {value}, not a power of two up to {ALIGNMENT_MAX}"))),
-        Some(_) => Err(cursor.fault(key, "is not an integer")),
+            .ok_or_else(|| cursor.invalid(key, format!("is {value}, not a power of two up to {ALIGNMENT_MAX}"))),
+        Some(_) => Err(cursor.invalid(key, "is not an integer")),
     }
 }
 
@@ -275,7 +275,7 @@ fn read_entry(cursor: &mut Cursor<'_>, field: &str) -> Result<(String, Listed), 
     let field = format!("tensor {name:?}");
     let dimensions = cursor.u32(&field)?;
     if dimensions == 0 || dimensions > DIMENSIONS_MAX {
-        return Err(cursor.fault(&field, format!("has {dimensions} dimensions, not 1 to {DIMENSIONS_MAX}")));
+        return Err(cursor.invalid(&field, format!("has {dimensions} dimensions, not 1 to {DIMENSIONS_MAX}")));
     }
     let mut shape = Vec::new();
     for _ in 0..dimensions {
@@ -284,15 +284,15 @@ fn read_entry(cursor: &mut Cursor<'_>, field: &str) -> Result<(String, Listed), 
     shape.reverse();
     let number = cursor.u32(&field)?;
     let blocks = BlockType::from_number(number)
-        .ok_or_else(|| cursor.fault(&field, format!("has type {number}, which is not supported")))?;
+        .ok_or_else(|| cursor.invalid(&field, format!("has type {number}, which is not supported")))?;
     let columns = shape[shape.len() - 1];
     let (block, block_bytes) = (blocks.weights() as u64, blocks.bytes() as u64);
     let elements = shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size));
     let elements = elements.filter(|elements| *elements > 0 && *elements < 1 << 56);
-    let elements = elements.ok_or_else(|| cursor.fault(&field, format!("has the impossible shape {shape:?}")))?;
+    let elements = elements.ok_or_else(|| cursor.invalid(&field, format!("has the impossible shape {shape:?}")))?;
     if columns % block != 0 {
         let message = format!("has rows of {columns}, but {blocks} comes in blocks of {block}");
-        return Err(cursor.fault(&field, message));
+        return Err(cursor.invalid(&field, message));
     }
     let offset = cursor.u64(&field)?;
     Ok((name, Listed { shape, blocks, offset, bytes: elements / block * block_bytes }))
@@ -310,15 +310,15 @@ fn place(
     for (name, entry) in listed {
         let field = format!("tensor {name:?}");
         if entry.offset % alignment != 0 {
-            return Err(cursor.fault(&field, format!("starts at {}, not a multiple of {alignment}", entry.offset)));
+            return Err(cursor.invalid(&field, format!("starts at {}, not a multiple of {alignment}", entry.offset)));
         }
         if entry.offset < free {
-            return Err(cursor.fault(&field, "overlaps another tensor"));
+            return Err(cursor.invalid(&field, "overlaps another tensor"));
         }
         let end = entry.offset.checked_add(entry.bytes);
         let file_end = end.and_then(|end| data.start.checked_add(end));
         let (Some(end), Some(file_end)) = (end, file_end.and_then(|end| usize::try_from(end).ok())) else {
-            return Err(cursor.fault(&field, format!("starts at {}, beyond any file", entry.offset)));
+            return Err(cursor.invalid(&field, format!("starts at {}, beyond any file", entry.offset)));
         };
         if file_end as u64 > data.end {
             let missing = file_end as u64 - data.end;

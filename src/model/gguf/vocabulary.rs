@@ -129,7 +129,7 @@ fn same_length(metadata: &Metadata, key: &str, found: usize, tokens: usize) -> R
     if found == tokens {
         return Ok(());
     }
-    Err(metadata.fault(key, format!("has {found} entries for {tokens} tokens")))
+    Err(metadata.invalid(key, format!("has {found} entries for {tokens} tokens")))
 }
 
 /// What a `tokenizer.json` would say; `None` for a file without a vocabulary.
@@ -142,7 +142,7 @@ pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<Option<Value>, LoadE
     let (model, normalizer, splitter, decoder) = match kind {
         "gpt2" => byte_level(metadata, &tokens)?,
         "llama" => sentence_piece(metadata, &tokens)?,
-        other => return Err(metadata.fault(key, format!("is {other:?}, not gpt2 or llama"))),
+        other => return Err(metadata.invalid(key, format!("is {other:?}, not gpt2 or llama"))),
     };
     let pre = metadata.text("tokenizer.ggml.pre")?.and_then(style);
     let adds_bos = kind == "llama" || pre.is_some_and(|style| style.adds_bos);
@@ -159,8 +159,8 @@ type Parts = (Value, Value, Value, Value);
 fn byte_level(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadError> {
     let key = "tokenizer.ggml.pre";
     let name = metadata.text(key)?.unwrap_or("default");
-    let Style { split, ignore_merges, .. } =
-        style(name).ok_or_else(|| metadata.fault(key, format!("is {name:?}, a way to split text that is unknown")))?;
+    let Style { split, ignore_merges, .. } = style(name)
+        .ok_or_else(|| metadata.invalid(key, format!("is {name:?}, a way to split text that is unknown")))?;
     let key = "tokenizer.ggml.merges";
     let merges = metadata.required(key, metadata.texts(key)?)?;
     let ids = tokens.ids();
@@ -169,7 +169,7 @@ fn byte_level(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadError> 
         let whole = merge.split_once(' ').map(|(left, right)| (left, right, format!("{left}{right}")));
         let known = whole.is_some_and(|(left, right, both)| [left, right, &both].iter().all(|t| ids.contains_key(*t)));
         if !known {
-            return Err(metadata.fault(key, format!("holds {merge:?}, which is not made of two tokens")));
+            return Err(metadata.invalid(key, format!("holds {merge:?}, which is not made of two tokens")));
         }
     }
     let model = json!({
@@ -310,7 +310,7 @@ pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, Lo
     for key in ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
         if let Some(id) = metadata.integer(key, 0..=u32::MAX)? {
             if u64::from(id) >= vocab {
-                return Err(metadata.fault(key, format!("is {id}, not a token id below the vocabulary of {vocab}")));
+                return Err(metadata.invalid(key, format!("is {id}, not a token id below the vocabulary of {vocab}")));
             }
             ids.push(id);
         }
@@ -319,7 +319,7 @@ pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, Lo
     let texts = metadata.texts(key)?.unwrap_or_default();
     if texts.len() as u64 > vocab {
         let message = format!("has {} entries, but token_embd.weight has {vocab} rows", texts.len());
-        return Err(metadata.fault(key, message));
+        return Err(metadata.invalid(key, message));
     }
     let kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_default();
     for ((id, text), kind) in (0..).zip(&texts).zip(kinds) {

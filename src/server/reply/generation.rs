@@ -5,7 +5,7 @@
 //! and longer deltas, and nothing grows beyond the receivers' own bounds.
 
 use crate::engine::handle::EventReceiver;
-use crate::engine::request::{Event, FinishReason, PrefixReport, PromptFact, Request, RequestError, Token};
+use crate::engine::request::{Event, FinishReason, PrefixReport, PromptEvent, Request, RequestError, Token};
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
 use crate::server::parameters::sampling::Sampling;
@@ -131,10 +131,10 @@ impl Generation {
         while delta.finish.is_none() {
             match receiver.poll_next_unpin(context) {
                 Poll::Pending => break,
-                Poll::Ready(Some(Event::Prompt(PromptFact::Prefix(report)))) => choice.prefix = Some(report),
-                Poll::Ready(Some(Event::Prompt(PromptFact::Logprobs(tokens)))) => choice.prompt.push(tokens),
+                Poll::Ready(Some(Event::Prompt(PromptEvent::Prefix(report)))) => choice.prefix = Some(report),
+                Poll::Ready(Some(Event::Prompt(PromptEvent::Logprobs(tokens)))) => choice.prompt.push(tokens),
                 // Not asked for here.
-                Poll::Ready(Some(Event::Prompt(PromptFact::Embedding(_)))) => {}
+                Poll::Ready(Some(Event::Prompt(PromptEvent::Embedding(_)))) => {}
                 Poll::Ready(Some(Event::Token(_))) if choice.silent => {}
                 Poll::Ready(Some(Event::Finished { .. })) if choice.silent => delta.finish = Some(FinishReason::Length),
                 Poll::Ready(Some(Event::Token(token))) => {

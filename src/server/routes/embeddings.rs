@@ -3,7 +3,7 @@
 //! The hidden state of the last token, or the mean over all of them, after the model's final norm; of length one unless
 //! the request says otherwise.
 
-use crate::engine::request::{Event, Pooling, PromptFact, Request as EngineRequest, RequestError, SamplingParams};
+use crate::engine::request::{Event, Pooling, PromptEvent, Request as EngineRequest, RequestError, SamplingParams};
 use crate::server::guards::{Client, read_object};
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
@@ -95,7 +95,7 @@ async fn embed(state: &ServerState, request: EngineRequest) -> Result<Vec<f32>, 
     let mut embedding = Vec::new();
     while let Some(event) = events.next().await {
         match event {
-            Event::Prompt(PromptFact::Embedding(vector)) => embedding = vector,
+            Event::Prompt(PromptEvent::Embedding(vector)) => embedding = vector,
             Event::Finished { .. } => return Ok(embedding),
             Event::Failed(error) => return Err(ApiError::failed(error)),
             Event::Prompt(_) | Event::Token(_) => {}

@@ -1,7 +1,7 @@
-//! What a prompt's rows are asked for beside the next token: logprobs of the tokens that follow, or hidden states.
+//! What a prompt's rows give besides the next token: prompt logprobs, or hidden states for an embedding.
 //!
-//! Each position is asked once. A sequence that is preempted computes its beginning again, or finds it in the cache;
-//! what was asked before is not asked again, and what a failed step would have reported is.
+//! They are requested once for each position. A sequence that is preempted computes its beginning again, or finds it in
+//! the cache, but requests nothing twice, except what a failed step did not report.
 
 use super::{Draft, Scheduler};
 use crate::engine::batch::{Pool, Score};
@@ -9,12 +9,12 @@ use crate::engine::request::Pooling;
 use crate::engine::sequence::{Sequence, SequenceId};
 
 impl Scheduler {
-    /// Asks the row that was just pushed, the last of the draft, for what its sequence wants.
-    pub(super) fn ask(&mut self, id: SequenceId, draft: &mut Draft) {
+    /// Requests the prompt outputs of the row that was just pushed, the last of the draft.
+    pub(super) fn request_prompt_outputs(&mut self, id: SequenceId, draft: &mut Draft) {
         let sequence = &mut self.sequences[id];
         let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
         let start = draft.batch.rows[row as usize].start;
-        let first = start.max(sequence.asked);
+        let first = start.max(sequence.outputs_requested);
         let end = sequence.computed.min(sequence.states_needed());
         let last = sequence.computed == sequence.prompt_len();
         match sequence.request.pooling {
@@ -29,7 +29,7 @@ impl Scheduler {
             }
             _ => return,
         }
-        sequence.asked = sequence.asked.max(end);
+        sequence.outputs_requested = sequence.outputs_requested.max(end);
     }
 }
 
@@ -38,6 +38,6 @@ pub(super) fn scorable(sequence: &Sequence, draft: &Draft) -> u32 {
     if sequence.params().prompt_logprobs.is_none() {
         return u32::MAX;
     }
-    let end = sequence.asked.max(sequence.computed) + draft.scores_left;
+    let end = sequence.outputs_requested.max(sequence.computed) + draft.scores_left;
     if end >= sequence.states_needed() { u32::MAX } else { end - sequence.computed }
 }

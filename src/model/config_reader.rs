@@ -1,4 +1,4 @@
-//! Typed reads of a JSON object that somebody else wrote: each fault is one line with file and field.
+//! Typed reads of a JSON object from a checkpoint: each error is one line with file and field.
 
 use super::LoadError;
 use serde_json::{Map, Value};
@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 /// One JSON object of a file. A field that is `null` counts as absent.
 #[derive(Clone)]
-pub(super) struct Fields<'a> {
+pub(super) struct ConfigReader<'a> {
     file: &'a str,
     /// Names of the objects around this one, each followed by a point.
     prefix: String,
@@ -44,7 +44,7 @@ fn quote_bare_words(text: &str) -> String {
     out
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ConfigReader<'a> {
     /// The object a file holds.
     pub(super) fn root(file: &'a str, value: &'a Value) -> Result<Self, LoadError> {
         match value {
@@ -53,8 +53,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A fault of field `name`; `message` follows the field's name in a sentence.
-    pub(super) fn fault(&self, name: &str, message: impl Into<String>) -> LoadError {
+    /// The error that field `name` is invalid; `message` follows the field's name in a sentence.
+    pub(super) fn invalid(&self, name: &str, message: impl Into<String>) -> LoadError {
         let field = format!("{}{name}", self.prefix);
         LoadError::Field { file: self.file.into(), field, message: message.into() }
     }
@@ -75,7 +75,7 @@ impl<'a> Fields<'a> {
 
     /// The value of a field that must be there.
     pub(super) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, LoadError> {
-        value.ok_or_else(|| self.fault(name, "is missing"))
+        value.ok_or_else(|| self.invalid(name, "is missing"))
     }
 
     /// An integer within `range`.
@@ -136,7 +136,7 @@ impl<'a> Fields<'a> {
             found.truncate(end);
             found.push('…');
         }
-        self.fault(name, format!("is {found}, not {expected}"))
+        self.invalid(name, format!("is {found}, not {expected}"))
     }
 }
 
@@ -155,9 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_file_field_and_value() {
+    fn errors_name_file_field_and_value() {
         let value = parse("c.json", br#"{"layers": 0, "rope": {"theta": NaN}, "ids": [1, 9]}"#).expect("parses");
-        let fields = Fields::root("c.json", &value).expect("an object");
+        let fields = ConfigReader::root("c.json", &value).expect("an object");
         let message = |result: Result<Option<u32>, LoadError>| result.expect_err("refused").to_string();
         assert_eq!(message(fields.integer("layers", 1..=9)), "c.json: layers is 0, not an integer in 1..=9");
         let rope = fields.object("rope").expect("an object").expect("present");

@@ -1,12 +1,12 @@
 //! Checkpoints that were published quantised: GPTQ, AWQ, FP8 and MXFP4 safetensors, read as they are.
 //!
-//! A [`Published`] source stands in front of the files and shows, for each quantised matrix, one tensor under the name
-//! that an ordinary checkpoint gives it, in a format of devices. Codes and scales only move. The one exception is GPTQ
-//! with act-order, whose scales change from column to column: its weights are rounded to `q8`, by half a step of 1/127
-//! of a group's largest at most.
+//! A [`Prequantized`] source stands in front of the files and shows, for each quantised matrix, one tensor under the
+//! name that an ordinary checkpoint gives it, in a format of devices. Codes and scales only move. The one exception is
+//! GPTQ with act-order, whose scales change from column to column: its weights are rounded to `q8`, by at most half a
+//! step of 1/127 of a group's largest.
 
 use super::LoadError;
-use super::fields::{self, Fields};
+use super::config_reader::{self, ConfigReader};
 use super::quantize::quantize_row;
 use super::repack::RowWriter;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
@@ -39,7 +39,7 @@ pub(super) enum Method {
 }
 
 /// A source in front of a quantised checkpoint's files.
-pub(super) struct Published {
+pub(super) struct Prequantized {
     inner: Box<dyn TensorSource>,
     infos: BTreeMap<String, TensorInfo>,
     matrices: BTreeMap<String, Matrix>,
@@ -76,20 +76,20 @@ enum Fp8Scales {
 
 /// The method that `config.json` names, `None` if it names none.
 pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, LoadError> {
-    let value = fields::parse(file, config_json)?;
-    let root = Fields::root(file, &value)?;
+    let value = config_reader::parse(file, config_json)?;
+    let root = ConfigReader::root(file, &value)?;
     let Some(config) = root.object("quantization_config")? else { return Ok(None) };
     let name = config.required("quant_method", config.text("quant_method")?)?;
     let four_bits = || match config.required("bits", config.integer("bits", 1..=32)?)? {
         4 => Ok(()),
-        found => Err(config.fault("bits", format!("is {found}: only 4 bits are supported"))),
+        found => Err(config.invalid("bits", format!("is {found}: only 4 bits are supported"))),
     };
     let group = || {
         let group = config.required("group_size", config.get("group_size"))?;
         match group.as_i64() {
             Some(-1) => Ok(usize::MAX),
             Some(group @ (32 | 64 | 128)) => Ok(group as usize),
-            _ => Err(config.fault("group_size", format!("is {group}, not 32, 64, 128 or -1"))),
+            _ => Err(config.invalid("group_size", format!("is {group}, not 32, 64, 128 or -1"))),
         }
     };
     Ok(Some(match name {
@@ -102,7 +102,7 @@ pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, L
         "awq" => {
             four_bits()?;
             if let Some(version) = config.text("version")?.filter(|version| *version != "gemm" && *version != "GEMM") {
-                return Err(config.fault("version", format!("is {version:?}, not gemm")));
+                return Err(config.invalid("version", format!("is {version:?}, not gemm")));
             }
             Method::Awq { group: group()? }
         }
@@ -110,12 +110,12 @@ pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, L
         "mxfp4" => Method::Mxfp4,
         other => {
             let message = format!("is {other:?}, not gptq, awq, fp8, fbgemm_fp8, compressed-tensors or mxfp4");
-            return Err(config.fault("quant_method", message));
+            return Err(config.invalid("quant_method", message));
         }
     }))
 }
 
-impl Published {
+impl Prequantized {
     pub(super) fn new(inner: Box<dyn TensorSource>, method: Method) -> Result<Self, LoadError> {
         let mut infos = BTreeMap::new();
         let mut matrices = BTreeMap::new();
@@ -199,12 +199,12 @@ fn expect(name: String, info: &TensorInfo, shape: &[usize], element: &Element) -
         return Err(LoadError::TensorShape { file, tensor: name, found: info.shape.clone(), expected });
     }
     if info.element != *element {
-        return Err(fault(info, &name, format!("is stored as {:?}, not {element:?}", info.element)));
+        return Err(invalid(info, &name, format!("is stored as {:?}, not {element:?}", info.element)));
     }
     Ok(())
 }
 
-fn fault(info: &TensorInfo, name: &str, message: String) -> LoadError {
+fn invalid(info: &TensorInfo, name: &str, message: String) -> LoadError {
     LoadError::Field { file: info.file.to_string(), field: format!("tensor {name:?}"), message }
 }
 
@@ -213,7 +213,7 @@ fn sizes(name: &str, info: &TensorInfo, dimensions: usize) -> Result<Vec<usize>,
     let sizes: Option<Vec<usize>> = info.shape.iter().map(small).collect();
     sizes
         .filter(|sizes| sizes.len() == dimensions)
-        .ok_or_else(|| fault(info, name, format!("has shape {:?}, not {dimensions} sizes", info.shape)))
+        .ok_or_else(|| invalid(info, name, format!("has shape {:?}, not {dimensions} sizes", info.shape)))
 }
 
 fn packed(
@@ -232,7 +232,7 @@ fn packed(
     let group = group.min(columns);
     if columns % GROUP != 0 || columns % group != 0 || rows % 8 != 0 {
         let message = format!("is {rows} × {columns}, which is not whole groups of {group}");
-        return Err(fault(info, &name("qweight"), message));
+        return Err(invalid(info, &name("qweight"), message));
     }
     let (groups, words) = (columns / group, Element::Other("I32".into()));
     expect(name("qweight"), info, &found, &words)?;
@@ -262,13 +262,13 @@ fn fp8(name: &str, info: &TensorInfo, all: &BTreeMap<String, TensorInfo>) -> Res
         shape if *shape == block => Fp8Scales::Block,
         shape => {
             let message = format!("has shape {shape:?}, which fits no tensor, row or block of {rows} × {columns}");
-            return Err(fault(scale_info, scale, message));
+            return Err(invalid(scale_info, scale, message));
         }
     };
     let is_bf16 = match &scale_info.element {
         Element::Float(WeightFormat::F32) => false,
         Element::Float(WeightFormat::Bf16) => true,
-        other => return Err(fault(scale_info, scale, format!("is stored as {other:?}, not F32 or BF16"))),
+        other => return Err(invalid(scale_info, scale, format!("is stored as {other:?}, not F32 or BF16"))),
     };
     let (kind, format) = (Kind::Fp8 { scales, is_bf16 }, WeightFormat::E4m3);
     Ok(Matrix { kind, parts: vec![name.into(), scale.clone()], rows, columns, format })
@@ -285,7 +285,7 @@ fn mxfp4(stem: &str, info: &TensorInfo, all: &BTreeMap<String, TensorInfo>) -> R
     Ok(Matrix { kind: Kind::Mxfp4, parts, rows, columns, format: WeightFormat::Mxfp4 })
 }
 
-impl TensorSource for Published {
+impl TensorSource for Prequantized {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -301,7 +301,7 @@ impl TensorSource for Published {
             for part in &matrix.parts {
                 parts.push(self.whole(part).await?);
             }
-            let wrong = |message: &str| fault(&self.infos[tensor], tensor, message.into());
+            let wrong = |message: &str| invalid(&self.infos[tensor], tensor, message.into());
             let row_bytes = matrix.format.row_bytes(matrix.columns as u32);
             let rows = (bytes.start / row_bytes) as usize..(bytes.end / row_bytes) as usize;
             assert_eq!(rows.len() as u64 * row_bytes, bytes.end - bytes.start, "quantised tensors are read by rows");
@@ -492,7 +492,7 @@ mod tests {
     }
 
     /// Every weight of `tensor` against `expected(row, column)`, read in two pieces.
-    fn compare(source: &Published, tensor: &str, allowed: f32, expected: impl Fn(usize, usize) -> f32) {
+    fn compare(source: &Prequantized, tensor: &str, allowed: f32, expected: impl Fn(usize, usize) -> f32) {
         let info = &source.tensors()[tensor];
         let Element::Float(format) = info.element else { panic!("{tensor} can be read") };
         let columns = *info.shape.last().expect("a matrix") as usize;
@@ -526,7 +526,7 @@ mod tests {
             files.add("a.qzeros", &[groups, rows / 8], "I32", zeros.clone());
             files.add("a.g_idx", &[columns], "I32", g_idx);
             let method = Method::Gptq { group, act_order, zero_offset };
-            let source = Published::new(Box::new(files), method).expect("it opens");
+            let source = Prequantized::new(Box::new(files), method).expect("it opens");
             let value = |row: usize, column: usize| {
                 let at = of_column(column);
                 let code = word(&codes, column / 8 * rows + row) >> (4 * (column % 8)) & 15;
@@ -548,7 +548,7 @@ mod tests {
         files.add("a.qweight", &[columns, rows / 8], "I32", codes.clone());
         files.add("a.scales", &[columns / group, rows], "F16", scales.clone());
         files.add("a.qzeros", &[columns / group, rows / 8], "I32", zeros.clone());
-        let source = Published::new(Box::new(files), Method::Awq { group }).expect("it opens");
+        let source = Prequantized::new(Box::new(files), Method::Awq { group }).expect("it opens");
         // Nibble i of a word is output [0, 2, 4, 6, 1, 3, 5, 7][i] of its eight.
         let order = [0, 2, 4, 6, 1, 3, 5, 7];
         compare(&source, "a.weight", 0.0, |row, column| {
@@ -581,7 +581,7 @@ mod tests {
                 let mut files = Memory::default();
                 files.add("a.weight", &[rows, columns], "F8_E4M3", codes.clone());
                 files.add(&format!("a.weight{suffix}"), shape, element, (0..count).flat_map(bytes).collect());
-                let source = Published::new(Box::new(files), Method::Fp8).expect("it opens");
+                let source = Prequantized::new(Box::new(files), Method::Fp8).expect("it opens");
                 compare(&source, "a.weight", 0.0, |row, column| {
                     let scale = scale(at(row, column));
                     let scale = if element == "F32" { scale } else { bf16::from_f32(scale).to_f32() };
@@ -599,7 +599,7 @@ mod tests {
         let scales: Vec<u8> = (0..experts * rows * groups).map(|i| 120 + (i % 9) as u8).collect();
         files.add("e.gate_up_proj_blocks", &[experts, rows, groups, 16], "U8", codes.clone());
         files.add("e.gate_up_proj_scales", &[experts, rows, groups], "U8", scales.clone());
-        let source = Published::new(Box::new(files), Method::Mxfp4).expect("it opens");
+        let source = Prequantized::new(Box::new(files), Method::Mxfp4).expect("it opens");
         assert_eq!(source.tensors()["e.gate_up_proj"].shape, [2, 6, 96]);
         let levels = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
         compare(&source, "e.gate_up_proj", 0.0, |row, column| {
@@ -619,7 +619,7 @@ mod tests {
                 files.add("a.scales", scales, "F16", vec![0; 2 * scales.iter().product::<usize>()]);
             }
             let method = Method::Gptq { group: 32, act_order: false, zero_offset: 1 };
-            let message = Published::new(Box::new(files), method).err().expect("refused").to_string();
+            let message = Prequantized::new(Box::new(files), method).err().expect("refused").to_string();
             assert!(message.contains(expected), "{message:?} lacks {expected:?}");
         };
         check(&[], "\"a.scales\" is missing");

@@ -1,6 +1,6 @@
 //! Whose turn it is when a step has room for a few of those that could run.
 
-use folio::engine::faults::Faults;
+use folio::engine::faults::InjectedFaults;
 use folio::engine::request::{Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
@@ -34,7 +34,7 @@ fn limits() -> Limits {
 
 #[test]
 fn everybody_gets_a_turn_where_a_step_has_room_for_two() {
-    let mut scheduler = Scheduler::new(limits(), Faults::default());
+    let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
     let draw = DrawParams { presence_penalty: 0.5, ..DrawParams::default() };
     let params = SamplingParams { draw, max_tokens: Some(200), ..SamplingParams::default() };
     for index in 0..SEQUENCES {

@@ -1,0 +1,49 @@
+//! Fairness between clients: waiting requests of one priority are served round-robin by client, so that nobody gets
+//! ahead by asking more often.
+//!
+//! Every request belongs to a round. A client's next request is in a later round than its last, and never in one before
+//! the latest that was admitted. With one client, rounds are the order of arrival. A client that comes to a long queue
+//! of another waits for one request of it, not for all.
+
+use std::collections::HashMap;
+
+/// Which round each client has come to.
+#[derive(Debug, Default)]
+pub(super) struct RoundRobin {
+    /// The latest round that was admitted.
+    now: u64,
+    /// Round of each client's last request; one entry for each API key.
+    last: HashMap<u32, u64>,
+}
+
+impl RoundRobin {
+    /// The round of a client's next request.
+    pub(super) fn next(&mut self, client: u32) -> u64 {
+        let after = self.last.get(&client).map_or(0, |last| last + 1);
+        let round = after.max(self.now);
+        let last = self.last.insert(client, round);
+        debug_assert!(last.is_none_or(|last| last < round), "a client's requests stay in order");
+        round
+    }
+
+    /// A request of this round was admitted.
+    pub(super) fn admitted(&mut self, round: u64) {
+        self.now = self.now.max(round);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_is_served_as_it_comes_and_a_second_one_in_between() {
+        let mut rounds = RoundRobin::default();
+        let many: Vec<_> = (0..10).map(|_| rounds.next(7)).collect();
+        assert!(many.is_sorted_by(|a, b| a < b), "{many:?}");
+        many[..4].iter().for_each(|&round| rounds.admitted(round));
+        let late: Vec<_> = (0..3).map(|_| rounds.next(8)).collect();
+        assert_eq!(late, [many[3], many[4], many[5]], "one of each in turn, from now on");
+        assert!(rounds.next(7) > many[9], "its own requests stay in order");
+    }
+}
