@@ -10,6 +10,7 @@
 
 mod attention;
 mod compare;
+mod cover;
 mod dense;
 mod experts;
 mod fixture;
@@ -17,11 +18,12 @@ mod sampling;
 mod weights;
 
 use crate::backend::cpu::CpuBackend;
-use crate::backend::{BackendError, Capacity, Inspect, KvHalf};
+use crate::backend::{BackendError, Capacity, Caps, Inspect, KvHalf};
 use crate::plan::Storage;
 use crate::plan::inputs::Sampled;
 use compare::{Worst, compare_run};
 use fixture::{Fixture, Run};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -35,6 +37,8 @@ pub struct Options {
     pub activations: Vec<Storage>,
     /// How many tokens the sampling checks draw.
     pub draws: Draws,
+    /// Of several devices each runs every case, instead of a pairwise cover.
+    pub product: bool,
 }
 
 /// Tokens that the sampling checks draw with each option.
@@ -84,6 +88,10 @@ pub struct Report {
 }
 
 impl Report {
+    fn new(caps: &Caps) -> Self {
+        Self { device: format!("{} ({}, {})", caps.name, caps.api, caps.tier), rows: Vec::new() }
+    }
+
     /// Whether anything was checked and nothing missed.
     pub fn passed(&self) -> bool {
         !self.rows.is_empty() && self.rows.iter().all(|row| row.misses.is_empty())
@@ -114,43 +122,107 @@ impl fmt::Display for Report {
 
 /// Checks a device. A case that the device refuses is a miss; a lost device ends the check.
 pub async fn run<B: Inspect>(device: &mut B, options: &Options) -> Result<Report, BackendError> {
-    let caps = device.caps().clone();
-    let mut report = Report { device: format!("{} ({}, {})", caps.name, caps.api, caps.tier), rows: Vec::new() };
-    for fixture in fixtures(options, caps.activations) {
-        let runs: Vec<&Run> = fixture.runs.iter().filter(|run| selected(options, &fixture, run)).collect();
-        if runs.is_empty() {
-            continue;
-        }
-        let mut reference = CpuBackend::new();
-        let (capacity, weights) = (fixture.capacity(), &fixture.weights);
-        let kv_format = fixture.kv_expected.unwrap_or(fixture.kv_format);
-        load(&mut reference, &fixture, weights, &Capacity { kv_format, ..capacity.clone() })?;
-        let loaded = load(device, &fixture, weights, &capacity);
-        let row = report_row(&mut report, &fixture);
-        if let Err(error) = loaded {
-            row.misses.push(error.to_string());
-            device.reset().await?;
-            continue;
-        }
-        for run in runs {
-            let expected = execute(&mut reference, &fixture, run).await?;
-            let result = execute(device, &fixture, run).await;
-            if let Err(error) = &result
-                && error.is_loss()
-            {
-                return Err(error.clone());
-            }
-            row.cases += 1;
-            match result
-                .map_err(|error| error.to_string())
-                .and_then(|found| compare_run(&fixture, run, &expected, &found))
-            {
-                Ok(worst) => row.note(&run.shape, &worst),
-                Err(message) => row.misses.push(format!("{}: {message}", run.shape)),
+    let mut reports = run_all(std::slice::from_mut(device), options).await?;
+    Ok(reports.pop().expect("a device has a report"))
+}
+
+/// As [`run`], of several ways of opening one adapter: the reference computes once what all of them must give, and
+/// unless [`Options::product`] is set they share the cases, as [`cover`] says.
+pub async fn run_all<B: Inspect>(devices: &mut [B], options: &Options) -> Result<Vec<Report>, BackendError> {
+    let Some(activations) = devices.first().map(|device| device.caps().activations) else { return Ok(Vec::new()) };
+    assert!(devices.iter().all(|device| device.caps().activations == activations), "one adapter stores rows alike");
+    let mut reports: Vec<Report> = devices.iter().map(|device| Report::new(device.caps())).collect();
+    let fixtures = fixtures(options, activations);
+    let mut shares = shares(options, &fixtures, devices.len()).into_iter();
+    for fixture in &fixtures {
+        let runs: Vec<&Run> = fixture.runs.iter().filter(|run| selected(options, fixture, run)).collect();
+        let shares: Vec<BTreeSet<usize>> = shares.by_ref().take(runs.len()).collect();
+        let expected = expected(fixture, &runs).await?;
+        for (index, (device, report)) in devices.iter_mut().zip(&mut reports).enumerate() {
+            let own = runs.iter().copied().zip(&expected).zip(&shares);
+            let own: Vec<(&Run, &Outcome)> =
+                own.filter(|(_, share)| share.contains(&index)).map(|(own, _)| own).collect();
+            if !own.is_empty() {
+                check(device, fixture, &own, report_row(report, fixture)).await?;
             }
         }
     }
-    Ok(report)
+    Ok(reports)
+}
+
+/// How so many devices share the cases in [`run_all`]: the number of cases and of runs; and what would be left out, one
+/// line for each case that none runs and each value of a step that one of them does not meet.
+pub fn cover_gaps(options: &Options, devices: usize) -> (usize, usize, Vec<String>) {
+    let fixtures = fixtures(options, Storage::F32);
+    let cases = cases(options, &fixtures);
+    let shares = shares(options, &fixtures, devices);
+    let (mut all, mut met, mut gaps) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    for ((step, values), share) in cases.iter().zip(&shares) {
+        gaps.extend(share.is_empty().then(|| format!("{step}: nobody runs {values:?}")));
+        for value in values {
+            all.extend((0..devices).map(|device| (step, value, device)));
+            met.extend(share.iter().map(|device| (step, value, *device)));
+        }
+    }
+    gaps.extend(all.difference(&met).map(|(step, value, device)| format!("{step}: device {device} lacks {value}")));
+    (cases.len(), shares.iter().map(BTreeSet::len).sum(), gaps)
+}
+
+/// Step and values of each selected run of all fixtures, in order.
+fn cases(options: &Options, fixtures: &[Fixture]) -> Vec<(&'static str, Vec<String>)> {
+    let mut cases = Vec::new();
+    for fixture in fixtures {
+        let runs = fixture.runs.iter().filter(|run| selected(options, fixture, run));
+        cases.extend(runs.map(|run| (fixture.step, cover::values(fixture, run))));
+    }
+    cases
+}
+
+/// For each of the [`cases`]: the devices that run it.
+fn shares(options: &Options, fixtures: &[Fixture], devices: usize) -> Vec<BTreeSet<usize>> {
+    let cases = cases(options, fixtures);
+    if options.product { vec![(0..devices).collect(); cases.len()] } else { cover::pairwise(&cases, devices) }
+}
+
+/// What the reference gives.
+async fn expected(fixture: &Fixture, runs: &[&Run]) -> Result<Vec<Outcome>, BackendError> {
+    let mut outcomes = Vec::new();
+    if !runs.is_empty() {
+        let mut reference = CpuBackend::new();
+        let kv_format = fixture.kv_expected.unwrap_or(fixture.kv_format);
+        load(&mut reference, fixture, &fixture.weights, &Capacity { kv_format, ..fixture.capacity() })?;
+        for run in runs {
+            outcomes.push(execute(&mut reference, fixture, run).await?);
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Runs the cases of one fixture on a device, against what is expected of each.
+async fn check<B: Inspect>(
+    device: &mut B,
+    fixture: &Fixture,
+    cases: &[(&Run, &Outcome)],
+    row: &mut ReportRow,
+) -> Result<(), BackendError> {
+    if let Err(error) = load(device, fixture, &fixture.weights, &fixture.capacity()) {
+        row.misses.push(error.to_string());
+        return device.reset().await;
+    }
+    for (run, expected) in cases {
+        let result = execute(device, fixture, run).await;
+        if let Err(error) = &result
+            && error.is_loss()
+        {
+            return Err(error.clone());
+        }
+        row.cases += 1;
+        match result.map_err(|error| error.to_string()).and_then(|found| compare_run(fixture, run, expected, &found)) {
+            Ok(worst) => row.note(&run.shape, &worst),
+            Err(message) => row.misses.push(format!("{}: {message}", run.shape)),
+        }
+    }
+    Ok(())
 }
 
 impl ReportRow {

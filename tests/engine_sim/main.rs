@@ -18,7 +18,8 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use world::{Case, End, Outcome, Random, case, check, run};
 
-const SEEDS_DEFAULT: u64 = 10_000;
+/// Enough for a quick look; CI sets `FOLIO_SIM_SEEDS` to 10,000.
+const SEEDS_DEFAULT: u64 = 1_000;
 const SEEDS_PER_FAULT: u64 = 2_000;
 
 thread_local! {

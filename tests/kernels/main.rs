@@ -2,8 +2,9 @@
 //! for NVIDIA, on the host.
 //!
 //! Devices are all adapters that wgpu finds; software ones count. None: the test says so and passes, unless
-//! `FOLIO_REQUIRE_GPU=1`. `FOLIO_KERNELS_FULL=1` draws 10⁵ tokens per adapter. Hermetic otherwise: the reference is
-//! checked against itself, and the comparison against mutants.
+//! `FOLIO_REQUIRE_GPU=1`. Each adapter is opened in several ways, which share the cases: each case runs at least once,
+//! and each way runs every option and size of every step. `FOLIO_KERNELS_FULL=1` runs every case in every way, and
+//! draws 10⁵ tokens. Hermetic otherwise: the reference is checked against itself, and the comparison against mutants.
 
 #[cfg(all(feature = "cuda", unix))]
 mod cuda;
@@ -19,10 +20,14 @@ use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
 use folio::plan::Storage;
 use folio::platform::block_on;
-use folio::selftest::{Draws, Options, blind_spots, run};
+use folio::selftest::{Draws, Options, Report, blind_spots, cover_gaps, run, run_all};
 
 fn check(backend: &str, device: &mut impl Inspect, options: &Options) {
-    let report = block_on(run(device, options)).expect("the device survives the check");
+    expect_passed(backend, block_on(run(device, options)).expect("the device survives the check"));
+}
+
+/// Everything passed; which formats ran is noted.
+fn expect_passed(backend: &str, report: Report) {
     println!("{report}");
     assert!(report.passed(), "{report}");
     // Rows of products are called `step/storage · format, options`.
@@ -68,6 +73,16 @@ fn openings() -> Vec<(&'static str, WgpuOptions)> {
     ]
 }
 
+/// Nothing is left out: each case is run, and each opening runs each option and size of each step.
+#[test]
+fn openings_share_the_cases() {
+    let openings = openings().len();
+    let (cases, runs, gaps) = cover_gaps(&Options::default(), openings);
+    println!("{cases} cases, {runs} runs of {}", cases * openings);
+    assert!(gaps.is_empty(), "{}", gaps.join("\n"));
+    assert!(runs >= cases && runs * 2 < cases * openings, "{runs} runs of {cases} cases are no cover, or no saving");
+}
+
 #[test]
 fn every_adapter_is_the_reference() {
     let adapters = WgpuBackend::adapters();
@@ -80,12 +95,15 @@ fn every_adapter_is_the_reference() {
     let many = std::env::var("FOLIO_KERNELS_FULL").is_ok_and(|value| value == "1");
     let draws = if many { Draws::Many } else { Draws::Usual };
     let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
+    let options = Options { filter, draws, product: many, ..Options::default() };
     for adapter in adapters {
-        for (name, options) in openings() {
-            println!("{} {}: {name}", adapter.api, adapter.name);
-            let options = WgpuOptions { adapter: Some(adapter.index), ..options };
-            let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
-            check("wgpu", &mut device, &Options { filter: filter.clone(), draws, ..Options::default() });
+        let (names, opened): (Vec<_>, Vec<_>) = openings().into_iter().unzip();
+        println!("{} {}: {}", adapter.api, adapter.name, names.join("; "));
+        let open = |options| block_on(WgpuBackend::open(&WgpuOptions { adapter: Some(adapter.index), ..options }));
+        let opened = opened.into_iter().map(|options| open(options).expect("an adapter that is listed opens"));
+        let mut devices: Vec<WgpuBackend> = opened.collect();
+        for report in block_on(run_all(&mut devices, &options)).expect("the devices survive the check") {
+            expect_passed("wgpu", report);
         }
     }
 }

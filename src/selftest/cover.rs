@@ -1,0 +1,55 @@
+//! Which of several devices runs which case, where they are ways of opening one adapter.
+//!
+//! The product of all cases and all devices is large, and most of it repeats itself. Pairwise cover is enough: every
+//! case runs on one device at least, and every device meets every value (an option, a format, a size, a batch) of every
+//! step. A fault that needs one device and one value, or any values together, is still found.
+
+use super::fixture::{Fixture, Run};
+use std::collections::BTreeSet;
+
+/// For each case, given as its step and values: the devices, of `devices`, that run it.
+pub(super) fn pairwise(cases: &[(&str, Vec<String>)], devices: usize) -> Vec<BTreeSet<usize>> {
+    assert!(devices > 0, "cases are for devices");
+    let mut met: BTreeSet<(usize, &str, &str)> = BTreeSet::new();
+    let mut loads = vec![0_usize; devices];
+    let mut shares = vec![BTreeSet::new(); cases.len()];
+    // Each case goes to the device to which it brings most that is new, of equal ones to that with the fewest cases.
+    // Then values of fewer cases than devices are run again.
+    for again in [false, true] {
+        for ((step, values), share) in cases.iter().zip(&mut shares) {
+            let unmet = |device: usize| values.iter().filter(|value| !met.contains(&(device, *step, *value))).count();
+            let best = (0..devices).max_by_key(|device| (unmet(*device), usize::MAX - loads[*device]));
+            let best = best.expect("there are devices");
+            let chosen: Vec<usize> =
+                if again { (0..devices).filter(|device| unmet(*device) > 0).collect() } else { vec![best] };
+            for device in chosen {
+                loads[device] += usize::from(share.insert(device));
+                met.extend(values.iter().map(|value| (device, *step, value.as_str())));
+            }
+        }
+    }
+    shares
+}
+
+/// What a case is made of: the options of its fixture, and sizes by their place in the shape.
+pub(super) fn values(fixture: &Fixture, run: &Run) -> Vec<String> {
+    let options = fixture.option.split([',', '·']).map(|option| option.trim().to_owned());
+    let sizes = run.shape.split(", ").enumerate().flat_map(|(part, sizes)| {
+        sizes.split(" × ").enumerate().map(move |(place, size)| format!("{part}.{place}: {size}"))
+    });
+    options.chain(sizes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_one_case_is_met_by_all_devices() {
+        let case = |values: &[&str]| ("step", values.iter().map(|value| (*value).to_owned()).collect());
+        let shares = pairwise(&[case(&["a", "b"]), case(&["a", "c"]), case(&["a", "c"])], 2);
+        assert_eq!(shares[0], BTreeSet::from([0, 1]), "b is in one case only");
+        assert_eq!((shares[1].len(), shares[2].len()), (1, 1), "c is in as many cases as there are devices");
+        assert_ne!(shares[1], shares[2]);
+    }
+}
