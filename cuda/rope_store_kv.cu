@@ -10,7 +10,7 @@
 
 #include "common/kv_store.cuh"
 #include "common/metadata.cuh"
-#include "common/turns.cuh"
+#include "common/rope_angles.cuh"
 
 struct Params {
   const X_TYPE *qkv;
@@ -131,8 +131,8 @@ KERNEL(rope_store_kv, THREADS, 1) {
   const bool has_run = lane < params.runs;
   Eight run = {};
   if (has_run) {
-    const bool turns = (is_query || is_key) && params.frequencies;
-    run = turns ? turned_run(params, unit, lane) : normed_run(unit, lane);
+    const bool rotates = (is_query || is_key) && params.frequencies;
+    run = rotates ? turned_run(params, unit, lane) : normed_run(unit, lane);
   }
   const u32 slot = metadata_at(params.metadata, params.group_header + GROUP_SLOTS, token);
   const bool stores = !is_query && is_live && slot != NONE;

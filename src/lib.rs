@@ -59,10 +59,28 @@
 //! - **`web/`**: the browser: a wasm crate over this library, an npm package around it, a demo page, tests in Chromium.
 //! - **`src/cli`**: the binary: one file per command; `hub` turns a model's name into a path, fetched if need be.
 //! - **`shaders/`**: one WGSL kernel per file, `common/` is imported; `bench_*` are yardsticks of `folio bench`.
-//! - **`cuda/`**: the same stems in CUDA C++; `host/` runs them on the host, for tests.
+//! - **`cuda/`**: the same stems in CUDA C++; `emulator/` runs them on the CPU, for tests.
 //! - **`assets/demo`**: the built-in demo model, and how it was made.
 //! - **`tests/`**: five rings: house rules and shaders, twins, simulation, kernels, the whole.
 //! - **`fuzz/`**: targets for what strangers publish; **`examples/`**: checks against what is too large to keep here.
+//!
+//! # To add something
+//!
+//! **A step** (that needs no new input) is ten files. The compiler and `tests/tidy.rs` name those that are missing:
+//!
+//! 1. `src/plan/step/<stem>.rs`: its fields, what it touches, its rules, its line of a printed plan.
+//! 2. `src/plan/step/mod.rs`: a variant of [`plan::Step`].
+//! 3. `src/backend/cpu/<stem>.rs`: the twin, which defines what the step computes.
+//! 4. `src/backend/cpu/mod.rs`: the call of the twin.
+//! 5. `src/backend/wgpu/encode/<stem>.rs`: kernel, params and grid.
+//! 6. `src/backend/wgpu/encode/mod.rs`: the call of `encode`, and its variants.
+//! 7. `shaders/<stem>.wgsl`: the kernel.
+//! 8. `src/backend/cuda/encode/<stem>.rs`: kernel, params and grid.
+//! 9. `src/backend/cuda/encode/mod.rs`: the call of `encode`.
+//! 10. `cuda/<stem>.cu`: the kernel.
+//!
+//! Its cases for `folio selftest` and the kernel tests go into a file of `src/selftest`. `src/model/decoder.rs` records
+//! the step where an architecture asks for it.
 //!
 //! # The way of a token
 //!

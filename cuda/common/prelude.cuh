@@ -1,10 +1,10 @@
 // What every kernel starts from: types, conversions, warp reductions, asynchronous copies and tensor-core products.
-// Includes no CUDA header, so that NVRTC needs none. The lines in PTX have twins in host/host.h.
+// Includes no CUDA header, so that NVRTC needs none. The lines in PTX have twins in emulator/emulator.h.
 
 #pragma once
 
 #ifdef FOLIO_HOST
-#include "host/host.h"
+#include "emulator/emulator.h"
 #else
 
 // One kernel a file; all its arguments are one struct, passed by value.

@@ -1,7 +1,7 @@
 // The rotation of rope_store_kv: a vector of a head after norm and turn, through the importer's `normed`,
 // `frequency` and `params`. Variants: ROPE_VECTORS.
 
-#import turns
+#import rope_angles
 
 #ifdef ROPE_VECTORS
 // Halves of whole vectors: the partner of a vector is a vector.

@@ -11,6 +11,7 @@ pub mod fake;
 pub mod metadata;
 pub mod wgpu;
 
+use crate::plan::check::HEAD_DIM_MAX;
 use crate::plan::format::KvTile;
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, KvFormat, Plan, Storage, WeightId};
@@ -129,8 +130,16 @@ pub enum BackendError {
     /// The device refused this batch; it still works.
     #[error("the device refused a batch: {0}")]
     Validation(String),
-    /// A kernel of this plan cannot be built here.
-    #[error("kernel {kernel} cannot be built: {message}")]
+    /// The plan asks for something that this backend has no kernel for.
+    #[error("{what} is unsupported: {message}")]
+    Unsupported {
+        /// What: a step, a buffer or a weight, with its size.
+        what: String,
+        /// What would be supported.
+        message: String,
+    },
+    /// The compiler or the driver refused a kernel of this plan.
+    #[error("kernel {kernel} could not be built: {message}")]
     Kernel {
         /// Shader stem and variant.
         kernel: String,
@@ -143,6 +152,18 @@ pub enum BackendError {
 }
 
 impl BackendError {
+    /// Rows of so many columns, where kernels read them in vectors.
+    pub(crate) fn columns(what: &str, columns: u32, multiple: u32) -> Self {
+        let what = format!("{what} with {columns} columns");
+        Self::Unsupported { what, message: format!("the number of columns must be a multiple of {multiple}") }
+    }
+
+    /// Heads of so many elements: none of the kernels for attention takes them.
+    pub(crate) fn head_dim(step: &str, head_dim: u32) -> Self {
+        let what = format!("{step} with heads of {head_dim} elements");
+        Self::Unsupported { what, message: format!("the head size must be a multiple of 8, at most {HEAD_DIM_MAX}") }
+    }
+
     /// Whether nothing can be expected of the device any more until it is reset.
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Hung(_))

@@ -88,7 +88,7 @@ pub(crate) struct SelftestArgs {
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     let device = args.forced.apply(device::resolve(&args.device)?);
     let draws = if args.full { selftest::Draws::Many } else { selftest::Draws::Usual };
-    let checks = selftest::Options { filter: args.filter.clone(), draws, ..Default::default() };
+    let checks = selftest::SelftestOptions { filter: args.filter.clone(), draws, ..Default::default() };
     let report = platform::block_on(async {
         match device {
             Device::Cpu => selftest::run(&mut CpuBackend::new(), &checks).await,

@@ -5,7 +5,11 @@
 
 use super::spec::{HeadNorms, LayerSpec, ModelSpec};
 use super::weights::WeightTable;
-use crate::plan::{BufferId, HeadNorm, KvGroup, KvLayer, Plan, Rope, Rows, Step, Storage, Tail, WeightId};
+use crate::plan::{
+    AttendPaged, BufferId, CopyBlocks, Embed, GatedActivation, GatherRows, HeadNorm, KvGroup, KvLayer, MatMul,
+    MatMulExperts, Plan, Pool, RmsNorm, Rope, RopeStoreKv, RouteExperts, Rows, Sample, ScaleLogits, Step, Storage,
+    Tail, WeightId,
+};
 
 /// The row buffers of a plan. Layers use them in turn.
 struct Buffers {
@@ -95,7 +99,8 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
     recorder.record_ropes();
 
     let table = recorder.weight("embedding");
-    let mut body = vec![Step::CopyBlocks, Step::Embed { table, scale: spec.embedding_scale, out: buffers.x }];
+    let mut body =
+        vec![Step::CopyBlocks(CopyBlocks), Step::Embed(Embed { table, scale: spec.embedding_scale, out: buffers.x })];
     for (index, layer) in spec.layers.iter().enumerate() {
         recorder.attention(&mut body, &buffers, index, layer);
         match buffers.experts.filter(|_| layer.experts) {
@@ -105,7 +110,8 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
     }
     let final_norm = recorder.weight("final_norm");
     let sample = recorder.sample(&buffers, table, final_norm);
-    let pool = vec![recorder.norm(buffers.x, final_norm, false, buffers.normed), Step::Pool { x: buffers.normed }];
+    let pool =
+        vec![recorder.norm(buffers.x, final_norm, false, buffers.normed), Step::Pool(Pool { x: buffers.normed })];
     recorder.plan.body = body;
     recorder.plan.tails = vec![(Tail::Sample, sample), (Tail::Pool, pool)];
     recorder.plan
@@ -148,7 +154,7 @@ impl Recorder<'_> {
     fn norm(&mut self, x: BufferId, weight: WeightId, accumulate: bool, out: BufferId) -> Step {
         let norm = self.spec.norm;
         let (epsilon, one_plus) = (norm.epsilon, norm.one_plus);
-        Step::RmsNorm { x, delta: None, weight, epsilon, one_plus, accumulate, out }
+        Step::RmsNorm(RmsNorm { x, delta: None, weight, epsilon, one_plus, accumulate, out })
     }
 
     fn head_norm(&mut self, layer: usize, name: &str) -> Option<HeadNorm> {
@@ -194,13 +200,13 @@ impl Recorder<'_> {
         let x = self.enter(steps, buffers, index, "attention_norm");
         let weight = self.layer_weight(index, "qkv");
         let bias = attention.qkv_bias.then(|| self.layer_weight(index, "qkv_bias"));
-        steps.push(Step::MatMul { x, weight, bias, accumulate: false, out: qkv });
+        steps.push(Step::MatMul(MatMul { x, weight, bias, accumulate: false, out: qkv }));
         let q_norm = self.head_norm(index, "q_norm");
         let k_norm = self.head_norm(index, "k_norm");
         let rope = layer.rope.map(|rope| self.ropes[rope]);
-        steps.push(Step::RopeStoreKv { qkv, layer: kv_layer, query_heads, q_norm, k_norm, rope, q });
+        steps.push(Step::RopeStoreKv(RopeStoreKv { qkv, layer: kv_layer, query_heads, q_norm, k_norm, rope, q }));
         let sinks = attention.sinks.then(|| self.layer_weight(index, "sinks"));
-        steps.push(Step::AttendPaged {
+        steps.push(Step::AttendPaged(AttendPaged {
             q,
             layer: kv_layer,
             query_heads,
@@ -209,10 +215,10 @@ impl Recorder<'_> {
             alibi: None,
             sinks,
             out: attended,
-        });
+        }));
         let weight = self.layer_weight(index, "output");
         let bias = attention.output_bias.then(|| self.layer_weight(index, "output_bias"));
-        let product = |accumulate, out| Step::MatMul { x: attended, weight, bias, accumulate, out };
+        let product = |accumulate, out| Step::MatMul(MatMul { x: attended, weight, bias, accumulate, out });
         self.leave(steps, buffers, index, "attention_post_norm", product);
     }
 
@@ -222,11 +228,15 @@ impl Recorder<'_> {
         let x = self.enter(steps, buffers, index, "mlp_norm");
         let weight = self.layer_weight(index, "gate_up");
         let bias = self.spec.mlp_bias.then(|| self.layer_weight(index, "gate_up_bias"));
-        steps.push(Step::MatMul { x, weight, bias, accumulate: false, out: gate_up });
-        steps.push(Step::GatedActivation { gate_up, activation: self.spec.activation, out: activated });
+        steps.push(Step::MatMul(MatMul { x, weight, bias, accumulate: false, out: gate_up }));
+        steps.push(Step::GatedActivation(GatedActivation {
+            gate_up,
+            activation: self.spec.activation,
+            out: activated,
+        }));
         let weight = self.layer_weight(index, "down");
         let bias = self.spec.mlp_bias.then(|| self.layer_weight(index, "down_bias"));
-        let product = |accumulate, out| Step::MatMul { x: activated, weight, bias, accumulate, out };
+        let product = |accumulate, out| Step::MatMul(MatMul { x: activated, weight, bias, accumulate, out });
         self.leave(steps, buffers, index, "mlp_post_norm", product);
     }
 
@@ -237,15 +247,21 @@ impl Recorder<'_> {
         let x = self.enter(steps, buffers, index, "mlp_norm");
         let weight = self.layer_weight(index, "router");
         let bias = spec.bias.then(|| self.layer_weight(index, "router_bias"));
-        steps.push(Step::MatMul { x, weight, bias, accumulate: false, out: router });
-        steps.push(Step::RouteExperts { logits: router, renormalize: spec.renormalize, routes });
+        steps.push(Step::MatMul(MatMul { x, weight, bias, accumulate: false, out: router }));
+        steps.push(Step::RouteExperts(RouteExperts { logits: router, renormalize: spec.renormalize, routes }));
         let weight = self.layer_weight(index, "expert_gate_up");
         let bias = spec.bias.then(|| self.layer_weight(index, "expert_gate_up_bias"));
-        steps.push(Step::MatMulExperts { x, routes, weight, bias, accumulate: false, out: gate_up });
-        steps.push(Step::GatedActivation { gate_up, activation: self.spec.activation, out: activated });
+        steps.push(Step::MatMulExperts(MatMulExperts { x, routes, weight, bias, accumulate: false, out: gate_up }));
+        steps.push(Step::GatedActivation(GatedActivation {
+            gate_up,
+            activation: self.spec.activation,
+            out: activated,
+        }));
         let weight = self.layer_weight(index, "expert_down");
         let bias = spec.bias.then(|| self.layer_weight(index, "expert_down_bias"));
-        let product = |accumulate, out| Step::MatMulExperts { x: activated, routes, weight, bias, accumulate, out };
+        let product = |accumulate, out| {
+            Step::MatMulExperts(MatMulExperts { x: activated, routes, weight, bias, accumulate, out })
+        };
         self.leave(steps, buffers, index, "mlp_post_norm", product);
     }
 
@@ -254,15 +270,15 @@ impl Recorder<'_> {
         let Buffers { x, sampled, sampled_normed, logits, .. } = *buffers;
         let head = if self.spec.tied_embeddings { embedding } else { self.weight("head") };
         let mut steps = vec![
-            Step::GatherRows { x, out: sampled },
+            Step::GatherRows(GatherRows { x, out: sampled }),
             self.norm(sampled, norm_weight, false, sampled_normed),
-            Step::MatMul { x: sampled_normed, weight: head, bias: None, accumulate: false, out: logits },
+            Step::MatMul(MatMul { x: sampled_normed, weight: head, bias: None, accumulate: false, out: logits }),
         ];
         let (scale, softcap) = (self.spec.logits_scale, self.spec.logits_softcap);
         if scale != 1.0 || softcap.is_some() {
-            steps.push(Step::ScaleLogits { logits, scale, softcap });
+            steps.push(Step::ScaleLogits(ScaleLogits { logits, scale, softcap }));
         }
-        steps.push(Step::Sample { logits });
+        steps.push(Step::Sample(Sample { logits }));
         steps
     }
 }

@@ -7,7 +7,7 @@ use super::fixture::{
 };
 use crate::backend::KvHalf;
 use crate::plan::inputs::{BatchInputs, NONE};
-use crate::plan::{HeadNorm, KvFormat, Rope, Rows, Step, Storage, WeightFormat};
+use crate::plan::{AttendPaged, CopyBlocks, HeadNorm, KvFormat, Rope, RopeStoreKv, Rows, Step, Storage, WeightFormat};
 
 /// (rows, context) per sequence: every decode length around the block borders, chunks with and without a prefix, mixed.
 const BATCHES: [(&str, &[(u32, u32)]); 6] = [
@@ -122,7 +122,7 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
         let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &values);
         Rope { frequencies, rotary_dim: 2 * pairs, interleaved, scale: if scaled { 1.3 } else { 1.0 } }
     });
-    fixture.push(Step::RopeStoreKv { qkv, layer, query_heads: heads.query, q_norm, k_norm, rope, q });
+    fixture.push(Step::RopeStoreKv(RopeStoreKv { qkv, layer, query_heads: heads.query, q_norm, k_norm, rope, q }));
     for (shape, sequences) in [BATCHES[0], BATCHES[1], BATCHES[3], BATCHES[5]] {
         let mut inputs = paged_batch(&fixture, sequences, &mut noise);
         let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
@@ -217,7 +217,7 @@ fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches:
         on.then(|| fixture.weight(name, 1, WeightFormat::F32, &values))
     };
     let (alibi, sinks) = (per_head(view.alibi, "alibi", 0.5), per_head(view.sinks, "sinks", 3.0));
-    fixture.push(Step::AttendPaged {
+    fixture.push(Step::AttendPaged(AttendPaged {
         q,
         layer,
         query_heads: heads.query,
@@ -226,7 +226,7 @@ fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches:
         alibi,
         sinks,
         out,
-    });
+    }));
     for (shape, sequences) in batches {
         let inputs = paged_batch(&fixture, sequences, &mut noise);
         let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
@@ -308,11 +308,20 @@ fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
     let frequencies: Vec<f32> = (0..32).map(|pair| 1e4f32.powf(-(pair as f32) / 32.0)).collect();
     let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &frequencies);
     let rope = Some(Rope { frequencies, rotary_dim: 64, interleaved: false, scale: 1.0 });
-    fixture.push(Step::CopyBlocks);
+    fixture.push(Step::CopyBlocks(CopyBlocks));
     let query_heads = heads.query;
-    fixture.push(Step::RopeStoreKv { qkv, layer, query_heads, q_norm: None, k_norm: None, rope, q });
+    fixture.push(Step::RopeStoreKv(RopeStoreKv { qkv, layer, query_heads, q_norm: None, k_norm: None, rope, q }));
     let (alibi, sinks) = (None, None);
-    fixture.push(Step::AttendPaged { q, layer, query_heads, scale: 0.125, softcap: None, alibi, sinks, out });
+    fixture.push(Step::AttendPaged(AttendPaged {
+        q,
+        layer,
+        query_heads,
+        scale: 0.125,
+        softcap: None,
+        alibi,
+        sinks,
+        out,
+    }));
     for (shape, sequences) in [("chunks", &[(5, 40), (17, 100)][..]), ("mixed", &[(1, 40), (33, 33), (1, 16), (2, 2)])]
     {
         let mut inputs = paged_batch(&fixture, sequences, &mut noise);

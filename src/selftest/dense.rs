@@ -5,7 +5,10 @@ use super::compare::{PRODUCTS, RELATIVE};
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, plain_batch, relative, unwritten};
 use crate::backend::KvHalf;
 use crate::plan::inputs::{BatchInputs, FEED, PoolRow, SampleRow};
-use crate::plan::{Activation, BufferId, KvFormat, Rows, Section, Step, Storage, Tail, WeightFormat, WeightId};
+use crate::plan::{
+    Activation, BufferId, CopyBlocks, Embed, GatedActivation, GatherRows, KvFormat, MatMul, Pool, RmsNorm, Rows,
+    Sample, ScaleLogits, Section, Step, Storage, Tail, WeightFormat, WeightId,
+};
 use crate::platform::for_each_chunk;
 
 /// Formats of vectors.
@@ -74,12 +77,24 @@ fn neighbourhood(storage: Storage, format: WeightFormat, with_norm: bool, with_g
     let activated = fixture.buffer("activated", Rows::Tokens, OUTPUTS, storage);
     if with_norm {
         let (delta, one_plus, accumulate) = (None, true, false);
-        fixture.push(Step::RmsNorm { x, delta, weight: norm, epsilon: 1e-5, one_plus, accumulate, out: normed });
+        fixture.push(Step::RmsNorm(RmsNorm {
+            x,
+            delta,
+            weight: norm,
+            epsilon: 1e-5,
+            one_plus,
+            accumulate,
+            out: normed,
+        }));
     }
     let rows_of = if with_norm { normed } else { x };
-    fixture.push(Step::MatMul { x: rows_of, weight, bias: None, accumulate: false, out: product });
+    fixture.push(Step::MatMul(MatMul { x: rows_of, weight, bias: None, accumulate: false, out: product }));
     if with_gate {
-        fixture.push(Step::GatedActivation { gate_up: product, activation: Activation::Silu, out: activated });
+        fixture.push(Step::GatedActivation(GatedActivation {
+            gate_up: product,
+            activation: Activation::Silu,
+            out: activated,
+        }));
     }
     let out = if with_gate { activated } else { product };
     for rows in [1, 2, 3, 8, 9] {
@@ -117,7 +132,7 @@ fn embed(storage: Storage, format: WeightFormat, columns: u32) -> Fixture {
     let mut noise = Noise::new(&format!("embed {format:?} {columns}"));
     let table = fixture.weight("table", 256, format, &noise.values((256 * columns) as usize));
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
-    fixture.push(Step::Embed { table, scale: 3.7, out });
+    fixture.push(Step::Embed(Embed { table, scale: 3.7, out }));
     for rows in [1, 2, 17, 65] {
         let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
         run.feed = (0..64).map(|slot| slot * 5 % 256).collect();
@@ -155,7 +170,7 @@ fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, norm: Norm) ->
     let out_storage = if accumulate { Storage::F32 } else { storage };
     let out = fixture.buffer("out", Rows::Tokens, columns, out_storage);
     let delta_id = with_delta.then_some(delta);
-    fixture.push(Step::RmsNorm { x, delta: delta_id, weight, epsilon: 1e-5, one_plus, accumulate, out });
+    fixture.push(Step::RmsNorm(RmsNorm { x, delta: delta_id, weight, epsilon: 1e-5, one_plus, accumulate, out }));
     for rows in [1, 3, 17] {
         let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
         run.buffers.push((x, noise.values((rows * columns) as usize)));
@@ -192,7 +207,7 @@ fn gated_activation(storage: Storage, name: &str, activation: Activation, column
     let mut noise = Noise::new(&format!("gated {name} {columns}"));
     let gate_up = fixture.buffer("gate_up", Rows::Tokens, 2 * columns, storage);
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
-    fixture.push(Step::GatedActivation { gate_up, activation, out });
+    fixture.push(Step::GatedActivation(GatedActivation { gate_up, activation, out }));
     for rows in [1, 5, 33] {
         let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
         let values = noise.values((rows * 2 * columns) as usize);
@@ -224,7 +239,7 @@ fn gather_rows(storage: Storage) -> Fixture {
     let x = fixture.buffer("x", Rows::Tokens, 40, Storage::F32);
     let out = fixture.buffer("out", Rows::Samples, 40, storage);
     fixture.plan.vocab = 40;
-    fixture.plan.tails.push((Tail::Sample, sampled_tail(Step::GatherRows { x, out }, out, storage)));
+    fixture.plan.tails.push((Tail::Sample, sampled_tail(Step::GatherRows(GatherRows { x, out }), out, storage)));
     for (rows, picked) in [(1, vec![0]), (9, vec![8, 2, 2, 0]), (70, (0..70).rev().collect())] {
         let count = u32::try_from(picked.len()).expect("a few rows");
         let mut run = Run::new(format!("{count} of {rows} rows"), plain_batch(rows));
@@ -246,7 +261,7 @@ fn pool(storage: Storage, columns: u32) -> Fixture {
     let mut fixture = Fixture::new("pool", format!("{storage:?}, {columns} columns"));
     let mut noise = Noise::new(&format!("pool {columns}"));
     let x = fixture.buffer("x", Rows::Tokens, columns, storage);
-    fixture.plan.tails.push((Tail::Pool, vec![Step::Pool { x }]));
+    fixture.plan.tails.push((Tail::Pool, vec![Step::Pool(Pool { x })]));
     for (rows, pools) in
         [(1, vec![(0, 1)]), (9, vec![(0, 4), (8, 1), (4, 4)]), (300, vec![(3, 290), (299, 1), (0, 17)])]
     {
@@ -277,7 +292,7 @@ fn scale_logits(vocab: u32, softcap: Option<f32>) -> Fixture {
     let mut noise = Noise::new(&format!("scale_logits {vocab}"));
     let logits = fixture.buffer("logits", Rows::Samples, vocab, Storage::F32);
     fixture.plan.vocab = vocab;
-    let steps = vec![Step::ScaleLogits { logits, scale: 0.7, softcap }, Step::Sample { logits }];
+    let steps = vec![Step::ScaleLogits(ScaleLogits { logits, scale: 0.7, softcap }), Step::Sample(Sample { logits })];
     fixture.plan.tails.push((Tail::Sample, steps));
     for rows in [1, 3, 65] {
         let mut run = Run::new(format!("{rows} rows of {vocab}"), plain_batch(rows));
@@ -297,7 +312,7 @@ fn scale_logits(vocab: u32, softcap: Option<f32>) -> Fixture {
 
 /// `step`, and a draw from what it writes, without which a device may leave the tail out. Logits are f32.
 fn sampled_tail(step: Step, logits: BufferId, storage: Storage) -> Vec<Step> {
-    let sample = (storage == Storage::F32).then_some(Step::Sample { logits });
+    let sample = (storage == Storage::F32).then_some(Step::Sample(Sample { logits }));
     std::iter::once(step).chain(sample).collect()
 }
 
@@ -315,7 +330,7 @@ fn copy_blocks(format: KvFormat) -> Fixture {
     fixture.layer(3, 8, None, 9);
     fixture.layer(1, 40, Some(20), 7);
     fixture.plan.kv_layers.push(crate::plan::KvLayer { group: 0, heads: 2, head_dim: 16 });
-    fixture.push(Step::CopyBlocks);
+    fixture.push(Step::CopyBlocks(CopyBlocks));
     for copies in [[vec![], vec![]], [vec![(8, 0), (1, 2), (8, 5)], vec![(3, 6)]], [vec![], vec![(0, 1)]]] {
         let shape = format!("{} and {} copies", copies[0].len(), copies[1].len());
         let mut run = Run::new(shape, paged_batch(&fixture, &[(1, 1)], &mut noise));
@@ -402,7 +417,7 @@ fn matmul(storage: Storage, product: Product, all_rows: &[u32]) -> Fixture {
     // Sums go to the residual stream and to logits, which are f32.
     let out_storage = if accumulate || tail { Storage::F32 } else { storage };
     let out = fixture.buffer("out", rows_kind, weight_rows, out_storage);
-    let step = Step::MatMul { x, weight, bias, accumulate, out };
+    let step = Step::MatMul(MatMul { x, weight, bias, accumulate, out });
     if tail {
         fixture.plan.vocab = weight_rows;
         fixture.plan.tails.push((Tail::Sample, sampled_tail(step, out, out_storage)));

@@ -3,7 +3,7 @@
 use super::compare::{PRODUCTS, ROUTES};
 use super::dense::{DENSE, expect_rows};
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, plain_batch, relative, unwritten};
-use crate::plan::{BufferId, Rows, Section, Step, Storage, WeightFormat, WeightId};
+use crate::plan::{BufferId, MatMulExperts, RouteExperts, Rows, Section, Step, Storage, WeightFormat, WeightId};
 
 /// All fixtures of these steps with `storage` between them.
 pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
@@ -78,7 +78,7 @@ fn route_experts(experts: u32, per_token: u32, renormalize: bool) -> Fixture {
     let mut noise = Noise::new(&format!("route {experts} {per_token}"));
     let logits = fixture.buffer("logits", Rows::Tokens, experts, Storage::F32);
     let routes = fixture.buffer("routes", Rows::Routes(per_token), 2, Storage::F32);
-    fixture.push(Step::RouteExperts { logits, renormalize, routes });
+    fixture.push(Step::RouteExperts(RouteExperts { logits, renormalize, routes }));
     for rows in [1, 3, 67] {
         let mut run = Run::new(format!("{per_token} of {experts} experts, {rows} rows"), plain_batch(rows));
         let mut values = noise.values((rows * experts) as usize);
@@ -128,7 +128,7 @@ fn matmul_experts(storage: Storage, product: Product, all_tokens: &[u32]) -> Fix
     let x = fixture.buffer("x", x_rows, columns, storage);
     let routes = fixture.buffer("routes", of_routes, 2, Storage::F32);
     let out = fixture.buffer("out", out_rows, outputs, if accumulate { Storage::F32 } else { storage });
-    fixture.push(Step::MatMulExperts { x, routes, weight, bias, accumulate, out });
+    fixture.push(Step::MatMulExperts(MatMulExperts { x, routes, weight, bias, accumulate, out }));
     for &tokens in all_tokens {
         let shape = format!("{tokens} × {columns} × {outputs}, {per_token} of {experts} experts");
         let mut run = Run::new(shape, plain_batch(tokens));

@@ -1,7 +1,9 @@
 //! What a case is made of: plan, weights, batches, filled buffers, and mutants of them.
 
 use super::weights;
-use crate::backend::{Capacity, KvHalf};
+use crate::backend::{Capacity, Caps, KvHalf};
+use crate::plan::check::{Limits, check_filled};
+use crate::plan::error::PlanError;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
 use crate::plan::{BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Section, Step, Storage, WeightFormat, WeightId};
 use bytes::Bytes;
@@ -281,7 +283,7 @@ impl Fixture {
 
     /// Whether a step rounds keys and values to so few levels that the table must allow for a neighbour.
     fn rounds_to_codes(&self) -> bool {
-        let stores = self.plan.body.iter().any(|step| matches!(step, Step::RopeStoreKv { .. }));
+        let stores = self.plan.body.iter().any(|step| matches!(step, Step::RopeStoreKv(_)));
         self.kv_format == KvFormat::Q8 && stores
     }
 
@@ -307,6 +309,13 @@ impl Fixture {
             kv_format: self.kv_format,
             deterministic: false,
         }
+    }
+
+    /// Checks the plan as an engine does at start; the runs fill buffers and pool.
+    pub(super) fn check_plan(&self, caps: &Caps) -> Result<(), PlanError> {
+        let filled: Vec<BufferId> = self.runs.iter().flat_map(|run| run.buffers.iter().map(|(id, _)| *id)).collect();
+        let limits = Limits { binding_bytes_max: caps.binding_bytes_max, tokens_max: self.capacity().tokens_max };
+        check_filled(&self.plan, &limits, &filled)
     }
 
     /// Elements of a half of a layer's pool.

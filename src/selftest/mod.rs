@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// What to check.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct SelftestOptions {
     /// Only cases whose `step/option/shape` contains this, or one of several with `|` between; with `!` before it, only
     /// cases that contain none.
     pub filter: Option<String>,
@@ -121,14 +121,14 @@ impl fmt::Display for Report {
 }
 
 /// Checks a device. A case that the device refuses is a miss; a lost device ends the check.
-pub async fn run<B: Inspect>(device: &mut B, options: &Options) -> Result<Report, BackendError> {
+pub async fn run<B: Inspect>(device: &mut B, options: &SelftestOptions) -> Result<Report, BackendError> {
     let mut reports = run_all(std::slice::from_mut(device), options).await?;
     Ok(reports.pop().expect("a device has a report"))
 }
 
 /// As [`run`], of several ways of opening one adapter: the reference computes once what all of them must give, and
-/// unless [`Options::product`] is set they share the cases, as [`cover`] says.
-pub async fn run_all<B: Inspect>(devices: &mut [B], options: &Options) -> Result<Vec<Report>, BackendError> {
+/// unless [`SelftestOptions::product`] is set they share the cases, as [`cover`] says.
+pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -> Result<Vec<Report>, BackendError> {
     let Some(activations) = devices.first().map(|device| device.caps().activations) else { return Ok(Vec::new()) };
     assert!(devices.iter().all(|device| device.caps().activations == activations), "one adapter stores rows alike");
     let mut reports: Vec<Report> = devices.iter().map(|device| Report::new(device.caps())).collect();
@@ -152,7 +152,7 @@ pub async fn run_all<B: Inspect>(devices: &mut [B], options: &Options) -> Result
 
 /// How so many devices share the cases in [`run_all`]: the number of cases and of runs; and what would be left out, one
 /// line for each case that none runs and each value of a step that one of them does not meet.
-pub fn cover_gaps(options: &Options, devices: usize) -> (usize, usize, Vec<String>) {
+pub fn cover_gaps(options: &SelftestOptions, devices: usize) -> (usize, usize, Vec<String>) {
     let fixtures = fixtures(options, Storage::F32);
     let cases = cases(options, &fixtures);
     let shares = shares(options, &fixtures, devices);
@@ -169,7 +169,7 @@ pub fn cover_gaps(options: &Options, devices: usize) -> (usize, usize, Vec<Strin
 }
 
 /// Step and values of each selected run of all fixtures, in order.
-fn cases(options: &Options, fixtures: &[Fixture]) -> Vec<(&'static str, Vec<String>)> {
+fn cases(options: &SelftestOptions, fixtures: &[Fixture]) -> Vec<(&'static str, Vec<String>)> {
     let mut cases = Vec::new();
     for fixture in fixtures {
         let runs = fixture.runs.iter().filter(|run| selected(options, fixture, run));
@@ -179,7 +179,7 @@ fn cases(options: &Options, fixtures: &[Fixture]) -> Vec<(&'static str, Vec<Stri
 }
 
 /// For each of the [`cases`]: the devices that run it.
-fn shares(options: &Options, fixtures: &[Fixture], devices: usize) -> Vec<BTreeSet<usize>> {
+fn shares(options: &SelftestOptions, fixtures: &[Fixture], devices: usize) -> Vec<BTreeSet<usize>> {
     let cases = cases(options, fixtures);
     if options.product { vec![(0..devices).collect(); cases.len()] } else { cover::pairwise(&cases, devices) }
 }
@@ -205,6 +205,8 @@ async fn check<B: Inspect>(
     cases: &[(&Run, &Outcome)],
     row: &mut ReportRow,
 ) -> Result<(), BackendError> {
+    let wrong = |error| BackendError::Validation(format!("the plan of {}: {error}", fixture.name()));
+    fixture.check_plan(device.caps()).map_err(wrong)?;
     if let Err(error) = load(device, fixture, &fixture.weights, &fixture.capacity()) {
         row.misses.push(error.to_string());
         return device.reset().await;
@@ -237,7 +239,7 @@ impl ReportRow {
 }
 
 /// The mutants that the comparison does not notice: each is `step/option/shape: mutant`.
-pub async fn blind_spots(options: &Options) -> Result<(usize, Vec<String>), BackendError> {
+pub async fn blind_spots(options: &SelftestOptions) -> Result<(usize, Vec<String>), BackendError> {
     let (mut mutants, mut unnoticed) = (0, Vec::new());
     for fixture in fixtures(options, Storage::F32) {
         let (mut reference, mut device) = (CpuBackend::new(), CpuBackend::new());
@@ -259,7 +261,7 @@ pub async fn blind_spots(options: &Options) -> Result<(usize, Vec<String>), Back
 }
 
 /// Every fixture, in the order of the steps in a plan.
-fn fixtures(options: &Options, activations: Storage) -> Vec<Fixture> {
+fn fixtures(options: &SelftestOptions, activations: Storage) -> Vec<Fixture> {
     let mut storages = vec![Storage::F32];
     for storage in options.activations.iter().chain([&activations]) {
         if !storages.contains(storage) {
@@ -276,7 +278,7 @@ fn fixtures(options: &Options, activations: Storage) -> Vec<Fixture> {
     fixtures
 }
 
-fn selected(options: &Options, fixture: &Fixture, run: &Run) -> bool {
+fn selected(options: &SelftestOptions, fixture: &Fixture, run: &Run) -> bool {
     let Some(filter) = &options.filter else { return true };
     let name = format!("{}/{}", fixture.name(), run.shape);
     let contains = |filter: &str| filter.split('|').any(|part| name.contains(part));

@@ -3,7 +3,7 @@
 use super::Draws;
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, plain_batch};
 use crate::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, NONE, Range, SampleRow};
-use crate::plan::{Rows, Step, Storage, Tail, WeightFormat};
+use crate::plan::{GatherRows, MatMul, Rows, Sample, Step, Storage, Tail, WeightFormat};
 
 /// Logits rows of one batch; small enough for the tightest binding limit with the largest vocabulary.
 const ROWS: u32 = 8;
@@ -72,7 +72,7 @@ fn fixture(option: &str, vocab: u32) -> (Fixture, crate::plan::BufferId) {
     let mut fixture = Fixture::new("sample", option);
     fixture.plan.vocab = vocab;
     let logits = fixture.buffer("logits", Rows::Samples, vocab, Storage::F32);
-    fixture.plan.tails.push((Tail::Sample, vec![Step::Sample { logits }]));
+    fixture.plan.tails.push((Tail::Sample, vec![Step::Sample(Sample { logits })]));
     (fixture, logits)
 }
 
@@ -211,8 +211,8 @@ fn groups() -> Fixture {
     let x = fixture.buffer("x", Rows::Tokens, hidden, Storage::F32);
     let gathered = fixture.buffer("gathered", Rows::Samples, hidden, Storage::F32);
     let logits = fixture.buffer("logits", Rows::Samples, vocab, Storage::F32);
-    let product = Step::MatMul { x: gathered, weight, bias: None, accumulate: false, out: logits };
-    let tail = vec![Step::GatherRows { x, out: gathered }, product, Step::Sample { logits }];
+    let product = Step::MatMul(MatMul { x: gathered, weight, bias: None, accumulate: false, out: logits });
+    let tail = vec![Step::GatherRows(GatherRows { x, out: gathered }), product, Step::Sample(Sample { logits })];
     fixture.plan.tails.push((Tail::Sample, tail));
     let mut run = Run::new(format!("{rows} rows"), plain_batch(rows));
     run.inputs.token_ids.fill(0);

@@ -1,8 +1,8 @@
-//! The CUDA backend without a GPU: its kernels run on the host, thread by thread, against the CPU reference.
+//! The CUDA backend without a GPU: its kernels run in an emulator, thread by thread, against the CPU reference.
 //!
 //! Needs a C++ compiler; without one the tests say so and pass, unless `FOLIO_REQUIRE_GPU=1`.
 
-use crate::host::on_host;
+use crate::emulator::emulated;
 use folio::backend::cpu::CpuBackend;
 use folio::backend::cuda::{CudaBackend, metadata_constants};
 use folio::backend::metadata::TABLE;
@@ -13,7 +13,7 @@ use folio::engine::{Engine, handle};
 use folio::model::Model;
 use folio::plan::Storage;
 use folio::platform::block_on;
-use folio::selftest::{Draws, Options, run};
+use folio::selftest::{Draws, SelftestOptions, run};
 use futures_util::StreamExt as _;
 use futures_util::future::{join, join_all};
 
@@ -69,7 +69,7 @@ fn the_engine_answers_as_on_the_cpu() {
         ..Config::default()
     };
     for prefix_caching in [true, false] {
-        let Some(device) = on_host(Storage::F32, (8, 0)) else { return };
+        let Some(device) = emulated(Storage::F32, (8, 0)) else { return };
         let expected = answers(CpuBackend::new(), &config(prefix_caching));
         assert!(expected.iter().all(|tokens| tokens.len() == TOKENS as usize), "{expected:?}");
         assert_eq!(answers(device, &config(prefix_caching)), expected, "prefix caching: {prefix_caching}");
@@ -79,7 +79,7 @@ fn the_engine_answers_as_on_the_cpu() {
 /// What the kernels' headers say is what Rust writes the metadata with.
 #[test]
 fn kernels_know_the_metadata_by_the_numbers_that_rust_writes_it_with() {
-    if on_host(Storage::F32, (8, 0)).is_none() {
+    if emulated(Storage::F32, (8, 0)).is_none() {
         return;
     }
     let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
@@ -102,31 +102,31 @@ fn is_tiled_attention(kernel: &str) -> bool {
     kernel.starts_with("attend_paged_decode") || kernel.starts_with("attend_paged_pre")
 }
 
-// Every step on the host; then every kernel that this took, through NVIDIA's own compiler. In parts, for so many cores.
+// Every step in the emulator; then every kernel that this took, through NVIDIA's own compiler; in parts.
 
 #[test]
 fn matrix_products_are_the_reference_and_compile() {
-    let Some(mut device) = on_host(Storage::Bf16, (8, 0)) else { return };
+    let Some(mut device) = emulated(Storage::Bf16, (8, 0)) else { return };
     checked(&mut device, "matmul/");
     compiled(&device, is_wanted);
 }
 
 #[test]
 fn products_of_experts_are_the_reference_and_compile() {
-    let Some(mut device) = on_host(Storage::Bf16, (8, 0)) else { return };
+    let Some(mut device) = emulated(Storage::Bf16, (8, 0)) else { return };
     checked(&mut device, "matmul_experts/");
     compiled(&device, is_wanted);
 }
 
 #[test]
 fn attention_is_the_reference_and_compiles() {
-    let Some(mut ampere) = on_host(Storage::Bf16, (8, 0)) else { return };
+    let Some(mut ampere) = emulated(Storage::Bf16, (8, 0)) else { return };
     checked(&mut ampere, "attend_paged");
     compiled(&ampere, |kernel, architecture| {
         let newer = ["sm_100a", "sm_120"].contains(&architecture);
         is_wanted(kernel, architecture) && !(newer && is_tiled_attention(kernel))
     });
-    let Some(mut blackwell) = on_host(Storage::Bf16, (12, 0)) else { return };
+    let Some(mut blackwell) = emulated(Storage::Bf16, (12, 0)) else { return };
     checked(&mut blackwell, "attend_paged/Bf16");
     compiled(&blackwell, |kernel, architecture| {
         ["sm_100a", "sm_120"].contains(&architecture) && is_tiled_attention(kernel)
@@ -135,7 +135,7 @@ fn attention_is_the_reference_and_compiles() {
 
 #[test]
 fn all_other_steps_are_the_reference_and_compile() {
-    let Some(mut device) = on_host(Storage::Bf16, (8, 0)) else { return };
+    let Some(mut device) = emulated(Storage::Bf16, (8, 0)) else { return };
     checked(&mut device, "!matmul/|matmul_experts/|attend_paged");
     compiled(&device, is_wanted);
 }
@@ -167,7 +167,7 @@ fn compiled(device: &CudaBackend, wanted: impl Fn(&str, &str) -> bool) {
 /// Holds a device to the reference; in one part of its steps, or in what `FOLIO_KERNELS_FILTER` has.
 fn checked(device: &mut CudaBackend, part: &str) {
     let filter = Some(std::env::var("FOLIO_KERNELS_FILTER").unwrap_or_else(|_| part.into()));
-    let options = Options { filter, draws: Draws::Few, ..Options::default() };
+    let options = SelftestOptions { filter, draws: Draws::Few, ..SelftestOptions::default() };
     let report = block_on(run(device, &options)).expect("the device survives");
     println!("{report}");
     assert!(report.passed(), "{report}");

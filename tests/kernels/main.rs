@@ -1,5 +1,5 @@
 //! Every kernel of every device against the CPU reference. `shaders`: the same kernels without a device; `cuda`: those
-//! for NVIDIA, on the host.
+//! for NVIDIA, emulated on the CPU.
 //!
 //! Devices are all adapters that wgpu finds; software ones count. None: the test says so and passes, unless
 //! `FOLIO_REQUIRE_GPU=1`. Each adapter is opened in several ways, which share the cases: each case runs at least once,
@@ -10,7 +10,7 @@
 mod cuda;
 #[cfg(all(feature = "cuda", unix))]
 #[path = "../support/cuda.rs"]
-mod host;
+mod emulator;
 mod shaders;
 #[path = "../support/mod.rs"]
 mod support;
@@ -20,9 +20,9 @@ use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
 use folio::plan::Storage;
 use folio::platform::block_on;
-use folio::selftest::{Draws, Options, Report, blind_spots, cover_gaps, run, run_all};
+use folio::selftest::{Draws, Report, SelftestOptions, blind_spots, cover_gaps, run, run_all};
 
-fn check(backend: &str, device: &mut impl Inspect, options: &Options) {
+fn check(backend: &str, device: &mut impl Inspect, options: &SelftestOptions) {
     expect_passed(backend, block_on(run(device, options)).expect("the device survives the check"));
 }
 
@@ -45,13 +45,13 @@ fn expect_passed(backend: &str, report: Report) {
 #[test]
 fn the_reference_repeats_itself() {
     let activations = vec![Storage::F16, Storage::Bf16];
-    check("cpu", &mut CpuBackend::new(), &Options { activations, ..Options::default() });
+    check("cpu", &mut CpuBackend::new(), &SelftestOptions { activations, ..SelftestOptions::default() });
 }
 
 /// A swapped row, head, block, slot or seed fails every case it touches.
 #[test]
 fn mutants_are_noticed() {
-    let (mutants, unnoticed) = block_on(blind_spots(&Options::default())).expect("the reference runs");
+    let (mutants, unnoticed) = block_on(blind_spots(&SelftestOptions::default())).expect("the reference runs");
     assert!(mutants > 500, "only {mutants} mutants");
     assert!(unnoticed.is_empty(), "{} of {mutants} mutants pass:\n{}", unnoticed.len(), unnoticed.join("\n"));
 }
@@ -77,7 +77,7 @@ fn openings() -> Vec<(&'static str, WgpuOptions)> {
 #[test]
 fn openings_share_the_cases() {
     let openings = openings().len();
-    let (cases, runs, gaps) = cover_gaps(&Options::default(), openings);
+    let (cases, runs, gaps) = cover_gaps(&SelftestOptions::default(), openings);
     println!("{cases} cases, {runs} runs of {}", cases * openings);
     assert!(gaps.is_empty(), "{}", gaps.join("\n"));
     assert!(runs >= cases && runs * 2 < cases * openings, "{runs} runs of {cases} cases are no cover, or no saving");
@@ -95,7 +95,7 @@ fn every_adapter_is_the_reference() {
     let many = std::env::var("FOLIO_KERNELS_FULL").is_ok_and(|value| value == "1");
     let draws = if many { Draws::Many } else { Draws::Usual };
     let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
-    let options = Options { filter, draws, product: many, ..Options::default() };
+    let options = SelftestOptions { filter, draws, product: many, ..SelftestOptions::default() };
     for adapter in adapters {
         let (names, opened): (Vec<_>, Vec<_>) = openings().into_iter().unzip();
         println!("{} {}: {}", adapter.api, adapter.name, names.join("; "));
@@ -117,7 +117,7 @@ fn heads_in_shards_are_the_reference() {
             WgpuOptions { adapter: Some(adapter.index), binding_bytes_max: Some(1 << 20), ..Default::default() };
         let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         for filter in ["F32, kv Q8/head 256", "F32, kv Q8/2×2 heads of 256"] {
-            check("wgpu", &mut device, &Options { filter: Some(filter.into()), ..Options::default() });
+            check("wgpu", &mut device, &SelftestOptions { filter: Some(filter.into()), ..SelftestOptions::default() });
         }
     }
 }

@@ -4,7 +4,7 @@
 //! five likeliest tokens keep their logprobs within [`LOGPROB_BF16`], and the held-out loss hardly moves.
 
 #[cfg(unix)]
-use super::host::on_host;
+use super::emulator::emulated;
 use super::quantized::{held_out, loss};
 use super::{Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, golden, golden_cases, prove, prove_demo};
 use folio::backend::cpu::CpuBackend;
@@ -36,7 +36,7 @@ fn device(activations: Storage) -> Option<CudaBackend> {
 #[cfg(unix)]
 #[test]
 fn kernels_on_the_host_reproduce_golden_logits_and_tokens() {
-    let Some(mut backend) = on_host(Storage::F32, (8, 0)) else { return };
+    let Some(mut backend) = emulated(Storage::F32, (8, 0)) else { return };
     for (family, tolerance) in FAMILIES {
         let cases = golden_cases(family);
         let model = Model::open(&golden(family)).expect("the golden model loads");
@@ -54,7 +54,7 @@ fn kernels_on_the_host_reproduce_golden_logits_and_tokens() {
 #[cfg(unix)]
 #[test]
 fn bfloat16_on_the_host_keeps_logprobs_and_loss() {
-    let Some(mut backend) = on_host(Storage::Bf16, (8, 0)) else { return };
+    let Some(mut backend) = emulated(Storage::Bf16, (8, 0)) else { return };
     prove_bf16(&mut backend, 1);
 }
 

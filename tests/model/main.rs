@@ -10,12 +10,12 @@ mod builder;
 mod converted;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(all(feature = "cuda", unix))]
+#[path = "../support/cuda.rs"]
+mod emulator;
 mod fit;
 mod gguf;
 mod gguf_reader;
-#[cfg(all(feature = "cuda", unix))]
-#[path = "../support/cuda.rs"]
-mod host;
 mod kv_q8;
 mod loading;
 #[path = "../support/gguf_models.rs"]
@@ -32,7 +32,7 @@ use folio::backend::{Backend, Capacity, Inspect};
 use folio::model::{Model, Safetensors};
 use folio::plan::check::{Limits, check};
 use folio::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, PoolRow, SampleRow, Sampled, SequenceRows};
-use folio::plan::{BufferId, KvFormat, Plan, Step, Tail};
+use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail};
 use folio::platform::block_on;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -438,7 +438,9 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
         block_on(model.upload(&plan, |id, row, bytes| backend.write_weight(id, row, bytes))).expect("weights upload");
         let blocks = 97;
         backend.allocate_pool(&vec![blocks; plan.kv_groups.len()]).expect("a small pool fits");
-        let Some(Step::Sample { logits }) = plan.tail(Tail::Sample).last() else { panic!("the tail ends by sampling") };
+        let Some(Step::Sample(Sample { logits })) = plan.tail(Tail::Sample).last() else {
+            panic!("the tail ends by sampling")
+        };
         Self { logits: *logits, backend, plan, blocks }
     }
 

@@ -2,7 +2,10 @@
 
 use folio::model::Model;
 use folio::plan::check::{Limits, check, tokens_max};
-use folio::plan::{BufferId, KvGroup, Plan, Rows, Step, Storage, Tail, WeightId};
+use folio::plan::{
+    AttendPaged, BufferId, Embed, KvGroup, MatMul, Plan, RmsNorm, RopeStoreKv, Rows, Sample, Step, Storage, Tail,
+    WeightId,
+};
 use std::path::Path;
 
 fn golden(name: &str) -> Model {
@@ -75,31 +78,31 @@ fn reading_before_writing_is_refused() {
     });
     // What another tail wrote does not count.
     refuses("tail sample step 0 (sample): logits is read before it is written", |plan| {
-        plan.tails[0].1 = vec![Step::Sample { logits: buffer(plan, "logits") }];
+        plan.tails[0].1 = vec![Step::Sample(Sample { logits: buffer(plan, "logits") })];
     });
 }
 
 #[test]
 fn shapes_that_disagree_are_refused() {
-    refuses("body step 1 (embed): rows of embedding is 256, not 255", |plan| plan.vocab = 255);
-    refuses("body step 3 (matmul): columns of layers.0.qkv is 64, not 56", |plan| {
+    refuses("body step 1 (embed): rows of embedding is 256, expected 255", |plan| plan.vocab = 255);
+    refuses("body step 3 (matmul): columns of layers.0.qkv is 64, expected 56", |plan| {
         let normed = buffer(plan, "normed");
         plan.buffers[normed.0 as usize].columns = 56;
-        let Step::RmsNorm { weight, .. } = plan.body[2] else { panic!("step 2 is the norm") };
+        let Step::RmsNorm(RmsNorm { weight, .. }) = plan.body[2] else { panic!("step 2 is the norm") };
         plan.weights[weight.0 as usize].columns = 56;
         let x = buffer(plan, "x");
         plan.buffers[x.0 as usize].columns = 56;
-        let Step::Embed { table, .. } = plan.body[1] else { panic!("step 1 is the embedding") };
+        let Step::Embed(Embed { table, .. }) = plan.body[1] else { panic!("step 1 is the embedding") };
         plan.weights[table.0 as usize].columns = 56;
     });
-    refuses("body step 4 (rope_store_kv): columns of qkv is 128, not 192", |plan| {
+    refuses("body step 4 (rope_store_kv): columns of qkv is 128, expected 192", |plan| {
         plan.kv_layers[0].heads = 4;
     });
-    refuses("body step 8 (matmul): rows of layers.0.gate_up is 200, not 192", |plan| {
-        let Step::MatMul { weight, .. } = plan.body[8] else { panic!("step 8 is gate and up") };
+    refuses("body step 8 (matmul): rows of layers.0.gate_up is 200, expected 192", |plan| {
+        let Step::MatMul(MatMul { weight, .. }) = plan.body[8] else { panic!("step 8 is gate and up") };
         plan.weights[weight.0 as usize].rows = 200;
     });
-    refuses("body step 9 (gated_activation): columns of gate_up is 192, not 176", |plan| {
+    refuses("body step 9 (gated_activation): columns of gate_up is 192, expected 176", |plan| {
         let activated = buffer(plan, "activated");
         plan.buffers[activated.0 as usize].columns = 88;
     });
@@ -107,11 +110,11 @@ fn shapes_that_disagree_are_refused() {
 
 #[test]
 fn rows_of_the_wrong_kind_are_refused() {
-    refuses("tail sample step 1 (rms_norm): sampled_normed has rows tokens, not samples", |plan| {
+    refuses("tail sample step 1 (rms_norm): sampled_normed has rows tokens, expected samples", |plan| {
         let normed = buffer(plan, "sampled_normed");
         plan.buffers[normed.0 as usize].rows = Rows::Tokens;
     });
-    refuses("tail sample step 3 (sample): logits is f16: f32", |plan| {
+    refuses("tail sample step 3 (sample): logits is f16, expected f32", |plan| {
         let logits = buffer(plan, "logits");
         plan.buffers[logits.0 as usize].storage = Storage::F16;
     });
@@ -120,39 +123,49 @@ fn rows_of_the_wrong_kind_are_refused() {
 #[test]
 fn ids_names_and_numbers_are_checked() {
     refuses("body step 2 (rms_norm): there is no weight 999", |plan| {
-        let Step::RmsNorm { weight, .. } = &mut plan.body[2] else { panic!("step 2 is the norm") };
+        let Step::RmsNorm(RmsNorm { weight, .. }) = &mut plan.body[2] else { panic!("step 2 is the norm") };
         *weight = WeightId(999);
     });
     refuses("body step 2 (rms_norm): there is no buffer 77", |plan| {
-        let Step::RmsNorm { out, .. } = &mut plan.body[2] else { panic!("step 2 is the norm") };
+        let Step::RmsNorm(RmsNorm { out, .. }) = &mut plan.body[2] else { panic!("step 2 is the norm") };
         *out = BufferId(77);
     });
-    refuses("body step 2 (rms_norm): x is input and output", |plan| {
-        let Step::RmsNorm { x, out, .. } = &mut plan.body[2] else { panic!("step 2 is the norm") };
+    refuses("body step 2 (rms_norm): x is both input and output", |plan| {
+        let Step::RmsNorm(RmsNorm { x, out, .. }) = &mut plan.body[2] else { panic!("step 2 is the norm") };
         *out = *x;
     });
-    refuses("names: weight final_norm is there twice", |plan| plan.weights[0].name = "final_norm".into());
-    refuses("names: tail sample is there twice", |plan| plan.tails.push((Tail::Sample, Vec::new())));
+    refuses("names: duplicate weight final_norm", |plan| plan.weights[0].name = "final_norm".into());
+    refuses("names: duplicate tail sample", |plan| plan.tails.push((Tail::Sample, Vec::new())));
     refuses("kv: there is no KV group 3", |plan| plan.kv_layers[1].group = 3);
-    refuses("kv: window of KV group 0 is 0: a query sees at least its own key", |plan| {
+    refuses("kv: window of KV group 0 is 0, expected at least 1: a query sees its own key", |plan| {
         plan.kv_groups[0] = KvGroup { window: Some(0) };
     });
-    refuses("kv: KV layer 0 is 2 heads of 12: heads have a multiple of 8 elements, up to 256", |plan| {
-        plan.kv_layers[0].head_dim = 12;
-    });
-    refuses("body step 4 (rope_store_kv): rotary_dim is 18: even, and within a head", |plan| {
-        let Step::RopeStoreKv { rope: Some(rope), .. } = &mut plan.body[4] else { panic!("step 4 rotates") };
-        rope.rotary_dim = 18;
-    });
     refuses(
-        "body step 5 (attend_paged): query_heads is 3 over 2 KV heads: each KV head serves 1 to 16 query heads",
+        "kv: KV layer 0 is 2 heads of 12, expected at least one head of a multiple of 8 elements, up to 256",
         |plan| {
-            let Step::AttendPaged { query_heads, .. } = &mut plan.body[5] else { panic!("step 5 attends") };
+            plan.kv_layers[0].head_dim = 12;
+        },
+    );
+    refuses(
+        "body step 4 (rope_store_kv): rotary_dim is 18 in heads of 16, expected an even number, at most the head size",
+        |plan| {
+            let Step::RopeStoreKv(RopeStoreKv { rope: Some(rope), .. }) = &mut plan.body[4] else {
+                panic!("step 4 rotates")
+            };
+            rope.rotary_dim = 18;
+        },
+    );
+    refuses(
+        "body step 5 (attend_paged): query_heads is 3 over 2 KV heads, expected 1 to 16 query heads for each KV head",
+        |plan| {
+            let Step::AttendPaged(AttendPaged { query_heads, .. }) = &mut plan.body[5] else {
+                panic!("step 5 attends")
+            };
             *query_heads = 3;
         },
     );
-    refuses("body step 13 (rope_store_kv): the store of KV layer 0 is there twice", |plan| {
-        let Step::RopeStoreKv { layer, .. } = &mut plan.body[13] else { panic!("step 13 stores layer 1") };
+    refuses("body step 13 (rope_store_kv): duplicate store to KV layer 0", |plan| {
+        let Step::RopeStoreKv(RopeStoreKv { layer, .. }) = &mut plan.body[13] else { panic!("step 13 stores layer 1") };
         *layer = 0;
     });
 }
@@ -175,24 +188,27 @@ fn experts_are_checked() {
     refuses_experts("body step 9 (matmul_experts): routes is read before it is written", |plan| {
         plan.body.remove(9);
     });
-    refuses_experts("body step 9 (route_experts): routes is bf16: routing is f32", |plan| {
+    refuses_experts("body step 9 (route_experts): routes is bf16, expected f32", |plan| {
         let routes = buffer(plan, "routes");
         plan.buffers[routes.0 as usize].storage = Storage::Bf16;
     });
-    let expected = "body step 9 (route_experts): routes is routes (9 a token), of 8 experts: \
-                    a token goes to 1 to 32 experts, each once";
+    let expected = "body step 9 (route_experts): rows of routes is routes (9 a token) to 8 experts, \
+                    expected 1 to 32 routes a token, each to another expert";
     refuses_experts(expected, |plan| {
         let routes = buffer(plan, "routes");
         plan.buffers[routes.0 as usize].rows = Rows::Routes(9);
     });
-    refuses_experts("body step 10 (matmul_experts): rows of layers.0.expert_gate_up is 512, not 448", |plan| {
+    refuses_experts("body step 10 (matmul_experts): rows of layers.0.expert_gate_up is 512, expected 448", |plan| {
         let index = weight(plan, "layers.0.expert_gate_up");
         plan.weights[index].experts = 7;
     });
-    refuses_experts("body step 10 (matmul_experts): expert_gate_up has rows samples, not routes (2 a token)", |plan| {
-        let out = buffer(plan, "expert_gate_up");
-        plan.buffers[out.0 as usize].rows = Rows::Samples;
-    });
+    refuses_experts(
+        "body step 10 (matmul_experts): expert_gate_up has rows samples, expected routes (2 a token)",
+        |plan| {
+            let out = buffer(plan, "expert_gate_up");
+            plan.buffers[out.0 as usize].rows = Rows::Samples;
+        },
+    );
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! The CUDA kernels on the host.
+//! The CUDA kernels, emulated on the CPU.
 
 use folio::backend::cuda::{CudaBackend, CudaOptions};
 use folio::plan::Storage;
 use std::path::Path;
 
-/// The kernels on the host as a device of this compute capability chooses them, or `None` where nothing can compile
+/// The kernels on the CPU, as a device of this compute capability chooses them, or `None` where nothing can compile
 /// them; then `FOLIO_REQUIRE_GPU=1` fails.
-pub(crate) fn on_host(activations: Storage, compute: (u32, u32)) -> Option<CudaBackend> {
+pub(crate) fn emulated(activations: Storage, compute: (u32, u32)) -> Option<CudaBackend> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
-    let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-host"));
-    match CudaBackend::on_host(&sources, compute, &CudaOptions { cache_dir, activations, ..CudaOptions::default() }) {
+    let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-emulator"));
+    match CudaBackend::emulated(&sources, compute, &CudaOptions { cache_dir, activations, ..CudaOptions::default() }) {
         Ok(backend) => Some(backend),
         Err(error) => {
             let required = std::env::var("FOLIO_REQUIRE_GPU").is_ok_and(|value| value == "1");

@@ -6,9 +6,9 @@ use std::fs;
 
 /// Names of the steps in snake case, from the enum itself.
 fn step_stems() -> Vec<String> {
-    let plan = fs::read_to_string(root().join("src/plan/mod.rs")).expect("src/plan/mod.rs defines the steps");
+    let plan = fs::read_to_string(root().join("src/plan/step/mod.rs")).expect("src/plan/step/mod.rs lists the steps");
     let plan = code(&plan);
-    let start = plan.find("pub enum Step {").expect("Step is an enum of src/plan/mod.rs");
+    let start = plan.find("pub enum Step {").expect("Step is an enum of src/plan/step/mod.rs");
     let body = &plan[start..item_end(&plan, start)];
     let variant = |line: &str| {
         let name: String = line.strip_prefix("    ")?.bytes().take_while(|&b| is_word(b)).map(char::from).collect();
@@ -37,8 +37,10 @@ fn every_step_has_its_files_and_every_shader_its_step() {
     let of_step = |kernel: &str, stem: &str| kernel == stem || kernel.starts_with(&format!("{stem}_"));
     let mut findings = Vec::new();
     for stem in &stems {
-        if !root.join(format!("src/backend/cpu/{stem}.rs")).exists() {
-            findings.push(format!("src/backend/cpu/{stem}.rs:1: the step {stem} has no twin"));
+        for (folder, what) in [("src/plan/step", "file"), ("src/backend/cpu", "twin")] {
+            if !root.join(format!("{folder}/{stem}.rs")).exists() {
+                findings.push(format!("{folder}/{stem}.rs:1: the step {stem} has no {what}"));
+            }
         }
     }
     for (folder, extension) in [("shaders", "wgsl"), ("cuda", "cu")] {

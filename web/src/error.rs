@@ -35,7 +35,9 @@ impl From<BackendError> for EngineError {
             BackendError::Limit { .. } | BackendError::OutOfMemory { .. } => "LimitError",
             BackendError::Lost(_) | BackendError::Hung(_) => "DeviceLostError",
             BackendError::Unavailable(_) => "NoAdapterError",
-            BackendError::Validation(_) | BackendError::Kernel { .. } => "DeviceError",
+            BackendError::Validation(_) | BackendError::Kernel { .. } | BackendError::Unsupported { .. } => {
+                "DeviceError"
+            }
         };
         Self { name, message: error.to_string() }
     }
@@ -46,6 +48,7 @@ impl From<StartError> for EngineError {
         match error {
             StartError::Backend(error) => error.into(),
             StartError::Weights(error) => error.into(),
+            StartError::Plan(_) => Self { name: "DeviceError", message: error.to_string() },
             StartError::Config(_) | StartError::DoesNotFit(_) => Self::limit(error.to_string()),
         }
     }

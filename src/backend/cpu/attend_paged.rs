@@ -10,31 +10,59 @@
 //! depends on its own sequence alone.
 
 use super::dot::{Kernel, PartialSums, dispatch, dot};
+use super::loaded::LoadedPlan;
 use super::memory::KvStore;
-use crate::plan::Storage;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE};
+use crate::plan::{AttendPaged, KvLayer, Storage};
 use crate::platform::for_each_chunk;
 
-/// Shapes and options of one step, weights decoded.
+/// Runs the step.
+pub(super) fn run(step: &AttendPaged, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let layer = loaded.plan.kv_layers[step.layer as usize];
+        let attention = Attention {
+            step: *step,
+            layer,
+            block_size: loaded.capacity.block_size as usize,
+            alibi: loaded.vector(step.alibi),
+            sinks: loaded.vector(step.sinks),
+            window: loaded.plan.kv_groups[layer.group as usize].window,
+        };
+        let [keys, values] = &loaded.pool[step.layer as usize];
+        let (q, group) = (loaded.rows(step.q, inputs), &inputs.groups[layer.group as usize]);
+        attend_paged(&attention, q, Pool { keys, values }, inputs, group, (out, storage));
+    });
+}
+
+/// A step with the shape of its layer, weights decoded.
 pub(super) struct Attention {
-    /// Query heads.
-    pub(super) query_heads: usize,
-    /// Key/value heads.
-    pub(super) kv_heads: usize,
-    /// Elements a head.
-    pub(super) head_dim: usize,
+    /// Options; its ids are not looked at.
+    pub(super) step: AttendPaged,
+    /// KV heads and their size.
+    pub(super) layer: KvLayer,
     /// Tokens a block.
     pub(super) block_size: usize,
-    /// Multiplies q · k.
-    pub(super) scale: f32,
-    /// Bounds the score smoothly.
-    pub(super) softcap: Option<f32>,
     /// Slope per query head.
     pub(super) alibi: Option<Vec<f32>>,
     /// Logit of a key without value, per query head.
     pub(super) sinks: Option<Vec<f32>>,
     /// Keys seen, the query's own included.
     pub(super) window: Option<u32>,
+}
+
+impl Attention {
+    fn kv_heads(&self) -> usize {
+        self.layer.heads as usize
+    }
+
+    /// Query heads that share a KV head.
+    fn group_size(&self) -> usize {
+        self.step.query_heads as usize / self.kv_heads()
+    }
+
+    fn head_dim(&self) -> usize {
+        self.layer.head_dim as usize
+    }
 }
 
 /// The layer's half of the pool.
@@ -55,16 +83,15 @@ pub(super) fn attend_paged(
     group: &GroupInputs,
     (out, storage): (&mut [f32], Storage),
 ) {
-    let heads = attention.query_heads / attention.kv_heads;
-    let chunk = heads * attention.head_dim;
-    assert_eq!(attention.query_heads % attention.kv_heads, 0, "query heads share key heads evenly");
-    assert_eq!(q.len(), inputs.positions.len() * attention.kv_heads * chunk, "one query row per token");
+    let (kv_heads, chunk) = (attention.kv_heads(), attention.group_size() * attention.head_dim());
+    assert_eq!(attention.step.query_heads % attention.layer.heads, 0, "query heads share key heads evenly");
+    assert_eq!(q.len(), inputs.positions.len() * kv_heads * chunk, "one query row per token");
     assert_eq!(q.len(), out.len(), "one output per query element");
     let table_starts = table_starts(inputs, group);
     for_each_chunk(out, chunk, |index, out| {
-        let row = index / attention.kv_heads;
+        let row = index / kv_heads;
         let table = &group.block_tables[table_starts[row]..];
-        let kv_head = index % attention.kv_heads;
+        let kv_head = index % kv_heads;
         let q = &q[index * chunk..][..chunk];
         let spans = visible_spans(attention, table, inputs.positions[row] as usize, kv_head);
         dispatch(HeadGroup {
@@ -107,7 +134,7 @@ fn visible_spans(attention: &Attention, table: &[u32], position: usize, kv_head:
         let block = table[entry];
         let from = first.max(entry * size);
         let count = (position + 1).min((entry + 1) * size) - from;
-        let row = (block as usize * attention.kv_heads + kv_head) * size + from % size;
+        let row = (block as usize * attention.kv_heads() + kv_head) * size + from % size;
         (block != NONE).then_some(Span { position: from, count, start: row })
     });
     spans.collect()
@@ -128,7 +155,7 @@ struct HeadGroup<'a> {
 impl Kernel for HeadGroup<'_> {
     #[inline(always)]
     fn run<S: PartialSums>(self) {
-        let dim = self.attention.head_dim;
+        let dim = self.attention.head_dim();
         let heads = self.q.len() / dim;
         let keys: usize = self.spans.iter().map(|span| span.count).sum();
         let mut tile = vec![0.0f32; self.attention.block_size * dim];
@@ -171,13 +198,13 @@ impl HeadGroup<'_> {
     /// The score of one key, of which `product` is q · k.
     #[inline(always)]
     fn score(&self, head: usize, product: f64, key_position: usize) -> f64 {
-        let mut score = product * f64::from(self.attention.scale);
-        if let Some(softcap) = self.attention.softcap {
+        let mut score = product * f64::from(self.attention.step.scale);
+        if let Some(softcap) = self.attention.step.softcap {
             let softcap = f64::from(softcap);
             score = softcap * (score / softcap).tanh();
         }
         if let Some(slopes) = &self.attention.alibi {
-            let heads = self.attention.query_heads / self.attention.kv_heads;
+            let heads = self.attention.group_size();
             let distance = key_position as f64 - f64::from(self.position);
             score += f64::from(slopes[self.kv_head * heads + head]) * distance;
         }
@@ -213,21 +240,27 @@ fn add_scaled(sums: &mut [f64], weight: f64, value: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::KvFormat;
     use crate::plan::format::KvTile;
     use crate::plan::inputs::SequenceRows;
+    use crate::plan::{BufferId, KvFormat};
 
     const DIM: usize = 8;
     const BLOCK: usize = 4;
 
     fn plain() -> Attention {
         Attention {
-            query_heads: 4,
-            kv_heads: 2,
-            head_dim: DIM,
+            step: AttendPaged {
+                q: BufferId(0),
+                layer: 0,
+                query_heads: 4,
+                scale: 0.35,
+                softcap: None,
+                alibi: None,
+                sinks: None,
+                out: BufferId(1),
+            },
+            layer: KvLayer { group: 0, heads: 2, head_dim: DIM as u32 },
             block_size: BLOCK,
-            scale: 0.35,
-            softcap: None,
             alibi: None,
             sinks: None,
             window: None,
@@ -302,8 +335,8 @@ mod tests {
                 for j in (0..=position).filter(|j| sees(*j)) {
                     let product: f64 =
                         (0..DIM).map(|i| f64::from(q[head * DIM + i]) * self.element(&self.keys, head / 2, j, i)).sum();
-                    let mut score = product * f64::from(attention.scale);
-                    if let Some(cap) = attention.softcap {
+                    let mut score = product * f64::from(attention.step.scale);
+                    if let Some(cap) = attention.step.softcap {
                         score = f64::from(cap) * (score / f64::from(cap)).tanh();
                     }
                     if let Some(slopes) = &attention.alibi {
@@ -350,7 +383,7 @@ mod tests {
         for (options, format) in (0..16).flat_map(|options| KvFormat::ALL.map(|format| (options, format))) {
             let fixture = Fixture::with(format);
             let mut attention = plain();
-            attention.softcap = (options & 1 != 0).then_some(0.8);
+            attention.step.softcap = (options & 1 != 0).then_some(0.8);
             attention.alibi = (options & 2 != 0).then(|| vec![0.5, 0.25, 0.125, 0.0625]);
             attention.sinks = (options & 4 != 0).then(|| vec![0.3, -1.0, 2.0, 0.0]);
             attention.window = (options & 8 != 0).then_some(5);

@@ -3,7 +3,18 @@
 //! For every (source, target) of a KV group: block `target` of K and of V becomes block `source`, bit for bit, in each
 //! layer of the group. Within one batch no block is both source and target, and targets are distinct.
 
+use super::loaded::LoadedPlan;
 use super::memory::KvStore;
+use crate::plan::inputs::BatchInputs;
+
+/// Runs the step.
+pub(super) fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    for (layer, halves) in loaded.plan.kv_layers.iter().zip(&mut loaded.pool) {
+        for half in halves {
+            copy_blocks(half, layer.heads as usize, &inputs.groups[layer.group as usize].copies);
+        }
+    }
+}
 
 /// Copies whole blocks, of `heads` tiles each, of one half of one layer.
 pub(super) fn copy_blocks(store: &mut KvStore, heads: usize, copies: &[(u32, u32)]) {

@@ -3,9 +3,17 @@
 //! out[t][c] = table[id(t)][c] · scale, where id(t) is the batch's token id, or the content of a feed slot.
 
 use super::dot::decode_row;
+use super::loaded::LoadedPlan;
 use super::memory::Weight;
-use crate::plan::Storage;
-use crate::plan::inputs::FEED;
+use crate::plan::inputs::{BatchInputs, FEED};
+use crate::plan::{Embed, Storage};
+
+/// Runs the step.
+pub(super) fn run(step: &Embed, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        embed(loaded.weight(step.table), &inputs.token_ids, &loaded.feed, step.scale, out, storage);
+    });
+}
 
 /// The id that a batch's entry stands for: itself, or what the sampler left in a feed slot.
 pub(super) fn resolve(token_id: u32, feed: &[u32]) -> u32 {

@@ -2,7 +2,9 @@
 //!
 //! out[r][c] = act(gate[r][c]) · up[r][c], a row of the input being all gates, then all ups.
 
-use crate::plan::{Activation, Storage};
+use super::loaded::LoadedPlan;
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{Activation, GatedActivation, Storage};
 
 /// One output, in f64.
 fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
@@ -18,6 +20,14 @@ fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
             gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)
         }
     }
+}
+
+/// Runs the step.
+pub(super) fn run(step: &GatedActivation, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
+        gated_activation(gate_up, step.activation, columns, out, storage);
+    });
 }
 
 /// Fills rows of `columns` from rows of `2 · columns`.

@@ -2,7 +2,17 @@
 //!
 //! out[s] = x[rows[s]], rounded to out's storage.
 
-use crate::plan::Storage;
+use super::loaded::LoadedPlan;
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{GatherRows, Storage};
+
+/// Runs the step.
+pub(super) fn run(step: &GatherRows, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let (x, columns) = (loaded.rows(step.x, inputs), loaded.columns(step.out));
+        gather_rows(x, &inputs.logits_rows, columns, out, storage);
+    });
+}
 
 /// Copies whole rows of `columns`.
 pub(super) fn gather_rows(x: &[f32], rows: &[u32], columns: usize, out: &mut [f32], storage: Storage) {

@@ -6,8 +6,10 @@
 //! work is split. A single row multiplies weights as they are decoded; for more, each weight row is decoded once.
 
 use super::dot::{Kernel, PartialSums, decode_wide, dispatch, dot_encoded, dot_wide, dot_wide_two};
+use super::loaded::LoadedPlan;
 use super::memory::Weight;
-use crate::plan::Storage;
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{MatMul, Storage};
 use crate::platform::for_each_chunk;
 use std::ops::Range;
 
@@ -24,6 +26,14 @@ pub(super) struct Output<'a> {
     pub(super) values: &'a mut [f32],
     /// Element type of `values`.
     pub(super) storage: Storage,
+}
+
+/// Runs the step.
+pub(super) fn run(step: &MatMul, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, values, storage| {
+        let output = Output { bias: loaded.vector(step.bias), accumulate: step.accumulate, values, storage };
+        matmul(loaded.rows(step.x, inputs), loaded.weight(step.weight), output);
+    });
 }
 
 /// Multiplies the rows of `x` by the transposed weight.

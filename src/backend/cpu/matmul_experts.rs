@@ -6,9 +6,11 @@
 //! Every product is one dot product as `dot.rs` defines it. Rows of one expert are multiplied together, so that its
 //! matrix is read once; nothing depends on which rows these are.
 
+use super::loaded::LoadedPlan;
 use super::matmul::products;
 use super::memory::Weight;
-use crate::plan::Storage;
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{MatMulExperts, Rows, Storage};
 
 /// What is multiplied.
 pub(super) struct Product<'a> {
@@ -32,6 +34,25 @@ pub(super) struct Output<'a> {
     pub(super) values: &'a mut [f32],
     /// Element type of `values`.
     pub(super) storage: Storage,
+}
+
+/// Runs the step.
+pub(super) fn run(step: &MatMulExperts, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    let rows_of = |loaded: &LoadedPlan, buffer| loaded.plan.buffer_spec(buffer).rows;
+    loaded.write(step.out, inputs, |loaded, values, storage| {
+        let product = Product {
+            weight: loaded.weight(step.weight),
+            bias: loaded.vector(step.bias),
+            routes: loaded.rows(step.routes, inputs),
+            per_token: loaded.per_token(step.routes),
+            shared: rows_of(loaded, step.x) == Rows::Tokens,
+        };
+        let output = Output { accumulate: step.accumulate, values, storage };
+        match rows_of(loaded, step.out) {
+            Rows::Tokens => product.combine(loaded.rows(step.x, inputs), output),
+            _ => product.spread(loaded.rows(step.x, inputs), output),
+        }
+    });
 }
 
 impl Product<'_> {

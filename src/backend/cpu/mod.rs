@@ -1,17 +1,17 @@
 //! The CPU reference: plain loops that define what every step means, and the backend for machines without a GPU.
 //!
-//! One file per [`Step`](crate::plan::Step) holds the arithmetic on slices; [`memory`] keeps weights and KV pool,
-//! [`executor`] walks the plan, [`validate`] refuses batches that cannot be right. Row buffers are kept as f32 values
-//! already rounded to their storage. A batch runs inside `submit`, so a ticket is the result itself. What comes out
-//! does not depend on the number of threads or on what else is in the batch.
+//! One file per [`Step`] holds the arithmetic on slices, and `run`, which gives it the step's operands; [`run`] here
+//! walks the plan. [`loaded`] and [`memory`] keep buffers, weights and KV pool, [`validate`] refuses wrong batches. Row
+//! buffers are kept as f32 values already rounded to their storage. A batch runs inside `submit`, so a ticket is the
+//! result itself. What comes out does not depend on the number of threads or on what else is in the batch.
 
 mod attend_paged;
 mod copy_blocks;
 mod dot;
 mod embed;
-mod executor;
 mod gated_activation;
 mod gather_rows;
+mod loaded;
 mod matmul;
 mod matmul_experts;
 mod memory;
@@ -26,15 +26,15 @@ mod validate;
 
 use super::{Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};
 use crate::plan::inputs::{BatchInputs, Results};
-use crate::plan::{BufferId, Plan, Storage, WeightId};
+use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
 use bytes::Bytes;
-use executor::Loaded;
+use loaded::LoadedPlan;
 use std::sync::Arc;
 
 /// The reference backend.
 pub struct CpuBackend {
     caps: Caps,
-    loaded: Option<Loaded>,
+    loaded: Option<LoadedPlan>,
 }
 
 impl CpuBackend {
@@ -52,7 +52,7 @@ impl CpuBackend {
         Self { caps, loaded: None }
     }
 
-    fn loaded(&mut self) -> Result<&mut Loaded, BackendError> {
+    fn loaded(&mut self) -> Result<&mut LoadedPlan, BackendError> {
         self.loaded.as_mut().ok_or_else(|| BackendError::Validation("no plan is loaded".into()))
     }
 }
@@ -71,7 +71,7 @@ impl Backend for CpuBackend {
     }
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
-        self.loaded = Some(Loaded::new(plan, capacity.clone()));
+        self.loaded = Some(LoadedPlan::new(plan, capacity.clone()));
         Ok(())
     }
 
@@ -88,7 +88,7 @@ impl Backend for CpuBackend {
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Self::Ticket, BackendError> {
         let loaded = self.loaded()?;
         loaded.check(inputs).map_err(BackendError::Validation)?;
-        Ok(loaded.run(inputs))
+        Ok(run(loaded, inputs))
     }
 
     async fn read(&mut self, ticket: Self::Ticket) -> Result<Results, BackendError> {
@@ -156,11 +156,40 @@ impl Inspect for CpuBackend {
     }
 }
 
+/// Runs body and tails; the batch has been checked.
+fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) -> Results {
+    let plan = Arc::clone(&loaded.plan);
+    let tails = inputs.tails.iter().flat_map(|tail| plan.tail(*tail));
+    let mut results = Results::default();
+    for step in plan.body.iter().chain(tails) {
+        loaded.begin(step);
+        match step {
+            Step::CopyBlocks(_) => copy_blocks::run(loaded, inputs),
+            Step::Embed(step) => embed::run(step, loaded, inputs),
+            Step::RmsNorm(step) => rms_norm::run(step, loaded, inputs),
+            Step::MatMul(step) => matmul::run(step, loaded, inputs),
+            Step::RopeStoreKv(step) => rope_store_kv::run(step, loaded, inputs),
+            Step::AttendPaged(step) => attend_paged::run(step, loaded, inputs),
+            Step::GatedActivation(step) => gated_activation::run(step, loaded, inputs),
+            Step::RouteExperts(step) => route_experts::run(step, loaded, inputs),
+            Step::MatMulExperts(step) => matmul_experts::run(step, loaded, inputs),
+            Step::GatherRows(step) => gather_rows::run(step, loaded, inputs),
+            Step::ScaleLogits(step) => scale_logits::run(step, loaded, inputs),
+            Step::Sample(step) => results.sampled = sample::run(step, loaded, inputs),
+            Step::Pool(step) => results.pooled = pool::run(step, loaded, inputs),
+        }
+    }
+    results
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::inputs::{DrawParams, GroupInputs, NONE, SampleRow, SequenceRows};
-    use crate::plan::{KvFormat, KvGroup, KvLayer, Rows, Step, Tail, WeightFormat};
+    use crate::plan::{
+        AttendPaged, CopyBlocks, Embed, GatherRows, KvFormat, KvGroup, KvLayer, MatMul, RopeStoreKv, Rows, Sample,
+        Tail, WeightFormat,
+    };
     use crate::platform::block_on;
 
     /// One layer without MLP over 8 columns, tied to a vocabulary of 32.
@@ -176,17 +205,26 @@ mod tests {
         let attended = plan.buffer("attended", Rows::Tokens, 8, Storage::F32);
         let last = plan.buffer("last", Rows::Samples, 8, Storage::F32);
         let logits = plan.buffer("logits", Rows::Samples, 32, Storage::F32);
-        let matmul = |x, weight, out| Step::MatMul { x, weight, bias: None, accumulate: false, out };
+        let matmul = |x, weight, out| Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out });
         let (q_norm, k_norm, rope, softcap, alibi, sinks) = (None, None, None, None, None, None);
         plan.body = vec![
-            Step::CopyBlocks,
-            Step::Embed { table, scale: 1.0, out: x },
+            Step::CopyBlocks(CopyBlocks),
+            Step::Embed(Embed { table, scale: 1.0, out: x }),
             matmul(x, qkv_weight, qkv),
-            Step::RopeStoreKv { qkv, layer: 0, query_heads: 1, q_norm, k_norm, rope, q },
-            Step::AttendPaged { q, layer: 0, query_heads: 1, scale: 0.4, softcap, alibi, sinks, out: attended },
+            Step::RopeStoreKv(RopeStoreKv { qkv, layer: 0, query_heads: 1, q_norm, k_norm, rope, q }),
+            Step::AttendPaged(AttendPaged {
+                q,
+                layer: 0,
+                query_heads: 1,
+                scale: 0.4,
+                softcap,
+                alibi,
+                sinks,
+                out: attended,
+            }),
         ];
-        let gather = Step::GatherRows { x: attended, out: last };
-        plan.tails = vec![(Tail::Sample, vec![gather, matmul(last, table, logits), Step::Sample { logits }])];
+        let gather = Step::GatherRows(GatherRows { x: attended, out: last });
+        plan.tails = vec![(Tail::Sample, vec![gather, matmul(last, table, logits), Step::Sample(Sample { logits })])];
         plan
     }
 

@@ -2,7 +2,14 @@
 //!
 //! `pooled[p][c] = Σ x[r][c]` over the rows `r` of pool row `p`, added up in f64, as f32.
 
-use crate::plan::inputs::PoolRow;
+use super::loaded::LoadedPlan;
+use crate::plan::Pool;
+use crate::plan::inputs::{BatchInputs, PoolRow};
+
+/// Runs the step.
+pub(super) fn run(step: &Pool, loaded: &LoadedPlan, inputs: &BatchInputs) -> Vec<Vec<f32>> {
+    pool(loaded.rows(step.x, inputs), loaded.columns(step.x), &inputs.pools)
+}
 
 /// The sum of each pool row's rows of `x`, which has `columns` elements a row.
 pub(super) fn pool(x: &[f32], columns: usize, rows: &[PoolRow]) -> Vec<Vec<f32>> {

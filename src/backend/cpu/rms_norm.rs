@@ -4,7 +4,21 @@
 //! out[r][c] (=, +=) x[r][c] / sqrt(mean_c(x[r]²) + epsilon) · weight[c], or · (1 + weight[c])
 
 use super::dot::{Portable, dot};
-use crate::plan::Storage;
+use super::loaded::LoadedPlan;
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{RmsNorm, Storage};
+
+/// Runs the step.
+pub(super) fn run(step: &RmsNorm, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    if let Some(delta) = step.delta {
+        loaded.write(step.x, inputs, |loaded, x, storage| add(x, loaded.rows(delta, inputs), storage));
+    }
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let weight = loaded.weight(step.weight).vector();
+        let norm = Norm { weight, epsilon: step.epsilon, one_plus: step.one_plus };
+        rms_norm(loaded.rows(step.x, inputs), &norm, step.accumulate, out, storage);
+    });
+}
 
 /// Adds `delta` to `x`.
 pub(super) fn add(x: &mut [f32], delta: &[f32], storage: Storage) {

@@ -9,10 +9,37 @@
 //! Norm and rotation are f64 and rounded once, when written; for q8 they are rounded to f32, of which
 //! `plan::format::KvTile` makes codes and a scale. The angle is the exact product.
 
+use super::loaded::LoadedPlan;
 use super::memory::KvStore;
 use super::rms_norm::{Norm, factor, inverse_rms};
-use crate::plan::Storage;
-use crate::plan::inputs::NONE;
+use crate::plan::inputs::{BatchInputs, NONE};
+use crate::plan::{HeadNorm, KvLayer, Rope, RopeStoreKv, Storage};
+
+/// Runs the step.
+pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    let KvLayer { group, heads, head_dim } = loaded.plan.kv_layers[step.layer as usize];
+    let heads = Heads { query: step.query_heads as usize, kv: heads as usize, dim: head_dim as usize };
+    let norm = |norm: HeadNorm| {
+        let weight = loaded.weight(norm.weight).vector();
+        Norm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus }
+    };
+    let rotation = |rope: Rope| {
+        let frequencies = loaded.weight(rope.frequencies).vector();
+        assert_eq!(frequencies.len() * 2, rope.rotary_dim as usize, "one frequency per rotated pair");
+        Rotation { frequencies, interleaved: rope.interleaved, scale: rope.scale }
+    };
+    let (q_norm, k_norm) = (step.q_norm.map(norm), step.k_norm.map(norm));
+    let transform = Transform { q_norm, k_norm, rotation: step.rope.map(rotation) };
+    loaded.write_layer(step.layer, |loaded, [keys, values]| {
+        loaded.write(step.q, inputs, |loaded, q, storage| {
+            let slots = &inputs.groups[group as usize].slot_mapping;
+            let block_size = loaded.capacity.block_size as usize;
+            let mut target = Target { keys, values, block_size, slots };
+            let qkv = loaded.rows(step.qkv, inputs);
+            rope_store_kv(qkv, &inputs.positions, heads, &transform, &mut target, (q, storage));
+        });
+    });
+}
 
 /// Rotation of one step, its frequencies decoded.
 pub(super) struct Rotation {

@@ -4,6 +4,18 @@
 //! (−0 is below 0, a NaN above all), so that every device chooses the same. A route is the expert's id and its weight:
 //! exp(logit − max) over the sum of all experts, or of the chosen ones.
 
+use super::loaded::LoadedPlan;
+use crate::plan::RouteExperts;
+use crate::plan::inputs::BatchInputs;
+
+/// Runs the step.
+pub(super) fn run(step: &RouteExperts, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    loaded.write(step.routes, inputs, |loaded, routes, _| {
+        let (experts, per_token) = (loaded.columns(step.logits), loaded.per_token(step.routes));
+        route_experts(loaded.rows(step.logits, inputs), experts, per_token, step.renormalize, routes);
+    });
+}
+
 /// Writes `per_token` routes of (id, weight) for each row of `experts` logits.
 pub(super) fn route_experts(logits: &[f32], experts: usize, per_token: usize, renormalize: bool, routes: &mut [f32]) {
     assert_eq!(logits.len() % experts, 0, "logits are whole rows of {experts}");

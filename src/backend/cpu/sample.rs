@@ -48,13 +48,35 @@
 //! `e = 2s · (1 + z/3 + z²/5 + z³/7 + z⁴/9 + z⁵/11 + z⁶/13)` (that is `−ln(1 − v)`); `score = d − ln e`, good to 2e-5.
 //! Weights: `round()`, not `floor(w + 0.5)`, which fails near 2²⁴.
 
+use super::loaded::LoadedPlan;
+use crate::plan::Sample;
 use crate::plan::inputs::{BatchInputs, NONE, NUMERICAL_ERROR, Range, SampleRow, Sampled};
+use crate::platform::for_each_chunk;
 use std::collections::HashMap;
 
 /// Weight of the most likely token in top-p's sums.
 const WEIGHT_ONE: f64 = (1u32 << 24) as f64;
 /// Denominator of the integer top-p.
 const SHARE_ONE: u64 = 1 << 20;
+
+/// Runs the step: draws all rows, then fills the feed slots.
+pub(super) fn run(step: &Sample, loaded: &mut LoadedPlan, inputs: &BatchInputs) -> Vec<Sampled> {
+    let vocab = loaded.columns(step.logits);
+    let values = loaded.rows(step.logits, inputs);
+    let mut sampled = vec![Sampled::default(); inputs.samples.len()];
+    for_each_chunk(&mut sampled, 1, |index, out| {
+        let row = &inputs.samples[index];
+        let pending = (row.pending_slot != NONE).then(|| loaded.feed[row.pending_slot as usize]);
+        out[0] = sample_row(&values[row.logits_row as usize * vocab..][..vocab], row, inputs, pending);
+    });
+    for (row, result) in inputs.samples.iter().zip(&sampled) {
+        if row.feed_slot != NONE {
+            let id = if result.token_id == NUMERICAL_ERROR { 0 } else { result.token_id };
+            loaded.feed[row.feed_slot as usize] = id;
+        }
+    }
+    sampled
+}
 
 /// Draws one token from `logits`; `pending` is the content of the row's pending feed slot.
 pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>) -> Sampled {

@@ -3,7 +3,14 @@
 //! logits = cap · tanh(scale · logits / cap), or scale · logits without a cap; rounded once. What is not finite stays:
 //! the sampler must still find a row that failed.
 
-use crate::plan::Storage;
+use super::loaded::LoadedPlan;
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{ScaleLogits, Storage};
+
+/// Runs the step.
+pub(super) fn run(step: &ScaleLogits, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    loaded.write(step.logits, inputs, |_, logits, storage| scale_logits(step.scale, step.softcap, logits, storage));
+}
 
 /// Changes the logits in place.
 pub(super) fn scale_logits(scale: f32, softcap: Option<f32>, logits: &mut [f32], storage: Storage) {

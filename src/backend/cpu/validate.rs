@@ -1,7 +1,7 @@
 //! Checks a batch before it runs: the reference indexes with what it is given, so a wrong index must end as an error
 //! that says what is wrong, not as a panic or as another sequence's data.
 
-use super::executor::Loaded;
+use super::loaded::LoadedPlan;
 use crate::plan::Rows;
 use crate::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, TOP_LOGPROBS_MAX};
 
@@ -14,7 +14,7 @@ macro_rules! require {
     };
 }
 
-impl Loaded {
+impl LoadedPlan {
     /// What is wrong with a batch, in words.
     pub(super) fn check(&mut self, inputs: &BatchInputs) -> Result<(), String> {
         if !self.weights_whole {

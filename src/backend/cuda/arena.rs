@@ -95,8 +95,9 @@ impl Arena {
         }
         for spec in &plan.buffers {
             if spec.storage == Storage::F16 {
-                let message = format!("buffer {} is f16; the CUDA kernels keep rows in bf16 or f32", spec.name);
-                return Err(BackendError::Kernel { kernel: "row buffers".into(), message });
+                let what = format!("buffer {} of f16", spec.name);
+                let message = "the CUDA kernels keep rows in bf16 or f32".into();
+                return Err(BackendError::Unsupported { what, message });
             }
             let rows = spec.rows.count(capacity.tokens_max, capacity.samples_max);
             let bytes = u64::from(rows) * u64::from(spec.columns) * u64::from(spec.storage.bytes());
@@ -210,16 +211,6 @@ impl Arena {
     /// The device's form of a weight.
     pub(super) fn weight(&self, id: WeightId) -> &DeviceWeight {
         &self.weights[id.0 as usize]
-    }
-
-    /// A vector: f32.
-    pub(super) fn vector(&self, id: WeightId) -> u64 {
-        self.weights[id.0 as usize].sections[0].address
-    }
-
-    /// A vector's address, or 0.
-    pub(super) fn optional(&self, id: Option<WeightId>) -> u64 {
-        id.map_or(0, |id| self.vector(id))
     }
 
     /// A row buffer.

@@ -23,17 +23,17 @@ pub struct Footprint {
 
 impl CudaBackend {
     /// Compiles the kernels that this backend has loaded so far with the newest NVRTC on this machine, for each of
-    /// `architectures` those that are `wanted`, by kernel (as in [`Footprint::kernel`]) and architecture;
+    /// `architectures` those that are `selected`, by kernel (as in [`Footprint::kernel`]) and architecture;
     /// [`BackendError::Unavailable`] if there is no NVRTC.
     pub fn audit(
         &self,
         architectures: &[&str],
-        wanted: impl Fn(&str, &str) -> bool,
+        selected: impl Fn(&str, &str) -> bool,
     ) -> Result<Vec<Footprint>, BackendError> {
         let nvrtc = Nvrtc::find(u32::MAX).map_err(BackendError::Unavailable)?;
         let kernels = self.modules.loaded();
         let all = kernels.iter().flat_map(|kernel| architectures.iter().map(move |name| (kernel, *name)));
-        let jobs: Vec<_> = all.filter(|(kernel, name)| wanted(&kernel.to_string(), name)).collect();
+        let jobs: Vec<_> = all.filter(|(kernel, name)| selected(&kernel.to_string(), name)).collect();
         let jobs = jobs.into_iter();
         let queue = Mutex::new(jobs);
         let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();

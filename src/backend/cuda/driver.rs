@@ -1,4 +1,4 @@
-//! What the backend needs of whatever runs its kernels: an NVIDIA device, or the host in tests.
+//! What the backend needs of whatever runs its kernels: an NVIDIA device, or the emulator in tests.
 //!
 //! Everything happens in one order, that of the calls. Batches go through slots of pinned memory: [`Driver::upload`],
 //! commands, [`Driver::download`], later [`Driver::wait`].

@@ -9,56 +9,8 @@ use crate::plan::Storage;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-macro_rules! sources {
-    ($($path:literal),* $(,)?) => {
-        &[$(($path, include_str!(concat!("../../../cuda/", $path)))),*]
-    };
-}
-
-/// Every file of `cuda/`, by its path there; `host/` is for tests and not among them.
-pub(super) const SOURCES: &[(&str, &str)] = sources![
-    "attend_paged_decode.cu",
-    "attend_paged_prefill.cu",
-    "attend_paged_vec.cu",
-    "bench_copy.cu",
-    "bench_mma.cu",
-    "bench_read.cu",
-    "common/activation.cuh",
-    "common/attend.cuh",
-    "common/attend_tile.cuh",
-    "common/block.cuh",
-    "common/kv_store.cuh",
-    "common/metadata.cuh",
-    "common/philox.cuh",
-    "common/prelude.cuh",
-    "common/sample.cuh",
-    "common/sample_adjust.cuh",
-    "common/sample_row.cuh",
-    "common/sample_threshold.cuh",
-    "common/tile.cuh",
-    "common/turns.cuh",
-    "common/weight_format.cuh",
-    "common/weight_group.cuh",
-    "common/weight_tile.cuh",
-    "copy_blocks.cu",
-    "embed.cu",
-    "gated_activation.cu",
-    "gather_rows.cu",
-    "matmul_experts_group.cu",
-    "matmul_experts_merge.cu",
-    "matmul_experts_tile.cu",
-    "matmul_experts_vec.cu",
-    "matmul_tile.cu",
-    "matmul_vec.cu",
-    "pool.cu",
-    "rms_norm.cu",
-    "rope_store_kv.cu",
-    "route_experts.cu",
-    "sample.cu",
-    "sample_argmax.cu",
-    "sample_logprobs.cu",
-    "scale_logits.cu",
-];
+/// Every kernel and every included piece with its text, by its path in `cuda/`.
+pub(super) const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/cuda.rs"));
 
 /// The header that is made of the table of the metadata's numbers.
 pub(super) const METADATA_CONSTANTS: &str = "common/metadata_constants.cuh";

@@ -7,7 +7,7 @@
 //! ([`kernel`]); large products go through cuBLASLt where it is found ([`blas`]).
 //!
 //! It builds without a toolkit, and starts without a driver: [`CudaBackend::survey`] says what is missing. For tests,
-//! the same kernels run on the host ([`host`]).
+//! the same kernels run on the CPU ([`emulator`]).
 //!
 //! An error that a kernel caused is sticky: the backend then reports a loss, and cannot be reset in this process.
 
@@ -16,9 +16,9 @@ mod audit;
 pub mod bench;
 mod blas;
 mod driver;
-mod encode;
 #[cfg(unix)]
-mod host;
+mod emulator;
+mod encode;
 mod inspect;
 mod kernel;
 mod library;
@@ -28,7 +28,7 @@ mod nvrtc;
 
 pub use audit::Footprint;
 #[cfg(unix)]
-pub use host::metadata_constants;
+pub use emulator::metadata_constants;
 
 use super::metadata::{self, RESULT_WORDS, Requested};
 use super::{Backend, BackendError, Capacity, Caps, DeviceKind};
@@ -97,7 +97,7 @@ struct Program {
     graph: Option<Graph>,
 }
 
-struct Loaded {
+struct LoadedPlan {
     plan: Arc<Plan>,
     capacity: Capacity,
     arena: Arena,
@@ -105,7 +105,7 @@ struct Loaded {
     busy: [bool; SLOTS],
 }
 
-impl Loaded {
+impl LoadedPlan {
     /// Where the pooled rows begin in a slot: behind all sampled ones.
     fn pooled_offset(&self) -> usize {
         self.capacity.samples_max.max(1) as usize * RESULT_WORDS as usize
@@ -122,7 +122,7 @@ pub struct CudaBackend {
     caps: Caps,
     driver: Box<dyn Driver>,
     modules: Modules,
-    loaded: Option<Loaded>,
+    loaded: Option<LoadedPlan>,
     /// Words of the batch being submitted; kept for its memory.
     words: Vec<u32>,
     /// Compile and record the usual batches before the first one comes.
@@ -191,15 +191,15 @@ impl CudaBackend {
         Ok(Self::with(Box::new(driver), options, true))
     }
 
-    /// The kernels on the host, for tests, as a device of this compute capability would choose them: `sources` is the
+    /// The kernels on the CPU, for tests, as a device of this compute capability would choose them: `sources` is the
     /// repository's `cuda/`. Needs a C++ compiler.
     #[cfg(unix)]
-    pub fn on_host(
+    pub fn emulated(
         sources: &std::path::Path,
         compute: (u32, u32),
         options: &CudaOptions,
     ) -> Result<Self, BackendError> {
-        Ok(Self::with(Box::new(host::Host::open(sources, compute)?), options, false))
+        Ok(Self::with(Box::new(emulator::Emulator::open(sources, compute)?), options, false))
     }
 
     fn with(driver: Box<dyn Driver>, options: &CudaOptions, warm: bool) -> Self {
@@ -217,7 +217,7 @@ impl CudaBackend {
         Self { options: options.clone(), caps, driver, modules, loaded: None, words: Vec::new(), warm }
     }
 
-    fn loaded(&self) -> Result<&Loaded, BackendError> {
+    fn loaded(&self) -> Result<&LoadedPlan, BackendError> {
         self.loaded.as_ref().ok_or_else(not_loaded)
     }
 
@@ -310,8 +310,9 @@ impl Backend for CudaBackend {
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
         if plan.kv_groups.len() > metadata::GROUPS_MAX {
-            let message = format!("{} KV groups; at most {} are built for", plan.kv_groups.len(), metadata::GROUPS_MAX);
-            return Err(BackendError::Kernel { kernel: "metadata".into(), message });
+            let what = format!("a plan with {} KV groups", plan.kv_groups.len());
+            let message = format!("the kernels know at most {}", metadata::GROUPS_MAX);
+            return Err(BackendError::Unsupported { what, message });
         }
         self.free();
         let facts = self.driver.facts().clone();
@@ -332,7 +333,7 @@ impl Backend for CudaBackend {
         self.driver.make_slots(upload as usize, (results + pooled) as usize)?;
         let arena = Arena::new(&mut *self.driver, &plan, capacity, &side)?;
         let (capacity, programs) = (capacity.clone(), HashMap::new());
-        self.loaded = Some(Loaded { plan, capacity, arena, programs, busy: [false; SLOTS] });
+        self.loaded = Some(LoadedPlan { plan, capacity, arena, programs, busy: [false; SLOTS] });
         Ok(())
     }
 

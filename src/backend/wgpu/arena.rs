@@ -127,8 +127,8 @@ impl Arena {
         let mut rows = Vec::with_capacity(plan.buffers.len());
         for spec in &plan.buffers {
             if spec.storage != Storage::F32 {
-                let message = format!("buffer {} is {:?}; the wgpu kernels keep rows in f32", spec.name, spec.storage);
-                return Err(BackendError::Kernel { kernel: "row buffers".into(), message });
+                let what = format!("buffer {} of {}", spec.name, spec.storage);
+                return Err(BackendError::Unsupported { what, message: "the wgpu kernels keep rows in f32".into() });
             }
             let count = spec.rows.count(capacity.tokens_max, group_rows);
             let (bytes, limit) = (u64::from(count) * u64::from(spec.columns) * 4, gpu.profile.binding_bytes_max);
@@ -166,11 +166,6 @@ impl Arena {
     /// The device's form of a weight.
     pub(crate) fn weight(&self, id: WeightId) -> &DeviceWeight {
         &self.weights[id.0 as usize]
-    }
-
-    /// The only buffer of a vector: f32, one row.
-    pub(crate) fn vector(&self, id: WeightId) -> &GpuBuffer {
-        &self.weight(id).shards[0].buffer
     }
 
     /// A row buffer.
@@ -215,7 +210,7 @@ impl Arena {
             gpu.queue.submit([]);
             gpu.wait()?;
         }
-        gpu.faults.check()
+        gpu.errors.check()
     }
 
     /// Creates the zeroed pool; on an error nothing of it is kept.
@@ -271,8 +266,7 @@ fn group_rows(gpu: &Gpu, plan: &Plan, capacity: &Capacity) -> Result<u32, Backen
 
 fn create_weight(gpu: &Gpu, next_id: &mut u32, spec: &WeightSpec) -> Result<DeviceWeight, BackendError> {
     if spec.rows > 1 && !spec.columns.is_multiple_of(8) {
-        let message = format!("weight {} has {} columns; a multiple of 8 is needed", spec.name, spec.columns);
-        return Err(BackendError::Kernel { kernel: "weights".into(), message });
+        return Err(BackendError::columns(&format!("weight {}", spec.name), spec.columns, 8));
     }
     let limit = gpu.profile.binding_bytes_max;
     let expert_rows = spec.rows / spec.experts;
@@ -340,7 +334,7 @@ fn create(
         other => BackendError::Validation(format!("{name}: {other}")),
     })?;
     let (raw, texels) = made.ok_or_else(out_of_memory)?;
-    gpu.faults.check()?;
+    gpu.errors.check()?;
     *next_id += 1;
     Ok(GpuBuffer { raw, texels, id: *next_id, bytes })
 }

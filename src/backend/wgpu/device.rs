@@ -1,7 +1,7 @@
 //! Adapters and the device: which one is chosen, what it may be asked for, and where its errors go.
 //!
 //! An adapter gets a [`Class`] (which row of tile shapes) and a [`Tier`] (which instructions). Errors of the device
-//! never panic: an uncaptured error or a loss is kept in [`Faults`] and given out by the next call.
+//! never panic: an uncaptured error or a loss is kept in [`DeviceErrors`] and given out by the next call.
 
 use super::super::{BackendError, DeviceKind};
 use super::texels;
@@ -110,7 +110,7 @@ impl Profile {
 
 /// The first error that no call has returned yet, and whether the device is gone.
 #[derive(Debug, Default)]
-pub(crate) struct Faults {
+pub(crate) struct DeviceErrors {
     state: Mutex<FaultState>,
 }
 
@@ -120,7 +120,7 @@ struct FaultState {
     refused: Option<BackendError>,
 }
 
-impl Faults {
+impl DeviceErrors {
     fn with<T>(&self, f: impl FnOnce(&mut FaultState) -> T) -> T {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -154,7 +154,7 @@ pub(crate) struct Gpu {
     pub(crate) queue: wgpu::Queue,
     pub(crate) info: wgpu::AdapterInfo,
     pub(crate) profile: Profile,
-    pub(crate) faults: Arc<Faults>,
+    pub(crate) errors: Arc<DeviceErrors>,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) checked: bool,
     pub(crate) read_timeout: Duration,
@@ -183,23 +183,23 @@ impl Gpu {
             BackendError::Unavailable(format!("adapter {index} ({}) cannot be opened: {error}", info.name))
         })?;
         profile.texels = profile.texels && texels::works(&device);
-        let faults = Arc::new(Faults::default());
-        listen(&device, &faults);
-        let patience = if profile_kind(&info) == DeviceKind::Software { 3600 } else { 60 };
+        let errors = Arc::new(DeviceErrors::default());
+        listen(&device, &errors);
+        let timeout_seconds = if profile_kind(&info) == DeviceKind::Software { 3600 } else { 60 };
         Ok(Self {
             device,
             queue,
             profile,
-            faults,
+            errors,
             memory_bytes: memory_bytes(adapter),
             checked: options.checked,
-            read_timeout: options.read_timeout.unwrap_or(Duration::from_secs(patience)),
+            read_timeout: options.read_timeout.unwrap_or(Duration::from_secs(timeout_seconds)),
             refused_define: options.refused_define,
             info,
         })
     }
 
-    /// Runs `create` and returns the error it caused, if any. In a browser errors arrive later, through [`Faults`].
+    /// Runs `create` and returns the error it caused, if any. In a browser errors come later, through [`DeviceErrors`].
     pub(crate) fn catch<T>(&self, create: impl FnOnce() -> T) -> Result<T, wgpu::Error> {
         if cfg!(target_arch = "wasm32") {
             return Ok(create());
@@ -227,17 +227,17 @@ impl Gpu {
             // A device that is lost may drop the callback.
             let _ = done.await;
         }
-        self.faults.check()
+        self.errors.check()
     }
 
     /// Polls; a device that does not answer in time hangs, and is of no more use than a lost one.
     pub(crate) fn poll(&self, poll: wgpu::PollType) -> Result<(), BackendError> {
         match self.device.poll(poll) {
             Ok(_) => {}
-            Err(wgpu::PollError::Timeout) => self.faults.hang(self.read_timeout),
-            Err(error) => self.faults.lose(error.to_string()),
+            Err(wgpu::PollError::Timeout) => self.errors.hang(self.read_timeout),
+            Err(error) => self.errors.lose(error.to_string()),
         }
-        self.faults.check()
+        self.errors.check()
     }
 }
 
@@ -249,15 +249,15 @@ impl Drop for Gpu {
     }
 }
 
-fn listen(device: &wgpu::Device, faults: &Arc<Faults>) {
-    let uncaptured = Arc::clone(faults);
+fn listen(device: &wgpu::Device, errors: &Arc<DeviceErrors>) {
+    let uncaptured = Arc::clone(errors);
     device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| match error {
         wgpu::Error::OutOfMemory { .. } => {
             uncaptured.refuse(BackendError::OutOfMemory { what: "a batch".into(), bytes: 0 });
         }
         other => uncaptured.refuse(BackendError::Validation(other.to_string())),
     }));
-    let lost = Arc::clone(faults);
+    let lost = Arc::clone(errors);
     device.set_device_lost_callback(move |reason, message| lost.lose(format!("{reason:?}: {message}")));
 }
 
@@ -296,12 +296,12 @@ pub(crate) async fn reports() -> Vec<AdapterReport> {
     adapters.iter().enumerate().map(report).collect()
 }
 
-fn choose(adapters: &[wgpu::Adapter], wanted: Option<usize>) -> Result<usize, BackendError> {
+fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize, BackendError> {
     let list = || {
         let names = adapters.iter().enumerate().map(|(index, adapter)| format!("{index}: {}", adapter.get_info().name));
         names.collect::<Vec<_>>().join(", ")
     };
-    if let Some(index) = wanted {
+    if let Some(index) = requested {
         let missing = || BackendError::Unavailable(format!("there is no wgpu adapter {index}; there are: {}", list()));
         return adapters.get(index).map(|_| index).ok_or_else(missing);
     }

@@ -2,7 +2,7 @@
 
 use super::super::{BackendError, Inspect, KvHalf};
 use super::arena::{GpuBuffer, KvShard};
-use super::{Loaded, WgpuBackend, not_loaded, readback};
+use super::{LoadedPlan, WgpuBackend, not_loaded, readback};
 use crate::plan::BufferId;
 use crate::plan::format::KvTile;
 use futures_channel::oneshot;
@@ -39,7 +39,7 @@ impl WgpuBackend {
             return Err(BackendError::Validation(message));
         }
         self.gpu.queue.write_buffer(&buffer.raw, 0, bytes);
-        self.gpu.faults.check()
+        self.gpu.errors.check()
     }
 }
 
@@ -51,7 +51,7 @@ struct Tiles {
 }
 
 impl Tiles {
-    fn of(loaded: &Loaded, layer: u32) -> Result<Self, BackendError> {
+    fn of(loaded: &LoadedPlan, layer: u32) -> Result<Self, BackendError> {
         let spec = loaded.plan.kv_layers.get(layer as usize);
         let spec = spec.ok_or_else(|| BackendError::Validation(format!("the plan has no KV layer {layer}")))?;
         Ok(Self {

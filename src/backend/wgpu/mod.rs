@@ -13,15 +13,15 @@ pub mod bench;
 pub(crate) mod device;
 pub(crate) mod encode;
 mod inspect;
-mod pace;
+#[cfg(not(target_arch = "wasm32"))]
+mod pipeline_cache;
 pub(crate) mod pipelines;
 pub(crate) mod preprocess;
 pub(crate) mod readback;
-#[cfg(not(target_arch = "wasm32"))]
-mod store;
 #[cfg(test)]
 mod tests;
 mod texels;
+mod throttle;
 
 pub use device::{AdapterReport, Class, Tier, WgpuOptions};
 pub use encode::{Variant, variants};
@@ -36,9 +36,9 @@ use bytes::Bytes;
 use device::Gpu;
 use encode::{BatchShape, Recordings, attend, experts, pool, sample};
 use futures_util::FutureExt as _;
-use pace::Pace;
 use readback::{Counts, Ring};
 use std::sync::Arc;
+use throttle::Throttle;
 
 /// Shader texts by stem, imported pieces under `common/`: for the tests of `shaders/`.
 pub fn shader_sources() -> &'static [(&'static str, &'static str)] {
@@ -46,7 +46,7 @@ pub fn shader_sources() -> &'static [(&'static str, &'static str)] {
 }
 
 /// A plan with its buffers.
-struct Loaded {
+struct LoadedPlan {
     plan: Arc<Plan>,
     capacity: Capacity,
     arena: Arena,
@@ -59,8 +59,8 @@ pub struct WgpuBackend {
     caps: Caps,
     gpu: Gpu,
     recordings: Recordings,
-    loaded: Option<Loaded>,
-    pace: Pace,
+    loaded: Option<LoadedPlan>,
+    throttle: Throttle,
     /// Words of the batch being submitted; kept for its memory.
     words: Vec<u32>,
 }
@@ -73,7 +73,7 @@ impl WgpuBackend {
         let mut recordings = Recordings::default();
         restore_cache(&gpu, options, &mut recordings);
         let options = options.clone();
-        Ok(Self { options, caps, gpu, recordings, loaded: None, pace: Pace::default(), words: Vec::new() })
+        Ok(Self { options, caps, gpu, recordings, loaded: None, throttle: Throttle::default(), words: Vec::new() })
     }
 
     /// All adapters, in the order that [`WgpuOptions::adapter`] counts. Empty in a browser, which must be asked.
@@ -86,7 +86,7 @@ impl WgpuBackend {
         Ok(self.prepare(inputs)?.1.len())
     }
 
-    fn loaded(&self) -> Result<&Loaded, BackendError> {
+    fn loaded(&self) -> Result<&LoadedPlan, BackendError> {
         self.loaded.as_ref().ok_or_else(not_loaded)
     }
 
@@ -180,10 +180,11 @@ impl Backend for WgpuBackend {
     }
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
-        self.gpu.faults.check()?;
+        self.gpu.errors.check()?;
         if plan.kv_groups.len() > metadata::GROUPS_MAX {
-            let message = format!("{} KV groups; at most {} are built for", plan.kv_groups.len(), metadata::GROUPS_MAX);
-            return Err(BackendError::Kernel { kernel: "metadata".into(), message });
+            let what = format!("a plan with {} KV groups", plan.kv_groups.len());
+            let message = format!("the kernels know at most {}", metadata::GROUPS_MAX);
+            return Err(BackendError::Unsupported { what, message });
         }
         self.recordings.clear();
         self.loaded = None;
@@ -199,8 +200,8 @@ impl Backend for WgpuBackend {
         };
         let arena = Arena::new(&self.gpu, &plan, capacity, &side)?;
         let ring = Ring::new(&self.gpu, capacity.samples_max, pool::words_max(&plan, capacity));
-        self.gpu.faults.check()?;
-        self.loaded = Some(Loaded { plan, capacity: capacity.clone(), arena, ring });
+        self.gpu.errors.check()?;
+        self.loaded = Some(LoadedPlan { plan, capacity: capacity.clone(), arena, ring });
         Ok(())
     }
 
@@ -223,7 +224,7 @@ impl Backend for WgpuBackend {
     }
 
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {
-        self.gpu.faults.check()?;
+        self.gpu.errors.check()?;
         let (shape, program) = self.prepare(inputs)?;
         let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
         let samples = shape.sample_groups.iter().map(|group| group.samples).sum();
@@ -231,7 +232,7 @@ impl Backend for WgpuBackend {
         let slot = loaded.ring.reserve()?;
         let gpu = &self.gpu;
         gpu.queue.write_buffer(&loaded.arena.metadata.raw, 0, bytemuck::cast_slice(&self.words));
-        let parts = self.pace.parts(&gpu.profile, shape.tokens);
+        let parts = self.throttle.parts(&gpu.profile, shape.tokens);
         let mut commands = program.parts(parts).peekable();
         loop {
             let part = commands.next().unwrap_or_default();
@@ -244,7 +245,7 @@ impl Backend for WgpuBackend {
             loaded.ring.copy(slot, &mut encoder, &loaded.arena, counts);
             let submission = gpu.queue.submit([encoder.finish()]);
             let ticket = loaded.ring.map(slot, submission, inputs, counts);
-            gpu.faults.check()?;
+            gpu.errors.check()?;
             return Ok(ticket);
         }
     }
@@ -254,14 +255,14 @@ impl Backend for WgpuBackend {
     }
 
     fn token_budget_hint(&self) -> Option<u32> {
-        self.pace.tokens_max(&self.gpu.profile)
+        self.throttle.tokens_max(&self.gpu.profile)
     }
 
     async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
         let (tokens, submitted) = (ticket.tokens, ticket.submitted);
         let results = loaded.ring.read(&self.gpu, ticket).await?;
-        self.pace.note(tokens, submitted.elapsed());
+        self.throttle.note(tokens, submitted.elapsed());
         Ok(results)
     }
 
@@ -298,7 +299,7 @@ fn caps(gpu: &Gpu) -> Caps {
 
 #[cfg(not(target_arch = "wasm32"))]
 fn restore_cache(gpu: &Gpu, options: &WgpuOptions, recordings: &mut Recordings) {
-    recordings.pipelines.cache = store::restore(gpu, options);
+    recordings.pipelines.cache = pipeline_cache::restore(gpu, options);
 }
 
 #[cfg(target_arch = "wasm32")]
@@ -307,7 +308,7 @@ fn restore_cache(_gpu: &Gpu, _options: &WgpuOptions, _recordings: &mut Recording
 #[cfg(not(target_arch = "wasm32"))]
 fn store_cache(gpu: &Gpu, options: &WgpuOptions, recordings: &Recordings) {
     if let Some(cache) = &recordings.pipelines.cache {
-        store::store(gpu, options, cache);
+        pipeline_cache::store(gpu, options, cache);
     }
 }
 

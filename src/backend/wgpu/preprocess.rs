@@ -10,68 +10,8 @@
 
 use super::super::metadata;
 
-macro_rules! sources {
-    ($($stem:literal)*) => {
-        &[$(($stem, include_str!(concat!("../../../shaders/", $stem, ".wgsl")))),*]
-    };
-}
-
-/// Every shader and every imported piece, by stem. One line each, in order.
-pub(crate) const SOURCES: &[(&str, &str)] = sources! {
-    "attend_paged_decode"
-    "attend_paged_merge"
-    "attend_paged_prefill"
-    "attend_paged_serial"
-    "attend_paged_texel"
-    "common/attend"
-    "common/attend_item"
-    "common/half"
-    "common/invocation"
-    "common/kv_load"
-    "common/kv_store"
-    "common/kv_tile"
-    "common/lanes"
-    "common/matmul"
-    "common/matmul_experts"
-    "common/metadata"
-    "common/philox"
-    "common/reduce"
-    "common/rotated"
-    "common/sample"
-    "common/sample_adjust"
-    "common/sample_logprobs"
-    "common/sample_row"
-    "common/sample_threshold"
-    "common/texel"
-    "common/turns"
-    "common/weight"
-    "common/weight_group"
-    "common/weight_levels"
-    "common/weight_placed"
-    "common/wide"
-    "copy_blocks"
-    "embed"
-    "gated_activation"
-    "gather_rows"
-    "matmul_experts_lane"
-    "matmul_experts_merge"
-    "matmul_experts_tile"
-    "matmul_experts_vec"
-    "matmul_lane"
-    "matmul_skinny"
-    "matmul_texel"
-    "matmul_texel_group"
-    "matmul_tile"
-    "matmul_vec"
-    "pool"
-    "rms_norm"
-    "rope_store_kv"
-    "route_experts"
-    "sample"
-    "sample_argmax"
-    "sample_argmax_merge"
-    "scale_logits"
-};
+/// Every shader and every imported piece with its text, by stem.
+pub(crate) const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
 
 /// A name that `#ifdef` sees, with a number if it is a constant too.
 pub(crate) type Define = (&'static str, Option<u32>);

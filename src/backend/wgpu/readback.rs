@@ -4,7 +4,7 @@ use super::super::BackendError;
 use super::super::metadata::{self, RESULT_WORDS, Requested};
 use super::arena::Arena;
 use super::device::Gpu;
-use super::pace::Instant;
+use super::throttle::Instant;
 use crate::plan::inputs::{BatchInputs, Results};
 use futures_channel::oneshot;
 
@@ -138,9 +138,9 @@ pub(crate) async fn await_mapping(
         gpu.poll(wgpu::PollType::Wait { submission_index: Some(submission), timeout: Some(gpu.read_timeout) })?;
     }
     match mapped.await {
-        Ok(Ok(())) => gpu.faults.check(),
+        Ok(Ok(())) => gpu.errors.check(),
         failed => {
-            gpu.faults.check()?;
+            gpu.errors.check()?;
             Err(BackendError::Lost(format!("a result could not be mapped: {failed:?}")))
         }
     }

@@ -3,7 +3,7 @@
 use super::super::{Backend as _, Inspect as _, KvHalf};
 use super::*;
 use crate::plan::inputs::{GroupInputs, NONE, SampleRow, SequenceRows};
-use crate::plan::{BufferId, KvFormat, KvGroup, KvLayer, Rows, Step, WeightFormat};
+use crate::plan::{BufferId, CopyBlocks, Embed, KvFormat, KvGroup, KvLayer, MatMul, Rows, Step, WeightFormat};
 use pollster::block_on;
 
 /// The first adapter with `change` applied, or `None`, said aloud, where there is none.
@@ -46,9 +46,9 @@ fn plan(vocab: u32) -> (Arc<Plan>, BufferId) {
     let weight = plan.weight("weight", 40, 64, WeightFormat::F32);
     plan.kv_groups.push(KvGroup { window: None });
     plan.kv_layers.push(KvLayer { group: 0, heads: 3, head_dim: 8 });
-    plan.body.push(Step::CopyBlocks);
-    plan.body.push(Step::Embed { table, scale: 1.0, out: x });
-    plan.body.push(Step::MatMul { x, weight, bias: None, accumulate: false, out });
+    plan.body.push(Step::CopyBlocks(CopyBlocks));
+    plan.body.push(Step::Embed(Embed { table, scale: 1.0, out: x }));
+    plan.body.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out }));
     (Arc::new(plan), out)
 }
 
@@ -145,12 +145,12 @@ fn blocks_are_copied_in_every_shard_of_heads() {
         }
         run(&mut backend, &batch(&[1], vec![(1, 4), (0, 5)])).expect("copies within the pool");
         let block = 3 * 16 * 8;
-        let mut wanted = values.clone();
-        wanted.copy_within(block..2 * block, 4 * block);
-        wanted.copy_within(0..block, 5 * block);
+        let mut expected_values = values.clone();
+        expected_values.copy_within(block..2 * block, 4 * block);
+        expected_values.copy_within(0..block, 5 * block);
         for half in [KvHalf::Key, KvHalf::Value] {
             let got = block_on(backend.read_kv(0, half)).expect("a whole half");
-            assert_eq!(got, wanted, "{half:?}, limit {limit:?}");
+            assert_eq!(got, expected_values, "{half:?}, limit {limit:?}");
         }
     }
 }
@@ -193,7 +193,7 @@ fn a_lost_device_fails_every_call_until_it_is_reset() {
     load(&mut backend, &plan, 8);
     let ticket = backend.submit(&batch(&[3], Vec::new())).expect("the device works");
     backend.gpu.device.destroy();
-    backend.gpu.faults.lose("destroyed by the test".into());
+    backend.gpu.errors.lose("destroyed by the test".into());
     assert!(matches!(block_on(backend.read(ticket)), Err(BackendError::Lost(_))), "a batch in flight is lost");
     assert!(matches!(run(&mut backend, &batch(&[3], Vec::new())), Err(BackendError::Lost(_))), "so is every other");
     block_on(backend.reset()).expect("the adapter is still there");

@@ -16,7 +16,9 @@ use folio::backend::wgpu::bench::{AttendShape, Yardstick};
 use folio::backend::{Backend, BackendError, Capacity};
 use folio::config::Config;
 use folio::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
-use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Rows, Section, Step, Storage, Tail, WeightFormat, WeightId};
+use folio::plan::{
+    AttendPaged, KvFormat, KvGroup, KvLayer, MatMul, Plan, Rows, Section, Step, Storage, Tail, WeightFormat, WeightId,
+};
 use folio::platform::{self, Instant};
 use serde_json::json;
 use std::sync::Arc;
@@ -93,7 +95,7 @@ fn matrices(plan: &Plan) -> Vec<Matrix> {
     let samples = plan.tails.iter().filter(|(tail, _)| *tail == Tail::Sample).flat_map(|(_, steps)| steps);
     let steps = plan.body.iter().map(|step| (step, None)).chain(samples.map(|step| (step, Some("lm_head"))));
     for (step, name) in steps {
-        let Step::MatMul { weight, .. } = step else { continue };
+        let Step::MatMul(MatMul { weight, .. }) = step else { continue };
         let spec = plan.weight_spec(*weight);
         let name = name.or(spec.name.rsplit('.').next()).unwrap_or_default();
         let is_alike = |known: &&mut Matrix| {
@@ -155,7 +157,7 @@ fn product(config: &Config, matrix: &Matrix, rows: u32, activations: Storage) ->
     let out = plan.buffer("out", Rows::Tokens, matrix.rows(), activations);
     for copy in 0..copies {
         let weight = plan.weight_in_sections(format!("weight.{copy}"), matrix.columns, &matrix.sections);
-        plan.body.push(Step::MatMul { x, weight, bias: None, accumulate: false, out });
+        plan.body.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out }));
     }
     let sequence = SequenceRows { row_start: 0, row_count: rows, context_len: rows };
     let inputs = BatchInputs {
@@ -252,7 +254,7 @@ fn attend(config: &Config, shape: &AttendShape, activations: Storage) -> Case {
     let out = plan.buffer("out", Rows::Tokens, columns, activations);
     for layer in 0..ATTEND_LAYERS {
         plan.kv_layers.push(KvLayer { group: 0, heads: shape.kv_heads, head_dim: shape.head_dim });
-        plan.body.push(Step::AttendPaged {
+        plan.body.push(Step::AttendPaged(AttendPaged {
             q,
             layer,
             query_heads: shape.query_heads,
@@ -261,7 +263,7 @@ fn attend(config: &Config, shape: &AttendShape, activations: Storage) -> Case {
             alibi: None,
             sinks: None,
             out,
-        });
+        }));
     }
     let per_sequence = shape.context.div_ceil(shape.block_size);
     let blocks = per_sequence * shape.batch;

@@ -11,7 +11,7 @@ use super::super::super::{BackendError, Capacity};
 use super::super::driver::Facts;
 use super::{Kernel, Recorder, params};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
-use crate::plan::{BufferId, KvFormat, KvLayer, Plan, Step, Storage, WeightId};
+use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, Step, Storage};
 use std::ops::Range;
 
 params! {
@@ -45,18 +45,6 @@ const SPLITS_MAX: u32 = 48;
 const RATIO_MAX: u32 = 16;
 /// Shared memory that the device keeps of each block.
 const SHARED_RESERVED: u32 = 1024;
-
-/// The fields of [`crate::plan::Step::AttendPaged`].
-pub(super) struct Fields {
-    pub(super) q: BufferId,
-    pub(super) layer: u32,
-    pub(super) query_heads: u32,
-    pub(super) scale: f32,
-    pub(super) softcap: Option<f32>,
-    pub(super) alibi: Option<WeightId>,
-    pub(super) sinks: Option<WeightId>,
-    pub(super) out: BufferId,
-}
 
 /// A variant of a kernel on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,15 +114,15 @@ fn blocks_at_once(layer: &KvLayer, format: KvFormat, facts: &Facts) -> u32 {
 /// Query heads a KV head of a step that tensor cores can take. Compilers for newer devices run out of registers for the
 /// largest heads of 8 bits.
 fn tensor_step(plan: &Plan, capacity: &Capacity, facts: &Facts, step: &Step) -> Option<(KvLayer, u32)> {
-    let Step::AttendPaged { q, layer, query_heads, scale, .. } = step else { return None };
-    let layer = plan.kv_layers[*layer as usize];
-    let ratio = query_heads / layer.heads.max(1);
-    let fits = plan.buffer_spec(*q).storage == Storage::Bf16
+    let Step::AttendPaged(step) = step else { return None };
+    let layer = plan.kv_layers[step.layer as usize];
+    let ratio = step.query_heads / layer.heads.max(1);
+    let fits = plan.buffer_spec(step.q).storage == Storage::Bf16
         && capacity.kv_format != KvFormat::F32
         && layer.head_dim.is_multiple_of(16)
         && (16..=256).contains(&layer.head_dim)
         && (1..=RATIO_MAX).contains(&ratio)
-        && *scale > 0.0
+        && step.scale > 0.0
         && !(capacity.kv_format == KvFormat::Q8 && layer.head_dim > 192 && facts.compute.0 >= 10);
     fits.then_some((layer, ratio))
 }
@@ -336,31 +324,27 @@ impl Planner {
     }
 }
 
-fn refuse(message: String) -> BackendError {
-    BackendError::Kernel { kernel: "attend_paged".into(), message }
-}
-
 /// Records the launches.
-pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<(), BackendError> {
     let (plan, arena, capacity) = (recorder.plan, recorder.arena, recorder.capacity);
-    let layer = plan.kv_layers[fields.layer as usize];
-    let ratio = fields.query_heads / layer.heads.max(1);
+    let layer = plan.kv_layers[step.layer as usize];
+    let ratio = step.query_heads / layer.heads.max(1);
     if !layer.head_dim.is_multiple_of(8) || !(8..=256).contains(&layer.head_dim) {
-        return Err(refuse(format!("heads of {}; a multiple of 8 up to 256 is needed", layer.head_dim)));
+        return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
     if !(1..=RATIO_MAX).contains(&ratio) {
-        return Err(refuse(format!("{ratio} query heads a KV head; at most {RATIO_MAX} are supported")));
+        let (what, message) = (format!("attend_paged with {ratio} query heads a KV head"), format!("1 to {RATIO_MAX}"));
+        return Err(BackendError::Unsupported { what, message });
     }
-    let vector = |weight: Option<WeightId>| weight.map_or(0, |weight| arena.vector(weight));
-    let [k, v] = arena.kv(fields.layer);
+    let [k, v] = arena.kv(step.layer);
     let params = Params {
         metadata: arena.metadata,
-        q: arena.row_buffer(fields.q),
+        q: recorder.row_buffer(step.q),
         k,
         v,
-        alibi: vector(fields.alibi),
-        sinks: vector(fields.sinks),
-        out: arena.row_buffer(fields.out),
+        alibi: recorder.optional(step.alibi),
+        sinks: recorder.optional(step.sinks),
+        out: recorder.row_buffer(step.out),
         scratch: arena.attend_scratch,
         counters: arena.attend_counters,
         group_header: group_header(layer.group),
@@ -368,33 +352,33 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
         group: ratio,
         block_shift: capacity.block_size.trailing_zeros(),
         window: plan.kv_groups[layer.group as usize].window.unwrap_or(NONE),
-        scale: fields.scale,
-        softcap: fields.softcap.unwrap_or(0.0),
+        scale: step.scale,
+        softcap: step.softcap.unwrap_or(0.0),
         unused: 0,
     };
     let planner = planner(plan, capacity, recorder.device, layer.group as usize);
-    let is_tensor = recorder.storage(fields.q) == Storage::Bf16
+    let is_tensor = recorder.storage(step.q) == Storage::Bf16
         && capacity.kv_format != KvFormat::F32
         && layer.head_dim.is_multiple_of(16)
-        && fields.scale > 0.0
+        && step.scale > 0.0
         // For which there are not registers enough; no model has both.
-        && !(layer.head_dim > 192 && fields.softcap.is_some() && fields.alibi.is_some());
+        && !(layer.head_dim > 192 && step.softcap.is_some() && step.alibi.is_some());
     match planner.filter(|planner| is_tensor && planner.ratio == ratio) {
-        Some(planner) => encode_tensor(recorder, fields, &params, &layer, &planner),
-        None => encode_vec(recorder, fields, &params, &layer),
+        Some(planner) => encode_tensor(recorder, step, &params, &layer, &planner),
+        None => encode_vec(recorder, step, &params, &layer),
     }
 }
 
 /// `kernel` for the buffers of the step and a head.
-fn typed(recorder: &Recorder<'_>, fields: &Fields, kernel: &'static str, head_dim: u32) -> Kernel {
+fn typed(recorder: &Recorder<'_>, step: &AttendPaged, kernel: &'static str, head_dim: u32) -> Kernel {
     let kernel = Kernel::new(kernel).define("HEAD_DIM", head_dim);
-    let kernel = kernel.define_type("Q_TYPE", recorder.storage(fields.q));
-    kernel.define_type("OUT_TYPE", recorder.storage(fields.out))
+    let kernel = kernel.define_type("Q_TYPE", recorder.storage(step.q));
+    kernel.define_type("OUT_TYPE", recorder.storage(step.out))
 }
 
 fn encode_vec(
     recorder: &mut Recorder<'_>,
-    fields: &Fields,
+    step: &AttendPaged,
     params: &Params,
     layer: &KvLayer,
 ) -> Result<(), BackendError> {
@@ -403,16 +387,16 @@ fn encode_vec(
         KvFormat::F16 => "KV_F16",
         KvFormat::Q8 => "KV_Q8",
     };
-    let kernel = typed(recorder, fields, "attend_paged_vec", layer.head_dim);
+    let kernel = typed(recorder, step, "attend_paged_vec", layer.head_dim);
     let kernel = kernel.define("GROUP", params.group).define(format, 1);
     let shared_bytes = 4 * (params.group * (layer.head_dim + 19) + 16 * (layer.head_dim + 4));
-    let blocks = recorder.rows(fields.q) * layer.heads;
+    let blocks = recorder.rows(step.q) * layer.heads;
     recorder.launch(&kernel, params, [blocks, 1, 1], 128, shared_bytes)
 }
 
 fn encode_tensor(
     recorder: &mut Recorder<'_>,
-    fields: &Fields,
+    step: &AttendPaged,
     params: &Params,
     layer: &KvLayer,
     planner: &Planner,
@@ -420,10 +404,10 @@ fn encode_tensor(
     let (format, device) = (recorder.capacity.kv_format, recorder.device);
     let optioned = |kernel: Kernel| {
         let kernel = kernel.flag_if(format == KvFormat::Q8, "KV_Q8");
-        kernel.flag_if(fields.softcap.is_some(), "SOFTCAP").flag_if(fields.alibi.is_some(), "ALIBI")
+        kernel.flag_if(step.softcap.is_some(), "SOFTCAP").flag_if(step.alibi.is_some(), "ALIBI")
     };
     let decode = decode_variant(layer.head_dim, format, device);
-    let kernel = optioned(typed(recorder, fields, "attend_paged_decode", layer.head_dim));
+    let kernel = optioned(typed(recorder, step, "attend_paged_decode", layer.head_dim));
     let kernel = kernel.define("WARPS", decode.warps).define("TILE_KEYS", decode.keys).define("STAGES", decode.depth);
     let blocks = blocks_at_once(layer, format, device);
     recorder.launch(&kernel, params, [blocks, 1, 1], 32 * decode.warps, decode.shared_bytes)?;
@@ -431,9 +415,9 @@ fn encode_tensor(
     if recorder.shape.decode {
         return Ok(());
     }
-    let is_plain = fields.softcap.is_none() && fields.alibi.is_none();
+    let is_plain = step.softcap.is_none() && step.alibi.is_none();
     let prefill = prefill_variant(layer.head_dim, format, is_plain, device);
-    let kernel = optioned(typed(recorder, fields, "attend_paged_prefill", layer.head_dim));
+    let kernel = optioned(typed(recorder, step, "attend_paged_prefill", layer.head_dim));
     let kernel = kernel.define("WARPS", prefill.warps).define("WARP_STRIPS", prefill.depth);
     let kernel = kernel.define("TILE_KEYS", prefill.keys);
     let tiles = recorder.shape.tokens * planner.ratio / planner.tile_rows + recorder.shape.sequences;

@@ -7,7 +7,7 @@ use super::super::arena::DeviceWeight;
 use super::super::kernel::Kernel;
 use super::tile::{Size, Tile};
 use super::{Recorder, eights_of, params};
-use crate::plan::{BufferId, Plan, Rows, Step, Storage, WeightFormat, WeightId};
+use crate::plan::{MatMulExperts, Plan, Rows, Step, Storage, WeightFormat};
 
 params! {
     GroupParams {
@@ -70,16 +70,6 @@ const VEC_THREADS: u32 = 128;
 /// Outputs of the same.
 const VEC_OUTPUTS: u32 = 16;
 
-/// The fields of [`crate::plan::Step::MatMulExperts`].
-pub(super) struct Fields {
-    pub(super) x: BufferId,
-    pub(super) routes: BufferId,
-    pub(super) weight: WeightId,
-    pub(super) bias: Option<WeightId>,
-    pub(super) accumulate: bool,
-    pub(super) out: BufferId,
-}
-
 /// The same rows of consecutive experts, in one format and equally far apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
@@ -130,7 +120,7 @@ impl Part {
 
 /// What all launches of a step share.
 struct Call<'a> {
-    fields: &'a Fields,
+    step: &'a MatMulExperts,
     parts: Vec<Part>,
     experts: u32,
     per_token: u32,
@@ -146,9 +136,9 @@ struct Call<'a> {
 /// Bytes of the lists of `matmul_experts_group`, for the largest step of the plan.
 fn lists_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
     let bytes = plan.body.iter().filter_map(|step| match step {
-        Step::MatMulExperts { routes, weight, .. } => {
-            let routes = plan.buffer_spec(*routes).rows.count(capacity.tokens_max, 0);
-            Some(u64::from(routes) * 4 + u64::from(plan.weight_spec(*weight).experts + 1) * 4)
+        Step::MatMulExperts(step) => {
+            let routes = plan.buffer_spec(step.routes).rows.count(capacity.tokens_max, 0);
+            Some(u64::from(routes) * 4 + u64::from(plan.weight_spec(step.weight).experts + 1) * 4)
         }
         _ => None,
     });
@@ -158,9 +148,9 @@ fn lists_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
 /// Bytes of scratch for lists and for products that are to be combined; one buffer, reused by every layer.
 pub(in super::super) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
     let bytes = plan.body.iter().filter_map(|step| match step {
-        Step::MatMulExperts { routes, out, .. } if plan.buffer_spec(*out).rows == Rows::Tokens => {
-            let per_token = plan.buffer_spec(*routes).rows.count(1, 0);
-            let token = u64::from(per_token) * u64::from(plan.buffer_spec(*out).columns) * 4;
+        Step::MatMulExperts(step) if plan.buffer_spec(step.out).rows == Rows::Tokens => {
+            let per_token = plan.buffer_spec(step.routes).rows.count(1, 0);
+            let token = u64::from(per_token) * u64::from(plan.buffer_spec(step.out).columns) * 4;
             Some((token * u64::from(capacity.tokens_max)).min(PRODUCTS_BYTES_MAX.max(token)))
         }
         _ => None,
@@ -169,25 +159,25 @@ pub(in super::super) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
 }
 
 /// Records the launches.
-pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Result<(), BackendError> {
     let plan = recorder.plan;
-    let weight = recorder.arena.weight(fields.weight);
+    let weight = recorder.weight(step.weight);
     eights_of("matmul_experts", weight.columns)?;
-    let per_token = plan.buffer_spec(fields.routes).rows.count(1, 0);
-    let outputs = recorder.columns(fields.out);
+    let per_token = plan.buffer_spec(step.routes).rows.count(1, 0);
+    let outputs = recorder.columns(step.out);
     let call = Call {
-        fields,
+        step,
         parts: parts(weight, outputs),
-        experts: plan.weight_spec(fields.weight).experts,
+        experts: plan.weight_spec(step.weight).experts,
         per_token,
-        x_routes: if plan.buffer_spec(fields.x).rows == Rows::Tokens { per_token } else { 1 },
+        x_routes: if plan.buffer_spec(step.x).rows == Rows::Tokens { per_token } else { 1 },
         columns: weight.columns,
         outputs,
-        combine: plan.buffer_spec(fields.out).rows == Rows::Tokens,
+        combine: plan.buffer_spec(step.out).rows == Rows::Tokens,
     };
     // Tiles read each matrix once: worth it as soon as experts are chosen twice.
-    let many = recorder.rows(fields.routes) >= call.experts && !recorder.capacity.deterministic;
-    let narrow = recorder.storage(fields.x) == Storage::Bf16;
+    let many = recorder.rows(step.routes) >= call.experts && !recorder.capacity.deterministic;
+    let narrow = recorder.storage(step.x) == Storage::Bf16;
     if many && narrow && call.parts.iter().all(|part| part.format != WeightFormat::F32) {
         call.tiles(recorder)
     } else {
@@ -197,18 +187,18 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
 
 impl Call<'_> {
     fn vec(&self, recorder: &mut Recorder<'_>, part: &Part) -> Result<(), BackendError> {
-        let (arena, fields) = (recorder.arena, self.fields);
+        let (arena, step) = (recorder.arena, self.step);
         let kernel = Kernel::new("matmul_experts_vec")
             .define("WEIGHT", format!("{:?}", part.format))
-            .define_type("X_TYPE", recorder.storage(fields.x))
-            .define_type("OUT_TYPE", recorder.storage(fields.out))
+            .define_type("X_TYPE", recorder.storage(step.x))
+            .define_type("OUT_TYPE", recorder.storage(step.out))
             .flag_if(self.combine, "COMBINE");
         let params = VecParams {
-            x: arena.row_buffer(fields.x),
-            routes: arena.row_buffer(fields.routes),
+            x: recorder.row_buffer(step.x),
+            routes: recorder.row_buffer(step.routes),
             weight: part.address,
-            bias: arena.optional(fields.bias),
-            out: arena.row_buffer(fields.out),
+            bias: recorder.optional(step.bias),
+            out: recorder.row_buffer(step.out),
             metadata: arena.metadata,
             expert_stride: part.stride,
             per_token: self.per_token,
@@ -220,17 +210,17 @@ impl Call<'_> {
             output_start: part.output_start,
             output_stride: self.outputs,
             // Experts of later parts add to what the first have written.
-            accumulate: u32::from(fields.accumulate || self.combine && part.expert_first > 0),
+            accumulate: u32::from(step.accumulate || self.combine && part.expert_first > 0),
             padding: 0,
         };
-        let grid = [recorder.rows(fields.out), part.outputs.div_ceil(VEC_OUTPUTS), 1];
+        let grid = [recorder.rows(step.out), part.outputs.div_ceil(VEC_OUTPUTS), 1];
         recorder.launch(&kernel, &params, grid, VEC_THREADS, 0)
     }
 
     fn tiles(&self, recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
         let tokens = recorder.shape.tokens;
         if !self.combine {
-            let out = (recorder.arena.row_buffer(self.fields.out), recorder.storage(self.fields.out));
+            let out = (recorder.row_buffer(self.step.out), recorder.storage(self.step.out));
             return self.tiles_of(recorder, 0, tokens, out);
         }
         let token_bytes = u64::from(self.per_token) * u64::from(self.outputs) * 4;
@@ -259,7 +249,7 @@ impl Call<'_> {
         let order = arena.expert_scratch;
         let starts = order + u64::from(routes_max) * 4;
         let group = GroupParams {
-            routes: arena.row_buffer(self.fields.routes),
+            routes: recorder.row_buffer(self.step.routes),
             order,
             starts,
             metadata: arena.metadata,
@@ -272,9 +262,9 @@ impl Call<'_> {
         for part in &self.parts {
             let tile = self.tile(recorder, part.format, routes_max);
             let params = TileParams {
-                x: arena.row_buffer(self.fields.x),
+                x: recorder.row_buffer(self.step.x),
                 weight: part.address,
-                bias: arena.optional(self.fields.bias),
+                bias: recorder.optional(self.step.bias),
                 out,
                 order,
                 starts,
@@ -316,16 +306,16 @@ impl Call<'_> {
         tokens_max: u32,
         products: u64,
     ) -> Result<(), BackendError> {
-        let (arena, fields) = (recorder.arena, self.fields);
-        let kernel = Kernel::new("matmul_experts_merge").define_type("OUT_TYPE", recorder.storage(fields.out));
+        let (arena, step) = (recorder.arena, self.step);
+        let kernel = Kernel::new("matmul_experts_merge").define_type("OUT_TYPE", recorder.storage(step.out));
         let params = MergeParams {
             products,
-            routes: arena.row_buffer(fields.routes),
-            out: arena.row_buffer(fields.out),
+            routes: recorder.row_buffer(step.routes),
+            out: recorder.row_buffer(step.out),
             metadata: arena.metadata,
             per_token: self.per_token,
             columns: self.outputs,
-            accumulate: u32::from(fields.accumulate),
+            accumulate: u32::from(step.accumulate),
             first_token,
             tokens_max,
             padding: 0,

@@ -2,7 +2,7 @@
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, eights_of, params};
-use crate::plan::BufferId;
+use crate::plan::GatherRows;
 
 params! {
     Params { metadata: u64, x: u64, out: u64, columns: u32, unused: u32 }
@@ -12,11 +12,17 @@ params! {
 const THREADS: u32 = 256;
 
 /// Records the launch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, x: BufferId, out: BufferId) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatherRows) -> Result<(), BackendError> {
+    let GatherRows { x, out } = *step;
     let columns = 8 * eights_of("gather_rows", recorder.columns(out))?;
     let arena = recorder.arena;
-    let params =
-        Params { metadata: arena.metadata, x: arena.row_buffer(x), out: arena.row_buffer(out), columns, unused: 0 };
+    let params = Params {
+        metadata: arena.metadata,
+        x: recorder.row_buffer(x),
+        out: recorder.row_buffer(out),
+        columns,
+        unused: 0,
+    };
     let kernel = Kernel::new("gather_rows")
         .define_type("X_TYPE", recorder.storage(x))
         .define_type("OUT_TYPE", recorder.storage(out));

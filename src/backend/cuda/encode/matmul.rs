@@ -10,9 +10,9 @@ use super::super::super::BackendError;
 use super::super::arena::DeviceSection;
 use super::super::blas::{Product, ProductShape};
 use super::fuse::Fused;
-use super::rows::{Norm, activation_of};
+use super::rows::activation_of;
 use super::{Kernel, Recorder, eights_of, matmul_tile, params};
-use crate::plan::{Activation, BufferId, Storage, WeightFormat, WeightId};
+use crate::plan::{GatedActivation, MatMul, RmsNorm, Storage, WeightFormat};
 
 params! {
     Params {
@@ -40,67 +40,55 @@ const NORM_WARPS: u32 = 8;
 /// Bytes of norms in a block's shared memory, so that several blocks have room on a multiprocessor.
 const NORM_BYTES_MAX: u32 = 64 << 10;
 
-/// The fields of [`crate::plan::Step::MatMul`].
-#[derive(Clone, Copy)]
-pub(super) struct Fields {
-    pub(super) x: BufferId,
-    pub(super) weight: WeightId,
-    pub(super) bias: Option<WeightId>,
-    pub(super) accumulate: bool,
-    pub(super) out: BufferId,
-}
-
 /// Records the launches.
-pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
-    let arena = recorder.arena;
-    let weight = arena.weight(fields.weight);
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), BackendError> {
+    let weight = recorder.weight(step.weight);
     eights_of("matmul", weight.columns)?;
-    let narrow = recorder.storage(fields.x) == Storage::Bf16;
-    let few = recorder.rows(fields.x) <= VEC_ROWS_MAX && !recorder.capacity.deterministic;
+    let narrow = recorder.storage(step.x) == Storage::Bf16;
+    let few = recorder.rows(step.x) <= VEC_ROWS_MAX && !recorder.capacity.deterministic;
     for section in &weight.sections {
         if !narrow || few || section.format == WeightFormat::F32 {
-            vec(recorder, fields, section)?;
-        } else if let Some(product) = blas_product(recorder, fields, section) {
+            vec(recorder, step, section)?;
+        } else if let Some(product) = blas_product(recorder, step, section) {
             recorder.product(product);
         } else {
-            matmul_tile::encode(recorder, fields, section)?;
+            matmul_tile::encode(recorder, step, section)?;
         }
     }
     Ok(())
 }
 
 /// The section's part of the step as a product of cuBLASLt, if it can be one.
-fn blas_product(recorder: &Recorder<'_>, fields: &Fields, section: &DeviceSection) -> Option<Product> {
-    let plain = section.format == WeightFormat::Bf16 && fields.bias.is_none() && !recorder.capacity.deterministic;
+fn blas_product(recorder: &Recorder<'_>, step: &MatMul, section: &DeviceSection) -> Option<Product> {
+    let plain = section.format == WeightFormat::Bf16 && step.bias.is_none() && !recorder.capacity.deterministic;
     if !plain || !recorder.device.blas {
         return None;
     }
-    let arena = recorder.arena;
-    let storage = recorder.storage(fields.out);
+    let storage = recorder.storage(step.out);
     let shape = ProductShape {
-        rows: recorder.rows(fields.x),
+        rows: recorder.rows(step.x),
         outputs: section.rows,
-        columns: recorder.columns(fields.x),
-        stride: recorder.columns(fields.out),
+        columns: recorder.columns(step.x),
+        stride: recorder.columns(step.out),
         wide: storage == Storage::F32,
-        accumulate: fields.accumulate,
+        accumulate: step.accumulate,
     };
-    let out = arena.row_buffer(fields.out) + u64::from(section.row_start * storage.bytes());
-    Some(Product { x: arena.row_buffer(fields.x), weight: section.address, out, shape })
+    let out = recorder.row_buffer(step.out) + u64::from(section.row_start * storage.bytes());
+    Some(Product { x: recorder.row_buffer(step.x), weight: section.address, out, shape })
 }
 
 /// `matmul_vec` over one section, alone.
-fn vec(recorder: &mut Recorder<'_>, fields: &Fields, section: &DeviceSection) -> Result<(), BackendError> {
+fn vec(recorder: &mut Recorder<'_>, step: &MatMul, section: &DeviceSection) -> Result<(), BackendError> {
     let vec = VecLaunch { section: *section, norm: None, gated: None };
-    vec.launch(recorder, fields)
+    vec.launch(recorder, step)
 }
 
 /// Records a product of few rows with its neighbours as one launch; `false`: these steps are better off alone.
 pub(super) fn encode_fused(recorder: &mut Recorder<'_>, fused: &Fused) -> Result<bool, BackendError> {
-    let fields = &fused.product;
-    let weight = recorder.arena.weight(fields.weight);
-    let rows = recorder.rows(fields.x);
-    let norm_bytes = row_group(recorder, rows) * weight.columns * recorder.storage(fields.x).bytes();
+    let step = &fused.product;
+    let weight = recorder.weight(step.weight);
+    let rows = recorder.rows(step.x);
+    let norm_bytes = row_group(recorder, rows) * weight.columns * recorder.storage(step.x).bytes();
     let [section] = weight.sections[..] else { return Ok(false) };
     let fits = fused.norm.is_none() || norm_bytes <= NORM_BYTES_MAX;
     let halves = fused.gated.is_none() || section.rows.is_multiple_of(2);
@@ -108,8 +96,8 @@ pub(super) fn encode_fused(recorder: &mut Recorder<'_>, fused: &Fused) -> Result
         return Ok(false);
     }
     eights_of("matmul", weight.columns)?;
-    let vec = VecLaunch { section, norm: fused.norm.as_ref(), gated: fused.gated };
-    vec.launch(recorder, fields)?;
+    let vec = VecLaunch { section, norm: fused.norm.as_ref(), gated: fused.gated.as_ref() };
+    vec.launch(recorder, step)?;
     Ok(true)
 }
 
@@ -121,44 +109,43 @@ fn row_group(recorder: &Recorder<'_>, rows: u32) -> u32 {
 /// A launch of `matmul_vec`.
 struct VecLaunch<'a> {
     section: DeviceSection,
-    norm: Option<&'a Norm>,
-    gated: Option<(Activation, BufferId)>,
+    norm: Option<&'a RmsNorm>,
+    gated: Option<&'a GatedActivation>,
 }
 
 impl VecLaunch<'_> {
-    fn launch(&self, recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+    fn launch(&self, recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), BackendError> {
         let (arena, section) = (recorder.arena, self.section);
-        let rows_max = recorder.rows(fields.x);
+        let rows_max = recorder.rows(step.x);
         let rows = row_group(recorder, rows_max);
         let warps = if self.norm.is_some() { NORM_WARPS } else { WARPS };
         let outputs = self.outputs(recorder, rows);
-        let x = self.norm.map_or(fields.x, |norm| norm.x);
-        let out = self.gated.map_or(fields.out, |(_, out)| out);
-        let kernel =
-            self.kernel(recorder, fields).define("ROWS", rows).define("OUTPUTS", outputs).define("WARPS", warps);
-        let count = recorder.row_count(fields.x);
-        let (activation, alpha, limit) = self.gated.map_or((0, 0.0, 0.0), |(activation, _)| activation_of(activation));
+        let x = self.norm.map_or(step.x, |norm| norm.x);
+        let out = self.gated.map_or(step.out, |gated| gated.out);
+        let kernel = self.kernel(recorder, step).define("ROWS", rows).define("OUTPUTS", outputs).define("WARPS", warps);
+        let count = recorder.row_count(step.x);
+        let (activation, alpha, limit) = self.gated.map_or((0, 0.0, 0.0), |gated| activation_of(gated.activation));
         let params = Params {
-            x: arena.row_buffer(x),
+            x: recorder.row_buffer(x),
             weight: section.address,
-            bias: arena.optional(fields.bias),
-            out: arena.row_buffer(out),
+            bias: recorder.optional(step.bias),
+            out: recorder.row_buffer(out),
             metadata: arena.metadata,
-            norm_weight: self.norm.map_or(0, |norm| arena.vector(norm.weight)),
+            norm_weight: self.norm.map_or(0, |norm| recorder.vector(norm.weight)),
             row_header: count.header,
             row_times: count.times,
-            columns: recorder.columns(fields.x),
+            columns: recorder.columns(step.x),
             outputs: section.rows,
             stride: recorder.columns(out),
             output_start: section.row_start,
-            accumulate: u32::from(fields.accumulate),
+            accumulate: u32::from(step.accumulate),
             epsilon: self.norm.map_or(0.0, |norm| norm.epsilon),
             offset: self.norm.map_or(0.0, |norm| if norm.one_plus { 1.0 } else { 0.0 }),
             activation,
             alpha,
             limit,
         };
-        let shared = self.norm.map_or(0, |_| rows * params.columns * recorder.storage(fields.x).bytes());
+        let shared = self.norm.map_or(0, |_| rows * params.columns * recorder.storage(step.x).bytes());
         // A gate and its up are one output.
         let grid = [section.rows.div_ceil(warps * outputs), rows_max.div_ceil(rows), 1];
         recorder.launch(&kernel, &params, grid, warps * 32, shared)
@@ -174,19 +161,19 @@ impl VecLaunch<'_> {
         [4, 2].into_iter().find(fits).unwrap_or(1).max(least)
     }
 
-    fn kernel(&self, recorder: &Recorder<'_>, fields: &Fields) -> Kernel {
-        let x = self.norm.map_or(fields.x, |norm| norm.x);
-        let out = self.gated.map_or(fields.out, |(_, out)| out);
+    fn kernel(&self, recorder: &Recorder<'_>, step: &MatMul) -> Kernel {
+        let x = self.norm.map_or(step.x, |norm| norm.x);
+        let out = self.gated.map_or(step.out, |gated| gated.out);
         let kernel = Kernel::new("matmul_vec")
             .define("WEIGHT", format!("{:?}", self.section.format))
             .define_type("X_TYPE", recorder.storage(x))
             .define_type("OUT_TYPE", recorder.storage(out));
         let kernel = match self.norm {
-            Some(_) => kernel.define("NORM", 1).define_type("NORMED_TYPE", recorder.storage(fields.x)),
+            Some(_) => kernel.define("NORM", 1).define_type("NORMED_TYPE", recorder.storage(step.x)),
             None => kernel,
         };
         match self.gated {
-            Some(_) => kernel.define("GATED", 1).define_type("GATED_TYPE", recorder.storage(fields.out)),
+            Some(_) => kernel.define("GATED", 1).define_type("GATED_TYPE", recorder.storage(step.out)),
             None => kernel,
         }
     }

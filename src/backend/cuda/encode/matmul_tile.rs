@@ -6,10 +6,9 @@
 use super::super::super::BackendError;
 use super::super::arena::DeviceSection;
 use super::super::driver::Facts;
-use super::matmul::Fields;
 use super::tile::{Size, Tile};
 use super::{Recorder, params};
-use crate::plan::WeightFormat;
+use crate::plan::{MatMul, WeightFormat};
 
 params! {
     Params {
@@ -70,34 +69,30 @@ fn splits(device: &Facts, tile: Tile, tiles: u32, columns: u32) -> u32 {
 }
 
 /// Records the launch.
-pub(super) fn encode(
-    recorder: &mut Recorder<'_>,
-    fields: &Fields,
-    section: &DeviceSection,
-) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul, section: &DeviceSection) -> Result<(), BackendError> {
     let (arena, device) = (recorder.arena, recorder.device);
-    let (rows, columns) = (recorder.rows(fields.x), recorder.columns(fields.x));
+    let (rows, columns) = (recorder.rows(step.x), recorder.columns(step.x));
     let deterministic = recorder.capacity.deterministic;
     let tile = choose(device, deterministic, rows, section.rows, section.format);
     let (row_tiles, output_tiles) = (rows.div_ceil(tile.rows), section.rows.div_ceil(tile.outputs));
     let splits = if deterministic { 1 } else { splits(device, tile, row_tiles * output_tiles, columns) };
-    let kernel = tile.kernel("matmul_tile", section.format, recorder.storage(fields.out));
-    let count = recorder.row_count(fields.x);
+    let kernel = tile.kernel("matmul_tile", section.format, recorder.storage(step.out));
+    let count = recorder.row_count(step.x);
     let params = Params {
-        x: arena.row_buffer(fields.x),
+        x: recorder.row_buffer(step.x),
         weight: section.address,
-        bias: arena.optional(fields.bias),
-        out: arena.row_buffer(fields.out),
+        bias: recorder.optional(step.bias),
+        out: recorder.row_buffer(step.out),
         metadata: arena.metadata,
         scratch: arena.tile_scratch,
         counters: arena.tile_counters,
         columns,
         outputs: section.rows,
         output_start: section.row_start,
-        output_stride: recorder.columns(fields.out),
+        output_stride: recorder.columns(step.out),
         count_word: count.header,
         count_multiplier: count.times,
-        accumulate: u32::from(fields.accumulate),
+        accumulate: u32::from(step.accumulate),
         splits,
     };
     let grid = [row_tiles, output_tiles, splits];

@@ -27,12 +27,12 @@ mod tile;
 
 use super::super::metadata::{META_LOGITS_COUNT, META_TOKEN_COUNT};
 use super::super::{BackendError, Capacity};
-use super::arena::Arena;
+use super::arena::{Arena, DeviceWeight};
 use super::driver::{Command, Facts, Launch};
 pub(super) use super::kernel::Kernel;
 use super::modules::Modules;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail};
+use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail, WeightId};
 use bytemuck::Pod;
 
 /// Declares the params of a kernel: addresses first, then an even number of u32 and f32.
@@ -162,6 +162,8 @@ pub(super) struct Recorder<'a> {
     pub(super) device: &'a Facts,
     modules: &'a mut Modules,
     commands: Vec<Command>,
+    /// The steps being recorded, more than one where they are fused: launches take what these have named.
+    running: &'a [Step],
 }
 
 /// How a kernel learns its number of rows: a word of the metadata's header, times something.
@@ -187,12 +189,12 @@ pub(super) fn record(
     shape: &BatchShape,
 ) -> Result<Vec<Command>, BackendError> {
     let Subject { plan, capacity, arena, device } = subject;
-    let mut recorder = Recorder { plan, capacity, arena, shape, device, modules, commands: Vec::new() };
+    let mut recorder = Recorder { plan, capacity, arena, shape, device, modules, commands: Vec::new(), running: &[] };
     recorder.record()?;
     Ok(recorder.commands)
 }
 
-impl Recorder<'_> {
+impl<'a> Recorder<'a> {
     fn record(&mut self) -> Result<(), BackendError> {
         let plan = self.plan;
         self.steps(&plan.body)?;
@@ -205,11 +207,12 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    fn steps(&mut self, mut steps: &[Step]) -> Result<(), BackendError> {
+    fn steps(&mut self, mut steps: &'a [Step]) -> Result<(), BackendError> {
         while let Some(first) = steps.first() {
             let taken = match fuse::find(self.plan, steps) {
-                Some(fused) if matmul::encode_fused(self, &fused)? => fused.steps(),
+                Some(fused) if self.fused(&fused, &steps[..fused.steps()])? => fused.steps(),
                 _ => {
+                    self.running = &steps[..1];
                     self.step(first)?;
                     1
                 }
@@ -219,36 +222,28 @@ impl Recorder<'_> {
         Ok(())
     }
 
+    fn fused(&mut self, fused: &fuse::Fused, steps: &'a [Step]) -> Result<bool, BackendError> {
+        self.running = steps;
+        matmul::encode_fused(self, fused)
+    }
+
     fn step(&mut self, step: &Step) -> Result<(), BackendError> {
-        match *step {
+        match step {
             // Most batches copy nothing, and are programs of their own.
-            Step::CopyBlocks if !self.shape.copies => Ok(()),
-            Step::CopyBlocks => copy::encode(self),
-            Step::Embed { table, scale, out } => rows::embed(self, table, scale, out),
-            Step::RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, out } => {
-                rows::rms_norm(self, &rows::Norm { x, delta, weight, epsilon, one_plus, accumulate, out })
-            }
-            Step::MatMul { x, weight, bias, accumulate, out } => {
-                matmul::encode(self, &matmul::Fields { x, weight, bias, accumulate, out })
-            }
-            Step::RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, q } => {
-                rope::encode(self, &rope::Fields { qkv, layer, query_heads, q_norm, k_norm, rope, q })
-            }
-            Step::AttendPaged { q, layer, query_heads, scale, softcap, alibi, sinks, out } => {
-                let fields = attend::Fields { q, layer, query_heads, scale, softcap, alibi, sinks, out };
-                attend::encode(self, &fields)
-            }
-            Step::GatedActivation { gate_up, activation, out } => rows::gated(self, gate_up, activation, out),
-            Step::RouteExperts { logits, renormalize, routes } => {
-                route_experts::encode(self, logits, renormalize, routes)
-            }
-            Step::MatMulExperts { x, routes, weight, bias, accumulate, out } => {
-                experts::encode(self, &experts::Fields { x, routes, weight, bias, accumulate, out })
-            }
-            Step::GatherRows { x, out } => gather::encode(self, x, out),
-            Step::ScaleLogits { logits, scale, softcap } => scale_logits::encode(self, logits, scale, softcap),
-            Step::Sample { logits } => sample::encode(self, logits),
-            Step::Pool { x } => pool::encode(self, x),
+            Step::CopyBlocks(_) if !self.shape.copies => Ok(()),
+            Step::CopyBlocks(_) => copy::encode(self),
+            Step::Embed(step) => rows::embed(self, step),
+            Step::RmsNorm(step) => rows::rms_norm(self, step),
+            Step::MatMul(step) => matmul::encode(self, step),
+            Step::RopeStoreKv(step) => rope::encode(self, step),
+            Step::AttendPaged(step) => attend::encode(self, step),
+            Step::GatedActivation(step) => rows::gated(self, step),
+            Step::RouteExperts(step) => route_experts::encode(self, step),
+            Step::MatMulExperts(step) => experts::encode(self, step),
+            Step::GatherRows(step) => gather::encode(self, step),
+            Step::ScaleLogits(step) => scale_logits::encode(self, step),
+            Step::Sample(step) => sample::encode(self, step),
+            Step::Pool(step) => pool::encode(self, step),
         }
     }
 
@@ -264,6 +259,29 @@ impl Recorder<'_> {
             Rows::Samples => RowCount { header: META_LOGITS_COUNT, times: 1 },
             Rows::Routes(per_token) => RowCount { header: META_TOKEN_COUNT, times: per_token },
         }
+    }
+
+    /// The address of a row buffer of the steps.
+    pub(super) fn row_buffer(&self, id: BufferId) -> u64 {
+        debug_assert!(self.running.iter().flat_map(Step::buffers).any(|(named, _)| named == id));
+        self.arena.row_buffer(id)
+    }
+
+    /// A weight of the steps.
+    pub(super) fn weight(&self, id: WeightId) -> &'a DeviceWeight {
+        debug_assert!(self.running.iter().any(|step| step.weights().contains(&id)));
+        self.arena.weight(id)
+    }
+
+    /// The address of a vector of the steps: f32, one row.
+    pub(super) fn vector(&self, id: WeightId) -> u64 {
+        let [section] = self.weight(id).sections[..] else { unreachable!("a vector has one format") };
+        section.address
+    }
+
+    /// The address of a vector, or 0.
+    pub(super) fn optional(&self, id: Option<WeightId>) -> u64 {
+        id.map_or(0, |id| self.vector(id))
     }
 
     /// Elements of a row of `buffer`.
@@ -285,6 +303,8 @@ impl Recorder<'_> {
         threads: u32,
         shared_bytes: u32,
     ) -> Result<(), BackendError> {
+        debug_assert!(threads > 0 && threads <= 1024 && threads.is_multiple_of(32), "{kernel}: whole warps");
+        debug_assert!(shared_bytes <= self.device.shared_bytes_max, "{kernel}: {shared_bytes} bytes of shared memory");
         if grid.contains(&0) {
             return Ok(());
         }
@@ -302,12 +322,11 @@ impl Recorder<'_> {
 }
 
 /// Rows of eight elements: what the kernels of rows ask for.
-pub(super) fn eights_of(kernel: &str, columns: u32) -> Result<u32, BackendError> {
+pub(super) fn eights_of(step: &str, columns: u32) -> Result<u32, BackendError> {
     if columns.is_multiple_of(8) {
         return Ok(columns / 8);
     }
-    let message = format!("{columns} columns; a multiple of 8 is needed");
-    Err(BackendError::Kernel { kernel: kernel.into(), message })
+    Err(BackendError::columns(step, columns, 8))
 }
 
 #[cfg(test)]

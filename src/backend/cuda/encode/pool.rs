@@ -2,7 +2,7 @@
 
 use super::super::super::{BackendError, Capacity};
 use super::{Kernel, Recorder, eights_of, params};
-use crate::plan::{BufferId, Plan};
+use crate::plan::{Plan, Pool};
 
 params! {
     Params { x: u64, pooled: u64, metadata: u64, rows: u32, eights: u32 }
@@ -17,11 +17,12 @@ pub(in super::super) fn words_max(plan: &Plan, capacity: &Capacity) -> u32 {
 }
 
 /// Records the launch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, x: BufferId) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Pool) -> Result<(), BackendError> {
+    let x = step.x;
     let arena = recorder.arena;
     let (rows, eights) = (recorder.shape.pools, eights_of("pool", recorder.columns(x))?);
     let kernel = Kernel::new("pool").define_type("X_TYPE", recorder.storage(x));
-    let (x, pooled) = (arena.row_buffer(x), arena.pooled);
+    let (x, pooled) = (recorder.row_buffer(x), arena.pooled);
     let params = Params { x, pooled, metadata: arena.metadata, rows, eights };
     recorder.launch(&kernel, &params, [(rows * eights).div_ceil(THREADS), 1, 1], THREADS, 0)
 }

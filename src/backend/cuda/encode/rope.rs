@@ -3,7 +3,7 @@
 use super::super::super::BackendError;
 use super::super::super::metadata::group_header;
 use super::{Kernel, Recorder, params};
-use crate::plan::{BufferId, HeadNorm, KvFormat, Rope};
+use crate::plan::{HeadNorm, KvFormat, RopeStoreKv};
 
 params! {
     Params {
@@ -28,17 +28,6 @@ params! {
 /// Threads of a block, as in the kernel's file.
 const THREADS: u32 = 128;
 
-/// The fields of [`crate::plan::Step::RopeStoreKv`].
-pub(super) struct Fields {
-    pub(super) qkv: BufferId,
-    pub(super) layer: u32,
-    pub(super) query_heads: u32,
-    pub(super) q_norm: Option<HeadNorm>,
-    pub(super) k_norm: Option<HeadNorm>,
-    pub(super) rope: Option<Rope>,
-    pub(super) q: BufferId,
-}
-
 /// The number by which kernels know a format.
 pub(super) fn kv_number(format: KvFormat) -> u32 {
     match format {
@@ -49,54 +38,53 @@ pub(super) fn kv_number(format: KvFormat) -> u32 {
 }
 
 /// Records the launch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<(), BackendError> {
     let arena = recorder.arena;
-    let layer = recorder.plan.kv_layers[fields.layer as usize];
+    let layer = recorder.plan.kv_layers[step.layer as usize];
     let runs = layer.head_dim / 8;
     if !layer.head_dim.is_multiple_of(8) || !(1..=32).contains(&runs) {
-        let message = format!("heads of {}; a multiple of 8 up to 256 is needed", layer.head_dim);
-        return Err(BackendError::Kernel { kernel: "rope_store_kv".into(), message });
+        return Err(BackendError::head_dim("rope_store_kv", layer.head_dim));
     }
     let lanes = runs.next_power_of_two();
     let kernel = Kernel::new("rope_store_kv")
-        .define_type("X_TYPE", recorder.storage(fields.qkv))
-        .define_type("OUT_TYPE", recorder.storage(fields.q))
+        .define_type("X_TYPE", recorder.storage(step.qkv))
+        .define_type("OUT_TYPE", recorder.storage(step.q))
         .define("KV", kv_number(recorder.capacity.kv_format))
         .define("LANES", lanes);
-    let [keys, values] = arena.kv(fields.layer);
+    let [keys, values] = arena.kv(step.layer);
     let norm = |norm: Option<HeadNorm>| {
         let offset = |norm: HeadNorm| if norm.one_plus { 1.0 } else { 0.0 };
         norm.map_or((0, 0.0, 0.0, 0), |norm| {
-            (arena.vector(norm.weight), norm.epsilon, offset(norm), u32::from(norm.whole_row))
+            (recorder.vector(norm.weight), norm.epsilon, offset(norm), u32::from(norm.whole_row))
         })
     };
-    let (q_weight, q_epsilon, q_offset, q_whole) = norm(fields.q_norm);
-    let (k_weight, k_epsilon, k_offset, k_whole) = norm(fields.k_norm);
-    let tokens = recorder.rows(fields.qkv);
+    let (q_weight, q_epsilon, q_offset, q_whole) = norm(step.q_norm);
+    let (k_weight, k_epsilon, k_offset, k_whole) = norm(step.k_norm);
+    let tokens = recorder.rows(step.qkv);
     let params = Params {
-        qkv: arena.row_buffer(fields.qkv),
-        q: arena.row_buffer(fields.q),
+        qkv: recorder.row_buffer(step.qkv),
+        q: recorder.row_buffer(step.q),
         keys,
         values,
         q_weight,
         k_weight,
-        frequencies: arena.optional(fields.rope.map(|rope| rope.frequencies)),
+        frequencies: recorder.optional(step.rope.map(|rope| rope.frequencies)),
         metadata: arena.metadata,
         tokens,
         group_header: group_header(layer.group),
-        query_heads: fields.query_heads,
+        query_heads: step.query_heads,
         kv_heads: layer.heads,
         runs,
         block_shift: recorder.capacity.block_size.trailing_zeros(),
-        rotary_dim: fields.rope.map_or(0, |rope| rope.rotary_dim),
-        interleaved: u32::from(fields.rope.is_some_and(|rope| rope.interleaved)),
-        rope_scale: fields.rope.map_or(1.0, |rope| rope.scale),
+        rotary_dim: step.rope.map_or(0, |rope| rope.rotary_dim),
+        interleaved: u32::from(step.rope.is_some_and(|rope| rope.interleaved)),
+        rope_scale: step.rope.map_or(1.0, |rope| rope.scale),
         whole_row: q_whole | k_whole << 1,
         q_epsilon,
         q_offset,
         k_epsilon,
         k_offset,
     };
-    let units = tokens * (fields.query_heads + 2 * layer.heads);
+    let units = tokens * (step.query_heads + 2 * layer.heads);
     recorder.launch(&kernel, &params, [(units * lanes).div_ceil(THREADS), 1, 1], THREADS, 0)
 }

@@ -2,7 +2,7 @@
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, params};
-use crate::plan::BufferId;
+use crate::plan::RouteExperts;
 
 params! {
     Params {
@@ -20,17 +20,13 @@ params! {
 const THREADS: u32 = 128;
 
 /// Records the launch.
-pub(super) fn encode(
-    recorder: &mut Recorder<'_>,
-    logits: BufferId,
-    renormalize: bool,
-    routes: BufferId,
-) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result<(), BackendError> {
+    let RouteExperts { logits, renormalize, routes } = *step;
     let arena = recorder.arena;
     let params = Params {
         metadata: arena.metadata,
-        logits: arena.row_buffer(logits),
-        routes: arena.row_buffer(routes),
+        logits: recorder.row_buffer(logits),
+        routes: recorder.row_buffer(routes),
         experts: recorder.columns(logits),
         per_token: recorder.plan.buffer_spec(routes).rows.count(1, 0),
         renormalize: u32::from(renormalize),

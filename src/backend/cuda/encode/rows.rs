@@ -2,7 +2,7 @@
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, eights_of, params};
-use crate::plan::{Activation, BufferId, Storage, WeightId};
+use crate::plan::{Activation, Embed, GatedActivation, RmsNorm, Storage};
 
 params! {
     EmbedParams { table: u64, out: u64, metadata: u64, feed: u64, columns: u32, row_first: u32, rows: u32, scale: f32 }
@@ -28,21 +28,17 @@ const NORM_THREADS: u32 = 256;
 const THREADS: u32 = 128;
 
 /// Records the launches of `Embed`: one for each section of the table.
-pub(super) fn embed(
-    recorder: &mut Recorder<'_>,
-    table: WeightId,
-    scale: f32,
-    out: BufferId,
-) -> Result<(), BackendError> {
+pub(super) fn embed(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), BackendError> {
+    let Embed { table, scale, out } = *step;
     let arena = recorder.arena;
-    let weight = arena.weight(table);
+    let weight = recorder.weight(table);
     eights_of("embed", weight.columns)?;
     for section in &weight.sections {
         let kernel = Kernel::new("embed").define("WEIGHT", format!("{:?}", section.format));
         let kernel = kernel.define_type("OUT_TYPE", recorder.storage(out));
         let params = EmbedParams {
             table: section.address,
-            out: arena.row_buffer(out),
+            out: recorder.row_buffer(out),
             metadata: arena.metadata,
             feed: arena.feed,
             columns: weight.columns,
@@ -55,40 +51,29 @@ pub(super) fn embed(
     Ok(())
 }
 
-/// The fields of [`crate::plan::Step::RmsNorm`].
-pub(super) struct Norm {
-    pub(super) x: BufferId,
-    pub(super) delta: Option<BufferId>,
-    pub(super) weight: WeightId,
-    pub(super) epsilon: f32,
-    pub(super) one_plus: bool,
-    pub(super) accumulate: bool,
-    pub(super) out: BufferId,
-}
-
 /// Records the launch of `RmsNorm`.
-pub(super) fn rms_norm(recorder: &mut Recorder<'_>, norm: &Norm) -> Result<(), BackendError> {
+pub(super) fn rms_norm(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), BackendError> {
     let arena = recorder.arena;
-    let delta_storage = norm.delta.map_or(Storage::F32, |delta| recorder.storage(delta));
+    let delta_storage = step.delta.map_or(Storage::F32, |delta| recorder.storage(delta));
     let kernel = Kernel::new("rms_norm")
-        .define_type("X_TYPE", recorder.storage(norm.x))
+        .define_type("X_TYPE", recorder.storage(step.x))
         .define_type("DELTA_TYPE", delta_storage)
-        .define_type("OUT_TYPE", recorder.storage(norm.out));
-    let count = recorder.row_count(norm.x);
+        .define_type("OUT_TYPE", recorder.storage(step.out));
+    let count = recorder.row_count(step.x);
     let params = NormParams {
-        x: arena.row_buffer(norm.x),
-        delta: norm.delta.map_or(0, |delta| arena.row_buffer(delta)),
-        weight: arena.vector(norm.weight),
-        out: arena.row_buffer(norm.out),
+        x: recorder.row_buffer(step.x),
+        delta: step.delta.map_or(0, |delta| recorder.row_buffer(delta)),
+        weight: recorder.vector(step.weight),
+        out: recorder.row_buffer(step.out),
         metadata: arena.metadata,
         row_header: count.header,
         row_times: count.times,
-        eights: eights_of("rms_norm", recorder.columns(norm.x))?,
-        epsilon: norm.epsilon,
-        offset: if norm.one_plus { 1.0 } else { 0.0 },
-        accumulate: u32::from(norm.accumulate),
+        eights: eights_of("rms_norm", recorder.columns(step.x))?,
+        epsilon: step.epsilon,
+        offset: if step.one_plus { 1.0 } else { 0.0 },
+        accumulate: u32::from(step.accumulate),
     };
-    recorder.launch(&kernel, &params, [recorder.rows(norm.x), 1, 1], NORM_THREADS, 0)
+    recorder.launch(&kernel, &params, [recorder.rows(step.x), 1, 1], NORM_THREADS, 0)
 }
 
 /// Number, slope and clamp of an activation, as the kernels know it.
@@ -101,12 +86,8 @@ pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
 }
 
 /// Records the launch of `GatedActivation`.
-pub(super) fn gated(
-    recorder: &mut Recorder<'_>,
-    gate_up: BufferId,
-    activation: Activation,
-    out: BufferId,
-) -> Result<(), BackendError> {
+pub(super) fn gated(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Result<(), BackendError> {
+    let GatedActivation { gate_up, activation, out } = *step;
     let arena = recorder.arena;
     let kernel = Kernel::new("gated_activation").define_type("X_TYPE", recorder.storage(gate_up));
     let kernel = kernel.define_type("OUT_TYPE", recorder.storage(out));
@@ -114,8 +95,8 @@ pub(super) fn gated(
     let eights = eights_of("gated_activation", recorder.columns(out))?;
     let (activation, alpha, limit) = activation_of(activation);
     let params = GatedParams {
-        gate_up: arena.row_buffer(gate_up),
-        out: arena.row_buffer(out),
+        gate_up: recorder.row_buffer(gate_up),
+        out: recorder.row_buffer(out),
         metadata: arena.metadata,
         row_header: count.header,
         row_times: count.times,

@@ -8,7 +8,7 @@
 use super::super::super::{BackendError, Capacity};
 use super::{Kernel, Recorder, params};
 use crate::plan::inputs::{BatchInputs, NONE, SampleRow};
-use crate::plan::{BufferId, Plan, Step, Tail};
+use crate::plan::{Plan, Sample, Step, Tail};
 
 params! {
     ArgmaxParams {
@@ -72,7 +72,7 @@ fn scratch_rows(vocab: u32, samples_max: u32) -> u32 {
 /// Columns of the logits that the plan samples from.
 fn vocab_of(plan: &Plan) -> u32 {
     let sampled = plan.tail(Tail::Sample).iter().find_map(|step| match step {
-        Step::Sample { logits } => Some(plan.buffer_spec(*logits).columns),
+        Step::Sample(step) => Some(plan.buffer_spec(step.logits).columns),
         _ => None,
     });
     sampled.unwrap_or(plan.vocab)
@@ -111,18 +111,18 @@ fn is_adjusted(row: &SampleRow) -> bool {
 }
 
 /// Records the launches for all sample rows of the bucket.
-pub(super) fn encode(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
     let (shape, rows) = (recorder.shape.sample, recorder.shape.samples);
     if shape.plain {
-        encode_argmax(recorder, logits)?;
+        encode_argmax(recorder, step)?;
     }
     if !shape.full {
         return Ok(());
     }
-    let (arena, vocab) = (recorder.arena, recorder.columns(logits));
+    let (arena, vocab) = (recorder.arena, recorder.columns(step.logits));
     let mut params = Params {
         metadata: arena.metadata,
-        logits: arena.row_buffer(logits),
+        logits: recorder.row_buffer(step.logits),
         scratch: arena.sample_scratch + state_bytes(recorder.capacity),
         feed: arena.feed,
         results: arena.results,
@@ -142,11 +142,11 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<()
     recorder.launch(&Kernel::new("sample_logprobs"), &params, [rows, 1, 1], THREADS, 0)
 }
 
-fn encode_argmax(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<(), BackendError> {
-    let (arena, vocab) = (recorder.arena, recorder.columns(logits));
+fn encode_argmax(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
+    let (arena, vocab) = (recorder.arena, recorder.columns(step.logits));
     let params = ArgmaxParams {
         metadata: arena.metadata,
-        logits: arena.row_buffer(logits),
+        logits: recorder.row_buffer(step.logits),
         states: arena.sample_scratch,
         feed: arena.feed,
         results: arena.results,

@@ -2,7 +2,7 @@
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, params};
-use crate::plan::BufferId;
+use crate::plan::ScaleLogits;
 
 params! {
     Params { metadata: u64, logits: u64, vocab: u32, scale: f32, softcap: f32, unused: u32 }
@@ -14,16 +14,12 @@ const THREADS: u32 = 256;
 const BLOCKS_EACH: u32 = 16;
 
 /// Records the launch.
-pub(super) fn encode(
-    recorder: &mut Recorder<'_>,
-    logits: BufferId,
-    scale: f32,
-    softcap: Option<f32>,
-) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ScaleLogits) -> Result<(), BackendError> {
+    let ScaleLogits { logits, scale, softcap } = *step;
     let vocab = recorder.columns(logits);
     let params = Params {
         metadata: recorder.arena.metadata,
-        logits: recorder.arena.row_buffer(logits),
+        logits: recorder.row_buffer(logits),
         vocab,
         scale,
         softcap: softcap.unwrap_or(0.0),

@@ -15,7 +15,7 @@ use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
-use crate::plan::{BufferId, KvFormat, KvLayer, Plan, Step, WeightId};
+use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, Step, WeightId};
 
 params! {
     Params {
@@ -46,18 +46,6 @@ const SPLIT_KEYS_MIN: u32 = 128;
 /// Ranges of one row at most.
 const SPLITS_MAX: u32 = 32;
 
-/// The fields of [`crate::plan::Step::AttendPaged`].
-pub(super) struct Fields {
-    pub(super) q: BufferId,
-    pub(super) layer: u32,
-    pub(super) query_heads: u32,
-    pub(super) scale: f32,
-    pub(super) softcap: Option<f32>,
-    pub(super) alibi: Option<WeightId>,
-    pub(super) sinks: Option<WeightId>,
-    pub(super) out: BufferId,
-}
-
 /// Counts of the work list of one KV group; the lists follow one another in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct AttendShape {
@@ -72,7 +60,7 @@ pub(crate) struct AttendShape {
 }
 
 /// Workgroups that fill a device.
-fn workgroups_wanted(class: Class) -> u32 {
+fn workgroups_to_fill(class: Class) -> u32 {
     match class {
         Class::Discrete => 512,
         Class::Integrated => 64,
@@ -83,9 +71,9 @@ fn workgroups_wanted(class: Class) -> u32 {
 /// Query heads a KV head in KV group `group`, if it is the same in all its layers.
 fn heads_ratio(plan: &Plan, group: usize) -> Option<u32> {
     let mut ratios = plan.body.iter().filter_map(|step| match step {
-        Step::AttendPaged { layer, query_heads, .. } => {
-            let layer = plan.kv_layers[*layer as usize];
-            (layer.group as usize == group).then_some(query_heads / layer.heads.max(1))
+        Step::AttendPaged(step) => {
+            let layer = plan.kv_layers[step.layer as usize];
+            (layer.group as usize == group).then_some(step.query_heads / layer.heads.max(1))
         }
         _ => None,
     });
@@ -100,7 +88,7 @@ fn layers(plan: &Plan, group: usize) -> impl Iterator<Item = &KvLayer> {
 /// Slots of the partial buffer that the splits of one batch can take.
 fn slots_max(plan: &Plan, group: usize, capacity: &Capacity, profile: &Profile) -> u32 {
     let heads = layers(plan, group).map(|layer| layer.heads).min().unwrap_or(1).max(1);
-    if capacity.deterministic { 0 } else { workgroups_wanted(profile.class) / heads }
+    if capacity.deterministic { 0 } else { workgroups_to_fill(profile.class) / heads }
 }
 
 /// Most words that [`work`] appends for one group.
@@ -218,8 +206,8 @@ pub(crate) fn work(
 /// power of two changes rarely while a sequence grows, and each change is a new program.
 fn split(keys: &std::ops::Range<u32>, splits_max: u32) -> Vec<std::ops::Range<u32>> {
     let length = keys.end - keys.start;
-    let wanted = (length / SPLIT_KEYS_MIN).min(splits_max).max(1);
-    let parts = 1 << wanted.ilog2();
+    let parts_max = (length / SPLIT_KEYS_MIN).min(splits_max).max(1);
+    let parts = 1 << parts_max.ilog2();
     let cut = |part: u32| match part {
         part if part == parts => keys.end,
         part => keys.start + (u64::from(length) * u64::from(part) / u64::from(parts)) as u32 / TILE * TILE,
@@ -238,7 +226,7 @@ pub(super) fn for_kv(kernel: Kernel, format: KvFormat, profile: &Profile) -> Ker
 
 /// Options of the step that are variants of the kernels.
 #[derive(Clone, Copy, Default)]
-struct Options {
+struct AttendOptions {
     softcap: bool,
     alibi: bool,
     sinks: bool,
@@ -255,7 +243,7 @@ fn has_tiles(profile: &Profile) -> bool {
 }
 
 /// The kernel for items of at most `rows` packed rows.
-fn kernel(options: Options, head_dim: u32, rows: u32, format: KvFormat, profile: &Profile) -> Kernel {
+fn kernel(options: AttendOptions, head_dim: u32, rows: u32, format: KvFormat, profile: &Profile) -> Kernel {
     let runs = head_dim / 8;
     let kernel = if profile.texels {
         texel_kernel(runs.div_ceil(8), rows)
@@ -285,30 +273,30 @@ fn merge_kernel(sinks: bool, head_dim: u32) -> Kernel {
     Kernel::new("attend_paged_merge").number("HEAD_CHUNKS", head_dim / 8).define_if(sinks, "SINKS")
 }
 
-fn refuse(message: String) -> BackendError {
-    BackendError::Kernel { kernel: "attend_paged".into(), message }
-}
-
 /// Records the dispatches.
-pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let plan = recorder.plan;
-    let layer = plan.kv_layers[fields.layer as usize];
+    let layer = plan.kv_layers[step.layer as usize];
     let group = layer.group as usize;
-    let ratio = fields.query_heads / layer.heads;
+    let ratio = step.query_heads / layer.heads;
     if heads_ratio(plan, group) != Some(ratio) {
-        return Err(refuse(format!("the layers of KV group {group} differ in query heads a KV head")));
+        let (what, message) = (
+            format!("attend_paged over KV group {group}"),
+            "layers of one group must have the same number of query heads a KV head",
+        );
+        return Err(BackendError::Unsupported { what, message: message.into() });
     }
     if !layer.head_dim.is_multiple_of(8) || layer.head_dim > 256 {
-        return Err(refuse(format!("heads of {}; a multiple of 8 up to 256 is needed", layer.head_dim)));
+        return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
     let shape = recorder.shape.attend[group];
     let options =
-        Options { softcap: fields.softcap.is_some(), alibi: fields.alibi.is_some(), sinks: fields.sinks.is_some() };
+        AttendOptions { softcap: step.softcap.is_some(), alibi: step.alibi.is_some(), sinks: step.sinks.is_some() };
     let absent = arena.metadata.read();
-    let vector = |weight: Option<WeightId>| weight.map_or(absent, |weight| arena.vector(weight).read());
-    let (q, out) = (arena.row_buffer(fields.q).fetch(), arena.row_buffer(fields.out).read_write());
-    let (slopes, sinks) = (vector(fields.alibi), vector(fields.sinks));
+    let vector = |weight: Option<WeightId>| weight.map_or(absent, |weight| recorder.vector(weight).read());
+    let (q, out) = (recorder.row_buffer(step.q).fetch(), recorder.row_buffer(step.out).read_write());
+    let (slopes, sinks) = (vector(step.alibi), vector(step.sinks));
     let params = |items, list_start: u32, head_first, head_count| Params {
         items,
         item_start: list_start * ITEM_WORDS,
@@ -319,8 +307,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
         group: ratio,
         block_shift: recorder.capacity.block_size.trailing_zeros(),
         window: plan.kv_groups[group].window.unwrap_or(NONE),
-        scale: fields.scale,
-        softcap: fields.softcap.unwrap_or(0.0),
+        scale: step.scale,
+        softcap: step.softcap.unwrap_or(0.0),
     };
     let (format, profile) = (recorder.capacity.kv_format, recorder.profile);
     let single_rows = ratio.next_power_of_two().min(ROWS_MAX);
@@ -330,7 +318,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
         (shape.chunked, shape.single, ROWS_MAX),
         (shape.tiled, tiled_start, TILE_ROWS),
     ];
-    for shard in &arena.kv[fields.layer as usize] {
+    for shard in &arena.kv[step.layer as usize] {
         for (items, start, rows) in lists {
             let kernel = kernel(options, layer.head_dim, rows, format, profile);
             let params = params(items, start, shard.head_start, shard.heads);
@@ -349,12 +337,12 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
 /// Every structure [`encode`] can ask for, at a small, an odd and the largest head.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
-    let off = Options::default();
-    let all = Options { softcap: true, alibi: true, sinks: true };
+    let off = AttendOptions::default();
+    let all = AttendOptions { softcap: true, alibi: true, sinks: true };
     let cases = [
         (off, KvFormat::F16),
         (all, KvFormat::F16),
-        (Options { sinks: true, ..off }, KvFormat::F32),
+        (AttendOptions { sinks: true, ..off }, KvFormat::F32),
         (off, KvFormat::Q8),
         (all, KvFormat::Q8),
     ];

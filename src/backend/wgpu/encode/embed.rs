@@ -4,7 +4,7 @@ use super::super::super::BackendError;
 use super::super::device::Profile;
 use super::super::pipelines::Kernel;
 use super::{Recorder, RowParams, Variant, for_weight, params};
-use crate::plan::{BufferId, WeightFormat, WeightId};
+use crate::plan::{Embed, WeightFormat};
 
 params! {
     Params {
@@ -21,14 +21,10 @@ fn kernel(format: WeightFormat, profile: &Profile) -> Kernel {
 }
 
 /// Records the dispatches.
-pub(super) fn encode(
-    recorder: &mut Recorder<'_>,
-    table: WeightId,
-    scale: f32,
-    out: BufferId,
-) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), BackendError> {
+    let Embed { table, scale, out } = *step;
     let arena = recorder.arena;
-    let weight = arena.weight(table);
+    let weight = recorder.weight(table);
     let vocab = recorder.plan.weight_spec(table).rows;
     let (tokens, eights) = (recorder.rows(out), weight.columns / 8);
     for shard in &weight.shards {
@@ -37,7 +33,7 @@ pub(super) fn encode(
         let (row_start, rows) = (shard.row_start, shard.rows);
         let params = Params { tokens, eights, row_start, rows, vocab, scale, row_vectors, plane, scales, supers };
         let bindings =
-            [arena.metadata.fetch(), arena.feed.read(), shard.buffer.fetch(), arena.row_buffer(out).read_write()];
+            [arena.metadata.fetch(), arena.feed.read(), shard.buffer.fetch(), recorder.row_buffer(out).read_write()];
         recorder.dispatch(&kernel, &params, &bindings, (tokens * eights).div_ceil(WORKGROUP))?;
     }
     Ok(())

@@ -9,7 +9,7 @@ use super::super::arena::Shard;
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
 use super::{Recorder, RowParams, Variant, for_weight, params};
-use crate::plan::{BufferId, Plan, Rows, Step, WeightFormat, WeightId};
+use crate::plan::{MatMulExperts, Plan, RouteExperts, Rows, Step, WeightFormat};
 
 params! {
     RouteParams { tokens: u32, experts: u32, per_token: u32, renormalize: u32 }
@@ -39,28 +39,13 @@ params! {
     MergeParams { tokens: u32, per_token: u32, columns: u32, accumulate: u32 }
 }
 
-/// The fields of [`crate::plan::Step::MatMulExperts`].
-pub(super) struct Fields {
-    pub(super) x: BufferId,
-    pub(super) routes: BufferId,
-    pub(super) weight: WeightId,
-    pub(super) bias: Option<WeightId>,
-    pub(super) accumulate: bool,
-    pub(super) out: BufferId,
-}
-
 fn route_kernel(serial: bool) -> Kernel {
     Kernel::new("route_experts").define_if(serial, "SERIAL")
 }
 
 /// Records the dispatch of `RouteExperts`.
-pub(super) fn encode_routes(
-    recorder: &mut Recorder<'_>,
-    logits: BufferId,
-    renormalize: bool,
-    routes: BufferId,
-) -> Result<(), BackendError> {
-    let arena = recorder.arena;
+pub(super) fn encode_routes(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result<(), BackendError> {
+    let RouteExperts { logits, renormalize, routes } = *step;
     let params = RouteParams {
         tokens: recorder.rows(logits),
         experts: recorder.columns(logits),
@@ -69,7 +54,7 @@ pub(super) fn encode_routes(
     };
     let serial = recorder.profile.class == Class::Software;
     let workgroups = if serial { params.tokens.div_ceil(64) } else { params.tokens };
-    let bindings = [arena.row_buffer(logits).read(), arena.row_buffer(routes).read_write()];
+    let bindings = [recorder.row_buffer(logits).read(), recorder.row_buffer(routes).read_write()];
     recorder.dispatch(&route_kernel(serial), &params, &bindings, workgroups)
 }
 
@@ -135,9 +120,9 @@ const SEGMENT_TOKENS: u32 = 512;
 /// Bytes of scratch for products that are to be combined; one buffer, reused by every layer.
 pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
     let bytes = plan.body.iter().filter_map(|step| match step {
-        Step::MatMulExperts { routes, out, .. } if plan.buffer_spec(*out).rows == Rows::Tokens => {
-            let routes = plan.buffer_spec(*routes).rows.count(capacity.tokens_max, 0);
-            Some(u64::from(routes) * u64::from(plan.buffer_spec(*out).columns) * 4)
+        Step::MatMulExperts(step) if plan.buffer_spec(step.out).rows == Rows::Tokens => {
+            let routes = plan.buffer_spec(step.routes).rows.count(capacity.tokens_max, 0);
+            Some(u64::from(routes) * u64::from(plan.buffer_spec(step.out).columns) * 4)
         }
         _ => None,
     });
@@ -146,34 +131,33 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile)
 }
 
 /// Records the dispatches of `MatMulExperts`.
-pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Result<(), BackendError> {
     let (arena, plan) = (recorder.arena, recorder.plan);
-    let weight = arena.weight(fields.weight);
+    let weight = recorder.weight(step.weight);
     if !weight.columns.is_multiple_of(8) {
-        let message = format!("{} columns; a multiple of 8 is needed", weight.columns);
-        return Err(BackendError::Kernel { kernel: "matmul_experts".into(), message });
+        return Err(BackendError::columns("matmul_experts", weight.columns, 8));
     }
-    let per_token = plan.buffer_spec(fields.routes).rows.count(1, 0);
-    let combine = plan.buffer_spec(fields.out).rows == Rows::Tokens;
-    let (routes, columns) = (recorder.rows(fields.routes), recorder.columns(fields.out));
-    let experts = plan.weight_spec(fields.weight).experts;
+    let per_token = plan.buffer_spec(step.routes).rows.count(1, 0);
+    let combine = plan.buffer_spec(step.out).rows == Rows::Tokens;
+    let (routes, columns) = (recorder.rows(step.routes), recorder.columns(step.out));
+    let experts = plan.weight_spec(step.weight).experts;
     let mut shape = Shape::choose(recorder.profile, recorder.capacity.deterministic, routes, experts);
     let scratch_fits = u64::from(routes) * u64::from(columns) * 4 <= arena.expert_scratch.bytes;
     if shape == Shape::Tile && combine && !scratch_fits {
         shape = Shape::Vec;
     }
     let merged = shape == Shape::Tile && combine;
-    let out = if merged { &arena.expert_scratch } else { arena.row_buffer(fields.out) };
+    let out = if merged { &arena.expert_scratch } else { recorder.row_buffer(step.out) };
     let in_kernel = combine && !merged;
-    let units = if in_kernel { recorder.rows(fields.out) } else { routes };
+    let units = if in_kernel { recorder.rows(step.out) } else { routes };
     for shard in &weight.shards {
-        let kernel = shape.kernel(recorder.profile, shard.format, in_kernel, fields.bias.is_some());
+        let kernel = shape.kernel(recorder.profile, shard.format, in_kernel, step.bias.is_some());
         let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
         let part = Part::of(shard, columns);
         let params = Params {
             units,
             routes_each: if in_kernel { per_token } else { 1 },
-            x_routes: if plan.buffer_spec(fields.x).rows == Rows::Tokens { per_token } else { 1 },
+            x_routes: if plan.buffer_spec(step.x).rows == Rows::Tokens { per_token } else { 1 },
             eights: weight.columns / 8,
             outputs: part.outputs,
             output_start: part.output_start,
@@ -181,7 +165,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
             expert_first: part.expert_first,
             expert_count: part.expert_count,
             // Experts of later shards add to what the first have written.
-            accumulate: u32::from(fields.accumulate || part.expert_first > 0),
+            accumulate: u32::from(step.accumulate || part.expert_first > 0),
             segment: SEGMENT_TOKENS * per_token,
             row_vectors,
             plane,
@@ -189,21 +173,21 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
             supers,
         };
         let mut bindings =
-            vec![arena.row_buffer(fields.x).read(), arena.row_buffer(fields.routes).read(), shard.buffer.read()];
-        bindings.extend(fields.bias.map(|bias| arena.vector(bias).read()));
+            vec![recorder.row_buffer(step.x).read(), recorder.row_buffer(step.routes).read(), shard.buffer.read()];
+        bindings.extend(step.bias.map(|bias| recorder.vector(bias).read()));
         bindings.push(out.read_write());
         recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(units, &part))?;
     }
-    if merged { merge(recorder, fields, per_token) } else { Ok(()) }
+    if merged { merge(recorder, step, per_token) } else { Ok(()) }
 }
 
 /// Adds up what the tiles have left in scratch.
-fn merge(recorder: &mut Recorder<'_>, fields: &Fields, per_token: u32) -> Result<(), BackendError> {
+fn merge(recorder: &mut Recorder<'_>, step: &MatMulExperts, per_token: u32) -> Result<(), BackendError> {
     let arena = recorder.arena;
-    let (tokens, columns) = (recorder.rows(fields.out), recorder.columns(fields.out));
-    let params = MergeParams { tokens, per_token, columns, accumulate: u32::from(fields.accumulate) };
-    let out = arena.row_buffer(fields.out).read_write();
-    let bindings = [arena.expert_scratch.read(), arena.row_buffer(fields.routes).read(), out];
+    let (tokens, columns) = (recorder.rows(step.out), recorder.columns(step.out));
+    let params = MergeParams { tokens, per_token, columns, accumulate: u32::from(step.accumulate) };
+    let out = recorder.row_buffer(step.out).read_write();
+    let bindings = [arena.expert_scratch.read(), recorder.row_buffer(step.routes).read(), out];
     recorder.dispatch(&Kernel::new("matmul_experts_merge"), &params, &bindings, (tokens * columns).div_ceil(64))
 }
 

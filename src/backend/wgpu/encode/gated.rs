@@ -3,7 +3,7 @@
 use super::super::super::BackendError;
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params, vectors_of};
-use crate::plan::{Activation, BufferId};
+use crate::plan::{Activation, GatedActivation};
 
 params! {
     Params { rows: u32, vectors: u32, alpha: f32, limit: f32 }
@@ -17,12 +17,8 @@ fn kernel(define: &'static str, texels: bool) -> Kernel {
 }
 
 /// Records the dispatch.
-pub(super) fn encode(
-    recorder: &mut Recorder<'_>,
-    gate_up: BufferId,
-    activation: Activation,
-    out: BufferId,
-) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Result<(), BackendError> {
+    let GatedActivation { gate_up, activation, out } = *step;
     let (define, alpha, limit) = match activation {
         Activation::Silu => ("SILU", 0.0, 0.0),
         Activation::GeluTanh => ("GELU_TANH", 0.0, 0.0),
@@ -30,8 +26,7 @@ pub(super) fn encode(
     };
     let rows = recorder.rows(out);
     let vectors = vectors_of("gated_activation", recorder.columns(out))?;
-    let arena = recorder.arena;
-    let bindings = [arena.row_buffer(gate_up).fetch(), arena.row_buffer(out).read_write()];
+    let bindings = [recorder.row_buffer(gate_up).fetch(), recorder.row_buffer(out).read_write()];
     let params = Params { rows, vectors, alpha, limit };
     let texels = recorder.profile.texels;
     let workgroups =

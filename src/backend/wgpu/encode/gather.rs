@@ -3,7 +3,7 @@
 use super::super::super::BackendError;
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params, vectors_of};
-use crate::plan::BufferId;
+use crate::plan::GatherRows;
 
 params! {
     Params { rows: u32, vectors: u32, logits_start: u32 }
@@ -13,12 +13,13 @@ params! {
 const WORKGROUP: u32 = 64;
 
 /// Records the dispatch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, x: BufferId, out: BufferId) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatherRows) -> Result<(), BackendError> {
+    let GatherRows { x, out } = *step;
     let arena = recorder.arena;
     let rows = recorder.rows(out);
     let vectors = vectors_of("gather_rows", recorder.columns(out))?;
     let params = Params { rows, vectors, logits_start: recorder.group.logits_start };
-    let bindings = [arena.metadata.read(), arena.row_buffer(x).read(), arena.row_buffer(out).read_write()];
+    let bindings = [arena.metadata.read(), recorder.row_buffer(x).read(), recorder.row_buffer(out).read_write()];
     recorder.dispatch(&Kernel::new("gather_rows"), &params, &bindings, (rows * vectors).div_ceil(WORKGROUP))
 }
 

@@ -9,7 +9,7 @@ use super::super::super::BackendError;
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
 use super::{Recorder, RowParams, Variant, for_weight, params};
-use crate::plan::{BufferId, WeightFormat, WeightId};
+use crate::plan::{MatMul, WeightFormat};
 use std::collections::BTreeSet;
 
 params! {
@@ -17,15 +17,6 @@ params! {
         rows: u32, eights: u32, outputs: u32, output_start: u32, output_stride: u32, accumulate: u32,
         row_vectors: u32, plane: u32, scales: u32, supers: u32,
     }
-}
-
-/// The fields of [`crate::plan::Step::MatMul`].
-pub(super) struct Fields {
-    pub(super) x: BufferId,
-    pub(super) weight: WeightId,
-    pub(super) bias: Option<WeightId>,
-    pub(super) accumulate: bool,
-    pub(super) out: BufferId,
 }
 
 /// The shape of a kernel: how its grid follows from rows and outputs.
@@ -108,21 +99,19 @@ fn texel_rows(deterministic: bool, rows: u32) -> u32 {
 }
 
 /// Records the dispatches.
-pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
-    let arena = recorder.arena;
-    let weight = arena.weight(fields.weight);
-    let (rows, eights) = (recorder.rows(fields.x), weight.columns / 8);
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), BackendError> {
+    let weight = recorder.weight(step.weight);
+    let (rows, eights) = (recorder.rows(step.x), weight.columns / 8);
     if rows == 0 {
         return Ok(());
     }
     if !weight.columns.is_multiple_of(8) {
-        let message = format!("{} columns; a multiple of 8 is needed", weight.columns);
-        return Err(BackendError::Kernel { kernel: "matmul".into(), message });
+        return Err(BackendError::columns("matmul", weight.columns, 8));
     }
     let shape = Shape::choose(recorder.profile, recorder.capacity.deterministic, rows, eights);
-    let output_stride = recorder.columns(fields.out);
+    let output_stride = recorder.columns(step.out);
     for shard in &weight.shards {
-        let kernel = shape.kernel(shard.format, fields.bias.is_some(), recorder.profile);
+        let kernel = shape.kernel(shard.format, step.bias.is_some(), recorder.profile);
         let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
         let params = Params {
             rows,
@@ -130,15 +119,15 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
             outputs: shard.rows,
             output_start: shard.row_start,
             output_stride,
-            accumulate: u32::from(fields.accumulate),
+            accumulate: u32::from(step.accumulate),
             row_vectors,
             plane,
             scales,
             supers,
         };
-        let mut bindings = vec![arena.row_buffer(fields.x).fetch(), shard.buffer.fetch()];
-        bindings.extend(fields.bias.map(|bias| arena.vector(bias).read()));
-        bindings.push(arena.row_buffer(fields.out).read_write());
+        let mut bindings = vec![recorder.row_buffer(step.x).fetch(), shard.buffer.fetch()];
+        bindings.extend(step.bias.map(|bias| recorder.vector(bias).read()));
+        bindings.push(recorder.row_buffer(step.out).read_write());
         recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(rows, params.outputs))?;
     }
     Ok(())

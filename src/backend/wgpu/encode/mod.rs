@@ -34,20 +34,39 @@ mod scale_logits;
 mod variant;
 mod weight;
 
-pub use variant::{Variant, variants};
+pub use variant::Variant;
 pub(crate) use variant::{test_profile, weight_variants};
 pub(crate) use weight::{RowParams, for_weight};
 
 use super::super::metadata::{self, Context};
 use super::super::{BackendError, Capacity};
-use super::arena::{Arena, Binding};
+use super::arena::{Arena, Binding, DeviceWeight, GpuBuffer};
 use super::device::{Gpu, Profile, Tier};
 use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{BufferId, Plan, Step, Tail};
+use crate::plan::{BufferId, Plan, Step, Tail, WeightId};
 use bytemuck::Pod;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Every variant that any encoder can ask for.
+pub fn variants() -> Vec<Variant> {
+    let all = [
+        attend::variants(),
+        copy::variants(),
+        embed::variants(),
+        experts::variants(),
+        gather::variants(),
+        gated::variants(),
+        matmul::variants(),
+        pool::variants(),
+        rms_norm::variants(),
+        rope::variants(),
+        sample::variants(),
+        scale_logits::variants(),
+    ];
+    all.into_iter().flatten().collect()
+}
 
 /// Declares the params of a kernel: u32 and f32 only, so Rust and WGSL agree on every offset.
 macro_rules! params {
@@ -127,6 +146,8 @@ pub(crate) fn flatten(
 /// Cuts the logits rows into runs of `group_rows`, each with the sample rows that read them.
 fn sample_groups(inputs: &BatchInputs, group_rows: u32) -> Vec<SampleGroup> {
     let logits = u32::try_from(inputs.logits_rows.len()).expect("checked against the capacity");
+    assert!(group_rows > 0, "a tail runs in groups of at least one row");
+    debug_assert!(inputs.samples.is_sorted_by_key(|sample| sample.logits_row), "sample rows follow their logits rows");
     let below = |row: u32| inputs.samples.partition_point(|sample| sample.logits_row < row) as u32;
     let starts = (0..logits).step_by(group_rows as usize);
     let group = |logits_start: u32| {
@@ -177,6 +198,8 @@ pub(crate) fn replay(commands: &[Command], pass: &mut wgpu::ComputePass<'_>) {
     }
 }
 
+/// Storage buffers of a dispatch at most.
+const BINDINGS_MAX: usize = 8;
 /// Slots of the params arena, and programs kept at once.
 pub(crate) const PARAMS_SLOTS: u32 = 4096;
 const PROGRAMS_MAX: usize = 256;
@@ -228,6 +251,7 @@ impl Recordings {
             group: SampleGroup::default(),
             commands: Vec::new(),
             recordings: self,
+            running: None,
         };
         let outcome = recorder.record();
         let commands = recorder.commands;
@@ -236,7 +260,7 @@ impl Recordings {
             self.fresh.clear();
         }
         outcome?;
-        gpu.faults.check()?;
+        gpu.errors.check()?;
         let program = Arc::new(Program { commands });
         self.programs.insert(shape.clone(), Arc::clone(&program));
         Ok(program)
@@ -248,8 +272,9 @@ impl Recordings {
         let slot = match self.params.get(bytes) {
             Some(slot) => *slot,
             None if slots == PARAMS_SLOTS => {
-                let message = format!("one batch needs more than {PARAMS_SLOTS} sets of params");
-                return Err(BackendError::Kernel { kernel: "params".into(), message });
+                let (what, message) =
+                    ("a batch of so many dispatches", format!("at most {PARAMS_SLOTS} sets of params"));
+                return Err(BackendError::Unsupported { what: what.into(), message });
             }
             None => {
                 self.params.insert(bytes.to_vec(), slots);
@@ -279,6 +304,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) group: SampleGroup,
     commands: Vec<Command>,
     recordings: &'a mut Recordings,
+    /// The step being recorded: its dispatches bind what it has named, and nothing else of the plan.
+    running: Option<Step>,
 }
 
 impl<'a> Recorder<'a> {
@@ -301,40 +328,45 @@ impl<'a> Recorder<'a> {
     }
 
     fn step(&mut self, step: &Step) -> Result<(), BackendError> {
-        match *step {
-            Step::CopyBlocks => copy::encode(self),
-            Step::Embed { table, scale, out } => embed::encode(self, table, scale, out),
-            Step::RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, out } => {
-                let fields = rms_norm::Fields { x, delta, weight, epsilon, one_plus, accumulate, out };
-                rms_norm::encode(self, &fields)
-            }
-            Step::MatMul { x, weight, bias, accumulate, out } => {
-                matmul::encode(self, &matmul::Fields { x, weight, bias, accumulate, out })
-            }
-            Step::RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, q } => {
-                rope::encode(self, &rope::Fields { qkv, layer, query_heads, q_norm, k_norm, rope, q })
-            }
-            Step::AttendPaged { q, layer, query_heads, scale, softcap, alibi, sinks, out } => {
-                let fields = attend::Fields { q, layer, query_heads, scale, softcap, alibi, sinks, out };
-                attend::encode(self, &fields)
-            }
-            Step::GatedActivation { gate_up, activation, out } => gated::encode(self, gate_up, activation, out),
-            Step::RouteExperts { logits, renormalize, routes } => {
-                experts::encode_routes(self, logits, renormalize, routes)
-            }
-            Step::MatMulExperts { x, routes, weight, bias, accumulate, out } => {
-                experts::encode(self, &experts::Fields { x, routes, weight, bias, accumulate, out })
-            }
-            Step::GatherRows { x, out } => gather::encode(self, x, out),
-            Step::ScaleLogits { logits, scale, softcap } => scale_logits::encode(self, logits, scale, softcap),
-            Step::Sample { logits } => sample::encode(self, logits),
-            Step::Pool { x } => pool::encode(self, x),
+        self.running = Some(*step);
+        match step {
+            Step::CopyBlocks(_) => copy::encode(self),
+            Step::Embed(step) => embed::encode(self, step),
+            Step::RmsNorm(step) => rms_norm::encode(self, step),
+            Step::MatMul(step) => matmul::encode(self, step),
+            Step::RopeStoreKv(step) => rope::encode(self, step),
+            Step::AttendPaged(step) => attend::encode(self, step),
+            Step::GatedActivation(step) => gated::encode(self, step),
+            Step::RouteExperts(step) => experts::encode_routes(self, step),
+            Step::MatMulExperts(step) => experts::encode(self, step),
+            Step::GatherRows(step) => gather::encode(self, step),
+            Step::ScaleLogits(step) => scale_logits::encode(self, step),
+            Step::Sample(step) => sample::encode(self, step),
+            Step::Pool(step) => pool::encode(self, step),
         }
     }
 
     /// Rows of `buffer` in this batch, or in this run of the tail.
     pub(crate) fn rows(&self, buffer: BufferId) -> u32 {
         self.plan.buffer_spec(buffer).rows.count(self.shape.tokens, self.group.logits_rows)
+    }
+
+    /// A row buffer of the step.
+    pub(crate) fn row_buffer(&self, id: BufferId) -> &'a GpuBuffer {
+        debug_assert!(self.running.is_some_and(|step| step.buffers().iter().any(|(named, _)| *named == id)));
+        self.arena.row_buffer(id)
+    }
+
+    /// A weight of the step.
+    pub(crate) fn weight(&self, id: WeightId) -> &'a DeviceWeight {
+        debug_assert!(self.running.is_some_and(|step| step.weights().contains(&id)));
+        self.arena.weight(id)
+    }
+
+    /// The only buffer of a vector of the step: f32, one row.
+    pub(crate) fn vector(&self, id: WeightId) -> &'a GpuBuffer {
+        let [shard] = &self.weight(id).shards[..] else { unreachable!("a vector fits one binding") };
+        &shard.buffer
     }
 
     /// Elements of a row of `buffer`.
@@ -366,6 +398,7 @@ impl<'a> Recorder<'a> {
         if workgroups == 0 {
             return Ok(());
         }
+        debug_assert!(bindings.len() <= BINDINGS_MAX, "{kernel}: WebGPU promises {BINDINGS_MAX} storage buffers");
         let gpu = self.gpu;
         let access: Vec<Access> = bindings.iter().map(|binding| self.access(binding)).collect();
         let pipeline = self.recordings.pipelines.get(gpu, kernel, &access)?;
@@ -404,14 +437,14 @@ fn bind_group(
 pub(crate) fn spread(workgroups: u32) -> (u32, u32) {
     const SIDE_MAX: u32 = 65_535;
     let y = workgroups.div_ceil(SIDE_MAX);
+    debug_assert!(y <= SIDE_MAX, "{workgroups} workgroups fit no grid");
     (workgroups.div_ceil(y.max(1)), y)
 }
 
 /// Elements of a row in vectors of four, which row buffers are read in.
-pub(crate) fn vectors_of(kernel: &str, columns: u32) -> Result<u32, BackendError> {
+pub(crate) fn vectors_of(step: &str, columns: u32) -> Result<u32, BackendError> {
     if columns.is_multiple_of(4) {
         return Ok(columns / 4);
     }
-    let message = format!("{columns} columns; a multiple of 4 is needed");
-    Err(BackendError::Kernel { kernel: kernel.into(), message })
+    Err(BackendError::columns(step, columns, 4))
 }

@@ -3,7 +3,7 @@
 use super::super::super::{BackendError, Capacity};
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params, vectors_of};
-use crate::plan::{BufferId, Plan};
+use crate::plan::{Plan, Pool};
 
 params! {
     Params { rows: u32, vectors: u32 }
@@ -18,11 +18,11 @@ pub(crate) fn words_max(plan: &Plan, capacity: &Capacity) -> u32 {
 }
 
 /// Records the dispatch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, x: BufferId) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Pool) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let rows = recorder.shape.pools;
-    let vectors = vectors_of("pool", recorder.columns(x))?;
-    let bindings = [arena.metadata.read(), arena.row_buffer(x).read(), arena.pooled.read_write()];
+    let vectors = vectors_of("pool", recorder.columns(step.x))?;
+    let bindings = [arena.metadata.read(), recorder.row_buffer(step.x).read(), arena.pooled.read_write()];
     let params = Params { rows, vectors };
     recorder.dispatch(&Kernel::new("pool"), &params, &bindings, (rows * vectors).div_ceil(WORKGROUP))
 }

@@ -4,21 +4,10 @@ use super::super::super::BackendError;
 use super::super::device::Class;
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params, vectors_of};
-use crate::plan::{BufferId, WeightId};
+use crate::plan::RmsNorm;
 
 params! {
     Params { rows: u32, vectors: u32, columns: f32, epsilon: f32, weight_offset: f32, accumulate: u32 }
-}
-
-/// The fields of [`crate::plan::Step::RmsNorm`].
-pub(super) struct Fields {
-    pub(super) x: BufferId,
-    pub(super) delta: Option<BufferId>,
-    pub(super) weight: WeightId,
-    pub(super) epsilon: f32,
-    pub(super) one_plus: bool,
-    pub(super) accumulate: bool,
-    pub(super) out: BufferId,
 }
 
 fn kernel(delta: bool, workgroup: u32) -> Kernel {
@@ -30,31 +19,30 @@ fn texel_kernel(delta: bool) -> Kernel {
 }
 
 /// Records the dispatch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
-    let arena = recorder.arena;
-    let (rows, columns) = (recorder.rows(fields.x), recorder.columns(fields.x));
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), BackendError> {
+    let (rows, columns) = (recorder.rows(step.x), recorder.columns(step.x));
     let vectors = vectors_of("rms_norm", columns)?;
     let params = Params {
         rows,
         vectors,
         columns: columns as f32,
-        epsilon: fields.epsilon,
-        weight_offset: if fields.one_plus { 1.0 } else { 0.0 },
-        accumulate: u32::from(fields.accumulate),
+        epsilon: step.epsilon,
+        weight_offset: if step.one_plus { 1.0 } else { 0.0 },
+        accumulate: u32::from(step.accumulate),
     };
     if recorder.profile.texels {
-        let (x, out) = (arena.row_buffer(fields.x), arena.row_buffer(fields.out).read_write());
-        let mut bindings = vec![x.fetch(), arena.vector(fields.weight).fetch(), out];
-        bindings.extend(fields.delta.iter().flat_map(|delta| [arena.row_buffer(*delta).fetch(), x.read_write()]));
-        return recorder.dispatch(&texel_kernel(fields.delta.is_some()), &params, &bindings, rows);
+        let (x, out) = (recorder.row_buffer(step.x), recorder.row_buffer(step.out).read_write());
+        let mut bindings = vec![x.fetch(), recorder.vector(step.weight).fetch(), out];
+        bindings.extend(step.delta.iter().flat_map(|delta| [recorder.row_buffer(*delta).fetch(), x.read_write()]));
+        return recorder.dispatch(&texel_kernel(step.delta.is_some()), &params, &bindings, rows);
     }
     let workgroup = if recorder.profile.class == Class::Software { 64 } else { 256 };
-    let kernel = recorder.tiered(kernel(fields.delta.is_some(), workgroup));
-    let (x, out) = (arena.row_buffer(fields.x), arena.row_buffer(fields.out).read_write());
-    let weight = arena.vector(fields.weight).read();
-    match fields.delta {
+    let kernel = recorder.tiered(kernel(step.delta.is_some(), workgroup));
+    let (x, out) = (recorder.row_buffer(step.x), recorder.row_buffer(step.out).read_write());
+    let weight = recorder.vector(step.weight).read();
+    match step.delta {
         Some(delta) => {
-            let bindings = [arena.row_buffer(delta).read(), weight, x.read_write(), out];
+            let bindings = [recorder.row_buffer(delta).read(), weight, x.read_write(), out];
             recorder.dispatch(&kernel, &params, &bindings, rows)
         }
         None => recorder.dispatch(&kernel, &params, &[x.read(), weight, out], rows),

@@ -7,7 +7,7 @@ use super::super::device::Class;
 use super::super::pipelines::Kernel;
 use super::attend::for_kv;
 use super::{Recorder, Variant, params};
-use crate::plan::{BufferId, HeadNorm, KvFormat, Rope};
+use crate::plan::{HeadNorm, KvFormat, Rope, RopeStoreKv};
 
 params! {
     Params {
@@ -34,17 +34,6 @@ params! {
 
 /// Invocations of a workgroup.
 const WORKGROUP: u32 = 64;
-
-/// The fields of [`crate::plan::Step::RopeStoreKv`].
-pub(super) struct Fields {
-    pub(super) qkv: BufferId,
-    pub(super) layer: u32,
-    pub(super) query_heads: u32,
-    pub(super) q_norm: Option<HeadNorm>,
-    pub(super) k_norm: Option<HeadNorm>,
-    pub(super) rope: Option<Rope>,
-    pub(super) q: BufferId,
-}
 
 /// How q and k rotate.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,12 +66,12 @@ fn kernel(norm: bool, rotation: Rotation, texels: bool) -> Kernel {
 }
 
 /// Records the dispatches.
-pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<(), BackendError> {
     let arena = recorder.arena;
-    let layer = recorder.plan.kv_layers[fields.layer as usize];
+    let layer = recorder.plan.kv_layers[step.layer as usize];
     let texels = recorder.profile.texels;
-    let norm = fields.q_norm.is_some() || fields.k_norm.is_some();
-    let kernel = kernel(norm, Rotation::of(fields.rope), texels);
+    let norm = step.q_norm.is_some() || step.k_norm.is_some();
+    let kernel = kernel(norm, Rotation::of(step.rope), texels);
     let kernel = for_kv(kernel, recorder.capacity.kv_format, recorder.profile);
     let runs = layer.head_dim / 8;
     // A thread a head where loads are dear, 8 where they are images; where threads are plenty, a thread a run.
@@ -94,37 +83,37 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, fields: &Fields) -> Result<(),
     let epsilon = |norm: Option<HeadNorm>| norm.map_or(0.0, |norm| norm.epsilon);
     let offset = |norm: Option<HeadNorm>| if norm.is_some_and(|norm| norm.one_plus) { 1.0 } else { 0.0 };
     let absent = arena.metadata.fetch();
-    let vector = |weight: Option<_>| weight.map_or(absent, |weight| arena.vector(weight).fetch());
+    let vector = |weight: Option<_>| weight.map_or(absent, |weight| recorder.vector(weight).fetch());
     let weights: [Binding<'_>; 3] = [
-        vector(fields.q_norm.map(|norm| norm.weight)),
-        vector(fields.k_norm.map(|norm| norm.weight)),
-        vector(fields.rope.map(|rope| rope.frequencies)),
+        vector(step.q_norm.map(|norm| norm.weight)),
+        vector(step.k_norm.map(|norm| norm.weight)),
+        vector(step.rope.map(|rope| rope.frequencies)),
     ];
-    for shard in &arena.kv[fields.layer as usize] {
+    for shard in &arena.kv[step.layer as usize] {
         let params = Params {
             tokens: recorder.shape.tokens,
             group_header: group_header(layer.group),
-            query_heads: fields.query_heads,
+            query_heads: step.query_heads,
             kv_heads: layer.heads,
             head_first: shard.head_start,
             head_count: shard.heads,
             runs,
             block_shift: recorder.capacity.block_size.trailing_zeros(),
             lanes,
-            rotary_dim: fields.rope.map_or(0, |rope| rope.rotary_dim),
-            interleaved: fields.rope.map_or(0, |rope| u32::from(rope.interleaved)),
-            rope_scale: fields.rope.map_or(1.0, |rope| rope.scale),
-            q_norm: norm_kind(fields.q_norm),
-            q_epsilon: epsilon(fields.q_norm),
-            q_offset: offset(fields.q_norm),
-            k_norm: norm_kind(fields.k_norm),
-            k_epsilon: epsilon(fields.k_norm),
-            k_offset: offset(fields.k_norm),
+            rotary_dim: step.rope.map_or(0, |rope| rope.rotary_dim),
+            interleaved: step.rope.map_or(0, |rope| u32::from(rope.interleaved)),
+            rope_scale: step.rope.map_or(1.0, |rope| rope.scale),
+            q_norm: norm_kind(step.q_norm),
+            q_epsilon: epsilon(step.q_norm),
+            q_offset: offset(step.q_norm),
+            k_norm: norm_kind(step.k_norm),
+            k_epsilon: epsilon(step.k_norm),
+            k_offset: offset(step.k_norm),
         };
-        let units = shard.heads * (fields.query_heads / layer.heads + 2);
+        let units = shard.heads * (step.query_heads / layer.heads + 2);
         let workgroups = (params.tokens * units * lanes).div_ceil(workgroup);
-        let qkv = arena.row_buffer(fields.qkv).fetch();
-        let outputs = [shard.key.read_write(), shard.value.read_write(), arena.row_buffer(fields.q).read_write()];
+        let qkv = recorder.row_buffer(step.qkv).fetch();
+        let outputs = [shard.key.read_write(), shard.value.read_write(), recorder.row_buffer(step.q).read_write()];
         let [q_weight, k_weight, frequencies] = weights;
         let inputs = [arena.metadata.fetch(), qkv, q_weight, k_weight, frequencies];
         let bindings: Vec<Binding<'_>> = inputs.into_iter().chain(outputs).collect();

@@ -9,7 +9,7 @@ use super::super::device::{Class, Profile};
 use super::super::pipelines::Kernel;
 use super::{Recorder, SampleGroup, Variant, params};
 use crate::plan::inputs::{BatchInputs, NONE, SampleRow};
-use crate::plan::{BufferId, Plan, Step, Tail};
+use crate::plan::{Plan, Sample, Step, Tail};
 
 params! {
     ArgmaxParams { rows: u32, row_first: u32, logits_first: u32, vocab: u32, parts: u32 }
@@ -51,7 +51,7 @@ fn scratch_rows(vocab: u32, samples_max: u32, profile: &Profile) -> u32 {
 /// Columns of the logits that the plan samples from.
 fn vocab_of(plan: &Plan) -> u32 {
     let sampled = plan.tail(Tail::Sample).iter().find_map(|step| match step {
-        Step::Sample { logits } => Some(plan.buffer_spec(*logits).columns),
+        Step::Sample(step) => Some(plan.buffer_spec(step.logits).columns),
         _ => None,
     });
     sampled.unwrap_or(plan.vocab)
@@ -97,16 +97,16 @@ fn workgroup(class: Class) -> u32 {
 }
 
 /// Records the dispatches for the sample rows of `recorder.group`.
-pub(super) fn encode(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
     let shape = recorder.shape.sample;
     if shape.plain {
-        encode_argmax(recorder, logits)?;
+        encode_argmax(recorder, step)?;
     }
     if !shape.full {
         return Ok(());
     }
     let arena = recorder.arena;
-    let (vocab, group) = (recorder.columns(logits), recorder.group);
+    let (vocab, group) = (recorder.columns(step.logits), recorder.group);
     let kernel = kernel(shape, recorder.profile.class);
     let slice = if shape.adjust {
         scratch_rows(vocab, recorder.capacity.samples_max, recorder.profile)
@@ -117,7 +117,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<()
         let rows = slice.min(group.samples - start);
         let row_first = group.sample_start + start;
         let params = Params { rows, row_first, logits_first: group.logits_start, vocab };
-        let inputs = [arena.metadata.read(), arena.row_buffer(logits).read()];
+        let inputs = [arena.metadata.read(), recorder.row_buffer(step.logits).read()];
         let [metadata, logits] = inputs;
         let (scratch, feed) = (arena.sample_scratch.read_write(), arena.feed.read_write());
         let bindings = [metadata, logits, scratch, feed, arena.results.read_write()];
@@ -126,14 +126,14 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<()
     Ok(())
 }
 
-fn encode_argmax(recorder: &mut Recorder<'_>, logits: BufferId) -> Result<(), BackendError> {
+fn encode_argmax(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
     let arena = recorder.arena;
-    let vocab = recorder.columns(logits);
+    let vocab = recorder.columns(step.logits);
     let SampleGroup { logits_start, sample_start, samples, .. } = recorder.group;
     let parts = parts(vocab);
     let params = ArgmaxParams { rows: samples, row_first: sample_start, logits_first: logits_start, vocab, parts };
     let scratch = &arena.sample_scratch;
-    let bindings = [arena.metadata.read(), arena.row_buffer(logits).read(), scratch.read_write()];
+    let bindings = [arena.metadata.read(), recorder.row_buffer(step.logits).read(), scratch.read_write()];
     recorder.dispatch(&argmax_kernel(recorder.profile.class), &params, &bindings, samples * parts)?;
     let outputs = [arena.feed.read_write(), arena.results.read_write()];
     let bindings = [arena.metadata.read(), scratch.read(), outputs[0], outputs[1]];

@@ -3,7 +3,7 @@
 use super::super::super::BackendError;
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params};
-use crate::plan::BufferId;
+use crate::plan::ScaleLogits;
 
 params! {
     Params { elements: u32, scale: f32, softcap: f32 }
@@ -17,15 +17,11 @@ fn kernel(softcap: bool) -> Kernel {
 }
 
 /// Records the dispatch.
-pub(super) fn encode(
-    recorder: &mut Recorder<'_>,
-    logits: BufferId,
-    scale: f32,
-    softcap: Option<f32>,
-) -> Result<(), BackendError> {
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ScaleLogits) -> Result<(), BackendError> {
+    let ScaleLogits { logits, scale, softcap } = *step;
     let elements = recorder.rows(logits) * recorder.columns(logits);
     let params = Params { elements, scale, softcap: softcap.unwrap_or(0.0) };
-    let bindings = [recorder.arena.row_buffer(logits).read_write()];
+    let bindings = [recorder.row_buffer(logits).read_write()];
     recorder.dispatch(&kernel(softcap.is_some()), &params, &bindings, elements.div_ceil(WORKGROUP))
 }
 

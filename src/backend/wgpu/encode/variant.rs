@@ -88,22 +88,3 @@ impl Variant {
         self.params_bytes
     }
 }
-
-/// Every variant that any encoder can ask for.
-pub fn variants() -> Vec<Variant> {
-    let all = [
-        super::attend::variants(),
-        super::copy::variants(),
-        super::embed::variants(),
-        super::experts::variants(),
-        super::gather::variants(),
-        super::gated::variants(),
-        super::matmul::variants(),
-        super::pool::variants(),
-        super::rms_norm::variants(),
-        super::rope::variants(),
-        super::sample::variants(),
-        super::scale_logits::variants(),
-    ];
-    all.into_iter().flatten().collect()
-}

@@ -2,7 +2,7 @@
 //
 // A float product loses the angle's fraction at long positions, and the library's own sin and cos keep arrays on the
 // stack for large angles. So the angle is counted in turns, in 64-bit fixed point: whole turns fall off the top by
-// themselves. As shaders/common/turns.wgsl.
+// themselves. As shaders/common/rope_angles.wgsl.
 
 #pragma once
 #include "common/prelude.cuh"

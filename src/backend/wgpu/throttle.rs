@@ -25,12 +25,12 @@ const FEW_ROWS: u32 = 16;
 
 /// Seconds that a token row has taken lately, for small and large batches.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(crate) struct Throttle {
     few: f64,
     many: f64,
 }
 
-impl Pace {
+impl Throttle {
     /// Into how many submissions a batch of `tokens` rows is cut.
     pub(crate) fn parts(&self, profile: &Profile, tokens: u32) -> usize {
         if profile.class == Class::Software {
@@ -73,17 +73,17 @@ mod tests {
     #[test]
     fn a_batch_is_cut_by_its_predicted_time() {
         let gpu = test_profile(Class::Discrete, Tier::T0, true);
-        let mut pace = Pace::default();
-        assert_eq!(pace.parts(&gpu, 512), 1, "nothing is known yet");
-        pace.note(512, Duration::from_millis(512));
-        assert_eq!(pace.parts(&gpu, 512), 6, "512 ms in submissions of at most 100 ms");
-        assert_eq!(pace.parts(&gpu, 50), 1, "fewer rows take less");
-        assert_eq!(pace.parts(&gpu, 8), 1, "small batches have a pace of their own");
-        assert_eq!(pace.rows_within(&gpu, Duration::from_millis(200)), Some(200), "a millisecond a row");
-        assert_eq!(pace.rows_within(&gpu, Duration::from_millis(20)), Some(64), "a chunk stays worth its while");
-        assert_eq!(Pace::default().rows_within(&gpu, CAP), None, "nothing is known yet");
+        let mut throttle = Throttle::default();
+        assert_eq!(throttle.parts(&gpu, 512), 1, "nothing is known yet");
+        throttle.note(512, Duration::from_millis(512));
+        assert_eq!(throttle.parts(&gpu, 512), 6, "512 ms in submissions of at most 100 ms");
+        assert_eq!(throttle.parts(&gpu, 50), 1, "fewer rows take less");
+        assert_eq!(throttle.parts(&gpu, 8), 1, "small batches are timed apart");
+        assert_eq!(throttle.rows_within(&gpu, Duration::from_millis(200)), Some(200), "a millisecond a row");
+        assert_eq!(throttle.rows_within(&gpu, Duration::from_millis(20)), Some(64), "a chunk stays worth its while");
+        assert_eq!(Throttle::default().rows_within(&gpu, CAP), None, "nothing is known yet");
         let software = test_profile(Class::Software, Tier::T0, true);
-        assert_eq!(pace.parts(&software, 512), 1, "a CPU has no watchdog");
-        assert_eq!(pace.rows_within(&software, CAP), None, "and no cap");
+        assert_eq!(throttle.parts(&software, 512), 1, "a CPU has no watchdog");
+        assert_eq!(throttle.rows_within(&software, CAP), None, "and no cap");
     }
 }

@@ -1,8 +1,8 @@
-//! The kernels on the host, for tests on machines without a GPU.
+//! An emulator: runs the CUDA kernels on the CPU, for tests on machines without a GPU.
 //!
-//! Each kernel is compiled by the system's C++ compiler together with `cuda/host/host.h`, which runs CUDA's threads as
-//! fibers, and loaded as a library. Memory is the host's own: every allocation ends at a page that cannot be touched,
-//! so that a kernel which goes beyond its buffer ends the test. Graphs are lists of commands.
+//! Each kernel is compiled by the system's C++ compiler together with `cuda/emulator/emulator.h`, which runs CUDA's
+//! threads as fibers, and loaded as a library. Memory is the host's own: every allocation ends at a page that cannot be
+//! touched, so that a kernel which goes beyond its buffer ends the test. Graphs are lists of commands.
 //!
 //! This proves indices, layouts, barriers and arithmetic. It proves nothing of speed, of races between blocks, or of
 //! what an assembler makes of the PTX lines, which have twins in C++.
@@ -22,8 +22,8 @@ use std::time::Duration;
 type Entry = unsafe extern "C" fn(*const c_void, *const u32, *const u32, u32, u32);
 type ParamsBytes = unsafe extern "C" fn() -> u32;
 
-/// Compiles kernels for the host.
-struct HostCompiler {
+/// Compiles kernels for the CPU.
+struct CpuCompiler {
     /// The repository's `cuda/`, read when a kernel is compiled.
     sources: PathBuf,
     /// The C++ compiler.
@@ -35,7 +35,7 @@ struct HostCompiler {
 const COMPILERS: [&str; 3] = ["clang++", "c++", "g++"];
 const OPTIONS: [&str; 7] = ["-std=c++20", "-O1", "-fPIC", "-DFOLIO_HOST", "-ffp-contract=off", "-x", "c++"];
 
-impl HostCompiler {
+impl CpuCompiler {
     fn find(sources: &Path) -> Option<Self> {
         COMPILERS.iter().find_map(|name| {
             let output = Process::new(name).arg("--version").output().ok()?;
@@ -65,7 +65,7 @@ impl HostCompiler {
 /// its name. `sources` is the repository's `cuda/`.
 pub fn metadata_constants(sources: &Path) -> Result<Vec<(String, u32)>, BackendError> {
     let refused = |message: String| BackendError::Kernel { kernel: "metadata constants".into(), message };
-    let compiler = HostCompiler::find(sources).ok_or_else(no_compiler)?;
+    let compiler = CpuCompiler::find(sources).ok_or_else(no_compiler)?;
     let folder = tempfolder().map_err(|error| refused(error.to_string()))?;
     let (file, program) = (folder.join("constants.cpp"), folder.join("constants"));
     let line = |(name, _): &(&str, u32)| format!("  std::printf(\"{name} %u\\n\", {name});\n");
@@ -84,9 +84,9 @@ fn no_compiler() -> BackendError {
     BackendError::Unavailable(format!("no C++ compiler ({})", COMPILERS.join(", ")))
 }
 
-impl Compiler for HostCompiler {
+impl Compiler for CpuCompiler {
     fn key(&self) -> String {
-        let runtime = std::fs::read_to_string(self.sources.join("host/host.h")).unwrap_or_default();
+        let runtime = std::fs::read_to_string(self.sources.join("emulator/emulator.h")).unwrap_or_default();
         format!("{} {OPTIONS:?} {}", self.version, blake3::hash(runtime.as_bytes()).to_hex())
     }
 
@@ -168,18 +168,18 @@ fn shared_bytes_max((major, minor): (u32, u32)) -> u32 {
     }
 }
 
-struct Loaded {
+struct LoadedFunction {
     entry: Entry,
     name: String,
     params_bytes: usize,
     _library: library::Opened,
 }
 
-/// Runs kernels on the host.
-pub(super) struct Host {
+/// Runs kernels on the CPU.
+pub(super) struct Emulator {
     facts: Facts,
-    compiler: Arc<HostCompiler>,
-    functions: Vec<Loaded>,
+    compiler: Arc<CpuCompiler>,
+    functions: Vec<LoadedFunction>,
     memory: Vec<Guarded>,
     graphs: Vec<Vec<Command>>,
     slots: Vec<Vec<u32>>,
@@ -187,13 +187,13 @@ pub(super) struct Host {
     seed: u32,
 }
 
-impl Host {
-    /// The host as a device with few multiprocessors, of this compute capability. `sources` is the repository's
+impl Emulator {
+    /// The emulator as a device with few multiprocessors, of this compute capability. `sources` is the repository's
     /// `cuda/`.
     pub(super) fn open(sources: &Path, compute: (u32, u32)) -> Result<Self, BackendError> {
-        let compiler = HostCompiler::find(sources).ok_or_else(no_compiler)?;
+        let compiler = CpuCompiler::find(sources).ok_or_else(no_compiler)?;
         let facts = Facts {
-            name: "host".into(),
+            name: "emulator".into(),
             compute,
             sm_count: 4,
             shared_bytes_max: shared_bytes_max(compute),
@@ -237,7 +237,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-impl Driver for Host {
+impl Driver for Emulator {
     fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -257,12 +257,12 @@ impl Driver for Host {
         let library = opened.map_err(refused)?;
         let entry: Entry = library.function("folio_launch").map_err(refused)?;
         let declared: ParamsBytes = library.function("folio_params_bytes").map_err(refused)?;
-        // SAFETY: `KERNEL` in host.h defines it without conditions.
+        // SAFETY: `KERNEL` in emulator.h defines it without conditions.
         let declared = unsafe { declared() } as usize;
         if declared != params_bytes {
             return Err(refused(format!("its params have {declared} bytes, those of the encoder {params_bytes}")));
         }
-        self.functions.push(Loaded { entry, name: kernel.to_string(), params_bytes, _library: library });
+        self.functions.push(LoadedFunction { entry, name: kernel.to_string(), params_bytes, _library: library });
         Ok(Function(self.functions.len() as u32 - 1))
     }
 
@@ -319,7 +319,7 @@ impl Driver for Host {
     fn run(&mut self, commands: &[Command]) -> Result<(), BackendError> {
         commands.iter().try_for_each(|command| match command {
             Command::Kernel(launch) => self.launch(launch),
-            Command::Product(_) => Err(BackendError::Validation("the host has no cuBLASLt".into())),
+            Command::Product(_) => Err(BackendError::Validation("the emulator has no cuBLASLt".into())),
         })
     }
 

@@ -1,0 +1,174 @@
+//! What the steps of a plan work on: row buffers, weights, and layers of the KV pool, each an id with a spec.
+
+use super::format::{Storage, WeightFormat};
+
+/// A row buffer of the plan: `rows × columns`, all of it allocated once, at start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+/// A tensor that the checkpoint fills, or a constant the model computes from its config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WeightId(pub u32);
+
+/// How many rows a buffer has in a given batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// One row per scheduled token.
+    Tokens,
+    /// One row per gathered logits row. A backend may run a tail in groups of these rows, in order.
+    Samples,
+    /// So many rows per scheduled token, one for each expert that works on it: token t has rows t · n and on.
+    Routes(u32),
+}
+
+impl Rows {
+    /// Rows of a batch of `tokens` token rows and `samples` gathered rows.
+    pub fn count(self, tokens: u32, samples: u32) -> u32 {
+        match self {
+            Self::Tokens => tokens,
+            Self::Samples => samples,
+            Self::Routes(per_token) => tokens.saturating_mul(per_token),
+        }
+    }
+}
+
+/// Shape and storage of a [`BufferId`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferSpec {
+    /// Unique within the plan: the label in GPU debuggers and in the printed plan.
+    pub name: &'static str,
+    /// Row count, known per batch.
+    pub rows: Rows,
+    /// Elements a row.
+    pub columns: u32,
+    /// Element type; the twin rounds to it exactly where a step writes.
+    pub storage: Storage,
+}
+
+/// Shape and format of a [`WeightId`]: row-major `rows × columns`, `rows` = 1 for vectors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightSpec {
+    /// Unique within the plan, for example `layers.3.qkv`.
+    pub name: String,
+    /// Output rows.
+    pub rows: u32,
+    /// Elements a row.
+    pub columns: u32,
+    /// Runs of rows of one format, from the first row to the last; neighbours differ. Where q, k and v are stored in
+    /// several formats, so is their matrix.
+    pub sections: Vec<Section>,
+    /// Experts whose rows lie one below the other; 1 for other weights. A device that cuts a weight cuts between them.
+    pub experts: u32,
+}
+
+/// Consecutive rows of a weight, in one format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// Rows.
+    pub rows: u32,
+    /// Byte layout of each.
+    pub format: WeightFormat,
+}
+
+impl WeightSpec {
+    /// The format of a row.
+    pub fn format_of(&self, row: u32) -> WeightFormat {
+        let mut end = 0;
+        let holds = |section: &&Section| {
+            end += section.rows;
+            row < end
+        };
+        self.sections.iter().find(holds).map_or(WeightFormat::F32, |section| section.format)
+    }
+
+    /// Bytes of one row in its format.
+    pub fn row_bytes(&self, row: u32) -> u64 {
+        self.format_of(row).row_bytes(self.columns)
+    }
+
+    /// Bytes of the longest row.
+    pub fn row_bytes_max(&self) -> u64 {
+        self.sections.iter().map(|section| section.format.row_bytes(self.columns)).max().unwrap_or(0)
+    }
+
+    /// Bytes of the rows before `row`.
+    pub fn bytes_before(&self, row: u32) -> u64 {
+        let (mut left, mut bytes) = (row, 0);
+        for section in &self.sections {
+            let rows = left.min(section.rows);
+            bytes += u64::from(rows) * section.format.row_bytes(self.columns);
+            left -= rows;
+        }
+        bytes
+    }
+
+    /// Bytes of the whole tensor.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_before(self.rows)
+    }
+
+    /// How many rows `bytes` bytes from `first_row` on are, if they are whole rows of one section, and at least one.
+    pub fn whole_rows(&self, first_row: u32, bytes: u64) -> Option<u32> {
+        let row_bytes = self.row_bytes(first_row).max(1);
+        let mut end = 0;
+        let section_end = self.sections.iter().find_map(|section| {
+            end += section.rows;
+            (first_row < end).then_some(end)
+        })?;
+        let rows = u32::try_from(bytes / row_bytes).ok()?;
+        (bytes.is_multiple_of(row_bytes) && rows > 0 && rows <= section_end - first_row).then_some(rows)
+    }
+}
+
+/// Layers that share block ids: one for full attention, one for each window size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvGroup {
+    /// A query at position p sees keys in `(p - window, p]`; `None` sees all keys up to p.
+    pub window: Option<u32>,
+}
+
+/// Where one decoder layer keeps its keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayer {
+    /// Index into [`Plan::kv_groups`].
+    pub group: u32,
+    /// Key/value heads.
+    pub heads: u32,
+    /// Elements of one head.
+    pub head_dim: u32,
+}
+
+/// The tables that a step's ids point into, borrowed from a [`Plan`](super::Plan).
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a> {
+    /// Indexed by [`BufferId`].
+    pub buffers: &'a [BufferSpec],
+    /// Indexed by [`WeightId`].
+    pub weights: &'a [WeightSpec],
+    /// One entry per decoder layer that keeps keys and values.
+    pub kv_layers: &'a [KvLayer],
+    /// Token ids are below this.
+    pub vocab: u32,
+}
+
+impl<'a> Operands<'a> {
+    /// The spec of a buffer, if the plan has it.
+    pub fn buffer(&self, id: BufferId) -> Option<&'a BufferSpec> {
+        self.buffers.get(id.0 as usize)
+    }
+
+    /// The spec of a weight, if the plan has it.
+    pub fn weight(&self, id: WeightId) -> Option<&'a WeightSpec> {
+        self.weights.get(id.0 as usize)
+    }
+
+    /// What a buffer is called; of an unknown one its number, so that a broken plan can be printed too.
+    pub fn buffer_name(&self, id: BufferId) -> String {
+        self.buffer(id).map_or_else(|| format!("buffer#{}", id.0), |buffer| buffer.name.into())
+    }
+
+    /// What a weight is called; of an unknown one its number.
+    pub fn weight_name(&self, id: WeightId) -> String {
+        self.weight(id).map_or_else(|| format!("weight#{}", id.0), |weight| weight.name.clone())
+    }
+}

@@ -1,0 +1,131 @@
+//! The steps of a plan: a file each, with its fields, what it touches, the shapes it asks for and how it is printed.
+//!
+//! `src/plan/step/rms_norm.rs` says what [`RmsNorm`] is; `src/backend/cpu/rms_norm.rs` defines what it computes.
+
+mod attend_paged;
+mod copy_blocks;
+mod embed;
+mod gated_activation;
+mod gather_rows;
+mod matmul;
+mod matmul_experts;
+mod operation;
+mod pool;
+mod rms_norm;
+mod rope_store_kv;
+mod route_experts;
+mod rules;
+mod sample;
+mod scale_logits;
+
+pub use attend_paged::AttendPaged;
+pub use copy_blocks::CopyBlocks;
+pub use embed::Embed;
+pub use gated_activation::{Activation, GatedActivation};
+pub use gather_rows::GatherRows;
+pub use matmul::MatMul;
+pub use matmul_experts::MatMulExperts;
+pub use operation::Access;
+pub use pool::Pool;
+pub use rms_norm::RmsNorm;
+pub use rope_store_kv::{HeadNorm, Rope, RopeStoreKv};
+pub use route_experts::RouteExperts;
+pub use rules::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX};
+pub use sample::Sample;
+pub use scale_logits::ScaleLogits;
+
+use super::error::PlanErrorKind;
+use super::operands::{BufferId, Operands, WeightId};
+use operation::Operation;
+
+/// One operation of a decoder. All arithmetic is f32 or wider; results are rounded once, to the storage written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Step {
+    /// Copies KV blocks, in every layer.
+    CopyBlocks(CopyBlocks),
+    /// Token ids → rows of the embedding table.
+    Embed(Embed),
+    /// RMS norm of rows.
+    RmsNorm(RmsNorm),
+    /// Rows times a transposed weight.
+    MatMul(MatMul),
+    /// Rotates q and k, stores K and V in the pool.
+    RopeStoreKv(RopeStoreKv),
+    /// Attention over the paged KV pool.
+    AttendPaged(AttendPaged),
+    /// The activation of a gated MLP.
+    GatedActivation(GatedActivation),
+    /// Chooses the experts of each token.
+    RouteExperts(RouteExperts),
+    /// Rows times the matrices of their experts.
+    MatMulExperts(MatMulExperts),
+    /// The rows that will be sampled.
+    GatherRows(GatherRows),
+    /// Scales and caps logits.
+    ScaleLogits(ScaleLogits),
+    /// Draws tokens.
+    Sample(Sample),
+    /// Sums of rows, for embeddings.
+    Pool(Pool),
+}
+
+impl Step {
+    fn operation(&self) -> &dyn Operation {
+        match self {
+            Self::CopyBlocks(step) => step,
+            Self::Embed(step) => step,
+            Self::RmsNorm(step) => step,
+            Self::MatMul(step) => step,
+            Self::RopeStoreKv(step) => step,
+            Self::AttendPaged(step) => step,
+            Self::GatedActivation(step) => step,
+            Self::RouteExperts(step) => step,
+            Self::MatMulExperts(step) => step,
+            Self::GatherRows(step) => step,
+            Self::ScaleLogits(step) => step,
+            Self::Sample(step) => step,
+            Self::Pool(step) => step,
+        }
+    }
+
+    /// The step's stem: the name of its twin and its kernels.
+    pub fn stem(&self) -> &'static str {
+        self.operation().stem()
+    }
+
+    /// The row buffers it touches, and how; inputs first.
+    pub fn buffers(&self) -> Vec<(BufferId, Access)> {
+        self.operation().buffers()
+    }
+
+    /// The row buffers whose contents it uses.
+    pub fn reads(&self) -> impl Iterator<Item = BufferId> + use<> {
+        self.buffers().into_iter().filter(|(_, access)| access.reads()).map(|(buffer, _)| buffer)
+    }
+
+    /// The row buffers that hold something else afterwards.
+    pub fn writes(&self) -> impl Iterator<Item = BufferId> + use<> {
+        self.buffers().into_iter().filter(|(_, access)| access.writes()).map(|(buffer, _)| buffer)
+    }
+
+    /// The weights it reads.
+    pub fn weights(&self) -> Vec<WeightId> {
+        self.operation().weights()
+    }
+
+    /// The layer of the KV pool that it works on, an index into [`Plan::kv_layers`](super::Plan::kv_layers), and how.
+    /// `None` for steps that touch no layer, or all.
+    pub fn kv_layer(&self) -> Option<(u32, Access)> {
+        self.operation().kv_layer()
+    }
+
+    /// Whether shapes and options agree. All ids that the step names must exist.
+    pub(super) fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
+        self.operation().check(operands)
+    }
+
+    /// The step as a line of a printed plan.
+    pub fn line(&self, operands: &Operands<'_>) -> String {
+        self.operation().line(operands)
+    }
+}

@@ -1,0 +1,31 @@
+//! `Pool`: where embeddings come from.
+
+use super::super::error::PlanErrorKind;
+use super::super::operands::{BufferId, Operands, Rows};
+use super::operation::{Access, Operation};
+
+/// For each [`PoolRow`](crate::plan::inputs::PoolRow) of the batch, the sum of its rows of `x`, read back in f32. One
+/// row is the state of a token. The host takes the mean over all chunks of a prompt, and normalises it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pool {
+    /// Rows Tokens.
+    pub x: BufferId,
+}
+
+impl Operation for Pool {
+    fn stem(&self) -> &'static str {
+        "pool"
+    }
+
+    fn buffers(&self) -> Vec<(BufferId, Access)> {
+        vec![(self.x, Access::Read)]
+    }
+
+    fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
+        operands.check_buffer(self.x, Rows::Tokens, operands.known_buffer(self.x).columns)
+    }
+
+    fn line(&self, operands: &Operands<'_>) -> String {
+        format!("pool({})", operands.buffer_name(self.x))
+    }
+}

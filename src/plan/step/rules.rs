@@ -1,0 +1,109 @@
+//! The rules that several steps share: sizes that must agree, and the limits of heads and experts.
+
+use super::super::error::PlanErrorKind;
+use super::super::format::{Storage, WeightFormat};
+use super::super::operands::{BufferId, BufferSpec, KvLayer, Operands, Rows, WeightId, WeightSpec};
+
+/// Elements of a head, at most.
+pub const HEAD_DIM_MAX: u32 = 256;
+/// Query heads that share a key/value head, at most.
+pub const GROUP_SIZE_MAX: u32 = 16;
+/// Experts that work on one token, at most.
+pub const ROUTES_MAX: u32 = 32;
+
+/// Fails unless two sizes are equal.
+pub(super) fn same(what: impl FnOnce() -> String, found: u32, expected: u32) -> Result<(), PlanErrorKind> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(PlanErrorKind::SizeMismatch { what: what(), found: u64::from(found), expected: u64::from(expected) })
+}
+
+/// Fails unless a cap, if there is one, is positive.
+pub(super) fn positive_softcap(softcap: Option<f32>) -> Result<(), PlanErrorKind> {
+    match softcap {
+        Some(cap) if !(cap.is_finite() && cap > 0.0) => {
+            let (what, found) = ("softcap".into(), cap.to_string());
+            Err(PlanErrorKind::Unsupported { what, found, expected: "a positive number" })
+        }
+        _ => Ok(()),
+    }
+}
+
+impl<'a> Operands<'a> {
+    /// The spec of a buffer that is known to exist.
+    pub(super) fn known_buffer(&self, id: BufferId) -> &'a BufferSpec {
+        self.buffer(id).expect("ids are checked before shapes")
+    }
+
+    /// The spec of a weight that is known to exist.
+    pub(super) fn known_weight(&self, id: WeightId) -> &'a WeightSpec {
+        self.weight(id).expect("ids are checked before shapes")
+    }
+
+    /// Fails unless the buffer is `rows × columns`.
+    pub(super) fn check_buffer(&self, id: BufferId, rows: Rows, columns: u32) -> Result<(), PlanErrorKind> {
+        let buffer = self.known_buffer(id);
+        if buffer.rows != rows {
+            let (name, found) = (buffer.name.into(), buffer.rows);
+            return Err(PlanErrorKind::RowsMismatch { name, found, expected: rows });
+        }
+        same(|| format!("columns of {}", buffer.name), buffer.columns, columns)
+    }
+
+    /// Fails unless the elements of the buffer are f32.
+    pub(super) fn check_f32(&self, id: BufferId) -> Result<(), PlanErrorKind> {
+        match self.known_buffer(id) {
+            BufferSpec { storage: Storage::F32, .. } => Ok(()),
+            BufferSpec { name, storage, .. } => {
+                let (what, found) = ((*name).into(), storage.to_string());
+                Err(PlanErrorKind::Unsupported { what, found, expected: "f32" })
+            }
+        }
+    }
+
+    /// Fails unless the weight is `rows × columns`.
+    pub(super) fn check_weight(&self, id: WeightId, rows: u32, columns: u32) -> Result<(), PlanErrorKind> {
+        let weight = self.known_weight(id);
+        same(|| format!("rows of {}", weight.name), weight.rows, rows)?;
+        same(|| format!("columns of {}", weight.name), weight.columns, columns)
+    }
+
+    /// Fails unless the weight is a vector of so many f32.
+    pub(super) fn check_f32_vector(&self, id: WeightId, columns: u32) -> Result<(), PlanErrorKind> {
+        self.check_weight(id, 1, columns)?;
+        let weight = self.known_weight(id);
+        match weight.format_of(0) {
+            WeightFormat::F32 => Ok(()),
+            other => {
+                let (what, found) = (weight.name.clone(), other.to_string());
+                Err(PlanErrorKind::Unsupported { what, found, expected: "f32" })
+            }
+        }
+    }
+
+    /// The layer, if its KV heads can serve so many query heads.
+    pub(super) fn check_heads(&self, layer: u32, query_heads: u32) -> Result<KvLayer, PlanErrorKind> {
+        let kv = self.kv_layers[layer as usize];
+        let (groups, rest) = (query_heads / kv.heads.max(1), query_heads % kv.heads.max(1));
+        if groups == 0 || rest != 0 || groups > GROUP_SIZE_MAX {
+            let found = format!("{query_heads} over {} KV heads", kv.heads);
+            let expected = "1 to 16 query heads for each KV head";
+            return Err(PlanErrorKind::Unsupported { what: "query_heads".into(), found, expected });
+        }
+        Ok(kv)
+    }
+
+    /// Rows a token of a buffer of routes to `experts` experts.
+    pub(super) fn routes_per_token(&self, routes: BufferId, experts: u32) -> Result<u32, PlanErrorKind> {
+        let BufferSpec { name, rows, .. } = self.known_buffer(routes);
+        match *rows {
+            Rows::Routes(per_token) if (1..=experts.min(ROUTES_MAX)).contains(&per_token) => Ok(per_token),
+            rows => {
+                let (what, found) = (format!("rows of {name}"), format!("{rows} to {experts} experts"));
+                let expected = "1 to 32 routes a token, each to another expert";
+                Err(PlanErrorKind::Unsupported { what, found, expected })
+            }
+        }
+    }
+}
