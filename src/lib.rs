@@ -46,7 +46,8 @@
 //!   tensors in device formats.
 //! - **[`backend`]**: the seam [`backend::Backend`], and four who stand on it: [`backend::cpu`] the reference,
 //!   [`backend::wgpu`] any GPU, `backend::cuda` (feature `cuda`) NVIDIA's, [`backend::fake`] the simulator's device;
-//!   [`backend::metadata`] is the batch as the kernels of a GPU read it.
+//!   [`backend::layout`] computes every buffer that they allocate, [`backend::metadata`] is the batch as the kernels of a
+//!   GPU read it.
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are
 //!   pure; [`engine::fit`] says before loading what fits; [`engine::handle`] is the engine from outside.
 //! - **[`text`]**: text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings, and

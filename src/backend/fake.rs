@@ -18,11 +18,14 @@
 //! | `panic@K` | a panic when batch K is submitted |
 //! | `nan=T` | a row whose history contains token id T has no valid logits |
 //! | `oom=N` | a pool of more than N blocks in all does not fit |
+//! | `memory=BYTES` | weights, rows and pool must fit this memory, as on a GPU |
+//! | `binding=BYTES` | no buffer is larger than this |
 //! | `pause=MS` | every batch takes MS milliseconds |
 //! | `say=A>B>C` | after the ids A come those of B, the second time those of C, …; dots between ids |
 //! | `seed=S` | which random moments batches run at |
 
-use super::{Backend, BackendError, Capacity, Caps, DeviceKind};
+use super::layout::{Layout, PoolLayout};
+use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind};
 use crate::plan::inputs::{
     BatchInputs, BiasEntry, FEED, GroupInputs, HistoryEntry, NONE, NUMERICAL_ERROR, PoolRow, Results, SampleRow,
     Sampled,
@@ -64,6 +67,8 @@ pub struct Script {
     pub oom: Option<u32>,
     /// Bytes of memory of its own, as a GPU tells them; `None`: it is software.
     pub memory: Option<u64>,
+    /// Bytes that it binds at once, as a GPU tells them; `None`: any number.
+    pub binding: Option<u64>,
     /// What is said after certain ids, if anything.
     pub say: Option<Say>,
     /// How long a batch takes.
@@ -106,7 +111,7 @@ impl FromStr for Script {
         for word in text.split(',').filter(|word| !word.is_empty()) {
             script.read_word(word).ok_or_else(|| {
                 let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
-                             memory=BYTES, say=A>B>C, pause=MS, seed=S";
+                             memory=BYTES, binding=BYTES, say=A>B>C, pause=MS, seed=S";
                 BackendError::Unavailable(format!("fake device: {word:?} is none of {words}"))
             })?;
         }
@@ -135,6 +140,10 @@ impl Script {
             ("oom", false) => return u32::try_from(number).ok().map(|blocks| self.oom = Some(blocks)),
             ("memory", false) => {
                 self.memory = Some(number);
+                return Some(());
+            }
+            ("binding", false) => {
+                self.binding = Some(number);
                 return Some(());
             }
             ("pause", false) => {
@@ -181,6 +190,8 @@ pub struct FakeBackend {
     queue: VecDeque<BatchInputs>,
     /// Run and not read.
     results: VecDeque<Results>,
+    /// Bytes of weights and rows.
+    held_bytes: u64,
     submitted: u64,
     is_lost: bool,
     random: u64,
@@ -199,8 +210,9 @@ impl FakeBackend {
             kind: if script.memory.is_some() { DeviceKind::Discrete } else { DeviceKind::Software },
             tier: "no arithmetic".into(),
             activations: Storage::F32,
-            binding_bytes_max: u64::MAX,
+            binding_bytes_max: script.binding.unwrap_or(u64::MAX),
             memory_bytes: script.memory,
+            allocation: Allocation::default(),
         };
         Self {
             caps,
@@ -212,6 +224,7 @@ impl FakeBackend {
             feed: Vec::new(),
             queue: VecDeque::new(),
             results: VecDeque::new(),
+            held_bytes: 0,
             submitted: 0,
             is_lost: false,
         }
@@ -225,6 +238,14 @@ impl FakeBackend {
 
     fn block_size(&self) -> u32 {
         self.capacity.as_ref().expect("a loaded device has a capacity").block_size
+    }
+
+    /// An error if `bytes` in all are more than there are.
+    fn check_memory(&self, what: &str, bytes: u64) -> Result<(), BackendError> {
+        match self.script.memory {
+            Some(memory) if bytes > memory => Err(BackendError::OutOfMemory { what: what.into(), bytes }),
+            _ => Ok(()),
+        }
     }
 
     fn lose(&mut self) -> BackendError {
@@ -338,6 +359,9 @@ impl Backend for FakeBackend {
     }
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
+        let layout = Layout::checked(&plan, capacity, &self.caps)?;
+        self.held_bytes = layout.weight_bytes() + layout.work_bytes();
+        self.check_memory("weights and rows", self.held_bytes)?;
         self.feed = vec![POISON; capacity.feed_slots as usize];
         (self.plan, self.capacity) = (plan, Some(capacity.clone()));
         Ok(())
@@ -350,15 +374,13 @@ impl Backend for FakeBackend {
     }
 
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
+        let capacity = self.capacity.as_ref().expect("a pool is allocated after loading");
+        let layout = PoolLayout::checked(&self.plan, capacity, &self.caps, blocks)?;
         let total: u32 = blocks.iter().sum();
         if self.script.oom.is_some_and(|limit| total > limit) {
-            let bytes = |(group, &count): (usize, &u32)| {
-                let capacity = self.capacity.as_ref().expect("a pool is allocated after loading");
-                self.plan.block_bytes(group, capacity.block_size, capacity.kv_format) * u64::from(count)
-            };
-            let bytes = blocks.iter().enumerate().map(bytes).sum();
-            return Err(BackendError::OutOfMemory { what: "the KV pool".into(), bytes });
+            return Err(BackendError::OutOfMemory { what: "the KV pool".into(), bytes: layout.bytes() });
         }
+        self.check_memory("weights, rows and the KV pool", self.held_bytes + layout.bytes())?;
         let slots = |&count: &u32| vec![BLANK; count as usize * self.block_size() as usize];
         self.pool = blocks.iter().map(slots).collect();
         Ok(())

@@ -8,6 +8,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod fake;
+pub mod layout;
 pub mod metadata;
 pub mod wgpu;
 
@@ -16,6 +17,7 @@ use crate::plan::format::KvTile;
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, KvFormat, Plan, Storage, WeightId};
 use bytes::Bytes;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +51,61 @@ pub struct Caps {
     pub binding_bytes_max: u64,
     /// Bytes that weights and pool may take together, where the device tells.
     pub memory_bytes: Option<u64>,
+    /// How it allocates.
+    pub allocation: Allocation,
+}
+
+/// How a backend allocates: what [`layout`] needs to know besides the limit of a binding.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    /// Buffers are padded to a multiple of this many bytes.
+    pub granule: u64,
+    /// Largest buffer of those that are never cut, as metadata and scratch.
+    pub buffer_bytes_max: u64,
+    /// Vectors (weights of one row) are widened to f32.
+    pub wide_vectors: bool,
+    /// What it needs beside weights, rows and pool.
+    pub side: SideBuffers,
+}
+
+/// Buffers of the exact size, of any size.
+impl Default for Allocation {
+    fn default() -> Self {
+        Self { granule: 1, buffer_bytes_max: u64::MAX, wide_vectors: false, side: SideBuffers::default() }
+    }
+}
+
+/// A buffer that is neither weight nor row buffer nor part of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SideBuffer {
+    /// Its label.
+    pub name: &'static str,
+    /// Its size.
+    pub bytes: u64,
+}
+
+type SideBuffersOf = dyn Fn(&Plan, &Capacity) -> Vec<SideBuffer> + Send + Sync;
+
+/// The side buffers of a backend, as a function of what is loaded. By default there are none.
+#[derive(Clone, Default)]
+pub struct SideBuffers(Option<Arc<SideBuffersOf>>);
+
+impl SideBuffers {
+    /// Those that `list` gives.
+    pub fn new(list: impl Fn(&Plan, &Capacity) -> Vec<SideBuffer> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(list)))
+    }
+
+    /// For this plan and capacity.
+    pub fn of(&self, plan: &Plan, capacity: &Capacity) -> Vec<SideBuffer> {
+        self.0.as_ref().map_or_else(Vec::new, |list| list(plan, capacity))
+    }
+}
+
+impl fmt::Debug for SideBuffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "SideBuffers(..)" } else { "SideBuffers(none)" })
+    }
 }
 
 /// What a device can do at best, measured.

@@ -1,15 +1,16 @@
 //! The one place that turns `--device` into a concrete backend.
 //!
-//! `auto` selects the best GPU, else the CPU. A software adapter runs only if it is selected by name.
+//! `auto` selects the best GPU, else the CPU. A software adapter runs only if it is selected by name. [`DeviceArgs`]
+//! are the device options of every command; with them an adapter runs the kernels of another class or tier, for tests.
 
 use super::output::note;
 use anyhow::{Result, bail};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use folio::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use folio::backend::cuda::{CudaBackend, CudaOptions, Survey};
 use folio::backend::fake::{FakeBackend, Script};
-use folio::backend::wgpu::{AdapterReport, WgpuBackend, WgpuOptions};
+use folio::backend::wgpu::{AdapterReport, Class, Tier, WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, BackendError, Caps};
 use folio::config::Config;
 use folio::platform;
@@ -54,6 +55,72 @@ pub(crate) enum Dtype {
     Bfloat16,
     /// 32 bits
     Float32,
+}
+
+/// Kernels of which class of GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ClassChoice {
+    Discrete,
+    Integrated,
+    Software,
+}
+
+impl From<ClassChoice> for Class {
+    fn from(choice: ClassChoice) -> Self {
+        match choice {
+            ClassChoice::Discrete => Self::Discrete,
+            ClassChoice::Integrated => Self::Integrated,
+            ClassChoice::Software => Self::Software,
+        }
+    }
+}
+
+/// Highest tier of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TierChoice {
+    T0,
+    T1,
+}
+
+impl From<TierChoice> for Tier {
+    fn from(choice: TierChoice) -> Self {
+        match choice {
+            TierChoice::T0 => Self::T0,
+            TierChoice::T1 => Self::T1,
+        }
+    }
+}
+
+/// Which device, and for tests, how its kernels are chosen. The last three have no effect on devices other than wgpu's.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DeviceArgs {
+    /// auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]
+    #[arg(long = "device", env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
+    pub(crate) choice: DeviceChoice,
+    /// Use the kernels of this class of GPU on a wgpu device, whatever the adapter is; for tests
+    #[arg(long, env = "FOLIO_WGPU_CLASS", value_name = "CLASS", hide_short_help = true)]
+    class: Option<ClassChoice>,
+    /// Use at most this tier of kernels on a wgpu device: t0 is WebGPU's baseline, t1 has subgroups; for tests
+    #[arg(long, env = "FOLIO_WGPU_TIER", value_name = "TIER", hide_short_help = true)]
+    tier: Option<TierChoice>,
+    /// Bind at most this many bytes at once on a wgpu device; for tests
+    #[arg(long, value_name = "BYTES", hide = true)]
+    binding_bytes_max: Option<u64>,
+}
+
+impl DeviceArgs {
+    /// The device of the choice, or an error that lists the available ones.
+    pub(crate) fn resolve(&self) -> Result<Device> {
+        Ok(match resolve(&self.choice)? {
+            Device::Wgpu(options) => Device::Wgpu(WgpuOptions {
+                class: self.class.map(Class::from),
+                tier: self.tier.map(Tier::from),
+                binding_bytes_max: self.binding_bytes_max,
+                ..options
+            }),
+            device => device,
+        })
+    }
 }
 
 /// An existing device, not yet open: the engine's thread opens it.
@@ -228,7 +295,7 @@ fn kernel_cache() -> Option<std::path::PathBuf> {
 }
 
 /// The device of a choice, or an error that lists the available ones.
-pub(crate) fn resolve(choice: &DeviceChoice) -> Result<Device> {
+fn resolve(choice: &DeviceChoice) -> Result<Device> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
         DeviceChoice::Fake(script) => match script.as_deref().unwrap_or_default().parse() {

@@ -23,7 +23,8 @@ mod selftest;
 mod serve;
 mod session;
 
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use folio::platform;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -123,7 +124,23 @@ fn explain(fault: &clap::Error) -> ExitCode {
     }
     let text = fault.to_string();
     let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-    fail(&format!("{first} (try --help)"), USAGE)
+    let variable =
+        variable_at_fault(fault, std::env::args()).map_or_else(String::new, |name| format!(", set by {name}"));
+    fail(&format!("{first}{variable} (try --help)"), USAGE)
+}
+
+/// The environment variable that the invalid value of an option came from; `None` if it was typed.
+fn variable_at_fault(fault: &clap::Error, mut arguments: impl Iterator<Item = String>) -> Option<String> {
+    let Some(ContextValue::String(option)) = fault.get(ContextKind::InvalidArg) else { return None };
+    let flag = option.split(' ').next()?;
+    if arguments.any(|argument| argument == flag || argument.starts_with(&format!("{flag}="))) {
+        return None;
+    }
+    let mut cli = Cli::command();
+    cli.build();
+    let mut options = cli.get_subcommands().flat_map(clap::Command::get_arguments);
+    let name = options.find(|candidate| candidate.to_string() == *option)?.get_env()?.to_str()?;
+    std::env::var_os(name).map(|_| name.to_owned())
 }
 
 /// Warnings to stderr; `FOLIO_LOG=info` or any filter of `tracing-subscriber` asks for more.
@@ -153,7 +170,7 @@ mod tests {
 
     #[test]
     fn arguments_are_well_formed() {
-        <Cli as clap::CommandFactory>::command().debug_assert();
+        Cli::command().debug_assert();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Options of every command with an engine, under vLLM's names, each also as `FOLIO_…` in the environment.
 
-use super::device::{self, Device, DeviceChoice, Dtype};
+use super::device::{self, Device, DeviceArgs, Dtype};
 use super::hub::{self, Described, HubArgs};
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::BoolishValueParser;
@@ -51,9 +51,8 @@ pub(crate) struct ModelArgs {
 /// Which device, and the limits of the engine on it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EngineArgs {
-    /// auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]
-    #[arg(long, env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
-    pub(crate) device: DeviceChoice,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     /// Data type of activations; auto is bfloat16 on CUDA and float32 elsewhere
     #[arg(long, env = "FOLIO_DTYPE", default_value = "auto", hide = cfg!(not(feature = "cuda")))]
     pub(crate) dtype: Dtype,
@@ -98,12 +97,12 @@ pub(crate) struct EngineArgs {
 impl EngineArgs {
     /// The requested device, not yet open.
     pub(crate) fn device(&self) -> Result<Device> {
-        device::resolve(&self.device)?.with_dtype(self.dtype)
+        self.device.resolve()?.with_dtype(self.dtype)
     }
 
     /// The engine's limits, checked. More sequences raise the tokens per step, unless those are set.
     pub(crate) fn config(&self) -> Result<Config> {
-        let default = device::defaults(&self.device);
+        let default = device::defaults(&self.device.choice);
         let max_num_seqs = self.max_num_seqs.unwrap_or(default.max_num_seqs);
         let block_size = self.block_size.unwrap_or(default.block_size);
         let tokens_min = max_num_seqs.saturating_add(block_size);

@@ -11,7 +11,7 @@ use clap::Args;
 use folio::backend::cpu::peaks;
 #[cfg(feature = "cuda")]
 use folio::backend::cuda;
-use folio::backend::wgpu::bench::Yardstick;
+use folio::backend::wgpu::{bench::Yardstick, usual_allocation};
 use folio::backend::{Caps, DeviceKind};
 use folio::config::Config;
 use folio::engine::fit::{Bytes, Change, Fit, FitReport};
@@ -95,12 +95,13 @@ fn subject(args: &PlanArgs) -> Result<Subject> {
             activations: Storage::F32,
             binding_bytes_max: BINDING_BYTES_USUAL,
             memory_bytes: Some(memory),
+            allocation: usual_allocation(BINDING_BYTES_USUAL),
         };
         return Ok(Subject { caps, reason: "assumed because of --memory".into(), is_here: false, read_gbps: None });
     }
     let device = args.engine.device()?;
     let read_gbps = read_gbps(&device)?;
-    Ok(Subject { caps: device.caps()?, reason: device::reason(&args.engine.device), is_here: true, read_gbps })
+    Ok(Subject { caps: device.caps()?, reason: device::reason(&args.engine.device.choice), is_here: true, read_gbps })
 }
 
 fn read_gbps(device: &Device) -> Result<Option<f64>> {
@@ -166,7 +167,7 @@ impl Report<'_> {
     fn step_in_words(&self) -> String {
         format!(
             "for up to {} tokens of {} sequences per step",
-            self.config.max_num_batched_tokens, self.config.max_num_seqs
+            self.fit_report.requested.capacity.tokens_max, self.config.max_num_seqs
         )
     }
 

@@ -1,12 +1,14 @@
 //! Will it fit? How much of a device an engine takes, known before anything is loaded.
 //!
-//! [`Fit`] is the only copy of this arithmetic: [`Engine::start`](super::Engine::start) allocates what it says.
+//! [`Fit`] is the only copy of this arithmetic: [`Engine::start`](super::Engine::start) allocates what it says. The
+//! sizes of buffers come from [`layout`](crate::backend::layout), from which the devices take them too.
 //! [`FitReport`] adds which other settings would fit better, and puts it into words; `folio plan` and a refused start
 //! print the same ones.
 
 use super::sizes;
 use super::source::Source;
-use crate::backend::Caps;
+use crate::backend::layout::{Excess, Layout, PoolLayout};
+use crate::backend::{Capacity, Caps};
 use crate::config::Config;
 use crate::model::Quantization;
 use crate::plan::{KvFormat, Plan};
@@ -22,7 +24,7 @@ const POOL_DOUBLINGS_MAX: u32 = 4;
 pub struct Fit {
     /// Size of the weights as the device holds them.
     pub weight_bytes: u64,
-    /// Size of the row buffers between steps.
+    /// Size of the row buffers between steps and of everything else that a step needs.
     pub activation_bytes: u64,
     /// Size of the KV pool.
     pub kv_bytes: u64,
@@ -44,10 +46,10 @@ pub struct Fit {
     pub budget_bytes: Option<u64>,
     /// Whether the user set the size of the pool.
     pub pool_is_given: bool,
-    /// Largest binding of the device.
-    pub binding_bytes_max: u64,
-    /// Largest binding that the smallest pool needs.
-    pub binding_bytes_least: u64,
+    /// What the device is loaded for. A step may have fewer tokens than configured, so that they fit one binding.
+    pub capacity: Capacity,
+    /// A buffer that is too large for the device, however much memory it has.
+    pub excess: Option<Excess>,
     /// Context length that was asked for: the model's, or less.
     pub model_len_requested: u32,
     /// Longest sequence that the pool holds, at most the requested context; 0 if there is no room for any.
@@ -61,12 +63,17 @@ pub struct Fit {
 impl Fit {
     /// Computes what a device with these capabilities would hold.
     pub fn new(config: &Config, plan: &Plan, caps: &Caps) -> Self {
-        let blocks = sizes::pool_blocks(config, plan, caps);
+        let capacity = sizes::capacity(config, plan, caps);
+        let layout = Layout::new(plan, &capacity, caps);
+        let (weight_bytes, activation_bytes) = (layout.weight_bytes(), layout.work_bytes());
+        let blocks = sizes::pool_blocks(config, plan, caps, &capacity, weight_bytes + activation_bytes);
+        let smallest = || PoolLayout::new(plan, &capacity, caps, &sizes::blocks_least(plan));
+        let excess = layout.excess.or_else(|| smallest().excess);
         let requested = sizes::model_len_requested(config, plan);
-        let (weight_bytes, activation_bytes) = (plan.weight_bytes(), sizes::work_bytes(config, plan));
         let kv_bytes = sizes::kv_bytes(config, plan, &blocks);
         let budget_bytes = sizes::budget_bytes(config, caps);
-        let within = budget_bytes.is_none_or(|budget| weight_bytes + activation_bytes + kv_bytes <= budget);
+        let total = weight_bytes + activation_bytes + kv_bytes;
+        let within = excess.is_none() && budget_bytes.is_none_or(|budget| total <= budget);
         let held = sizes::model_len_held(requested, config.block_size, plan, &blocks);
         let model_len_max = if within && held >= MODEL_LEN_MIN { held } else { 0 };
         let sequences = match model_len_max {
@@ -86,8 +93,8 @@ impl Fit {
             memory_bytes: caps.memory_bytes,
             budget_bytes,
             pool_is_given: config.kv_cache_bytes.is_some(),
-            binding_bytes_max: caps.binding_bytes_max,
-            binding_bytes_least: sizes::binding_bytes_least(config, plan),
+            capacity,
+            excess,
             model_len_requested: requested,
             model_len_max,
             sequences,
@@ -121,11 +128,6 @@ impl Fit {
         format!("context {} × {} sequence{plural}", self.model_len_max, self.sequences)
     }
 
-    /// Whether the device's bindings are too small for any pool, however much memory there is.
-    fn bindings_too_small(&self) -> bool {
-        self.binding_bytes_max < self.binding_bytes_least
-    }
-
     fn budget_in_words(&self) -> Option<String> {
         let (budget, memory) = (self.budget_bytes?, self.memory_bytes?);
         let share = (100.0 * budget as f64 / memory.max(1) as f64).round();
@@ -137,9 +139,8 @@ impl Fit {
     fn obstacle(&self) -> String {
         let (weights, activations) = (Bytes(self.weight_bytes), Bytes(self.activation_bytes));
         let (pool, least) = (Bytes(self.kv_bytes), Bytes(self.kv_least_bytes));
-        if self.bindings_too_small() {
-            let (needed, most) = (self.binding_bytes_least, self.binding_bytes_max);
-            return format!("the smallest KV pool needs a binding of {needed} bytes; the device's limit is {most}");
+        if let Some(excess) = &self.excess {
+            return excess.to_string();
         }
         match self.budget_in_words() {
             Some(budget) if self.pool_is_given && self.kv_bytes >= self.kv_least_bytes => {
@@ -203,7 +204,7 @@ impl FitReport {
     pub fn new(source: &impl Source, plan: &Plan, config: &Config, caps: &Caps) -> Self {
         let requested = Fit::new(config, plan, caps);
         let mut alternatives = Vec::new();
-        if requested.is_full() || requested.bindings_too_small() {
+        if requested.is_full() || requested.excess.is_some() {
             return Self { requested, alternatives };
         }
         alternatives.extend(narrower_kv(&requested, Change::default(), plan, config, caps));
@@ -290,7 +291,7 @@ impl fmt::Display for FitReport {
                 write!(f, "; with {change}: weights {}, {}", Bytes(fit.weight_bytes), fit.room())
             }
             Some((change, fit)) => write!(f, "; with {change}: {}", fit.room()),
-            None if requested.bindings_too_small() => Ok(()),
+            None if requested.excess.is_some() => Ok(()),
             None if requested.fits() => write!(f, "; for more, use a smaller model or a device with more memory"),
             None => {
                 let least = Bytes(self.memory_least_bytes());
@@ -319,7 +320,7 @@ impl fmt::Display for Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::DeviceKind;
+    use crate::backend::{Allocation, DeviceKind};
     use crate::model::{Model, ModelSpec};
     use crate::plan::Storage;
 
@@ -346,6 +347,7 @@ mod tests {
             activations: Storage::F32,
             binding_bytes_max: 1 << 31,
             memory_bytes: memory,
+            allocation: Allocation::default(),
         }
     }
 
@@ -429,16 +431,19 @@ mod tests {
     }
 
     #[test]
-    fn bindings_that_hold_no_pool_are_told_as_that() {
-        // Two spare blocks and one more, of 32 slots of 16 halves.
-        let report = report_for(&config(), &Caps { binding_bytes_max: 3071, ..gpu(Some(100_000_000)) });
-        assert_eq!(
-            report.to_string(),
-            "the smallest KV pool needs a binding of 3072 bytes; the device's limit is 3071"
-        );
-        assert!(!report.requested.fits() && report.advice().is_none());
-        let report = report_for(&config(), &Caps { binding_bytes_max: 3072, ..gpu(Some(100_000_000)) });
-        assert_eq!(report.requested.blocks, [3], "{report}");
+    fn a_step_has_as_many_tokens_as_a_binding_holds() {
+        let report = |binding_bytes_max| report_for(&config(), &Caps { binding_bytes_max, ..gpu(Some(100_000_000)) });
+        // 64 sequences and a block; the widest row has 256 elements.
+        let smallest = report(96 * 1024);
+        assert_eq!((smallest.requested.capacity.tokens_max, smallest.requested.fits()), (96, true));
+        // One head of a block takes 32 slots of 16 halves.
+        assert_eq!(smallest.requested.blocks, [96], "{smallest}");
+        assert_eq!(report(500 * 1024 + 1023).requested.capacity.tokens_max, 500);
+        assert_eq!(report(1 << 31).requested.capacity.tokens_max, 512);
+        let too_small = report(96 * 1024 - 1);
+        let expected = "row buffer gate_up (96 rows) needs 98304 bytes in one binding; the device's limit is 98303";
+        assert_eq!(too_small.to_string(), expected);
+        assert!(!too_small.requested.fits() && too_small.advice().is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! How much of everything: capacity of a step, blocks of the pool, longest sequence. Pure arithmetic over
-//! [`Config`], [`Plan`] and [`Caps`].
+//! How much of everything: capacity of a step, blocks of the pool, longest sequence. Pure arithmetic over [`Config`],
+//! [`Plan`] and [`Caps`]; the sizes of buffers are the backend's ([`layout`]).
 
-use crate::backend::{Capacity, Caps, DeviceKind};
+use crate::backend::{Capacity, Caps, DeviceKind, layout};
 use crate::config::Config;
 use crate::engine::request::{EOS_TOKEN_IDS_MAX, LOGIT_BIAS_MAX, STOP_TOKEN_IDS_MAX};
 use crate::plan::Plan;
@@ -32,8 +32,16 @@ fn samples_max(config: &Config) -> u32 {
     config.max_num_seqs + scores_max(config)
 }
 
+/// Token rows of a step: as many as configured, or fewer if a row buffer would not fit one binding. Never so few that
+/// prefill stands still beside a full decode batch: if these do not fit, nothing does.
+fn tokens_max(config: &Config, plan: &Plan, caps: &Caps) -> u32 {
+    let bound = u32::try_from(layout::tokens_max(plan, caps)).unwrap_or(u32::MAX);
+    let least = config.max_num_seqs.saturating_add(config.block_size);
+    config.max_num_batched_tokens.min(bound.max(least))
+}
+
 /// The sizes everything on the device is allocated for; a batch never exceeds them.
-pub(super) fn capacity(config: &Config, plan: &Plan) -> Capacity {
+pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
     let sequences = config.max_num_seqs;
     let length = model_len_requested(config, plan);
     let bounded = |one: u32| {
@@ -41,7 +49,7 @@ pub(super) fn capacity(config: &Config, plan: &Plan) -> Capacity {
         u32::try_from(all.min(SIDE_ENTRIES_MAX.max(u64::from(one)))).expect("side arrays are bounded")
     };
     Capacity {
-        tokens_max: config.max_num_batched_tokens,
+        tokens_max: tokens_max(config, plan, caps),
         sequences_max: sequences,
         samples_max: samples_max(config),
         feed_slots: 2 * sequences,
@@ -57,14 +65,14 @@ pub(super) fn capacity(config: &Config, plan: &Plan) -> Capacity {
     }
 }
 
-/// Blocks of each KV group, before any allocation has been tried.
-pub(super) fn pool_blocks(config: &Config, plan: &Plan, caps: &Caps) -> Vec<u32> {
+/// Blocks of each KV group, before any allocation has been tried; `taken` bytes are those of weights and rows.
+pub(super) fn pool_blocks(config: &Config, plan: &Plan, caps: &Caps, capacity: &Capacity, taken: u64) -> Vec<u32> {
     let block_bytes = |group| plan.block_bytes(group, config.block_size, config.kv_format);
     let groups = plan.kv_groups.len();
     let all_groups_bytes = (0..groups).map(block_bytes).sum::<u64>().max(1);
     let demand = demand_blocks(config, plan);
-    let bytes = pool_bytes(config, plan, caps, demand.saturating_mul(all_groups_bytes));
-    let limit = blocks_limit(config, plan, caps);
+    let bytes = pool_bytes(config, caps, taken, demand.saturating_mul(all_groups_bytes));
+    let limit = layout::blocks_max(plan, capacity, caps);
     let share = bytes / all_groups_bytes;
     let mut blocks: Vec<u64> = vec![share; groups];
     if plan.kv_groups.iter().any(|group| group.window.is_none()) {
@@ -80,6 +88,11 @@ pub(super) fn pool_blocks(config: &Config, plan: &Plan, caps: &Caps) -> Vec<u32>
     }
     let clamped = blocks.into_iter().map(|count| u32::try_from(count.min(limit)).expect("the limit is a u32"));
     clamped.collect()
+}
+
+/// Blocks of the smallest pool that holds a sequence.
+pub(super) fn blocks_least(plan: &Plan) -> Vec<u32> {
+    vec![BLOCKS_SPARE + 1; plan.kv_groups.len()]
 }
 
 /// The next smaller pool to try when an allocation failed; `None` when it would hold nothing.
@@ -131,12 +144,11 @@ fn demand_blocks(config: &Config, plan: &Plan) -> u64 {
     2 * u64::from(config.max_num_seqs) * u64::from(longest) + u64::from(BLOCKS_SPARE)
 }
 
-fn pool_bytes(config: &Config, plan: &Plan, caps: &Caps, demand_bytes: u64) -> u64 {
+fn pool_bytes(config: &Config, caps: &Caps, taken: u64, demand_bytes: u64) -> u64 {
     if let Some(bytes) = config.kv_cache_bytes {
         return bytes;
     }
     let Some(usable) = budget_bytes(config, caps) else { return KV_BYTES_DEFAULT.min(demand_bytes) };
-    let taken = plan.weight_bytes() + work_bytes(config, plan);
     usable.saturating_sub(taken).min(demand_bytes)
 }
 
@@ -151,32 +163,6 @@ pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a byte count")]
         (None, _) => Some((memory as f64 * f64::from(config.gpu_memory_utilization)) as u64),
     }
-}
-
-/// Bytes of the row buffers.
-pub(super) fn work_bytes(config: &Config, plan: &Plan) -> u64 {
-    let bytes = |buffer: &crate::plan::BufferSpec| {
-        let rows = buffer.rows.count(config.max_num_batched_tokens, samples_max(config));
-        u64::from(rows) * u64::from(buffer.columns) * u64::from(buffer.storage.bytes())
-    };
-    plan.buffers.iter().map(bytes).sum()
-}
-
-/// A slot number is a `u32`, and one head of a layer's K or V, which is never cut, must fit a binding.
-fn blocks_limit(config: &Config, plan: &Plan, caps: &Caps) -> u64 {
-    let slots = u64::from(u32::MAX - 1) / u64::from(config.block_size);
-    (caps.binding_bytes_max / head_block_bytes(config, plan).max(1)).min(slots)
-}
-
-/// Bytes of a binding that holds one head of the smallest pool.
-pub(super) fn binding_bytes_least(config: &Config, plan: &Plan) -> u64 {
-    u64::from(BLOCKS_SPARE + 1) * head_block_bytes(config, plan)
-}
-
-/// Bytes that a block takes in the binding of one head: no binding holds less.
-fn head_block_bytes(config: &Config, plan: &Plan) -> u64 {
-    let head_bytes = |head_dim| u64::from(config.block_size) * config.kv_format.row_bytes(head_dim);
-    plan.kv_layers.iter().map(|layer| head_bytes(layer.head_dim)).max().unwrap_or(0)
 }
 
 fn window_blocks_max(config: &Config, plan: &Plan, group: usize) -> u64 {

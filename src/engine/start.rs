@@ -113,13 +113,13 @@ impl<B: Backend, S: Source> Engine<B, S> {
     ) -> Result<Self, StartError> {
         let plan = Arc::new(source.record(backend.caps().activations));
         let fit = check_fit(&source, &plan, config, backend.caps(), &mut progress)?;
-        let capacity = sizes::capacity(config, &plan);
+        let capacity = fit.capacity.clone();
         check_plan(&plan, &capacity, backend.caps())?;
         load(&mut backend, &source, &plan, &capacity, &mut progress).await?;
         let blocks = allocate_pool(&mut backend, config, &plan, &fit, &mut progress).await?;
         let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
         let limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
-        inbox.set_ready(info(&backend, &plan, config, &limits));
+        inbox.set_ready(info(&backend, &plan, config, &limits, fit.weight_bytes));
         let loaded = LoadedPlan { config: config.clone(), plan, capacity, blocks };
         Ok(Self {
             backend,
@@ -203,6 +203,14 @@ fn check_fit(
         return Err(StartError::DoesNotFit(Box::new(report)));
     }
     progress(Progress::Fits(Box::new(report.requested.clone())));
+    let (tokens, configured) = (report.requested.capacity.tokens_max, config.max_num_batched_tokens);
+    if tokens < configured {
+        progress(Progress::Notice(format!(
+            "a step (max_num_batched_tokens) is limited to {tokens} tokens instead of {configured}, because more do \
+             not fit the device's largest binding ({} bytes)",
+            caps.binding_bytes_max
+        )));
+    }
     if !report.requested.is_full() {
         progress(Progress::Notice(report.to_string()));
     }
@@ -277,7 +285,7 @@ fn limits(
     }
 }
 
-fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits) -> EngineInfo {
+fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits, weight_bytes: u64) -> EngineInfo {
     let caps = backend.caps();
     EngineInfo {
         device: caps.name.clone(),
@@ -288,7 +296,7 @@ fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits) 
         block_size: limits.block_size,
         blocks: limits.blocks.iter().sum(),
         kv_bytes: sizes::kv_bytes(config, plan, &limits.blocks),
-        weight_bytes: plan.weight_bytes(),
+        weight_bytes,
         max_num_seqs: limits.sequences_max,
         eos_token_ids: limits.eos_token_ids.clone(),
         embedding_len: plan.pooled_columns(),

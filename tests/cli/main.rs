@@ -95,6 +95,40 @@ fn run_answers_a_prompt() {
     assert_eq!(same("7"), same("7"), "a seed fixes the answer");
 }
 
+/// An adapter can be made to run the kernels of another one, in every command.
+#[test]
+fn kernels_of_another_gpu_are_chosen_by_option_or_variable() {
+    let commands: [&[&str]; 6] =
+        [&["serve"], &["chat"], &["run", "--prompt", "a"], &["plan"], &["bench"], &["selftest"]];
+    let wrong =
+        [("FOLIO_WGPU_CLASS", "--class", "discrete, integrated, software"), ("FOLIO_WGPU_TIER", "--tier", "t0, t1")];
+    for (variable, option, allowed) in wrong {
+        for command in commands {
+            let output = folio(command).env(variable, "huge").output().expect("the binary starts");
+            let message = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{command:?}: {message}");
+            assert!([variable, "huge", allowed].iter().all(|word| message.contains(word)), "{command:?}: {message}");
+        }
+        let output = folio(&["plan", option, "huge"]).env(variable, "also wrong").output().expect("the binary starts");
+        let message = text(&output.stderr);
+        assert!(message.contains(option) && !message.contains(variable), "the typed value was wrong: {message}");
+    }
+    let devices: Value = serde_json::from_str(&result(&["devices", "--json"])).expect("it is JSON");
+    if !devices["devices"].as_array().expect("a list").iter().any(|device| device["device"] == "wgpu:0") {
+        println!("SKIPPED: wgpu finds no adapter to choose kernels for");
+        return;
+    }
+    let mut plan = folio(&["plan", "--device", "wgpu:0", "--json"]);
+    let output = plan.env("FOLIO_WGPU_CLASS", "integrated").env("FOLIO_WGPU_TIER", "t0").output();
+    let output = output.expect("the binary starts");
+    let plan: Value = serde_json::from_str(&text(&output.stdout)).expect("it is JSON");
+    let tier = plan["device"]["tier"].as_str().expect("a tier");
+    let integrated = plan["device"]["kind"] == "integrated";
+    assert_eq!(tier, if integrated { "T0" } else { "T0, kernels of the integrated class" });
+    let typed = result(&["plan", "--device", "wgpu:0", "--json", "--class", "integrated", "--tier", "t0"]);
+    assert_eq!(serde_json::from_str::<Value>(&typed).expect("it is JSON")["device"]["tier"], tier);
+}
+
 #[test]
 fn run_answers_a_file_as_one_batch() {
     let golden = demo_golden();

@@ -1,18 +1,21 @@
-//! What is said before a start is what is allocated: sizes judged from a plan against what a device was told.
+//! What is said before a start is what is allocated: sizes computed from a plan against what a device was told, and
+//! what a device takes or refuses.
 
 use bytes::Bytes;
 use folio::backend::cpu::CpuBackend;
 use folio::backend::fake::FakeBackend;
-use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
+use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
 use folio::engine::fit::Fit;
 use folio::engine::{Engine, Progress, StartError, handle};
-use folio::model::Model;
+use folio::model::{Model, ModelSpec};
 use folio::plan::inputs::{BatchInputs, Results};
 use folio::plan::{KvFormat, Plan, WeightId};
 use folio::platform::block_on;
-use std::cell::RefCell;
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -75,6 +78,7 @@ fn golden(name: &str) -> Model {
 fn prove<B: Backend>(name: &str, backend: B, model: Model, config: &Config) -> Fit {
     let plan = model.record(backend.caps().activations);
     let fit = Fit::new(config, &plan, backend.caps());
+    let stored_bytes = plan.weight_bytes();
     let told = Rc::new(RefCell::new(Told::default()));
     let (handle, inbox) = handle::channel(1);
     let mut announced = None;
@@ -95,7 +99,7 @@ fn prove<B: Backend>(name: &str, backend: B, model: Model, config: &Config) -> F
     let info = handle.info().expect("it is ready");
     assert_eq!(
         *told.borrow(),
-        Told { loads: 1, weight_bytes: fit.weight_bytes, blocks: fit.blocks.clone() },
+        Told { loads: 1, weight_bytes: stored_bytes, blocks: fit.blocks.clone() },
         "{name}: allocated as judged"
     );
     assert_eq!(
@@ -156,4 +160,128 @@ fn a_device_with_memory_of_its_own_gets_its_share_and_no_more() {
     assert_eq!((contexts[0], contexts[4]), (2048, 0));
     assert!(contexts.is_sorted_by(|a, b| a >= b) && contexts[1] < 2048 || contexts[2] < 2048, "{contexts:?}");
     prove("fake", open(16 << 20), golden("gemma2"), &config);
+}
+
+/// A model of random shape, and settings for it.
+#[derive(Clone, Debug)]
+struct Case {
+    shape: String,
+    config: Config,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let shape =
+        (1u32..=8, 1u32..=3, 1u32..=3, 1u32..=3, prop::sample::select(vec![8u32, 16, 64, 128]), 1u32..=16, 8u32..=400);
+    let shape = shape.prop_map(|(hidden, layers, heads, ratio, head_dim, mlp, vocab)| {
+        format!("{}x{layers}x{}x{heads}x{head_dim}x{}x{}", 32 * hidden, heads * ratio, 32 * mlp, 8 * vocab)
+    });
+    let steps = (1u32..=32, prop::sample::select(vec![16u32, 32, 64]), 0u32..600, any::<bool>());
+    let formats = prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Q8]);
+    let pool = prop::option::of(10u32..26);
+    (shape, steps, formats, pool, 2u32..3000).prop_map(|(shape, steps, kv_format, pool, model_len)| {
+        let (max_num_seqs, block_size, more_tokens, deterministic) = steps;
+        let config = Config {
+            max_model_len: Some(model_len),
+            max_num_seqs,
+            max_num_batched_tokens: max_num_seqs + block_size + more_tokens,
+            block_size,
+            // What a device has, not a share of it: what it refuses is to be known exactly.
+            gpu_memory_utilization: 1.0,
+            kv_cache_bytes: pool.map(|bits| (1 << bits) + 12_345),
+            kv_format,
+            deterministic,
+            ..Config::default()
+        };
+        Case { shape, config }
+    })
+}
+
+/// A plan fits exactly when the device takes it: what is said to fit is allocated, and what is not is refused.
+fn prove_exact<B: Backend>(backend: &mut B, model: &Model, config: &Config) -> Result<bool, TestCaseError> {
+    config.check().expect("the settings are in range");
+    let plan = Arc::new(model.record(backend.caps().activations));
+    let fit = Fit::new(config, &plan, backend.caps());
+    let loaded = backend.load(plan.clone(), &fit.capacity);
+    if fit.fits() {
+        prop_assert!(loaded.is_ok(), "it was said to fit: {loaded:?}, {fit:?}");
+        let allocated = backend.allocate_pool(&fit.blocks);
+        prop_assert!(allocated.is_ok(), "it was said to fit: {allocated:?}, {fit:?}");
+        prop_assert!(fit.capacity.tokens_max >= config.max_num_seqs + config.block_size);
+        return Ok(true);
+    }
+    if fit.excess.is_none() && fit.pool_is_given && fit.kv_bytes < fit.kv_least_bytes {
+        return Ok(false); // No device needs to be asked: the pool holds no sequence.
+    }
+    if let Err(error) = loaded {
+        prop_assert!(matches!(error, BackendError::Limit { .. } | BackendError::OutOfMemory { .. }), "{error}");
+        return Ok(false);
+    }
+    let least = vec![3; plan.kv_groups.len()];
+    let blocks = if fit.pool_is_given && fit.excess.is_none() { &fit.blocks } else { &least };
+    let allocated = backend.allocate_pool(blocks);
+    prop_assert!(allocated.is_err(), "it was said not to fit, but the device took {blocks:?}: {fit:?}");
+    Ok(false)
+}
+
+fn model(case: &Case) -> Model {
+    Model::random(ModelSpec::named(&case.shape).expect("a shape"), 0)
+}
+
+/// The same cases in every run, some of which fit and some do not.
+fn prove_cases<S: Strategy>(cases: u32, strategy: &S, test: impl Fn(S::Value) -> Result<bool, TestCaseError>) {
+    let counts = Cell::new([0; 2]);
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let outcome = runner.run(strategy, |case| {
+        let mut found = counts.get();
+        found[usize::from(test(case)?)] += 1;
+        counts.set(found);
+        Ok(())
+    });
+    outcome.unwrap_or_else(|error| panic!("{error}"));
+    let [refused, taken] = counts.get();
+    println!("{taken} fit, {refused} do not");
+    assert!(refused.min(taken) * 8 >= cases, "both happen: {taken} fit, {refused} do not");
+}
+
+#[test]
+fn the_fake_takes_exactly_what_fits() {
+    let limits = (prop::option::of(0u32..14), prop::option::of(0u32..12), 1000u64..2000);
+    prove_cases(400, &(cases(), limits), |(case, (binding, memory, thousandths))| {
+        let bytes = |least: u64, bits: u32| (least << bits) * thousandths / 1000;
+        let words = [
+            binding.map(|bits| format!("binding={}", bytes(1 << 11, bits))),
+            memory.map(|bits| format!("memory={}", bytes(1 << 15, bits))),
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        let mut backend = FakeBackend::new(words.join(",").parse().expect("a script of this test"));
+        prove_exact(&mut backend, &model(&case), &case.config)
+    });
+    let golden = golden("gemma2");
+    for memory in (200_000u64..2_000_000).step_by(20_000) {
+        let mut backend = FakeBackend::new(format!("memory={memory}").parse().expect("a script of this test"));
+        let config = Config { max_num_seqs: 4, gpu_memory_utilization: 1.0, ..Config::default() };
+        prove_exact(&mut backend, &golden, &config).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Bindings in which most shapes fit only cut, with fewer tokens or not at all; and scratch that is refused by itself.
+#[test]
+fn adapters_take_exactly_what_fits() {
+    let Some(adapter) = WgpuBackend::adapters().first().map(|report| report.index) else {
+        println!("SKIPPED: wgpu finds no adapter");
+        return;
+    };
+    for (binding, buffer, class) in [(64 << 10, 1 << 20, Class::Discrete), (300_001, 4 << 20, Class::Software)] {
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            class: Some(class),
+            tier: Some(Tier::T0),
+            binding_bytes_max: Some(binding),
+            buffer_bytes_max: Some(buffer),
+            ..WgpuOptions::default()
+        };
+        let backend = RefCell::new(block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+        prove_cases(24, &cases(), |case| prove_exact(&mut *backend.borrow_mut(), &model(&case), &case.config));
+    }
 }

@@ -8,6 +8,7 @@ use folio::backend::{Backend, Inspect};
 use folio::model::{Gguf, Model};
 use folio::plan::KvFormat;
 use folio::platform::block_on;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Where the reference's two likeliest tokens are nearer than this, either may follow.
@@ -27,42 +28,69 @@ fn every_adapter_reproduces_gguf_files() {
     }
 }
 
-fn folder() -> PathBuf {
+/// A file with what the reference computes from it.
+pub(super) struct File {
+    pub(super) name: String,
+    path: PathBuf,
+    /// Each with the tokens before the first near tie.
+    cases: Vec<(Case, usize)>,
+}
+
+/// The files that are there, of those in the reference.
+pub(super) fn files() -> Vec<File> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf");
-    std::env::var_os("FOLIO_GGUF_DATA").map_or(own, PathBuf::from)
+    let folder = std::env::var_os("FOLIO_GGUF_DATA").map_or(own, PathBuf::from);
+    let reference = read_json(&folder.join("reference.json"));
+    let named = reference["cases"].as_object().expect("an object by file").iter();
+    let files = named.map(|(name, expected)| {
+        let cases = expected["cases"].as_array().expect("a list of cases").iter().map(case).collect();
+        File { name: name.clone(), path: folder.join(name), cases }
+    });
+    let files: Vec<_> = files.filter(|file| file.path.exists()).collect();
+    assert!(files.len() >= 5, "only {} files", files.len());
+    files
+}
+
+fn case(json: &Value) -> (Case, usize) {
+    let margins = json["margins"].as_array().expect("a list of margins").iter();
+    let sure = margins.take_while(|margin| margin.as_f64().expect("a number") > MARGIN).count();
+    (Case { prompt: ids(&json["prompt"]), greedy: ids(&json["greedy"]), logits: numbers(&json["logits"]) }, sure)
+}
+
+impl File {
+    pub(super) fn open(&self) -> Model {
+        Model::from_gguf(Gguf::open(&self.path).expect("the file opens")).expect("the model loads")
+    }
+
+    /// Runs every case alone; the largest difference of logits, and how many tokens were compared.
+    pub(super) fn compare<B: Backend + Inspect>(
+        &self,
+        place: &str,
+        device: &mut Device<'_, B>,
+        chunk: u32,
+        tolerance: f32,
+    ) -> (f32, usize) {
+        let (mut worst, mut tokens) = (0.0_f32, 0);
+        for (case, sure) in &self.cases {
+            let run = device.generate(std::slice::from_ref(case), chunk, false).remove(0);
+            let difference = largest_difference(&case.logits, &run.logits[0]);
+            let place = format!("{} {place}, prompt of {}", self.name, case.prompt.len());
+            assert!(difference <= tolerance, "{place}: logits differ by {difference}");
+            worst = worst.max(difference);
+            assert_eq!(run.tokens[..*sure], case.greedy[..*sure], "{place}: greedy tokens");
+            tokens += sure;
+        }
+        assert!(tokens > 0, "{}: a token is compared", self.name);
+        (worst, tokens)
+    }
 }
 
 fn prove_gguf<B: Backend + Inspect>(target: &Target, backend: &mut B) {
-    let reference = read_json(&folder().join("reference.json"));
-    let mut files = 0;
-    for (name, expected) in reference["cases"].as_object().expect("an object by file") {
-        let path = folder().join(name);
-        if !path.exists() {
-            continue;
-        }
-        files += 1;
-        let model = Model::from_gguf(Gguf::open(&path).expect("the file opens")).expect("the model loads");
+    for file in files() {
+        let model = file.open();
         let mut device = Device::new(backend, &model, KvFormat::F32);
-        let (mut worst, mut tokens) = (0.0_f32, 0);
-        for case in expected["cases"].as_array().expect("a list of cases") {
-            let margins = case["margins"].as_array().expect("a list of margins").clone();
-            let case =
-                Case { prompt: ids(&case["prompt"]), greedy: ids(&case["greedy"]), logits: numbers(&case["logits"]) };
-            let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
-            let difference = largest_difference(&case.logits, &run.logits[0]);
-            let place = format!("{name} on {}, prompt of {}", target.name, case.prompt.len());
-            assert!(difference <= target.logits_f32, "{place}: logits differ by {difference}");
-            worst = worst.max(difference);
-            for (index, margin) in margins.iter().enumerate() {
-                if margin.as_f64().expect("a number") <= MARGIN {
-                    break;
-                }
-                assert_eq!(run.tokens[index], case.greedy[index], "{place}: token {index}");
-                tokens += 1;
-            }
-        }
-        println!("{name} on {}: logits differ by at most {worst:.1e}, {tokens} tokens compared", target.name);
-        assert!(tokens > 0, "{name}: a token is compared");
+        let place = format!("on {}", target.name);
+        let (worst, tokens) = file.compare(&place, &mut device, WHOLE, target.logits_f32);
+        println!("{} {place}: logits differ by at most {worst:.1e}, {tokens} tokens compared", file.name);
     }
-    assert!(files >= 5, "only {files} files");
 }

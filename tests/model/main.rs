@@ -16,6 +16,7 @@ mod emulator;
 mod fit;
 mod gguf;
 mod gguf_reader;
+mod gpus;
 mod kv_q8;
 mod loading;
 #[path = "../support/gguf_models.rs"]
@@ -88,17 +89,21 @@ fn the_cpu_reproduces_the_demo_model() {
     prove_demo(&CPU, &mut CpuBackend::new());
 }
 
-/// Software adapters count; none is a skip, unless `FOLIO_REQUIRE_GPU=1`.
-#[test]
-fn every_adapter_reproduces_golden_logits_and_tokens() {
+/// Indices of all adapters. Software adapters count; none is a skip, unless `FOLIO_REQUIRE_GPU=1`.
+fn adapters() -> Vec<usize> {
     let adapters = WgpuBackend::adapters();
     if adapters.is_empty() {
         let required = std::env::var("FOLIO_REQUIRE_GPU").is_ok_and(|value| value == "1");
         assert!(!required, "FOLIO_REQUIRE_GPU=1, but wgpu finds no adapter");
         println!("SKIPPED: wgpu finds no adapter. Install a Vulkan driver; Mesa's will do.");
     }
-    for adapter in adapters {
-        let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
+    adapters.into_iter().map(|adapter| adapter.index).collect()
+}
+
+#[test]
+fn every_adapter_reproduces_golden_logits_and_tokens() {
+    for adapter in adapters() {
+        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
         // One device for all families: its kernels are compiled once.
         let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         prove(&WGPU, &mut backend);
@@ -298,6 +303,7 @@ fn prove_demo<B: Backend + Inspect>(target: &Target, backend: &mut B) {
 }
 
 /// A prompt with what should follow.
+#[derive(Clone)]
 struct Case {
     prompt: Vec<u32>,
     greedy: Vec<u32>,
@@ -406,6 +412,22 @@ struct Device<'a, B> {
     blocks: u32,
 }
 
+/// What a device is loaded for.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// Rows of a step.
+    tokens_max: u32,
+    /// Blocks of each KV group: a prime.
+    blocks: u32,
+    deterministic: bool,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { tokens_max: TOKENS_MAX, blocks: 97, deterministic: true }
+    }
+}
+
 /// One sequence under way.
 struct Sequence {
     tokens: Vec<u32>,
@@ -417,13 +439,18 @@ struct Sequence {
 
 impl<'a, B: Backend + Inspect> Device<'a, B> {
     fn new(backend: &'a mut B, model: &Model, kv_format: KvFormat) -> Self {
+        Self::with(backend, model, kv_format, Sizes::default())
+    }
+
+    fn with(backend: &'a mut B, model: &Model, kv_format: KvFormat, sizes: Sizes) -> Self {
+        let Sizes { tokens_max, blocks, deterministic } = sizes;
         let plan = Arc::new(model.record(backend.caps().activations));
         let binding_bytes_max = backend.caps().binding_bytes_max;
-        check(&plan, &Limits { binding_bytes_max, tokens_max: TOKENS_MAX }).expect("the recorded plan is right");
+        check(&plan, &Limits { binding_bytes_max, tokens_max }).expect("the recorded plan is right");
         let capacity = Capacity {
-            tokens_max: TOKENS_MAX,
+            tokens_max,
             sequences_max: SEQUENCES_MAX,
-            samples_max: TOKENS_MAX,
+            samples_max: tokens_max,
             feed_slots: SEQUENCES_MAX,
             table_entries_max: 1024,
             history_max: 1024,
@@ -432,11 +459,10 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
             copies_max: 1,
             block_size: BLOCK_SIZE,
             kv_format,
-            deterministic: true,
+            deterministic,
         };
         backend.load(plan.clone(), &capacity).expect("the plan loads");
         block_on(model.upload(&plan, |id, row, bytes| backend.write_weight(id, row, bytes))).expect("weights upload");
-        let blocks = 97;
         backend.allocate_pool(&vec![blocks; plan.kv_groups.len()]).expect("a small pool fits");
         let Some(Step::Sample(Sample { logits })) = plan.tail(Tail::Sample).last() else {
             panic!("the tail ends by sampling")

@@ -24,7 +24,7 @@ pub mod sample;
 mod scale_logits;
 mod validate;
 
-use super::{Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};
+use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
 use bytes::Bytes;
@@ -48,6 +48,7 @@ impl CpuBackend {
             activations: Storage::F32,
             binding_bytes_max: u64::MAX,
             memory_bytes: None,
+            allocation: Allocation::default(),
         };
         Self { caps, loaded: None }
     }

@@ -1,10 +1,13 @@
 //! Everything on the device, allocated at start: weights, row buffers, KV pool, feed slots, metadata, scratch.
 //!
-//! A weight is one allocation, its sections one below the other at multiples of 256 bytes. Vectors (one row) are
-//! widened to f32 when written: exact, and a kernel needs no variant for their format.
+//! How large everything is follows from [`layout`](crate::backend::layout). A weight is one allocation, its sections
+//! one below the other at multiples of [`GRANULE`]. Vectors (one row) are widened to f32 when written: exact, and a
+//! kernel needs no variant for their format.
 
-use super::super::{BackendError, Capacity};
-use super::driver::Driver;
+use super::super::layout::{Layout, PoolLayout, WeightShard};
+use super::super::{BackendError, Capacity, SideBuffer, metadata};
+use super::driver::{Driver, Facts};
+use super::encode::{attend, experts, matmul_tile, pool, sample};
 use crate::plan::{BufferId, Plan, Storage, WeightFormat, WeightId, WeightSpec};
 
 /// Consecutive rows of a weight, in one format.
@@ -23,17 +26,60 @@ pub(super) struct DeviceWeight {
     pub(super) sections: Vec<DeviceSection>,
 }
 
-/// Bytes of the buffers that do not follow from plan and capacity alone.
+/// Sizes of the buffers beside weights, rows and pool.
 pub(super) struct SideBytes {
-    pub(super) metadata: u64,
-    pub(super) results: u64,
-    pub(super) pooled: u64,
-    pub(super) attend_scratch: u64,
-    pub(super) attend_counters: u64,
-    pub(super) sample_scratch: u64,
-    pub(super) expert_scratch: u64,
-    pub(super) tile_scratch: u64,
-    pub(super) tile_counters: u64,
+    feed: u64,
+    metadata: u64,
+    results: u64,
+    pooled: u64,
+    attend_scratch: u64,
+    attend_counters: u64,
+    sample_scratch: u64,
+    expert_scratch: u64,
+    tile_scratch: u64,
+    tile_counters: u64,
+    kv_table: u64,
+}
+
+impl SideBytes {
+    pub(super) fn new(plan: &Plan, capacity: &Capacity, facts: &Facts) -> Self {
+        Self {
+            feed: u64::from(capacity.feed_slots.max(1)) * 4,
+            metadata: metadata::words_max(plan, capacity, attend::work_words_max(plan, capacity, facts)) * 4,
+            results: u64::from(capacity.samples_max.max(1) * metadata::RESULT_WORDS) * 4,
+            pooled: u64::from(pool::words_max(plan, capacity)) * 4,
+            attend_scratch: attend::scratch_bytes(plan, capacity, facts),
+            attend_counters: u64::from(attend::counters(plan, capacity, facts)) * 4,
+            sample_scratch: sample::scratch_bytes(plan, capacity),
+            expert_scratch: experts::scratch_bytes(plan, capacity),
+            tile_scratch: matmul_tile::scratch_bytes(facts),
+            tile_counters: u64::from(matmul_tile::counters(facts)) * 4,
+            kv_table: plan.kv_layers.len() as u64 * 16,
+        }
+    }
+
+    /// Words that a batch uploads and downloads at most.
+    pub(super) fn slot_words(&self) -> (usize, usize) {
+        ((self.metadata / 4) as usize, ((self.results + self.pooled) / 4) as usize)
+    }
+
+    /// All of them, for the sum.
+    pub(super) fn list(&self) -> Vec<SideBuffer> {
+        let all = [
+            ("feed", self.feed),
+            ("metadata", self.metadata),
+            ("results", self.results),
+            ("pooled rows", self.pooled),
+            ("attend scratch", self.attend_scratch),
+            ("attend counters", self.attend_counters),
+            ("sample scratch", self.sample_scratch),
+            ("expert scratch", self.expert_scratch),
+            ("tile scratch", self.tile_scratch),
+            ("tile counters", self.tile_counters),
+            ("kv table", self.kv_table),
+        ];
+        all.into_iter().map(|(name, bytes)| SideBuffer { name, bytes }).collect()
+    }
 }
 
 /// The memory of one loaded plan.
@@ -62,18 +108,19 @@ pub(super) struct Arena {
     pub(super) tile_counters: u64,
 }
 
-const SECTION_ALIGNMENT: u64 = 256;
+/// What allocations and the sections of a weight are aligned to.
+pub(super) const GRANULE: u64 = 256;
 
 impl Arena {
     /// Allocates everything but the pool; what an error leaves behind is given back.
     pub(super) fn new(
         driver: &mut dyn Driver,
         plan: &Plan,
-        capacity: &Capacity,
+        layout: &Layout,
         side: &SideBytes,
     ) -> Result<Self, BackendError> {
         let mut arena = Self::default();
-        match arena.fill(driver, plan, capacity, side) {
+        match arena.fill(driver, plan, layout, side) {
             Ok(()) => Ok(arena),
             Err(error) => {
                 arena.free(driver);
@@ -86,25 +133,23 @@ impl Arena {
         &mut self,
         driver: &mut dyn Driver,
         plan: &Plan,
-        capacity: &Capacity,
+        layout: &Layout,
         side: &SideBytes,
     ) -> Result<(), BackendError> {
-        for spec in &plan.weights {
-            let weight = self.make_weight(driver, spec)?;
+        for (spec, shards) in plan.weights.iter().zip(&layout.weights) {
+            let weight = self.make_weight(driver, spec, shards)?;
             self.weights.push(weight);
         }
-        for spec in &plan.buffers {
+        for (spec, &bytes) in plan.buffers.iter().zip(&layout.rows) {
             if spec.storage == Storage::F16 {
                 let what = format!("buffer {} of f16", spec.name);
                 let message = "the CUDA kernels keep rows in bf16 or f32".into();
                 return Err(BackendError::Unsupported { what, message });
             }
-            let rows = spec.rows.count(capacity.tokens_max, capacity.samples_max);
-            let bytes = u64::from(rows) * u64::from(spec.columns) * u64::from(spec.storage.bytes());
             let address = self.make(driver, spec.name, bytes)?;
             self.rows.push(address);
         }
-        self.feed = self.make(driver, "feed", u64::from(capacity.feed_slots.max(1)) * 4)?;
+        self.feed = self.make(driver, "feed", side.feed)?;
         self.metadata = self.make(driver, "metadata", side.metadata)?;
         self.results = self.make(driver, "results", side.results)?;
         self.pooled = self.make(driver, "pooled rows", side.pooled)?;
@@ -114,7 +159,7 @@ impl Arena {
         self.expert_scratch = self.make(driver, "expert scratch", side.expert_scratch)?;
         self.tile_scratch = self.make(driver, "tile scratch", side.tile_scratch)?;
         self.tile_counters = self.make(driver, "tile counters", side.tile_counters)?;
-        self.kv_table = self.make(driver, "kv table", plan.kv_layers.len() as u64 * 16)?;
+        self.kv_table = self.make(driver, "kv table", side.kv_table)?;
         Ok(())
     }
 
@@ -124,23 +169,19 @@ impl Arena {
         Ok(address)
     }
 
-    fn make_weight(&mut self, driver: &mut dyn Driver, spec: &WeightSpec) -> Result<DeviceWeight, BackendError> {
-        let columns = spec.columns;
-        if spec.rows == 1 {
-            let address = self.make(driver, &spec.name, u64::from(columns) * 4)?;
-            let section = DeviceSection { row_start: 0, rows: 1, format: WeightFormat::F32, address };
-            return Ok(DeviceWeight { columns, sections: vec![section] });
-        }
-        let (mut sections, mut bytes, mut row_start) = (Vec::new(), 0u64, 0);
-        for section in &spec.sections {
-            sections.push(DeviceSection { row_start, rows: section.rows, format: section.format, address: bytes });
-            row_start += section.rows;
-            bytes += u64::from(section.rows) * section.format.row_bytes(columns);
-            bytes = bytes.next_multiple_of(SECTION_ALIGNMENT);
-        }
-        let base = self.make(driver, &spec.name, bytes)?;
-        sections.iter_mut().for_each(|section| section.address += base);
-        Ok(DeviceWeight { columns, sections })
+    fn make_weight(
+        &mut self,
+        driver: &mut dyn Driver,
+        spec: &WeightSpec,
+        shards: &[WeightShard],
+    ) -> Result<DeviceWeight, BackendError> {
+        let mut address = self.make(driver, &spec.name, shards.iter().map(|shard| shard.bytes).sum())?;
+        let section = |&WeightShard { row_start, rows, format, bytes }: &WeightShard| {
+            let section = DeviceSection { row_start, rows, format, address };
+            address += bytes;
+            section
+        };
+        Ok(DeviceWeight { columns: spec.columns, sections: shards.iter().map(section).collect() })
     }
 
     /// Gives all memory back.
@@ -183,14 +224,12 @@ impl Arena {
     pub(super) fn allocate_pool(
         &mut self,
         driver: &mut dyn Driver,
-        plan: &Plan,
-        capacity: &Capacity,
+        layout: &PoolLayout,
         blocks: &[u32],
     ) -> Result<(), BackendError> {
         self.free_pool(driver);
-        for (index, layer) in plan.kv_layers.iter().enumerate() {
-            let slots = u64::from(blocks[layer.group as usize]) * u64::from(capacity.block_size);
-            let bytes = slots * u64::from(layer.heads) * capacity.kv_format.row_bytes(layer.head_dim);
+        for (index, shards) in layout.layers.iter().enumerate() {
+            let bytes = shards.iter().map(|shard| shard.bytes).sum();
             let mut halves = [0; 2];
             for (half, name) in halves.iter_mut().zip(["key", "value"]) {
                 match driver.allocate(&format!("{name}.{index}"), bytes) {

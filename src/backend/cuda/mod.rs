@@ -30,14 +30,15 @@ pub use audit::Footprint;
 #[cfg(unix)]
 pub use emulator::metadata_constants;
 
+use super::layout::{Layout, PoolLayout};
 use super::metadata::{self, RESULT_WORDS, Requested};
-use super::{Backend, BackendError, Capacity, Caps, DeviceKind};
+use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, SideBuffers};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{Plan, Storage, WeightId};
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
 use driver::{Command, Driver, Facts, Graph, SLOTS};
-use encode::{BatchShape, Subject, attend, experts, matmul_tile, pool, sample};
+use encode::{BatchShape, Subject, attend};
 use modules::Modules;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -212,6 +213,7 @@ impl CudaBackend {
             activations: options.activations,
             binding_bytes_max: u64::MAX,
             memory_bytes: Some(facts.memory_bytes),
+            allocation: allocation(facts),
         };
         let modules = Modules::new(options.cache_dir.as_deref());
         Self { options: options.clone(), caps, driver, modules, loaded: None, words: Vec::new(), warm }
@@ -316,22 +318,11 @@ impl Backend for CudaBackend {
         }
         self.free();
         let facts = self.driver.facts().clone();
-        let upload = metadata::words_max(&plan, capacity, attend::work_words_max(&plan, capacity, &facts));
-        let pooled = u64::from(pool::words_max(&plan, capacity));
-        let results = u64::from(capacity.samples_max.max(1) * RESULT_WORDS);
-        let side = SideBytes {
-            metadata: upload * 4,
-            results: results * 4,
-            pooled: pooled * 4,
-            attend_scratch: attend::scratch_bytes(&plan, capacity, &facts),
-            attend_counters: u64::from(attend::counters(&plan, capacity, &facts)) * 4,
-            sample_scratch: sample::scratch_bytes(&plan, capacity),
-            expert_scratch: experts::scratch_bytes(&plan, capacity),
-            tile_scratch: matmul_tile::scratch_bytes(&facts),
-            tile_counters: u64::from(matmul_tile::counters(&facts)) * 4,
-        };
-        self.driver.make_slots(upload as usize, (results + pooled) as usize)?;
-        let arena = Arena::new(&mut *self.driver, &plan, capacity, &side)?;
+        let layout = Layout::checked(&plan, capacity, &self.caps)?;
+        let side = SideBytes::new(&plan, capacity, &facts);
+        let (upload, download) = side.slot_words();
+        self.driver.make_slots(upload, download)?;
+        let arena = Arena::new(&mut *self.driver, &plan, &layout, &side)?;
         let (capacity, programs) = (capacity.clone(), HashMap::new());
         self.loaded = Some(LoadedPlan { plan, capacity, arena, programs, busy: [false; SLOTS] });
         Ok(())
@@ -352,7 +343,8 @@ impl Backend for CudaBackend {
         }
         loaded.programs.clear();
         self.driver.drop_graphs();
-        loaded.arena.allocate_pool(&mut *self.driver, &loaded.plan, &loaded.capacity, blocks)?;
+        let layout = PoolLayout::checked(&loaded.plan, &loaded.capacity, &self.caps, blocks)?;
+        loaded.arena.allocate_pool(&mut *self.driver, &layout, blocks)?;
         if self.warm { self.warm_up() } else { Ok(()) }
     }
 
@@ -411,6 +403,12 @@ impl Drop for CudaBackend {
     fn drop(&mut self) {
         self.free();
     }
+}
+
+fn allocation(facts: &Facts) -> Allocation {
+    let facts = facts.clone();
+    let side = SideBuffers::new(move |plan, capacity| SideBytes::new(plan, capacity, &facts).list());
+    Allocation { granule: arena::GRANULE, wide_vectors: true, side, ..Allocation::default() }
 }
 
 fn not_loaded() -> BackendError {

@@ -1,15 +1,16 @@
 //! Every buffer on the device, created at start: weights, row buffers, KV pool, feed slots, metadata, scratch.
 //!
-//! A weight matrix is cut by output rows into shards within the binding limit, one dispatch each; between experts, or
-//! within one where it is larger than that. A layer's K and V
-//! are cut by KV heads. Row buffers of `Rows::Samples` hold as many rows as fit; tails run in groups of that many.
-//! Vectors (one row) are widened to f32 when written: exact, and a kernel needs no variant for their format.
+//! How large each is, and where weights and keys are cut, is the arithmetic of [`layout`](crate::backend::layout); a
+//! shard takes a dispatch of its own. Vectors (one row) are widened to f32 when written: exact, and a kernel needs no
+//! variant for their format.
 
-use super::super::{BackendError, Capacity};
-use super::device::Gpu;
-use super::pipelines::Access;
-use super::texels;
-use crate::plan::{BufferId, Plan, Rows, Storage, WeightFormat, WeightId, WeightSpec};
+use super::super::layout::{self, Layout, PoolLayout, WeightShard};
+use super::super::{BackendError, Capacity, Caps, SideBuffer, metadata};
+use super::device::{Gpu, Profile};
+use super::encode::{PARAMS_SLOTS, attend, experts, pool, sample};
+use super::pipelines::{Access, PARAMS_SLOT_BYTES};
+use super::{readback, texels};
+use crate::plan::{BufferId, Plan, Storage, WeightFormat, WeightId, WeightSpec};
 use bytes::Bytes;
 
 /// A buffer with an id, so that bind groups can be found again.
@@ -69,6 +70,8 @@ pub(crate) struct KvShard {
     pub(crate) value: GpuBuffer,
 }
 
+/// Buffers are bound as arrays of vectors of 16 bytes.
+pub(crate) const GRANULE: u64 = 16;
 /// Bytes of upload staging in flight at most.
 const STAGING_BYTES_MAX: u64 = 64 << 20;
 
@@ -98,24 +101,62 @@ pub(crate) struct Arena {
     pub(crate) expert_scratch: GpuBuffer,
 }
 
-/// Sizes of the buffers that do not follow from plan and capacity alone.
+/// Sizes of the buffers beside weights, rows and pool.
 pub(crate) struct SideBytes {
-    pub(crate) metadata: u64,
-    pub(crate) params: u64,
-    pub(crate) results: u64,
-    pub(crate) pooled: u64,
-    pub(crate) attend_scratch: u64,
-    pub(crate) sample_scratch: u64,
-    pub(crate) expert_scratch: u64,
+    feed: u64,
+    metadata: u64,
+    params: u64,
+    results: u64,
+    pooled: u64,
+    attend_scratch: u64,
+    sample_scratch: u64,
+    expert_scratch: u64,
+    readback: u64,
+}
+
+impl SideBytes {
+    pub(crate) fn new(plan: &Plan, capacity: &Capacity, profile: &Profile) -> Self {
+        let work_words = attend::work_words_max(plan, capacity, profile);
+        let pooled_words = pool::words_max(plan, capacity);
+        Self {
+            feed: u64::from(capacity.feed_slots) * 4,
+            metadata: metadata::words_max(plan, capacity, work_words) * 4,
+            params: u64::from(PARAMS_SLOTS * PARAMS_SLOT_BYTES),
+            results: u64::from(capacity.samples_max * metadata::RESULT_WORDS) * 4,
+            pooled: u64::from(pooled_words) * 4,
+            attend_scratch: attend::scratch_bytes(plan, capacity, profile),
+            sample_scratch: sample::scratch_bytes(plan, capacity, profile),
+            expert_scratch: experts::scratch_bytes(plan, capacity, profile),
+            readback: readback::slot_bytes(capacity.samples_max, pooled_words),
+        }
+    }
+
+    /// All of them, for the sum and the limits.
+    pub(crate) fn list(&self) -> Vec<SideBuffer> {
+        let once = [
+            ("feed", self.feed),
+            ("metadata", self.metadata),
+            ("params", self.params),
+            ("results", self.results),
+            ("pooled", self.pooled),
+            ("attend scratch", self.attend_scratch),
+            ("sample scratch", self.sample_scratch),
+            ("expert scratch", self.expert_scratch),
+        ];
+        let slots = std::iter::repeat_n(("readback", self.readback), readback::SLOTS);
+        once.into_iter().chain(slots).map(|(name, bytes)| SideBuffer { name, bytes }).collect()
+    }
 }
 
 impl Arena {
-    /// Creates everything but the pool.
-    pub(crate) fn new(gpu: &Gpu, plan: &Plan, capacity: &Capacity, side: &SideBytes) -> Result<Self, BackendError> {
+    /// Creates everything but the pool, as `caps` lay it out.
+    pub(crate) fn new(gpu: &Gpu, plan: &Plan, capacity: &Capacity, caps: &Caps) -> Result<Self, BackendError> {
+        let layout = Layout::checked(plan, capacity, caps)?;
+        let side = SideBytes::new(plan, capacity, &gpu.profile);
         let mut next_id = 0;
         let mut make = |name: &str, bytes: u64, usage| create(gpu, &mut next_id, name, bytes, usage);
         let storage = wgpu::BufferUsages::STORAGE;
-        let feed = make("feed", u64::from(capacity.feed_slots.max(1)) * 4, storage)?;
+        let feed = make("feed", side.feed, storage)?;
         let metadata = make("metadata", side.metadata, storage)?;
         let params = make("params", side.params, wgpu::BufferUsages::UNIFORM)?;
         let results = make("results", side.results, storage)?;
@@ -123,30 +164,24 @@ impl Arena {
         let attend_scratch = make("attend scratch", side.attend_scratch, storage)?;
         let sample_scratch = make("sample scratch", side.sample_scratch, storage)?;
         let expert_scratch = make("expert scratch", side.expert_scratch, storage)?;
-        let group_rows = group_rows(gpu, plan, capacity)?;
         let mut rows = Vec::with_capacity(plan.buffers.len());
-        for spec in &plan.buffers {
+        for (spec, &bytes) in plan.buffers.iter().zip(&layout.rows) {
             if spec.storage != Storage::F32 {
                 let what = format!("buffer {} of {}", spec.name, spec.storage);
                 return Err(BackendError::Unsupported { what, message: "the wgpu kernels keep rows in f32".into() });
             }
-            let count = spec.rows.count(capacity.tokens_max, group_rows);
-            let (bytes, limit) = (u64::from(count) * u64::from(spec.columns) * 4, gpu.profile.binding_bytes_max);
-            if bytes > limit {
-                return Err(limit_error(gpu, format!("buffer {} of {count} rows", spec.name), bytes, limit));
-            }
             rows.push(make(spec.name, bytes, storage)?);
         }
         let mut weights = Vec::with_capacity(plan.weights.len());
-        for spec in &plan.weights {
-            weights.push(create_weight(gpu, &mut next_id, spec)?);
+        for (spec, shards) in plan.weights.iter().zip(&layout.weights) {
+            weights.push(create_weight(gpu, &mut next_id, spec, shards)?);
         }
         let arena = Self {
             next_id,
             staged_bytes: 0,
             weights,
             rows,
-            group_rows,
+            group_rows: layout.group_rows,
             kv: Vec::new(),
             blocks: Vec::new(),
             feed,
@@ -214,38 +249,20 @@ impl Arena {
     }
 
     /// Creates the zeroed pool; on an error nothing of it is kept.
-    pub(crate) fn allocate_pool(
-        &mut self,
-        gpu: &Gpu,
-        plan: &Plan,
-        capacity: &Capacity,
-        blocks: &[u32],
-    ) -> Result<(), BackendError> {
+    pub(crate) fn allocate_pool(&mut self, gpu: &Gpu, layout: &PoolLayout, blocks: &[u32]) -> Result<(), BackendError> {
         self.kv.clear();
         self.blocks = blocks.to_vec();
-        let mut layers = Vec::with_capacity(plan.kv_layers.len());
-        for (index, layer) in plan.kv_layers.iter().enumerate() {
-            let slots = u64::from(blocks[layer.group as usize]) * u64::from(capacity.block_size);
-            let head_bytes = slots * capacity.kv_format.row_bytes(layer.head_dim);
-            let limit = gpu.profile.binding_bytes_max;
-            let heads_max = u32::try_from(limit / head_bytes.max(1)).unwrap_or(u32::MAX).min(layer.heads);
-            if heads_max == 0 {
-                let what = format!("one KV head of layer {index} over all blocks");
-                return Err(limit_error(gpu, what, head_bytes, limit));
-            }
-            let mut shards = Vec::new();
-            let mut head_start = 0;
-            while head_start < layer.heads {
-                let heads = heads_max.min(layer.heads - head_start);
+        let mut layers = Vec::with_capacity(layout.layers.len());
+        for (index, shards) in layout.layers.iter().enumerate() {
+            let mut made = Vec::with_capacity(shards.len());
+            for &layout::KvShard { head_start, heads, bytes } in shards {
                 let mut half = |name: &str| {
                     let label = format!("{name}.{index}.{head_start}");
-                    let bytes = u64::from(heads) * head_bytes;
                     create(gpu, &mut self.next_id, &label, bytes, wgpu::BufferUsages::STORAGE)
                 };
-                shards.push(KvShard { head_start, heads, key: half("key")?, value: half("value")? });
-                head_start += heads;
+                made.push(KvShard { head_start, heads, key: half("key")?, value: half("value")? });
             }
-            layers.push(shards);
+            layers.push(made);
         }
         clear(gpu, layers.iter().flatten().flat_map(|shard| [&shard.key, &shard.value]))?;
         self.kv = layers;
@@ -253,53 +270,21 @@ impl Arena {
     }
 }
 
-/// Most logits rows whose widest `Rows::Samples` buffer fits one binding.
-fn group_rows(gpu: &Gpu, plan: &Plan, capacity: &Capacity) -> Result<u32, BackendError> {
-    let samples = plan.buffers.iter().filter(|spec| spec.rows == Rows::Samples);
-    let row_bytes = samples.map(|spec| u64::from(spec.columns) * 4).max().unwrap_or(4);
-    let limit = gpu.profile.binding_bytes_max;
-    match u32::try_from(limit / row_bytes.max(1)).unwrap_or(u32::MAX) {
-        0 => Err(limit_error(gpu, "one row of logits".into(), row_bytes, limit)),
-        rows => Ok(rows.min(capacity.samples_max).max(1)),
-    }
-}
-
-fn create_weight(gpu: &Gpu, next_id: &mut u32, spec: &WeightSpec) -> Result<DeviceWeight, BackendError> {
+fn create_weight(
+    gpu: &Gpu,
+    next_id: &mut u32,
+    spec: &WeightSpec,
+    shards: &[WeightShard],
+) -> Result<DeviceWeight, BackendError> {
     if spec.rows > 1 && !spec.columns.is_multiple_of(8) {
         return Err(BackendError::columns(&format!("weight {}", spec.name), spec.columns, 8));
     }
-    let limit = gpu.profile.binding_bytes_max;
-    let expert_rows = spec.rows / spec.experts;
-    let mut shards = Vec::new();
-    let mut row_start = 0;
-    for section in &spec.sections {
-        let format = if spec.rows == 1 { WeightFormat::F32 } else { section.format };
-        let row_bytes = format.row_bytes(spec.columns);
-        let rows_max = match u32::try_from(limit / row_bytes.max(1)).unwrap_or(u32::MAX) {
-            0 => return Err(limit_error(gpu, format!("a row of weight {}", spec.name), row_bytes, limit)),
-            rows => rows,
-        };
-        let section_end = row_start + section.rows;
-        while row_start < section_end {
-            let room = rows_max.min(section_end - row_start);
-            // Whole experts, or rows of one.
-            let into_expert = row_start % expert_rows;
-            let rows = match spec.experts {
-                1 => room,
-                _ if into_expert == 0 && room >= expert_rows => room / expert_rows * expert_rows,
-                _ => room.min(expert_rows - into_expert),
-            };
-            let bytes = u64::from(rows) * row_bytes;
-            let buffer = create(gpu, next_id, &spec.name, bytes, wgpu::BufferUsages::STORAGE)?;
-            shards.push(Shard { buffer, row_start, rows, format });
-            row_start += rows;
-        }
-    }
+    let shard = |&WeightShard { row_start, rows, format, bytes }: &WeightShard| {
+        let buffer = create(gpu, next_id, &spec.name, bytes, wgpu::BufferUsages::STORAGE)?;
+        Ok(Shard { buffer, row_start, rows, format })
+    };
+    let shards = shards.iter().map(shard).collect::<Result<_, BackendError>>()?;
     Ok(DeviceWeight { shards, columns: spec.columns })
-}
-
-fn limit_error(gpu: &Gpu, what: String, needed: u64, limit: u64) -> BackendError {
-    BackendError::Limit { what, needed, limit, device: gpu.info.name.clone() }
 }
 
 /// A buffer of at least `bytes`, padded so that it can be bound as an array of 16-byte vectors.
@@ -310,11 +295,8 @@ fn create(
     bytes: u64,
     usage: wgpu::BufferUsages,
 ) -> Result<GpuBuffer, BackendError> {
-    let bytes = bytes.next_multiple_of(16).max(16);
-    let limit = gpu.profile.device_binding_bytes_max;
-    if bytes > limit {
-        return Err(limit_error(gpu, name.into(), bytes, limit));
-    }
+    let bytes = bytes.max(1).next_multiple_of(GRANULE);
+    debug_assert!(bytes <= gpu.profile.buffer_bytes_max, "{name}: the layout is within the limits");
     let descriptor = wgpu::BufferDescriptor {
         label: Some(name),
         size: bytes,

@@ -31,6 +31,17 @@ pub enum Class {
     Software,
 }
 
+impl Class {
+    /// The class of an adapter, unless another is forced upon it.
+    pub(crate) fn of(kind: DeviceKind) -> Self {
+        match kind {
+            DeviceKind::Software => Self::Software,
+            DeviceKind::Integrated => Self::Integrated,
+            DeviceKind::Discrete | DeviceKind::Virtual => Self::Discrete,
+        }
+    }
+}
+
 /// What to open, and what to pretend.
 #[derive(Clone, Debug, Default)]
 pub struct WgpuOptions {
@@ -42,6 +53,8 @@ pub struct WgpuOptions {
     pub tier: Option<Tier>,
     /// Bind at most this many bytes at once, for tests of the sharding.
     pub binding_bytes_max: Option<u64>,
+    /// Allow at most this many bytes for a buffer that is never cut, for tests of what fits.
+    pub buffer_bytes_max: Option<u64>,
     /// Keep bounds checks, loop bounds and zeroed workgroup memory in the shaders.
     pub checked: bool,
     /// Folder of the pipeline cache (Vulkan); `None` keeps nothing on disk.
@@ -91,8 +104,8 @@ pub(crate) struct Profile {
     pub(crate) class: Class,
     /// Largest part of a weight, row buffer or pool that one kernel binds; tests may lower it.
     pub(crate) binding_bytes_max: u64,
-    /// Largest binding that the device itself allows: for metadata and scratch.
-    pub(crate) device_binding_bytes_max: u64,
+    /// Largest buffer that is never cut, as metadata and scratch; tests may lower it.
+    pub(crate) buffer_bytes_max: u64,
     /// `unpack2x16float` and `pack2x16float` are there; without them the shaders convert by integer arithmetic.
     pub(crate) half_conversion: bool,
     /// Storage buffers have a view as images, which this driver reads faster.
@@ -341,11 +354,7 @@ pub(crate) fn profile_kind(info: &wgpu::AdapterInfo) -> DeviceKind {
 
 fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
     let (info, limits) = (adapter.get_info(), adapter.limits());
-    let class = options.class.unwrap_or(match profile_kind(&info) {
-        DeviceKind::Software => Class::Software,
-        DeviceKind::Integrated => Class::Integrated,
-        DeviceKind::Discrete | DeviceKind::Virtual => Class::Discrete,
-    });
+    let class = options.class.unwrap_or(Class::of(profile_kind(&info)));
     let sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
     let best = if adapter.features().contains(wgpu::Features::SUBGROUP) && sizes { Tier::T1 } else { Tier::T0 };
     let flags = adapter.get_downlevel_capabilities().flags;
@@ -357,7 +366,7 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         tier,
         class,
         binding_bytes_max: options.binding_bytes_max.map_or(binding, |bytes| bytes.min(binding)),
-        device_binding_bytes_max: binding,
+        buffer_bytes_max: options.buffer_bytes_max.map_or(binding, |bytes| bytes.min(binding)),
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
         texels,
         subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },

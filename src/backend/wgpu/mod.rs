@@ -27,14 +27,15 @@ pub use device::{AdapterReport, Class, Tier, WgpuOptions};
 pub use encode::{Variant, variants};
 pub use readback::Ticket;
 
-use super::metadata::{self, RESULT_WORDS};
-use super::{Backend, BackendError, Capacity, Caps};
+use super::layout::PoolLayout;
+use super::metadata;
+use super::{Allocation, Backend, BackendError, Capacity, Caps, SideBuffers};
 use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, Results, SampleRow, SequenceRows};
 use crate::plan::{Plan, Storage, WeightId};
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
-use device::Gpu;
-use encode::{BatchShape, Recordings, attend, experts, pool, sample};
+use device::{Gpu, Profile};
+use encode::{BatchShape, Recordings, pool};
 use futures_util::FutureExt as _;
 use readback::{Counts, Ring};
 use std::sync::Arc;
@@ -188,17 +189,7 @@ impl Backend for WgpuBackend {
         }
         self.recordings.clear();
         self.loaded = None;
-        let profile = &self.gpu.profile;
-        let side = SideBytes {
-            metadata: metadata::words_max(&plan, capacity, attend::work_words_max(&plan, capacity, profile)) * 4,
-            params: u64::from(encode::PARAMS_SLOTS * pipelines::PARAMS_SLOT_BYTES),
-            results: u64::from(capacity.samples_max.max(1) * RESULT_WORDS) * 4,
-            pooled: u64::from(pool::words_max(&plan, capacity).max(1)) * 4,
-            attend_scratch: attend::scratch_bytes(&plan, capacity, profile),
-            sample_scratch: sample::scratch_bytes(&plan, capacity, profile),
-            expert_scratch: experts::scratch_bytes(&plan, capacity, profile),
-        };
-        let arena = Arena::new(&self.gpu, &plan, capacity, &side)?;
+        let arena = Arena::new(&self.gpu, &plan, capacity, &self.caps)?;
         let ring = Ring::new(&self.gpu, capacity.samples_max, pool::words_max(&plan, capacity));
         self.gpu.errors.check()?;
         self.loaded = Some(LoadedPlan { plan, capacity: capacity.clone(), arena, ring });
@@ -219,7 +210,8 @@ impl Backend for WgpuBackend {
             let message = format!("{} pool sizes for {} KV groups", blocks.len(), loaded.plan.kv_groups.len());
             return Err(BackendError::Validation(message));
         }
-        loaded.arena.allocate_pool(&self.gpu, &loaded.plan, &loaded.capacity, blocks)?;
+        let layout = PoolLayout::checked(&loaded.plan, &loaded.capacity, &self.caps, blocks)?;
+        loaded.arena.allocate_pool(&self.gpu, &layout, blocks)?;
         self.warm_up()
     }
 
@@ -283,18 +275,44 @@ fn not_loaded() -> BackendError {
 
 fn caps(gpu: &Gpu) -> Caps {
     let (low, high) = (gpu.info.subgroup_min_size, gpu.info.subgroup_max_size);
+    let tier = match gpu.profile.tier {
+        Tier::T0 => "T0".into(),
+        Tier::T1 => format!("T1 (subgroups {low}..{high})"),
+    };
+    let class = match gpu.profile.class {
+        class if class == Class::of(device::profile_kind(&gpu.info)) => String::new(),
+        forced => format!(", kernels of the {} class", format!("{forced:?}").to_lowercase()),
+    };
     Caps {
         name: gpu.info.name.clone(),
         api: device::api_name(gpu.info.backend),
         kind: device::profile_kind(&gpu.info),
-        tier: match gpu.profile.tier {
-            Tier::T0 => "T0".into(),
-            Tier::T1 => format!("T1 (subgroups {low}..{high})"),
-        },
+        tier: tier + &class,
         activations: Storage::F32,
         binding_bytes_max: gpu.profile.binding_bytes_max,
         memory_bytes: gpu.memory_bytes,
+        allocation: allocation(&gpu.profile),
     }
+}
+
+/// How a usual GPU allocates that is not here to be asked: one with memory of its own, and bindings of this size.
+pub fn usual_allocation(binding_bytes_max: u64) -> Allocation {
+    allocation(&Profile {
+        tier: Tier::T1,
+        class: Class::Discrete,
+        binding_bytes_max,
+        buffer_bytes_max: binding_bytes_max,
+        half_conversion: true,
+        texels: false,
+        subgroup_size_min: 32,
+    })
+}
+
+fn allocation(profile: &Profile) -> Allocation {
+    let buffer_bytes_max = profile.buffer_bytes_max;
+    let profile = profile.clone();
+    let side = SideBuffers::new(move |plan, capacity| SideBytes::new(plan, capacity, &profile).list());
+    Allocation { granule: arena::GRANULE, buffer_bytes_max, wide_vectors: true, side }
 }
 
 #[cfg(not(target_arch = "wasm32"))]

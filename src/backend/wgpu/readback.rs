@@ -9,7 +9,7 @@ use crate::plan::inputs::{BatchInputs, Results};
 use futures_channel::oneshot;
 
 /// Batches that may be submitted and not yet read.
-const SLOTS: usize = 4;
+pub(crate) const SLOTS: usize = 4;
 
 /// What a batch gives back.
 #[derive(Clone, Copy, Debug)]
@@ -40,14 +40,24 @@ pub(crate) struct Ring {
     pooled_offset: u64,
 }
 
+/// Where the pooled rows begin in a slot for `samples_max` sample rows.
+fn pooled_offset(samples_max: u32) -> u64 {
+    // Offsets of a mapping are multiples of 8.
+    (u64::from(samples_max.max(1) * RESULT_WORDS) * 4).next_multiple_of(8)
+}
+
+/// Bytes of a slot for `samples_max` sample rows and `pooled_words`.
+pub(crate) fn slot_bytes(samples_max: u32, pooled_words: u32) -> u64 {
+    pooled_offset(samples_max) + u64::from(pooled_words) * 4
+}
+
 impl Ring {
     /// Slots for `samples_max` rows and `pooled_words` each.
     pub(crate) fn new(gpu: &Gpu, samples_max: u32, pooled_words: u32) -> Self {
-        // Offsets of a mapping are multiples of 8.
-        let pooled_offset = (u64::from(samples_max.max(1) * RESULT_WORDS) * 4).next_multiple_of(8);
+        let pooled_offset = pooled_offset(samples_max);
         let descriptor = wgpu::BufferDescriptor {
             label: Some("readback"),
-            size: pooled_offset + u64::from(pooled_words) * 4,
+            size: slot_bytes(samples_max, pooled_words),
             usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         };

@@ -243,7 +243,7 @@ fn kernels_that_a_driver_refuses_give_way_to_portable_ones() {
                 block_on(backend.reset()).expect("the adapter is still there");
             }
             let uses = class == Class::Discrete && define == "SUBGROUPS";
-            assert!(!uses || backend.caps().tier == "T0", "a new device is not asked again");
+            assert!(!uses || backend.caps().tier.starts_with("T0"), "a new device is not asked again");
         }
     }
     // Where the portable kernel is refused too, its name is told.

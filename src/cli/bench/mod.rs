@@ -14,7 +14,6 @@ mod steps;
 use super::device::Device;
 use super::options::{EngineArgs, ModelArgs};
 use super::output;
-use super::selftest::Forced;
 use super::session::Session;
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -44,8 +43,6 @@ pub(crate) struct BenchArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    #[command(flatten)]
-    forced: Forced,
     /// Random weights of this shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b or HxLxNxKxDxFxV
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     shape: Option<String>,
@@ -97,14 +94,14 @@ impl Subject<'_> {
 
     /// An engine for this model, with limits of its own, ready.
     fn session(&self, config: Config) -> Result<Session> {
-        let device = self.args.forced.apply(self.args.engine.device()?);
+        let device = self.args.engine.device()?;
         Session::start_on(device, self.model()?, TextModel::default(), config)?.wait_ready()
     }
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let config = args.engine.config()?;
-    let device = args.forced.apply(args.engine.device()?);
+    let device = args.engine.device()?;
     ensure!(!matches!(device, Device::Fake(_)), "the fake device computes nothing that could be measured");
     let spec = match &args.shape {
         Some(name) => ModelSpec::named(name)?,

@@ -13,7 +13,7 @@ pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> P
         tier,
         class,
         binding_bytes_max: bytes,
-        device_binding_bytes_max: bytes,
+        buffer_bytes_max: bytes,
         half_conversion,
         texels: false,
         subgroup_size_min,

@@ -1,0 +1,254 @@
+//! What a device allocates for a plan: one arithmetic, for who asks and for who allocates.
+//!
+//! [`Layout`] lists the buffers of weights, rows and scratch, [`PoolLayout`] those of keys and values, under the limits
+//! in [`Caps`]. The arenas create exactly these; `engine::fit` adds them up before anything is loaded. So a plan that
+//! is said to fit does, unless the memory has gone meanwhile.
+//!
+//! A weight matrix is cut by output rows into shards within the binding limit: between experts, or within one that is
+//! larger than that. A layer's K and V are cut by KV heads. Buffers of `Rows::Samples` hold as many rows as fit, and
+//! tails run in groups of that many. Token rows are not cut: the step has fewer of them.
+
+use super::{BackendError, Capacity, Caps, SideBuffer};
+use crate::plan::{BufferSpec, KvLayer, Plan, Rows, WeightFormat, WeightSpec, check};
+use std::fmt;
+
+/// A buffer that is larger than the device allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// What it holds.
+    pub what: String,
+    /// Its bytes.
+    pub needed: u64,
+    /// The most that one buffer or binding may have.
+    pub limit: u64,
+}
+
+impl Excess {
+    /// As the error of this device.
+    fn on(self, caps: &Caps) -> BackendError {
+        let Self { what, needed, limit } = self;
+        BackendError::Limit { what, needed, limit, device: caps.name.clone() }
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} needs {} bytes in one binding; the device's limit is {}", self.what, self.needed, self.limit)
+    }
+}
+
+/// Consecutive rows of a weight, in one buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightShard {
+    /// First row.
+    pub row_start: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Byte layout of each.
+    pub format: WeightFormat,
+    /// Of the buffer.
+    pub bytes: u64,
+}
+
+/// Consecutive KV heads of one layer: a buffer for keys and one for values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShard {
+    /// First head.
+    pub head_start: u32,
+    /// Heads.
+    pub heads: u32,
+    /// Of each of the two buffers.
+    pub bytes: u64,
+}
+
+/// Every buffer but the pool's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// By weight: its shards, from the first row to the last.
+    pub weights: Vec<Vec<WeightShard>>,
+    /// By row buffer: bytes.
+    pub rows: Vec<u64>,
+    /// Rows of a `Rows::Samples` buffer; a tail runs in groups of so many.
+    pub group_rows: u32,
+    /// What the backend needs beside these.
+    pub side: Vec<SideBuffer>,
+    /// The first buffer that is too large, if any is.
+    pub excess: Option<Excess>,
+}
+
+/// The buffers of the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolLayout {
+    /// By layer: its shards, from the first head to the last.
+    pub layers: Vec<Vec<KvShard>>,
+    /// The first buffer that is too large, if any is.
+    pub excess: Option<Excess>,
+}
+
+impl Layout {
+    /// Lays out `plan`. A buffer that is too large is laid out all the same, and noted.
+    pub fn new(plan: &Plan, capacity: &Capacity, caps: &Caps) -> Self {
+        let mut limits = Limits::new(caps);
+        let group_rows = group_rows(plan, capacity, caps);
+        let rows = plan.buffers.iter().map(|spec| {
+            let count = spec.rows.count(capacity.tokens_max, group_rows);
+            limits.binding(u64::from(count) * row_bytes(spec), || format!("row buffer {} ({count} rows)", spec.name))
+        });
+        let rows = rows.collect();
+        let weights = plan.weights.iter().map(|spec| weight_shards(spec, &mut limits)).collect();
+        let side = caps
+            .allocation
+            .side
+            .of(plan, capacity)
+            .into_iter()
+            .map(|SideBuffer { name, bytes }| SideBuffer { name, bytes: limits.buffer(bytes, || name.to_owned()) });
+        let side = side.collect();
+        Self { weights, rows, group_rows, side, excess: limits.excess }
+    }
+
+    /// The same, for who allocates: an error if a buffer is too large.
+    pub fn checked(plan: &Plan, capacity: &Capacity, caps: &Caps) -> Result<Self, BackendError> {
+        let mut layout = Self::new(plan, capacity, caps);
+        layout.excess.take().map_or(Ok(layout), |excess| Err(excess.on(caps)))
+    }
+
+    /// Bytes of the weights as the device holds them.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights.iter().flatten().map(|shard| shard.bytes).sum()
+    }
+
+    /// Bytes of row buffers and side buffers.
+    pub fn work_bytes(&self) -> u64 {
+        self.rows.iter().sum::<u64>() + self.side.iter().map(|side| side.bytes).sum::<u64>()
+    }
+}
+
+impl PoolLayout {
+    /// Lays out a pool of `blocks[g]` blocks for KV group `g`.
+    pub fn new(plan: &Plan, capacity: &Capacity, caps: &Caps, blocks: &[u32]) -> Self {
+        assert_eq!(blocks.len(), plan.kv_groups.len(), "each KV group has a number of blocks");
+        let mut limits = Limits::new(caps);
+        let layers = plan.kv_layers.iter().enumerate().map(|(index, layer)| {
+            let head_bytes = u64::from(blocks[layer.group as usize]) * head_block_bytes(layer, capacity);
+            let heads_max = limits.room(head_bytes).min(layer.heads).max(1);
+            let starts = (0..layer.heads).step_by(heads_max as usize);
+            let shard = |head_start| {
+                let heads = heads_max.min(layer.heads - head_start);
+                let what = || format!("one KV head of layer {index} over all blocks");
+                KvShard { head_start, heads, bytes: limits.binding(u64::from(heads) * head_bytes, what) }
+            };
+            starts.map(shard).collect()
+        });
+        let layers = layers.collect();
+        Self { layers, excess: limits.excess }
+    }
+
+    /// The same, for who allocates: an error if a buffer is too large.
+    pub fn checked(plan: &Plan, capacity: &Capacity, caps: &Caps, blocks: &[u32]) -> Result<Self, BackendError> {
+        let mut layout = Self::new(plan, capacity, caps, blocks);
+        layout.excess.take().map_or(Ok(layout), |excess| Err(excess.on(caps)))
+    }
+
+    /// Bytes of keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.layers.iter().flatten().map(|shard| 2 * shard.bytes).sum()
+    }
+}
+
+/// Token rows of a step at most, so that every row buffer fits one binding.
+pub fn tokens_max(plan: &Plan, caps: &Caps) -> u64 {
+    check::tokens_max(plan, usable(caps.binding_bytes_max, caps))
+}
+
+/// Blocks of a KV group at most: one head of a layer's keys, which is never cut, fits one binding, and the number of a
+/// slot is a `u32`.
+pub fn blocks_max(plan: &Plan, capacity: &Capacity, caps: &Caps) -> u64 {
+    let slots = u64::from(u32::MAX - 1) / u64::from(capacity.block_size);
+    let block_bytes = plan.kv_layers.iter().map(|layer| head_block_bytes(layer, capacity)).max().unwrap_or(0);
+    (usable(caps.binding_bytes_max, caps) / block_bytes.max(1)).min(slots)
+}
+
+/// Bytes that a block takes in the buffer of one head.
+fn head_block_bytes(layer: &KvLayer, capacity: &Capacity) -> u64 {
+    u64::from(capacity.block_size) * capacity.kv_format.row_bytes(layer.head_dim)
+}
+
+/// Most logits rows whose widest `Rows::Samples` buffer fits one binding.
+fn group_rows(plan: &Plan, capacity: &Capacity, caps: &Caps) -> u32 {
+    let samples = plan.buffers.iter().filter(|spec| spec.rows == Rows::Samples);
+    let room = |spec| Limits::new(caps).room(row_bytes(spec));
+    samples.map(room).min().unwrap_or(u32::MAX).min(capacity.samples_max).max(1)
+}
+
+fn weight_shards(spec: &WeightSpec, limits: &mut Limits<'_>) -> Vec<WeightShard> {
+    let expert_rows = spec.rows / spec.experts;
+    let (mut shards, mut row_start) = (Vec::new(), 0);
+    for section in &spec.sections {
+        let wide = spec.rows == 1 && limits.caps.allocation.wide_vectors;
+        let format = if wide { WeightFormat::F32 } else { section.format };
+        let row_bytes = format.row_bytes(spec.columns);
+        let rows_max = limits.room(row_bytes).max(1);
+        let section_end = row_start + section.rows;
+        while row_start < section_end {
+            let room = rows_max.min(section_end - row_start);
+            // Whole experts, or rows of one.
+            let into_expert = row_start % expert_rows;
+            let rows = match spec.experts {
+                1 => room,
+                _ if into_expert == 0 && room >= expert_rows => room / expert_rows * expert_rows,
+                _ => room.min(expert_rows - into_expert),
+            };
+            let what = || format!("a row of weight {}", spec.name);
+            let bytes = limits.binding(u64::from(rows) * row_bytes, what);
+            shards.push(WeightShard { row_start, rows, format, bytes });
+            row_start += rows;
+        }
+    }
+    debug_assert_eq!(row_start, spec.rows, "the sections are all rows");
+    shards
+}
+
+fn row_bytes(spec: &BufferSpec) -> u64 {
+    u64::from(spec.columns) * u64::from(spec.storage.bytes())
+}
+
+/// The part of a limit that whole granules fill.
+fn usable(limit: u64, caps: &Caps) -> u64 {
+    limit - limit % caps.allocation.granule
+}
+
+/// Pads buffers, and notes the first one that is too large.
+struct Limits<'a> {
+    caps: &'a Caps,
+    excess: Option<Excess>,
+}
+
+impl<'a> Limits<'a> {
+    fn new(caps: &'a Caps) -> Self {
+        Self { caps, excess: None }
+    }
+
+    /// How many pieces of so many bytes fit one binding.
+    fn room(&self, bytes: u64) -> u32 {
+        u32::try_from(usable(self.caps.binding_bytes_max, self.caps) / bytes.max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// The size of a buffer that may be cut, or stands for rows of a step.
+    fn binding(&mut self, bytes: u64, what: impl FnOnce() -> String) -> u64 {
+        self.within(bytes, self.caps.binding_bytes_max, what)
+    }
+
+    /// The size of a buffer that is never cut.
+    fn buffer(&mut self, bytes: u64, what: impl FnOnce() -> String) -> u64 {
+        self.within(bytes, self.caps.allocation.buffer_bytes_max, what)
+    }
+
+    fn within(&mut self, bytes: u64, limit: u64, what: impl FnOnce() -> String) -> u64 {
+        let granule = self.caps.allocation.granule;
+        let needed = bytes.max(1).next_multiple_of(granule);
+        if needed > limit && self.excess.is_none() {
+            self.excess = Some(Excess { what: what(), needed, limit });
+        }
+        needed
+    }
+}

@@ -1,0 +1,200 @@
+//! Whole models on the kernels that GPUs run.
+//!
+//! A software adapter has tile shapes of its own, so what it computes by itself says nothing of a GPU's kernels. Here
+//! every adapter runs those of the other classes. A [`Way`] is a class, a tier, and either the device's own limits or
+//! bindings so small that weights, keys and values are cut. Each model runs in two ways that differ in all of it, so it
+//! sees both values of each; four models together see all eight ways. `FOLIO_MODEL_FULL=1` runs every model in every
+//! way.
+
+use super::gguf::{self, File};
+use super::{
+    Case, Device, FAMILIES, Sizes, WGPU, WHOLE, adapters, compare, golden, golden_cases, prove_prompts, repository,
+};
+use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
+use folio::model::Model;
+use folio::plan::{KvFormat, WeightFormat};
+use folio::platform::block_on;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// Tokens of a chunk of a prompt: prime to blocks and windows.
+const CHUNK: u32 = 19;
+/// The same where four sequences share the rows of a small step.
+const CHUNK_SMALL: u32 = 3;
+/// Rows of a step under small bindings, and blocks of the pool: enough for the four golden cases.
+const SMALL: Sizes = Sizes { tokens_max: 4 * CHUNK_SMALL, blocks: 19, deterministic: true };
+/// A binding that holds [`SMALL`]'s rows of the widest buffer (192 columns for each of two experts) and one head of f32
+/// keys (16 elements), but not two: keys and values, a table of 256 rows, the MLP and the experts are cut.
+const FAMILY_BINDING: u64 = 20 << 10;
+/// The same for the GGUF files: 1,024 columns, heads of 64.
+const GGUF_BINDING: u64 = 80 << 10;
+
+/// What an adapter pretends to be.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    class: Class,
+    tier: Tier,
+    small_bindings: bool,
+}
+
+impl Way {
+    /// One of eight; `7 - index` differs in all three.
+    fn of(index: usize) -> Self {
+        Self {
+            class: if index & 1 == 0 { Class::Discrete } else { Class::Integrated },
+            tier: if index & 2 == 0 { Tier::T0 } else { Tier::T1 },
+            small_bindings: index & 4 != 0,
+        }
+    }
+
+    fn options(self, adapter: usize, binding: u64) -> WgpuOptions {
+        WgpuOptions {
+            adapter: Some(adapter),
+            class: Some(self.class),
+            tier: Some(self.tier),
+            binding_bytes_max: self.small_bindings.then_some(binding),
+            ..WgpuOptions::default()
+        }
+    }
+
+    /// What a device is loaded for. Kernels are chosen differently under `deterministic`; two ways that differ in all
+    /// differ in this too.
+    fn sizes(self) -> Sizes {
+        let deterministic = (self.class == Class::Discrete) ^ (self.tier == Tier::T0) ^ self.small_bindings;
+        Sizes { deterministic, ..if self.small_bindings { SMALL } else { Sizes::default() } }
+    }
+
+    fn kv_format(self) -> KvFormat {
+        if self.class == Class::Discrete || self.small_bindings { KvFormat::F32 } else { KvFormat::F16 }
+    }
+}
+
+/// Which of `count` models run in way `index`.
+fn models_of(index: usize, count: usize) -> impl Iterator<Item = usize> {
+    let full = std::env::var("FOLIO_MODEL_FULL").is_ok_and(|value| value == "1");
+    (0..count).filter(move |model| full || [model % 4, 7 - model % 4].contains(&index))
+}
+
+fn open(options: &WgpuOptions) -> WgpuBackend {
+    block_on(WgpuBackend::open(options)).expect("an adapter that is listed opens")
+}
+
+#[test]
+fn two_models_in_two_ways_see_every_value() {
+    for model in 0..4 {
+        let ways: Vec<Way> = [model, 7 - model].map(Way::of).to_vec();
+        assert!(ways[0].class != ways[1].class && ways[0].tier != ways[1].tier);
+        assert!(ways[0].small_bindings != ways[1].small_bindings);
+        assert!(ways[0].sizes().deterministic != ways[1].sizes().deterministic);
+    }
+}
+
+#[test]
+fn every_family_is_right_on_the_kernels_of_every_class_and_tier() {
+    for adapter in adapters() {
+        for index in 0..8 {
+            let way = Way::of(index);
+            // One device for several families: its kernels are compiled once.
+            let mut backend = open(&way.options(adapter, FAMILY_BINDING));
+            for model in models_of(index, FAMILIES.len()) {
+                prove_family(way, &mut backend, FAMILIES[model]);
+            }
+        }
+    }
+}
+
+/// Golden logits and tokens of a family as one batch in chunks; under the device's own limits also a whole prompt, and
+/// the answers as prompts.
+fn prove_family(way: Way, backend: &mut WgpuBackend, (family, logits_f16): (&str, f32)) {
+    let model = Model::open(&golden(family)).expect("the golden model loads");
+    let cases = golden_cases(family);
+    let kv_format = way.kv_format();
+    let tolerance = if kv_format == KvFormat::F32 { WGPU.logits_f32 } else { logits_f16 };
+    let mut device = Device::with(backend, &model, kv_format, way.sizes());
+    let place = format!("{family} as {way:?}");
+    let chunk = if way.small_bindings { CHUNK_SMALL } else { CHUNK };
+    let runs = device.generate(&cases, chunk, true);
+    let mut worst = 0.0_f32;
+    for (case, run) in cases.iter().zip(&runs) {
+        worst = worst.max(compare(&format!("{place}, prompt of {}", case.prompt.len()), case, run, tolerance));
+    }
+    if !way.small_bindings {
+        let longest = &cases[cases.len() - 1];
+        let short = Case { prompt: longest.prompt.clone(), greedy: longest.greedy[..2].to_vec(), ..longest.clone() };
+        let run = device.generate(std::slice::from_ref(&short), WHOLE, false).remove(0);
+        worst = worst.max(compare(&format!("{place}, a whole prompt"), &short, &run, tolerance));
+        prove_prompts(&place, &mut device, &cases, &runs, tolerance);
+    }
+    println!("{place}: logits differ by at most {worst:.1e}");
+}
+
+#[test]
+fn every_layout_of_gguf_is_right_on_the_kernels_of_every_class_and_tier() {
+    let files = gguf::files();
+    let mut formats = BTreeSet::new();
+    for adapter in adapters() {
+        for index in 0..8 {
+            let way = Way::of(index);
+            let mut backend = open(&way.options(adapter, GGUF_BINDING));
+            for model in models_of(index, files.len()) {
+                formats.extend(prove_file(way, &mut backend, &files[model]));
+            }
+        }
+    }
+    let expected = [WeightFormat::Q4, WeightFormat::Q2K, WeightFormat::Q3K, WeightFormat::Q4K, WeightFormat::Q5K];
+    let expected = expected.into_iter().chain([WeightFormat::Q6K, WeightFormat::Iq4K]);
+    assert!(adapters().is_empty() || expected.collect::<BTreeSet<_>>().is_subset(&formats), "only {formats:?} ran");
+}
+
+/// A file's reference; returns the formats of its weights.
+fn prove_file(way: Way, backend: &mut WgpuBackend, file: &File) -> BTreeSet<WeightFormat> {
+    let model = file.open();
+    let mut device = Device::with(backend, &model, KvFormat::F32, way.sizes());
+    let chunk = if way.small_bindings { CHUNK_SMALL } else { WHOLE };
+    let (worst, tokens) = file.compare(&format!("as {way:?}"), &mut device, chunk, WGPU.logits_f32);
+    println!("{} as {way:?}: logits differ by at most {worst:.1e}, {tokens} tokens compared", file.name);
+    device.plan.weights.iter().flat_map(|weight| weight.sections.iter().map(|section| section.format)).collect()
+}
+
+/// Chromium's software driver has subgroups of four and no half-precision conversions of its own. A driver is chosen
+/// when a process first asks for one, so this needs a process of its own: [`one_family_on_the_only_driver`].
+#[test]
+fn swiftshader_reproduces_a_family() {
+    let places = ["/usr/lib/chromium", "/usr/lib/chromium-browser", "/opt/google/chrome"];
+    let named = std::env::var_os("FOLIO_SWIFTSHADER").map(Into::into);
+    let manifest = named.or_else(|| {
+        places.iter().map(|folder| Path::new(folder).join("vk_swiftshader_icd.json")).find(|file| file.exists())
+    });
+    let Some(manifest) = manifest else {
+        println!(
+            "SKIPPED: no SwiftShader. Install Chromium, or name its vk_swiftshader_icd.json in FOLIO_SWIFTSHADER."
+        );
+        return;
+    };
+    let program = std::env::current_exe().expect("a test knows its own program");
+    let output = Command::new(program)
+        .args(["--exact", "gpus::one_family_on_the_only_driver", "--nocapture"])
+        .env("VK_DRIVER_FILES", &manifest)
+        .env("FOLIO_EXPECTED_ADAPTER", "SwiftShader")
+        .current_dir(repository("."))
+        .output()
+        .expect("a test's own program starts");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{out}");
+    assert!(output.status.success() && out.contains("llama as"), "{}: {out}{err}", manifest.display());
+}
+
+/// Does nothing by itself: [`swiftshader_reproduces_a_family`] runs it where another driver is the only one.
+#[test]
+fn one_family_on_the_only_driver() {
+    let Ok(expected) = std::env::var("FOLIO_EXPECTED_ADAPTER") else { return };
+    let name = |adapter: usize| WgpuBackend::adapters()[adapter].name.clone();
+    let found = adapters().into_iter().find(|&adapter| name(adapter).contains(&expected));
+    let adapter = found.unwrap_or_else(|| panic!("no adapter is called {expected}"));
+    let (family, tolerance) = FAMILIES[0];
+    assert_eq!(family, "llama");
+    for way in [Way::of(0), Way::of(3)] {
+        prove_family(way, &mut open(&way.options(adapter, FAMILY_BINDING)), (family, tolerance));
+    }
+}
