@@ -1,14 +1,15 @@
-//! The tables of README.md that say what runs where, from the notes that the tests leave (`tests/support/mod.rs`).
+//! Generates the tables of docs/formats.md that say what runs where, from the notes that the tests leave
+//! (`tests/support/mod.rs`).
 //!
-//! After `cargo test --features cuda`: `cargo run --example support` writes them into README.md; with `--check` it fails
-//! where README.md says something else.
+//! After `cargo test --features cuda`, `cargo run --example support` writes the tables; with `--check` it fails if the
+//! page says something else.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// A table: its name in notes and README, what its rows are, and its columns with their headings.
+/// A generated table: its name in notes and page, the heading of its rows, and its columns with their headings.
 struct Table {
     name: &'static str,
     rows: &'static str,
@@ -18,7 +19,7 @@ struct Table {
 const TABLES: [Table; 2] = [
     Table {
         name: "families",
-        rows: "Family (checkpoint of the tests)",
+        rows: "Family (test checkpoint)",
         columns: &[
             ("safetensors", "safetensors"),
             ("gguf", "GGUF"),
@@ -30,9 +31,12 @@ const TABLES: [Table; 2] = [
     Table {
         name: "formats",
         rows: "Weights on the device",
-        columns: &[("matmul", "matrix products"), ("matmul_experts", "of experts")],
+        columns: &[("matmul", "matrix products"), ("matmul_experts", "products of experts")],
     },
 ];
+
+/// The page that holds the tables.
+const PAGE: &str = "docs/formats.md";
 
 fn main() -> Result<()> {
     let check = std::env::args().nth(1).is_some_and(|argument| argument == "--check");
@@ -40,20 +44,20 @@ fn main() -> Result<()> {
     // Where cargo tells tests and benchmarks to leave files.
     let notes =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into).join("tmp/support");
-    let readme = root.join("README.md");
-    let mut text = fs::read_to_string(&readme)?;
+    let page = root.join(PAGE);
+    let mut text = fs::read_to_string(&page)?;
     for table in TABLES {
         let (begin, end) = (format!("<!-- {}: begin -->\n", table.name), format!("<!-- {}: end -->", table.name));
-        let start = text.find(&begin).with_context(|| format!("README.md has no {begin}"))? + begin.len();
-        let length = text[start..].find(&end).with_context(|| format!("README.md has no {end}"))?;
+        let start = text.find(&begin).with_context(|| format!("{PAGE} has no {begin}"))? + begin.len();
+        let length = text[start..].find(&end).with_context(|| format!("{PAGE} has no {end}"))?;
         let made = table.markdown(&notes.join(table.name))?;
         if check && text[start..start + length] != made {
-            bail!("README.md's table of {} is not what the tests ran, which is:\n{made}", table.name);
+            bail!("{PAGE}: the table of {} is stale; the tests ran:\n{made}", table.name);
         }
         text.replace_range(start..start + length, &made);
     }
     if !check {
-        fs::write(readme, text)?;
+        fs::write(page, text)?;
     }
     Ok(())
 }

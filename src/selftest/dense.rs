@@ -128,7 +128,7 @@ pub(super) fn expect_rows(
 }
 
 fn embed(storage: Storage, format: WeightFormat, columns: u32) -> Fixture {
-    let mut fixture = Fixture::new("embed", format!("{format:?} to {storage:?}"));
+    let mut fixture = Fixture::new("embed", format!("{format} to {storage:?}"));
     let mut noise = Noise::new(&format!("embed {format:?} {columns}"));
     let table = fixture.weight("table", 256, format, &noise.values((256 * columns) as usize));
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
@@ -160,7 +160,7 @@ fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, norm: Norm) ->
     let Norm { delta: with_delta, one_plus, accumulate } = norm;
     let options = [(with_delta, ", delta"), (one_plus, ", 1 + w"), (accumulate, ", accumulate")];
     let options = options.map(|(on, name)| if on { name } else { "" });
-    let mut fixture = Fixture::new("rms_norm", format!("{storage:?}, w {format:?}{}", options.concat()));
+    let mut fixture = Fixture::new("rms_norm", format!("{storage:?}, w {format}{}", options.concat()));
     let mut noise = Noise::new(&format!("rms_norm {}{columns}", fixture.option));
     let weight = fixture.weight("weight", 1, format, &noise.values(columns as usize));
     // The residual stream is always f32.
@@ -403,7 +403,7 @@ fn matmul(storage: Storage, product: Product, all_rows: &[u32]) -> Fixture {
     let Product { format, other_rows, columns, weight_rows, bias, accumulate, tail } = product;
     let flags = [(other_rows > 0, " and Bf16"), (bias, ", bias"), (accumulate, ", accumulate"), (tail, ", in a tail")];
     let options = flags.map(|(on, name)| if on { name } else { "" }).concat();
-    let mut fixture = Fixture::new("matmul", format!("{storage:?} · {format:?}{options}"));
+    let mut fixture = Fixture::new("matmul", format!("{storage:?} · {format}{options}"));
     let mut noise = Noise::new(&format!("matmul {}{columns}{weight_rows}", fixture.option));
     let values = noise.values((columns * weight_rows) as usize);
     let own_rows = weight_rows - other_rows;

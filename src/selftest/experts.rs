@@ -112,7 +112,7 @@ fn matmul_experts(storage: Storage, product: Product, all_tokens: &[u32]) -> Fix
     let others = (other_rows > 0, " and Bf16");
     let flags = [others, (bias, ", bias"), (combine, ", combine"), (accumulate, ", accumulate")];
     let options = flags.map(|(on, name)| if on { name } else { "" }).concat();
-    let mut fixture = Fixture::new("matmul_experts", format!("{storage:?} · {format:?}{options}"));
+    let mut fixture = Fixture::new("matmul_experts", format!("{storage:?} · {format}{options}"));
     let mut noise = Noise::new(&format!("matmul_experts {}{experts}{columns}{outputs}", fixture.option));
     let stacked = experts * outputs;
     let of_expert = [(outputs - other_rows, format), (other_rows, WeightFormat::Bf16)];

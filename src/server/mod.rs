@@ -6,6 +6,8 @@
 //! makes of them chunks of JSON, and of these a stream or a whole reply. Strict JSON, errors and events are `wire`
 //! forms. Dropping the response drops the receivers, and that is the one way to cancel.
 //!
+//! `docs/api.md` describes routes, fields and clients for users.
+//!
 //! Nothing here knows a device, a model's weights or the engine's thread; only [`socket`] (feature `server`) knows
 //! connections, timeouts and signals.
 

@@ -1,4 +1,4 @@
-//! Notes of what ran and was right, from which the tables in README.md are made (`examples/support.rs`).
+//! Notes of what ran and was right, from which the tables in docs/formats.md are generated (`examples/support.rs`).
 
 use std::fs;
 use std::path::Path;

@@ -10,6 +10,8 @@
 //! the same kernels run on the CPU ([`emulator`]).
 //!
 //! An error that a kernel caused is sticky: the backend then reports a loss, and cannot be reset in this process.
+//!
+//! `docs/cuda.md` tells users what it needs and what has been proven.
 
 mod arena;
 mod audit;

@@ -3,6 +3,8 @@
 //! First the device's own peaks are measured ([`peaks`]); then the scenarios: [`steps`] runs each kernel alone over
 //! real shapes, [`generate`] decodes and prefills through the engine, [`serve`] loads it with seeded requests,
 //! [`host`] times the host's share of a step.
+//!
+//! `docs/measurements.md` has the figures measured so far.
 
 mod generate;
 mod host;

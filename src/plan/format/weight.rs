@@ -17,6 +17,8 @@
 //! | `e4m3` | 8.25 | f32 | FP8 |
 //! | `q2k` `q4k` `q5k` | 2.6 4.6 5.6 | half · integer, half · integer | Q2_K, Q4_K, Q5_K |
 //! | `q3k` `q6k` `iq4k` | 3.6 6.6 4.4 | half · integer | Q3_K, Q6_K, IQ4_XS |
+//!
+//! `docs/formats.md` says which of them the tests ran on which backend.
 
 use half::{bf16, f16};
 
