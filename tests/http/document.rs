@@ -185,6 +185,29 @@ fn every_bound_of_the_document_holds() {
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+#[test]
+fn fields_of_other_servers_are_refused_or_ignored_by_name() {
+    let server = Server::plain();
+    let document = server.get("/openapi.json").json();
+    let names =
+        |list: &str| document[list].as_array().expect("names").iter().map(|name| name.as_str().expect("a name"));
+    let schemas = document["components"]["schemas"].as_object().expect("schemas");
+    let requests = || schemas.iter().filter(|(name, _)| name.ends_with("Request"));
+    let is_row = |name| requests().any(|(_, schema)| schema["properties"].get(name).is_some());
+    let ask = |name: &str, value: Value| {
+        server.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1, name: value}))
+    };
+    for name in names("x-unsupported-fields") {
+        let answer = ask(name, "x".into());
+        assert_eq!((answer.status.as_u16(), &answer.json()["error"]["param"]), (400, &name.into()), "{}", answer.text);
+        assert_eq!(ask(name, Value::Null).status, 200, "{name} is not used");
+    }
+    for name in names("x-ignored-fields") {
+        assert_eq!(ask(name, "x".into()).status, 200, "{name}");
+    }
+    assert!(!names("x-unsupported-fields").chain(names("x-ignored-fields")).any(is_row), "a field is one or the other");
+}
+
 /// Why the answer to `example` with one more field is not what the document says.
 fn fault(server: &Server, path: &str, example: &Value, (name, value): (&str, &Value), taken: bool) -> Option<String> {
     let mut request = example.clone();

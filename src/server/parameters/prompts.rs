@@ -35,7 +35,9 @@ impl Kind for PromptsKind {
         let items = match value {
             Value::String(text) => return Ok(Prompts::Texts(vec![checked_text(at, text, bounds)?])),
             Value::Array(items) if !items.is_empty() => items,
-            other => return Err(wrong(at, "a string, strings, token ids or lists of token ids, not empty", &other)),
+            other => {
+                return Err(wrong(at, "a string, strings, token ids or lists of token ids, and not empty", &other));
+            }
         };
         if items[0].is_number() {
             return Ok(Prompts::Ids(vec![ids(at, &items, bounds)?]));
@@ -47,13 +49,13 @@ impl Kind for PromptsKind {
         if items[0].is_array() {
             let lists = items.iter().map(|item| match item {
                 Value::Array(list) => ids(at, list, bounds),
-                other => Err(wrong(at, "of one kind: lists of token ids", other)),
+                other => Err(wrong(at, "lists of token ids only", other)),
             });
             return Ok(Prompts::Ids(lists.collect::<Result<_, _>>()?));
         }
         let texts = items.into_iter().map(|item| match item {
             Value::String(text) => checked_text(at, text, bounds),
-            other => Err(wrong(at, "of one kind: strings", &other)),
+            other => Err(wrong(at, "strings only", &other)),
         });
         Ok(Prompts::Texts(texts.collect::<Result<_, _>>()?))
     }

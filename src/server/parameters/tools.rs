@@ -1,4 +1,4 @@
-//! What a request says about tools: which there are, and whether they may, must or must not be called.
+//! The tools of a request: which there are, and whether the model may, must or must not call them.
 
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
 use crate::server::wire::error::{ApiError, shorten};
@@ -20,9 +20,9 @@ pub(crate) fn resolve(
         let (mode, names) = allowed_tools(allowed)?;
         let is = |tool: &Value, name: &Value| tool["function"]["name"] == *name;
         if !names.iter().all(|name| tools.iter().flatten().any(|tool| is(tool, name))) {
-            return Err(ApiError::invalid("tool_choice", "`tool_choice` allows a tool that is none of `tools`"));
+            return Err(ApiError::invalid("tool_choice", "`tool_choice` allows a tool that is not in `tools`"));
         }
-        // What may not be called is not shown either: a model calls what it sees.
+        // A tool that may not be called is not shown either: models call what they see.
         tools = tools.map(|tools| tools.into_iter().filter(|tool| names.iter().any(|name| is(tool, name))).collect());
         choice = Some(mode);
     }
@@ -67,7 +67,7 @@ fn named(choice: &Value, functions: &[Value]) -> Result<Value, ApiError> {
     let name = name.ok_or_else(|| wrong("tool_choice", rule, choice))?;
     let function = functions.iter().find(|function| function["name"] == name);
     function.cloned().ok_or_else(|| {
-        ApiError::invalid("tool_choice", format!("`tool_choice` names {}, which is none of `tools`", shorten(name)))
+        ApiError::invalid("tool_choice", format!("`tool_choice` names {}, which is not in `tools`", shorten(name)))
     })
 }
 

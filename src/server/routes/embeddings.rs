@@ -58,7 +58,7 @@ pub(crate) async fn embeddings(State(state): State<ServerState>, request: Reques
     let form = Form::new(&request);
     let model = state.model(request.target.model)?;
     if info.embedding_len == 0 {
-        return Err(ApiError::unsupported("model", "this model gives no embeddings"));
+        return Err(ApiError::unsupported("model", "this model has no embeddings"));
     }
     let most = prompt_tokens_max(&request.queueing, info.max_model_len);
     let base = EngineRequest {
