@@ -1,5 +1,6 @@
-//! `/openapi.json` is true and its copies are fresh: the golden document, every bound that it states, and the types of
-//! the npm package that are made from it. `FOLIO_REFRESH=1 cargo test --test http document` writes both files anew.
+//! `/openapi.json` is true and its copies are fresh: the golden document, every bound that it states, and what is
+//! generated from it: the types of the npm package, and the table of routes in docs/api.md.
+//! `FOLIO_REFRESH=1 cargo test --test http document` writes these files anew.
 
 use crate::harness::{Server, with};
 use regex::Regex;
@@ -44,6 +45,28 @@ fn the_document_is_the_golden_one() {
 #[test]
 fn the_types_of_the_npm_package_are_fresh() {
     golden("web/ts/requests.ts", &typescript(&document()));
+}
+
+#[test]
+fn the_page_of_the_api_lists_the_routes() {
+    let page = include_str!("../../docs/api.md").replace("\r\n", "\n");
+    let (begin, end) = ("<!-- routes: begin -->\n", "<!-- routes: end -->");
+    let (before, rest) = page.split_once(begin).expect("the page has a table of routes");
+    let (_, after) = rest.split_once(end).expect("the table ends");
+    golden("docs/api.md", &format!("{before}{begin}{}{end}{after}", routes(&document())));
+}
+
+/// A Markdown table of the routes; those that exist with and without `/v1` once.
+fn routes(document: &Value) -> String {
+    let paths = document["paths"].as_object().expect("a document has paths");
+    let mut table = "| Route | |\n|---|---|\n".to_owned();
+    for (path, operations) in paths.iter().filter(|(path, _)| !paths.contains_key(&format!("/v1{path}"))) {
+        let operations = operations.as_object().expect("a path has operations");
+        let methods: Vec<String> = operations.keys().map(|method| method.to_uppercase()).collect();
+        let summary = operations.values().find_map(|operation| operation["summary"].as_str()).unwrap_or_default();
+        table += &format!("| `{} {path}` | {summary} |\n", methods.join(", "));
+    }
+    table
 }
 
 fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {

@@ -7,6 +7,7 @@ mod circles;
 mod copies;
 mod imports;
 mod kernels;
+mod pages;
 mod reader;
 mod style;
 

@@ -1,0 +1,64 @@
+//! README and docs/: each page has an owner in the code, links lead somewhere, and README stays short.
+
+use super::judge;
+use super::reader::{Source, root, sources};
+use std::fs;
+
+/// README is read by people who do not know yet whether they want folio.
+const README_WORDS_MAX: usize = 1500;
+
+fn pages() -> Vec<Source> {
+    let mut pages = sources(&["docs"], &["md"]);
+    for path in ["README.md", "web/README.md"] {
+        let text = fs::read_to_string(root().join(path)).expect("the page is part of the repository");
+        pages.push(Source { path: path.to_owned(), text });
+    }
+    pages
+}
+
+#[test]
+fn readme_is_short() {
+    let text = fs::read_to_string(root().join("README.md")).expect("README.md is part of the repository");
+    let words = text.split_whitespace().count();
+    assert!(words <= README_WORDS_MAX, "README.md has {words} words of at most {README_WORDS_MAX}: move some to docs/");
+}
+
+/// The owner's documentation names the page, so whoever changes the one sees the other.
+#[test]
+fn every_page_of_docs_has_an_owner_that_names_it() {
+    let mut findings = Vec::new();
+    for page in pages().iter().filter(|page| page.path.starts_with("docs/")) {
+        let owner = page.text.strip_prefix("<!-- owner: ").and_then(|rest| rest.split_once(" -->"));
+        let Some((owner, _)) = owner else {
+            findings.push(page.finding(1, "the page does not begin with <!-- owner: FILE -->"));
+            continue;
+        };
+        let named = fs::read_to_string(root().join(owner)).is_ok_and(|text| text.contains(&page.path));
+        if !named {
+            findings.push(page.finding(1, &format!("its owner {owner} does not exist, or does not name the page")));
+        }
+    }
+    judge("pages", findings);
+}
+
+/// Targets of `[text](target)` in a line that are no web addresses, without their anchors.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains("://")).filter_map(|target| target.split('#').next())
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    assert_eq!(links("[a](b.md#c), ![d](e/f.png) [g](https://h)").collect::<Vec<_>>(), ["b.md", "e/f.png"]);
+    let mut findings = Vec::new();
+    for page in pages() {
+        let file = root().join(&page.path);
+        let folder = file.parent().expect("a page lies in a folder");
+        for (index, line) in page.text.lines().enumerate() {
+            for target in links(line).filter(|target| !folder.join(target).exists()) {
+                findings.push(page.finding(index + 1, &format!("{target} does not exist")));
+            }
+        }
+    }
+    judge("links", findings);
+}
