@@ -230,3 +230,33 @@ pub struct Results {
     /// One entry per [`PoolRow`], in order: a vector of the model's hidden size.
     pub pooled: Vec<Vec<f32>>,
 }
+
+/// Which kinds of rows the sampler has to serve in a batch, so that a backend runs no kernel that no row needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SampleShape {
+    /// Some rows are greedy and ask for nothing else.
+    pub plain: bool,
+    /// Some rows are not.
+    pub full: bool,
+    /// Some rows have a bias, penalties or a mask.
+    pub adjust: bool,
+    /// Some rows report logprobs.
+    pub logprobs: bool,
+}
+
+impl SampleShape {
+    /// The kinds of rows in `rows`.
+    pub fn of(rows: &[SampleRow]) -> Self {
+        let mut shape = Self::default();
+        for row in rows {
+            let adjust = row.draw.has_penalties() || row.bias.len > 0 || row.mask_start != NONE;
+            let logprobs = row.logprob || row.top_logprobs > 0;
+            let plain = row.draw.temperature == 0.0 && !adjust && !logprobs && row.given == NONE;
+            shape.plain |= plain;
+            shape.full |= !plain;
+            shape.adjust |= adjust;
+            shape.logprobs |= logprobs;
+        }
+        shape
+    }
+}

@@ -99,7 +99,7 @@ fn circular(ties: &[Tie]) -> Vec<String> {
 #[test]
 fn imports_make_no_circles() {
     let files: Vec<File> = sources(&["src"], &["rs"]).into_iter().map(File::new).collect();
-    judge("circles", circular(&ties(&files)));
+    judge("circles", &circular(&ties(&files)));
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn copies(sources: &[Source]) -> Vec<String> {
 
 #[test]
 fn no_function_is_a_copy() {
-    judge("copies", copies(&sources(&["src", "web/src", "tests", "benches"], &["rs"])));
+    judge("copies", &copies(&sources(&["src", "web/src", "tests", "benches"], &["rs"])));
 }
 
 #[test]

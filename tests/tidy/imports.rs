@@ -94,7 +94,7 @@ fn imports_follow_the_table() {
             }
         }
     }
-    judge("imports", findings);
+    judge("imports", &findings);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn scheduling_is_pure() {
                 .extend(hits.map(|at| source.finding(line_of(&text, at), &format!("scheduling knows no `{word}`"))));
         }
     }
-    judge("purity", findings);
+    judge("purity", &findings);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn crates_stay_in_their_folders() {
             }
         }
     }
-    judge("crates", findings);
+    judge("crates", &findings);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn targets_and_features_are_named_where_they_belong() {
             findings.push(source.finding(line_of(&text, at), "model, plan and engine have no cfg(feature)"));
         }
     }
-    judge("targets", findings);
+    judge("targets", &findings);
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn every_step_has_its_files_and_every_shader_its_step() {
             findings.push(format!("{folder}/{kernel}.{extension}:1: no step has this stem"));
         }
     }
-    judge("stems", findings);
+    judge("stems", &findings);
 }
 
 /// A kernel says what has been proven of it: a GPU that it ran on, or that it has not run on one yet.
@@ -69,7 +69,10 @@ fn cuda_kernels_say_where_they_have_run() {
         header.contains("not yet run on a GPU") || header.contains("Run on ")
     };
     let findings = kernels.iter().filter(|source| !says(source));
-    judge("proof", findings.map(|source| source.finding(1, "its header does not say where it has run")).collect());
+    judge(
+        "proof",
+        &findings.map(|source| source.finding(1, "its header does not say where it has run")).collect::<Vec<_>>(),
+    );
 }
 
 #[test]

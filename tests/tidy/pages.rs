@@ -38,7 +38,7 @@ fn every_page_of_docs_has_an_owner_that_names_it() {
             findings.push(page.finding(1, &format!("its owner {owner} does not exist, or does not name the page")));
         }
     }
-    judge("pages", findings);
+    judge("pages", &findings);
 }
 
 /// Targets of `[text](target)` in a line that are no web addresses, without their anchors.
@@ -60,5 +60,5 @@ fn links_between_pages_lead_somewhere() {
             }
         }
     }
-    judge("links", findings);
+    judge("links", &findings);
 }

@@ -38,7 +38,7 @@ fn functions_and_files_are_short() {
             findings.push(source.finding(lines, &format!("the file has {lines} lines of at most {CUDA_LINES_MAX}")));
         }
     }
-    judge("length", findings);
+    judge("length", &findings);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn lines_are_narrow_and_clean() {
             }
         }
     }
-    judge("width", findings);
+    judge("width", &findings);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn nothing_is_left_undone() {
             findings.extend(hits.map(|at| source.finding(line_of(&source.text, at), "a note left over")));
         }
     }
-    judge("undone", findings);
+    judge("undone", &findings);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn panics_state_the_truth_they_rest_on() {
             }
         }
     }
-    judge("panics", findings);
+    judge("panics", &findings);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn unsafe_stays_below_the_backends() {
             findings.push(source.finding(line_of(&text, at), "unsafe is for backend/ and platform.rs"));
         }
     }
-    judge("unsafe", findings);
+    judge("unsafe", &findings);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn every_module_opens_with_its_essay() {
     let open = |source: &&Source| source.text.starts_with("//!") || source.path == "src/lib.rs";
     let sources = rust();
     let findings = sources.iter().filter(|source| !open(source)).map(|source| source.finding(1, "no `//!` opens it"));
-    judge("essay", findings.collect());
+    judge("essay", &findings.collect::<Vec<_>>());
 }
 
 #[test]
@@ -145,5 +145,5 @@ fn no_file_knows_a_machine() {
             }
         }
     }
-    judge("machine", findings);
+    judge("machine", &findings);
 }

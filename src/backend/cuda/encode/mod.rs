@@ -31,7 +31,7 @@ use super::arena::{Arena, DeviceWeight};
 use super::driver::{Command, Facts, Launch};
 pub(super) use super::kernel::Kernel;
 use super::modules::Modules;
-use crate::plan::inputs::BatchInputs;
+use crate::plan::inputs::{BatchInputs, SampleShape};
 use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail, WeightId};
 use bytemuck::Pod;
 
@@ -64,7 +64,7 @@ pub(super) struct BatchShape {
     /// Blocks are copied.
     pub(super) copies: bool,
     /// Which sampling options any row uses.
-    pub(super) sample: sample::SampleShape,
+    pub(super) sample: SampleShape,
 }
 
 /// Sequences up to which decoding is recorded at start; larger batches are when they come.
@@ -112,7 +112,7 @@ impl BatchShape {
             pools: pools.next_power_of_two().min(capacity.sequences_max) * pools.min(1),
             decode,
             copies: inputs.groups.iter().any(|group| !group.copies.is_empty()),
-            sample: if sampling { sample::shape(inputs) } else { sample::SampleShape::default() },
+            sample: if sampling { SampleShape::of(&inputs.samples) } else { SampleShape::default() },
         }
     }
 }
@@ -124,7 +124,7 @@ impl BatchShape {
         let mut shapes: Vec<Self> = Vec::new();
         for rows in 1..=most.min(USUAL_DECODE_MAX) {
             let bucket = decode_bucket(rows).min(most);
-            for sample in sample::SampleShape::usual() {
+            for sample in sample::usual_shapes() {
                 let (tokens, sequences, logits_rows, samples) = (bucket, bucket, bucket, bucket);
                 let (pools, copies) = (0, false);
                 let shape = Self { tokens, sequences, logits_rows, samples, pools, decode: true, copies, sample };
@@ -134,7 +134,7 @@ impl BatchShape {
             }
         }
         let (tokens, sequences) = (capacity.tokens_max, 1);
-        shapes.extend(sample::SampleShape::usual().into_iter().take(1).map(|sample| Self {
+        shapes.extend(sample::usual_shapes().into_iter().take(1).map(|sample| Self {
             tokens,
             sequences: mixed_bucket(sequences).min(capacity.sequences_max),
             logits_rows: 1,

@@ -7,7 +7,7 @@
 
 use super::super::super::{BackendError, Capacity};
 use super::{Kernel, Recorder, params};
-use crate::plan::inputs::{BatchInputs, NONE, SampleRow};
+use crate::plan::inputs::SampleShape;
 use crate::plan::{Plan, Sample, Step, Tail};
 
 params! {
@@ -37,25 +37,10 @@ const SCRATCH_BYTES: u64 = 64 << 20;
 /// Bytes that a row of an argmax keeps between its parts.
 const STATE_BYTES: u64 = 16;
 
-/// Which sampling options any row of a batch uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct SampleShape {
-    /// Rows that are greedy and nothing else.
-    pub(crate) plain: bool,
-    /// Other rows.
-    pub(crate) full: bool,
-    /// Bias, penalties or masks.
-    pub(crate) adjust: bool,
-    /// Logprobs of the drawn or the most likely tokens.
-    pub(crate) logprobs: bool,
-}
-
-impl SampleShape {
-    /// Greedy decoding, and drawn tokens without anything else.
-    pub(super) fn usual() -> Vec<Self> {
-        let (greedy, drawn) = (Self { plain: true, ..Self::default() }, Self { full: true, ..Self::default() });
-        vec![greedy, drawn]
-    }
+/// The sampling options that are recorded ahead: greedy decoding, and drawn tokens without anything else.
+pub(super) fn usual_shapes() -> [SampleShape; 2] {
+    let none = SampleShape::default();
+    [SampleShape { plain: true, ..none }, SampleShape { full: true, ..none }]
 }
 
 /// Words of an adjusted row: whole vectors of 16 bytes.
@@ -89,25 +74,6 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
     let vocab = vocab_of(plan);
     let adjusted = u64::from(scratch_rows(vocab, capacity.samples_max)) * row_words(vocab) * 4;
     state_bytes(capacity) + adjusted
-}
-
-/// What the kernels of this batch need to be able to do.
-pub(crate) fn shape(inputs: &BatchInputs) -> SampleShape {
-    let mut shape = SampleShape::default();
-    for row in &inputs.samples {
-        let adjust = is_adjusted(row);
-        let logprobs = row.logprob || row.top_logprobs > 0;
-        let plain = row.draw.temperature == 0.0 && !adjust && !logprobs && row.given == NONE;
-        shape.plain |= plain;
-        shape.full |= !plain;
-        shape.adjust |= adjust;
-        shape.logprobs |= logprobs;
-    }
-    shape
-}
-
-fn is_adjusted(row: &SampleRow) -> bool {
-    row.draw.has_penalties() || row.bias.len > 0 || row.mask_start != NONE
 }
 
 /// Records the launches for all sample rows of the bucket.

@@ -43,7 +43,7 @@ use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding, DeviceWeight, GpuBuffer};
 use super::device::{Gpu, Profile, Tier};
 use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
-use crate::plan::inputs::BatchInputs;
+use crate::plan::inputs::{BatchInputs, SampleShape};
 use crate::plan::{BufferId, Plan, Step, Tail, WeightId};
 use bytemuck::Pod;
 use std::collections::HashMap;
@@ -98,7 +98,7 @@ pub(crate) struct BatchShape {
     /// Attention's plan, by KV group.
     pub(crate) attend: Vec<attend::AttendShape>,
     /// Which sampling options any row uses.
-    pub(crate) sample: sample::SampleShape,
+    pub(crate) sample: SampleShape,
     /// Runs of the sampling tail; empty when nothing is sampled.
     pub(crate) sample_groups: Vec<SampleGroup>,
     /// Pool rows.
@@ -137,7 +137,7 @@ pub(crate) fn flatten(
         logits_rows: count(inputs.logits_rows.len()),
         copies: inputs.groups.iter().map(|group| count(group.copies.len())).collect(),
         attend: attends,
-        sample: sample::shape(inputs),
+        sample: SampleShape::of(&inputs.samples),
         sample_groups: if sampling { sample_groups(inputs, group_rows) } else { Vec::new() },
         pools: if inputs.tails.contains(&Tail::Pool) { count(inputs.pools.len()) } else { 0 },
     })

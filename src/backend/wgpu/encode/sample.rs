@@ -8,7 +8,7 @@ use super::super::super::{BackendError, Capacity};
 use super::super::device::{Class, Profile};
 use super::super::pipelines::Kernel;
 use super::{Recorder, SampleGroup, Variant, params};
-use crate::plan::inputs::{BatchInputs, NONE, SampleRow};
+use crate::plan::inputs::SampleShape;
 use crate::plan::{Plan, Sample, Step, Tail};
 
 params! {
@@ -24,19 +24,6 @@ const PART_LOGITS: u32 = 8192;
 const PARTS_MAX: u32 = 32;
 /// Bytes of adjusted rows held at once, unless one row alone is larger.
 const SCRATCH_BYTES: u64 = 32 << 20;
-
-/// Which sampling options any row of a batch uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct SampleShape {
-    /// Rows that are greedy and nothing else.
-    plain: bool,
-    /// Other rows.
-    full: bool,
-    /// Bias, penalties or masks.
-    adjust: bool,
-    /// Logprobs of the drawn or the most likely tokens.
-    logprobs: bool,
-}
 
 fn parts(vocab: u32) -> u32 {
     vocab.div_ceil(PART_LOGITS).clamp(1, PARTS_MAX)
@@ -62,25 +49,6 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile)
     let vocab = vocab_of(plan);
     let adjusted = u64::from(scratch_rows(vocab, capacity.samples_max, profile)) * u64::from(vocab) * 4;
     adjusted.max(u64::from(capacity.samples_max) * u64::from(parts(vocab)) * 8)
-}
-
-/// What the kernels of this batch need to be able to do.
-pub(crate) fn shape(inputs: &BatchInputs) -> SampleShape {
-    let mut shape = SampleShape::default();
-    for row in &inputs.samples {
-        let adjust = is_adjusted(row);
-        let logprobs = row.logprob || row.top_logprobs > 0;
-        let plain = row.draw.temperature == 0.0 && !adjust && !logprobs && row.given == NONE;
-        shape.plain |= plain;
-        shape.full |= !plain;
-        shape.adjust |= adjust;
-        shape.logprobs |= logprobs;
-    }
-    shape
-}
-
-fn is_adjusted(row: &SampleRow) -> bool {
-    row.draw.has_penalties() || row.bias.len > 0 || row.mask_start != NONE
 }
 
 fn kernel(shape: SampleShape, class: Class) -> Kernel {
