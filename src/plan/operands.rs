@@ -130,7 +130,7 @@ pub struct KvGroup {
 /// Where one decoder layer keeps its keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayer {
-    /// Index into [`Plan::kv_groups`].
+    /// Index into [`Plan::kv_groups`](super::Plan::kv_groups).
     pub group: u32,
     /// Key/value heads.
     pub heads: u32,

@@ -75,6 +75,17 @@ fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds
 /// Codes and scales of MXFP4 are those that the published format means: experts in it, and the same numbers in f32.
 #[test]
 fn experts_in_mxfp4_are_the_numbers_they_stand_for() {
+    let (plain, packed) = mxfp4_experts();
+    let mut backend = CpuBackend::new();
+    let (expected, found) = (logits(&plain, &mut backend), logits(&packed, &mut backend));
+    let difference = largest_difference(&expected, &found);
+    assert!(difference <= 1e-4, "logits differ by {difference}");
+    let golden = &golden_cases("gpt-oss")[2].logits;
+    assert!(largest_difference(golden, &found) > 0.1, "the experts are others than the golden ones");
+}
+
+/// gpt-oss with random experts: in f32, and the same numbers in MXFP4.
+pub(super) fn mxfp4_experts() -> (Builder, Builder) {
     let mut plain = Checkpoint::read("gpt-oss").convert(F32);
     let mut packed = plain.clone();
     let mut state = 5_u64;
@@ -101,18 +112,14 @@ fn experts_in_mxfp4_are_the_numbers_they_stand_for() {
         }
     }
     packed.pack();
-    let mut backend = CpuBackend::new();
-    let mut logits = |file: &Builder| {
-        let case = golden_cases("gpt-oss").remove(2);
-        let one = Case { greedy: vec![0], ..case };
-        let mut device = Device::new(&mut backend, &open(file), KvFormat::F32);
-        device.generate(&[one], WHOLE, false).remove(0).logits.remove(0)
-    };
-    let (expected, found) = (logits(&plain), logits(&packed));
-    let difference = largest_difference(&expected, &found);
-    assert!(difference <= 1e-4, "logits differ by {difference}");
-    let golden = &golden_cases("gpt-oss")[2].logits;
-    assert!(largest_difference(golden, &found) > 0.1, "the experts are others than the golden ones");
+    (plain, packed)
+}
+
+/// Logits after one of the golden prompts of gpt-oss.
+pub(super) fn logits<B: Backend + Inspect>(file: &Builder, backend: &mut B) -> Vec<f32> {
+    let one = Case { greedy: vec![0], ..golden_cases("gpt-oss").remove(2) };
+    let mut device = Device::new(backend, &open(file), KvFormat::F32);
+    device.generate(&[one], WHOLE, false).remove(0).logits.remove(0)
 }
 
 /// What no key of a file says is told by the architecture's name, so a wrong name is another model.

@@ -8,8 +8,10 @@
 
 use super::gguf::{self, File};
 use super::{
-    Case, Device, FAMILIES, Sizes, WGPU, WHOLE, adapters, compare, golden, golden_cases, prove_prompts, repository,
+    Case, Device, FAMILIES, Sizes, WGPU, WHOLE, adapters, compare, converted, golden, golden_cases, largest_difference,
+    prove_prompts, repository,
 };
+use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
 use folio::model::Model;
 use folio::plan::{KvFormat, WeightFormat};
@@ -142,9 +144,23 @@ fn every_layout_of_gguf_is_right_on_the_kernels_of_every_class_and_tier() {
             }
         }
     }
-    let expected = [WeightFormat::Q4, WeightFormat::Q2K, WeightFormat::Q3K, WeightFormat::Q4K, WeightFormat::Q5K];
-    let expected = expected.into_iter().chain([WeightFormat::Q6K, WeightFormat::Iq4K]);
-    assert!(adapters().is_empty() || expected.collect::<BTreeSet<_>>().is_subset(&formats), "only {formats:?} ran");
+    // AWQ and FP8 are not published as GGUF; MXFP4 holds experts only and has a test of its own below.
+    let elsewhere = [WeightFormat::Q4Zero, WeightFormat::E4m3, WeightFormat::Mxfp4];
+    let mut expected = WeightFormat::ALL.into_iter().filter(|format| !elsewhere.contains(format));
+    assert!(adapters().is_empty() || expected.all(|format| formats.contains(&format)), "only {formats:?} ran");
+}
+
+#[test]
+fn experts_in_mxfp4_are_right_on_the_kernels_of_every_class_and_tier() {
+    let (plain, packed) = converted::mxfp4_experts();
+    let expected = converted::logits(&plain, &mut CpuBackend::new());
+    for adapter in adapters() {
+        for way in [0, 3].map(Way::of) {
+            let mut backend = open(&way.options(adapter, FAMILY_BINDING));
+            let difference = largest_difference(&expected, &converted::logits(&packed, &mut backend));
+            assert!(difference <= WGPU.logits_f32, "MXFP4 as {way:?}: logits differ by {difference}");
+        }
+    }
 }
 
 /// A file's reference; returns the formats of its weights.
