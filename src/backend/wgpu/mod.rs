@@ -1,7 +1,7 @@
 //! The plan on any GPU: WGSL through wgpu, natively (Vulkan, Metal, DX12) and in a browser (WebGPU).
 //!
 //! [`WgpuBackend`] opens an adapter ([`device`]), allocates every buffer once ([`arena`]), and per batch writes one
-//! metadata buffer ([`metadata`](super::metadata)), replays a recorded program in one compute pass and one submission ([`encode`]) and
+//! metadata buffer ([`metadata`]), replays a recorded program in one compute pass and one submission ([`encode`]) and
 //! copies the sampled ids into a ring of mapped buffers ([`readback`]). Kernels are compiled on first use
 //! ([`pipelines`]) from preprocessed WGSL ([`preprocess`]). Two batches may be in flight: uploads are ordered with the
 //! submissions on the queue, so only the read-back needs a ring.
