@@ -206,7 +206,7 @@ impl Arena {
     ) -> Result<(), BackendError> {
         if spec.whole_rows(first_row, rows.len() as u64).is_none() {
             let given = format!("{} bytes at row {first_row}", rows.len());
-            return Err(BackendError::Validation(format!("weight {}: {given} are not whole rows within it", spec.name)));
+            return Err(BackendError::Validation(format!("weight {}: {given} are not whole rows", spec.name)));
         }
         let weight = &self.weights[id.0 as usize];
         if spec.rows == 1 {

@@ -175,7 +175,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
         outputs,
         combine: plan.buffer_spec(step.out).rows == Rows::Tokens,
     };
-    // Tiles read each matrix once: worthwhile once experts are chosen by more than one route on average.
+    // Tiles read each matrix once: worthwhile as soon as some experts are chosen more than once.
     let many = recorder.rows(step.routes) >= call.experts && !recorder.capacity.deterministic;
     let narrow = recorder.storage(step.x) == Storage::Bf16;
     if many && narrow && call.parts.iter().all(|part| part.format != WeightFormat::F32) {

@@ -58,7 +58,7 @@ pub(super) struct BatchShape {
     pub(super) logits_rows: u32,
     /// Sample rows.
     pub(super) samples: u32,
-    /// Rows to pool.
+    /// Pooled output rows.
     pub(super) pools: u32,
     /// Every sequence has one row.
     pub(super) decode: bool,
