@@ -48,7 +48,7 @@ fn main() {
         let input = stored().record(Storage::F32).weight_bytes() as f64;
         let open = || match quantization {
             None => stored(),
-            Some(quantization) => stored().quantized(quantization).expect("it quantises"),
+            Some(quantization) => stored().quantized(quantization).expect("it quantizes"),
         };
         let runs: Vec<Run> = (0..ROUNDS)
             .map(|_| match adapter {

@@ -40,7 +40,7 @@ const TILE_ROWS_MIN: u32 = 64;
 const UNIT: u32 = 32;
 /// Minimum length of a lane in units.
 const LANE_UNITS_MIN: u32 = 4;
-/// Maximum lanes per sequence, plus one at its ends; the kernel has room for 64.
+/// Maximum lanes per sequence, not counting one more at its ends; the kernel has room for 64.
 const SPLITS_MAX: u32 = 48;
 /// Maximum query heads per KV head.
 const RATIO_MAX: u32 = 16;
@@ -334,7 +334,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
         return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
     if !(1..=RATIO_MAX).contains(&ratio) {
-        let (what, message) = (format!("attend_paged with {ratio} query heads a KV head"), format!("1 to {RATIO_MAX}"));
+        let (what, message) =
+            (format!("attend_paged with {ratio} query heads per KV head"), format!("1 to {RATIO_MAX} are supported"));
         return Err(BackendError::Unsupported { what, message });
     }
     let [k, v] = arena.kv(step.layer);
