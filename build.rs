@@ -1,27 +1,27 @@
-//! Lists the kernels, so that a new one is a new file and nothing else: of `shaders/` stem and text, of `cuda/` path and
-//! text, each as a Rust array that the backends include.
+//! Lists the kernel files, so that a new kernel needs no other change: for `shaders/` stem and text, for `cuda/` path
+//! and text, each as a Rust array that the backends include.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
-    let root = env::var("CARGO_MANIFEST_DIR").expect("cargo names the folder of the package");
-    let out = env::var("OUT_DIR").expect("cargo names a folder for what is made");
+    let root = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     println!("cargo::rerun-if-changed=build.rs");
     for folder in ["shaders", "cuda"] {
         let mut list = String::from("&[\n");
         for part in [folder.to_owned(), format!("{folder}/common")] {
             println!("cargo::rerun-if-changed={part}");
             for name in names(&Path::new(&root).join(&part))? {
-                // The bench has its own way with these.
+                // The bench includes these itself.
                 if folder == "shaders" && name.starts_with("bench_") {
                     continue;
                 }
                 let path = format!("{part}/{name}");
                 let known = path[folder.len() + 1..].trim_end_matches(".wgsl");
                 let text = Path::new(&root).join(&path);
-                writeln!(list, "    ({known:?}, include_str!({text:?})),").expect("a string takes text");
+                writeln!(list, "    ({known:?}, include_str!({text:?})),").expect("writing to a String cannot fail");
             }
         }
         list.push(']');
@@ -30,7 +30,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The kernels in a folder and what they include, in order.
+/// The kernel files and headers in a folder, sorted by name.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {

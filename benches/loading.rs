@@ -1,8 +1,9 @@
-//! How fast weights come from a warm page cache to a device: `cargo bench --bench loading [ADAPTER]`.
+//! Measures loading weights from a warm page cache to a device: `cargo bench --bench loading [ADAPTER]`.
 //!
-//! A checkpoint of 400 MB in bf16 is written to the temporary folder and loaded as it is, in q8 and in q4. Beside each
-//! stands what the device takes when the same bytes lie ready in memory: loading as it is must reach 60 % of that, and
-//! quantising to q4 150 MB/s of its input a core. Without ADAPTER (a number of `folio devices`) the device is the CPU.
+//! Writes a 400 MB bf16 checkpoint to the temporary folder, then loads it unchanged, in q8 and in q4. For comparison,
+//! each run also measures uploading the same bytes from memory. Loading unchanged must reach 60 % of that speed, and
+//! quantizing to q4 150 MB/s of input per core. ADAPTER is a number from `folio devices`; without it the device is the
+//! CPU.
 
 use bytes::Bytes;
 use folio::backend::cpu::CpuBackend;
@@ -28,7 +29,7 @@ const QUERY_HEADS: usize = 16;
 const KV_HEADS: usize = 8;
 const HEAD_DIM: usize = 128;
 
-/// Best of so many.
+/// Number of rounds; the best counts.
 const ROUNDS: usize = 3;
 
 fn main() {
@@ -40,14 +41,14 @@ fn main() {
     let mut faults = Vec::new();
     for (name, quantization) in [("bf16", None), ("q8", Some(Quantization::Q8)), ("q4", Some(Quantization::Q4))] {
         if adapter.is_none() && quantization.is_none() {
-            println!("{name}: the CPU reads it where it lies");
+            println!("{name}: the CPU uses it without copying");
             continue;
         }
         let stored = || Model::open(folder).expect("the checkpoint loads");
         let input = stored().record(Storage::F32).weight_bytes() as f64;
         let open = || match quantization {
             None => stored(),
-            Some(quantization) => stored().quantized(quantization).expect("it quantises"),
+            Some(quantization) => stored().quantized(quantization).expect("it quantizes"),
         };
         let runs: Vec<Run> = (0..ROUNDS)
             .map(|_| match adapter {
@@ -61,7 +62,7 @@ fn main() {
             .collect();
         let best = |of: fn(&Run) -> f64| runs.iter().map(of).fold(f64::INFINITY, f64::min);
         let (loading, upload) = (best(|run| run.loading), best(|run| run.upload));
-        // The CPU keeps what it is given: there is nothing to compare with.
+        // The CPU uses the weights in place: there is no upload to compare with.
         let share = adapter.map(|_| upload / loading);
         let per_core = input / loading / cores;
         let peak = runs.iter().map(|run| run.anonymous_max).max().unwrap_or(0) as f64 / 1e6;
@@ -69,21 +70,21 @@ fn main() {
             "{name}: {:.0} MB/s of input, {:.0} a core; {peak:.0} MB of own memory{}",
             input / loading / 1e6,
             per_core / 1e6,
-            share.map(|share| format!("; {:.0} % of uploading what lies ready", 100.0 * share)).unwrap_or_default()
+            share.map(|share| format!("; {:.0} % of the upload speed from memory", 100.0 * share)).unwrap_or_default()
         );
         if let (None, Some(share)) = (quantization, share)
             && share < SHARE_MIN
         {
-            faults.push(format!("{name}: {share:.2} of an upload is less than {SHARE_MIN}"));
+            faults.push(format!("{name}: {share:.2} of the upload speed, below {SHARE_MIN}"));
         }
         if quantization == Some(Quantization::Q4) && per_core < QUANTISING_MIN {
-            faults.push(format!("{name}: {per_core:.0} B/s a core is less than {QUANTISING_MIN:.0}"));
+            faults.push(format!("{name}: {per_core:.0} B/s per core, below {QUANTISING_MIN:.0}"));
         }
     }
     assert!(cfg!(debug_assertions) || faults.is_empty(), "{}", faults.join("; "));
 }
 
-/// Seconds from the page cache to the device, seconds from memory to the device, and the process's own memory at most.
+/// Seconds from page cache to device, seconds from memory to device, and the peak of the process's own memory.
 struct Run {
     loading: f64,
     upload: f64,
@@ -127,7 +128,7 @@ fn upload(model: &Model, plan: &Plan, write: impl FnMut(WeightId, u32, Bytes) ->
     }
 }
 
-/// Memory that is no file's; 0 where the system does not tell.
+/// Resident memory that is not file-backed; 0 if the system does not report it.
 fn anonymous_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -177,7 +178,7 @@ fn write_checkpoint(folder: &Path) {
             shapes.push((format!("model.layers.{layer}.{name}.weight"), rows, columns));
         }
     }
-    // Not all rows are alike, or caches would help.
+    // Random rows: identical rows would profit from caches.
     let mut state = 1_u32;
     let values: Vec<bf16> = (0..VOCAB * HIDDEN)
         .map(|_| {
@@ -193,6 +194,6 @@ fn write_checkpoint(folder: &Path) {
     });
     let file = folder.join("model.safetensors");
     safetensors::serialize_to_file(views, None, &file).expect("the checkpoint is written");
-    // Into the page cache.
+    // Brings the file into the page cache.
     fs::read(file).expect("it can be read");
 }

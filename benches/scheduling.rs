@@ -1,7 +1,7 @@
-//! What the host pays for a step: schedule, flatten and commit 256 running sequences.
+//! Host time per step: scheduling, flattening and committing 256 running sequences.
 //!
-//! Prints the median of 1,000 steps, best of five rounds, beside the limit of DESIGN.md (200 µs for scheduling and
-//! flattening) and fails above it. `cargo bench --bench scheduling`.
+//! Prints the median of 1,000 steps, best of five rounds, with the limit from DESIGN.md (200 µs for scheduling and
+//! flattening), and fails above the limit. `cargo bench --bench scheduling`.
 
 use folio::engine::faults::InjectedFaults;
 use folio::engine::request::{DrawParams, Request, SamplingParams};

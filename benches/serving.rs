@@ -1,10 +1,10 @@
-//! What the API costs beside the engine, each figure a ratio in one run: `cargo bench --bench serving
-//! [ADAPTER] [PART]`.
+//! Overhead of the API over the engine, each figure a ratio within one run: `cargo bench --bench serving [ADAPTER]
+//! [PART]`.
 //!
-//! A server of the demo model on a real socket, blocking clients with a connection each. What is compared takes turns
-//! for some rounds, and the median of the rounds' ratios counts. Without ADAPTER (a number of `folio devices`) the
-//! device is the CPU; PART is a piece of a figure's name. Clients, server and device share the processor here, so
-//! nothing is cheaper than it looks.
+//! Runs a server of the demo model on a real socket, and blocking clients with one connection each. The two sides of a
+//! comparison alternate for several rounds; the median of the rounds' ratios counts. ADAPTER is a number from `folio
+//! devices`; without it the device is the CPU. PART selects figures whose names contain it. Clients, server and device
+//! share the processor, so overhead is never underestimated.
 
 use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
@@ -27,12 +27,12 @@ use std::time::{Duration, Instant};
 use std::{env, thread};
 
 const ROUNDS: usize = 5;
-/// Tokens of an answer.
+/// Tokens per answer.
 const ANSWER: u32 = 128;
 const PROMPT: u32 = 64;
 const OVERLOAD: Duration = Duration::from_secs(1);
 const SCRAPERS: usize = 10;
-/// So many times as many read while it is measured: what ten cost is less than the noise.
+/// Factor by which more clients read during the measurement: the cost of ten is below the noise.
 const SCRAPERS_MORE: usize = 10;
 const SCRAPE_EVERY: Duration = Duration::from_millis(50);
 
@@ -43,7 +43,7 @@ const SCRAPES_MAX: f64 = 0.01;
 const REFUSAL_MAX: Duration = Duration::from_millis(50);
 const REFUSED_MIN: f64 = 0.99;
 
-/// An engine and its server; both end with the process.
+/// An engine and its server; both run until the process ends.
 struct Server {
     address: SocketAddr,
     engine: EngineHandle,
@@ -74,14 +74,14 @@ impl Server {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads start");
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-                told.send(listener.local_addr().expect("it is bound")).expect("somebody waits");
+                told.send(listener.local_addr().expect("it is bound")).expect("the receiver waits");
                 serve(listener, state, SocketOptions::default(), std::future::pending()).await;
             });
         });
         Self { address: address.recv().expect("the server starts"), engine }
     }
 
-    /// Sends a request on a connection of its own and reads the answer to its end.
+    /// Sends a request on a new connection and reads the complete answer.
     fn exchange(&self, line: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.address).expect("the server listens");
         let head = "host: localhost\r\nconnection: close\r\ncontent-type: application/json";
@@ -92,7 +92,8 @@ impl Server {
         answer
     }
 
-    /// Streams all of these at once; tokens a second of the first `counted`, until the last of them is done.
+    /// Streams all requests concurrently. Returns the tokens per second of the first `counted`, until the last of them
+    /// ends.
     fn tokens_per_s(&self, path: &str, bodies: &[Value], counted: usize) -> f64 {
         let line = format!("POST {path}");
         let start = Instant::now();
@@ -117,7 +118,7 @@ impl Server {
     }
 }
 
-/// What the last usage of a stream says.
+/// The completion tokens in the last usage record of a stream.
 fn completion_tokens(answer: &str) -> u32 {
     let (_, rest) = answer.rsplit_once("\"completion_tokens\":").unwrap_or_else(|| panic!("no usage: {answer}"));
     rest.chars().map_while(|c| c.to_digit(10)).fold(0, |number, digit| 10 * number + digit)
@@ -131,7 +132,7 @@ fn chat(seed: usize, more: &Value) -> Value {
     body
 }
 
-/// More people than any answer holds.
+/// A schema for a list that is longer than any answer.
 fn people() -> Value {
     let person = json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 20},
         "age": {"type": "integer", "minimum": 0, "maximum": 150}, "kind": {"enum": ["friend", "family", "other"]}},
@@ -140,14 +141,15 @@ fn people() -> Value {
         "schema": {"type": "array", "items": person, "minItems": 200}}})
 }
 
-/// Median of a ratio over rounds.
+/// Median of a ratio over several rounds.
 fn median(mut round: impl FnMut(usize) -> f64) -> f64 {
     let mut ratios: Vec<f64> = (0..ROUNDS).map(&mut round).collect();
     ratios.sort_by(f64::total_cmp);
     ratios[ROUNDS / 2]
 }
 
-/// Tokens a second under a schema over free ones. With `more` naming logprobs every token is drawn: none is jumped.
+/// Tokens per second with a schema, relative to free decoding. If `more` requests logprobs, every token is sampled:
+/// none is forced by the grammar.
 fn constrained(server: &Server, more: &Value) -> f64 {
     let path = "/v1/chat/completions";
     let free: Vec<_> = (0..8).map(|seed| chat(seed, more)).collect();
@@ -163,8 +165,9 @@ fn constrained(server: &Server, more: &Value) -> f64 {
     median(|_| server.tokens_per_s(path, &bound, 8) / server.tokens_per_s(path, &free, 8))
 }
 
-/// Tokens a second of seven free answers with a constrained eighth over those with a free one. With logprobs it draws
-/// every token, as the free one does; without, it takes what its grammar forces at once, and so gets on faster.
+/// Tokens per second of seven free requests beside a constrained one, relative to beside a free one. With logprobs the
+/// constrained request samples every token, like the free one; without, it skips tokens that its grammar forces, and so
+/// gets ahead faster.
 fn beside_constrained(server: &Server, logprobs: bool) -> f64 {
     let path = "/v1/chat/completions";
     let mut bodies: Vec<_> = (0..8).map(|seed| chat(seed, &json!({}))).collect();
@@ -176,10 +179,10 @@ fn beside_constrained(server: &Server, logprobs: bool) -> f64 {
     })
 }
 
-/// Tokens a second of 64 streaming clients over those of the engine alone with the same requests.
+/// Tokens per second of 64 streaming clients, relative to the engine alone with the same requests.
 fn streaming(server: &Server) -> f64 {
     const CLIENTS: u32 = 64;
-    // Nothing is found in the prefix cache: every round has prompts of its own.
+    // The prefix cache never hits: every round has its own prompts.
     let prompt = |round: usize, client: u32| -> Vec<u32> {
         (0..PROMPT).map(|index| (7 * index + 31 * client + 1009 * round as u32) % 4000 + 16).collect()
     };
@@ -207,7 +210,7 @@ fn streaming(server: &Server) -> f64 {
     })
 }
 
-/// The speed while ten clients read `/metrics` over that while none does, from what many times as many cost.
+/// The speed while ten clients read `/metrics`, relative to none; derived from the cost of many times as many clients.
 fn scraping(server: &Server) -> f64 {
     let bodies: Vec<_> = (0..8).map(|seed| chat(seed, &json!({"max_tokens": 3 * ANSWER}))).collect();
     let speed = || server.tokens_per_s("/v1/chat/completions", &bodies, 8);
@@ -234,7 +237,7 @@ fn scraping(server: &Server) -> f64 {
     1.0 - (1.0 - kept) / SCRAPERS_MORE as f64
 }
 
-/// A client that reads `/metrics` again and again on one connection.
+/// A client that reads `/metrics` repeatedly on one connection.
 struct Scraper(TcpStream);
 
 impl Scraper {
@@ -262,7 +265,7 @@ impl Scraper {
     }
 }
 
-/// Ten times what a small server takes comes within a second: the share of refusals that came within the limit.
+/// Sends ten times a small server's capacity within a second. Returns the share of refusals that came within the limit.
 fn refusals(adapter: Option<usize>) -> f64 {
     let config = Config { max_num_seqs: 8, queue_requests_max: 8, ..config() };
     let server = Server::start(adapter, config);
@@ -297,14 +300,14 @@ fn config() -> Config {
     Config { kv_cache_bytes: Some(64 << 20), max_num_seqs: 64, ..Config::default() }
 }
 
-/// What is asked for, what fell short.
+/// The selected figures, and those below their limit.
 struct Report {
     part: Option<String>,
     faults: Vec<String>,
 }
 
 impl Report {
-    /// Measures if it is wanted.
+    /// Measures and checks a figure, if it is selected.
     fn judge(&mut self, name: &str, least: f64, measure: impl FnOnce() -> f64) {
         if self.part.as_ref().is_some_and(|part| !name.contains(part.as_str())) {
             return;
@@ -323,16 +326,16 @@ fn main() {
     let part = arguments.into_iter().find(|argument| argument.parse::<usize>().is_err());
     let mut report = Report { part, faults: Vec::new() };
     let server = Server::start(adapter, config());
-    // Grammars compile, kernels warm up.
+    // Warm-up: compiles the grammar and the kernels.
     server.tokens_per_s("/v1/chat/completions", &[chat(0, &json!({"response_format": people()}))], 1);
     let drawn = json!({"logprobs": true});
-    report.judge("JSON schema, 8 of 8, over free decoding", CONSTRAINED_MIN, || constrained(&server, &json!({})));
-    report.judge("JSON schema, 8 of 8, every token drawn", CONSTRAINED_MIN, || constrained(&server, &drawn));
+    report.judge("JSON schema, 8 of 8, against free decoding", CONSTRAINED_MIN, || constrained(&server, &json!({})));
+    report.judge("JSON schema, 8 of 8, every token sampled", CONSTRAINED_MIN, || constrained(&server, &drawn));
     let name = "free answers beside a constrained one, 1 of 8";
     report.judge(name, BESIDE_CONSTRAINED_MIN, || beside_constrained(&server, false));
-    let name = "free answers beside a constrained one, every token drawn";
+    let name = "free answers beside a constrained one, every token sampled";
     report.judge(name, BESIDE_CONSTRAINED_MIN, || beside_constrained(&server, true));
-    report.judge("64 streaming clients over the engine alone", STREAMING_MIN, || streaming(&server));
+    report.judge("64 streaming clients against the engine alone", STREAMING_MIN, || streaming(&server));
     report.judge("speed while ten clients read /metrics", 1.0 - SCRAPES_MAX, || scraping(&server));
     drop(server);
     report.judge("refusals within the limit", REFUSED_MIN, || refusals(adapter));

@@ -1,6 +1,6 @@
-//! How long a megabyte of text takes to become token ids, by the demo's tokenizer.
+//! Time to tokenize a megabyte of text with the demo model's tokenizer.
 //!
-//! Prints the best of five for texts of several kinds beside the limit of one second and fails above it.
+//! Prints the best of five for several kinds of text, with the limit of one second, and fails above it.
 //! `cargo bench --bench tokenizing`.
 
 use folio::model::demo;

@@ -1,16 +1,16 @@
-// Paged attention of few packed rows over many keys, on tensor cores: up to 16 rows of one KV head are the rows of the
-// products, so that keys and values are read once for the whole group.
+// Paged attention of few packed rows over many keys, on tensor cores. Up to 16 rows of one KV head form the row
+// dimension of the products, so that keys and values are read once for the whole group.
 //
 //   out = Σ p_j · v_j / (Σ p_j + e^(sink − m)),  p_j = e^(s_j − m)
 //   s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
 // q, out: [tokens][query heads][HEAD_DIM]; K, V: tiles [block][kv head] of the pool; work list: common/attend.cuh.
-// A lane of the list is a run of items, about as long as every other. One block: the items of a lane × one KV head,
-// then of the next that is a grid further. A warp takes every WARPS-th tile of TILE_KEYS keys through STAGES stages of
-// its own; the warps' sums are joined at the end of an item. Where the keys of rows are cut between items, sums go to
-// the scratch, and the block that comes last joins them in their order.
-// Threads: 32 · WARPS. Grid: any, about what the device holds. Shared: WARPS · STAGES · tile_bytes(TILE_KEYS), and
-// 32 · HEAD_DIM for the query where HEAD_DIM > 176.
+// A lane of the list is a run of items, all lanes about equally long. One block: the items of a lane × one KV head,
+// striding over the grid. A warp takes every WARPS-th tile of TILE_KEYS keys, through STAGES stages of its own; the
+// warps' sums are joined at the end of an item. If the keys of some rows are split between items, partial sums go to
+// the scratch, and the last block to finish joins them in key order.
+// Threads: 32 · WARPS. Grid: any, about what the device runs at once.
+// Shared: WARPS · STAGES · tile_bytes(TILE_KEYS), and 32 · HEAD_DIM for the query if HEAD_DIM > 176.
 // -D: HEAD_DIM (multiple of 16, ≤ 256), WARPS (4, 2), TILE_KEYS (16 or 32; 32 with KV_Q8), STAGES (2 to 4),
 // OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, SOFTCAP, ALIBI. Twin: backend/cpu/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
@@ -20,13 +20,13 @@
 constexpr u32 COPY_UNROLL = HEAD_DIM > 128 ? 1 : 16;
 constexpr u32 THREADS = 32 * WARPS, PARTS_MAX = 64, ROWS = 16;
 constexpr u32 STAGE_BYTES = tile_bytes(TILE_KEYS);
-constexpr u32 SUM_STRIDE = HEAD_DIM + 8;  // spreads rows over the banks
+constexpr u32 SUM_STRIDE = HEAD_DIM + 8;  // avoids bank conflicts between rows
 constexpr u32 TILES_BYTES = WARPS * STAGES * STAGE_BYTES;
-constexpr bool QUERY_IS_SHARED = HEAD_DIM > 176;  // behind the tiles
+constexpr bool QUERY_IS_SHARED = HEAD_DIM > 176;  // stored after the tiles
 static_assert(WARPS * ROWS * (SUM_STRIDE + 2) * 4 <= TILES_BYTES, "sums fit where the tiles were");
 static_assert(PARTS_MAX * ROWS * 8 <= TILES_BYTES, "largest and sum of the parts do too");
 
-// The query's operand of one step, in the order of the keys' elements; rows that are not there are zeros.
+// The query operand of one step, with elements in the same order as the keys'; missing rows are zeros.
 __device__ __forceinline__ uint4 load_query(const Params &params, const Item &item, u32 kv_head, u32 step, u32 lane) {
   uint4 a;
 #pragma unroll
@@ -43,7 +43,7 @@ __device__ __forceinline__ uint4 load_query(const Params &params, const Item &it
   return a;
 }
 
-// In registers where there is room for it.
+// Kept in registers if they have room for it, otherwise in shared memory.
 struct Query {
   uint4 steps[QUERY_IS_SHARED ? 1 : STEPS];
   const uint4 *shared;
@@ -66,7 +66,7 @@ __device__ __forceinline__ void load_query(Query &query, uint4 *shared, const Pa
   }
 }
 
-// Begins to copy a tile; bits of the parts that have no block.
+// Starts copying a tile; returns a bit mask of the parts that have no block.
 __device__ __forceinline__ u32 copy_tile(u8 *stage, const Params &params, const Item &item, u32 kv_head, u32 first,
                                          u32 entry, u32 lane) {
   u8 *scales = stage + 2 * TILE_KEYS * STRIDE;
@@ -106,7 +106,7 @@ __device__ __forceinline__ void attend_keys(Rows<1> &rows, const Query &query, u
   common_keys(params, item, all_begin, all_end);
   constexpr u32 HOP = WARPS * TILE_KEYS;
   const u32 begin = item.key_begin / TILE_KEYS * TILE_KEYS + warp * TILE_KEYS;
-  u32 copied = begin, stage = 0, hidden = 0;  // a byte a tile, the oldest lowest
+  u32 copied = begin, stage = 0, hidden = 0;  // one byte per tile, the oldest lowest
   u32 entry = load_entry<TILE_KEYS>(params, table, item, begin, lane);
 #pragma unroll
   for (u32 i = 0; i < STAGES - 1; i++) {
@@ -119,7 +119,7 @@ __device__ __forceinline__ void attend_keys(Rows<1> &rows, const Query &query, u
   for (u32 first = begin; first < item.key_end; first += HOP) {
     copy_async_wait<STAGES - 2>();
     __syncwarp();
-    // Into the stage that the whole warp has left.
+    // The next tile goes into the stage that all lanes have finished reading.
     const u32 free = stage == 0 ? STAGES - 1 : stage - 1;
     if (copied < item.key_end)
       hidden |= copy_tile(stages + free * STAGE_BYTES, params, item, kv_head, copied, entry, lane) << 8 * (STAGES - 1);
@@ -135,7 +135,7 @@ __device__ __forceinline__ void attend_keys(Rows<1> &rows, const Query &query, u
   end_rows(rows, params);
 }
 
-// The warp's sums, [row][column], then [row] of largest and sum.
+// Stores the warp's sums as [row][column], then largest and sum as [row].
 __device__ __forceinline__ void put_sums(float *sums, const Rows<1> &rows, u32 lane) {
   const float unit = unit_of(rows);
 #pragma unroll
@@ -172,14 +172,15 @@ __device__ __forceinline__ void store_four(u16 *to, const float4 &v) {
   *reinterpret_cast<uint2 *>(to) = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
 }
 
-// A row is complete: four columns of it.
+// Stores four columns of a finished row.
 __device__ __forceinline__ void store_result(const Params &params, const Item &item, u32 kv_head, u32 row, u32 column,
                                              float4 sum, float factor) {
   const float4 result = make_float4(sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor);
   store_four(params.out + row_offset(params, item, item.first + row, kv_head) + column, result);
 }
 
-// Joins what PIECES_COUNT sources have of a row: `shares(i)` is largest and sum, `values(i, column)` four columns.
+// Joins the partial results of a row from PIECES_COUNT sources: `shares(i)` is largest and sum, `values(i, column)` is
+// four columns.
 template <typename Shares, typename Values>
 __device__ __forceinline__ void join_row(const Params &params, const Item &item, u32 kv_head, u32 row, u32 count,
                                          float *part, Shares shares, Values values) {
@@ -203,7 +204,7 @@ __device__ __forceinline__ float *part_of(const Params &params, u32 slot, u32 kv
   return params.scratch + (static_cast<u64>(slot) * params.kv_heads + kv_head) * (ROWS * (HEAD_DIM + 2));
 }
 
-// Joins the parts of the item's rows, if this block is the last to have written one.
+// Joins the parts of the item's rows, if this block wrote the last part.
 __device__ __forceinline__ void join_parts(float *memory, const Params &params, const Item &item, u32 kv_head) {
   __threadfence();
   __syncthreads();
@@ -246,7 +247,7 @@ __device__ __forceinline__ void attend_item(u8 *memory, const Params &params, co
     attend_keys(rows, query, memory + warp * STAGES * STAGE_BYTES, params, item, kv_head, warp, lane);
   }
   __syncthreads();
-  // Again, rather than through the loop in registers.
+  // Loaded again, rather than kept in registers through the loop.
   const Item item = load_item(words);
   constexpr u32 WARP_FLOATS = ROWS * (SUM_STRIDE + 2);
   float *sums = reinterpret_cast<float *>(memory);

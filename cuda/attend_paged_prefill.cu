@@ -1,12 +1,13 @@
-// Paged attention of many packed rows, on tensor cores, in the manner of FlashAttention-2.
+// Paged attention of many packed rows, on tensor cores, following FlashAttention-2.
 //
 //   out = Σ p_j · v_j / (Σ p_j + e^(sink − m)),  p_j = e^(s_j − m)
 //   s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
 // q, out: [tokens][query heads][HEAD_DIM]; K, V: tiles [block][kv head] of the pool; work list: common/attend.cuh.
 // One block: one item of up to ROWS = 16 · WARP_STRIPS · WARPS packed rows × one KV head, 16 · WARP_STRIPS rows a warp,
-// tiles of TILE_KEYS keys. Values are copied while queries meet keys, the next keys while weights meet values.
-// Threads: 32 · WARPS. Grid: most items that the bucket's rows can take × KV heads; the list's longest come first.
+// tiles of TILE_KEYS keys. Values are copied during the query · key products, the next keys during the weight · value
+// products.
+// Threads: 32 · WARPS. Grid: maximum items for the bucket's rows × KV heads; the list's longest items come first.
 // Shared: ROWS · 16 · (HEAD_DIM / 8 | 1) + tile_bytes(TILE_KEYS), and 4 · ROWS with two strips.
 // -D: HEAD_DIM (multiple of 16, ≤ 256), WARPS (4, 8), WARP_STRIPS (1; 2 for HEAD_DIM ≤ 128), TILE_KEYS (32, 64),
 // OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, SOFTCAP, ALIBI. Twin: backend/cpu/attend_paged.rs
@@ -14,7 +15,7 @@
 
 #include "common/attend_tile.cuh"
 
-// Short, since the sums take most registers.
+// Small, since the sums take most of the registers.
 constexpr u32 COPY_UNROLL = 4, STEP_UNROLL = 2;
 constexpr u32 THREADS = 32 * WARPS, WARP_ROWS = 16 * WARP_STRIPS, ROWS = WARP_ROWS * WARPS;
 constexpr u32 QUERY_PIECES = HEAD_DIM / 8, QUERY_STRIDE = (QUERY_PIECES | 1) * 16;
@@ -25,7 +26,7 @@ struct Memory {
   u8 *query, *keys, *values, *scales;
 };
 
-// A warp brings its own rows of the query as halves, in the order of the keys' elements; rows that are not there are
+// Each warp loads its own rows of the query as f16, with elements in the same order as the keys'; missing rows are
 // zeros.
 __device__ __forceinline__ void load_query(u8 *query, const Params &params, const Item &item, u32 kv_head, u32 first,
                                            u32 lane) {
@@ -47,7 +48,7 @@ __device__ __forceinline__ void load_query(u8 *query, const Params &params, cons
   __syncwarp();
 }
 
-// Begins to copy the keys, or the values, of the tile at `first`; bits of the parts that have no block.
+// Starts copying the keys, or the values, of the tile at `first`; returns a bit mask of the parts that have no block.
 __device__ __forceinline__ u32 copy_tile(u8 *rows, u8 *scales, const u8 *pool, const Params &params, u32 table,
                                          const Item &item, u32 kv_head, u32 first) {
   const u32 lane = threadIdx.x % 32, part = threadIdx.x / 32 / PART_WARPS;
@@ -101,7 +102,7 @@ __device__ __forceinline__ void store_pair(u16 *to, float a, float b) {
   *reinterpret_cast<u32 *>(to) = pack_bf16(a, b);
 }
 
-// One of the lane's rows: two columns of every eight, of q8 four of every sixteen.
+// Stores one of the lane's rows: two columns of every eight; with q8, four of every sixteen.
 __device__ __forceinline__ void store_row(Rows<WARP_STRIPS> &rows, const Params &params, const Item &item, u32 kv_head,
                                           u32 i, u32 packed, u32 lane) {
   const u32 strip = i / 2, high = i % 2;
@@ -124,7 +125,7 @@ __device__ __forceinline__ void store_row(Rows<WARP_STRIPS> &rows, const Params 
   }
 }
 
-// The block's item; read again in the end, rather than kept in registers.
+// The block's item; read again at the end, rather than kept in registers.
 __device__ __forceinline__ Item own_item(const Params &params) {
   const u32 *work = work_list(params);
   return load_item(work + WORK_HEADER + work[0] + 1 + (work[1] + blockIdx.x / params.kv_heads) * ITEM_WORDS);

@@ -1,11 +1,11 @@
-// Paged attention in f32 on the plain cores, for any storage, KV format and head: the kernel of last resort.
+// Paged attention in f32 without tensor cores, for any storage, KV format and head size: the fallback kernel.
 //
 //   out = Σ p_j · v_j / (Σ p_j + e^(sink − m)),  p_j = e^(s_j − m)
 //   s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
 // q, out: [tokens][query heads][HEAD_DIM]; K, V: tiles [block][kv head] of the pool. One block: one token row × one KV
-// head, 16 keys at a time: a thread makes the scores of some (head, key), a warp the weights of some heads, and a
-// thread sums some runs of 8 columns.
+// head, 16 keys at a time. A thread computes the scores of some (head, key) pairs, a warp the weights of some heads,
+// and a thread sums some runs of 8 columns.
 // Threads: 128. Grid: rows of the bucket × KV heads. Shared: 4 · (GROUP · (HEAD_DIM + 19) + 16 · (HEAD_DIM + 4)) bytes.
 // -D: HEAD_DIM (multiple of 8, ≤ 256), GROUP (1 to 16), KV_F32 or KV_F16 or KV_Q8, Q_TYPE, OUT_TYPE (float, u16).
 // Twin: backend/cpu/attend_paged.rs
@@ -14,15 +14,15 @@
 #include "common/attend.cuh"
 
 constexpr u32 THREADS = 128, WARPS = THREADS / 32, KEYS = 16, RUNS = HEAD_DIM / 8;
-constexpr u32 STRIDE = HEAD_DIM + 4;  // spreads rows over the banks
+constexpr u32 STRIDE = HEAD_DIM + 4;  // avoids bank conflicts between rows
 constexpr u32 PIECES = (GROUP * RUNS + THREADS - 1) / THREADS;
 
-// Query, keys or values, weights, and of each head its largest score, its sum and what its old sums are multiplied by.
+// Query, keys or values, weights; and for each head its largest score, its sum and the factor for its old sums.
 struct Shared {
   float *query, *rows, *weights, *largest, *sum, *rescale;
 };
 
-// The run of 8 elements of a slot in a tile of the pool.
+// The run of 8 elements at a slot of a tile in the pool.
 __device__ __forceinline__ Eight load_run(const u8 *tile, u32 slots, u32 slot, u32 run) {
 #if defined(KV_F32)
   return load_eight(reinterpret_cast<const float *>(tile) + slot * HEAD_DIM + run * 8);
@@ -49,7 +49,7 @@ constexpr u32 SLOT_BYTES =
     HEAD_DIM + 4;
 #endif
 
-// Keys or values of positions `first` and on, zeros from `end`; a hidden block gives zeros too.
+// Loads keys or values from position `first` on, with zeros from `end` on; a hidden block also gives zeros.
 __device__ __forceinline__ void load_rows(float *rows, const Params &params, const u8 *pool, const u32 *table,
                                           u32 kv_head, u32 first, u32 end) {
   const u32 slots = 1u << params.block_shift;
@@ -88,7 +88,7 @@ __device__ __forceinline__ void make_scores(const Shared &shared, const Params &
   }
 }
 
-// Scores become weights; lanes 16 and on repeat the others.
+// Turns scores into weights; lanes from 16 on duplicate the others.
 __device__ __forceinline__ void make_weights(const Shared &shared) {
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (u32 head = warp; head < GROUP; head += WARPS) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void add_values(const Shared &shared, Eight (&sums)[P
   }
 }
 
-// The last sequence that begins at `row` or before: sequences cover the rows in order.
+// The last sequence that starts at or before `row`: sequences cover the rows in order.
 __device__ __forceinline__ u32 sequence_of(const u32 *metadata, u32 row) {
   u32 low = 0, high = metadata[META_SEQUENCE_COUNT];
   while (high - low > 1) {

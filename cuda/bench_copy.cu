@@ -1,7 +1,7 @@
-// Copies a buffer: the peak that streaming kernels are measured against. target[i] = source[i], 16 bytes an element.
+// Copies a buffer: the peak to compare streaming kernels with. target[i] = source[i], 16 bytes per element.
 //
-// A block copies 1024 neighbouring elements a turn, four under way in each thread, and strides over the buffer.
-// Grid: a few blocks for each multiprocessor. No twin: a yardstick of `folio bench`, not a step.
+// A block copies 1024 consecutive elements per iteration, four in flight per thread, and strides over the buffer.
+// Grid: a few blocks per multiprocessor. No twin: a benchmark of `folio bench`, not a step.
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/prelude.cuh"

@@ -1,8 +1,8 @@
-// Tensor-core products from registers alone: the peak that matrix products by mma.sync are measured against.
+// Tensor-core products from registers alone: the peak to compare matrix products by mma.sync with.
 //
-// A warp keeps 4 × 4 tiles of sums (16 × 8 each) and adds two products to each a turn: 32 · 4096 FLOP a warp and turn.
-// out [block][thread] holds the sum of what each thread has, so that nothing is left out.
-// Grid: two blocks of 256 threads for each multiprocessor. No twin: a yardstick of `folio bench`, not a step.
+// A warp keeps 4 × 4 tiles of sums (16 × 8 each) and adds two products to each per iteration: 32 · 4096 FLOP per warp
+// and iteration. out [block][thread] receives the sum of each thread's results, so that the compiler removes nothing.
+// Grid: two blocks of 256 threads per multiprocessor. No twin: a benchmark of `folio bench`, not a step.
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/prelude.cuh"
@@ -19,7 +19,7 @@ KERNEL(bench_mma, 256, 2) {
   uint4 a[LEFT];
   uint2 b[RIGHT];
   float4 sums[LEFT][RIGHT];
-  // Ones with signs that differ, so that sums stay small and no operand is known.
+  // Ones with varying signs, so that sums stay small and the compiler knows no operand.
   const u32 seed = (threadIdx.x + 1) * 0x9e3779b9u ^ params.turns;
 #pragma unroll
   for (u32 i = 0; i < LEFT; i++) {

@@ -1,8 +1,8 @@
-// Reads a buffer: the peak that kernels which read weights or keys are measured against. 16 bytes an element.
+// Reads a buffer: the peak to compare kernels that read weights or keys with. 16 bytes per element.
 //
-// A block reads 1024 neighbouring elements a turn, four under way in each thread, and strides over the buffer; out
-// [block][thread] holds the words of each thread, mixed, so that nothing is left out.
-// Grid: a few blocks for each multiprocessor. No twin: a yardstick of `folio bench`, not a step.
+// A block reads 1024 consecutive elements per iteration, four in flight per thread, and strides over the buffer. out
+// [block][thread] receives a mix of each thread's words, so that the compiler removes nothing.
+// Grid: a few blocks per multiprocessor. No twin: a benchmark of `folio bench`, not a step.
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/prelude.cuh"

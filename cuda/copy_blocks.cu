@@ -1,8 +1,9 @@
-// Copies KV blocks source → target, K and V, in layers of one KV group whose blocks have one size.
+// Copies KV blocks source → target, K and V, in layers of one KV group whose blocks have the same size.
 //
-// table [layer of the plan] of the addresses of its K and V. No block is both source and target, and targets are
-// distinct, so the order does not matter. A thread copies 16 bytes of each a turn; blocks stride over all copies.
-// Grid: x as many as fill the device, y the layers from layer_first on, of which `layers` names those to copy.
+// table [layer of the plan] has the addresses of each layer's K and V. No block is both source and target, and targets
+// are distinct, so the order does not matter. A thread copies 16 bytes of each per iteration; blocks stride over all
+// copies.
+// Grid: x enough to fill the device, y the layers from layer_first on; the mask `layers` selects the layers to copy.
 // Twin: backend/cpu/copy_blocks.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -16,10 +17,10 @@ struct LayerKv {
 struct Params {
   const u32 *metadata;
   const LayerKv *table;
-  u64 layers;  // bit i: layer_first + i
+  u64 layers;  // bit i: layer layer_first + i
   u32 layer_first;
   u32 group_header;  // header word of the KV group
-  u32 vectors;       // of 16 bytes in a block
+  u32 vectors;       // 16-byte vectors per block
   u32 unused;
 };
 

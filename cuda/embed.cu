@@ -1,7 +1,7 @@
-// out[t][c] = table[id(t)][c] · scale; id(t) is the batch's token id, or what the sampler left in a feed slot.
+// out[t][c] = table[id(t)][c] · scale; id(t) is the batch's token id, or the id that the sampler wrote to a feed slot.
 //
-// table [rows][columns] in -DWEIGHT, out [tokens][columns] of -DOUT_TYPE. A block: one token; a thread: 8 columns. A
-// table in several formats has a launch for each section, which writes the tokens whose rows it has.
+// table [rows][columns] in -DWEIGHT, out [tokens][columns] of -DOUT_TYPE. A block: one token; a thread: 8 columns. For
+// a table in several formats there is one launch per section, which writes the tokens whose rows it has.
 // Twin: backend/cpu/embed.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"
@@ -20,7 +20,7 @@ struct Params {
 
 constexpr Weight W = Weight::WEIGHT;
 
-// Weights 8 · eight and on of a row, widened.
+// Eight weights from index 8 · eight on of a row, widened.
 template <u32 E> __device__ __forceinline__ Eight scaled_levels(const PackedGroup<W> &packed, const GroupScale &scale) {
   Eight values = eight_levels<W, E>(packed);
   for (u32 i = 0; i < 8; i++) values.v[i] = fmaf(scale.a[E / 2], values.v[i], scale.b[E / 2]);

@@ -1,6 +1,6 @@
 // out[s] = x[logits_rows[s]], rounded to out's type. x [tokens][columns], out [logits rows][columns].
 //
-// One block: one row, eight elements to a thread and turn; columns are a multiple of 8. Grid: logits rows of the
+// One block: one row, eight elements per thread and iteration; columns are a multiple of 8. Grid: logits rows of the
 // bucket. Types by -D: X_TYPE and OUT_TYPE, float or u16 (bfloat16).
 // Twin: backend/cpu/gather_rows.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.

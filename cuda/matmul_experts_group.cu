@@ -1,8 +1,8 @@
-// The routes of a batch, or some of them, in the order of their experts: order[i] is a route, those of expert e are at
-// starts[e] to starts[e + 1], in their own order. routes: [routes] of (expert, weight) in f32; taken are those from
-// first_route on, at most routes_max.
-// Block: one expert. Each thread counts the routes of its part that come before the expert's and that are the
-// expert's, then writes these where they belong. So the result never depends on who comes first.
+// Sorts the routes of a batch, or some of them, by expert: order[i] is a route; those of expert e are at starts[e] to
+// starts[e + 1], in their original order. routes: [routes] of (expert, weight) in f32; only those from first_route on
+// are taken, at most routes_max.
+// Block: one expert. Each thread counts, within its part of the routes, those of earlier experts and those of this
+// expert, then writes the latter to their places. So the result does not depend on timing.
 // Twin: the loop over experts of backend/cpu/matmul_experts.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -17,7 +17,7 @@ struct Params {
 
 constexpr u32 THREADS = 256;
 
-// Of the lanes up to this one.
+// Inclusive prefix sum over the lanes.
 __device__ __forceinline__ u32 scan_warp(u32 value, u32 lane) {
   for (u32 lanes = 1; lanes < 32; lanes <<= 1) {
     const u32 before = __shfl_sync(ALL_LANES, value, lane - lanes);

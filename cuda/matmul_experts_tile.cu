@@ -1,9 +1,9 @@
-// out[route] = x[route / x_routes] · W_eᵀ + bias_e for many routes, on tensor cores: the routes of an expert are
-// multiplied together, so that its matrix is read once for TILE_ROWS of them. x: bfloat16 rows of `columns`; W: of each
-// expert `outputs` rows in one format, expert_stride bytes apart; out: [routes, output_stride] from output_start on.
-// Where a token's products are to be combined, out is scratch, and matmul_experts_merge adds them up.
+// out[route] = x[route / x_routes] · W_eᵀ + bias_e for many routes, on tensor cores. The routes of an expert are
+// multiplied together, so that its matrix is read once per TILE_ROWS routes. x: bfloat16 rows of `columns`; W:
+// `outputs` rows per expert in one format, experts expert_stride bytes apart; out: [routes, output_stride] from
+// output_start on. If a token's products are to be combined, out is scratch, and matmul_experts_merge adds them up.
 // Block: one tile of an expert's routes (grid x, at most routes / TILE_ROWS + experts) and of its outputs (grid y).
-// -D: as common/tile.cuh says, OUT_TYPE. Shared memory: TILE_SHARED_BYTES + 4 · TILE_ROWS + 16.
+// -D: see common/tile.cuh, and OUT_TYPE. Shared memory: TILE_SHARED_BYTES + 4 · TILE_ROWS + 16.
 // Twin: backend/cpu/matmul_experts.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -12,7 +12,7 @@
 struct Params {
   const u16 *x;
   const u8 *weight;
-  const float *bias;  // [experts, output_stride], or absent
+  const float *bias;  // [experts, output_stride], or null
   OUT_TYPE *out;
   const u32 *order, *starts;  // from matmul_experts_group
   u64 expert_stride;
@@ -20,12 +20,12 @@ struct Params {
   u32 columns, outputs, output_start, output_stride;
 };
 
-// Routes order[first] and on, `count` of one expert; none if there is no such tile.
+// `count` routes of one expert, from order[first] on; none if the tile does not exist.
 struct ExpertTile {
   u32 expert, first, count;
 };
 
-// The tile with this number, counting the experts' tiles in order; a warp calls it.
+// Finds the tile with this number, counting the experts' tiles in order; called by a whole warp.
 __device__ __forceinline__ ExpertTile find_tile(const Params &params, u32 tile, u32 lane) {
   u32 before = 0;
   for (u32 base = 0; base < params.experts; base += 32) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ ExpertTile find_tile(const Params &params, u32 tile, 
   return {0, 0, 0};
 }
 
-// Two neighbouring outputs of a route.
+// Stores two adjacent outputs of a route.
 __device__ __forceinline__ void store(const Params &params, const float *bias, u32 route, u32 output, float2 sum) {
   if (output >= params.outputs) return;
   OUT_TYPE *to = params.out + (u64)route * params.output_stride + params.output_start + output;

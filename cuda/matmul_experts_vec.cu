@@ -1,9 +1,9 @@
-// out = W_e · x + bias_e for every route, or with COMBINE their sum by weights for every token (=, +=): each route
-// reads the matrix of its expert once. Bound by memory bandwidth while routes are few.
-// x: [rows, columns], row route / x_routes; W: of each expert `outputs` rows in one format, expert_stride bytes apart;
-// routes: [routes] of (expert, weight); out: [routes or tokens, output_stride] from output_start on.
+// out = W_e · x + bias_e for every route; with COMBINE, the weighted sum over each token's routes (=, +=). Each route
+// reads its expert's matrix once. Bound by memory bandwidth while routes are few.
+// x: [rows, columns], row route / x_routes; W: `outputs` rows per expert in one format, experts expert_stride bytes
+// apart; routes: [routes] of (expert, weight); out: [routes or tokens, output_stride] from output_start on.
 // Warp: four outputs of a route, or of a token; a lane takes every 32nd group of 32 columns (dense: of 8). Grid x:
-// routes or tokens, y: 16 outputs each.
+// routes or tokens; y: 16 outputs each.
 // -D: WEIGHT, X_TYPE, OUT_TYPE, COMBINE. Twin: backend/cpu/matmul_experts.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -14,7 +14,7 @@ struct Params {
   const X_TYPE *x;
   const float2 *routes;
   const u8 *weight;
-  const float *bias;  // [experts, output_stride], or absent
+  const float *bias;  // [experts, output_stride], or null
   OUT_TYPE *out;
   const u32 *metadata;
   u64 expert_stride;
@@ -38,7 +38,7 @@ __device__ __forceinline__ float dot_eight(const Eight &a, const Eight &b) {
   return sum;
 }
 
-// Levels of eight columns times x.
+// Products of eight columns' levels and x.
 template <u32 E>
 __device__ __forceinline__ void add_eight(const PackedGroup<FORMAT> (&packed)[OUTPUTS], const X_TYPE *x, bool here,
                                           float (&sums)[OUTPUTS], float &total) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void add_eight(const PackedGroup<FORMAT> (&packed)[OU
   for (u32 i = 0; i < 8; i++) total += values.v[i];
 }
 
-// a · Σ level · x + b · Σ x over one half of a group.
+// a · Σ level · x + b · Σ x over half a group.
 template <u32 HALF>
 __device__ __forceinline__ void add_half(const PackedGroup<FORMAT> (&packed)[OUTPUTS], const X_TYPE *x, u32 left,
                                          const GroupScale (&scales)[OUTPUTS], float (&parts)[OUTPUTS]) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void add_half(const PackedGroup<FORMAT> (&packed)[OUT
   }
 }
 
-// This lane's share of the products of a row of x with four rows of the matrix.
+// This lane's part of the products of a row of x with four rows of the matrix.
 __device__ __forceinline__ void multiply(const X_TYPE *x, const u8 *const (&rows)[OUTPUTS], const WeightLayout &layout,
                                          u32 columns, u32 lane, float (&parts)[OUTPUTS]) {
   if constexpr (is_dense(FORMAT)) {
@@ -106,7 +106,7 @@ KERNEL(matmul_experts_vec, 32 * WARPS, FORMAT == Weight::F32 ? 2 : 4) {
     any = true;
     const u8 *weight = params.weight + (expert - params.expert_first) * params.expert_stride;
     const u8 *rows[OUTPUTS];
-    // Outputs past the end read the last row again.
+    // Outputs past the end repeat the last row.
 #pragma unroll
     for (u32 i = 0; i < OUTPUTS; i++) rows[i] = weight + (u64)min(output + i, params.outputs - 1) * layout.row_bytes;
     float parts[OUTPUTS] = {};
@@ -118,7 +118,7 @@ KERNEL(matmul_experts_vec, 32 * WARPS, FORMAT == Weight::F32 ? 2 : 4) {
       sums[i] += COMBINED ? chosen.y * parts[i] : parts[i];
     }
   }
-  // A route is written where its expert is; a token everywhere, as other experts add to it.
+  // A route is written only by the launch that has its expert; a token by every launch, as other experts add to it.
   if (!COMBINED && !any) return;
 #pragma unroll
   for (u32 i = 0; i < OUTPUTS; i++) {

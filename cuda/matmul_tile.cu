@@ -1,8 +1,9 @@
 // out (=, +=) x · Wᵀ + bias for more than a few rows, on tensor cores. x: [rows, columns] bfloat16; W: [outputs,
 // columns], one section of a weight; out: [rows, output_stride] from output_start on.
-// Block: one tile of rows × outputs (grid x and y) and one split of the columns (grid z). With splits, the block that
-// comes last to a tile adds up in the order of the splits what all have left in scratch; counters stay zero.
-// -D: as common/tile.cuh says, OUT_TYPE. Twin: backend/cpu/matmul.rs
+// Block: one tile of rows × outputs (grid x and y) and one split of the columns (grid z). With splits, each block
+// writes its sums to scratch; the last block of a tile adds them up in the order of the splits. Counters are zero
+// before and after.
+// -D: see common/tile.cuh, and OUT_TYPE. Twin: backend/cpu/matmul.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"
@@ -11,17 +12,17 @@
 struct Params {
   const u16 *x;
   const u8 *weight;
-  const float *bias;  // of all outputs; or absent
+  const float *bias;  // of all outputs, or null
   OUT_TYPE *out;
   const u32 *metadata;
   float *scratch;  // [tiles][splits][TILE_ROWS · TILE_OUTPUTS]
   u32 *counters;   // [tiles]
   u32 columns, outputs, output_start, output_stride;
-  u32 count_word, count_multiplier;  // rows: a word of the metadata, times this
+  u32 count_word, count_multiplier;  // number of rows: a word of the metadata, times a factor
   u32 accumulate, splits;
 };
 
-// Leaves the sums in scratch; whether this block is the last, and has them all.
+// Writes the sums to scratch. Returns whether this block is the last of its tile; its sums are then complete.
 __device__ __forceinline__ bool add_splits(TileSums &sums, u8 *shared, const Params &params, const TileThread &at) {
   constexpr u32 EACH = M_TILES * N_TILES, WARP = 32 * EACH, TILE = PART_WARPS * WARP;
   const u32 tile = blockIdx.y * gridDim.x + blockIdx.x;
@@ -54,7 +55,7 @@ __device__ __forceinline__ bool add_splits(TileSums &sums, u8 *shared, const Par
   return true;
 }
 
-// Two neighbouring outputs of a row.
+// Stores two adjacent outputs of a row.
 __device__ __forceinline__ void store(const Params &params, u32 row, u32 output, float2 sum) {
   OUT_TYPE *to = params.out + (u64)row * params.output_stride + params.output_start + output;
   if (output >= params.outputs) return;
@@ -68,7 +69,7 @@ __device__ __forceinline__ void store(const Params &params, u32 row, u32 output,
     sum.x += load_one(to);
     if (both) sum.y += load_one(to + 1);
   }
-  // Outputs are even: so is every pair where both of these are.
+  // Outputs are even, so every pair is aligned if both of these are even.
   if (both && ((params.output_start | params.output_stride) & 1) == 0) {
     store_two(to, sum);
     return;

@@ -1,13 +1,13 @@
-// out (=, +=) x · Wᵀ + bias for a few rows: every weight is read once and multiplied with all rows of the group.
+// out (=, +=) x · Wᵀ + bias for a few rows: every weight is read once and multiplied by all rows of the group.
 //
 // x [rows][columns] of -DX_TYPE, W [outputs][columns] in -DWEIGHT, out [rows][stride] of -DOUT_TYPE, from column
-// output_start on. A warp: -DOUTPUTS outputs of -DROWS rows; its lanes take turns along the columns, 8 at a time, of
-// quantised weights whole groups of 32. A block has -DWARPS; blocks along y take further rows. Sums are f32: levels
-// are multiplied before the scale, which is applied once a group.
-// NORM: the step before in the same kernel. x is the stream, and each block makes the norm of its rows, rounded to
-// -DNORMED_TYPE, in shared memory: ROWS · columns · its size.
-// GATED: the step after. W is gates, then ups; a warp has both of OUTPUTS / 2, rounds them to -DGATED_TYPE and writes
-// act(gate) · up.
+// output_start on. A warp computes -DOUTPUTS outputs of -DROWS rows; its lanes stride over the columns, 8 at a time, or
+// whole groups of 32 for quantized weights. A block has -DWARPS; blocks along y take further rows. Sums are f32: levels
+// are multiplied before the scale, which is applied once per group.
+// NORM: fuses the preceding norm. x is the residual stream; each block computes the norm of its rows, rounded to
+// -DNORMED_TYPE, in shared memory (ROWS · columns · size of that type).
+// GATED: fuses the following activation. W is gates, then ups; a warp computes both for OUTPUTS / 2 outputs, rounds
+// them to -DGATED_TYPE and writes act(gate) · up.
 // Twin: backend/cpu/matmul.rs (with rms_norm.rs, gated_activation.rs).
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -31,7 +31,7 @@ struct Params {
   u32 output_start;
   u32 accumulate;
   float epsilon;  // NORM
-  float offset;   // NORM: 1 for 1 + w
+  float offset;   // NORM: 1 if the weight is 1 + w
   u32 activation;  // GATED
   float alpha;
   float limit;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void add_dense(Sums &sums, const Params &params, cons
   }
 }
 
-// Columns 8 E and on of a group: products with levels, and sums of x for the minimum.
+// Columns from 8 E on of a group: products with levels, and sums of x for the minimum.
 template <u32 E>
 __device__ __forceinline__ void add_eight(Sums &products, float *totals, const PackedGroup<W> *packed,
                                           const Row *const *x, u32 column, u32 columns) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void add_groups(Sums &sums, const Params &params, con
 }
 
 #ifdef NORM
-// The norms of the block's rows, as the step would have written them.
+// Computes the norms of the block's rows, exactly as the separate step would have written them.
 __device__ __forceinline__ void make_norms(Row *norms, const Params &params, u32 row_first, u32 rows) {
 #pragma unroll
   for (u32 r = 0; r < ROWS; r++) {
@@ -149,7 +149,7 @@ __device__ __forceinline__ void make_norms(Row *norms, const Params &params, u32
 }
 #endif
 
-// The row of the weight that the warp's sum `o` belongs to.
+// The weight row of the warp's sum `o`.
 __device__ __forceinline__ u32 weight_row(const Params &params, u32 output_first, u32 o) {
 #ifdef GATED
   const u32 half = params.outputs / 2;
@@ -200,7 +200,7 @@ KERNEL(matmul_vec, WARPS * 32, 1) {
   const u32 rows = params.metadata[params.row_header] * params.row_times;
   const u32 row_first = blockIdx.y * ROWS;
   if (row_first >= rows) return;
-  // Rows and outputs beyond the last are the last again, and not written.
+  // Rows and outputs beyond the last repeat the last one, and are not written.
   const Row *x[ROWS];
 #ifdef NORM
   DYNAMIC_SHARED(Row, norms);

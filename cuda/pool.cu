@@ -1,7 +1,7 @@
-// pooled[p][c] = sum of x[r][c] over the token rows r of pool row p.
+// pooled[p][c] = sum of x[r][c] over the token rows r of pooled row p.
 //
-// x [tokens][columns] of -DX_TYPE, pooled [pool rows][columns] f32. A thread: 8 columns of one pool row. Sums of 16
-// rows are added up, which rounds less than one long sum.
+// x [tokens][columns] of -DX_TYPE, pooled [pooled rows][columns] f32. A thread: 8 columns of one pooled row. Partial
+// sums of 16 rows are added up, which rounds less than one long sum.
 // Twin: backend/cpu/pool.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"
@@ -10,7 +10,7 @@ struct Params {
   const X_TYPE *x;
   float *pooled;
   const u32 *metadata;
-  u32 rows;  // of the bucket
+  u32 rows;  // maximum rows of the bucket
   u32 eights;
 };
 

@@ -13,11 +13,11 @@ struct Params {
   const float *weight;
   OUT_TYPE *out;
   const u32 *metadata;
-  u32 row_header;  // where the number of rows is
+  u32 row_header;  // header word with the number of rows
   u32 row_times;
   u32 eights;
   float epsilon;
-  float offset;  // 1 for 1 + w
+  float offset;  // 1 if the weight is 1 + w
   u32 accumulate;
 };
 
@@ -35,7 +35,7 @@ KERNEL(rms_norm, THREADS, 1) {
       const Eight delta = load_eight(params.delta + first + 8 * eight);
       for (u32 i = 0; i < 8; i++) values.v[i] += delta.v[i];
       store_eight(x + 8 * eight, values);
-      // As it reads back, rounded.
+      // The value as stored, rounded.
       values = load_eight(x + 8 * eight);
     }
     for (u32 i = 0; i < 8; i++) sum = fmaf(values.v[i], values.v[i], sum);

@@ -1,4 +1,4 @@
-// Splits qkv rows into heads; norms and rotates q and k; writes K and V to the pool by slot, and q.
+// Splits qkv rows into heads; norms and rotates q and k; writes K and V to their slots in the pool, and q.
 //
 //   h' = h / sqrt(mean(h²) + ε) · w                      (q and k, optional; w or 1 + w; h a head or all heads)
 //   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), turned by position · frequency[i] and scaled
@@ -21,7 +21,7 @@ struct Params {
   const float *k_weight;
   const float *frequencies;  // or null: no rotation
   const u32 *metadata;
-  u32 tokens;  // at most
+  u32 tokens;  // maximum of the bucket
   u32 group_header;
   u32 query_heads;
   u32 kv_heads;
@@ -30,16 +30,16 @@ struct Params {
   u32 rotary_dim;
   u32 interleaved;
   float rope_scale;
-  u32 whole_row;  // norms are over all heads of a row: bit 0 q, bit 1 k
+  u32 whole_row;  // whether norms are over all heads of a row: bit 0 q, bit 1 k
   float q_epsilon;
-  float q_offset;  // 1 for 1 + w
+  float q_offset;  // 1 if the weight is 1 + w
   float k_epsilon;
   float k_offset;
 };
 
 constexpr u32 THREADS = 128;
 
-// One head of one token, as one of its lanes sees it.
+// One head of one token, for one of its lanes.
 struct Unit {
   const X_TYPE *from;
   const float *weight;  // of this head, or null
@@ -76,7 +76,7 @@ __device__ __forceinline__ float normed(const Unit &unit, u32 element) {
   return unit.weight ? x * (unit.inverse * (unit.weight[element] + unit.offset)) : x;
 }
 
-// A run after the turn: of halves of whole runs, the partner is a run; else it is looked up element by element.
+// A rotated run. If the halves are whole runs, the partner elements form a run; otherwise each is looked up.
 __device__ __forceinline__ Eight turned_run(const Params &params, const Unit &unit, u32 run) {
   const Eight own = normed_run(unit, run);
   const u32 half = params.rotary_dim / 2;
@@ -106,7 +106,8 @@ KERNEL(rope_store_kv, THREADS, 1) {
   const u32 at = (blockIdx.x * THREADS + threadIdx.x) / LANES;
   const u32 head = at % heads;
   const u32 count = params.metadata[META_TOKEN_COUNT];
-  // The lanes of a warp stay together for their sums: a unit beyond the last token works on that one, in vain.
+  // All lanes of a warp must take part in its sums: units beyond the last token recompute that token and discard the
+  // result.
   const bool is_live = at / heads < count;
   const u32 token = min(at / heads, count - 1);
   const bool is_query = head < params.query_heads;

@@ -1,5 +1,6 @@
-// The experts of each token: its largest logits, largest first, ties by lowest id; with the softmax share of each over
-// all logits, or over the chosen ones. Logits are compared by their bits as integers, so a NaN is above all.
+// Chooses the experts of each token: its largest logits, largest first, ties by lowest id. Each gets a weight: its
+// softmax probability over all logits, or over the chosen ones. Logits are compared by their bits as integers, so a NaN
+// is above everything.
 //
 // logits [tokens][experts] f32; routes [tokens][per_token] of (expert, weight), per_token ≤ 32.
 // One warp: one token; lane j keeps route j. Block: four tokens. Grid: tokens of the bucket / 4, rounded up.

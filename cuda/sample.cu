@@ -1,13 +1,14 @@
-// Draws one token per sample row; the rule is the text of its twin, step by step. Rows that are greedy and nothing else
-// are left to sample_argmax.
+// Draws one token per sample row, following the steps of its twin. Rows that are greedy without any other option are
+// left to sample_argmax.
 //
-// logits [logits rows][vocab] f32; scratch [rows of this launch][vocab, to a multiple of 4], touched only for rows with
-// bias, penalties or mask; results [sample row][record], of which sample_logprobs adds the logprobs; feed[slot] = id.
-// One block: one sample row. A first pass finds the largest logit, and the largest of each thread. The k-th largest of
-// the threads' own is a bound below which no top-k token lies, so that a second pass lists a few hundred candidates in
-// shared memory and the rest happens there; top-p takes the same list if it holds enough weight. Only what does not
-// fit (flat rows, hundreds of ties, a large k) goes over the row with histograms. Without top-k and top-p, noise is
-// made for the few tokens that can still win.
+// logits [logits rows][vocab] f32; scratch [rows of this launch][vocab, rounded up to a multiple of 4], used only for
+// rows with bias, penalties or mask; results [sample row][record], to which sample_logprobs adds the logprobs;
+// feed[slot] = id.
+// One block: one sample row. A first pass finds the largest logit of the row and of each thread. The k-th largest of
+// the threads' maxima is a lower bound for all top-k tokens, so a second pass lists a few hundred candidates in shared
+// memory, where the rest happens; top-p uses the same list if it holds enough weight. Only what does not fit (flat
+// rows, hundreds of ties, a large k) is searched in the whole row with histograms. Without top-k and top-p, noise is
+// computed only for the few tokens that can still win.
 // Grid: rows of this launch. Twin: backend/cpu/sample.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -15,15 +16,15 @@
 #include "common/sample_adjust.cuh"
 #include "common/sample_threshold.cuh"
 
-// Largest noise is 17.33: a token so far below the best score cannot win. With room for rounding.
+// The largest noise is 17.33: a token this far below the best score cannot win. Includes a margin for rounding.
 constexpr float NOISE_MAX = 17.4f;
-// Weights vanish below d = −17.33.
+// Weights are zero below d = −17.33.
 constexpr float WEIGHT_RANGE = 17.5f;
-// A k above this is looked for in the whole row; and the rank of the bound for top-p.
+// For k above this, the whole row is searched; also the rank of the bound for top-p.
 constexpr u32 RANK_MAX = 768;
 constexpr u32 SHARE_ONE = 1u << 20;
 
-// How likely keys are compared: d = (value − largest) / temperature, out when below `lowest`.
+// Compares probabilities: d = (value − largest) / temperature; tokens with d below `lowest` are out.
 struct Scale {
   float largest;
   float inverse;
@@ -59,7 +60,7 @@ __device__ __forceinline__ u64 draw_from_row(Shared &shared, const Source &sourc
                                              const Scale &scale, u32 floor, u32 likely) {
   u64 winner = packed(key_of(__float_as_uint(score_of(noise, likely, 0.0f))), likely);
   each_four<THREADS, 1>(source, 0, ceil_div(source.vocab, 4), [&](uint4 v, u32 four) {
-    // What can still win, as distances; LOWEST for the others.
+    // Distances of the tokens that can still win; LOWEST for the others.
     float best = value_of(packed_key(winner));
     float4 d = make_float4(LOWEST, LOWEST, LOWEST, LOWEST);
 #pragma unroll
@@ -74,7 +75,7 @@ __device__ __forceinline__ u64 draw_from_row(Shared &shared, const Source &sourc
     for (u32 i = 0; i < 4; i++) {
       const u32 word = part_of_four(words, i);
       const float own = part_of_four(d, i);
-      // It wins if −ln u ≤ exp(d − best), and −ln u is above 1 − u.
+      // A token wins only if −ln u ≤ exp(d − best), and −ln u is above 1 − u.
       if (one_minus_uniform(word) > 1.001f * expf(own - best)) continue;
       const float score = own + gumbel(word);
       const u64 other = packed(key_of(__float_as_uint(score)), four * 4 + i);
@@ -96,7 +97,7 @@ __device__ __forceinline__ u64 draw_from_list(Shared &shared, const Noise &noise
   return block_max<THREADS>(winner, shared.warps);
 }
 
-// Lists what is kept by min-p from `least` on upwards. Returns the weight of all that min-p keeps, if asked for.
+// Lists what min-p keeps, from `least` on upwards. Returns the weight of everything that min-p keeps, if requested.
 __device__ __forceinline__ u64 list_candidates(Shared &shared, const Source &source, const Scale &scale, u32 least,
                                                bool is_weighted) {
   clear_list(shared);
@@ -115,17 +116,17 @@ __device__ __forceinline__ u64 list_candidates(Shared &shared, const Source &sou
   return block_sum(total, shared.warps);
 }
 
-// What a row keeps of its largest values.
+// Which of a row's largest values are kept.
 struct Kept {
   u32 top_k;  // 0: all
-  u32 share;  // of 2²⁰; 0: all
+  u32 share;  // in units of 2⁻²⁰; 0: all
 };
 
-// The rules in their order; the bound makes the list that the others walk.
+// The rules in order; BOUND makes the list that the others search.
 enum Rule : u32 { BOUND, TOP_K, TOP_P, RULES };
 
-// The key from which on upwards top-k and top-p keep tokens. Whether the list holds them all is left in `is_listed`.
-// One loop for all rules, so that there is one copy of the search.
+// The lowest key that top-k and top-p keep. `is_listed` returns whether the list holds all kept tokens. One loop for
+// all rules, so that the search is compiled once.
 __device__ __forceinline__ u32 kept_floor(Shared &shared, const Source &source, const Scale &scale, const Kept &kept,
                                           u32 own, u32 highest, bool &is_listed) {
   const u32 rank = kept.top_k ? kept.top_k : RANK_MAX;
@@ -147,7 +148,7 @@ __device__ __forceinline__ u32 kept_floor(Shared &shared, const Source &source, 
         target.share = is_listed && !kept.top_k ? 0 : kept.share;
         target.sum = (total * kept.share + (SHARE_ONE - 1)) >> 20;
       }
-      // The list may hold too little for top-p, and less than k: then all of it.
+      // The list may hold too little weight for top-p, and fewer than k tokens: then all of it is kept.
       const u32 none = rule == TOP_P && is_listed ? 0 : floor;
       key = threshold(shared, walk, target, none, [&](u32 key) {
         const float d = scale.distance(key);
@@ -170,7 +171,7 @@ __device__ __forceinline__ u32 kept_floor(Shared &shared, const Source &source, 
   return floor;
 }
 
-// The id that a row with temperature draws.
+// Draws the id of a row with temperature.
 __device__ __forceinline__ u32 draw(Shared &shared, const u32 *row, const Source &source, u32 own, u64 best) {
   const u32 highest = packed_key(best);
   const float min_p = row_float(row, SAMPLE_MIN_P);
@@ -182,7 +183,7 @@ __device__ __forceinline__ u32 draw(Shared &shared, const u32 *row, const Source
   u32 floor = KEY_LOWEST + 1;
   bool is_listed = false;
   if (kept.top_k || kept.share) floor = kept_floor(shared, source, scale, kept, own, highest, is_listed);
-  // Read only now: the search leaves no register to spare.
+  // Loaded only now: the search leaves no registers to spare.
   const Noise noise = {make_uint2(row[SAMPLE_SEED_LOW], row[SAMPLE_CHOICE]), row[SAMPLE_POSITION],
                        row[SAMPLE_SEED_HIGH]};
   if (is_listed) return packed_id(draw_from_list(shared, noise, scale, floor));
@@ -201,7 +202,7 @@ KERNEL(sample, 1024, 1) {
   Source source = raw;
   Survey own;
   bool is_bad;
-  // A token that is given is not drawn.
+  // If the token is given, it is not drawn.
   const u32 given = row[SAMPLE_GIVEN];
   if (is_adjusted(row) && given == NONE) {
     u32 *adjusted = params.scratch + static_cast<u64>(blockIdx.x) * fours * 4;

@@ -1,14 +1,14 @@
-// Draws plain greedy rows: the lowest id of the largest logit, or NUMERICAL_ERROR.
+// Handles plain greedy rows: the lowest id with the largest logit, or NUMERICAL_ERROR.
 //
 // logits [logits rows][vocab] f32; results [sample row][record]; feed[slot] = id.
-// One block: one part of one sample row. Parts meet in states[row], and the block that comes last writes the row and
-// leaves the state zero, as it has been found. Rows that are not plain are drawn by `sample`.
+// One block: one part of one sample row. The parts of a row are combined in states[row]; the last block to finish
+// writes the row and resets the state to zero. Rows that are not plain are drawn by `sample`.
 // Grid: parts, rows of the bucket. Twin: backend/cpu/sample.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/sample.cuh"
 
-// What the parts of a row have found.
+// The combined result of a row's parts.
 struct State {
   u64 best;  // packed key and id
   u32 arrived;
@@ -22,7 +22,7 @@ struct Params {
   u32 *feed;
   u32 *results;
   u32 vocab;
-  u32 part_fours;  // of four logits
+  u32 part_fours;  // groups of four logits per part
 };
 
 constexpr u32 THREADS = 256;

@@ -1,9 +1,9 @@
-// Logprobs of the raw logits for the rows that ask for them: of the token that `sample` has drawn, and the most likely
-// ones in order.
+// Logprobs of the raw logits for the rows that request them: of the token that `sample` has drawn, and of the most
+// likely tokens in order.
 //
 // logits [logits rows][vocab] f32; results [sample row][record], whose id is read and whose logprobs are written.
-// logprob(id) = l[id] − l_max − ln Σ exp(l − l_max). One block: one sample row. The n-th largest of the threads' own
-// largest logits bounds the top list from below; only hundreds of ties take histograms over the row.
+// logprob(id) = l[id] − l_max − ln Σ exp(l − l_max). One block: one sample row. The n-th largest of the threads' maxima
+// is a lower bound for the top list; only rows with hundreds of ties need histograms.
 // Grid: rows of the bucket. Twin: backend/cpu/sample.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -17,7 +17,7 @@ struct LogTotal {
   __device__ __forceinline__ float logprob(u32 bits) const { return value_of(key_of(bits)) - largest - log_sum; }
 };
 
-// Four sums a thread keep the rounding of 2¹⁷ terms near 1e-6.
+// Four partial sums per thread keep the rounding of 2¹⁷ terms near 1e-6.
 __device__ __forceinline__ LogTotal log_total(Shared &shared, const Source &source, float largest) {
   float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   each_four<THREADS, 4>(source, 0, ceil_div(source.vocab, 4), [&](uint4 v, u32) {
@@ -29,7 +29,7 @@ __device__ __forceinline__ LogTotal log_total(Shared &shared, const Source &sour
   return {largest, logf(block_sum((sums.x + sums.y) + (sums.z + sums.w), shared.sums))};
 }
 
-// Lists the keys above `least`, and of those that equal it the ids up to `last`. Ends with a barrier.
+// Lists the keys above `least`, and those equal to it with ids up to `last`. Ends with a barrier.
 __device__ __forceinline__ void list_top(Shared &shared, const Source &source, u32 least, u32 last) {
   clear_list(shared);
   each_four<THREADS, 2>(source, 0, ceil_div(source.vocab, 4), [&](uint4 v, u32 four) {
@@ -42,14 +42,15 @@ __device__ __forceinline__ void list_top(Shared &shared, const Source &source, u
   __syncthreads();
 }
 
-// How the list is cut to size: by a bound, and if too many lie above it by the count-th largest key, of which the
-// lowest ids are taken.
+// How the list is cut to size: by a bound; if too many keys are above it, by the count-th largest key, of whose ties
+// the lowest ids are taken.
 enum Cut : u32 { BOUND, BY_KEY, BY_ID, CUTS };
 // Longer lists are cut. A bound for 20 keys leaves about 20.
 constexpr u32 LISTED_MAX = 512;
 
-// Lists the `count` largest keys above −∞, and perhaps some more. `own` is the largest key that this thread has of the
-// row, `highest` that of all: the count-th largest of the threads' own is not above that of the row.
+// Lists the `count` largest keys above −∞, and perhaps some more. `own` is the largest key in this thread's part of the
+// row, `highest` that of the whole row. The count-th largest of the threads' maxima is never above the row's count-th
+// largest.
 __device__ __forceinline__ void find_top(Shared &shared, const Source &source, u32 own, u32 highest, u32 count) {
   u32 least = KEY_LOWEST + 1;
   shared.keys[threadIdx.x] = own;
@@ -61,13 +62,13 @@ __device__ __forceinline__ void find_top(Shared &shared, const Source &source, u
     if (cut == BY_ID) target = {~source.vocab, NONE, 0, count - min(shared.count, count)};
     const u32 found = threshold(shared, walk, target, target.low, [](u32) { return 1u; });
     if (cut != BY_ID) least = found;
-    // By key, those above are counted first.
+    // For BY_KEY, the keys above the threshold are listed and counted first.
     list_top(shared, source, cut == BY_KEY ? least + 1 : least, cut == BY_ID ? ~found : NONE);
     if (cut == BOUND && shared.count <= LISTED_MAX) return;
   }
 }
 
-// Puts the list in order; NONE where it is shorter.
+// Writes the list in order; NONE past its end.
 __device__ __forceinline__ void write_top(const Shared &shared, const Source &source, u32 count, const LogTotal &total,
                                           u32 *result) {
   const u32 listed = shared.count;

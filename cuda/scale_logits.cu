@@ -1,7 +1,7 @@
 // In place: logits = softcap · tanh(scale · logits / softcap), or scale · logits.
 //
-// logits [logits rows][vocab] f32, taken as one run of elements, four to a thread and turn; what is not finite stays:
-// the sampler must still find a row that failed. Blocks stride over the run. Variants: SOFTCAP.
+// logits [logits rows][vocab] f32, as one run of elements, four per thread and iteration. Values that are not finite
+// are kept, so that the sampler still detects a row that failed. Blocks stride over the run. Variants: SOFTCAP.
 // Twin: backend/cpu/scale_logits.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 

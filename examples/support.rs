@@ -1,8 +1,8 @@
-//! Generates the tables of docs/formats.md that say what runs where, from the notes that the tests leave
+//! Generates the tables of docs/formats.md that say what runs on which backend, from the notes that the tests write
 //! (`tests/support/mod.rs`).
 //!
-//! After `cargo test --features cuda`, `cargo run --example support` writes the tables; with `--check` it fails if the
-//! page says something else.
+//! Run `cargo test --features cuda`, then `cargo run --example support` to write the tables. With `--check` it fails if
+//! the page differs.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ const PAGE: &str = "docs/formats.md";
 fn main() -> Result<()> {
     let check = std::env::args().nth(1).is_some_and(|argument| argument == "--check");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Where cargo tells tests and benchmarks to leave files.
+    // The folder that cargo gives to tests and benchmarks for temporary files.
     let notes =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into).join("tmp/support");
     let page = root.join(PAGE);
@@ -52,7 +52,7 @@ fn main() -> Result<()> {
         let length = text[start..].find(&end).with_context(|| format!("{PAGE} has no {end}"))?;
         let made = table.markdown(&notes.join(table.name))?;
         if check && text[start..start + length] != made {
-            bail!("{PAGE}: the table of {} is stale; the tests ran:\n{made}", table.name);
+            bail!("{PAGE}: the table of {} is stale; according to the tests it is:\n{made}", table.name);
         }
         text.replace_range(start..start + length, &made);
     }

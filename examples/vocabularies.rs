@@ -1,10 +1,10 @@
-//! Checks tokenizers and chat templates against those that llama.cpp publishes with its source, which are too large to
-//! be part of this repository: `cargo run --example vocabularies -- FOLDER [OUT]`, where FOLDER is `models/` of a
-//! checkout of llama.cpp (the source package of llama-cpp-python on PyPI has it as `vendor/llama.cpp/models`).
+//! Checks tokenizers and chat templates against the test data in llama.cpp's source, which is too large for this
+//! repository: `cargo run --example vocabularies -- FOLDER [OUT]`. FOLDER is `models/` in a checkout of llama.cpp (the
+//! source package of llama-cpp-python on PyPI has it as `vendor/llama.cpp/models`).
 //!
-//! A vocabulary `x.gguf` is exact if every text of `x.gguf.inp` becomes the ids of `x.gguf.out`. A template of
-//! `templates/` passes if it renders a conversation; what it renders goes to OUT, if given. Prints two tables and fails
-//! if a row does.
+//! A vocabulary `x.gguf` passes if every text of `x.gguf.inp` becomes the ids of `x.gguf.out`. A template in
+//! `templates/` passes if it renders a conversation; the result is written to OUT, if given. Prints two tables, and
+//! fails if any row does.
 
 use bytes::Bytes;
 use folio::model::Texts;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What stands between the texts of an `.inp`.
+/// Separator of the texts in an `.inp` file.
 const SEPARATOR: &str = "\n__ggml_vocab_test__\n";
 
 fn main() -> ExitCode {
@@ -67,7 +67,7 @@ fn vocabulary(file: &Path) -> Result<String, String> {
     let model = TextModel::from_parts(texts.tokenizer_json.as_deref(), config, None).map_err(|e| e.to_string())?;
     let tokenizer = model.tokenizer.ok_or("has no vocabulary")?;
     let (Ok(inputs), Ok(outputs)) = (beside(file, "inp"), beside(file, "out")) else {
-        return Ok(format!("loads, {} tokens (nothing to compare with)", tokenizer.vocabulary()));
+        return Ok(format!("loads, {} tokens (no expected ids)", tokenizer.vocabulary()));
     };
     let (mut exact, mut first) = (0, String::new());
     let pairs: Vec<(&str, &str)> = inputs.split(SEPARATOR).zip(outputs.lines()).collect();
@@ -77,14 +77,14 @@ fn vocabulary(file: &Path) -> Result<String, String> {
         if found == expected {
             exact += 1;
         } else if first.is_empty() {
-            first = format!(", first {text:?}: {found:?} is not {expected:?}");
+            first = format!(", first {text:?}: got {found:?}, expected {expected:?}");
         }
     }
     let result = format!("{exact} of {} exact{first}", pairs.len());
     if exact == pairs.len() { Ok(result) } else { Err(result) }
 }
 
-/// A system's message, two turns and a question, or without the system where a template refuses one.
+/// Three conversations: with a system message; without it, since some templates reject one; and with content as parts.
 fn conversations() -> [Value; 3] {
     let turns = json!([
         {"role": "user", "content": "Hello, who are you?"},

@@ -7,7 +7,7 @@ constexpr u32 SILU = 0;
 constexpr u32 GELU_TANH = 1;
 constexpr u32 CLAMPED_SWIGLU = 2;
 
-// act(gate) · up; alpha and limit are those of the clamped SwiGLU.
+// act(gate) · up; alpha and limit are parameters of the clamped SwiGLU.
 __device__ __forceinline__ float gated(u32 activation, float gate, float up, float alpha, float limit) {
   if (activation == GELU_TANH) {
     const float inner = 0.7978845608f * (gate + 0.044715f * gate * gate * gate);

@@ -1,5 +1,5 @@
-// What the kernels of paged attention share: their params, the work list that src/backend/cuda/encode/attend.rs plans,
-// and how a row ends.
+// Shared by the kernels of paged attention: params, the work list that src/backend/cuda/encode/attend.rs plans, and how
+// a row is finished.
 //
 // Packed rows: the query heads of one KV head over the token rows of one sequence; row p is token p / group, query head
 // kv_head · group + p % group. -D: Q_TYPE, OUT_TYPE (float or u16), HEAD_DIM.
@@ -12,14 +12,14 @@ struct Params {
   const Q_TYPE *q;
   const u8 *k;
   const u8 *v;
-  const float *alibi;  // slope per query head, or nothing
-  const float *sinks;  // logit per query head, or nothing
+  const float *alibi;  // slope per query head, or null
+  const float *sinks;  // logit per query head, or null
   OUT_TYPE *out;
   float *scratch;
   u32 *counters;
   u32 group_header;
   u32 kv_heads;
-  u32 group;  // query heads a KV head
+  u32 group;  // query heads per KV head
   u32 block_shift;
   u32 window;
   float scale;
@@ -29,12 +29,12 @@ struct Params {
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// The list: count of lanes, of items of lanes, of items of tiles, 0; where each lane's items begin, and where the last
-// one's end; the items of lanes, those of tiles.
+// The list: number of lanes, number of items in lanes, number of items in tiles, 0; the index of each lane's first
+// item, and the end of the last lane; the items of the lanes, then those of the tiles.
 constexpr u32 WORK_HEADER = 4;
 constexpr u32 ITEM_WORDS = 12;
 
-// Some packed rows of a sequence, over some keys.
+// A range of a sequence's packed rows, over a range of keys.
 struct Item {
   u32 row_start;  // the sequence's first token row
   u32 first;      // packed row
@@ -43,10 +43,10 @@ struct Item {
   u32 key_begin;
   u32 key_end;
   u32 table_start;
-  u32 slot;  // of the scratch, NONE where the keys are all that the rows see
+  u32 slot;  // in the scratch; NONE if these are all the keys that the rows see
   u32 slot_first;
   u32 parts;
-  u32 run;  // counter
+  u32 run;  // index of the counter
 };
 
 __device__ __forceinline__ const u32 *work_list(const Params &params) {
@@ -55,24 +55,24 @@ __device__ __forceinline__ const u32 *work_list(const Params &params) {
 __device__ __forceinline__ Item load_item(const u32 *w) {
   return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10]};
 }
-// Where the item's block table begins in the metadata.
+// Where the item's block table starts in the metadata.
 __device__ __forceinline__ u32 table_of(const Params &params, const Item &item) {
   return params.metadata[params.group_header + GROUP_TABLES] + item.table_start;
 }
 
-// Where a packed row lies in q and out.
+// Offset of a packed row in q and out.
 __device__ __forceinline__ u64 row_offset(const Params &params, const Item &item, u32 packed, u32 kv_head) {
   const u32 token = item.row_start + packed / params.group;
   const u32 head = kv_head * params.group + packed % params.group;
   return (static_cast<u64>(token) * params.kv_heads * params.group + head) * HEAD_DIM;
 }
 
-// exp2(value − largest), for a largest that may be none.
+// exp2(value − largest), where `largest` may be LOWEST.
 __device__ __forceinline__ float share(float value, float largest) {
   return exp2_near(value - (largest == LOWEST ? 0.0f : largest));
 }
 
-// What the sums of a row are multiplied by in the end, given its largest exponent and the sum of its weights.
+// The factor for a row's sums at the end, from its largest exponent and the sum of its weights.
 __device__ __forceinline__ float final_factor(const Params &params, float largest, float sum, u32 query_head) {
   float factor = 1.0f;
   if (params.sinks) {

@@ -1,11 +1,11 @@
 // A warp's part of attention on tensor cores: strips of 16 packed rows against a tile of KEYS keys in shared memory.
 //
-// Queries, keys, values and weights are halves, sums f32. Of q8 the codes are what is multiplied: a key's scale
-// multiplies its scores, a value's scale its weight, as a share of the largest scale so far, which keeps it in a half's
-// range. Exponents are base 2. Rows of a tile are an odd number of 16-byte pieces apart, so that the eight rows of a
-// matrix lie in different banks, whatever the head.
-// A 16-element step of a head is permuted with q8, to get four codes of a key in a word: its elements 4t, 4t + 1 stand
-// at 2t, 2t + 1 and its elements 4t + 2, 4t + 3 at 8 + 2t, 8 + 2t + 1. The query has the same order.
+// Queries, keys, values and weights are f16, sums f32. With q8 the codes themselves are multiplied: a key's scale
+// multiplies its scores; a value's scale multiplies its weight, as a fraction of the largest scale so far, which stays
+// within the range of f16. Exponents are base 2. Rows of a tile are an odd number of 16-byte pieces apart, so that the
+// eight rows of a matrix lie in different banks for every head size.
+// With q8, a 16-element step of a head is permuted so that four codes of a key form a word: elements 4t, 4t + 1 are at
+// 2t, 2t + 1, and elements 4t + 2, 4t + 3 at 8 + 2t, 8 + 2t + 1. The query has the same order.
 // -D: HEAD_DIM (multiple of 16), KV_Q8, SOFTCAP, ALIBI.
 
 #pragma once
@@ -26,30 +26,30 @@ constexpr bool HAS_ALIBI = true;
 #else
 constexpr bool HAS_ALIBI = false;
 #endif
-// Then scores stay products until they are exponents.
+// If so, scores stay plain products until the exponential is taken.
 constexpr bool IS_PLAIN = !IS_Q8 && !HAS_SOFTCAP && !HAS_ALIBI;
 
 constexpr u32 STEPS = HEAD_DIM / 16;
-constexpr u32 PIECES = IS_Q8 ? HEAD_DIM / 16 : HEAD_DIM / 8;  // of 16 bytes in a row
+constexpr u32 PIECES = IS_Q8 ? HEAD_DIM / 16 : HEAD_DIM / 8;  // 16-byte pieces of a row
 constexpr u32 ROW_BYTES = PIECES * 16;
 constexpr u32 STRIDE = (PIECES | 1) * 16;
 constexpr u32 SLOT_BYTES = IS_Q8 ? HEAD_DIM + 4 : 2 * HEAD_DIM;
 constexpr u32 SCALE_BYTES = IS_Q8 ? 4 : 0;
-// Keys and values of a tile, then their scales.
+// Keys and values of a tile, followed by their scales.
 constexpr u32 tile_bytes(u32 keys) { return 2 * keys * (STRIDE + SCALE_BYTES); }
-constexpr u32 PART = 16;  // keys that lie together in every block
+constexpr u32 PART = 16;  // keys that are consecutive in every block
 
-// Which keys a tile has: those of an item, in blocks that are there.
+// Which keys of a tile are valid: those of the item, in blocks that exist.
 struct Span {
   u32 first, begin, end;
-  u32 hidden;  // bit per part
+  u32 hidden;  // one bit per part
 };
 
 __device__ __forceinline__ bool is_there(const Span &span, u32 key) {
   return key - span.begin < span.end - span.begin && !(span.hidden >> (key - span.first) / PART & 1);
 }
 
-// The block of each part of the tile at `first`, one in a lane; NONE where it has no key of the item.
+// The block of each part of the tile at `first`, one per lane; NONE if the part has no key of the item.
 template <u32 KEYS>
 __device__ __forceinline__ u32 load_entry(const Params &params, u32 table, const Item &item, u32 first, u32 lane) {
   const u32 key = first + lane * PART;
@@ -57,15 +57,15 @@ __device__ __forceinline__ u32 load_entry(const Params &params, u32 table, const
   return has_keys ? params.metadata[table + (key >> params.block_shift)] : NONE;
 }
 
-// The keys that all rows of an item see, but for hidden ones.
+// The range of keys that all rows of an item see, apart from hidden ones.
 __device__ __forceinline__ void common_keys(const Params &params, const Item &item, u32 &begin, u32 &end) {
   const u32 last = item.position + (item.first + item.count - 1) / params.group;
   begin = max(item.key_begin, last - min(last, params.window - 1));
   end = min(item.key_end, item.position + item.first / params.group + 1);
 }
 
-// Begins to copy a part of a tile: 16 rows of K, or of V, by THREADS threads. Where sums take most registers, addresses
-// are not made ahead, and UNROLL is small.
+// Starts copying a part of a tile, 16 rows of K or of V, with THREADS threads. Where sums take most of the registers,
+// addresses are not computed ahead, and UNROLL is small.
 template <u32 THREADS, u32 UNROLL>
 __device__ __forceinline__ void copy_part(u8 *rows, u8 *scales, const u8 *pool, const Params &params, u32 block,
                                           u32 kv_head, u32 first, const Item &item, u32 thread) {
@@ -85,12 +85,12 @@ __device__ __forceinline__ void copy_part(u8 *rows, u8 *scales, const u8 *pool, 
     copy_async_16_or_zero(scales + thread * 16, from + slots * ROW_BYTES + slot * 4 + thread * 16, block_is_there);
 }
 
-// Two codes of each word as halves: bytes `SELECTOR` names, which is 0x4b4a for the bytes a and b.
+// Widens two codes of each word to f16: the bytes that `SELECTOR` names (0x4b4a for bytes a and b).
 template <u32 SELECTOR> __device__ __forceinline__ u32 widen_codes(u32 codes) {
   return add_f16x2(__byte_perm(codes ^ 0x80808080u, 0x64646464u, SELECTOR), 0xe480e480u);
 }
 
-// scores = query · keysᵀ; `query(strip, step)` gives an operand. A short UNROLL keeps few of them at once.
+// scores = query · keysᵀ; `query(strip, step)` returns an operand. A small UNROLL keeps few operands in registers.
 template <u32 STRIPS, u32 KEYS, u32 UNROLL, typename Query>
 __device__ __forceinline__ void multiply_keys(float4 (&scores)[STRIPS][KEYS / 8], const u8 *keys, u32 lane,
                                               Query query) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void multiply_keys(float4 (&scores)[STRIPS][KEYS / 8]
   }
 }
 
-// out += weights · values. Of q8, tiles 2d and 2d + 1 are the even and the odd elements of step d.
+// out += weights · values. With q8, tiles 2d and 2d + 1 are the even and the odd elements of step d.
 template <u32 STRIPS, u32 KEYS>
 __device__ __forceinline__ void multiply_values(float4 (&out)[STRIPS][2 * STEPS],
                                                 const uint4 (&weights)[STRIPS][KEYS / 16], const u8 *values, u32 lane) {
@@ -156,19 +156,19 @@ __device__ __forceinline__ void multiply_values(float4 (&out)[STRIPS][2 * STEPS]
     }
 }
 
-// The rows of a lane, 8 apart, and what came of the keys so far.
-// Weights of q8 are shares of the tile's largest scale, which a row need not see: near the top of what a half holds,
-// small ones are still normal numbers.
+// The rows of a lane, 8 apart, with their results so far. With q8, weights are fractions of the tile's largest scale,
+// which may belong to a key that a row does not see. They are scaled close to the maximum of f16, so that small weights
+// are still normal numbers.
 constexpr float WEIGHTS_SPREAD = 32768.0f;
 
 template <u32 STRIPS> struct Rows {
   u32 position[2];
-  u32 *positions;  // of more rows, in shared memory, for the registers' sake
+  u32 *positions;  // with two strips: in shared memory, to save registers
   float slope[2 * STRIPS];
   float largest[2 * STRIPS];     // exponent, before `factor` where IS_PLAIN
-  float4 sum;                    // of weights: x, z of the first strip, y, w of the second; of q8 the lane's own share
+  float4 sum;                    // of weights: x, z for strip 0, y, w for strip 1; with q8 only the lane's part
   float4 out[STRIPS][2 * STEPS];
-  float unit;  // of q8: the largest scale of a value; out is in multiples of it
+  float unit;  // with q8: the largest scale of a value; out is in multiples of it
 };
 
 __device__ __forceinline__ float &sum_of(float4 &sum, u32 i) {
@@ -199,7 +199,7 @@ __device__ __forceinline__ void begin_rows(Rows<STRIPS> &rows, const Params &par
   }
 }
 
-// What makes a product an exponent; with a softcap c, twice the argument of c · tanh.
+// The factor from a product to an exponent; with a softcap c, to twice the argument of c · tanh.
 __device__ __forceinline__ float score_factor(const Params &params) {
   return HAS_SOFTCAP ? 2.0f * LOG2_E * params.scale / params.softcap : LOG2_E * params.scale;
 }
@@ -215,7 +215,7 @@ __device__ __forceinline__ float to_exponent(const Params &params, float product
   return value;
 }
 
-// Products become exponents, LOWEST where a row does not see a key.
+// Turns products into exponents: LOWEST if a row does not see a key.
 template <u32 STRIPS, u32 KEYS>
 __device__ __forceinline__ void make_exponents(float4 (&scores)[STRIPS][KEYS / 8], const Rows<STRIPS> &rows,
                                                const Params &params, const Span &span, const float *scales,
@@ -241,7 +241,7 @@ __device__ __forceinline__ void make_exponents(float4 (&scores)[STRIPS][KEYS / 8
       }
       if (is_masked) {
         const u32 position = position_of(rows, i);
-        // Differences wrap around where the key comes after the position.
+        // If the key comes after the position, the difference wraps around.
         if (key > position || position - key >= params.window || !is_there(span, key)) low = LOWEST;
         if (key + 1 > position || position - key - 1 >= params.window || !is_there(span, key + 1)) high = LOWEST;
       }
@@ -249,7 +249,7 @@ __device__ __forceinline__ void make_exponents(float4 (&scores)[STRIPS][KEYS / 8
   }
 }
 
-// The largest scale of the tile's values joins `unit`; what the sums so far are multiplied by.
+// Raises `unit` to the largest scale of the tile's values; returns the factor for the sums so far.
 template <u32 KEYS, u32 STRIPS>
 __device__ __forceinline__ float raise_unit(Rows<STRIPS> &rows, const Span &span, const float *scales, u32 lane) {
   float largest = 0.0f;
@@ -261,7 +261,7 @@ __device__ __forceinline__ float raise_unit(Rows<STRIPS> &rows, const Span &span
   return rows.unit > old ? old / rows.unit : 1.0f;
 }
 
-// Sums so far, for a larger largest exponent.
+// Raises the rows' largest exponents and rescales the sums so far.
 template <u32 STRIPS, u32 KEYS>
 __device__ __forceinline__ void raise_largest(Rows<STRIPS> &rows, const float4 (&scores)[STRIPS][KEYS / 8],
                                               float factor, float unit_factor) {
@@ -298,12 +298,12 @@ __device__ __forceinline__ void raise_largest(Rows<STRIPS> &rows, const float4 (
   }
 }
 
-// What the unit of q8 that `out` is in stands for.
+// With q8, the value of one unit of `out`.
 template <u32 STRIPS> __device__ __forceinline__ float unit_of(const Rows<STRIPS> &rows) {
   return IS_Q8 ? rows.unit * (1.0f / WEIGHTS_SPREAD) : 1.0f;
 }
 
-// Weights of the values as halves, and their sums: of f16 those of the rounded weights, by a product with ones.
+// Weights of the values as f16, and their sums. With f16, the sums are of the rounded weights, by a product with ones.
 template <u32 STRIPS, u32 KEYS>
 __device__ __forceinline__ void make_weights(uint4 (&weights)[STRIPS][KEYS / 16], float4 (&scores)[STRIPS][KEYS / 8],
                                              Rows<STRIPS> &rows, const Span &span, const float *scales, float factor,
@@ -334,7 +334,7 @@ __device__ __forceinline__ void make_weights(uint4 (&weights)[STRIPS][KEYS / 16]
     }
   }
   if constexpr (!IS_Q8) {
-    // Ones in every other column, so that the strips' sums lie in columns of their own.
+    // Ones in every other column, so that each strip's sums are in separate columns.
 #pragma unroll
     for (u32 strip = 0; strip < STRIPS; strip++) {
       const u32 ones = STRIPS == 1 || lane / 4 % 2 == strip ? 0x3c003c00u : 0;
@@ -344,7 +344,7 @@ __device__ __forceinline__ void make_weights(uint4 (&weights)[STRIPS][KEYS / 16]
   }
 }
 
-// Once all keys are through: sums of the whole rows, largest as exponents.
+// After the last key: sums over whole rows, and largest as exponents.
 template <u32 STRIPS> __device__ __forceinline__ void end_rows(Rows<STRIPS> &rows, const Params &params) {
   if constexpr (IS_Q8) {
 #pragma unroll

@@ -3,7 +3,7 @@
 #pragma once
 #include "common/prelude.cuh"
 
-// The sum of all threads' values, in every thread. Between two calls lies a barrier of the second.
+// The sum over all threads, returned to every thread. A call starts with a barrier, so calls may follow each other.
 template <u32 THREADS> __device__ __forceinline__ float block_sum(float value) {
   __shared__ float sums[THREADS / 32];
   value = warp_sum(value);

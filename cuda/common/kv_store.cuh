@@ -1,5 +1,5 @@
-// Rows of a head into the KV pool, as src/plan/format/kv.rs defines them: f32, f16, or bytes with a scale a row behind
-// the codes of the tile.
+// Writes rows of a head into the KV pool, in the formats of src/plan/format/kv.rs: f32, f16, or 8-bit codes with one
+// scale per row stored after the codes of the tile.
 
 #pragma once
 #include "common/prelude.cuh"
@@ -7,14 +7,14 @@
 constexpr u32 KV_F32 = 0;
 constexpr u32 KV_F16 = 1;
 constexpr u32 KV_Q8 = 2;
-// A row whose magnitudes are all below is a row of zeros.
+// If all magnitudes of a row are below this, it is stored as zeros.
 constexpr float KV_ROW_MIN = 1e-30f;
 
-// Bytes of a row of a head; q8's scale lies elsewhere.
+// Bytes of one row of a head; without the scale of q8, which is stored elsewhere.
 template <u32 FORMAT> __device__ __forceinline__ u32 kv_row_bytes(u32 head_dim) {
   return FORMAT == KV_F32 ? 4 * head_dim : FORMAT == KV_F16 ? 2 * head_dim : head_dim;
 }
-// Bytes of the tile of a block and a head.
+// Bytes of the tile of one block and head.
 template <u32 FORMAT> __device__ __forceinline__ u32 kv_tile_bytes(u32 head_dim, u32 slots) {
   return slots * (kv_row_bytes<FORMAT>(head_dim) + (FORMAT == KV_Q8 ? 4 : 0));
 }
@@ -33,8 +33,8 @@ __device__ __forceinline__ KvRow kv_row(u8 *pool, u32 slot, u32 head, u32 heads,
           reinterpret_cast<float *>(start + slots * head_dim) + offset};
 }
 
-// Writes run `lane` of the row if `has_run`. All lanes of a warp call; LANES of them share a row, which is written if
-// `stores`.
+// Writes run `lane` of the row if `has_run`. All lanes of a warp must call this; LANES of them share a row, which is
+// written if `stores`.
 template <u32 FORMAT, u32 LANES_>
 __device__ __forceinline__ void store_kv(const KvRow &row, const Eight &run, u32 lane, bool has_run, bool stores) {
   if (FORMAT == KV_F32) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void store_kv(const KvRow &row, const Eight &run, u32
     const uint4 halves = make_uint4(low.x, low.y, pack_f16(c[4], c[5]), pack_f16(c[6], c[7]));
     if (has_run) reinterpret_cast<uint4 *>(row.elements)[lane] = halves;
   } else {
-    // Compared as bits, in which order a NaN is larger than all else.
+    // Compared as integers, which orders a NaN above everything else.
     u32 bits = 0;
     for (u32 i = 0; i < 8; i++) bits = max(bits, __float_as_uint(run.v[i]) & 0x7fffffffu);
     for (u32 lanes = LANES_ / 2; lanes > 0; lanes >>= 1) bits = max(bits, __shfl_xor_sync(ALL_LANES, bits, lanes));

@@ -1,8 +1,8 @@
-// A batch as the kernels read it: one buffer of words, written once per batch. What lies where is said by the table in
-// src/backend/metadata.rs, whose numbers prelude.cuh includes as constants.
+// The layout of a batch for the kernels: one buffer of words, written once per batch. The table in
+// src/backend/metadata.rs defines it; prelude.cuh includes its numbers as constants.
 //
-// A program is recorded for a number of rows and replayed for any batch that has no more: counts are read from here,
-// never from a kernel's params.
+// A program is recorded for a number of rows and replayed for any batch with at most as many. So counts are read from
+// here, never from a kernel's params.
 
 #pragma once
 #include "common/prelude.cuh"

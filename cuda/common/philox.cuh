@@ -1,4 +1,4 @@
-// The counter-based generator Philox4x32-10 (Salmon et al., 2011), and Gumbel noise from its words.
+// The counter-based generator Philox4x32-10 (Salmon et al., 2011), and Gumbel noise from its output.
 
 #pragma once
 #include "common/prelude.cuh"
@@ -6,7 +6,7 @@
 __device__ __forceinline__ uint4 philox(uint4 counter, uint2 seed) {
   uint4 words = counter;
   uint2 key = seed;
-// Not all ten at once: `sample` has no register left for their keys.
+// Not all ten rounds at once: `sample` has no registers left for their keys.
 #pragma unroll 5
   for (u32 round = 0; round < 10; round++) {
     const u64 first = static_cast<u64>(words.x) * 0xd2511f53u;
@@ -23,7 +23,7 @@ __device__ __forceinline__ float one_minus_uniform(u32 word) {
   return (static_cast<float>(0xffffffu - (word >> 8)) + 0.5f) * 5.9604644775390625e-8f;
 }
 
-// −ln(−ln u). Above ½ a series in 1 − u takes the place of the logarithm, which has few digits left near 1.
+// −ln(−ln u). Above ½, a series in 1 − u replaces the logarithm, which has few significant digits near 1.
 __device__ __forceinline__ float gumbel(u32 word) {
   const u32 k = word >> 8;
   float e;

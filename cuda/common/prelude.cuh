@@ -1,5 +1,5 @@
-// What every kernel starts from: types, conversions, warp reductions, asynchronous copies and tensor-core products.
-// Includes no CUDA header, so that NVRTC needs none. The lines in PTX have twins in emulator/emulator.h.
+// Included by every kernel: types, conversions, warp reductions, asynchronous copies and tensor-core products. Includes
+// no CUDA header, so that NVRTC needs none. emulator/emulator.h replaces the PTX instructions with C++.
 
 #pragma once
 
@@ -7,7 +7,7 @@
 #include "emulator/emulator.h"
 #else
 
-// One kernel a file; all its arguments are one struct, passed by value.
+// One kernel per file; its arguments are one struct, passed by value.
 #define KERNEL(name, threads, blocks) \
   extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Params params)
 #define DYNAMIC_SHARED(type, name)                                      \
@@ -34,19 +34,19 @@ __device__ __forceinline__ float f16_high(unsigned pair) {
   asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high; }" : "=f"(value) : "r"(pair));
   return value;
 }
-// Both numbers of `a` times those of `b` plus those of `c`, rounded once.
+// Multiplies both numbers of `a` and `b`, adds those of `c`, and rounds once.
 __device__ __forceinline__ unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
   unsigned pair;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(c));
   return pair;
 }
-// Both numbers of `a` plus those of `b`, as halves.
+// Adds both numbers of `a` and `b` as f16.
 __device__ __forceinline__ unsigned add_f16x2(unsigned a, unsigned b) {
   unsigned pair;
   asm("add.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
   return pair;
 }
-// To two units in the last place; results below the normal numbers are 0.
+// Accurate to two units in the last place; subnormal results become 0.
 __device__ __forceinline__ float exp2_near(float value) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
@@ -57,7 +57,7 @@ __device__ __forceinline__ float reciprocal_near(float value) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(value));
   return inverse;
 }
-// What other blocks of this launch have written, past the first-level cache.
+// Loads what other blocks of this launch have written, bypassing the L1 cache.
 __device__ __forceinline__ float4 load_fresh(const float4 *from) {
   float4 r;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -75,31 +75,32 @@ __device__ __forceinline__ float2 load_fresh(const float2 *from) {
 __device__ __forceinline__ unsigned shared_address(const void *shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
-// 16 bytes, past the first-level cache. Both sides are aligned to 16.
+// Copies 16 bytes, bypassing the L1 cache. Both addresses are aligned to 16.
 __device__ __forceinline__ void copy_async_16(void *shared, const void *global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 }
 __device__ __forceinline__ void copy_async_4(void *shared, const void *global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 }
-// 16 bytes, or zeros: then the source is not read.
+// Copies 16 bytes, or writes zeros without reading the source.
 __device__ __forceinline__ void copy_async_16_or_zero(void *shared, const void *global, bool is_there) {
   const unsigned bytes = is_there ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes)
                : "memory");
 }
-// Zeros, in order with the copies of this thread.
+// Writes zeros, in order with this thread's copies.
 __device__ __forceinline__ void copy_async_zero_16(void *shared) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, 0;" ::"r"(shared_address(shared)), "l"(shared) : "memory");
 }
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until all but the last LEFT groups of this thread have arrived; others see them after a barrier.
+// Waits until all but the last LEFT groups of this thread have arrived; other threads see them after a barrier.
 template <int LEFT> __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-// Four matrices of 8 × 8 halves: lane 8m + i brings the address of row i of matrix m (16 bytes in shared memory). Lane
-// l gets of each matrix the pair at row l / 4, columns 2 (l % 4) and on; transposed: at column l / 4, rows 2 (l % 4).
+// Loads four matrices of 8 × 8 16-bit elements: lane 8m + i passes the address of row i of matrix m (16 bytes in shared
+// memory). Lane l receives from each matrix the pair at row l / 4, columns from 2 (l % 4) on; transposed: at column l /
+// 4, rows from 2 (l % 4) on.
 __device__ __forceinline__ uint4 load_matrices(const void *row) {
   uint4 r;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -117,7 +118,7 @@ __device__ __forceinline__ uint4 load_matrices_transposed(const void *row) {
   return r;
 }
 
-// sum (16 × 8) += a (16 × 16) · b (16 × 8), products and sums in f32. Of lane l, with g = l / 4 and t = 2 (l % 4):
+// sum (16 × 8) += a (16 × 16) · b (16 × 8), products and sums in f32. In lane l, with g = l / 4 and t = 2 (l % 4):
 // a.x = a[g][t, t + 1], a.y = a[g + 8][t, …], a.z = a[g][t + 8, …], a.w = a[g + 8][t + 8, …];
 // b.x = b[t, t + 1][g], b.y = b[t + 8, t + 9][g]; sum.xy = sum[g][t, t + 1], sum.zw = sum[g + 8][t, t + 1].
 __device__ __forceinline__ void multiply_bf16(float4 &sum, uint4 a, uint2 b) {
@@ -139,17 +140,17 @@ typedef unsigned short u16;
 typedef unsigned char u8;
 typedef unsigned long long u64;
 
-// Made of the table in src/backend/metadata.rs.
+// Generated from the table in src/backend/metadata.rs.
 #include "common/metadata_constants.cuh"
 
 constexpr u32 ALL_LANES = 0xffffffffu;
-// In place of −∞, which fast arithmetic may not know.
+// Used instead of −∞, which fast-math arithmetic may not support.
 constexpr float LOWEST = -3.0e38f;
 
 __device__ __forceinline__ u32 ceil_div(u32 a, u32 b) { return (a + b - 1) / b; }
 __device__ __forceinline__ float bf16_low(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float bf16_high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
-// As halves are written everywhere: clamped to what is finite. NaN stays NaN.
+// The clamping for all writes of f16: to the finite range. NaN stays NaN.
 __device__ __forceinline__ float clamp_f16(float value) {
   return value != value ? value : fminf(fmaxf(value, -65504.0f), 65504.0f);
 }

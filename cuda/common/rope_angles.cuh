@@ -1,13 +1,13 @@
-// cos and sin of position · frequency, right to f32 rounding at any position.
+// cos and sin of position · frequency, correct to f32 rounding at any position.
 //
-// A float product loses the angle's fraction at long positions, and the library's own sin and cos keep arrays on the
-// stack for large angles. So the angle is counted in turns, in 64-bit fixed point: whole turns fall off the top by
-// themselves. As shaders/common/rope_angles.wgsl.
+// A float product loses the angle's fraction at long positions, and the library's sin and cos use arrays on the stack
+// for large angles. So the angle is computed in turns, as a 64-bit fixed-point number: whole turns overflow and vanish.
+// Same method as shaders/common/rope_angles.wgsl.
 
 #pragma once
 #include "common/prelude.cuh"
 
-// Turns a position, in units of 2^-64, of a positive frequency in radians: mantissa · 2^(exponent − 150).
+// Turns per position, in units of 2^-64, for a positive frequency in radians: mantissa · 2^(exponent − 150).
 __device__ __forceinline__ u64 turns(float frequency) {
   const u32 bits = __float_as_uint(frequency);
   const u32 exponent = bits >> 23 & 0xff;
@@ -15,7 +15,7 @@ __device__ __forceinline__ u64 turns(float frequency) {
   // 1 / 2π in units of 2^-64, in two words.
   const u64 low = mantissa * 0x9391054au, high = mantissa * 0x28be60dbu;
   const u64 top = high + (low >> 32);
-  // 96 bits shifted right; a frequency is below 2^9, so by at least 14.
+  // 96 bits shifted right, by at least 14 since a frequency is below 2^9.
   const u32 shift = 150 - min(exponent, 136u);
   if (shift < 32) return top << (32 - shift) | (low & 0xffffffffu) >> shift;
   return shift < 96 ? top >> (shift - 32) : 0;

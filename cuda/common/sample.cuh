@@ -1,4 +1,4 @@
-// Sample rows in the metadata, keys that order as logits do, rows of logits four at a time, and records in the results.
+// Sample rows in the metadata, integer keys with the order of logits, loads of four logits, and records in the results.
 
 #pragma once
 #include "common/metadata.cuh"
@@ -19,17 +19,17 @@ __device__ __forceinline__ bool is_adjusted(const u32 *row) {
                             row_float(row, SAMPLE_FREQUENCY_PENALTY) != 0.0f;
   return is_penalised || row[SAMPLE_BIAS_LEN] != 0 || row[SAMPLE_MASK_START] != NONE;
 }
-// Greedy, and nothing else: such rows are drawn by sample_argmax.
+// Greedy without any other option: such rows are handled by sample_argmax.
 __device__ __forceinline__ bool is_plain(const u32 *row) {
   const bool is_reported = row[SAMPLE_LOGPROB] != 0 || row[SAMPLE_TOP_LOGPROBS] != 0;
   return row_float(row, SAMPLE_TEMPERATURE) == 0.0f && !is_reported && !is_adjusted(row) && row[SAMPLE_GIVEN] == NONE;
 }
 
-// A u32 that orders as the floats do, with −0 and subnormals in a place of their own.
+// Maps float bits to a u32 with the same order; −0 and subnormals get values of their own.
 __device__ __forceinline__ u32 order_of(u32 bits) {
   return bits ^ (static_cast<u32>(static_cast<int>(bits) >> 31) | 0x80000000u);
 }
-// Zeros and subnormals, of either sign, are one. Keeps the order, so that a largest value may be flushed last.
+// Maps zeros and subnormals of either sign to one key. This keeps the order, so a largest value may be flushed last.
 __device__ __forceinline__ u32 flush_key(u32 order) { return order - 0x7f800000u < 0x01000000u ? 0x80000000u : order; }
 __device__ __forceinline__ u32 key_of(u32 bits) { return flush_key(order_of(bits)); }
 __device__ __forceinline__ float value_of(u32 key) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ float value_of(u32 key) {
 struct Source {
   const u32 *bits;
   u32 vocab;
-  bool is_vector;  // aligned, and nothing behind the last logit matters
+  bool is_vector;  // aligned, and reading past the last logit is harmless
 };
 
 __device__ __forceinline__ u32 &part_of_four(uint4 &four, u32 i) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ float &part_of_four(float4 &four, u32 i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
 
-// Logits 4 · four and on; −∞ past the end.
+// The four logits from index 4 · four on; −∞ past the end.
 __device__ __forceinline__ uint4 load_four(const Source &source, u32 four, u32 end) {
   uint4 v = make_uint4(MINUS_INFINITY, MINUS_INFINITY, MINUS_INFINITY, MINUS_INFINITY);
   if (four < end) {
@@ -69,8 +69,8 @@ __device__ __forceinline__ uint4 load_four(const Source &source, u32 four, u32 e
   return v;
 }
 
-// Calls use(logits, four) for each four of [begin, end), as often in every thread of the block; past the end the
-// logits are −∞. Loads of LOADS fours are under way at once.
+// Calls use(logits, four) for each group of four in [begin, end), equally often in every thread of the block; past the
+// end the logits are −∞. LOADS groups are loaded at once.
 template <u32 THREADS, u32 LOADS, typename Use>
 __device__ __forceinline__ void each_four(const Source &source, u32 begin, u32 end, Use use) {
   for (u32 base = begin; base < end; base += THREADS * LOADS) {
@@ -82,11 +82,11 @@ __device__ __forceinline__ void each_four(const Source &source, u32 begin, u32 e
   }
 }
 
-// What a thread has seen of a row.
+// What a thread has seen of a row so far.
 struct Survey {
-  u32 key = 0;          // the largest
-  u32 four = 0;         // where it came first
-  u32 lowest = NONE;    // of the orders: a NaN with its sign set lies below −∞
+  u32 key = 0;          // the largest key
+  u32 four = 0;         // index of the first group with that key
+  u32 lowest = NONE;    // lowest order: a NaN with its sign set is below −∞
 
   __device__ __forceinline__ void take(uint4 v, u32 at) {
     const u32 a = order_of(v.x), b = order_of(v.y), c = order_of(v.z), d = order_of(v.w);
@@ -100,7 +100,7 @@ struct Survey {
   __device__ __forceinline__ bool is_bad() const { return key >= KEY_INFINITE || lowest < KEY_LOWEST; }
 };
 
-// --- the largest of all threads, with its lowest id: (key, not id) in a word of 64 bits ---
+// --- the maximum over all threads, with its lowest id: (key, not id) in a 64-bit word ---
 
 __device__ __forceinline__ u64 packed(u32 key, u32 id) { return static_cast<u64>(key) << 32 | (~id & 0xffffffffu); }
 __device__ __forceinline__ u32 packed_key(u64 best) { return static_cast<u32>(best >> 32); }
@@ -122,7 +122,7 @@ __device__ __forceinline__ u64 warp_sum(u64 value) {
   return value;
 }
 
-// `warps` holds a word per warp.
+// `warps` holds one word per warp.
 template <u32 THREADS> __device__ __forceinline__ u64 block_max(u64 value, u64 *warps) {
   value = warp_max(value);
   const u32 lane = threadIdx.x % 32;
@@ -133,7 +133,7 @@ template <u32 THREADS> __device__ __forceinline__ u64 block_max(u64 value, u64 *
   return value;
 }
 
-// The best of a survey over `source`; KEY_BAD if any thread has seen a bad logit.
+// The largest key and its lowest id, from all threads' surveys of `source`; KEY_BAD if any thread has seen a bad logit.
 template <u32 THREADS>
 __device__ __forceinline__ u64 best_of(const Survey &own, bool is_bad, const Source &source, u32 end, u64 *warps) {
   uint4 v = load_four(source, own.four, end);

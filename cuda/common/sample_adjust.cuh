@@ -1,5 +1,5 @@
-// Bias, penalties and mask: a row's logits go to its scratch row, adjusted, in the order and with the roundings of the
-// twin.
+// Bias, penalties and mask: writes a row's adjusted logits to its scratch row, with the twin's order of operations and
+// rounding.
 
 #pragma once
 #include "common/sample_row.cuh"
@@ -44,7 +44,7 @@ __device__ __forceinline__ void penalise_history(const Params &params, Shared &s
   __syncthreads();
 }
 
-// Fills the scratch row; `own` is what this thread sees of it. Returns whether it has seen a bad logit.
+// Fills the scratch row; `own` surveys this thread's part of it. Returns whether this thread has seen a bad logit.
 __device__ __forceinline__ bool adjust(const Params &params, Shared &shared, const u32 *row, const Source &source,
                                        u32 *adjusted, Survey &own) {
   const u32 fours = ceil_div(params.vocab, 4);
@@ -60,7 +60,7 @@ __device__ __forceinline__ bool adjust(const Params &params, Shared &shared, con
   penalise_history(params, shared, row, adjusted);
   const u32 mask = row[SAMPLE_MASK_START];
   const u32 *words = params.metadata + params.metadata[META_MASKS] + (mask == NONE ? 0 : mask);
-  // Masked logits may be bad, too: so they are looked at before the mask.
+  // Masked logits may be bad too, so they are checked before the mask is applied.
   Survey unmasked;
   each_four<THREADS, 2>(Source{adjusted, params.vocab, true}, 0, fours, [&](uint4 v, u32 four) {
     unmasked.take(v, four);

@@ -1,4 +1,4 @@
-// What `sample` and `sample_logprobs` share: params, shared memory, sums, and a list of a row's best.
+// Shared by `sample` and `sample_logprobs`: params, shared memory, sums, and a list of a row's largest logits.
 
 #pragma once
 #include "common/sample.cuh"
@@ -9,32 +9,32 @@ struct Params {
   u32 *scratch;  // rows of adjusted logits, each a multiple of four words
   u32 *feed;
   u32 *results;
-  u32 row_first;  // sample row of the first block
+  u32 row_first;  // index of the first block's sample row
   u32 vocab;
 };
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WARPS = THREADS / 32;
-// Candidates that are kept in shared memory.
+// Maximum candidates kept in shared memory.
 constexpr u32 LIST = 3072;
 constexpr u32 BIN_BITS = 11;
 constexpr u32 BINS = 1u << BIN_BITS;
 
 struct Shared {
   u64 warps[WARPS];
-  u64 left;  // of a threshold's target, within the bin found
+  u64 left;  // rest of a threshold's target within the bin found
   u32 found;
-  u32 count;  // of candidates seen; the list holds the first LIST
+  u32 count;  // candidates seen; the list holds the first LIST
   u32 flag;
   float sums[WARPS];
-  // Sums of weights up to 2²⁴ in two parts of 12 bits, so that 2¹⁹ of them fit a word.
+  // Sums of weights up to 2²⁴, in two parts of 12 bits, so that 2¹⁹ weights cannot overflow a word.
   u32 bins_low[BINS];
   u32 bins_high[BINS];
   u32 keys[LIST];
   u32 ids[LIST];
 };
 
-// Of floats: the twin's order of a sum is not kept.
+// Sums floats, in another order than the twin.
 __device__ __forceinline__ float block_sum(float value, float *sums) {
   value = warp_sum(value);
   const u32 lane = threadIdx.x % 32;
@@ -54,9 +54,9 @@ __device__ __forceinline__ u64 block_sum(u64 value, u64 *warps) {
   return value;
 }
 
-// --- the list ---
+// --- the list of candidates ---
 
-// Before the first keep_candidate; ends with a barrier.
+// Call before the first keep_candidate; ends with a barrier.
 __device__ __forceinline__ void clear_list(Shared &shared) {
   __syncthreads();
   if (threadIdx.x == 0) shared.count = 0;

@@ -1,17 +1,17 @@
-// Exact thresholds by radix: histograms of 2048 bins between two keys, narrowed to the bin of the threshold until a bin
-// is one key. Weights are integers, so the order of a sum means nothing.
+// Exact thresholds by radix search: histograms of 2048 bins between two keys, narrowed to the threshold's bin until a
+// bin is a single key. Weights are integers, so the order of summation does not matter.
 
 #pragma once
 #include "common/sample_row.cuh"
 
-// The keys that a threshold is taken over.
+// The keys that a threshold is computed over.
 struct Walk {
   Source source;
-  u32 listed;    // not 0: so many keys of the list
-  bool is_tied;  // of the row: not its keys, but for those equal to `tie` their ids, the lowest as the largest
+  u32 listed;    // if not 0: the number of listed keys to visit instead of the row
+  bool is_tied;  // visit the inverted ids of the row's keys that equal `tie`, instead of keys
   u32 tie;
 
-  // Calls visit(key), as often in every thread; 0 is none.
+  // Calls visit(key), equally often in every thread; 0 means no key.
   template <typename Visit> __device__ __forceinline__ void each(const u32 *list, Visit visit) const {
     const u32 begin = threadIdx.x;
     if (listed != 0) {
@@ -28,11 +28,11 @@ struct Walk {
   }
 };
 
-// What the sum of weights must reach.
+// The sum of weights to reach.
 struct Target {
-  u32 low, high;  // keys outside are not seen
-  u32 share;      // not 0: share / 2²⁰ of the total
-  u64 sum;        // share 0: this
+  u32 low, high;  // range of keys to include
+  u32 share;      // if not 0: the target is share / 2²⁰ of the total
+  u64 sum;        // the target if share is 0
 };
 
 __device__ __forceinline__ void add_weight(Shared &shared, u32 bin, u32 weight) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ void add_weight(Shared &shared, u32 bin, u32 weight) 
   if (weight > 0xfffu) atomicAdd(&shared.bins_high[bin], weight >> 12);
 }
 
-// All lanes of a warp come. Where many have the same bin, one adds for them: on one address they would queue.
+// All lanes of a warp must call this. If many have the same bin, one lane adds for all, to avoid serialized atomics.
 __device__ __forceinline__ void add_to_bins(Shared &shared, bool is_in, u32 bin, u32 weight) {
   const u32 lanes = __ballot_sync(ALL_LANES, is_in);
   if (lanes == 0) return;
@@ -61,9 +61,9 @@ __device__ __forceinline__ u64 bin_sum(const Shared &shared, u32 bin) {
   return (static_cast<u64>(shared.bins_high[bin]) << 12) + shared.bins_low[bin];
 }
 
-// Where the sum from the highest bin downwards reaches the target: to shared.found, with what is left of the target
-// there. False if it never does. A thread has two bins, the first thread the highest. Of the first round the target may
-// be a share.
+// Finds the bin where the sum from the highest bin downwards reaches the target; stores it in shared.found, with the
+// rest of the target within that bin. Returns false if the target is never reached. Each thread has two bins, the first
+// thread the highest. In the first round the target may be a share.
 __device__ __forceinline__ bool find_bin(Shared &shared, u32 share, u64 &target) {
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const u32 bin = BINS - 2 - 2 * threadIdx.x;
@@ -89,7 +89,7 @@ __device__ __forceinline__ bool find_bin(Shared &shared, u32 share, u64 &target)
   return total >= target;
 }
 
-// The largest key from which on upwards the sum of weigh(key) reaches the target, or `none` if it never does.
+// The largest key such that the sum of weigh(key) from there upwards reaches the target, or `none` if it never does.
 template <typename Weigh>
 __device__ __forceinline__ u32 threshold(Shared &shared, const Walk &walk, const Target &target, u32 none,
                                          Weigh weigh) {

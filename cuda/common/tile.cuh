@@ -1,12 +1,12 @@
-// The product of a tile of bfloat16 rows and a tile of weight rows on tensor cores, for kernels that say which rows
-// these are and where sums go.
+// The product of a tile of bfloat16 rows and a tile of weight rows on tensor cores. The kernels that use it choose the
+// rows and store the sums.
 //
-// Chunks of columns come through STAGES buffers in shared memory. A block's warps share its tile: WARP_ROWS ×
-// WARP_OUTPUTS each; SLICES > 1 warps have the same part of it and every SLICES-th group of 32 columns, and add up at
-// the end, so that small tiles have many warps.
-// Quantised: sum += a · (levels · x) + b · Σ x over a group, in f32; so nothing is rounded that the format does not
-// round. Halves are two products.
-// -D: WEIGHT, TILE_ROWS, TILE_OUTPUTS, WARP_ROWS, WARP_OUTPUTS, SLICES, STAGES, CHUNK (64 or 128; quantised 128).
+// Chunks of columns pass through STAGES buffers in shared memory. A block's warps share its tile: WARP_ROWS ×
+// WARP_OUTPUTS each. With SLICES > 1, that many warps share one part of the tile; each takes every SLICES-th group of
+// 32 columns, and their sums are added at the end, so that small tiles have many warps.
+// Quantized weights: sum += a · (levels · x) + b · Σ x over a group, in f32, so there is no rounding beyond the
+// format's. f16 weights take two products.
+// -D: WEIGHT, TILE_ROWS, TILE_OUTPUTS, WARP_ROWS, WARP_OUTPUTS, SLICES, STAGES, CHUNK (64 or 128; quantized 128).
 
 #pragma once
 #include "common/weight_tile.cuh"
@@ -15,21 +15,21 @@ constexpr Weight FORMAT = Weight::WEIGHT;
 constexpr u32 ROW_WARPS = TILE_ROWS / WARP_ROWS, OUTPUT_WARPS = TILE_OUTPUTS / WARP_OUTPUTS;
 constexpr u32 PART_WARPS = ROW_WARPS * OUTPUT_WARPS;
 constexpr u32 TILE_THREADS = 32 * PART_WARPS * SLICES;
-// Blocks of a multiprocessor that registers must allow: small tiles wait for memory. Scales of half groups take more
-// registers than two blocks leave.
+// Minimum blocks per multiprocessor that register use must allow: small tiles wait for memory. Scales per half group
+// take more registers than two blocks leave.
 constexpr u32 TILE_BLOCKS = TILE_ROWS < 128 && !has_half_groups(FORMAT) ? 2 : 1;
 constexpr u32 M_TILES = WARP_ROWS / 16, N_TILES = WARP_OUTPUTS / 8;
 typedef WeightChunk<FORMAT, TILE_OUTPUTS, CHUNK> TileWeight;
 constexpr u32 X_ROW = 2 * CHUNK;  // bytes
 constexpr u32 STAGE_BYTES = TILE_ROWS * X_ROW + TileWeight::BYTES;
-// Of a warp: scales of its outputs, by group, half group, and a or b.
+// Per warp: scales of its outputs, by group, half group, and a or b.
 constexpr u32 SCALE_HALVES = has_half_groups(FORMAT) ? 2 : 1, SCALE_KINDS = has_minimum(FORMAT) ? 2 : 1;
 constexpr u32 SCALE_GROUPS = TileWeight::GROUPS / SLICES;
 constexpr u32 WARP_SCALES = is_dense(FORMAT) ? 0 : SCALE_GROUPS * SCALE_HALVES * SCALE_KINDS * WARP_OUTPUTS;
 static_assert(TileWeight::GROUPS % SLICES == 0 && TILE_ROWS % WARP_ROWS == 0 && TILE_OUTPUTS % WARP_OUTPUTS == 0, "");
 static_assert(WARP_ROWS % 16 == 0 && WARP_OUTPUTS % 8 == 0 && STAGES >= 2, "whole fragments");
 
-// Bytes: rows of x, stages, scales of the warps. Also the sums of the slices, where the stages were.
+// Bytes: rows of x, stages, scales of the warps. The sums of the slices reuse the space of the stages.
 constexpr u32 ROWS_BYTES = 4 * TILE_ROWS;
 constexpr u32 TILE_SHARED_BYTES = ROWS_BYTES + STAGES * STAGE_BYTES + TILE_THREADS / 32 * WARP_SCALES * 4;
 static_assert((SLICES - 1) * TILE_ROWS * TILE_OUTPUTS * 4 <= STAGES * STAGE_BYTES, "slices add up in the stages");
@@ -38,13 +38,13 @@ struct TileSums {
   float4 v[M_TILES][N_TILES];
 };
 
-// Two elements, aligned to both.
+// Stores two elements; the address is aligned to both together.
 __device__ __forceinline__ void store_two(float *to, float2 values) { *reinterpret_cast<float2 *>(to) = values; }
 __device__ __forceinline__ void store_two(u16 *to, float2 values) {
   *reinterpret_cast<u32 *>(to) = pack_bf16(values.x, values.y);
 }
 
-// Where a thread works.
+// The part of the tile that a thread works on.
 struct TileThread {
   u32 thread, lane, slice, first_row, first_output;
 };
@@ -54,7 +54,7 @@ __device__ __forceinline__ TileThread tile_thread() {
           part % OUTPUT_WARPS * WARP_OUTPUTS};
 }
 
-// What is multiplied: `x` by the row indices in shared memory (NONE: no such row), `outputs` weight rows.
+// The operands: rows of `x` by the row indices in shared memory (NONE: no row), and `outputs` weight rows.
 struct TileInput {
   const u16 *x;
   const u8 *weight;
@@ -77,14 +77,14 @@ __device__ __forceinline__ void copy_stage(u8 *stage, const u32 *rows, const Til
   TileWeight::copy<TILE_THREADS>(stage + TILE_ROWS * X_ROW, in.weight, layout, in.outputs, chunk, thread);
 }
 
-// Both steps' fragments of 16 rows from `row` on: eight columns for each lane.
+// Both steps' fragments of 16 rows from `row` on: eight columns per lane.
 __device__ __forceinline__ void load_x(uint4 (&a)[2], const u8 *stage, u32 row, u32 group, u32 q) {
   const u8 *from = stage + row * X_ROW + 16 * ((4 * group + q) ^ swizzle_dense(row));
   const uint4 low = *reinterpret_cast<const uint4 *>(from), high = *reinterpret_cast<const uint4 *>(from + 8 * X_ROW);
   a[0] = make_uint4(low.x, high.x, low.y, high.y);  // row + 8 has the same swizzle
   a[1] = make_uint4(low.z, high.z, low.w, high.w);
 }
-// One step's, of half a group: four columns for each lane.
+// One step's fragment, for half a group: four columns per lane.
 __device__ __forceinline__ uint4 load_x_half(const u8 *stage, u32 row, u32 group, u32 half, u32 q) {
   const u32 part = 4 * group + 2 * half + q / 2;
   const u8 *from = stage + row * X_ROW + 16 * (part ^ swizzle_dense(row)) + 8 * (q % 2);
@@ -96,11 +96,11 @@ __device__ __forceinline__ void add_scaled(float4 &sum, const float4 &part, floa
   sum.x += a.x * part.x, sum.y += a.y * part.y, sum.z += a.x * part.z, sum.w += a.y * part.w;
 }
 
-// Σ x of rows g and g + 8 over a step: products with ones.
+// Σ x of rows g and g + 8 over a step, computed as products with ones.
 __device__ __forceinline__ void add_ones(float4 &total, uint4 a) {
   multiply_bf16(total, a, make_uint2(0x3f803f80u, 0x3f803f80u));
 }
-// a · part, and b · Σ x. `scales`: of the warp's outputs, those of b behind those of a.
+// Adds a · part and b · Σ x. `scales`: for the warp's outputs, first all a, then all b.
 __device__ __forceinline__ void add_parts(TileSums &sums, const float4 (&part)[M_TILES], const float2 (&total)[M_TILES],
                                           const float *scales, u32 n, u32 q) {
   const float2 a = *reinterpret_cast<const float2 *>(scales + 8 * n + 2 * q);
@@ -114,7 +114,7 @@ __device__ __forceinline__ void add_parts(TileSums &sums, const float4 (&part)[M
   }
 }
 
-// A group of quantised weights. `scales`: those of the warp for this group.
+// Multiplies a group of quantized weights. `scales`: those of the warp for this group.
 __device__ __forceinline__ void multiply_group(TileSums &sums, const u8 *stage, const float *scales, u32 group,
                                                const TileThread &at) {
   const u32 g = at.lane / 4, q = at.lane % 4;
@@ -133,7 +133,7 @@ __device__ __forceinline__ void multiply_group(TileSums &sums, const u8 *stage, 
 #pragma unroll
   for (u32 n = 0; n < N_TILES; n++) {
     const uint4 w = TileWeight::fragment(stage + TILE_ROWS * X_ROW, at.first_output + 8 * n + g, group, q);
-    // Products of one step for all rows before the next step's: those wait for them.
+    // One step's products for all rows come before the next step's, which depend on them.
     float4 part[M_TILES];
 #pragma unroll
     for (u32 m = 0; m < M_TILES; m++) {
@@ -146,7 +146,7 @@ __device__ __forceinline__ void multiply_group(TileSums &sums, const u8 *stage, 
   }
 }
 
-// Half a group, with scales of its own.
+// Multiplies half a group that has its own scales.
 __device__ __forceinline__ void multiply_half(TileSums &sums, const u8 *stage, const float *scales, u32 group, u32 half,
                                               const TileThread &at) {
   const u32 g = at.lane / 4, q = at.lane % 4;
@@ -174,7 +174,7 @@ __device__ __forceinline__ void multiply_half(TileSums &sums, const u8 *stage, c
   }
 }
 
-// Both steps of dense weights.
+// Multiplies both steps of dense weights.
 __device__ __forceinline__ void multiply_steps(TileSums &sums, const uint4 (&a)[M_TILES][2], u32 n, uint4 w) {
 #pragma unroll
   for (u32 m = 0; m < M_TILES; m++) multiply_bf16(sums.v[m][n], a[m][0], make_uint2(w.x, w.y));
@@ -200,7 +200,7 @@ __device__ __forceinline__ void multiply_dense(TileSums &sums, const u8 *stage, 
   }
 }
 
-// Decodes the scales of the warp's outputs, once for all its rows.
+// Decodes the scales of the warp's outputs once for all its rows.
 __device__ __forceinline__ void decode_scales(float *scales, const u8 *stage, u32 groups, const TileThread &at) {
   for (u32 output = at.lane; output < WARP_OUTPUTS; output += 32) {
 #pragma unroll
@@ -221,11 +221,11 @@ __device__ __forceinline__ void decode_scales(float *scales, const u8 *stage, u3
 __device__ __forceinline__ void multiply_chunk(TileSums &sums, const u8 *stage, float *scales, u32 groups,
                                                const TileThread &at) {
   if constexpr (!is_dense(FORMAT)) {
-    __syncwarp();  // the last chunk's scales have been read
+    __syncwarp();  // all lanes have read the last chunk's scales
     decode_scales(scales, stage, groups, at);
     __syncwarp();
   }
-  // Groups of a large tile one after another: together they need more registers than there are.
+  // A large tile's groups are processed one after another: together they need too many registers.
   constexpr u32 TOGETHER = TILE_ROWS < 128 || is_dense(FORMAT) ? SCALE_GROUPS : 1;
   constexpr u32 HALVES_TOGETHER = TOGETHER == 1 ? 1 : 2;
 #pragma unroll TOGETHER
@@ -245,7 +245,7 @@ __device__ __forceinline__ void multiply_chunk(TileSums &sums, const u8 *stage, 
   }
 }
 
-// Sums of the slices into slice 0, in order; all threads call it.
+// Adds the slices' sums into slice 0, in order; all threads must call it.
 __device__ __forceinline__ void add_slices(TileSums &sums, u8 *stages, const TileThread &at) {
   if (SLICES == 1) return;
   float4 *parts = reinterpret_cast<float4 *>(stages);
@@ -270,7 +270,7 @@ __device__ __forceinline__ void add_slices(TileSums &sums, u8 *stages, const Til
   }
 }
 
-// The whole product; `rows` starts the shared memory and is filled, behind a barrier. Threads of slice 0 have the sums.
+// The whole product. Fills `rows` at the start of the shared memory, with a barrier. Threads of slice 0 get the sums.
 __device__ __forceinline__ void multiply_tile(TileSums &sums, u8 *shared, const TileInput &in, const TileThread &at) {
   const WeightLayout layout = weight_layout<FORMAT>(in.columns);
   const u32 *rows = reinterpret_cast<const u32 *>(shared);
@@ -289,7 +289,7 @@ __device__ __forceinline__ void multiply_tile(TileSums &sums, u8 *shared, const 
   for (u32 chunk = in.first_chunk; chunk < in.end_chunk; chunk++) {
     copy_async_wait<STAGES - 2>();
     __syncthreads();
-    // Into the stage that all have left.
+    // The next chunk goes into the stage that all threads have finished reading.
     if (chunk + STAGES - 1 < in.end_chunk)
       copy_stage(stages + next * STAGE_BYTES, rows, in, layout, chunk + STAGES - 1, at.thread);
     copy_async_commit();

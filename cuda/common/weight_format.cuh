@@ -1,8 +1,8 @@
-// Weight formats: where the sections of a row lie, and codes → levels. Definition: src/plan/format/weight.rs.
+// Weight formats: where the sections of a row are, and how codes become levels. Defined by src/plan/format/weight.rs.
 //
-// Codes become bytes in order of the columns, four a word; a byte becomes a float or, two at a time, bfloat16, which
-// holds every level exactly. What a format subtracts from all its codes is subtracted here, so that only formats with a
-// minimum or a zero point have a `b`. A kernel is built for -DWEIGHT=Name, a name of this enum and of the Rust one.
+// Codes become bytes in column order, four per word. A byte becomes a float, or two become a bfloat16 pair, which holds
+// every level exactly. A constant that a format subtracts from all codes is subtracted here, so that only formats with
+// a minimum or a zero point have a `b`. -DWEIGHT=Name selects the format, by a name of this enum and of the Rust one.
 
 #pragma once
 #include "common/prelude.cuh"
@@ -35,9 +35,9 @@ __device__ constexpr Scales scales_of(Weight w) {
                                                  : Scales::None;
 }
 __device__ constexpr bool is_dense(Weight w) { return codes_of(w) == Codes::Dense; }
-// Whether levels have a table of 16 entries.
+// Whether levels come from a table of 16 entries.
 __device__ constexpr bool has_table(Weight w) { return w == Weight::Iq4 || w == Weight::Iq4K || w == Weight::Mxfp4; }
-// Whether there is a `b`.
+// Whether the format has a `b`.
 __device__ constexpr bool has_minimum(Weight w) {
   return scales_of(w) == Scales::HalfMin || scales_of(w) == Scales::HalfZero || scales_of(w) == Scales::K32Min ||
          scales_of(w) == Scales::K16Min;
@@ -49,7 +49,7 @@ __device__ constexpr bool has_half_groups(Weight w) {
 __device__ constexpr bool has_supers(Weight w) {
   return scales_of(w) == Scales::K32 || scales_of(w) == Scales::K32Min || has_half_groups(w);
 }
-// Bytes a group of 32.
+// Bytes of codes per group of 32.
 __device__ constexpr u32 code_bytes(Weight w) {
   return w == Weight::F32 ? 128 : is_dense(w) ? 64 : codes_of(w) == Codes::Eight ? 32
          : codes_of(w) == Codes::Two || codes_of(w) == Codes::TwoOne ? 8 : 16;
@@ -57,7 +57,7 @@ __device__ constexpr u32 code_bytes(Weight w) {
 __device__ constexpr u32 plane_bytes(Weight w) {
   return codes_of(w) == Codes::FourTwo ? 8 : codes_of(w) == Codes::FourOne || codes_of(w) == Codes::TwoOne ? 4 : 0;
 }
-// Of the scales, bytes of four groups.
+// Bytes of scales per four groups.
 __device__ constexpr u32 scale_bytes(Weight w) {
   return scales_of(w) == Scales::HalfMin || scales_of(w) == Scales::HalfZero ? 16
          : scales_of(w) == Scales::Half || scales_of(w) == Scales::K32Min || has_half_groups(w) ? 8
@@ -82,12 +82,12 @@ template <Weight W> __device__ constexpr WeightLayout weight_layout(u32 columns)
   return {plane, scales, supers, round_up_16(supers + (has_supers(W) ? (columns + 255) / 256 * 4 : 0))};
 }
 
-// Levels + 128 of two tables, four entries a word.
+// Levels + 128 of two tables, four entries per word.
 __device__ constexpr u32 table_word(Weight w, u32 at) {
   return w == Weight::Mxfp4 ? (at == 0 ? 0x83828180u : at == 1 ? 0x8c888684u : at == 2 ? 0x7d7e7f80u : 0x74787a7cu)
                             : (at == 0 ? 0x3f2d1801u : at == 1 ? 0x766a5d4fu : at == 2 ? 0xa6998d81u : 0xf1d9c5b5u);
 }
-// The entries of four nibbles, the lowest first.
+// The table entries of four nibbles, the lowest first.
 template <Weight W> __device__ __forceinline__ u32 look_up(u32 nibbles) {
   const u32 within = nibbles & 0x7777u;
   const u32 low = __byte_perm(table_word(W, 0), table_word(W, 1), within);
@@ -95,7 +95,7 @@ template <Weight W> __device__ __forceinline__ u32 look_up(u32 nibbles) {
   return __byte_perm(low, high, 0x3210u | (nibbles & 0x8888u) >> 1);
 }
 
-// Bytes of the eight nibbles of a word; `bits` holds their fifth bits, or their fifth and sixth, from bit 0 on.
+// The eight nibbles of a word as bytes; `bits` holds their fifth bits, or fifth and sixth bits, from bit 0 on.
 template <Weight W> __device__ __forceinline__ uint2 bytes_of_nibbles(u32 word, u32 bits) {
   if (has_table(W)) {
     // A byte holds columns i and i + 4.
@@ -104,7 +104,7 @@ template <Weight W> __device__ __forceinline__ uint2 bytes_of_nibbles(u32 word, 
   }
   uint2 bytes = make_uint2(word & 0x0f0f0f0fu, word >> 4 & 0x0f0f0f0fu);
   if (codes_of(W) == Codes::FourOne) {
-    // Four bits to four bytes: no two of the shifted copies meet.
+    // Spreads four bits over four bytes: the shifted copies do not overlap.
     bytes.x |= (bits & 15u) * 0x02040810u & 0x10101010u;
     bytes.y |= (bits >> 4 & 15u) * 0x02040810u & 0x10101010u;
   }
@@ -115,26 +115,26 @@ template <Weight W> __device__ __forceinline__ uint2 bytes_of_nibbles(u32 word, 
   }
   return bytes;
 }
-// Bytes of four pairs of bits, from bit 0 on; `bits` holds their third bits.
+// Four pairs of bits as bytes, from bit 0 on; `bits` holds their third bits.
 template <Weight W> __device__ __forceinline__ u32 bytes_of_pairs(u32 pairs, u32 bits) {
   const u32 spread = (pairs & 0x0fu) | (pairs & 0xf0u) << 12;
   u32 bytes = (spread & 0x00030003u) | (spread << 6 & 0x03000300u);
   if (codes_of(W) == Codes::TwoOne) bytes |= (bits & 15u) * 0x00810204u & 0x04040404u;
   return bytes;
 }
-// Of whole bytes, levels + 128 where they are signed.
+// Codes that are whole bytes; levels + 128 if they are signed.
 template <Weight W> __device__ __forceinline__ u32 bytes_of_bytes(u32 word) {
   return W == Weight::Q8 ? word ^ 0x80808080u : word;
 }
 
-// What is subtracted from every byte.
+// The constant that is subtracted from every byte.
 __device__ constexpr u32 level_offset(Weight w) {
   return has_table(w) || w == Weight::Q8 ? 128 : w == Weight::Q6K ? 32 : w == Weight::Q3K ? 4 : 0;
 }
-// Levels of bytes 0 and 1, or of 2 and 3, as bfloat16: exact.
+// Levels of bytes 0 and 1, or of 2 and 3, as bfloat16; exact.
 template <Weight W, u32 HALF> __device__ __forceinline__ u32 level_pair(u32 bytes) {
   if (W == Weight::E4m3) {
-    // The exponent is moved into place and its bias corrected by 2^120, subnormal numbers included.
+    // Moves the exponent into place and corrects its bias by 2^120; this includes subnormal numbers.
     const u32 tops = __byte_perm(bytes, 0, HALF ? 0x3424 : 0x1404);
     return fma_bf16x2((tops & 0x80008000u) | (tops >> 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
   }
@@ -145,7 +145,7 @@ template <Weight W, u32 HALF> __device__ __forceinline__ u32 level_pair(u32 byte
   constexpr u32 OFFSET = 0xc300u + level_offset(W);
   return fma_bf16x2(moved, 0x3f803f80u, OFFSET << 16 | OFFSET);
 }
-// Of byte AT.
+// The level of byte AT.
 template <Weight W, u32 AT> __device__ __forceinline__ float level(u32 bytes) {
   if (W == Weight::E4m3) {
     const u32 pair = level_pair<W, AT / 2>(bytes);
@@ -155,11 +155,11 @@ template <Weight W, u32 AT> __device__ __forceinline__ float level(u32 bytes) {
   return __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7440 + AT)) - (8388608.0f + level_offset(W));
 }
 
-// A weight is a · level + b; each half of a group has its own.
+// A weight is a · level + b; in some formats each half of a group has its own scale.
 struct GroupScale {
   float a[2], b[2];
 };
-// From the bytes of a group's scales (the lowest first) and the halves of its 256.
+// Decoded from the bytes of a group's scales (the lowest first) and the f16 scales of its 256 columns.
 template <Weight W> __device__ __forceinline__ GroupScale group_scale(u32 word, u32 super) {
   constexpr Scales S = scales_of(W);
   float a = 1.0f, b = 0.0f;
@@ -169,7 +169,7 @@ template <Weight W> __device__ __forceinline__ GroupScale group_scale(u32 word, 
     a = f16_low(word);
     b = -(a * static_cast<float>(static_cast<int>(word) >> 16));
   }
-  // Half of 2^(biased − 127), as levels are doubled.
+  // Half of 2^(biased − 127), since levels are doubled.
   const u32 biased = word & 255;
   if (S == Scales::Exponent) a = __uint_as_float(biased < 2 ? 0x200000u << biased : (biased - 1) << 23);
   if (S == Scales::Wide) a = __uint_as_float(word);

@@ -1,7 +1,7 @@
 // A group of 32 weights of a row, from device memory to floats: for kernels that multiply a row or a few.
 //
-// load_group only loads (16 bytes at a time where a group has them), so that many loads can be under way; eight_levels
-// and group_scale turn them into floats in order of the columns. Dense formats are read eight at a time by dense_eight.
+// load_group only loads (16 bytes at a time if a group has them), so that many loads can be in flight; eight_levels and
+// group_scale turn them into floats in column order. Dense formats are read eight at a time by dense_eight.
 
 #pragma once
 #include "common/weight_format.cuh"
@@ -68,7 +68,7 @@ template <Weight W, u32 E> __device__ __forceinline__ Eight eight_levels(const P
            level<W, 0>(bytes.y), level<W, 1>(bytes.y), level<W, 2>(bytes.y), level<W, 3>(bytes.y)}};
 }
 
-// Weights 8 · eight and on of a row that is not quantised.
+// Eight weights from index 8 · eight on, of a row that is not quantized.
 template <Weight W> __device__ __forceinline__ Eight dense_eight(const u8 *row, u32 eight) {
   if (W == Weight::F32) return load_eight(reinterpret_cast<const float *>(row) + 8 * eight);
   const uint4 words = reinterpret_cast<const uint4 *>(row)[eight];

@@ -1,16 +1,18 @@
-// A chunk of columns of some weight rows in shared memory, and its way into the fragments of mma.m16n8k16.
+// A chunk of columns of some weight rows in shared memory, and its conversion into fragments of mma.m16n8k16.
 //
-// The packed bytes are copied as they are; levels are decoded when a warp needs them and stay integers (or whatever the
-// format's levels are): exact in bfloat16. Scales are applied to the sums of a group. Dense rows are groups, too.
+// The packed bytes are copied unchanged. Levels are decoded when a warp needs them and stay integers (or whatever the
+// format's levels are): exact in bfloat16. Scales are applied to the sums of a group. Dense rows are divided into
+// groups too.
 //
-// Which columns of a group of 32 meet in which step of the product is ours to choose, as long as both sides agree: lane
-// q of four has columns 8q to 8q + 7, so that both sides load 16 bytes at once; where half a group has a scale of its
-// own, columns 4q to 4q + 3 of each half.
+// Any assignment of a group's 32 columns to the steps of the product is valid if both operands use the same one. Lane q
+// of four has columns 8q to 8q + 7, so that both operands load 16 bytes at once; if half a group has its own scale,
+// columns 4q to 4q + 3 of each half.
 
 #pragma once
 #include "common/weight_format.cuh"
 
-// Of four (two) rows of a chunk, 16-byte parts lie so that the lanes of a fragment meet no bank twice.
+// Permutes the 16-byte parts of a chunk's rows, with four (or two) parts per row, to avoid bank conflicts in a
+// fragment.
 template <u32 PARTS> __device__ __forceinline__ u32 swizzle(u32 row) {
   return PARTS >= 16  ? (row & 1) << 2 | (row & 2) | (row >> 2 & 1)
          : PARTS == 8 ? (row & 3) << 1
@@ -18,15 +20,15 @@ template <u32 PARTS> __device__ __forceinline__ u32 swizzle(u32 row) {
          : PARTS == 2 ? row >> 2 & 1
                       : 0;
 }
-// Rows of 128 bytes or more that are read 16 bytes (or 8) at a time.
+// The same for rows of 128 bytes or more that are read 16 (or 8) bytes at a time.
 __device__ __forceinline__ u32 swizzle_dense(u32 row) { return (row & 1) << 2 | (row & 2) | (row >> 2 & 1); }
 
 template <Weight W, u32 ROWS, u32 COLUMNS> struct WeightChunk {
   static constexpr u32 GROUPS = COLUMNS / GROUP;
-  // Bytes of a row.
+  // Bytes per row.
   static constexpr u32 CODE_ROW = GROUPS * code_bytes(W), PLANE_ROW = GROUPS * plane_bytes(W);
   static constexpr u32 SCALE_ROW = GROUPS * scale_bytes(W) / 4, SUPER_ROW = has_supers(W) ? 4 : 0;
-  // Where the parts start.
+  // Where the sections start.
   static constexpr u32 PLANE = ROWS * CODE_ROW, SCALE = PLANE + ROWS * PLANE_ROW, SUPER = SCALE + ROWS * SCALE_ROW;
   static constexpr u32 BYTES = SUPER + ROWS * SUPER_ROW;
   static constexpr u32 PARTS = CODE_ROW / 16;
@@ -36,7 +38,7 @@ template <Weight W, u32 ROWS, u32 COLUMNS> struct WeightChunk {
     return row * CODE_ROW + 16 * (part ^ (is_dense(W) ? swizzle_dense(row) : swizzle<PARTS>(row)));
   }
 
-  // Starts the copies of a chunk: of `rows` rows that start at `from`.
+  // Starts copying a chunk of `rows` rows that start at `from`.
   template <u32 THREADS>
   static __device__ __forceinline__ void copy(u8 *shared, const u8 *from, const WeightLayout &layout, u32 rows,
                                               u32 chunk, u32 thread) {
@@ -47,14 +49,14 @@ template <Weight W, u32 ROWS, u32 COLUMNS> struct WeightChunk {
       const u32 offset = chunk * CODE_ROW + 16 * part;
       u8 *to = shared + part_of(row, part);
       if (row < rows && offset < layout.plane) copy_async_16(to, from + (u64)row * layout.row_bytes + offset);
-      // Where a row ends within a group, its columns are multiplied by zeros.
+      // If a row ends within a group, the remaining columns are multiplied by zeros.
       else if (is_dense(W)) copy_async_zero_16(to);
     }
     copy_section<THREADS, PLANE_ROW>(shared + PLANE, from + layout.plane, layout.scales - layout.plane, layout, rows,
                                      chunk, thread);
     copy_section<THREADS, SCALE_ROW>(shared + SCALE, from + layout.scales, layout.supers - layout.scales, layout, rows,
                                      chunk, thread);
-    // Two chunks share the halves of 256.
+    // Two chunks share the f16 scales of 256 columns.
     copy_section<THREADS, SUPER_ROW>(shared + SUPER, from + layout.supers, layout.row_bytes - layout.supers, layout,
                                      rows, chunk / 2, thread);
   }
@@ -76,7 +78,7 @@ template <Weight W, u32 ROWS, u32 COLUMNS> struct WeightChunk {
     }
   }
 
-  // Levels of a group: of step 0 in x and y, of step 1 in z and w. Lane q of the four that share `row`.
+  // Levels of a group: step 0 in x and y, step 1 in z and w. Lane q of the four that share `row`.
   static __device__ __forceinline__ uint4 fragment(const u8 *shared, u32 row, u32 group, u32 q) {
     constexpr Codes C = codes_of(W);
     const u8 *plane = shared + PLANE + row * PLANE_ROW + group * plane_bytes(W);
@@ -92,7 +94,7 @@ template <Weight W, u32 ROWS, u32 COLUMNS> struct WeightChunk {
       return pairs(bytes.x, bytes.y);
     }
   }
-  // Where half a group has a scale of its own: levels of a half, for its step.
+  // If half a group has its own scale: levels of one half, for its step.
   static __device__ __forceinline__ uint2 half_fragment(const u8 *shared, u32 row, u32 group, u32 half, u32 q) {
     const u8 *plane = shared + PLANE + row * PLANE_ROW + group * plane_bytes(W);
     u32 bytes;
@@ -122,7 +124,7 @@ template <Weight W, u32 ROWS, u32 COLUMNS> struct WeightChunk {
   }
 };
 
-// Halves as two terms of bfloat16, exactly: 8 of the 11 bits, and what is left.
+// An f16 as an exact sum of two bfloat16: 8 of its 11 bits, and the rest.
 struct TwoTerms {
   u32 high, low;
 };

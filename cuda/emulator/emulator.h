@@ -1,19 +1,20 @@
-// Kernels on the host, for tests without a GPU: CUDA's threads as fibers, its barriers and warp operations as meeting
-// points. Compiled with the kernels by any C++20 compiler for Linux or macOS; common/prelude.cuh includes it.
+// Runs kernels on the host, for tests without a GPU: CUDA's threads as fibers, its barriers and warp operations as
+// synchronization points. Compiled with the kernels by any C++20 compiler on Linux or macOS; common/prelude.cuh
+// includes it.
 //
-// What it does not forgive:
-// - Between two meeting points the threads of a block run one after another, in an order that is drawn anew each time:
-//   what lacks a barrier reads what is not written yet.
-// - An asynchronous copy happens when it is waited for, not before. Shared memory starts as NaN.
-// - The lanes of a warp meet for one operation, with the lanes that its mask names; a thread that waits for what never
-//   comes is reported with where it waits.
-// - Device memory ends at a page that cannot be touched (src/backend/cuda/host.rs).
+// Errors it detects:
+// - Between two synchronization points the threads of a block run one after another, in a new random order each time:
+//   code that lacks a barrier reads data that is not written yet.
+// - An asynchronous copy happens only when it is waited for. Shared memory starts as NaN.
+// - A warp operation synchronizes exactly the lanes in its mask; a thread that waits forever is reported with the place
+//   where it waits.
+// - Device memory ends at a guard page (src/backend/cuda/emulator.rs).
 //
-// What it cannot show: races between blocks (they run one after another, in a drawn order), and what a real memory
-// system, a real assembler or a real tensor core does.
+// It does not detect races between blocks (they run one after another, in a random order), or the behavior of a real
+// memory system, assembler or tensor core.
 
 #pragma once
-// Only what C has: this is compiled anew for every variant of every kernel.
+// Only C headers: this is compiled again for every variant of every kernel.
 #include <math.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -43,14 +44,14 @@ constexpr size_t STACK_BYTES = 128 << 10;
 
 struct Copy { void *to; const void *from; unsigned bytes; };
 
-// Asynchronous copies that are waited for together.
+// A group of asynchronous copies that are waited for together.
 constexpr unsigned COPIES_MAX = 256, GROUPS_MAX = 8;
 struct Group {
   unsigned count;
   Copy copies[COPIES_MAX];
 };
 
-// What the lanes of a warp bring to an operation, and take from it.
+// A lane's inputs to a warp operation, and its results.
 struct Exchange { unsigned in[16]; unsigned out[8]; };
 using Operation = void (*)(Exchange *lanes, unsigned mask);
 
@@ -67,7 +68,7 @@ struct Thread {
   Operation operation;
   unsigned mask;
   Exchange exchange;
-  // A ring: `committed` groups from `oldest` on, then the open one.
+  // A ring buffer: `committed` groups from `oldest` on, then the open one.
   unsigned oldest, committed;
   Group groups[GROUPS_MAX];
 };
@@ -91,7 +92,7 @@ inline thread_local Thread *self;
   abort();
 }
 
-// Gives the processor to another thread of the block until what it waits for has come.
+// Switches to another thread of the block until the awaited event has happened.
 inline void wait(State state, const char *place) {
   self->state = state;
   self->place = place;
@@ -117,7 +118,7 @@ inline void resume(Thread &thread) {
   setcontext(&thread.context);
 }
 
-// Runs the operations for which all lanes have come. Whether there was one.
+// Runs the warp operations whose lanes have all arrived. Returns whether there was one.
 inline bool meet_warps() {
   bool met = false;
   for (unsigned first = 0; first < block.count; first += WARP_LANES) {
@@ -165,7 +166,7 @@ inline bool meet_block() {
   return waiting;
 }
 
-// Marsaglia's xorshift.
+// Marsaglia's xorshift generator.
 inline unsigned draw(unsigned &state) {
   state ^= state << 13;
   state ^= state >> 17;
@@ -174,7 +175,7 @@ inline unsigned draw(unsigned &state) {
 
 inline void run_block(unsigned &random) {
   for (;;) {
-    // Whole warps in a drawn order, and within each the lanes forwards or backwards: cheap, and different every time.
+    // Warps run in random order, and the lanes of each forwards or backwards: cheap, and different every time.
     unsigned turn = draw(random) % block.count, flip = draw(random) & 31;
     bool ran = false, left = false;
     for (unsigned i = 0; i < block.count; i++) {
@@ -212,7 +213,7 @@ inline void launch(void (*kernel)(const void *), const void *params, const unsig
   for (; block.threads_made < block.count; block.threads_made++)
     block.threads[block.threads_made].stack =
         mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  // Shared memory that ends at a page which cannot be touched, as device memory does.
+  // Shared memory ends at a guard page, as device memory does.
   size_t page = 4096, bytes = (shared_bytes + 15) / 16 * 16, pages = (bytes + page - 1) / page * page;
   unsigned char *mapped = (unsigned char *)mmap(nullptr, pages + page, PROT_READ | PROT_WRITE,
                                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -235,7 +236,7 @@ inline void launch(void (*kernel)(const void *), const void *params, const unsig
   munmap(mapped, pages + page);
 }
 
-// One operation of a warp: `lane` brings its words and takes its result.
+// Performs one warp operation: `lane` passes its words and takes its result.
 inline Exchange &meet(unsigned mask, Operation operation, const char *place) {
   self->mask = mask;
   self->operation = operation;
@@ -265,7 +266,7 @@ inline float f16_to_float(unsigned half) {
   return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-// To the nearest, ties to even; beyond the range, infinity.
+// Rounds to nearest, ties to even; beyond the range, infinity.
 inline unsigned f16_from_float(float value) {
   unsigned bits = bits_of(value), sign = bits >> 16 & 0x8000;
   float magnitude = fabsf(value);
@@ -362,7 +363,7 @@ inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned l
 inline unsigned __popc(unsigned bits) { return (unsigned)__builtin_popcount(bits); }
 inline unsigned __ffs(unsigned bits) { return (unsigned)__builtin_ffs((int)bits); }
 inline unsigned __clz(unsigned bits) { return bits ? (unsigned)__builtin_clz(bits) : 32; }
-// One rounding an operation, whatever the compiler would join.
+// Rounds every operation separately, even if the compiler would fuse them.
 inline float __fadd_rn(float a, float b) { volatile float sum = a + b; return sum; }
 inline float __fsub_rn(float a, float b) { volatile float difference = a - b; return difference; }
 inline float __fmul_rn(float a, float b) { volatile float product = a * b; return product; }
@@ -373,7 +374,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   for (unsigned i = 0; i < 4; i++) result |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
   return result;
 }
-// --- what common/prelude.cuh has in PTX ---
+// --- replacements for the PTX of common/prelude.cuh ---
 
 inline unsigned pack_bf16(float low, float high) {
   return host::bf16_from_float(low) | host::bf16_from_float(high) << 16;
@@ -382,10 +383,10 @@ inline unsigned pack_f16(float low, float high) { return host::f16_from_float(lo
 inline float f16_low(unsigned pair) { return host::f16_to_float(pair & 0xffff); }
 inline float f16_high(unsigned pair) { return host::f16_to_float(pair >> 16); }
 
-// Both numbers of `a` times those of `b` plus those of `c`, rounded once.
+// Multiplies both numbers of `a` and `b`, adds those of `c`, and rounds once.
 inline unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
   auto half = [](unsigned x, unsigned shift) { return (double)host::bf16_to_float(x >> shift & 0xffff); };
-  // Sums of products of 8-bit mantissas are exact in a double; a float in between could round twice.
+  // Sums of products of 8-bit mantissas are exact in a double; an intermediate float could cause double rounding.
   auto rounded = [](double value) {
     float single = (float)value;
     if (single != value && (host::bits_of(single) & 0xffff) == 0x8000)
@@ -396,7 +397,7 @@ inline unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
 }
 
 inline unsigned add_f16x2(unsigned a, unsigned b) {
-  // Sums of halves are exact in a float, or differ from a rounded one by far more than half of a unit.
+  // The f32 sum of two f16 is either exact, or far enough from a tie that rounding again gives the correct result.
   return pack_f16(f16_low(a) + f16_low(b), f16_high(a) + f16_high(b));
 }
 inline float exp2_near(float value) { return exp2f(value); }

@@ -1,6 +1,6 @@
-//! Safetensors and a config of any bytes are a model, whose weights can be read, or an error. The input is a
-//! `config.json`, a zero byte, and the header of a safetensors file; its tensors are zeros. An input without a config
-//! is a whole safetensors file.
+//! Any bytes given as safetensors and a config must load as a model whose weights can be read, or return an error. The
+//! input is a `config.json`, a zero byte, and the header of a safetensors file, whose tensors are zeros. An input
+//! without a zero byte is a whole safetensors file.
 #![no_main]
 
 use bytes::Bytes;
@@ -10,9 +10,9 @@ use folio::platform::{MappedFile, block_on};
 use libfuzzer_sys::fuzz_target;
 use std::convert::Infallible;
 
-/// Room for the tensors of the seeds.
+/// Bytes available for tensors; enough for the seeds.
 const TENSOR_BYTES: usize = 448 << 10;
-/// A config to go with a file without one.
+/// The config for inputs without one.
 const CONFIG: &[u8] = include_bytes!("../../tests/data/golden/llama/config.json");
 
 fuzz_target!(|bytes: &[u8]| {
@@ -34,7 +34,8 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = block_on(model.upload(&plan, |_, _, _| Ok::<_, Infallible>(())));
 });
 
-/// Where the last number that ends a list stands for, within reason: a file must end where its last tensor does.
+/// Bytes of data that the header describes, within limits: the last number that ends a list, since a file must end
+/// where its last tensor does.
 fn data_bytes(header: &[u8]) -> usize {
     let ends = header.split(|byte| *byte == b']').filter_map(|list| {
         let digits = list.rsplit(|byte| !byte.is_ascii_digit()).next()?;

@@ -1,5 +1,5 @@
-//! A GGUF file of any bytes is a model, whose weights can be read, or an error. What is fuzzed is the head of a file;
-//! its tensors are zeros.
+//! Any bytes given as a GGUF file must load as a model whose weights can be read, or return an error. The input is the
+//! header of a file, whose tensors are zeros.
 #![no_main]
 
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use folio::text::TextModel;
 use libfuzzer_sys::fuzz_target;
 use std::convert::Infallible;
 
-/// Room for the tensors of the seeds.
+/// Bytes available for tensors; enough for the seeds.
 const TENSOR_BYTES: usize = 48 << 10;
 
 fuzz_target!(|head: &[u8]| {

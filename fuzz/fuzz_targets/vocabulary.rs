@@ -1,6 +1,6 @@
-//! A vocabulary of any tokens, merges, scores and flags in a GGUF file is a tokenizer that encodes and decodes, or an
-//! error. The input is lines: model, way to split, tokens, merges, kinds, scores, flags, template, text; the entries of a
-//! line stand between tabs. A template is read, not run: it is bounded against mistakes, not against malice
+//! Any tokens, merges, scores and flags in a GGUF file must give a tokenizer that encodes and decodes, or an error. The
+//! input is lines: model, pre-tokenizer, tokens, merges, token types, scores, flags, template, text; entries of a line
+//! are separated by tabs. A template is parsed, not run: its limits protect against mistakes, not against malice
 //! (`src/text/template.rs`).
 #![no_main]
 
@@ -73,7 +73,7 @@ impl Pairs {
         self.bytes.extend(text);
     }
 
-    /// Absent where the line is empty.
+    /// Adds a text; nothing if the line is empty.
     fn text(&mut self, key: &str, text: &[u8]) {
         if !text.is_empty() {
             self.key(key, 8);
@@ -115,7 +115,7 @@ impl Pairs {
         }
     }
 
-    /// Three flags, then ids of special tokens.
+    /// Three flags, then the ids of special tokens.
     fn flags(&mut self, line: &[u8]) {
         let names = ["add_bos_token", "add_eos_token", "add_space_prefix"];
         for (name, flag) in names.into_iter().zip(line).filter(|(_, flag)| **flag != b'-') {

@@ -1,7 +1,7 @@
-//! How a `config.json` becomes a [`ModelSpec`].
+//! Reads a [`ModelSpec`] from a `config.json`.
 //!
-//! A row of [`FAMILIES`] says how one architecture's config is read. Every number is checked here, once. The config's
-//! `torch_dtype` or `dtype` is not read: weights stay as the checkpoint stores them.
+//! A row of [`FAMILIES`] says how one architecture's config is read. Every number is validated here, once.
+//! `torch_dtype` and `dtype` are not read: weights keep the element types of the checkpoint.
 
 use super::LoadError;
 use super::config_reader::{self, ConfigReader};
@@ -13,7 +13,7 @@ use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX};
 use serde_json::{Value, json};
 
 impl ModelSpec {
-    /// Reads `config.json`, in the style of transformers 4 or 5. `file` names it in errors.
+    /// Reads a `config.json` as written by transformers 4 or 5. `file` names it in errors.
     pub fn from_json(file: &str, config_json: &[u8]) -> Result<Self, LoadError> {
         let value = config_reader::parse(file, config_json)?;
         let config = ConfigReader::root(file, &value)?;
@@ -26,7 +26,7 @@ impl ModelSpec {
         let scales = Multipliers::read(&config, family.scales, &heads)?;
         let slides = slides(&config, family, layer_count(&config)?)?;
         let (ropes, layer_ropes) = ropes(&config, family.ropes, &heads, &slides)?;
-        // A window as long as the context hides nothing: such layers share the block ids of full attention.
+        // A window as long as the context hides nothing: treat it as full attention, so that both share block ids.
         let window = config.integer("sliding_window", 1..=u32::MAX)?.filter(|&window| window < positions_max);
         let sparse = sparse_layers(&config, family.experts, slides.len())?;
         let experts = if sparse.contains(&true) { experts(&config, family.experts)? } else { None };
@@ -69,8 +69,8 @@ impl ModelSpec {
         })
     }
 
-    /// A published shape by name, or `HxLxNxKxDxFxV`: hidden, layers, query heads, key/value heads, head size, MLP,
-    /// vocabulary of a Qwen3 decoder with tied embeddings.
+    /// A published shape by name, or `HxLxNxKxDxFxV`: hidden size, layers, query heads, key/value heads, head size, MLP
+    /// size and vocabulary of a Qwen3 decoder with tied embeddings.
     pub fn named(name: &str) -> Result<Self, LoadError> {
         let config = match name {
             "qwen3-0.6b" => qwen3_shape([1024, 28, 16, 8, 128, 3072, 151_936]),
@@ -182,15 +182,15 @@ fn activation(config: &ConfigReader<'_>, field: ActivationField) -> Result<Activ
     }
 }
 
-/// The numbers of [`Scales`].
+/// The multipliers and caps of a model, from its [`Scales`].
 struct Multipliers {
     attention: f64,
     attention_softcap: Option<f64>,
     embedding: f64,
     /// Multiplies what attention and MLP add to the residual stream.
     ///
-    /// It needs no step: `x += m · f(norm(x))` is `y += f(norm(y))` with x = m · y, embedded rows divided by m, and the
-    /// norms' epsilon by m². Only norms of the stream see y.
+    /// Applied without a step of its own: `x += m · f(norm(x))` is equivalent to `y += f(norm(y))` with x = m · y, if
+    /// embedded rows are divided by m and the norms' epsilon by m². Only the norms of the stream read y.
     residual: f64,
     logits: f64,
     logits_softcap: Option<f64>,
@@ -239,7 +239,7 @@ impl Multipliers {
         }
     }
 
-    /// `rms_norm_eps` for the stream as it is kept.
+    /// `rms_norm_eps`, rescaled for the stream as it is stored.
     fn epsilon(&self, config: &ConfigReader<'_>) -> Result<f32, LoadError> {
         let epsilon = config.number("rms_norm_eps", 1e-12..=0.1)?.unwrap_or(1e-6);
         Ok((epsilon / (self.residual * self.residual)) as f32)
@@ -251,7 +251,7 @@ fn layer_count(config: &ConfigReader<'_>) -> Result<usize, LoadError> {
     Ok(count as usize)
 }
 
-/// Whether each layer slides a window.
+/// For each layer, whether it has a sliding window.
 fn slides(config: &ConfigReader<'_>, family: &Family, count: usize) -> Result<Vec<bool>, LoadError> {
     let asked = config.boolean("use_sliding_window")?.unwrap_or(false);
     let window = config.get("sliding_window").is_some();
@@ -295,12 +295,12 @@ fn slides(config: &ConfigReader<'_>, family: &Family, count: usize) -> Result<Ve
         _ => {}
     }
     if slides.contains(&true) && !window {
-        return Err(config.invalid("sliding_window", "is missing, but layers slide a window"));
+        return Err(config.invalid("sliding_window", "is missing, but some layers have a sliding window"));
     }
     Ok(slides)
 }
 
-/// The rotations of a model, and which of them each layer has.
+/// The rotary embeddings of a model, and for each layer the index of its own.
 type LayerRopes = (Vec<RopeSpec>, Vec<Option<usize>>);
 
 fn ropes(config: &ConfigReader<'_>, ropes: Ropes, heads: &Heads, slides: &[bool]) -> Result<LayerRopes, LoadError> {
@@ -317,7 +317,7 @@ fn ropes(config: &ConfigReader<'_>, ropes: Ropes, heads: &Heads, slides: &[bool]
     }
 }
 
-/// Whether each layer rotates: `no_rope_layers` has a 1 where one does.
+/// For each layer, whether it has rotary embeddings: `no_rope_layers` has a 1 if so.
 fn rotated_layers(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, LoadError> {
     let Some(given) = config.list("no_rope_layers")? else {
         let interval = config.integer("no_rope_layer_interval", 1..=LAYERS_MAX)?.unwrap_or(4) as usize;
@@ -334,7 +334,7 @@ fn rotated_layers(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, 
     given.iter().map(rotates).collect()
 }
 
-/// Whether each layer routes to experts.
+/// For each layer, whether it has experts.
 fn sparse_layers(config: &ConfigReader<'_>, experts: Experts, count: usize) -> Result<Vec<bool>, LoadError> {
     match experts {
         Experts::Never => Ok(vec![false; count]),
@@ -354,7 +354,7 @@ fn experts(config: &ConfigReader<'_>, experts: Experts) -> Result<Option<Experts
         Experts::SparseLayers => ("moe_intermediate_size", config.boolean("norm_topk_prob")?.unwrap_or(false), false),
         Experts::EveryLayer => ("intermediate_size", true, true),
     };
-    // The name of transformers 5, and that of published configs.
+    // transformers 5 writes the first name, published configs the second.
     let counted = if config.get("num_local_experts").is_some() { "num_local_experts" } else { "num_experts" };
     let count = config.required(counted, config.integer(counted, 1..=EXPERTS_MAX)?)?;
     let chosen = config.integer("num_experts_per_tok", 1..=ROUTES_MAX)?;

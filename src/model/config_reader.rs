@@ -1,4 +1,4 @@
-//! Typed reads of a JSON object from a checkpoint: each error is one line with file and field.
+//! Typed access to JSON objects of a checkpoint; each error is one line with file and field.
 
 use super::LoadError;
 use serde_json::{Map, Value};
@@ -9,13 +9,13 @@ use std::ops::RangeInclusive;
 #[derive(Clone)]
 pub(super) struct ConfigReader<'a> {
     file: &'a str,
-    /// Names of the objects around this one, each followed by a point.
+    /// Names of the enclosing objects, each followed by a dot.
     prefix: String,
     object: &'a Map<String, Value>,
 }
 
-/// Parses a JSON file. Python writes `NaN` and `Infinity`, which JSON lacks: they are read as strings, so that the
-/// field that holds one is refused by name where a number matters, and ignored where it does not.
+/// Parses a JSON file. Python writes `NaN` and `Infinity`, which JSON does not have. They are read as strings, so that
+/// a field with such a value is rejected by name if it must be a number, and ignored if it is not used.
 pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<Value, LoadError> {
     let fault = |message: String| LoadError::Json { file: file.into(), message };
     let text = std::str::from_utf8(bytes).map_err(|error| fault(error.to_string()))?;
@@ -53,7 +53,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// The error that field `name` is invalid; `message` follows the field's name in a sentence.
+    /// The error for an invalid field `name`; `message` continues a sentence that starts with the field's name.
     pub(super) fn invalid(&self, name: &str, message: impl Into<String>) -> LoadError {
         let field = format!("{}{name}", self.prefix);
         LoadError::Field { file: self.file.into(), field, message: message.into() }
@@ -63,7 +63,7 @@ impl<'a> ConfigReader<'a> {
         self.object.get(name).filter(|value| !value.is_null())
     }
 
-    /// Whether the field is there and says `null`.
+    /// Whether the field is present and `null`.
     pub(super) fn is_null(&self, name: &str) -> bool {
         self.object.get(name).is_some_and(Value::is_null)
     }
@@ -73,7 +73,7 @@ impl<'a> ConfigReader<'a> {
         self.object.iter()
     }
 
-    /// The value of a field that must be there.
+    /// The value of a required field; an error if it is absent.
     pub(super) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, LoadError> {
         value.ok_or_else(|| self.invalid(name, "is missing"))
     }
@@ -117,7 +117,7 @@ impl<'a> ConfigReader<'a> {
         Ok(Some(Self { file: self.file, prefix: format!("{}{name}.", self.prefix), object }))
     }
 
-    /// Token ids below `vocab`, given as one integer or a list of them; none if the field is absent.
+    /// Token ids below `vocab`, given as one integer or a list; empty if the field is absent.
     pub(super) fn token_ids(&self, name: &str, vocab: u32) -> Result<Vec<u32>, LoadError> {
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
         let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);

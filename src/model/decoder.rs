@@ -1,7 +1,7 @@
 //! The only forward pass.
 //!
-//! Records what a decoder does to the rows of one batch; which decoder is data ([`ModelSpec`]). The residual stream `x`
-//! stays f32 and grows in place: attention and MLP, the two branches of a layer, add their output to it.
+//! Records the steps of a decoder for the rows of one batch; [`ModelSpec`] describes the decoder. The residual stream
+//! `x` stays f32 and is updated in place: attention and MLP, the two branches of a layer, add their output to it.
 
 use super::spec::{HeadNorms, LayerSpec, ModelSpec};
 use super::weights::WeightTable;
@@ -11,7 +11,7 @@ use crate::plan::{
     Tail, WeightId,
 };
 
-/// The row buffers of a plan. Layers use them in turn.
+/// The row buffers of a plan, shared by all layers.
 struct Buffers {
     /// Residual stream.
     x: BufferId,
@@ -19,13 +19,13 @@ struct Buffers {
     qkv: BufferId,
     q: BufferId,
     attended: BufferId,
-    /// Of layers with one MLP.
+    /// Buffers of layers with one MLP.
     dense: Option<MlpBuffers>,
-    /// Of layers with experts.
+    /// Buffers of layers with experts.
     experts: Option<ExpertBuffers>,
-    /// What a branch adds to `x`, before its norm; `None`: it is added at once.
+    /// A branch's output before its norm; `None`: it is added to `x` at once.
     branch: Option<BufferId>,
-    /// Rows of `x` to sample.
+    /// The rows of `x` to sample from.
     sampled: BufferId,
     sampled_normed: BufferId,
     logits: BufferId,
@@ -39,10 +39,10 @@ struct MlpBuffers {
 
 #[derive(Clone, Copy)]
 struct ExpertBuffers {
-    /// A logit per expert.
+    /// One logit per expert.
     router: BufferId,
     routes: BufferId,
-    /// A row a route.
+    /// One row per route.
     mlp: MlpBuffers,
 }
 
@@ -118,7 +118,7 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
 }
 
 impl Recorder<'_> {
-    /// Declares a weight of the model's table.
+    /// Declares a weight of the model's table in the plan.
     fn weight(&mut self, name: &str) -> WeightId {
         let weight = self.weights.get(name);
         let id = self.plan.weight_in_sections(name, weight.columns, &weight.sections);
@@ -166,7 +166,7 @@ impl Recorder<'_> {
         })
     }
 
-    /// What a branch starts from: `x`, or its norm.
+    /// Starts a branch: returns `x`, or its norm.
     fn enter(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, layer: usize, norm: &str) -> BufferId {
         if !self.spec.norm.place.before() {
             return buffers.x;
@@ -176,7 +176,7 @@ impl Recorder<'_> {
         buffers.normed
     }
 
-    /// The end of a branch: `x +=` the product, or its norm.
+    /// Ends a branch: `x +=` the product, or its norm.
     fn leave(
         &mut self,
         steps: &mut Vec<Step>,
@@ -191,7 +191,7 @@ impl Recorder<'_> {
         steps.push(self.norm(branch, weight, true, buffers.x));
     }
 
-    /// `x += output(attend(rope(qkv(x))))`, with the norms of the model.
+    /// Records attention: `x += output(attend(rope(qkv(x))))`, with the model's norms.
     fn attention(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, layer: &LayerSpec) {
         let Buffers { qkv, q, attended, .. } = *buffers;
         let (attention, query_heads) = (self.spec.attention, self.spec.query_heads);
@@ -222,7 +222,7 @@ impl Recorder<'_> {
         self.leave(steps, buffers, index, "attention_post_norm", product);
     }
 
-    /// `x += down(act(gate) · up)`, gate and up from `x`, with the norms of the model.
+    /// Records the MLP: `x += down(act(gate) · up)`, gate and up computed from `x`, with the model's norms.
     fn mlp(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize) {
         let MlpBuffers { gate_up, activated } = buffers.dense.expect("a layer without experts has an MLP");
         let x = self.enter(steps, buffers, index, "mlp_norm");
@@ -240,7 +240,7 @@ impl Recorder<'_> {
         self.leave(steps, buffers, index, "mlp_post_norm", product);
     }
 
-    /// [`Self::mlp`], by the experts that the router chooses for each token.
+    /// Records the MLP of a layer with experts: like [`Self::mlp`], with the experts that the router chooses per token.
     fn experts(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, experts: ExpertBuffers, index: usize) {
         let ExpertBuffers { router, routes, mlp: MlpBuffers { gate_up, activated } } = experts;
         let spec = self.spec.experts.expect("a layer has the experts of its model");
@@ -265,7 +265,7 @@ impl Recorder<'_> {
         self.leave(steps, buffers, index, "mlp_post_norm", product);
     }
 
-    /// Final norm and LM head over the rows that need a token only.
+    /// Records final norm and LM head, only for the rows that are sampled.
     fn sample(&mut self, buffers: &Buffers, embedding: WeightId, norm_weight: WeightId) -> Vec<Step> {
         let Buffers { x, sampled, sampled_normed, logits, .. } = *buffers;
         let head = if self.spec.tied_embeddings { embedding } else { self.weight("head") };

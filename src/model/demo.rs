@@ -1,4 +1,4 @@
-//! The demo model: five million parameters, part of the binary, so that everything works without a download.
+//! The demo model: five million parameters, embedded in the binary, so that everything works without a download.
 
 use super::{Model, Safetensors};
 use crate::platform::MappedFile;
@@ -13,7 +13,7 @@ pub const TOKENIZER_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer.js
 /// `tokenizer_config.json`, with the chat template.
 pub const TOKENIZER_CONFIG_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer_config.json");
 
-/// Not a constant: one of those may be laid down in the binary once for each use.
+/// A static, not a constant: a constant could be embedded once per use.
 static WEIGHTS: &[u8] = include_bytes!("../../assets/demo/model.safetensors");
 
 pub(super) fn model() -> Model {

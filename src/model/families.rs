@@ -1,7 +1,7 @@
-//! The architectures, one row of data each: how a `config.json` becomes a [`super::ModelSpec`].
+//! The supported architectures, one row of data each: how a `config.json` becomes a [`super::ModelSpec`].
 //!
-//! A row says which options an architecture has, which of them its config decides, and what holds where the config is
-//! silent (transformers' own defaults). What the words of a row mean is decided in `config.rs`.
+//! A row says which options an architecture has, which of them its config decides, and the defaults for missing fields
+//! (those of transformers). `config.rs` interprets the rows.
 
 use super::spec::{HeadNorms, NormPlace};
 use super::tensor_names::{self, TensorNames};
@@ -10,7 +10,7 @@ use super::tensor_names::{self, TensorNames};
 pub(super) struct Family {
     /// First entry of `architectures`.
     pub(super) architecture: &'static str,
-    /// `model_type`, for configs without `architectures`.
+    /// `model_type`, used for configs without `architectures`.
     pub(super) model_type: &'static str,
     pub(super) qkv_bias: Bias,
     pub(super) output_bias: Bias,
@@ -25,7 +25,7 @@ pub(super) struct Family {
     pub(super) experts: Experts,
     /// A learned logit per query head in the softmax of attention.
     pub(super) sinks: bool,
-    /// `tie_word_embeddings` where the config is silent.
+    /// Default of `tie_word_embeddings`.
     pub(super) tied_default: bool,
     pub(super) tensors: &'static TensorNames,
 }
@@ -34,66 +34,68 @@ pub(super) struct Family {
 pub(super) enum Bias {
     Never,
     Always,
-    /// As this boolean field says; false if it is absent.
+    /// The value of this boolean field; false if it is absent.
     Field(&'static str),
 }
 
-/// Which layers slide a window, where `layer_types` does not say.
+/// Which layers have a sliding window, if `layer_types` is absent.
 #[derive(Clone, Copy)]
 pub(super) enum Windows {
     Never,
-    /// All, if `sliding_window` is set.
+    /// All layers, if `sliding_window` is set.
     EveryLayer,
-    /// From layer `max_window_layers` (28 where the config is silent) on, if `use_sliding_window` is set.
+    /// Layers from `max_window_layers` (default 28) on, if `use_sliding_window` is set.
     UpperLayers,
-    /// All but each n-th; n is `sliding_window_pattern`, or this where the config is silent.
+    /// All but every n-th layer; n is `sliding_window_pattern`, with this default.
     Pattern(u32),
-    /// Those without rotation, if `use_sliding_window` is set.
+    /// Layers without rotary embeddings, if `use_sliding_window` is set.
     UnrotatedLayers,
 }
 
-/// Which rotation a layer has.
+/// Which layers have which rotary embeddings.
 #[derive(Clone, Copy)]
 pub(super) enum Ropes {
     /// The same in every layer.
     One,
-    /// One in layers with a window, another in layers without.
+    /// One for layers with a sliding window, another for layers without.
     LocalAndGlobal,
-    /// None where `no_rope_layers` has a 0, or in each n-th layer, n being `no_rope_layer_interval` (4).
+    /// None in layers where `no_rope_layers` has a 0, or else in every n-th layer; n is `no_rope_layer_interval`
+    /// (default 4).
     SomeLayers,
 }
 
-/// Where the activation of the MLP is named.
+/// Which field names the activation of the MLP.
 #[derive(Clone, Copy)]
 pub(super) enum ActivationField {
-    /// `hidden_act`; SiLU where the config is silent.
+    /// `hidden_act`; default SiLU.
     HiddenAct,
-    /// `hidden_activation`; GELU where the config is silent.
+    /// `hidden_activation`; default GELU.
     HiddenActivation,
-    /// None: a clamped SwiGLU with `swiglu_alpha` and `swiglu_limit`.
+    /// No field: a clamped SwiGLU with `swiglu_alpha` and `swiglu_limit`.
     ClampedSwiglu,
 }
 
-/// What q · k, embedded rows, branches and logits are multiplied by or capped at.
+/// Factors and caps of q · k, embedded rows, branches and logits.
 #[derive(Clone, Copy)]
 pub(super) enum Scales {
-    /// q · k by 1 / √head_dim.
+    /// q · k times 1 / √head_dim.
     Plain,
-    /// q · k by 1 / √`query_pre_attn_scalar`, embedded rows by √hidden; caps as `attn_logit_softcapping` and
-    /// `final_logit_softcapping` say, or these where the config is silent.
+    /// q · k times 1 / √`query_pre_attn_scalar`, embedded rows times √hidden; caps from `attn_logit_softcapping` and
+    /// `final_logit_softcapping`, with these defaults.
     Gemma { softcaps: Option<[f64; 2]> },
-    /// By `attention_multiplier`, `embedding_multiplier`, `residual_multiplier`; logits divided by `logits_scaling`.
+    /// Factors `attention_multiplier`, `embedding_multiplier`, `residual_multiplier`; logits divided by
+    /// `logits_scaling`.
     Multipliers,
 }
 
-/// Which layers route to experts instead of one MLP, and how.
+/// Which layers have experts instead of one MLP, and how experts are weighted.
 #[derive(Clone, Copy)]
 pub(super) enum Experts {
     Never,
-    /// Each n-th layer, n being `decoder_sparse_step`, but for `mlp_only_layers`; experts of `moe_intermediate_size`,
-    /// weights as `norm_topk_prob` says.
+    /// Every n-th layer, n being `decoder_sparse_step`, except `mlp_only_layers`. Experts have size
+    /// `moe_intermediate_size`; `norm_topk_prob` says whether a token's weights are normalized.
     SparseLayers,
-    /// Every layer; experts of `intermediate_size`, with biases; weights of a token add up to 1.
+    /// Every layer. Experts have size `intermediate_size` and biases; a token's weights add up to 1.
     EveryLayer,
 }
 
@@ -159,7 +161,7 @@ const GEMMA2: Family = Family {
     ..LLAMA
 };
 
-/// The text model alone; its checkpoints with vision have another architecture.
+/// The text-only model; checkpoints with vision have another architecture.
 const GEMMA3: Family = Family {
     architecture: "Gemma3ForCausalLM",
     model_type: "gemma3_text",
@@ -222,6 +224,6 @@ const GPT_OSS: Family = Family {
     ..LLAMA
 };
 
-/// A new architecture is a row here.
+/// To add an architecture, add a row here.
 pub(super) const FAMILIES: [&Family; 12] =
     [&LLAMA, &MISTRAL, &QWEN2, &QWEN3, &QWEN3_MOE, &GEMMA2, &GEMMA3, &PHI3, &SMOLLM3, &OLMO2, &GRANITE, &GPT_OSS];

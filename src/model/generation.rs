@@ -1,23 +1,23 @@
-//! Sampling defaults that a model brings along.
+//! Sampling defaults from a model's files.
 
 use super::config_reader::{self, ConfigReader};
 use super::{LoadError, ModelSpec};
 use crate::plan::inputs::DrawParams;
 
-/// What `generation_config.json` proposes for requests that do not say. Like vLLM, folio does not read `do_sample`:
-/// greedy decoding is asked for with temperature 0.
+/// Defaults from `generation_config.json` for requests that leave fields unset. Like vLLM, folio does not read
+/// `do_sample`: greedy decoding is requested with temperature 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationDefaults {
     /// End tokens of `config.json` and `generation_config.json`, each once.
     pub eos_token_ids: Vec<u32>,
-    /// Temperature, thresholds and repetition penalty of the file; defaults where it has none.
+    /// Temperature, thresholds and repetition penalty from the file; folio's defaults for what it does not set.
     pub draw: DrawParams,
-    /// Tokens to generate at most, if the file says.
+    /// Maximum tokens to generate, if the file sets it.
     pub max_new_tokens: Option<u32>,
 }
 
 impl GenerationDefaults {
-    /// Reads the file, if there is one; `file` names it in errors.
+    /// Reads the file if there is one; `file` names it in errors.
     pub(super) fn new(spec: &ModelSpec, file: &str, json: Option<&[u8]>) -> Result<Self, LoadError> {
         let mut eos_token_ids = spec.eos_token_ids.clone();
         let Some(json) = json else { return Ok(Self { eos_token_ids, ..Self::default() }) };

@@ -1,11 +1,11 @@
-//! From a checkpoint to a plan and its weights.
+//! Turns a checkpoint into a plan and its weights.
 //!
-//! A [`Model`] is a description ([`ModelSpec`], read from `config.json`), a place where tensors come from
-//! ([`TensorSource`]) and the sampling defaults of `generation_config.json`. [`Model::record`] writes down the one
-//! forward pass there is ([`decoder`]); [`Model::upload`] feeds the weights to whoever executes it. Nothing here knows
-//! devices, batches or text.
+//! A [`Model`] consists of a description ([`ModelSpec`], read from `config.json`), a source of tensors
+//! ([`TensorSource`]) and the sampling defaults of `generation_config.json`. [`Model::record`] records the forward pass
+//! ([`decoder`]), which is the same code for all models; [`Model::upload`] passes the weights to whatever executes it.
+//! This module knows nothing of devices, batches or text.
 //!
-//! Whatever is wrong with a model's files is found when it is opened and told in one line ([`LoadError`]).
+//! All errors in a model's files are found when it is opened, and are reported in one line ([`LoadError`]).
 
 mod config;
 mod config_reader;
@@ -44,7 +44,7 @@ use std::io;
 use std::path::Path;
 use weights::WeightTable;
 
-/// `config.json` and its kin are far smaller.
+/// Maximum size of `config.json` and similar files, which are far smaller.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// A model, ready to be recorded and uploaded.
@@ -52,12 +52,12 @@ pub struct Model {
     spec: ModelSpec,
     generation: GenerationDefaults,
     source: Box<dyn TensorSource>,
-    /// As they are stored, where `source` quantises them on load.
+    /// The tensors as stored, if `source` quantizes them on load.
     stored: Option<BTreeMap<String, TensorInfo>>,
     weights: WeightTable,
 }
 
-/// What is wrong with a model's files: one line that names the file and, if there is one, the field or tensor.
+/// An error in a model's files: one line with the file and, if known, the field or tensor.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be opened or read.
@@ -68,7 +68,7 @@ pub enum LoadError {
         /// The system's message.
         message: String,
     },
-    /// The file is not the JSON it should be.
+    /// The file is not valid JSON of the expected kind.
     #[error("{file}: {message}")]
     Json {
         /// Path.
@@ -81,9 +81,9 @@ pub enum LoadError {
     Field {
         /// Path.
         file: String,
-        /// Name, with the names of the objects around it.
+        /// Name, prefixed with the names of enclosing objects.
         field: String,
-        /// Found and expected, as the end of a sentence.
+        /// What was found and what was expected, as the end of a sentence.
         message: String,
     },
     /// This architecture is not supported.
@@ -96,7 +96,7 @@ pub enum LoadError {
         /// The supported architectures.
         known: String,
     },
-    /// The header of a file, its list of tensors, is damaged.
+    /// The file's header (its list of tensors) is damaged.
     #[error("{file}: {message}")]
     Header {
         /// Path.
@@ -119,9 +119,9 @@ pub enum LoadError {
         file: String,
         /// Name.
         tensor: String,
-        /// Stored.
+        /// Shape in the file.
         found: Vec<u64>,
-        /// By the config.
+        /// Shape according to the config.
         expected: Vec<u64>,
     },
     /// A tensor's element type is unsupported.
@@ -131,7 +131,7 @@ pub enum LoadError {
         file: String,
         /// Name.
         tensor: String,
-        /// Stored type.
+        /// Type in the file.
         found: String,
     },
     /// The file is truncated within a tensor.
@@ -141,7 +141,7 @@ pub enum LoadError {
         file: String,
         /// Name.
         tensor: String,
-        /// Bytes.
+        /// Number of missing bytes.
         missing: u64,
     },
     /// The file's length changed while it was being read.
@@ -158,14 +158,14 @@ pub enum UploadError<E> {
     /// The model's files could not be read.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The device did not take the weights.
+    /// The device rejected the weights.
     #[error("{0}")]
     Write(E),
 }
 
 impl Model {
-    /// Opens a folder with `config.json`, `generation_config.json` (if any) and safetensors. Weights are mapped, not
-    /// read.
+    /// Opens a folder with `config.json`, `generation_config.json` (optional) and safetensors. Weights are
+    /// memory-mapped, not read.
     pub fn open(folder: &Path) -> Result<Self, LoadError> {
         let label = |name: &str| folder.join(name).display().to_string();
         let read = |name: &str| platform::read_file(&folder.join(name), CONFIG_BYTES_MAX);
@@ -182,11 +182,11 @@ impl Model {
         Self::new(spec, generation, source)
     }
 
-    /// A model in GGUF; tokenizer and template are [`Gguf::texts`], taken before.
+    /// A model from GGUF. Take tokenizer and template from [`Gguf::texts`] first.
     pub fn from_gguf(gguf: Gguf) -> Result<Self, LoadError> {
         let (texts, source, rope_divisors) = gguf.into_parts();
         let mut spec = ModelSpec::from_json(source.name(), &texts.config_json)?;
-        // Norms are stored as what they multiply by, and experts stand apart, whatever a checkpoint has.
+        // In GGUF, norm weights include the 1 and experts are separate, whatever the checkpoint had.
         spec.norm.one_plus = false;
         spec.tensors = spec.tensors.with_experts_apart();
         for rope in &mut spec.ropes {
@@ -196,7 +196,7 @@ impl Model {
         Self::new(spec, generation, source)
     }
 
-    /// A model whose files are already at hand, wherever they came from.
+    /// A model from its parts, wherever they come from.
     pub fn from_parts(
         config_json: &[u8],
         generation_config_json: Option<&[u8]>,
@@ -207,19 +207,21 @@ impl Model {
         Self::new(spec, generation, as_prequantized("config.json", config_json, source)?)
     }
 
-    /// The same model, its matrices quantised as they are read. What is quantised already stays as it is.
+    /// The same model, with its matrices quantized as they are read. Weights that are already quantized stay as they
+    /// are.
     pub fn quantized(self, quantization: Quantization) -> Result<Self, LoadError> {
         let stored = self.source.tensors().clone();
         let source = Box::new(Quantized::new(self.source, quantization));
         Ok(Self { stored: Some(stored), ..Self::new(self.spec, self.generation, source)? })
     }
 
-    /// The model that is part of the binary.
+    /// The model embedded in the binary.
     pub fn demo() -> Self {
         demo::model()
     }
 
-    /// A model of this shape with random bf16 weights, made when they are read: the same for the same seed.
+    /// A model of this shape with random bf16 weights, generated when they are read; the same seed gives the same
+    /// weights.
     pub fn random(spec: ModelSpec, seed: u64) -> Self {
         let source = random::RandomTensors::new(&spec, seed);
         let generation = GenerationDefaults::new(&spec, "generation_config.json", None).expect("no file has no faults");
@@ -241,13 +243,12 @@ impl Model {
         &self.generation
     }
 
-    /// Records the forward pass. `activations` is the storage between steps; the residual stream and the logits are
-    /// f32.
+    /// Records the forward pass. `activations` is the element type between steps; residual stream and logits are f32.
     pub fn record(&self, activations: Storage) -> Plan {
         decoder::record(&self.spec, &self.weights, activations)
     }
 
-    /// What [`Model::record`] would give if the stored weights were quantised like this on load: for its sizes alone.
+    /// The plan that [`Model::record`] would return if the stored weights were quantized on load; only for its sizes.
     pub fn record_quantized(&self, activations: Storage, quantization: Quantization) -> Result<Plan, LoadError> {
         let stored = self.stored.as_ref().unwrap_or_else(|| self.source.tensors());
         let tensors = quantize::quantized_infos(stored, quantization);
@@ -255,8 +256,8 @@ impl Model {
         Ok(decoder::record(&self.spec, &weights, activations))
     }
 
-    /// Reads every weight of `plan` and hands it to `write`: id, first row, whole rows in the plan's format, at most
-    /// 32 MiB at a time (or one row).
+    /// Reads every weight of `plan` and passes it to `write`: id, first row, and whole rows in the plan's format, at
+    /// most 32 MiB at a time (or one row).
     pub async fn upload<E>(
         &self,
         plan: &Plan,
@@ -266,7 +267,7 @@ impl Model {
     }
 }
 
-/// `source` as ordinary tensors, if the config says that it is quantised.
+/// Wraps `source` to show quantized tensors as ordinary ones, if the config says that the checkpoint is quantized.
 fn as_prequantized(
     file: &str,
     config_json: &[u8],

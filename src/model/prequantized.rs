@@ -1,9 +1,9 @@
-//! Checkpoints that were published quantised: GPTQ, AWQ, FP8 and MXFP4 safetensors, read as they are.
+//! Checkpoints that were published quantized: GPTQ, AWQ, FP8 and MXFP4 safetensors, read without conversion.
 //!
-//! A [`Prequantized`] source stands in front of the files and shows, for each quantised matrix, one tensor under the
-//! name that an ordinary checkpoint gives it, in a format of devices. Codes and scales only move. The one exception is
-//! GPTQ with act-order, whose scales change from column to column: its weights are rounded to `q8`, by at most half a
-//! step of 1/127 of a group's largest.
+//! A [`Prequantized`] source wraps the files. For each quantized matrix it lists one tensor in a device format, under
+//! the name it has in an ordinary checkpoint. Codes and scales are only moved, with one exception: in GPTQ with
+//! act-order, scales change from column to column, so its weights are rounded to `q8`, by at most half a step of 1/127
+//! of a group's largest weight.
 
 use super::LoadError;
 use super::config_reader::{self, ConfigReader};
@@ -18,38 +18,38 @@ use half::{bf16, f16};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Rows that one thread repacks at a time.
+/// Rows per task of parallel repacking.
 const PIECE_ROWS: usize = 16;
-/// Where AWQ keeps output 0 to 7 of a word, in nibbles from the lowest.
+/// Nibble of a word, counted from the lowest, in which AWQ stores each of its outputs 0 to 7.
 const AWQ_PLACES: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// Weights along each side of an FP8 block.
 const BLOCK: usize = 128;
 
-/// How a checkpoint is quantised, as its config says.
+/// A checkpoint's quantization method, from its config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
-    /// 4 bits along the columns; with act-order, the group of a column is looked up.
+    /// 4 bits, packed along the columns; with act-order, each column's group is looked up.
     Gptq { group: usize, act_order: bool, zero_offset: i16 },
-    /// 4 bits along the outputs.
+    /// 4 bits, packed along the outputs.
     Awq { group: usize },
     /// E4M3 with scales.
     Fp8,
-    /// E2M1 with a power of two for each 32.
+    /// E2M1 with a power-of-two scale per 32 weights.
     Mxfp4,
 }
 
-/// A source in front of a quantised checkpoint's files.
+/// A source that wraps a quantized checkpoint's files.
 pub(super) struct Prequantized {
     inner: Box<dyn TensorSource>,
     infos: BTreeMap<String, TensorInfo>,
     matrices: BTreeMap<String, Matrix>,
 }
 
-/// One quantised matrix.
+/// One quantized matrix.
 #[derive(Debug)]
 struct Matrix {
     kind: Kind,
-    /// Codes, scales, and what else there is.
+    /// Names of the tensors it consists of: codes, scales, and others.
     parts: Vec<String>,
     rows: usize,
     columns: usize,
@@ -59,7 +59,7 @@ struct Matrix {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Packed(Method),
-    /// Scales for the tensor, for each row, or for each block of 128 × 128; in bf16 or f32.
+    /// Scales per tensor, per row, or per block of 128 × 128; in bf16 or f32.
     Fp8 {
         scales: Fp8Scales,
         is_bf16: bool,
@@ -74,7 +74,7 @@ enum Fp8Scales {
     Block,
 }
 
-/// The method that `config.json` names, `None` if it names none.
+/// The method that `config.json` names; `None` if the checkpoint is not quantized.
 pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, LoadError> {
     let value = config_reader::parse(file, config_json)?;
     let root = ConfigReader::root(file, &value)?;
@@ -140,7 +140,7 @@ impl Prequantized {
         Ok(Self { inner, infos, matrices })
     }
 
-    /// All bytes of a tensor; a slice, where the files are mapped.
+    /// All bytes of a tensor; a slice without copying if the files are mapped.
     async fn whole(&self, tensor: &str) -> Result<Bytes, LoadError> {
         let info = &self.inner.tensors()[tensor];
         let bytes = info.shape.iter().product::<u64>() * element_bytes(info).unwrap_or(0);
@@ -160,7 +160,7 @@ fn element_bytes(info: &TensorInfo) -> Option<u64> {
     })
 }
 
-/// The matrix that the tensor `name` holds the codes of, under its own name.
+/// The quantized matrix whose codes are in the tensor `name`, with the matrix's own name.
 fn matrix(
     name: &str,
     info: &TensorInfo,
@@ -191,7 +191,7 @@ fn part<'a>(
     all.get(&name).ok_or_else(|| LoadError::TensorMissing { file: near.file.to_string(), tensor: name })
 }
 
-/// Fails unless the tensor has this shape and type.
+/// Checks that a tensor has this shape and element type.
 fn expect(name: String, info: &TensorInfo, shape: &[usize], element: &Element) -> Result<(), LoadError> {
     let expected: Vec<u64> = shape.iter().map(|size| *size as u64).collect();
     let file = info.file.to_string();
@@ -231,7 +231,7 @@ fn packed(
     };
     let group = group.min(columns);
     if columns % GROUP != 0 || columns % group != 0 || rows % 8 != 0 {
-        let message = format!("is {rows} × {columns}, which is not whole groups of {group}");
+        let message = format!("is {rows} × {columns}, which is not a multiple of the group size {group}");
         return Err(invalid(info, &name("qweight"), message));
     }
     let (groups, words) = (columns / group, Element::Other("I32".into()));
@@ -261,7 +261,7 @@ fn fp8(name: &str, info: &TensorInfo, all: &BTreeMap<String, TensorInfo>) -> Res
         [count] | [count, 1] if *count == rows as u64 => Fp8Scales::Row,
         shape if *shape == block => Fp8Scales::Block,
         shape => {
-            let message = format!("has shape {shape:?}, which fits no tensor, row or block of {rows} × {columns}");
+            let message = format!("has shape {shape:?}, not one per tensor, row or block of {rows} × {columns}");
             return Err(invalid(scale_info, scale, message));
         }
     };
@@ -304,7 +304,7 @@ impl TensorSource for Prequantized {
             let wrong = |message: &str| invalid(&self.infos[tensor], tensor, message.into());
             let row_bytes = matrix.format.row_bytes(matrix.columns as u32);
             let rows = (bytes.start / row_bytes) as usize..(bytes.end / row_bytes) as usize;
-            assert_eq!(rows.len() as u64 * row_bytes, bytes.end - bytes.start, "quantised tensors are read by rows");
+            assert_eq!(rows.len() as u64 * row_bytes, bytes.end - bytes.start, "quantized tensors are read by rows");
             matrix.check(&parts, &rows).map_err(wrong)?;
             Ok(matrix.rows(&parts, rows))
         })
@@ -316,18 +316,18 @@ impl TensorSource for Prequantized {
 }
 
 impl Matrix {
-    /// What shapes do not say.
+    /// Checks contents that shapes do not determine.
     fn check(&self, parts: &[Bytes], rows: &Range<usize>) -> Result<(), &'static str> {
         match self.kind {
             Kind::Packed(Method::Gptq { group, act_order: true, .. }) => {
                 let groups = self.columns / group.min(self.columns);
                 let known = (0..self.columns).all(|column| (word(&parts[3], column) as usize) < groups);
-                known.then_some(()).ok_or("has a g_idx beyond its groups")
+                known.then_some(()).ok_or("has a g_idx beyond its last group")
             }
             Kind::Fp8 { .. } => {
                 let codes = &parts[0][rows.start * self.columns..rows.end * self.columns];
                 let numbers = codes.iter().all(|code| code & 0x7f != 0x7f);
-                numbers.then_some(()).ok_or("holds a NaN")
+                numbers.then_some(()).ok_or("contains a NaN")
             }
             _ => Ok(()),
         }
@@ -413,7 +413,7 @@ impl Matrix {
         }
     }
 
-    /// Elements 2i and 2i + 1 share a byte.
+    /// Decodes E2M1: elements 2i and 2i + 1 share a byte.
     fn e2m1(&self, parts: &[Bytes], row: usize, out: &mut [u8]) {
         let groups = self.columns / GROUP;
         let mut writer = RowWriter::new(self.format, self.columns, out);
@@ -491,7 +491,7 @@ mod tests {
         f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32()
     }
 
-    /// Every weight of `tensor` against `expected(row, column)`, read in two pieces.
+    /// Compares every weight of `tensor` with `expected(row, column)`, read in two pieces.
     fn compare(source: &Prequantized, tensor: &str, allowed: f32, expected: impl Fn(usize, usize) -> f32) {
         let info = &source.tensors()[tensor];
         let Element::Float(format) = info.element else { panic!("{tensor} can be read") };
@@ -533,7 +533,7 @@ mod tests {
                 let zero = (word(&zeros, at * rows / 8 + row / 8) >> (4 * (row % 8)) & 15) as i16 + zero_offset;
                 half(&scales, at * rows + row) * (code as f32 - f32::from(zero))
             };
-            // Half a step of 1/127 of the largest weight there can be, where columns change groups.
+            // Where columns change groups: half a step of 1/127 of the largest possible weight.
             let allowed = if act_order { 0.51 * 16.0 * 0.32 / 127.0 } else { 0.0 };
             compare(&source, "a.weight", allowed, value);
         }

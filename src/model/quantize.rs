@@ -1,7 +1,7 @@
-//! Quantising on load: a source whose matrices come out in 8 or 4 bits.
+//! Quantization on load: a source whose matrices are read in 8 or 4 bits.
 //!
-//! Rows are quantised when they are read, a chunk at a time and in parallel, so the host never holds more than a chunk.
-//! Embedding and LM head get 8 bits even where the rest gets 4: they decide every token, and cost little.
+//! Rows are quantized when they are read, one chunk at a time and in parallel, so the host never holds more than a
+//! chunk. Embedding and LM head get 8 bits even if the rest gets 4: they affect every token, and cost little.
 
 use super::LoadError;
 use super::repack::RowWriter;
@@ -16,20 +16,20 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Rows that one thread quantises at a time.
+/// Rows per task of parallel quantization.
 const PIECE_ROWS: usize = 16;
-/// Times that scale and minimum are fitted to the codes they led to.
+/// Maximum rounds of fitting scale and minimum to the resulting codes.
 const FITS: usize = 3;
 
-/// Numbers from here to twice as much have no bits behind the point: adding and subtracting it rounds to an integer.
+/// From this number to twice its value, f32 has no fraction bits: adding and subtracting it rounds to an integer.
 const ROUNDING: f32 = 8_388_608.0;
 
-/// To how many bits.
+/// Target precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantization {
     /// Groups of 32 with a scale.
     Q8,
-    /// Groups of 32 with scale and minimum.
+    /// Groups of 32 with a scale and a minimum.
     Q4,
 }
 
@@ -42,20 +42,20 @@ impl fmt::Display for Quantization {
     }
 }
 
-/// A source in front of another.
+/// A source that wraps another and quantizes its matrices.
 pub(super) struct Quantized {
     inner: Box<dyn TensorSource>,
     infos: BTreeMap<String, TensorInfo>,
 }
 
 impl Quantized {
-    /// Every matrix of 16- or 32-bit floats in `inner` will be read quantised; all else as it is.
+    /// Quantizes every matrix of 16- or 32-bit floats in `inner` when it is read; everything else is unchanged.
     pub(super) fn new(inner: Box<dyn TensorSource>, quantization: Quantization) -> Self {
         let infos = quantized_infos(inner.tensors(), quantization);
         Self { inner, infos }
     }
 
-    /// The formats of a tensor, as stored and as read, if they differ.
+    /// The formats of a tensor as stored and as read, if they differ.
     fn formats(&self, tensor: &str) -> Option<(WeightFormat, WeightFormat)> {
         match (&self.inner.tensors()[tensor].element, &self.infos[tensor].element) {
             (Element::Float(stored), Element::Float(read)) if stored != read => Some((*stored, *read)),
@@ -64,7 +64,7 @@ impl Quantized {
     }
 }
 
-/// How tensors will read once they are quantised.
+/// The tensor list after quantization.
 pub(super) fn quantized_infos(
     stored: &BTreeMap<String, TensorInfo>,
     quantization: Quantization,
@@ -82,14 +82,14 @@ pub(super) fn quantized_infos(
     infos.collect()
 }
 
-/// Biases of experts are vectors, and their matrices lie by columns where they are all in one tensor. What chooses
-/// experts is small, and a change in it is a change of experts.
+/// Excludes biases of experts, which are vectors, and experts' matrices that are stored by columns in one tensor.
+/// Routers are excluded too: they are small, and rounding them could change which experts are chosen.
 fn is_matrix(name: &str, info: &TensorInfo) -> bool {
     let chooses = name.ends_with(".mlp.gate.weight") || name.ends_with(".router.weight");
     info.shape.len() == 2 && !name.ends_with("bias") && !chooses
 }
 
-/// Tables that whole tokens go through.
+/// Whether this is an embedding table or LM head.
 fn is_table(name: &str) -> bool {
     name.contains("embed_tokens") || name.contains("lm_head")
 }
@@ -111,17 +111,17 @@ impl TensorSource for Quantized {
         let Some((stored, read)) = self.formats(tensor) else { return self.inner.read(tensor, bytes) };
         Box::pin(async move {
             let info = &self.infos[tensor];
-            let columns = columns(info).expect("a matrix that is quantised has columns");
+            let columns = columns(info).expect("a quantized matrix has columns");
             let (from, to) = (stored.row_bytes(columns), read.row_bytes(columns));
             assert!(
                 bytes.start.is_multiple_of(to) && bytes.end.is_multiple_of(to),
-                "quantised tensors are read by whole rows"
+                "quantized tensors are read by whole rows"
             );
             let rows = self.inner.read(tensor, bytes.start / to * from..bytes.end / to * from).await?;
             quantize_rows(stored, read, columns as usize, &rows).ok_or_else(|| LoadError::Field {
                 file: info.file.to_string(),
                 field: format!("tensor {tensor:?}"),
-                message: "holds a number that is not finite".into(),
+                message: "contains a number that is not finite".into(),
             })
         })
     }
@@ -131,7 +131,7 @@ impl TensorSource for Quantized {
     }
 }
 
-/// Whole rows in another format; `None` if a number among them is not finite.
+/// Converts whole rows to another format; `None` if a number among them is not finite.
 pub(super) fn quantize_rows(from: WeightFormat, to: WeightFormat, columns: usize, rows: &[u8]) -> Option<Bytes> {
     let (from_bytes, to_bytes) = (from.row_bytes(columns as u32) as usize, to.row_bytes(columns as u32) as usize);
     let mut out = vec![0; rows.len() / from_bytes * to_bytes];
@@ -170,12 +170,12 @@ fn widen(format: WeightFormat, row: &[u8], values: &mut [f32]) {
     }
 }
 
-/// `values` are padded to whole groups; what stands beyond `columns` is ignored.
+/// Quantizes one row. `values` are padded to whole groups; padding beyond `columns` is ignored.
 pub(super) fn quantize_row(to: WeightFormat, values: &[f32], columns: usize, out: &mut [u8]) {
     let mut row = RowWriter::new(to, columns, out);
     for (group, values) in values.as_chunks::<GROUP>().0.iter().enumerate() {
         let mut values = *values;
-        // The last group is filled up with a number that is in it anyway, so that it does not widen the range.
+        // Padding in the last group repeats a value of the group, so that it does not widen the range.
         let filled = (columns - group * GROUP).min(GROUP);
         let last = values[filled - 1];
         values[filled..].fill(last);
@@ -191,7 +191,7 @@ pub(super) fn quantize_row(to: WeightFormat, values: &[f32], columns: usize, out
     }
 }
 
-/// A half at least as large as `value`, so that no code overflows.
+/// The smallest f16 that is at least `value`, so that no code overflows.
 fn half_above(value: f32) -> f16 {
     let half = f16::from_f32(value.min(65504.0));
     if half.to_f32() >= value || half.to_bits() >= 0x7bff { half } else { f16::from_bits(half.to_bits() + 1) }
@@ -206,7 +206,7 @@ fn eight_bits(values: &[f32; GROUP]) -> (f16, [u8; GROUP]) {
     (scale, values.map(|value| code(value).cast_unsigned()))
 }
 
-/// A sum over a group in eight partial sums, which become vector code.
+/// A sum over a group as eight partial sums, which the compiler vectorizes.
 #[inline(always)]
 fn sum(term: impl Fn(usize) -> f32) -> f32 {
     let mut sums = [0.0; 8];
@@ -219,7 +219,7 @@ fn sum(term: impl Fn(usize) -> f32) -> f32 {
     ((a + e) + (b + f)) + ((c + g) + (d + h))
 }
 
-/// The least and the largest of a group, as [`sum`] does it.
+/// Minimum and maximum of a group, vectorized like [`sum`].
 #[inline(always)]
 fn range(values: &[f32; GROUP]) -> (f32, f32) {
     let (mut low, mut high) = ([f32::INFINITY; 8], [f32::NEG_INFINITY; 8]);
@@ -232,7 +232,7 @@ fn range(values: &[f32; GROUP]) -> (f32, f32) {
     (low.into_iter().fold(f32::INFINITY, f32::min), high.into_iter().fold(f32::NEG_INFINITY, f32::max))
 }
 
-/// Codes, and the squared error they leave.
+/// Codes, and their squared error.
 #[inline(always)]
 fn four_bit_codes(values: &[f32; GROUP], scale: f32, min: f32) -> ([f32; GROUP], f32) {
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
@@ -244,8 +244,8 @@ fn four_bit_codes(values: &[f32; GROUP], scale: f32, min: f32) -> ([f32; GROUP],
     (codes, error)
 }
 
-/// Starts with the range of the values, then fits scale and minimum to the codes by least squares as long as that
-/// helps.
+/// Starts with the range of the values, then fits scale and minimum to the codes by least squares while that reduces
+/// the error.
 fn four_bits(values: &[f32; GROUP]) -> (f16, f16, [u8; GROUP]) {
     let (low, high) = range(values);
     let rounded = |scale: f32, min: f32| {
@@ -266,7 +266,7 @@ fn four_bits(values: &[f32; GROUP]) -> (f16, f16, [u8; GROUP]) {
     (best.0, best.1, codes.map(|code| code as u8))
 }
 
-/// The scale and minimum that leave the least squared error for these codes; `None` if they are all alike.
+/// The scale and minimum with the least squared error for these codes; `None` if all codes are equal.
 #[inline(always)]
 fn least_squares(values: &[f32; GROUP], codes: &[f32; GROUP]) -> Option<(f32, f32)> {
     let count = GROUP as f32;
@@ -295,7 +295,7 @@ mod tests {
         values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect()
     }
 
-    /// Half a step of each group, and the rounding of its scale, is the most that a weight may move.
+    /// A weight changes by at most half a step of its group, plus the rounding of its scale.
     #[test]
     fn weights_move_by_half_a_step_at_most() {
         for columns in [8, 40, 64, 1000] {
@@ -313,7 +313,7 @@ mod tests {
                         let range = if format == WeightFormat::Q8 { largest } else { high - low };
                         for index in of_group {
                             let miss = (format.decode(out, columns, index) - value(index)).abs();
-                            // A fit may trade one weight's error for the others'.
+                            // Fitting may increase one weight's error to reduce others.
                             let allowed = if format == WeightFormat::Q8 { 0.505 } else { 1.1 } * range / steps;
                             assert!(miss <= allowed + 1e-6, "{format} {index} of {columns}: {miss} of {allowed}");
                         }

@@ -1,4 +1,5 @@
-//! Random weights of a given shape, made when they are read: a model of 8 billion parameters needs no memory here.
+//! Random weights of a given shape, generated when they are read: even a model of 8 billion parameters needs no memory
+//! for them.
 
 use super::LoadError;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
@@ -12,15 +13,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const NAME: &str = "random weights";
-/// 1.0 in bf16: the weight of a norm.
+/// 1.0 in bf16: the norm weight.
 const ONE: u16 = 0x3f80;
-/// Bytes made from one random word.
+/// Bytes generated from one random word.
 const WORD_BYTES: u64 = 8;
-/// Bytes that one thread makes at a time; whole words.
+/// Bytes per task of parallel generation; a multiple of whole words.
 const PIECE_BYTES: u64 = 1 << 18;
 
-/// Every tensor that a spec asks for, in bf16. Matrix elements have a random sign and a random magnitude within a
-/// factor of two, about `1 / sqrt(columns)`, so that activations keep their size from layer to layer; norms are 1 and
+/// Every tensor that a spec needs, in bf16. Matrix elements have a random sign and a random magnitude within a factor
+/// of two, about `1 / sqrt(columns)`, so that activations keep their magnitude from layer to layer; norms are 1 and
 /// biases are small.
 pub(super) struct RandomTensors {
     seed: u64,
@@ -51,7 +52,7 @@ impl RandomTensors {
         platform::for_each_chunk(&mut made, PIECE_BYTES as usize, |piece, made| {
             let first = first + piece as u64 * (PIECE_BYTES / WORD_BYTES);
             for (word, made) in (first..).zip(made.chunks_exact_mut(WORD_BYTES as usize)) {
-                // Keeps sign and mantissa of four elements and sets their exponents.
+                // Keeps sign and mantissa of four random elements and sets their exponents.
                 let random = mix(key.wrapping_add(word)) & 0x807f_807f_807f_807f;
                 made.copy_from_slice(&(random | scale).to_le_bytes());
             }
@@ -71,7 +72,7 @@ fn exponent(columns: u64) -> u64 {
     ((127.0 + power) as u64) * 0x0080_0080_0080_0080
 }
 
-/// SplitMix64's finalizer: neighbours come out unrelated.
+/// SplitMix64's finalizer: consecutive inputs give unrelated outputs.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,5 @@
-//! Checkpoints that are read by ranges: over HTTP, or from a browser's cache. Never a whole file of weights at once.
+//! Checkpoints that are read in byte ranges, over HTTP or from a browser's cache. Whole weight files are never held in
+//! memory.
 
 use super::safetensors::{self, Layout};
 use super::source::{TensorInfo, TensorRead, TensorSource};
@@ -9,22 +10,22 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Longest header that is read; the largest published ones have a few hundred kilobytes.
+/// Maximum header size that is read; the largest published headers have a few hundred kilobytes.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// The length of a file, in progress.
+/// A pending request for the length of a file.
 pub type SizeRead<'a> = Pin<Box<dyn Future<Output = Result<Option<u64>, LoadError>> + 'a>>;
 
-/// The files of a model's folder, wherever they are.
+/// Access to the files of a model's folder, wherever they are.
 pub trait RangeFiles: Send {
-    /// Bytes of a file; `None` if there is no such file.
+    /// Length of a file in bytes; `None` if there is no such file.
     fn size<'a>(&'a self, file: &'a str) -> SizeRead<'a>;
 
-    /// Exactly these bytes of a file that is there.
+    /// Reads exactly these bytes of a file that exists.
     fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a>;
 }
 
-/// A small file as a whole; `None` if there is no such file. More than `bytes_max` bytes are refused.
+/// Reads a whole small file; `None` if there is no such file. Files larger than `bytes_max` are rejected.
 pub async fn read_whole(
     files: &(impl RangeFiles + ?Sized),
     file: &str,
@@ -38,8 +39,7 @@ pub async fn read_whole(
 }
 
 impl Model {
-    /// Opens the folder behind `files`: what [`Model::open`] does for one on disk. Reads the small files and the
-    /// headers.
+    /// Opens the folder behind `files`, as [`Model::open`] does for one on disk. Reads the small files and the headers.
     pub async fn open_remote(files: Box<dyn RangeFiles>) -> Result<Self, LoadError> {
         let (config, generation) = ("config.json", "generation_config.json");
         let config_json = read_whole(files.as_ref(), config, CONFIG_BYTES_MAX).await?;
@@ -52,7 +52,7 @@ impl Model {
     }
 }
 
-/// The tensors of a checkpoint that is read by ranges.
+/// The tensors of a checkpoint that is read in byte ranges.
 struct RemoteTensors {
     name: &'static str,
     files: Box<dyn RangeFiles>,
@@ -80,7 +80,7 @@ impl RemoteTensors {
         Ok(source)
     }
 
-    /// Reads the header of one file.
+    /// Reads the header of one file and adds its tensors.
     async fn add(&mut self, file: &str, file_bytes: u64) -> Result<(), LoadError> {
         let fault = |message: &str| LoadError::Header { file: file.into(), message: message.into() };
         if file_bytes < safetensors::LENGTH_BYTES {

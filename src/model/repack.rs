@@ -1,9 +1,9 @@
-//! Writes a row in a device's format, group by group.
+//! Writes a row in a device format, group by group.
 
 use crate::plan::format::{Codes, GROUP};
 use crate::plan::{Layout, WeightFormat};
 
-/// A row on its way to the device.
+/// A row that is being written.
 pub(super) struct RowWriter<'a> {
     codes: Codes,
     layout: Layout,
@@ -62,12 +62,12 @@ impl<'a> RowWriter<'a> {
         }
     }
 
-    /// Writes the scale bytes of entry `index`, all of one length.
+    /// Writes the scale bytes of entry `index`; all entries have the same length.
     pub(super) fn scale(&mut self, index: usize, bytes: &[u8]) {
         self.out[self.layout.scales + index * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Writes the halves of entry `index`, as many as there are.
+    /// Writes the f16 scales of entry `index`, as many as the format has.
     pub(super) fn supers(&mut self, index: usize, halves: [&[u8]; 2]) {
         let at = self.layout.supers + 4 * index;
         for (place, half) in halves.into_iter().enumerate() {

@@ -1,11 +1,11 @@
-//! Rotary frequencies, from a config to the vector a plan holds. Computed in f64: a rounded frequency times a position
-//! of 100,000 is a wrong angle.
+//! Rotary frequencies: from a config to a plan's vector. Computed in f64, since a rounded frequency times a position of
+//! 100,000 gives a wrong angle.
 
 use super::LoadError;
 use super::config_reader::ConfigReader;
 use std::f64::consts::TAU;
 
-/// One rotation of a model.
+/// One variant of rotary embeddings in a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
     /// Base of the geometric series of wavelengths.
@@ -16,7 +16,7 @@ pub struct RopeSpec {
     pub interleaved: bool,
     /// How frequencies are stretched beyond the trained context.
     pub scaling: RopeScaling,
-    /// What each frequency is divided by besides; empty: nothing.
+    /// Additional divisors of the frequencies; empty: none.
     pub divisors: Vec<f32>,
 }
 
@@ -25,12 +25,12 @@ pub struct RopeSpec {
 pub enum RopeScaling {
     /// Not at all.
     None,
-    /// All frequencies divided.
+    /// All frequencies are divided by a factor.
     Linear {
         /// The divisor.
         factor: f64,
     },
-    /// Llama 3: long waves divided, short ones kept, a ramp between.
+    /// Llama 3: frequencies with long wavelengths are divided, those with short ones kept, with a ramp between.
     Llama3 {
         /// The divisor of long waves.
         factor: f64,
@@ -38,10 +38,11 @@ pub enum RopeScaling {
         low_freq_factor: f64,
         /// Waves shorter than `original_positions / high_freq_factor` are short.
         high_freq_factor: f64,
-        /// Context of the first training.
+        /// Context length of the original training.
         original_positions: f64,
     },
-    /// YaRN: waves that turn seldom within the trained context divided, others kept, a ramp over the pairs between.
+    /// YaRN: frequencies with few turns within the trained context are divided, others kept, with a ramp over the pairs
+    /// between.
     Yarn {
         /// The divisor of long waves.
         factor: f64,
@@ -60,8 +61,8 @@ impl RopeSpec {
         Self::read(config, config.object("rope_parameters")?.as_ref(), head_dim, 10_000.0)
     }
 
-    /// That of layers without a window, and that of layers with one: `rope_parameters` has an object for each
-    /// (transformers 5), or `rope_local_base_freq` is the base of the latter (transformers 4).
+    /// The variant for layers without a window, and the one for layers with a window: `rope_parameters` has an object
+    /// for each (transformers 5), or `rope_local_base_freq` is the base of the latter (transformers 4).
     pub(super) fn global_and_local(config: &ConfigReader<'_>, head_dim: u32) -> Result<[Self; 2], LoadError> {
         if let Some(parameters) = config.object("rope_parameters")? {
             let kinds = ["full_attention", "sliding_attention"].map(|kind| {
@@ -102,7 +103,7 @@ impl RopeSpec {
         Ok(Self { theta, rotary_dim, interleaved: false, scaling, divisors: Vec::new() })
     }
 
-    /// Multiplies cos and sin.
+    /// Factor of cos and sin.
     pub fn scale(&self) -> f32 {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. } => attention_factor as f32,
@@ -110,18 +111,18 @@ impl RopeSpec {
         }
     }
 
-    /// Divides the frequencies by a file's own numbers, if it has any.
+    /// Sets additional divisors of the frequencies from a file, if it has any.
     pub(super) fn divide(&mut self, file: &str, divisors: &[f32]) -> Result<(), LoadError> {
         let usable = divisors.iter().all(|divisor| divisor.is_finite() && *divisor > 0.0);
         if !usable || !divisors.is_empty() && divisors.len() != self.rotary_dim as usize / 2 {
-            let message = format!("has {} numbers, not {} above zero", divisors.len(), self.rotary_dim / 2);
+            let message = format!("has {} numbers; expected {}, all above zero", divisors.len(), self.rotary_dim / 2);
             return Err(LoadError::Field { file: file.into(), field: "rope_freqs.weight".into(), message });
         }
         self.divisors = divisors.into();
         Ok(())
     }
 
-    /// Radians a position, `rotary_dim / 2` of them.
+    /// Radians per position; `rotary_dim / 2` numbers.
     pub fn frequencies(&self) -> Vec<f32> {
         let dim = f64::from(self.rotary_dim);
         let plain = (0..self.rotary_dim / 2).map(|pair| self.theta.powf(-2.0 * f64::from(pair) / dim));
@@ -170,7 +171,7 @@ impl RopeScaling {
             Some(positions) => positions,
             None => config.required("max_position_embeddings", config.number("max_position_embeddings", 1.0..=1e9)?)?,
         };
-        // The pair that turns so often within the trained context.
+        // The (fractional) index of the pair that makes this many turns within the trained context.
         let pair = |turns: f64| dim * (positions / (turns * TAU)).ln() / (2.0 * theta.ln());
         let (start, end) = (pair(number("beta_fast")?.unwrap_or(32.0)), pair(number("beta_slow")?.unwrap_or(1.0)));
         let truncate = fields.boolean("truncate")?.unwrap_or(true);
@@ -182,12 +183,12 @@ impl RopeScaling {
             (None, Some(slope), Some(all)) => damped(slope) / damped(all),
             _ => damped(1.0),
         };
-        // As transformers does: a ramp has a length.
+        // As transformers does: avoids a ramp of length zero.
         let ramp_end = if ramp_end == ramp_start { ramp_end + 0.001 } else { ramp_end };
         Ok(Self::Yarn { factor, ramp_start, ramp_end, attention_factor })
     }
 
-    /// The frequency of a pair, whose plain frequency is given.
+    /// The scaled frequency of a pair, from its plain frequency.
     fn apply(self, frequency: f64, pair: f64) -> f64 {
         match self {
             Self::None => frequency,

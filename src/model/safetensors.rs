@@ -1,8 +1,8 @@
-//! Reads safetensors: one file, or several with an index. Bytes in, named tensors out; no device, no config.
+//! Reads safetensors: one file, or several with an index. Produces named tensors; knows nothing of devices or configs.
 //!
-//! Headers are hostile until checked. The crate `safetensors` bounds their size and proves that tensors lie side by
-//! side and fill the file; here their data is only sliced, never copied. [`Layout`] is what the headers say, wherever
-//! the files are: mapped ([`Safetensors`]), or far away ([`super::remote`]).
+//! Headers are untrusted until checked. The crate `safetensors` bounds their size and verifies that tensors are
+//! contiguous and fill the file; this module only slices their data, without copying. [`Layout`] holds what the headers
+//! say, whether the files are mapped ([`Safetensors`]) or remote ([`super::remote`]).
 
 use super::config_reader::{self, ConfigReader};
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
@@ -16,13 +16,13 @@ use std::ops::Range;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-/// The single file of a small checkpoint.
+/// File name of a checkpoint in a single file.
 pub(super) const SINGLE: &str = "model.safetensors";
-/// The list of a large checkpoint's files.
+/// The index that lists a large checkpoint's files.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
-/// The index of the largest published checkpoints has about 10 MB.
+/// Maximum size of an index; the largest published ones have about 10 MB.
 pub(super) const INDEX_BYTES_MAX: u64 = 100 << 20;
-/// The length that a file starts with.
+/// Bytes of the header length at the start of a file.
 pub(super) const LENGTH_BYTES: u64 = 8;
 
 /// The tensors of a checkpoint.
@@ -39,23 +39,23 @@ struct Shard {
     file: MappedFile,
 }
 
-/// All tensors of a checkpoint's files, and where they lie.
+/// All tensors of a checkpoint, and where they are stored.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     pub(super) tensors: BTreeMap<String, TensorInfo>,
     pub(super) places: BTreeMap<String, Place>,
 }
 
-/// Bytes of one of a checkpoint's files.
+/// A byte range in one of a checkpoint's files.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// In the order the files were added.
+    /// Index of the file, in the order the files were added.
     pub(super) file: usize,
     bytes: Range<u64>,
 }
 
 impl Layout {
-    /// Adds the tensors of file number `file`, whose header is `header_bytes` long.
+    /// Adds the tensors of file number `file`; its header is `header_bytes` long.
     pub(super) fn add(&mut self, file: usize, label: &Arc<str>, header_bytes: u64, metadata: &Metadata) {
         let data = LENGTH_BYTES + header_bytes;
         for (name, info) in metadata.tensors() {
@@ -67,7 +67,7 @@ impl Layout {
         }
     }
 
-    /// Keeps what the index lists, each tensor from the file that it names; `label` makes a file's label of its name.
+    /// Keeps only the tensors in the index, each from the file it names; `label` makes a file's label from its name.
     pub(super) fn keep_indexed(
         &mut self,
         shard_of: &BTreeMap<String, String>,
@@ -85,7 +85,7 @@ impl Layout {
 }
 
 impl Place {
-    /// The bytes of the file that are `bytes` of the tensor.
+    /// The range of the file for a range of the tensor.
     pub(super) fn range(&self, bytes: &Range<u64>) -> Range<u64> {
         let range = self.bytes.start + bytes.start..self.bytes.start + bytes.end;
         assert!(range.end <= self.bytes.end, "a tensor is read within its bounds");
@@ -94,7 +94,7 @@ impl Place {
 }
 
 impl Safetensors {
-    /// Maps the checkpoint in `folder`: `model.safetensors`, or the files that its index names.
+    /// Maps the checkpoint in `folder`: `model.safetensors`, or the files that the index names.
     pub fn open(folder: &Path) -> Result<Self, LoadError> {
         let single = folder.join(SINGLE);
         let index = folder.join(INDEX);
@@ -118,7 +118,7 @@ impl Safetensors {
         Ok(source)
     }
 
-    /// A checkpoint whose files are in memory, by their names.
+    /// A checkpoint from files in memory, with their names.
     pub fn from_files(name: &str, files: Vec<(String, MappedFile)>) -> Result<Self, LoadError> {
         let mut source = Self { name: name.into(), shards: Vec::new(), layout: Layout::default() };
         for (label, file) in files {
@@ -181,7 +181,7 @@ fn element(dtype: Dtype) -> Element {
     }
 }
 
-/// The file of each tensor. A name that leads out of the folder is refused.
+/// Reads which file each tensor is in. A file name outside the folder is rejected.
 pub(super) fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, String>, LoadError> {
     let value = config_reader::parse(label, json)?;
     let index = ConfigReader::root(label, &value)?;
@@ -199,7 +199,7 @@ pub(super) fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, St
         .collect()
 }
 
-/// The crate's error in one line; for a file cut short, with the first tensor that is not whole.
+/// The crate's error in one line; for a truncated file, with the first incomplete tensor.
 fn header_error(label: &str, bytes: &[u8], error: &SafeTensorError) -> LoadError {
     let file = label.to_owned();
     let lost = match error {
@@ -219,7 +219,7 @@ fn short_file(bytes: &[u8]) -> Option<(String, u64)> {
     first_lost(&metadata, (bytes.len() - end) as u64)
 }
 
-/// The first tensor that `data_bytes` of data do not hold, and the bytes it lacks.
+/// The first tensor that `data_bytes` of data do not fully contain, and the number of missing bytes.
 fn first_lost(metadata: &Metadata, data_bytes: u64) -> Option<(String, u64)> {
     metadata.offset_keys().into_iter().find_map(|name| {
         let end = metadata.info(&name)?.data_offsets.1 as u64;
@@ -227,8 +227,8 @@ fn first_lost(metadata: &Metadata, data_bytes: u64) -> Option<(String, u64)> {
     })
 }
 
-/// The tensors of a file of which only the header is at hand: JSON without the length before it. `file_bytes` is the
-/// length of the whole file.
+/// Parses a header without the file: `json` is the header without the length before it; `file_bytes` is the length of
+/// the whole file.
 pub(super) fn read_header(label: &str, json: &[u8], file_bytes: u64) -> Result<Metadata, LoadError> {
     let fault = |message: String| LoadError::Header { file: label.into(), message };
     let parsed = serde_json::from_slice(json);

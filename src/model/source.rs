@@ -1,4 +1,4 @@
-//! Where tensors come from: a file, a fetch, the binary itself, or a random number generator.
+//! Sources of tensors: a file, a download, the binary itself, or a random number generator.
 
 use super::LoadError;
 use crate::plan::WeightFormat;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 pub enum Element {
     /// A type that weights may have.
     Float(WeightFormat),
-    /// Anything else, by the name its file gives it. Harmless in a tensor that no weight reads.
+    /// Any other type, by its name in the file. Allowed in tensors that no weight reads.
     Other(String),
 }
 
-/// What a file says about one of its tensors.
+/// Description of a tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// The file that holds it, for errors.
@@ -28,22 +28,22 @@ pub struct TensorInfo {
     pub element: Element,
 }
 
-/// A read in progress.
+/// A pending read.
 pub type TensorRead<'a> = Pin<Box<dyn Future<Output = Result<Bytes, LoadError>> + 'a>>;
 
-/// Named tensors whose bytes can be read piece by piece.
+/// Named tensors whose bytes can be read in ranges.
 pub trait TensorSource: Send {
-    /// The file that lists the tensors, for errors.
+    /// Name of the file that lists the tensors, for errors.
     fn name(&self) -> &str;
 
     /// All tensors by name. The lengths that follow from shape and type have been checked against the file.
     fn tensors(&self) -> &BTreeMap<String, TensorInfo>;
 
-    /// Exactly the bytes `bytes` of a tensor that [`TensorSource::tensors`] lists, counted from its start; a slice of
-    /// memory that is there already, where possible.
+    /// Reads exactly the range `bytes`, relative to the tensor's start, of a tensor that [`TensorSource::tensors`]
+    /// lists. Returns a slice of existing memory if possible.
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a>;
 
-    /// Called after the last read: fails if what was read may not have been what the file held.
+    /// Must be called after the last read. Fails if the file may have changed during the reads.
     fn check(&self) -> Result<(), LoadError> {
         Ok(())
     }

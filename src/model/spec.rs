@@ -1,61 +1,61 @@
-//! What varies between architectures, as data.
+//! Everything that varies between architectures, as data.
 //!
-//! [`ModelSpec`] is what the decoder reads. `config` reads it from a `config.json` and checks every number once, so
-//! that nothing behind it meets a shape it cannot have.
+//! The decoder reads a [`ModelSpec`]. `config` reads it from a `config.json` and validates every number once, so that
+//! later code can rely on it.
 
 use super::rope::RopeSpec;
 use super::tensor_names::TensorNames;
 use crate::plan::Activation;
 
-/// Layers of a decoder, at most.
+/// Maximum layers of a decoder.
 pub const LAYERS_MAX: u32 = 1024;
-/// Experts of a layer, at most.
+/// Maximum experts per layer.
 pub const EXPERTS_MAX: u32 = 1024;
-/// Token ids and positions are below this.
+/// Upper bound (exclusive) of token ids and positions.
 pub const IDS_MAX: u32 = 1 << 24;
 
-/// One decoder, described.
+/// Description of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
     /// The name `config.json` gives, for example `Qwen3ForCausalLM`.
     pub architecture: &'static str,
-    /// Token ids are below this.
+    /// Vocabulary size: token ids are below this.
     pub vocab: u32,
-    /// Positions are below this.
+    /// Context length: positions are below this.
     pub positions_max: u32,
-    /// Elements of a residual row.
+    /// Hidden size: elements of a residual row.
     pub hidden: u32,
-    /// Elements of a gate or up row.
+    /// MLP size: elements of a gate or up row.
     pub mlp: u32,
     /// Query heads.
     pub query_heads: u32,
-    /// Key/value heads; they divide the query heads.
+    /// Key/value heads; their number divides the query heads.
     pub kv_heads: u32,
     /// Elements of a head.
     pub head_dim: u32,
-    /// All RMS norms.
+    /// Options of all RMS norms.
     pub norm: NormSpec,
-    /// What surrounds the product of queries and keys.
+    /// Options of the attention scores and their projections.
     pub attention: AttentionSpec,
     /// The activation between gate/up and down.
     pub activation: Activation,
     /// Gate, up and down have biases.
     pub mlp_bias: bool,
-    /// What [`LayerSpec::experts`] layers have instead of one MLP.
+    /// Experts of layers with [`LayerSpec::experts`], which replace the MLP.
     pub experts: Option<ExpertsSpec>,
-    /// Multiplies embedded rows.
+    /// Factor of embedded rows.
     pub embedding_scale: f32,
-    /// Multiplies logits.
+    /// Factor of logits.
     pub logits_scale: f32,
-    /// `c · tanh(logit / c)`.
+    /// The cap c in `c · tanh(logit / c)`.
     pub logits_softcap: Option<f32>,
     /// The LM head is the embedding table.
     pub tied_embeddings: bool,
-    /// Rotations, named by [`LayerSpec::rope`].
+    /// Rotary embeddings, indexed by [`LayerSpec::rope`].
     pub ropes: Vec<RopeSpec>,
-    /// One entry a layer, in order.
+    /// One entry per layer, in order.
     pub layers: Vec<LayerSpec>,
-    /// End tokens that `config.json` names.
+    /// End tokens from `config.json`.
     pub eos_token_ids: Vec<u32>,
     pub(super) tensors: &'static TensorNames,
 }
@@ -63,9 +63,9 @@ pub struct ModelSpec {
 /// Options shared by all RMS norms of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormSpec {
-    /// Which ends of attention and MLP have one.
+    /// Where attention and MLP have norms.
     pub place: NormPlace,
-    /// Added to the mean of squares.
+    /// Epsilon, added to the mean of squares.
     pub epsilon: f32,
     /// Multiply by `1 + w` instead of `w`.
     pub one_plus: bool,
@@ -83,12 +83,12 @@ pub enum NormPlace {
 }
 
 impl NormPlace {
-    /// What enters attention and MLP is normed.
+    /// Whether inputs of attention and MLP are normed.
     pub fn before(self) -> bool {
         self != Self::After
     }
 
-    /// What leaves them is normed.
+    /// Whether outputs of attention and MLP are normed.
     pub fn after(self) -> bool {
         self != Self::Before
     }
@@ -108,9 +108,9 @@ pub enum HeadNorms {
 /// Options of attention that all layers share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
-    /// Multiplies q · k.
+    /// Factor of q · k.
     pub scale: f32,
-    /// `c · tanh(score / c)`.
+    /// The cap c in `c · tanh(score / c)`.
     pub softcap: Option<f32>,
     /// q, k and v have biases.
     pub qkv_bias: bool,
@@ -127,11 +127,11 @@ pub struct AttentionSpec {
 pub struct ExpertsSpec {
     /// Experts of a layer.
     pub count: u32,
-    /// Experts that work on a token.
+    /// Experts chosen per token.
     pub per_token: u32,
     /// Elements of a gate or up row of one expert.
     pub mlp: u32,
-    /// Weights of a token add up to 1.
+    /// Whether a token's weights are normalized to add up to 1.
     pub renormalize: bool,
     /// Router, gate, up and down have biases.
     pub bias: bool,
@@ -140,11 +140,11 @@ pub struct ExpertsSpec {
 /// What may differ from layer to layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpec {
-    /// A query sees this many keys, its own included; `None`: all.
+    /// Number of keys that a query sees, including its own; `None`: all.
     pub window: Option<u32>,
-    /// Index into [`ModelSpec::ropes`]; `None`: a layer without rotation.
+    /// Index into [`ModelSpec::ropes`]; `None`: a layer without rotary embeddings.
     pub rope: Option<usize>,
-    /// The MLP is one of [`ModelSpec::experts`].
+    /// Whether the layer has [`ModelSpec::experts`] instead of one MLP.
     pub experts: bool,
 }
 

@@ -1,6 +1,6 @@
-//! What the checkpoints of each family call their tensors: one [`TensorNames`] table a naming scheme.
+//! Tensor names in each family's checkpoints: one [`TensorNames`] table per naming scheme.
 
-/// What a family of checkpoints calls its tensors. In the names of a layer, `{}` is the layer's number.
+/// The tensor names of a family. In names of a layer, `{}` is the layer's number.
 #[derive(Debug, PartialEq)]
 pub(super) struct TensorNames {
     pub(super) embedding: &'static str,
@@ -9,8 +9,8 @@ pub(super) struct TensorNames {
     pub(super) layer: &'static [&'static [LayerNames]],
 }
 
-/// Tensors whose rows, one below the other, make the plan's weight `layers.N.<weight>`. With `{e}` in their names there
-/// are as many of them for each expert in turn.
+/// Tensors whose rows are stacked to form the plan's weight `layers.N.<weight>`. Names with `{e}` stand for one tensor
+/// per expert, repeated for each expert in turn.
 #[derive(Debug, PartialEq)]
 pub(super) struct LayerNames {
     pub(super) weight: &'static str,
@@ -18,23 +18,23 @@ pub(super) struct LayerNames {
     pub(super) order: Order,
 }
 
-/// How the elements of a tensor lie.
+/// How the elements of a tensor are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As the rows of the weight.
+    /// In the order of the weight's rows.
     Rows,
-    /// All experts in one tensor, `[experts, rows, columns]`: one below the other.
+    /// All experts stacked in one tensor, `[experts, rows, columns]`.
     Experts,
-    /// The same, and the rows of gate and up alternate.
+    /// Like `Experts`, with alternating rows of gate and up.
     ExpertsInterleaved,
     /// All experts in one tensor, `[experts, columns, rows]`; a bias is `[experts, rows]`.
     Transposed,
-    /// The same, and the rows of gate and up alternate.
+    /// Like `Transposed`, with alternating rows of gate and up.
     TransposedInterleaved,
 }
 
 impl Order {
-    /// Where row `row` of `rows` of an expert is stored.
+    /// The stored position of row `row` of the `rows` rows of an expert.
     pub(super) fn stored_row(self, row: usize, rows: usize) -> usize {
         match self {
             Self::Rows | Self::Experts | Self::Transposed => row,
@@ -51,7 +51,7 @@ const fn stacked(weight: &'static str, tensors: &'static [&'static str], order: 
     LayerNames { weight, tensors, order }
 }
 
-/// q, k and v stacked, and the output projection.
+/// Stacked q, k and v, and the output projection.
 const ATTENTION: &[LayerNames] = &[
     names(
         "qkv",
@@ -75,7 +75,7 @@ const ATTENTION: &[LayerNames] = &[
     names("output_bias", &["model.layers.{}.self_attn.o_proj.bias"]),
 ];
 
-/// Gate and up stacked, and down.
+/// Stacked gate and up, and down.
 const GATED_MLP: &[LayerNames] = &[
     names("gate_up", &["model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.up_proj.weight"]),
     names("gate_up_bias", &["model.layers.{}.mlp.gate_proj.bias", "model.layers.{}.mlp.up_proj.bias"]),
@@ -83,13 +83,13 @@ const GATED_MLP: &[LayerNames] = &[
     names("down_bias", &["model.layers.{}.mlp.down_proj.bias"]),
 ];
 
-/// [`ATTENTION`], stacked in the checkpoint already.
+/// [`ATTENTION`], already stacked in the checkpoint.
 const FUSED_ATTENTION: &[LayerNames] = &[
     names("qkv", &["model.layers.{}.self_attn.qkv_proj.weight"]),
     names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
 ];
 
-/// [`GATED_MLP`], stacked in the checkpoint already.
+/// [`GATED_MLP`], already stacked in the checkpoint.
 const FUSED_MLP: &[LayerNames] = &[
     names("gate_up", &["model.layers.{}.mlp.gate_up_proj.weight"]),
     names("down", &["model.layers.{}.mlp.down_proj.weight"]),
@@ -115,7 +115,7 @@ const NORMS_AFTER: &[LayerNames] = &[
     names("mlp_post_norm", &["model.layers.{}.post_feedforward_layernorm.weight"]),
 ];
 
-/// Experts with tensors of their own: three matrices each, and in GGUF perhaps biases.
+/// Experts with separate tensors: three matrices each, and possibly biases in GGUF.
 const EXPERTS_APART: &[LayerNames] = &[
     names("router", &["model.layers.{}.mlp.gate.weight"]),
     names("router_bias", &["model.layers.{}.mlp.gate.bias"]),
@@ -145,7 +145,7 @@ const SINKS: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks
 
 const SINKS_APART: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks.weight"])];
 
-/// The scheme of Llama and most others.
+/// The naming scheme of Llama and most others.
 pub(super) const HUGGING_FACE: TensorNames = TensorNames {
     embedding: "model.embed_tokens.weight",
     final_norm: "model.norm.weight",
@@ -162,7 +162,7 @@ pub(super) const PHI3: TensorNames = TensorNames { layer: &[NORMS_BEFORE, FUSED_
 /// OLMo 2.
 pub(super) const OLMO2: TensorNames = TensorNames { layer: &[NORMS_AFTER, ATTENTION, GATED_MLP], ..HUGGING_FACE };
 
-/// Qwen 3 with experts; some layers may have one MLP.
+/// Qwen 3 with experts; some layers may have an MLP instead.
 pub(super) const QWEN3_MOE: TensorNames =
     TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, EXPERTS_APART], ..HUGGING_FACE };
 
@@ -175,7 +175,7 @@ const GPT_OSS_APART: TensorNames =
     TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS_APART, EXPERTS_APART], ..HUGGING_FACE };
 
 impl TensorNames {
-    /// The names of the same weights where experts have tensors of their own, as in GGUF.
+    /// The names of the same weights if each expert has its own tensors, as in GGUF.
     pub(super) fn with_experts_apart(&'static self) -> &'static Self {
         if *self == GPT_OSS { &GPT_OSS_APART } else { self }
     }

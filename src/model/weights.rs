@@ -1,8 +1,8 @@
-//! From the names of a checkpoint to the weights of a plan.
+//! Maps the tensors of a checkpoint to the weights of a plan.
 //!
-//! A table of `tensor_names` says which tensors make each weight; q, k and v are stacked into one matrix, gate and up
-//! into another, so that a plan has one product for each. [`WeightTable`] is the table filled in for one model and
-//! checked against what the checkpoint really holds, before anything is read.
+//! A table of `tensor_names` says which tensors form each weight. q, k and v are stacked into one matrix, and so are
+//! gate and up, so that a plan has one product for each. [`WeightTable`] is the table filled in for one model and
+//! checked against the checkpoint's actual tensors before anything is read.
 
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::{ExpertsSpec, HeadNorms, ModelSpec};
@@ -13,10 +13,10 @@ use crate::platform;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// Bytes of a chunk of [`WeightTable::upload`], unless one row is longer.
+/// Maximum bytes of a chunk in [`WeightTable::upload`], unless one row is longer.
 const CHUNK_BYTES_MAX: u64 = 32 << 20;
 
-/// One tensor of a checkpoint, as a weight needs it.
+/// A checkpoint tensor that is part of a weight.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Part {
     pub(super) tensor: String,
@@ -25,7 +25,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Rows of the weight that it holds, or elements if the weight is a vector.
+    /// Rows of the weight in this tensor; elements if the weight is a vector.
     fn rows(&self) -> u32 {
         let rows = match (self.order, &self.shape[..]) {
             (Order::Rows, [rows, ..]) => *rows,
@@ -36,13 +36,13 @@ impl Part {
         u32::try_from(rows).expect("the rows of a weight fit 32 bits")
     }
 
-    /// Elements of a vector that one expert has.
+    /// Elements per expert of a vector.
     fn each(&self) -> u32 {
         let experts = if self.order == Order::Rows { 1 } else { self.shape[0] };
         u32::try_from(u64::from(self.rows()) / experts).expect("a part is smaller than the whole")
     }
 
-    /// Elements of a row; `None`: the weight is a vector.
+    /// Elements per row; `None` if the weight is a vector.
     fn columns(&self) -> Option<u32> {
         let columns = match (self.order, &self.shape[..]) {
             (Order::Rows, [_, columns])
@@ -53,7 +53,7 @@ impl Part {
         Some(u32::try_from(columns).expect("a dimension of the spec fits 32 bits"))
     }
 
-    /// As quantised checkpoints have it: matrices that others store by columns are stored by rows.
+    /// The same tensor stored by rows: quantized checkpoints store all matrices by rows, others some by columns.
     fn by_rows(mut self) -> Self {
         if let [experts, columns, rows] = self.shape[..] {
             self.shape = vec![experts, rows, columns];
@@ -67,49 +67,49 @@ impl Part {
     }
 }
 
-/// One weight of the plan, and the tensors that make it.
+/// A weight of the plan, and the tensors that form it.
 struct Required {
     name: String,
     experts: u32,
     parts: Vec<Part>,
 }
 
-/// Shapes that make a weight, one below the other, and all of them again for each expert.
+/// Shapes of the parts stacked to form a weight, repeated for each expert.
 struct Sections {
     experts: u32,
     shapes: Vec<Vec<u64>>,
 }
 
-/// Where a weight comes from. Tensors stand with the format each is stored in.
+/// The content of a weight. Tensors are listed with the formats in which they are stored.
 #[derive(Debug)]
 enum Content {
-    /// The rows of several tensors, one below the other.
+    /// The rows of several tensors, stacked.
     Matrix(Vec<(Part, WeightFormat)>),
-    /// The elements of several tensors, one after the other: a single row.
+    /// The elements of several tensors, concatenated: a single row.
     Vector(Vec<(Part, WeightFormat)>),
-    /// Numbers worked out from the config: a single row.
+    /// Numbers computed from the config: a single row.
     Computed(Vec<f32>),
 }
 
-/// One weight of the plan to be.
+/// A weight of the future plan.
 #[derive(Debug)]
 pub(super) struct Weight {
     pub(super) rows: u32,
     pub(super) columns: u32,
     pub(super) sections: Vec<Section>,
-    /// Experts whose rows lie one below the other; 1 for other weights.
+    /// Number of experts whose rows are stacked; 1 for other weights.
     pub(super) experts: u32,
     content: Content,
 }
 
-/// All weights of a model by their names in the plan.
+/// All weights of a model, by their names in the plan.
 #[derive(Debug)]
 pub(super) struct WeightTable {
     weights: BTreeMap<String, Weight>,
 }
 
 impl WeightTable {
-    /// Finds every weight of `spec` among the tensors that the file `name` lists.
+    /// Finds every weight of `spec` among the tensors of a source; `name` is the source's name for errors.
     pub(super) fn resolve(
         spec: &ModelSpec,
         name: &str,
@@ -134,7 +134,7 @@ impl WeightTable {
         self.weights.get(name).unwrap_or_else(|| panic!("a plan only names weights of its model's table, not {name}"))
     }
 
-    /// Reads every weight of `plan` in chunks of whole rows and hands them to `write`.
+    /// Reads every weight of `plan` in chunks of whole rows and passes them to `write`.
     pub(super) async fn upload<E>(
         &self,
         source: &dyn TensorSource,
@@ -173,7 +173,7 @@ impl WeightTable {
     }
 }
 
-/// Uploads one tensor. The chunks are what the source returns: no copy.
+/// Uploads one tensor. The chunks are the source's own: no copy is made.
 async fn upload_rows<E>(
     source: &dyn TensorSource,
     (part, stored): &(Part, WeightFormat),
@@ -194,7 +194,7 @@ async fn upload_rows<E>(
     Ok(())
 }
 
-/// Uploads a tensor of all experts whose rows are not those of the weight: they lie as columns, or alternate.
+/// Uploads a tensor of all experts whose layout differs from the weight's: transposed, or with alternating rows.
 async fn upload_experts<E>(
     source: &dyn TensorSource,
     (part, stored): &(Part, WeightFormat),
@@ -202,7 +202,7 @@ async fn upload_experts<E>(
     write: &mut impl FnMut(u32, Bytes) -> Result<(), E>,
 ) -> Result<(), UploadError<E>> {
     let row_bytes = stored.row_bytes(weight.columns) as usize;
-    // What lies together: an element, or a whole row.
+    // The contiguous unit: an element, or a whole row.
     let size = match part.order {
         Order::Transposed | Order::TransposedInterleaved => {
             stored.element_bytes().expect("elements that lie as columns have bytes of their own") as usize
@@ -228,7 +228,7 @@ async fn upload_experts<E>(
     Ok(())
 }
 
-/// A vector, widened to f32.
+/// Reads a vector, widened to f32.
 async fn read_vector(source: &dyn TensorSource, parts: &[(Part, WeightFormat)]) -> Result<Bytes, LoadError> {
     let mut row = Vec::new();
     for (part, stored) in parts {
@@ -244,12 +244,12 @@ async fn read_vector(source: &dyn TensorSource, parts: &[(Part, WeightFormat)]) 
     Ok(row.into())
 }
 
-/// The one section of a vector.
+/// The only section of a vector.
 fn f32_row() -> Vec<Section> {
     vec![Section { rows: 1, format: WeightFormat::F32 }]
 }
 
-/// Weights of the plan by name, each with the tensors of the checkpoint that make it.
+/// The weights of the plan by name, each with the checkpoint tensors that form it.
 fn required(spec: &ModelSpec) -> Vec<Required> {
     let names = spec.tensors;
     let table = [u64::from(spec.vocab), u64::from(spec.hidden)];
@@ -273,7 +273,7 @@ fn required(spec: &ModelSpec) -> Vec<Required> {
     required
 }
 
-/// Pairs the tensors of a row with the sections of its weight; a single tensor holds all sections.
+/// Pairs a row's tensors with the sections of its weight; a single tensor holds all sections.
 fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes }: Sections) -> Vec<Part> {
     if row.tensors.len() == 1 {
         let rows = shapes.iter().map(|shape| shape[0]).sum();
@@ -296,7 +296,7 @@ fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes }:
     (0..experts).flat_map(of_expert).collect()
 }
 
-/// What makes `layers.N.<weight>`; `None` if this layer has no such weight.
+/// The sections of `layers.N.<weight>`; `None` if this layer has no such weight.
 fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
     if weight.starts_with("expert_") || weight.starts_with("router") {
         let experts = spec.experts.filter(|_| spec.layers[layer].experts)?;
@@ -328,7 +328,7 @@ fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
     present.then_some(Sections { experts: 1, shapes })
 }
 
-/// [`sections`] of the weights that only a layer with experts has.
+/// [`sections`] for weights that only layers with experts have.
 fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Option<Sections> {
     let [hidden, count, mlp] = [spec.hidden, experts.count, experts.mlp].map(u64::from);
     let (present, copies, shapes) = match weight {
@@ -343,7 +343,7 @@ fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Opt
     present.then_some(Sections { experts: copies, shapes })
 }
 
-/// Every tensor of the checkpoint that `spec` reads.
+/// Every checkpoint tensor that `spec` reads.
 pub(super) fn tensors_of(spec: &ModelSpec) -> impl Iterator<Item = Part> {
     required(spec).into_iter().flat_map(|required| required.parts)
 }
@@ -367,7 +367,7 @@ fn resolve_weight(
     Ok(Weight { rows, columns, sections, experts, content: Content::Matrix(stored) })
 }
 
-/// A tensor as it is stored, which must be in the required shape.
+/// Looks up a tensor, which must have the required shape, and its stored type.
 fn find(part: Part, name: &str, tensors: &BTreeMap<String, TensorInfo>) -> Result<(Part, WeightFormat), LoadError> {
     let tensor = part.tensor.clone();
     let Some(TensorInfo { file, shape, element }) = tensors.get(&tensor) else {

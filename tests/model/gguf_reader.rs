@@ -107,7 +107,7 @@ fn absurd_numbers_of_experts_are_refused() {
     file.tensors.push(tensor);
     file.pack();
     let message = open(file.bytes()).expect_err("too many").to_string();
-    assert!(message.contains("blk.0.ffn_gate_exps.weight") && message.contains("one too many"), "{message}");
+    assert!(message.contains("blk.0.ffn_gate_exps.weight") && message.contains("exceeds the limit"), "{message}");
 }
 
 #[test]

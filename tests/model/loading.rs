@@ -472,7 +472,7 @@ fn faults_of_windows_and_generation_name_their_fields() {
     assert_eq!(folder.error(), "config.json: layer_types has \"linear_attention\", an unknown kind of layer");
     let folder = Folder::copy("gemma2");
     folder.edit("config.json", &json!({"sliding_window": null}));
-    assert_eq!(folder.error(), "config.json: sliding_window is missing, but layers slide a window");
+    assert_eq!(folder.error(), "config.json: sliding_window is missing, but some layers have a sliding window");
     folder.edit("config.json", &json!({"use_bidirectional_attention": true}));
     let expected = "config.json: use_bidirectional_attention is set, but only attention to earlier tokens is supported";
     assert_eq!(folder.error(), expected);

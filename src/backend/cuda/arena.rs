@@ -1,8 +1,8 @@
 //! Everything on the device, allocated at start: weights, row buffers, KV pool, feed slots, metadata, scratch.
 //!
-//! How large everything is follows from [`layout`](crate::backend::layout). A weight is one allocation, its sections
-//! one below the other at multiples of [`GRANULE`]. Vectors (one row) are widened to f32 when written: exact, and a
-//! kernel needs no variant for their format.
+//! [`layout`](crate::backend::layout) determines all sizes. A weight is one allocation; its sections start at multiples
+//! of [`GRANULE`], in order. Vectors (one row) are widened to f32 when written: this is exact, and kernels need no
+//! variant for their format.
 
 use super::super::layout::{Layout, PoolLayout, WeightShard};
 use super::super::{BackendError, Capacity, SideBuffer, metadata};
@@ -26,7 +26,7 @@ pub(super) struct DeviceWeight {
     pub(super) sections: Vec<DeviceSection>,
 }
 
-/// Sizes of the buffers beside weights, rows and pool.
+/// Sizes of all buffers other than weights, rows and pool.
 pub(super) struct SideBytes {
     feed: u64,
     metadata: u64,
@@ -58,12 +58,12 @@ impl SideBytes {
         }
     }
 
-    /// Words that a batch uploads and downloads at most.
+    /// Maximum words that one batch uploads and downloads.
     pub(super) fn slot_words(&self) -> (usize, usize) {
         ((self.metadata / 4) as usize, ((self.results + self.pooled) / 4) as usize)
     }
 
-    /// All of them, for the sum.
+    /// All these buffers, to add up their sizes.
     pub(super) fn list(&self) -> Vec<SideBuffer> {
         let all = [
             ("feed", self.feed),
@@ -85,7 +85,7 @@ impl SideBytes {
 /// The memory of one loaded plan.
 #[derive(Default)]
 pub(super) struct Arena {
-    /// What to give back.
+    /// Addresses to free.
     owned: Vec<u64>,
     weights: Vec<DeviceWeight>,
     rows: Vec<u64>,
@@ -108,11 +108,11 @@ pub(super) struct Arena {
     pub(super) tile_counters: u64,
 }
 
-/// What allocations and the sections of a weight are aligned to.
+/// Alignment of allocations and of the sections of a weight.
 pub(super) const GRANULE: u64 = 256;
 
 impl Arena {
-    /// Allocates everything but the pool; what an error leaves behind is given back.
+    /// Allocates everything except the pool; on an error, what was already allocated is freed.
     pub(super) fn new(
         driver: &mut dyn Driver,
         plan: &Plan,
@@ -184,7 +184,7 @@ impl Arena {
         Ok(DeviceWeight { columns: spec.columns, sections: shards.iter().map(section).collect() })
     }
 
-    /// Gives all memory back.
+    /// Frees all memory.
     pub(super) fn free(&mut self, driver: &mut dyn Driver) {
         self.owned.drain(..).for_each(|address| driver.free(address));
         self.free_pool(driver);
@@ -206,7 +206,7 @@ impl Arena {
     ) -> Result<(), BackendError> {
         if spec.whole_rows(first_row, rows.len() as u64).is_none() {
             let given = format!("{} bytes at row {first_row}", rows.len());
-            return Err(BackendError::Validation(format!("weight {}: {given} are not rows of it", spec.name)));
+            return Err(BackendError::Validation(format!("weight {}: {given} are not whole rows", spec.name)));
         }
         let weight = &self.weights[id.0 as usize];
         if spec.rows == 1 {
@@ -220,7 +220,7 @@ impl Arena {
         driver.write(section.address + before, rows)
     }
 
-    /// Allocates the zeroed pool; on an error nothing of it is kept.
+    /// Allocates the zeroed pool; on an error, what was already allocated is freed.
     pub(super) fn allocate_pool(
         &mut self,
         driver: &mut dyn Driver,
@@ -247,22 +247,22 @@ impl Arena {
         driver.write(self.kv_table, bytemuck::cast_slice(&self.kv))
     }
 
-    /// The device's form of a weight.
+    /// A weight as stored on the device.
     pub(super) fn weight(&self, id: WeightId) -> &DeviceWeight {
         &self.weights[id.0 as usize]
     }
 
-    /// A row buffer.
+    /// Address of a row buffer.
     pub(super) fn row_buffer(&self, id: BufferId) -> u64 {
         self.rows[id.0 as usize]
     }
 
-    /// Keys and values of a layer.
+    /// Addresses of a layer's keys and values.
     pub(super) fn kv(&self, layer: u32) -> [u64; 2] {
         self.kv[layer as usize]
     }
 
-    /// Whether the pool is there.
+    /// Whether the pool is allocated.
     pub(super) fn has_pool(&self, plan: &Plan) -> bool {
         self.kv.len() == plan.kv_layers.len()
     }

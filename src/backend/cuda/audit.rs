@@ -1,4 +1,4 @@
-//! What kernels need on an architecture, as NVIDIA's assembler says: for tests, which need no GPU for it.
+//! Registers, spills and stack of compiled kernels, as reported by NVIDIA's assembler. Used by tests; needs no GPU.
 
 use super::super::BackendError;
 use super::CudaBackend;
@@ -9,22 +9,22 @@ use std::sync::Mutex;
 /// One kernel on one architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    /// Stem and definitions.
+    /// Stem and defines.
     pub kernel: String,
     /// For example `sm_90a`.
     pub architecture: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of registers that go through memory, written and read.
+    /// Bytes of register spills, stores and loads together.
     pub spill_bytes: u32,
-    /// Bytes of arrays that lie in memory.
+    /// Bytes of the stack frame: arrays in local memory.
     pub stack_bytes: u32,
 }
 
 impl CudaBackend {
-    /// Compiles the kernels that this backend has loaded so far with the newest NVRTC on this machine, for each of
-    /// `architectures` those that are `selected`, by kernel (as in [`Footprint::kernel`]) and architecture;
-    /// [`BackendError::Unavailable`] if there is no NVRTC.
+    /// For each of `architectures`, compiles the kernels that this backend has loaded so far and that are `selected`
+    /// (called with the kernel as in [`Footprint::kernel`] and the architecture). Uses the newest NVRTC on this
+    /// machine; without one, returns [`BackendError::Unavailable`].
     pub fn audit(
         &self,
         architectures: &[&str],
@@ -61,13 +61,13 @@ fn footprint(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str) -> Result<Footp
     let spilled = number_before(&log, " bytes spill stores").zip(number_before(&log, " bytes spill loads"));
     let stack = number_before(&log, " bytes stack frame");
     let (Some(registers), Some((stores, loads)), Some(stack_bytes)) = (registers, spilled, stack) else {
-        return Err(refused(format!("the assembler does not say what it needs: {log}")));
+        return Err(refused(format!("cannot read registers and spills from the assembler's log: {log}")));
     };
     let (kernel, architecture) = (kernel.to_string(), architecture.to_owned());
     Ok(Footprint { kernel, architecture, registers, spill_bytes: stores + loads, stack_bytes })
 }
 
-/// The number that stands before these words.
+/// The number in front of these words.
 fn number_before(log: &str, words: &str) -> Option<u32> {
     let before = &log[..log.find(words)?];
     let digits = before.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);

@@ -1,6 +1,6 @@
-//! Yardsticks of a device for `folio bench`: what it can do at best, by kernels that do nothing else, and by cuBLASLt.
+//! Peak rates of a device for `folio bench`, measured with kernels that do nothing else, and with cuBLASLt.
 //!
-//! Each is timed as a run of launches, best of a few, long enough that launching does not count.
+//! Each rate is the best of several runs. A run is enough launches that launch overhead does not count.
 
 use super::super::{BackendError, Peaks};
 use super::blas::{Product, ProductShape};
@@ -10,16 +10,16 @@ use super::modules::Modules;
 use super::{CudaOptions, nvidia};
 use bytemuck::Pod;
 
-/// Bytes that bandwidth is measured on, where memory has room for two such buffers: beyond any cache.
+/// Maximum bytes that bandwidth is measured on (if memory has room for two such buffers): more than any cache.
 const BYTES_MAX: u64 = 1 << 30;
-/// Runs, of which the best counts, and launches of a run.
+/// Number of runs, of which the best counts, and launches per run.
 const RUNS: usize = 8;
 const LAUNCHES: usize = 8;
-/// Blocks for each multiprocessor of the kernels that stream.
+/// Blocks per multiprocessor in the streaming kernels.
 const BLOCKS_EACH: u32 = 8;
-/// Rows, outputs and columns of the product that arithmetic is measured by.
+/// Rows, outputs and columns of the product that measures arithmetic.
 const PRODUCT: u32 = 8192;
-/// Turns of `bench_mma`, and operations of a warp in one.
+/// Iterations of `bench_mma`, and operations of a warp in one iteration.
 const TURNS: u32 = 4096;
 const WARP_OPERATIONS: f64 = 32.0 * 4096.0;
 
@@ -39,11 +39,11 @@ struct MmaParams {
     unused: u32,
 }
 
-/// A device opened for nothing but measuring.
+/// A device that is open only for measurements.
 pub struct Yardstick {
     driver: nvidia::Nvidia,
     modules: Modules,
-    /// Two of these many bytes.
+    /// Two buffers of `bytes` bytes each.
     buffers: [u64; 2],
     bytes: u64,
 }
@@ -60,7 +60,7 @@ impl Yardstick {
         Ok(Self { driver, modules: Modules::new(options.cache_dir.as_deref()), buffers, bytes })
     }
 
-    /// All of them; takes a second or two.
+    /// Measures all peaks; takes a second or two.
     pub fn peaks(&mut self) -> Result<Peaks, BackendError> {
         let [source, target] = self.buffers;
         let params = StreamParams { source, target, elements: self.bytes / 16 };
@@ -71,7 +71,7 @@ impl Yardstick {
         Ok(Peaks { copy_gbps, read_gbps, fma_gflops: self.mma_gflops()?.max(self.blas_gflops()?) })
     }
 
-    /// Bytes read, 10⁹ a second.
+    /// Read bandwidth in 10⁹ bytes per second.
     pub fn read_gbps(&mut self) -> Result<f64, BackendError> {
         let [source, target] = self.buffers;
         let params = StreamParams { source, target, elements: self.bytes / 16 };
@@ -86,7 +86,7 @@ impl Yardstick {
         Ok(f64::from(blocks) * 8.0 * f64::from(TURNS) * WARP_OPERATIONS / seconds / 1e9)
     }
 
-    /// Of a large product of cuBLASLt; 0 without it.
+    /// GFLOP/s of a large cuBLASLt product; 0 without cuBLASLt.
     fn blas_gflops(&mut self) -> Result<f64, BackendError> {
         let matrix = u64::from(PRODUCT) * u64::from(PRODUCT) * 2;
         if !self.driver.facts().blas || 2 * matrix > self.bytes {
@@ -96,7 +96,7 @@ impl Yardstick {
         let shape =
             ProductShape { rows: side, outputs: side, columns: side, stride: side, wide: false, accumulate: false };
         let [left, out] = self.buffers;
-        // Zeros would be multiplied faster than numbers: fewer bits change, and the clock is higher.
+        // Not zeros: multiplying zeros flips fewer bits, which allows a higher clock.
         let pattern: Vec<u16> =
             (0..1 << 20).map(|i: u32| 0x3c00 | (i.wrapping_mul(0x9e37_79b9) >> 22) as u16).collect();
         for at in (0..2 * matrix).step_by(2 << 20) {
@@ -108,7 +108,7 @@ impl Yardstick {
         Ok(2.0 * f64::from(side).powi(3) / seconds / 1e9)
     }
 
-    /// Seconds of one launch of 256 threads a block.
+    /// Seconds per launch, with 256 threads per block.
     fn best<P: Pod>(&mut self, stem: &'static str, params: &P, blocks: u32) -> Result<f64, BackendError> {
         let kernel = Kernel::new(stem);
         let params: Box<[u8]> = bytemuck::bytes_of(params).into();

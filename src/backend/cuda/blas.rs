@@ -1,8 +1,8 @@
-//! cuBLASLt for products of many rows with bfloat16 weights: a table of its functions, and a plan a shape.
+//! cuBLASLt for products of many rows with bfloat16 weights: a table of its functions, and one plan per shape.
 //!
-//! The library's heuristics propose algorithms; the fastest of them is kept, measured once, at start, on the model's
-//! own weights. It computes column-major: `out` ([rows × outputs], row-major) is there an outputs × rows matrix, the
-//! transposed weight times the transposed rows.
+//! The library's heuristics propose algorithms. At start they are timed once on the model's own weights, and the
+//! fastest is kept. cuBLASLt is column-major: `out` ([rows × outputs], row-major) is an outputs × rows matrix to it,
+//! the transposed weight times the transposed rows.
 
 use super::super::BackendError;
 use super::library::{self, Opened, Places};
@@ -17,18 +17,18 @@ pub(super) struct Product {
     pub(super) x: u64,
     /// `[outputs × columns]`.
     pub(super) weight: u64,
-    /// `[rows × stride]`, of which the first `outputs` columns are written.
+    /// `[rows × stride]`; only the first `outputs` columns are written.
     pub(super) out: u64,
     pub(super) shape: ProductShape,
 }
 
-/// What a plan is made for.
+/// The key of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ProductShape {
     pub(super) rows: u32,
     pub(super) outputs: u32,
     pub(super) columns: u32,
-    /// Elements from a row of `out` to the next.
+    /// Elements from one row of `out` to the next.
     pub(super) stride: u32,
     /// `out` is f32, else bfloat16.
     pub(super) wide: bool,
@@ -40,7 +40,7 @@ type Handle = *mut c_void;
 type Status = c_int;
 type Algorithm = [u64; 8];
 
-/// As `cublasLtMatmulHeuristicResult_t`.
+/// Same layout as `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Proposal {
@@ -58,7 +58,7 @@ const DESC_TRANSPOSE_A: c_int = 3;
 const OP_TRANSPOSE: c_int = 1;
 const PREFERENCE_WORKSPACE: c_int = 1;
 const PROPOSALS_MAX: usize = 8;
-/// Scratch that any algorithm may use: what NVIDIA recommends for Hopper.
+/// Workspace that any algorithm may use, in bytes: NVIDIA's recommendation for Hopper.
 pub(super) const WORKSPACE_BYTES: u64 = 32 << 20;
 
 type Matmul = unsafe extern "C" fn(
@@ -132,7 +132,7 @@ impl Table {
     }
 }
 
-/// Descriptors and algorithm of one shape.
+/// Descriptors and algorithm for one shape.
 struct Plan {
     desc: Handle,
     weight: Handle,
@@ -142,7 +142,7 @@ struct Plan {
     chosen: usize,
 }
 
-/// An open cuBLASLt of the device that was current.
+/// An open cuBLASLt handle for the device that was current when it was opened.
 pub(super) struct Blas {
     table: Table,
     handle: Handle,
@@ -158,8 +158,8 @@ fn check(what: &str, status: Status) -> Result<(), BackendError> {
 }
 
 impl Blas {
-    /// The newest cuBLASLt on this machine whose major number is at most `major_max`. The context is current, and
-    /// `workspace` is [`WORKSPACE_BYTES`] of its memory.
+    /// Opens the newest cuBLASLt on this machine whose major version is at most `major_max`. The context must be
+    /// current, and `workspace` must be [`WORKSPACE_BYTES`] of its memory.
     #[allow(unsafe_code, reason = "foreign calls")]
     pub(super) fn find(major_max: u32, workspace: u64) -> Result<Self, String> {
         let candidates = library::candidates("cublasLt", &Places::here().folders(), major_max);
@@ -185,19 +185,19 @@ impl Blas {
         })
     }
 
-    /// As NVIDIA counts: 130002 is 13.0.2.
+    /// Version in NVIDIA's numbering: 130002 is 13.0.2.
     #[allow(unsafe_code, reason = "a foreign call")]
     pub(super) fn version(&self) -> usize {
         // SAFETY: takes nothing.
         unsafe { (self.table.version)() }
     }
 
-    /// Whether a shape has its plan.
+    /// Whether a plan exists for this shape.
     pub(super) fn is_prepared(&self, shape: ProductShape) -> bool {
         self.plans.contains_key(&shape)
     }
 
-    /// Makes the plan of a shape, once; says how many algorithms there are to choose from.
+    /// Creates the plan for a shape, unless it exists; returns the number of algorithms to choose from.
     pub(super) fn prepare(&mut self, shape: ProductShape) -> Result<usize, BackendError> {
         if !self.plans.contains_key(&shape) {
             let plan = self.plan(shape)?;
@@ -206,7 +206,7 @@ impl Blas {
         Ok(self.plans[&shape].proposals.len())
     }
 
-    /// Takes one of the algorithms from now on.
+    /// Sets the algorithm to use for a shape.
     pub(super) fn choose(&mut self, shape: ProductShape, chosen: usize) {
         if let Some(plan) = self.plans.get_mut(&shape) {
             plan.chosen = chosen.min(plan.proposals.len() - 1);
@@ -224,7 +224,7 @@ impl Blas {
             check("a layout", status).map(|()| layout)
         };
         let wide = if shape.wide { TYPE_F32 } else { TYPE_BF16 };
-        // What fails half-way leaks a few descriptors, at most once a shape.
+        // A failure part-way leaks a few descriptors, at most once per shape.
         let (weight, x) =
             (layout(TYPE_BF16, columns, outputs, shape.columns)?, layout(TYPE_BF16, columns, rows, shape.columns)?);
         let out = layout(wide, outputs, rows, shape.stride)?;
@@ -232,8 +232,8 @@ impl Blas {
         let mut proposals =
             [Proposal { algorithm: [0; 8], workspace_bytes: 0, state: 0, waves: 0.0, reserved: [0; 4] }; PROPOSALS_MAX];
         let mut found: c_int = 0;
-        // SAFETY: handles are those just made; attributes are given with their sizes; at most as many proposals are
-        // written as there is room for.
+        // SAFETY: the handles were just created; attributes are passed with their sizes; the heuristic writes at most
+        // as many proposals as there is room for.
         unsafe {
             check("a description", (table.desc_create)(&raw mut desc, COMPUTE_F32, TYPE_F32))?;
             let transpose = OP_TRANSPOSE;
@@ -262,12 +262,12 @@ impl Blas {
         let usable = proposals.iter().take(usize::try_from(found).unwrap_or(0));
         let proposals: Vec<Proposal> = usable.filter(|proposal| proposal.state == 0).copied().collect();
         if proposals.is_empty() {
-            return Err(BackendError::Validation(format!("cuBLASLt knows no algorithm for {shape:?}")));
+            return Err(BackendError::Validation(format!("cuBLASLt has no algorithm for {shape:?}")));
         }
         Ok(Plan { desc, weight, x, out, proposals, chosen: 0 })
     }
 
-    /// Enqueues a product whose shape is prepared.
+    /// Enqueues a product whose shape has been prepared.
     #[allow(unsafe_code, reason = "a foreign call")]
     pub(super) fn run(&self, product: &Product, stream: *mut c_void) -> Result<(), BackendError> {
         let plan = self.plans.get(&product.shape);
@@ -276,8 +276,8 @@ impl Blas {
         let proposal = &plan.proposals[plan.chosen];
         let (one, beta) = (1.0f32, if product.shape.accumulate { 1.0f32 } else { 0.0 });
         let out = product.out;
-        // SAFETY: the plan's descriptors are alive; addresses are device memory of at least the shape's size, and the
-        // workspace is as large as the preference said.
+        // SAFETY: the plan's descriptors are alive; the addresses are device memory of at least the shape's size, and
+        // the workspace has the size given in the preference.
         let status = unsafe {
             (self.table.matmul)(
                 self.handle,
@@ -322,7 +322,7 @@ impl Drop for Blas {
 mod tests {
     use super::Proposal;
 
-    /// As the header of cuBLASLt 13 lays it out.
+    /// The struct has the layout of the cuBLASLt 13 header.
     #[test]
     fn a_proposal_has_the_size_of_the_header() {
         assert_eq!(size_of::<Proposal>(), 96);

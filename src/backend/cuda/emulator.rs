@@ -1,11 +1,11 @@
 //! An emulator: runs the CUDA kernels on the CPU, for tests on machines without a GPU.
 //!
 //! Each kernel is compiled by the system's C++ compiler together with `cuda/emulator/emulator.h`, which runs CUDA's
-//! threads as fibers, and loaded as a library. Memory is the host's own: every allocation ends at a page that cannot be
-//! touched, so that a kernel which goes beyond its buffer ends the test. Graphs are lists of commands.
+//! threads as fibers, and loaded as a library. Memory is the host's own: every allocation ends at a guard page, so a
+//! kernel that goes beyond its buffer crashes the test. Graphs are lists of commands.
 //!
-//! This proves indices, layouts, barriers and arithmetic. It proves nothing of speed, of races between blocks, or of
-//! what an assembler makes of the PTX lines, which have twins in C++.
+//! This verifies indices, layouts, barriers and arithmetic. It does not verify speed, the absence of races between
+//! blocks, or how an assembler translates the PTX instructions: the emulator replaces those with C++.
 
 use super::super::{BackendError, metadata};
 use super::blas::Product;
@@ -18,7 +18,7 @@ use std::process::Command as Process;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A launch: params, grid, block, bytes of shared memory, seed of the order.
+/// Entry point of a compiled kernel: params, grid, block, bytes of shared memory, seed of the execution order.
 type Entry = unsafe extern "C" fn(*const c_void, *const u32, *const u32, u32, u32);
 type ParamsBytes = unsafe extern "C" fn() -> u32;
 
@@ -44,8 +44,8 @@ impl CpuCompiler {
         })
     }
 
-    /// Compiles `file`, which may include the kernels' headers, to `output`. `folder` is where the generated header
-    /// is put.
+    /// Compiles `file`, which may include the kernels' headers, to `output`. The generated header is written to
+    /// `folder`.
     fn build(&self, folder: &Path, file: &Path, options: &[String], output: &Path) -> Result<(), String> {
         let header = folder.join(kernel::METADATA_CONSTANTS);
         let written = header.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -61,8 +61,8 @@ impl CpuCompiler {
     }
 }
 
-/// The numbers of [`metadata::TABLE`] as a program reads them that was compiled with the kernels' headers; each after
-/// its name. `sources` is the repository's `cuda/`.
+/// The constants of [`metadata::TABLE`] with their names, as printed by a program that is compiled with the kernels'
+/// headers. `sources` is the repository's `cuda/`.
 pub fn metadata_constants(sources: &Path) -> Result<Vec<(String, u32)>, BackendError> {
     let refused = |message: String| BackendError::Kernel { kernel: "metadata constants".into(), message };
     let compiler = CpuCompiler::find(sources).ok_or_else(no_compiler)?;
@@ -109,7 +109,7 @@ impl Compiler for CpuCompiler {
     }
 }
 
-/// A folder of its own under the system's temporary one.
+/// Creates a new folder in the system's temporary folder.
 fn tempfolder() -> std::io::Result<PathBuf> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static MADE: AtomicU64 = AtomicU64::new(0);
@@ -119,7 +119,7 @@ fn tempfolder() -> std::io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Memory that ends at a page which cannot be touched.
+/// Memory that ends at a guard page.
 struct Guarded {
     mapped: *mut c_void,
     mapped_bytes: usize,
@@ -136,8 +136,8 @@ impl Guarded {
         let inner = bytes.max(1).next_multiple_of(PAGE);
         let mapped_bytes = usize::try_from(inner + PAGE).ok()?;
         let both = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-        // SAFETY: a fresh private mapping, whose last page is closed before anyone knows it; both calls get the bounds
-        // of this mapping.
+        // SAFETY: a new private mapping whose last page is protected before anything refers to it; both calls get the
+        // bounds of this mapping.
         let mapped = unsafe {
             let flags = rustix::mm::MapFlags::PRIVATE;
             let mapped = rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped_bytes, both, flags).ok()?;
@@ -145,7 +145,7 @@ impl Guarded {
             rustix::mm::mprotect(last, PAGE as usize, rustix::mm::MprotectFlags::empty()).ok()?;
             mapped
         };
-        // The end lies as near to the closed page as alignment allows.
+        // The memory ends as close to the guard page as alignment allows.
         let address = mapped as u64 + (inner - bytes) / ALIGNMENT * ALIGNMENT;
         Some(Self { mapped, mapped_bytes, address, bytes })
     }
@@ -154,12 +154,12 @@ impl Guarded {
 impl Drop for Guarded {
     #[allow(unsafe_code, reason = "unmaps memory")]
     fn drop(&mut self) {
-        // SAFETY: the bounds are those of `new`, and nothing refers to the memory any more.
+        // SAFETY: the bounds are those from `new`, and nothing refers to the memory any more.
         _ = unsafe { rustix::mm::munmap(self.mapped, self.mapped_bytes) };
     }
 }
 
-/// What NVIDIA's devices let a block have.
+/// Maximum shared memory per block on NVIDIA's devices, in bytes.
 fn shared_bytes_max((major, minor): (u32, u32)) -> u32 {
     match (major, minor) {
         (8, 0) => 163 << 10,
@@ -183,13 +183,13 @@ pub(super) struct Emulator {
     memory: Vec<Guarded>,
     graphs: Vec<Vec<Command>>,
     slots: Vec<Vec<u32>>,
-    /// Of the order in which threads and blocks run.
+    /// Seed of the order in which threads and blocks run.
     seed: u32,
 }
 
 impl Emulator {
-    /// The emulator as a device with few multiprocessors, of this compute capability. `sources` is the repository's
-    /// `cuda/`.
+    /// Opens the emulator as a device with few multiprocessors and this compute capability. `sources` is the
+    /// repository's `cuda/`.
     pub(super) fn open(sources: &Path, compute: (u32, u32)) -> Result<Self, BackendError> {
         let compiler = CpuCompiler::find(sources).ok_or_else(no_compiler)?;
         let facts = Facts {
@@ -216,13 +216,13 @@ impl Emulator {
     #[allow(unsafe_code, reason = "calls a compiled kernel")]
     fn launch(&mut self, launch: &Launch) -> Result<(), BackendError> {
         let function = &self.functions[launch.function.0 as usize];
-        assert_eq!(launch.params.len(), function.params_bytes, "{}: params as the kernel declares them", function.name);
+        assert_eq!(launch.params.len(), function.params_bytes, "{}: size of params", function.name);
         self.seed = self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(1);
-        // Params may hold 64-bit addresses: they are read at an aligned place.
+        // Params may hold 64-bit addresses, so they are copied to aligned memory.
         let words: Vec<u64> = launch.params.chunks(8).map(word).collect();
         let block = [launch.threads, 1, 1];
-        // SAFETY: the library was compiled from this repository's kernel, whose params have this size; what it does to
-        // memory is what the test is about.
+        // SAFETY: the library was compiled from this repository's kernel, whose params have this size; its memory
+        // accesses are what the test checks.
         unsafe {
             let params = words.as_ptr().cast();
             (function.entry)(params, launch.grid.as_ptr(), block.as_ptr(), launch.shared_bytes, self.seed);
@@ -257,10 +257,10 @@ impl Driver for Emulator {
         let library = opened.map_err(refused)?;
         let entry: Entry = library.function("folio_launch").map_err(refused)?;
         let declared: ParamsBytes = library.function("folio_params_bytes").map_err(refused)?;
-        // SAFETY: `KERNEL` in emulator.h defines it without conditions.
+        // SAFETY: `KERNEL` in emulator.h defines this function unconditionally.
         let declared = unsafe { declared() } as usize;
         if declared != params_bytes {
-            return Err(refused(format!("its params have {declared} bytes, those of the encoder {params_bytes}")));
+            return Err(refused(format!("params mismatch: kernel {declared} bytes, encoder {params_bytes}")));
         }
         self.functions.push(LoadedFunction { entry, name: kernel.to_string(), params_bytes, _library: library });
         Ok(Function(self.functions.len() as u32 - 1))

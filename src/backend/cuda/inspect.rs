@@ -6,11 +6,11 @@ use crate::plan::format::KvTile;
 use crate::plan::{BufferId, Storage};
 use half::bf16;
 
-/// The tiles of one layer's half.
+/// The tiles of K or of V of one layer.
 struct Tiles {
     tile: KvTile,
     address: u64,
-    /// Elements of the whole half.
+    /// Elements of all its tiles.
     elements: usize,
 }
 

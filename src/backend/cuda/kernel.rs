@@ -1,34 +1,34 @@
-//! Kernels by name: their sources, and what a compiler turns them into.
+//! Kernels by name: their sources, and the images compiled from them.
 //!
-//! `cuda/<stem>.cu` is embedded, and so is what it includes; one header, [`METADATA_CONSTANTS`], is made of
-//! [`metadata::TABLE`]. A [`Kernel`] is a stem with definitions. Images are kept on disk under a hash of all
-//! that went into them: source, shared pieces, definitions, and the compiler with its options.
+//! `cuda/<stem>.cu` and everything it includes are embedded, except one header, [`METADATA_CONSTANTS`], which is
+//! generated from [`metadata::TABLE`]. A [`Kernel`] is a stem with defines. Images are cached on disk under a hash of
+//! all inputs: source, included files, defines, and the compiler with its options.
 
 use super::super::{BackendError, metadata};
 use crate::plan::Storage;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Every kernel and every included piece with its text, by its path in `cuda/`.
+/// Every kernel and every included file: path within `cuda/`, and text.
 pub(super) const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/cuda.rs"));
 
-/// The header that is made of the table of the metadata's numbers.
+/// The header that is generated from the metadata table.
 pub(super) const METADATA_CONSTANTS: &str = "common/metadata_constants.cuh";
 
-/// Its text: a `constexpr` for each number of [`metadata::TABLE`].
+/// The text of that header: a `constexpr` for each number of [`metadata::TABLE`].
 pub(super) fn metadata_constants() -> String {
     let line = |(name, number): &(&str, u32)| format!("constexpr u32 {name} = {number}u;\n");
     let lines: String = metadata::TABLE.iter().map(line).collect();
-    format!("// Made of the table in src/backend/metadata.rs.\n\n#pragma once\n\n{lines}")
+    format!("// Generated from the table in src/backend/metadata.rs.\n\n#pragma once\n\n{lines}")
 }
 
-/// Paths of all that kernels include.
+/// Paths of all headers that kernels include.
 pub(super) fn headers() -> impl Iterator<Item = &'static str> {
     let files = SOURCES.iter().map(|(path, _)| *path).filter(|path| path.starts_with("common/"));
     files.chain([METADATA_CONSTANTS])
 }
 
-/// The text of a file of `cuda/` as it was when this was built, or of [`METADATA_CONSTANTS`].
+/// The embedded text of a file of `cuda/`, or the generated text of [`METADATA_CONSTANTS`].
 pub(super) fn embedded(path: &str) -> Option<String> {
     if path == METADATA_CONSTANTS {
         return Some(metadata_constants());
@@ -46,28 +46,28 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel without definitions.
+    /// The kernel without defines.
     pub(super) fn new(stem: &'static str) -> Self {
         Self { stem, defines: Vec::new() }
     }
 
-    /// With `name` defined as a value.
+    /// Adds a define with a value.
     pub(super) fn define(mut self, name: &'static str, value: impl fmt::Display) -> Self {
         self.defines.push((name, value.to_string()));
         self
     }
 
-    /// With `name` defined as the C++ type of elements in `storage`.
+    /// Adds a define that names the C++ type of elements in `storage`.
     pub(super) fn define_type(self, name: &'static str, storage: Storage) -> Self {
         self.define(name, if storage == Storage::F32 { "float" } else { "u16" })
     }
 
-    /// With `name` defined as 1, if so.
+    /// Defines `name` as 1 if `condition` holds.
     pub(super) fn flag_if(self, condition: bool, name: &'static str) -> Self {
         if condition { self.define(name, 1) } else { self }
     }
 
-    /// Options for a compiler.
+    /// Compiler options of the defines.
     pub(super) fn options(&self) -> Vec<String> {
         self.defines.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
     }
@@ -81,9 +81,9 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// Makes images of kernels.
+/// Compiles kernels to images.
 pub(super) trait Compiler: Send + Sync {
-    /// Name, version, options and target: all that an image depends on besides the source.
+    /// Name, version, options and target: everything but the source that an image depends on.
     fn key(&self) -> String;
 
     /// The text of a file of `cuda/`.
@@ -91,14 +91,14 @@ pub(super) trait Compiler: Send + Sync {
         embedded(path)
     }
 
-    /// Compiles a kernel whose file has this text; an error is the compiler's own words.
+    /// Compiles a kernel from the text of its file; the error is the compiler's message.
     fn compile(&self, kernel: &Kernel, source: &str) -> Result<Vec<u8>, String>;
 }
 
-/// The file's text, and a name for the image: the hash of all that it depends on.
+/// The file's text, and the cache key of the image: a hash of everything it depends on.
 fn identify(compiler: &dyn Compiler, kernel: &Kernel) -> Result<(String, String), String> {
     let path = format!("{}.cu", kernel.stem);
-    let text = compiler.source(&path).ok_or_else(|| format!("there is no cuda/{path}"))?;
+    let text = compiler.source(&path).ok_or_else(|| format!("cuda/{path} does not exist"))?;
     let mut hash = blake3::Hasher::new();
     let mut add = |part: &str| {
         hash.update(&(part.len() as u64).to_le_bytes());
@@ -113,12 +113,12 @@ fn identify(compiler: &dyn Compiler, kernel: &Kernel) -> Result<(String, String)
     Ok((text, hash.finalize().to_hex()[..32].to_owned()))
 }
 
-/// Images in a folder; without one, only compiled.
+/// A cache of images in a folder; without a folder, every image is compiled.
 pub(super) struct ImageCache {
     folder: Option<PathBuf>,
 }
 
-/// Before an image on disk: the file is whole only if this and the hash that follows fit.
+/// File header of an image. An image is complete only if this matches and the hash that follows is correct.
 const MAGIC: &[u8; 8] = b"folio-k1";
 
 impl ImageCache {
@@ -127,8 +127,8 @@ impl ImageCache {
         Self { folder: folder.map(Path::to_owned) }
     }
 
-    /// The image of a kernel, compiled if it is not on disk. A cache that cannot be read or written costs time, and is
-    /// never an error.
+    /// The image of a kernel, from disk or compiled. A cache that cannot be read or written costs time, but is never an
+    /// error.
     pub(super) fn image(&self, compiler: &dyn Compiler, kernel: &Kernel) -> Result<Vec<u8>, BackendError> {
         let refused = |message| BackendError::Kernel { kernel: kernel.to_string(), message };
         let (text, name) = identify(compiler, kernel).map_err(refused)?;
@@ -140,7 +140,7 @@ impl ImageCache {
         if let Some(path) = path
             && let Err(error) = write_image(&path, &image)
         {
-            tracing::debug!("the kernel image {} was not written: {error}", path.display());
+            tracing::debug!("cannot write the kernel image {}: {error}", path.display());
         }
         Ok(image)
     }
@@ -153,7 +153,7 @@ fn read_image(path: &Path) -> Option<Vec<u8>> {
     whole.then(|| image.to_vec())
 }
 
-/// Written beside its place and renamed, so that a reader never sees half of it.
+/// Writes a temporary file beside the target and renames it, so that a reader never sees half an image.
 fn write_image(path: &Path, image: &[u8]) -> std::io::Result<()> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Counts what it compiles.
+    /// A compiler that counts its compilations.
     struct Counting(AtomicUsize, &'static str);
 
     impl Compiler for Counting {

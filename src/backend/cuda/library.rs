@@ -1,38 +1,38 @@
 //! NVIDIA's libraries, found at run time by absolute path.
 //!
-//! A loader's own search misses what Python wheels and toolkits install, and its path cannot be changed after start. So
-//! folders are looked through in a fixed order: what the user names, toolkits, Python environments, the system. Of
-//! several versions of a library the newest is taken whose major number the driver knows.
+//! The system loader misses what Python wheels and toolkits install, and its search path cannot be changed after start.
+//! So folders are searched in a fixed order: the user's, toolkits, Python environments, the system. If there are
+//! several versions of a library, the newest one whose major version the driver supports is used.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Folders that the user names, before all others; separated as in `PATH`.
+/// Variable with the user's folders, searched before all others; separated as in `PATH`.
 pub(super) const FOLDERS_VARIABLE: &str = "FOLIO_CUDA_LIBRARIES";
 
-/// A library file and the major number in its name.
+/// A library file and the major version in its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) path: PathBuf,
     pub(super) major: u32,
 }
 
-/// A variable of the environment.
+/// Looks up an environment variable.
 type Variables = Box<dyn Fn(&str) -> Option<OsString>>;
 
-/// What the environment says about where things are installed.
+/// The environment variables that say where things are installed.
 pub(super) struct Places {
     variables: Variables,
     root: PathBuf,
 }
 
 impl Places {
-    /// Those of this process.
+    /// The environment of this process.
     pub(super) fn here() -> Self {
         Self { variables: Box::new(|name| std::env::var_os(name)), root: PathBuf::from("/") }
     }
 
-    /// Folders that may hold a library, in order.
+    /// Folders that may hold a library, in search order.
     pub(super) fn folders(&self) -> Vec<PathBuf> {
         let variable = |name: &str| (self.variables)(name).filter(|value| !value.is_empty());
         let mut folders = Vec::new();
@@ -73,7 +73,7 @@ fn wheels(environment: &Path) -> Vec<PathBuf> {
     parts.flat_map(|part| ["lib", "bin"].map(|name| part.join(name))).filter(|folder| folder.is_dir()).collect()
 }
 
-/// Entries of a folder whose names begin so, by name.
+/// Entries of a folder whose names start with `start`, sorted by name.
 fn entries(folder: &Path, start: &str) -> Vec<PathBuf> {
     let Ok(listed) = std::fs::read_dir(folder) else { return Vec::new() };
     let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start));
@@ -92,8 +92,8 @@ fn newest_first(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths
 }
 
-/// Files of a library in these folders, those that the driver can use first: the newest major number up to
-/// `major_max`, and of the same number the first folder's.
+/// Files of a library in these folders, best first: the newest major version up to `major_max`, and for equal versions
+/// the folder that comes first.
 pub(super) fn candidates(stem: &str, folders: &[PathBuf], major_max: u32) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     for folder in folders {
@@ -108,22 +108,22 @@ pub(super) fn candidates(stem: &str, folders: &[PathBuf], major_max: u32) -> Vec
     found
 }
 
-/// `libnvrtc.so.13`, `libnvrtc.so.12.8.93` or `nvrtc64_130_0.dll` → the major number.
+/// Major version of a file name: `libnvrtc.so.13`, `libnvrtc.so.12.8.93` or `nvrtc64_130_0.dll`.
 fn major_of(file: &str, stem: &str) -> Option<u32> {
     if let Some(version) = file.strip_prefix(&format!("lib{stem}.so.")) {
         return version.split('.').next()?.parse().ok();
     }
-    // On Windows cuBLASLt counts majors, NVRTC tens.
+    // On Windows, the number in cuBLASLt's file name is the major version; in NVRTC's it is ten times that.
     let version = file.strip_prefix(&format!("{stem}64_"))?.strip_suffix(".dll")?;
     let number: u32 = version.split('_').next()?.parse().ok()?;
     Some(if number >= 100 { number / 10 } else { number })
 }
 
-/// Opens a library, and before it those beside it that it opens by name alone.
+/// Opens a library. First opens its companions in the same folder, which it loads by name alone.
 #[allow(unsafe_code, reason = "a library is opened by path")]
 pub(super) fn open(path: &Path, companions: &[&str]) -> Result<Opened, String> {
     let beside = companions.iter().flat_map(|stem| entries(path.parent().unwrap_or(Path::new("")), stem));
-    // SAFETY: these are NVIDIA's own libraries, whose initialisers have no conditions; opening one twice is allowed.
+    // SAFETY: these are NVIDIA's own libraries, whose initializers have no preconditions; opening one twice is allowed.
     let open = |path: &Path| unsafe { libloading::Library::new(path) }.map_err(|error| error.to_string());
     let companions = beside.filter_map(|path| open(&path).ok()).collect();
     Ok(Opened { library: open(path)?, _companions: companions })
@@ -141,11 +141,11 @@ impl Opened {
         self.function::<*const ()>(name).is_ok()
     }
 
-    /// A function of the library. The caller names its type.
+    /// A function of the library. The caller chooses its type.
     #[allow(unsafe_code, reason = "symbols have no type")]
     pub(super) fn function<T: Copy>(&self, name: &str) -> Result<T, String> {
-        // SAFETY: the tables that call this declare each function as NVIDIA's headers do, and keep the library open as
-        // long as the pointer.
+        // SAFETY: callers declare each function as NVIDIA's headers do, and keep the library open as long as the
+        // pointer.
         let symbol = unsafe { self.library.get::<T>(name.as_bytes()) };
         symbol.map(|symbol| *symbol).map_err(|error| format!("{name} is missing: {error}"))
     }

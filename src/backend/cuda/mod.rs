@@ -1,17 +1,18 @@
-//! The plan on NVIDIA GPUs: native kernels, compiled for the device at first start.
+//! Runs the plan on NVIDIA GPUs, with native kernels that are compiled for the device at first start.
 //!
-//! [`CudaBackend`] opens a device ([`nvidia`], through the driver's library alone), allocates everything once
-//! ([`arena`]), and per batch uploads one packed buffer, replays a recorded program ([`encode`]) and copies the sampled
-//! ids back through pinned memory. Decoding batches fall into buckets, each a CUDA graph that holds the whole step. Two
-//! batches may be in flight. Kernels are CUDA C++ in `cuda/`, compiled by NVRTC ([`nvrtc`]) and kept on disk
-//! ([`kernel`]); large products go through cuBLASLt where it is found ([`blas`]).
+//! [`CudaBackend`] opens a device ([`nvidia`], using only the driver's library) and allocates everything once
+//! ([`arena`]). For each batch it uploads one packed buffer, replays a recorded program ([`encode`]) and copies the
+//! sampled ids back through pinned memory. Decode batches are grouped into buckets, each a CUDA graph of the whole
+//! step. Two batches may be in flight. Kernels are CUDA C++ in `cuda/`, compiled by NVRTC ([`nvrtc`]) and cached on
+//! disk ([`kernel`]); large products use cuBLASLt if it is found ([`blas`]).
 //!
-//! It builds without a toolkit, and starts without a driver: [`CudaBackend::survey`] says what is missing. For tests,
-//! the same kernels run on the CPU ([`emulator`]).
+//! It builds without a CUDA toolkit and starts without a driver: [`CudaBackend::survey`] says what is missing. In
+//! tests, the same kernels run on the CPU ([`emulator`]).
 //!
-//! An error that a kernel caused is sticky: the backend then reports a loss, and cannot be reset in this process.
+//! An error caused by a kernel is sticky: the backend then reports the device as lost, and cannot be reset in this
+//! process.
 //!
-//! `docs/cuda.md` tells users what it needs and what has been proven.
+//! `docs/cuda.md` tells users what the backend needs and what has been tested.
 
 mod arena;
 mod audit;
@@ -47,16 +48,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How to open a device.
+/// Options for opening a device.
 #[derive(Clone, Debug)]
 pub struct CudaOptions {
-    /// Number in the driver's order.
+    /// Device number in the driver's order.
     pub device: usize,
-    /// Where compiled kernels are kept; `None`: nowhere.
+    /// Cache folder for compiled kernels; `None`: no cache.
     pub cache_dir: Option<PathBuf>,
     /// Storage of activations between steps: bfloat16, or f32 to compare with other backends.
     pub activations: Storage,
-    /// Replay decoding batches as CUDA graphs.
+    /// Replay decode batches as CUDA graphs.
     pub graphs: bool,
 }
 
@@ -66,33 +67,33 @@ impl Default for CudaOptions {
     }
 }
 
-/// A device as the driver lists it.
+/// A device as listed by the driver.
 #[derive(Clone, Debug)]
 pub struct CudaDevice {
-    /// Number for [`CudaOptions::device`].
+    /// Device number, for [`CudaOptions::device`].
     pub index: usize,
-    /// As the driver calls it.
+    /// The name that the driver reports.
     pub name: String,
     /// Compute capability.
     pub compute: (u32, u32),
-    /// Bytes of its memory.
+    /// Bytes of device memory.
     pub memory_bytes: u64,
 }
 
-/// What of CUDA is on this machine.
+/// What CUDA components this machine has.
 #[derive(Clone, Debug)]
 pub struct Survey {
     /// Devices, in the driver's order.
     pub devices: Vec<CudaDevice>,
-    /// Driver, compiler and libraries: version and place, or what is missing, one line each.
+    /// Driver, compiler and libraries, one line each: version and path, or what is missing.
     pub parts: Vec<String>,
-    /// Why no device can be opened, if so.
+    /// Why no device can be opened, if that is so.
     pub obstacle: Option<String>,
 }
 
-/// Programs kept at once.
+/// Maximum number of recorded programs.
 const PROGRAMS_MAX: usize = 256;
-/// A batch that is not back by then counts as hung.
+/// A batch that takes longer than this counts as hung.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Program {
@@ -109,7 +110,7 @@ struct LoadedPlan {
 }
 
 impl LoadedPlan {
-    /// Where the pooled rows begin in a slot: behind all sampled ones.
+    /// Where the pooled rows start in a slot: after all sampled rows.
     fn pooled_offset(&self) -> usize {
         self.capacity.samples_max.max(1) as usize * RESULT_WORDS as usize
     }
@@ -126,13 +127,13 @@ pub struct CudaBackend {
     driver: Box<dyn Driver>,
     modules: Modules,
     loaded: Option<LoadedPlan>,
-    /// Words of the batch being submitted; kept for its memory.
+    /// Words of the batch being submitted; kept to reuse the allocation.
     words: Vec<u32>,
-    /// Compile and record the usual batches before the first one comes.
+    /// Compile and record the usual batches before the first one arrives.
     warm: bool,
 }
 
-/// Names a submitted batch until it is read.
+/// Identifies a submitted batch until it is read.
 pub struct Ticket {
     slot: usize,
     requested: Vec<Requested>,
@@ -140,7 +141,7 @@ pub struct Ticket {
 }
 
 impl CudaBackend {
-    /// What is here and what is missing. Opens no device, and cannot fail.
+    /// Lists what is installed and what is missing. Opens no device, and cannot fail.
     pub fn survey() -> Survey {
         if let Err(missing) = nvidia::present() {
             return Survey { devices: Vec::new(), parts: vec![missing.clone()], obstacle: Some(missing) };
@@ -161,13 +162,13 @@ impl CudaBackend {
             }
             Err(fault) => {
                 parts.push(format!("NVRTC: {fault}"));
-                Some(format!("there is an NVIDIA driver, but {fault}"))
+                Some(format!("the NVIDIA driver is installed, but {fault}"))
             }
         };
         let blas = library::candidates("cublasLt", &library::Places::here().folders(), version.0);
         parts.push(match blas.first() {
             Some(found) => format!("cuBLASLt: {}", found.path.display()),
-            None => "cuBLASLt: not found; folio's own kernels do all products".to_owned(),
+            None => "cuBLASLt: not found; folio's own kernels compute all products".to_owned(),
         });
         let devices = nvidia::devices().unwrap_or_else(|error| {
             obstacle.get_or_insert(error.to_string());
@@ -185,7 +186,7 @@ impl CudaBackend {
         Survey { devices: devices.into_iter().enumerate().map(device).collect(), parts, obstacle }
     }
 
-    /// Opens a device. An error says what is missing; nothing panics.
+    /// Opens a device. Never panics: an error says what is missing.
     pub fn open(options: &CudaOptions) -> Result<Self, BackendError> {
         if let Some(obstacle) = Self::survey().obstacle {
             return Err(BackendError::Unavailable(obstacle));
@@ -194,8 +195,8 @@ impl CudaBackend {
         Ok(Self::with(Box::new(driver), options, true))
     }
 
-    /// The kernels on the CPU, for tests, as a device of this compute capability would choose them: `sources` is the
-    /// repository's `cuda/`. Needs a C++ compiler.
+    /// Opens the emulator: the kernels run on the CPU, for tests, and are chosen as for a device of this compute
+    /// capability. `sources` is the repository's `cuda/`. Needs a C++ compiler.
     #[cfg(unix)]
     pub fn emulated(
         sources: &std::path::Path,
@@ -225,7 +226,7 @@ impl CudaBackend {
         self.loaded.as_ref().ok_or_else(not_loaded)
     }
 
-    /// Finds or records the program of a shape.
+    /// Finds the program of a shape, or records it.
     fn prepare(&mut self, shape: &BatchShape) -> Result<(), BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
         if loaded.programs.contains_key(shape) {
@@ -259,7 +260,7 @@ impl CudaBackend {
         let device = self.driver.facts().clone();
         let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
         let shapes = BatchShape::usual(&loaded.capacity);
-        // All that any of them needs is compiled together, on every processor.
+        // All kernels that any of them needs are compiled together, on all CPU cores.
         for shape in &shapes {
             encode::record(&mut self.modules, loaded.subject(&device), shape)?;
         }
@@ -282,7 +283,8 @@ impl CudaBackend {
         }
     }
 
-    /// Enqueues a batch whose words are flattened: its sample rows, and words of its pooled rows.
+    /// Enqueues a batch that has been flattened into `words`; takes its number of sample rows and the words of its
+    /// pooled rows.
     fn enqueue(
         &mut self,
         slot: usize,
@@ -315,7 +317,7 @@ impl Backend for CudaBackend {
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
         if plan.kv_groups.len() > metadata::GROUPS_MAX {
             let what = format!("a plan with {} KV groups", plan.kv_groups.len());
-            let message = format!("the kernels know at most {}", metadata::GROUPS_MAX);
+            let message = format!("the kernels support at most {}", metadata::GROUPS_MAX);
             return Err(BackendError::Unsupported { what, message });
         }
         self.free();
@@ -390,7 +392,7 @@ impl Backend for CudaBackend {
 
     async fn reset(&mut self) -> Result<(), BackendError> {
         self.free();
-        // An error of a kernel stays with the context; a device that still answers is as good as new.
+        // A kernel's error stays with the context, so a device that still answers is fully usable.
         let mut probe = [0; 4];
         let address = self.driver.allocate("a probe", 4);
         address.and_then(|address| {

@@ -1,7 +1,7 @@
-//! Kernels that are compiled and loaded, by name.
+//! Compiled and loaded kernels, by name.
 //!
-//! Recording asks for kernels one by one; those that are not there yet are noted, compiled all at once on every
-//! processor, and loaded. Then the recording is done again.
+//! Recording asks for kernels one by one. Those that are not loaded are noted, then compiled together on all CPU cores,
+//! and loaded. Then the recording is repeated.
 
 use super::super::BackendError;
 use super::driver::{Driver, Function};
@@ -14,17 +14,17 @@ use std::sync::Mutex;
 pub(super) struct Modules {
     cache: ImageCache,
     loaded: HashMap<Kernel, Function>,
-    /// Kernels that were asked for in vain, with the bytes of their params.
+    /// Kernels that were requested but are not loaded, with the bytes of their params.
     missing: BTreeMap<Kernel, usize>,
 }
 
 impl Modules {
-    /// None yet; images are kept in `folder`.
+    /// No kernels yet; images are cached in `folder`.
     pub(super) fn new(folder: Option<&Path>) -> Self {
         Self { cache: ImageCache::new(folder), loaded: HashMap::new(), missing: BTreeMap::new() }
     }
 
-    /// The kernel, if it is loaded; else it is noted.
+    /// The kernel if it is loaded; otherwise notes it as missing.
     pub(super) fn get(&mut self, kernel: &Kernel, params_bytes: usize) -> Option<Function> {
         let found = self.loaded.get(kernel).copied();
         if found.is_none() {
@@ -40,7 +40,7 @@ impl Modules {
         kernels
     }
 
-    /// Compiles and loads what was asked for in vain; whether there was anything.
+    /// Compiles and loads the missing kernels; returns whether there were any.
     pub(super) fn load_missing(&mut self, driver: &mut dyn Driver) -> Result<bool, BackendError> {
         let missing: Vec<(Kernel, usize)> = std::mem::take(&mut self.missing).into_iter().collect();
         let images = self.images(driver, &missing);
@@ -69,7 +69,7 @@ impl Modules {
         });
         images.sort_by_key(|(index, _)| *index);
         let mut images: Vec<_> = images.into_iter().map(|(_, image)| image).collect();
-        let lost = || Err(BackendError::Unavailable("a compiler's thread ended early".into()));
+        let lost = || Err(BackendError::Unavailable("a compiler thread ended early".into()));
         images.resize_with(kernels.len(), lost);
         images
     }

@@ -1,8 +1,9 @@
 //! An NVIDIA device through the driver API.
 //!
-//! cudarc declares and loads the driver's functions; it panics where the library or a function is missing, so nothing
-//! of it is touched before [`present`] has said yes. One context, one stream; the thread that opens it keeps it. An
-//! error that a kernel caused is sticky: every later call fails, and only a new process helps.
+//! cudarc declares and loads the driver's functions. It panics if the library or a function is missing, so nothing of
+//! it may be used before [`present`] has returned `Ok`. There is one context and one stream, and all calls come from
+//! the thread that opened the device. An error caused by a kernel is sticky: every later call fails, and only a new
+//! process helps.
 
 use super::super::BackendError;
 use super::blas::{Blas, Product, ProductShape, WORKSPACE_BYTES};
@@ -17,12 +18,12 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Oldest compute capability that the kernels are written for: Ampere has asynchronous copies and bfloat16.
+/// Minimum compute capability of the kernels: Ampere introduced asynchronous copies and bfloat16.
 const COMPUTE_MIN: (u32, u32) = (8, 0);
-/// Products that are timed together.
+/// Number of products that are timed together.
 const TIMED_RUNS: usize = 16;
 
-/// Functions of the driver that are called here. cudarc looks each up at its first call, and panics where it is not.
+/// Driver functions called here. cudarc looks up each one at its first call, and panics if it is missing.
 const FUNCTIONS: [&str; 39] = [
     "cuCtxSetCurrent",
     "cuDeviceGet",
@@ -64,23 +65,23 @@ const FUNCTIONS: [&str; 39] = [
     "cuStreamEndCapture",
     "cuStreamSynchronize",
 ];
-/// The driver's library, as loaders know it.
+/// File name of the driver's library.
 const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
-/// Whether the driver's library is there and whole; an error says what is missing.
+/// Checks that the driver's library exists and has all functions; an error says what is missing.
 #[allow(unsafe_code, reason = "opens a library")]
 pub(super) fn present() -> Result<(), String> {
-    // SAFETY: only tries to open the driver, under all the names that cudarc knows.
+    // SAFETY: only tries to open the driver, under all the names that cudarc tries.
     if !unsafe { sys::is_culib_present() } {
-        return Err(format!("no NVIDIA driver: its library ({DRIVER}) is not on this machine"));
+        return Err(format!("no NVIDIA driver: its library ({DRIVER}) was not found"));
     }
-    // Under another name than the usual it is taken as it is.
+    // If the library has another name, its functions are not checked.
     let Ok(library) = library::open(Path::new(DRIVER), &[]) else { return Ok(()) };
     let missing = FUNCTIONS.iter().find(|name| !library.has(name));
-    missing.map_or(Ok(()), |name| Err(format!("the NVIDIA driver is too old: it has no {name}")))
+    missing.map_or(Ok(()), |name| Err(format!("the NVIDIA driver is too old: {name} is missing")))
 }
 
-/// What the driver says about itself and a device, without opening it.
+/// What the driver reports about itself and a device, without opening the device.
 pub(super) struct Seen {
     pub(super) name: String,
     pub(super) compute: (u32, u32),
@@ -95,7 +96,7 @@ fn failed(what: &str, error: DriverError) -> BackendError {
     }
 }
 
-/// The driver's version: 13.0 is (13, 0).
+/// The driver's CUDA version: 13.0 is (13, 0).
 #[allow(unsafe_code, reason = "a foreign call")]
 pub(super) fn driver_version() -> Result<(u32, u32), BackendError> {
     result::init().map_err(|error| BackendError::Unavailable(failed("cuInit", error).to_string()))?;
@@ -116,7 +117,7 @@ pub(super) fn devices() -> Result<Vec<Seen>, BackendError> {
     let count = result::device::get_count().map_err(unavailable)?;
     let seen = |ordinal| {
         let device = result::device::get(ordinal)?;
-        // SAFETY: the device was just named by the driver.
+        // SAFETY: the driver has just listed this device.
         let memory = unsafe { result::device::total_mem(device)? };
         Ok(Seen { name: result::device::get_name(device)?, compute: compute(device)?, memory_bytes: memory as u64 })
     };
@@ -125,7 +126,7 @@ pub(super) fn devices() -> Result<Vec<Seen>, BackendError> {
 
 #[allow(unsafe_code, reason = "a foreign call")]
 fn attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribute) -> Result<u32, DriverError> {
-    // SAFETY: the device was named by the driver.
+    // SAFETY: the driver has listed this device.
     let value = unsafe { result::device::get_attribute(device, attribute)? };
     Ok(u32::try_from(value).unwrap_or(0))
 }
@@ -138,7 +139,7 @@ fn compute(device: sys::CUdevice) -> Result<(u32, u32), DriverError> {
     ))
 }
 
-/// Pinned memory for one batch each way, and the event after its download.
+/// Pinned memory for one batch each way, and the event recorded after its download.
 struct Slot {
     upload: *mut u32,
     download: *mut u32,
@@ -158,9 +159,9 @@ pub(super) struct Nvidia {
     slots: Vec<Slot>,
     upload_words: usize,
     download_words: usize,
-    /// Of cuBLASLt.
+    /// Address of the cuBLASLt workspace.
     workspace: u64,
-    /// A batch did not come back: whoever waits for the stream would wait for ever.
+    /// A batch did not return in time: waiting for the stream would block forever.
     hung: bool,
 }
 
@@ -175,12 +176,12 @@ impl Nvidia {
         let name = result::device::get_name(device).map_err(|error| unavailable("the device", error))?;
         let compute = compute(device).map_err(|error| unavailable("the device", error))?;
         if compute < COMPUTE_MIN {
-            let message = format!("{name} has compute capability {}.{}; 8.0 is needed", compute.0, compute.1);
+            let message = format!("{name} has compute capability {}.{}; 8.0 is required", compute.0, compute.1);
             return Err(BackendError::Unavailable(message));
         }
         let nvrtc = Nvrtc::find(major).map_err(BackendError::Unavailable)?;
         let open = || {
-            // SAFETY: the primary context of a device that exists, made current on this thread.
+            // SAFETY: the primary context of an existing device, made current on this thread.
             unsafe { result::ctx::set_current(result::primary_ctx::retain(device)?)? };
             let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
             use sys::CUdevice_attribute as A;
@@ -222,7 +223,7 @@ impl Nvidia {
     #[allow(unsafe_code, reason = "a foreign call")]
     fn synchronize(&self) -> Result<(), BackendError> {
         if self.hung {
-            return Err(BackendError::Lost("the device hangs".into()));
+            return Err(BackendError::Lost("the device does not respond".into()));
         }
         // SAFETY: the stream is alive.
         unsafe { result::stream::synchronize(self.stream) }.map_err(|error| failed("waiting for the device", error))
@@ -231,15 +232,15 @@ impl Nvidia {
     #[allow(unsafe_code, reason = "launches a kernel")]
     fn launch(&self, launch: &Launch) -> Result<(), BackendError> {
         let function = self.functions[launch.function.0 as usize];
-        // The driver reads the params before it returns, at the alignment of their first member.
+        // The driver copies the params before it returns; they must be aligned as their first member.
         let mut words: [u64; 64] = [0; 64];
         for (word, bytes) in words.iter_mut().zip(launch.params.chunks(8)) {
             word_from(word, bytes);
         }
         let [x, y, z] = launch.grid;
         let mut arguments = [words.as_mut_ptr().cast::<c_void>()];
-        // SAFETY: the function takes one struct of this size (the encoder's params are those of the kernel), and what
-        // it points to was allocated by this driver.
+        // SAFETY: the function takes one struct of this size (encoder and kernel declare the same params), and the
+        // addresses in it were allocated by this driver.
         unsafe {
             let threads = (launch.threads, 1, 1);
             result::launch_kernel(function, (x, y, z), threads, launch.shared_bytes, self.stream, &mut arguments)
@@ -252,13 +253,13 @@ impl Nvidia {
             Command::Kernel(launch) => self.launch(launch),
             Command::Product(product) => match &self.blas {
                 Some(blas) => blas.run(product, self.stream.cast()),
-                None => Err(BackendError::Validation("there is no cuBLASLt".into())),
+                None => Err(BackendError::Validation("cuBLASLt is not available".into())),
             },
         })
     }
 
-    /// Times every algorithm for a shape that is new on products of that shape: of many layers, so that no weight is
-    /// still in a cache when its turn comes.
+    /// Times every algorithm for a new shape on products of that shape from many layers, so that each weight has left
+    /// the cache before its next use.
     fn choose_algorithm(&mut self, shape: ProductShape, products: &[Product]) -> Result<(), BackendError> {
         let Some(blas) = &mut self.blas else { return Ok(()) };
         if blas.is_prepared(shape) {
@@ -300,7 +301,7 @@ fn word_from(word: &mut u64, bytes: &[u8]) {
 
 #[allow(unsafe_code, reason = "frees memory")]
 fn free_slot(slot: &Slot) {
-    // SAFETY: made by `make_slots`, and no copy is on its way: the stream was waited for.
+    // SAFETY: allocated by `make_slots`; no copy is in flight, since the stream was waited for.
     unsafe {
         _ = result::free_host(slot.upload.cast());
         _ = result::free_host(slot.download.cast());
@@ -335,7 +336,7 @@ impl Driver for Nvidia {
             message: failed("loading", error).to_string(),
         };
         let name = CString::new(kernel.stem).map_err(|error| BackendError::Validation(error.to_string()))?;
-        // SAFETY: the image is a whole CUBIN: it comes from NVRTC, or from a file with its hash. The module stays
+        // SAFETY: the image is a complete CUBIN, from NVRTC or from a file with a verified hash. The module stays
         // loaded as long as the function.
         let (module, function) = unsafe {
             let module = result::module::load_data(image.as_ptr().cast()).map_err(refused)?;
@@ -363,24 +364,25 @@ impl Driver for Nvidia {
 
     #[allow(unsafe_code, reason = "frees memory")]
     fn free(&mut self, address: u64) {
-        // After a loss nothing can be freed, and the process ends.
+        // After a device loss nothing can be freed; the process ends.
         if self.synchronize().is_ok() {
-            // SAFETY: an address of `allocate`; nothing uses it once the stream has been waited for.
+            // SAFETY: the address comes from `allocate`; nothing uses it after the stream was waited for.
             _ = unsafe { result::free_sync(address) };
         }
     }
 
     #[allow(unsafe_code, reason = "a copy")]
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BackendError> {
-        // In the stream's order. The bytes are not pinned, so the driver has taken them when this returns.
-        // SAFETY: the caller names memory of this driver that holds so many bytes.
+        // The write is ordered by the stream. The bytes are not pinned, so the driver has copied them when this
+        // returns.
+        // SAFETY: the caller passes memory of this driver with room for the bytes.
         unsafe { result::memcpy_htod_async(address, bytes, self.stream) }.map_err(|error| failed("a write", error))
     }
 
     #[allow(unsafe_code, reason = "a copy")]
     fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
         self.synchronize()?;
-        // SAFETY: the caller names memory of this driver that holds so many bytes.
+        // SAFETY: the caller passes memory of this driver that holds at least as many bytes.
         unsafe { result::memcpy_dtoh_sync(bytes, address) }.map_err(|error| failed("a read", error))
     }
 
@@ -406,9 +408,9 @@ impl Driver for Nvidia {
 
     #[allow(unsafe_code, reason = "a copy")]
     fn upload(&mut self, slot: usize, words: &[u32], to: u64) -> Result<(), BackendError> {
-        assert!(words.len() <= self.upload_words, "a batch fits its slot");
+        assert!(words.len() <= self.upload_words, "the batch fits its slot");
         let pinned = self.slots[slot].upload;
-        // SAFETY: the slot holds so many words, and its last batch has been waited for, so no copy reads it.
+        // SAFETY: the slot has room for the words; its last batch has been waited for, so no copy reads it.
         let copied = unsafe {
             ptr::copy_nonoverlapping(words.as_ptr(), pinned, words.len());
             result::memcpy_htod_async(to, std::slice::from_raw_parts(pinned, words.len()), self.stream)
@@ -420,7 +422,7 @@ impl Driver for Nvidia {
     fn download(&mut self, slot: usize, from: u64, words: usize, to: usize) -> Result<(), BackendError> {
         assert!(to + words <= self.download_words, "the results fit their slot");
         let Slot { download, event, .. } = self.slots[slot];
-        // SAFETY: the slot holds so many words and nobody reads them until `wait`.
+        // SAFETY: the slot has room for the words, and nothing reads them until `wait`.
         let copied = unsafe {
             let pinned = std::slice::from_raw_parts_mut(download.add(to), words);
             result::memcpy_dtoh_async(pinned, from, self.stream)
@@ -431,7 +433,8 @@ impl Driver for Nvidia {
 
     #[allow(unsafe_code, reason = "reads pinned memory")]
     fn wait(&mut self, slot: usize, timeout: Duration) -> Result<&[u32], BackendError> {
-        /// Asked without a pause for so long: a decoding step is over before, and a sleep would be longer than it.
+        /// Busy-wait for this long before sleeping: a decode step ends sooner, and a sleep would take longer than the
+        /// step.
         const SPIN: Duration = Duration::from_millis(2);
         let start = Instant::now();
         loop {
@@ -462,7 +465,7 @@ impl Driver for Nvidia {
     fn record(&mut self, commands: &[Command]) -> Result<Graph, BackendError> {
         let refused = |error| failed("a graph", error);
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is alive and not the null stream; the graph is destroyed once it is instantiated.
+        // SAFETY: the stream is alive and not the null stream; the graph is destroyed after it is instantiated.
         let graph = unsafe {
             result::stream::begin_capture(self.stream, mode).map_err(refused)?;
             let recorded = self.enqueue(commands);
@@ -487,7 +490,7 @@ impl Driver for Nvidia {
     #[allow(unsafe_code, reason = "destroys graphs")]
     fn drop_graphs(&mut self) {
         if self.synchronize().is_err() {
-            // They go with the process, which such an error ends.
+            // Such an error ends the process, which frees them.
             self.graphs.clear();
         }
         for graph in self.graphs.drain(..) {
@@ -525,8 +528,8 @@ impl Drop for Nvidia {
         self.drop_graphs();
         self.free_slots();
         self.blas = None;
-        // SAFETY: everything was made by this driver; the primary context counts its holders, and memory that the arena
-        // did not free goes with it.
+        // SAFETY: this driver created everything here. The primary context is reference-counted; memory that the arena
+        // did not free is released with it.
         unsafe {
             for module in self.modules.drain(..) {
                 _ = result::module::unload(module);

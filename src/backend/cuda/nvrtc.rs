@@ -1,4 +1,4 @@
-//! NVRTC, the compiler of kernels: CUDA C++ to machine code for one architecture. A table of nine functions.
+//! NVRTC, the runtime compiler: CUDA C++ to machine code for one architecture. A table of nine functions.
 
 use super::kernel::{self, Compiler, Kernel};
 use super::library::{self, Opened, Places};
@@ -52,13 +52,13 @@ impl Table {
 /// An open NVRTC.
 pub(super) struct Nvrtc {
     table: Table,
-    /// File it was loaded from.
+    /// Path of the library.
     pub(super) path: PathBuf,
-    /// Of the compiler.
+    /// Major and minor version of the compiler.
     pub(super) version: (i32, i32),
 }
 
-/// A program, destroyed when dropped.
+/// A program; destroyed when dropped.
 struct Compilation<'a>(&'a Table, Program);
 
 impl Drop for Compilation<'_> {
@@ -70,7 +70,8 @@ impl Drop for Compilation<'_> {
 }
 
 impl Nvrtc {
-    /// The newest NVRTC on this machine whose major number is at most `major_max`; an error says what was tried.
+    /// Opens the newest NVRTC on this machine whose major version is at most `major_max`; an error lists what was
+    /// tried.
     pub(super) fn find(major_max: u32) -> Result<Self, String> {
         let candidates = library::candidates("nvrtc", &Places::here().folders(), major_max);
         let mut faults = Vec::new();
@@ -82,7 +83,7 @@ impl Nvrtc {
         }
         Err(match faults.is_empty() {
             true => format!(
-                "no NVRTC{} was found (`pip install nvidia-cuda-nvrtc` has it; {} names folders)",
+                "no NVRTC{} was found (`pip install nvidia-cuda-nvrtc` installs it; {} adds folders to search)",
                 if major_max == u32::MAX { String::new() } else { format!(" up to version {major_max}") },
                 library::FOLDERS_VARIABLE
             ),
@@ -99,7 +100,8 @@ impl Nvrtc {
         Ok(Self { table, path, version })
     }
 
-    /// Machine code for `architecture` (as `sm_90a`), and the compiler's log: registers and spills.
+    /// Compiles to machine code for `architecture` (for example `sm_90a`); also returns the log, with registers and
+    /// spills.
     #[allow(unsafe_code, reason = "foreign calls")]
     pub(super) fn compile(
         &self,
@@ -121,7 +123,7 @@ impl Nvrtc {
         let count = |items: usize| c_int::try_from(items).map_err(|error| error.to_string());
         let table = &self.table;
         let mut program = ptr::null_mut();
-        // SAFETY: strings and arrays live until the end of this function, and lengths are theirs.
+        // SAFETY: strings and arrays live until the end of this function, and the lengths are theirs.
         unsafe {
             let (created, headers) = (&raw mut program, count(names.len())?);
             let result =
@@ -139,7 +141,7 @@ impl Nvrtc {
     }
 }
 
-/// What all kernels are compiled with.
+/// Options for all kernels.
 const OPTIONS: [&str; 3] = ["--std=c++17", "-default-device", "--ptxas-options=-v"];
 
 #[allow(unsafe_code, reason = "a foreign call")]
@@ -152,14 +154,14 @@ fn check(table: &Table, result: c_int) -> Result<(), String> {
     Err(words.to_string_lossy().into_owned())
 }
 
-/// Bytes of a kind that a program has.
+/// Output of a program: its size from `size`, its bytes from `fill`.
 ///
 /// # Safety
-/// `program` is of this table, and `fill` writes as many bytes as `size` says.
+/// `program` must belong to this table, and `fill` must write as many bytes as `size` reports.
 #[allow(unsafe_code, reason = "foreign calls")]
 unsafe fn filled(table: &Table, program: Program, size: OnProgram, fill: Fill) -> Result<Vec<u8>, String> {
     let mut bytes = 0;
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe {
         check(table, size(program, &raw mut bytes))?;
         let mut buffer = vec![0u8; bytes];
@@ -185,7 +187,7 @@ impl Compiler for ForArchitecture {
     }
 }
 
-/// The architecture to compile for: exactly the device's, with its own instructions where there are such.
+/// The architecture to compile for: exactly the device's, with architecture-specific instructions where there are any.
 pub(super) fn architecture((major, minor): (u32, u32)) -> String {
     let suffix = if (9..12).contains(&major) { "a" } else { "" };
     format!("sm_{major}{minor}{suffix}")

@@ -1,5 +1,5 @@
-//! The blocks that tensors of a GGUF file are made of, and their repacking into the formats of devices, bit for bit:
-//! no number is rounded, codes and scales only move.
+//! The block types of GGUF tensors, and their lossless repacking into device formats: no number is rounded; codes and
+//! scales are only moved.
 
 use crate::model::repack::RowWriter;
 use crate::plan::WeightFormat;
@@ -27,7 +27,7 @@ pub(super) enum BlockType {
     Mxfp4,
 }
 
-/// Number in a file, type, name, weights and bytes of a block, format on the device.
+/// Number in a file, type, name, weights per block, bytes per block, format on the device.
 type Row = (u32, BlockType, &'static str, usize, usize, WeightFormat);
 
 #[rustfmt::skip]
@@ -59,22 +59,22 @@ impl BlockType {
         TABLE.iter().find(|row| row.1 == self).expect("the table has every type")
     }
 
-    /// Weights of a block.
+    /// Weights per block.
     pub(super) fn weights(self) -> usize {
         self.row().3
     }
 
-    /// Bytes of a block.
+    /// Bytes per block.
     pub(super) fn bytes(self) -> usize {
         self.row().4
     }
 
-    /// The format that its tensors have on a device.
+    /// The device format of tensors of this type.
     pub(super) fn format(self) -> WeightFormat {
         self.row().5
     }
 
-    /// Bytes of a row of `columns` weights, whole blocks.
+    /// Bytes of a row of `columns` weights, in whole blocks.
     pub(super) fn row_bytes(self, columns: usize) -> usize {
         columns / self.weights() * self.bytes()
     }
@@ -109,12 +109,12 @@ impl fmt::Display for BlockType {
     }
 }
 
-/// Sixteen bytes: the low nibbles, then the high ones.
+/// Sixteen bytes unpacked into nibbles: all low ones, then all high ones.
 fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
     std::array::from_fn(|index| if index < 16 { bytes[index] & 15 } else { bytes[index - 16] >> 4 })
 }
 
-/// Scale and minimum number `index` of the twelve bytes that Q4_K and Q5_K pack eight pairs of 6 bits into.
+/// Scale and minimum number `index`, from the twelve bytes in which Q4_K and Q5_K pack eight pairs of 6-bit numbers.
 fn six_bits(packed: &[u8], index: usize) -> [u8; 2] {
     if index < 4 {
         return [packed[index] & 63, packed[index + 4] & 63];
@@ -129,8 +129,9 @@ impl RowWriter<'_> {
         self.scale(group, scale);
     }
 
-    /// 32 codes of 4 or 5 bits with a half, or two. Codes around 8 or 16 get the minimum −8 or −16 times the scale,
-    /// which a half holds exactly unless it overflows: then the scale itself is beyond any weight.
+    /// A group of 32 codes of 4 or 5 bits, with one or two f16 scales. If codes are centered on 8 or 16, the minimum
+    /// becomes −8 or −16 times the scale. An f16 holds this exactly unless it overflows, and then the scale itself
+    /// exceeds any weight.
     fn simple(&mut self, kind: BlockType, group: usize, block: &[u8]) {
         let (has_min, has_bit) = match kind {
             BlockType::Q4_0 => (false, false),
@@ -218,7 +219,7 @@ mod tests {
     use super::*;
     use half::f16;
 
-    /// Weight `index` of a block, as ggml's own decoder computes it: the definition of the published format.
+    /// Weight `index` of a block, computed as ggml's own decoder does: the definition of the published format.
     fn published(kind: BlockType, block: &[u8], index: usize) -> f32 {
         let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
         let (i, group) = (index % 32, index / 32);
@@ -280,7 +281,7 @@ mod tests {
     const LEVELS: [f32; 16] =
         [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
 
-    /// Every bit of every block survives: the device's definition gives the very numbers of the published one.
+    /// Repacking is lossless: the device format decodes to exactly the numbers of the published format.
     #[test]
     fn repacking_loses_nothing() {
         let mut state = 7u64;
@@ -293,7 +294,7 @@ mod tests {
                 let columns = blocks * weights;
                 let mut source: Vec<u8> = (0..blocks * bytes).map(|_| random()).collect();
                 for block in source.chunks_exact_mut(bytes) {
-                    // Halves of ordinary size wherever one stands; an exponent of ordinary size.
+                    // Keep every f16 and every exponent in an ordinary range.
                     let halves: &[usize] = match kind {
                         BlockType::Q2K => &[80, 82],
                         BlockType::Q3K => &[108],

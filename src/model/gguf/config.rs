@@ -1,4 +1,4 @@
-//! The metadata of a file in the form of a `config.json`, and its tensors under the names of a checkpoint.
+//! Translates a file's metadata to a `config.json`, and its tensor names to those of a checkpoint.
 
 use super::metadata::Metadata;
 use super::reader;
@@ -7,36 +7,37 @@ use crate::model::source::TensorInfo;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// How one architecture's files differ from the checkpoints they were made from.
+/// How one architecture's GGUF files differ from the checkpoints they were converted from.
 #[derive(Debug)]
 pub(super) struct Family {
     /// `general.architecture`.
     name: &'static str,
-    /// In `config.json`.
+    /// Name of the architecture in `config.json`.
     architecture: &'static str,
-    /// Rows of q and k stand in the order of interleaved rotation.
+    /// Whether rows of q and k are stored in the order of interleaved rotation.
     interleaved: bool,
-    /// Names within a layer that mean something else than in [`LAYER_NAMES`].
+    /// Tensor names within a layer whose meaning differs from [`LAYER_NAMES`].
     layer_names: &'static [(&'static str, &'static str)],
-    /// Numbers of the metadata (after the architecture's name) and their fields in `config.json`; zero is absence.
+    /// Metadata keys of numbers (after the architecture's prefix) and their fields in `config.json`; zero counts as
+    /// absent.
     numbers: &'static [(&'static str, &'static str)],
     windows: Windows,
-    /// A model of so many layers divides q · k by √(hidden / heads) instead of √head_dim: no key says so.
+    /// Models with this many layers divide q · k by √(hidden / heads) instead of √head_dim; no metadata key says so.
     wide_layers: Option<u32>,
-    /// The ramp of YaRN ends between two pairs, not at one: no key says so.
+    /// The YaRN ramp may end at a fractional pair index; no metadata key says so.
     fractional_ramp: bool,
 }
 
-/// What `attention.sliding_window` means; zero is absence.
+/// The meaning of `attention.sliding_window`; zero counts as absent.
 #[derive(Debug)]
 enum Windows {
-    /// Nothing: files may have it, but no layer slides.
+    /// None: files may have the key, but no layer has a window.
     Ignored,
-    /// The architecture is this one.
+    /// If set, the architecture is this one.
     Architecture(&'static str),
-    /// What the config means by it; so long where the file is silent.
+    /// The same as in the config; the number is the default.
     Config(Option<u32>),
-    /// A kind of the architecture that is not supported.
+    /// If set, this is a variant of the architecture that is not supported.
     Refused,
 }
 
@@ -46,7 +47,7 @@ const LLAMA: Family = Family {
     interleaved: true,
     layer_names: &[],
     numbers: &[],
-    // Mistral's files call themselves llama, and most do not say their window.
+    // Mistral's files have the architecture llama, and most do not set the window.
     windows: Windows::Architecture("MistralForCausalLM"),
     wide_layers: None,
     fractional_ramp: false,
@@ -68,7 +69,7 @@ const QWEN3_MOE: Family = Family {
     ..QWEN2
 };
 
-/// Norms are stored as `1 + w`, as in Gemma 3.
+/// Norm weights are stored as `1 + w`, as in Gemma 3.
 const GEMMA2: Family = Family {
     name: "gemma2",
     architecture: "Gemma2ForCausalLM",
@@ -102,7 +103,7 @@ const PHI3: Family = Family {
 const SMOLLM3: Family =
     Family { name: "smollm3", architecture: "SmolLM3ForCausalLM", windows: Windows::Ignored, ..LLAMA };
 
-/// Files of OLMo 3 call themselves olmo2 too.
+/// OLMo 3 files also have the architecture olmo2.
 const OLMO2: Family = Family { name: "olmo2", architecture: "Olmo2ForCausalLM", windows: Windows::Refused, ..QWEN2 };
 
 const GRANITE: Family = Family {
@@ -131,15 +132,15 @@ const GPT_OSS: Family = Family {
     ..QWEN2
 };
 
-/// A new architecture is a row here.
+/// To add an architecture, add a row here.
 const FAMILIES: [&Family; 11] =
     [&LLAMA, &QWEN2, &QWEN3, &QWEN3_MOE, &GEMMA2, &GEMMA3, &PHI3, &SMOLLM3, &OLMO2, &GRANITE, &GPT_OSS];
 
-/// Names of a file's tensors and of a checkpoint's, without `.weight` and `.bias`.
+/// Names of tensors outside layers, in GGUF and in a checkpoint, without `.weight` and `.bias`.
 const WHOLE_NAMES: [(&str, &str); 3] =
     [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
 
-/// As [`WHOLE_NAMES`], within a layer. With `{e}` a file has all experts in one tensor, a checkpoint has one for each.
+/// The same within a layer. For names with `{e}`, GGUF has one tensor for all experts and a checkpoint one per expert.
 const LAYER_NAMES: [(&str, &str); 19] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -162,7 +163,7 @@ const LAYER_NAMES: [(&str, &str); 19] = [
     ("ffn_down_exps", "mlp.experts.{e}.down_proj"),
 ];
 
-/// The row that describes a file.
+/// The row for a file's architecture.
 pub(super) fn family(metadata: &Metadata) -> Result<&'static Family, LoadError> {
     let key = "general.architecture";
     let found = metadata.required(key, metadata.text(key)?)?;
@@ -174,7 +175,7 @@ pub(super) fn family(metadata: &Metadata) -> Result<&'static Family, LoadError> 
 }
 
 impl Family {
-    /// The name that a checkpoint gives to a tensor, or with `{e}` to those it is cut into; unknown ones keep theirs.
+    /// The checkpoint's name of a tensor; with `{e}`, of the tensors it is split into. Unknown names are kept.
     pub(super) fn tensor_name(&self, own: &str) -> String {
         let find = |names: &[(&str, &'static str)], stem: &str| {
             names.iter().find(|(name, _)| *name == stem).map(|(_, theirs)| *theirs)
@@ -191,7 +192,7 @@ impl Family {
         }
     }
 
-    /// Rows of a head, for a tensor whose heads are interleaved.
+    /// Rows per head, if the tensor's heads are stored interleaved.
     pub(super) fn interleaved_head(&self, own: &str, metadata: &Metadata) -> Result<Option<usize>, LoadError> {
         let is_rotated = [".attn_q.weight", ".attn_k.weight", ".attn_q.bias", ".attn_k.bias"];
         let is_rotated = is_rotated.iter().any(|name| own.ends_with(name));
@@ -201,7 +202,7 @@ impl Family {
         let head = self.head_dim(metadata)?;
         let rows = metadata.tensors().find(|(name, _)| *name == own).map_or(0, |(_, entry)| entry.shape[0]);
         if !rows.is_multiple_of(u64::from(head)) || head % 2 != 0 {
-            let message = format!("has {rows} rows, which are not heads of {head}");
+            let message = format!("has {rows} rows, not a multiple of the head size {head}");
             return Err(metadata.invalid(&format!("tensor {own:?}"), message));
         }
         Ok(Some(head as usize))
@@ -233,7 +234,7 @@ impl Family {
     }
 }
 
-/// What a checkpoint's `config.json` would say.
+/// The equivalent `config.json`.
 pub(super) fn config_json(
     metadata: &Metadata,
     family: &Family,
@@ -244,7 +245,7 @@ pub(super) fn config_json(
     let head_dim = family.head_dim(metadata)?;
     let (hidden, layers) = (required("embedding_length")?, required("block_count")?);
     let has = |name: &str| tensors.contains_key(name);
-    // The table's length, not the metadata's, is what token ids are bounded by.
+    // Token ids are bounded by the length of the embedding table, not by the metadata.
     let table = tensors.get("model.embed_tokens.weight").map(|info| info.shape[0]);
     let vocab = metadata.required("tensor \"token_embd.weight\"", table)?;
     if let Some(value_length) = family.integer(metadata, "attention.value_length")?.filter(|dim| *dim != head_dim) {
@@ -291,7 +292,7 @@ pub(super) fn config_json(
     Ok(config)
 }
 
-/// Which layers slide a window of which length.
+/// Sets the window length, and which layers have a sliding window.
 fn windows(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<(), LoadError> {
     let key = family.key("attention.sliding_window");
     let window = metadata.integer(&key, 0..=u32::MAX)?.filter(|window| *window > 0);
@@ -306,7 +307,7 @@ fn windows(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<(
     }
     let default = if let Windows::Config(default) = family.windows { default } else { None };
     let Some(window) = window.or(default) else {
-        // Every first layer of one: none slides.
+        // A pattern of 1 means that no layer has a window.
         config["sliding_window_pattern"] = 1.into();
         return Ok(());
     };

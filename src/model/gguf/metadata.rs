@@ -1,4 +1,4 @@
-//! The metadata of one file, asked for by key and type.
+//! Typed access to the metadata of one file, by key.
 
 use super::reader::{self, Container, Cursor, Entry, Kind, List, Value};
 use crate::model::LoadError;
@@ -6,10 +6,10 @@ use crate::model::spec::LAYERS_MAX;
 use bytes::Bytes;
 use std::ops::RangeInclusive;
 
-/// Strings of a list that is asked for, at most: eight times the largest vocabulary.
+/// Maximum strings in a list that is read: eight times the largest vocabulary.
 const TEXTS_MAX: usize = 1 << 21;
 
-/// The head of a file, and its bytes for the strings in it.
+/// The parsed header of a file, and the file's bytes, which hold its strings.
 pub(super) struct Metadata {
     file: String,
     bytes: Bytes,
@@ -17,7 +17,7 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads the head of a file of `file_bytes` bytes, of which `bytes` are the first.
+    /// Reads the header of a file from its first bytes; `file_bytes` is the length of the whole file.
     pub(super) fn new(file: &str, bytes: Bytes, file_bytes: u64) -> Result<Self, LoadError> {
         let container = reader::read(file, &bytes, file_bytes)?;
         Ok(Self { file: file.into(), bytes, container })
@@ -43,7 +43,7 @@ impl Metadata {
         self.container.metadata.get(key)
     }
 
-    /// An integer within `range`; of a list (one entry a layer), the entry that all share.
+    /// An integer within `range`. If it is a list (one entry per layer), all entries must be equal.
     pub(super) fn integer(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<u32>, LoadError> {
         let number = match self.get(key) {
             None => return Ok(None),
@@ -74,7 +74,7 @@ impl Metadata {
         }
     }
 
-    /// A number as it stands in JSON: whole if the file has it so. Zero is absence.
+    /// A number as JSON: an integer if the file stores an integer. Zero counts as absent.
     pub(super) fn integer_or_number(&self, key: &str) -> Result<Option<serde_json::Value>, LoadError> {
         match self.get(key) {
             Some(Value::Integer(_) | Value::List(_)) => {
@@ -112,7 +112,7 @@ impl Metadata {
         }
     }
 
-    /// The strings of a list; bytes that are not UTF-8 are replaced, as in a tokenizer's own file.
+    /// The strings of a list; bytes that are not UTF-8 are replaced, as in a `tokenizer.json`.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<String>>, LoadError> {
         let Some(list) = self.list(key, &[Kind::Text])? else { return Ok(None) };
         if list.count > TEXTS_MAX {
@@ -140,7 +140,7 @@ impl Metadata {
         Ok(Some(words.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()))
     }
 
-    /// One entry a layer.
+    /// A list of booleans, one per layer.
     pub(super) fn booleans(&self, key: &str) -> Result<Option<Vec<bool>>, LoadError> {
         let Some(list) = self.list(key, &[Kind::Boolean])? else { return Ok(None) };
         let flags = &self.bytes[list.bytes.clone()];
@@ -159,7 +159,7 @@ impl Metadata {
         Ok(numbers)
     }
 
-    /// Which file this is, from 0, and of how many.
+    /// Index of this file among the files of a split model, from 0, and their number.
     pub(super) fn splits(&self) -> Result<Option<(u32, u32)>, LoadError> {
         let count = self.integer("split.count", 0..=u32::from(u16::MAX))?.unwrap_or(0);
         if count == 0 {

@@ -1,8 +1,8 @@
-//! GGUF: one file, or several, with tensors, config, tokenizer and template in it.
+//! GGUF: one or several files that hold tensors, config, tokenizer and chat template.
 //!
-//! [`Gguf`] gives its tensors the names that checkpoints of Hugging Face have and its metadata the form of their
-//! `config.json` and `tokenizer.json`, so that everything behind it is the same for both. Tensors are repacked into
-//! the formats of devices as they are read, without loss ([`blocks`]).
+//! [`Gguf`] gives tensors the names of Hugging Face checkpoints, and translates metadata to their `config.json` and
+//! `tokenizer.json`, so that the rest of folio treats both alike. Tensors are repacked losslessly into device formats
+//! as they are read ([`blocks`]).
 
 mod blocks;
 mod config;
@@ -21,36 +21,37 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files of a split model, at most.
+/// Maximum files of a split model.
 const SPLITS_MAX: u32 = 999;
-/// Tensors of a model, at most, where those of all experts are counted one by one.
+/// Maximum tensors of a model, counting each expert's separately.
 const TENSORS_MAX: u64 = 1 << 18;
-/// Rows that one thread repacks at a time.
+/// Rows per task of parallel repacking.
 const PIECE_ROWS: usize = 16;
 
 /// A model in GGUF.
 #[derive(Debug)]
 pub struct Gguf {
-    /// The metadata, as a folder's files would say it.
+    /// The metadata, translated to the files of a checkpoint folder.
     texts: Texts,
     tensors: GgufTensors,
-    /// By which rotary frequencies are divided, if the file says.
+    /// Divisors of the rotary frequencies, if the file has any.
     rope_divisors: Vec<f32>,
 }
 
-/// What a folder would hold beside the weights.
+/// The files of a checkpoint folder other than weights.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
     /// `config.json`.
     pub config_json: Vec<u8>,
     /// `tokenizer.json`, if there is a vocabulary.
     pub tokenizer_json: Option<Vec<u8>>,
-    /// `tokenizer_config.json`: named tokens and the chat template.
+    /// `tokenizer_config.json`: special tokens and the chat template.
     pub tokenizer_config_json: Vec<u8>,
 }
 
 impl Texts {
-    /// Tokenizer and template of a GGUF file, which may have no tensors and be of any architecture; there is no config.
+    /// Reads tokenizer and template of a GGUF file, which needs no tensors and may have any architecture; the config is
+    /// empty.
     pub fn from_gguf(file: &str, bytes: Bytes) -> Result<Self, LoadError> {
         let file_bytes = bytes.len() as u64;
         Self::of_vocabulary(&Metadata::new(file, bytes, file_bytes)?)
@@ -73,19 +74,19 @@ struct GgufTensors {
     places: BTreeMap<String, Place>,
 }
 
-/// Where a tensor's blocks are, and how its rows are to be read.
+/// Where a tensor's blocks are, and how to read its rows.
 #[derive(Debug)]
 struct Place {
     file: usize,
     bytes: Range<usize>,
     blocks: BlockType,
     columns: usize,
-    /// Rows of a head that the file has in the order of interleaved rotation.
+    /// Rows per head, if the file stores them in the order of interleaved rotation.
     interleaved_head: Option<usize>,
 }
 
 impl Gguf {
-    /// Maps a file and, if it is the first of a split model, the others beside it.
+    /// Maps a file and, if it is the first of a split model, the other files beside it.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
         let map = |path: &Path| {
             let label = path.display().to_string();
@@ -113,14 +114,14 @@ impl Gguf {
         Self::from_files(files)
     }
 
-    /// A model whose files are in memory, by their names, the first one first.
+    /// A model from files in memory, with their names; the first file comes first.
     pub fn from_files(files: Vec<(String, MappedFile)>) -> Result<Self, LoadError> {
         let bytes: Vec<u64> = files.iter().map(|(_, file)| file.bytes().len() as u64).collect();
         Self::from_beginnings(files, &bytes)
     }
 
-    /// A model of which only the beginnings of its files are here, each with metadata and list of tensors whole;
-    /// `file_bytes` are the files' real lengths. Enough for a plan and its sizes; reading a tensor fails.
+    /// A model from the starts of its files, each with complete metadata and tensor list; `file_bytes` are the lengths
+    /// of the whole files. This is enough for a plan and its sizes; reading a tensor fails.
     pub fn from_beginnings(files: Vec<(String, MappedFile)>, file_bytes: &[u64]) -> Result<Self, LoadError> {
         let mut parts = Vec::with_capacity(files.len());
         for ((label, file), bytes) in files.iter().zip(file_bytes) {
@@ -151,14 +152,14 @@ impl Gguf {
             .iter()
             .find(|name| tensors.infos.contains_key(**name))
         {
-            return Err(first.invalid(&format!("tensor {name:?}"), "is there: this kind of rotation is not supported"));
+            return Err(first.invalid(&format!("tensor {name:?}"), "uses a kind of rotation that is not supported"));
         }
         let config_json = config::config_json(first, family, &tensors.infos)?.to_string().into_bytes();
         let texts = Texts { config_json, ..Texts::of_vocabulary(first)? };
         Ok(Self { texts, tensors, rope_divisors })
     }
 
-    /// The metadata in the form of a folder's files.
+    /// The metadata, translated to the files of a checkpoint folder.
     pub fn texts(&self) -> &Texts {
         &self.texts
     }
@@ -174,19 +175,19 @@ impl GgufTensors {
             let fault = |message: String| part.invalid(&format!("tensor {own_name:?}"), message);
             let name = family.tensor_name(own_name);
             let interleaved_head = family.interleaved_head(own_name, part)?;
-            // The elements of a bias are rotated as the rows of its matrix: each is a row.
+            // The elements of a bias are permuted as the rows of its matrix: each counts as a row.
             let is_bias = interleaved_head.is_some() && entry.shape.len() == 1;
             let columns = if is_bias { 1 } else { entry.shape[entry.shape.len() - 1] as usize };
             if is_bias && entry.blocks.format().is_quantised() {
                 return Err(fault(format!("is a vector of type {}", entry.blocks)));
             }
-            // All experts in one tensor are one tensor for each.
+            // A tensor of all experts is listed as one tensor per expert.
             let (copies, shape) = match entry.shape.split_first() {
                 Some((copies, shape)) if name.contains("{e}") && !shape.is_empty() => (*copies, shape.to_vec()),
                 _ => (1, entry.shape.clone()),
             };
             if self.infos.len() as u64 + copies > TENSORS_MAX {
-                return Err(fault(format!("is one too many: a model has at most {TENSORS_MAX}, counting experts")));
+                return Err(fault(format!("exceeds the limit of {TENSORS_MAX} tensors, counting experts")));
             }
             let copy_bytes = entry.bytes.len() / copies as usize;
             for copy in 0..copies as usize {
@@ -205,14 +206,14 @@ impl GgufTensors {
         Ok(())
     }
 
-    /// A short vector of f32, empty if there is none of that name.
+    /// A short f32 vector; empty if there is no tensor of this name.
     fn numbers(&self, name: &str) -> Result<Vec<f32>, LoadError> {
         let Some(place) = self.places.get(name) else { return Ok(Vec::new()) };
         if place.blocks != BlockType::F32 {
             let (file, field) = (self.files[place.file].0.to_string(), format!("tensor {name:?}"));
             return Err(LoadError::Field { file, field, message: format!("has type {}, not F32", place.blocks) });
         }
-        // Of a file of which only the head is known, there is nothing.
+        // If only the start of a file is available, the data is empty.
         let bytes = self.files[place.file].1.bytes().get(place.bytes.clone()).unwrap_or_default();
         let words = bytes.chunks_exact(4).take(1 << 12);
         Ok(words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
@@ -227,7 +228,7 @@ impl GgufTensors {
         }
         let out_bytes = format.row_bytes(place.columns as u32) as usize;
         let row_bytes = place.blocks.row_bytes(place.columns);
-        assert!(start % out_bytes == 0 && end % out_bytes == 0, "quantised tensors are read by whole rows");
+        assert!(start % out_bytes == 0 && end % out_bytes == 0, "quantized tensors are read by whole rows");
         let mut out = vec![0; end - start];
         platform::for_each_chunk(&mut out, PIECE_ROWS * out_bytes, |piece, out| {
             let first = start / out_bytes + piece * PIECE_ROWS;
@@ -240,7 +241,7 @@ impl GgufTensors {
     }
 }
 
-/// Where the file has row `row` of a matrix whose heads it stores in pairs: `(i, i + head / 2)` side by side.
+/// The file's row for row `row` of a matrix whose heads are stored in pairs: `(i, i + head / 2)` adjacent.
 fn interleaved_row(row: usize, head: usize) -> usize {
     let (start, within) = (row / head * head, row % head);
     start + 2 * (within % (head / 2)) + within / (head / 2)

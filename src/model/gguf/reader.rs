@@ -1,33 +1,33 @@
-//! The container: metadata and the list of tensors. Every length is checked against what the file has left before
-//! anything is allocated or skipped by it, so a hostile file costs no more memory than it has bytes.
+//! Parses the container: metadata and the list of tensors. Every length is checked against the rest of the file before
+//! it is used to allocate or skip anything, so a hostile file cannot use more memory than its size.
 
 use super::blocks::BlockType;
 use crate::model::LoadError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Where tensors start unless `general.alignment` says otherwise.
+/// Default of `general.alignment`.
 const ALIGNMENT_DEFAULT: u64 = 32;
 const ALIGNMENT_MAX: u64 = 64 << 10;
-/// Dimensions of a tensor, at most.
+/// Maximum dimensions of a tensor.
 const DIMENSIONS_MAX: u32 = 4;
-/// Bytes of a name, at most.
+/// Maximum bytes of a name.
 const NAME_BYTES_MAX: usize = 1024;
-/// Keys and tensors of a file, at most: far more than any model has, far fewer than fill a memory.
+/// Maximum keys and tensors of a file: far more than any model has, and few enough not to exhaust memory.
 const PAIRS_MAX: u64 = 1 << 16;
 const ENTRIES_MAX: u64 = 1 << 20;
-/// Least bytes of a key with its value, and of a tensor's entry.
+/// Minimum bytes of a key with its value, and of a tensor's entry.
 const PAIR_BYTES_MIN: u64 = 13;
 const ENTRY_BYTES_MIN: u64 = 32;
 
-/// What a file says about itself. Strings and lists are ranges of the file.
+/// The parsed header of a file. Strings and lists are byte ranges of the file.
 #[derive(Debug)]
 pub(super) struct Container {
     pub(super) metadata: BTreeMap<String, Value>,
     pub(super) tensors: BTreeMap<String, Entry>,
 }
 
-/// A value of the metadata.
+/// A metadata value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Integer(i128),
@@ -37,7 +37,7 @@ pub(super) enum Value {
     List(List),
 }
 
-/// A list of the metadata: not nested.
+/// A metadata list; not nested.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct List {
     pub(super) kind: Kind,
@@ -45,17 +45,17 @@ pub(super) struct List {
     pub(super) bytes: Range<usize>,
 }
 
-/// A tensor of the file.
+/// A tensor's entry in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    /// Row-major: the file has them reversed.
+    /// Row-major dimensions, which the file stores in reverse.
     pub(super) shape: Vec<u64>,
     pub(super) blocks: BlockType,
-    /// Of the file.
+    /// Byte range in the file.
     pub(super) bytes: Range<usize>,
 }
 
-/// Types of metadata by their numbers in a file.
+/// Types of metadata values, by their numbers in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     U8,
@@ -80,7 +80,7 @@ impl Kind {
         kinds.get(number as usize).copied()
     }
 
-    /// Bytes of a value; of text and lists, the least.
+    /// Bytes of a value; the minimum for strings and lists.
     fn bytes(self) -> usize {
         match self {
             Self::U8 | Self::I8 | Self::Boolean => 1,
@@ -92,7 +92,7 @@ impl Kind {
     }
 }
 
-/// Reads on through a file; errors name it.
+/// A reading position in a file; errors name the file.
 pub(super) struct Cursor<'a> {
     file: &'a str,
     bytes: &'a [u8],
@@ -134,7 +134,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
-    /// A count of things of at least `bytes_min` bytes each, up to `max` of them.
+    /// A count, at most `max`, of items that take at least `bytes_min` bytes each.
     fn count(&mut self, field: &str, bytes_min: u64, max: u64) -> Result<u64, LoadError> {
         let count = self.u64(field)?;
         if count > max {
@@ -188,7 +188,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A value that is no list.
+    /// A value that is not a list.
     pub(super) fn scalar(&mut self, field: &str, kind: Kind) -> Result<Value, LoadError> {
         Ok(match kind {
             Kind::U8 => Value::Integer(u8::from_le_bytes(self.array(field)?).into()),
@@ -211,7 +211,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Reads the head of a file of `file_bytes` bytes, of which `bytes` are the first, and places its tensors.
+/// Reads the header of a file from its first bytes and locates its tensors; `file_bytes` is the length of the whole
+/// file.
 pub(super) fn read(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Container, LoadError> {
     let mut cursor = Cursor::new(file, bytes, 0);
     let header = |message: String| LoadError::Header { file: file.into(), message };
@@ -225,7 +226,7 @@ pub(super) fn read(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Containe
         }
         version => return Err(header(format!("is of GGUF version {version}; 2 and 3 are supported"))),
     }
-    // Entries come after the metadata, but their number stands here.
+    // The number of entries comes before the metadata, the entries after it.
     let entries = cursor.count("tensor_count", ENTRY_BYTES_MIN, ENTRIES_MAX)?;
     let pairs = cursor.count("metadata_kv_count", PAIR_BYTES_MIN, PAIRS_MAX)?;
     let mut metadata = BTreeMap::new();
@@ -262,7 +263,7 @@ fn alignment(cursor: &Cursor<'_>, metadata: &BTreeMap<String, Value>) -> Result<
     }
 }
 
-/// A tensor's entry, its place counted from the start of the data.
+/// A tensor's entry, with its offset from the start of the data.
 struct Listed {
     shape: Vec<u64>,
     blocks: BlockType,
@@ -291,14 +292,14 @@ fn read_entry(cursor: &mut Cursor<'_>, field: &str) -> Result<(String, Listed), 
     let elements = elements.filter(|elements| *elements > 0 && *elements < 1 << 56);
     let elements = elements.ok_or_else(|| cursor.invalid(&field, format!("has the impossible shape {shape:?}")))?;
     if columns % block != 0 {
-        let message = format!("has rows of {columns}, but {blocks} comes in blocks of {block}");
+        let message = format!("has {columns} columns, not a multiple of the {blocks} block size {block}");
         return Err(cursor.invalid(&field, message));
     }
     let offset = cursor.u64(&field)?;
     Ok((name, Listed { shape, blocks, offset, bytes: elements / block * block_bytes }))
 }
 
-/// Checks that tensors lie within the file, aligned, and apart from each other.
+/// Checks that tensors are within the file, aligned, and do not overlap.
 fn place(
     cursor: &Cursor<'_>,
     mut listed: Vec<(String, Listed)>,
@@ -318,7 +319,7 @@ fn place(
         let end = entry.offset.checked_add(entry.bytes);
         let file_end = end.and_then(|end| data.start.checked_add(end));
         let (Some(end), Some(file_end)) = (end, file_end.and_then(|end| usize::try_from(end).ok())) else {
-            return Err(cursor.invalid(&field, format!("starts at {}, beyond any file", entry.offset)));
+            return Err(cursor.invalid(&field, format!("starts at {}, beyond the end of any file", entry.offset)));
         };
         if file_end as u64 > data.end {
             let missing = file_end as u64 - data.end;

@@ -1,63 +1,63 @@
-//! The vocabulary of a file in the form of a `tokenizer.json`: byte-level BPE by merges, and SentencePiece BPE by
-//! scores with byte fallback.
+//! Translates a file's vocabulary to a `tokenizer.json`: byte-level BPE with merges, or SentencePiece BPE with scores
+//! and byte fallback.
 
 use super::metadata::Metadata;
 use crate::model::LoadError;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// `tokenizer.ggml.token_type`: never written by a user, a marker of the model.
+/// Value in `tokenizer.ggml.token_type` of control tokens, which never come from a user's text.
 const CONTROL: u32 = 3;
-/// `tokenizer.ggml.token_type`: found in text before anything else.
+/// Value in `tokenizer.ggml.token_type` of user-defined tokens, which are matched in text before anything else.
 const USER_DEFINED: u32 = 4;
 
-/// Longer tokens are not looked for halves of.
+/// Longer tokens are not searched for merges.
 const MERGED_BYTES_MAX: usize = 192;
 
-/// Letters, numbers and the rest, as GPT-4 and its followers split them; `{}` is how many digits stay together.
+/// The split pattern of GPT-4 and similar models: letters, numbers and the rest; `{}` is how many digits stay together.
 const SPLIT_GPT4: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-/// As GPT-4o splits.
+/// The split pattern of GPT-4o.
 const SPLIT_O200K: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-/// As Mistral's Tekken splits.
+/// The split pattern of Mistral's Tekken.
 const SPLIT_TEKKEN: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
 
-/// [`SPLIT_GPT4`] as Qwen 3.5 has it: marks belong to the letters before them.
+/// [`SPLIT_GPT4`] as in Qwen 3.5: marks belong to the letters before them.
 const SPLIT_MARKS: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
 
-/// How text is cut before merging.
+/// How text is split before merging.
 enum Split {
-    /// By a pattern.
+    /// By a regular expression.
     Pattern(String),
-    /// As GPT-2 does.
+    /// Like GPT-2.
     Gpt2,
-    /// As GPT-2 does, each digit by itself.
+    /// Like GPT-2, with each digit separate.
     Gpt2Digits,
 }
 
-/// What `tokenizer.ggml.pre` says.
+/// The settings that a name in `tokenizer.ggml.pre` stands for.
 struct Style {
     split: Split,
-    /// Whole words of the vocabulary skip merging.
+    /// Whether whole words of the vocabulary skip merging.
     ignore_merges: bool,
-    /// A text begins with a BOS where the file does not say.
+    /// Whether texts start with a BOS token by default.
     adds_bos: bool,
 }
 
-/// The style of each family that is known, and of those that share it.
+/// The style for a name; several names may share one.
 fn style(name: &str) -> Option<Style> {
     let gpt4 = |digits: &str| Split::Pattern(SPLIT_GPT4.replace("{}", digits));
     let plain = |split| Some(Style { split, ignore_merges: false, adds_bos: false });
@@ -81,7 +81,7 @@ fn style(name: &str) -> Option<Style> {
     }
 }
 
-/// The tokens of a file.
+/// The tokens of a vocabulary.
 struct Tokens {
     texts: Vec<String>,
     kinds: Vec<u32>,
@@ -96,7 +96,7 @@ impl Tokens {
         Ok(Self { texts, kinds })
     }
 
-    /// Ids by text; of tokens written alike the first.
+    /// Ids by text; the first id if several tokens have the same text.
     fn ids(&self) -> HashMap<&str, usize> {
         let mut ids = HashMap::with_capacity(self.texts.len());
         for (id, text) in self.texts.iter().enumerate() {
@@ -132,7 +132,7 @@ fn same_length(metadata: &Metadata, key: &str, found: usize, tokens: usize) -> R
     Err(metadata.invalid(key, format!("has {found} entries for {tokens} tokens")))
 }
 
-/// What a `tokenizer.json` would say; `None` for a file without a vocabulary.
+/// The equivalent `tokenizer.json`; `None` if the file has no vocabulary.
 pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<Option<Value>, LoadError> {
     let key = "tokenizer.ggml.model";
     let Some(kind) = metadata.text(key)?.filter(|kind| !matches!(*kind, "none" | "no_vocab")) else {
@@ -160,16 +160,16 @@ fn byte_level(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadError> 
     let key = "tokenizer.ggml.pre";
     let name = metadata.text(key)?.unwrap_or("default");
     let Style { split, ignore_merges, .. } = style(name)
-        .ok_or_else(|| metadata.invalid(key, format!("is {name:?}, a way to split text that is unknown")))?;
+        .ok_or_else(|| metadata.invalid(key, format!("is {name:?}, a pre-tokenizer that is not supported")))?;
     let key = "tokenizer.ggml.merges";
     let merges = metadata.required(key, metadata.texts(key)?)?;
     let ids = tokens.ids();
     for merge in &merges {
-        // The first character of a piece may itself be a space's stand-in, but never a space.
+        // The first character of a token may be the one that stands for a space, but never a space.
         let whole = merge.split_once(' ').map(|(left, right)| (left, right, format!("{left}{right}")));
         let known = whole.is_some_and(|(left, right, both)| [left, right, &both].iter().all(|t| ids.contains_key(*t)));
         if !known {
-            return Err(metadata.invalid(key, format!("holds {merge:?}, which is not made of two tokens")));
+            return Err(metadata.invalid(key, format!("has the merge {merge:?}, which is not two tokens")));
         }
     }
     let model = json!({
@@ -222,8 +222,8 @@ fn sentence_piece(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadErr
     Ok((model, normalizer, Value::Null, json!({"type": "Sequence", "decoders": decoders})))
 }
 
-/// Every way to make a token of two others, the likeliest token first: merging by rank is then what SentencePiece does
-/// by score.
+/// Every way to make a token of two others, the highest-scored token first. Merging by this rank is equivalent to
+/// SentencePiece's merging by score.
 fn merges_by_score(tokens: &Tokens, scores: &[f32]) -> Vec<Value> {
     let ids = tokens.ids();
     let mut merges = Vec::new();
@@ -242,7 +242,7 @@ fn merges_by_score(tokens: &Tokens, scores: &[f32]) -> Vec<Value> {
     merges.into_iter().map(|(_, _, _, left, right)| json!([left, right])).collect()
 }
 
-/// Adds a BOS or an EOS around a text where the file says so.
+/// Adds BOS and EOS around a text, if the file says so.
 fn post_processor(metadata: &Metadata, tokens: &Tokens, bos_default: bool) -> Result<Value, LoadError> {
     let wanted = |flag: &str, id: &str, default: bool| -> Result<Option<(u32, String)>, LoadError> {
         if !metadata.boolean(flag)?.unwrap_or(default) {
@@ -271,7 +271,7 @@ fn post_processor(metadata: &Metadata, tokens: &Tokens, bos_default: bool) -> Re
     Ok(json!({"type": "TemplateProcessing", "single": around("A", 0), "pair": pair, "special_tokens": specials}))
 }
 
-/// What a `tokenizer_config.json` would say.
+/// The equivalent `tokenizer_config.json`.
 pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadError> {
     let mut config = Map::new();
     if let Some(template) = metadata.text("tokenizer.chat_template")? {
@@ -292,7 +292,7 @@ pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadEr
     Ok(Value::Object(config))
 }
 
-/// Names of control tokens that end a turn, whatever the metadata calls them.
+/// Names of control tokens that end a turn, even if the metadata does not list them.
 const END_NAMES: [&str; 8] = [
     "<|eot_id|>",
     "<|eom_id|>",

@@ -1,10 +1,11 @@
-//! `AttendPaged` → one launch, or two over a work list that is planned here, per batch and KV group.
+//! `AttendPaged` → one launch, or two launches over a work list that is planned here for each batch and KV group.
 //!
-//! Tensor cores take bfloat16 queries over f16 and q8 pools. A sequence with few packed rows (query heads of one KV
-//! head, over its token rows) is for `attend_paged_decode`, any other is cut into tiles for `attend_paged_prefill`. The
-//! keys of the former, one sequence after another, are cut into lanes of the same length, one for each block that the
-//! device holds at once; what that cuts in parts, the kernel joins. With [`Capacity::deterministic`] nothing is cut.
-//! All else goes to `attend_paged_vec`, which needs no list. `cuda/common/attend.cuh` has the list's layout.
+//! The tensor-core kernels take bfloat16 queries and f16 or q8 pools. Packed rows are the query heads of one KV head
+//! over a sequence's token rows. A sequence with few packed rows goes to `attend_paged_decode`; any other is cut into
+//! tiles for `attend_paged_prefill`. For decode, the keys of all sequences are concatenated and cut into lanes of equal
+//! length, one for each block that the device runs at once; the kernel joins the parts of a sequence that was cut. With
+//! [`Capacity::deterministic`] nothing is cut. All other cases go to `attend_paged_vec`, which needs no list.
+//! `cuda/common/attend.cuh` has the list's layout.
 
 use super::super::super::metadata::group_header;
 use super::super::super::{BackendError, Capacity};
@@ -28,41 +29,41 @@ params! {
     }
 }
 
-/// Words before a list's first lane, and of an item.
+/// Words before a list's first lane, and words of an item.
 const WORK_HEADER: u64 = 4;
 const ITEM_WORDS: usize = 12;
-/// Packed rows of an item of a lane.
+/// Packed rows in one item of a lane.
 const LANE_ROWS: u32 = 16;
-/// Fewest packed rows of a tile.
+/// Minimum packed rows of a tile.
 const TILE_ROWS_MIN: u32 = 64;
-/// Lanes begin at multiples of so many keys, which are whole tiles of every variant.
+/// Lanes start at multiples of this many keys: whole tiles in every variant.
 const UNIT: u32 = 32;
-/// Units of a lane at least.
+/// Minimum length of a lane in units.
 const LANE_UNITS_MIN: u32 = 4;
-/// Lanes that one sequence takes, but for one more at its ends; the kernel has room for 64.
+/// Maximum lanes per sequence, not counting one more at its ends; the kernel has room for 64.
 const SPLITS_MAX: u32 = 48;
-/// Query heads a KV head at most.
+/// Maximum query heads per KV head.
 const RATIO_MAX: u32 = 16;
-/// Shared memory that the device keeps of each block.
+/// Bytes of shared memory that the device reserves in each block.
 const SHARED_RESERVED: u32 = 1024;
 
-/// A variant of a kernel on tensor cores.
+/// A variant of a tensor-core kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Variant {
     warps: u32,
-    /// Keys of a tile.
+    /// Keys per tile.
     keys: u32,
-    /// Stages of `attend_paged_decode`, strips of 16 rows a warp of `attend_paged_prefill`.
+    /// Stages of `attend_paged_decode`, or strips of 16 rows per warp of `attend_paged_prefill`.
     depth: u32,
     shared_bytes: u32,
 }
 
-/// Bytes of 16-byte pieces in a row, an odd number of them.
+/// Bytes of a row of 16-byte pieces, padded to an odd number of pieces.
 fn stride(pieces: u32) -> u32 {
     (pieces | 1) * 16
 }
 
-/// Bytes of the keys and values of a tile.
+/// Bytes of a tile's keys and values.
 fn tile_bytes(head_dim: u32, format: KvFormat, keys: u32) -> u32 {
     match format {
         KvFormat::Q8 => 2 * keys * (stride(head_dim / 16) + 4),
@@ -70,7 +71,7 @@ fn tile_bytes(head_dim: u32, format: KvFormat, keys: u32) -> u32 {
     }
 }
 
-/// `attend_paged_decode`: three stages where two blocks still share a multiprocessor.
+/// Variant of `attend_paged_decode`: three stages if two blocks still fit on a multiprocessor.
 fn decode_variant(head_dim: u32, format: KvFormat, facts: &Facts) -> Variant {
     let limit = facts.shared_bytes_max;
     let keys = if format == KvFormat::Q8 || head_dim <= 64 { 32 } else { 16 };
@@ -85,7 +86,7 @@ fn decode_variant(head_dim: u32, format: KvFormat, facts: &Facts) -> Variant {
     sized(warps, depth)
 }
 
-/// `attend_paged_prefill`: tiles as large as registers and shared memory allow.
+/// Variant of `attend_paged_prefill`: the largest tiles that registers and shared memory allow.
 fn prefill_variant(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Facts) -> Variant {
     let sized = |warps: u32, depth: u32, keys: u32| {
         let rows = 16 * depth * warps;
@@ -94,25 +95,25 @@ fn prefill_variant(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Fact
     };
     let fits = |variant: &Variant| variant.shared_bytes <= facts.shared_bytes_max;
     if head_dim <= 128 {
-        // Compilers for newer devices need registers that the larger tile takes.
+        // Compilers for newer devices use registers that the larger tile needs.
         let is_large = head_dim <= 96 || is_plain && (facts.compute.0 < 10 || format == KvFormat::Q8);
         return sized(4, 2, if is_large { 64 } else { 32 });
     }
-    // The same rows whatever the options: tiles are planned for all steps of a group.
+    // The tile's rows do not depend on this step's options: tiles are planned for all steps of a group.
     let is_large = is_plain || format != KvFormat::Q8;
     let large = [sized(8, 1, 64)].into_iter().filter(|_| is_large);
     large.chain([sized(8, 1, 32)]).find(fits).unwrap_or(sized(4, 1, 32))
 }
 
-/// Blocks of `attend_paged_decode` that a device holds.
+/// Blocks of `attend_paged_decode` that a device runs at once.
 fn blocks_at_once(layer: &KvLayer, format: KvFormat, facts: &Facts) -> u32 {
     let shared = decode_variant(layer.head_dim, format, facts).shared_bytes;
     let blocks = (facts.shared_bytes_max + SHARED_RESERVED) / (shared + SHARED_RESERVED);
     facts.sm_count * blocks.clamp(1, 2)
 }
 
-/// Query heads a KV head of a step that tensor cores can take. Compilers for newer devices run out of registers for the
-/// largest heads of 8 bits.
+/// The KV layer and the query heads per KV head, if tensor cores can take this step. Compilers for newer devices run
+/// out of registers for the largest q8 heads.
 fn tensor_step(plan: &Plan, capacity: &Capacity, facts: &Facts, step: &Step) -> Option<(KvLayer, u32)> {
     let Step::AttendPaged(step) = step else { return None };
     let layer = plan.kv_layers[step.layer as usize];
@@ -127,8 +128,8 @@ fn tensor_step(plan: &Plan, capacity: &Capacity, facts: &Facts, step: &Step) -> 
     fits.then_some((layer, ratio))
 }
 
-/// How the list of a KV group is planned, if it needs one: for the ratio of its first step that tensor cores can take.
-/// Steps of another ratio do without.
+/// The planner of a KV group's list, if the group needs one: planned for the head ratio of its first step that tensor
+/// cores can take. Steps with another ratio do not use the list.
 fn planner(plan: &Plan, capacity: &Capacity, facts: &Facts, group: usize) -> Option<Planner> {
     let steps = || plan.body.iter().filter_map(move |step| tensor_step(plan, capacity, facts, step));
     let in_group = || steps().filter(move |(layer, _)| layer.group as usize == group);
@@ -157,7 +158,7 @@ fn planners<'a>(
     (0..plan.kv_groups.len()).filter_map(move |group| Some((group, planner(plan, capacity, facts, group)?)))
 }
 
-/// Most words that [`work`] appends for one group.
+/// Maximum words that [`work`] appends for one group.
 pub(in super::super) fn work_words_max(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u64 {
     let words = |(_, planner): (usize, Planner)| {
         let (lanes, sequences) = (u64::from(planner.lanes_max), u64::from(capacity.sequences_max));
@@ -167,7 +168,7 @@ pub(in super::super) fn work_words_max(plan: &Plan, capacity: &Capacity, facts: 
     planners(plan, capacity, facts).map(words).max().unwrap_or(0)
 }
 
-/// The largest of `number` over the layers that tensor cores may take, with the lanes of their group.
+/// Maximum of `number` over the layers that tensor cores may take, called with the lanes of their group.
 fn largest(plan: &Plan, capacity: &Capacity, facts: &Facts, number: impl Fn(&KvLayer, u64) -> u64) -> u64 {
     let of_group = |(group, planner): (usize, Planner)| {
         let layers = plan.kv_layers.iter().filter(move |layer| layer.group as usize == group);
@@ -176,16 +177,16 @@ fn largest(plan: &Plan, capacity: &Capacity, facts: &Facts, number: impl Fn(&KvL
     planners(plan, capacity, facts).map(of_group).max().unwrap_or(0)
 }
 
-/// Bytes of scratch for the sums of parts; one buffer, reused by every layer.
+/// Bytes of scratch for partial sums; one buffer, reused by every layer.
 pub(in super::super) fn scratch_bytes(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u64 {
-    // A lane has two parts of rows at most: what it goes on with, and what it leaves.
+    // A lane has at most two partial items: one continued from the lane before, one continued in the next.
     let bytes = |layer: &KvLayer, lanes: u64| {
         2 * lanes * u64::from(layer.heads) * u64::from(LANE_ROWS) * u64::from(layer.head_dim + 2) * 4
     };
     if capacity.deterministic { 0 } else { largest(plan, capacity, facts, bytes) }
 }
 
-/// Counters of rows in parts, for each KV head.
+/// Number of counters: one per KV head for each set of rows that is cut into parts.
 pub(in super::super) fn counters(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u32 {
     let count = largest(plan, capacity, facts, |layer, lanes| lanes * u64::from(layer.heads));
     if capacity.deterministic { 0 } else { u32::try_from(count).unwrap_or(u32::MAX) }
@@ -205,7 +206,7 @@ pub(in super::super) fn work(
     }
 }
 
-/// What the list of a group depends on besides the batch.
+/// What a group's list depends on, apart from the batch.
 #[derive(Clone, Copy, Debug)]
 struct Planner {
     ratio: u32,
@@ -215,7 +216,7 @@ struct Planner {
     splits: bool,
 }
 
-/// Packed rows of a sequence, and the keys that any of them sees.
+/// Packed rows of a sequence, and the range of keys that any of them sees.
 #[derive(Clone, Debug)]
 struct Run {
     sequence: SequenceRows,
@@ -225,7 +226,7 @@ struct Run {
 }
 
 impl Run {
-    /// The keys as units, of which the outer ones may be cut.
+    /// The key range in units; the first and last may be partial.
     fn units(&self) -> Range<u32> {
         self.keys.start / UNIT..self.keys.end.div_ceil(UNIT)
     }
@@ -242,7 +243,7 @@ impl Run {
 /// The lanes of a list.
 #[derive(Default)]
 struct Lanes {
-    /// First item of each.
+    /// First item of each lane.
     starts: Vec<u32>,
     items: Vec<[u32; ITEM_WORDS]>,
 }
@@ -275,7 +276,7 @@ impl Planner {
         words.extend(many.iter().flat_map(|run| run.item(run.units())));
     }
 
-    /// The packed rows of a sequence in runs of at most `size`.
+    /// Cuts a sequence's packed rows into runs of at most `size` rows.
     fn runs(&self, sequence: SequenceRows, table_start: u32, size: u32) -> impl Iterator<Item = Run> + use<> {
         let Self { ratio, window, .. } = *self;
         let end = sequence.row_count * ratio;
@@ -289,7 +290,7 @@ impl Planner {
         })
     }
 
-    /// The units of all runs, one after another, in lanes of the same length.
+    /// Distributes the units of all runs, in order, over lanes of equal length.
     fn lanes(&self, runs: &[Run]) -> Lanes {
         let total: u64 = runs.iter().map(|run| run.units().len() as u64).sum();
         let longest = runs.iter().map(|run| run.units().len() as u32).max().unwrap_or(0);
@@ -333,7 +334,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
         return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
     if !(1..=RATIO_MAX).contains(&ratio) {
-        let (what, message) = (format!("attend_paged with {ratio} query heads a KV head"), format!("1 to {RATIO_MAX}"));
+        let (what, message) =
+            (format!("attend_paged with {ratio} query heads per KV head"), format!("1 to {RATIO_MAX} are supported"));
         return Err(BackendError::Unsupported { what, message });
     }
     let [k, v] = arena.kv(step.layer);
@@ -361,7 +363,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
         && capacity.kv_format != KvFormat::F32
         && layer.head_dim.is_multiple_of(16)
         && step.scale > 0.0
-        // For which there are not registers enough; no model has both.
+        // These would need more registers than there are; no model has both.
         && !(layer.head_dim > 192 && step.softcap.is_some() && step.alibi.is_some());
     match planner.filter(|planner| is_tensor && planner.ratio == ratio) {
         Some(planner) => encode_tensor(recorder, step, &params, &layer, &planner),
@@ -411,7 +413,7 @@ fn encode_tensor(
     let kernel = kernel.define("WARPS", decode.warps).define("TILE_KEYS", decode.keys).define("STAGES", decode.depth);
     let blocks = blocks_at_once(layer, format, device);
     recorder.launch(&kernel, params, [blocks, 1, 1], 32 * decode.warps, decode.shared_bytes)?;
-    // With one row, a sequence has packed rows for a lane.
+    // In a decode batch every sequence has one row, few enough for lanes.
     if recorder.shape.decode {
         return Ok(());
     }
@@ -430,7 +432,7 @@ mod tests {
 
     const PLANNER: Planner = Planner { ratio: 4, window: None, lanes_max: 33, tile_rows: 128, splits: true };
 
-    /// A list, read back: the items of each lane, and the tiles.
+    /// A work list, read back: the items of each lane, and the tiles.
     struct List {
         lanes: Vec<Vec<Vec<u32>>>,
         tiles: Vec<Vec<u32>>,

@@ -1,6 +1,6 @@
-//! `CopyBlocks` → one launch for the layers of a KV group whose blocks have one size.
+//! `CopyBlocks` → one launch for all layers of a KV group whose blocks have the same size.
 //!
-//! How many blocks are copied is read from the batch; whether any are is part of the shape.
+//! Kernels read the number of copies from the batch; whether there are any is part of the shape.
 
 use super::super::super::{BackendError, metadata};
 use super::{Kernel, Recorder, params};
@@ -17,14 +17,14 @@ params! {
     }
 }
 
-/// Threads of a block; each copies 16 bytes of K and of V a turn.
+/// Threads per block; each copies 16 bytes of K and of V per iteration.
 const THREADS: u32 = 256;
-/// Blocks for each multiprocessor, over all layers of a launch.
+/// Blocks per multiprocessor, over all layers of a launch.
 const BLOCKS_EACH: u32 = 4;
-/// Layers that a launch can name.
+/// Maximum layers per launch.
 const LAYERS_MAX: usize = 64;
 
-/// Layers that one launch copies.
+/// Layers copied by one launch.
 struct Run {
     group: u32,
     vectors: u32,
@@ -32,7 +32,7 @@ struct Run {
     layers: u64,
 }
 
-/// All layers, each in one run.
+/// All layers, each in exactly one run.
 fn runs(recorder: &Recorder<'_>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (index, layer) in recorder.plan.kv_layers.iter().enumerate() {
@@ -65,7 +65,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
             vectors: run.vectors,
             unused: 0,
         };
-        // Up to the last layer named: those between that are not leave at once.
+        // The grid covers layers up to the last one in the mask; blocks of layers not in the mask exit at once.
         let height = u64::BITS - run.layers.leading_zeros();
         let full = (recorder.device.sm_count * BLOCKS_EACH).div_ceil(run.layers.count_ones());
         let needed = recorder.capacity.copies_max.saturating_mul(run.vectors).div_ceil(THREADS);

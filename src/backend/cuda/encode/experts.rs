@@ -1,6 +1,6 @@
-//! `MatMulExperts` → for few routes `matmul_experts_vec`, once per part of the experts; for many
-//! `matmul_experts_group` and `matmul_experts_tile`, once per part, and where products are combined
-//! `matmul_experts_merge`, some tokens at a time so that scratch stays small.
+//! `MatMulExperts`: few routes → `matmul_experts_vec`, one launch per part of the experts. Many routes →
+//! `matmul_experts_group` and `matmul_experts_tile`, one launch each per part, then `matmul_experts_merge` if products
+//! are combined. Tokens are processed in slices, so that scratch stays small.
 
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::DeviceWeight;
@@ -61,16 +61,16 @@ params! {
     }
 }
 
-/// Bytes of products that wait to be combined.
+/// Maximum bytes of products that wait to be combined.
 const PRODUCTS_BYTES_MAX: u64 = 64 << 20;
-/// Threads of a block of `matmul_experts_group` and of `matmul_experts_merge`.
+/// Threads per block of `matmul_experts_group` and `matmul_experts_merge`.
 const THREADS: u32 = 256;
-/// Threads of a block of `matmul_experts_vec`.
+/// Threads per block of `matmul_experts_vec`.
 const VEC_THREADS: u32 = 128;
-/// Outputs of the same.
+/// Outputs per block of `matmul_experts_vec`.
 const VEC_OUTPUTS: u32 = 16;
 
-/// The same rows of consecutive experts, in one format and equally far apart.
+/// The same rows of consecutive experts, in one format and at a constant distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     output_start: u32,
@@ -83,7 +83,7 @@ struct Part {
     stride: u64,
 }
 
-/// Cuts a weight between experts, and joins what repeats from expert to expert.
+/// Cuts a weight at expert boundaries, and merges what repeats from expert to expert.
 fn parts(weight: &DeviceWeight, expert_rows: u32) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for section in &weight.sections {
@@ -124,16 +124,16 @@ struct Call<'a> {
     parts: Vec<Part>,
     experts: u32,
     per_token: u32,
-    /// Routes that share a row of x.
+    /// Number of routes that share one row of x.
     x_routes: u32,
     /// Columns of x and of out.
     columns: u32,
     outputs: u32,
-    /// One row of out per token.
+    /// `out` has one row per token: the products of a token's routes are combined.
     combine: bool,
 }
 
-/// Bytes of the lists of `matmul_experts_group`, for the largest step of the plan.
+/// Bytes of the lists of `matmul_experts_group` for the largest step of the plan.
 fn lists_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
     let bytes = plan.body.iter().filter_map(|step| match step {
         Step::MatMulExperts(step) => {
@@ -145,7 +145,7 @@ fn lists_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
     bytes.max().unwrap_or(0).next_multiple_of(256)
 }
 
-/// Bytes of scratch for lists and for products that are to be combined; one buffer, reused by every layer.
+/// Bytes of scratch for lists and for products to be combined; one buffer, reused by every layer.
 pub(in super::super) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
     let bytes = plan.body.iter().filter_map(|step| match step {
         Step::MatMulExperts(step) if plan.buffer_spec(step.out).rows == Rows::Tokens => {
@@ -175,7 +175,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
         outputs,
         combine: plan.buffer_spec(step.out).rows == Rows::Tokens,
     };
-    // Tiles read each matrix once: worth it as soon as experts are chosen twice.
+    // Tiles read each matrix once: worthwhile as soon as some experts are chosen more than once.
     let many = recorder.rows(step.routes) >= call.experts && !recorder.capacity.deterministic;
     let narrow = recorder.storage(step.x) == Storage::Bf16;
     if many && narrow && call.parts.iter().all(|part| part.format != WeightFormat::F32) {
@@ -209,7 +209,7 @@ impl Call<'_> {
             outputs: part.outputs,
             output_start: part.output_start,
             output_stride: self.outputs,
-            // Experts of later parts add to what the first have written.
+            // Later parts add to what the first part has written.
             accumulate: u32::from(step.accumulate || self.combine && part.expert_first > 0),
             padding: 0,
         };
@@ -228,7 +228,7 @@ impl Call<'_> {
         let products = recorder.arena.expert_scratch + lists_bytes(recorder.plan, recorder.capacity);
         for first in (0..tokens).step_by(at_once as usize) {
             let some = at_once.min(tokens - first);
-            // Where the products of token 0 would be.
+            // The address that the products of token 0 would have.
             let base = products.wrapping_sub(u64::from(first) * token_bytes);
             self.tiles_of(recorder, first, some, (base, Storage::F32))?;
             self.merge(recorder, first, some, base)?;
@@ -236,7 +236,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The products of some tokens, into the row of each route of `out`.
+    /// Launches for the products of some tokens, written to each route's row of `out`.
     fn tiles_of(
         &self,
         recorder: &mut Recorder<'_>,
@@ -280,7 +280,7 @@ impl Call<'_> {
             };
             let row_tiles = routes_max / tile.rows + self.experts.min(routes_max);
             let grid = [row_tiles, part.outputs.div_ceil(tile.outputs), 1];
-            // And the rows of out, and which tile it is.
+            // Shared memory also holds the rows of out and the tile's description.
             let shared_bytes = tile.shared_bytes(part.format) + 4 * tile.rows + 16;
             let kernel = tile.kernel("matmul_experts_tile", part.format, storage);
             recorder.launch(&kernel, &params, grid, tile.threads(), shared_bytes)?;
@@ -288,7 +288,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Tiles for the usual number of an expert's routes, and some more: routes are never even.
+    /// A tile for the average number of routes per expert plus a margin, since routes are never evenly distributed.
     fn tile(&self, recorder: &Recorder<'_>, format: WeightFormat, routes: u32) -> Tile {
         let size = match routes.div_ceil(self.experts) {
             0..=8 => Size::Tiny,

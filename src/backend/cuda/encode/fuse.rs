@@ -1,11 +1,11 @@
-//! Which neighbouring steps one kernel runs: the norm before a product of few rows, the activation after it.
+//! Which adjacent steps run in one kernel: the norm before a product of few rows, and the activation after it.
 //!
-//! A row buffer between two fused steps is not written, so nobody else may read it: not a later step before the buffer
-//! is written anew, and not the tail. Values are rounded on the way as the buffer would have rounded them.
+//! A row buffer between two fused steps is not written, so nothing else may read it: no later step before the buffer is
+//! next written, and no tail. Values are rounded in between exactly as the buffer would have rounded them.
 
 use crate::plan::{BufferId, GatedActivation, MatMul, Plan, RmsNorm, Step};
 
-/// A product with its neighbours.
+/// A product with the adjacent steps fused into it.
 pub(super) struct Fused {
     pub(super) norm: Option<RmsNorm>,
     pub(super) product: MatMul,
@@ -13,13 +13,13 @@ pub(super) struct Fused {
 }
 
 impl Fused {
-    /// Steps that it stands for.
+    /// Number of steps that this replaces.
     pub(super) fn steps(&self) -> usize {
         1 + usize::from(self.norm.is_some()) + usize::from(self.gated.is_some())
     }
 }
 
-/// What `rest` begins with, if it is a product that can be fused with a neighbour.
+/// The fused product that `rest` starts with, if its first steps can be fused.
 pub(super) fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
     let norm = match rest.first()? {
         Step::RmsNorm(norm) if norm.delta.is_none() && !norm.accumulate => Some(*norm),
@@ -43,14 +43,14 @@ pub(super) fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
     (norm.is_some() || gated.is_some()).then_some(Fused { norm, product, gated })
 }
 
-/// Whether what is in `buffer` now is read by `rest`, or by the tail after it.
+/// Whether the current content of `buffer` is read by `rest` or by the tail after it.
 fn is_read_later(plan: &Plan, buffer: BufferId, rest: &[Step]) -> bool {
     let read_first = |steps: &[Step]| {
         let accesses = steps.iter().flat_map(Step::buffers);
         accesses.filter(|(touched, _)| *touched == buffer).map(|(_, access)| access.reads()).next()
     };
-    // Nothing in the rest of the body touches it: then any tail may begin with what is there. The steps of a tail are
-    // asked for all tails, of which their own is one; that fuses less than is possible, never more.
+    // Nothing in the rest of the body touches the buffer, so any tail may read its content. For steps within a tail,
+    // all tails are checked, their own among them: this fuses less than possible, never more.
     let tails = || plan.tails.iter().any(|(_, steps)| read_first(steps).unwrap_or(false));
     read_first(rest).unwrap_or_else(tails)
 }
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(found(&alone, 2), None);
     }
 
-    /// Whatever somebody reads later has to be written.
+    /// A buffer that is read later must be written.
     #[test]
     fn what_others_read_is_not_fused_away() {
         let read = |what: usize| {

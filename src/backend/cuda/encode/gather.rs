@@ -8,7 +8,7 @@ params! {
     Params { metadata: u64, x: u64, out: u64, columns: u32, unused: u32 }
 }
 
-/// Threads of a block, which copies one row, eight elements a thread and turn.
+/// Threads per block; a block copies one row, eight elements per thread and iteration.
 const THREADS: u32 = 256;
 
 /// Records the launch.

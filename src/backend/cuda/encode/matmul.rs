@@ -1,10 +1,10 @@
 //! `MatMul` → one launch per section of the weight.
 //!
-//! Which way: up to [`VEC_ROWS_MAX`] rows `matmul_vec`; more rows of bfloat16 cuBLASLt if it is there, the weight is
-//! bfloat16 and there is no bias, else `matmul_tile`; f32 rows and weights always `matmul_vec`. Deterministic plans use
-//! one kernel for every row count, so that a row's sums do not depend on its neighbours.
+//! Choice of kernel: `matmul_vec` for up to [`VEC_ROWS_MAX`] rows. For more bfloat16 rows: cuBLASLt if it is available,
+//! the weight is bfloat16 and there is no bias; otherwise `matmul_tile`. f32 rows or weights always use `matmul_vec`.
+//! Deterministic plans use one kernel for every row count, so that a row's sums do not depend on the other rows.
 //!
-//! With few rows the norm before a product and the activation after it run in the same kernel ([`super::fuse`]).
+//! With few rows, the norm before a product and the activation after it run in the same kernel ([`super::fuse`]).
 
 use super::super::super::BackendError;
 use super::super::arena::DeviceSection;
@@ -32,12 +32,12 @@ params! {
     }
 }
 
-/// Rows up to which reading a weight costs more than multiplying it.
+/// Up to this many rows, reading a weight costs more than multiplying it.
 const VEC_ROWS_MAX: u32 = 8;
-/// Warps of a block of `matmul_vec`, and of one that makes norms: these every block makes anew.
+/// Warps per block of `matmul_vec`; and with a fused norm, which every block computes for itself.
 const WARPS: u32 = 4;
 const NORM_WARPS: u32 = 8;
-/// Bytes of norms in a block's shared memory, so that several blocks have room on a multiprocessor.
+/// Maximum bytes of norms in a block's shared memory, so that several blocks fit on a multiprocessor.
 const NORM_BYTES_MAX: u32 = 64 << 10;
 
 /// Records the launches.
@@ -58,7 +58,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), B
     Ok(())
 }
 
-/// The section's part of the step as a product of cuBLASLt, if it can be one.
+/// The section's part of the step as a cuBLASLt product, if it can be one.
 fn blas_product(recorder: &Recorder<'_>, step: &MatMul, section: &DeviceSection) -> Option<Product> {
     let plain = section.format == WeightFormat::Bf16 && step.bias.is_none() && !recorder.capacity.deterministic;
     if !plain || !recorder.device.blas {
@@ -77,13 +77,14 @@ fn blas_product(recorder: &Recorder<'_>, step: &MatMul, section: &DeviceSection)
     Some(Product { x: recorder.row_buffer(step.x), weight: section.address, out, shape })
 }
 
-/// `matmul_vec` over one section, alone.
+/// `matmul_vec` over one section, without fused steps.
 fn vec(recorder: &mut Recorder<'_>, step: &MatMul, section: &DeviceSection) -> Result<(), BackendError> {
     let vec = VecLaunch { section: *section, norm: None, gated: None };
     vec.launch(recorder, step)
 }
 
-/// Records a product of few rows with its neighbours as one launch; `false`: these steps are better off alone.
+/// Records a product of few rows with its fused steps as one launch. Returns `false` if the steps run better
+/// separately.
 pub(super) fn encode_fused(recorder: &mut Recorder<'_>, fused: &Fused) -> Result<bool, BackendError> {
     let step = &fused.product;
     let weight = recorder.weight(step.weight);
@@ -101,7 +102,7 @@ pub(super) fn encode_fused(recorder: &mut Recorder<'_>, fused: &Fused) -> Result
     Ok(true)
 }
 
-/// Rows that a warp multiplies with a weight that it has read.
+/// Rows that a warp multiplies with each weight it reads.
 fn row_group(recorder: &Recorder<'_>, rows: u32) -> u32 {
     if recorder.capacity.deterministic { 4 } else { rows.next_power_of_two().min(VEC_ROWS_MAX) }
 }
@@ -146,13 +147,13 @@ impl VecLaunch<'_> {
             limit,
         };
         let shared = self.norm.map_or(0, |_| rows * params.columns * recorder.storage(step.x).bytes());
-        // A gate and its up are one output.
+        // A gate and its up projection give one output.
         let grid = [section.rows.div_ceil(warps * outputs), rows_max.div_ceil(rows), 1];
         recorder.launch(&kernel, &params, grid, warps * 32, shared)
     }
 
-    /// Weight rows of a warp. Few of them are spread over more warps, so that every multiprocessor has enough reads
-    /// under way.
+    /// Weight rows per warp. If there are few, they are spread over more warps, so that every multiprocessor has enough
+    /// reads in flight.
     fn outputs(&self, recorder: &Recorder<'_>, rows: u32) -> u32 {
         let warps_wanted = recorder.device.sm_count * 16;
         let most = if rows > 4 { 2 } else { 4 };

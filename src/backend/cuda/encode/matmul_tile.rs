@@ -1,7 +1,7 @@
-//! The part of `MatMul` that one section of a weight does for many rows of bfloat16: `matmul_tile`.
+//! `matmul_tile`: the part of `MatMul` for one section of a weight and many bfloat16 rows.
 //!
-//! Where tiles are fewer than the device has room for, several blocks share the columns of a tile, and the last one
-//! adds up. Never in deterministic plans: there one tile size serves all row counts.
+//! If there are fewer tiles than the device can run at once, several blocks split the columns of a tile, and the last
+//! one adds up their sums. Deterministic plans never split, and use one tile size for all row counts.
 
 use super::super::super::BackendError;
 use super::super::arena::DeviceSection;
@@ -24,24 +24,24 @@ params! {
     }
 }
 
-/// Blocks for each multiprocessor that splitting aims at.
+/// Target number of blocks per multiprocessor when splitting.
 const BLOCKS_EACH: u32 = 2;
-/// Stages of columns that a split is worth.
+/// Minimum number of column chunks per split.
 const SPLIT_CHUNKS_MIN: u32 = 4;
-/// Sums of the largest tile that is split.
+/// Sums in the largest tile that is split.
 const SPLIT_SUMS: u32 = 64 * 64;
 
-/// Bytes of scratch for tiles that several blocks share.
+/// Bytes of scratch for tiles that are split between blocks.
 pub(in super::super) fn scratch_bytes(device: &Facts) -> u64 {
     u64::from(counters(device)) * u64::from(SPLIT_SUMS) * 4
 }
 
-/// Counters of the same.
+/// Number of counters for tiles that are split between blocks.
 pub(in super::super) fn counters(device: &Facts) -> u32 {
     BLOCKS_EACH * device.sm_count
 }
 
-/// The tile table.
+/// Chooses the tile for a product.
 fn choose(device: &Facts, deterministic: bool, rows: u32, outputs: u32, format: WeightFormat) -> Tile {
     let tile = |size| Tile::new(size, format, device.shared_bytes_max);
     let tiles = |tile: &Tile| rows.div_ceil(tile.rows) * outputs.div_ceil(tile.outputs);
@@ -51,7 +51,7 @@ fn choose(device: &Facts, deterministic: bool, rows: u32, outputs: u32, format: 
         17..=32 => tile(Size::Small),
         33..=64 => tile(Size::Middle),
         _ => {
-            // A large tile loads least for its products, if there is one for nearly every multiprocessor.
+            // Large tiles load the least per product; they are used if there is one for nearly every multiprocessor.
             let enough = |tile: &Tile| 4 * tiles(tile) >= 3 * device.sm_count;
             let large = [Size::Wide, Size::Large].map(tile).into_iter().find(enough);
             large.unwrap_or_else(|| tile(Size::Middle))
@@ -59,7 +59,7 @@ fn choose(device: &Facts, deterministic: bool, rows: u32, outputs: u32, format: 
     }
 }
 
-/// Blocks that share the columns of a tile.
+/// Number of blocks that split the columns of a tile.
 fn splits(device: &Facts, tile: Tile, tiles: u32, columns: u32) -> u32 {
     if tile.rows * tile.outputs > SPLIT_SUMS {
         return 1;

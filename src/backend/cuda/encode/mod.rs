@@ -1,14 +1,15 @@
-//! Steps → launches. Which kernel, which tile and which grid a step gets is decided here and nowhere else.
+//! Steps → launches. This is the only place that chooses a step's kernel, tile and grid.
 //!
-//! A program is recorded once per [`BatchShape`], a bucket of batches, and replayed for every batch that fits: decoding
-//! as a CUDA graph, the rest launch by launch. Hence the one rule: **an encoder may depend on the shape, the plan, the
-//! capacity and the device, never on the contents or counts of a batch**. Kernels read those from the metadata.
+//! A program is recorded once per [`BatchShape`], a bucket of batches, and replayed for every batch in that bucket:
+//! decode batches as a CUDA graph, others launch by launch. Hence one rule: **an encoder may depend on the shape, the
+//! plan, the capacity and the device, never on the contents or counts of a batch**. Kernels read those from the
+//! metadata.
 //!
 //! Conventions for a kernel:
-//! - `cuda/<stem>.cu` has one function, `<stem>`, whose only argument is its params: addresses first, then u32 and f32,
+//! - `cuda/<stem>.cu` has one function, `<stem>`. Its only argument is its params: addresses first, then u32 and f32,
 //!   declared here with [`params!`] in the same order and without padding.
-//! - row buffers are f32 or bfloat16, named by a definition (`X_TYPE`, `OUT_TYPE`); vectors are f32.
-//! - rows beyond the batch's own count are not computed into the pool, and nothing is read for them out of bounds.
+//! - Row buffers are f32 or bfloat16, chosen by a define (`X_TYPE`, `OUT_TYPE`); vectors are f32.
+//! - Rows beyond the batch's own count never reach the pool and cause no out-of-bounds reads.
 
 pub(super) mod attend;
 mod copy;
@@ -35,7 +36,7 @@ use crate::plan::inputs::{BatchInputs, SampleShape};
 use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail, WeightId};
 use bytemuck::Pod;
 
-/// Declares the params of a kernel: addresses first, then an even number of u32 and f32.
+/// Declares the params of a kernel: addresses first, then an even total of u32 and f32.
 macro_rules! params {
     ($(#[$meta:meta])* $name:ident { $($field:ident: $kind:ty),* $(,)? }) => {
         $(#[$meta])*
@@ -46,7 +47,7 @@ macro_rules! params {
 }
 pub(super) use params;
 
-/// A bucket of batches: the most that any of them has.
+/// A bucket of batches: the maximum of each count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct BatchShape {
     /// Token rows.
@@ -57,20 +58,20 @@ pub(super) struct BatchShape {
     pub(super) logits_rows: u32,
     /// Sample rows.
     pub(super) samples: u32,
-    /// Pool rows.
+    /// Pooled output rows.
     pub(super) pools: u32,
     /// Every sequence has one row.
     pub(super) decode: bool,
-    /// Blocks are copied.
+    /// The batch copies blocks.
     pub(super) copies: bool,
     /// Which sampling options any row uses.
     pub(super) sample: SampleShape,
 }
 
-/// Sequences up to which decoding is recorded at start; larger batches are when they come.
+/// Decode batches of up to this many sequences are recorded at start; larger ones when they first occur.
 const USUAL_DECODE_MAX: u32 = 64;
 
-/// The bucket of a decoding batch: fine steps, since every row costs time.
+/// The bucket of a decode batch: fine steps, since every row costs time.
 fn decode_bucket(rows: u32) -> u32 {
     match rows {
         0..=2 => rows,
@@ -81,7 +82,7 @@ fn decode_bucket(rows: u32) -> u32 {
     }
 }
 
-/// The bucket of any other batch: each is a program, and a plan of cuBLASLt.
+/// The bucket of any other batch: coarse steps, since each bucket needs a program and cuBLASLt plans.
 fn mixed_bucket(rows: u32) -> u32 {
     match rows {
         0..=128 => rows.next_multiple_of(16),
@@ -92,7 +93,7 @@ fn mixed_bucket(rows: u32) -> u32 {
 }
 
 impl BatchShape {
-    /// The bucket that `inputs` falls into.
+    /// The bucket of a batch.
     pub(super) fn of(inputs: &BatchInputs, capacity: &Capacity) -> Self {
         let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
         let decode = inputs.sequences.iter().all(|sequence| sequence.row_count == 1);
@@ -118,7 +119,8 @@ impl BatchShape {
 }
 
 impl BatchShape {
-    /// The buckets of usual batches: decoding, plain and drawn, up to [`USUAL_DECODE_MAX`] sequences, and a full step.
+    /// The buckets recorded at start: decode batches, greedy and sampled, up to [`USUAL_DECODE_MAX`] sequences, and a
+    /// full step.
     pub(super) fn usual(capacity: &Capacity) -> Vec<Self> {
         let most = capacity.sequences_max.min(capacity.samples_max).min(capacity.tokens_max);
         let mut shapes: Vec<Self> = Vec::new();
@@ -152,7 +154,7 @@ impl BatchShape {
 pub(super) struct Recorder<'a> {
     /// The loaded plan.
     pub(super) plan: &'a Plan,
-    /// What the buffers were allocated for.
+    /// The capacity that the buffers were allocated for.
     pub(super) capacity: &'a Capacity,
     /// The buffers.
     pub(super) arena: &'a Arena,
@@ -162,11 +164,12 @@ pub(super) struct Recorder<'a> {
     pub(super) device: &'a Facts,
     modules: &'a mut Modules,
     commands: Vec<Command>,
-    /// The steps being recorded, more than one where they are fused: launches take what these have named.
+    /// The steps being recorded; several if they are fused. Launches may use only the buffers and weights that these
+    /// name.
     running: &'a [Step],
 }
 
-/// How a kernel learns its number of rows: a word of the metadata's header, times something.
+/// How a kernel computes its number of rows: a word of the metadata's header, times a factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowCount {
     pub(super) header: u32,
@@ -182,7 +185,7 @@ pub(super) struct Subject<'a> {
     pub(super) device: &'a Facts,
 }
 
-/// Records the commands of a shape; those of kernels that are not loaded are left out, and `modules` knows of them.
+/// Records the commands of a shape. Launches whose kernels are not loaded are left out and noted in `modules`.
 pub(super) fn record(
     modules: &mut Modules,
     subject: Subject<'_>,
@@ -229,7 +232,7 @@ impl<'a> Recorder<'a> {
 
     fn step(&mut self, step: &Step) -> Result<(), BackendError> {
         match step {
-            // Most batches copy nothing, and are programs of their own.
+            // Most batches copy no blocks; they have programs of their own.
             Step::CopyBlocks(_) if !self.shape.copies => Ok(()),
             Step::CopyBlocks(_) => copy::encode(self),
             Step::Embed(step) => rows::embed(self, step),
@@ -247,12 +250,12 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Most rows of `buffer` in a batch of this shape.
+    /// Maximum rows of `buffer` in a batch of this shape.
     pub(super) fn rows(&self, buffer: BufferId) -> u32 {
         self.plan.buffer_spec(buffer).rows.count(self.shape.tokens, self.shape.logits_rows)
     }
 
-    /// Where a kernel reads how many rows of `buffer` a batch has.
+    /// Where a kernel reads the number of rows of `buffer`.
     pub(super) fn row_count(&self, buffer: BufferId) -> RowCount {
         match self.plan.buffer_spec(buffer).rows {
             Rows::Tokens => RowCount { header: META_TOKEN_COUNT, times: 1 },
@@ -261,30 +264,30 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The address of a row buffer of the steps.
+    /// The address of a row buffer that the running steps name.
     pub(super) fn row_buffer(&self, id: BufferId) -> u64 {
         debug_assert!(self.running.iter().flat_map(Step::buffers).any(|(named, _)| named == id));
         self.arena.row_buffer(id)
     }
 
-    /// A weight of the steps.
+    /// A weight that the running steps name.
     pub(super) fn weight(&self, id: WeightId) -> &'a DeviceWeight {
         debug_assert!(self.running.iter().any(|step| step.weights().contains(&id)));
         self.arena.weight(id)
     }
 
-    /// The address of a vector of the steps: f32, one row.
+    /// The address of a vector that the running steps name: f32, one row.
     pub(super) fn vector(&self, id: WeightId) -> u64 {
         let [section] = self.weight(id).sections[..] else { unreachable!("a vector has one format") };
         section.address
     }
 
-    /// The address of a vector, or 0.
+    /// The address of a vector; 0 if there is none.
     pub(super) fn optional(&self, id: Option<WeightId>) -> u64 {
         id.map_or(0, |id| self.vector(id))
     }
 
-    /// Elements of a row of `buffer`.
+    /// Elements per row of `buffer`.
     pub(super) fn columns(&self, buffer: BufferId) -> u32 {
         self.plan.buffer_spec(buffer).columns
     }
@@ -294,7 +297,7 @@ impl<'a> Recorder<'a> {
         self.plan.buffer_spec(buffer).storage
     }
 
-    /// Adds a launch; none if the grid is empty.
+    /// Adds a launch, unless the grid is empty.
     pub(super) fn launch<P: Pod>(
         &mut self,
         kernel: &Kernel,
@@ -315,13 +318,13 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Adds a product of cuBLASLt.
+    /// Adds a cuBLASLt product.
     pub(super) fn product(&mut self, product: super::blas::Product) {
         self.commands.push(Command::Product(product));
     }
 }
 
-/// Rows of eight elements: what the kernels of rows ask for.
+/// Columns in units of eight elements, which the row kernels require.
 pub(super) fn eights_of(step: &str, columns: u32) -> Result<u32, BackendError> {
     if columns.is_multiple_of(8) {
         return Ok(columns / 8);
@@ -378,7 +381,7 @@ mod tests {
         }
     }
 
-    /// A shape holds its batch, stays within the capacity, and batches that differ in contents share it.
+    /// A shape holds its batch and stays within the capacity; batches that differ only in contents share it.
     #[test]
     fn batches_fall_into_shapes() {
         let shape = |row_counts: &[u32], samples| BatchShape::of(&batch(row_counts, samples), &capacity());

@@ -8,10 +8,10 @@ params! {
     Params { x: u64, pooled: u64, metadata: u64, rows: u32, eights: u32 }
 }
 
-/// Threads of a block; each adds up 8 columns.
+/// Threads per block; each sums 8 columns.
 const THREADS: u32 = 128;
 
-/// Words of all pooled rows of one batch.
+/// Maximum words of one batch's pooled rows.
 pub(in super::super) fn words_max(plan: &Plan, capacity: &Capacity) -> u32 {
     capacity.sequences_max * plan.pooled_columns()
 }

@@ -25,10 +25,10 @@ params! {
     }
 }
 
-/// Threads of a block, as in the kernel's file.
+/// Threads per block, as in the kernel's file.
 const THREADS: u32 = 128;
 
-/// The number by which kernels know a format.
+/// The number that identifies a KV format in kernels.
 pub(super) fn kv_number(format: KvFormat) -> u32 {
     match format {
         KvFormat::F32 => 0,

@@ -16,7 +16,7 @@ params! {
     }
 }
 
-/// Threads of a block, a warp a token.
+/// Threads per block; one warp per token.
 const THREADS: u32 = 128;
 
 /// Records the launch.

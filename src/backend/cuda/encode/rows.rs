@@ -1,4 +1,4 @@
-//! The steps that work on rows alone: `Embed`, `RmsNorm`, `GatedActivation`.
+//! The steps that work row by row: `Embed`, `RmsNorm`, `GatedActivation`.
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, eights_of, params};
@@ -22,12 +22,12 @@ params! {
     }
 }
 
-/// Threads of `rms_norm`, as in its file.
+/// Threads per block of `rms_norm`, as in its file.
 const NORM_THREADS: u32 = 256;
-/// Threads of the others.
+/// Threads per block of the other kernels.
 const THREADS: u32 = 128;
 
-/// Records the launches of `Embed`: one for each section of the table.
+/// Records the launches of `Embed`: one per section of the table.
 pub(super) fn embed(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), BackendError> {
     let Embed { table, scale, out } = *step;
     let arena = recorder.arena;
@@ -76,7 +76,7 @@ pub(super) fn rms_norm(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<()
     recorder.launch(&kernel, &params, [recorder.rows(step.x), 1, 1], NORM_THREADS, 0)
 }
 
-/// Number, slope and clamp of an activation, as the kernels know it.
+/// Number, slope and clamp that describe an activation to the kernels.
 pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
     match activation {
         Activation::Silu => (0, 0.0, 0.0),

@@ -1,9 +1,9 @@
 //! `Sample` → launches for the sample rows of a batch.
 //!
-//! Plain greedy rows go through `sample_argmax`, cut in parts; all others through `sample`, a block a row, and
-//! `sample_logprobs` where any row reports them. Which of them a row belongs to is read from the row itself, so a mixed
-//! batch runs all. Bias, penalties and masks need the row's adjusted logits in scratch: then rows are taken in slices
-//! of as many as the scratch holds.
+//! Plain greedy rows go through `sample_argmax`, which splits a row into parts. All other rows go through `sample`, one
+//! block per row, and `sample_logprobs` if any row reports logprobs. The kernels read from the row itself which of them
+//! handles it, so a mixed batch runs all of them. Bias, penalties and masks need the row's adjusted logits in scratch;
+//! rows are then processed in slices of as many as the scratch holds.
 
 use super::super::super::{BackendError, Capacity};
 use super::{Kernel, Recorder, params};
@@ -26,29 +26,29 @@ params! {
     Params { metadata: u64, logits: u64, scratch: u64, feed: u64, results: u64, row_first: u32, vocab: u32 }
 }
 
-/// Fours of logits in one part of an argmax: one load of 16 bytes for each of four turns of a thread.
+/// Groups of four logits in one part of an argmax: each thread makes four 16-byte loads.
 const PART_FOURS: u32 = 1024;
-/// Threads of a block of `sample_argmax`.
+/// Threads per block of `sample_argmax`.
 const ARGMAX_THREADS: u32 = 256;
-/// Threads of a block of `sample` and `sample_logprobs`.
+/// Threads per block of `sample` and `sample_logprobs`.
 const THREADS: u32 = 1024;
-/// Bytes of adjusted rows held at once, unless one row alone is larger.
+/// Bytes of scratch for adjusted rows, unless a single row is larger.
 const SCRATCH_BYTES: u64 = 64 << 20;
-/// Bytes that a row of an argmax keeps between its parts.
+/// Bytes of state that the parts of an argmax row share.
 const STATE_BYTES: u64 = 16;
 
-/// The sampling options that are recorded ahead: greedy decoding, and drawn tokens without anything else.
+/// The sampling options recorded at start: greedy decoding, and sampling without any other option.
 pub(super) fn usual_shapes() -> [SampleShape; 2] {
     let none = SampleShape::default();
     [SampleShape { plain: true, ..none }, SampleShape { full: true, ..none }]
 }
 
-/// Words of an adjusted row: whole vectors of 16 bytes.
+/// Words of an adjusted row, rounded up to 16 bytes.
 fn row_words(vocab: u32) -> u64 {
     u64::from(vocab.max(1)).next_multiple_of(4)
 }
 
-/// Rows whose adjusted logits the scratch holds.
+/// Number of rows whose adjusted logits fit in the scratch.
 fn scratch_rows(vocab: u32, samples_max: u32) -> u32 {
     let rows = SCRATCH_BYTES / (row_words(vocab) * 4);
     u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, samples_max.max(1))
@@ -63,13 +63,13 @@ fn vocab_of(plan: &Plan) -> u32 {
     sampled.unwrap_or(plan.vocab)
 }
 
-/// Bytes of the states of an argmax, which come first in the scratch.
+/// Bytes of the argmax states, which come first in the scratch.
 fn state_bytes(capacity: &Capacity) -> u64 {
     u64::from(capacity.samples_max.max(1)) * STATE_BYTES
 }
 
-/// Bytes of scratch. It must be zero at the start: the states of [`encode_argmax`] are left zero, and are in no other
-/// use.
+/// Bytes of scratch. It must be zero at the start: [`encode_argmax`] leaves its states zero, and nothing else uses
+/// them.
 pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
     let vocab = vocab_of(plan);
     let adjusted = u64::from(scratch_rows(vocab, capacity.samples_max)) * row_words(vocab) * 4;

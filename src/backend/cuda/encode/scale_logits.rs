@@ -8,9 +8,9 @@ params! {
     Params { metadata: u64, logits: u64, vocab: u32, scale: f32, softcap: f32, unused: u32 }
 }
 
-/// Threads of a block, four elements each a turn.
+/// Threads per block; each handles four elements per iteration.
 const THREADS: u32 = 256;
-/// Blocks for each multiprocessor at most; they stride over the rest.
+/// Maximum blocks per multiprocessor; each block strides over the rest.
 const BLOCKS_EACH: u32 = 16;
 
 /// Records the launch.

@@ -1,10 +1,10 @@
-//! The tiles of `cuda/common/tile.cuh`: sizes, shared memory and definitions of the kernels built on it.
+//! The tiles of `cuda/common/tile.cuh`: sizes, shared memory, and defines of the kernels that use them.
 
 use super::super::kernel::Kernel;
 use crate::plan::format::Scales;
 use crate::plan::{Storage, WeightFormat};
 
-/// How a block's tile is cut, as the definitions of the same names say.
+/// How a block's tile is divided; the fields correspond to the defines of the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tile {
     pub(super) rows: u32,
@@ -13,11 +13,12 @@ pub(super) struct Tile {
     warp_outputs: u32,
     slices: u32,
     stages: u32,
-    /// Columns of a stage.
+    /// Columns per stage.
     pub(super) chunk: u32,
 }
 
-/// Sizes of a tile. The first two have warps that share the columns among them, since a tile's own parts would be few.
+/// Sizes of a tile. In the first two, several warps share the columns, since the tile alone has too little work for
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Size {
     /// 16 rows.
@@ -28,13 +29,13 @@ pub(super) enum Size {
     Middle,
     /// 128 rows.
     Large,
-    /// 128 rows, and outputs for long rows of dense weights.
+    /// 128 rows, and more outputs: for dense weights with long rows.
     Wide,
 }
 
 impl Tile {
-    /// The tile of a size for a format, with as many stages as `shared_bytes_max` holds; the next smaller size if it
-    /// holds none.
+    /// The tile of a size for a format, with as many stages as fit in `shared_bytes_max`; the next smaller size if none
+    /// fits.
     pub(super) fn new(size: Size, format: WeightFormat, shared_bytes_max: u32) -> Self {
         let quantised = format.is_quantised();
         let tile = |(rows, outputs), (warp_rows, warp_outputs), slices, stages, chunk| Self {
@@ -46,7 +47,7 @@ impl Tile {
             stages,
             chunk,
         };
-        // Chunks of quantised weights are 128 columns; slices need as many groups of 32.
+        // Chunks of quantized weights have 128 columns; slices need that many groups of 32.
         let chunk = if quantised { 128 } else { 64 };
         let (most, smaller) = match size {
             Size::Tiny => (tile((16, 64), (16, 32), 4, if quantised { 6 } else { 4 }, 128), None),
@@ -68,18 +69,18 @@ impl Tile {
         self.rows / self.warp_rows * (self.outputs / self.warp_outputs) * self.slices
     }
 
-    /// Threads of a block.
+    /// Threads per block.
     pub(super) fn threads(self) -> u32 {
         32 * self.warps()
     }
 
-    /// `TILE_SHARED_BYTES` of `cuda/common/tile.cuh`.
+    /// The same as `TILE_SHARED_BYTES` of `cuda/common/tile.cuh`.
     pub(super) fn shared_bytes(self, format: WeightFormat) -> u32 {
         let stage = self.rows * 2 * self.chunk + self.outputs * chunk_bytes(format, self.chunk);
         4 * self.rows + self.stages * stage + self.warps() * self.warp_scale_bytes(format)
     }
 
-    /// Scales that a warp decodes for its outputs.
+    /// Bytes of the scales that a warp decodes for its outputs.
     fn warp_scale_bytes(self, format: WeightFormat) -> u32 {
         if !format.is_quantised() {
             return 0;
@@ -91,7 +92,7 @@ impl Tile {
         self.chunk / 32 / self.slices * halves * kinds * self.warp_outputs * 4
     }
 
-    /// A kernel with this tile for a weight of `format` and rows of out of `storage`.
+    /// A kernel with this tile, for weights in `format` and output rows in `storage`.
     pub(super) fn kernel(self, stem: &'static str, format: WeightFormat, storage: Storage) -> Kernel {
         Kernel::new(stem)
             .define("WEIGHT", format!("{format:?}"))
@@ -111,7 +112,7 @@ fn chunk_bytes(format: WeightFormat, chunk: u32) -> u32 {
     if let Some(bytes) = format.element_bytes() {
         return bytes * chunk;
     }
-    // Of 1024 columns, no section has padding; those of 256 bring their own word to every chunk.
+    // At 1024 columns no section has padding. Halves shared by 256 columns take a word of their own in every chunk.
     let layout = format.layout(1024);
     let own = layout.supers as u32 / (1024 / chunk);
     if layout.row_bytes > layout.supers { own + 4 } else { own }
@@ -121,7 +122,7 @@ fn chunk_bytes(format: WeightFormat, chunk: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// What `cuda/common/tile.cuh` computes, printed by a build of it.
+    /// Compares with the values that `cuda/common/tile.cuh` computes, recorded from a build of it.
     #[test]
     fn shared_memory_is_what_the_kernels_use() {
         let bytes = |size, format| {
@@ -145,7 +146,7 @@ mod tests {
         }
     }
 
-    /// A block of an older or a smaller device has 48 or 99 KiB.
+    /// Blocks of older or smaller devices have 48 or 99 KiB.
     #[test]
     fn every_format_has_a_tile_that_fits() {
         for format in WeightFormat::ALL.into_iter().filter(|format| *format != WeightFormat::F32) {
