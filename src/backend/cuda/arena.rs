@@ -4,10 +4,9 @@
 //! of [`GRANULE`], in order. Vectors (one row) are widened to f32 when written: this is exact, and kernels need no
 //! variant for their format.
 
+use super::super::BackendError;
 use super::super::layout::{Layout, PoolLayout, WeightShard};
-use super::super::{BackendError, Capacity, SideBuffer, metadata};
-use super::driver::{Driver, Facts};
-use super::encode::{attend, experts, matmul_tile, pool, sample};
+use super::driver::Driver;
 use crate::plan::{BufferId, Plan, Storage, WeightFormat, WeightId, WeightSpec};
 
 /// Consecutive rows of a weight, in one format.
@@ -28,58 +27,17 @@ pub(super) struct DeviceWeight {
 
 /// Sizes of all buffers other than weights, rows and pool.
 pub(super) struct SideBytes {
-    feed: u64,
-    metadata: u64,
-    results: u64,
-    pooled: u64,
-    attend_scratch: u64,
-    attend_counters: u64,
-    sample_scratch: u64,
-    expert_scratch: u64,
-    tile_scratch: u64,
-    tile_counters: u64,
-    kv_table: u64,
-}
-
-impl SideBytes {
-    pub(super) fn new(plan: &Plan, capacity: &Capacity, facts: &Facts) -> Self {
-        Self {
-            feed: u64::from(capacity.feed_slots.max(1)) * 4,
-            metadata: metadata::words_max(plan, capacity, attend::work_words_max(plan, capacity, facts)) * 4,
-            results: u64::from(capacity.samples_max.max(1) * metadata::RESULT_WORDS) * 4,
-            pooled: u64::from(pool::words_max(plan, capacity)) * 4,
-            attend_scratch: attend::scratch_bytes(plan, capacity, facts),
-            attend_counters: u64::from(attend::counters(plan, capacity, facts)) * 4,
-            sample_scratch: sample::scratch_bytes(plan, capacity),
-            expert_scratch: experts::scratch_bytes(plan, capacity),
-            tile_scratch: matmul_tile::scratch_bytes(facts),
-            tile_counters: u64::from(matmul_tile::counters(facts)) * 4,
-            kv_table: plan.kv_layers.len() as u64 * 16,
-        }
-    }
-
-    /// Maximum words that one batch uploads and downloads.
-    pub(super) fn slot_words(&self) -> (usize, usize) {
-        ((self.metadata / 4) as usize, ((self.results + self.pooled) / 4) as usize)
-    }
-
-    /// All these buffers, to add up their sizes.
-    pub(super) fn list(&self) -> Vec<SideBuffer> {
-        let all = [
-            ("feed", self.feed),
-            ("metadata", self.metadata),
-            ("results", self.results),
-            ("pooled rows", self.pooled),
-            ("attend scratch", self.attend_scratch),
-            ("attend counters", self.attend_counters),
-            ("sample scratch", self.sample_scratch),
-            ("expert scratch", self.expert_scratch),
-            ("tile scratch", self.tile_scratch),
-            ("tile counters", self.tile_counters),
-            ("kv table", self.kv_table),
-        ];
-        all.into_iter().map(|(name, bytes)| SideBuffer { name, bytes }).collect()
-    }
+    pub(super) feed: u64,
+    pub(super) metadata: u64,
+    pub(super) results: u64,
+    pub(super) pooled: u64,
+    pub(super) attend_scratch: u64,
+    pub(super) attend_counters: u64,
+    pub(super) sample_scratch: u64,
+    pub(super) expert_scratch: u64,
+    pub(super) tile_scratch: u64,
+    pub(super) tile_counters: u64,
+    pub(super) kv_table: u64,
 }
 
 /// The memory of one loaded plan.

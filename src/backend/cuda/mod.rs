@@ -28,6 +28,7 @@ mod library;
 mod modules;
 mod nvidia;
 mod nvrtc;
+mod side;
 
 pub use audit::Footprint;
 #[cfg(unix)]

@@ -4,12 +4,11 @@
 //! shard takes a dispatch of its own. Vectors (one row) are widened to f32 when written: exact, and a kernel needs no
 //! variant for their format.
 
+use super::super::BackendError;
 use super::super::layout::{self, Layout, PoolLayout, WeightShard};
-use super::super::{BackendError, Capacity, Caps, SideBuffer, metadata};
-use super::device::{Gpu, Profile};
-use super::encode::{PARAMS_SLOTS, attend, experts, pool, sample};
-use super::pipelines::{Access, PARAMS_SLOT_BYTES};
-use super::{readback, texels};
+use super::device::Gpu;
+use super::pipelines::Access;
+use super::texels;
 use crate::plan::{BufferId, Plan, Storage, WeightFormat, WeightId, WeightSpec};
 use bytes::Bytes;
 
@@ -103,56 +102,20 @@ pub(crate) struct Arena {
 
 /// Sizes of the buffers beside weights, rows and pool.
 pub(crate) struct SideBytes {
-    feed: u64,
-    metadata: u64,
-    params: u64,
-    results: u64,
-    pooled: u64,
-    attend_scratch: u64,
-    sample_scratch: u64,
-    expert_scratch: u64,
-    readback: u64,
-}
-
-impl SideBytes {
-    pub(crate) fn new(plan: &Plan, capacity: &Capacity, profile: &Profile) -> Self {
-        let work_words = attend::work_words_max(plan, capacity, profile);
-        let pooled_words = pool::words_max(plan, capacity);
-        Self {
-            feed: u64::from(capacity.feed_slots) * 4,
-            metadata: metadata::words_max(plan, capacity, work_words) * 4,
-            params: u64::from(PARAMS_SLOTS * PARAMS_SLOT_BYTES),
-            results: u64::from(capacity.samples_max * metadata::RESULT_WORDS) * 4,
-            pooled: u64::from(pooled_words) * 4,
-            attend_scratch: attend::scratch_bytes(plan, capacity, profile),
-            sample_scratch: sample::scratch_bytes(plan, capacity, profile),
-            expert_scratch: experts::scratch_bytes(plan, capacity, profile),
-            readback: readback::slot_bytes(capacity.samples_max, pooled_words),
-        }
-    }
-
-    /// All of them, for the sum and the limits.
-    pub(crate) fn list(&self) -> Vec<SideBuffer> {
-        let once = [
-            ("feed", self.feed),
-            ("metadata", self.metadata),
-            ("params", self.params),
-            ("results", self.results),
-            ("pooled", self.pooled),
-            ("attend scratch", self.attend_scratch),
-            ("sample scratch", self.sample_scratch),
-            ("expert scratch", self.expert_scratch),
-        ];
-        let slots = std::iter::repeat_n(("readback", self.readback), readback::SLOTS);
-        once.into_iter().chain(slots).map(|(name, bytes)| SideBuffer { name, bytes }).collect()
-    }
+    pub(crate) feed: u64,
+    pub(crate) metadata: u64,
+    pub(crate) params: u64,
+    pub(crate) results: u64,
+    pub(crate) pooled: u64,
+    pub(crate) attend_scratch: u64,
+    pub(crate) sample_scratch: u64,
+    pub(crate) expert_scratch: u64,
+    pub(crate) readback: u64,
 }
 
 impl Arena {
     /// Creates everything but the pool, as `caps` lay it out.
-    pub(crate) fn new(gpu: &Gpu, plan: &Plan, capacity: &Capacity, caps: &Caps) -> Result<Self, BackendError> {
-        let layout = Layout::checked(plan, capacity, caps)?;
-        let side = SideBytes::new(plan, capacity, &gpu.profile);
+    pub(crate) fn new(gpu: &Gpu, plan: &Plan, layout: &Layout, side: &SideBytes) -> Result<Self, BackendError> {
         let mut next_id = 0;
         let mut make = |name: &str, bytes: u64, usage| create(gpu, &mut next_id, name, bytes, usage);
         let storage = wgpu::BufferUsages::STORAGE;

@@ -18,6 +18,7 @@ mod pipeline_cache;
 pub(crate) mod pipelines;
 pub(crate) mod preprocess;
 pub(crate) mod readback;
+mod side;
 #[cfg(test)]
 mod tests;
 mod texels;
@@ -27,7 +28,7 @@ pub use device::{AdapterReport, Class, Tier, WgpuOptions};
 pub use encode::{Variant, variants};
 pub use readback::Ticket;
 
-use super::layout::PoolLayout;
+use super::layout::{Layout, PoolLayout};
 use super::metadata;
 use super::{Allocation, Backend, BackendError, Capacity, Caps, SideBuffers};
 use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, Results, SampleRow, SequenceRows};
@@ -189,7 +190,9 @@ impl Backend for WgpuBackend {
         }
         self.recordings.clear();
         self.loaded = None;
-        let arena = Arena::new(&self.gpu, &plan, capacity, &self.caps)?;
+        let layout = Layout::checked(&plan, capacity, &self.caps)?;
+        let side = SideBytes::new(&plan, capacity, &self.gpu.profile);
+        let arena = Arena::new(&self.gpu, &plan, &layout, &side)?;
         let ring = Ring::new(&self.gpu, capacity.samples_max, pool::words_max(&plan, capacity));
         self.gpu.errors.check()?;
         self.loaded = Some(LoadedPlan { plan, capacity: capacity.clone(), arena, ring });

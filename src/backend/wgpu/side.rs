@@ -1,0 +1,43 @@
+//! Sizes of the buffers beside weights, rows and pool: what each encoder needs of scratch, metadata and readback.
+
+use super::super::{Capacity, SideBuffer, metadata};
+use super::arena::SideBytes;
+use super::device::Profile;
+use super::encode::{PARAMS_SLOTS, attend, experts, pool, sample};
+use super::pipelines::PARAMS_SLOT_BYTES;
+use super::readback;
+use crate::plan::Plan;
+
+impl SideBytes {
+    pub(crate) fn new(plan: &Plan, capacity: &Capacity, profile: &Profile) -> Self {
+        let work_words = attend::work_words_max(plan, capacity, profile);
+        let pooled_words = pool::words_max(plan, capacity);
+        Self {
+            feed: u64::from(capacity.feed_slots) * 4,
+            metadata: metadata::words_max(plan, capacity, work_words) * 4,
+            params: u64::from(PARAMS_SLOTS * PARAMS_SLOT_BYTES),
+            results: u64::from(capacity.samples_max * metadata::RESULT_WORDS) * 4,
+            pooled: u64::from(pooled_words) * 4,
+            attend_scratch: attend::scratch_bytes(plan, capacity, profile),
+            sample_scratch: sample::scratch_bytes(plan, capacity, profile),
+            expert_scratch: experts::scratch_bytes(plan, capacity, profile),
+            readback: readback::slot_bytes(capacity.samples_max, pooled_words),
+        }
+    }
+
+    /// All of them, for the sum and the limits.
+    pub(crate) fn list(&self) -> Vec<SideBuffer> {
+        let once = [
+            ("feed", self.feed),
+            ("metadata", self.metadata),
+            ("params", self.params),
+            ("results", self.results),
+            ("pooled", self.pooled),
+            ("attend scratch", self.attend_scratch),
+            ("sample scratch", self.sample_scratch),
+            ("expert scratch", self.expert_scratch),
+        ];
+        let slots = std::iter::repeat_n(("readback", self.readback), readback::SLOTS);
+        once.into_iter().chain(slots).map(|(name, bytes)| SideBuffer { name, bytes }).collect()
+    }
+}
