@@ -182,7 +182,7 @@ fn named_templates_and_token_objects() {
             {"name": "tool_use", "template": "tools"},
         ],
     });
-    let bytes = serde_json::to_vec(&config).expect("it serialises");
+    let bytes = serde_json::to_vec(&config).expect("it serializes");
     let text = TextModel::from_parts(None, Some(&bytes), None).expect("it compiles");
     let (messages, tools) = (json!([]), json!([{}]));
     assert_eq!(text.chat_text(&input(&messages, None)).expect("it renders"), "<s>plain");
@@ -208,7 +208,7 @@ fn sentencepiece_bytes_and_spaces() {
             {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
         "model": {"type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "vocab": vocabulary, "merges": []},
     });
-    let bytes = serde_json::to_vec(&file).expect("it serialises");
+    let bytes = serde_json::to_vec(&file).expect("it serializes");
     let text = TextModel::from_parts(Some(&bytes), None, None).expect("a tokenizer");
     assert_eq!(decode(&text, &[1, 2, 3, 4, 5, 6], true), " a\u{20ac}b");
     assert_eq!(decode(&text, &[3, 4, 6, 3], true), "\u{fffd}b\u{fffd}");
