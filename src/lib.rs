@@ -7,8 +7,9 @@
 //! A checkpoint becomes a [`model::Model`]. The model records, once, what its decoder does as a [`plan::Plan`]: a short
 //! list of steps over named buffers. A [`backend::Backend`] runs that list for every batch: WGSL through wgpu on a GPU,
 //! or plain loops on the CPU, which *define* what each step computes. The [`engine`] forms the batches: it owns the
-//! paged KV pool, the scheduler and the prefix cache, and turns requests into streams of tokens. Its clients are
-//! [`text`] (tokenizer, chat template, tokens to text) and `server` (the HTTP API), or your own program:
+//! paged KV pool, the scheduler and the prefix cache, and turns requests into streams of tokens. Text is converted by
+//! [`text`] (tokenizer, chat template, tokens to text). Requests come from `server` (the HTTP API) or from your own
+//! program:
 //!
 //! ```
 //! use folio::engine::{Engine, handle, request::*};
