@@ -1,36 +1,36 @@
 //! Every limit of the system, checked once.
 //!
-//! [`Config`] is what a user may set, under vLLM's names where vLLM has one; sizes that depend on the model and the
-//! device are worked out from it when the engine starts.
+//! [`Config`] holds what a user may set, under vLLM's names where vLLM has one. Sizes that depend on the model and the
+//! device are computed from it when the engine starts.
 
 use crate::plan::KvFormat;
 
 /// Limits and switches of one engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Prompt and answer together; `None`: the model's own context, as far as the pool can hold it.
+    /// Maximum tokens of prompt and answer together. `None`: the model's own context, or what the pool can hold.
     pub max_model_len: Option<u32>,
-    /// Sequences that run at once.
+    /// Maximum sequences that run at once.
     pub max_num_seqs: u32,
-    /// Token rows of one step.
+    /// Maximum tokens computed per step (prefill and decode together).
     pub max_num_batched_tokens: u32,
-    /// Tokens a KV block: 16, 32 or 64.
+    /// Tokens per KV block: 16, 32 or 64.
     pub block_size: u32,
-    /// Share of the device's memory for weights and pool.
+    /// Share of the device's memory that weights, activations and KV pool may use, from 0 to 1.
     pub gpu_memory_utilization: f32,
-    /// Bytes of the KV pool, instead of a share of memory.
+    /// Size of the KV pool in bytes; overrides the share of memory.
     pub kv_cache_bytes: Option<u64>,
-    /// Element type of the pool.
+    /// Element type of the KV pool.
     pub kv_format: KvFormat,
-    /// Share KV blocks between requests with equal prefixes.
+    /// Whether requests with equal prefixes share KV blocks.
     pub prefix_caching: bool,
-    /// Submit a step before the tokens of the last one are read.
+    /// Whether a step is submitted before the tokens of the previous one are read.
     pub look_ahead: bool,
-    /// Batch = alone, bit for bit, on one device.
+    /// Whether a request's results are bit-identical on a device, regardless of what else is in the batch.
     pub deterministic: bool,
-    /// Requests that may wait; more are refused.
+    /// Maximum waiting requests; further ones are refused.
     pub queue_requests_max: u32,
-    /// Seeds of requests without one are drawn from this; `None`: from the system.
+    /// Seed from which the seeds of requests without one are generated; `None`: a random one from the system.
     pub seed: Option<u64>,
 }
 
@@ -59,7 +59,7 @@ impl Default for Config {
 pub struct ConfigError {
     /// The option's name on the command line.
     pub option: &'static str,
-    /// What is wrong, with the value.
+    /// The problem, including the value.
     pub message: String,
 }
 

@@ -1,13 +1,15 @@
-//! folio runs language models on any GPU: one paged, batching engine, recorded plans, WGSL kernels, an
-//! OpenAI-compatible API. This page is the architecture document; every module opens with its own.
+//! folio runs language models on any GPU: one engine with a paged KV pool and continuous batching, recorded plans, WGSL
+//! kernels, an OpenAI-compatible API. This page describes the architecture; every module starts with its own
+//! documentation.
 //!
 //! # Bird's eye view
 //!
 //! A checkpoint becomes a [`model::Model`]. The model records, once, what its decoder does as a [`plan::Plan`]: a short
 //! list of steps over named buffers. A [`backend::Backend`] runs that list for every batch: WGSL through wgpu on a GPU,
-//! or plain loops on the CPU, which *define* what each step means. The [`engine`] decides what a batch is: it owns the
-//! paged KV pool, the scheduler and the prefix cache, and turns requests into streams of tokens. In front of it stand
-//! [`text`] (tokenizer, chat template, tokens to text) and `server` (the HTTP API), or a program of your own:
+//! or plain loops on the CPU, which *define* what each step computes. The [`engine`] forms the batches: it owns the
+//! paged KV pool, the scheduler and the prefix cache, and turns requests into streams of tokens. Text is converted by
+//! [`text`] (tokenizer, chat template, tokens to text). Requests come from `server` (the HTTP API) or from your own
+//! program:
 //!
 //! ```
 //! use folio::engine::{Engine, handle, request::*};
@@ -37,41 +39,45 @@
 //!
 //! # Code map
 //!
-//! - **[`plan`]**: [`plan::Step`] and [`plan::Plan`]: what a decoder computes, as data; [`plan::inputs`]: what one
-//!   batch hands to a backend; [`plan::format`]: byte layouts and their scalar decoders; checks before any device
-//!   exists; a plan as text.
+//! - **[`plan`]**: [`plan::Step`] and [`plan::Plan`]: what a decoder computes, as data; [`plan::inputs`]: the inputs of
+//!   one batch; [`plan::format`]: byte layouts and their scalar decoders. Also checks plans without a device, and
+//!   prints them.
 //! - **[`model`]**: from files to a plan and its weights: [`model::spec`] describes one decoder, `families` has a row
-//!   of data per architecture, `decoder` is the one forward pass of the repository; [`model::gguf`] reads GGUF,
-//!   `prequantized` checkpoints that were quantised by others, `quantize` quantises on load; all three are sources of
-//!   tensors in device formats.
-//! - **[`backend`]**: the seam [`backend::Backend`], and four who stand on it: [`backend::cpu`] the reference,
-//!   [`backend::wgpu`] any GPU, `backend::cuda` (feature `cuda`) NVIDIA's, [`backend::fake`] the simulator's device;
-//!   [`backend::layout`] computes every buffer that they allocate, [`backend::metadata`] is the batch as the kernels of a
-//!   GPU read it.
+//!   of data per architecture, `decoder` is the only forward pass of the repository; [`model::gguf`] reads GGUF,
+//!   `prequantized` reads checkpoints that are already quantized, `quantize` quantizes on load; all three are sources
+//!   of tensors in device formats.
+//! - **[`backend`]**: the interface [`backend::Backend`] and its four implementations: [`backend::cpu`] is the
+//!   reference, [`backend::wgpu`] runs on any GPU, `backend::cuda` (feature `cuda`) on NVIDIA GPUs, and
+//!   [`backend::fake`] is the simulator's device. [`backend::layout`] computes every buffer that they allocate,
+//!   [`backend::metadata`] is the batch as GPU kernels read it.
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are
-//!   pure; [`engine::fit`] says before loading what fits; [`engine::handle`] is the engine from outside.
-//! - **[`text`]**: text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings, and
-//!   grammars: masks over tokens.
+//!   pure; [`engine::fit`] computes before loading what fits; [`engine::handle`] is the engine's interface for clients.
+//! - **[`text`]**: text to token ids and back: tokenizer, chat template, incremental decoding with stop strings, and
+//!   grammars (masks over tokens).
 //! - **`server`**: feature `api`: the router, one file per endpoint; feature `server`: sockets.
-//! - **[`selftest`]**: every step × option × awkward shape of a device against the reference: shared by tests and
+//! - **[`selftest`]**: compares every step × option × awkward shape on a device with the reference; shared by tests and
 //!   `folio selftest`.
-//! - **[`config`]**: every limit of the system, checked once.
+//! - **[`config`]**: all settings and limits, checked once.
 //! - **[`platform`]**: what differs between a process and a browser tab.
 //! - **`web/`**: the browser: a wasm crate over this library, an npm package around it, a demo page, tests in Chromium.
-//! - **`src/cli`**: the binary: one file per command; `hub` turns a model's name into a path, fetched if need be.
-//! - **`shaders/`**: one WGSL kernel per file, `common/` is imported; `bench_*` are yardsticks of `folio bench`.
-//! - **`cuda/`**: the same stems in CUDA C++; `emulator/` runs them on the CPU, for tests.
+//! - **`src/cli`**: the binary: one file per command; `hub` resolves a model's name to a path and downloads the model
+//!   if necessary.
+//! - **`shaders/`**: one WGSL kernel per file; `common/` holds imported code; `bench_*` measure a device's peak speed
+//!   for `folio bench`.
+//! - **`cuda/`**: the same kernels in CUDA C++, under the same file names; `emulator/` runs them on the CPU, for tests.
 //! - **`assets/demo`**: the built-in demo model, and how it was made.
-//! - **`tests/`**: five rings: house rules and shaders, twins, simulation, kernels, the whole.
-//! - **`fuzz/`**: targets for what strangers publish; **`examples/`**: checks against what is too large to keep here.
+//! - **`tests/`**: five rings: source rules and shaders, reference kernels, simulation, kernels on devices, the whole
+//!   program.
+//! - **`fuzz/`**: fuzz targets for untrusted files; **`examples/`**: checks against models and data that are too large
+//!   for the repository.
 //!
-//! # To add something
+//! # To add a step
 //!
-//! **A step** (that needs no new input) is ten files. The compiler and `tests/tidy.rs` name those that are missing:
+//! A step that needs no new input takes ten files. The compiler and `tests/tidy` name those that are missing:
 //!
-//! 1. `src/plan/step/<stem>.rs`: its fields, what it touches, its rules, its line of a printed plan.
+//! 1. `src/plan/step/<stem>.rs`: its fields, which buffers it reads and writes, its checks, its line in a printed plan.
 //! 2. `src/plan/step/mod.rs`: a variant of [`plan::Step`].
-//! 3. `src/backend/cpu/<stem>.rs`: the twin, which defines what the step computes.
+//! 3. `src/backend/cpu/<stem>.rs`: the reference implementation (twin), which defines what the step computes.
 //! 4. `src/backend/cpu/mod.rs`: the call of the twin.
 //! 5. `src/backend/wgpu/encode/<stem>.rs`: kernel, params and grid.
 //! 6. `src/backend/wgpu/encode/mod.rs`: the call of `encode`, and its variants.
@@ -83,65 +89,65 @@
 //! Its cases for `folio selftest` and the kernel tests go into a file of `src/selftest`. `src/model/decoder.rs` records
 //! the step where an architecture asks for it.
 //!
-//! # The way of a token
+//! # The path of a token
 //!
-//! Two channel hops, one thread boundary:
+//! A token crosses two channels and one thread boundary:
 //!
 //! ```text
 //! 1  server: JSON → messages → template → token ids → EngineHandle::submit
 //!    ── channel 1, bounded: a full queue is an error at once ──
-//! 2  Engine::step: takes requests; Scheduler::schedule → Batch
+//! 2  Engine::step: take requests; Scheduler::schedule → Batch
 //! 3  Batch::flatten → BatchInputs, flat arrays
 //! 4  Backend::submit → ticket … Backend::read(ticket).await → token ids
 //! 5  Scheduler::commit(batch, ids) → events
-//!    ── channel 2, one per choice, as long as the choice may get: the engine never waits for a reader ──
+//!    ── channel 2, one per choice, with room for all its events: the engine never waits for a reader ──
 //! 6  server: ids → text, stop strings → `data: …`
 //! ```
 //!
-//! The next step is submitted before the tokens of the last one are read: the sampler leaves them in *feed slots* on
-//! the device, where the next step's embedding finds them.
+//! The next step is submitted before the tokens of the previous one are read: the sampler writes them to *feed slots*
+//! on the device, where the next step's embedding reads them.
 //!
 //! # Invariants
 //!
-//! What is deliberately absent. `tests/tidy.rs` checks all that can be read off the source.
+//! What the design guarantees or rules out. `tests/tidy` checks everything that can be read off the source.
 //!
-//! - **`plan` imports nothing of ours**, `model` knows `plan` only: a model is recorded without knowing any device.
-//! - **A step says what, never how.** No step's meaning needs a tile size; kernels, grids and tiers live in a backend.
+//! - **`plan` imports nothing of ours**, `model` knows only `plan`: a model is recorded without knowing any device.
+//! - **A step says what, never how.** No step is defined in terms of a tile size; kernels, grids and tiers belong to
+//!   the backends.
 //! - **The reference defines a step.** `shaders/rms_norm.wgsl` = `src/backend/cpu/rms_norm.rs` = `Step::RmsNorm`; a
-//!   kernel is right if it agrees with its twin within the table of tolerances.
+//!   kernel is correct if it agrees with its twin within the table of tolerances.
 //! - **Scheduling is pure.** `scheduler`, `block_pool`, `sequence` and `batch` know no device, clock, thread or
 //!   randomness: the simulator drives them through thousands of seeds.
-//! - **The engine never sees text**, and nobody but the command line, the self-test and tests names a concrete backend.
-//! - **Everything on the device is allocated at start.** After that a request can fail only by being refused.
-//! - **A request is checked once, at the door.** Behind [`engine::handle::EngineHandle::submit`] nothing fails for
-//!   reasons of form.
-//! - **One way to cancel:** drop the receiver. Blocks are freed once no step in flight names them.
-//! - **Exactly one last event per choice**, also when the device is lost or the engine's thread panics.
-//! - **A shared KV block is never written.** Whoever wants to write takes a copy first.
-//! - **The engine is built inside the thread that owns it**, so nothing in it is `Send`, natively or in a browser.
-//! - **Operating errors are values, bugs are asserts.** User input reaches no assert; a GPU error panics nowhere.
+//! - **The engine never sees text**, and only the command line, the self-test and tests name a concrete backend.
+//! - **All device memory is allocated at start.** After that, a request can be refused, but never runs out of
+//!   memory.
+//! - **A request is validated once**, in [`engine::handle::EngineHandle::submit`]. What it accepts is well-formed.
+//! - **One way to cancel:** drop the receiver. Blocks are freed once no step in flight uses them.
+//! - **Exactly one terminal event per choice**, even if the device is lost or the engine's thread panics.
+//! - **A shared KV block is never written.** A writer copies it first.
+//! - **The engine is built on the thread that owns it**, so nothing in it needs `Send`, natively or in a browser.
+//! - **Operating errors are values, bugs are asserts.** User input never triggers an assert; a GPU error never panics.
 //! - **No `cfg(feature)` in `model`, `plan` and `engine`; `target_arch` only in `platform` and `backend::wgpu`.**
 //!
-//! # To add something
+//! # To add a field, a family or a format
 //!
 //! - **An API field**: a row of `server::parameters::table` (name, kind, range, sentence), and the code that uses it:
-//!   the compiler finds a row that nobody uses. A sampling parameter is also a member of
-//!   [`engine::request::SamplingParams`], or of its [`engine::request::DrawParams`] if kernels read it (then with a
-//!   word in [`backend::metadata`]), with its range and its check in [`engine::request`], and a line of
-//!   `server::parameters::sampling` that sets it.
-//!   `FOLIO_REFRESH=1 cargo test --test http document` then writes `tests/data/http/openapi.json` and
-//!   `web/ts/requests.ts` anew, and tries the ends of the new range on every route.
-//! - **A family** of models whose layers are made of the steps that there are:
-//!   1. `src/model/families.rs`: a row of data: what its `config.json` decides, and what holds where that is silent.
+//!   the compiler reports an unused row. A sampling parameter is also a member of [`engine::request::SamplingParams`],
+//!   or of its [`engine::request::DrawParams`] if kernels read it (then with a word in [`backend::metadata`]), with its
+//!   range and its check in [`engine::request`], and a line of `server::parameters::sampling` that sets it.
+//!   Then `FOLIO_REFRESH=1 cargo test --test http document` rewrites `tests/data/http/openapi.json` and
+//!   `web/ts/requests.ts`, and tries the ends of the new range on every route.
+//! - **A family** of models whose layers consist of existing steps:
+//!   1. `src/model/families.rs`: a row of data: what its `config.json` decides, and the defaults where it is silent.
 //!   2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
 //!   3. `src/model/config.rs`, if the row needs an option that no other family has; `src/model/decoder.rs`, if the
 //!      forward pass does.
 //!   4. `src/model/gguf/config.rs`: a row that translates GGUF's metadata to the same config.
 //!   5. `tests/data/golden/<family>`, made by `make_golden.py`, and its line in `tests/model/main.rs`.
-//! - **A weight format** is codes, levels and scales. One that combines them anew:
+//! - **A weight format** is codes, levels and scales. A new combination of existing ones:
 //!   1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
-//!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs nothing: it is compiled from the parts.
-//!   3. Where it comes from: `src/model/gguf/blocks.rs`, `src/model/prequantized.rs` or `src/model/quantize.rs`.
+//!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.
+//!   3. Where it is read or made: `src/model/gguf/blocks.rs`, `src/model/prequantized.rs` or `src/model/quantize.rs`.
 //!
 //!   A new kind of codes, levels or scales is also a branch in `src/backend/wgpu/encode/weight.rs` with
 //!   `shaders/common/weight_group.wgsl` or `weight_levels.wgsl`, in `cuda/common/weight_group.cuh`, and in

@@ -1,6 +1,6 @@
 //! The `folio` command: arguments → `Config` → command. Everything else is in `cli`, one file per command.
 
-// They panic when their reader has gone: `cli::output` writes instead.
+// These macros panic when the output is closed; use `cli::output` instead.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;

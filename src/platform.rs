@@ -1,5 +1,5 @@
-//! What differs between a process and a browser tab: clock, blocking and files. The one place outside `backend/wgpu`
-//! and `web` that names a target.
+//! What differs between a process and a browser tab: clock, blocking and files. The only place outside `backend/wgpu`
+//! and `web` that depends on the target.
 
 use bytes::Bytes;
 use std::fs::File;
@@ -13,14 +13,14 @@ pub use std::time::{Instant, SystemTime};
 #[cfg(target_arch = "wasm32")]
 pub use web_time::{Instant, SystemTime};
 
-/// Runs a future to its end on this thread. A tab has no thread to block: there the caller awaits instead.
+/// Runs a future to completion on this thread. A browser tab must not block; there the caller awaits instead.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn block_on<F: Future>(future: F) -> F::Output {
     pollster::block_on(future)
 }
 
-/// Runs work that would hold up other futures: on a thread of its own; in a tab, which has none, right here. `None` if
-/// the work panicked or no thread could be started.
+/// Runs work that would block other futures, on its own thread. A browser tab has no threads and runs it in place.
+/// Returns `None` if the work panicked or no thread could be started.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     #[cfg(target_arch = "wasm32")]
     return Some(work());
@@ -28,7 +28,7 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     {
         let (sender, receiver) = futures_channel::oneshot::channel();
         let run = move || {
-            // Nobody waits any more when the request is gone.
+            // Sending fails if the request was cancelled and nobody waits any more.
             let _ = sender.send(work());
         };
         std::thread::Builder::new().name("offload".into()).spawn(run).ok()?;
@@ -41,7 +41,7 @@ pub fn unix_time() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 
-/// Threads that compute at once.
+/// Number of threads that compute in parallel.
 pub fn parallelism() -> usize {
     #[cfg(not(target_arch = "wasm32"))]
     return rayon::current_num_threads();
@@ -49,8 +49,8 @@ pub fn parallelism() -> usize {
     1
 }
 
-/// Runs a future to its end on a thread of its own, where it is also made; `panicked` makes a result of a panic's
-/// message. A tab has no threads: there the caller awaits the future instead.
+/// Creates a future on a new thread and runs it there to completion. `panicked` turns a panic's message into a result.
+/// A browser tab has no threads; there the caller awaits the future instead.
 pub fn spawn<T, F>(
     name: &str,
     make: impl FnOnce() -> F + Send + 'static,
@@ -69,7 +69,7 @@ where
     std::thread::Builder::new().name(name.to_string()).spawn(work).expect("this platform has threads")
 }
 
-/// Makes a future and runs it to its end; `Err` is a panic's payload.
+/// Creates a future and runs it to completion; `Err` is a panic's payload.
 fn run_caught<F: Future>(make: impl FnOnce() -> F) -> std::thread::Result<F::Output> {
     #[cfg(not(target_arch = "wasm32"))]
     return std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(make())));
@@ -80,7 +80,7 @@ fn run_caught<F: Future>(make: impl FnOnce() -> F) -> std::thread::Result<F::Out
     }
 }
 
-/// A number nobody can guess.
+/// An unpredictable number.
 pub fn random_u64() -> u64 {
     #[cfg(not(target_arch = "wasm32"))]
     return std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), SystemTime::now());
@@ -88,7 +88,7 @@ pub fn random_u64() -> u64 {
     getrandom::u64().expect("a browser has a random source")
 }
 
-/// Blocks this thread for a while. A tab cannot, and does not.
+/// Blocks this thread for `duration`. In a browser tab it does nothing.
 pub fn pause(duration: Duration) {
     #[cfg(not(target_arch = "wasm32"))]
     if !duration.is_zero() {
@@ -97,7 +97,7 @@ pub fn pause(duration: Duration) {
     #[cfg(target_arch = "wasm32")]
     let _ = duration;
 }
-/// The bytes of a file, mapped into memory where there are files, or given as they are.
+/// The bytes of a memory-mapped file, or bytes that are already in memory.
 #[derive(Debug)]
 pub struct MappedFile {
     bytes: Bytes,
@@ -114,7 +114,7 @@ impl MappedFile {
         Ok(Self { bytes: map(&file)?, file: Some(file) })
     }
 
-    /// Bytes that need no file: embedded in the binary, or fetched.
+    /// Wraps bytes without a file: embedded in the binary, or downloaded.
     pub fn in_memory(bytes: Bytes) -> Self {
         Self { bytes, file: None }
     }
@@ -124,8 +124,8 @@ impl MappedFile {
         &self.bytes
     }
 
-    /// Whether the file still has the length it was mapped with. Touching a map beyond the end of a file that was cut
-    /// short kills the process, so readers ask before they touch.
+    /// Whether the file still has the length it was mapped with. Reading a map beyond the end of a truncated file kills
+    /// the process, so readers check first.
     pub fn is_whole(&self) -> io::Result<bool> {
         match &self.file {
             Some(file) => Ok(file.metadata()?.len() == self.bytes.len() as u64),
@@ -140,8 +140,8 @@ fn map(file: &File) -> io::Result<Bytes> {
         return Ok(Bytes::new()); // an empty file cannot be mapped
     }
     #[allow(unsafe_code, reason = "a memory map is the only way to load weights without a second full copy in memory")]
-    // SAFETY: the map is read-only and private. That nobody rewrites the file meanwhile cannot be enforced; a change
-    // of its contents can only change weights, and `MappedFile::is_whole` is asked before reads for a change of length.
+    // SAFETY: the map is read-only and private. It cannot be enforced that nobody rewrites the file meanwhile. Changed
+    // contents can only change weights, and `MappedFile::is_whole` checks for a changed length before reads.
     let map = unsafe { memmap2::Mmap::map(file)? };
     Ok(Bytes::from_owner(map))
 }
@@ -151,10 +151,11 @@ fn map(_file: &File) -> io::Result<Bytes> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Reads a small file whole; refuses one of more than `bytes_max` bytes.
+/// Reads a whole small file; fails if it has more than `bytes_max` bytes.
 pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // The limit holds for what is read, not for what the file system says: a pipe or a device has no length.
+    // The limit applies to the bytes read, not to the size in the file system, because a pipe or a device has no
+    // length.
     File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("more than {bytes_max} bytes")));
@@ -163,9 +164,9 @@ pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Splits `items` into consecutive chunks of `chunk` elements (the last may be shorter) and calls
-/// `work(chunk index, chunk)` for each, on all threads at once where there are threads.
+/// `work(chunk index, chunk)` for each, in parallel where there are threads.
 ///
-/// The split never depends on the number of threads, so neither do results.
+/// The split does not depend on the number of threads, so the results do not either.
 pub fn for_each_chunk<T: Send>(items: &mut [T], chunk: usize, work: impl Fn(usize, &mut [T]) + Send + Sync) {
     assert!(chunk > 0, "a chunk holds at least one element");
     #[cfg(not(target_arch = "wasm32"))]
@@ -188,7 +189,7 @@ pub fn has_avx2() -> bool {
     false
 }
 
-/// Items for x86-64 processors, and others for the rest.
+/// Defines items for x86-64, and alternatives for all other targets.
 macro_rules! on_x86_64 {
     ({ $($x86:item)* } else { $($other:item)* }) => {
         $(#[cfg(target_arch = "x86_64")] $x86)*
@@ -197,14 +198,14 @@ macro_rules! on_x86_64 {
 }
 pub(crate) use on_x86_64;
 
-/// Sets a variable that libraries of the system read, if nobody else can be reading it: on Linux, and only as long as
-/// this is the process's one thread. Whether it was set.
+/// Sets an environment variable for system libraries, if no other thread can read it meanwhile: only on Linux, and only
+/// while this is the process's only thread. Returns whether it was set.
 pub fn set_variable_while_alone(name: &str, value: &str) -> bool {
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     if threads != 1 {
         return false;
     }
-    #[allow(unsafe_code, reason = "there is no other way to speak to a driver's layer")]
+    #[allow(unsafe_code, reason = "a driver layer can be configured only by environment variables")]
     // SAFETY: this is the only thread, counted above, so nothing reads or writes the environment meanwhile.
     unsafe {
         std::env::set_var(name, value);

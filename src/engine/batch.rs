@@ -1,7 +1,7 @@
-//! What one step computes, and its flat form.
+//! What one step computes, and how it is flattened into arrays.
 //!
 //! A [`Batch`] names sequences and counts; [`Batch::flatten`] turns it into the arrays that every backend reads. It is
-//! flattened right after it was scheduled: the arrays are immutable from then on, while the sequences go on changing.
+//! called right after scheduling: the arrays do not change afterwards, while the sequences keep changing.
 
 use super::block_pool::{BlockId, BlockPool};
 use super::faults::{InjectedFault, InjectedFaults};
@@ -11,10 +11,10 @@ use crate::plan::Tail;
 use crate::plan::inputs::{BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows};
 use std::collections::BTreeSet;
 
-/// Below every logit, and finite also when it is divided by the lowest temperature.
+/// Bias of a forbidden token: below every logit, and still finite when divided by the lowest temperature.
 const HELD_BACK: f32 = -1e30;
 
-/// Token rows of one sequence.
+/// Tokens of one sequence that a step computes, in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) sequence: SequenceId,
@@ -27,37 +27,37 @@ pub(super) struct Row {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     pub(super) sequence: SequenceId,
-    /// The row whose last token it follows. A fork has none of its own and draws from its parent's.
+    /// Index of the row whose last token precedes the drawn one. A fork has no row of its own and uses its parent's.
     pub(super) row: u32,
-    /// A token drawn by the step before has not been read yet.
+    /// Whether the token drawn by the previous step has not been read yet.
     pub(super) pending: bool,
 }
 
-/// Prompt tokens whose logprobs a row gives: those that follow its tokens from position `first` on.
+/// Prompt tokens whose logprobs a row reports: those that follow its tokens, starting at position `first`.
 #[derive(Clone, Debug)]
 pub(super) struct Score {
     pub(super) sequence: SequenceId,
     /// Index of the row.
     pub(super) row: u32,
-    /// Position of the token before the first that is scored.
+    /// Position just before the first scored token.
     pub(super) first: u32,
     pub(super) count: u32,
-    /// All choices of the prompt: when the row is read, they may have become sequences of their own.
+    /// Streams of all choices of the prompt. By the time the row is read, each may be a separate sequence.
     pub(super) streams: Vec<StreamId>,
 }
 
-/// Hidden states of a row's last `count` tokens that are added up for an embedding.
+/// The hidden states of a row's last `count` tokens, which are summed for an embedding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pool {
     pub(super) sequence: SequenceId,
     /// Index of the row.
     pub(super) row: u32,
     pub(super) count: u32,
-    /// The prompt ends with this row.
+    /// Whether this is the prompt's last row.
     pub(super) last: bool,
 }
 
-/// One step's work, in the order of its rows.
+/// The work of one step, in row order.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// Number of the step.
@@ -74,7 +74,7 @@ pub struct Batch {
     pub(super) faults: InjectedFaults,
 }
 
-/// Of a token to draw: its position, and where the mask of its row starts.
+/// Position of a token to draw, and the offset of its mask.
 #[derive(Clone, Copy)]
 struct Place {
     position: u32,
@@ -82,8 +82,8 @@ struct Place {
 }
 
 impl Batch {
-    /// The flat arrays of this batch. `sequences` and `pool` are as the scheduler left them; `eos` are the model's end
-    /// tokens. Masks have a bit for each of `vocab` ids.
+    /// The flat arrays of this batch. `sequences` and `pool` must be unchanged since scheduling; `eos` lists the
+    /// model's end tokens. A mask has one bit for each of `vocab` ids.
     pub(super) fn flatten(&self, sequences: &mut Sequences, pool: &BlockPool, eos: &[u32], vocab: u32) -> BatchInputs {
         let groups = self.copies.iter().map(|copies| GroupInputs { copies: copies.clone(), ..Default::default() });
         let mut inputs = BatchInputs { groups: groups.collect(), ..Default::default() };
@@ -109,7 +109,7 @@ impl Batch {
         assert!(draws.next().is_none() && scores.next().is_none(), "draws and scores are sorted by row");
         inputs.pools.extend(self.pools.iter().map(|pool| {
             let rows = inputs.sequences[pool.row as usize];
-            debug_assert!(pool.count > 0 && pool.count <= rows.row_count, "a row's own states are pooled");
+            debug_assert!(pool.count > 0 && pool.count <= rows.row_count, "only states of the row itself are pooled");
             PoolRow { row_start: rows.row_start + rows.row_count - pool.count, row_count: pool.count }
         }));
         let tails = [(Tail::Sample, inputs.samples.is_empty()), (Tail::Pool, inputs.pools.is_empty())];
@@ -117,11 +117,11 @@ impl Batch {
         inputs
     }
 
-    /// Sample rows that bring their tokens: the prompt's own.
+    /// Adds one sample row per scored prompt token. The token is given, not drawn.
     fn flatten_score(&self, score: &Score, sequence: &Sequence, inputs: &mut BatchInputs) {
         let row = &self.rows[score.row as usize];
         let scored = score.first..score.first + score.count;
-        assert!(row.start <= scored.start && scored.end <= row.start + row.count, "a score is within its row");
+        assert!(row.start <= scored.start && scored.end <= row.start + row.count, "a score lies within its row");
         assert!((scored.end as usize) < sequence.tokens.len(), "a scored token is known");
         let row_start = inputs.sequences[score.row as usize].row_start + score.first - row.start;
         for offset in 0..score.count {
@@ -153,12 +153,12 @@ impl Batch {
         }
     }
 
-    /// Blocks that no row sees are not named, so that they are free to be reused while this step is in flight.
+    /// Blocks that no row attends to are left out, so they can be reused while this step is in flight.
     fn flatten_table(&self, blocks: &[BlockId], first: u32, row: &Row, pool: &BlockPool, arrays: &mut GroupInputs) {
         let block_size = pool.block_size();
         let end = row.start + row.count;
         let length = pool.blocks_for(end) as usize;
-        assert!((first as usize) < length && length <= blocks.len(), "a table reaches as far as its rows");
+        assert!((first as usize) < length && length <= blocks.len(), "a block table covers the positions of its row");
         arrays.table_starts.push(index(arrays.block_tables.len()));
         arrays.block_tables.extend(std::iter::repeat_n(NONE, first as usize));
         arrays.block_tables.extend_from_slice(&blocks[first as usize..length]);
@@ -171,7 +171,7 @@ impl Batch {
 
     fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, place: Place, eos: &[u32], inputs: &mut BatchInputs) {
         let params = sequence.params();
-        assert!(place.position >= sequence.prompt_len(), "a prompt's own tokens are not drawn");
+        assert!(place.position >= sequence.prompt_len(), "prompt tokens are never drawn");
         let start = inputs.history.len();
         inputs.history.extend_from_slice(sequence.history());
         let history = Range { start: index(start), len: index(inputs.history.len() - start) };
@@ -198,7 +198,7 @@ impl Batch {
     }
 }
 
-/// The bias of a request, and against the ends that `generated` tokens are too few for.
+/// Adds the request's logit bias. While `generated` is below `min_tokens`, also forbids end and stop tokens.
 fn push_bias(params: &SamplingParams, generated: u32, eos: &[u32], entries: &mut Vec<BiasEntry>) {
     let bias = params.logit_bias.iter().map(|(&token_id, &bias)| BiasEntry { token_id, bias });
     if generated >= params.min_tokens {

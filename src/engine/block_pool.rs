@@ -1,11 +1,12 @@
 //! Blocks of the KV pool: allocate, share by prefix hash, evict, release.
 //!
-//! A [`BlockPool`] has one [`Group`] of blocks per KV group (full attention, or a window). A block is a number; the
-//! device knows its bytes, this module knows who holds it. A block nobody holds is free and waits in an intrusive
-//! queue, least recently used first; while it waits, its hash stays known and a new prompt may take it back in O(1).
+//! A [`BlockPool`] has one [`Group`] of blocks per KV group (full attention, or a window). A block is a number: the
+//! device stores its bytes, this module counts its holders. A block without holders is free and waits in an intrusive
+//! queue, least recently used first. While it waits, its hash stays in the prefix cache, and a new prompt can reuse it
+//! in O(1).
 //!
-//! Pure: no device, no clock, no randomness (the hash key is an argument). Which sequence holds what is the
-//! scheduler's.
+//! Pure: no device, no clock, no randomness (the hash key is an argument). The scheduler knows which sequence holds
+//! which blocks.
 
 use super::faults::{InjectedFault, InjectedFaults};
 use crate::plan::inputs::NONE;
@@ -14,12 +15,14 @@ use std::collections::HashMap;
 /// Index of a block within its group.
 pub type BlockId = u32;
 
-/// Names the tokens of a full block and of everything before it. Keyed, so that nobody outside can build a collision.
+/// Identifies the tokens of a full block and of everything before it. The hash is keyed, so that clients cannot
+/// construct a collision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockHash([u8; 16]);
 
 impl BlockHash {
-    /// The parent of a first block. Prompts with different salts have different roots and never share.
+    /// The parent hash of a sequence's first block. Prompts with different salts have different roots and never share
+    /// blocks.
     pub fn root(key: &[u8; 32], salt: Option<&str>) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(key);
         hasher.update(if salt.is_some() { b"salt" } else { b"none" });
@@ -45,10 +48,11 @@ impl BlockHash {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     references: u32,
-    /// Steps in flight that copy from this block; while there are any, it does not join the queue.
+    /// Number of steps in flight that copy from this block. While it is above 0, the block does not join the free
+    /// queue.
     pins: u32,
     hash: Option<BlockHash>,
-    /// Neighbours in the free queue; [`NONE`] at its ends and outside it.
+    /// Neighbors in the free queue; [`NONE`] at the ends and for a block that is not queued.
     older: BlockId,
     newer: BlockId,
 }
@@ -59,7 +63,7 @@ pub struct Group {
     window: Option<u32>,
     blocks: Vec<Block>,
     by_hash: HashMap<BlockHash, BlockId>,
-    /// Ends of the free queue: taken from `oldest`.
+    /// Ends of the free queue. Blocks are taken from `oldest`.
     oldest: BlockId,
     newest: BlockId,
     free: u32,
@@ -90,65 +94,65 @@ impl Group {
         group
     }
 
-    /// How far back a query sees; `None` sees everything.
+    /// Attention window in tokens; `None` for full attention.
     pub fn window(&self) -> Option<u32> {
         self.window
     }
 
-    /// All blocks.
+    /// Number of blocks.
     pub fn total(&self) -> u32 {
         u32::try_from(self.blocks.len()).expect("block ids are u32")
     }
 
-    /// Blocks nobody holds, cached ones included.
+    /// Number of blocks without holders, cached ones included.
     pub fn free(&self) -> u32 {
         self.free
     }
 
-    /// Free blocks that no sequence has reserved.
+    /// Number of free blocks that are not reserved.
     pub fn available(&self) -> u32 {
         self.free.saturating_sub(self.reserved)
     }
 
-    /// Whether this block may be given to anyone.
+    /// Whether this block can be allocated.
     pub fn is_free(&self, id: BlockId) -> bool {
         self.blocks[id as usize].is_free()
     }
 
-    /// Blocks that somebody holds.
+    /// Number of blocks with at least one holder.
     pub fn referenced(&self) -> u32 {
         self.total() - self.free
     }
 
-    /// How many tables hold this block.
+    /// Number of block tables that hold this block.
     pub fn references(&self, id: BlockId) -> u32 {
         self.blocks[id as usize].references
     }
 
-    /// Whether a prompt could match this block.
+    /// Whether the prefix cache can find this block.
     pub fn is_cached(&self, id: BlockId) -> bool {
         self.blocks[id as usize].hash.is_some()
     }
 
-    /// Promises `count` free blocks to one sequence.
+    /// Reserves `count` free blocks for a sequence.
     pub(super) fn reserve(&mut self, count: u32) {
         self.reserved += count;
         assert!(self.reserved <= self.free, "only free blocks are reserved");
     }
 
-    /// Takes a promise back: before its block is allocated, or when the sequence ends.
+    /// Releases a reservation: just before its block is allocated, or when the sequence ends.
     pub(super) fn unreserve(&mut self, count: u32) {
-        assert!(count <= self.reserved, "what is given back was reserved");
+        assert!(count <= self.reserved, "only reserved blocks are unreserved");
         self.reserved -= count;
     }
 
-    /// The least recently used free block, forgotten by the cache; its content is whatever it was.
+    /// Takes the least recently used free block and removes it from the prefix cache. Its old content stays in place.
     pub(super) fn allocate(&mut self) -> Option<BlockId> {
         let id = self.oldest;
         if id == NONE {
             return None;
         }
-        debug_assert!(self.is_free(id), "the queue holds free blocks only");
+        debug_assert!(self.is_free(id), "the free queue holds only free blocks");
         self.dequeue(id);
         if !self.faults.has(InjectedFault::StaleHash) {
             self.withdraw(id);
@@ -157,12 +161,12 @@ impl Group {
         Some(id)
     }
 
-    /// The block that holds these tokens after their whole past.
+    /// The cached block with this hash: these tokens after exactly this prefix.
     pub(super) fn lookup(&self, hash: &BlockHash) -> Option<BlockId> {
         self.by_hash.get(hash).copied()
     }
 
-    /// One more holder; a free cached block comes back from the queue.
+    /// Adds a holder. A free cached block leaves the free queue.
     pub(super) fn share(&mut self, id: BlockId) {
         if self.is_free(id) {
             self.dequeue(id);
@@ -170,33 +174,33 @@ impl Group {
         self.blocks[id as usize].references += 1;
     }
 
-    /// One holder less. The last one sends the block to the queue: a cached block to the end that is taken last, a
-    /// block without hash, which is of no use to anyone, to the end that is taken first. Whoever releases a chain does
-    /// so from its deep end: of blocks equally old, the deepest goes first.
+    /// Removes a holder. Without holders, the block joins the free queue: a cached block at the end that is reused
+    /// last, a block without a hash (useless to other prompts) at the end that is reused first. Callers release a chain
+    /// from its deepest block, so that of equally old blocks the deepest is evicted first.
     pub(super) fn release(&mut self, id: BlockId) {
         let block = &mut self.blocks[id as usize];
-        assert!(block.references > 0, "a released block has a holder");
+        assert!(block.references > 0, "only a block with a holder is released");
         block.references -= 1;
         self.enqueue_if_free(id);
     }
 
-    /// Keeps a held block's content until [`Group::unpin`], though its holders may leave: a step copies from it.
+    /// Keeps a held block's content until [`Group::unpin`], even if its holders leave, because a step copies from it.
     pub(super) fn pin(&mut self, id: BlockId) {
-        assert!(self.references(id) > 0, "a block is pinned by its holder");
+        assert!(self.references(id) > 0, "only a held block is pinned");
         self.blocks[id as usize].pins += 1;
     }
 
-    /// The step that copied from this block has landed.
+    /// Removes the pin of a step that copied from this block and has completed.
     pub(super) fn unpin(&mut self, id: BlockId) {
         let block = &mut self.blocks[id as usize];
-        assert!(block.pins > 0, "what is unpinned was pinned");
+        assert!(block.pins > 0, "only a pinned block is unpinned");
         block.pins -= 1;
         self.enqueue_if_free(id);
     }
 
-    /// Makes a full block matchable. The first block with given content stays the one that is found.
+    /// Adds a full block to the prefix cache. If another block has the same content, the first one registered stays.
     pub(super) fn register(&mut self, id: BlockId, hash: BlockHash) {
-        assert!(self.references(id) > 0, "a block is hashed by its holder");
+        assert!(self.references(id) > 0, "only a held block is registered");
         let block = &mut self.blocks[id as usize];
         if block.hash.is_none() && !self.by_hash.contains_key(&hash) {
             block.hash = Some(hash);
@@ -204,7 +208,7 @@ impl Group {
         }
     }
 
-    /// Makes a block unmatchable: it is about to be overwritten, or its content turned out wrong.
+    /// Removes a block from the prefix cache: it is about to be overwritten, or its content turned out to be wrong.
     pub(super) fn withdraw(&mut self, id: BlockId) {
         if let Some(hash) = self.blocks[id as usize].hash.take() {
             let named = self.by_hash.remove(&hash);
@@ -221,9 +225,9 @@ impl Group {
 
     fn dequeue(&mut self, id: BlockId) {
         let Block { older, newer, .. } = self.blocks[id as usize];
-        assert!(self.free > 0, "a block is taken from a queue that has some");
-        debug_assert!(older != NONE || self.oldest == id, "only the oldest block has none before it");
-        debug_assert!(newer != NONE || self.newest == id, "only the newest block has none after it");
+        assert!(self.free > 0, "the free queue is not empty");
+        debug_assert!(older != NONE || self.oldest == id, "only the oldest block has no older neighbor");
+        debug_assert!(newer != NONE || self.newest == id, "only the newest block has no newer neighbor");
         self.link(older, newer);
         let block = &mut self.blocks[id as usize];
         (block.older, block.newer) = (NONE, NONE);
@@ -244,7 +248,7 @@ impl Group {
         self.free += 1;
     }
 
-    /// Makes two blocks neighbours in the free queue; beyond its ends is [`NONE`].
+    /// Links two blocks as neighbors in the free queue; [`NONE`] stands for its ends.
     fn link(&mut self, older: BlockId, newer: BlockId) {
         match older {
             NONE => self.oldest = newer,
@@ -256,11 +260,11 @@ impl Group {
         }
     }
 
-    /// Asserts what is always true, given how often each block occurs in live tables.
+    /// Asserts the group's invariants; `occurrences` counts how often each block occurs in live tables.
     fn check(&self, occurrences: &[u32]) {
-        assert_eq!(occurrences.len(), self.blocks.len(), "every block is counted");
+        assert_eq!(occurrences.len(), self.blocks.len(), "there is one count per block");
         for (block, &occurs) in self.blocks.iter().zip(occurrences) {
-            assert_eq!(block.references, occurs, "a block's count is its occurrences in live tables");
+            assert_eq!(block.references, occurs, "a block's reference count equals its occurrences in live tables");
         }
         let (mut id, mut queued, mut older) = (self.oldest, 0, NONE);
         while id != NONE {
@@ -270,12 +274,12 @@ impl Group {
             (older, id, queued) = (id, block.newer, queued + 1);
         }
         assert_eq!(older, self.newest, "the free queue ends at its newest block");
-        assert_eq!(queued, self.free, "the free count is the queue's length");
+        assert_eq!(queued, self.free, "the free count equals the queue's length");
         let held = self.blocks.iter().filter(|block| !block.is_free()).count();
         assert_eq!(held + queued as usize, self.blocks.len(), "free + referenced = total");
         assert!(self.reserved <= self.free, "reserved blocks are free");
         let hashed = self.blocks.iter().filter(|block| block.hash.is_some()).count();
-        assert_eq!(hashed, self.by_hash.len(), "every known hash has one block");
+        assert_eq!(hashed, self.by_hash.len(), "every registered hash has exactly one block");
         for (hash, &id) in &self.by_hash {
             assert_eq!(self.blocks[id as usize].hash.as_ref(), Some(hash), "hash and block name each other");
         }
@@ -304,22 +308,22 @@ impl BlockPool {
         &self.groups
     }
 
-    /// One group, to change it.
+    /// One KV group, mutable.
     pub(super) fn group_mut(&mut self, group: usize) -> &mut Group {
         &mut self.groups[group]
     }
 
-    /// Tokens a block.
+    /// Tokens per block.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// Blocks that hold `tokens` tokens.
+    /// Number of blocks needed for `tokens` tokens.
     pub fn blocks_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.block_size)
     }
 
-    /// Index of the first block that a query at `position` sees in this group.
+    /// Index of the first block that a query at `position` attends to in this group.
     pub(super) fn first_visible(&self, group: usize, position: u32) -> u32 {
         let early = u32::from(self.faults.has(InjectedFault::WindowBlockFreedEarly));
         match self.groups[group].window {
@@ -328,15 +332,15 @@ impl BlockPool {
         }
     }
 
-    /// How many leading blocks of this chain a prompt can share: all of them must be there in a group that sees
-    /// everything, and in a window group those that the next query sees.
+    /// Number of leading blocks of this chain that a prompt can share. A group with full attention needs all of them to
+    /// be cached; a window group needs those that the next query attends to.
     pub(super) fn longest_prefix(&self, hashes: &[BlockHash]) -> u32 {
         let mut length = hashes.len();
         for group in self.groups.iter().filter(|group| group.window.is_none()) {
             let hits = hashes[..length].iter().take_while(|hash| group.lookup(hash).is_some()).count();
             length = hits;
         }
-        // A gap in a window rules out every length whose window reaches it, so the search goes on below the gap.
+        // A gap in a window rules out every length whose window reaches it, so the search continues below it.
         while let Some(gap) = self.window_gap(&hashes[..length]) {
             length = gap;
         }
@@ -351,7 +355,7 @@ impl BlockPool {
         })
     }
 
-    /// Forgets all content and all holders: the device has lost them.
+    /// Forgets all content and all holders, after the device was lost.
     pub(super) fn reset(&mut self) {
         for group in &mut self.groups {
             *group = Group::new(group.window, group.total(), group.faults);
@@ -396,8 +400,8 @@ mod tests {
         }
         ids.iter().rev().for_each(|&id| group.release(id));
         let order: Vec<_> = (0..4).map(|_| group.allocate().expect("the case is valid")).collect();
-        assert_eq!(order, [ids[2], 3, ids[1], ids[0]], "blanks first, then the chain from its deep end");
-        assert_eq!(group.allocate(), None, "an empty pool gives nothing");
+        assert_eq!(order, [ids[2], 3, ids[1], ids[0]], "blocks without a hash first, then the deepest of the chain");
+        assert_eq!(group.allocate(), None, "nothing can be allocated from an empty pool");
     }
 
     #[test]
@@ -412,13 +416,13 @@ mod tests {
         assert_eq!(pool.groups()[0].free(), 2);
         pool.check(&[vec![0, 1, 0]]);
         assert_eq!(pool.longest_prefix(&chain(3)), 3, "taking a block changes no match");
-        assert_eq!(pool.group_mut(0).allocate(), Some(ids[0]), "the oldest of the rest is evicted");
-        assert_eq!(pool.longest_prefix(&chain(3)), 0, "a chain without its head matches nothing");
+        assert_eq!(pool.group_mut(0).allocate(), Some(ids[0]), "the oldest remaining block is evicted");
+        assert_eq!(pool.longest_prefix(&chain(3)), 0, "a chain without its first block matches nothing");
     }
 
     #[test]
     fn a_window_group_needs_only_what_the_next_query_sees() {
-        // Window 6, blocks of 4: a query at 16 sees positions 11..=16, so blocks 2 and 3.
+        // Window 6, blocks of 4: a query at 16 attends to positions 11..=16, so blocks 2 and 3.
         let mut pool = pool(8, Some(6));
         let hashes = chain(4);
         for &hash in &hashes[2..] {
@@ -426,15 +430,15 @@ mod tests {
             pool.group_mut(0).register(id, hash);
         }
         assert_eq!(pool.longest_prefix(&hashes), 4);
-        assert_eq!(pool.longest_prefix(&hashes[..3]), 0, "a query at 12 sees block 1, which is gone");
+        assert_eq!(pool.longest_prefix(&hashes[..3]), 0, "a query at 12 attends to block 1, which was evicted");
     }
 
     #[test]
     fn salts_and_parents_change_a_hash() {
         let plain = BlockHash::root(&KEY, None);
-        assert_ne!(plain, BlockHash::root(&KEY, Some("")), "an empty salt is a salt");
+        assert_ne!(plain, BlockHash::root(&KEY, Some("")), "an empty salt differs from no salt");
         assert_ne!(BlockHash::root(&KEY, Some("a")), BlockHash::root(&KEY, Some("b")));
-        assert_ne!(plain, BlockHash::root(&[8; 32], None), "the key counts");
+        assert_ne!(plain, BlockHash::root(&[8; 32], None), "the hash depends on the key");
         assert_ne!(plain.next(&KEY, &[1, 2]), plain.next(&KEY, &[2, 1]));
         assert_ne!(plain.next(&KEY, &[1]).next(&KEY, &[1]), plain.next(&KEY, &[1]));
     }

@@ -1,16 +1,16 @@
-//! Bugs that the simulator injects, to prove that its tests find each of them.
+//! Bugs that the simulator injects to prove that its tests detect each of them.
 //!
-//! Every bug is one condition in the scheduler or the pool, false in the product. The set is here, and not behind a
-//! feature, so that the code that is simulated is the code that ships.
+//! Every bug is one condition in the scheduler or the pool; it is always false in production. The conditions are not
+//! behind a feature flag, so the simulated code is the shipped code.
 
 /// A bug that the simulation must catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectedFault {
     /// A fork writes into the block it shares.
     MissingCopyOnWrite,
-    /// A preempted or ended sequence gives its blocks back while a step in flight names them.
+    /// A preempted or ended sequence releases its blocks while a step in flight uses them.
     EarlyRelease,
-    /// A block becomes matchable when its first token is computed.
+    /// A block can be found in the prefix cache as soon as its first token is computed.
     HashOfPartBlock,
     /// Every request has the same hash root.
     SaltIgnored,
@@ -18,30 +18,30 @@ pub enum InjectedFault {
     FullHitKept,
     /// A request aborted in the queue still counts as waiting.
     QueuedAbortCountLost,
-    /// An evicted block stays matchable.
+    /// An evicted block can still be found in the prefix cache.
     StaleHash,
-    /// A row at the start of a block goes one slot too far.
+    /// A row at the start of a block writes one slot too far.
     SlotOffByOne,
     /// A preempted sequence forgets the token that was in flight.
     PendingTokenLost,
     /// Penalties do not see the unread token.
     PenaltyWithoutPending,
-    /// A feed slot is handed on while a step in flight names it.
+    /// A feed slot is reused while a step in flight uses it.
     FeedSlotReusedEarly,
-    /// A window gives up the oldest block it still sees.
+    /// The oldest block that is still inside the window is released.
     WindowBlockFreedEarly,
-    /// A constrained row does not wait for its token, so its mask is that of the token before.
+    /// A constrained row does not wait for its token, so it gets the mask of the previous token.
     MaskBeforeToken,
-    /// Keys and values of a token that a constraint forces are taken for computed.
+    /// Keys and values of a token that a constraint forces are assumed to be computed.
     ForcedTokenNotComputed,
 }
 
-/// What the simulator injects; nothing in the product.
+/// What the simulator injects; empty in production.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InjectedFaults {
     /// The injected bug.
     pub fault: Option<InjectedFault>,
-    /// Every so many requests one that needs the host between two tokens, as grammars do; 0 for none.
+    /// Every `host_rows_every`-th request needs host work between two tokens, as grammars do; 0 for none.
     pub host_rows_every: u64,
 }
 
@@ -51,7 +51,7 @@ impl InjectedFaults {
         self.fault == Some(fault)
     }
 
-    /// Whether this request needs the host between two tokens.
+    /// Whether this request needs host work between two tokens.
     pub(super) fn waits_for_host(self, request: u64) -> bool {
         self.host_rows_every > 0 && request.is_multiple_of(self.host_rows_every)
     }

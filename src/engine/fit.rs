@@ -1,9 +1,8 @@
-//! Will it fit? How much of a device an engine takes, known before anything is loaded.
+//! Will it fit? Computes how much device memory an engine needs before anything is loaded.
 //!
 //! [`Fit`] is the only copy of this arithmetic: [`Engine::start`](super::Engine::start) allocates what it says. The
-//! sizes of buffers come from [`layout`](crate::backend::layout), from which the devices take them too.
-//! [`FitReport`] adds which other settings would fit better, and puts it into words; `folio plan` and a refused start
-//! print the same ones.
+//! sizes of buffers come from [`layout`](crate::backend::layout), from which the devices take them too. [`FitReport`]
+//! adds which other settings would fit better, as text; `folio plan` and a refused start print the same text.
 
 use super::sizes;
 use super::source::Source;
@@ -16,52 +15,53 @@ use std::fmt;
 
 /// The shortest context: a prompt token and an answer token.
 const MODEL_LEN_MIN: u32 = 2;
-/// How often a pool that is to hold the whole context is made larger.
+/// How many times the pool size is doubled to find one that holds the whole context.
 const POOL_DOUBLINGS_MAX: u32 = 4;
 
-/// How much one device would hold of one model in one form.
+/// What fits on a device: one model with one set of settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// Size of the weights as the device holds them.
+    /// Bytes of the weights, in the device's format.
     pub weight_bytes: u64,
-    /// Size of the row buffers between steps and of everything else that a step needs.
+    /// Bytes of the row buffers between steps and of everything else that a step needs.
     pub activation_bytes: u64,
-    /// Size of the KV pool.
+    /// Bytes of the KV pool.
     pub kv_bytes: u64,
-    /// Size of the smallest pool that holds one sequence of the requested context.
+    /// Bytes of the smallest KV pool that holds one sequence of the requested context.
     pub kv_full_bytes: u64,
-    /// Size of the smallest pool that holds any sequence.
+    /// Bytes of the smallest KV pool that works at all.
     pub kv_least_bytes: u64,
-    /// Size of K and V of one more token, before any window has passed.
+    /// Bytes of K and V per additional token, while no attention window has been exceeded.
     pub kv_token_bytes: u64,
     /// Blocks of each KV group.
     pub blocks: Vec<u32>,
-    /// Tokens a block.
+    /// Tokens per block.
     pub block_size: u32,
-    /// Element type of the pool.
+    /// Element type of the KV pool.
     pub kv_format: KvFormat,
-    /// Memory that the device reports.
+    /// Device memory in bytes, as the device reports it.
     pub memory_bytes: Option<u64>,
-    /// Memory that weights, activations and pool may take together; `None` where it is unknown.
+    /// Bytes that weights, activations and pool may use together; `None` if unknown.
     pub budget_bytes: Option<u64>,
-    /// Whether the user set the size of the pool.
+    /// Whether the user set the pool size.
     pub pool_is_given: bool,
-    /// What the device is loaded for. A step may have fewer tokens than configured, so that they fit one binding.
+    /// Capacity that the device is loaded with. A step may have fewer tokens than configured, so that its buffers fit
+    /// one binding.
     pub capacity: Capacity,
-    /// A buffer that is too large for the device, however much memory it has.
+    /// A buffer that exceeds a device limit, independent of the memory size.
     pub excess: Option<Excess>,
-    /// Context length that was asked for: the model's, or less.
+    /// Requested context length in tokens: the configured one, or the model's own.
     pub model_len_requested: u32,
     /// Longest sequence that the pool holds, at most the requested context; 0 if there is no room for any.
     pub model_len_max: u32,
-    /// Sequences of that length that the pool holds at once, at most as many as may run.
+    /// Number of sequences of that length that the pool holds at once, at most `max_num_seqs`.
     pub sequences: u32,
-    /// Bytes read for each token of a sequence that runs alone: weights, and K and V of half its context.
+    /// Bytes read per generated token of a sequence that runs alone: all weights, plus K and V of half its context.
     pub token_bytes: u64,
 }
 
 impl Fit {
-    /// Computes what a device with these capabilities would hold.
+    /// Computes what fits on a device with these capabilities.
     pub fn new(config: &Config, plan: &Plan, caps: &Caps) -> Self {
         let capacity = sizes::capacity(config, plan, caps);
         let layout = Layout::new(plan, &capacity, caps);
@@ -102,7 +102,7 @@ impl Fit {
         }
     }
 
-    /// Whether an engine starts.
+    /// Whether an engine can start.
     pub fn fits(&self) -> bool {
         self.model_len_max >= MODEL_LEN_MIN
     }
@@ -112,17 +112,17 @@ impl Fit {
         self.fits() && self.model_len_max == self.model_len_requested
     }
 
-    /// Bytes of the three together.
+    /// Bytes of weights, activations and pool together.
     pub fn total_bytes(&self) -> u64 {
         self.weight_bytes + self.activation_bytes + self.kv_bytes
     }
 
-    /// Upper bound of tokens per second for a sequence that runs alone, on a device with this read bandwidth.
+    /// Upper bound of tokens per second for a sequence that runs alone, given the device's read bandwidth.
     pub fn tokens_per_s(&self, read_bytes_per_s: f64) -> f64 {
         read_bytes_per_s / self.token_bytes.max(1) as f64
     }
 
-    /// Context and sequences in words.
+    /// Context length and number of sequences, as text.
     pub fn room(&self) -> String {
         let plural = if self.sequences == 1 { "" } else { "s" };
         format!("context {} × {} sequence{plural}", self.model_len_max, self.sequences)
@@ -135,7 +135,7 @@ impl Fit {
         Some(format!("{}{of}", Bytes(budget)))
     }
 
-    /// Why no engine starts.
+    /// Why the engine cannot start.
     fn obstacle(&self) -> String {
         let (weights, activations) = (Bytes(self.weight_bytes), Bytes(self.activation_bytes));
         let (pool, least) = (Bytes(self.kv_bytes), Bytes(self.kv_least_bytes));
@@ -166,18 +166,18 @@ impl fmt::Display for Fit {
     }
 }
 
-/// Settings to change; `None` leaves one as it is.
+/// Settings to change; `None` keeps a setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Change {
-    /// Quantise the weights on load.
+    /// Quantize the weights on load.
     pub quantization: Option<Quantization>,
-    /// Keep keys and values in fewer bytes.
+    /// Store keys and values in fewer bytes.
     pub kv_format: Option<KvFormat>,
     /// Size of the KV pool in bytes.
     pub kv_cache_bytes: Option<u64>,
 }
 
-/// The options on the command line.
+/// Prints the change as command-line options.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let options = [
@@ -189,18 +189,18 @@ impl fmt::Display for Change {
     }
 }
 
-/// A model on a device: what the settings give, and which other settings would give more.
+/// What fits with the requested settings, and which other settings would fit more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FitReport {
-    /// With the settings as requested.
+    /// The fit with the requested settings.
     pub requested: Fit,
-    /// With other settings, if the whole context does not fit: the smallest change first.
+    /// Fits with other settings, if the whole context does not fit; the smallest change first.
     pub alternatives: Vec<(Change, Fit)>,
 }
 
 impl FitReport {
-    /// Computes what the settings give and, where that is not the whole context, the alternatives. `plan` is what
-    /// `source` recorded.
+    /// Computes the fit and, if it is below the whole context, the alternatives. `plan` is the plan that `source`
+    /// recorded.
     pub fn new(source: &impl Source, plan: &Plan, config: &Config, caps: &Caps) -> Self {
         let requested = Fit::new(config, plan, caps);
         let mut alternatives = Vec::new();
@@ -226,16 +226,16 @@ impl FitReport {
         Self { requested, alternatives }
     }
 
-    /// The smallest change that holds the whole context, else the one that holds most of it; `None` if no change holds
-    /// more than the settings as they are.
+    /// The smallest change with which the whole context fits, else the change with the longest context; `None` if no
+    /// change improves on the requested settings.
     pub fn advice(&self) -> Option<&(Change, Fit)> {
         let whole = self.alternatives.iter().find(|(_, fit)| fit.is_full());
-        // `max_by_key` takes the last of equals; the smallest change is the first.
+        // `max_by_key` returns the last of equal elements, hence `rev`: the smallest change comes first.
         let most = || self.alternatives.iter().rev().max_by_key(|(_, fit)| fit.model_len_max);
         whole.or_else(most).filter(|(_, fit)| fit.model_len_max > self.requested.model_len_max)
     }
 
-    /// Device memory needed for the smallest form and the shortest sequence.
+    /// Device memory in bytes needed for the smallest alternative and the shortest sequence.
     fn memory_least_bytes(&self) -> u64 {
         let forms = self.alternatives.iter().map(|(_, fit)| fit).chain([&self.requested]);
         let least = forms.map(|fit| fit.weight_bytes + fit.activation_bytes + fit.kv_least_bytes).min().unwrap_or(0);
@@ -247,7 +247,7 @@ impl FitReport {
     }
 }
 
-/// `change` and 8-bit keys and values, if the whole context does not fit and this makes room for more of it.
+/// `change` plus 8-bit keys and values, if the whole context does not fit and this allows a longer one.
 fn narrower_kv(fit: &Fit, change: Change, plan: &Plan, config: &Config, caps: &Caps) -> Option<(Change, Fit)> {
     if fit.is_full() || config.kv_format == KvFormat::Q8 {
         return None;
@@ -258,8 +258,8 @@ fn narrower_kv(fit: &Fit, change: Change, plan: &Plan, config: &Config, caps: &C
     (narrower.model_len_max > fit.model_len_max).then_some((change, narrower))
 }
 
-/// A pool that holds the whole context. Windows and full attention share a pool by their own rules, so with both the
-/// sum of what a sequence needs may not be enough.
+/// A pool that holds the whole context. Window groups and full-attention groups divide the pool by separate rules, so
+/// with both kinds the sum of what a sequence needs may not be enough.
 fn larger_pool(kv_full_bytes: u64, plan: &Plan, config: &Config, caps: &Caps) -> Option<(Change, Fit)> {
     let first = kv_full_bytes.next_multiple_of(1 << 20);
     let fit = |bytes: u64| {
@@ -269,7 +269,7 @@ fn larger_pool(kv_full_bytes: u64, plan: &Plan, config: &Config, caps: &Caps) ->
     (0..POOL_DOUBLINGS_MAX).map(|doublings| fit(first << doublings)).find(|(_, fit)| fit.is_full())
 }
 
-/// One line: what keeps the whole context from fitting, and what to do.
+/// One line: why the whole context does not fit, and what to do.
 impl fmt::Display for FitReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let requested = &self.requested;
@@ -358,8 +358,8 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_a_calculation_by_hand() {
-        // Half the memory, less 181 792 bytes of weights and 1 720 320 of activations, in blocks of 8192; two blocks
-        // are spare, a sequence of 1024 takes 32.
+        // The pool gets half the memory minus 181 792 bytes of weights and 1 720 320 of activations, in blocks of 8192
+        // bytes. Two blocks are spare; a sequence of 1024 tokens takes 32.
         let check = |memory: u64, blocks: u32, context: u32, sequences: u32| {
             let fit = report_for(&config(), &gpu(Some(memory))).requested;
             assert_eq!((fit.weight_bytes, fit.activation_bytes), (WEIGHT_BYTES, ACTIVATION_BYTES));
@@ -370,7 +370,7 @@ mod tests {
             assert_eq!(fit.kv_full_bytes, 34 * BLOCK_BYTES);
             assert_eq!(fit.kv_token_bytes * 32, BLOCK_BYTES);
         };
-        // Twice what 64 sequences of 32 blocks take is as much as is of use.
+        // The pool is capped at twice what 64 sequences of 32 blocks take.
         check(100_000_000, 2 * 64 * 32 + 2, 1024, 64);
         check(10_098_304, 384, 1024, 11);
         check(4_098_304, 17, 480, 1);
@@ -382,15 +382,15 @@ mod tests {
     fn what_a_token_reads_is_what_its_speed_follows_from() {
         let fit = report_for(&config(), &gpu(Some(10_098_304))).requested;
         let kv = 512 * BLOCK_BYTES / 32;
-        // The table is the LM head too, so all weights are read.
+        // The embedding table is also the LM head, so all weights are read.
         assert_eq!(fit.token_bytes, WEIGHT_BYTES + kv);
         assert_eq!(fit.tokens_per_s(fit.token_bytes as f64 * 25.0), 25.0);
     }
 
     #[test]
     fn what_does_not_fit_is_told_with_what_does() {
-        // In 8 bits 34 bytes for 32 weights, in 4 bits 20, rows filled up to 16 bytes; the table has 8 bits in both.
-        // A layer has 448 rows of 64 columns and 64 of 128.
+        // 32 weights take 34 bytes in 8 bits and 20 bytes in 4 bits; rows are padded to 16 bytes; the embedding table
+        // has 8 bits in both. A layer has 448 rows of 64 columns and 64 of 128.
         let (vectors, table) = (2 * 640 + 288, 256 * 80);
         let report = report_for(&config(), &gpu(Some(3_848_304)));
         let found: Vec<_> =
@@ -399,7 +399,7 @@ mod tests {
         let (q8, q4, kv_q8) = (Some(Quantization::Q8), Some(Quantization::Q4), Some(KvFormat::Q8));
         let weights_q8 = vectors + table + 2 * (448 * 80 + 64 * 144);
         let weights_q4 = vectors + table + 2 * (448 * 48 + 64 * 80);
-        // A block takes 8192 bytes, in q8 5120.
+        // A block takes 8192 bytes, or 5120 in q8.
         let expected = [
             (change(None, kv_q8), WEIGHT_BYTES, 2 * 32),
             (change(q8, None), weights_q8, 9 * 32),
@@ -412,7 +412,7 @@ mod tests {
                         3.7 MiB); with --quantization q4 --kv-cache-dtype q8: weights 73.5 KiB, context 736 × 1 \
                         sequence";
         assert_eq!(report.to_string(), expected);
-        // The gentlest that holds all wins over what holds more than that.
+        // The smallest change with which everything fits wins over larger ones that would hold more.
         let report = report_for(&Config { max_model_len: Some(288), ..config() }, &gpu(Some(3_848_304)));
         assert_eq!(report.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--quantization q8"));
         let report = report_for(&config(), &gpu(Some(3_000_000)));
@@ -450,7 +450,7 @@ mod tests {
     fn a_given_pool_is_held_against_memory_only_where_that_is_known() {
         let given = |blocks: u64| Config { kv_cache_bytes: Some(blocks * BLOCK_BYTES), ..config() };
         let fits = |config: &Config, kind| report_for(config, &Caps { kind, ..gpu(Some(3_000_000)) }).requested.fits();
-        assert!(fits(&given(100), DeviceKind::Discrete), "all of the memory, not a share");
+        assert!(fits(&given(100), DeviceKind::Discrete), "a given pool size may use all of the memory, not a share");
         assert!(!fits(&given(200), DeviceKind::Discrete));
         assert!(fits(&given(200), DeviceKind::Integrated) && fits(&given(200), DeviceKind::Software));
         let report = report_for(&given(2), &gpu(None));

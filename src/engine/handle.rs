@@ -1,8 +1,9 @@
-//! The engine from outside: submit a request, get one bounded receiver per choice. Dropping a receiver cancels.
+//! The engine's interface for clients: submit a request, get one bounded receiver per choice. Dropping a receiver
+//! cancels the choice.
 //!
-//! [`EngineHandle`] is cheap to clone and never blocks. Everything about a request is checked here, before the queue;
-//! behind it nothing fails for reasons of form. [`EngineInbox`] is the other end, owned by the engine: when it goes,
-//! whatever still waits in it is told so.
+//! [`EngineHandle`] is cheap to clone and never blocks. Requests are validated here, before the queue; an accepted
+//! request is well-formed. [`EngineInbox`] is the other end, owned by the engine: when it is dropped, every request
+//! still in it receives an error.
 
 use super::request::{Event, Request, RequestError, SubmitError};
 use futures_channel::mpsc;
@@ -13,33 +14,33 @@ use std::sync::{Arc, OnceLock};
 /// Yields tokens, then exactly one `Finished` or `Failed`. Dropping it cancels the choice.
 pub type EventReceiver = mpsc::Receiver<Event>;
 
-/// How the engine is.
+/// State of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Not ready yet, or loading again after the device was lost.
     Loading,
-    /// Takes requests.
+    /// Accepts requests.
     Ready,
-    /// Finishes what it has.
+    /// Finishes the requests it has; refuses new ones.
     Draining,
-    /// Has ended.
+    /// The engine has ended.
     Failed,
 }
 
-/// What a loaded engine is; fixed once it is ready.
+/// Facts about a loaded engine; fixed once it is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// The device's own name.
+    /// Device name, as the driver reports it.
     pub device: String,
-    /// Its programming interface: `cpu`, `vulkan`, …
+    /// Device API: `cpu`, `vulkan`, …
     pub api: &'static str,
-    /// Kernel tier in words.
+    /// Kernel tier, as text.
     pub tier: String,
-    /// Token ids are below this.
+    /// Vocabulary size: every token id is below it.
     pub vocab: u32,
-    /// Prompt and answer together.
+    /// Maximum tokens of prompt and answer together.
     pub max_model_len: u32,
-    /// Tokens a block.
+    /// Tokens per block.
     pub block_size: u32,
     /// KV blocks of all groups.
     pub blocks: u32,
@@ -47,11 +48,11 @@ pub struct EngineInfo {
     pub kv_bytes: u64,
     /// Bytes of the weights.
     pub weight_bytes: u64,
-    /// Sequences that run at once.
+    /// Maximum sequences that run at once.
     pub max_num_seqs: u32,
-    /// Ids that end a choice.
+    /// Token ids that end a choice.
     pub eos_token_ids: Vec<u32>,
-    /// Elements of an embedding; 0: the model gives none.
+    /// Length of an embedding; 0 if the model produces none.
     pub embedding_len: u32,
 }
 
@@ -63,7 +64,7 @@ macro_rules! stats {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// The same as atomics: the engine writes, anyone reads.
+        /// The same values as atomics: the engine writes them, any thread reads them.
         #[derive(Debug, Default)]
         struct Cells {
             $($name: AtomicU64,)*
@@ -82,68 +83,69 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Choices that run.
+    /// Running choices.
     requests_running,
-    /// Requests in the queue, and preempted choices.
+    /// Queued requests plus preempted choices.
     requests_waiting,
-    /// KV blocks that somebody holds; cached ones that nobody holds do not count.
+    /// KV blocks in use. Cached blocks without holders do not count.
     blocks_used,
     /// KV blocks of all groups.
     blocks_total,
-    /// Tokens stored in KV blocks that somebody holds; with the slots of those blocks, how well the pool is used.
+    /// Tokens stored in the KV blocks in use. Divided by the slots of those blocks, it shows how well the pool is
+    /// filled.
     tokens_stored,
     /// Prompt tokens looked up in the prefix cache.
     prefix_queries,
-    /// Prompt tokens found there.
+    /// Prompt tokens found in the prefix cache.
     prefix_hits,
-    /// Prompts of which everything that can be shared was found.
+    /// Prompts whose shareable blocks were all found in the prefix cache.
     prefix_ends_prompt,
-    /// Prompts that go on like nothing remembered.
+    /// Prompts that differ from every remembered sequence.
     prefix_ends_difference,
-    /// Prompts whose client has computed more of them under another salt.
+    /// Prompts that the same client has computed further under another salt.
     prefix_ends_salt,
-    /// Prompts of which more was computed once, and is gone.
+    /// Prompts that were computed further once, but whose blocks were evicted.
     prefix_ends_eviction,
-    /// Prompts that were not looked up.
+    /// Prompts that were not looked up, because prefix caching is off.
     prefix_ends_disabled,
     /// Prompt tokens of admitted requests.
     prompt_tokens,
-    /// Tokens generated.
+    /// Generated tokens.
     generation_tokens,
     /// Choices that ended at an end token or stop token.
     finished_stop,
-    /// Choices that ended at their length.
+    /// Choices that reached their length limit.
     finished_length,
-    /// Choices whose reader went away.
+    /// Choices whose receiver was dropped.
     finished_abort,
-    /// Choices that ended by a fault.
+    /// Choices that ended with an error.
     finished_error,
-    /// Choices sent back to the queue for want of blocks.
+    /// Choices preempted for lack of KV blocks.
     preemptions,
-    /// Choices whose logits were not numbers.
+    /// Choices whose logits were invalid (NaN or infinite).
     corrupted_requests,
     /// Steps submitted.
     steps,
-    /// Times a lost device was brought back.
+    /// Recoveries from a lost device.
     recoveries,
 }
 
-/// What both ends see.
+/// State shared by both ends.
 #[derive(Debug)]
 struct Shared {
     status: AtomicU8,
     aborting: AtomicBool,
     info: OnceLock<EngineInfo>,
-    /// Requests submitted and not admitted yet.
+    /// Number of requests submitted and not admitted yet.
     queued: AtomicU32,
     queue_requests_max: u32,
     cells: Cells,
 }
 
-/// What goes through the channel.
+/// A message from a handle to the engine.
 pub(super) enum Message {
     Request(Box<Submission>),
-    /// Wakes an idle engine: its status has changed.
+    /// Wakes an idle engine, because its status has changed.
     Drain,
 }
 
@@ -153,7 +155,7 @@ pub(super) struct Submission {
     pub(super) senders: Vec<mpsc::Sender<Event>>,
 }
 
-/// The two ends of a new engine. At most `queue_requests_max` requests wait for admission.
+/// The two ends of a new engine's channel. At most `queue_requests_max` requests wait for admission.
 pub fn channel(queue_requests_max: u32) -> (EngineHandle, EngineInbox) {
     let (sender, receiver) = mpsc::unbounded();
     let shared = Arc::new(Shared {
@@ -168,7 +170,7 @@ pub fn channel(queue_requests_max: u32) -> (EngineHandle, EngineInbox) {
     (handle, EngineInbox { receiver, shared, last_words: RequestError::Internal })
 }
 
-/// Submits requests to an engine and watches it.
+/// Submits requests to an engine and monitors it.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     sender: mpsc::UnboundedSender<Message>,
@@ -195,7 +197,7 @@ impl EngineHandle {
         let prompt_len = u32::try_from(request.prompt.len()).expect("a checked prompt fits the context");
         let room = info.max_model_len - prompt_len;
         let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 3;
-        // A step may bring the logprobs of one prompt token.
+        // Worst case: every step reports the logprobs of only one prompt token.
         let events_max = events_max + request.params.prompt_logprobs.map_or(0, |_| prompt_len as usize);
         let channels = (0..request.params.n).map(|_| mpsc::channel(events_max));
         let (senders, receivers) = channels.unzip();
@@ -204,12 +206,12 @@ impl EngineHandle {
         Ok(receivers)
     }
 
-    /// How the engine is.
+    /// State of the engine.
     pub fn status(&self) -> Status {
         self.shared.status()
     }
 
-    /// What it has loaded; `Some` once it has been ready.
+    /// Facts about the loaded engine; `Some` once it has been ready.
     pub fn info(&self) -> Option<&EngineInfo> {
         self.shared.info.get()
     }
@@ -222,7 +224,7 @@ impl EngineHandle {
         stats
     }
 
-    /// Refuses new requests from now on; the engine ends when the last one is done.
+    /// Refuses new requests from now on. The engine ends when the last accepted one is done.
     pub fn drain(&self) {
         if self.shared.change_status(&[Status::Loading, Status::Ready], Status::Draining) {
             // An engine that has ended needs no waking.
@@ -230,7 +232,7 @@ impl EngineHandle {
         }
     }
 
-    /// Ends what still runs, with [`RequestError::ShuttingDown`], after at most the steps in flight.
+    /// Ends all requests with [`RequestError::ShuttingDown`], after the steps in flight at the latest.
     pub fn abort(&self) {
         self.drain();
         self.shared.aborting.store(true, Ordering::Release);
@@ -238,16 +240,16 @@ impl EngineHandle {
     }
 }
 
-/// The engine's end.
+/// The engine's end of the channel.
 pub struct EngineInbox {
     receiver: mpsc::UnboundedReceiver<Message>,
     shared: Arc<Shared>,
-    /// What requests are told that nobody will take any more.
+    /// Error for requests that will never be admitted.
     last_words: RequestError,
 }
 
 impl EngineInbox {
-    /// A message that is there already.
+    /// The next message, if one is ready.
     pub(super) fn take(&mut self) -> Option<Message> {
         self.receiver.try_recv().ok()
     }
@@ -261,39 +263,39 @@ impl EngineInbox {
         self.shared.status() == Status::Draining
     }
 
-    /// Not even what runs is to be finished.
+    /// Whether running requests are to be ended too.
     pub(super) fn is_aborting(&self) -> bool {
         self.shared.aborting.load(Ordering::Acquire)
     }
 
-    /// The engine takes requests now. A drain that was asked for meanwhile stays.
+    /// Marks the engine as ready, unless it was drained in the meantime.
     pub(super) fn set_ready(&self, info: EngineInfo) {
         self.shared.info.get_or_init(|| info);
         self.set_loading(false);
     }
 
-    /// The engine is busy bringing its device back, or done with that.
+    /// Marks the start or end of a device recovery.
     pub(super) fn set_loading(&self, loading: bool) {
         let (from, to) = if loading { (Status::Ready, Status::Loading) } else { (Status::Loading, Status::Ready) };
         self.shared.change_status(&[from], to);
     }
 
-    /// The engine has given up.
+    /// Marks the engine as failed.
     pub(super) fn set_failed(&mut self, last_words: RequestError) {
         self.last_words = last_words;
         self.shared.change_status(&[Status::Loading, Status::Ready, Status::Draining], Status::Failed);
     }
 
-    /// Publishes the engine's counters; `dequeued` requests have left the queue since the last time.
+    /// Publishes the engine's counters; `dequeued` is the number of requests that left the queue since the last call.
     pub(super) fn publish(&self, stats: &Stats, dequeued: u32) {
-        // In this order a request is counted twice for a moment, and never not at all.
+        // In this order a request may be counted twice for a moment, but is never missed.
         self.shared.cells.store(stats);
         self.shared.queued.fetch_sub(dequeued, Ordering::Release);
     }
 }
 
 impl Drop for EngineInbox {
-    /// Requests that came too late get their terminal event.
+    /// Sends requests that arrived too late their terminal event.
     fn drop(&mut self) {
         let error = if self.is_draining() { RequestError::ShuttingDown } else { self.last_words };
         self.shared.change_status(&[Status::Loading, Status::Ready], Status::Failed);
@@ -301,7 +303,7 @@ impl Drop for EngineInbox {
         while let Some(message) = self.take() {
             if let Message::Request(submission) = message {
                 for mut sender in submission.senders {
-                    // Its reader may have gone.
+                    // The receiver may have been dropped.
                     drop(sender.try_send(Event::Failed(error)));
                 }
             }

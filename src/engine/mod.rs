@@ -1,10 +1,10 @@
-//! The engine: owns a device, a model, the pool and the queues, and turns requests into tokens.
+//! The engine: owns a device, a model, the KV pool and the queues, and turns requests into tokens.
 //!
-//! [`Engine::step`] is the way of a token: messages in, schedule, flatten, submit, read, commit, events out. The engine
-//! lives on one thread and is built there, so nothing in it needs `Send`; from outside it is an
-//! [`EngineHandle`](handle::EngineHandle). It awaits one thing, the read-back, and idle it only waits for a message.
+//! [`Engine::step`] is the whole flow: messages in, schedule, flatten, submit, read, commit, events out. The engine is
+//! built and runs on one thread, so nothing in it needs `Send`; other threads use an
+//! [`EngineHandle`](handle::EngineHandle). It awaits only the readback; when idle, it waits for a message.
 //!
-//! It knows [`Backend`] and [`Source`], never a concrete device. What is computed when is the scheduler's.
+//! It knows [`Backend`] and [`Source`], never a concrete device. The scheduler decides what is computed when.
 
 pub mod batch;
 pub mod block_pool;
@@ -37,22 +37,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Steps submitted and not read.
+/// Maximum number of steps that are submitted and not yet read.
 const STEPS_IN_FLIGHT_MAX: usize = 2;
-/// So many losses of the device within [`RECOVERY_PERIOD`] end the engine.
+/// Number of device losses within [`RECOVERY_PERIOD`] that end the engine.
 const LOSSES_MAX: usize = 3;
 const RECOVERY_PERIOD: Duration = Duration::from_secs(600);
 
 /// Why an engine ended before it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineEnd {
-    /// It never ran.
+    /// It failed to start.
     #[error(transparent)]
     Start(#[from] StartError),
     /// The device was lost and did not come back, or too often.
     #[error("the GPU device was lost and could not be recovered: {0}")]
     DeviceLost(String),
-    /// A bug.
+    /// The engine panicked, which is a bug.
     #[error("the engine panicked: {0}")]
     Panicked(String),
 }
@@ -74,11 +74,11 @@ pub struct Engine<B: Backend, S: Source = Model> {
     faults: InjectedFaults,
 }
 
-/// Seeds for requests without one.
+/// Generates seeds for requests without one.
 struct Seeds(u64);
 
 impl<B: Backend, S: Source> Engine<B, S> {
-    /// Serves until it is drained, or every handle is gone and every request done; or until it has to give up.
+    /// Serves until it is drained, until every handle is dropped and every request is done, or until it fails.
     pub async fn run(mut self) -> Result<(), EngineEnd> {
         loop {
             self.take_messages();
@@ -98,7 +98,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         }
     }
 
-    /// One turn: takes what has come in, keeps the device busy, and hands out the tokens of the oldest step in flight.
+    /// One iteration: takes new messages, keeps the device busy, and delivers the tokens of the oldest step in flight.
     pub async fn step(&mut self) -> Result<(), EngineEnd> {
         self.take_messages();
         for stream in self.streams.take_closed() {
@@ -107,7 +107,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         if let Err(lost) = self.submit_and_read().await {
             self.recover(&lost).await?;
         }
-        // A planted bug has to show in what the device computes.
+        // An injected bug has to be detected from what the device computes, not by these checks.
         if cfg!(debug_assertions) && self.faults.fault.is_none() {
             self.scheduler.check();
         }
@@ -115,7 +115,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         Ok(())
     }
 
-    /// The middle of a step; an error means that the device is lost.
+    /// Submits the next step and reads the oldest one. An error means that the device is lost.
     async fn submit_and_read(&mut self) -> Result<(), BackendError> {
         while self.may_submit() {
             let tokens_max = self.loaded.tokens_max(self.backend.token_budget_hint());
@@ -139,7 +139,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         self.in_flight.is_empty() || (ahead && self.scheduler.may_look_ahead())
     }
 
-    /// The device failed on a batch. If it still works, only the batch's requests end.
+    /// Handles a batch that the device failed to compute. If the device still works, only the batch's requests end.
     fn refuse(&mut self, batch: &Batch, error: BackendError) -> Result<(), BackendError> {
         if error.is_loss() {
             return Err(error);
@@ -149,10 +149,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
         Ok(())
     }
 
-    /// Brings a lost device back. The pool is a cache: what it held is computed again from the tokens, and the streams
-    /// stay open. Too many losses, or one that cannot be repaired, end them.
+    /// Recovers from a lost device. The KV pool is a cache: its content is recomputed from the tokens, and the streams
+    /// stay open. Too many losses, or a failed recovery, end them.
     async fn recover(&mut self, lost: &BackendError) -> Result<(), EngineEnd> {
-        tracing::warn!("{lost}; loading again");
+        tracing::warn!("{lost}; reloading the model");
         self.inbox.set_loading(true);
         self.in_flight.clear();
         self.scheduler.restart();
@@ -163,7 +163,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             return Err(self.give_up(format!("{lost} ({LOSSES_MAX} times within ten minutes)")));
         }
         if let Err(error) = self.loaded.bring_back(&mut self.backend, &self.source).await {
-            return Err(self.give_up(format!("{lost}; bringing it back failed: {error}")));
+            return Err(self.give_up(format!("{lost}; recovery failed: {error}")));
         }
         self.recoveries += 1;
         self.inbox.set_loading(false);
@@ -183,7 +183,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     }
 
     fn take(&mut self, message: Message) {
-        // A drain is seen in the status; its message only wakes.
+        // A drain is read from the status; its message only wakes the engine.
         let Message::Request(submission) = message else { return };
         let streams = self.streams.open(submission.senders);
         let seed = submission.request.params.seed.unwrap_or_else(|| self.seeds.draw());
@@ -233,7 +233,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
 }
 
 impl Seeds {
-    /// The next of a sequence of well-mixed numbers (SplitMix64).
+    /// The next pseudorandom number (SplitMix64).
     fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

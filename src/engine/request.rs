@@ -1,5 +1,4 @@
-//! What a client asks for and what it gets back. A request is checked once, at the door; behind it nothing fails for
-//! reasons of form.
+//! Requests and their events. A request is validated once, on submission; an accepted request is well-formed.
 
 use crate::model::GenerationDefaults;
 use crate::plan::inputs::TOP_LOGPROBS_MAX;
@@ -12,88 +11,89 @@ pub use crate::plan::inputs::DrawParams;
 /// One prompt with its sampling parameters.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Token ids; not empty, below the vocabulary.
+    /// Token ids; not empty, each below the vocabulary size.
     pub prompt: Arc<[u32]>,
-    /// How to continue it.
+    /// How to sample the continuation.
     pub params: SamplingParams,
     /// Prompts with different salts never share cached blocks.
     pub cache_salt: Option<String>,
-    /// Lower runs earlier. Requests of one priority are served round-robin by client, then in order of arrival.
+    /// A lower value runs earlier. Requests of equal priority are served round-robin by client, then in order of
+    /// arrival.
     pub priority: i32,
-    /// Who asks: waiting requests of one priority are served round-robin by client.
+    /// The client, for round-robin: waiting requests of equal priority are served round-robin by client.
     pub client: u32,
-    /// `Some`: nothing is generated, the prompt's embedding is wanted.
+    /// `Some`: return the prompt's embedding instead of generating tokens.
     pub pooling: Option<Pooling>,
-    /// Say how much of the prompt was found in the prefix cache and why it was not more.
+    /// Report how much of the prompt was found in the prefix cache, and why not more.
     pub explain_prefix: bool,
 }
 
 /// How the final hidden states of a prompt's tokens become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pooling {
-    /// That of the last token.
+    /// The state of the last token.
     Last,
-    /// Their mean.
+    /// The mean over all tokens.
     Mean,
 }
 
-/// How tokens are drawn and when a choice ends. Defaults are vLLM's.
+/// How tokens are sampled and when a choice ends. Defaults are vLLM's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// Choices per prompt.
+    /// Number of choices per prompt.
     pub n: u32,
-    /// Tokens to generate at most; `None` is the room left in the context. Clamped to that room.
+    /// Maximum tokens to generate. `None`: as many as the context has room for. Larger values are clamped to that.
     pub max_tokens: Option<u32>,
-    /// Temperature, thresholds and penalties; each in the range of its name, as [`TEMPERATURE`].
+    /// Temperature, thresholds and penalties. Each has a range constant of the same name, such as [`TEMPERATURE`].
     pub draw: DrawParams,
-    /// Added to logits; at most [`LOGIT_BIAS_MAX`], each in [`LOGIT_BIAS`].
+    /// Values added to the logits of token ids; at most [`LOGIT_BIAS_MAX`] entries, each in the range [`LOGIT_BIAS`].
     pub logit_bias: BTreeMap<u32, f32>,
-    /// `None`: the engine draws one.
+    /// Random seed; `None`: the engine chooses one.
     pub seed: Option<u64>,
-    /// Extra ids that end a choice.
+    /// Additional token ids that end a choice.
     pub stop_token_ids: Vec<u32>,
-    /// Go on after the model's end tokens.
+    /// Continue after the model's end tokens.
     pub ignore_eos: bool,
-    /// Tokens before which no end or stop token is drawn.
+    /// Minimum tokens to generate before an end or stop token can be sampled.
     pub min_tokens: u32,
     /// `Some(k)`: report each token's logprob and the k most likely alternatives.
     pub logprobs: Option<u32>,
-    /// The same for the tokens of the prompt, all but the first.
+    /// The same for every token of the prompt except the first.
     pub prompt_logprobs: Option<u32>,
-    /// What every choice has to keep to.
+    /// Constraint on the tokens of every choice.
     pub constraint: Option<SharedConstraint>,
 }
 
-/// A rule about which tokens may follow each other, for all choices of a request: a grammar, seen by an engine that
-/// knows no text.
+/// A rule about which tokens may follow each other, for all choices of a request. It is how the engine, which knows no
+/// text, sees a grammar.
 pub trait Constraint: fmt::Debug + Send + Sync {
-    /// Where a choice stands before its first token.
+    /// The state before a choice's first token.
     fn start(&self) -> Box<dyn ConstraintState>;
 }
 
-/// Where one choice stands within its [`Constraint`]. It is asked for a mask before a token is drawn, and told every
-/// token as soon as its id is known.
+/// The state of one choice within its [`Constraint`]. The engine asks it for a mask before each token is drawn, and
+/// passes it every token as soon as its id is known.
 pub trait ConstraintState: fmt::Debug + Send {
-    /// The same state for another choice.
+    /// A copy of the state for another choice.
     fn fork(&self) -> Box<dyn ConstraintState>;
 
-    /// Sets the bits of the tokens that may come next in `mask`, `⌈vocab / 32⌉` words that are zero before: bit
-    /// `id % 32` of word `id / 32`. `false`: any token may come, and `mask` does not matter.
+    /// Sets the bits of the allowed next tokens in `mask`: bit `id % 32` of word `id / 32`. `mask` has `⌈vocab / 32⌉`
+    /// words, all zero on entry. Returns `false` if any token is allowed; `mask` is then ignored.
     fn fill_mask(&mut self, mask: &mut [u32]) -> Result<bool, Unsatisfiable>;
 
-    /// Takes the next token; `true` if nothing may follow it.
+    /// Takes the next token. Returns `true` if nothing may follow it.
     fn accept(&mut self, token_id: u32) -> Result<bool, Unsatisfiable>;
 
-    /// Tokens that must come next, as far as that is known; they are accepted one by one afterwards.
+    /// Tokens that must come next, as far as known. The engine passes them to `accept` one by one afterwards.
     fn forced(&mut self) -> Vec<u32>;
 }
 
-/// Nothing may come next, or finding out costs too much.
+/// No token may come next, or finding one costs too much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no token can follow")]
 pub struct Unsatisfiable;
 
-/// A [`Constraint`] of one request; equal only to itself.
+/// A [`Constraint`] of one request. It is equal only to itself.
 #[derive(Clone, Debug)]
 pub struct SharedConstraint(pub Arc<dyn Constraint>);
 
@@ -130,16 +130,16 @@ pub struct TokenLogprob {
     pub logprob: f32,
 }
 
-/// One token with what was asked of it.
+/// One token with the requested details.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {
     /// Token id.
     pub id: u32,
-    /// Present if asked for.
+    /// Log-probability, if requested.
     pub logprob: Option<f32>,
-    /// Most likely first; as many as asked for.
+    /// The most likely tokens, best first; as many as requested.
     pub top_logprobs: Vec<TokenLogprob>,
-    /// As in [`Usage`]: told with every token, for a reader that ends the choice itself (a stop string) and so never
+    /// As in [`Usage`]. Every token carries it, because a reader that ends the choice itself (at a stop string) never
     /// sees its `Finished`.
     pub cached_tokens: u32,
 }
@@ -147,16 +147,16 @@ pub struct Token {
 /// Why a choice finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FinishReason {
-    /// An end token or a stop token id.
+    /// An end token or a stop token id was generated.
     Stop,
-    /// `max_tokens` or the context's end.
+    /// `max_tokens` or the end of the context was reached.
     Length,
 }
 
 /// Why a choice failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RequestError {
-    /// The model gave NaN or all −∞ for this row.
+    /// The model's logits for this row were NaN or all −∞.
     #[error("the model produced invalid numbers (NaN or infinity) for this request")]
     NumericalError,
     /// This request's grammar allows no further token, or finding one costs too much.
@@ -165,7 +165,7 @@ pub enum RequestError {
     /// The device was lost and did not come back.
     #[error("the GPU device was lost")]
     DeviceLost,
-    /// The device refused the batch this request was in.
+    /// The device failed to compute the batch that contained this request.
     #[error("the device failed while computing this request")]
     Internal,
     /// The server stopped before the request was done.
@@ -173,28 +173,27 @@ pub enum RequestError {
     ShuttingDown,
 }
 
-/// What was counted for one choice.
+/// Token counts of one choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Of these, tokens found in the prefix cache when the request was first admitted.
+    /// Number of prompt tokens found in the prefix cache when the request was first admitted.
     pub cached_tokens: u32,
-    /// Tokens generated, the one that ended the choice included.
+    /// Number of generated tokens, including the one that ended the choice.
     pub completion_tokens: u32,
 }
 
-/// What kept a prompt's cached prefix from being longer.
+/// Why a prompt's cached prefix was not longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrefixEnd {
-    /// Nothing: every block that can be shared was found. The last token is always computed, and only full blocks are
-    /// shared.
+    /// Every block that can be shared was found. The last token is always computed, and only full blocks are shared.
     EndOfPrompt,
-    /// Nothing remembered goes on like this prompt.
+    /// The prompt differs from every remembered sequence at this point.
     Difference,
-    /// The same client has computed it under another salt.
+    /// The same client has computed more of the prompt under another salt.
     Salt,
-    /// It was computed once, and its blocks have been taken for something else or were never finished.
+    /// More of the prompt was computed once, but its blocks were reused or never completed.
     Eviction,
     /// Prefix caching is off.
     Disabled,
@@ -203,42 +202,42 @@ pub enum PrefixEnd {
 /// How much of a prompt was found in the prefix cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixReport {
-    /// Leading tokens that were found.
+    /// Number of leading tokens found in the cache.
     pub cached_tokens: u32,
-    /// Leading tokens that some remembered sequence of the same salt has too; at least those found.
+    /// Number of leading tokens shared with some remembered sequence of the same salt; at least `cached_tokens`.
     pub common_tokens: u32,
-    /// The first token that no such sequence has.
+    /// Token id after the common tokens: the first that differs from every such sequence.
     pub differing: Option<u32>,
-    /// Why no more was found.
+    /// Why not more was found.
     pub end: PrefixEnd,
 }
 
-/// What a request asked to learn about its prompt.
+/// Information about the prompt that the request asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PromptEvent {
-    /// Sent on admission, to the first choice.
+    /// Prefix cache report, sent to the first choice on admission.
     Prefix(PrefixReport),
-    /// Logprobs of the prompt's next tokens, from the second token on, each once and in order.
+    /// Logprobs of the next prompt tokens, starting with the second token; each is sent once, in order.
     Logprobs(Arc<[Token]>),
-    /// The embedding: as long as the model's hidden states, not normalised.
+    /// The embedding, as long as the model's hidden states and not normalized.
     Embedding(Vec<f32>),
 }
 
 /// What a choice's receiver yields: tokens, then exactly one `Finished` or `Failed`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Before the first token.
+    /// Information about the prompt, before the first token.
     Prompt(PromptEvent),
     /// The next token.
     Token(Token),
-    /// The end.
+    /// The choice is complete.
     Finished {
-        /// Why.
+        /// Why it finished.
         reason: FinishReason,
-        /// Counters of this choice.
+        /// Token counts of this choice.
         usage: Usage,
     },
-    /// The end, by an error.
+    /// The choice ended with an error.
     Failed(RequestError),
 }
 
@@ -254,13 +253,13 @@ pub enum SubmitError {
     /// The model is still loading.
     #[error("the model is still loading")]
     Loading,
-    /// No new requests are taken.
+    /// The server no longer accepts requests.
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// The engine has ended.
+    /// The engine has ended: it lost the device or panicked.
     #[error("the GPU device was lost")]
     DeviceLost,
-    /// A prompt must leave room for one token.
+    /// The prompt leaves no room for a generated token.
     #[error("the prompt has {tokens} tokens, but the context holds {limit} and one must be left to generate")]
     PromptTooLong {
         /// Tokens in the prompt.
@@ -271,36 +270,36 @@ pub enum SubmitError {
     /// A field is out of its range.
     #[error("`{field}` {message}")]
     Invalid {
-        /// Name of the field as OpenAI or vLLM spells it.
+        /// Name of the field, as OpenAI or vLLM spell it.
         field: &'static str,
-        /// What it must be and what it is, to follow the name.
+        /// Requirement and actual value; printed after the field's name.
         message: String,
     },
 }
 
-/// The values that a numeric parameter may have, NaN never among them.
+/// Range of a numeric parameter. NaN is never valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NumberRange {
-    /// The smallest value, or the bound that every value is above.
+    /// Lower bound.
     pub min: f32,
-    /// The largest value.
+    /// Largest value.
     pub max: f32,
-    /// Whether `min` itself is left out.
+    /// Whether `min` itself is excluded.
     pub above_min: bool,
 }
 
 impl NumberRange {
-    /// `min..=max`.
+    /// The range `min..=max`.
     pub const fn new(min: f32, max: f32) -> Self {
         Self { min, max, above_min: false }
     }
 
-    /// Above `min`, up to `max`.
+    /// The range above `min`, up to and including `max`.
     pub const fn above(min: f32, max: f32) -> Self {
         Self { min, max, above_min: true }
     }
 
-    /// Whether a parameter may have this value.
+    /// Whether the value is within the range.
     pub fn contains(self, value: f32) -> bool {
         (self.min..=self.max).contains(&value) && !(self.above_min && value == self.min)
     }
@@ -329,25 +328,25 @@ pub const REPETITION_PENALTY: NumberRange = NumberRange::above(0.0, 2.0);
 pub const PENALTY: NumberRange = NumberRange::new(-2.0, 2.0);
 /// Range of one entry of [`SamplingParams::logit_bias`].
 pub const LOGIT_BIAS: NumberRange = NumberRange::new(-100.0, 100.0);
-/// Most choices of one prompt.
+/// Maximum choices per prompt.
 pub const CHOICES_MAX: u32 = 128;
-/// Most alternatives that are reported for a token.
+/// Maximum alternatives reported per token.
 pub const LOGPROBS_MAX: u32 = TOP_LOGPROBS_MAX;
-/// Most entries of a logit bias.
+/// Maximum entries of a logit bias.
 pub const LOGIT_BIAS_MAX: usize = 1024;
-/// Most stop token ids.
+/// Maximum number of stop token ids.
 pub const STOP_TOKEN_IDS_MAX: usize = 128;
-/// Most end tokens of a model that a minimum of tokens holds back.
+/// Maximum number of a model's end tokens that `min_tokens` forbids.
 pub const EOS_TOKEN_IDS_MAX: usize = 64;
-/// Most characters of a cache salt.
+/// Maximum characters of a cache salt.
 pub const CACHE_SALT_LEN_MAX: usize = 128;
-/// A lower temperature means greedy: dividing by it would overflow.
+/// A lower temperature means greedy sampling, because dividing by it would overflow.
 const TEMPERATURE_MIN: f32 = 1e-5;
 /// A smaller repetition penalty would only make logits infinite.
 const REPETITION_PENALTY_MIN: f32 = 1e-3;
 
 impl Request {
-    /// Checks everything about a request that a model with `vocab` tokens and a context of `model_len_max` must know.
+    /// Validates a request for a model with `vocab` tokens and a context of `model_len_max` tokens.
     pub fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
         let prompt_len = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
         if prompt_len == 0 {
@@ -368,7 +367,7 @@ impl Request {
 }
 
 impl SamplingParams {
-    /// What a model's generation_config.json says, and the usual where it says nothing.
+    /// The values of a model's generation_config.json; the usual defaults where it is silent.
     pub fn from_defaults(defaults: &GenerationDefaults) -> Self {
         Self { max_tokens: defaults.max_new_tokens, draw: defaults.draw, ..Self::default() }
     }
@@ -404,20 +403,20 @@ impl SamplingParams {
         self.logit_bias.values().try_for_each(|&bias| check_range("logit_bias", bias, LOGIT_BIAS))
     }
 
-    /// The same parameters without values that only overflow or vanish: a tiny temperature is greedy, a tiny `top_p`
-    /// or repetition penalty is raised.
+    /// Replaces values that would overflow or underflow: a tiny temperature becomes greedy, a tiny `top_p` or
+    /// repetition penalty is raised.
     pub fn normalized(mut self) -> Self {
         if self.draw.temperature < TEMPERATURE_MIN {
             self.draw.temperature = 0.0;
         }
-        // A device may take a denormal number for zero, which would keep no token.
+        // A device may flush a denormal number to zero, and `top_p` = 0 would keep no token.
         self.draw.top_p = self.draw.top_p.max(f32::MIN_POSITIVE);
         self.draw.repetition_penalty = self.draw.repetition_penalty.max(REPETITION_PENALTY_MIN);
         self
     }
 }
 
-/// `message` is what follows the field's name: "must be …".
+/// `message` follows the field's name: "must be …".
 fn invalid<T>(field: &'static str, message: String) -> Result<T, SubmitError> {
     Err(SubmitError::Invalid { field, message })
 }

@@ -1,12 +1,12 @@
 //! Queues → [`Batch`]; batch and sampled tokens → events.
 //!
-//! One rule, no phases: a sequence has tokens in all and tokens computed; a step computes some of what is missing, and
-//! when nothing is missing any more, it draws the next token. Prefill, chunked prefill, prefix hits and decode are the
-//! same thing. [`Scheduler::schedule`] is here; `admit` brings waiting sequences in, `preempt` sends
-//! running ones back when blocks run out, `commit` takes results.
+//! One rule, no phases: a sequence has a number of tokens, some of them computed. A step computes some of the missing
+//! ones; when none is missing, it draws the next token. Prefill, chunked prefill, prefix hits and decode are all this
+//! rule. [`Scheduler::schedule`] is here; `admit` brings waiting sequences in, `preempt` sends running ones back when
+//! blocks run out, `commit` takes results.
 //!
-//! What a step in flight names is never given away: a sequence that ends or is preempted leaves when its last step has
-//! landed. Pure: no device, clock, thread or randomness; it does not know what the tokens mean.
+//! Nothing that a step in flight uses is released: a sequence that ends or is preempted leaves after its last step has
+//! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
 
 mod admit;
 mod commit;
@@ -29,74 +29,75 @@ use round_robin::RoundRobin;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Preemptions after which a sequence comes back only with everything reserved that it may still need.
+/// After this many preemptions, a sequence is readmitted only with all blocks reserved that it may still need.
 const PREEMPTIONS_MAX: u32 = 4;
 
-/// Everything a scheduler stays within.
+/// Limits of a scheduler.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Token rows of one batch.
+    /// Maximum token rows per batch.
     pub tokens_max: u32,
-    /// Sequences that run at once.
+    /// Maximum sequences that run at once.
     pub sequences_max: u32,
-    /// Places where the device keeps sampled ids; twice the sequences, as those that leave keep theirs for a step.
+    /// Number of feed slots, where the device stores sampled ids. Twice `sequences_max`, because a leaving sequence
+    /// keeps its slot for a step.
     pub feed_slots: u32,
-    /// Block-table entries of one batch, per KV group.
+    /// Maximum block-table entries per batch and KV group.
     pub table_entries_max: u32,
-    /// Penalty history entries of one batch.
+    /// Maximum penalty history entries per batch.
     pub history_max: u32,
-    /// Logit bias entries of one batch.
+    /// Maximum logit bias entries per batch.
     pub bias_max: u32,
-    /// Prompt tokens of one batch whose logprobs are computed.
+    /// Maximum prompt tokens per batch whose logprobs are computed.
     pub scores_max: u32,
-    /// Tokens a block.
+    /// Tokens per block.
     pub block_size: u32,
-    /// Prompt and answer together.
+    /// Maximum tokens of prompt and answer together.
     pub model_len_max: u32,
-    /// Token ids are below this.
+    /// Vocabulary size: every token id is below it.
     pub vocab: u32,
-    /// Window of each KV group.
+    /// Attention window of each KV group, in tokens; `None` for full attention.
     pub windows: Vec<Option<u32>>,
-    /// Blocks of each KV group.
+    /// Number of blocks of each KV group.
     pub blocks: Vec<u32>,
-    /// Share blocks between requests with equal prefixes.
+    /// Whether requests with equal prefixes share blocks.
     pub prefix_caching: bool,
-    /// Chunks of a fixed grid, whatever else is in the batch.
+    /// Whether prefill chunks lie on a fixed grid, independent of the rest of the batch.
     pub deterministic: bool,
-    /// Ids that end a sequence.
+    /// Token ids that end a sequence.
     pub eos_token_ids: Vec<u32>,
     /// Key of the prefix hashes.
     pub hash_key: [u8; 32],
 }
 
-/// What happened so far; counters only grow.
+/// Counters since the start; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that have left the queue for the first time, by admission or by abort.
+    /// Requests that left the queue for the first time, by admission or by abort.
     pub requests_dequeued: u64,
     /// Prompt tokens looked up in the prefix cache.
     pub prefix_queries: u64,
-    /// Prompt tokens found there.
+    /// Prompt tokens found in the prefix cache.
     pub prefix_hits: u64,
-    /// Prompts, by what kept their prefix from being longer.
+    /// Prompts, by why their cached prefix was not longer.
     pub prefix_ends: PrefixEnds,
     /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,
-    /// Tokens generated.
+    /// Generated tokens.
     pub generation_tokens: u64,
     /// Choices that ended at an end token or stop token.
     pub finished_stop: u64,
-    /// Choices that ended at their length.
+    /// Choices that reached their length limit.
     pub finished_length: u64,
-    /// Choices whose reader went away.
+    /// Choices whose receiver was dropped.
     pub finished_abort: u64,
-    /// Choices that ended by a fault.
+    /// Choices that ended with an error.
     pub finished_error: u64,
-    /// Choices whose logits were not numbers.
+    /// Choices whose logits were invalid (NaN or infinite).
     pub corrupted_requests: u64,
-    /// Sequences sent back to the queue for want of blocks.
+    /// Sequences preempted for lack of KV blocks.
     pub preemptions: u64,
-    /// Steps scheduled.
+    /// Scheduled steps.
     pub steps: u64,
 }
 
@@ -107,10 +108,10 @@ pub struct Scheduler {
     pool: BlockPool,
     sequences: Sequences,
     by_stream: HashMap<StreamId, SequenceId>,
-    /// In order; without those that are leaving.
+    /// Running sequences in scheduling order, without those that are leaving.
     running: Vec<SequenceId>,
     waiting: BTreeMap<Order, SequenceId>,
-    /// Ended or preempted, named by a step in flight.
+    /// Sequences that have ended or been preempted, but are still used by a step in flight.
     leaving: Vec<SequenceId>,
     feed_slots: Vec<u32>,
     round_robin: RoundRobin,
@@ -121,20 +122,20 @@ pub struct Scheduler {
     faults: InjectedFaults,
 }
 
-/// How far a choice has come.
+/// Phase of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// Waits, new or preempted.
+    /// Waiting, new or preempted.
     Queued,
     /// Its prompt is being computed.
     Prefill,
-    /// Generates; no step in flight names it.
+    /// Generating; no step in flight uses it.
     Decode,
-    /// Generates, and a step in flight names it.
+    /// Generating, and a step in flight uses it.
     DecodeInFlight,
 }
 
-/// A batch in the making, with what is left of its limits.
+/// A batch under construction, with what is left of its limits.
 struct Draft {
     batch: Batch,
     tokens_left: u32,
@@ -143,14 +144,14 @@ struct Draft {
     bias_left: u32,
     scores_left: u32,
     preempted: bool,
-    /// Per KV group: sequences that wait for blocks which leave with a step in flight.
+    /// Per KV group: number of blocks held by leaving sequences that skipped sequences are waiting for.
     blocks_awaited: Vec<u32>,
 }
 
 impl Scheduler {
     /// A scheduler over an empty pool.
     pub fn new(limits: Limits, faults: InjectedFaults) -> Self {
-        assert!(limits.tokens_max > 0 && limits.sequences_max > 0, "a step holds a row");
+        assert!(limits.tokens_max > 0 && limits.sequences_max > 0, "a step has room for a row");
         Self {
             pool: BlockPool::new(limits.block_size, &limits.windows, &limits.blocks, faults),
             sequences: Sequences::default(),
@@ -169,8 +170,8 @@ impl Scheduler {
         }
     }
 
-    /// Queues a request; `streams` has one entry per choice. `waits_for_host`: no row may be computed for it while the
-    /// id of its last token is unknown, as is always so under a constraint (and will be for beams).
+    /// Queues a request; `streams` has one entry per choice. With `waits_for_host`, it gets no row while the id of its
+    /// last token is unknown. This is always so under a constraint (and will be for beams).
     pub fn add(&mut self, request: Arc<Request>, streams: &[StreamId], seed: u64, waits_for_host: bool) {
         assert!(!streams.is_empty(), "a request has a choice");
         let index = |index| u32::try_from(index).expect("choices are few");
@@ -192,7 +193,7 @@ impl Scheduler {
         self.by_stream.extend(streams.iter().map(|&stream| (stream, id)));
     }
 
-    /// Ends a choice whose reader has gone. Its blocks are free once no step in flight names them.
+    /// Ends a choice whose receiver was dropped. Its blocks are freed once no step in flight uses them.
     pub fn abort(&mut self, stream: StreamId) {
         let Some(id) = self.by_stream.remove(&stream) else { return };
         self.counts.finished_abort += 1;
@@ -202,13 +203,13 @@ impl Scheduler {
         } else if sequence.forks.is_empty() {
             self.leave(id, Exit::Ended);
         } else {
-            // The prompt is still wanted: the next choice takes it over.
+            // Other choices still need the prompt: the next one takes it over.
             sequence.choice = sequence.forks.remove(0);
         }
     }
 
-    /// The next step's batch, at most `tokens_max` rows; `None` when nothing can be computed now. At most one step may
-    /// be in flight.
+    /// The next step's batch, with at most `tokens_max` token rows; `None` if nothing can be computed now. At most one
+    /// step may be in flight.
     pub fn schedule(&mut self, tokens_max: u32) -> Option<Batch> {
         assert!(self.steps_in_flight <= 1, "a sequence has at most one pending token");
         let mut draft = self.draft(tokens_max.clamp(1, self.limits.tokens_max));
@@ -219,7 +220,7 @@ impl Scheduler {
         }
         if draft.batch.rows.is_empty() {
             let idle = self.running.is_empty() && self.waiting.is_empty();
-            assert!(idle || self.steps_in_flight > 0, "with nothing in flight, somebody can always go on");
+            assert!(idle || self.steps_in_flight > 0, "with no step in flight, some sequence can always continue");
             return None;
         }
         self.counts.steps += 1;
@@ -227,13 +228,13 @@ impl Scheduler {
         Some(draft.batch)
     }
 
-    /// The flat arrays of a batch that was just scheduled. Masks are computed here, while the step before runs.
+    /// The flat arrays of a batch that was just scheduled. Masks are computed here, while the previous step runs.
     pub fn flatten(&mut self, batch: &Batch) -> BatchInputs {
         batch.flatten(&mut self.sequences, &self.pool, &self.limits.eos_token_ids, self.limits.vocab)
     }
 
     /// Whether the next step may be submitted before the tokens of the step in flight are read. Rows that need the host
-    /// sit such a step out: too many of them and it is not worth it, and none sits out twice running.
+    /// skip such a step. It is not worthwhile with too many of them, and no row may skip two steps in a row.
     pub fn may_look_ahead(&self) -> bool {
         let waits = |id: &&SequenceId| self.sequences[**id].waits_for_host && self.sequences[**id].pending > 0;
         let waiting = self.running.iter().filter(waits).count();
@@ -241,17 +242,17 @@ impl Scheduler {
         !skipped_before && waiting * 4 < self.running.len().max(1)
     }
 
-    /// Nothing is queued, running or in flight.
+    /// Whether nothing is queued, running or in flight.
     pub fn is_idle(&self) -> bool {
         self.sequences.is_empty() && self.steps_in_flight == 0
     }
 
-    /// Feed slots that nobody has.
+    /// Unused feed slots.
     pub fn feed_slots_free(&self) -> &[u32] {
         &self.feed_slots
     }
 
-    /// Where a live choice is.
+    /// Phase of a live choice.
     pub fn phase(&self, stream: StreamId) -> Option<Phase> {
         let sequence = &self.sequences[*self.by_stream.get(&stream)?];
         Some(match sequence.in_flight {
@@ -262,18 +263,18 @@ impl Scheduler {
         })
     }
 
-    /// Sequences that run.
+    /// Number of running sequences.
     pub fn running_len(&self) -> usize {
         self.running.len()
     }
 
-    /// Sequences that wait, new or preempted.
+    /// Number of waiting sequences, new or preempted.
     pub fn waiting_len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Tokens whose keys and values lie in blocks that somebody holds, over all KV groups: the slots of those blocks
-    /// without the ones that sequences have yet to fill. A shared block counts once.
+    /// Number of tokens stored in held blocks, over all KV groups: the slots of those blocks minus the slots that
+    /// sequences have not filled yet. A shared block counts once.
     pub fn tokens_stored(&self) -> u64 {
         let block_size = u64::from(self.limits.block_size);
         let held: u64 = self.pool.groups().iter().map(|group| u64::from(group.referenced())).sum();
@@ -284,17 +285,17 @@ impl Scheduler {
         (held * block_size).saturating_sub(self.sequences.iter().map(unfilled).sum())
     }
 
-    /// What happened so far.
+    /// The counters since the start.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The pool.
+    /// The block pool.
     pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    /// What it stays within.
+    /// The scheduler's limits.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -316,8 +317,9 @@ impl Scheduler {
         }
     }
 
-    /// One row for each sequence that misses one token. While there is prefill to do, a quarter of the step is kept for
-    /// it. Whoever has waited longest goes first, so that a small step serves everybody in turn.
+    /// Schedules one row for each sequence that misses one token. While there is prefill to do, a quarter of the step
+    /// is kept for it. The sequence that has waited longest goes first, so that small steps serve all sequences in
+    /// turn.
     fn schedule_decodes(&mut self, draft: &mut Draft) {
         let decodes = |id: &SequenceId| self.sequences[*id].is_schedulable() && self.sequences[*id].missing() == 1;
         let mut ids: Vec<_> = self.running.iter().copied().filter(decodes).collect();
@@ -332,8 +334,8 @@ impl Scheduler {
         }
     }
 
-    /// Chunks of what has begun and misses more than a token, in order: first what constraints have forced, which is
-    /// short and whose readers wait, with half of the room at most, then prompts.
+    /// Schedules chunks of running sequences that miss more than one token, in order. Tokens forced by constraints come
+    /// first, because they are few and their clients are waiting; they get at most half of the room. Prompts follow.
     fn schedule_prefills(&mut self, draft: &mut Draft) {
         let host_waits = |sequence: &Sequence| sequence.waits_for_host && sequence.pending > 0;
         let (answers, prompts): (Vec<_>, Vec<_>) =
@@ -349,9 +351,10 @@ impl Scheduler {
         }
     }
 
-    /// Gives a running sequence as many rows as budget and blocks allow, and a draw if nothing is missing after them.
+    /// Schedules as many tokens of a running sequence as budget and blocks allow, and a draw if none is missing
+    /// afterwards.
     fn schedule_row(&mut self, id: SequenceId, draft: &mut Draft) {
-        // Somebody before it in this step may have preempted it.
+        // An earlier sequence in this step may have preempted it.
         if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE {
             return;
         }
@@ -371,7 +374,8 @@ impl Scheduler {
         self.push_row(id, count, draft);
     }
 
-    /// How many tokens this sequence asks for. A fixed grid makes a prompt's chunks the same in any company.
+    /// Number of tokens to compute for this sequence. With a fixed grid, a prompt's chunks do not depend on the rest of
+    /// the batch.
     fn chunk(&self, sequence: &Sequence, draft: &Draft) -> u32 {
         let (missing, left) = (sequence.missing(), draft.tokens_left.min(scorable(sequence, draft)));
         if !self.limits.deterministic || missing == 1 {
@@ -389,7 +393,8 @@ impl Scheduler {
         entries <= draft.table_entries_left && draft.has_room_to_draw(sequence, self.limits.eos_token_ids.len())
     }
 
-    /// Tokens that the sequence's own blocks and the pool's can still take, in the group that has least.
+    /// Number of further tokens that fit the sequence's own blocks and the available ones, in the group with the least
+    /// room.
     fn tokens_that_fit(&self, id: SequenceId) -> u32 {
         let sequence = &self.sequences[id];
         let fit = |(index, group): (usize, &super::block_pool::Group)| {
@@ -410,9 +415,9 @@ impl Scheduler {
             && self.pool.groups()[group].references(sequence.tables[group].blocks[index as usize]) > 1
     }
 
-    /// Takes the blocks that the next `count` tokens go to. A shared block that they would write into is copied first.
+    /// Allocates the blocks for the next `count` tokens. A shared block that they would write into is copied first.
     fn take_blocks(&mut self, id: SequenceId, count: u32, draft: &mut Draft) {
-        debug_assert!(count > 0 && count <= self.tokens_that_fit(id), "blocks are counted before they are taken");
+        debug_assert!(count > 0 && count <= self.tokens_that_fit(id), "there are enough blocks for the row");
         for group in 0..self.limits.windows.len() {
             if self.must_copy(&self.sequences[id], group) {
                 let index = (self.sequences[id].computed / self.limits.block_size) as usize;
@@ -436,13 +441,13 @@ impl Scheduler {
             table.reserved -= 1;
             self.pool.group_mut(group).unreserve(1);
         }
-        self.pool.group_mut(group).allocate().expect("blocks were counted before they were taken")
+        self.pool.group_mut(group).allocate().expect("there are enough blocks for the row")
     }
 
     fn push_row(&mut self, id: SequenceId, count: u32, draft: &mut Draft) {
         debug_assert!(count > 0 && count <= draft.tokens_left, "a row is within the step's budget");
         let sequence = &mut self.sequences[id];
-        debug_assert!(count <= sequence.missing(), "a row computes tokens that exist");
+        debug_assert!(count <= sequence.missing(), "a row computes only existing tokens");
         draft.batch.rows.push(Row { sequence: id, start: sequence.computed, count });
         sequence.computed += count;
         sequence.in_flight += 1;
@@ -470,8 +475,8 @@ impl Scheduler {
         sequence.in_flight += 1;
     }
 
-    /// The other choices of a prompt that is now computed draw from the same logits row and share its blocks. Those for
-    /// whom there is no seat wait like a request of their own.
+    /// Forks the other choices of a prompt that is now computed: they draw from the same row of logits and share its
+    /// blocks. Choices that do not fit `sequences_max` wait like separate requests.
     fn fork(&mut self, parent: SequenceId, row: u32, draft: &mut Draft) {
         for choice in std::mem::take(&mut self.sequences[parent].forks) {
             let mut child = self.sequences[parent].fork(choice);
@@ -497,17 +502,17 @@ impl Scheduler {
         self.running.len() < self.limits.sequences_max as usize && !self.feed_slots.is_empty()
     }
 
-    /// Makes a sequence one of the running.
+    /// Moves a sequence to the running ones.
     fn seat(&mut self, id: SequenceId) {
-        debug_assert!(self.sequences[id].feed_slot == NONE, "a sequence is seated once");
+        debug_assert!(self.sequences[id].feed_slot == NONE, "a sequence starts running only once");
         let order = self.sequences[id].order;
         let at = self.running.partition_point(|&other| self.sequences[other].order < order);
         self.running.insert(at, id);
-        self.sequences[id].feed_slot = self.feed_slots.pop().expect("a seat has a feed slot");
+        self.sequences[id].feed_slot = self.feed_slots.pop().expect("a running sequence has a feed slot");
     }
 
-    /// Offers to the prefix cache the blocks that are full and whose ids are known. Keys and values are written before
-    /// anything reads them, so a block counts as full when the step that fills it is scheduled.
+    /// Registers the full blocks whose token ids are known in the prefix cache. Keys and values are written before
+    /// anything reads them, so a block counts as full as soon as the step that fills it is scheduled.
     fn register_full_blocks(&mut self, id: SequenceId) {
         if !self.limits.prefix_caching {
             return;
@@ -528,7 +533,7 @@ impl Scheduler {
         sequence.registered = sequence.registered.max(full);
     }
 
-    /// Leaves the running or the queue: now, or once no step in flight names it.
+    /// Removes a sequence from the running ones or the queue: now, or once no step in flight uses it.
     fn leave(&mut self, id: SequenceId, exit: Exit) {
         let sequence = &mut self.sequences[id];
         let was_leaving = sequence.exit.replace(exit).is_some();
@@ -556,9 +561,10 @@ impl Scheduler {
         }
     }
 
-    /// Gives back all that a sequence holds. A preempted one waits again, with its tokens, in its old order.
+    /// Releases everything that a sequence holds. A preempted one returns to the queue with its tokens, at its old
+    /// place.
     fn settle(&mut self, id: SequenceId) {
-        assert_eq!(self.sequences[id].in_flight, 0, "no step in flight names what is given back");
+        assert_eq!(self.sequences[id].in_flight, 0, "nothing that a step in flight uses is released");
         self.release_blocks(id);
         self.release_feed_slot(id);
         let sequence = &mut self.sequences[id];
@@ -588,12 +594,12 @@ impl Scheduler {
     fn release_feed_slot(&mut self, id: SequenceId) {
         let slot = std::mem::replace(&mut self.sequences[id].feed_slot, NONE);
         if slot != NONE {
-            debug_assert!(slot < self.limits.feed_slots, "a feed slot is one of the device's");
+            debug_assert!(slot < self.limits.feed_slots, "a feed slot's index is within the limit");
             self.feed_slots.push(slot);
         }
     }
 
-    /// Asserts what is always true between two steps.
+    /// Asserts the invariants that hold between two steps.
     pub fn check(&self) {
         let mut occurrences: Vec<_> = self.limits.blocks.iter().map(|&count| vec![0; count as usize]).collect();
         let mut slots: Vec<_> = self.feed_slots.clone();
@@ -602,7 +608,7 @@ impl Scheduler {
                 table.held().for_each(|block| occurrences[block as usize] += 1);
             }
             slots.extend((sequence.feed_slot != NONE).then_some(sequence.feed_slot));
-            assert!(sequence.computed <= sequence.tokens_total(), "only tokens that exist are computed");
+            assert!(sequence.computed <= sequence.tokens_total(), "only existing tokens are computed");
         }
         self.pool.check(&occurrences);
         slots.sort_unstable();
@@ -610,7 +616,7 @@ impl Scheduler {
         let order = |id: &SequenceId| self.sequences[*id].order;
         assert!(self.running.is_sorted_by_key(order), "running sequences are in order");
         let queued = self.running.len() + self.waiting.len() + self.leaving.len();
-        assert_eq!(queued, self.sequences.ids().count(), "every sequence runs, waits or leaves");
+        assert_eq!(queued, self.sequences.ids().count(), "every sequence is running, waiting or leaving");
     }
 }
 
@@ -624,7 +630,7 @@ fn history_len(sequence: &Sequence) -> u32 {
     u32::try_from(sequence.history().len()).expect("a history fits the vocabulary")
 }
 
-/// Bias entries that a draw takes at most; `ends` counts the model's own end tokens.
+/// Maximum bias entries of a draw; `ends` is the number of the model's end tokens.
 fn bias_len(sequence: &Sequence, ends: usize) -> u32 {
     let params = sequence.params();
     let held_back = if params.min_tokens > 0 { params.stop_token_ids.len() + ends.min(EOS_TOKEN_IDS_MAX) } else { 0 };

@@ -1,8 +1,8 @@
 //! One sequence: its tokens, its block tables and what is in flight for it.
 //!
-//! A choice of a request becomes a sequence; choices that have not been forked yet wait in the one that computes the
-//! prompt for all of them. [`Sequences`] is where they live, by number, from submission to their last step in flight.
-//! Nothing here decides anything: that is the scheduler's.
+//! A choice of a request becomes a sequence; choices that have not been forked yet are listed in the sequence that
+//! computes the prompt for all of them. [`Sequences`] stores them by number, from submission until their last step in
+//! flight has completed. This module only stores state; the scheduler makes the decisions.
 
 use super::block_pool::{BlockHash, BlockId};
 use super::request::{ConstraintState, Pooling, PrefixReport, Request, SamplingParams, Unsatisfiable, Usage};
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-/// Where a sequence lives.
+/// Index of a live sequence in [`Sequences`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SequenceId(u32);
 
@@ -19,11 +19,11 @@ pub struct SequenceId(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
-/// Who goes first: lower is earlier.
+/// Scheduling order: lower is earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     pub(super) priority: i32,
-    /// Clients are served round-robin: see [`super::scheduler`].
+    /// Round-robin round of the client: see [`super::scheduler`].
     pub(super) round: u64,
     pub(super) arrival: u64,
     pub(super) choice: u32,
@@ -36,34 +36,35 @@ pub(super) struct Choice {
     pub(super) stream: StreamId,
 }
 
-/// A sequence that is leaving the batch, once no step in flight names it.
+/// Why a sequence leaves the batch. It leaves once no step in flight uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exit {
-    /// Back to the waiting queue, with its tokens.
+    /// It returns to the waiting queue and keeps its tokens.
     Preempted,
-    /// For good.
+    /// It has ended.
     Ended,
 }
 
 /// The blocks of one sequence in one KV group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    /// Block of positions `[i · block_size, (i + 1) · block_size)`; [`NONE`] where a window has passed.
+    /// Entry `i` is the block of positions `[i · block_size, (i + 1) · block_size)`; [`NONE`] once the window has moved
+    /// past it.
     pub(super) blocks: Vec<BlockId>,
-    /// Leading entries that a window has passed.
+    /// Number of leading entries that the window has moved past.
     pub(super) passed: u32,
-    /// Free blocks that the pool keeps for this table.
+    /// Number of free blocks that the pool reserves for this table.
     pub(super) reserved: u32,
 }
 
 impl Table {
-    /// The blocks held, from the shallow end.
+    /// The blocks held, first positions first.
     pub(super) fn held(&self) -> impl DoubleEndedIterator<Item = BlockId> + '_ {
         self.blocks[self.passed as usize..].iter().copied()
     }
 }
 
-/// Distinct tokens of a sequence's past, kept up to date so that a step only copies them.
+/// Distinct past tokens of a sequence, kept up to date so that a step only copies them.
 #[derive(Clone, Debug)]
 pub(super) struct History {
     entries: Vec<HistoryEntry>,
@@ -81,11 +82,11 @@ impl History {
     }
 }
 
-/// A sequence's place within its constraint.
+/// Constraint state of a sequence.
 #[derive(Debug)]
 struct Guide {
     state: Box<dyn ConstraintState>,
-    /// The last mask allowed nothing.
+    /// Whether the last mask allowed no token.
     stuck: bool,
 }
 
@@ -95,56 +96,56 @@ impl Clone for Guide {
     }
 }
 
-/// One choice on its way.
+/// One choice that is being computed.
 #[derive(Clone, Debug)]
 pub(super) struct Sequence {
     pub(super) request: Arc<Request>,
     pub(super) choice: Choice,
     pub(super) seed: u64,
     pub(super) order: Order,
-    /// Prompt, then every generated token whose id is known.
+    /// Ids of the prompt, then of every generated token that has been read.
     pub(super) tokens: Vec<u32>,
-    /// Tokens sampled by submitted steps and not read yet: at most one when a step is scheduled.
+    /// Number of tokens sampled by submitted steps and not read yet: at most one when a step is scheduled.
     pub(super) pending: u32,
-    /// Leading tokens whose keys and values are in the pool once all submitted steps have run.
+    /// Number of leading tokens whose keys and values are in the pool once all submitted steps have run.
     pub(super) computed: u32,
-    /// Most tokens this sequence may have.
+    /// Maximum length of this sequence, in tokens.
     pub(super) tokens_limit: u32,
-    /// One per KV group.
+    /// Block tables, one per KV group.
     pub(super) tables: Vec<Table>,
     /// Hashes of the leading full blocks whose ids are known.
     pub(super) hashes: Vec<BlockHash>,
-    /// Leading blocks that have been offered to the prefix cache.
+    /// Number of leading blocks that have been registered in the prefix cache.
     pub(super) registered: u32,
-    /// Where the device keeps the last sampled id; [`NONE`] while waiting.
+    /// Feed slot where the device stores the last sampled id; [`NONE`] while waiting.
     pub(super) feed_slot: u32,
-    /// Rows and draws of submitted steps that name this sequence.
+    /// Number of rows and draws of submitted steps that use this sequence.
     pub(super) in_flight: u32,
     pub(super) exit: Option<Exit>,
-    /// Results of earlier steps are dropped: they were computed from a past that proved wrong.
+    /// Results of steps before this one are dropped, because they were computed from invalid tokens or blocks.
     pub(super) valid_from_step: u64,
     /// Choices that will fork from this sequence when its prompt is computed.
     pub(super) forks: Vec<Choice>,
-    /// Tokens found in the cache on first admission; `None` before it.
+    /// Number of tokens found in the prefix cache on first admission; `None` before it.
     pub(super) cached_tokens: Option<u32>,
-    /// Leading tokens whose states a step was to report (for prompt logprobs, or for the embedding), and those of them
-    /// that were reported.
+    /// Number of leading tokens whose states were requested from steps (for prompt logprobs or the embedding), and how
+    /// many of them were reported.
     pub(super) outputs_requested: u32,
     pub(super) outputs_reported: u32,
-    /// Sum of the states reported.
+    /// Sum of the reported states.
     pub(super) pooled: Vec<f64>,
-    /// To be sent to the client with its first token, if it has asked.
+    /// Sent to the client before its first token, if requested.
     pub(super) prefix_report: Option<PrefixReport>,
     pub(super) preemptions: u32,
-    /// Came back from preemption since somebody was last preempted.
+    /// Whether it resumed from preemption since the last preemption of any sequence.
     pub(super) resumed: bool,
-    /// Holds reservations for all it may need: never preempted again.
+    /// Whether all blocks it may need are reserved. It is then never preempted again.
     pub(super) guarded: bool,
-    /// Could have run in the last step, but sat it out.
+    /// Whether it could have run in the last step, but was skipped.
     pub(super) skipped: bool,
     /// Number of the last step with a row for it.
     pub(super) last_step: u64,
-    /// The host has work between two tokens (a grammar, a beam): no row while one is pending.
+    /// Whether the host has work between two tokens (a grammar, a beam). It gets no row while a token is pending.
     pub(super) waits_for_host: bool,
     history: Option<History>,
     guide: Option<Guide>,
@@ -190,7 +191,8 @@ impl Sequence {
         sequence
     }
 
-    /// The sequence of another choice, from the same prompt and the same blocks. Its holder shares the blocks.
+    /// The sequence of another choice, with the same prompt and the same blocks. The caller adds the holders of the
+    /// blocks.
     pub(super) fn fork(&self, choice: Choice) -> Self {
         let mut fork = self.clone();
         fork.choice = choice;
@@ -203,7 +205,8 @@ impl Sequence {
         fork
     }
 
-    /// Forgets its blocks, which its holder has given back or lost: all of it has to be computed again.
+    /// Clears its block tables, after the caller has released or lost the blocks. The whole sequence must be
+    /// recomputed.
     pub(super) fn drop_tables(&mut self) {
         self.tables.iter_mut().for_each(|table| *table = Table::default());
         (self.computed, self.registered, self.guarded) = (0, 0, false);
@@ -217,7 +220,7 @@ impl Sequence {
         u32::try_from(self.request.prompt.len()).expect("a prompt fits the context")
     }
 
-    /// Leading tokens whose states the answer needs, one by one; those of a cached prefix would be missing.
+    /// Number of leading tokens whose states the answer needs individually. They cannot come from the prefix cache.
     pub(super) fn states_needed(&self) -> u32 {
         match self.request.pooling {
             Some(Pooling::Mean) => self.prompt_len(),
@@ -227,50 +230,50 @@ impl Sequence {
         }
     }
 
-    /// The streams of its choice and of those that will fork from it.
+    /// The streams of its own choice and of the choices that will fork from it.
     pub(super) fn streams(&self) -> impl Iterator<Item = StreamId> + '_ {
         std::iter::once(&self.choice).chain(&self.forks).map(|choice| choice.stream)
     }
 
-    /// Tokens whose ids are known.
+    /// Number of tokens whose ids are known.
     pub(super) fn tokens_known(&self) -> u32 {
         u32::try_from(self.tokens.len()).expect("a sequence fits the context")
     }
 
-    /// All tokens, the pending ones included.
+    /// Number of tokens, including pending ones.
     pub(super) fn tokens_total(&self) -> u32 {
         self.tokens_known() + self.pending
     }
 
-    /// Tokens that the next steps have to compute.
+    /// Number of tokens that are not computed yet.
     pub(super) fn missing(&self) -> u32 {
         self.tokens_total() - self.computed
     }
 
-    /// Whether a step may have a row for it: something is missing, its result is wanted, and nothing has to be read
-    /// first.
+    /// Whether a step may have a row for it: some token is not computed, its result is wanted, and no pending token
+    /// must be read first.
     pub(super) fn is_schedulable(&self) -> bool {
         let host = self.waits_for_host && self.pending > 0;
         self.exit.is_none() && self.missing() > 0 && self.tokens_total() < self.tokens_limit && !host
     }
 
-    /// Whether its results of `step` count.
+    /// Whether its results of `step` are valid and wanted.
     pub(super) fn wants_result_of(&self, step: u64) -> bool {
         step >= self.valid_from_step && self.exit != Some(Exit::Ended)
     }
 
-    /// Its prompt is computed: what is missing are tokens of its answer.
+    /// Whether its prompt is computed, so that only tokens of the answer are missing.
     pub(super) fn is_answering(&self) -> bool {
         self.computed >= self.prompt_len()
     }
 
-    /// Whether a constraint holds for what it generates.
+    /// Whether a constraint applies to what it generates.
     pub(super) fn is_constrained(&self) -> bool {
         self.guide.is_some()
     }
 
-    /// Appends the mask for its next token, `words` words, to `masks`: its start, or [`NONE`] if any token may come. A
-    /// mask that allows nothing is the device's sign to draw nothing.
+    /// Appends the mask for its next token, `words` words, to `masks`. Returns the mask's offset, or [`NONE`] if any
+    /// token is allowed. For a mask that allows no token, the device draws nothing.
     pub(super) fn push_mask(&mut self, masks: &mut Vec<u32>, words: usize) -> u32 {
         let Some(guide) = &mut self.guide else { return NONE };
         let start = masks.len();
@@ -289,17 +292,17 @@ impl Sequence {
         u32::try_from(start).expect("a batch's arrays are within their capacity")
     }
 
-    /// Whether its last mask allowed nothing.
+    /// Whether its last mask allowed no token.
     pub(super) fn is_stuck(&self) -> bool {
         self.guide.as_ref().is_some_and(|guide| guide.stuck)
     }
 
-    /// Tells the constraint a token whose id is known now; `true` if it is the last one.
+    /// Passes a token whose id has become known to the constraint. Returns `true` if nothing may follow it.
     pub(super) fn guide(&mut self, token_id: u32) -> Result<bool, Unsatisfiable> {
         self.guide.as_mut().map_or(Ok(false), |guide| guide.state.accept(token_id))
     }
 
-    /// Tokens that must follow. None where their logprobs are wanted, as those come from drawing.
+    /// Tokens that must follow. Empty if logprobs were requested, because only drawing computes them.
     pub(super) fn forced(&mut self) -> Vec<u32> {
         let drawn = self.params().logprobs.is_some();
         self.guide.as_mut().filter(|_| !drawn).map_or_else(Vec::new, |guide| guide.state.forced())
@@ -313,7 +316,7 @@ impl Sequence {
         }
     }
 
-    /// Distinct tokens of the past, empty when no penalty asks for them.
+    /// Distinct past tokens; empty if no penalty needs them.
     pub(super) fn history(&self) -> &[HistoryEntry] {
         self.history.as_ref().map_or(&[], |history| &history.entries)
     }
@@ -326,7 +329,7 @@ impl Sequence {
         }
     }
 
-    /// Only a repetition penalty looks at the prompt.
+    /// Starts the history. Only a repetition penalty includes the prompt.
     fn start_history(&mut self) {
         if !self.params().draw.has_penalties() {
             return;
@@ -339,7 +342,7 @@ impl Sequence {
     }
 }
 
-/// All live sequences. A number is used again only when its sequence is gone from every step.
+/// All live sequences. A number is reused only after no step uses its old sequence.
 #[derive(Debug, Default)]
 pub(super) struct Sequences {
     cells: Vec<Option<Sequence>>,

@@ -1,46 +1,46 @@
-//! How much of everything: capacity of a step, blocks of the pool, longest sequence. Pure arithmetic over [`Config`],
-//! [`Plan`] and [`Caps`]; the sizes of buffers are the backend's ([`layout`]).
+//! Sizes: the capacity of a step, the number of pool blocks, the longest sequence. Pure arithmetic over [`Config`],
+//! [`Plan`] and [`Caps`]; the backend computes buffer sizes ([`layout`]).
 
 use crate::backend::{Capacity, Caps, DeviceKind, layout};
 use crate::config::Config;
 use crate::engine::request::{EOS_TOKEN_IDS_MAX, LOGIT_BIAS_MAX, STOP_TOKEN_IDS_MAX};
 use crate::plan::Plan;
 
-/// Pool of a device that does not tell its memory, or shares it with everything else on the machine.
+/// Pool bytes for a device that does not report its memory, or shares it with the rest of the machine.
 const KV_BYTES_DEFAULT: u64 = 512 << 20;
-/// Side arrays of a step do not grow beyond this, unless one sequence needs more.
+/// Maximum entries in each side array of a step, unless one sequence alone needs more.
 const SIDE_ENTRIES_MAX: u64 = 1 << 20;
 /// See [`scores_max`].
 const SCORES_MAX: u32 = 32;
-/// Bias entries of one row: what its request gives, and the ends that its minimum of tokens holds back.
+/// Maximum bias entries of one row: the request's own, plus the end and stop tokens that `min_tokens` forbids.
 const BIAS_MAX: usize = LOGIT_BIAS_MAX + STOP_TOKEN_IDS_MAX + EOS_TOKEN_IDS_MAX;
-/// Blocks beside those of the longest sequence: one to copy into, one that a step in flight still names.
+/// Blocks needed beyond those of the longest sequence: one to copy into, and one that a step in flight still uses.
 const BLOCKS_SPARE: u32 = 2;
 
-/// The context length that was asked for: the setting, or the model's own.
+/// The requested context length: the setting, or the model's own.
 pub(super) fn model_len_requested(config: &Config, plan: &Plan) -> u32 {
     config.max_model_len.unwrap_or(plan.positions_max).min(plan.positions_max)
 }
 
-/// Prompt tokens whose logprobs one step computes at most: each takes a row of logits.
+/// Maximum prompt tokens whose logprobs one step computes. Each needs a row of logits.
 pub(super) fn scores_max(config: &Config) -> u32 {
     SCORES_MAX.min(config.max_num_batched_tokens)
 }
 
-/// Rows of logits of one step: a token for each sequence, and the scores.
+/// Maximum rows of logits per step: one per sequence, plus the prompt logprobs.
 fn samples_max(config: &Config) -> u32 {
     config.max_num_seqs + scores_max(config)
 }
 
-/// Token rows of a step: as many as configured, or fewer if a row buffer would not fit one binding. Never so few that
-/// prefill stands still beside a full decode batch: if these do not fit, nothing does.
+/// Maximum tokens computed per step: the configured number, or fewer if a row buffer would not fit one binding. It
+/// stays large enough for prefill to progress beside a full decode batch; if that does not fit, the model does not fit.
 fn tokens_max(config: &Config, plan: &Plan, caps: &Caps) -> u32 {
     let bound = u32::try_from(layout::tokens_max(plan, caps)).unwrap_or(u32::MAX);
     let least = config.max_num_seqs.saturating_add(config.block_size);
     config.max_num_batched_tokens.min(bound.max(least))
 }
 
-/// The sizes everything on the device is allocated for; a batch never exceeds them.
+/// The capacity that all device buffers are allocated for. A batch never exceeds it.
 pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
     let sequences = config.max_num_seqs;
     let length = model_len_requested(config, plan);
@@ -65,7 +65,7 @@ pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
     }
 }
 
-/// Blocks of each KV group, before any allocation has been tried; `taken` bytes are those of weights and rows.
+/// Number of blocks per KV group, before any allocation is tried. `taken` is the bytes of weights and row buffers.
 pub(super) fn pool_blocks(config: &Config, plan: &Plan, caps: &Caps, capacity: &Capacity, taken: u64) -> Vec<u32> {
     let block_bytes = |group| plan.block_bytes(group, config.block_size, config.kv_format);
     let groups = plan.kv_groups.len();
@@ -76,7 +76,7 @@ pub(super) fn pool_blocks(config: &Config, plan: &Plan, caps: &Caps, capacity: &
     let share = bytes / all_groups_bytes;
     let mut blocks: Vec<u64> = vec![share; groups];
     if plan.kv_groups.iter().any(|group| group.window.is_none()) {
-        // A window group never holds more than the windows of all sequences: the rest is worth more elsewhere.
+        // A window group never needs more than the windows of all sequences; the other groups get the rest.
         for (group, blocks) in blocks.iter_mut().enumerate() {
             *blocks = share.min(window_blocks_max(config, plan, group));
         }
@@ -90,12 +90,12 @@ pub(super) fn pool_blocks(config: &Config, plan: &Plan, caps: &Caps, capacity: &
     clamped.collect()
 }
 
-/// Blocks of the smallest pool that holds a sequence.
+/// Blocks per KV group of the smallest pool that holds a sequence.
 pub(super) fn blocks_least(plan: &Plan) -> Vec<u32> {
     vec![BLOCKS_SPARE + 1; plan.kv_groups.len()]
 }
 
-/// The next smaller pool to try when an allocation failed; `None` when it would hold nothing.
+/// The next smaller pool to try after an allocation failed; `None` if it would be too small for any sequence.
 pub(super) fn shrink(blocks: &[u32]) -> Option<Vec<u32>> {
     let smaller: Vec<_> = blocks.iter().map(|&count| count - count.div_ceil(4)).collect();
     smaller.iter().all(|&count| count > BLOCKS_SPARE).then_some(smaller)
@@ -110,7 +110,7 @@ pub(super) fn model_len_held(requested: u32, block_size: u32, plan: &Plan, block
     plan.kv_groups.iter().zip(blocks).map(held).min().unwrap_or(requested).min(requested)
 }
 
-/// Sequences of `length` tokens that this pool holds at once, at most as many as may run.
+/// Number of sequences of `length` tokens that this pool holds at once, at most `max_num_seqs`.
 pub(super) fn sequences_held(config: &Config, plan: &Plan, blocks: &[u32], length: u32) -> u32 {
     let held = |(group, &count): (usize, &u32)| {
         count.saturating_sub(BLOCKS_SPARE) / sequence_blocks(config, plan, group, length).max(1)
@@ -126,19 +126,20 @@ pub(super) fn kv_bytes_min(config: &Config, plan: &Plan, length: u32) -> u64 {
     kv_bytes(config, plan, &blocks)
 }
 
-/// Blocks of a KV group that a sequence of `length` tokens holds, between two steps.
+/// Number of blocks in a KV group that a sequence of `length` tokens holds between two steps.
 fn sequence_blocks(config: &Config, plan: &Plan, group: usize, length: u32) -> u32 {
     let all = length.div_ceil(config.block_size);
     plan.kv_groups[group].window.map_or(all, |window| all.min(window.div_ceil(config.block_size) + 1))
 }
 
-/// Bytes of a pool of this many blocks.
+/// Bytes of a pool with this many blocks per group.
 pub(super) fn kv_bytes(config: &Config, plan: &Plan, blocks: &[u32]) -> u64 {
     let bytes = |(group, &count)| plan.block_bytes(group, config.block_size, config.kv_format) * u64::from(count);
     blocks.iter().enumerate().map(bytes).sum()
 }
 
-/// Twice what all sequences at their longest would take: the other half is for cached prefixes.
+/// Number of blocks worth having: twice what all sequences need at their longest. The other half is for cached
+/// prefixes.
 fn demand_blocks(config: &Config, plan: &Plan) -> u64 {
     let longest = model_len_requested(config, plan).div_ceil(config.block_size);
     2 * u64::from(config.max_num_seqs) * u64::from(longest) + u64::from(BLOCKS_SPARE)
@@ -152,9 +153,9 @@ fn pool_bytes(config: &Config, caps: &Caps, taken: u64, demand_bytes: u64) -> u6
     usable.saturating_sub(taken).min(demand_bytes)
 }
 
-/// Bytes that weights, row buffers and pool may take together; `None` where nobody can tell. A pool of a given size may
-/// use all of a device's own memory; on a device that shares the system's, what it may take is a guess, and whoever
-/// gives a size knows better.
+/// Bytes that weights, row buffers and pool may use together; `None` if unknown. With an explicit pool size, they may
+/// use all of a device's dedicated memory. On a device that shares system memory the budget is only a guess, so an
+/// explicit size overrides it.
 pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
     let memory = caps.memory_bytes.filter(|_| caps.kind != DeviceKind::Software)?;
     match (config.kv_cache_bytes, caps.kind) {

@@ -1,18 +1,19 @@
-//! What an engine needs of a model: its plan, its end tokens, its weights. [`Model`] is one; the simulator has another.
+//! What an engine needs from a model: its plan, end tokens and weights. [`Model`] implements it; the simulator has its
+//! own implementation.
 
 use crate::backend::BackendError;
 use crate::model::{Model, Quantization, UploadError};
 use crate::plan::{Plan, Storage, WeightId};
 use bytes::Bytes;
 
-/// What an engine needs of a model.
+/// What an engine needs from a model.
 #[allow(async_fn_in_trait, reason = "one thread owns the engine; a Send bound is not wanted")]
 pub trait Source {
-    /// The model's plan, with this storage between its steps.
+    /// The model's plan; `activations` is the storage type of values between steps.
     fn record(&self, activations: Storage) -> Plan;
 
-    /// The plan of the same model with its matrices quantised on load: for the advice that is given when the model does
-    /// not fit. `None` if this model cannot be quantised.
+    /// The plan of the same model with its matrices quantized on load, used for advice when the model does not fit.
+    /// `None` if this model cannot be quantized.
     fn record_quantized(&self, _activations: Storage, _quantization: Quantization) -> Option<Plan> {
         None
     }

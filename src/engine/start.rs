@@ -1,4 +1,4 @@
-//! Getting an engine ready, and getting it ready again: record, load, upload, size the pool.
+//! Starting an engine, and restarting it after a device loss: record, load, upload, size the pool.
 
 use super::faults::InjectedFaults;
 use super::fit::{Fit, FitReport};
@@ -19,19 +19,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// What happens while an engine starts.
+/// Progress reported while an engine starts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
-    /// Bytes of weights on the device.
+    /// Weights uploaded to the device, in bytes.
     Weights {
-        /// So far.
+        /// Uploaded so far.
         done: u64,
-        /// In all.
+        /// Total.
         total: u64,
     },
-    /// What will be allocated, before anything is.
+    /// What will be allocated. Sent before any allocation.
     Fits(Box<Fit>),
-    /// Something the user should know.
+    /// A message for the user.
     Notice(String),
 }
 
@@ -44,18 +44,19 @@ pub enum StartError {
     /// The device cannot hold or run the model.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The plan that the model recorded contradicts itself: a mistake in this program, not in the model's files.
-    #[error("the model's plan is wrong: {0}")]
+    /// The recorded plan is inconsistent. This is a bug in this program, not an error in the model's files.
+    #[error("internal error: the model's plan is inconsistent: {0}")]
     Plan(PlanError),
     /// The weights could not be read.
     #[error(transparent)]
     Weights(#[from] LoadError),
-    /// The weights, or the KV cache of even a short sequence beside them, do not fit. Known before anything is loaded.
+    /// The weights do not fit, or leave no room for the KV cache of even a short sequence. Detected before anything is
+    /// loaded.
     #[error("{0}")]
     DoesNotFit(Box<FitReport>),
 }
 
-/// What was loaded, kept to load it again after the device was lost.
+/// What was loaded, kept for reloading after a device loss.
 pub(super) struct LoadedPlan {
     pub(super) config: Config,
     plan: Arc<Plan>,
@@ -64,13 +65,13 @@ pub(super) struct LoadedPlan {
 }
 
 impl LoadedPlan {
-    /// Rows of the next step: the budget, or less if the device's submissions would get too long.
+    /// Token rows of the next step: the budget, or fewer if the device's submissions would take too long.
     pub(super) fn tokens_max(&self, hint: Option<u32>) -> u32 {
         let hint = hint.filter(|_| !self.config.deterministic);
         hint.unwrap_or(u32::MAX).clamp(1, self.capacity.tokens_max)
     }
 
-    /// Loads everything onto a device that was lost.
+    /// Reloads everything after a device loss.
     pub(super) async fn bring_back<B: Backend>(&self, backend: &mut B, source: &impl Source) -> Result<(), StartError> {
         backend.reset().await?;
         load(backend, source, &self.plan, &self.capacity, &mut |_| {}).await?;
@@ -89,7 +90,7 @@ impl From<UploadError<BackendError>> for StartError {
 }
 
 impl<B: Backend, S: Source> Engine<B, S> {
-    /// Records the model, loads it, sizes the pool by what the device allows, and opens for requests.
+    /// Records the model, loads it, sizes the pool to what the device allows, and starts accepting requests.
     pub async fn start(
         backend: B,
         model: S,
@@ -101,7 +102,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         Self::start_with_faults(backend, model, config, inbox, InjectedFaults::default(), progress).await
     }
 
-    /// [`Engine::start`] for the simulator: any block size, and bugs to find.
+    /// [`Engine::start`] for the simulator: allows any block size and injects bugs.
     #[doc(hidden)]
     pub async fn start_with_faults(
         mut backend: B,
@@ -139,7 +140,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     }
 }
 
-/// Runs an engine on a thread of its own. The device is opened there; a panic ends all streams and is the result.
+/// Runs an engine on its own thread and opens the device there. A panic ends all streams and is returned as the result.
 pub fn spawn<B, S, F>(
     open: F,
     model: S,
@@ -159,7 +160,7 @@ where
     platform::spawn("folio-engine", serve, |panic| Err(EngineEnd::Panicked(panic)))
 }
 
-/// Refuses a plan that contradicts itself, or that this device cannot bind.
+/// Refuses a plan that is inconsistent, or that this device cannot bind.
 fn check_plan(plan: &Plan, capacity: &Capacity, caps: &Caps) -> Result<(), StartError> {
     let (binding_bytes_max, tokens_max) = (caps.binding_bytes_max, capacity.tokens_max);
     check(plan, &plan::check::Limits { binding_bytes_max, tokens_max }).map_err(|error| match error.kind {
@@ -190,7 +191,7 @@ async fn load<B: Backend>(
     Ok(backend.settle().await?)
 }
 
-/// Checks before anything is loaded that the model fits. A shorter context than requested is a notice.
+/// Checks before anything is loaded that the model fits. A context shorter than requested is reported as a notice.
 fn check_fit(
     source: &impl Source,
     plan: &Plan,
@@ -243,11 +244,11 @@ async fn allocate_pool<B: Backend>(
     }
 }
 
-/// The longest sequence that the allocated pool holds. It is a notice if that is shorter than planned.
+/// The longest sequence that the allocated pool holds. Reports a notice if it is shorter than planned.
 fn model_len_left(config: &Config, plan: &Plan, fit: &Fit, blocks: &[u32], progress: &mut impl FnMut(Progress)) -> u32 {
     let planned = fit.model_len_max;
     let held = sizes::model_len_held(planned, config.block_size, plan, blocks);
-    assert!(held >= 2, "a pool is not shrunk below the spare blocks and one more");
+    assert!(held >= 2, "a pool always keeps the spare blocks and one more");
     if held < planned {
         progress(Progress::Notice(format!(
             "the context (max_model_len) is limited to {held} tokens instead of {planned}, because the device did not \

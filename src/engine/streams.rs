@@ -1,16 +1,16 @@
-//! The senders of all live choices. However the engine ends, each of them gets its terminal event.
+//! The senders of all live choices. Each gets its terminal event, however the engine ends.
 
 use super::request::{Event, RequestError};
 use super::sequence::StreamId;
 use futures_channel::mpsc;
 use std::collections::BTreeMap;
 
-/// Senders by stream; a choice is here until its terminal event is sent or its reader has gone.
+/// Senders by stream. An entry lasts until the terminal event is sent or the receiver is dropped.
 #[derive(Debug)]
 pub(super) struct Streams {
     live: BTreeMap<StreamId, mpsc::Sender<Event>>,
     next: u64,
-    /// What is sent to those that are still live when the engine goes.
+    /// Error for the choices that are still live when the engine is dropped.
     last_words: RequestError,
 }
 
@@ -19,7 +19,7 @@ impl Streams {
         Self { live: BTreeMap::new(), next: 0, last_words: RequestError::Internal }
     }
 
-    /// Takes the senders of one request.
+    /// Adds the senders of one request and returns their streams.
     pub(super) fn open(&mut self, senders: Vec<mpsc::Sender<Event>>) -> Vec<StreamId> {
         let first = self.next;
         self.next += senders.len() as u64;
@@ -28,8 +28,8 @@ impl Streams {
         ids
     }
 
-    /// Sends events on. A sender has room for all its choice can produce, so a failed send means that the reader has
-    /// gone, which [`Streams::take_closed`] will tell.
+    /// Sends events to their receivers. A channel has room for everything its choice can produce, so a failed send
+    /// means that the receiver was dropped; [`Streams::take_closed`] reports it.
     pub(super) fn send(&mut self, events: Vec<(StreamId, Event)>) {
         for (stream, event) in events {
             let is_terminal = matches!(event, Event::Finished { .. } | Event::Failed(_));
@@ -42,14 +42,14 @@ impl Streams {
         }
     }
 
-    /// Forgets the choices whose readers have gone and names them.
+    /// Removes the choices whose receivers were dropped, and returns them.
     pub(super) fn take_closed(&mut self) -> Vec<StreamId> {
         let closed: Vec<_> = self.live.iter().filter(|(_, sender)| sender.is_closed()).map(|(&id, _)| id).collect();
         closed.iter().for_each(|id| drop(self.live.remove(id)));
         closed
     }
 
-    /// Decides what the streams are told when the engine goes.
+    /// Sets the error that live streams get when the engine is dropped.
     pub(super) fn set_last_words(&mut self, error: RequestError) {
         self.last_words = error;
     }

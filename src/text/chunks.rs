@@ -1,38 +1,38 @@
-//! Long texts, encoded in chunks on several threads: a megabyte takes a second or two on one.
+//! Encodes long texts in chunks on several threads. On one thread, a megabyte takes a second or two.
 //!
 //! Most tokenizers first cut a text into words by a regular expression that scans from left to right and never looks
-//! back. So whoever starts to scan at a word's beginning finds the same words from there on, and whoever starts
-//! anywhere soon falls into step. Chunks overlap; where the words of two neighbours begin at the same place, the first
-//! one's ids end and the second one's go on. That is exact. Where neighbours never agree (a word of kilobytes), or the
-//! tokenizer is of another kind ([`is_local`]), the text is encoded as one.
+//! back. So a scan that starts at a word boundary finds the same words from there on, and a scan that starts anywhere
+//! else soon reaches such a boundary. Chunks overlap: where the words of two neighbors start at the same place, the ids
+//! of the first chunk end and those of the second continue. The result is exact. If neighbors never agree (a word of
+//! kilobytes), or the tokenizer is of another kind ([`is_local`]), the text is encoded in one piece.
 
 use serde_json::Value;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenizers::{Model as _, OffsetReferential, OffsetType, PreTokenizer as _};
 
-/// Bytes of a chunk, and those of its neighbour that it reads as well.
+/// Bytes of a chunk, and bytes of the next chunk that it also encodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) chunk: usize,
     pub(super) overlap: usize,
 }
 
-/// About 40 ms of work; starting a thread takes a thousandth of that.
+/// A chunk is about 40 ms of work; starting a thread takes a thousandth of that.
 pub(super) const SIZES: Sizes = Sizes { chunk: 32 << 10, overlap: 4 << 10 };
 const THREADS_MAX: usize = 8;
-/// A word that begins so near to a chunk's end might begin elsewhere if there were more text.
+/// Words that start this close to a chunk's end are not trusted: with more text they might start elsewhere.
 const DOUBT_BYTES: usize = 64;
 
 /// The words of a chunk and their ids.
 struct Chunk {
     range: Range<usize>,
-    /// Where each word begins in the whole text, and its first id in `ids`.
+    /// For each word: its byte offset in the whole text, and the index of its first id in `ids`.
     words: Vec<(usize, usize)>,
     ids: Vec<u32>,
 }
 
-/// Whether a tokenizer.json cuts texts into words in a way that does not depend on what was before.
+/// Whether a tokenizer.json splits text into words independently of the preceding text.
 pub(super) fn is_local(json: &Value) -> bool {
     let normalizer = json["normalizer"]["type"].as_str();
     let is_unicode_form = normalizer.is_none_or(|kind| ["NFC", "NFD", "NFKC", "NFKD"].contains(&kind));
@@ -58,7 +58,7 @@ fn is_local_part(part: &Value) -> bool {
     }
 }
 
-/// Whether a pattern looks nowhere but at what it matches, the run of white space around it, and one character more.
+/// Whether a pattern depends only on what it matches, the run of white space around it, and one more character.
 fn looks_ahead_one_character(pattern: &str) -> bool {
     let looks_back = ["(?<", "(?=", "\\b", "\\B", "\\A", "\\G", "\\K"].iter().any(|part| pattern.contains(part));
     let anchored = pattern.replace("[^", "").contains('^');
@@ -66,7 +66,7 @@ fn looks_ahead_one_character(pattern: &str) -> bool {
     !looks_back && !anchored && !looks_far
 }
 
-/// Ids of `text` without any that a tokenizer adds around it; `None` if it has to be encoded as one.
+/// Ids of `text`, without the special ids that a tokenizer adds around it. `None` if it has to be encoded in one piece.
 pub(super) fn encode(
     tokenizer: &tokenizers::Tokenizer,
     text: &str,
@@ -86,14 +86,14 @@ fn ranges(text: &str, sizes: Sizes) -> Vec<Range<usize>> {
     let starts = (0..text.len()).step_by(sizes.chunk).map(boundary);
     let end = |start: usize| boundary(start + sizes.chunk + sizes.overlap);
     let mut ranges: Vec<_> = starts.map(|start| start..end(start)).collect();
-    // A last chunk that its neighbour reads to the end adds nothing.
+    // Drops a last chunk that the previous one encodes completely.
     while ranges.len() > 1 && ranges[ranges.len() - 2].end == text.len() {
         ranges.pop();
     }
     ranges
 }
 
-/// All chunks in order; every thread takes the next one that nobody has.
+/// Encodes all chunks and returns them in order. Every thread takes the next unclaimed one.
 fn encode_all(
     tokenizer: &tokenizers::Tokenizer,
     text: &str,
@@ -136,10 +136,10 @@ fn encode_chunk(tokenizer: &tokenizers::Tokenizer, text: &str, range: &Range<usi
     Ok(chunk)
 }
 
-/// The ids of the whole text; `None` if two neighbours do not agree on any word.
+/// The ids of the whole text; `None` if two neighbors do not agree on any word.
 fn join(text: &str, chunks: &[Chunk]) -> Option<Vec<u32>> {
     let mut ids = Vec::with_capacity(chunks.iter().map(|chunk| chunk.ids.len()).sum());
-    // First word and first id of the chunk at hand that count.
+    // Index of the first word and of the first id to use from the current chunk.
     let mut from = (0, 0);
     for (chunk, next) in chunks.iter().zip(&chunks[1..]) {
         let (word, next_word) = meeting(text, &chunk.words[from.0..], chunk.range.end, next)?;
@@ -150,20 +150,20 @@ fn join(text: &str, chunks: &[Chunk]) -> Option<Vec<u32>> {
     Some(ids)
 }
 
-/// The first word that both see begin: as the first one's entry, and by its index in the next.
+/// The first word that starts at the same place in both chunks: its entry in `words`, and its index in `next`.
 fn meeting(text: &str, words: &[(usize, usize)], end: usize, next: &Chunk) -> Option<((usize, usize), usize)> {
     let first = words.partition_point(|&(start, _)| start <= next.range.start);
     words[first..].iter().find_map(|&(start, id)| {
         let sure = start + DOUBT_BYTES <= end && is_certain(&text[start..end]);
         let index = next.words.binary_search_by_key(&start, |&(start, _)| start).ok()?;
-        // An empty word shares its place with the next one.
+        // An empty word starts at the same place as the next one.
         let alone = next.words.get(index + 1).is_none_or(|&(other, _)| other != start);
         (sure && alone).then_some(((start, id), index))
     })
 }
 
-/// Whether a word that begins here would also begin here in a longer text: its run of white space ends within this
-/// one, and its first character neither joins nor swaps with what is before it.
+/// Whether a word that starts here would also start here in a longer text: its run of white space ends within this
+/// text, and its first character neither combines nor reorders with the preceding one.
 fn is_certain(rest: &str) -> bool {
     let is_starter =
         |c: char| c.is_ascii() || matches!(c, '\u{c0}'..='\u{24f}' | '\u{400}'..='\u{481}' | '\u{4e00}'..='\u{9fff}');
@@ -189,7 +189,7 @@ mod tests {
             {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})
     }
 
-    /// The demo's tokenizer with the words of GPT-2, Llama 3, Qwen and GPT-4o.
+    /// The demo's tokenizer with the word patterns of GPT-2, Llama 3, Qwen and GPT-4o.
     fn tokenizers() -> Vec<tokenizers::Tokenizer> {
         let contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
         let (letters, digits) = (r"[^\r\n\p{L}\p{N}]?\p{L}+", r"\p{N}{1,3}");
@@ -215,7 +215,7 @@ mod tests {
         tokenizer.encode_fast(text, false).expect("it encodes").get_ids().to_vec()
     }
 
-    /// Runs of everything that patterns treat differently.
+    /// Runs of all kinds of characters that the patterns treat differently.
     fn text() -> impl Strategy<Value = String> {
         let atoms = [
             "a",

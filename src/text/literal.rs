@@ -2,12 +2,12 @@
 //!
 //! A template writes `<|im_end|>` as a control token; a user who types the same characters must not get one. So before
 //! rendering, each such string in the conversation is broken by a [`MARK`] after its first character; after rendering,
-//! the whole ones are the template's own. They are renamed to aliases made of noncharacters, the marks are taken out,
-//! and a second tokenizer encodes the text: it knows the aliases, and reads special strings as text. Unicode keeps
-//! noncharacters out of interchange; a conversation that holds some gets U+FFFD for them.
+//! the unbroken ones are the template's own. They are replaced by aliases made of noncharacters, the marks are removed,
+//! and a second tokenizer encodes the text: it treats aliases as special tokens, and special strings as text. Unicode
+//! does not use noncharacters in interchange; any in a conversation become U+FFFD.
 //!
-//! A string may also be *completed* by what the template puts next to it, so a beginning of a special string is marked
-//! where the value ends, or where a template may cut it: at trailing white space and at another added token.
+//! A string may also be *completed* by what the template puts next to it, so the beginning of a special string is also
+//! marked at the end of a value, or where a template may cut it: at trailing white space and at another added token.
 
 use super::template::ChatInput;
 use serde_json::{Map, Value};
@@ -20,9 +20,9 @@ const DIGITS: usize = 4;
 
 /// The special-token strings of one tokenizer.
 pub(super) struct Literals {
-    /// Added tokens that are special, longest first, so that the first match is the longest.
+    /// The special added tokens, longest first, so that the first match is the longest.
     special: Vec<String>,
-    /// All added tokens: places where a template may split a value.
+    /// All added tokens. A template may split a value at them.
     added: Vec<String>,
     /// First bytes of `special`.
     first_bytes: [bool; 256],
@@ -54,7 +54,7 @@ impl Literals {
         &self.special
     }
 
-    /// The name that stands for special token `index` after marking.
+    /// The alias of special token `index`.
     pub(super) fn alias(index: usize) -> String {
         let digit = |place: usize| {
             let value = (index >> (4 * place)) & 15;
@@ -63,7 +63,7 @@ impl Literals {
         std::iter::once(ALIAS).chain((0..DIGITS).rev().map(digit)).collect()
     }
 
-    /// A marked copy of the conversation; `None` where there is nothing to mark, which is nearly always.
+    /// A marked copy of the conversation; `None` if there is nothing to mark, which is nearly always the case.
     pub(super) fn mark_input(&self, input: &ChatInput<'_>) -> Option<Marked> {
         let needs = self.needs_marks(input.messages) || input.tools.is_some_and(|tools| self.needs_marks(tools));
         needs.then(|| Marked {
@@ -72,8 +72,8 @@ impl Literals {
         })
     }
 
-    /// What was rendered from a marked conversation, ready for the second tokenizer: the template's special tokens
-    /// become aliases, the marks go.
+    /// Prepares the text rendered from a marked conversation for the second tokenizer: replaces the template's special
+    /// tokens by aliases and removes the marks.
     pub(super) fn alias_text(&self, rendered: &str) -> String {
         let mut text = String::with_capacity(rendered.len());
         let mut rest = rendered;
@@ -99,7 +99,7 @@ impl Literals {
         self.special.iter().position(|token| text.starts_with(token.as_str()))
     }
 
-    /// Whether a special-token string starts here, or a beginning of one that what follows may complete.
+    /// Whether a special-token string starts here, or a beginning of one that the following text may complete.
     fn starts_special(&self, text: &str) -> bool {
         if !self.first_bytes[usize::from(text.as_bytes()[0])] {
             return false;
@@ -149,7 +149,7 @@ impl Literals {
     }
 }
 
-/// Bytes that both begin with, at a character border of `text`.
+/// Length of the common prefix in bytes, ending at a character boundary of `text`.
 fn common_prefix(text: &str, token: &str) -> usize {
     text.chars().zip(token.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum()
 }

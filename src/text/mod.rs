@@ -1,12 +1,12 @@
 //! Text in and out of token ids: tokenizer, chat template, incremental decoding with stop strings, grammars.
 //!
-//! [`TextModel`] is what a checkpoint says about text; it may lack a tokenizer (then only token ids can be served) or a
+//! [`TextModel`] holds a checkpoint's text files. It may lack a tokenizer (then only token ids can be served) or a
 //! template (then there is no chat). A conversation becomes ids by [`TextModel::chat_prompt`]: the template renders it,
-//! the tokenizer encodes the result, and special-token strings that came with the conversation stay ordinary text. Ids
-//! become text through one [`TextStream`] a choice. What an answer has to look like is a [`Grammar`], compiled by
-//! [`Grammars`] from a [`GrammarSpec`]. Reasoning and tool calls are taken out of an answer by [`answer`].
+//! the tokenizer encodes the result, and special-token strings inside the conversation stay ordinary text. Each choice
+//! has a [`TextStream`] that turns ids into text. A [`Grammar`], compiled by [`Grammars`] from a [`GrammarSpec`],
+//! constrains an answer. [`answer`] splits reasoning and tool calls from an answer.
 //!
-//! Nothing here knows the engine, HTTP, files or the time: the clock of `strftime_now` is an argument.
+//! Nothing here depends on the engine, HTTP, files or the clock: the time for `strftime_now` is an argument.
 
 pub mod answer;
 mod chunks;
@@ -30,18 +30,18 @@ pub fn iso_time(unix_time: u64) -> String {
     python::strftime("%Y-%m-%dT%H:%M:%SZ", unix_time).unwrap_or_default()
 }
 
-/// What a checkpoint says about text.
+/// The text side of a checkpoint: tokenizer, chat template and their configuration.
 #[derive(Default)]
 pub struct TextModel {
     /// `None`: prompts are token ids and answers have no text.
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// `None`: no chat.
     pub template: Option<ChatTemplate>,
-    /// What tokenizer_config.json says, with the chat template that is used.
+    /// Content of tokenizer_config.json, with the chat template in use.
     pub config: Map<String, Value>,
 }
 
-/// A file about text that cannot be used.
+/// A text file of a checkpoint is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TextError {
     /// tokenizer.json.
@@ -50,7 +50,7 @@ pub enum TextError {
     /// tokenizer_config.json.
     #[error("tokenizer_config.json: {0}")]
     Config(String),
-    /// The chat template, wherever it came from.
+    /// The chat template, from any source.
     #[error("chat template: {0}")]
     Template(String),
 }
@@ -64,7 +64,7 @@ pub enum PromptError {
     /// The model has no chat template.
     #[error("`messages` needs a chat template: pass --chat-template, or use `prompt` with /v1/completions")]
     NoTemplate,
-    /// The template refused the conversation, or is wrong.
+    /// The template refused the conversation, or failed.
     #[error(transparent)]
     Template(#[from] TemplateError),
     /// The tokenizer failed.
@@ -74,7 +74,7 @@ pub enum PromptError {
 
 impl TextModel {
     /// Reads a checkpoint's files. `chat_template` (the text of chat_template.jinja, or the user's own) wins over the
-    /// template in tokenizer_config.json. A missing file is `None`; a file that is there must be right.
+    /// template in tokenizer_config.json. A missing file is `None`; an invalid file is an error.
     pub fn from_parts(
         tokenizer_json: Option<&[u8]>,
         tokenizer_config_json: Option<&[u8]>,
@@ -90,7 +90,7 @@ impl TextModel {
         Ok(Self { tokenizer, template, config })
     }
 
-    /// Renders a conversation to the prompt's text, exactly as the model will see it.
+    /// Renders a conversation to the prompt text that the model will see.
     pub fn chat_text(&self, input: &ChatInput<'_>) -> Result<String, PromptError> {
         let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
         Ok(template.render(input)?)

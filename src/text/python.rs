@@ -1,4 +1,4 @@
-//! What templates expect of Python: `json.dumps`, `strftime`, and how `None` and booleans print.
+//! Python behavior that templates expect: `json.dumps`, `strftime`, and how `None` and booleans print.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
@@ -21,7 +21,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// `{{ value }}`: Python's words for none and booleans, the rest as it is.
+/// `{{ value }}`: none and booleans print as in Python, other values unchanged.
 pub(super) fn format(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
     if value.is_none() {
         return out.write_str("None").map_err(Error::from);
@@ -34,7 +34,7 @@ pub(super) fn format(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Va
     }
 }
 
-/// `value is iterable`: none is not, what is undefined is, and empty.
+/// `value is iterable`: false for none; true for an undefined value, which is empty.
 #[allow(clippy::needless_pass_by_value, reason = "a template test's arguments arrive by value")]
 pub(super) fn is_iterable(value: Value) -> bool {
     !value.is_none() && (value.is_undefined() || value.kind() == ValueKind::String || value.try_iter().is_ok())
@@ -199,7 +199,7 @@ pub(super) fn strftime(pattern: &str, unix_time: u64) -> Result<String, Error> {
             Some('%') => "%".to_owned(),
             other => {
                 let code = other.map(String::from).unwrap_or_default();
-                let message = format!("strftime_now does not know %{code}");
+                let message = format!("strftime_now: unsupported code %{code}");
                 return Err(Error::new(ErrorKind::InvalidOperation, message));
             }
         });

@@ -1,22 +1,22 @@
-//! [`TextStream`]: one choice's ids to text, piece by piece.
+//! [`TextStream`] turns one choice's ids into text, incrementally.
 //!
-//! Two things hold text back: a character whose bytes are not all there yet, and text that may be the beginning of a
-//! stop string. Both hold back exactly what is undecided, so text is never shown and then taken back, and never late.
-//! What comes out does not depend on where token borders lie: stop strings are matched byte by byte, and the one that
-//! is complete first wins.
+//! Text is held back for two reasons: a character is incomplete, or the text may be the beginning of a stop string.
+//! Exactly the undecided text is held back, so text is never shown and then withdrawn, and never late. The output does
+//! not depend on token boundaries: stop strings are matched byte by byte, and the first complete one wins.
 
 use super::Tokenizer;
 use std::sync::Arc;
 
-/// Bytes to text: whole characters come out at once, an unfinished one waits, wrong bytes become U+FFFD.
+/// Incremental UTF-8 decoder: complete characters are returned at once, an incomplete one is held, invalid bytes become
+/// U+FFFD.
 #[derive(Clone, Debug, Default)]
 pub struct Utf8Stream {
-    /// A proper beginning of a character: at most three bytes.
+    /// The first bytes of an incomplete character: at most three.
     pending: Vec<u8>,
 }
 
 impl Utf8Stream {
-    /// Text that is certain after `bytes`.
+    /// Takes `bytes` and returns the text that is certain.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         self.pending.extend_from_slice(bytes);
         let mut text = String::new();
@@ -42,12 +42,12 @@ impl Utf8Stream {
         text
     }
 
-    /// Bytes of an unfinished character.
+    /// Number of held bytes of an incomplete character.
     pub fn pending_len(&self) -> usize {
         self.pending.len()
     }
 
-    /// The end: an unfinished character is a wrong one.
+    /// Ends the stream. An incomplete character counts as invalid.
     pub fn finish(&mut self) -> String {
         if std::mem::take(&mut self.pending).is_empty() { String::new() } else { "\u{FFFD}".to_owned() }
     }
@@ -58,11 +58,11 @@ impl Utf8Stream {
 pub struct StopStrings {
     matchers: Vec<Matcher>,
     held: String,
-    /// The stop string itself is shown.
+    /// Whether the stop string itself is part of the output.
     shown: bool,
 }
 
-/// One stop string and how much of it the text ends with (Knuth, Morris and Pratt).
+/// One stop string, and how much of it the text ends with (Knuth–Morris–Pratt).
 #[derive(Clone, Debug)]
 struct Matcher {
     stop: Vec<u8>,
@@ -86,7 +86,7 @@ impl Matcher {
         Self { stop, borders, matched: 0 }
     }
 
-    /// Whether the stop string is complete with this byte.
+    /// Takes a byte. Returns whether the stop string is now complete.
     fn push(&mut self, byte: u8) -> bool {
         while self.matched > 0 && self.stop[self.matched] != byte {
             self.matched = self.borders[self.matched - 1];
@@ -103,8 +103,8 @@ impl StopStrings {
         Self { matchers, held: String::new(), shown: false }
     }
 
-    /// Takes more text; gives what is certainly before any stop string, and whether one is complete. After that
-    /// nothing more comes out.
+    /// Takes more text. Returns the text that is certainly before any stop string, and whether one is complete. After a
+    /// complete one there is no more output.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         if self.matchers.is_empty() {
             return (text.to_owned(), false);
@@ -112,7 +112,7 @@ impl StopStrings {
         let before = self.held.len();
         self.held.push_str(text);
         for (at, byte) in text.bytes().enumerate() {
-            // Of several that end here, the longest starts first and hides the others.
+            // If several stop strings end here, the longest starts first and wins.
             let complete = self.matchers.iter_mut().filter_map(|m| m.push(byte).then_some(m.stop.len())).max();
             if let Some(length) = complete {
                 self.held.truncate(before + at + 1 - if self.shown { 0 } else { length });
@@ -125,22 +125,22 @@ impl StopStrings {
         (std::mem::replace(&mut self.held, rest), false)
     }
 
-    /// The end: what was held back was no stop string.
+    /// Ends the stream. The held text was not a stop string, so it is returned.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// What one more token brought.
+/// Text that one more token produced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextPiece {
-    /// Text that is certain now; often empty.
+    /// Text that is now certain; often empty.
     pub text: String,
-    /// A stop string is complete: the choice ends with this token.
+    /// Whether a stop string is complete, so that the choice ends with this token.
     pub stopped: bool,
 }
 
-/// One choice's text.
+/// Decodes the text of one choice.
 pub struct TextStream {
     tokenizer: Option<Arc<Tokenizer>>,
     utf8: Utf8Stream,
@@ -149,12 +149,12 @@ pub struct TextStream {
     /// Special tokens that are not skipped.
     kept: Arc<[u32]>,
     previous: Option<u32>,
-    /// Tokens to come whose text completes no stop string.
+    /// Number of further tokens for which stop strings are ignored.
     unstoppable: u32,
 }
 
 impl TextStream {
-    /// Without a tokenizer there is never any text. `skip_special`: special tokens have no text.
+    /// Without a tokenizer there is no text. With `skip_special`, special tokens produce no text.
     pub fn new(tokenizer: Option<Arc<Tokenizer>>, stops: &[String], skip_special: bool) -> Self {
         Self {
             tokenizer,
@@ -167,24 +167,24 @@ impl TextStream {
         }
     }
 
-    /// These special tokens have text, whatever holds for others.
+    /// Sets special tokens that produce text even with `skip_special`.
     pub fn keeping(self, kept: Arc<[u32]>) -> Self {
         Self { kept, ..self }
     }
 
-    /// Text ends behind a stop string, not before it, if `shown`.
+    /// Sets whether the text ends after a stop string (`shown`) or before it.
     pub fn show_stops(mut self, shown: bool) -> Self {
         self.stops.shown = shown;
         self
     }
 
-    /// Stop strings count from this token on, the first being 1.
+    /// Sets the number of the first token in which stop strings count; the first token is 1.
     pub fn min_tokens(mut self, tokens: u32) -> Self {
         self.unstoppable = tokens.saturating_sub(1);
         self
     }
 
-    /// The next token. After `stopped`, push no more and do not finish.
+    /// Takes the next token. After `stopped`, call neither `push` nor `finish`.
     pub fn push(&mut self, id: u32) -> TextPiece {
         let Some(tokenizer) = &self.tokenizer else { return TextPiece::default() };
         let previous = self.previous.replace(id);
@@ -201,7 +201,7 @@ impl TextStream {
         TextPiece { text, stopped }
     }
 
-    /// The last token has come: what was held back, unless its last character completes a stop string.
+    /// Ends the choice after its last token. Returns the held text, unless its last character completes a stop string.
     pub fn finish(&mut self) -> TextPiece {
         let text = self.utf8.finish();
         let (mut text, stopped) = self.stops.push(&text);

@@ -1,9 +1,9 @@
-//! [`ChatTemplate`]: a conversation to the prompt's text, with the semantics of Hugging Face's templates.
+//! [`ChatTemplate`] renders a conversation to the prompt's text, with the semantics of Hugging Face's templates.
 //!
-//! Those are Jinja with trimmed blocks, Python's string and dict methods, `raise_exception`, `strftime_now`, loop
-//! controls, a `tojson` that neither sorts nor escapes for HTML, and a `{% generation %}` block that only marks text.
-//! A template comes with the model, so it is trusted not to be hostile but not to be right: it runs on fuel, into a
-//! writer that stops at a cap.
+//! These are Jinja with trimmed blocks, Python's string and dict methods, `raise_exception`, `strftime_now`, loop
+//! controls, a `tojson` that neither sorts nor escapes for HTML, and a `{% generation %}` block that only marks text. A
+//! template comes with the model, so it may be wrong but is not expected to be hostile: the number of instructions and
+//! the size of the output are limited.
 
 use super::TextError;
 use super::python;
@@ -13,19 +13,19 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 use std::io;
 
-/// Instructions one rendering may take; far above any real conversation, and under a quarter of a second.
+/// Maximum instructions per rendering: far more than any real conversation needs, and under a quarter of a second.
 const FUEL: u64 = 4_000_000;
 
-/// Names that a request may not set: the renderer sets them.
+/// Variables that a request must not set, because the renderer sets them.
 pub const RESERVED_KWARGS: [&str; 5] = ["chat_template", "messages", "tools", "tokenize", "add_generation_prompt"];
 
 /// The compiled templates of one model.
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    /// bos_token, eos_token and the like, as tokenizer_config.json has them.
+    /// bos_token, eos_token and similar strings, from tokenizer_config.json.
     tokens: Map<String, Value>,
     has_tool_template: bool,
-    /// All templates as they were written.
+    /// Source text of all templates.
     source: String,
 }
 
@@ -36,44 +36,44 @@ pub struct ChatInput<'a> {
     pub messages: &'a Value,
     /// A list of tools.
     pub tools: Option<&'a Value>,
-    /// More variables of the template.
+    /// Additional template variables.
     pub kwargs: Option<&'a Map<String, Value>>,
-    /// End with the beginning of the assistant's answer.
+    /// Whether to end with the start of the assistant's answer.
     pub add_generation_prompt: bool,
-    /// End with the last message's content, so that the answer goes on with it.
+    /// Whether to end with the last message's content, so that the answer continues it.
     pub continue_final: bool,
-    /// What `strftime_now` tells, seconds since 1970 (UTC).
+    /// Time for `strftime_now`, in seconds since 1970 (UTC).
     pub unix_time: u64,
-    /// Bytes of text to render at most.
+    /// Maximum bytes of rendered text.
     pub bytes_max: usize,
 }
 
 /// Why a conversation was not rendered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TemplateError {
-    /// The template itself refused the conversation, in its own words.
+    /// The template refused the conversation, with its own message.
     #[error("{0}")]
     Refused(String),
     /// The template could not be run on this conversation.
     #[error("the chat template failed: {0}")]
     Failed(String),
-    /// More text than allowed.
+    /// The rendered text is too long.
     #[error("the conversation renders to more than {bytes_max} bytes")]
     TooLong {
-        /// The cap.
+        /// The limit in bytes.
         bytes_max: usize,
     },
-    /// There is no place where the last message could go on.
-    #[error("the chat template does not show the last message as it is, so it cannot be continued")]
+    /// The last message cannot be found in the rendered text, so it cannot be continued.
+    #[error("the chat template does not render the last message verbatim, so it cannot be continued")]
     NotShown,
-    /// Too many instructions.
+    /// The rendering took too many instructions.
     #[error("the chat template took too long on this conversation")]
     TooSlow,
 }
 
 impl ChatTemplate {
-    /// The template of a tokenizer_config.json (a string, or a list of named ones), or `own` instead; `None` if there
-    /// is neither.
+    /// The template of a tokenizer_config.json (a string, or a list of named templates), or `own` if it is given.
+    /// `None` if there is neither.
     pub(super) fn from_config(config_json: Option<&[u8]>, own: Option<&str>) -> Result<Option<Self>, TextError> {
         let config: Map<String, Value> = match config_json {
             Some(bytes) => serde_json::from_slice(bytes).map_err(|error| TextError::Config(error.to_string()))?,
@@ -121,7 +121,7 @@ impl ChatTemplate {
         Ok(Self { environment, tokens, has_tool_template, source })
     }
 
-    /// The templates' text, which tells what a model was trained to write.
+    /// Source text of the templates. It shows which formats the model was trained on.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -151,7 +151,7 @@ impl ChatTemplate {
     }
 }
 
-/// Cuts what a template writes behind the last message's content; white space around it is the template's affair.
+/// Cuts off what the template writes after the last message's content. White space around the content may differ.
 fn cut_after_content(mut text: String, messages: &Value) -> Result<String, TemplateError> {
     let last = messages.as_array().and_then(|messages| messages.last());
     let content = last.and_then(|message| message["content"].as_str()).ok_or(TemplateError::NotShown)?;
@@ -170,7 +170,7 @@ fn named_template(entry: &Value) -> Option<(String, String)> {
     Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()))
 }
 
-/// What `raise_exception` was given.
+/// The message passed to `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refusal(String);
@@ -215,7 +215,7 @@ fn without_generation_blocks(template: &str) -> String {
     text
 }
 
-/// A writer that fails once more than `bytes_max` bytes were written.
+/// A writer that fails after more than `bytes_max` bytes.
 struct Capped {
     bytes: Vec<u8>,
     bytes_max: usize,
@@ -226,7 +226,7 @@ impl io::Write for Capped {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > self.bytes_max {
             self.full = true;
-            return Err(io::Error::other("the cap is reached"));
+            return Err(io::Error::other("the size limit is reached"));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())

@@ -1,4 +1,4 @@
-//! Checks against the demo model's own files and, for the hold-back rules, against a plain definition.
+//! Checks against the demo model's own files and, for held-back text, against a plain definition.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ const TOKENIZER_CONFIG_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer
 const GOLDEN_JSON: &[u8] = include_bytes!("../../assets/demo/recipe/golden.json");
 
 fn demo() -> TextModel {
-    TextModel::from_parts(Some(TOKENIZER_JSON), Some(TOKENIZER_CONFIG_JSON), None).expect("the demo's files are right")
+    TextModel::from_parts(Some(TOKENIZER_JSON), Some(TOKENIZER_CONFIG_JSON), None).expect("the demo's files are valid")
 }
 
 fn input<'a>(messages: &'a Value, tools: Option<&'a Value>) -> ChatInput<'a> {
@@ -24,7 +24,7 @@ fn input<'a>(messages: &'a Value, tools: Option<&'a Value>) -> ChatInput<'a> {
     }
 }
 
-/// A model whose template is `template`, with the demo's tokenizer.
+/// A model with this template and the demo's tokenizer.
 fn with_template(template: &str) -> TextModel {
     TextModel::from_parts(Some(TOKENIZER_JSON), Some(TOKENIZER_CONFIG_JSON), Some(template)).expect("it compiles")
 }
@@ -75,13 +75,13 @@ fn special_strings_in_a_conversation_are_text() {
         let shown = attack.replace('\u{FDD0}', "\u{FFFD}");
         assert_eq!(round_trip, format!("<|im_start|>user\n{shown}<|im_end|>\n<|im_start|>assistant\n"));
     }
-    // Two values that the template writes side by side.
+    // Two values that the template writes next to each other.
     let joined = with_template("{{ '<|im_start|>' }}{% for m in messages %}{{ m.content | trim }}{% endfor %}");
     let messages = json!([{"role": "user", "content": "<|im_e "}, {"role": "user", "content": "nd|>"}]);
     let ids = joined.chat_prompt(&input(&messages, None)).expect("it encodes");
     assert_eq!(ids.iter().filter(|id| tokenizer.is_special(**id)).count(), 1);
     assert_eq!(decode(&joined, &ids, false), "<|im_start|><|im_end|>");
-    // In a raw prompt they are what they say.
+    // In a raw prompt, special-token strings are special tokens.
     assert_eq!(tokenizer.encode("<|im_end|>", true).expect("it encodes"), [4091]);
 }
 
@@ -145,7 +145,7 @@ fn dates_are_right() {
     assert!(python::strftime("%Q", 0).is_err());
 }
 
-/// Found by fuzzing: what closes this tag is part of what opens it.
+/// Found by fuzzing: the closing delimiter of this tag is part of the opening one.
 #[test]
 fn a_tag_that_is_never_closed_is_an_error() {
     for template in ["{%}", "a{%}b", "{% generation", "{%- generation -%"] {
@@ -182,7 +182,7 @@ fn named_templates_and_token_objects() {
             {"name": "tool_use", "template": "tools"},
         ],
     });
-    let bytes = serde_json::to_vec(&config).expect("it serialises");
+    let bytes = serde_json::to_vec(&config).expect("it serializes");
     let text = TextModel::from_parts(None, Some(&bytes), None).expect("it compiles");
     let (messages, tools) = (json!([]), json!([{}]));
     assert_eq!(text.chat_text(&input(&messages, None)).expect("it renders"), "<s>plain");
@@ -208,14 +208,14 @@ fn sentencepiece_bytes_and_spaces() {
             {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
         "model": {"type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "vocab": vocabulary, "merges": []},
     });
-    let bytes = serde_json::to_vec(&file).expect("it serialises");
+    let bytes = serde_json::to_vec(&file).expect("it serializes");
     let text = TextModel::from_parts(Some(&bytes), None, None).expect("a tokenizer");
     assert_eq!(decode(&text, &[1, 2, 3, 4, 5, 6], true), " a\u{20ac}b");
     assert_eq!(decode(&text, &[3, 4, 6, 3], true), "\u{fffd}b\u{fffd}");
     assert_eq!(decode(&text, &[9999], true), "");
 }
 
-/// The definition: feed characters one by one; the first stop string that the text ends with cuts it.
+/// The definition: append characters one by one; the text is cut at the first stop string with which it ends.
 fn cut_by_definition(text: &str, stops: &[String]) -> (String, bool) {
     let mut seen = String::new();
     for character in text.chars() {
@@ -269,8 +269,8 @@ proptest! {
             let (text, stop) = filter.push(piece);
             shown.push_str(&text);
             stopped = stop;
-            // Never late: the stop is told by the piece that completes it, and otherwise only what may still become
-            // the beginning of a stop string is held back.
+            // Never late: the piece that completes a stop string reports it. Otherwise only text that may become the
+            // beginning of a stop string is held back.
             prop_assert_eq!(stop, cut_by_definition(&fed, &stops).1);
             if stop {
                 break;

@@ -1,8 +1,8 @@
-//! [`Tokenizer`]: text to ids and ids to bytes, from a tokenizer.json.
+//! [`Tokenizer`] turns text into ids and ids into bytes, as a tokenizer.json defines.
 //!
-//! Decoding works on bytes, not on strings: what a token contributes is a byte string that does not depend on its
-//! neighbours, so an incremental decoder is exact and cheap. That holds for byte-level and byte-fallback vocabularies,
-//! which is what language models use; for any other decoder the text of a token is taken beside its predecessor.
+//! Decoding works on bytes, not on strings: each token contributes a byte string that does not depend on its neighbors,
+//! so an incremental decoder is exact and cheap. This holds for byte-level and byte-fallback vocabularies, which
+//! language models use. With any other decoder, a token is decoded together with its predecessor.
 
 use super::TextError;
 use super::chunks;
@@ -14,11 +14,11 @@ use tokenizers::{AddedToken, PostProcessor as _};
 /// A tokenizer of one model.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Reads special strings as text and aliases as special tokens; built when a conversation first needs it.
+    /// Treats special strings as text and aliases as special tokens. Built when a conversation first needs it.
     literal: OnceLock<LiteralTokenizer>,
     literals: Literals,
     decoding: Decoding,
-    /// Long texts may be encoded in chunks.
+    /// Whether long texts can be encoded in chunks.
     in_chunks: bool,
 }
 
@@ -46,12 +46,12 @@ enum Decoding {
     ByteLevel,
     /// Text, with a replacement for spaces and tokens `<0xAB>` for single bytes.
     Pieces { replace: Vec<(String, String)>, byte_fallback: bool },
-    /// By the tokenizers library, beside the token before.
+    /// Decoded by the tokenizers library, together with the previous token.
     Library,
 }
 
 impl Tokenizer {
-    /// Reads a tokenizer.json. Truncation and padding in the file are switched off: a prompt is never cut silently.
+    /// Reads a tokenizer.json. Truncation and padding in the file are ignored: a prompt is never cut silently.
     pub fn from_json(bytes: &[u8]) -> Result<Self, TextError> {
         let wrong = |error: &dyn std::fmt::Display| TextError::Tokenizer(error.to_string());
         let json: Value = serde_json::from_slice(bytes).map_err(|error| wrong(&error))?;
@@ -65,8 +65,8 @@ impl Tokenizer {
         Ok(Self { inner, literal: OnceLock::new(), literals, decoding, in_chunks: chunks::is_local(&json) })
     }
 
-    /// Ids of `text`, whose special-token strings are special tokens. `add_special` adds what the tokenizer adds around
-    /// a text (a BOS, for many models).
+    /// Ids of `text`. Special-token strings become special tokens. With `add_special`, includes the ids that the
+    /// tokenizer adds around a text (a BOS, for many models).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         self.encode_by(&self.inner, text, add_special)
     }
@@ -89,7 +89,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// As for a short text: what is around its own ids goes around those of `text`.
+    /// Adds the special ids around those of `text`, as found by encoding a short text.
     fn encode_with_added(&self, tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let own = tokenizer.encode_fast("a", false).map_err(TokenizerError::new)?;
         let with = tokenizer.encode_fast("a", true).map_err(TokenizerError::new)?;
@@ -110,7 +110,7 @@ impl Tokenizer {
         Ok(ids.iter().map(|id| *literal.alias_ids.get(id).unwrap_or(id)).collect())
     }
 
-    /// Ids of `text` in which special-token strings are text like any other.
+    /// Ids of `text`, with special-token strings treated as ordinary text.
     pub(super) fn encode_literal(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let literal = self.literal.get_or_init(|| self.literal_tokenizer());
         self.encode_by(&literal.inner, text, false)
@@ -138,14 +138,14 @@ impl Tokenizer {
         LiteralTokenizer { inner, alias_ids }
     }
 
-    /// Ids that exist: one more than the highest.
+    /// Vocabulary size: the highest id plus one.
     pub fn vocabulary(&self) -> u32 {
         let model = self.inner.get_vocab_size(false) as u32;
         let added = self.inner.get_added_tokens_decoder().keys().max().map_or(0, |id| id + 1);
         model.max(added)
     }
 
-    /// The id of a token by its content, special or not.
+    /// The id of the token with this content, special or not.
     pub fn id_of(&self, content: &str) -> Option<u32> {
         self.inner.token_to_id(content)
     }
@@ -156,8 +156,8 @@ impl Tokenizer {
         added.get(&id).is_some_and(|token| token.special)
     }
 
-    /// What `id` adds to an answer, as bytes: perhaps a part of a character. Empty for an id that does not exist.
-    /// `previous` matters only for decoders that look at neighbours.
+    /// The bytes that `id` adds to an answer, possibly a part of a character. Empty for an unknown id. `previous`
+    /// matters only for decoders that depend on neighbors.
     pub fn token_bytes(&self, id: u32, previous: Option<u32>) -> Vec<u8> {
         let added = self.inner.get_added_vocabulary();
         if let Some(token) = added.get_added_tokens_decoder().get(&id).filter(|token| token.special) {
@@ -221,12 +221,13 @@ fn fallback_byte(token: &str) -> Option<u8> {
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// A byte-level token's bytes; `None` if a character stands for no byte (an added token that was not mapped).
+/// A byte-level token's bytes; `None` if a character maps to no byte (an added token that was not mapped).
 fn byte_level(token: &str) -> Option<Vec<u8>> {
     token.chars().map(byte_of).collect()
 }
 
-/// GPT-2's table, backwards: printable Latin-1 bytes stand for themselves, the other 68 for U+0100 and on.
+/// GPT-2's table, inverted: printable Latin-1 characters map to their own byte, U+0100 and following to the other 68
+/// bytes.
 fn byte_of(character: char) -> Option<u8> {
     let code = u32::from(character);
     let plain = |code: u32| matches!(code, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);

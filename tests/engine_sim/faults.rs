@@ -25,7 +25,7 @@ fn request(first: u32, prompt_len: u32, max_tokens: u32) -> Request {
     Request { prompt: (first..first + prompt_len).collect(), params, ..Request::default() }
 }
 
-/// Requests with their turns, nobody leaves.
+/// A scripted case with requests and their arrival turns. No receiver is dropped.
 fn scripted(script: &str, arrivals: Vec<(u32, Request)>) -> Case {
     let arrival = |(turn, request): (u32, Request)| {
         let aborts = vec![None; request.params.n as usize];
@@ -71,9 +71,9 @@ fn a_refused_batch_ends_its_own_requests_only() {
         let case = scripted(script, vec![(0, request(10, 9, 12)), (12, request(10, 9, 12)), (12, request(40, 3, 5))]);
         let outcome = run(&case);
         check(&case, &outcome);
-        assert_eq!(outcome.seen[0][0].end, End::Failed(RequestError::Internal), "{script}: it was in the batch");
+        assert_eq!(outcome.seen[0][0].end, End::Failed(RequestError::Internal), "{script}: it was in the failed batch");
         for seen in &outcome.seen[1..] {
-            assert!(matches!(seen[0].end, End::Finished(FinishReason::Length, _)), "{script}: it was not");
+            assert!(matches!(seen[0].end, End::Finished(FinishReason::Length, _)), "{script}: it was not in it");
         }
     }
 }
@@ -101,7 +101,7 @@ fn a_lost_device_comes_back_and_streams_go_on() {
             let case = scripted(&script, arrivals);
             let outcome = run(&case);
             check(&case, &outcome);
-            assert!(outcome.result.is_ok(), "{script}: the engine goes on");
+            assert!(outcome.result.is_ok(), "{script}: the engine continues");
         }
     }
 }
@@ -117,10 +117,10 @@ fn a_loss_in_recovery_or_the_third_in_ten_minutes_ends_the_streams() {
         let outcome = run(&case);
         check(&case, &outcome);
         let Err(EngineEnd::DeviceLost(told)) = &outcome.result else { panic!("{script}: the run ends with an error") };
-        assert!(told.starts_with(reason), "{script}: a hang is told from a loss: {told}");
+        assert!(told.starts_with(reason), "{script}: a hang and a loss have different messages: {told}");
         assert_eq!(outcome.stats.recoveries, recoveries, "{script}");
         for seen in outcome.seen.iter().flatten() {
-            assert_eq!(seen.end, End::Failed(RequestError::DeviceLost), "{script}: every stream is told");
+            assert_eq!(seen.end, End::Failed(RequestError::DeviceLost), "{script}: every stream gets the error");
         }
     }
 }
@@ -133,7 +133,7 @@ fn invalid_numbers_end_one_request_and_are_not_cached() {
     let outcome = run(&case);
     check(&case, &outcome);
     assert_eq!(outcome.seen[0][0].end, End::Failed(RequestError::NumericalError));
-    let End::Finished(_, usage) = &outcome.seen[2][0].end else { panic!("its neighbours finish") };
+    let End::Finished(_, usage) = &outcome.seen[2][0].end else { panic!("the other requests finish") };
     assert_eq!(usage.cached_tokens, 0, "blocks of a broken request are not matched");
     assert_eq!(outcome.stats.corrupted_requests, 1);
 }
@@ -194,7 +194,7 @@ fn a_full_queue_refuses_and_a_dead_engine_answers() {
     let late = handle.submit(request(3, 1, 1)).expect("room again");
     drop(engine);
     for receiver in [first, second, late].into_iter().flatten() {
-        assert_eq!(last_event(receiver), Some(Event::Failed(RequestError::Internal)), "nobody waits for ever");
+        assert_eq!(last_event(receiver), Some(Event::Failed(RequestError::Internal)), "no receiver waits forever");
     }
 }
 

@@ -1,4 +1,5 @@
-//! The simulator: the engine under thousands of seeds against the plain-list oracle, and proof that it would notice.
+//! The simulator: runs the engine with thousands of seeds against a simple oracle, and proves that it detects injected
+//! bugs.
 //!
 //! A failing seed prints the command that runs it alone: `FOLIO_SIM_SEED=N cargo test --test engine_sim one_seed`.
 //! `FOLIO_SIM_SEEDS` sets how many seeds are tried.
@@ -18,7 +19,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use world::{Case, End, Outcome, Random, case, check, run};
 
-/// Enough for a quick look; CI sets `FOLIO_SIM_SEEDS` to 10,000.
+/// Enough for a quick check; CI sets `FOLIO_SIM_SEEDS` to 10,000.
 const SEEDS_DEFAULT: u64 = 1_000;
 const SEEDS_PER_FAULT: u64 = 2_000;
 
@@ -26,7 +27,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs and checks; the panic's message if something is wrong. Expected failures do not print.
+/// Runs and checks a case. Returns the panic's message if something is wrong. `quiet`: expected failures do not print.
 fn attempt(case: &Case, quiet: bool) -> Result<Outcome, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -50,7 +51,7 @@ fn attempt(case: &Case, quiet: bool) -> Result<Outcome, String> {
     })
 }
 
-/// Works through seeds on all cores, with a sum of what each found.
+/// Processes seeds on all cores and combines their results.
 fn for_seeds<T: Default + Send>(seeds: u64, work: impl Fn(u64, &mut T) + Sync, mut join: impl FnMut(T)) {
     let next = AtomicU64::new(0);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -110,8 +111,8 @@ fn every_seed_gives_the_oracles_tokens() {
     let seeds = variable("FOLIO_SIM_SEEDS").unwrap_or(SEEDS_DEFAULT);
     for_seeds(seeds, work, |sum| totals.add(&sum.stats, &sum.aborted_in));
     println!("{seeds} seeds: {:?} {:?}", totals.stats, totals.aborted_in);
-    // A simulation that never gets into trouble proves nothing.
-    assert!(totals.stats.preemptions > seeds / 2, "pools get tight");
+    // The simulation proves nothing unless these situations occur.
+    assert!(totals.stats.preemptions > seeds / 2, "pools run out of blocks");
     assert!(totals.stats.prefix_hits > seeds, "prefixes are shared");
     assert_eq!(totals.aborted_in.len(), 4, "readers leave in every phase");
 }
@@ -170,10 +171,10 @@ fn penalties_do_not_depend_on_look_ahead() {
     };
     let mut penalized = 0;
     for_seeds(500, work, |sum| penalized += sum);
-    assert!(penalized > 1000, "penalties are at work");
+    assert!(penalized > 1000, "penalties are used");
 }
 
-/// Tokens and reasons, without what may depend on company: cache hits.
+/// Tokens and finish reasons, without cache hits, which may depend on other requests.
 fn tokens(outcome: &Outcome) -> Vec<Vec<(Vec<u32>, String)>> {
     let end = |end: &End| match end {
         End::Finished(reason, _) => format!("{reason:?}"),
@@ -229,7 +230,7 @@ fn nobody_who_runs_waits_more_than_two_steps() {
         let mut case = case(seed);
         case.arrivals.iter_mut().for_each(|arrival| arrival.aborts.fill(None));
         let outcome = pass(seed, &case);
-        // A preempted sequence does not run.
+        // A preempted sequence is not running, so its gap is longer.
         if outcome.stats.preemptions == 0 {
             assert!(outcome.gap_max <= 3, "seed {seed}: {} steps from token to token", outcome.gap_max);
             *runs += 1;

@@ -1,4 +1,4 @@
-//! Whose turn it is when a step has room for a few of those that could run.
+//! Fairness when a step has room for only some of the sequences that could run.
 
 use folio::engine::faults::InjectedFaults;
 use folio::engine::request::{Request, SamplingParams};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 const SEQUENCES: u32 = 9;
 const HISTORY: u32 = 4;
 
-/// Room for the penalty histories of two sequences a step.
+/// Limits with room for the penalty histories of two sequences per step.
 fn limits() -> Limits {
     Limits {
         tokens_max: 64,
@@ -41,16 +41,16 @@ fn everybody_gets_a_turn_where_a_step_has_room_for_two() {
         let request = Request { prompt: (0..9).collect(), params: params.clone(), ..Request::default() };
         scheduler.add(Arc::new(request), &[StreamId(index.into())], index.into(), false);
     }
-    // A history is empty at first and grows to as many entries as different tokens are drawn.
+    // A history starts empty and grows to the number of different tokens drawn.
     let token = |row: &SampleRow| Sampled { token_id: row.position % HISTORY, ..Sampled::default() };
     let mut waited = [0; SEQUENCES as usize];
     let mut longest = 0;
     for _ in 0..200 {
-        let batch = scheduler.schedule(limits().tokens_max).expect("somebody can always go on");
+        let batch = scheduler.schedule(limits().tokens_max).expect("some sequence can always continue");
         let inputs = scheduler.flatten(&batch);
         assert!(inputs.history.len() <= limits().history_max as usize, "a step stays within its arrays");
         waited.iter_mut().for_each(|steps| *steps += 1);
-        // The seed tells whose row it is.
+        // The seed identifies the sequence of the row.
         inputs.samples.iter().for_each(|row| waited[row.seed as usize] = 0);
         longest = longest.max(waited.into_iter().max().unwrap_or(0));
         let sampled = inputs.samples.iter().map(token).collect();

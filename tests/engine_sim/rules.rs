@@ -1,11 +1,11 @@
-//! A constraint without a grammar: which tokens may follow is a hash of those that came. Some states allow one token
-//! only, some all, a few none, and some are the end.
+//! A constraint without a grammar: a hash of the previous tokens determines which may follow. Some states allow one
+//! token, some all, a few none, and some end the choice.
 
 use folio::backend::fake::see;
 use folio::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
 use std::sync::Arc;
 
-/// Tokens told in advance at most.
+/// Maximum number of forced tokens reported in advance.
 const FORCED_MAX: usize = 6;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ struct Walk {
     vocab: u32,
 }
 
-/// Rules of their own for each seed.
+/// A constraint with different rules for each seed.
 pub(crate) fn shared(seed: u64, vocab: u32) -> SharedConstraint {
     SharedConstraint(Arc::new(Rules { seed, vocab }))
 }
@@ -52,7 +52,7 @@ impl ConstraintState for Walk {
     }
 
     fn fill_mask(&mut self, mask: &mut [u32]) -> Result<bool, Unsatisfiable> {
-        assert!(mask.iter().all(|&word| word == 0), "a mask comes empty");
+        assert!(mask.iter().all(|&word| word == 0), "a mask is zero on entry");
         let allowed = (0..self.vocab).filter(|&id| self.allows(id));
         allowed.for_each(|id| mask[id as usize / 32] |= 1 << (id % 32));
         Ok(!(6..8).contains(&(self.hash % 16)))

@@ -1,5 +1,5 @@
-//! A seeded world around the engine: a plan without arithmetic, a device that watches its engine, requests that share
-//! prefixes, readers that go away, and the plain-list oracle that knows every token.
+//! A seeded environment for the engine: a plan without arithmetic, a device that checks its engine, requests that share
+//! prefixes, receivers that are dropped, and a simple oracle that computes every token.
 
 use crate::rules;
 use folio::backend::fake::{self, FakeBackend, Script};
@@ -18,12 +18,12 @@ use folio::platform::block_on;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// A run that takes more turns than this hangs.
+/// Maximum turns of a run; a longer run counts as a hang.
 const TURNS_MAX: u32 = 4000;
 /// Bytes of a block of one KV group of [`plan`] with four slots.
 const BLOCK_BYTES: u64 = 256;
 
-/// SplitMix64: the one source of chance.
+/// SplitMix64, the only source of randomness.
 pub(crate) struct Random(pub u64);
 
 impl Random {
@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// A model that is nothing but KV groups and end tokens.
+/// A model with only KV groups and end tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) windows: Vec<Option<u32>>,
@@ -79,7 +79,7 @@ impl Source for Shape {
     }
 }
 
-/// A request, when it comes, and when the readers of its choices go.
+/// A request, when it arrives, and when the receivers of its choices are dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
     pub(crate) turn: u32,
@@ -87,7 +87,7 @@ pub(crate) struct Arrival {
     pub(crate) aborts: Vec<Option<u32>>,
 }
 
-/// Everything about one run.
+/// All inputs of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) shape: Shape,
@@ -105,28 +105,28 @@ pub(crate) enum End {
     Failed(RequestError),
 }
 
-/// What one choice's reader saw.
+/// What one choice's receiver got.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Seen {
-    /// Numbers that were told of the prompt: logprobs of its tokens, or its embedding.
+    /// Numbers reported for the prompt: logprobs of its tokens, or its embedding.
     pub(crate) told: Vec<f32>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) end: End,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Per arrival, per choice.
+    /// What the receivers got, by request and choice.
     pub(crate) seen: Vec<Vec<Seen>>,
     pub(crate) aborted_in: BTreeMap<Phase, u32>,
     pub(crate) stats: Stats,
     pub(crate) result: Result<(), EngineEnd>,
-    /// Most turns from one token of a choice to its next.
+    /// Maximum turns between two tokens of a choice.
     pub(crate) gap_max: u32,
 }
 
-/// The fake device, keeping book of what its steps in flight name.
+/// The fake device, with a record of the blocks and feed slots that its steps in flight use.
 pub(crate) struct Watched {
     pub(crate) device: FakeBackend,
     in_flight: VecDeque<Named>,
@@ -183,15 +183,15 @@ impl Backend for Watched {
     }
 }
 
-/// Nothing in flight may name a free block; what is free and not cached may be destroyed at any time.
+/// Checks that no step in flight uses a free block. Free blocks that are not cached may be overwritten at any time.
 fn watch(scheduler: &Scheduler, device: &mut Watched) {
     let slots: BTreeSet<_> = device.in_flight.iter().flat_map(|named| named.feed_slots.iter().copied()).collect();
     let handed_on = scheduler.feed_slots_free().iter().find(|slot| slots.contains(slot));
-    assert_eq!(handed_on, None, "a feed slot is free while a step in flight names it");
+    assert_eq!(handed_on, None, "a feed slot is free while a step in flight uses it");
     for (index, group) in scheduler.pool().groups().iter().enumerate() {
         for block in (0..group.total()).filter(|&block| group.is_free(block)) {
             let named = device.in_flight.iter().any(|named| named.blocks.contains(&(index, block)));
-            assert!(!named, "block {block} of group {index} is free while a step in flight names it");
+            assert!(!named, "block {block} of group {index} is free while a step in flight uses it");
             if !group.is_cached(block) {
                 device.device.poison(index, block);
             }
@@ -239,11 +239,11 @@ fn check_whole(scheduler: &Scheduler, handle: &EngineHandle) {
     assert_eq!(stats.blocks_used, 0, "an idle engine reports no block");
 }
 
-/// What one choice was told, the tokens it got, and its end.
+/// Prompt numbers, tokens and end of one choice.
 type Sight = (Vec<f32>, Vec<u32>, Option<End>);
 
 struct Readers {
-    /// Per arrival that has come, per choice.
+    /// Receivers by arrived request and choice.
     receivers: Vec<Vec<Option<EventReceiver>>>,
     seen: Vec<Vec<Sight>>,
     first_stream: Vec<u64>,
@@ -289,7 +289,7 @@ impl Readers {
         }
     }
 
-    /// Takes what has come; a terminal event is the last.
+    /// Reads all available events. Nothing may follow a terminal event.
     fn read(&mut self, turn: u32) {
         for (index, (receivers, seen)) in self.receivers.iter_mut().zip(&mut self.seen).enumerate() {
             for (choice, (cell, (told, tokens, end))) in receivers.iter_mut().zip(seen).enumerate() {
@@ -298,7 +298,7 @@ impl Readers {
                     assert!(end.is_none(), "nothing follows a terminal event");
                     match event {
                         Event::Prompt(fact) => {
-                            assert!(tokens.is_empty(), "a prompt is spoken of before its tokens");
+                            assert!(tokens.is_empty(), "prompt events come before tokens");
                             match fact {
                                 PromptEvent::Prefix(_) => {}
                                 PromptEvent::Logprobs(tokens) => told.extend(tokens.iter().filter_map(|t| t.logprob)),
@@ -339,7 +339,7 @@ impl Readers {
     }
 }
 
-/// What a choice should see, from its plain list of tokens.
+/// What a choice should get, computed from its list of tokens.
 pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let params = &request.params;
     let prompt_len = request.prompt.len() as u32;
@@ -347,7 +347,7 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let mut tokens = request.prompt.to_vec();
     let (told, sound) = told(case, request);
     let mut state = params.constraint.as_ref().map(|constraint| constraint.0.start());
-    // What is forced is not drawn, so nobody looks at its logits.
+    // Forced tokens are not drawn, so their logits are not used.
     let mut forced = VecDeque::new();
     let end = loop {
         if !sound {
@@ -385,7 +385,7 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     Seen { told, tokens: tokens.split_off(prompt_len as usize), end }
 }
 
-/// What is told of a prompt, as far as its numbers are sound, and whether all are.
+/// The numbers reported for a prompt, up to the first invalid one, and whether all are valid.
 fn told(case: &Case, request: &Request) -> (Vec<f32>, bool) {
     let prompt = &request.prompt;
     let histories = |from: usize, to: usize| (from..to).map_while(|end| history(case, &prompt[..=end]));
@@ -447,8 +447,8 @@ fn draw(
     fake::next_token(history, &row, &past, None, &bias, mask, case.shape.vocab).expect("a mask that allows something")
 }
 
-/// Compares what every reader saw with the oracle. Requests that a scripted refusal hit may end early, with what they
-/// had being right.
+/// Compares what every receiver got with the oracle. Requests hit by a scripted refusal may end early, but what they
+/// got must be correct.
 pub(crate) fn check(case: &Case, outcome: &Outcome) {
     let refusals = !case.script.invalid.is_empty() || !case.script.failed.is_empty();
     for (index, (choices, arrival)) in outcome.seen.iter().zip(&case.arrivals).enumerate() {
@@ -462,12 +462,12 @@ pub(crate) fn check(case: &Case, outcome: &Outcome) {
                 _ => false,
             };
             if partial {
-                assert!(wanted.tokens.starts_with(&seen.tokens), "{name}: what it saw before its end was right");
-                assert!(wanted.told.starts_with(&seen.told), "{name}: what it was told before its end was right");
+                assert!(wanted.tokens.starts_with(&seen.tokens), "{name}: its tokens before the end are correct");
+                assert!(wanted.told.starts_with(&seen.told), "{name}: its prompt numbers before the end are correct");
                 continue;
             }
             assert_eq!(seen.tokens, wanted.tokens, "{name}: tokens");
-            // A step that fails tells nothing of the rows that were sound.
+            // A step that fails does not report its valid rows.
             let whole = wanted.end != End::Failed(RequestError::NumericalError);
             let right = if whole { wanted.told == seen.told } else { wanted.told.starts_with(&seen.told) };
             assert!(right, "{name}: told {:?}, not {:?}", seen.told, wanted.told);
@@ -487,7 +487,8 @@ fn check_end(case: &Case, index: usize, seen: &Seen, wanted: &Seen, name: &str) 
     assert!(usage.cached_tokens <= shareable, "{name}: {} cached, {shareable} shareable", usage.cached_tokens);
 }
 
-/// Tokens of a prompt that some other request with the same salt has, in whole blocks and without the last one.
+/// Number of a prompt's tokens that another request with the same salt shares, in whole blocks and without the last
+/// token.
 fn shareable_tokens(case: &Case, index: usize) -> u32 {
     let request = &case.arrivals[index].request;
     if !case.config.prefix_caching {
@@ -507,7 +508,7 @@ fn shareable_tokens(case: &Case, index: usize) -> u32 {
     common.max().unwrap_or(0).min(request.prompt.len() as u32 - 1) / size * size
 }
 
-/// The case of a seed: small pools, shared prefixes, readers that go away.
+/// The case of a seed: small pools, shared prefixes, dropped receivers.
 pub(crate) fn case(seed: u64) -> Case {
     let mut random = Random(seed);
     let windows = match random.below(5) {

@@ -1,6 +1,6 @@
 //! The CUDA backend without a GPU: its kernels run in an emulator, thread by thread, against the CPU reference.
 //!
-//! Needs a C++ compiler; without one the tests say so and pass, unless `FOLIO_REQUIRE_GPU=1`.
+//! Needs a C++ compiler. Without one, the tests are skipped with a message, or fail under `FOLIO_REQUIRE_GPU=1`.
 
 use crate::emulator::emulated;
 use folio::backend::cpu::CpuBackend;
@@ -17,10 +17,10 @@ use folio::selftest::{Draws, SelftestOptions, run};
 use futures_util::StreamExt as _;
 use futures_util::future::{join, join_all};
 
-/// Tokens of an answer: few, as a thread is a fiber here.
+/// Tokens per answer: few, because the emulator runs each thread as a fiber, which is slow.
 const TOKENS: u32 = 3;
 
-/// What an engine answers to a few prompts, some of which share their beginning.
+/// The answers of an engine to a few prompts, some of which share a prefix.
 fn answers<B: Backend>(backend: B, config: &Config) -> Vec<Vec<u32>> {
     let (handle, inbox) = handle::channel(16);
     let engine = block_on(Engine::start(backend, Model::demo(), config, inbox, |_| {})).expect("the demo model starts");
@@ -34,9 +34,9 @@ fn answers<B: Backend>(backend: B, config: &Config) -> Vec<Vec<u32>> {
             ..SamplingParams::default()
         };
         let request = Request { prompt: prompt.clone().into(), params, ..Request::default() };
-        handle.submit(request).expect("the request is taken").remove(0)
+        handle.submit(request).expect("the request is accepted").remove(0)
     };
-    // Two rounds: the second finds the blocks of the first. One client hangs up.
+    // Two rounds: the second finds the blocks of the first. One client disconnects.
     let receivers: Vec<_> = prompts.iter().chain(&prompts).map(submit).collect();
     drop(submit(&prompts[1]));
     handle.drain();
@@ -52,12 +52,12 @@ fn answers<B: Backend>(backend: B, config: &Config) -> Vec<Vec<u32>> {
         tokens
     });
     let (end, tokens) = block_on(join(engine.run(), join_all(tokens)));
-    end.expect("the engine ends well");
+    end.expect("the engine ends without an error");
     tokens
 }
 
-/// The whole engine: chunks, batches, graphs, feed slots, two steps in flight, shared blocks; and the same again
-/// without the prefix cache.
+/// The whole engine: chunks, batches, graphs, feed slots, two steps in flight, shared blocks; with and without the
+/// prefix cache.
 #[test]
 fn the_engine_answers_as_on_the_cpu() {
     let config = |prefix_caching| Config {
@@ -76,7 +76,7 @@ fn the_engine_answers_as_on_the_cpu() {
     }
 }
 
-/// What the kernels' headers say is what Rust writes the metadata with.
+/// The constants in the kernels' headers equal those with which Rust writes the metadata.
 #[test]
 fn kernels_know_the_metadata_by_the_numbers_that_rust_writes_it_with() {
     if emulated(Storage::F32, (8, 0)).is_none() {
@@ -88,7 +88,7 @@ fn kernels_know_the_metadata_by_the_numbers_that_rust_writes_it_with() {
     assert_eq!(read, expected);
 }
 
-/// Kernels over f32 rows that run only where devices are compared: one architecture has to do for them.
+/// Kernels over f32 rows, which run only to compare devices. They are compiled for one architecture.
 fn is_for_comparison(kernel: &str) -> bool {
     let rows = kernel.contains("X_TYPE=float") && !kernel.contains("NORM=1") && !kernel.starts_with("rms_norm");
     rows || kernel.starts_with("attend_paged_vec") && kernel.contains("Q_TYPE=float")
@@ -97,12 +97,12 @@ fn is_for_comparison(kernel: &str) -> bool {
 /// Ampere, Hopper, and both kinds of Blackwell.
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100a", "sm_120"];
 
-/// Kernels of attention that have tiles of their own for newer devices.
+/// Attention kernels with separate tile shapes for newer devices.
 fn is_tiled_attention(kernel: &str) -> bool {
     kernel.starts_with("attend_paged_decode") || kernel.starts_with("attend_paged_pre")
 }
 
-// Every step in the emulator; then every kernel that this took, through NVIDIA's own compiler; in parts.
+// Runs every step in the emulator, in parts, then compiles every kernel used with NVIDIA's compiler.
 
 #[test]
 fn matrix_products_are_the_reference_and_compile() {
@@ -140,12 +140,12 @@ fn all_other_steps_are_the_reference_and_compile() {
     compiled(&device, is_wanted);
 }
 
-/// What is there to compare devices needs one architecture.
+/// Whether a kernel is compiled for an architecture: comparison kernels only for one of them.
 fn is_wanted(kernel: &str, architecture: &str) -> bool {
     architecture == ARCHITECTURES[0] || !is_for_comparison(kernel)
 }
 
-/// Compiles what a device has loaded: nothing may spill.
+/// Compiles the kernels that a device has loaded. No kernel may spill registers.
 fn compiled(device: &CudaBackend, wanted: impl Fn(&str, &str) -> bool) {
     let footprints = match device.audit(&ARCHITECTURES, wanted) {
         Ok(footprints) => footprints,
@@ -159,12 +159,12 @@ fn compiled(device: &CudaBackend, wanted: impl Fn(&str, &str) -> bool) {
     };
     let most = footprints.iter().max_by_key(|found| found.registers);
     println!("{} kernels for {} architectures; most registers: {most:?}", footprints.len(), ARCHITECTURES.len());
-    assert!(!footprints.is_empty() || std::env::var("FOLIO_KERNELS_FILTER").is_ok(), "something was compiled");
+    assert!(!footprints.is_empty() || std::env::var("FOLIO_KERNELS_FILTER").is_ok(), "a kernel was compiled");
     let spilling: Vec<_> = footprints.iter().filter(|found| found.spill_bytes + found.stack_bytes > 0).collect();
     assert!(spilling.is_empty(), "{} kernels spill: {spilling:#?}", spilling.len());
 }
 
-/// Holds a device to the reference; in one part of its steps, or in what `FOLIO_KERNELS_FILTER` has.
+/// Compares a device with the reference, for one part of the steps or those that match `FOLIO_KERNELS_FILTER`.
 fn checked(device: &mut CudaBackend, part: &str) {
     let filter = Some(std::env::var("FOLIO_KERNELS_FILTER").unwrap_or_else(|_| part.into()));
     let options = SelftestOptions { filter, draws: Draws::Few, ..SelftestOptions::default() };

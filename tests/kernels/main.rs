@@ -1,10 +1,11 @@
-//! Every kernel of every device against the CPU reference. `shaders`: the same kernels without a device; `cuda`: those
-//! for NVIDIA, emulated on the CPU.
+//! Every kernel of every device against the CPU reference. `shaders`: static checks of the WGSL kernels, without a
+//! device; `cuda`: the CUDA kernels, emulated on the CPU.
 //!
-//! Devices are all adapters that wgpu finds; software ones count. None: the test says so and passes, unless
-//! `FOLIO_REQUIRE_GPU=1`. Each adapter is opened in several ways, which share the cases: each case runs at least once,
-//! and each way runs every option and size of every step. `FOLIO_KERNELS_FULL=1` runs every case in every way, and
-//! draws 10⁵ tokens. Hermetic otherwise: the reference is checked against itself, and the comparison against mutants.
+//! Devices are all adapters that wgpu finds, including software ones. Without an adapter, the test is skipped with a
+//! message, or fails under `FOLIO_REQUIRE_GPU=1`. Each adapter is opened with several configurations, which share the
+//! cases: each case runs at least once, and each configuration runs every option and size of every step.
+//! `FOLIO_KERNELS_FULL=1` runs every case with every configuration, and draws 10⁵ tokens. The other tests need no
+//! device: they check the reference against itself, and the comparison against mutants.
 
 #[cfg(all(feature = "cuda", unix))]
 mod cuda;
@@ -26,7 +27,7 @@ fn check(backend: &str, device: &mut impl Inspect, options: &SelftestOptions) {
     expect_passed(backend, block_on(run(device, options)).expect("the device survives the check"));
 }
 
-/// Everything passed; which formats ran is noted.
+/// Asserts that everything passed, and records which formats ran.
 fn expect_passed(backend: &str, report: Report) {
     println!("{report}");
     assert!(report.passed(), "{report}");
@@ -41,14 +42,14 @@ fn expect_passed(backend: &str, report: Report) {
     }
 }
 
-/// The reference is itself, in every storage, whatever else the machine does.
+/// The reference agrees with itself for every storage type, regardless of the machine's load.
 #[test]
 fn the_reference_repeats_itself() {
     let activations = vec![Storage::F16, Storage::Bf16];
     check("cpu", &mut CpuBackend::new(), &SelftestOptions { activations, ..SelftestOptions::default() });
 }
 
-/// A swapped row, head, block, slot or seed fails every case it touches.
+/// A swapped row, head, block, slot or seed fails every case that it affects.
 #[test]
 fn mutants_are_noticed() {
     let (mutants, unnoticed) = block_on(blind_spots(&SelftestOptions::default())).expect("the reference runs");
@@ -56,7 +57,8 @@ fn mutants_are_noticed() {
     assert!(unnoticed.is_empty(), "{} of {mutants} mutants pass:\n{}", unnoticed.len(), unnoticed.join("\n"));
 }
 
-/// What every adapter is opened with: as it is; WebGPU's floor; each class of tile shapes; tight limits.
+/// Configurations with which every adapter is opened: its own limits; WebGPU's minimum; each class of tile shapes;
+/// small limits.
 fn openings() -> Vec<(&'static str, WgpuOptions)> {
     let plain = WgpuOptions::default;
     vec![
@@ -73,14 +75,14 @@ fn openings() -> Vec<(&'static str, WgpuOptions)> {
     ]
 }
 
-/// Nothing is left out: each case is run, and each opening runs each option and size of each step.
+/// Each case runs, and each configuration runs each option and size of each step.
 #[test]
 fn openings_share_the_cases() {
     let openings = openings().len();
     let (cases, runs, gaps) = cover_gaps(&SelftestOptions::default(), openings);
     println!("{cases} cases, {runs} runs of {}", cases * openings);
     assert!(gaps.is_empty(), "{}", gaps.join("\n"));
-    assert!(runs >= cases && runs * 2 < cases * openings, "{runs} runs of {cases} cases are no cover, or no saving");
+    assert!(runs >= cases && runs * 2 < cases * openings, "{runs} runs of {cases} cases: too few, or too many");
 }
 
 #[test]
@@ -89,7 +91,7 @@ fn every_adapter_is_the_reference() {
     if adapters.is_empty() {
         let required = std::env::var("FOLIO_REQUIRE_GPU").is_ok_and(|value| value == "1");
         assert!(!required, "FOLIO_REQUIRE_GPU=1, but wgpu finds no adapter");
-        println!("SKIPPED: wgpu finds no adapter, so no kernel was checked. Install a Vulkan driver; Mesa's will do.");
+        println!("SKIPPED: wgpu finds no adapter, so no kernel was checked. Install a Vulkan driver, such as Mesa's.");
         return;
     }
     let many = std::env::var("FOLIO_KERNELS_FULL").is_ok_and(|value| value == "1");
@@ -108,11 +110,11 @@ fn every_adapter_is_the_reference() {
     }
 }
 
-/// Keys and values beyond the limit of a binding are cut between heads, q8's scales with their heads.
+/// Keys and values that exceed the binding limit are split between heads; in q8, the scales are split with their heads.
 #[test]
 fn heads_in_shards_are_the_reference() {
     for adapter in WgpuBackend::adapters() {
-        // Of a pool of two heads of 256 it holds one.
+        // A binding holds one of the two heads of 256 in the pool.
         let options =
             WgpuOptions { adapter: Some(adapter.index), binding_bytes_max: Some(1 << 20), ..Default::default() };
         let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");

@@ -1,5 +1,5 @@
-//! Every shader variant, without a device: preprocesses, parses, validates, fits WebGPU's default limits, has the
-//! params layout that Rust writes, uses what it imports, and passes naga's SPIR-V, MSL and HLSL back ends.
+//! Checks every shader variant without a device: it preprocesses, parses, validates, fits WebGPU's default limits, has
+//! the params layout that Rust writes, uses what it imports, and compiles with naga's SPIR-V, MSL and HLSL backends.
 
 use folio::backend::metadata::TABLE;
 use folio::backend::wgpu::{Variant, shader_sources, variants};
@@ -53,7 +53,7 @@ fn every_variant_validates_within_the_default_limits() {
                 AddressSpace::Storage { .. } => {
                     storage.push(variable.binding.as_ref().expect("a storage buffer is bound").binding);
                 }
-                // An image stands in for a storage buffer.
+                // An image replaces a storage buffer.
                 AddressSpace::Handle => {
                     storage.push(variable.binding.as_ref().expect("an image is bound").binding);
                 }
@@ -67,7 +67,7 @@ fn every_variant_validates_within_the_default_limits() {
         assert!(workgroup_bytes <= WORKGROUP_BYTES_MAX, "{name}: {workgroup_bytes} bytes of workgroup memory");
         storage.sort_unstable();
         let expected: Vec<u32> = (1..=storage.len() as u32).collect();
-        assert_eq!(storage, expected, "{name}: storage bindings follow the params without a gap");
+        assert_eq!(storage, expected, "{name}: storage bindings follow the params without gaps");
     }
 }
 
@@ -161,7 +161,7 @@ fn shaders_know_the_metadata_by_the_numbers_that_rust_writes_it_with() {
     }
 }
 
-/// One value a name: what the table has is declared by no kernel.
+/// One value per name: no kernel declares a constant that is in the table.
 #[test]
 fn no_kernel_declares_a_number_of_the_metadata_itself() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -185,7 +185,7 @@ fn no_kernel_declares_a_number_of_the_metadata_itself() {
     assert!(files > 100, "all kernels are read, not {files} files");
 }
 
-/// Names declared at module scope by one shader file: what an import of it offers.
+/// Names that a shader file declares at module scope, which an import of it provides.
 fn declared(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for line in text.lines() {
@@ -210,7 +210,7 @@ fn imports(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.trim().strip_prefix("#import ")).collect()
 }
 
-/// Everything that importing `piece` offers, its own imports included.
+/// All names that importing `piece` provides, including its own imports.
 fn offered(piece: &str, sources: &BTreeMap<&str, &str>) -> BTreeSet<String> {
     let text = sources[format!("common/{piece}").as_str()];
     let mut names = declared(text);
@@ -229,7 +229,7 @@ fn every_import_is_used() {
         let words: BTreeSet<&str> = code.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
         for piece in imports(text) {
             let used = offered(piece, &sources).iter().any(|name| words.contains(name.as_str()));
-            assert!(used, "{stem}.wgsl imports {piece} and uses nothing of it");
+            assert!(used, "{stem}.wgsl imports {piece} but uses nothing from it");
         }
     }
 }
@@ -264,7 +264,7 @@ fn every_source_is_reached_and_every_file_is_a_source() {
     assert_eq!(files, known, "every file in shaders/ is in the table");
 }
 
-/// The bench's yardsticks are plain WGSL without variants, outside the table.
+/// The shaders of `folio bench` are plain WGSL without variants, and are not in the table.
 #[test]
 fn every_yardstick_of_the_bench_validates() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
@@ -280,7 +280,7 @@ fn every_yardstick_of_the_bench_validates() {
             count += 1;
         }
     }
-    assert!(count > 0, "the bench has yardsticks");
+    assert!(count > 0, "there are shaders of the benchmark");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Every golden checkpoint as a GGUF file, written as llama.cpp's `convert_hf_to_gguf.py` writes one, and run against
-//! the golden outputs: keys, names and what is done to weights are that program's, restated here apart from the reader.
+//! the golden outputs: keys, names and changes to weights follow that program; they are implemented here independently
+//! of the reader.
 //!
-//! What it does to weights, and who undoes it in llama.cpp:
+//! How it changes weights, to match what llama.cpp computes:
 //! - q and k of Llama, Mistral, SmolLM 3 and Granite, biases too: the halves of a head are interleaved, `(i, i + d/2)`
-//!   side by side, for the rotation of neighbours. All other families rotate halves and are stored as they are.
+//!   side by side, for the rotation of adjacent elements. All other families rotate halves and are stored unchanged.
 //! - Norms of Gemma 2 and 3 (q's and k's too): plus one.
-//! - Experts: stacked, `[expert, row, column]`; those of gpt-oss transposed first, gate and up untangled.
+//! - Experts: stacked, `[expert, row, column]`; those of gpt-oss are first transposed, and gate and up are separated.
 //! - `llama3` scaling: no key, but a tensor of divisors.
 
 use super::builder::{Builder, Item, Tensor};
@@ -72,7 +73,8 @@ fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds
     }
 }
 
-/// Codes and scales of MXFP4 are those that the published format means: experts in it, and the same numbers in f32.
+/// Codes and scales of MXFP4 have their published meaning: experts in MXFP4 give the same results as the same numbers
+/// in f32.
 #[test]
 fn experts_in_mxfp4_are_the_numbers_they_stand_for() {
     let (plain, packed) = mxfp4_experts();
@@ -100,7 +102,7 @@ pub(super) fn mxfp4_experts() -> (Builder, Builder) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (state >> 60) as u8
             });
-            // An exponent around 2⁻⁵: weights of the size that the model had.
+            // A scale around 2⁻⁵, so that weights have the size of the original ones.
             packed.data.push(122 + (state >> 40) as u8 % 3);
             let scale = 2_f32.powi(i32::from(*packed.data.last().expect("just pushed")) - 127);
             packed.data.extend((0..16).map(|i| codes[i] | codes[i + 16] << 4));
@@ -122,7 +124,7 @@ pub(super) fn logits<B: Backend + Inspect>(file: &Builder, backend: &mut B) -> V
     device.generate(&[one], WHOLE, false).remove(0).logits.remove(0)
 }
 
-/// What no key of a file says is told by the architecture's name, so a wrong name is another model.
+/// Some properties are given only by the architecture's name, not by a key, so a wrong name gives another model.
 #[test]
 fn what_a_file_says_is_heard() {
     type Change = fn(&mut Builder);
@@ -194,7 +196,7 @@ impl Checkpoint {
         for (name, values) in self.tensors.clone() {
             for (name, values) in self.changed(&name, values) {
                 let name = self.own_name(&name);
-                // Vectors and routers stay in f32.
+                // Vectors and routers are stored in f32.
                 let is_exact = values.0.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with(".bias");
                 push(&mut file, name, &values, if is_exact { F32 } else { matrices });
             }
@@ -242,7 +244,7 @@ impl Checkpoint {
         let all = &self.config["rope_parameters"];
         let rope = all.get("full_attention").unwrap_or(all);
         let number = |field: &str| rope[field].as_f64().map(|number| number as f32);
-        // Gemma 2's base is its architecture's.
+        // Gemma 2 has no key for its rope base; the architecture implies it.
         if self.own != "gemma2" {
             file.set(&key("freq_base"), Item::F32(number("rope_theta").expect("a base")));
         }
@@ -273,7 +275,7 @@ impl Checkpoint {
         }
     }
 
-    /// What only one family has.
+    /// Writes keys that only one family has.
     fn write_particulars(&self, file: &mut Builder) {
         let key = |key: &str| format!("{}.{key}", self.own);
         let mut copy = |own: &str, field: &str| {
@@ -292,8 +294,8 @@ impl Checkpoint {
                 copy("residual_scale", "residual_multiplier");
                 copy("logit_scale", "logits_scaling");
             }
-            // Published SmolLM 3 has a layer without rotation in every four, which is what a file without a key means;
-            // the golden one is too small for that. Granite's key says it.
+            // In the published SmolLM 3, every fourth layer has no rotation, which is also the meaning of a file
+            // without this key. The golden model is too small for that and uses Granite's key.
             "smollm3" => {
                 let layers = self.config["no_rope_layers"].as_array().expect("a list");
                 let rotated = layers.iter().map(|layer| layer == 1).collect();
@@ -301,8 +303,8 @@ impl Checkpoint {
             }
             _ => {}
         }
-        // A phi3 file without a window says zero. The converter leaves Mistral's out, and then llama.cpp sees all: here
-        // it stands under the key that the other families have.
+        // A phi3 file without a window has the value zero. The converter omits Mistral's window, so llama.cpp uses full
+        // attention; here it is written under the key of the other families.
         let window = self.whole("sliding_window").or((self.own == "phi3").then_some(0));
         if let Some(window) = window {
             file.set(&key("attention.sliding_window"), Item::U32(window));
@@ -313,7 +315,7 @@ impl Checkpoint {
         matches!(self.own, "llama" | "smollm3" | "granite")
     }
 
-    /// Tensors of a matrix for each expert become one.
+    /// Combines the experts' tensors of a matrix into one.
     fn stack_experts(&mut self) {
         let stacked = self.tensors.keys().filter(|name| name.contains(".experts.0.")).cloned();
         for first in stacked.collect::<Vec<_>>() {
@@ -329,7 +331,7 @@ impl Checkpoint {
         }
     }
 
-    /// A tensor as it is written: changed, or cut in two.
+    /// A tensor in its stored form: changed, or split in two.
     fn changed(&self, name: &str, (shape, values): Values) -> Vec<(String, Values)> {
         let is_rotated = name.contains(".q_proj.") || name.contains(".k_proj.");
         if self.is_interleaved() && is_rotated {
@@ -409,7 +411,7 @@ fn transposed(shape: &[usize], values: &[f32]) -> Values {
     (vec![shape[0], rows, columns], values)
 }
 
-/// Gate has the even rows of each expert, up the odd ones.
+/// Separates gate (the even rows of each expert) and up (the odd rows).
 fn untangled(name: &str, (shape, values): Values) -> Vec<(String, Values)> {
     if !name.contains("gate_up_proj") {
         return vec![(name.into(), (shape, values))];
@@ -424,7 +426,7 @@ fn untangled(name: &str, (shape, values): Values) -> Vec<(String, Values)> {
     vec![each(0, "gate_proj"), each(1, "up_proj")]
 }
 
-/// What `llama3` scaling divides each frequency by, in f32 as the converter has it.
+/// The divisors that `llama3` scaling applies to the frequencies, in f32 as in the converter.
 fn llama3_divisors(rope: &Value, head_dim: u32) -> Values {
     let number = |field: &str| rope[field].as_f64().expect("a number");
     let (factor, low, high) = (number("factor"), number("low_freq_factor"), number("high_freq_factor"));

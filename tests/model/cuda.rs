@@ -1,7 +1,7 @@
-//! The CUDA backend with whole models: its kernels on the host, and any NVIDIA device that is there.
+//! The CUDA backend with whole models: its kernels emulated on the host, and on an NVIDIA device if there is one.
 //!
-//! With f32 activations it is held to what other devices are held to. With bfloat16, which is what it runs with, the
-//! five likeliest tokens keep their logprobs within [`LOGPROB_BF16`], and the held-out loss hardly moves.
+//! With f32 activations, it must meet the tolerances of other devices. With bfloat16, its default, the logprobs of the
+//! five most likely tokens must stay within [`LOGPROB_BF16`], and the held-out loss within [`LOSS_BF16`].
 
 #[cfg(unix)]
 use super::emulator::emulated;
@@ -14,14 +14,14 @@ use folio::model::Model;
 use folio::plan::{KvFormat, Storage};
 
 const CUDA: Target = Target { name: "cuda", ..WGPU };
-/// |Δ logprob| of the five likeliest tokens with bfloat16 activations.
+/// Maximum |Δ logprob| of the five most likely tokens with bfloat16 activations.
 const LOGPROB_BF16: f32 = 0.1;
-/// The loss may grow by this share.
+/// Maximum relative change of the loss.
 const LOSS_BF16: f64 = 0.005;
-/// Tokens of a prompt's chunk on the host, where a thread is a fiber.
+/// Tokens per prompt chunk on the host, where each thread runs as a fiber.
 const HOST_CHUNK: u32 = 19;
 
-/// An NVIDIA device, or `None` where there is none; then `FOLIO_REQUIRE_CUDA=1` fails.
+/// An NVIDIA device, or `None` if there is none; then `FOLIO_REQUIRE_CUDA=1` makes the test fail.
 fn device(activations: Storage) -> Option<CudaBackend> {
     if let Some(obstacle) = CudaBackend::survey().obstacle {
         let required = std::env::var("FOLIO_REQUIRE_CUDA").is_ok_and(|value| value == "1");
@@ -50,7 +50,7 @@ fn kernels_on_the_host_reproduce_golden_logits_and_tokens() {
     }
 }
 
-/// Bfloat16 between the steps: tensor-core kernels.
+/// Bfloat16 activations, with the tensor-core kernels.
 #[cfg(unix)]
 #[test]
 fn bfloat16_on_the_host_keeps_logprobs_and_loss() {
@@ -67,7 +67,7 @@ fn an_nvidia_device_reproduces_golden_logits_and_tokens() {
     prove_bf16(&mut device(Storage::Bf16).expect("it was there"), usize::MAX);
 }
 
-/// Likeliest tokens of the golden prompts of the demo model, and the loss of some held-out conversations.
+/// Checks the most likely tokens for the demo model's golden prompts, and the loss on some held-out conversations.
 fn prove_bf16<B: Backend + Inspect>(backend: &mut B, texts: usize) {
     let model = Model::demo();
     let texts: Vec<_> = held_out().into_iter().take(texts).collect();

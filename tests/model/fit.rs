@@ -1,5 +1,5 @@
-//! What is said before a start is what is allocated: sizes computed from a plan against what a device was told, and
-//! what a device takes or refuses.
+//! The announced sizes equal the allocated ones: compares the sizes computed from a plan with those that a device was
+//! asked for, and with what a device accepts or refuses.
 
 use bytes::Bytes;
 use folio::backend::cpu::CpuBackend;
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What a device was told to hold.
+/// What a device was asked to allocate.
 #[derive(Debug, Default, PartialEq)]
 struct Told {
     loads: u32,
@@ -28,7 +28,7 @@ struct Told {
     blocks: Vec<u32>,
 }
 
-/// A device that notes what it is told.
+/// A device that records what it is asked to allocate.
 struct Witness<B> {
     inner: B,
     told: Rc<RefCell<Told>>,
@@ -74,7 +74,7 @@ fn golden(name: &str) -> Model {
     Model::open(&folder).expect("the golden model loads")
 }
 
-/// Judges, starts, and compares; gives the judgement.
+/// Computes the fit, starts an engine, compares both, and returns the fit.
 fn prove<B: Backend>(name: &str, backend: B, model: Model, config: &Config) -> Fit {
     let plan = model.record(backend.caps().activations);
     let fit = Fit::new(config, &plan, backend.caps());
@@ -91,16 +91,16 @@ fn prove<B: Backend>(name: &str, backend: B, model: Model, config: &Config) -> F
     let outcome = block_on(Engine::start(witness, model, config, inbox, progress)).map(|_| ());
     if !fit.fits() {
         assert!(matches!(outcome, Err(StartError::DoesNotFit(_))), "{name}: {outcome:?}");
-        assert_eq!(*told.borrow(), Told::default(), "{name}: the device was left alone");
+        assert_eq!(*told.borrow(), Told::default(), "{name}: nothing was allocated");
         return fit;
     }
     outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert_eq!(announced.as_ref(), Some(&fit), "{name}: said before it is allocated");
+    assert_eq!(announced.as_ref(), Some(&fit), "{name}: the fit is announced before the allocation");
     let info = handle.info().expect("it is ready");
     assert_eq!(
         *told.borrow(),
         Told { loads: 1, weight_bytes: stored_bytes, blocks: fit.blocks.clone() },
-        "{name}: allocated as judged"
+        "{name}: allocated as computed"
     );
     assert_eq!(
         (info.max_model_len, info.kv_bytes, info.weight_bytes),
@@ -185,7 +185,7 @@ fn cases() -> impl Strategy<Value = Case> {
             max_num_seqs,
             max_num_batched_tokens: max_num_seqs + block_size + more_tokens,
             block_size,
-            // What a device has, not a share of it: what it refuses is to be known exactly.
+            // All of the memory, not a share: the point of refusal must be known exactly.
             gpu_memory_utilization: 1.0,
             kv_cache_bytes: pool.map(|bits| (1 << bits) + 12_345),
             kv_format,
@@ -196,21 +196,21 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// A plan fits exactly when the device takes it: what is said to fit is allocated, and what is not is refused.
+/// A plan fits exactly when the device accepts it: what fits is allocated, and what does not fit is refused.
 fn prove_exact<B: Backend>(backend: &mut B, model: &Model, config: &Config) -> Result<bool, TestCaseError> {
     config.check().expect("the settings are in range");
     let plan = Arc::new(model.record(backend.caps().activations));
     let fit = Fit::new(config, &plan, backend.caps());
     let loaded = backend.load(plan.clone(), &fit.capacity);
     if fit.fits() {
-        prop_assert!(loaded.is_ok(), "it was said to fit: {loaded:?}, {fit:?}");
+        prop_assert!(loaded.is_ok(), "it fits, but loading failed: {loaded:?}, {fit:?}");
         let allocated = backend.allocate_pool(&fit.blocks);
-        prop_assert!(allocated.is_ok(), "it was said to fit: {allocated:?}, {fit:?}");
+        prop_assert!(allocated.is_ok(), "it fits, but the allocation failed: {allocated:?}, {fit:?}");
         prop_assert!(fit.capacity.tokens_max >= config.max_num_seqs + config.block_size);
         return Ok(true);
     }
     if fit.excess.is_none() && fit.pool_is_given && fit.kv_bytes < fit.kv_least_bytes {
-        return Ok(false); // No device needs to be asked: the pool holds no sequence.
+        return Ok(false); // The pool holds no sequence, whatever the device allows.
     }
     if let Err(error) = loaded {
         prop_assert!(matches!(error, BackendError::Limit { .. } | BackendError::OutOfMemory { .. }), "{error}");
@@ -219,7 +219,7 @@ fn prove_exact<B: Backend>(backend: &mut B, model: &Model, config: &Config) -> R
     let least = vec![3; plan.kv_groups.len()];
     let blocks = if fit.pool_is_given && fit.excess.is_none() { &fit.blocks } else { &least };
     let allocated = backend.allocate_pool(blocks);
-    prop_assert!(allocated.is_err(), "it was said not to fit, but the device took {blocks:?}: {fit:?}");
+    prop_assert!(allocated.is_err(), "it does not fit, but the device allocated {blocks:?}: {fit:?}");
     Ok(false)
 }
 
@@ -227,7 +227,7 @@ fn model(case: &Case) -> Model {
     Model::random(ModelSpec::named(&case.shape).expect("a shape"), 0)
 }
 
-/// The same cases in every run, some of which fit and some do not.
+/// Runs the same cases every time; some of them fit and some do not.
 fn prove_cases<S: Strategy>(cases: u32, strategy: &S, test: impl Fn(S::Value) -> Result<bool, TestCaseError>) {
     let counts = Cell::new([0; 2]);
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
@@ -265,7 +265,8 @@ fn the_fake_takes_exactly_what_fits() {
     }
 }
 
-/// Bindings in which most shapes fit only cut, with fewer tokens or not at all; and scratch that is refused by itself.
+/// Binding limits at which most shapes must be split, need fewer tokens per step, or do not fit; and scratch buffers
+/// that exceed the limit.
 #[test]
 fn adapters_take_exactly_what_fits() {
     let Some(adapter) = WgpuBackend::adapters().first().map(|report| report.index) else {

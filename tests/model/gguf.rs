@@ -1,4 +1,4 @@
-//! GGUF files against the exact reference: every tensor dequantised as its format is published, run in f32.
+//! Compares GGUF files with an exact reference: every tensor dequantized as published for its format, run in f32.
 //! `FOLIO_GGUF_DATA` names a folder with more files beside a `reference.json`.
 
 use super::{CPU, Case, Device, Target, WGPU, WHOLE, ids, largest_difference, numbers, read_json};
@@ -11,7 +11,7 @@ use folio::platform::block_on;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Where the reference's two likeliest tokens are nearer than this, either may follow.
+/// If the logits of the reference's two most likely tokens differ by less than this, either may follow.
 const MARGIN: f64 = 0.02;
 
 #[test]
@@ -28,15 +28,15 @@ fn every_adapter_reproduces_gguf_files() {
     }
 }
 
-/// A file with what the reference computes from it.
+/// A file with the results of the reference.
 pub(super) struct File {
     pub(super) name: String,
     path: PathBuf,
-    /// Each with the tokens before the first near tie.
+    /// Cases, each with the number of tokens before the first near tie.
     cases: Vec<(Case, usize)>,
 }
 
-/// The files that are there, of those in the reference.
+/// The files of the reference that exist here.
 pub(super) fn files() -> Vec<File> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf");
     let folder = std::env::var_os("FOLIO_GGUF_DATA").map_or(own, PathBuf::from);
@@ -62,7 +62,7 @@ impl File {
         Model::from_gguf(Gguf::open(&self.path).expect("the file opens")).expect("the model loads")
     }
 
-    /// Runs every case alone; the largest difference of logits, and how many tokens were compared.
+    /// Runs every case alone. Returns the largest difference of logits, and the number of tokens compared.
     pub(super) fn compare<B: Backend + Inspect>(
         &self,
         place: &str,

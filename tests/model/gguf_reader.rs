@@ -1,5 +1,5 @@
-//! GGUF files made by hand: what they say becomes model, tokenizer and template; a hostile one becomes an error that
-//! names file and field.
+//! Hand-made GGUF files: valid ones give a model, tokenizer and template; hostile ones give an error that names file
+//! and field.
 
 use crate::builder::{self, Builder, Item};
 use crate::models::{self, demo};
@@ -56,7 +56,7 @@ fn the_demo_model_is_itself_in_gguf() {
     }
 }
 
-/// Llama 3 and Tekken begin a text with a BOS unless their file says otherwise, Qwen does not.
+/// With Llama 3 and Tekken, a text starts with a BOS unless the file says otherwise; with Qwen it does not.
 #[test]
 fn the_way_to_split_text_decides_about_a_bos() {
     for (pre, flag, begins) in [
@@ -80,7 +80,7 @@ fn the_way_to_split_text_decides_about_a_bos() {
     }
 }
 
-/// Rows of a bias are rotated as those of its matrix; what is not supported is told by its tensor.
+/// Rows of a bias are permuted like those of its matrix. The error for an unsupported feature names its tensor.
 #[test]
 fn kinds_of_rotation_that_are_unknown_are_refused() {
     for (name, kind, expected) in [
@@ -97,7 +97,8 @@ fn kinds_of_rotation_that_are_unknown_are_refused() {
     }
 }
 
-/// Experts stand in one tensor for each matrix: their number is bounded before there is a name for each.
+/// All experts' copies of a matrix are in one tensor. The number of experts is checked before a name is created for
+/// each.
 #[test]
 fn absurd_numbers_of_experts_are_refused() {
     let mut file = models::small();
@@ -119,7 +120,7 @@ fn a_file_without_vocabulary_has_no_tokenizer() {
     assert!(Model::from_gguf(gguf).is_ok(), "it still serves token ids");
 }
 
-/// Tokens by score: what SentencePiece would merge first, bytes where nothing fits, a leading space.
+/// Tokens by score: merges in SentencePiece's order, bytes where no token fits, a leading space.
 #[test]
 fn scores_merge_as_sentence_piece_does() {
     let mut texts: Vec<String> = vec!["<unk>".into(), "<s>".into(), "</s>".into()];
@@ -155,7 +156,7 @@ fn scores_merge_as_sentence_piece_does() {
     assert_eq!(String::from_utf8(bytes).expect("whole characters"), " é");
 }
 
-/// The head of a file: what is wrong, and what the error must say.
+/// Damage to the head of a file, and what the error must contain.
 #[test]
 fn hostile_heads_are_named() {
     let good = demo().bytes();
@@ -185,7 +186,7 @@ fn hostile_heads_are_named() {
     }
 }
 
-/// Metadata and tensors that cannot be: what was changed, and what the error must say.
+/// Invalid metadata and tensors: the change, and what the error must contain.
 #[test]
 fn hostile_entries_are_named() {
     type Change = fn(&mut Builder);
@@ -267,7 +268,7 @@ fn split_files_are_one_model() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever bytes are changed, and wherever a file ends: a model or an error, never a panic.
+    /// Whatever bytes are changed and wherever a file is cut, the result is a model or an error, never a panic.
     #[test]
     fn damaged_files_never_panic(
         changes in proptest::collection::vec((0usize..3000, any::<u8>()), 1..6),
@@ -288,7 +289,7 @@ proptest! {
     }
 }
 
-/// What the fuzzer starts from is whole: one head for each architecture, to which it adds tensors of zeros.
+/// The fuzzer's seeds are valid: one head per architecture, to which the fuzzer adds tensors of zeros.
 #[test]
 fn seeds_of_the_fuzzer_are_models() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/gguf");

@@ -1,10 +1,10 @@
-//! Whole models on the kernels that GPUs run.
+//! Whole models with the kernels that GPUs run.
 //!
-//! A software adapter has tile shapes of its own, so what it computes by itself says nothing of a GPU's kernels. Here
-//! every adapter runs those of the other classes. A [`Way`] is a class, a tier, and either the device's own limits or
-//! bindings so small that weights, keys and values are cut. Each model runs in two ways that differ in all of it, so it
-//! sees both values of each; four models together see all eight ways. `FOLIO_MODEL_FULL=1` runs every model in every
-//! way.
+//! A software adapter normally uses different tile shapes from a GPU, so its results say nothing about a GPU's kernels.
+//! Here every adapter runs the kernels of the other classes. A [`Way`] is a combination of a class, a tier, and either
+//! the device's own limits or bindings so small that weights, keys and values are split. Each model runs in two ways
+//! that differ in all three, so it covers both values of each; four models together cover all eight ways.
+//! `FOLIO_MODEL_FULL=1` runs every model in every way.
 
 use super::gguf::{self, File};
 use super::{
@@ -20,19 +20,20 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Tokens of a chunk of a prompt: prime to blocks and windows.
+/// Tokens per prompt chunk: coprime to block and window sizes.
 const CHUNK: u32 = 19;
-/// The same where four sequences share the rows of a small step.
+/// The same when four sequences share the rows of a small step.
 const CHUNK_SMALL: u32 = 3;
-/// Rows of a step under small bindings, and blocks of the pool: enough for the four golden cases.
+/// Sizes under small bindings: enough rows per step and blocks for the four golden cases.
 const SMALL: Sizes = Sizes { tokens_max: 4 * CHUNK_SMALL, blocks: 19, deterministic: true };
-/// A binding that holds [`SMALL`]'s rows of the widest buffer (192 columns for each of two experts) and one head of f32
-/// keys (16 elements), but not two: keys and values, a table of 256 rows, the MLP and the experts are cut.
+/// A binding limit in bytes that holds [`SMALL`]'s rows of the widest buffer (192 columns for each of two experts) and
+/// one head of f32 keys (16 elements), but not two. Keys and values, a table of 256 rows, the MLP and the experts are
+/// split.
 const FAMILY_BINDING: u64 = 20 << 10;
 /// The same for the GGUF files: 1,024 columns, heads of 64.
 const GGUF_BINDING: u64 = 80 << 10;
 
-/// What an adapter pretends to be.
+/// How an adapter is opened.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     class: Class,
@@ -41,7 +42,7 @@ struct Way {
 }
 
 impl Way {
-    /// One of eight; `7 - index` differs in all three.
+    /// One of eight ways; `7 - index` differs in all three properties.
     fn of(index: usize) -> Self {
         Self {
             class: if index & 1 == 0 { Class::Discrete } else { Class::Integrated },
@@ -60,8 +61,8 @@ impl Way {
         }
     }
 
-    /// What a device is loaded for. Kernels are chosen differently under `deterministic`; two ways that differ in all
-    /// differ in this too.
+    /// Sizes that a device is loaded with. `deterministic` affects the choice of kernels, so two ways that differ in
+    /// all three properties also differ in it.
     fn sizes(self) -> Sizes {
         let deterministic = (self.class == Class::Discrete) ^ (self.tier == Tier::T0) ^ self.small_bindings;
         Sizes { deterministic, ..if self.small_bindings { SMALL } else { Sizes::default() } }
@@ -72,7 +73,7 @@ impl Way {
     }
 }
 
-/// Which of `count` models run in way `index`.
+/// Indices of the models, out of `count`, that run in way `index`.
 fn models_of(index: usize, count: usize) -> impl Iterator<Item = usize> {
     let full = std::env::var("FOLIO_MODEL_FULL").is_ok_and(|value| value == "1");
     (0..count).filter(move |model| full || [model % 4, 7 - model % 4].contains(&index))
@@ -97,7 +98,7 @@ fn every_family_is_right_on_the_kernels_of_every_class_and_tier() {
     for adapter in adapters() {
         for index in 0..8 {
             let way = Way::of(index);
-            // One device for several families: its kernels are compiled once.
+            // One device for several families, so that its kernels are compiled only once.
             let mut backend = open(&way.options(adapter, FAMILY_BINDING));
             for model in models_of(index, FAMILIES.len()) {
                 prove_family(way, &mut backend, FAMILIES[model]);
@@ -106,8 +107,8 @@ fn every_family_is_right_on_the_kernels_of_every_class_and_tier() {
     }
 }
 
-/// Golden logits and tokens of a family as one batch in chunks; under the device's own limits also a whole prompt, and
-/// the answers as prompts.
+/// Checks the golden logits and tokens of a family as one batch in chunks. Under the device's own limits, also checks a
+/// whole prompt, and the answers as prompts.
 fn prove_family(way: Way, backend: &mut WgpuBackend, (family, logits_f16): (&str, f32)) {
     let model = Model::open(&golden(family)).expect("the golden model loads");
     let cases = golden_cases(family);
@@ -163,7 +164,7 @@ fn experts_in_mxfp4_are_right_on_the_kernels_of_every_class_and_tier() {
     }
 }
 
-/// A file's reference; returns the formats of its weights.
+/// Compares a GGUF file with its reference. Returns the formats of its weights.
 fn prove_file(way: Way, backend: &mut WgpuBackend, file: &File) -> BTreeSet<WeightFormat> {
     let model = file.open();
     let mut device = Device::with(backend, &model, KvFormat::F32, way.sizes());
@@ -173,8 +174,8 @@ fn prove_file(way: Way, backend: &mut WgpuBackend, file: &File) -> BTreeSet<Weig
     device.plan.weights.iter().flat_map(|weight| weight.sections.iter().map(|section| section.format)).collect()
 }
 
-/// Chromium's software driver has subgroups of four and no half-precision conversions of its own. A driver is chosen
-/// when a process first asks for one, so this needs a process of its own: [`one_family_on_the_only_driver`].
+/// Chromium's software driver has subgroups of four and no half-precision conversions of its own. The driver is
+/// selected once per process, so this runs in a separate process: [`one_family_on_the_only_driver`].
 #[test]
 fn swiftshader_reproduces_a_family() {
     let places = ["/usr/lib/chromium", "/usr/lib/chromium-browser", "/opt/google/chrome"];
@@ -201,7 +202,8 @@ fn swiftshader_reproduces_a_family() {
     assert!(output.status.success() && out.contains("llama as"), "{}: {out}{err}", manifest.display());
 }
 
-/// Does nothing by itself: [`swiftshader_reproduces_a_family`] runs it where another driver is the only one.
+/// Does nothing by itself: [`swiftshader_reproduces_a_family`] runs it in a process with SwiftShader as the only
+/// driver.
 #[test]
 fn one_family_on_the_only_driver() {
     let Ok(expected) = std::env::var("FOLIO_EXPECTED_ADAPTER") else { return };

@@ -1,5 +1,5 @@
-//! Keys and values in q8: what it changes in the logits of every family, that a batch is still its members, that
-//! copied blocks bring their scales, and what it costs on text that the demo model has not seen.
+//! Keys and values in q8: how much the logits of every family change, that a batch gives the same results as its
+//! members alone, that copied blocks include their scales, and the loss of the demo model on held-out text.
 
 use super::quantized::{held_out, loss};
 use super::{
@@ -16,15 +16,15 @@ use folio::plan::KvFormat;
 use folio::platform::block_on;
 use futures_util::StreamExt as _;
 
-/// What part of the logits' spread q8 may move them by, root mean squares in a row: about twice what is found.
-/// Rounding adds noise of 1/127/√12 = 0.23 % of a head's largest element to each key and value, forty times what f16
-/// does, and these models of random weights pass most of it on: attention is all that tells their tokens apart. Where
-/// f16 is allowed more, so is q8.
+/// Maximum change of the logits by q8, relative to their spread (root mean squares of a row): about twice the measured
+/// value. Rounding adds noise of 1/127/√12 = 0.23 % of a head's largest element to each key and value, forty times what
+/// f16 does, and these models with random weights pass most of it on, because only attention distinguishes their
+/// tokens. Families with a larger tolerance for f16 also have a larger one for q8.
 fn moved_max(logits_f16: f32) -> f64 {
     if logits_f16 > LOGITS_F16 { 0.24 } else { 0.12 }
 }
 
-/// Tokens that are generated: the first is the prompt's, the rest go through the kernels of decoding.
+/// Number of generated tokens: the first comes from prefill, the rest from the decode kernels.
 pub(super) const TOKENS: usize = 4;
 
 pub(super) fn cases(family: &str) -> Vec<Case> {
@@ -33,12 +33,12 @@ pub(super) fn cases(family: &str) -> Vec<Case> {
     cases
 }
 
-/// Each case alone, in `chunk`s.
+/// Runs each case alone, in chunks of `chunk` tokens.
 pub(super) fn alone<B: Backend + Inspect>(device: &mut Device<'_, B>, cases: &[Case], chunk: u32) -> Vec<Run> {
     cases.iter().map(|case| device.generate(std::slice::from_ref(case), chunk, false).remove(0)).collect()
 }
 
-/// The rows of logits that have the same tokens before them.
+/// Pairs of logit rows that follow the same tokens.
 pub(super) fn rows<'a>(expected: &'a [Run], found: &'a [Run]) -> Vec<(&'a [f32], &'a [f32])> {
     let mut rows = Vec::new();
     for (expected, found) in expected.iter().zip(found) {
@@ -49,7 +49,7 @@ pub(super) fn rows<'a>(expected: &'a [Run], found: &'a [Run]) -> Vec<(&'a [f32],
     rows
 }
 
-/// What part of the logits' own spread the differences of a row are, both as root mean squares.
+/// The differences of a row relative to the spread of its logits, both as root mean squares.
 pub(super) fn relative_difference((expected, found): &(&[f32], &[f32])) -> f64 {
     let mean = expected.iter().map(|logit| f64::from(*logit)).sum::<f64>() / expected.len() as f64;
     let spread: f64 = expected.iter().map(|logit| (f64::from(*logit) - mean).powi(2)).sum();
@@ -66,7 +66,7 @@ fn logits_move_by_little_and_a_batch_is_its_members() {
         let mut device = Device::new(&mut backend, &model, KvFormat::Q8);
         let found = alone(&mut device, &cases, WHOLE);
         assert!(alone(&mut device, &cases, CHUNK) == found, "{family}: chunks change nothing");
-        assert!(device.generate(&cases, CHUNK, true) == found, "{family}: a batch is its members, bit for bit");
+        assert!(device.generate(&cases, CHUNK, true) == found, "{family}: a batch equals its members, bit for bit");
         let compared = rows(&exact, &found);
         let worst = compared.iter().map(relative_difference).fold(0.0, f64::max);
         println!("{family}: q8 moves logits by at most {worst:.4} of their spread in {} rows", compared.len());
@@ -75,7 +75,7 @@ fn logits_move_by_little_and_a_batch_is_its_members() {
     }
 }
 
-/// Software adapters count, as in the other tests here.
+/// Includes software adapters, like the other tests here.
 #[test]
 fn every_adapter_agrees_with_the_cpu() {
     for adapter in WgpuBackend::adapters() {
@@ -99,8 +99,8 @@ fn every_adapter_agrees_with_the_cpu() {
     }
 }
 
-/// Forks share the prompt's last, partly filled block until each writes to it: a copy without its scales would have
-/// no keys.
+/// Forks share the prompt's last, partly filled block until each writes to it. A copy without its scales would have no
+/// valid keys.
 #[test]
 fn forks_take_their_scales_along() {
     let config = Config { kv_format: KvFormat::Q8, kv_cache_bytes: Some(4 << 20), ..Config::default() };

@@ -1,5 +1,5 @@
-//! Opening models: both styles of config, one file or shards, every stored type; and one clear line, never a panic,
-//! for whatever is wrong with a folder.
+//! Opening models: both styles of config, one file or shards, every stored type. Any invalid folder gives a one-line
+//! error, never a panic.
 
 mod experts;
 
@@ -19,7 +19,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(name)
 }
 
-/// A copy of a golden model that a test may spoil.
+/// A copy of a golden model that a test may damage.
 struct Folder(TempDir);
 
 impl Folder {
@@ -53,7 +53,7 @@ impl Folder {
         error.replace(&format!("{}/", self.0.path().display()), "")
     }
 
-    /// Sets fields of a JSON file; `null` takes one away.
+    /// Sets fields of a JSON file; `null` removes a field.
     fn edit(&self, file: &str, changes: &Value) {
         let mut json: Value = serde_json::from_slice(&self.read(file)).expect("the golden file is JSON");
         merge(&mut json, changes);
@@ -72,14 +72,14 @@ impl Folder {
         self.write(file, safetensors_bytes(&Value::Object(header.clone()).to_string(), data));
     }
 
-    /// Changes what the header says of one tensor.
+    /// Changes the header entry of one tensor.
     fn edit_tensor(&self, tensor: &str, changes: &Value) {
         let (mut header, data) = self.tensors();
         merge(&mut header[tensor], changes);
         self.write_tensors("model.safetensors", &header, &data);
     }
 
-    /// Splits the checkpoint in two files with an index.
+    /// Splits the checkpoint into two files with an index.
     fn shard(&self) {
         let (header, data) = self.tensors();
         let mut shards = [(Map::new(), Vec::new()), (Map::new(), Vec::new())];
@@ -120,7 +120,7 @@ fn merge(json: &mut Value, changes: &Value) {
     }
 }
 
-/// All weights of a model as f32, by their names in the plan. Fails if a row is not written exactly once.
+/// All weights of a model as f32, by their name in the plan. Fails unless each row is written exactly once.
 fn upload(model: &Model) -> BTreeMap<String, Vec<f32>> {
     let plan = model.record(Storage::F32);
     let mut rows: Vec<BTreeMap<u32, Vec<f32>>> = vec![BTreeMap::new(); plan.weights.len()];
@@ -180,7 +180,7 @@ fn two_rope_bases_are_read_in_both_styles() {
     assert_eq!(scaled.spec().ropes.iter().map(|rope| rope.scaling).collect::<Vec<_>>(), [global, RopeScaling::None]);
 }
 
-/// Where a Gemma config says nothing of a cap, the architecture's own holds; `null` takes it away.
+/// If a Gemma config has no cap, the architecture's default applies; `null` disables the cap.
 #[test]
 fn caps_are_the_architectures_own_unless_the_config_says_otherwise() {
     let folder = Folder::copy("gemma2");
@@ -249,7 +249,7 @@ fn every_stored_type_gives_the_same_numbers() {
         let offset = |index: usize| info["data_offsets"][index].as_u64().expect("an offset") as usize;
         let values = &data[offset(0)..offset(1)];
         let start = widened.len();
-        // Some tensors in f32, some as they are: q, k and v of one layer then differ in type.
+        // Converts some tensors to f32, so that q, k and v of one layer differ in type.
         if name.contains("k_proj") || name.contains("norm") {
             let decode = |index| WeightFormat::Bf16.decode(values, values.len() / 2, index).to_le_bytes();
             widened.extend((0..values.len() / 2).flat_map(decode));
@@ -380,7 +380,7 @@ fn an_upload_ends_with_the_first_error_of_the_device() {
     assert!(matches!(error, Err(UploadError::Write("full"))), "{error:?}");
 }
 
-/// Changes to a good `config.json`, and what is said of the result.
+/// Changes to a valid `config.json`, and the resulting error.
 const CONFIG_FAULTS: &[(&str, &str)] = &[
     (
         r#"{"architectures": ["FooForCausalLM"]}"#,
@@ -494,7 +494,7 @@ fn numbers_that_json_lacks_are_refused_by_field() {
     folder.write("config.json", config.replace("10000.0", "NaN"));
     let expected = "config.json: rope_parameters.rope_theta is \"NaN\", not a number in 0.001..=1e30";
     assert_eq!(folder.error(), expected);
-    // In a field that nobody reads it does no harm: Python writes such files.
+    // In an unused field, such values are accepted, because Python writes such files.
     folder.write("config.json", config.replace("\"use_cache\": true", "\"use_cache\": [-Infinity, NaN]"));
     assert_eq!(folder.error(), "it opened");
 }
@@ -605,7 +605,7 @@ fn faults_of_the_index_are_named() {
     assert!(folder.error().starts_with(&format!("{}: No such file", shard_file(0))), "{}", folder.error());
 }
 
-/// Whatever bytes a folder holds, opening it ends with a model or a line.
+/// Whatever bytes a folder contains, opening it gives a model or a one-line error.
 #[test]
 fn damaged_bytes_never_panic() {
     let folder = Folder::copy("qwen3");
@@ -619,7 +619,7 @@ fn damaged_bytes_never_panic() {
     for _ in 0..600 {
         let (file, original) = &originals[random(2)];
         let mut bytes = original.clone();
-        // The header is at the start; damage to weights is only other weights.
+        // Damages only the start, where the header is. Damage to weights only gives different weights.
         let end = bytes.len().min(3000);
         for _ in 0..=random(3) {
             let alphabet = b"0123456789-.eE\"{}[],: nullNaN\\\0\xff";

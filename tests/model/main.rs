@@ -1,9 +1,9 @@
-//! Models, from files to tokens. Files: `loading`, `remote`, `gguf_reader`; plans: `plan`, `fit`. Here and in the other
-//! modules: whole models against independent references: golden logits and tokens of each architecture, the demo
-//! model's own golden file, and a batch against its members alone.
+//! Models, from files to tokens. Files: `loading`, `remote`, `gguf_reader`; plans: `plan`, `fit`. This module and the
+//! others compare whole models with independent references: golden logits and tokens of each architecture, the demo
+//! model's own golden file, and a batch with its members alone.
 //!
-//! A backend is driven directly, with batches flattened by hand: no engine, no scheduler. [`prove`] holds for every
-//! backend; a new one is a new [`Target`] and a new test.
+//! Backends are called directly, with batches built by hand: no engine, no scheduler. [`prove`] applies to every
+//! backend; a new backend needs a new [`Target`] and a new test.
 
 #[path = "../support/gguf_builder.rs"]
 mod builder;
@@ -39,12 +39,12 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a backend must reach.
+/// Accuracy that a backend must reach.
 struct Target {
     name: &'static str,
-    /// |Δ logit| with f32 keys and values.
+    /// Maximum |Δ logit| with f32 keys and values.
     logits_f32: f32,
-    /// A row does not depend on what else is in its batch, nor on how its prompt was cut.
+    /// Whether a row is independent of the rest of its batch and of how its prompt was split into chunks.
     bit_exact: bool,
 }
 
@@ -52,10 +52,10 @@ const CPU: Target = Target { name: "cpu", logits_f32: 2e-3, bit_exact: true };
 
 const WGPU: Target = Target { name: "wgpu", logits_f32: 1e-2, bit_exact: false };
 
-/// |Δ logit| with f16 keys and values.
+/// Maximum |Δ logit| with f16 keys and values.
 const LOGITS_F16: f32 = 3e-2;
 
-/// Golden folders, and |Δ logit| with f16 keys and values.
+/// Golden folders, and maximum |Δ logit| with f16 keys and values.
 const FAMILIES: [(&str, f32); 13] = [
     ("llama", LOGITS_F16),
     ("llama3-rope", LOGITS_F16),
@@ -72,11 +72,11 @@ const FAMILIES: [(&str, f32); 13] = [
     ("gpt-oss", LOGITS_F16),
 ];
 const BLOCK_SIZE: u32 = 16;
-/// Tokens of a chunk of a prompt: prime to blocks and windows.
+/// Tokens per prompt chunk: coprime to block and window sizes.
 const CHUNK: u32 = 19;
 const SEQUENCES_MAX: u32 = 8;
 const TOKENS_MAX: u32 = 1024;
-/// Longer than every prompt: a prompt is one chunk.
+/// Chunk size longer than every prompt, so that a prompt is one chunk.
 const WHOLE: u32 = TOKENS_MAX;
 
 #[test]
@@ -89,13 +89,14 @@ fn the_cpu_reproduces_the_demo_model() {
     prove_demo(&CPU, &mut CpuBackend::new());
 }
 
-/// Indices of all adapters. Software adapters count; none is a skip, unless `FOLIO_REQUIRE_GPU=1`.
+/// Indices of all adapters. Software adapters count. Without any, the test is skipped, or fails under
+/// `FOLIO_REQUIRE_GPU=1`.
 fn adapters() -> Vec<usize> {
     let adapters = WgpuBackend::adapters();
     if adapters.is_empty() {
         let required = std::env::var("FOLIO_REQUIRE_GPU").is_ok_and(|value| value == "1");
         assert!(!required, "FOLIO_REQUIRE_GPU=1, but wgpu finds no adapter");
-        println!("SKIPPED: wgpu finds no adapter. Install a Vulkan driver; Mesa's will do.");
+        println!("SKIPPED: wgpu finds no adapter. Install a Vulkan driver, such as Mesa's.");
     }
     adapters.into_iter().map(|adapter| adapter.index).collect()
 }
@@ -104,14 +105,14 @@ fn adapters() -> Vec<usize> {
 fn every_adapter_reproduces_golden_logits_and_tokens() {
     for adapter in adapters() {
         let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
-        // One device for all families: its kernels are compiled once.
+        // One device for all families, so that its kernels are compiled only once.
         let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         prove(&WGPU, &mut backend);
         prove_demo(&WGPU, &mut backend);
     }
 }
 
-/// The tolerance is fine enough to see a constant that is slightly wrong.
+/// The tolerance is small enough to detect a slightly wrong constant.
 #[test]
 fn a_wrong_number_in_the_config_shows_in_the_logits() {
     let table = [
@@ -155,8 +156,8 @@ fn a_wrong_number_in_the_config_shows_in_the_logits() {
     }
 }
 
-/// Layers with a window and layers without have block ids of their own. While the window hides nothing, the model is
-/// the golden one; beyond, batches are still their members.
+/// Layers with and without a window have separate block ids. As long as the window hides nothing, the results equal the
+/// golden ones; beyond that, a batch still equals its members alone.
 #[test]
 fn two_kv_groups_run_side_by_side() {
     let kinds = json!(["sliding_attention", "full_attention"]);
@@ -167,7 +168,7 @@ fn two_kv_groups_run_side_by_side() {
     let cases = golden_cases("qwen3");
     let alone: Vec<Run> =
         cases.iter().map(|case| device.generate(std::slice::from_ref(case), WHOLE, false).remove(0)).collect();
-    assert!(device.generate(&cases, CHUNK, true) == alone, "a batch is its members, bit for bit");
+    assert!(device.generate(&cases, CHUNK, true) == alone, "a batch equals its members, bit for bit");
     for (case, run) in cases.iter().zip(&alone) {
         let difference = largest_difference(&case.logits, &run.logits[0]);
         let hides = case.prompt.len() > 24;
@@ -177,7 +178,7 @@ fn two_kv_groups_run_side_by_side() {
     }
 }
 
-/// A golden model with other fields in its config.
+/// A golden model with changed fields in its config.
 fn changed(family: &str, changes: &Value) -> Model {
     let mut config = read_json(&golden(family).join("config.json"));
     for (name, value) in changes.as_object().expect("an object") {
@@ -187,7 +188,7 @@ fn changed(family: &str, changes: &Value) -> Model {
     Model::from_parts(config.to_string().as_bytes(), None, Box::new(source)).expect("it loads")
 }
 
-/// Golden logits and tokens of every family: alone, in chunks, and as one batch.
+/// Checks the golden logits and tokens of every family: alone, in chunks, and as one batch.
 fn prove<B: Backend + Inspect>(target: &Target, backend: &mut B) {
     for (family, logits_f16) in FAMILIES {
         let cases = golden_cases(family);
@@ -227,8 +228,8 @@ fn prove<B: Backend + Inspect>(target: &Target, backend: &mut B) {
     }
 }
 
-/// Golden answers once more, now as prompts: each of their tokens is as likely as when it was generated, and is the
-/// likeliest in its place; states add up to the same sums whichever rows they are taken from.
+/// Checks the golden answers as prompts: each of their tokens has the same logprob as when it was generated, and is the
+/// most likely one at its position. Sums of hidden states do not depend on how they are split over rows.
 fn prove_prompts<B: Backend + Inspect>(
     place: &str,
     device: &mut Device<'_, B>,
@@ -257,18 +258,18 @@ fn prove_prompts<B: Backend + Inspect>(
         for (step, (found, expected)) in results.sampled.iter().zip(&run.steps).enumerate() {
             let place = format!("{place}, prompt of {}, scored token {step}", case.prompt.len());
             assert_eq!(found.token_id, case.greedy[step], "{place}");
-            assert_eq!(found.top[0].0, found.token_id, "{place}: it is the likeliest");
+            assert_eq!(found.top[0].0, found.token_id, "{place}: it is the most likely");
             assert!((found.logprob - expected.logprob).abs() <= 2.0 * tolerance, "{place}: {found:?}, {expected:?}");
         }
         let [left, right, all] = &results.pooled[..] else { panic!("{place}: three sums") };
-        assert!(all.iter().any(|sum| sum.abs() > 1e-3), "{place}: states are something");
+        assert!(all.iter().any(|sum| sum.abs() > 1e-3), "{place}: states are not all zero");
         for ((left, right), all) in left.iter().zip(right).zip(all) {
             assert!((left + right - all).abs() <= 1e-4 * (1.0 + all.abs()), "{place}: {left} + {right} is {all}");
         }
     }
 }
 
-/// The demo model's golden file: greedy tokens and the five likeliest of the first eight.
+/// Checks the demo model's golden file: greedy tokens, and the five most likely tokens at the first eight positions.
 fn prove_demo<B: Backend + Inspect>(target: &Target, backend: &mut B) {
     let model = Model::demo();
     let file = repository("assets/demo/recipe/golden.json");
@@ -302,25 +303,25 @@ fn prove_demo<B: Backend + Inspect>(target: &Target, backend: &mut B) {
     }
 }
 
-/// A prompt with what should follow.
+/// A prompt with its expected continuation.
 #[derive(Clone)]
 struct Case {
     prompt: Vec<u32>,
     greedy: Vec<u32>,
-    /// Of the prompt's last position; empty if unknown.
+    /// Logits of the prompt's last position; empty if unknown.
     logits: Vec<f32>,
 }
 
-/// What followed.
+/// The continuation that a backend computed.
 #[derive(Default, PartialEq)]
 struct Run {
     tokens: Vec<u32>,
     steps: Vec<Sampled>,
-    /// One row a token.
+    /// One row per token.
     logits: Vec<Vec<f32>>,
 }
 
-/// A file of the repository: where cargo, or `.ci/gpu` on another machine, says that it lies.
+/// Path of a file of the repository, whose folder is set by cargo, or by `.ci/gpu` on another machine.
 fn repository(path: &str) -> PathBuf {
     let root = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&root).join(path)
@@ -362,7 +363,8 @@ fn top_logprobs(prompt: &Value) -> Vec<Vec<(u32, f32)>> {
     steps.iter().map(|step| step.as_array().expect("a list of pairs").iter().map(pair).collect()).collect()
 }
 
-/// Golden cases have no step near a tie, so tokens are identical. Returns the largest difference of logits.
+/// Compares a run with its golden case. Golden cases have no step near a tie, so tokens are identical. Returns the
+/// largest difference of logits.
 fn compare(place: &str, case: &Case, run: &Run, tolerance: f32) -> f32 {
     let difference = largest_difference(&case.logits, &run.logits[0]);
     assert!(difference <= tolerance, "{place}: logits differ by {difference}, at most {tolerance} is allowed");
@@ -376,7 +378,7 @@ fn largest_difference(expected: &[f32], found: &[f32]) -> f32 {
     expected.iter().zip(found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Tokens that are equal; stops early only where the run's own two likeliest tokens are nearly a tie.
+/// Number of equal leading tokens. They may differ only where the run's own two most likely tokens are nearly tied.
 fn equal_tokens(case: &Case, run: &Run, tolerance: f32) -> usize {
     for (index, (found, expected)) in run.tokens.iter().zip(&case.greedy).enumerate() {
         if found != expected {
@@ -390,7 +392,7 @@ fn equal_tokens(case: &Case, run: &Run, tolerance: f32) -> usize {
     case.greedy.len()
 }
 
-/// Every expected logprob is found, or lies within the tolerance of the last one reported.
+/// Checks that every expected logprob is reported, or lies within the tolerance of the last one reported.
 fn compare_top(place: &str, found: &Sampled, expected: &[(u32, f32)], tolerance: f32) {
     assert_eq!(found.top.len(), expected.len(), "{place}: as many as asked for");
     let last = found.top[found.top.len() - 1].1;
@@ -412,12 +414,12 @@ struct Device<'a, B> {
     blocks: u32,
 }
 
-/// What a device is loaded for.
+/// Sizes that a device is loaded with.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Rows of a step.
+    /// Maximum token rows per step.
     tokens_max: u32,
-    /// Blocks of each KV group: a prime.
+    /// Number of blocks per KV group: a prime.
     blocks: u32,
     deterministic: bool,
 }
@@ -428,11 +430,11 @@ impl Default for Sizes {
     }
 }
 
-/// One sequence under way.
+/// A running sequence.
 struct Sequence {
     tokens: Vec<u32>,
     computed: u32,
-    /// Per KV group, the block of each `BLOCK_SIZE` positions.
+    /// For each KV group, the block of each `BLOCK_SIZE` positions.
     blocks: Vec<Vec<u32>>,
     generated: u32,
 }
@@ -497,7 +499,7 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
         }
     }
 
-    /// Fresh sequences whose blocks are scattered over the pool, differently in each KV group.
+    /// New sequences with blocks scattered over the pool, differently in each KV group.
     fn sequences(&self, cases: &[Case]) -> Vec<Sequence> {
         let mut next = 0;
         let sequence = |case: &Case| {
@@ -505,7 +507,7 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
             let taken = next..next + count;
             next += count;
             assert!(next <= self.blocks, "the pool holds all sequences");
-            // Strides prime to the number of blocks: each block is taken once, in scrambled order.
+            // The strides are coprime to the number of blocks, so each block is used once, in scrambled order.
             let scatter = |group: u32| taken.clone().map(|i| (i * (29 + group) + 11) % self.blocks).collect();
             let blocks = (0..self.plan.kv_groups.len() as u32).map(scatter).collect();
             Sequence { tokens: case.prompt.clone(), computed: 0, blocks, generated: 0 }
@@ -513,7 +515,7 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
         cases.iter().map(sequence).collect()
     }
 
-    /// Flattens the next step of the sequences `live`, and names those that get a token from it.
+    /// Builds the batch of the next step for the sequences `live`. Also returns those that get a token from it.
     fn batch(&self, sequences: &mut [Sequence], live: &[usize], chunk: u32, feed: bool) -> (BatchInputs, Vec<usize>) {
         let mut inputs = BatchInputs { tails: vec![Tail::Sample], ..BatchInputs::default() };
         inputs.groups = vec![GroupInputs::default(); self.plan.kv_groups.len()];
@@ -546,7 +548,7 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
     }
 }
 
-/// Table and slots of one sequence. Blocks that lie before the window of the first row are gone.
+/// Adds the block table and slots of one sequence. Blocks before the window of the first row are left out.
 fn push_tables(inputs: &mut GroupInputs, blocks: &[u32], rows: std::ops::Range<u32>, window: Option<u32>) {
     let first_seen = window.map_or(0, |window| (rows.start + 1).saturating_sub(window));
     inputs.table_starts.push(inputs.block_tables.len() as u32);

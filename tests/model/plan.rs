@@ -1,4 +1,4 @@
-//! Plans as data: golden text, and what the checker says of broken ones. No device.
+//! Plans as data, without a device: golden text, and the checker's errors for broken plans.
 
 use folio::model::Model;
 use folio::plan::check::{Limits, check, tokens_max};
@@ -54,7 +54,7 @@ fn buffer(plan: &Plan, name: &str) -> BufferId {
     BufferId(index as u32)
 }
 
-/// Breaks a plan of the golden Llama model and compares the checker's words.
+/// Breaks a plan of the golden Llama model and compares the checker's error.
 fn refuses(expected: &str, spoil: impl FnOnce(&mut Plan)) {
     let mut plan = golden("llama").record(Storage::F32);
     spoil(&mut plan);
@@ -76,7 +76,7 @@ fn reading_before_writing_is_refused() {
     refuses("tail sample step 0 (rms_norm): sampled is read before it is written", |plan| {
         plan.tails[0].1.remove(0);
     });
-    // What another tail wrote does not count.
+    // A buffer written by another tail counts as unwritten.
     refuses("tail sample step 0 (sample): logits is read before it is written", |plan| {
         plan.tails[0].1 = vec![Step::Sample(Sample { logits: buffer(plan, "logits") })];
     });

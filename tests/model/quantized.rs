@@ -1,5 +1,5 @@
-//! What quantising on load costs: the demo model's loss on text that it has not seen, made by its own recipe
-//! (`make_corpus.py`, seed 4, the held-out side), over the places where the assistant speaks.
+//! What quantizing on load costs: the demo model's loss on held-out text from its own recipe (`make_corpus.py`, seed 4,
+//! the held-out side), over the assistant's tokens.
 
 use super::kv_q8::{self, TOKENS, alone, relative_difference, rows};
 use super::{
@@ -15,7 +15,7 @@ use folio::plan::{KvFormat, Tail};
 use folio::platform::block_on;
 use folio::text::Tokenizer;
 
-/// Token ids, and which of them count.
+/// Token ids, and whether each of them counts.
 pub(super) type Text = (Vec<u32>, Vec<bool>);
 
 #[test]
@@ -26,7 +26,7 @@ fn quantising_on_load_costs_little() {
     assert!(count > 1000, "only {count} tokens count");
     println!("held-out loss: bf16 {stored:.4}");
     for (quantization, allowed) in [(Quantization::Q8, 0.005), (Quantization::Q4, 0.08)] {
-        let model = Model::demo().quantized(quantization).expect("it quantises");
+        let model = Model::demo().quantized(quantization).expect("it is quantized");
         let (found, _) = loss(&mut cpu, &model, KvFormat::F32, &texts);
         let change = found / stored - 1.0;
         println!("held-out loss: {quantization:?} {found:.4} ({:+.2} %)", 100.0 * change);
@@ -35,11 +35,12 @@ fn quantising_on_load_costs_little() {
     }
 }
 
-/// What part of the logits' spread quantising may move them by. These models of random weights pass on most of what is
-/// done to them, many times over; unrelated logits would be moved by √2. What it costs a trained model is told above.
+/// Maximum change of the logits by quantizing, relative to their spread. These models have random weights, which
+/// amplify errors many times; unrelated logits would differ by √2. The test above measures the cost for a trained
+/// model.
 const MOVED_MAX: [(Quantization, &str, f64); 2] = [(Quantization::Q8, "q8", 0.4), (Quantization::Q4, "q4", 1.3)];
 
-/// Every family in 8 and 4 bits: near what it was on the CPU, and on every adapter what it is on the CPU.
+/// Every family in 8 and 4 bits: on the CPU close to the unquantized model, and on every adapter equal to the CPU.
 #[test]
 fn every_family_runs_quantised() {
     let mut adapters = Vec::new();
@@ -53,7 +54,7 @@ fn every_family_runs_quantised() {
         let mut cpu = CpuBackend::new();
         let stored = alone(&mut Device::new(&mut cpu, &open(), KvFormat::F32), &cases, WHOLE);
         for (quantization, name, moved_max) in MOVED_MAX {
-            let model = open().quantized(quantization).expect("it quantises");
+            let model = open().quantized(quantization).expect("it is quantized");
             let expected = alone(&mut Device::new(&mut cpu, &model, KvFormat::F32), &cases, WHOLE);
             let moved = rows(&stored, &expected).iter().map(relative_difference).fold(0.0, f64::max);
             assert!(moved > 0.0 && moved <= moved_max, "{family} in {name}: {moved}");
@@ -64,7 +65,7 @@ fn every_family_runs_quantised() {
                 let worst = compared.iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
                 println!("{family} in {name}: moved by {moved:.3} of its spread; a device differs by {worst:.1e}");
                 assert!(worst <= WGPU.logits_f32, "{family} in {name}: {worst}");
-                // Nothing was drawn so that no step is near a tie: a few rows may be missing.
+                // These cases were not chosen to avoid ties, so a few rows may be missing.
                 assert!(compared.len() * 10 >= TOKENS * cases.len() * 8, "{family} in {name}: equal tokens");
                 support::ran("families", family, name, WGPU.name);
             }
@@ -90,7 +91,7 @@ pub(super) fn held_out() -> Vec<Text> {
     conversations.iter().map(text).collect()
 }
 
-/// Mean negative logprob of the tokens that count, and how many do.
+/// Mean negative logprob of the counted tokens, and their number.
 pub(super) fn loss<B: Backend + Inspect>(
     backend: &mut B,
     model: &Model,

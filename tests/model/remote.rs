@@ -1,4 +1,4 @@
-//! Checkpoints read by ranges are the ones read from disk; and one clear line for what is wrong with them.
+//! Checkpoints read by byte ranges equal those read from disk, and every invalid one gives a clear one-line error.
 
 use bytes::Bytes;
 use folio::model::remote::SizeRead;
@@ -12,7 +12,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-/// Files in memory that note the largest range that was read.
+/// Files in memory that record the largest range read.
 #[derive(Default)]
 struct Memory {
     files: BTreeMap<String, Bytes>,

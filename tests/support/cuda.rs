@@ -4,8 +4,8 @@ use folio::backend::cuda::{CudaBackend, CudaOptions};
 use folio::plan::Storage;
 use std::path::Path;
 
-/// The kernels on the CPU, as a device of this compute capability chooses them, or `None` where nothing can compile
-/// them; then `FOLIO_REQUIRE_GPU=1` fails.
+/// The emulated kernels, selected as for a device of this compute capability. `None` if there is no compiler; then
+/// `FOLIO_REQUIRE_GPU=1` makes the test fail.
 pub(crate) fn emulated(activations: Storage, compute: (u32, u32)) -> Option<CudaBackend> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
     let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-emulator"));

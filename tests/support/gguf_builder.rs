@@ -1,4 +1,4 @@
-//! Writes GGUF files, right ones and wrong ones.
+//! Writes valid and invalid GGUF files.
 
 #[derive(Clone)]
 #[allow(dead_code, reason = "no test writes every type")]
@@ -13,14 +13,14 @@ pub(crate) enum Item {
     I32s(Vec<u32>),
     Booleans(Vec<bool>),
     F32s(Vec<f32>),
-    /// Type and value as they are.
+    /// Raw bytes of type and value.
     Raw(Vec<u8>),
 }
 
 #[derive(Clone)]
 pub(crate) struct Tensor {
     pub(crate) name: String,
-    /// Innermost first.
+    /// Sizes of the dimensions, innermost first.
     pub(crate) dimensions: Vec<u64>,
     pub(crate) kind: u32,
     pub(crate) offset: u64,
@@ -67,7 +67,7 @@ impl Builder {
         self.pairs.push((key.into(), item));
     }
 
-    /// Gives every tensor its place.
+    /// Assigns every tensor its offset.
     pub(crate) fn pack(&mut self) {
         let mut offset = 0;
         for tensor in &mut self.tensors {

@@ -41,7 +41,7 @@ pub(crate) fn demo() -> Builder {
     file
 }
 
-/// A model of one layer and four tokens, all of whose bytes a test may damage.
+/// A model with one layer and four tokens, small enough to damage each of its bytes in a test.
 #[allow(dead_code, reason = "not every test needs both models")]
 pub(crate) fn small() -> Builder {
     let mut file = Builder { version: 3, pairs: Vec::new(), tensors: Vec::new() };

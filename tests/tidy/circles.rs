@@ -1,9 +1,10 @@
-//! No import circles: of the files and folders that lie side by side in one folder, none leads back to itself.
+//! No import cycles between the files and folders of one folder.
 //!
-//! An import counts where its name is defined: one that a module only re-exports (`pub use part::Name`) counts as one
-//! of that part. Every import then ties two neighbours, those in which the paths of its two files first differ: when
-//! `text/answer/tools` imports `text/grammar`, then `answer` imports `grammar`. A module and its own parts are no
-//! neighbours: a `mod.rs` declares its parts and composes them, and they may use what it defines for them all.
+//! An import counts for the module that defines the name: a name that a module only re-exports (`pub use part::Name`)
+//! counts as an import of that part. Every import connects two siblings, at the first component in which the paths of
+//! the two files differ: if `text/answer/tools` imports `text/grammar`, then `answer` imports `grammar`. A module and
+//! its own parts are not siblings: a `mod.rs` declares and composes its parts, and they may use what it defines for all
+//! of them.
 
 use super::judge;
 use super::reader::{Source, expand, imports, places, shipped_code, sources};
@@ -16,7 +17,7 @@ struct File {
     code: String,
 }
 
-/// One import of a neighbour: who, whom, and where it stands.
+/// An import of one sibling by another, and its place in the source.
 struct Tie {
     from: String,
     to: String,
@@ -42,7 +43,7 @@ impl File {
     }
 }
 
-/// Where the module lies that defines what `path` names: as many of its parts as are one.
+/// The module that defines what `path` names: the longest prefix that is a module, after following re-exports.
 fn defined_in(path: &str, exports: &BTreeMap<String, BTreeMap<String, String>>) -> Option<String> {
     let parts: Vec<&str> = path.split("::").collect();
     let length = (1..=parts.len()).rev().find(|&length| exports.contains_key(&parts[..length].join("::")))?;
@@ -54,7 +55,7 @@ fn defined_in(path: &str, exports: &BTreeMap<String, BTreeMap<String, String>>) 
     if inner != path && is_module(&inner) { defined_in(&inner, exports) } else { Some(module) }
 }
 
-/// The two neighbours that an import ties, or `None` within one file or between a module and its part.
+/// The two siblings that an import connects, or `None` within one file or between a module and its part.
 fn neighbours(from: &str, to: &str) -> Option<(String, String)> {
     let (from, to): (Vec<&str>, Vec<&str>) = (from.split("::").collect(), to.split("::").collect());
     let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
@@ -77,7 +78,7 @@ fn ties(files: &[File]) -> Vec<Tie> {
     found
 }
 
-/// Everything that `start` leads to.
+/// Everything that `start` imports, directly or indirectly.
 fn reach<'a>(start: &'a str, ties: &'a [Tie]) -> BTreeSet<&'a str> {
     let mut seen = BTreeSet::new();
     let mut open = vec![start];
@@ -88,12 +89,12 @@ fn reach<'a>(start: &'a str, ties: &'a [Tie]) -> BTreeSet<&'a str> {
     seen
 }
 
-/// The imports that are part of a circle.
+/// The imports that are part of a cycle.
 fn circular(ties: &[Tie]) -> Vec<String> {
     let modules: BTreeSet<&str> = ties.iter().map(|tie| tie.from.as_str()).collect();
     let reach: BTreeMap<_, _> = modules.into_iter().map(|module| (module, reach(module, ties))).collect();
     let leads_back = |tie: &&Tie| reach.get(tie.to.as_str()).is_some_and(|reached| reached.contains(tie.from.as_str()));
-    ties.iter().filter(leads_back).map(|tie| format!("{}, which leads back", tie.place)).collect()
+    ties.iter().filter(leads_back).map(|tie| format!("{}, which closes a cycle", tie.place)).collect()
 }
 
 #[test]
@@ -115,5 +116,5 @@ fn a_planted_circle_is_found() {
     let found = circular(&ties(&files));
     let lines: Vec<_> = found.iter().filter_map(|finding| finding.split(": ").next()).collect();
     assert_eq!(lines, ["src/text/stream.rs:1", "src/text/answer/tools.rs:1"], "{found:?}");
-    assert!(circular(&ties(&files[..3])).is_empty(), "a parent and its parts make no circle");
+    assert!(circular(&ties(&files[..3])).is_empty(), "a parent and its parts are not a cycle");
 }

@@ -1,5 +1,5 @@
-//! No two functions of ten lines or more are copies of each other: the same names and literals in the same order,
-//! however they are broken into lines and whatever comments stand between.
+//! No two functions of ten lines or more are copies of each other, that is, have the same names and literals in the
+//! same order, regardless of line breaks and comments.
 
 use super::judge;
 use super::reader::{Source, code, functions, is_word, literal_end, sources, uncommented};
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 const LINES_MIN: usize = 10;
 
-/// A body without comments, with a space only where two words meet, and without the comma that formatting puts at the
-/// end of a list over several lines. Literals stay as they are.
+/// A body without comments, with a space only between two words, and without trailing commas, which formatting adds to
+/// multi-line lists. Literals are unchanged.
 fn tokens(body: &str) -> String {
     let mut out = String::new();
     let (mut space, mut at) = (false, 0);
@@ -68,6 +68,6 @@ fn a_planted_copy_is_found() {
     };
     let copy = found(long("first", "x, y"), long("second", "\n        x, // why\n        y,\n    "));
     assert_eq!(copy, ["b.rs:1: second is a copy of a.rs:1"]);
-    assert!(found(long("first", "x"), long("second", "z")).is_empty(), "another name is another function");
+    assert!(found(long("first", "x"), long("second", "z")).is_empty(), "a function with another name is not a copy");
     assert!(found(long("first", "\"a  b\""), long("second", "\"a b\"")).is_empty(), "literals keep their spaces");
 }

@@ -1,14 +1,14 @@
-//! Who may import whom: the table of modules, the folders of some crates, and no circles.
+//! Which module may import which: the table of modules, the folders that may use certain crates, and no cycles.
 
 use super::judge;
 use super::reader::{code, imports, line_of, places, rust, shipped_code, sources};
 use std::collections::BTreeSet;
 
-/// Modules that schedule: pure, so that a simulator can drive them. They know no device, clock, thread or randomness.
+/// Scheduling modules. They are pure, so that a simulator can drive them: no device, clock, thread or randomness.
 const PURE: &[&str] =
     &["engine::scheduler", "engine::block_pool", "engine::sequence", "engine::batch", "engine::faults"];
 
-/// Module prefix → prefixes it may import, the longest matching row counts. A module may always import its own parts,
+/// Module prefix → prefixes it may import; the longest matching row applies. A module may always import its own parts,
 /// unless [`may_import`] says otherwise.
 const IMPORTS: &[(&str, &[&str])] = &[
     ("plan", &[]),
@@ -22,7 +22,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("selftest", &["backend", "plan", "platform"]),
 ];
 
-/// Room of the server → the rooms that it may import. `local` and `socket` stand before them all.
+/// Submodule of the server → the submodules that it may import. `local` and `socket` may import all of them.
 const ROOMS: &[(&str, &[&str])] = &[
     ("server::wire", &[]),
     ("server::counters", &[]),
@@ -33,7 +33,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("server::routes", &["server::guards", "server::parameters", "server::reply", "server::state", "server::wire"]),
 ];
 
-/// Crate → folders that may name it.
+/// Crate → folders that may use it.
 const CRATES: &[(&str, &[&str])] = &[
     ("wgpu", &["src/backend/wgpu/"]),
     ("cudarc", &["src/backend/cuda/"]),
@@ -46,8 +46,8 @@ pub(crate) fn within(path: &str, prefix: &str) -> bool {
     path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with("::"))
 }
 
-/// The import table, with the two rules a table of prefixes cannot say: scheduling is pure, and only the command line
-/// and checks name a concrete backend.
+/// Applies the import table and two rules that a table of prefixes cannot express: scheduling is pure, and only the
+/// command line and tests name a concrete backend.
 fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
     if PURE.iter().any(|&pure| within(module, pure)) {
         let known = ["config", "plan::inputs", "plan::Tail", "engine::request"];
@@ -64,10 +64,10 @@ fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
     within(path, top) || allowed.iter().any(|&prefix| within(path, prefix))
 }
 
-/// What lies in `src/backend` and is not a backend: what is allocated, and the form in which GPUs get a batch.
+/// Modules of `src/backend` that are not backends: buffer sizes, and the batch format for GPUs.
 const SHARED: [&str; 2] = ["backend::layout", "backend::metadata"];
 
-/// `backend::cpu`, `backend::wgpu`, …: what lies in `src/backend`, read from the folder so that a new one is known.
+/// `backend::cpu`, `backend::wgpu`, …: read from the folder `src/backend`, so that a new backend is included.
 fn backends() -> Vec<String> {
     let mut found: BTreeSet<String> = BTreeSet::new();
     for source in sources(&["src/backend"], &["rs"]) {

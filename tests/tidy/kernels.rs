@@ -1,4 +1,4 @@
-//! One stem a kernel: the step, its twin, its WGSL and its CUDA file.
+//! One file name per kernel: the step, its reference (twin), its WGSL file and its CUDA file.
 
 use super::judge;
 use super::reader::{Source, code, is_word, item_end, root, sources};
@@ -17,7 +17,7 @@ fn step_stems() -> Vec<String> {
     body.lines().filter_map(variant).map(|name| snake_case(&name)).collect()
 }
 
-/// `RopeStoreKv` → `rope_store_kv`; a matrix product is one word in file names.
+/// `RopeStoreKv` → `rope_store_kv`; `MatMul` is one word in file names.
 fn snake_case(name: &str) -> String {
     let mut out = String::new();
     for character in name.chars() {
@@ -60,7 +60,7 @@ fn every_step_has_its_files_and_every_shader_its_step() {
     judge("stems", &findings);
 }
 
-/// A kernel says what has been proven of it: a GPU that it ran on, or that it has not run on one yet.
+/// The header of a kernel states which GPU it has run on, or that it has not run on one yet.
 #[test]
 fn cuda_kernels_say_where_they_have_run() {
     let kernels = sources(&["cuda"], &["cu"]);

@@ -1,5 +1,5 @@
-//! The house rules, executed: who may import whom, no circles, no copies, one stem a kernel, lengths, and the calls
-//! that do not belong here.
+//! Source rules as tests: allowed imports, no import cycles, no copied functions, one file name per kernel, length
+//! limits, and forbidden calls.
 //!
 //! Rules read the source text with strings and comments blanked out ([`reader`]), so a word in prose never counts.
 

@@ -1,10 +1,10 @@
-//! README and docs/: each page has an owner in the code, links lead somewhere, and README stays short.
+//! README and docs/: each page has an owner in the code, links are valid, and the README stays short.
 
 use super::judge;
 use super::reader::{Source, root, sources};
 use std::fs;
 
-/// README is read by people who do not know yet whether they want folio.
+/// The README must stay short, because its readers do not know yet whether they want folio.
 const README_WORDS_MAX: usize = 1500;
 
 fn pages() -> Vec<Source> {
@@ -23,7 +23,7 @@ fn readme_is_short() {
     assert!(words <= README_WORDS_MAX, "README.md has {words} words of at most {README_WORDS_MAX}: move some to docs/");
 }
 
-/// The owner's documentation names the page, so whoever changes the one sees the other.
+/// The owner's documentation names the page, so that both are updated together.
 #[test]
 fn every_page_of_docs_has_an_owner_that_names_it() {
     let mut findings = Vec::new();
@@ -41,7 +41,7 @@ fn every_page_of_docs_has_an_owner_that_names_it() {
     judge("pages", &findings);
 }
 
-/// Targets of `[text](target)` in a line that are no web addresses, without their anchors.
+/// Link targets of `[text](target)` in a line, without web addresses and anchors.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://")).filter_map(|target| target.split('#').next())

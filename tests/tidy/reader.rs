@@ -1,20 +1,20 @@
-//! Reads the repository's files, and Rust well enough for the rules: comments and literals blanked, functions and their
-//! lengths, the paths that a file imports.
+//! Reads the repository's files and parses as much Rust as the rules need: blanks comments and literals, finds
+//! functions with their lengths, and lists the paths that a file imports.
 
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Folders that are built or installed, and no part of the repository.
+/// Folders with build outputs or installed packages, which are not part of the repository.
 const BUILT: &[&str] = &["web/dist", "web/node_modules", "web/bindgen/target"];
 
-/// Where the repository lies.
+/// Root folder of the repository.
 pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 pub(crate) struct Source {
-    /// Relative to the repository, with `/`.
+    /// Path relative to the repository, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
 }
@@ -52,7 +52,8 @@ fn collect(folder: &Path, extensions: &[&str], out: &mut Vec<Source>) {
     }
 }
 
-/// Files with one of the extensions below these folders, in order of path; the extension of a script may be none, "".
+/// Files with one of the extensions below these folders, sorted by path. The extension "" means a file without one,
+/// such as a script.
 pub(crate) fn sources(folders: &[&str], extensions: &[&str]) -> Vec<Source> {
     let mut found = Vec::new();
     for folder in folders {
@@ -119,7 +120,7 @@ fn comment_end(bytes: &[u8], at: usize) -> Option<usize> {
     Some(end)
 }
 
-/// The text with comments and the insides of literals replaced by spaces; every byte keeps its place and its line.
+/// The text with comments and the content of literals replaced by spaces. Offsets and lines stay the same.
 pub(crate) fn code(text: &str) -> String {
     blanked(text, true)
 }
@@ -177,7 +178,7 @@ pub(crate) fn item_end(code: &str, from: usize) -> usize {
     code.len()
 }
 
-/// [`code`] without items under `#[cfg(test)]`: what ships. Nothing of a `tests.rs` does: its parent includes it so.
+/// [`code`] without items under `#[cfg(test)]`. Empty for a `tests.rs`, because its parent includes it only for tests.
 pub(crate) fn shipped_code(source: &Source) -> String {
     if source.path.ends_with("/tests.rs") || source.path.starts_with("tests/") {
         String::new()
@@ -204,7 +205,7 @@ pub(crate) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Places of `word` where neither side continues an identifier.
+/// Offsets of `word` as a whole word.
 pub(crate) fn places(code: &str, word: &str) -> Vec<usize> {
     let bytes = code.as_bytes();
     let whole = |at: &usize| {
@@ -219,10 +220,10 @@ pub(crate) fn places(code: &str, word: &str) -> Vec<usize> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// Of its first line.
+    /// Number of its first line.
     pub(crate) line: usize,
     pub(crate) lines: usize,
-    /// Where the text of its body lies, braces included.
+    /// Byte range of its body, including braces.
     pub(crate) body: Range<usize>,
 }
 
@@ -241,7 +242,8 @@ pub(crate) fn functions(code: &str) -> Vec<Function> {
     found
 }
 
-/// Every path that starts at `at` with `prefix` already read, use-groups expanded: `{a::b, c}` gives two.
+/// Every path that starts at `at`, after the already parsed `prefix`. Use-groups are expanded: `{a::b, c}` gives two
+/// paths.
 pub(crate) fn expand(code: &str, at: usize, prefix: &str, out: &mut Vec<String>) -> usize {
     let bytes = code.as_bytes();
     let skip = |mut at: usize| {
@@ -270,7 +272,7 @@ pub(crate) fn expand(code: &str, at: usize, prefix: &str, out: &mut Vec<String>)
     (end + renamed).max(at + 1)
 }
 
-/// `(line, path)` of everything of ours that a file names, as `engine::request::Event`.
+/// `(line, path)` of everything in this crate that a file names, such as `engine::request::Event`.
 pub(crate) fn imports(module: &str, code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for at in places(code, "crate") {
@@ -295,7 +297,7 @@ pub(crate) fn imports(module: &str, code: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// A reader that sees nothing proves nothing.
+/// Checks the reader itself: rules prove nothing if it overlooks code.
 #[test]
 fn the_reader_sees_what_it_must() {
     let text = "use crate::{backend::cpu::CpuBackend, plan as p};\n// crate::server\n\
@@ -303,12 +305,12 @@ fn the_reader_sees_what_it_must() {
                 fn f<'a>() {\n  super::handle::go(r#\"}\"#);\n}\n\
                 #[cfg(test)]\nmod tests { fn g() { x.unwrap() } }\n";
     let shipped = shipped(text);
-    assert_eq!(shipped.len(), text.len(), "every byte keeps its place");
+    assert_eq!(shipped.len(), text.len(), "offsets stay the same");
     let found: Vec<String> = imports("engine::batch", &shipped).into_iter().map(|(_, path)| path).collect();
     assert_eq!(found, ["backend::cpu::CpuBackend", "plan", "engine::handle::go"]);
     let found = functions(&shipped);
     assert_eq!(found.iter().map(|f| (f.name.as_str(), f.line, f.lines)).collect::<Vec<_>>(), [("f", 4, 3)]);
     assert!(text[found[0].body.clone()].starts_with("{\n  super"));
-    assert!(!shipped.contains("unwrap"), "tests are not shipped");
+    assert!(!shipped.contains("unwrap"), "test code is left out");
     assert!(uncommented(text).contains("crate::text") && !uncommented(text).contains("crate::server"));
 }

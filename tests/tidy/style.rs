@@ -1,4 +1,5 @@
-//! Lengths, widths, and what does not belong into a file: notes left over, calls that panic, paths of one machine.
+//! Length and width limits, and things that do not belong in a file: leftover notes, calls that panic, machine-specific
+//! paths.
 
 use super::judge;
 use super::reader::{Function, Source, code, functions, line_of, places, root, rust, shipped_code, sources};
@@ -9,7 +10,7 @@ const RUST_LINES_MAX: usize = 700;
 const WGSL_LINES_MAX: usize = 250;
 const CUDA_LINES_MAX: usize = 400;
 const WIDTH_MAX: usize = 120;
-/// What a script of `.ci` ends in: nothing.
+/// Extension of the scripts in `.ci`: they have none.
 const SCRIPT: &str = "";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Bringing waiting sequences in: first come, first served, with the longest cached prefix.
+//! Admission of waiting sequences: first come, first served, each with its longest cached prefix.
 
 use super::{Draft, PREEMPTIONS_MAX, Scheduler};
 use crate::engine::block_pool::BlockHash;
@@ -6,17 +6,17 @@ use crate::engine::faults::InjectedFault;
 use crate::engine::sequence::{SequenceId, Table};
 use crate::plan::inputs::NONE;
 
-/// What a waiting sequence takes if it is admitted now.
+/// What a waiting sequence needs if it is admitted now.
 struct Admission {
-    /// Leading blocks found in the cache.
+    /// Number of leading blocks found in the prefix cache.
     matched: u32,
-    /// Per KV group: free blocks to promise to a sequence that was preempted too often.
+    /// Per KV group: free blocks to reserve, for a sequence that was preempted too often.
     reserved: Option<Vec<u32>>,
 }
 
 impl Scheduler {
-    /// Admits waiting sequences in order while seats, budget and blocks allow. Nobody overtakes the first that does not
-    /// fit: it would never fit under steady arrivals.
+    /// Admits waiting sequences in order while `sequences_max`, budget and blocks allow. No sequence overtakes the
+    /// first that does not fit, because under steady arrivals that one would starve.
     pub(super) fn admit(&mut self, draft: &mut Draft) {
         while let Some((&order, &id)) = self.waiting.first_key_value() {
             if draft.tokens_left == 0 || !self.has_seat() {
@@ -30,7 +30,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether all that the sequence has, and its next token, would fit now.
+    /// What admission needs, if all tokens of the sequence and its next one fit now; else `None`.
     fn admission(&mut self, id: SequenceId) -> Option<Admission> {
         let matched = self.match_prefix(id);
         let sequence = &self.sequences[id];
@@ -43,7 +43,7 @@ impl Scheduler {
             let chain = &sequence.hashes[first as usize..matched as usize];
             let idle = |hash: &&BlockHash| group.lookup(hash).is_some_and(|block| group.references(block) == 0);
             let taken_back = u32::try_from(chain.iter().filter(idle).count()).expect("a chain has few blocks");
-            // Room for the sequences that run already to grow.
+            // Leaves room for the running sequences to grow.
             let watermark = if self.running.is_empty() { 0 } else { group.total().div_ceil(100) };
             if group.available() < fresh + taken_back + watermark {
                 return None;
@@ -53,10 +53,10 @@ impl Scheduler {
         Some(Admission { matched, reserved: guarded.then_some(reserved) })
     }
 
-    /// Fresh blocks that `tokens` tokens take after `matched` blocks. A window group gives blocks back on the way, so
-    /// it needs the window and a chunk at most.
+    /// Number of new blocks that `tokens` tokens need after `matched` blocks. A window group releases blocks on the
+    /// way, so it needs at most the window and a chunk.
     fn blocks_needed(&self, group: usize, matched: u32, tokens: u32) -> u32 {
-        debug_assert!(tokens > 0, "an admitted sequence computes something");
+        debug_assert!(tokens > 0, "an admitted sequence has a token to compute");
         let all = self.pool.blocks_for(tokens) - matched.min(self.pool.blocks_for(tokens));
         let pool = &self.pool.groups()[group];
         let Some(window) = pool.window() else { return all };
@@ -64,7 +64,7 @@ impl Scheduler {
         all.min(live).min(pool.total())
     }
 
-    /// How many leading blocks are cached. The last token is always computed again, as its logits are wanted.
+    /// Number of leading blocks that are cached. The last token is always recomputed, because its logits are needed.
     fn match_prefix(&mut self, id: SequenceId) -> u32 {
         if !self.limits.prefix_caching {
             return 0;
@@ -82,7 +82,7 @@ impl Scheduler {
         self.pool.longest_prefix(&self.sequences[id].hashes[..blocks as usize])
     }
 
-    /// Hashes the leading blocks up to `full`, all of whose ids are known.
+    /// Hashes the leading blocks up to `full`. All their token ids are known.
     pub(super) fn extend_hashes(&mut self, id: SequenceId, full: u32) {
         let sequence = &mut self.sequences[id];
         let (key, size) = (&self.limits.hash_key, self.limits.block_size as usize);
@@ -94,12 +94,12 @@ impl Scheduler {
         }
     }
 
-    /// Shares the matched blocks and starts the sequence's tables with them.
+    /// Adds the matched blocks to the sequence's tables and becomes a holder of them.
     fn take_prefix(&mut self, id: SequenceId, admission: &Admission) {
         let matched = admission.matched;
         let sequence = &mut self.sequences[id];
         assert!(matched as usize <= sequence.hashes.len(), "a matched block has a hash");
-        debug_assert!(sequence.tables.iter().all(|table| table.blocks.is_empty()), "who waits holds no block");
+        debug_assert!(sequence.tables.iter().all(|table| table.blocks.is_empty()), "a waiting sequence holds no block");
         for group in 0..self.limits.windows.len() {
             let passed = self.pool.first_visible(group, matched * self.limits.block_size).min(matched);
             let pool = self.pool.group_mut(group);

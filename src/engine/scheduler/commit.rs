@@ -1,4 +1,4 @@
-//! Taking a step's results: tokens, ends, failures, and the loss of everything the device held.
+//! Handling a step's results: tokens, ends, failures, and the loss of the device.
 
 use super::Scheduler;
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub type Events = Vec<(StreamId, Event)>;
 
 impl Scheduler {
-    /// Takes what a step has computed, one entry for each of its draws, scores and pools, and releases what no step in
-    /// flight names any more.
+    /// Takes a step's results, one entry for each draw, score and pool, and releases what no step in flight uses any
+    /// more.
     pub fn commit(&mut self, batch: &Batch, results: Results) -> Events {
         let scored: usize = batch.scores.iter().map(|score| score.count as usize).sum();
         assert_eq!(results.sampled.len(), batch.draws.len() + scored, "a batch has one result per draw and score");
@@ -48,7 +48,8 @@ impl Scheduler {
         events
     }
 
-    /// The device refused a batch: its requests end, and whoever shares a block that it should have filled starts over.
+    /// Handles a batch that the device failed to compute: its requests end, and sequences that share a block it should
+    /// have filled start over.
     pub fn fail(&mut self, batch: &Batch, error: RequestError) -> Events {
         assert!(self.steps_in_flight > 0, "a batch that failed was scheduled");
         let mut events = Vec::new();
@@ -58,7 +59,7 @@ impl Scheduler {
             if self.sequences[id].wants_result_of(batch.step) {
                 self.end(id, &Event::Failed(error), &mut events);
             }
-            // A later step in flight goes on from what was never computed.
+            // A later step in flight builds on tokens that were never computed.
             self.sequences[id].valid_from_step = self.counts.steps;
         }
         self.roll_back_sharers(unfilled);
@@ -67,7 +68,8 @@ impl Scheduler {
         events
     }
 
-    /// The device has lost pool and feed slots: every live sequence waits again, with the tokens that were read.
+    /// Handles a device loss, in which pool and feed slots are lost: every live sequence returns to the queue with the
+    /// tokens that were read.
     pub fn restart(&mut self) {
         self.pool.reset();
         self.running.clear();
@@ -89,8 +91,8 @@ impl Scheduler {
         }
     }
 
-    /// Reports the logprobs of prompt tokens to all choices of the prompt that still have a reader. By now they may be
-    /// sequences of their own.
+    /// Reports the logprobs of prompt tokens to all choices of the prompt that still have a receiver. By now they may
+    /// be separate sequences.
     fn accept_scores(&mut self, score: &Score, sampled: Vec<Sampled>, step: u64, events: &mut Events) {
         let sequence = &self.sequences[score.sequence];
         if step < sequence.valid_from_step {
@@ -115,13 +117,13 @@ impl Scheduler {
         }
     }
 
-    /// The choices that still have a reader, and their sequences by now.
+    /// The choices that still have a receiver, with their current sequences.
     fn readers_of(&self, score: &Score) -> Vec<(StreamId, SequenceId)> {
         score.streams.iter().filter_map(|stream| Some((*stream, *self.by_stream.get(stream)?))).collect()
     }
 
-    /// What a step should have reported is lost. A choice that found no seat beside its siblings was not part of that
-    /// step, and goes on: it asks for itself.
+    /// Requests again what a failed step should have reported. This concerns a fork that was waiting to run: it was not
+    /// part of that step, so it continues.
     fn ask_again(&mut self, score: &Score) {
         for (_, id) in self.readers_of(score) {
             let sequence = &mut self.sequences[id];
@@ -132,7 +134,7 @@ impl Scheduler {
         }
     }
 
-    /// Adds up hidden states; the last ones end the sequence with its embedding.
+    /// Sums hidden states. The last ones end the sequence with its embedding.
     fn accept_states(&mut self, pool: &Pool, states: &[f32], step: u64, events: &mut Events) {
         let sequence = &mut self.sequences[pool.sequence];
         if !sequence.wants_result_of(step) {
@@ -160,14 +162,14 @@ impl Scheduler {
         self.end(pool.sequence, &Event::Finished { reason: FinishReason::Stop, usage }, events);
     }
 
-    /// Ends a sequence whose numbers are none; what it has computed is not shared.
+    /// Ends a sequence whose results are not valid numbers. Its blocks are removed from the prefix cache.
     fn end_corrupted(&mut self, id: SequenceId, events: &mut Events) {
         self.counts.corrupted_requests += 1;
         self.withdraw_all(id);
         self.end(id, &Event::Failed(RequestError::NumericalError), events);
     }
 
-    /// Appends a drawn token and ends the sequence if it is the last.
+    /// Appends a drawn token, and ends the sequence if the token is its last.
     fn accept(&mut self, draw: &Draw, sampled: Sampled, step: u64, events: &mut Events) {
         let id = draw.sequence;
         let sequence = &mut self.sequences[id];
@@ -176,7 +178,7 @@ impl Scheduler {
         }
         sequence.pending -= 1;
         if sampled.token_id >= self.limits.vocab {
-            // Nothing was allowed: the numbers may be sound.
+            // The constraint allowed no token, so the logits may be valid.
             if sequence.is_stuck() {
                 self.end(id, &Event::Failed(RequestError::Grammar), events);
             } else {
@@ -198,7 +200,7 @@ impl Scheduler {
         self.register_full_blocks(id);
     }
 
-    /// Appends a token, drawn or forced; whether it was the last.
+    /// Appends a drawn or forced token. Returns whether it was the last.
     fn append(&mut self, id: SequenceId, token: Token, events: &mut Events) -> bool {
         let sequence = &mut self.sequences[id];
         let token_id = token.id;
@@ -234,7 +236,7 @@ impl Scheduler {
         (sequence.tokens_known() >= sequence.tokens_limit).then_some(FinishReason::Length)
     }
 
-    /// The one terminal event of a choice.
+    /// Sends the one terminal event of a choice.
     fn end(&mut self, id: SequenceId, event: &Event, events: &mut Events) {
         match event {
             Event::Finished { reason: FinishReason::Stop, .. } => self.counts.finished_stop += 1,
@@ -252,7 +254,7 @@ impl Scheduler {
         self.leave(id, Exit::Ended);
     }
 
-    /// Gives back the blocks that neither the next row nor a step in flight sees.
+    /// Releases the blocks that neither the next row nor a step in flight attends to.
     fn pass_windows(&mut self, row: &Row) {
         let sequence = &mut self.sequences[row.sequence];
         for group in 0..self.limits.windows.len() {
@@ -272,7 +274,7 @@ impl Scheduler {
         }
     }
 
-    /// A step has landed: whoever was only waiting for it goes.
+    /// Handles a completed step: sequences that were only waiting for it leave.
     fn land(&mut self, batch: &Batch) {
         self.steps_in_flight -= 1;
         for row in &batch.rows {
@@ -290,7 +292,7 @@ impl Scheduler {
         landed.into_iter().for_each(|id| self.settle(id));
     }
 
-    /// Makes the blocks that a failed batch should have filled unmatchable; returns them.
+    /// Removes the blocks that a failed batch should have filled from the prefix cache, and returns them.
     fn withdraw_filled_by(&mut self, batch: &Batch) -> HashSet<(usize, u32)> {
         let mut blocks = HashSet::new();
         for row in &batch.rows {
@@ -305,8 +307,8 @@ impl Scheduler {
         blocks
     }
 
-    /// Rolls back whoever computes, in a step in flight, on top of blocks that were never filled; and, as what they
-    /// have filled since is wrong too, whoever shares that.
+    /// Rolls back the sequences that compute, in a step in flight, on top of blocks that were never filled. What they
+    /// have filled since is wrong too, so sequences that share those blocks are also rolled back.
     fn roll_back_sharers(&mut self, mut unfilled: HashSet<(usize, u32)>) {
         loop {
             let sharer = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled));
@@ -326,14 +328,14 @@ impl Scheduler {
         sequence.wants_result_of(self.counts.steps - 1) && sequence.tables.iter().enumerate().any(holds)
     }
 
-    /// Makes all blocks of a sequence unmatchable.
+    /// Removes all blocks of a sequence from the prefix cache.
     fn withdraw_all(&mut self, id: SequenceId) {
         for (group, table) in self.sequences[id].tables.iter().enumerate() {
             table.held().for_each(|block| self.pool.group_mut(group).withdraw(block));
         }
     }
 
-    /// Sends a sequence back to the queue without what the steps in flight compute for it.
+    /// Returns a sequence to the queue and discards what the steps in flight compute for it.
     fn roll_back(&mut self, id: SequenceId) {
         self.withdraw_all(id);
         let sequence = &mut self.sequences[id];
@@ -344,7 +346,7 @@ impl Scheduler {
     }
 }
 
-/// A token of an answer, with what its request asked for.
+/// A token of an answer, with the details that its request asked for.
 fn answered(sequence: &Sequence, sampled: Sampled) -> Token {
     token(sampled, sequence.params().logprobs.is_some(), sequence.cached_tokens.unwrap_or(0))
 }

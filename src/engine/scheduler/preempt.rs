@@ -1,11 +1,11 @@
-//! Finding blocks for a running sequence when the pool has none: who is sent back to the queue.
+//! Preemption: finds blocks for a running sequence when the pool has none, by sending another one back to the queue.
 
 use super::{Draft, PREEMPTIONS_MAX, Scheduler};
 use crate::engine::sequence::{Exit, SequenceId, Table};
 
 impl Scheduler {
-    /// Frees blocks for a running sequence, by preemption if need be. If they leave with a step in flight, the sequence
-    /// sits this step out.
+    /// Frees blocks for a running sequence, by preemption if need be. If the blocks become free only with a step in
+    /// flight, the sequence skips this step.
     pub(super) fn make_room(&mut self, id: SequenceId, tokens: u32, draft: &mut Draft) {
         for group in 0..self.limits.windows.len() {
             loop {
@@ -27,18 +27,18 @@ impl Scheduler {
         }
     }
 
-    /// Blocks that are missing before this sequence can compute `tokens` tokens.
+    /// Number of blocks that this sequence lacks to compute `tokens` tokens.
     fn blocks_short(&self, id: SequenceId, group: usize, tokens: u32) -> u32 {
         let sequence = &self.sequences[id];
         let table = &sequence.tables[group];
-        debug_assert!(tokens <= sequence.missing(), "only tokens that exist need blocks");
+        debug_assert!(tokens <= sequence.missing(), "only existing tokens need blocks");
         let held = u32::try_from(table.blocks.len()).expect("a table is short");
         let needed = self.pool.blocks_for(sequence.computed + tokens).saturating_sub(held);
         let needed = needed + u32::from(self.must_copy(sequence, group));
         needed.saturating_sub(self.pool.groups()[group].available() + table.reserved)
     }
 
-    /// Blocks that will be free when the steps in flight have landed.
+    /// Number of blocks that become free when the steps in flight have completed.
     fn blocks_leaving(&self, group: usize) -> u32 {
         let tables = self.leaving.iter().map(|&id| &self.sequences[id].tables[group]);
         let mut blocks: Vec<_> = tables.flat_map(Table::held).collect();
@@ -48,15 +48,15 @@ impl Scheduler {
         u32::try_from(blocks.chunk_by(u32::eq).filter(alone).count()).expect("a pool's blocks are a u32")
     }
 
-    /// Whether a block is free once this sequence has left.
+    /// Whether a block becomes free when this sequence leaves.
     fn frees_a_block(&self, id: SequenceId, group: usize) -> bool {
         let pool = &self.pool.groups()[group];
         self.sequences[id].tables[group].held().any(|block| pool.references(block) == 1)
     }
 
-    /// The youngest running sequence whose leaving frees a block; not the oldest of all, and not one that has only just
-    /// come back, unless there is no other. Forks that share all they have free nothing one by one: then the youngest
-    /// goes, and those that stay share less.
+    /// The youngest running sequence whose preemption frees a block. It is not the oldest of all, and not one that has
+    /// just resumed unless there is no other. Forks that share all their blocks free none individually; then the
+    /// youngest is preempted, and the rest share less.
     fn victim(&self, group: usize) -> Option<SequenceId> {
         let younger = self.running.iter().skip(1).rev().copied().filter(|&id| !self.sequences[id].guarded);
         let freeing = || younger.clone().filter(|&id| self.frees_a_block(id, group));
@@ -71,8 +71,8 @@ impl Scheduler {
         }
         self.counts.preemptions += 1;
         self.sequences[id].preemptions += 1;
-        assert!(self.sequences[id].preemptions <= PREEMPTIONS_MAX, "what comes back with reservations stays");
-        debug_assert!(self.sequences[id].exit.is_none(), "what leaves already is not preempted");
+        assert!(self.sequences[id].preemptions <= PREEMPTIONS_MAX, "a sequence with reservations is not preempted");
+        debug_assert!(self.sequences[id].exit.is_none(), "a leaving sequence is not preempted");
         self.leave(id, Exit::Preempted);
     }
 }

@@ -1,35 +1,36 @@
-//! Why a prefix was not found: a prompt against the tokens of sequences that are remembered for this alone.
+//! Explains why a prompt's cached prefix was not longer: compares the prompt with the tokens of sequences that are
+//! remembered for this purpose.
 //!
-//! The cache knows hashes of blocks; to say where a prompt has parted from all others it takes their tokens. So the
-//! sequences that ended last are kept for a while, within a bound, and those that run are looked at too. What is told
-//! names tokens of the asking prompt only: those of others are not its client's business.
+//! The cache knows only hashes of blocks; finding where a prompt differs from all others needs their tokens. So the
+//! tokens of the sequences that ended last are kept, up to a bound, and running sequences are compared too. A report
+//! contains only tokens of the client's own prompt, never those of other clients.
 
 use super::Scheduler;
 use crate::engine::request::{PrefixEnd, PrefixReport};
 use crate::engine::sequence::{Sequence, SequenceId};
 use std::collections::VecDeque;
 
-/// Sequences remembered at most.
+/// Maximum number of remembered sequences.
 const PAST_MAX: usize = 64;
-/// Tokens of them at most.
+/// Maximum total tokens of the remembered sequences.
 const PAST_TOKENS_MAX: usize = 1 << 20;
 
-/// Prompts by what kept their prefix from being longer; as [`PrefixEnd`].
+/// Number of prompts by why their cached prefix was not longer; see [`PrefixEnd`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixEnds {
-    /// The end of the prompt.
+    /// Every shareable block was found.
     pub prompt: u64,
-    /// Nothing goes on like it.
+    /// Differs from every remembered sequence.
     pub difference: u64,
-    /// Another salt.
+    /// Computed further under another salt.
     pub salt: u64,
-    /// Eviction.
+    /// The blocks were evicted.
     pub eviction: u64,
     /// Caching is off.
     pub disabled: u64,
 }
 
-/// Sequences that have ended, the last one at the end.
+/// Ended sequences, the most recent last.
 #[derive(Debug, Default)]
 pub(super) struct Past {
     sequences: VecDeque<Remembered>,
@@ -38,13 +39,13 @@ pub(super) struct Past {
 
 #[derive(Debug)]
 struct Remembered {
-    /// Those whose keys and values were computed.
+    /// Tokens whose keys and values were computed.
     tokens: Vec<u32>,
     salt: Option<String>,
     client: u32,
 }
 
-/// What a prompt may have in common with.
+/// A sequence that a prompt may share a prefix with.
 struct Candidate<'a> {
     tokens: &'a [u32],
     salt: Option<&'a str>,
@@ -52,9 +53,9 @@ struct Candidate<'a> {
 }
 
 impl Past {
-    /// Takes the tokens of a sequence that has ended.
+    /// Stores the tokens of a sequence that has ended.
     pub(super) fn remember(&mut self, sequence: Sequence) {
-        // Its blocks have been given back already, and what was computed with them: all but the last token.
+        // Its blocks are already released. All its tokens but the last were computed.
         let mut tokens = sequence.tokens;
         tokens.pop();
         if sequence.cached_tokens.is_none() || tokens.len() > PAST_TOKENS_MAX {
@@ -82,7 +83,7 @@ impl PrefixEnds {
 }
 
 impl Scheduler {
-    /// Counts, and tells whoever has asked, why no more of a sequence's prompt was found; right after its admission.
+    /// Counts why not more of a sequence's prompt was found, and reports it if requested. Called right after admission.
     pub(super) fn explain_prefix(&mut self, id: SequenceId) {
         let report = self.prefix_report(id);
         self.counts.prefix_ends.count(report.end);
@@ -121,7 +122,7 @@ impl Scheduler {
         report(own, end)
     }
 
-    /// Everybody whose tokens were computed, but for one.
+    /// All sequences with computed tokens, except `but`.
     fn candidates(&self, but: SequenceId) -> impl Iterator<Item = Candidate<'_>> {
         let past = self.past.sequences.iter();
         let past = past.map(|past| Candidate { tokens: &past.tokens, salt: past.salt.as_deref(), client: past.client });
@@ -135,7 +136,7 @@ impl Scheduler {
     }
 }
 
-/// Leading tokens that both have, if the first `least` are among them; else `least`.
+/// Number of leading tokens that both share, but at least `least`.
 fn common_tokens(ours: &[u32], theirs: &[u32], least: u32) -> u32 {
     let start = least as usize;
     if theirs.len() <= start || ours[..start] != theirs[..start] {

@@ -1,7 +1,7 @@
-//! What a prompt's rows give besides the next token: prompt logprobs, or hidden states for an embedding.
+//! Outputs of prompt rows besides the next token: prompt logprobs, or hidden states for an embedding.
 //!
-//! They are requested once for each position. A sequence that is preempted computes its beginning again, or finds it in
-//! the cache, but requests nothing twice, except what a failed step did not report.
+//! They are requested once per position. A preempted sequence recomputes its beginning or finds it in the cache, but
+//! does not request these outputs again, except those that a failed step did not report.
 
 use super::{Draft, Scheduler};
 use crate::engine::batch::{Pool, Score};
@@ -9,7 +9,7 @@ use crate::engine::request::Pooling;
 use crate::engine::sequence::{Sequence, SequenceId};
 
 impl Scheduler {
-    /// Requests the prompt outputs of the row that was just pushed, the last of the draft.
+    /// Requests the prompt outputs of the last row of the draft, which was just pushed.
     pub(super) fn request_prompt_outputs(&mut self, id: SequenceId, draft: &mut Draft) {
         let sequence = &mut self.sequences[id];
         let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
@@ -33,7 +33,7 @@ impl Scheduler {
     }
 }
 
-/// Tokens that a sequence may compute now if no more of them are scored than a step has room for.
+/// Number of tokens that a sequence may compute now without exceeding the step's limit of prompt logprobs.
 pub(super) fn scorable(sequence: &Sequence, draft: &Draft) -> u32 {
     if sequence.params().prompt_logprobs.is_none() {
         return u32::MAX;

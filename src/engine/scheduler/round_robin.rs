@@ -1,16 +1,16 @@
-//! Fairness between clients: waiting requests of one priority are served round-robin by client, so that nobody gets
-//! ahead by asking more often.
+//! Fairness between clients: waiting requests of one priority are served round-robin by client, so that no client gains
+//! by sending more requests.
 //!
 //! Every request belongs to a round. A client's next request is in a later round than its last, and never in one before
-//! the latest that was admitted. With one client, rounds are the order of arrival. A client that comes to a long queue
-//! of another waits for one request of it, not for all.
+//! the latest that was admitted. With one client, rounds are the order of arrival. A client that arrives behind another
+//! client's long queue waits for one request of it, not for all.
 
 use std::collections::HashMap;
 
-/// Which round each client has come to.
+/// The current round of each client.
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
-    /// The latest round that was admitted.
+    /// Latest admitted round.
     now: u64,
     /// Round of each client's last request; one entry for each API key.
     last: HashMap<u32, u64>,
@@ -26,7 +26,7 @@ impl RoundRobin {
         round
     }
 
-    /// A request of this round was admitted.
+    /// Records that a request of this round was admitted.
     pub(super) fn admitted(&mut self, round: u64) {
         self.now = self.now.max(round);
     }
@@ -43,7 +43,7 @@ mod tests {
         assert!(many.is_sorted_by(|a, b| a < b), "{many:?}");
         many[..4].iter().for_each(|&round| rounds.admitted(round));
         let late: Vec<_> = (0..3).map(|_| rounds.next(8)).collect();
-        assert_eq!(late, [many[3], many[4], many[5]], "one of each in turn, from now on");
-        assert!(rounds.next(7) > many[9], "its own requests stay in order");
+        assert_eq!(late, [many[3], many[4], many[5]], "from now on, the clients alternate");
+        assert!(rounds.next(7) > many[9], "a client's own requests stay in order");
     }
 }

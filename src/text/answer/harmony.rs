@@ -1,17 +1,18 @@
-//! Harmony: the form of gpt-oss, whose answers are messages on channels. The analysis channel holds the reasoning, the
-//! commentary channel calls (`to=functions.name`) and remarks, the final channel the answer.
+//! Harmony: the answer format of gpt-oss, whose answers are messages on channels. The analysis channel contains the
+//! reasoning, the commentary channel contains tool calls (`to=functions.name`) and remarks, the final channel contains
+//! the answer.
 
 use super::parts::{CallDelta, Parts};
 use super::reasoning::{Stage, Start};
 
-/// The special tokens that harmony is written with.
+/// The special tokens of harmony.
 pub(crate) const MARKERS: [&str; 7] =
     ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"];
-/// A header is short; a text that long has none.
+/// Maximum bytes of a header. Headers are short; longer text has none.
 const HEADER_BYTES_MAX: usize = 256;
 
-/// Takes an answer apart; it begins within a header, as the prompt ended with `<|start|>assistant`, unless it goes on
-/// with a message that the prompt has begun.
+/// Parses an answer. It starts within a header, because the prompt ends with `<|start|>assistant`, unless it continues
+/// a message that the prompt has started.
 #[derive(Clone, Debug)]
 pub(crate) struct Harmony {
     held: String,
@@ -56,11 +57,11 @@ impl Harmony {
         self.text(&certain, parts);
     }
 
-    /// The end of the text.
+    /// Ends the text.
     pub(crate) fn finish(&mut self, parts: &mut Parts) {
         let rest = std::mem::take(&mut self.held);
         self.text(&rest, parts);
-        // A text without any header is an answer all the same.
+        // Text without any header is an answer.
         if self.body.is_none() && !self.header.contains("<|") {
             parts.content.push_str(&std::mem::take(&mut self.header));
         }
@@ -100,7 +101,7 @@ impl Harmony {
         }
     }
 
-    /// The header is whole: what is the message?
+    /// The header is complete: decides what kind of message follows.
     fn begin(&mut self, parts: &mut Parts) {
         let header = std::mem::take(&mut self.header);
         let recipient = header.split_once("to=").map(|(_, rest)| {
@@ -114,7 +115,7 @@ impl Harmony {
                     parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
                     Body::Call
                 }
-                // Tools of its own that are not here.
+                // A call of a built-in tool, which does not exist here.
                 None => Body::Reasoning,
             },
             None if channel.starts_with("analysis") => Body::Reasoning,

@@ -1,4 +1,4 @@
-//! [`Marker`]: a fixed text to be found in a stream, with no more held back than may be its beginning.
+//! [`Marker`] finds a fixed text in a stream. It holds back only text that may be the marker's beginning.
 
 /// Finds a text in a stream.
 #[derive(Clone, Debug)]
@@ -16,7 +16,8 @@ impl Marker {
         self.text
     }
 
-    /// More of the stream: what certainly comes before the marker, and, once the marker is there, what follows it.
+    /// Takes more of the stream. Returns the text that is certainly before the marker and, once the marker is found,
+    /// the text after it.
     pub(crate) fn push(&mut self, more: &str) -> (String, Option<String>) {
         self.held.push_str(more);
         if let Some(at) = self.held.find(self.text) {
@@ -29,13 +30,13 @@ impl Marker {
         (std::mem::replace(&mut self.held, undecided), None)
     }
 
-    /// The end: what was held back was not the marker.
+    /// Ends the stream. The held text was not the marker, so it is returned.
     pub(crate) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// Bytes at the end of `text` that are a proper beginning of `marker`.
+/// Number of bytes at the end of `text` that are a proper prefix of `marker`.
 fn overlap(text: &str, marker: &str) -> usize {
     let longest = text.len().min(marker.len() - 1);
     let ends = |length: &usize| text.is_char_boundary(text.len() - length) && marker.is_char_boundary(*length);

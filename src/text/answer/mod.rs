@@ -1,10 +1,10 @@
-//! [`AnswerParser`]: an answer's text, taken apart into reasoning, content and calls as it comes.
+//! [`AnswerParser`] splits an answer's text into reasoning, content and tool calls while it streams.
 //!
 //! Text in, parts out: [`AnswerFormat`] says how a model marks reasoning ([`reasoning`]) and writes calls ([`tools`]);
-//! [`harmony`] is a format of its own, in which both are messages. For grammars there are [`ReasoningTracker`], which
-//! says when one begins to hold, and the grammars of forced calls ([`forced_calls`], [`calls_or_json`]).
+//! [`harmony`] is a separate format, in which both are messages. For grammars there are [`ReasoningTracker`], which
+//! decides when a grammar starts to apply, and the grammars of forced calls ([`forced_calls`], [`calls_or_json`]).
 //!
-//! Nothing here knows HTTP, or the JSON of a reply.
+//! Nothing here depends on HTTP, or on the JSON of a reply.
 
 mod harmony;
 mod marker;
@@ -24,7 +24,7 @@ use reasoning::Splitter;
 use std::sync::Arc;
 use tools::CallParser;
 
-/// How the served model writes what is more than text.
+/// How the served model writes reasoning and tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AnswerFormat {
     pub(crate) tools: ToolParser,
@@ -32,7 +32,7 @@ pub(crate) struct AnswerFormat {
 }
 
 impl AnswerFormat {
-    /// What was said, or else what the model's template gives away.
+    /// The given parsers, or else those detected from the model's template.
     pub(crate) fn new(text: &TextModel, tools: Option<ToolParser>, reasoning: Option<ReasoningParser>) -> Self {
         let template = text.template.as_ref().map_or("", |template| template.source());
         Self {
@@ -45,23 +45,23 @@ impl AnswerFormat {
         self.tools == ToolParser::Harmony || self.reasoning == ReasoningParser::Harmony
     }
 
-    /// Special tokens that have to be seen as text for an answer to be taken apart.
+    /// Special tokens that must be decoded as text to parse an answer.
     pub(crate) fn kept_ids(self, tokenizer: &Tokenizer, has_tools: bool) -> Arc<[u32]> {
         let tools = if has_tools { self.tools.markers() } else { &[] };
         let harmony: &[&str] = if self.is_harmony() { &harmony::MARKERS } else { &[] };
         let tags = self.reasoning.tags().map_or([""; 2], |(open, close)| [open, close]);
         let all = tools.iter().chain(harmony).chain(&tags);
-        // Gemma's reasoning begins with a token and a word.
+        // Gemma's reasoning starts with a token followed by a word.
         let words = all.flat_map(|mark| [Some(*mark), mark.strip_suffix("thought")]).flatten();
         words.filter_map(|mark| tokenizer.id_of(mark)).collect()
     }
 }
 
-/// Takes an answer apart.
+/// Parses one answer.
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerParser {
     form: Form,
-    /// Calls after the first are not wanted.
+    /// Whether only one call is wanted.
     single: bool,
     is_done: bool,
 }
@@ -73,12 +73,12 @@ enum Form {
 }
 
 impl AnswerParser {
-    /// All of it is content.
+    /// A parser that treats the whole answer as content.
     pub(crate) fn plain() -> Self {
         Self { form: Form::Tagged { reasoning: None, calls: Box::new(CallParser::Off) }, single: false, is_done: false }
     }
 
-    /// For an answer that begins there.
+    /// A parser for an answer that starts at `start`.
     pub(crate) fn new(format: AnswerFormat, start: Start, tools: &ToolChoice) -> Self {
         let form = if format.is_harmony() {
             Form::Harmony(Harmony::new(start))
@@ -91,7 +91,7 @@ impl AnswerParser {
         Self { form, single: tools.single, is_done: false }
     }
 
-    /// Whether what comes now is reasoning.
+    /// Whether the next text is reasoning.
     pub(crate) fn is_reasoning(&self) -> bool {
         match &self.form {
             Form::Tagged { reasoning, .. } => reasoning.as_ref().is_some_and(Splitter::is_reasoning),
@@ -99,7 +99,7 @@ impl AnswerParser {
         }
     }
 
-    /// Nothing that is wanted can follow.
+    /// Whether nothing that is wanted can follow.
     pub(crate) fn is_done(&self) -> bool {
         self.is_done
     }
@@ -117,7 +117,7 @@ impl AnswerParser {
         self.drop_unwanted(parts);
     }
 
-    /// The end of the text.
+    /// Ends the text.
     pub(crate) fn finish(&mut self, parts: &mut Parts) {
         match &mut self.form {
             Form::Tagged { reasoning, calls } => {

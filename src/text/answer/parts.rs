@@ -1,17 +1,17 @@
-//! [`Parts`]: what an answer's text turned out to be: reasoning, content and calls.
+//! [`Parts`]: the parsed text of an answer: reasoning, content and tool calls.
 
-/// More of one call.
+/// An increment of one tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallDelta {
-    /// Number of the call in its answer.
+    /// Index of the call in its answer.
     pub(crate) index: usize,
-    /// With the call's first delta.
+    /// The function's name, in the call's first delta.
     pub(crate) name: Option<String>,
     /// More of the arguments' JSON.
     pub(crate) arguments: String,
 }
 
-/// What an answer's text turned out to be.
+/// Parsed text of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) reasoning: String,
@@ -24,7 +24,7 @@ impl Parts {
         self.reasoning.is_empty() && self.content.is_empty() && self.calls.is_empty()
     }
 
-    /// Adds a delta, to the last one if that is of the same call.
+    /// Adds a delta; merges it with the last one if both are of the same call.
     pub(crate) fn call(&mut self, index: usize, delta: CallDelta) {
         match self.calls.last_mut().filter(|last| last.index == index && delta.name.is_none()) {
             Some(last) => last.arguments.push_str(&delta.arguments),
@@ -32,7 +32,7 @@ impl Parts {
         }
     }
 
-    /// Adds later parts.
+    /// Appends later parts.
     #[cfg(test)]
     pub(crate) fn extend(&mut self, later: Self) {
         self.reasoning.push_str(&later.reasoning);

@@ -1,8 +1,8 @@
-//! Reasoning and answers: where one ends and the other begins, in text for clients and in tokens for grammars.
+//! Finds where reasoning ends and the answer begins, in text for clients and in tokens for grammars.
 //!
-//! Models mark their reasoning in a few ways ([`ReasoningParser`]); which one is read off the chat template, or said on
-//! the command line. [`Splitter`] takes an answer's text apart as it comes. [`ReasoningTracker`] follows the
-//! tokens: a grammar holds for the answer only, so it waits until the reasoning has ended.
+//! Models mark their reasoning in a few ways ([`ReasoningParser`]). The parser is detected from the chat template, or
+//! set on the command line. [`Splitter`] splits an answer's text while it streams. [`ReasoningTracker`] follows the
+//! tokens: a grammar applies only to the answer, so it waits until the reasoning has ended.
 
 use super::marker::Marker;
 use crate::text::{Tokenizer, Utf8Stream};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// How a model marks its reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReasoningParser {
-    /// Not at all.
+    /// It has no reasoning.
     #[default]
     None,
     /// `<think>` … `</think>`: Qwen, DeepSeek and most others.
@@ -29,7 +29,7 @@ pub enum ReasoningParser {
 impl FromStr for ReasoningParser {
     type Err = String;
 
-    /// Our names, and vLLM's for the same.
+    /// Accepts our names and vLLM's equivalents.
     fn from_str(name: &str) -> Result<Self, String> {
         Ok(match name {
             "none" => Self::None,
@@ -43,10 +43,10 @@ impl FromStr for ReasoningParser {
 }
 
 impl ReasoningParser {
-    /// What [`FromStr`] takes, apart from vLLM's names for the same.
+    /// The names that [`FromStr`] accepts, without vLLM's equivalents.
     pub const NAMES: [&str; 5] = ["none", "think", "mistral", "gemma", "harmony"];
 
-    /// What a chat template's text gives away.
+    /// Detects the parser from a chat template's text.
     pub(crate) fn of_template(template: &str) -> Self {
         let has = |text: &str| template.contains(text);
         if has("<|channel|>") && has("<|message|>") {
@@ -62,7 +62,7 @@ impl ReasoningParser {
         }
     }
 
-    /// The marks around reasoning, for models that have such.
+    /// The tags around reasoning, if the model uses tags.
     pub(crate) fn tags(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::None | Self::Harmony => None,
@@ -72,7 +72,8 @@ impl ReasoningParser {
         }
     }
 
-    /// Where an answer to `prompt` begins. `continued`: the beginning of the answer that the prompt ends with.
+    /// The stage in which the answer to `prompt` starts. `continued` is the beginning of the answer with which the
+    /// prompt ends.
     pub(crate) fn start(self, tokenizer: &Tokenizer, prompt: &[u32], continued: Option<&str>) -> Start {
         let stage = match (self.tags(), continued.filter(|text| !text.trim().is_empty())) {
             (Some((open, close)), Some(text)) if text.rfind(open) > text.rfind(close) => Stage::Reasoning,
@@ -89,28 +90,28 @@ impl ReasoningParser {
     }
 }
 
-/// Where an answer begins.
+/// The stage in which an answer starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     pub(crate) stage: Stage,
-    /// Nothing of this stage has been said.
+    /// Whether the stage has no text yet.
     pub(crate) is_blank: bool,
 }
 
-/// Takes an answer apart into reasoning and the rest.
+/// Splits an answer into reasoning and the rest.
 #[derive(Clone, Debug)]
 pub(crate) struct Splitter {
     open: Marker,
     close: Marker,
     stage: Stage,
-    /// Nothing but white space has come in this stage.
+    /// Whether this stage has only white space so far.
     blank: bool,
 }
 
-/// What comes next in an answer.
+/// What follows next in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Reasoning may begin, before anything else is said.
+    /// Nothing has been written yet; reasoning may start.
     Undecided,
     Reasoning,
     Answering,
@@ -127,7 +128,7 @@ impl Splitter {
         self.stage == Stage::Reasoning
     }
 
-    /// More text; adds what is certain to the reasoning, gives what is certainly the answer's.
+    /// Takes more text. Adds certain reasoning to `reasoning`, and returns text that certainly belongs to the answer.
     pub(crate) fn push(&mut self, text: &str, reasoning: &mut String) -> String {
         let mut text = text.to_owned();
         if self.stage == Stage::Undecided {
@@ -138,7 +139,7 @@ impl Splitter {
                     self.stage = Stage::Reasoning;
                     text = rest;
                 }
-                // Reasoning comes first or not at all.
+                // Reasoning is first or absent.
                 (found, false) => {
                     let rest = found.map(|rest| self.open.text().to_owned() + &rest).unwrap_or_default();
                     self.stage = Stage::Answering;
@@ -158,7 +159,7 @@ impl Splitter {
         self.without_leading_space(&text).to_owned()
     }
 
-    /// The end of the text.
+    /// Ends the text.
     pub(crate) fn finish(&mut self, reasoning: &mut String) -> String {
         match self.stage {
             Stage::Undecided => self.open.finish(),
@@ -170,7 +171,7 @@ impl Splitter {
         }
     }
 
-    /// Templates put line breaks around reasoning that belong to neither side.
+    /// Removes line breaks that templates put around reasoning; they belong to neither side.
     fn without_leading_space<'a>(&mut self, text: &'a str) -> &'a str {
         let text = if self.blank { text.trim_start() } else { text };
         self.blank &= text.is_empty();
@@ -178,16 +179,16 @@ impl Splitter {
     }
 }
 
-/// Follows the tokens of an answer until its reasoning has ended and a grammar holds.
+/// Follows the tokens of an answer until its reasoning has ended and a grammar applies.
 #[derive(Clone)]
 pub(crate) enum ReasoningTracker {
-    /// It has ended, or there is none.
+    /// The reasoning has ended, or there is none.
     Ended,
-    /// Reasoning may begin with this token.
+    /// Reasoning may start with this token.
     Undecided { tokenizer: Arc<Tokenizer>, open_id: Option<u32>, close: &'static str },
-    /// It ends with this text; `seen` is what may be its beginning.
+    /// The reasoning ends with the text `close`; `seen` is text that may be the beginning of it.
     Text { tokenizer: Arc<Tokenizer>, close: &'static str, seen: String, utf8: Utf8Stream },
-    /// It ends with the message of harmony's final channel; `header` is what follows the last channel token.
+    /// The reasoning ends when harmony's final channel starts; `header` is the text after the last channel token.
     Final { tokenizer: Arc<Tokenizer>, header: String },
 }
 
@@ -198,7 +199,7 @@ impl fmt::Debug for ReasoningTracker {
 }
 
 impl ReasoningTracker {
-    /// For an answer that begins there.
+    /// A tracker for an answer that starts at `start`.
     pub(crate) fn new(parser: ReasoningParser, tokenizer: &Arc<Tokenizer>, start: Start) -> Self {
         match parser.tags() {
             _ if start.stage == Stage::Answering => Self::Ended,
@@ -217,7 +218,7 @@ impl ReasoningTracker {
         Self::Text { tokenizer, close, seen: String::new(), utf8: Utf8Stream::default() }
     }
 
-    /// Whether the grammar holds for the next token; where it may or may not, the token that begins reasoning.
+    /// Whether the grammar applies to the next token and, if this is undecided, the token that starts reasoning.
     pub(crate) fn state(&self) -> (bool, Option<u32>) {
         match self {
             Self::Ended => (true, None),
@@ -226,7 +227,7 @@ impl ReasoningTracker {
         }
     }
 
-    /// Takes a token; `true` if it is the grammar's.
+    /// Takes a token. Returns `true` if the grammar applies to it.
     pub(crate) fn accept(&mut self, token_id: u32) -> bool {
         match self {
             Self::Ended => return true,
@@ -259,7 +260,7 @@ impl ReasoningTracker {
     }
 }
 
-/// Keeps the last `bytes` bytes, or a few more where a character is in the way.
+/// Keeps the last `bytes` bytes, or a few more to end at a character boundary.
 fn keep_tail(text: &mut String, bytes: usize) {
     let mut cut = text.len().saturating_sub(bytes);
     while !text.is_char_boundary(cut) {

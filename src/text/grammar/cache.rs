@@ -1,17 +1,16 @@
-//! Compiled grammars by what they were compiled from, as many as fit into so many bytes; the least recently used goes
-//! first.
+//! Cache of compiled grammars, keyed by their source and limited in bytes; the least recently used is evicted first.
 
 use super::Grammar;
 use std::collections::HashMap;
 
-/// What a compiled grammar takes beside what its lexer counts.
+/// Estimated bytes of a compiled grammar, in addition to those that its lexer reports.
 const ENTRY_BYTES: usize = 64 << 10;
 
 pub(super) struct Cache {
     entries: HashMap<String, Entry>,
     bytes_max: usize,
     bytes: usize,
-    /// Grows with every use.
+    /// Logical time; grows with every use.
     clock: u64,
 }
 
@@ -30,10 +29,10 @@ impl Cache {
         self.entries.get(key).map(|entry| entry.grammar.clone())
     }
 
-    /// Keeps a grammar, or notes that it was used and how large it has become.
+    /// Inserts a grammar, or updates its time of use and its size.
     pub(super) fn put(&mut self, key: String, grammar: Grammar, lexer_bytes: usize) {
         self.clock += 1;
-        // The grammar's own rules are a multiple of its text.
+        // The size of the grammar's rules is estimated as a multiple of its text.
         let bytes = ENTRY_BYTES + lexer_bytes + 32 * key.len();
         self.bytes += bytes;
         if let Some(old) = self.entries.insert(key, Entry { grammar, bytes, used: self.clock }) {

@@ -1,11 +1,12 @@
-//! Grammars: what an answer has to look like, as masks over tokens.
+//! Grammars: constrain answers by masks over tokens.
 //!
-//! [`Grammars`] compiles a [`GrammarSpec`] for one vocabulary and keeps what it has compiled, by bytes. A [`Grammar`]
-//! is compiled and cheap to clone; a [`GrammarState`] is how far one answer has come: it tells which tokens may follow,
-//! takes the one that was drawn, and knows what is forced.
+//! [`Grammars`] compiles a [`GrammarSpec`] for one vocabulary and caches compiled grammars, limited in bytes. A
+//! [`Grammar`] is compiled and cheap to clone; a [`GrammarState`] is the progress of one answer: it reports which
+//! tokens may follow, accepts the drawn one, and reports forced tokens.
 //!
-//! Whoever sends a grammar is a stranger. It is bounded before it is compiled (bytes, depth), while it is compiled and
-//! while it runs (llguidance's own limits, set in [`limits`]); what goes beyond is refused, and nothing else suffers.
+//! Grammars come from untrusted clients. They are limited before compilation (bytes, depth), during compilation and
+//! while they run (llguidance's own limits, set in [`limits`]). A grammar that exceeds a limit is refused, without
+//! affecting other requests.
 
 mod cache;
 mod spec;
@@ -21,8 +22,8 @@ use llguidance::{Matcher, ParserFactory, TokenParser};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Lexer states after which a cached grammar is compiled anew rather than used on: states are only ever added, and at
-/// the limit an answer ends.
+/// Number of lexer states above which a cached grammar is recompiled instead of reused: states are only added, and an
+/// answer that reaches the limit ends.
 const STATES_FRESH_MAX: usize = LEXER_STATES_MAX / 2;
 const LEXER_STATES_MAX: usize = 20_000;
 
@@ -41,7 +42,7 @@ impl fmt::Debug for Grammars {
 /// A compiled grammar.
 #[derive(Clone)]
 pub struct Grammar {
-    /// Before the first token. Its lexer is shared with all that start from it.
+    /// Parser before the first token. All answers that start from it share its lexer.
     parser: Arc<Mutex<TokenParser>>,
 }
 
@@ -51,7 +52,7 @@ impl fmt::Debug for Grammar {
     }
 }
 
-/// How far one answer has come within its grammar.
+/// Progress of one answer within its grammar.
 #[derive(Clone)]
 pub struct GrammarState {
     matcher: Matcher,
@@ -63,12 +64,12 @@ impl fmt::Debug for GrammarState {
     }
 }
 
-/// No token can follow, or finding out costs more than it may.
+/// No token can follow, or finding one exceeds the cost limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no token can follow")]
 pub struct NoTokenAllowed;
 
-/// Under a fifth of a second to compile, and a few milliseconds a mask.
+/// Limits that keep compilation under a fifth of a second, and a mask within a few milliseconds.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 1000,
@@ -83,8 +84,8 @@ fn limits() -> ParserLimits {
 }
 
 impl Grammars {
-    /// Grammars over the first `vocab` ids of a tokenizer; `end_ids` end an answer. Takes a while for a large
-    /// vocabulary. Compiled grammars are kept up to `cache_bytes`.
+    /// Grammars over the first `vocab` ids of a tokenizer; `end_ids` end an answer. This is slow for a large
+    /// vocabulary. Compiled grammars are cached up to `cache_bytes`.
     pub fn new(
         tokenizer: Arc<Tokenizer>,
         vocab: u32,
@@ -104,7 +105,7 @@ impl Grammars {
         Ok(Self { factory, cache: Mutex::new(Cache::new(cache_bytes)) })
     }
 
-    /// The compiled grammar; from the cache if it is there.
+    /// Compiles a grammar, or returns it from the cache.
     pub fn compile(&self, spec: &GrammarSpec) -> Result<Grammar, GrammarError> {
         let key = spec.key()?;
         let cached = self.lock().get(&key);
@@ -123,7 +124,7 @@ impl Grammars {
         Ok(grammar)
     }
 
-    /// Bytes that compiled grammars take.
+    /// Bytes of the cached grammars.
     pub fn cached_bytes(&self) -> usize {
         self.lock().bytes()
     }
@@ -139,12 +140,12 @@ impl Grammar {
         GrammarState { matcher: Matcher::new(Ok(self.lock().clone())) }
     }
 
-    /// States of the lexer, which all answers with this grammar share.
+    /// Number of states of the lexer, which all answers with this grammar share.
     fn states(&self) -> usize {
         self.lock().parser.lexer_stats().num_states
     }
 
-    /// Bytes of the lexer.
+    /// Size of the lexer in bytes.
     fn bytes(&self) -> usize {
         self.lock().parser.lexer_stats().num_bytes
     }
@@ -155,7 +156,7 @@ impl Grammar {
 }
 
 impl GrammarState {
-    /// Sets the bits of the tokens that may follow, bit `id % 32` of word `id / 32`; `mask` is zero before.
+    /// Sets the bits of the tokens that may follow: bit `id % 32` of word `id / 32`. `mask` must be zero on entry.
     pub fn fill_mask(&mut self, mask: &mut [u32]) -> Result<(), NoTokenAllowed> {
         let allowed = self.matcher.compute_mask_or_eos().map_err(|_| NoTokenAllowed)?;
         for (word, bits) in mask.iter_mut().zip(allowed.as_slice()) {
@@ -164,7 +165,7 @@ impl GrammarState {
         Ok(())
     }
 
-    /// Takes the next token; `true` if the answer is complete and nothing may follow.
+    /// Takes the next token. Returns `true` if the answer is complete and nothing may follow.
     pub fn accept(&mut self, token_id: u32) -> Result<bool, NoTokenAllowed> {
         self.matcher.consume_token(token_id).map_err(|_| NoTokenAllowed)?;
         Ok(self.matcher.is_stopped())

@@ -1,40 +1,40 @@
-//! [`GrammarSpec`]: the ways to say what an answer has to look like, checked before they are compiled.
+//! [`GrammarSpec`]: the kinds of constraints on an answer, checked before they are compiled.
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
-/// Bytes of a grammar as text.
+/// Maximum bytes of a grammar's text.
 const GRAMMAR_BYTES_MAX: usize = 64 << 10;
-/// Nesting of a schema, and of brackets in a grammar.
+/// Maximum nesting of a schema. Brackets in a grammar may nest twice as deep.
 const GRAMMAR_DEPTH_MAX: usize = 32;
-/// Strings to choose from.
+/// Maximum number of strings to choose from.
 const GRAMMAR_CHOICES_MAX: usize = 1024;
-/// Characters of what the compiler has to say.
+/// Maximum characters of a compiler message.
 const TOLD_CHARACTERS: usize = 400;
-/// Between two tokens of JSON: a space, or a line break with indentation. Without a bound a model may write white space
-/// until its tokens are used up.
+/// White space between two JSON tokens: a space, or a line break with indentation. It is bounded, because otherwise a
+/// model may write white space until it reaches its token limit.
 const JSON_SPACE: &str = r" |\n {0,24}|\n\t{0,8}";
 
-/// What an answer has to look like.
+/// A constraint on an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GrammarSpec {
-    /// A JSON value that a schema describes.
+    /// A JSON value that matches a schema.
     Schema {
         /// The schema.
         schema: Value,
-        /// Refuse what cannot be enforced, rather than ignore it.
+        /// Whether to refuse schema features that cannot be enforced instead of ignoring them.
         strict: bool,
     },
-    /// Text that matches all of a regular expression.
+    /// Text that a regular expression matches completely.
     Regex(String),
-    /// One of these.
+    /// One of these strings.
     Choice(Vec<String>),
-    /// A grammar in Lark's notation, as llguidance reads it.
+    /// A grammar in Lark notation, as llguidance reads it.
     Lark(String),
 }
 
-/// A grammar that is refused, in words for whoever sent it.
+/// Why a grammar is refused; shown to the client.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct GrammarError(String);
@@ -44,7 +44,7 @@ impl GrammarError {
         Self::told(&error.to_string())
     }
 
-    /// The compiler's words: the first line, shortened.
+    /// An error from the compiler's message: its first line, shortened.
     pub(super) fn told(message: &str) -> Self {
         let line = message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it cannot be compiled");
         Self(line.chars().take(TOLD_CHARACTERS).collect())
@@ -57,7 +57,7 @@ impl GrammarSpec {
         Self::Schema { schema: json!({"type": "object"}), strict: true }
     }
 
-    /// What it is known by; an error if it is too large.
+    /// The cache key; an error if the grammar is too large.
     pub(super) fn key(&self) -> Result<String, GrammarError> {
         let key = match self {
             Self::Schema { schema, strict } => {
@@ -88,25 +88,25 @@ impl GrammarSpec {
             Self::Schema { schema, strict } => TopLevelGrammar::from_json_schema(with_options(schema, *strict)?),
             Self::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Self::Choice(choices) => TopLevelGrammar::from_lark(choice_grammar(choices)),
-            // Not its own list form, by which a schema could come in unchecked.
+            // Parsed as Lark only. The list form of llguidance could contain an unchecked schema.
             Self::Lark(grammar) => TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(grammar.clone())),
         })
     }
 }
 
-/// The schema as it stands in a Lark grammar, after `%json`.
+/// The schema as it is written in a Lark grammar, after `%json`.
 pub fn schema_in_lark(schema: &Value, strict: bool) -> Result<String, GrammarError> {
     check_depth(schema, 0)?;
     Ok(format!("%json {}", with_options(schema, strict)?))
 }
 
-/// The compiler reads its options from the schema itself.
+/// Adds the compiler's options to the schema, where the compiler reads them.
 fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
     let mut schema = match schema {
         Value::Object(map) => map.clone(),
         Value::Bool(true) => Map::new(),
-        Value::Bool(false) => return Err(GrammarError("the schema allows nothing".into())),
-        _ => return Err(GrammarError("a schema is an object, true or false".into())),
+        Value::Bool(false) => return Err(GrammarError("the schema allows no value".into())),
+        _ => return Err(GrammarError("a schema must be an object, true or false".into())),
     };
     let options = json!({"whitespace_pattern": JSON_SPACE, "lenient": !strict, "coerce_one_of": !strict});
     schema.insert("x-guidance".into(), options);
@@ -133,8 +133,8 @@ fn check_depth(schema: &Value, depth: usize) -> Result<(), GrammarError> {
     }
 }
 
-/// The compiler's parser descends into brackets, so they are counted first; in strings and patterns too, which costs no
-/// one anything.
+/// The compiler's parser is recursive, so the depth of brackets is checked first. Brackets in strings and patterns
+/// count too, which is harmless.
 fn check_brackets(grammar: &str) -> Result<(), GrammarError> {
     let (mut depth, mut deepest) = (0_usize, 0);
     for byte in grammar.bytes() {

@@ -1,10 +1,11 @@
-//! A tokenizer's vocabulary as a trie of bytes.
+//! A tokenizer's vocabulary as a byte trie.
 
 use super::Tokenizer;
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use std::sync::Arc;
 
-/// Texts whose tokens must spell them again, or nothing is ever forced: some tokenizers put a space before a text.
+/// Texts that must survive encoding and decoding. Otherwise no tokens are forced, because some tokenizers put a space
+/// before a text.
 const PROBES: [&str; 4] = ["{\"name\": \"a b\", \"list\": [1, 2]}", "true", " x", "\n\n"];
 
 struct Vocabulary {
@@ -37,8 +38,8 @@ fn spells(tokenizer: &Tokenizer, ids: &[u32], text: &str) -> bool {
     bytes.flatten().eq(text.bytes())
 }
 
-/// The first `vocab` ids. Those that the tokenizer does not have are in no grammar; special ones are known by number
-/// and name, and are never a part of text.
+/// The environment of the first `vocab` ids. Ids unknown to the tokenizer occur in no grammar. Special tokens can be
+/// named by number or name, and are never part of text.
 pub(super) fn environment(tokenizer: Arc<Tokenizer>, vocab: u32, end_ids: &[u32]) -> TokEnv {
     let word = |id: u32| {
         let bytes = tokenizer.token_bytes(id, None);

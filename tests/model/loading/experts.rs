@@ -1,26 +1,26 @@
-//! Experts as checkpoints store them: all in one tensor or each in its own, in 16 bits or packed.
+//! Experts in all stored forms: in one tensor or one tensor each, in 16 bits or packed.
 
 use super::{Folder, upload};
 use folio::model::Quantization;
 use folio::plan::{Storage, WeightFormat};
 use serde_json::{Map, Value, json};
 
-/// Experts of a layer of the golden gpt-oss.
+/// Number of experts per layer in the golden gpt-oss model.
 const COUNT: usize = 4;
-/// Their matrices: name, rows, columns.
+/// Matrices of an expert: name, rows, columns.
 const EXPERTS: [(&str, usize, usize); 2] = [("experts.gate_up_proj", 192, 64), ("experts.down_proj", 64, 96)];
 
-/// A code of MXFP4.
+/// The MXFP4 code of element `index`.
 fn code(index: usize) -> usize {
     (index * 7 + index / 64 * 5) % 16
 }
 
-/// An exponent of MXFP4, biased.
+/// The biased MXFP4 exponent of a group.
 fn biased(group: usize) -> usize {
     120 + group % 9
 }
 
-/// gpt-oss keeps the rows of an expert as columns, those of gate and up in turns.
+/// gpt-oss stores experts transposed, with the rows of gate and up interleaved.
 #[test]
 fn experts_in_one_tensor_come_out_row_by_row() {
     let folder = Folder::copy("gpt-oss");
@@ -47,7 +47,7 @@ fn experts_in_one_tensor_come_out_row_by_row() {
     assert_eq!(down[(3 * hidden + 5) * mlp + 7], stored(name, (3 * mlp + 7) * hidden + 5));
 }
 
-/// In MXFP4 its experts lie row by row, those of gate and up still in turns.
+/// In MXFP4, its experts are not transposed, but the rows of gate and up are still interleaved.
 #[test]
 fn experts_in_mxfp4_come_out_row_by_row() {
     let folder = Folder::copy("gpt-oss");
@@ -96,12 +96,12 @@ fn experts_in_mxfp4_come_out_row_by_row() {
     assert_eq!((weight.experts, weight.format_of(5)), (4, WeightFormat::Mxfp4), "it stays packed");
 }
 
-/// Experts with matrices of their own are quantised on load, near to what is stored; what chooses them is not.
+/// Experts with separate matrices are quantized on load, close to the stored values. Routers are not quantized.
 #[test]
 fn experts_are_quantised_on_load_and_routers_are_not() {
     for name in ["qwen3-moe", "gpt-oss"] {
         let stored = upload(&Folder::copy(name).open().expect("it opens"));
-        let model = Folder::copy(name).open().expect("it opens").quantized(Quantization::Q8).expect("it quantises");
+        let model = Folder::copy(name).open().expect("it opens").quantized(Quantization::Q8).expect("it is quantized");
         let plan = model.record(Storage::F32);
         let quantised = upload(&model);
         for weight in &plan.weights {

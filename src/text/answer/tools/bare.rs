@@ -1,14 +1,14 @@
-//! Calls without marks: an answer that is a JSON call, or a list of such, and nothing else. As an answer may be JSON
-//! for other reasons, it is a call only if its name is that of one of the request's tools.
+//! Calls without markers: the whole answer is a JSON call, or a list of them. Because an answer may be JSON for other
+//! reasons, it is a call only if its name matches one of the request's tools.
 
 use super::json_call::{JsonCall, Outcome};
 use super::{Parts, Staged, ToolSet};
 use std::sync::Arc;
 
-/// What Llama writes before its calls, at times.
+/// Llama sometimes writes this before its calls.
 const PREFIX: &str = "<|python_tag|>";
 
-/// Reads calls without marks.
+/// Parses calls without markers.
 #[derive(Clone, Debug)]
 pub(crate) struct Bare {
     tools: Arc<ToolSet>,
@@ -18,14 +18,14 @@ pub(crate) struct Bare {
 
 #[derive(Clone, Debug)]
 enum Stage {
-    /// White space and perhaps the prefix, so far.
+    /// White space and possibly the prefix so far.
     Start(String),
-    /// `held` is all since the answer's beginning that was not told.
+    /// Within a call. `held` is all text since the start of the answer that was not reported yet.
     Call {
         held: String,
         call: JsonCall,
     },
-    /// After a call: what separates it from the next.
+    /// After a call: the separator before the next one.
     Between,
     Content,
 }

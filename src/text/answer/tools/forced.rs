@@ -1,22 +1,22 @@
-//! The grammar of an answer that has to be a call, in the form that the model was trained on.
+//! Grammars that force an answer to be a tool call, in the format that the model was trained on.
 
 use super::{ToolChoice, ToolParser};
 use crate::text::{GrammarError, GrammarSpec, Tokenizer, schema_in_lark};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// What stands around the calls and the parts of a call, in Lark's notation.
+/// The text around calls and around the parts of a call, in Lark notation.
 struct Form {
-    /// Before the first call, between two, after the last.
+    /// Text before the first call, between two calls, and after the last.
     around: [String; 3],
-    /// Before the name, between name and arguments, after the arguments.
+    /// Text before the name, between name and arguments, and after the arguments.
     call: [String; 3],
-    /// Several calls can be written.
+    /// Whether one answer can contain several calls.
     several: bool,
 }
 
-/// The grammar of a forced call; `None` if this request forces none. The form in which it is written is told too: where
-/// a model's own is no JSON, plain JSON stands in for it.
+/// The grammar of a forced call; `None` if the request forces none. Also returns the parser for it: plain JSON is used
+/// if the model's own format is not JSON.
 pub(crate) fn forced_calls(
     parser: ToolParser,
     tools: &ToolChoice,
@@ -31,8 +31,8 @@ pub(crate) fn forced_calls(
     Ok(Some((GrammarSpec::Lark(grammar), parser)))
 }
 
-/// The grammar of an answer that is either a call or JSON with this schema; `None` where the two cannot be told apart,
-/// or calls are no JSON: then the schema alone holds.
+/// The grammar of an answer that is either a call or JSON with this schema. `None` if the two cannot be distinguished,
+/// or if calls are not JSON: then only the schema applies.
 pub(crate) fn calls_or_json(
     parser: ToolParser,
     tools: &ToolChoice,
@@ -73,13 +73,13 @@ fn calls(form: &Form, functions: &[Value], single: bool) -> Result<String, Gramm
     Ok(grammar)
 }
 
-/// A text in Lark's notation.
+/// A string literal in Lark notation.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
 fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
-    // Special tokens are no text, so a grammar names them by number.
+    // Special tokens are not text, so a grammar refers to them by id.
     let mark = |text: &str| match tokenizer.id_of(text).filter(|&id| tokenizer.is_special(id)) {
         Some(id) => format!("<[{id}]>"),
         None => quoted(text),

@@ -1,26 +1,26 @@
-//! Gemma's calls: `call:name{key:value}` between marks, in a notation that is not quite JSON: keys are bare, and
-//! strings stand between marks of their own. A call is told when it is whole.
+//! Gemma's calls: `call:name{key:value}` between markers, in a notation similar to JSON: keys are unquoted, and strings
+//! have their own markers. A call is reported when it is complete.
 
 use super::super::marker::Marker;
 use super::marked::Content;
 use super::{CallDelta, Parts};
 use serde_json::{Map, Value};
 
-/// Opening, closing, and what stands around strings.
+/// Opening marker, closing marker, and string delimiter.
 pub(crate) const MARKERS: [&str; 3] = ["<start_function_call>", "<end_function_call>", "<escape>"];
 /// The same for Gemma 4.
 pub(crate) const MARKERS_4: [&str; 3] = ["<|tool_call>", "<tool_call|>", "<|\"|>"];
 
-/// Nesting of arguments.
+/// Maximum nesting of arguments.
 const DEPTH_MAX: usize = 32;
 
-/// Reads Gemma's calls.
+/// Parses Gemma's calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Gemma {
     markers: &'static [&'static str; 3],
     content: Content,
     open: Marker,
-    /// The call being read.
+    /// The call being parsed.
     call: Option<(String, Marker)>,
     calls: usize,
 }
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
         (!bare.is_empty()).then(|| serde_json::from_str(bare).unwrap_or_else(|_| Value::from(bare)))
     }
 
-    /// A string between its marks.
+    /// Parses a string between its delimiters.
     fn string(&mut self) -> Option<&'a str> {
         let (text, rest) = self.rest.trim_start().strip_prefix(self.quote)?.split_once(self.quote)?;
         self.rest = rest;

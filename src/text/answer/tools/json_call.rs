@@ -1,5 +1,5 @@
-//! [`JsonCall`]: one call as a JSON object, read as it comes: the name as soon as it is known, then the arguments as
-//! they are written.
+//! [`JsonCall`] parses one call, a JSON object, while it streams. It reports the name as soon as it is known, then the
+//! arguments as they are written.
 
 use super::CallDelta;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Keys under which models put a call's arguments.
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
 
-/// What a key of the call stands for.
+/// Meaning of a key of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Name,
@@ -15,7 +15,7 @@ enum Field {
     Other,
 }
 
-/// Where the scanner is, in the call's own object.
+/// Position of the scanner within the call's top-level object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
     Open,
@@ -25,35 +25,35 @@ enum Expect {
     Comma,
 }
 
-/// One call in the making.
+/// A call that is being parsed.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonCall {
     raw: String,
-    /// Bytes that were there before the last text.
+    /// Number of bytes before the text of the last `push`.
     base: usize,
     expect: Expect,
     depth: u32,
     in_string: bool,
     escaped: bool,
-    /// Where the string or the value of the call's own object began that is being read.
+    /// Start of the string or value being read in the call's top-level object.
     start: Option<usize>,
     field: Field,
     name: Option<String>,
-    /// Where the arguments begin, and where they end once they have.
+    /// Start of the arguments, and their end once it is known.
     arguments: Option<(usize, Option<usize>)>,
     name_sent: bool,
-    /// Bytes of the arguments that were handed out.
+    /// Number of bytes of the arguments already reported.
     sent: usize,
 }
 
-/// How a call stands after some text.
+/// State of a call after some text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// More is needed.
+    /// Incomplete; more text is needed.
     Open,
-    /// It is whole; so many bytes of the text belong to it.
+    /// Complete; this many bytes of the text belong to it.
     Whole(usize),
-    /// It is no call, or no longer one: so many bytes of the text were still right.
+    /// Not a valid call; this many bytes of the text were valid.
     Failed(usize),
 }
 
@@ -75,7 +75,7 @@ impl JsonCall {
         }
     }
 
-    /// A call whose name is told already: only its arguments are to come.
+    /// A call whose name is already reported, so that only its arguments follow.
     pub(crate) fn named(name: &str) -> Self {
         Self {
             raw: "{\"arguments\":".to_owned(),
@@ -88,7 +88,7 @@ impl JsonCall {
         }
     }
 
-    /// Where the arguments end within the last text taken.
+    /// End of the arguments within the text of the last `push`.
     pub(crate) fn arguments_end(&self) -> Option<usize> {
         let (_, end) = self.arguments?;
         end.map(|end| end - self.base)
@@ -103,7 +103,7 @@ impl JsonCall {
         self.name.as_deref()
     }
 
-    /// Takes more text, up to the object's end.
+    /// Takes more text, up to the end of the object.
     pub(crate) fn push(&mut self, text: &str) -> Outcome {
         self.base = self.raw.len();
         self.raw.push_str(text);
@@ -121,7 +121,7 @@ impl JsonCall {
         Outcome::Open
     }
 
-    /// What is new since the last time: the name once, and more of the arguments.
+    /// What is new since the last call: the name once, and more of the arguments.
     pub(crate) fn take(&mut self, whole: bool) -> Option<CallDelta> {
         let name = self.name.as_ref()?;
         let mut delta = CallDelta::default();
@@ -134,7 +134,7 @@ impl JsonCall {
                 delta.arguments = all[self.sent..].to_owned();
                 self.sent = all.len();
             }
-            // A string that spells the object, or nothing at all.
+            // The arguments are a string that contains the object, or null.
             Some((start, Some(end))) if self.sent == 0 => {
                 delta.arguments = match serde_json::from_str(&self.raw[start..end]) {
                     Ok(Value::String(text)) => text,
@@ -152,7 +152,7 @@ impl JsonCall {
         (delta.name.is_some() || !delta.arguments.is_empty()).then_some(delta)
     }
 
-    /// One byte; false if this is no JSON object.
+    /// Takes one byte. Returns false if the text is not a JSON object.
     fn step(&mut self, at: usize, byte: u8) -> bool {
         if self.in_string {
             match (self.escaped, byte) {
@@ -181,7 +181,7 @@ impl JsonCall {
         }
     }
 
-    /// A byte inside of a value.
+    /// Takes a byte inside a value.
     fn step_inside(&mut self, at: usize, byte: u8) {
         match byte {
             b'"' => self.in_string = true,
@@ -196,7 +196,7 @@ impl JsonCall {
         }
     }
 
-    /// A byte of the call's own object.
+    /// Takes a byte of the call's top-level object.
     fn step_call(&mut self, at: usize, byte: u8) -> bool {
         let scalar = self.expect == Expect::Value && self.start.is_some();
         if scalar && matches!(byte, b',' | b'}') {
@@ -233,7 +233,7 @@ impl JsonCall {
         }
     }
 
-    /// A string of the call's own object has ended: a key, or a value.
+    /// Handles the end of a key or string value of the call's top-level object.
     fn end_string(&mut self, end: usize) -> bool {
         if self.expect == Expect::Value {
             self.end_value(end);
@@ -242,7 +242,7 @@ impl JsonCall {
         let start = self.start.take().expect("a string began somewhere");
         let Ok(key) = serde_json::from_str::<String>(&self.raw[start..end]) else { return false };
         self.field = match key.as_str() {
-            // What was told is not taken back, so the first of two counts.
+            // A reported name cannot be withdrawn, so the first of two counts.
             "name" | "function" if self.name.is_none() => Field::Name,
             key if ARGUMENTS.contains(&key) && self.arguments.is_none() => Field::Arguments,
             _ => Field::Other,

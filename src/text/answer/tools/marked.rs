@@ -1,4 +1,4 @@
-//! Calls between marks: Hermes' `<tool_call>` … `</tool_call>`, and what follows Mistral's `[TOOL_CALLS]`.
+//! Calls with markers: Hermes' `<tool_call>` … `</tool_call>`, and calls after Mistral's `[TOOL_CALLS]`.
 
 use super::super::marker::Marker;
 use super::json_call::{JsonCall, Outcome};
@@ -11,8 +11,7 @@ const CLOSE: &str = "</tool_call>";
 const CALLS: &str = "[TOOL_CALLS]";
 const ARGS: &str = "[ARGS]";
 
-/// Content before calls, whose white space at the end is dropped if a call follows, and so is what is blank between
-/// two calls.
+/// Content before calls. White space at its end is dropped if a call follows, and so is white space between two calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     space: String,
@@ -42,7 +41,7 @@ impl Content {
     }
 }
 
-/// Reads Hermes' calls: JSON, or tags, between marks.
+/// Parses Hermes' calls: JSON, or tags, between markers.
 #[derive(Clone, Debug)]
 pub(crate) struct Hermes {
     tools: Arc<ToolSet>,
@@ -55,11 +54,11 @@ pub(crate) struct Hermes {
 #[derive(Clone, Debug)]
 enum Stage {
     Content,
-    /// After the opening mark: white space, then one kind of call or the other.
+    /// After the opening marker: white space, then a call of either kind.
     Opened(String),
     Json(JsonCall),
     Xml(XmlCall),
-    /// After a call: the closing mark, which some models leave out.
+    /// After a call: the closing marker, which some models omit.
     Closing(String),
 }
 
@@ -160,7 +159,7 @@ impl Staged for Hermes {
     }
 }
 
-/// Reads what follows Mistral's mark: a list of calls, or a name and its arguments.
+/// Parses the text after Mistral's marker: a list of calls, or a name and its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Mistral {
     content: Content,
@@ -172,12 +171,12 @@ pub(crate) struct Mistral {
 #[derive(Clone, Debug)]
 enum MistralStage {
     Content,
-    /// After the mark: a list, or a name.
+    /// After the marker: a list, or a name.
     Opened(String),
     /// Between the calls of a list.
     List,
     ListCall(JsonCall),
-    /// The arguments of a named call, read as an object that has nothing else.
+    /// The arguments of a named call, parsed as an object with only arguments.
     Arguments(Box<JsonCall>),
 }
 
@@ -188,7 +187,7 @@ impl Default for Mistral {
 }
 
 impl Mistral {
-    /// What follows the mark, as far as it is there.
+    /// Parses the text after the marker, as far as it is complete.
     fn open_call(&mut self, head: &str, parts: &mut Parts) -> Option<String> {
         let head = head.trim_start();
         if let Some(list) = head.strip_prefix('[').filter(|_| !ARGS.starts_with(head) && !head.starts_with(ARGS)) {
@@ -196,12 +195,12 @@ impl Mistral {
             return Some(list.to_owned());
         }
         let Some(brace) = head.find('{').filter(|&at| at > 0) else {
-            // A list's first bracket may still be the beginning of a mark.
+            // The first bracket of a list may also be the beginning of a marker.
             self.stage = MistralStage::Opened(head.to_owned());
             return None;
         };
         let (name, arguments) = head.split_at(brace);
-        // A call id, which clients do not need, and the mark before the arguments.
+        // Drops the call id, which clients do not need, and the marker before the arguments.
         let name = name.split('[').next().unwrap_or_default().trim();
         let call = JsonCall::named(name);
         parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });

@@ -1,9 +1,9 @@
-//! Tool calls: what models write, read as it comes.
+//! Tool calls: parses what models write, while it streams.
 //!
-//! Every family of models writes calls in its own form ([`ToolParser`]); which one is read off the chat template, or
-//! said on the command line. [`CallParser`] takes an answer's text apart into content and calls: a call's name is told
-//! as soon as it is known, its arguments as they are written where the form is JSON, and at its end where it is not.
-//! `forced` writes the grammar that forces a call.
+//! Every model family writes calls in its own format ([`ToolParser`]). The parser is detected from the chat template,
+//! or set on the command line. [`CallParser`] splits an answer's text into content and calls. It reports a call's name
+//! as soon as it is known; it reports the arguments as they are written if the format is JSON, else when the call is
+//! complete. `forced` builds the grammar that forces a call.
 
 mod bare;
 mod forced;
@@ -23,7 +23,7 @@ use serde_json::Value;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The form in which a model writes its calls.
+/// The format in which a model writes its calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ToolParser {
     /// `<tool_call>` JSON `</tool_call>`: Hermes, Qwen and most others. Also Qwen3-Coder's tags between the two.
@@ -46,7 +46,7 @@ pub enum ToolParser {
 impl FromStr for ToolParser {
     type Err = String;
 
-    /// Our names, and vLLM's for the same.
+    /// Accepts our names and vLLM's equivalents.
     fn from_str(name: &str) -> Result<Self, String> {
         Ok(match name {
             "hermes" | "qwen" | "qwen3_coder" | "qwen3_xml" => Self::Hermes,
@@ -62,10 +62,10 @@ impl FromStr for ToolParser {
 }
 
 impl ToolParser {
-    /// What [`FromStr`] takes, apart from vLLM's names for the same.
+    /// The names that [`FromStr`] accepts, without vLLM's equivalents.
     pub const NAMES: [&str; 7] = ["hermes", "llama3_json", "mistral", "gemma", "gemma4", "harmony", "json"];
 
-    /// What a chat template's text gives away.
+    /// Detects the parser from a chat template's text.
     pub(crate) fn of_template(template: &str) -> Self {
         let has = |text: &str| template.contains(text);
         if has("<|channel|>") && has("<|message|>") {
@@ -85,7 +85,7 @@ impl ToolParser {
         }
     }
 
-    /// Special tokens that the form is written with.
+    /// Special tokens of the format.
     pub(crate) fn markers(self) -> &'static [&'static str] {
         match self {
             Self::Hermes => &["<tool_call>", "</tool_call>"],
@@ -111,29 +111,29 @@ impl ToolSet {
         self.functions.iter().any(|function| function["name"] == name)
     }
 
-    /// Whether a parameter takes text, so that what looks like a number is none.
+    /// Whether a parameter is a string, so that a value that looks like a number stays a string.
     fn is_text(&self, name: &str, parameter: &str) -> bool {
         let function = self.functions.iter().find(|function| function["name"] == name);
         function.is_some_and(|function| function["parameters"]["properties"][parameter]["type"] == "string")
     }
 }
 
-/// What a request says about tools.
+/// The tool settings of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ToolChoice {
-    /// What the template is shown: functions only.
+    /// Tools as passed to the template: functions only.
     pub(crate) shown: Option<Value>,
     /// The functions that may be called.
     pub(crate) callable: Arc<ToolSet>,
-    /// A call must be made, of one of these.
+    /// The model must call one of these functions.
     pub(crate) forced: Option<Vec<Value>>,
-    /// One call at most.
+    /// Whether at most one call is allowed.
     pub(crate) single: bool,
 }
 
-/// A reader of text that goes from stage to stage.
+/// A streaming parser that moves from stage to stage.
 trait Staged {
-    /// Takes some text; gives what is left for the next stage.
+    /// Takes text and returns what is left for the next stage.
     fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String>;
 
     fn push(&mut self, text: &str, parts: &mut Parts) {
@@ -144,10 +144,10 @@ trait Staged {
     }
 }
 
-/// Takes an answer's text apart into content and calls.
+/// Splits an answer's text into content and calls.
 #[derive(Clone, Debug)]
 pub(crate) enum CallParser {
-    /// Content is all there is.
+    /// All text is content.
     Off,
     Hermes(Hermes),
     Mistral(Mistral),
@@ -156,7 +156,8 @@ pub(crate) enum CallParser {
 }
 
 impl CallParser {
-    /// For a request with these tools. Harmony's messages are read before this, as they are more than calls.
+    /// A parser for a request with these tools. Harmony is parsed before this, because its messages are more than
+    /// calls.
     pub(crate) fn new(form: ToolParser, tools: &Arc<ToolSet>) -> Self {
         match form {
             ToolParser::Hermes => Self::Hermes(Hermes::new(tools.clone())),
@@ -179,7 +180,7 @@ impl CallParser {
         }
     }
 
-    /// The end of the text.
+    /// Ends the text.
     pub(crate) fn finish(&mut self, parts: &mut Parts) {
         match self {
             Self::Off => {}

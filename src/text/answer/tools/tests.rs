@@ -1,4 +1,4 @@
-//! Every form of call, cut into pieces of every size: what comes out must not depend on where the cuts are.
+//! Every call format, split into pieces of every size: the result must not depend on where the text is split.
 
 use super::super::harmony::Harmony;
 use super::super::reasoning::{ReasoningParser, Splitter, Stage, Start};
@@ -12,7 +12,7 @@ fn known() -> Arc<ToolSet> {
     Arc::new(ToolSet { functions })
 }
 
-/// All parts of an answer that comes in pieces of `size` characters.
+/// All parts of an answer that arrives in pieces of `size` characters.
 fn read(form: ToolParser, answer: &str, size: usize) -> Parts {
     let mut parser = CallParser::new(form, &known());
     let mut all = Parts::default();
@@ -47,7 +47,7 @@ fn told(parts: &Parts) -> (String, Vec<(String, Value)>) {
     (parts.content.clone(), calls.into_iter().map(parse).collect())
 }
 
-/// The same at every size of piece.
+/// Checks the same result for every piece size.
 fn check(form: ToolParser, answer: &str, content: &str, calls: &[(&str, Value)]) {
     for size in [1, 2, 3, 5, 8, 13, 1000] {
         let (said, made) = told(&read(form, answer, size));
@@ -70,13 +70,13 @@ fn hermes() {
     check(ToolParser::Hermes, &format!("Let me see.\n\n{}", call(PARIS)), "Let me see.", &[paris()]);
     let two = format!("{}\n{}", call(PARIS), call("{}"));
     check(ToolParser::Hermes, &two, "", &[paris(), ("weather", json!({}))]);
-    // Arguments before the name; as a string; none at all; another tool than those known.
+    // Arguments before the name; arguments as a string; no arguments; an unknown tool.
     let odd = r#"<tool_call>{"arguments": {"a": [1, {"b": null}]}, "id": 7, "name": "add"}</tool_call>"#;
     check(ToolParser::Hermes, odd, "", &[("add", json!({"a": [1, {"b": null}]}))]);
     let text = r#"<tool_call>{"name": "add", "arguments": "{\"a\": 1}"}</tool_call>"#;
     check(ToolParser::Hermes, text, "", &[("add", json!({"a": 1}))]);
     check(ToolParser::Hermes, r#"<tool_call>{"name": "other"}</tool_call>"#, "", &[("other", json!({}))]);
-    // No closing mark; no call at all; a mark that is none.
+    // No closing marker; no call; text that only resembles a marker.
     check(ToolParser::Hermes, r#"<tool_call>{"name": "add", "arguments": {}}"#, "", &[("add", json!({}))]);
     for content in
         ["Hello <tool> & <tool_cal> < ", "<tool_call>nothing</tool_call>", "a <tool_call> {\"x\": 1}", "\n", ""]
@@ -123,7 +123,7 @@ fn llama() {
         "",
         &[("add", json!({}))],
     );
-    // JSON for other reasons.
+    // JSON that is not a call.
     for content in
         ["Hello", r#"{"answer": 42}"#, r#"{"name": "Bob", "age": 5}"#, "[1, 2]", "{", "<|py", "{\"name\": \"Bob\"} x"]
     {
@@ -220,7 +220,7 @@ fn reasoning_come_first_or_not_at_all() {
 }
 
 proptest! {
-    /// Whatever comes: nothing panics, and it does not matter where the cuts are.
+    /// For any input, nothing panics, and the result does not depend on where the text is split.
     #[test]
     fn any_text_in_any_pieces(
         words in proptest::collection::vec(proptest::sample::select(vec![

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 const END: &str = "</function>";
 
-/// One call in the making.
+/// A call that is being parsed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct XmlCall {
     raw: String,
@@ -17,14 +17,14 @@ impl XmlCall {
         &self.raw
     }
 
-    /// Takes more text; once the call is whole, gives what follows it.
+    /// Takes more text. Returns the text after the call once the call is complete.
     pub(crate) fn push(&mut self, text: &str) -> Option<String> {
         self.raw.push_str(text);
         let end = self.raw.find(END)? + END.len();
         Some(self.raw.split_off(end))
     }
 
-    /// The call, if it is one. Values that are no text in the tool's schema are read as JSON where they are JSON.
+    /// The call, if it is valid. Values that are not strings in the tool's schema are parsed as JSON if they are JSON.
     pub(crate) fn take(&self, tools: &ToolSet) -> Option<CallDelta> {
         let head = self.raw.trim_start().strip_prefix("<function=")?;
         let (name, body) = head.split_once('>')?;
