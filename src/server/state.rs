@@ -21,7 +21,7 @@ pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
     info.max_model_len as usize * BYTES_PER_TOKEN_MAX
 }
 
-/// Ceilings of one request.
+/// Limits of one request.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Maximum bytes of a body.
@@ -50,7 +50,7 @@ pub struct ServerOptions {
     pub allowed_hosts: Vec<String>,
     /// Sampling defaults, from the model's generation_config.json.
     pub defaults: SamplingParams,
-    /// Ceilings of one request.
+    /// Limits of one request.
     pub limits: Limits,
     /// How the model writes tool calls; `None`: found in its chat template.
     pub tool_call_parser: Option<ToolParser>,

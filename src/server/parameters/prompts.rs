@@ -36,7 +36,7 @@ impl Kind for PromptsKind {
             Value::String(text) => return Ok(Prompts::Texts(vec![checked_text(at, text, bounds)?])),
             Value::Array(items) if !items.is_empty() => items,
             other => {
-                return Err(wrong(at, "a non-empty string, list of strings, list of token ids or list of lists of token ids", &other));
+                return Err(wrong(at, "a non-empty string, list of strings, or list(s) of token ids", &other));
             }
         };
         if items[0].is_number() {

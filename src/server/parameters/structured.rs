@@ -36,7 +36,7 @@ impl StructuredFields {
         match first.as_ref().zip(found.next()) {
             None => Ok(first),
             Some((first, second)) => {
-                let message = format!("`{}` and `{}` cannot be combined: both set the form of the answer", first.field, second.field);
+                let message = format!("`{}` and `{}` cannot both constrain the answer", first.field, second.field);
                 Err(ApiError::invalid(second.field, message))
             }
         }
