@@ -34,9 +34,7 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
             #[cfg(feature = "cuda")]
             Device::Cuda(options) => selftest::run(&mut CudaBackend::open(&options)?, &checks).await,
             Device::Wgpu(options) => selftest::run(&mut WgpuBackend::open(&options).await?, &checks).await,
-            Device::Fake(_) => {
-                Err(BackendError::Unavailable("the fake device computes no results to check".into()))
-            }
+            Device::Fake(_) => Err(BackendError::Unavailable("the fake device computes no results to check".into())),
         }
     })?;
     output::result(&report)?;

@@ -311,7 +311,7 @@ async function connect({ worker, shared }: api.LoadOptions, place: ModelPlace): 
       };
       return resolve(link);
     }
-    if (typeof SharedWorker === "undefined") return reject(new FolioError("this browser does not support SharedWorker"));
+    if (typeof SharedWorker === "undefined") return reject(new FolioError("this browser lacks SharedWorker"));
     const common = new SharedWorker(address, { type: "module", name: `folio ${place.base}` });
     const link = new Link(common.port, null);
     common.onerror = (event) => {
