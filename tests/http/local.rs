@@ -1,4 +1,4 @@
-//! The API without HTTP, as `folio run`, `folio chat` and a browser tab call it.
+//! The API in process, as `folio run`, `folio chat` and a browser tab call it.
 
 use crate::harness::{CHAT, COMPLETIONS, Server, config, hello, with};
 use folio::platform::block_on;
