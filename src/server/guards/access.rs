@@ -115,7 +115,7 @@ fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError>
     if same_origin && ["none", "same-origin"].contains(&site) {
         return Ok(());
     }
-    Err(ApiError::forbidden("cross-origin requests are refused; allow an origin with --allowed-origin"))
+    Err(ApiError::forbidden("cross-origin requests are refused; allow an origin with --allowed-origins"))
 }
 
 /// Index of the key in `Authorization: Bearer KEY` or `X-Api-Key: KEY`. Digests are compared, and always all of them,
