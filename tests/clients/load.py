@@ -3,7 +3,7 @@
     python load.py steady http://127.0.0.1:8000 SECONDS CLIENTS
     python load.py overload http://127.0.0.1:8000 SECONDS CLIENTS
 
-`steady`: every request must succeed. `overload`, for a server with little capacity and a short queue: every refusal must
+`steady`: every request must succeed. `overload`, for servers with little capacity and a short queue: every refusal must
 be a 429 with Retry-After within 50 ms (99th percentile), and every accepted request must succeed. Prints failures, the
 figures after `= `, then a last line `passed failed`.
 """
