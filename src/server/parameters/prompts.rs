@@ -138,7 +138,7 @@ async fn encode(state: &ServerState, texts: Vec<String>, add_special: bool) -> R
     }
     let bytes = texts.iter().map(String::len).sum();
     let encoded = state.with_text(bytes, move |text| {
-        let tokenizer = text.tokenizer.as_ref().expect("checked above");
+        let tokenizer = text.tokenizer.as_ref().expect("the tokenizer exists: checked above");
         let encode = |text: &String| tokenizer.encode(text, add_special);
         texts.iter().map(encode).collect::<Result<Vec<_>, _>>()
     });

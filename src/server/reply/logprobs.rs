@@ -109,7 +109,7 @@ impl TokenNames {
         Logprobs::Chat(ChatLogprobs { content: content.collect(), refusal: () })
     }
 
-    /// Logprobs in the form of completions. A token without a logprob is the first of a prompt. `offset` counts the
+    /// Logprobs in the form of completions. A token given only by its id is the first of a prompt. `offset` counts the
     /// characters of all tokens so far.
     pub(super) fn completion<'a>(
         &self,
