@@ -13,7 +13,7 @@ const web = dirname(fileURLToPath(import.meta.url));
 const root = dirname(web);
 const dist = join(web, "dist");
 const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
-/** What a page should at most have to download before it can ask for a model. */
+/** Maximum size of the engine's wasm, which a page downloads before it can load a model. */
 const WASM_GZIP_BYTES_MAX = 5 << 20;
 const DEMO_FILES = [
   "config.json",
@@ -22,7 +22,7 @@ const DEMO_FILES = [
   "tokenizer_config.json",
   "model.safetensors",
 ];
-/** What the page loads besides its own address. */
+/** Files that the page loads besides index.html. */
 const PAGE_FILES = [
   "page.js",
   "style.css",
@@ -79,7 +79,7 @@ function copyFiles() {
   cpSync(join(web, "page"), dist, { recursive: true });
 }
 
-/** The service worker keeps one version of the page; its name changes with any file of it. */
+/** Names the service worker's cache by a hash of the page's files, so that any change makes a new version. */
 function stampPage() {
   const hash = createHash("sha256");
   for (const file of ["index.html", ...PAGE_FILES]) hash.update(readFileSync(join(dist, file)));

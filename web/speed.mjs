@@ -1,8 +1,8 @@
-// `npm run speed`: the tab against the native binary on the same software adapter, and one chat against several.
+// `npm run speed` compares the tab with the native binary on the same software adapter, and one chat with several.
 //
 // Needs `cargo build --release` (or FOLIO, which names another binary) and a Chromium that ships SwiftShader's Vulkan
-// driver beside its binary. Both sides get the same requests through the same API, in turns, so that a busy machine
-// slows both; each figure is the median.
+// driver beside its binary. Both get the same requests through the same API, alternately, so that other load slows
+// both. Each figure is the median.
 
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
@@ -17,7 +17,7 @@ const PORT = 8123;
 const driver = process.env.SWIFTSHADER_ICD ?? DRIVERS.find((path) => existsSync(path));
 if (!driver) throw new Error("SWIFTSHADER_ICD must name SwiftShader's vk_swiftshader_icd.json");
 
-/** Tokens a second of `batch` equal sequences, and seconds to the first token. Runs here and in the page. */
+/** Tokens per second of `batch` equal sequences, and seconds to the first token. Runs both here and in the page. */
 async function measure(fetch, batch, tokens) {
   const began = performance.now();
   const one = async (index) => {
@@ -38,7 +38,7 @@ async function measure(fetch, batch, tokens) {
     }
   };
   const all = await Promise.all(Array.from({ length: batch }, (_, index) => one(index)));
-  // From the moment when every sequence has its first token.
+  // Measured from the time when every sequence has its first token.
   const start = Math.max(...all.map((times) => times[0][0]));
   const end = Math.max(...all.map((times) => times.at(-1)[0]));
   const made = all.reduce((sum, times) => sum + tokens - times.findLast(([at]) => at <= start)[1], 0);

@@ -70,7 +70,7 @@ fn converse(runtime: &tokio::runtime::Runtime, session: &Session, args: &ChatArg
             }
             _ => {}
         }
-        // A line that is not kept in the history is no reason to end.
+        // Failing to store a line in the history is not an error.
         let _ = editor.add_history_entry(&text);
         messages.push(json!({"role": "user", "content": text}));
         let mut body = args.request.fields_with_seed(args.engine.seed);
@@ -87,7 +87,7 @@ fn converse(runtime: &tokio::runtime::Runtime, session: &Session, args: &ChatArg
     }
 }
 
-/// Streams one answer to stdout. Gives its message, in full or up to Ctrl-C.
+/// Streams one answer to stdout. Returns its message, in full or up to Ctrl-C.
 async fn answer(api: &LocalApi, mut body: Value) -> Result<Value> {
     body["stream"] = true.into();
     let mut stdout = std::io::stdout();

@@ -1,7 +1,8 @@
-//! The one place that turns `--device` into a concrete backend.
+//! Turns `--device` into a concrete backend; no other file does.
 //!
-//! `auto` selects the best GPU, else the CPU. A software adapter runs only if it is selected by name. [`DeviceArgs`]
-//! are the device options of every command; with them an adapter runs the kernels of another class or tier, for tests.
+//! `auto` selects the best GPU, or the CPU if there is none. A software adapter is used only if it is selected by
+//! number. [`DeviceArgs`] are the device options of every command. For tests they also make an adapter run the kernels
+//! of another class or tier.
 
 use super::output::note;
 use anyhow::{Result, bail};
@@ -16,7 +17,7 @@ use folio::config::Config;
 use folio::platform;
 use std::str::FromStr;
 
-/// What the user typed after `--device`.
+/// The parsed value of `--device`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceChoice {
     Auto,
@@ -32,7 +33,7 @@ impl FromStr for DeviceChoice {
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, detail) = text.split_once(':').map_or((text, None), |(name, detail)| (name, Some(detail)));
         let index = |detail: Option<&str>| {
-            let parse = |text: &str| text.parse().map_err(|_| format!("`{text}` is no device number"));
+            let parse = |text: &str| text.parse().map_err(|_| format!("`{text}` is not a device number"));
             detail.map(parse).transpose()
         };
         match (name, detail) {
@@ -41,7 +42,7 @@ impl FromStr for DeviceChoice {
             ("wgpu", detail) => Ok(Self::Wgpu(index(detail)?)),
             ("cuda", detail) => Ok(Self::Cuda(index(detail)?)),
             ("fake", detail) => Ok(Self::Fake(detail.map(str::to_owned))),
-            _ => Err("a device is auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]".to_owned()),
+            _ => Err("expected auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]".to_owned()),
         }
     }
 }
@@ -57,7 +58,7 @@ pub(crate) enum Dtype {
     Float32,
 }
 
-/// Kernels of which class of GPU.
+/// Class of GPU whose kernels are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ClassChoice {
     Discrete,
@@ -75,7 +76,7 @@ impl From<ClassChoice> for Class {
     }
 }
 
-/// Highest tier of kernels.
+/// Maximum tier of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TierChoice {
     T0,
@@ -91,7 +92,7 @@ impl From<TierChoice> for Tier {
     }
 }
 
-/// Which device, and for tests, how its kernels are chosen. The last three have no effect on devices other than wgpu's.
+/// Which device, and how its kernels are chosen (for tests). The last three options apply only to wgpu devices.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeviceArgs {
     /// auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]
@@ -109,7 +110,7 @@ pub(crate) struct DeviceArgs {
 }
 
 impl DeviceArgs {
-    /// The device of the choice, or an error that lists the available ones.
+    /// The requested device, or an error that lists the available ones.
     pub(crate) fn resolve(&self) -> Result<Device> {
         Ok(match resolve(&self.choice)? {
             Device::Wgpu(options) => Device::Wgpu(WgpuOptions {
@@ -123,7 +124,7 @@ impl DeviceArgs {
     }
 }
 
-/// An existing device, not yet open: the engine's thread opens it.
+/// An existing device that is not open yet; the engine's thread opens it.
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
     Cpu,
@@ -133,11 +134,11 @@ pub(crate) enum Device {
     Fake(Script),
 }
 
-/// Work that is generic over the backend; [`Device::with`] calls it with the chosen one.
+/// Work that is generic over the backend; [`Device::with`] runs it on the selected one.
 pub(crate) trait DeviceJob {
     type Output;
 
-    /// `open` is called once, in the thread that will own the backend.
+    /// Runs the work. `open` is called once, in the thread that will own the backend.
     fn run<B, F>(self, open: F) -> Self::Output
     where
         B: Backend + 'static,
@@ -145,7 +146,7 @@ pub(crate) trait DeviceJob {
 }
 
 impl Device {
-    /// Runs a job with an opener of this device's backend.
+    /// Runs a job on this device's backend.
     pub(crate) fn with<J: DeviceJob>(self, job: J) -> J::Output {
         match self {
             Self::Cpu => job.run(|| Ok(CpuBackend::new())),
@@ -158,7 +159,7 @@ impl Device {
 }
 
 impl Device {
-    /// With activations of this type.
+    /// Sets the data type of activations.
     pub(crate) fn with_dtype(self, dtype: Dtype) -> Result<Self> {
         match (self, dtype) {
             #[cfg(feature = "cuda")]
@@ -169,7 +170,7 @@ impl Device {
             (device @ Self::Cuda(_), _) => Ok(device),
             (device, Dtype::Auto | Dtype::Float32) => Ok(device),
             (_, Dtype::Bfloat16) => {
-                bail!("--dtype bfloat16 needs a CUDA device; the others keep activations in float32")
+                bail!("--dtype bfloat16 needs a CUDA device; other devices use float32 activations")
             }
         }
     }
@@ -204,12 +205,12 @@ pub(crate) struct Adapters {
     pub(crate) reports: Vec<AdapterReport>,
     /// Index into `reports`; an NVIDIA device comes before all of them.
     pub(crate) chosen: Option<usize>,
-    /// Why that one, or why none, as the end of a sentence.
+    /// Why this device was chosen, or why none, as the end of a sentence.
     pub(crate) reason: String,
 }
 
 impl Adapters {
-    /// The device that `auto` selects.
+    /// Name of the device that `auto` selects.
     pub(crate) fn chosen_name(&self) -> String {
         #[cfg(feature = "cuda")]
         if self.cuda.obstacle.is_none() {
@@ -219,14 +220,14 @@ impl Adapters {
     }
 }
 
-/// Lists the devices, and which one `auto` selects.
+/// Lists the devices and determines which one `auto` selects.
 pub(crate) fn survey() -> Adapters {
     let reports = WgpuBackend::adapters();
     let chosen = reports.iter().position(|report| report.chosen);
     let reason = match chosen {
-        Some(_) => "the first adapter of the best kind (discrete, integrated, virtual)",
+        Some(_) => "the first adapter of the best kind (discrete, then integrated, then virtual)",
         None if reports.is_empty() => "no Vulkan, Metal or DX12 adapter found",
-        None => "only software adapters found, which --device wgpu:N selects",
+        None => "only software adapters found; --device wgpu:N selects one",
     };
     #[cfg(feature = "cuda")]
     let (cuda, reason) = {
@@ -246,7 +247,7 @@ pub(crate) fn survey() -> Adapters {
     }
 }
 
-/// The NVIDIA device of this number, if it can be opened.
+/// The NVIDIA device with this number, if it can be opened.
 #[cfg(feature = "cuda")]
 fn resolve_cuda(index: Option<usize>) -> Result<Device> {
     let adapters = survey();
@@ -285,7 +286,7 @@ pub(crate) fn defaults(_choice: &DeviceChoice) -> Config {
     Config::default()
 }
 
-/// Where compiled kernels are kept: the user's cache folder.
+/// Folder of the cache of compiled kernels, in the user's cache folder.
 #[cfg(feature = "cuda")]
 fn kernel_cache() -> Option<std::path::PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from);
@@ -294,7 +295,7 @@ fn kernel_cache() -> Option<std::path::PathBuf> {
     Some(root.join("folio").join("cuda"))
 }
 
-/// The device of a choice, or an error that lists the available ones.
+/// The requested device, or an error that lists the available ones.
 fn resolve(choice: &DeviceChoice) -> Result<Device> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
@@ -336,10 +337,10 @@ pub(crate) fn reason(choice: &DeviceChoice) -> String {
     match choice {
         DeviceChoice::Auto => {
             let adapters = survey();
-            let cpu = if adapters.chosen_name() == "cpu" { ", so the CPU runs it" } else { "" };
+            let cpu = if adapters.chosen_name() == "cpu" { "; running on the CPU" } else { "" };
             format!("{}{cpu}", adapters.reason)
         }
-        DeviceChoice::Wgpu(None) => "the adapter that auto prefers, or the first".to_owned(),
+        DeviceChoice::Wgpu(None) => "the adapter that auto prefers, or else the first one".to_owned(),
         _ => "selected by --device".to_owned(),
     }
 }

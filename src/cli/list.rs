@@ -7,7 +7,7 @@ use clap::Args;
 use indicatif::BinaryBytes;
 use serde_json::json;
 
-/// Digits of a commit that are shown.
+/// Number of digits of a commit hash that are shown.
 const COMMIT_DIGITS: usize = 8;
 
 #[derive(Args, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct ListArgs {
 }
 
 pub(crate) fn run(args: &ListArgs) -> Result<()> {
-    // Only the cache is read.
+    // Offline: only the cache is read.
     let cache = Settings::from_env(true)?.cache;
     let entries = cache_index::entries(&cache)?;
     if entries.is_empty() && !args.json {

@@ -1,9 +1,9 @@
 //! The command line: one file per command, and what they share.
 //!
 //! [`options`] turns arguments and `FOLIO_…` variables into a `Config`; [`device`] picks the one concrete backend;
-//! [`hub`] turns a model's name into a path; [`session`] runs an engine in its own thread with the model's text side
-//! beside it; [`output`] writes. Results go to stdout, everything else to stderr; an error is one line `error: …` and
-//! an exit code other than 0.
+//! [`hub`] turns a model's name into a path; [`session`] runs an engine in its own thread, together with the model's
+//! tokenizer and chat template; [`output`] writes results and notes. Results go to stdout, everything else to stderr;
+//! an error is one line `error: …` and an exit code other than 0.
 
 mod batch;
 mod bench;
@@ -77,7 +77,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(options) => run::run(&options),
         Command::Plan(options) => match plan::run(&options) {
             Ok(true) => Ok(()),
-            // The report is on stdout, and says that it does not fit.
+            // The report on stdout says that the model does not fit.
             Ok(false) => return ExitCode::FAILURE,
             Err(fault) => Err(fault),
         },
@@ -94,8 +94,8 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Mesa's device-select layer asks the display server for its preferred adapter, and complains on stderr without one.
-/// It is switched off where there is no display, unless somebody selected an adapter through it.
+/// Mesa's device-select layer asks the display server for its preferred adapter, and prints a complaint on stderr if
+/// there is none. This disables the layer if there is no display, unless the user selected an adapter through it.
 fn hush_display_layer() {
     let asked = ["DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "MESA_VK_DEVICE_SELECT", "DRI_PRIME"];
     if asked.iter().all(|name| std::env::var_os(name).is_none()) {
@@ -108,12 +108,12 @@ fn fail(message: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// A message on one line: causes may come from drivers and compilers that write several.
+/// Joins the lines of a message: drivers and compilers write causes of several lines.
 fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Prints help and version to stdout; of an error only its first paragraph, which says what is wrong.
+/// Prints help and version to stdout. Of an error it prints only the first paragraph, which says what is wrong.
 fn explain(fault: &clap::Error) -> ExitCode {
     if !fault.use_stderr() {
         return output::result(fault).map_or(ExitCode::from(output::CLOSED), |()| ExitCode::SUCCESS);
@@ -129,7 +129,7 @@ fn explain(fault: &clap::Error) -> ExitCode {
     fail(&format!("{first}{variable} (try --help)"), USAGE)
 }
 
-/// The environment variable that the invalid value of an option came from; `None` if it was typed.
+/// The environment variable that set an option's invalid value; `None` if the value is from the command line.
 fn variable_at_fault(fault: &clap::Error, mut arguments: impl Iterator<Item = String>) -> Option<String> {
     let Some(ContextValue::String(option)) = fault.get(ContextKind::InvalidArg) else { return None };
     let flag = option.split(' ').next()?;
@@ -143,17 +143,17 @@ fn variable_at_fault(fault: &clap::Error, mut arguments: impl Iterator<Item = St
     std::env::var_os(name).map(|_| name.to_owned())
 }
 
-/// Warnings to stderr; `FOLIO_LOG=info` or any filter of `tracing-subscriber` asks for more.
+/// Logs warnings to stderr. `FOLIO_LOG=info`, or any `tracing-subscriber` filter, logs more.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIO_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("folio=warn"));
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
-    // Where stderr is closed, there is nobody to tell that it is.
+    // If stderr is closed, that error cannot be reported anywhere.
     log.log_internal_errors(false).init();
 }
 
-/// A panic is a bug; the user gets one line that can be reported.
+/// Reports a panic, which is a bug, as one line that users can report.
 fn panic_in_one_line() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));

@@ -1,4 +1,4 @@
-//! Options of every command with an engine, under vLLM's names, each also as `FOLIO_…` in the environment.
+//! Options of every command that runs an engine, under vLLM's names. Each also has a `FOLIO_…` environment variable.
 
 use super::device::{self, Device, DeviceArgs, Dtype};
 use super::hub::{self, Described, HubArgs};
@@ -28,7 +28,7 @@ pub(crate) enum QuantizationChoice {
     Q4,
 }
 
-/// Which model.
+/// The model and its hub options.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelArgs {
     /// Folder with config.json and safetensors, GGUF file, or Hugging Face name org/repo[@revision][:QUANT or
@@ -37,7 +37,7 @@ pub(crate) struct ModelArgs {
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) hub: HubArgs,
-    /// The model's path, once it is located.
+    /// Path of the model, once it is located.
     #[arg(skip)]
     located: OnceLock<PathBuf>,
     /// Jinja file with a chat template to use instead of the model's own
@@ -48,7 +48,7 @@ pub(crate) struct ModelArgs {
     pub(crate) quantization: Option<QuantizationChoice>,
 }
 
-/// Which device, and the limits of the engine on it.
+/// The device, and the engine's limits on it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EngineArgs {
     #[command(flatten)]
@@ -100,7 +100,7 @@ impl EngineArgs {
         self.device.resolve()?.with_dtype(self.dtype)
     }
 
-    /// The engine's limits, checked. More sequences raise the tokens per step, unless those are set.
+    /// The engine's limits, checked. A higher number of sequences raises the tokens per step, unless that is set.
     pub(crate) fn config(&self) -> Result<Config> {
         let default = device::defaults(&self.device.choice);
         let max_num_seqs = self.max_num_seqs.unwrap_or(default.max_num_seqs);
@@ -133,17 +133,17 @@ impl EngineArgs {
 }
 
 impl ModelArgs {
-    /// The name under which the model is served unless another is given: the path as typed, or the demo's.
+    /// Default name of the served model: the path as typed, or the name of the demo model.
     pub(crate) fn name(&self) -> String {
         self.model.as_deref().map_or_else(|| "folio-tiny".to_owned(), |path| path.to_string_lossy().into_owned())
     }
 
-    /// Opens weights and config; reads no tensor yet.
+    /// Opens the weights and reads the config; tensors are read later.
     pub(crate) fn open(&self) -> Result<Model> {
         self.quantized(self.open_as_stored()?)
     }
 
-    /// The model in the requested number of bits.
+    /// The model, quantized if that was requested.
     pub(crate) fn quantized(&self, model: Model) -> Result<Model> {
         Ok(match self.quantization {
             None => model,
@@ -162,7 +162,8 @@ impl ModelArgs {
         Ok(Some(self.located.get_or_init(|| path)))
     }
 
-    /// As [`Self::open`], but a model that is not cached is not downloaded: only the sizes of its weights are known.
+    /// Like [`Self::open`], but does not download a model that is not cached; only the sizes of its weights are known
+    /// then.
     pub(crate) fn describe(&self) -> Result<Model> {
         let Some(model) = &self.model else { return self.quantized(Model::demo()) };
         self.quantized(match hub::describe(model, self.hub)? {
@@ -171,7 +172,7 @@ impl ModelArgs {
         })
     }
 
-    /// The same, only for a model that is not cached.
+    /// The description of a model that is not cached; `None` for other models.
     pub(crate) fn describe_far(&self) -> Result<Option<Model>> {
         let described = self.model.as_deref().map(|model| hub::describe(model, self.hub)).transpose()?;
         match described {
@@ -184,7 +185,7 @@ impl ModelArgs {
         self.path()?.map_or_else(|| Ok(Model::demo()), open_path)
     }
 
-    /// Tokenizer and chat template, each as far as the model has one.
+    /// Tokenizer and chat template; each may be missing.
     pub(crate) fn open_text(&self) -> Result<TextModel> {
         let template = self.chat_template.as_deref().map(read_text).transpose()?;
         let Some(folder) = self.path()? else {

@@ -1,15 +1,15 @@
-//! What a command writes: results to stdout, notes to stderr, progress bars to a terminal.
+//! Output of commands: results to stdout, notes to stderr, progress bars to a terminal.
 //!
-//! `println!` and `eprintln!` panic once the reader has gone (`folio list | head -1`), so `main.rs` forbids them. A
-//! result that nobody reads ends the command quietly: [`is_closed`] recognises it. A note that nobody reads is dropped:
-//! a server goes on when its terminal is closed.
+//! `println!` and `eprintln!` panic if the output is closed (`folio list | head -1`), so `main.rs` forbids them. If
+//! stdout is closed, the command ends quietly; [`is_closed`] recognizes this error. If stderr is closed, notes are
+//! dropped, so that a server continues when its terminal is closed.
 
 use anyhow::Result;
 use indicatif::ProgressStyle;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write as _};
 
-/// The exit code after stdout was closed, as a shell reports it of tools that SIGPIPE ends.
+/// Exit code after stdout was closed: the code that a shell reports for tools ended by SIGPIPE.
 pub(crate) const CLOSED: u8 = 128 + 13;
 
 /// Writes a result and a line break to stdout.
@@ -21,17 +21,17 @@ pub(crate) fn result(text: impl Display) -> Result<()> {
 
 /// Writes a line to stderr.
 pub(crate) fn note(text: impl Display) {
-    // One write, so that lines of several threads do not mix.
+    // A single write, so that lines of several threads do not mix.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Whether a command failed because the reader of its results has gone.
+/// Whether a command failed because stdout was closed.
 pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
     let kind = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref().map(io::Error::kind);
     error.chain().any(|cause| kind(cause) == Some(ErrorKind::BrokenPipe))
 }
 
-/// A progress bar's look; the template is ours, so it is well formed.
+/// Style of a progress bar. The template is a constant of this program, so it is valid.
 pub(crate) fn bar_style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ ")
 }

@@ -1,7 +1,8 @@
-//! `folio plan`: does a model fit a device? It reports, without loading anything, what the model takes, what is left
-//! for the KV pool, how fast it can be at most, and what to change if it does not fit.
+//! `folio plan`: does a model fit a device? Without loading anything, it reports the memory that the model needs, the
+//! memory left for the KV pool, the maximum speed, and what to change if the model does not fit.
 //!
-//! The numbers are the engine's own ([`Fit`]): it allocates by them. Exit code 1 means that it does not fit.
+//! The numbers come from [`Fit`], which the engine itself uses to allocate. Exit code 1 means that the model does not
+//! fit.
 
 use super::device::{self, Device};
 use super::options::{EngineArgs, ModelArgs, parse_bytes};
@@ -20,7 +21,7 @@ use folio::plan::{Plan, Storage};
 use folio::platform;
 use serde_json::{Value, json};
 
-/// Bytes read to measure bandwidth: more than caches hold.
+/// Bytes read to measure bandwidth: more than caches can hold.
 const READ_BYTES: u64 = 256 << 20;
 /// The binding limit of most GPU drivers, assumed with `--memory`.
 const BINDING_BYTES_USUAL: u64 = i32::MAX as u64;
@@ -42,14 +43,14 @@ pub(crate) struct PlanArgs {
     json: bool,
 }
 
-/// The device that is planned for.
+/// The device to plan for.
 struct Subject {
     caps: Caps,
-    /// Why this device.
+    /// Why this device was selected.
     reason: String,
-    /// A device of this machine, not an assumed one.
+    /// Whether the device is in this machine, not assumed.
     is_here: bool,
-    /// Its memory bandwidth, GB/s, if it was measured.
+    /// Measured memory bandwidth in GB/s.
     read_gbps: Option<f64>,
 }
 
@@ -63,7 +64,7 @@ struct Report<'a> {
     fit_report: FitReport,
 }
 
-/// Prints the report; whether the model fits.
+/// Prints the report. Returns whether the model fits.
 pub(crate) fn run(args: &PlanArgs) -> Result<bool> {
     let config = args.engine.config()?;
     let model = model(args)?;
@@ -126,7 +127,7 @@ impl Report<'_> {
                 let (memory, budget) = (Bytes(memory), Bytes(budget));
                 format!("{memory}, {budget} usable (--gpu-memory-utilization, {share:.0} %)")
             }
-            _ => "unknown or shared with other programs: not checked; the KV pool has a fixed size (--kv-cache-bytes)"
+            _ => "unknown or shared with other programs: not checked; the KV pool's size is fixed (--kv-cache-bytes)"
                 .to_owned(),
         };
         let mut lines = vec![
@@ -153,7 +154,7 @@ impl Report<'_> {
             true => "fits, with less context",
             false => "does not fit",
         };
-        // Advice has a line of its own.
+        // The advice gets its own line.
         lines.push(format!("{verdict}: {}", self.fit_report).replace("; ", ";\n"));
         lines.join("\n")
     }
@@ -189,7 +190,7 @@ impl Report<'_> {
         }
     }
 
-    /// An upper bound: the time to read what a token needs.
+    /// Upper bound on the speed: the time to read the data that each token needs.
     fn speed_in_words(&self, fit: &Fit) -> String {
         let token = Bytes(fit.token_bytes);
         let read = format!("each token reads {token} (weights, and the KV of half the context)");
@@ -203,7 +204,7 @@ impl Report<'_> {
     }
 
     fn other_in_words(&self, change: &Change, fit: &Fit) -> String {
-        // The longest is `--quantization q4 --kv-cache-dtype q8`.
+        // 38 columns: the longest change is `--quantization q4 --kv-cache-dtype q8`.
         let change = format!("{change:<38}");
         if !fit.fits() {
             return format!("  {change} weights {}: does not fit", Bytes(fit.weight_bytes));
@@ -277,12 +278,12 @@ fn limits(subject: &Subject) -> String {
     format!("{kind} ({}), kernels {}, {binding}", caps.api, caps.tier)
 }
 
-/// Two digits or so, for people.
+/// Formats about two digits, for people.
 fn number(value: f64) -> String {
     if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// One digit behind the point: an estimate has no more.
+/// Rounded to one decimal place: an estimate is no more precise.
 fn rounded(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

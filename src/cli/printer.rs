@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal as _, Write};
 const DIM: &str = "\x1b[2m";
 const NORMAL: &str = "\x1b[0m";
 
-/// Prints the first choice of a response, and keeps it.
+/// Prints the first choice of a response and records it.
 pub(crate) struct Printer<'a> {
     output: &'a mut dyn Write,
     shows_reasoning: bool,
@@ -23,7 +23,7 @@ impl<'a> Printer<'a> {
         Self { output, shows_reasoning, content: String::new(), reasoning: String::new(), tool_calls: Vec::new() }
     }
 
-    /// Prints what one event brings.
+    /// Prints the new output of one event.
     pub(crate) fn print(&mut self, event: &Value) -> Result<()> {
         for choice in event["choices"].as_array().into_iter().flatten().filter(|choice| choice["index"] == 0) {
             let delta = &choice["delta"];
@@ -42,7 +42,7 @@ impl<'a> Printer<'a> {
         }
         self.reasoning.push_str(text);
         if self.shows_reasoning {
-            // Reasoning is a comfort: if it cannot be shown, the answer still can.
+            // Reasoning is optional output: if stderr is closed, the answer is still printed.
             let _ = io::stderr().write_all(format!("{DIM}{text}{NORMAL}").as_bytes());
         }
     }
@@ -59,7 +59,7 @@ impl<'a> Printer<'a> {
         Ok(self.output.flush()?)
     }
 
-    /// The first part of a call has its name; the others add to its arguments.
+    /// The first part of a call has its name; later parts add to its arguments.
     fn add_call(&mut self, part: &Value) {
         let arguments = part["function"]["arguments"].as_str().unwrap_or_default();
         let known = self.tool_calls.iter_mut().find(|call| call["index"] == part["index"]);
@@ -72,7 +72,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Ends the output: tool calls follow as lines of JSON. Gives the message for a conversation's history.
+    /// Ends the output: prints tool calls as lines of JSON. Returns the message for the conversation's history.
     pub(crate) fn finish(self) -> Result<Value> {
         let mut message = Map::from_iter([("role".to_owned(), json!("assistant"))]);
         message.insert("content".to_owned(), self.content.clone().into());

@@ -1,14 +1,15 @@
-//! The flags of `run` and `chat` that become fields of a request. A flag that is not given is absent, so that the
-//! model's own default holds.
+//! The flags of `run` and `chat` that become fields of a request. A flag that is not given sets no field, so that the
+//! model's own default applies.
 
 use clap::Args;
 use folio::server::{Limits, ServerOptions};
 use serde_json::{Map, Number, Value};
 
-/// `max_tokens` where a completion may fill the context: the API lowers it to the room that the prompt leaves.
+/// `max_tokens` of a completion that may fill the context: the API lowers it to the rest of the context after the
+/// prompt.
 pub(crate) const MAX_TOKENS_ROOM: u32 = u32::MAX;
 
-/// How to answer.
+/// Sampling flags.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RequestArgs {
     /// Maximum number of tokens to generate [default: the rest of the context]
@@ -54,19 +55,19 @@ impl RequestArgs {
         fields
     }
 
-    /// The same for one request, with a seed unless it has one.
+    /// Like [`Self::fields`], and with this seed unless the fields have one.
     pub(crate) fn fields_with_seed(&self, seed: Option<u64>) -> Map<String, Value> {
         let mut fields = self.fields();
         if let Some(seed) = seed {
-            // The API takes a signed number; its bits count.
+            // The API takes a signed number with the same bits.
             fields.entry("seed").or_insert_with(|| seed.cast_signed().into());
         }
         fields
     }
 }
 
-/// The API for requests from this machine's own user: without the ceilings that protect a server from strangers.
-/// `strict` refuses unknown fields.
+/// API options for requests of the local user: without the limits that protect a server from its clients. `strict`
+/// refuses unknown fields.
 pub(crate) fn server_options(strict: bool) -> ServerOptions {
     let limits = Limits { body_bytes_max: usize::MAX, choices_max: 128, prompts_max: 2048 };
     ServerOptions { limits, strict_fields: strict, ..ServerOptions::default() }

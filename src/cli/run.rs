@@ -45,7 +45,7 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
-    // Files first: a wrong name should not cost a load.
+    // Files are opened first, so that a wrong name is reported before the model loads.
     let input = args.input.as_deref().map(open_input).transpose()?;
     let mut output = open_output(args.output.as_deref())?;
     let mut engine = args.engine.clone();
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
             runtime.block_on(answer_prompt(&api, &session, args, &mut output))
         }
     };
-    // An answer that failed is the better message; an engine that ended otherwise comes second.
+    // A failed answer is the better error message, so it precedes that of a failed engine.
     outcome.and(session.close())
 }
 

@@ -1,5 +1,5 @@
-//! `folio selftest`: compares every kernel of a device with the CPU reference. These are the checks of the kernel
-//! tests, so a machine can be tested without a compiler.
+//! `folio selftest`: compares every kernel of a device with the CPU reference. The kernel tests run the same checks;
+//! this command needs no compiler.
 
 use super::device::{Device, DeviceArgs};
 use super::output;
@@ -34,13 +34,11 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
             #[cfg(feature = "cuda")]
             Device::Cuda(options) => selftest::run(&mut CudaBackend::open(&options)?, &checks).await,
             Device::Wgpu(options) => selftest::run(&mut WgpuBackend::open(&options).await?, &checks).await,
-            Device::Fake(_) => {
-                Err(BackendError::Unavailable("the fake device computes nothing that could be checked".into()))
-            }
+            Device::Fake(_) => Err(BackendError::Unavailable("the fake device computes no results to check".into())),
         }
     })?;
     output::result(&report)?;
     ensure!(!report.rows.is_empty(), "no check name contains {:?}", args.filter.as_deref().unwrap_or_default());
-    ensure!(report.passed(), "this device's results differ from the CPU reference");
+    ensure!(report.passed(), "results of this device differ from the CPU reference");
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// How often the server looks whether its engine is ready, or gone.
+/// Interval at which the server checks whether its engine is ready or has ended.
 const POLL: Duration = Duration::from_millis(10);
 
 #[derive(Args, Debug)]
@@ -70,7 +70,7 @@ pub(crate) struct ServeArgs {
 
 pub(crate) fn run(args: ServeArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    // The port first: if it is taken, nothing needs to load.
+    // The port is opened first, so that a port in use is reported before the model loads.
     let listener = runtime.block_on(listen(&args))?;
     let address = listener.local_addr()?;
     let session = Session::start_to_serve(&args.model, &args.engine)?;
@@ -90,21 +90,21 @@ pub(crate) fn run(args: ServeArgs) -> Result<()> {
         };
         socket::serve(listener, state, sockets, stop).await;
     });
-    // The runtime lives on meanwhile: a second signal must end the process even while a model is still loading.
+    // The runtime keeps running meanwhile, so that a second signal ends the process even while a model is loading.
     let end = session.close();
-    // Work in threads of its own ends with the process; nobody waits for it.
+    // Work on separate threads ends with the process; nothing waits for it.
     runtime.shutdown_background();
     end
 }
 
-/// Warns if anyone who reaches this address may use the server.
+/// Warns if the server accepts requests from other machines without an API key.
 fn warn_if_open(args: &ServeArgs, address: SocketAddr) {
     if !address.ip().is_loopback() && args.api_key.is_empty() {
         note(format_args!("warning: {address} is reachable from other machines and no --api-key is set"));
     }
 }
 
-/// Prints the server's address once it is ready. Ends when the engine has ended by itself.
+/// Prints the server's address once it is ready. Returns when the engine has ended by itself.
 async fn announce(session: &Session, address: SocketAddr) {
     let mut told = false;
     while !session.is_finished() {
@@ -131,7 +131,7 @@ fn state(args: ServeArgs, session: &Session) -> ServerState {
     let mut allowed_hosts = args.allowed_host;
     allowed_hosts.push(args.host);
     let api_keys = args.api_key.into_iter().filter(|key| !key.is_empty()).collect();
-    // Browsers write an origin without a slash at its end.
+    // Browsers send an origin without a trailing slash.
     let origin = |origin: String| origin.trim_end_matches('/').to_owned();
     let allowed_origins = args.allowed_origins.into_iter().map(origin).collect();
     let limits = Limits {

@@ -1,4 +1,5 @@
-//! An engine in its own thread with the model's text side beside it: what `serve`, `chat`, `run` and `bench` start.
+//! An engine in its own thread, with the model's tokenizer and chat template. `serve`, `chat`, `run` and `bench` start
+//! one.
 
 use super::device::{Device, DeviceJob};
 use super::options::{EngineArgs, ModelArgs};
@@ -21,16 +22,16 @@ use std::time::Duration;
 /// Interval at which a waiting command checks whether the engine is ready.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A model that loads, then runs, in a thread of its own.
+/// A model that loads and then runs in its own thread.
 pub(crate) struct Session {
     pub(crate) handle: EngineHandle,
     pub(crate) text: Arc<TextModel>,
-    /// Sampling defaults of the model: its generation_config over vLLM's.
+    /// Sampling defaults of the model: those of its generation_config, else vLLM's.
     generation: GenerationDefaults,
     thread: JoinHandle<Result<(), EngineEnd>>,
 }
 
-/// Starts the engine's thread on whichever backend was chosen.
+/// Starts the engine's thread on the selected backend.
 struct Spawn {
     model: Model,
     config: Config,
@@ -51,15 +52,15 @@ impl DeviceJob for Spawn {
 }
 
 impl Session {
-    /// Checks model, text side, device and limits, then starts to load; [`Self::wait_ready`] waits for the end of that.
+    /// Checks model, tokenizer, device and limits, then starts to load; [`Self::wait_ready`] waits until loading ends.
     pub(crate) fn start(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
         let text = model.open_text()?;
         let (model, config) = (model.open()?, engine.config()?);
         Self::start_on(engine.device()?, model, text, config)
     }
 
-    /// As [`Self::start`], for a server: prints what will be allocated in a line on stderr, and downloads nothing that
-    /// does not fit.
+    /// Like [`Self::start`], for a server: prints a line on stderr with the memory to be allocated, and does not
+    /// download a model that does not fit.
     pub(crate) fn start_to_serve(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
         let (config, device) = (engine.config()?, engine.device()?);
         if let Some(model) = model.describe_far()? {
@@ -71,7 +72,7 @@ impl Session {
         Self::spawn(device, model.open()?, text, config, true)
     }
 
-    /// As [`Self::start`], with the caller's own parts.
+    /// Like [`Self::start`], with parts from the caller.
     pub(crate) fn start_on(device: Device, model: Model, text: TextModel, config: Config) -> Result<Self> {
         Self::spawn(device, model, text, config, false)
     }
@@ -83,7 +84,7 @@ impl Session {
         Ok(Self { handle, text: Arc::new(text), generation, thread })
     }
 
-    /// Blocks until requests are taken; the reason if loading failed.
+    /// Blocks until the engine accepts requests. Returns the error if loading failed.
     pub(crate) fn wait_ready(self) -> Result<Self> {
         loop {
             match self.handle.status() {
@@ -102,19 +103,19 @@ impl Session {
         self.thread.is_finished()
     }
 
-    /// What the engine found out while loading.
+    /// Properties that the engine determined while loading.
     pub(crate) fn info(&self) -> Result<&EngineInfo> {
         self.handle.info().context("the engine is not ready")
     }
 
-    /// The API over this engine, for a socket or for calls in process. Requests call the model by one of `names`; its
-    /// sampling defaults are the model's own.
+    /// State of the API over this engine, for a socket or for calls in process. Requests name the model by one of
+    /// `names`. Sampling defaults are the model's own.
     pub(crate) fn api_state(&self, names: Vec<String>, options: ServerOptions) -> ServerState {
         let options = ServerOptions { defaults: SamplingParams::from_defaults(&self.generation), ..options };
         ServerState::new(self.handle.clone(), self.text.clone(), names, options)
     }
 
-    /// Finishes the running requests and ends the thread. An error if it had ended by itself.
+    /// Finishes the running requests and ends the thread. Returns an error if the thread had ended by itself.
     pub(crate) fn close(self) -> Result<()> {
         self.handle.drain();
         match self.thread.join() {
@@ -124,7 +125,7 @@ impl Session {
     }
 }
 
-/// Shows bytes while weights load, and the engine's notices; both on stderr. Without a terminal only the notices.
+/// Shows loading progress in bytes and the engine's notices, both on stderr. Without a terminal, only the notices.
 fn loading_bar(tells_sizes: bool) -> impl FnMut(Progress) + Send + 'static {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     bar.set_style(bar_style("loading {bar:32} {bytes}/{total_bytes} {binary_bytes_per_sec}"));

@@ -1,6 +1,6 @@
-//! What the server counts itself: latencies and lengths in histograms, and the rate of tokens.
+//! Metrics that the server itself measures: histograms of latencies and lengths, and the token rate.
 //!
-//! Histograms have fixed buckets and take no lock: they cost the same however long nobody reads them.
+//! Histograms have fixed buckets and take no lock. Their size does not grow between scrapes.
 
 use crate::platform::Instant;
 use std::fmt::Write;
@@ -24,14 +24,14 @@ const TOKENS: &[f64] = &[
     100_000.0,
 ];
 
-/// What the server itself measures.
+/// Metrics that the server itself measures.
 pub(crate) struct Metrics {
     pub(crate) time_to_first_token: Histogram,
     pub(crate) inter_token_latency: Histogram,
     pub(crate) e2e_request_latency: Histogram,
     pub(crate) request_prompt_tokens: Histogram,
     pub(crate) request_generation_tokens: Histogram,
-    /// Choices ended by a stop string, which only the text side sees.
+    /// Choices ended by a stop string. Only the server sees these: the engine does not know text.
     pub(crate) stopped_by_text: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl Default for Metrics {
 /// Counts observations in fixed buckets.
 pub(crate) struct Histogram {
     bounds: &'static [f64],
-    /// One more than bounds: the last counts what is above all.
+    /// One more than `bounds`: the last bucket counts values above every bound.
     counts: Vec<AtomicU64>,
     sum_bits: AtomicU64,
 }
@@ -65,7 +65,7 @@ impl Histogram {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         let add = |bits| Some((f64::from_bits(bits) + value).to_bits());
-        // It never fails: `add` always gives a value.
+        // This never fails: `add` always returns `Some`.
         let _ = self.sum_bits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
@@ -82,10 +82,10 @@ impl Histogram {
     }
 }
 
-/// Two looks at the counters closer than this are one: the rate of so short a time says nothing.
+/// Minimum interval between two samples of the counters; a rate over a shorter time is meaningless.
 const RATE_SECONDS_MIN: f64 = 0.2;
 
-/// Tokens per second between two looks.
+/// Tokens per second between the last two samples.
 pub(crate) struct Throughput(Mutex<Look>);
 
 struct Look {

@@ -1,8 +1,8 @@
-//! [`LocalApi`]: the API in process, without a socket: for a browser tab, for `folio run` and `folio chat`, and for
-//! programs that embed the engine.
+//! [`LocalApi`]: the API in process, without a socket. It serves a browser tab, `folio run`, `folio chat` and programs
+//! that embed the engine.
 //!
-//! [`LocalApi::call`] takes and gives bytes, as a connection would. [`LocalApi::post`] takes JSON, and the response
-//! reads as JSON: whole by [`LocalResponse::json`], or as the events of a stream by [`LocalResponse::events`].
+//! [`LocalApi::call`] takes and returns bytes, as a connection would. [`LocalApi::post`] takes JSON, and its response
+//! is read as JSON: whole with [`LocalResponse::json`], or as a stream of events with [`LocalResponse::events`].
 
 use super::{ServerState, router};
 use axum::Router;
@@ -21,56 +21,56 @@ pub struct LocalApi {
     router: Router,
 }
 
-/// A response whose body may still be coming. Dropping it cancels what the body waits for.
+/// A response whose body may still be arriving. Dropping it cancels the request.
 pub struct LocalResponse {
     /// HTTP status.
     pub status: u16,
-    /// Names in lower case, with their values.
+    /// Header names in lower case, with their values.
     pub headers: Vec<(String, String)>,
-    /// What follows, as it comes.
+    /// The body, as it arrives.
     pub body: LocalBody,
 }
 
-/// The chunks of a response's body. Dropping it cancels what it waits for.
+/// The chunks of a response's body. Dropping it cancels the request.
 pub struct LocalBody {
     chunks: BodyDataStream,
 }
 
-/// The events of a streamed response, each as JSON, up to `[DONE]`. Dropping it cancels the rest of the answer.
+/// The events of a streamed response, each as JSON, up to `[DONE]`. Dropping it cancels the request.
 pub struct LocalEvents {
     body: LocalBody,
     status: u16,
-    /// Bytes of an event that is not complete.
+    /// Bytes received that do not form a complete event yet.
     held: Vec<u8>,
     ended: bool,
 }
 
-/// Why a local call has no answer.
+/// Why a local call failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LocalError {
-    /// Method, address or header is not allowed in HTTP.
+    /// The method, path or a header is not valid HTTP.
     #[error("invalid HTTP request: {0}")]
     Request(String),
-    /// The API refused the request, or failed while it answered.
+    /// The API refused the request, or failed while it generated the response.
     #[error("{}", body["error"]["message"].as_str().unwrap_or("the request failed"))]
     Api {
-        /// HTTP status of the response; 200 if its stream had begun.
+        /// HTTP status of the response; 200 if the stream had already begun.
         status: u16,
         /// `{"error": {"message", "type", "param", "code"}}`.
         body: Value,
     },
-    /// The response is not of the form that was asked for.
+    /// The response does not have the expected form.
     #[error("unexpected response: {0}")]
     Response(String),
 }
 
 impl LocalApi {
-    /// The same routes as those of a socket.
+    /// An API with the same routes as the HTTP server.
     pub fn new(state: ServerState) -> Self {
         Self { router: router(state) }
     }
 
-    /// Answers one request. Dropping the future, or the response, cancels what it computes.
+    /// Answers one request. Dropping the future or the response cancels the request.
     pub async fn call(
         &self,
         method: &str,
@@ -96,7 +96,7 @@ impl LocalApi {
         })
     }
 
-    /// Posts `body` to `path`, such as `/v1/chat/completions`. A refusal shows when the response is read.
+    /// Posts `body` to `path`, such as `/v1/chat/completions`. A refusal becomes an error when the response is read.
     pub async fn post(&self, path: &str, body: &Value) -> Result<LocalResponse, LocalError> {
         let headers = [("content-type".to_owned(), "application/json".to_owned())];
         self.call("POST", path, &headers, body.to_string().into()).await
@@ -104,7 +104,7 @@ impl LocalApi {
 }
 
 impl LocalResponse {
-    /// The whole body. A status other than 2xx is an error, which holds the body.
+    /// Reads the whole body. A status other than 2xx becomes an error that holds the body.
     pub async fn json(mut self) -> Result<Value, LocalError> {
         let mut bytes = Vec::new();
         while let Some(chunk) = self.body.next().await {
@@ -115,28 +115,28 @@ impl LocalResponse {
         if (200..300).contains(&status) { Ok(body) } else { Err(LocalError::Api { status, body }) }
     }
 
-    /// The events of the answer to a request with `"stream": true`.
+    /// The events of the response to a request with `"stream": true`.
     pub async fn events(self) -> Result<LocalEvents, LocalError> {
         let is_stream = |(name, value): &(String, String)| name == "content-type" && value == "text/event-stream";
         if self.headers.iter().any(is_stream) {
             return Ok(LocalEvents { status: self.status, body: self.body, held: Vec::new(), ended: false });
         }
         self.json().await?;
-        Err(LocalError::Response("not a stream of events: set `stream` to true".into()))
+        Err(LocalError::Response("not an event stream: set `stream` to true".into()))
     }
 }
 
 impl Stream for LocalBody {
     type Item = Bytes;
 
-    /// Ends early if the handler failed, as a connection would.
+    /// The stream ends early if the handler failed, as a connection would.
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.chunks.poll_next_unpin(context).map(|chunk| chunk.and_then(Result::ok))
     }
 }
 
 impl LocalEvents {
-    /// The next complete event of what is held.
+    /// The next complete event in the bytes received so far.
     fn next_held(&mut self) -> Option<Result<Value, LocalError>> {
         while !self.ended {
             let length = self.held.windows(2).position(|window| window == b"\n\n")?;
@@ -163,7 +163,7 @@ impl LocalEvents {
 impl Stream for LocalEvents {
     type Item = Result<Value, LocalError>;
 
-    /// The last event is an error if the answer failed.
+    /// The last item is an error if the request failed.
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(event) = self.next_held() {
@@ -177,7 +177,7 @@ impl Stream for LocalEvents {
                 None => {
                     self.ended = true;
                     let within = !self.held.is_empty();
-                    let error = || Err(LocalError::Response("the stream ended within an event".into()));
+                    let error = || Err(LocalError::Response("the stream ended in the middle of an event".into()));
                     return Poll::Ready(within.then(error));
                 }
             }

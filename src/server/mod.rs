@@ -1,12 +1,12 @@
 //! The OpenAI-compatible HTTP API as an axum router, without sockets: it also builds for a browser tab.
 //!
 //! [`router`] turns a [`ServerState`] into the routes. A request passes the `guards` (host, origin, key, limits of the
-//! body), is checked field by field by the table in `parameters`, becomes token ids through [`crate::text`], and goes
-//! to the engine: all that in the file of its endpoint (`routes`). What comes back is one receiver per choice; `reply`
-//! makes of them chunks of JSON, and of these a stream or a whole reply. Strict JSON, errors and events are `wire`
-//! forms. Dropping the response drops the receivers, and that is the one way to cancel.
+//! body). The handler of its endpoint (`routes`) checks its fields by the table in `parameters`, turns text into token
+//! ids with [`crate::text`], and submits it to the engine. The engine returns one receiver per choice. `reply` turns
+//! their events into JSON chunks, and the chunks into a stream or a whole reply. `wire` has strict JSON, errors and
+//! server-sent events. Dropping the response drops the receivers, which is the only way to cancel a request.
 //!
-//! `docs/api.md` describes routes, fields and clients for users.
+//! `docs/api.md` documents routes, fields and clients for users.
 //!
 //! Nothing here knows a device, a model's weights or the engine's thread; only [`socket`] (feature `server`) knows
 //! connections, timeouts and signals.
@@ -35,15 +35,15 @@ use std::time::Duration;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use wire::error::ApiError;
 
-/// How long a browser may remember what a page of another site may do.
+/// How long a browser may cache the result of a CORS preflight request.
 const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(600);
 
-/// The paths of [`router`], as they are written in its document.
+/// The paths of [`router`], as `/openapi.json` writes them.
 pub fn paths() -> Vec<&'static str> {
     routes().into_iter().map(|route| route.path).collect()
 }
 
-/// Lets pages of other sites in, if there are any to let in.
+/// CORS for pages of the allowed sites; `None` if no site is allowed.
 fn cors(origins: &[String]) -> Option<CorsLayer> {
     let any = origins.iter().any(|origin| origin == "*");
     let listed = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
@@ -69,11 +69,11 @@ pub fn router(state: ServerState) -> Router {
         .fallback(async |request: Request| ApiError::unknown_route(request.uri().path()))
         .method_not_allowed_fallback(async |request: Request| ApiError::wrong_method(request.method().as_str()))
         .layer(axum::middleware::from_fn_with_state(state.clone(), access::guard));
-    // Outside the guard: a browser asks whether it may send the key before it sends it.
+    // Outside the guard: a browser's preflight request carries no key.
     let router = if let Some(cors) = cors { router.layer(cors) } else { router };
     router
         .layer(panics)
-        // Bodies are bounded where they are read, with an answer in the API's own form.
+        // The size of a body is checked where it is read, so that the error has the API's own form.
         .layer(DefaultBodyLimit::disable())
         .with_state(state)
 }

@@ -1,11 +1,11 @@
-//! Connections: listening, timeouts, caps, and an orderly end.
+//! Connections: listening, timeouts, limits, and graceful shutdown.
 //!
-//! The router knows no time; everything that has a clock is here. A client gets ten seconds for its headers, a body
-//! must keep coming, a reader that takes nothing for half a minute is dropped (and with it its receivers, so its
-//! requests are cancelled), a silent stream gets a comment every fifteen seconds so that proxies keep it open.
+//! All timeouts of the server are here; the router has none. By default: a client has ten seconds to send its headers.
+//! A body must keep arriving. A client that reads nothing for half a minute is disconnected, which drops its receivers
+//! and so cancels its requests. A silent stream gets a comment every fifteen seconds so that proxies keep it open.
 //!
-//! [`serve`] ends when its `shutdown` future does: `/health` says so, after a grace the engine takes no more requests,
-//! running answers go on to their end or to a limit, then connections close.
+//! When its `shutdown` future completes, [`serve`] shuts down: `/health` answers 503; after a grace period the engine
+//! accepts no more requests; running answers finish or reach a time limit; then connections close.
 
 use super::{BodyTimeout, ServerState, router};
 use axum::BoxError;
@@ -27,31 +27,31 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt;
 
-/// A body's deadline moves on by one second for so many bytes.
+/// A body's deadline moves by one second for this many bytes received.
 const BODY_BYTES_PER_SECOND: f64 = 32_768.0;
-/// After a refusal what the client still sends is read for so long, or the refusal would be lost in a reset.
+/// After a refusal, the rest of the request is read for this long; otherwise a TCP reset could discard the response.
 const LINGER: Duration = Duration::from_secs(1);
-/// How often a draining server looks whether its answers are done.
+/// Interval at which a draining server checks whether its answers have finished.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
-/// What closing idle connections may take at the end.
+/// Maximum time to close idle connections at the end.
 const CLOSE: Duration = Duration::from_secs(5);
 
-/// Times and caps of the sockets.
+/// Timeouts and limits of connections.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
-    /// For the headers of one request; also how long an idle connection stays.
+    /// Timeout for the headers of one request; also how long an idle connection stays open.
     pub header_timeout: Duration,
-    /// For the body of one request, apart from a second for each 32 KiB of it.
+    /// Timeout for the body of one request, plus a second for each 32 KiB received.
     pub body_timeout: Duration,
-    /// How long a reader may take nothing.
+    /// How long a client may read nothing before it is disconnected.
     pub write_timeout: Duration,
     /// Silence on a stream before a comment is sent.
     pub keep_alive: Duration,
-    /// Connections at once; more are closed as they come.
+    /// Maximum open connections; further ones are closed at once.
     pub connections_max: usize,
-    /// How long requests are still taken after `shutdown`, while `/health` says that this will end.
+    /// How long requests are still accepted after `shutdown`, while `/health` already answers 503.
     pub shutdown_grace: Duration,
-    /// How long running answers may go on after that, before they are ended with an error; `None`: to their end.
+    /// How long running answers may continue after that, before they end with an error; `None`: no limit.
     pub shutdown_timeout: Option<Duration>,
 }
 
@@ -94,7 +94,7 @@ pub async fn serve(
         }
     }
     state.engine.drain();
-    // New connections are still taken: a client must hear 503 rather than nothing.
+    // Connections are still accepted, so that clients get 503 instead of a refused connection.
     let done = || async {
         while state.active_answers() > 0 {
             sleep(DRAIN_POLL).await;
@@ -110,19 +110,19 @@ pub async fn serve(
         () = server.accept(&listener) => {}
         () = done() => {}
         () = limit => {
-            tracing::warn!("answers that were still running are cut off");
+            tracing::warn!("shutdown timeout: running answers are cancelled");
             state.engine.abort();
-            // Their readers are told.
+            // Waits until their clients have received the error.
             drop(timeout(CLOSE, done()).await);
         }
     }
     drop(listener);
     if timeout(CLOSE, server.graceful.shutdown()).await.is_err() {
-        tracing::warn!("connections that did not close were cut off");
+        tracing::warn!("shutdown timeout: open connections are closed");
     }
 }
 
-/// Done at the first Ctrl-C or SIGTERM. A second one ends the process at once.
+/// Completes at the first Ctrl-C or SIGTERM. A second one ends the process at once.
 pub async fn shutdown_signal() {
     signal().await;
     tokio::spawn(async {
@@ -132,7 +132,7 @@ pub async fn shutdown_signal() {
 }
 
 async fn signal() {
-    // Where no handler can be set, the signal keeps its default action, which ends the process.
+    // If no handler can be set, the signal keeps its default action, which ends the process.
     let interrupt = async {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
@@ -161,14 +161,14 @@ struct Server {
 }
 
 impl Server {
-    /// Takes connections for ever.
+    /// Accepts connections forever.
     async fn accept(&self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => self.connect(stream),
-                // Out of file descriptors, or a client that left already: others go on.
+                // Out of file descriptors, or the client has already disconnected; other connections are not affected.
                 Err(error) => {
-                    tracing::debug!(%error, "a connection could not be taken");
+                    tracing::debug!(%error, "cannot accept a connection");
                     sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -200,7 +200,7 @@ impl Server {
     }
 }
 
-/// A request's body, with a deadline that moves on as bytes come.
+/// A request's body, with a deadline that moves as bytes arrive.
 struct TimedBody {
     inner: Incoming,
     sleep: Pin<Box<Sleep>>,
@@ -241,7 +241,7 @@ impl HttpBody for TimedBody {
     }
 }
 
-/// Fills the silence of an event stream.
+/// Adds keep-alive comments to a silent event stream.
 fn with_comments(response: Response<Body>, every: Duration) -> Response<Body> {
     let is_events = |value: &HeaderValue| value.as_bytes().starts_with(b"text/event-stream");
     if !response.headers().get(CONTENT_TYPE).is_some_and(is_events) {
@@ -277,13 +277,13 @@ impl HttpBody for CommentedBody {
     }
 }
 
-/// A stream whose reader must take something now and then, and which does not cut off its last words.
+/// A connection with a write timeout that lingers after its end, so that the last response is not lost.
 struct Connection {
     inner: TcpStream,
     write_timeout: Duration,
-    /// Runs while a write waits.
+    /// Timer that runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Runs after our side was shut.
+    /// Timer that runs after our side was shut down.
     linger: Option<Pin<Box<Sleep>>>,
 }
 
@@ -301,7 +301,7 @@ impl Connection {
         let limit = self.write_timeout;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
         ready!(stalled.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "write timeout: the client does not read")))
     }
 }
 
@@ -344,7 +344,7 @@ impl AsyncWrite for Connection {
             self.linger = Some(Box::pin(sleep(LINGER)));
         }
         loop {
-            // Looked at before each read, so that a sender that never pauses ends too.
+            // Checked before each read, so that a client that never stops sending is also disconnected.
             if self.linger.as_mut().is_some_and(|linger| linger.as_mut().poll(context).is_ready()) {
                 return Poll::Ready(Ok(()));
             }

@@ -1,4 +1,4 @@
-//! [`ServerState`]: what every route needs: the engine's handle, the text model, options, counters.
+//! [`ServerState`]: what the routes share: the engine's handle, the text model, options, counters.
 
 use super::counters::{Metrics, Throughput};
 use super::wire::error::ApiError;
@@ -11,24 +11,24 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Bytes of prompt per token of context: more cannot fit, so it is refused before it is tokenized.
+/// Maximum bytes of prompt per token of context. A longer prompt cannot fit, so it is refused before it is tokenized.
 const BYTES_PER_TOKEN_MAX: usize = 8;
-/// Input above this many bytes is parsed, rendered and tokenized on a thread of its own.
+/// Input above this many bytes is parsed, rendered and tokenized on a separate thread.
 const OFFLOAD_BYTES: usize = 4 << 10;
-/// Threads of that kind at once; more work is refused like a full queue.
+/// Maximum number of such threads; further work is refused like a full queue.
 const OFFLOADS_MAX: usize = 64;
 pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
     info.max_model_len as usize * BYTES_PER_TOKEN_MAX
 }
 
-/// Ceilings of one request.
+/// Limits of one request.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes of a body.
+    /// Maximum bytes of a body.
     pub body_bytes_max: usize,
-    /// `n`.
+    /// Maximum `n`.
     pub choices_max: u32,
-    /// Prompts in one completions request.
+    /// Maximum prompts of one completions request.
     pub prompts_max: usize,
 }
 
@@ -38,29 +38,29 @@ impl Default for Limits {
     }
 }
 
-/// What a server is told apart from its model.
+/// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// One of these is needed on every route but `/health`, `/ping` and the page itself; empty: none is. Each key
-    /// is a client of its own: waiting requests are served round-robin by key.
+    /// API keys. Every route except `/health`, `/ping` and the chat page requires one; if the list is empty, none is
+    /// required. Waiting requests are served round-robin by key.
     pub api_keys: Vec<String>,
-    /// Other sites whose pages may use this server; `*`: all. Empty: none.
+    /// Origins of other sites whose pages may use this server; `*` allows all, an empty list none.
     pub allowed_origins: Vec<String>,
     /// Host names by which browsers may reach this server, beside `localhost` and IP addresses; `*` allows all.
     pub allowed_hosts: Vec<String>,
-    /// Sampling of requests that do not say; from the model's generation_config.json.
+    /// Sampling defaults, from the model's generation_config.json.
     pub defaults: SamplingParams,
-    /// Ceilings of one request.
+    /// Limits of one request.
     pub limits: Limits,
-    /// How the model writes tool calls; `None`: as its chat template says.
+    /// How the model writes tool calls; `None`: found in its chat template.
     pub tool_call_parser: Option<ToolParser>,
-    /// How the model marks its reasoning; `None`: as its chat template says.
+    /// How the model marks its reasoning; `None`: found in its chat template.
     pub reasoning_parser: Option<ReasoningParser>,
-    /// Unknown request fields are refused; otherwise they are logged and ignored.
+    /// Refuse unknown request fields; otherwise they are logged and ignored.
     pub strict_fields: bool,
 }
 
-/// Everything the routes need; cheap to clone.
+/// What the routes share; cheap to clone.
 #[derive(Clone)]
 pub struct ServerState {
     pub(crate) engine: EngineHandle,
@@ -69,23 +69,23 @@ pub struct ServerState {
     pub(crate) options: Arc<ServerOptions>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) throughput: Arc<Throughput>,
-    /// `/health` says that the server ends, so that nobody sends more; requests are still taken.
+    /// `/health` answers 503, so that clients stop sending; requests are still accepted.
     pub(crate) closing: Arc<AtomicBool>,
-    /// Answers that are being generated, until their last byte is handed over.
+    /// Number of running answers, each until its last byte is handed over.
     pub(crate) active: Arc<AtomicUsize>,
-    /// Inputs that are worked on by threads of their own.
+    /// Number of inputs being processed on separate threads.
     pub(crate) offloads: Arc<AtomicUsize>,
-    /// Names of request fields that were logged as unknown.
+    /// Names of unknown request fields that were already logged.
     pub(crate) unknown_fields: Arc<Mutex<BTreeSet<String>>>,
     pub(crate) ids: Arc<AtomicU64>,
     pub(crate) created: u64,
     pub(crate) answer_format: AnswerFormat,
-    /// Made when a request first needs it.
+    /// Created when a request first needs it.
     pub(crate) grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
 }
 
 impl ServerState {
-    /// State of one server. The first of `model_names` is what answers call the model; there is at least one.
+    /// State of one server. `model_names` has at least one name; answers call the model by the first.
     pub fn new(engine: EngineHandle, text: Arc<TextModel>, model_names: Vec<String>, options: ServerOptions) -> Self {
         assert!(!model_names.is_empty(), "a served model has a name");
         let answer_format = AnswerFormat::new(&text, options.tool_call_parser, options.reasoning_parser);
@@ -107,12 +107,12 @@ impl ServerState {
         }
     }
 
-    /// Answers that are being generated now.
+    /// Number of running answers.
     pub fn active_answers(&self) -> usize {
         self.active.load(Ordering::Acquire)
     }
 
-    /// Tells those who ask for its health that it will end; requests are taken until the engine drains.
+    /// Makes `/health` answer 503. Requests are accepted until the engine drains.
     pub fn begin_closing(&self) {
         self.closing.store(true, Ordering::Release);
     }
@@ -121,7 +121,7 @@ impl ServerState {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// The engine's facts, or why no request can be served.
+    /// The engine's properties, or the error if it cannot serve requests.
     pub(crate) fn ready(&self) -> Result<&EngineInfo, ApiError> {
         match self.engine.status() {
             Status::Ready => self.engine.info().ok_or_else(ApiError::loading),
@@ -131,7 +131,7 @@ impl ServerState {
         }
     }
 
-    /// The served name that a request means; absent means the first.
+    /// The served name that a request asks for; the first if it names none.
     pub(crate) fn model(&self, asked: Option<String>) -> Result<String, ApiError> {
         match asked {
             None => Ok(self.model_names[0].clone()),
@@ -150,8 +150,7 @@ impl ServerState {
         self.offload(bytes, move || work(&text)).await
     }
 
-    /// Runs `work` here if its input has few bytes, else on a thread of its own, so that other clients are served
-    /// meanwhile.
+    /// Runs `work` here if its input is small, else on a separate thread, so that other clients are not blocked.
     pub(crate) async fn offload<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -160,7 +159,7 @@ impl ServerState {
         if bytes <= OFFLOAD_BYTES {
             return Ok(work());
         }
-        // The count lives in the work, which goes on when the client is gone.
+        // The work holds the count, because it continues when the client disconnects.
         let slot = Counted::new(&self.offloads);
         if self.offloads.load(Ordering::Acquire) > OFFLOADS_MAX {
             let limit = OFFLOADS_MAX as u32;
@@ -174,7 +173,7 @@ impl ServerState {
         done.await.ok_or_else(ApiError::internal)
     }
 
-    /// What answers were computed by, in a few characters: they may differ where these do.
+    /// `system_fingerprint`: identifies what computed an answer. Answers may differ if their fingerprints do.
     pub(crate) fn fingerprint(&self, info: &EngineInfo) -> String {
         let mut hasher = blake3::Hasher::new();
         for part in [env!("CARGO_PKG_VERSION"), &self.model_names[0], &info.device, info.api, &info.tier] {
@@ -183,7 +182,7 @@ impl ServerState {
         format!("fp_{}", &hasher.finalize().to_hex()[..12])
     }
 
-    /// A name that no other answer of this server has.
+    /// An id that is unique within this server.
     pub(crate) fn new_id(&self, prefix: &str) -> String {
         let count = self.ids.fetch_add(1, Ordering::Relaxed);
         let mut hasher = blake3::Hasher::new();
@@ -193,7 +192,7 @@ impl ServerState {
     }
 }
 
-/// One more in a count, as long as it lives.
+/// Increments a count for as long as it lives.
 pub(crate) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {

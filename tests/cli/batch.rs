@@ -24,7 +24,7 @@ fn line(id: &str, url: &str, body: &Value) -> Value {
     json!({"custom_id": id, "method": "POST", "url": url, "body": body})
 }
 
-/// The demo model in a folder of its own, without its chat template.
+/// A folder with the demo model, without its chat template.
 fn base_model(folder: &Path) {
     for name in ["model.safetensors", "tokenizer.json", "config.json", "generation_config.json"] {
         fs::copy(repository("assets/demo").join(name), folder.join(name)).expect("a file of the demo copies");
@@ -122,7 +122,7 @@ fn no_line_is_refused_because_the_engine_is_busy() {
     let several = line("several", "/v1/completions", &json!({"prompt": vec!["Hello"; 9], "n": 2, "max_tokens": 2}));
     let few = answers(&["--device", "fake", "--queue-requests-max", "2"], &vec![several; 12]);
     assert!(few.iter().all(|answer| answer["response"]["status_code"] == 200), "{}", few[0]);
-    // Long texts are encoded beside the engine, of which only so many at once.
+    // Long texts are encoded on separate threads, whose number is limited.
     let long = json!({"prompt": "Hello ".repeat(900), "max_tokens": 1});
     let many = answers(&["--device", "fake"], &vec![long; 150]);
     for answer in many {

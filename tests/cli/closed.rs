@@ -1,12 +1,12 @@
-//! Commands whose output nobody reads any more, as in `folio list | head -1`: they end quietly, and a server goes on.
-//! (`bench` prints in the same way, but takes its time before.)
+//! Commands whose output is closed, as in `folio list | head -1`: they end quietly, and a server continues. (`bench`
+//! prints in the same way, but would take too long here.)
 
 use super::{Server, folio, text};
 use serde_json::json;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// Each command with as little work as it can have.
+/// Each command with minimal work.
 const COMMANDS: [&[&str]; 9] = [
     &["--help"],
     &["--version"],
@@ -19,7 +19,7 @@ const COMMANDS: [&[&str]; 9] = [
     &["chat", "--device", "fake", "--max-tokens", "4"],
 ];
 
-/// A line for `run --input -`, and what a user of `chat` types. The other commands do not read it.
+/// A line for `run --input -`, which `chat` reads as a message. The other commands do not read it.
 const LINE: &[u8] = b"{\"prompt\": \"a\"}\n";
 
 #[test]
@@ -29,7 +29,7 @@ fn a_closed_stdout_ends_a_command_quietly() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("the binary starts");
         drop(process.stdout.take());
-        // The command may have ended by now.
+        // The command may have already ended.
         let _ = process.stdin.take().expect("stdin is piped").write_all(LINE);
         let output = process.wait_with_output().expect("the command ends");
         let said = text(&output.stderr);
@@ -54,7 +54,7 @@ fn a_closed_stderr_changes_no_result() {
 #[test]
 fn a_server_goes_on_when_its_terminal_is_closed() {
     let mut server = Server::with(&["--device", "fake"]);
-    // The server's stderr; its stdout was never read.
+    // Closes the server's stderr; its stdout was never read.
     drop(std::mem::replace(&mut server.messages, Box::new(std::io::empty())));
     let body = json!({"prompt": "Hello", "max_tokens": 2, "no_such_field": 1}).to_string();
     for _ in 0..3 {

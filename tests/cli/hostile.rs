@@ -1,5 +1,5 @@
-//! GGUF files that are wrong, through the binary: one line that names file and field, within 6 GiB of address space and
-//! 20 seconds of processor time.
+//! Invalid GGUF files, through the binary: each gives a one-line error with file and field, within 6 GiB of address
+//! space and 20 seconds of CPU time.
 
 use super::{folio, repository, text};
 use crate::builder::{Builder, Item};
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs a model that must be refused, under limits.
+/// Runs a model that must be refused, with resource limits.
 fn refused(file: &Path, words: &[&str]) {
     let command = folio(&[]);
     let mut limited = Command::new("sh");
@@ -33,7 +33,7 @@ fn refused(file: &Path, words: &[&str]) {
     }
 }
 
-/// `value` over the bytes that follow the first `place`, and `skip` more.
+/// Writes `value` over the bytes `skip` after the end of the first `place`.
 fn patched(mut bytes: Vec<u8>, place: &str, skip: usize, value: &[u8]) -> Vec<u8> {
     let at = bytes.windows(place.len()).position(|window| window == place.as_bytes()).expect("the place is there");
     let at = at + place.len() + skip;

@@ -1,4 +1,4 @@
-//! Models by name, against a hub on this machine: what is fetched, kept, continued, checked and refused.
+//! Models by name, with a local hub: what is downloaded, cached, resumed, verified and refused.
 
 mod server;
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-/// A user with a cache of their own, who knows one hub.
+/// A user with a separate cache and one hub.
 struct User {
     home: tempfile::TempDir,
     endpoint: String,
@@ -22,7 +22,7 @@ impl User {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-        // What a developer has set must not steer a test.
+        // The developer's own settings must not affect a test.
         for (name, _) in std::env::vars() {
             let upper = name.to_ascii_uppercase();
             let steers = ["FOLIO_", "HF_", "HUGGING", "XDG_"].iter().any(|prefix| upper.starts_with(prefix));
@@ -39,14 +39,14 @@ impl User {
         self.command(arguments).output().expect("the binary starts")
     }
 
-    /// What a command that works prints.
+    /// Output of a command that must succeed.
     fn result(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?} failed: {}", text(&output.stderr));
         text(&output.stdout).trim_end().to_owned()
     }
 
-    /// The one line of a command that fails; it contains all of `words`.
+    /// The one-line error of a command that must fail; it contains all of `words`.
     fn refusal(&self, arguments: &[&str], words: &[&str]) -> String {
         let output = self.run(arguments);
         let message = text(&output.stderr);
@@ -91,7 +91,7 @@ fn golden(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden/llama").join(name)).expect("it is there")
 }
 
-/// The tiny model, with what else lies in repositories.
+/// The tiny model, with other files that repositories have.
 fn tiny() -> Arc<Hub> {
     Hub::new([
         (".gitattributes", b"*.safetensors lfs".to_vec()),
@@ -127,7 +127,7 @@ fn only_what_is_needed_comes_and_it_comes_once() {
         assert!(request.authorization.as_deref().is_none_or(|found| found == format!("Bearer {TOKEN}")));
     }
     assert_eq!(requests.iter().filter(|request| request.line.contains(" cdn ")).count(), 1);
-    // The layout is the one that Python's client writes.
+    // The layout equals that of Python's client.
     assert_eq!(fs::read_to_string(user.repo().join("refs/main")).expect("a revision"), COMMIT);
     let mut hashes = wanted.map(|name| hub.hash(name));
     hashes.sort();
@@ -145,7 +145,7 @@ fn only_what_is_needed_comes_and_it_comes_once() {
     assert_eq!(hub.lines(), ["GET hub /api/models/org/tiny/revision/main"], "what is there is not asked for again");
     user.result(&["pull", "org/tiny", "--offline"]);
     assert!(hub.lines().is_empty(), "offline is without any request");
-    // Another commit with the same weights moves no weights.
+    // A new commit with the same weights does not download them again.
     let next = COMMIT.replace('0', "f");
     hub.set_commit(&next);
     hub.set_file("config.json", &[&golden("config.json")[..], b"\n"].concat());
@@ -211,7 +211,7 @@ fn a_plan_by_name_reads_headers_and_keeps_nothing() {
     }
     assert!(ranges > 8 && ranges < weights / 2, "{ranges} bytes of {weights} are headers");
     assert!(user.blobs().is_empty(), "nothing is kept");
-    // What will not fit is not fetched.
+    // A model that does not fit is not downloaded.
     let serve = ["serve", "--port", "0", "--device", "fake:memory=1000", "--model", "org/tiny"];
     user.refusal(&serve, &["no room for a KV pool in 899 B", "use a smaller model"]);
     assert!(user.blobs().is_empty(), "nothing was fetched");
@@ -251,7 +251,7 @@ fn a_path_wins_over_a_name_and_neither_is_told_as_both() {
     }
 }
 
-/// `model-0000N-of-0000M.safetensors` are what the index says.
+/// The shards `model-0000N-of-0000M.safetensors` come from the index.
 #[test]
 fn shards_are_those_that_the_index_names() {
     let index = |shard: &str| json!({"weight_map": {"a": "m-2.safetensors", "b": shard}}).to_string().into_bytes();
@@ -319,13 +319,13 @@ fn a_cut_download_goes_on_where_it_ended() {
     };
     let whole =
         |user: &User| assert_eq!(fs::read(user.snapshot().join("model.safetensors")).expect("it reads"), weights);
-    // Within one run.
+    // Resumed within one run.
     let user = User::of(&hub);
     hub.fail(2, "GET cdn", BadResponse::Cut(70_000));
     user.pull("org/tiny");
     whole(&user);
     assert_eq!(ranges(&hub), [None, Some("bytes=70000-".into()), Some("bytes=140000-".into())]);
-    // From one run to the next, as another client may have left it.
+    // Resumed from a partial file of an earlier run or another client.
     let user = User::of(&hub);
     let incomplete = user.repo().join("blobs").join(format!("{}.incomplete", hub.hash("model.safetensors")));
     let leave = |bytes: &[u8]| {
@@ -336,7 +336,7 @@ fn a_cut_download_goes_on_where_it_ended() {
     user.pull("org/tiny");
     whole(&user);
     assert_eq!(ranges(&hub), [Some("bytes=50000-".into())]);
-    // A server that knows no ranges starts at the start; more than the file has is worth nothing.
+    // A server without range requests sends from the start; a partial file that is too long is discarded.
     for (left, range) in [(&weights[..60_000], Some("bytes=60000-")), (&[0; 400_000][..], None)] {
         fs::remove_dir_all(user.repo()).expect("it is there");
         leave(left);
@@ -390,7 +390,7 @@ fn wrong_contents_are_removed() {
     check("GET cdn", BadResponse::Bytes(shorter), &["model.safetensors", &(size - 1).to_string(), "removed"]);
     let lies = BadResponse::Headers(&[("X-Linked-Size", "1000")]);
     check("HEAD hub /org/tiny/resolve/0123456789abcdef0123456789abcdef01234567/model", lies, &["1000", "removed"]);
-    // A small file has git's hash.
+    // A small file is verified by git's hash.
     let user = User::of(&hub);
     hub.fail(1, "/config.json", BadResponse::Headers(&[("ETag", "\"0123456789012345678901234567890123456789\"")]));
     user.refusal(&["pull", "org/tiny"], &["config.json", "hash mismatch", &hub.hash("config.json")]);
@@ -451,7 +451,7 @@ fn a_busy_hub_is_asked_again_within_bounds() {
 fn the_token_stays_at_the_endpoint() {
     let hub = tiny();
     let user = User::of(&hub);
-    // A repository that was renamed is a redirect within the endpoint; the token goes along.
+    // A renamed repository redirects within the endpoint, so the token is sent.
     const HERE: &[(&str, &str)] = &[("Location", "/api/models/org/new/revision/main")];
     hub.fail(1, "/api/models/org/tiny", BadResponse::Status(307, HERE));
     fs::write(user.home.path().join("token"), format!("{TOKEN}\n")).expect("the folder takes files");
@@ -459,7 +459,7 @@ fn the_token_stays_at_the_endpoint() {
     let requests = hub.requests();
     let renamed = requests.iter().find(|request| request.line.contains("/org/new/")).expect("it is followed");
     assert_eq!(renamed.authorization, Some(format!("Bearer {TOKEN}")), "the token file counts");
-    // One to another origin is followed without it; one to no address, or round and round, is not.
+    // A redirect to another origin is followed without the token. Invalid and endless redirects are refused.
     let other = tiny();
     let away: &'static str = format!("{}/api/models/org/tiny/revision/main", other.endpoint).leak();
     let location: &'static [(&str, &str)] = vec![("Location", away)].leak();
@@ -508,7 +508,7 @@ fn links_that_leave_the_cache_are_not_followed() {
     let secret = outside.path().join("secret");
     fs::write(&secret, "{}").expect("the folder takes files");
     let snapshot = user.pull("org/tiny");
-    // A file that is loaded if it is there, though the hub has none.
+    // A file that is loaded if present, although the hub does not list it.
     symlink(&secret, snapshot.join("tokenizer.json")).expect("a link");
     for arguments in [&["pull", "org/tiny"][..], &["pull", "org/tiny", "--offline"]] {
         user.refusal(arguments, &["tokenizer.json", "link to a place outside"]);
@@ -518,7 +518,7 @@ fn links_that_leave_the_cache_are_not_followed() {
     symlink("../../../../secret", snapshot.join("config.json")).expect("a link");
     fs::write(user.home.path().join("secret"), "{}").expect("the folder takes files");
     user.refusal(&["pull", "org/tiny", "--offline"], &["config.json", "link to a place outside"]);
-    // Nothing is written through a link either.
+    // Links are not followed for writing either.
     let fresh = User::of(&hub);
     let blobs = fresh.repo().join("blobs");
     fs::create_dir_all(&blobs).expect("the folder is made");
@@ -538,7 +538,7 @@ fn links_that_leave_the_cache_are_not_followed() {
 fn two_pulls_at_once_share_the_work() {
     let hub = tiny();
     let user = User::of(&hub);
-    // No bytes flow before both have found that all three files are missing.
+    // No bytes are sent before both processes have found that all three files are missing.
     hub.hold(6, "HEAD");
     let pull = || user.command(&["pull", "org/tiny"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let both = [(); 2].map(|()| pull().expect("the binary starts"));
@@ -568,7 +568,7 @@ fn without_the_hub_the_cache_has_to_do() {
     user.pull("org/tiny");
     user.refusal(&["pull", "org/tiny@v2", "--offline"], &["revision v2 is not cached"]);
     assert!(user.result(&["pull", &format!("org/tiny@{COMMIT}"), "--offline"]).ends_with(COMMIT));
-    // A hub that cannot be reached is not the end of a model that is there.
+    // An unreachable hub does not prevent using a cached model.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     user.endpoint = format!("http://{}", closed.expect("a port was free"));
     let output = user.run(&["pull", "org/tiny"]);
@@ -580,7 +580,7 @@ fn without_the_hub_the_cache_has_to_do() {
     user.refusal(&["pull", "org/other"], &["cannot reach http://127.0.0.1:", "not complete in the local cache"]);
     user.endpoint = "ftp://hub".to_owned();
     user.refusal(&["pull", "org/tiny"], &["HF_ENDPOINT", "ftp://hub"]);
-    // The cache may be elsewhere.
+    // The cache may be in another folder.
     let elsewhere = user.home.path().join("elsewhere");
     fs::rename(user.home.path().join("hub"), &elsewhere).expect("it moves");
     let mut command = user.command(&["list", "--json"]);

@@ -1,8 +1,8 @@
-//! The binary as a user meets it: output, exit codes, one-line errors, and a server that starts, answers and ends.
-//! `hub` is the same for models by name; `wasm` type-checks what is built for a browser.
+//! The binary from a user's view: output, exit codes, one-line errors, and a server that starts, answers and shuts
+//! down. `hub` tests models by name; `wasm` type-checks the code for browsers.
 //!
 //! Everything runs on the CPU reference with the built-in demo model or the small folders of `tests/data`. Expected
-//! answers come from the references beside those models, so nothing here repeats what folio itself has printed.
+//! answers come from the reference outputs beside those models, not from folio itself.
 
 mod batch;
 #[cfg(unix)]
@@ -26,7 +26,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 fn folio(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-    // What a developer has set must not steer a test.
+    // The developer's own settings must not affect a test.
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FOLIO_")) {
         command.env_remove(name);
     }
@@ -42,7 +42,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
 }
 
-/// Runs a command that works, and gives what it printed.
+/// Runs a command that must succeed, and returns its output.
 fn result(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert!(output.status.success(), "{arguments:?} failed: {}", text(&output.stderr));
@@ -73,7 +73,7 @@ fn parsed(path: &str) -> Value {
     serde_json::from_str(&text).expect("the reference is JSON")
 }
 
-/// Prompts of the demo model with the answers of another implementation, in f32.
+/// Prompts for the demo model with the answers of another implementation, in f32.
 fn demo_golden() -> Vec<Value> {
     parsed("assets/demo/recipe/golden.json")["prompts"].as_array().expect("a list of prompts").clone()
 }
@@ -95,7 +95,7 @@ fn run_answers_a_prompt() {
     assert_eq!(same("7"), same("7"), "a seed fixes the answer");
 }
 
-/// An adapter can be made to run the kernels of another one, in every command.
+/// Every command can make an adapter run the kernels of another class.
 #[test]
 fn kernels_of_another_gpu_are_chosen_by_option_or_variable() {
     let commands: [&[&str]; 6] =
@@ -261,7 +261,7 @@ fn devices_names_the_cpu_and_the_choice() {
     assert!(result(&["devices"]).contains("auto selects"));
 }
 
-/// Without an NVIDIA device the same binary says why, and goes on with what is there; with one it lists it.
+/// Without a usable NVIDIA device the same binary says why and uses another device; with one it lists it.
 #[cfg(feature = "cuda")]
 #[test]
 fn devices_says_what_of_cuda_is_missing() {
@@ -281,7 +281,7 @@ fn devices_says_what_of_cuda_is_missing() {
     assert_eq!(said.lines().filter(|line| line.contains(obstacle)).count(), 1, "one line tells why: {said}");
 }
 
-/// What `folio plan` says as JSON, and its exit code.
+/// The JSON report of `folio plan`, and its exit code.
 fn planned(arguments: &[&str]) -> (Value, Option<i32>) {
     let output = run(&[&["plan", "--json"], arguments].concat());
     let stdout = text(&output.stdout);
@@ -315,7 +315,7 @@ fn plan_says_whether_it_fits_and_what_to_do() {
     assert_eq!((report["asked"]["fits"].as_bool(), code), (Some(false), Some(1)));
     assert_eq!(report["advice"], advice);
     assert_eq!(report["others"][0]["fits"], false, "q8: {report}");
-    // Whoever does as told gets what was promised.
+    // Following the advice has the predicted result.
     for other in report["others"].as_array().expect("a list").iter().filter(|other| other["fits"] == true) {
         let options = other["option"].as_str().expect("a text").split(' ').collect::<Vec<_>>();
         let (taken, code) = planned(&[&["--memory", "20MiB"], &options[..]].concat());
@@ -366,14 +366,14 @@ fn serve_refuses_what_plan_says_does_not_fit_and_in_its_words() {
     assert!(greeting.starts_with("weights 9.9 MiB, activations 8.4 MiB, KV pool "), "{greeting}");
 }
 
-/// A server of the demo model on a free port, ended with the test.
+/// A server of the demo model on a free port; it ends with the test.
 struct Server {
     process: Child,
     messages: Box<dyn BufRead>,
     address: String,
-    /// What it said until it was ready.
+    /// Its output until it was ready.
     greeting: String,
-    /// Lines that every request has besides the usual ones.
+    /// Additional header lines of every request.
     headers: Vec<&'static str>,
 }
 
@@ -397,7 +397,7 @@ impl Server {
         Self { process, messages: Box::new(messages), address, greeting, headers: Vec::new() }
     }
 
-    /// Sends a request and gives the whole answer, head and body.
+    /// Sends a request and returns the whole response, head and body.
     fn ask(&self, method: &str, path: &str, body: &str) -> String {
         let mut stream = self.open(method, path, body);
         let mut answer = String::new();
@@ -419,7 +419,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has ended already if the test went well.
+        // If the test passed, it has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -436,7 +436,7 @@ fn serve_answers_and_ends_when_told() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(answer.contains(&golden_answer(&golden[0])), "{answer}");
 
-    // A stream that is open when the signal comes ends as it should.
+    // A stream that is open when the signal arrives ends normally.
     let body = json!({"messages": golden[0]["messages"], "stream": true, "ignore_eos": true, "max_tokens": 200});
     let mut stream = BufReader::new(server.open("POST", "/v1/chat/completions", &body.to_string()));
     let mut line = String::new();

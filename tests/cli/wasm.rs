@@ -1,4 +1,4 @@
-//! The library and the web crate are type-checked for a browser, where this machine has that target.
+//! Type-checks the library and the web crate for browsers, if that target is installed.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,7 @@ fn the_browser_side_type_checks() {
         eprintln!("skipped: `rustup target add {TARGET}` would let this test run");
         return;
     }
-    // Both at once: apart, they would have some crates with other features, which are then checked twice.
+    // Both in one command: separately, some crates would get different features and be checked twice.
     let checked = Command::new(env!("CARGO"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["check", "--locked", "--lib", "-p", "folio", "-p", "folio-web", "--target", TARGET])

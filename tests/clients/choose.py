@@ -1,12 +1,12 @@
-"""A pytest plugin: which tests of a foreign suite run, and how many of them held.
+"""A pytest plugin that selects the tests of a third-party suite and counts their results.
 
-    CHOOSE_OUT=FILE          tests that do not run: `file, function or start of an id  # reason`, `@marker  # reason`
-    CHOOSE_ONLY=FILE         run the tests of this file only, which is written likewise
-    CHOOSE_ELSEWHERE=FILE    tests that run elsewhere, and do not count here
-    CHOOSE_STALE=1           run what does not run otherwise: what passes should leave the list
-    CHOOSE_COUNTS=FILE       gets `passed failed deselected`
+    CHOOSE_OUT=FILE          tests to skip: `file, function or start of an id  # reason`, `@marker  # reason`
+    CHOOSE_ONLY=FILE         run only the tests in this file, which has the same format
+    CHOOSE_ELSEWHERE=FILE    tests that run elsewhere and are not counted here
+    CHOOSE_STALE=1           run only the skipped tests: those that pass should leave the list
+    CHOOSE_COUNTS=FILE       receives `passed failed deselected`
 
-A line that fits no test is an error, so that no list outlives its suite.
+A line that matches no test is an error, so that the lists stay up to date.
 """
 
 import os
@@ -27,7 +27,8 @@ def lines(path):
 def fits(name, item):
     if name.startswith("@"):
         return item.get_closest_marker(name[1:]) is not None
-    # A name that stops inside brackets fits all values that begin so; any other is a whole file, class or function.
+    # A name that ends inside brackets matches all parameters with this prefix; any other is a whole file, class or
+    # function.
     return item.nodeid.startswith(name) and ("[" in name or item.nodeid[len(name) :][:1] in ("", ":", "["))
 
 
@@ -44,7 +45,7 @@ counts = {"passed": 0, "failed": 0, "deselected": 0}
 def pytest_collection_modifyitems(config, items):
     found = [item for item in items if not only or any(fits(name, item) for name in only)]
     found = [item for item in found if not any(fits(name, item) for name in elsewhere)]
-    # Those of one of several runs need not fit in each.
+    # With several runs, a name need not match a test in each of them.
     told = only + elsewhere if only else unwanted + elsewhere
     stale = [name for name in told if not any(fits(name, item) for item in items)]
     if stale:
@@ -73,7 +74,7 @@ def pytest_sessionfinish(session):
 
 
 def pytest_collection_finish():
-    """Names of headers know no case, but llama.cpp's suite asks for them in the case that its own server writes."""
+    """Header names are case-insensitive, but llama.cpp's suite expects the case that its own server writes."""
     try:
         import utils
     except ImportError:

@@ -1,10 +1,10 @@
-"""Sends each field that OpenAI's client knows, alone, with each kind of value that it may have.
+"""Sends each field that OpenAI's client knows, one at a time, with each kind of value that it may have.
 
     python fields.py http://127.0.0.1:8000 LOG_OF_THE_SERVER
 
-A field must be taken, or refused by its name (`unsupported_parameter`); the log must not call it unknown. A field of
-the client that is not listed below fails, so that a newer client brings its new fields up. Only the standard library,
-and the client for its types. Prints what does not hold, and last `passed failed`.
+A field must be accepted, or refused by its name (`unsupported_parameter`); the log must not call it unknown. A field of
+the client that is not listed below fails, so that new fields of a newer client are noticed. Uses only the standard
+library, and the client for its types. Prints failures, then a last line `passed failed`.
 """
 
 import json
@@ -28,7 +28,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "name", "argume
 
 
 class With(dict):
-    """A value that needs other fields beside it."""
+    """A value that needs other fields in the same request."""
 
 
 def beside(value, **others):
@@ -108,7 +108,7 @@ COMPLETIONS = SAMPLING | {
     "best_of": [1, 2, None],
     "echo": [True, False, None],
     "logprobs": [0, 5, None],
-    # An answer of nothing is asked for with its prompt; alone it is taken for a mistake.
+    # Zero tokens are allowed only with `echo`.
     "max_tokens": [beside(0, echo=True), 1, 16, None],
     "model": [],
     "prompt": ["Hello", ["Hello", "Goodbye"], [5, 6, 7], [[5, 6], [7]]],
@@ -142,9 +142,9 @@ def post(path, body):
 
 
 def unknown():
-    """Names that the server has called unknown so far; it names each once."""
+    """Log lines about unknown fields so far; the server logs each field once."""
     with open(LOG, encoding="utf-8", errors="replace") as log:
-        return [line for line in log if "not known is ignored" in line]
+        return [line for line in log if "unknown request field is ignored" in line]
 
 
 def judged(path, fields, body):
@@ -152,7 +152,7 @@ def judged(path, fields, body):
     status, text = post(path, body)
     if status == 200:
         new = unknown()[before:]
-        return "taken, but the log calls it unknown" if new else None
+        return "accepted, but the log calls it unknown" if new else None
     error = json.loads(text).get("error", {})
     if status == 400 and error.get("code") == "unsupported_parameter" and (error.get("param") or "").startswith(fields):
         return None
@@ -172,7 +172,7 @@ for path, least, values, kinds in ROUTES:
             value = value["value"] if isinstance(value, With) else value
             body = least | others
             if field == "max_completion_tokens":
-                # Both names are of one limit.
+                # Both names set the same limit.
                 del body["max_tokens"]
             finding = judged(path, (field, *others), body | {field: value})
             counts[finding is not None] += 1

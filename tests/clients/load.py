@@ -1,11 +1,11 @@
-"""Load: clients that chat, streamed, one request after the other, for some seconds; and more of them than have room.
+"""Load test: clients that send streamed chat requests one after another for some seconds, within capacity or beyond it.
 
     python load.py steady http://127.0.0.1:8000 SECONDS CLIENTS
     python load.py overload http://127.0.0.1:8000 SECONDS CLIENTS
 
-`steady`: every request must succeed. `overload`, for a server with few seats and a short queue: every refusal must be a
-429 that says when to come again, within 50 ms (the 99th of 100), and whatever was accepted must end well. Prints what
-does not hold, the figures after `= `, and last `passed failed`.
+`steady`: every request must succeed. `overload`, for servers with little capacity and a short queue: every refusal must
+be a 429 with Retry-After within 50 ms (99th percentile), and every accepted request must succeed. Prints failures, the
+figures after `= `, then a last line `passed failed`.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def body(client, turn):
 
 
 async def read(answer, begin, tally):
-    """An accepted request to its end; an error in its stream, or an end too early, is what must not be."""
+    """Reads an accepted request to its end. An error in its stream, or an early end, is a failure."""
     first = reason = usage = None
     async for line in answer.content:
         if not line.startswith(b"data: "):
@@ -54,7 +54,7 @@ async def read(answer, begin, tally):
             tally.done += 1
             tally.tokens += usage["completion_tokens"]
             tally.whole.append(time.perf_counter() - begin)
-            # An answer may be without text.
+            # An answer may have no text.
             tally.first += [] if first is None else [first - begin]
             return
         chunk = json.loads(line[6:])
@@ -77,7 +77,7 @@ async def refusal(answer, begin, tally):
 
 async def client(session, number, end, tally):
     turn = 0
-    # They do not all begin at once, which would measure this program rather than the server.
+    # Clients start at different times; otherwise this program would be measured rather than the server.
     await asyncio.sleep(random.random() * min(1, SECONDS / 10))
     while time.perf_counter() < end:
         turn += 1
@@ -90,7 +90,7 @@ async def client(session, number, end, tally):
             tally.errors[f"{type(error).__name__}: {error}"[:300]] += 1
             await asyncio.sleep(0.1)
         if len(tally.refused) > refused:
-            # Sooner than they are told, but not so soon that this program is what is measured.
+            # Retries sooner than Retry-After says, but not so soon that this program is measured.
             await asyncio.sleep(0.2 + 0.2 * random.random())
 
 
@@ -110,7 +110,7 @@ async def main():
         late = 1e3 * share(tally.refused, 0.99)
         figures += [f"{len(tally.refused)} refused, p50 {1e3 * share(tally.refused, 0.5):.1f} ms, p99 {late:.1f} ms"]
         if not tally.refused:
-            print("nothing was refused: this is no overload")
+            print("nothing was refused: the server was not overloaded")
             wrong += 1
         elif late > REFUSAL_MS:
             print(f"refusals came too late: {late:.1f} ms")

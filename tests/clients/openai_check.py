@@ -1,10 +1,10 @@
-"""Talks to a running `folio serve` through the official OpenAI client, as its users do.
+"""Tests a running `folio serve` with the official OpenAI client.
 
     pip install openai
     folio serve &
     python tests/clients/openai_check.py [http://127.0.0.1:8000/v1] [API_KEY]
 
-Exits with 0 if everything holds. Works with any model; where the demo model is served, its known words are checked.
+Exits with 0 if all checks pass. Works with any model; for the demo model, its known answers are also checked.
 """
 
 import sys
@@ -67,7 +67,7 @@ def completions():
     for index, prompt in enumerate(prompts):
         alone = client.completions.create(prompt=prompt, **request)
         equal += sum(answer.choices[2 * index + at].text == alone.choices[at].text for at in range(2))
-    # On a GPU a batch may take other kernels, whose last bits can turn a draw that was nearly even.
+    # On a GPU a batch may use different kernels, whose rounding can change the sampling of nearly equal tokens.
     assert equal >= 6, f"only {equal} of 8 choices equal those of their prompt alone"
     texts = [""] * 8
     for chunk in client.completions.create(prompt=prompts, stream=True, **request):
@@ -124,7 +124,7 @@ def prompts():
 
 
 def embeddings():
-    # The client asks for base64 and decodes it.
+    # The client requests base64 and decodes it.
     answer = client.embeddings.create(model=model, input=["Hello", "Goodbye"])
     assert [entry.index for entry in answer.data] == [0, 1] and answer.usage.total_tokens > 1
     for entry in answer.data:

@@ -1,4 +1,4 @@
-//! What good requests get: bytes of streams, order of choices, stop strings, logprobs, seeds, usage.
+//! Replies to valid requests: bytes of streams, order of choices, stop strings, logprobs, seeds, usage.
 
 use crate::harness::{
     Answer, CHAT, COMPLETIONS, Server, blanked, config, demo_text, events, hello, merged, params, post, send, with,
@@ -140,7 +140,7 @@ fn stop_strings_end_the_text_before_them() {
         assert_eq!(answer.json()["choices"][0]["finish_reason"], "stop");
         let stream = server.post(CHAT, &with(&base, &json!({"stop": stop, "stream": true})));
         assert_eq!(streamed(&stream, 1)[0].0, expected);
-        // Counted up to the token that completed the stop string, no further.
+        // Tokens are counted up to the one that completed the stop string.
         let tokenizer = demo_text().tokenizer.clone().expect("the demo has one");
         let said = format!("{expected}{stop}");
         let spelled = tokenizer.encode(&said, false).expect("it encodes").len() as u64;
@@ -269,7 +269,7 @@ fn the_context_is_used_to_its_end() {
     assert_eq!(server.post(COMPLETIONS, &long).json()["usage"]["completion_tokens"], 48);
     let chat = with(&hello(), &json!({"max_tokens": null, "ignore_eos": true}));
     let usage = server.post(CHAT, &chat).json()["usage"].clone();
-    assert_eq!(usage["total_tokens"], 2048, "the default of chat is the room left");
+    assert_eq!(usage["total_tokens"], 2048, "by default a chat may fill the context");
 }
 
 #[test]

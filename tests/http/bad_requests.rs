@@ -1,5 +1,6 @@
-//! Bad requests as a table (`data/http/bad_requests.json`). After each: the refusal has its form and came at once, a
-//! stream that ran meanwhile is unchanged, the server is healthy, the pool is whole, and a canary answers as before.
+//! A table of bad requests (`data/http/bad_requests.json`). After each: the error has the right form and came quickly,
+//! a concurrent stream is unchanged, the server is healthy, no block is leaked, and a canary request has the same
+//! answer as before.
 
 use crate::harness::{Answer, CHAT, COMPLETIONS, Server, blanked, hello, merged, with};
 use axum::body::Body;
@@ -7,8 +8,8 @@ use axum::http::Request;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Expands the table's shorthands for what is too long to write: `{"$repeat": ["a", 9]}`, `{"$list": [1, 9]}`,
-/// `{"$nest": 9}`, `{"$keys": 9}`.
+/// Expands the table's shorthands for long values: `{"$repeat": ["a", 9]}`, `{"$list": [1, 9]}`, `{"$nest": 9}`,
+/// `{"$keys": 9}`.
 fn expand(value: &Value) -> Value {
     if let Some(map) = value.as_object().filter(|map| map.len() == 1) {
         let (key, argument) = map.iter().next().expect("one pair");
@@ -101,7 +102,7 @@ fn every_bad_request_is_refused_and_disturbs_nobody() {
         let start = Instant::now();
         let answer = server.send(built);
         let mut time = start.elapsed();
-        // Other tests share the machine: only what is slow three times is slow.
+        // Other tests share the machine, so only a request that is slow three times counts as slow.
         for _ in 0..2 {
             if time > Duration::from_secs(1) {
                 let start = Instant::now();

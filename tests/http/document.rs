@@ -1,13 +1,13 @@
-//! `/openapi.json` is true and its copies are fresh: the golden document, every bound that it states, and what is
-//! generated from it: the types of the npm package, and the table of routes in docs/api.md.
-//! `FOLIO_REFRESH=1 cargo test --test http document` writes these files anew.
+//! `/openapi.json` is correct: it equals the golden document, and the server accepts and refuses values exactly by its
+//! bounds. Files generated from it are up to date: the types of the npm package, and the table of routes in
+//! docs/api.md. `FOLIO_REFRESH=1 cargo test --test http document` regenerates these files.
 
 use crate::harness::{Server, with};
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Fields that ask for another field, by the value they ask it with.
+/// Fields that require another field, with that field as JSON.
 const NEEDS: &[(&str, &str)] = &[
     ("best_of", r#"{"max_tokens": 1}"#),
     ("continue_final_message", r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#),
@@ -17,14 +17,14 @@ const NEEDS: &[(&str, &str)] = &[
     ("tools", r#"{"tool_choice": "none"}"#),
     ("top_logprobs", r#"{"logprobs": true}"#),
 ];
-/// What a refusal calls a field that has another name in the engine.
+/// Fields that an error calls by the engine's name, with that name.
 const NAMES: &[(&str, &str)] = &[("repeat_penalty", "repetition_penalty")];
 
 fn document() -> Value {
     Server::plain().get("/openapi.json").json()
 }
 
-/// Compares a file of the repository with what it should be, or writes it.
+/// Compares a file of the repository with its expected contents, or writes it with `FOLIO_REFRESH=1`.
 fn golden(path: &str, text: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var("FOLIO_REFRESH").is_ok_and(|value| value == "1") {
@@ -56,7 +56,7 @@ fn the_page_of_the_api_lists_the_routes() {
     golden("docs/api.md", &format!("{before}{begin}{}{end}{after}", routes(&document())));
 }
 
-/// A Markdown table of the routes; those that exist with and without `/v1` once.
+/// A Markdown table of the routes. A route that exists with and without `/v1` is listed once.
 fn routes(document: &Value) -> String {
     let paths = document["paths"].as_object().expect("a document has paths");
     let mut table = "| Route | |\n|---|---|\n".to_owned();
@@ -76,7 +76,7 @@ fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
-/// A value that a schema takes.
+/// A value that a schema accepts.
 fn valid(document: &Value, schema: &Value) -> Value {
     let schema = resolved(document, schema);
     let kind = if schema["type"].is_array() { &schema["type"][0] } else { &schema["type"] };
@@ -97,12 +97,12 @@ fn valid(document: &Value, schema: &Value) -> Value {
     }
 }
 
-/// Values at the ends of a schema and one past them, each with whether it is taken.
+/// Values at the bounds of a schema and just beyond them, each with whether it is accepted.
 fn ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
     let mut found = Vec::new();
     let count = |name: &str| schema[name].as_u64().map(|count| count as usize);
     if let Some(options) = schema["anyOf"].as_array() {
-        // Past the ends of one form may lie another form.
+        // A value beyond the bounds of one form may be valid in another.
         return options.iter().flat_map(|option| ends(document, option)).collect();
     }
     if let Some(values) = schema["enum"].as_array() {
@@ -161,7 +161,7 @@ fn object_ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
     found
 }
 
-/// A value of a type that the schema does not take.
+/// A value of a type that the schema does not accept.
 fn wrong_type(schema: &Value) -> Option<Value> {
     let text = schema.to_string();
     let is = |kind: &str| text.contains(&format!("\"{kind}\""));
@@ -228,10 +228,10 @@ fn fields_of_other_servers_are_refused_or_ignored_by_name() {
     for name in names("x-ignored-fields") {
         assert_eq!(ask(name, "x".into()).status, 200, "{name}");
     }
-    assert!(!names("x-unsupported-fields").chain(names("x-ignored-fields")).any(is_row), "a field is one or the other");
+    assert!(!names("x-unsupported-fields").chain(names("x-ignored-fields")).any(is_row), "listed fields have no row");
 }
 
-/// Why the answer to `example` with one more field is not what the document says.
+/// How the response to `example` with one more field contradicts the document, if it does.
 fn fault(server: &Server, path: &str, example: &Value, (name, value): (&str, &Value), taken: bool) -> Option<String> {
     let mut request = example.clone();
     if let Some((_, more)) = NEEDS.iter().find(|(field, _)| *field == name) {
@@ -273,7 +273,7 @@ fn typescript(document: &Value) -> String {
     text
 }
 
-/// Adds the names that a schema refers to, and that those refer to.
+/// Adds the names that a schema references, recursively.
 fn references(schema: &Value, schemas: &Map<String, Value>, names: &mut Vec<String>) {
     match schema {
         Value::Array(items) => items.iter().for_each(|item| references(item, schemas, names)),
@@ -289,7 +289,7 @@ fn references(schema: &Value, schemas: &Map<String, Value>, names: &mut Vec<Stri
     }
 }
 
-/// A schema's type, written so that its lines but the first begin with `indent`.
+/// The TypeScript type of a schema; all lines except the first begin with `indent`.
 fn type_of(schema: &Value, indent: &str) -> String {
     let union = |types: Vec<String>| types.join(" | ");
     if let Some(path) = schema["$ref"].as_str() {

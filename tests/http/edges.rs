@@ -1,5 +1,5 @@
-//! What is neither a plain refusal nor a plain answer: limits that an operator sets, inputs at the edge of what fits,
-//! handlers that panic, work that must not hold up others.
+//! Edge cases: limits set by the operator, inputs that barely fit, handlers that panic, and long work that must not
+//! block other requests.
 
 use crate::harness::{CHAT, COMPLETIONS, Server, blanked, config, demo_text, hello, merged, post, with};
 use axum::body::{Body, Bytes};
@@ -28,7 +28,7 @@ fn limits_are_what_the_operator_says() {
 
 #[test]
 fn a_prompt_larger_than_the_pool_is_refused_and_one_that_just_fits_is_not() {
-    // The pool, not the model, is what bounds the context here.
+    // Here the pool, not the model, limits the context.
     let server = Server::fake("", Config { kv_cache_bytes: Some(1 << 20), ..config() }, ServerOptions::default());
     let context = server.get("/v1/models").json()["data"][0]["max_model_len"].as_u64().expect("a length") as usize;
     assert!(context < 2000, "{context} is below the model's own");
@@ -98,14 +98,14 @@ fn a_handler_that_panics_answers_and_leaves_nothing_behind() {
     assert_eq!(server.state.active_answers(), 0);
 }
 
-/// What becomes of a request while its thread polls it twice: whether it was never ready and was not submitted either.
+/// Polls a request twice: whether it was neither ready nor submitted both times.
 fn is_handed_over_twice(server: &Server, path: &str, body: &Value) -> bool {
     let mut answer = pin!(crate::harness::send(&server.app, post(path, body)));
     let (mut turns, mut waits) = (0, true);
     let answer = block_on(std::future::poll_fn(|context| {
         let poll = answer.as_mut().poll(context);
         turns += 1;
-        // Turn one ends when parsing has been handed over, turn two with rendering and encoding.
+        // The first poll ends when parsing was handed to a thread, the second with rendering and encoding.
         waits &= turns > 2 || poll.is_pending() && server.state.active_answers() == 0;
         poll
     }));
@@ -121,7 +121,7 @@ fn a_long_input_is_worked_on_beside_the_async_threads() {
     let chat = with(&hello(), &json!({"tools": [tool], "max_tokens": 1}));
     let completion = json!({"prompt": filler, "max_tokens": 1});
     for (path, body) in [(CHAT, chat), (COMPLETIONS, completion)] {
-        // Work that is done before anybody looks for its result saves a turn; that cannot happen every time.
-        assert!((0..100).any(|_| is_handed_over_twice(&server, path, &body)), "{path} holds up its thread");
+        // If a thread finishes before the next poll, one poll is saved. That cannot happen every time.
+        assert!((0..100).any(|_| is_handed_over_twice(&server, path, &body)), "{path} blocks its thread");
     }
 }

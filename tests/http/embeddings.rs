@@ -1,4 +1,4 @@
-//! Embeddings: forms, lengths, and the same numbers however they were computed.
+//! Embeddings: encodings, lengths, and equal numbers regardless of batching and caching.
 
 use crate::harness::{Server, config, with};
 use base64::Engine as _;
@@ -72,12 +72,12 @@ fn a_mean_is_the_mean_of_the_last_states_of_all_beginnings() {
         (0..columns).map(|c| last.iter().map(|state| state[c]).sum::<f64>() / last.len() as f64).collect();
     assert!(close(&mean[0], &expected), "{:?} for {:?}", &mean[0][..4], &expected[..4]);
     assert!(!close(&mean[0], &last[6]));
-    // Again, now that the prompts are cached; and among others.
+    // Repeated with cached prompts, and batched with others.
     assert_eq!(ask(&server, &json!(prompt), &with(&plain, &json!({"pooling": "mean"}))), mean);
     assert_eq!(ask(&server, &json!([[1, 2], prompt]), &plain)[1], last[6]);
 }
 
-/// What the fake device gives: a vector from the history of each token.
+/// The expected output of the fake device: a vector from the history of each token.
 fn states(prompt: &[u32]) -> Vec<Vec<f64>> {
     let mut history = 0;
     let mut states = Vec::new();

@@ -1,4 +1,4 @@
-//! Clients that leave, queues that fill, devices that fail, servers that load or end.
+//! Clients that disconnect, full queues, devices that fail, servers that are loading or shutting down.
 
 use crate::harness::{
     CHAT, COMPLETIONS, MODEL, Server, blanked, config, demo_text, events, hello, merged, post, send, wait, with,
@@ -36,7 +36,7 @@ fn a_client_that_leaves_frees_its_blocks() {
             }
             drop(open);
         } else {
-            // Asked for, left alone until the engine has it, dropped before its answer.
+            // The request is sent, reaches the engine, and is dropped before its answer.
             let answer = send(&server.app, post(CHAT, &request));
             pin_mut!(answer);
             let steps = server.engine.stats().steps + round % 5;
@@ -72,14 +72,14 @@ fn a_full_queue_is_said_at_once() {
     let server = slow(Config { max_num_seqs: 1, max_num_batched_tokens: 64, ..config() });
     let request = with(&long(), &json!({"stream": true}));
     let running = server.open(CHAT, &request);
-    // Until the engine has taken it, the first one has a place in the queue too.
+    // Until the engine has scheduled it, the first request also occupies a place in the queue.
     wait("the first one runs", || server.engine.stats().requests_running == 1);
     let open: Vec<_> = (0..64).map(|_| server.open(CHAT, &request)).collect();
     let refused: Vec<_> = (0..20).map(|_| server.post(CHAT, &hello())).collect();
     let full = refused.iter().find(|answer| answer.status == StatusCode::TOO_MANY_REQUESTS).expect("the queue is full");
     assert_eq!(full.json()["error"]["code"], "queue_full");
     assert_eq!(full.header("retry-after"), "1");
-    // A request of several prompts is taken whole or not at all.
+    // A request with several prompts is accepted as a whole or not at all.
     let prompts = json!({"prompt": vec!["Hello"; 64]});
     assert_eq!(server.post(COMPLETIONS, &prompts).status, 429);
     drop((running, open));
@@ -133,7 +133,7 @@ fn a_device_that_comes_back_keeps_streams_open() {
     let quiet = Server::plain();
     let request = with(&hello(), &json!({"stream": true, "ignore_eos": true}));
     let expected = merged(&quiet.open(CHAT, &request).rest());
-    // In prefill, while decoding, at submission, twice; and a batch that never comes back.
+    // Lost in prefill, in decode, at submission, twice; and a batch that never completes.
     for script in ["lost@1", "lost@5", "lost-submit@4", "lost@3,lost@5", "hang@1", "hang@5", "hang@3,lost@5"] {
         let server = Server::fake(script, config(), ServerOptions::default());
         assert_eq!(merged(&server.open(CHAT, &request).rest()), expected, "{script}");
@@ -238,8 +238,8 @@ fn clients_with_other_keys_take_turns() {
     block_on(futures_util::future::join_all(all));
     let order = order.into_inner().expect("nobody panicked");
     let places: Vec<_> = (0..order.len()).filter(|&place| order[place].0 == "second").collect();
-    assert!(places.len() == 2 && places[1] <= 5, "the second client waits for a turn, not for a queue: {order:?}");
+    assert!(places.len() == 2 && places[1] <= 5, "the second client waits one round, not the whole queue: {order:?}");
     let urgent = order.iter().position(|&(_, priority)| priority == -1);
-    assert!(urgent <= Some(2), "priority comes before turns: {order:?}");
+    assert!(urgent <= Some(2), "priority precedes round-robin: {order:?}");
     server.wait_until_idle();
 }

@@ -1,4 +1,4 @@
-//! Request fields beyond the common ones, each by what it changes.
+//! The effects of the less common request fields.
 
 use crate::harness::{CHAT, COMPLETIONS, Server, config, demo_text, hello, with};
 use folio::server::ServerOptions;
@@ -22,7 +22,7 @@ fn no_end_comes_before_its_time() {
     assert!(held["usage"]["completion_tokens"].as_u64() >= Some(14), "{held}");
     assert!(text(&held).starts_with(text(&free)), "only the end was held back: {held}");
     assert_eq!(ask(json!({"min_tokens": 9}))["choices"], free["choices"], "after nine the end may come");
-    // A stop token id, a bias of its own for the same id, and a stop string.
+    // A stop token id, a logit bias for the same id, and a stop string.
     let stop = json!({"stop_token_ids": [866], "max_tokens": 24});
     assert_eq!(ask(stop.clone())["usage"]["completion_tokens"], 3);
     let more = json!({"min_tokens": 6, "logit_bias": {"866": 50}});
@@ -98,8 +98,8 @@ fn the_best_of_several_is_the_likeliest() {
         }
     }
     let silent = server.post(COMPLETIONS, &with(&base, &json!({"best_of": 3, "logprobs": null}))).json();
-    assert_eq!(silent["choices"][0]["logprobs"], Value::Null, "logprobs that only choose are not told");
-    assert!(silent["usage"]["completion_tokens"].as_u64() > Some(16), "all that is drawn is counted");
+    assert_eq!(silent["choices"][0]["logprobs"], Value::Null, "logprobs used only for `best_of` are not returned");
+    assert!(silent["usage"]["completion_tokens"].as_u64() > Some(16), "all generated tokens are counted");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn the_last_message_is_continued() {
     let base = with(&hello(), &json!({"messages": messages, "continue_final_message": true}));
     let answer = server.post(CHAT, &base).json();
     assert_eq!(text(&answer), " I do for you?", "{answer}");
-    // A template that writes something behind every message, a special string in the content, white space around it.
+    // A template that writes text after every message; special-token text in the content; white space around it.
     let render = |content: &str| {
         let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": content}]);
         let request = json!({"messages": messages, "continue_final_message": true});

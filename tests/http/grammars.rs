@@ -1,5 +1,5 @@
-//! Grammars over the demo model's vocabulary: whatever is drawn under their masks is valid, by a judgement of its own;
-//! what strangers may send is refused or bounded.
+//! Grammars over the demo model's vocabulary: any text sampled under their masks is valid, as an independent validator
+//! confirms. Hostile grammars are refused or bounded.
 
 mod hostile;
 mod judge;
@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 
 const VOCAB: u32 = 4096;
 const END: u32 = 4091;
-/// Tokens after which a walk only takes what brings it to its end, if it may.
+/// Number of tokens after which a walk prefers tokens that lead to its end.
 const FREE_TOKENS: usize = 60;
 const TOKENS_MAX: usize = 1200;
 
@@ -28,7 +28,7 @@ fn schema(schema: &Value) -> GrammarSpec {
     GrammarSpec::Schema { schema: schema.clone(), strict: true }
 }
 
-/// Numbers from a seed (SplitMix64).
+/// Pseudo-random numbers from a seed (SplitMix64).
 fn random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |limit| {
@@ -39,13 +39,13 @@ fn random(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Bytes that tend to end things.
+/// Whether a token consists only of closing characters.
 fn ends_things(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| b"\"}]".contains(byte))
 }
 
-/// Draws tokens under the masks until the answer is complete; `None` if it did not come to an end. What is forced is
-/// what the masks leave.
+/// Samples tokens under the masks until the answer is complete; `None` if it did not end. Checks that a forced token is
+/// the only one that the mask allows.
 fn walk(spec: &GrammarSpec, seed: u64) -> Option<String> {
     let grammar = GRAMMARS.compile(spec).unwrap_or_else(|error| panic!("{spec:?}: {error}"));
     let mut state = grammar.start();
@@ -78,7 +78,7 @@ fn walk(spec: &GrammarSpec, seed: u64) -> Option<String> {
     None
 }
 
-/// JSON; `None` for a number that is larger than this library's.
+/// Parses JSON; `None` if a number is out of the library's range.
 fn parse(text: &str) -> Option<Value> {
     match serde_json::from_str(text) {
         Ok(value) => Some(value),
@@ -161,7 +161,7 @@ fn a_lark_grammar_is_followed() {
     }
 }
 
-/// A token outside of the mask ends this answer, and no other with the same grammar.
+/// A token outside the mask ends this answer, and no other answer with the same grammar.
 #[test]
 fn a_wrong_token_ends_one_answer() {
     let grammar = GRAMMARS.compile(&GrammarSpec::Choice(vec!["yes".into(), "no".into()])).expect("it compiles");

@@ -1,4 +1,4 @@
-//! A server without sockets, and the few words to talk to it.
+//! A server without sockets, and helpers to send it requests.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -24,7 +24,7 @@ use tower::ServiceExt;
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 pub(crate) const MODEL: &str = "demo";
-/// Nothing that ends well takes longer, even on a busy machine.
+/// Timeout of all waits; ample even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One engine and its routes; drains when dropped.
@@ -35,7 +35,7 @@ pub(crate) struct Server {
     thread: Option<JoinHandle<Result<(), EngineEnd>>>,
 }
 
-/// An answer, read to its end.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -57,7 +57,7 @@ impl Answer {
         events(&self.text)
     }
 
-    /// The JSON of each event but the last, which is `[DONE]`.
+    /// The JSON of each event except the last, which is `[DONE]`.
     pub(crate) fn chunks(&self) -> Vec<Value> {
         let mut events = self.events();
         assert_eq!(events.pop(), Some("[DONE]"), "a stream ends with [DONE]: {}", self.text);
@@ -69,7 +69,7 @@ pub(crate) fn events(text: &str) -> Vec<&str> {
     text.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").expect("an event has data")).collect()
 }
 
-/// An answer that is still coming.
+/// A response that is still being streamed.
 pub(crate) struct Open {
     body: axum::body::BodyDataStream,
     pub(crate) text: String,
@@ -103,7 +103,7 @@ pub(crate) fn config() -> Config {
 }
 
 impl Server {
-    /// On the fake device, whose tokens are a hash of the history.
+    /// A server on the fake device, whose tokens are a hash of the history.
     pub(crate) fn fake(script: &str, config: Config, options: ServerOptions) -> Self {
         let script: Script = script.parse().expect("a script");
         Self::start(
@@ -113,7 +113,7 @@ impl Server {
         )
     }
 
-    /// On the CPU, with the demo model.
+    /// A server on the CPU with the demo model.
     pub(crate) fn cpu() -> Self {
         Self::start(
             |inbox| engine::spawn(|| Ok(CpuBackend::new()), Model::demo(), config(), inbox, |_| {}),
@@ -150,14 +150,14 @@ impl Server {
         self.send(post(path, body))
     }
 
-    /// Begins an answer and gives its body before it has ended.
+    /// Starts a request and returns its response while the body is still open.
     pub(crate) fn open(&self, path: &str, body: &Value) -> Open {
         let response = block_on(self.app.clone().oneshot(post(path, body))).expect("the router never fails");
         assert_eq!(response.status(), StatusCode::OK);
         Open { body: response.into_body().into_data_stream(), text: String::new() }
     }
 
-    /// Nothing runs or waits, and nobody holds a block.
+    /// Waits until no request runs or waits and no block is in use.
     pub(crate) fn wait_until_idle(&self) {
         wait("the pool is whole again", || {
             let stats = self.engine.stats();
@@ -170,7 +170,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.engine.drain();
         if let Some(thread) = self.thread.take() {
-            // A test may have brought the engine down on purpose.
+            // A test may have stopped the engine on purpose.
             drop(thread.join());
         }
     }
@@ -210,7 +210,7 @@ pub(crate) fn with(base: &Value, more: &Value) -> Value {
     base
 }
 
-/// What does not differ from run to run: ids, times and fingerprints blanked.
+/// The text with ids, times and fingerprints blanked, which differ between runs.
 pub(crate) fn blanked(text: &str) -> String {
     let mut blank = String::new();
     for line in text.split_inclusive('\n') {
@@ -229,8 +229,8 @@ pub(crate) fn blanked(text: &str) -> String {
     blank
 }
 
-/// A stream without ids and times, and with the chunks merged that a quicker or slower reader would get apart or as
-/// one: consecutive texts of one choice.
+/// A stream without ids and times. Consecutive texts of one choice are merged, because the chunk boundaries depend on
+/// the reader's speed.
 pub(crate) fn merged(text: &str) -> String {
     let blank = blanked(text);
     let mut merged: Vec<Value> = Vec::new();
@@ -246,7 +246,7 @@ pub(crate) fn merged(text: &str) -> String {
             let has_text = choice["text"].is_string() || choice["delta"]["content"].is_string();
             has_text && choice["delta"]["role"].is_null() && choice["index"] == index
         };
-        // A completion's last text comes with its reason; then the chunk before it is only text.
+        // The last text of a completion comes with the finish reason; the chunk before it has only text.
         match merged.iter_mut().rev().find(|chunk| chunk["choices"][0]["index"] == index).filter(|last| is_text(last)) {
             Some(last) if is_text(&chunk) => append(&mut last["choices"][0], &chunk["choices"][0]),
             _ => merged.push(chunk),

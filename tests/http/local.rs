@@ -1,4 +1,4 @@
-//! The API without HTTP, as `folio run`, `folio chat` and a browser tab call it.
+//! The API in process, as `folio run`, `folio chat` and a browser tab call it.
 
 use crate::harness::{CHAT, COMPLETIONS, Server, config, hello, with};
 use folio::platform::block_on;
@@ -58,7 +58,7 @@ fn what_is_no_stream_or_no_request_is_said() {
     let server = Server::plain();
     let api = LocalApi::new(server.state.clone());
     let whole = block_on(events(&api, CHAT, &hello())).expect_err("no stream was asked for");
-    assert_eq!(whole.to_string(), "unexpected response: not a stream of events: set `stream` to true");
+    assert_eq!(whole.to_string(), "unexpected response: not an event stream: set `stream` to true");
     let address = block_on(api.post("not an address", &hello())).err().expect("an address has no spaces");
     assert!(matches!(address, LocalError::Request(_)), "{address}");
 }

@@ -1,6 +1,6 @@
-//! The HTTP API in process: the router is called without sockets, in front of the real engine on the fake device (for
-//! everything about form and faults) and on the CPU with the demo model (for everything about text). `grammars`: what
-//! stands behind structured output.
+//! The HTTP API in process. The router is called without sockets and runs the real engine: on the fake device for tests
+//! of form and faults, and on the CPU with the demo model for tests of text. `grammars` tests the grammars of
+//! structured output.
 #![cfg(feature = "server")]
 
 mod answers;

@@ -1,4 +1,4 @@
-//! Routes in the words of vLLM, llama.cpp and routers, the document of them all, and pages of other sites.
+//! Routes of vLLM, llama.cpp and load balancers, the OpenAPI document, and cross-origin requests.
 
 use crate::harness::{CHAT, COMPLETIONS, Server, config, hello, with};
 use axum::body::Body;
@@ -133,7 +133,7 @@ fn the_document_lists_every_route() {
         let written: Vec<_> = operations.as_object().expect("operations").keys().map(|m| m.to_uppercase()).collect();
         assert_eq!(allowed, written.iter().map(String::as_str).collect(), "{path}");
     }
-    // Every reference leads somewhere.
+    // Every reference can be resolved.
     let text = document.to_string();
     for part in text.split("\"$ref\":\"").skip(1) {
         let target = part.split('"').next().expect("a reference ends").trim_start_matches('#');
@@ -148,7 +148,7 @@ fn a_health_check_knows_first_that_the_server_will_end() {
     let health = server.get("/health");
     assert_eq!((health.status.as_u16(), &health.json()["error"]["code"]), (503, &json!("server_shutting_down")));
     assert!(health.header("retry-after").parse::<u32>().is_ok());
-    assert_eq!(server.post(CHAT, &hello()).status, 200, "requests are still taken");
+    assert_eq!(server.post(CHAT, &hello()).status, 200, "requests are still accepted");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The small routes, the doors, and what guards them.
+//! The small routes, and the checks of host, origin, key and body.
 
 use crate::harness::{CHAT, COMPLETIONS, Server, config, hello};
 use axum::body::{Body, Bytes};

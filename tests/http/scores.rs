@@ -1,4 +1,5 @@
-//! Logprobs of prompts: against what generation reports of the same tokens, in chunks, under preemption, in both forms.
+//! Prompt logprobs: compared with those that generation reports for the same tokens, in chunks, under preemption, in
+//! both forms.
 
 use crate::harness::{CHAT, COMPLETIONS, Server, config, demo_text, hello, with};
 use folio::backend::fake::{given_rank, see};
@@ -53,7 +54,7 @@ fn a_prompt_s_logprobs_are_those_of_its_generation() {
     server.wait_until_idle();
 }
 
-/// What the fake device says of each token of a prompt but the first.
+/// The fake device's logprobs of each token of a prompt except the first.
 fn expected(prompt: &[u32]) -> Vec<f64> {
     let mut history = 0;
     let mut ranks = Vec::new();

@@ -1,4 +1,4 @@
-//! Real connections on the loopback: timeouts, comments, clients that leave or never read, and the end.
+//! Real connections on the loopback interface: timeouts, comments, clients that disconnect or never read, and shutdown.
 
 use crate::harness::{CHAT, Server, config, hello, wait, with};
 use folio::server::ServerOptions;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// A server that listens, until it is told to stop.
+/// A server that listens until it is stopped.
 struct Listening {
     server: Server,
     address: SocketAddr,
@@ -65,7 +65,7 @@ fn request(body: &str) -> String {
     )
 }
 
-/// Reads until the text holds `what`.
+/// Reads until the text contains `what`.
 fn read_until(stream: &mut TcpStream, what: &str) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -120,7 +120,7 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
     );
     stream.write_all(head.as_bytes()).expect("it reads");
     let chunk = vec![b' '; 1 << 20];
-    // More than the socket's buffers hold; a reset would lose the answer.
+    // More than the socket's buffers can hold; a reset would lose the response.
     for _ in 0..16 {
         if stream.write_all(&chunk).is_err() {
             break;
@@ -140,7 +140,7 @@ fn odd_but_right_http_is_answered_and_wrong_http_is_not() {
     let answer = read_to_close(&mut stream);
     assert!(answer.starts_with("HTTP/1.0 200 ") && answer.contains("\"usage\""), "{answer}");
 
-    // Two requests at once: two answers, in order.
+    // Two pipelined requests get two responses in order.
     let mut stream = listening.connect();
     let unknown = with(&hello(), &json!({"model": "nobody"})).to_string();
     stream.write_all(format!("{}{}", request(&unknown), request(&body)).as_bytes()).expect("it reads");
@@ -235,7 +235,7 @@ fn a_grace_lets_others_find_out_first() {
     listening.begin_stop();
     wait("health has noticed", || listening.server.get("/health").status == 503);
     let mut late = listening.send(&hello());
-    assert!(read_until(&mut late, "\"usage\"").starts_with("HTTP/1.1 200 "), "requests are still taken");
+    assert!(read_until(&mut late, "\"usage\"").starts_with("HTTP/1.1 200 "), "requests are still accepted");
     wait("the grace has passed", || listening.server.engine.status() != folio::engine::handle::Status::Ready);
 }
 

@@ -1,4 +1,5 @@
-//! Structured output over HTTP: valid whatever the device draws, beside free answers and with all the rest.
+//! Structured output over HTTP: valid for any sampled tokens, batched with free answers, and combined with the other
+//! fields.
 
 use crate::harness::{Answer, CHAT, COMPLETIONS, Server, hello, merged, with};
 use serde_json::{Value, json};
@@ -83,8 +84,7 @@ fn a_grammar_and_a_limit() {
     assert_eq!(answer.json()["usage"]["completion_tokens"], 5);
 }
 
-/// What a schema forces comes without a step for each token; with logprobs every token is drawn, and the text is the
-/// same.
+/// Tokens that a schema forces need no step each. With logprobs every token is sampled, and the text is the same.
 #[test]
 fn forced_tokens_take_no_step_each() {
     let server = Server::plain();
@@ -133,7 +133,7 @@ fn the_demo_model_fills_a_schema() {
     }
 }
 
-/// Draws that are chosen from, a prompt that is repeated, ids and logprobs, for an answer of a given form.
+/// `best_of`, `echo`, token ids and logprobs combined with structured output.
 #[test]
 fn a_structure_goes_with_every_other_field() {
     let server = Server::plain();
@@ -160,7 +160,7 @@ fn a_structure_goes_with_every_other_field() {
         let text: String = of_choice.map(|choice| choice["text"].as_str().expect("a text")).collect();
         assert!(is_right(&text, prompt), "{text}");
     }
-    // A form that is complete ends an answer whatever else is said about its length.
+    // A complete structure ends the answer regardless of other fields about its length.
     let early = server.post(COMPLETIONS, &with(&base, &json!({"min_tokens": 30}))).json();
     assert!(is_right(early["choices"][0]["text"].as_str().expect("a text"), "Hello"), "{early}");
 }

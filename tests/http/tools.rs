@@ -1,4 +1,4 @@
-//! Tools: the loop from question to call to answer, streamed and not; forced calls; thoughts.
+//! Tools: the loop from question to call to answer, streamed and not; forced calls; reasoning.
 
 use crate::harness::{Answer, CHAT, MODEL, Server, config, demo_text, hello, with};
 use folio::backend::fake::FakeBackend;
@@ -20,7 +20,7 @@ fn dotted(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
 }
 
-/// A script that says these answers, one a turn.
+/// A script of the fake device with these answers, one per turn.
 fn say(answers: &[&str]) -> String {
     let begin = dotted(&ids("<|im_start|>assistant\n"));
     let answers = answers.iter().map(|answer| format!(">{}", dotted(&[ids(answer), vec![END]].concat())));
@@ -46,7 +46,7 @@ fn ask() -> Value {
         "tools": [weather(), clock()], "max_tokens": 200})
 }
 
-/// What a client keeps of an answer: content, calls, why it ended.
+/// What a client keeps of a response: content, tool calls, finish reason.
 #[derive(Debug, PartialEq)]
 struct Turn {
     content: Option<String>,
@@ -75,7 +75,7 @@ fn whole(answer: &Answer) -> Turn {
     }
 }
 
-/// Puts a stream together as OpenAI's clients do, strictly.
+/// Assembles a stream strictly, as OpenAI's clients do.
 fn streamed(answer: &Answer) -> Turn {
     let mut turn = Turn { content: None, reasoning: None, calls: Vec::new(), reason: String::new() };
     let mut roles = 0;
@@ -106,7 +106,7 @@ fn streamed(answer: &Answer) -> Turn {
     turn
 }
 
-/// Both ways; they must say the same but for the calls' ids.
+/// Requests the answer streamed and whole; both must be equal except for the calls' ids.
 fn both(server: &Server, request: &Value) -> Turn {
     let answer = server.post(CHAT, request);
     assert_eq!(answer.status, 200, "{}", answer.text);
@@ -187,7 +187,7 @@ fn without_tools_a_call_is_text() {
     assert_eq!((plain.content.as_deref(), plain.calls.len(), plain.reason.as_str()), (Some(call), 0, "stop"));
     let none = both(&server, &with(&ask(), &json!({"tool_choice": "none"})));
     assert_eq!(none.calls.len(), 0);
-    // Kinds that are not known are left out, and the rest works.
+    // Tools of unknown types are ignored, and the others work.
     let mixed = json!([{"type": "web_search"}, {"type": "custom", "custom": {"name": "x"}}, clock()]);
     assert_eq!(both(&server, &with(&ask(), &json!({"tools": mixed}))).calls.len(), 1);
     assert_eq!(both(&server, &with(&ask(), &json!({"tools": [{"type": "web_search"}]}))).calls.len(), 0);
@@ -222,7 +222,7 @@ fn with_tools_a_schema_leaves_room_for_a_call() {
 fn some_of_the_tools_may_be_called() {
     let call = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
     let allowed = |mode: &str, name: &str| {
-        // A name that is said twice is no other name.
+        // A duplicate name is allowed if it is the same tool.
         let tool = json!({"type": "function", "function": {"name": name}});
         let tools = json!([tool, tool]);
         let choice = json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}});
@@ -249,7 +249,7 @@ fn what_a_model_refused_with_may_come_back() {
     assert_eq!(ids(&messages), ids(&said));
 }
 
-/// The device's tokens are a hash, so what is valid is so by the grammar alone.
+/// The device's tokens are a hash, so only the grammar makes the output valid.
 #[test]
 fn forced_calls_are_made_whatever_the_model_would_say() {
     for (parser, n) in
@@ -286,7 +286,7 @@ fn the_demo_model_calls_its_tools() {
     assert_eq!((turn.reason.as_str(), turn.calls.len()), ("tool_calls", 1), "{turn:?}");
     let arguments: Value = serde_json::from_str(&turn.calls[0].2).expect("JSON");
     assert!(arguments["city"].is_string() || turn.calls[0].1 == "get_time", "{turn:?}");
-    // And by itself, as it was trained to.
+    // And without `tool_choice`, as the model was trained.
     let free = both(&server, &with(&ask(), &json!({"temperature": 0, "max_tokens": 100, "tools": [weather()]})));
     println!("{free:?}");
     assert_eq!((free.reason.as_str(), free.calls.len()), ("tool_calls", 1), "{free:?}");
@@ -300,7 +300,7 @@ fn the_demo_model_calls_its_tools() {
     );
 }
 
-/// A server that says `answer` after `content`, of a model that thinks.
+/// A server of a reasoning model that answers `answer` after `content`.
 fn going_on(content: &str, answer: &str) -> Server {
     let begin = dotted(&ids(&format!("<|im_start|>assistant\n{content}")));
     let script = format!("say={begin}>{}", dotted(&[ids(answer), vec![END]].concat()));
@@ -311,7 +311,7 @@ fn going_on(content: &str, answer: &str) -> Server {
 /// A server whose template is the demo's with `tail` after the generation prompt.
 fn thinking(answers: &[&str], tail: &str, parser: Option<ReasoningParser>) -> Server {
     let end = format!("<|im_start|>assistant\n{tail}");
-    // In an expression, as a template's last line break is not its text.
+    // In an expression, because a template's last line break is not part of its text.
     let messages =
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}";
     let template = format!("{messages}{{{{ '{}' }}}}", end.replace('\n', "\\n"));
@@ -335,7 +335,7 @@ fn thoughts_are_told_apart() {
     let usage = server.post(CHAT, &hello()).json()["usage"].clone();
     let thoughts = usage["completion_tokens_details"]["reasoning_tokens"].as_u64().expect("a count");
     assert!(thoughts > 3 && thoughts < usage["completion_tokens"].as_u64().expect("a count"), "{usage}");
-    // Begun by the model itself; not at all; cut off.
+    // Reasoning started by the model itself; no reasoning; reasoning cut off.
     let own = Some(ReasoningParser::Think);
     let turn = both(&thinking(&["<think>\nHm.\n</think>\n\nYes."], "", own), &hello());
     assert_eq!((turn.reasoning.as_deref(), turn.content.as_deref()), (Some("Hm.\n"), Some("Yes.")));

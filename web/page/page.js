@@ -1,4 +1,4 @@
-// The demo page: two chats on one engine. Everything it shows comes from the package's public interface.
+// The demo page: two chats on one engine. It uses only the package's public interface.
 
 import { load } from "./index.js";
 
@@ -33,7 +33,7 @@ $("both").addEventListener("submit", (event) => {
   for (const chat of chats) void chat.send(text);
 });
 
-// After the first visit the page needs no network; a file server is all it ever needs.
+// With the service worker the page needs no network after the first visit.
 if ("serviceWorker" in navigator && isSecureContext) navigator.serviceWorker.register("sw.js").catch(() => {});
 
 async function start() {
@@ -76,7 +76,7 @@ function setReady(ready) {
 
 function showProgress({ phase, file, loaded, total }) {
   const words = { download: `Downloading ${file}`, cache: `Reading ${file}`, device: "Moving weights to the GPU" };
-  // What follows the last byte is the compiler's work.
+  // After the last byte, kernels are compiled.
   const preparing = phase === "ready" || (phase === "device" && loaded === total);
   $("bar").style.width = `${total ? (100 * loaded) / total : 0}%`;
   $("phase").textContent = preparing ? "Compiling kernels…" : `${words[phase]}: ${size(loaded)} of ${size(total)}`;
@@ -87,7 +87,7 @@ function showError(error) {
   $("error").textContent = error ? error.message : "";
 }
 
-/** Shows the engine's gauges as long as it is the one in use. */
+/** Shows the engine's gauges while it is the current engine. */
 async function watch(current) {
   let [tokens, at] = [null, 0];
   while (engine === current) {

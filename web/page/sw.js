@@ -1,6 +1,6 @@
-// Keeps the page's own files, so that it opens without a network. Models are kept by the engine's own cache.
+// Caches the page's own files, so that it opens without a network. The engine caches models itself.
 
-// Both are filled in by build.mjs.
+// build.mjs fills in both values.
 const CACHE = "folio-page-VERSION_OF_THE_BUILD";
 const FILES = ["./", ...FILES_OF_THE_PAGE];
 

@@ -1,4 +1,4 @@
-//! Errors as JavaScript gets them: an `Error` whose `name` is the kind.
+//! Errors for JavaScript: an `Error` whose `name` is the kind.
 
 use folio::backend::BackendError;
 use folio::engine::StartError;
@@ -12,7 +12,7 @@ pub(crate) struct EngineError {
 }
 
 impl EngineError {
-    /// The model's files are wrong.
+    /// The model's files are invalid.
     pub(crate) fn model(message: impl Into<String>) -> Self {
         Self { name: "ModelError", message: message.into() }
     }

@@ -1,4 +1,4 @@
-//! The model's folder, as the worker reads it: from its cache, or by ranges over HTTP.
+//! The model's folder, which the worker reads from its cache or with HTTP range requests.
 
 use bytes::Bytes;
 use folio::model::remote::SizeRead;
@@ -13,7 +13,7 @@ extern "C" {
     /// The worker's reader of one folder.
     pub type Files;
 
-    /// Bytes of a file, `undefined` if there is none.
+    /// Size of a file in bytes; `undefined` if it does not exist.
     #[wasm_bindgen(method, catch)]
     async fn size(this: &Files, file: &str) -> Result<JsValue, JsValue>;
 
@@ -22,7 +22,7 @@ extern "C" {
     async fn read(this: &Files, file: &str, start: f64, end: f64) -> Result<JsValue, JsValue>;
 }
 
-/// [`Files`] for the engine, which asks for `Send`: a tab has one thread.
+/// [`Files`] for the engine, which requires `Send`. This is sound because a tab has one thread.
 pub(crate) struct JsFiles(SendWrapper<Files>);
 
 impl JsFiles {
@@ -46,7 +46,7 @@ impl RangeFiles for JsFiles {
             let read: Uint8Array = read.dyn_into().map_err(|other| read_error(file, &other))?;
             let (found, wanted) = (u64::from(read.length()), bytes.end - bytes.start);
             if found != wanted {
-                let message = format!("{found} bytes instead of {wanted} at {}", bytes.start);
+                let message = format!("size mismatch: got {found} bytes, expected {wanted} at {}", bytes.start);
                 return Err(LoadError::Read { file: file.into(), message });
             }
             Ok(Bytes::from(read.to_vec()))
@@ -54,7 +54,7 @@ impl RangeFiles for JsFiles {
     }
 }
 
-/// The worker keeps the error itself; here only its words matter.
+/// The worker keeps the error itself; only its message is needed here.
 fn read_error(file: &str, error: &JsValue) -> LoadError {
     let message = error.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
     LoadError::Read { file: file.into(), message: message.unwrap_or_else(|| format!("{error:?}")) }

@@ -1,8 +1,8 @@
 //! folio in a browser tab: the engine and its HTTP API, for the worker in `web/ts/worker.ts`.
 //!
-//! [`WebEngine`] is the one engine on the browser's WebGPU device; [`WebEngine::fetch`] reaches the API of the server
-//! without a socket. Files come from JavaScript by ranges ([`files`]), so that cache and network are the worker's
-//! affair. Nothing of the engine is written twice for it.
+//! [`WebEngine`] is the engine on the browser's WebGPU device. [`WebEngine::fetch`] calls the server's API without a
+//! socket. JavaScript reads ranges of files ([`files`]), so the worker handles cache and network. The engine's code is
+//! the same as for the native binary.
 
 #![cfg(target_arch = "wasm32")]
 
@@ -30,39 +30,39 @@ use std::sync::Arc;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::{JsFuture, spawn_local};
 
-/// A tokenizer's file, or a template's, is smaller.
+/// Maximum bytes of a tokenizer or template file.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
 #[wasm_bindgen]
 extern "C" {
-    /// Where an answer goes.
+    /// The receiver of a response.
     pub type Sink;
 
-    /// Status and headers (names and values in turn); called once, first.
+    /// Receives the status and the headers (names and values alternating); called once, first.
     #[wasm_bindgen(method)]
     fn head(this: &Sink, status: u16, headers: Vec<String>);
 
-    /// A piece of the body; the next one follows when the promise is kept.
+    /// Receives a chunk of the body; the next chunk follows when the promise resolves.
     #[wasm_bindgen(method)]
     fn chunk(this: &Sink, bytes: Uint8Array) -> Promise;
 
-    /// The body is complete.
+    /// Called when the body is complete.
     #[wasm_bindgen(method)]
     fn end(this: &Sink);
 
-    /// There will be no answer.
+    /// Called if there will be no response.
     #[wasm_bindgen(method)]
     fn fail(this: &Sink, message: &str);
 }
 
-/// Runs once, before everything else.
+/// Module initialization: runs once, before everything else.
 #[wasm_bindgen(start)]
 pub fn start() {
     std::panic::set_hook(Box::new(|panic| {
         let scope = js_sys::global();
         let report = js_sys::Reflect::get(&scope, &"folioCrashed".into()).ok();
         if let Some(report) = report.and_then(|report| report.dyn_into::<Function>().ok()) {
-            // Nobody is left who could hear that this failed too.
+            // If reporting the panic fails, that cannot be reported either.
             drop(report.call1(&scope, &panic.to_string().into()));
         }
     }));
@@ -79,8 +79,8 @@ pub struct WebEngine {
 #[wasm_bindgen]
 impl WebEngine {
     /// Loads the model behind `files`. `options` is JSON ([`options`]); `on_progress(done, total)` counts bytes on the
-    /// device, `on_notice(text)` gets what a user should know, `on_end(message)` is called when the engine ends
-    /// unasked. Rejects with an `Error` whose `name` tells the kind.
+    /// device. `on_notice(text)` receives notices for the user. `on_end(message)` is called when the engine ends by
+    /// itself. Rejects with an `Error` whose `name` is the kind.
     pub async fn load(
         files: Files,
         options: &str,
@@ -95,12 +95,12 @@ impl WebEngine {
         let model = Model::open_remote(Box::new(files)).await.map_err(EngineError::from)?;
         let defaults = SamplingParams::from_defaults(model.generation());
 
-        // The browser offers one adapter; here even a software one is better than none.
+        // The browser offers one adapter. Even a software adapter is used, because there is no alternative.
         let gpu = WgpuOptions { adapter: Some(0), binding_bytes_max: options.binding_bytes, ..WgpuOptions::default() };
         let backend = WgpuBackend::open(&gpu).await.map_err(EngineError::from)?;
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let mut progress = move |progress| {
-            // An error in a listener is not the engine's.
+            // Errors of a listener do not concern the engine.
             drop(match progress {
                 Progress::Weights { done, total } => {
                     on_progress.call2(&JsValue::NULL, &(done as f64).into(), &(total as f64).into())
@@ -123,7 +123,7 @@ impl WebEngine {
         Ok(WebEngine { handle, api: LocalApi::new(state), run })
     }
 
-    /// Answers one HTTP request. `headers` are names and values in turn.
+    /// Answers one HTTP request. `headers` are names and values alternating.
     pub fn fetch(&self, method: String, url: String, headers: Vec<String>, body: Vec<u8>, sink: Sink) -> Call {
         let api = self.api.clone();
         let (answer, abort) = abortable(async move {
@@ -142,7 +142,7 @@ impl WebEngine {
             sink.end();
         });
         spawn_local(async move {
-            // Cancelled or not, there is nothing left to say.
+            // The result only says whether the call was cancelled; nothing remains to be done.
             let _ = answer.await;
         });
         Call { abort }
@@ -153,19 +153,19 @@ impl WebEngine {
         options::stats(&self.handle.stats(), self.handle.status() == Status::Ready)
     }
 
-    /// What is loaded, as JSON.
+    /// The loaded model and its limits, as JSON.
     pub fn info(&self) -> String {
         self.handle.info().map_or_else(|| "null".into(), options::info)
     }
 
-    /// Ends everything and gives back the device's memory.
+    /// Ends all requests and frees the device's memory.
     pub fn unload(self) {
         self.handle.drain();
         self.run.abort();
     }
 }
 
-/// A request that is being answered.
+/// A running request.
 #[wasm_bindgen]
 pub struct Call {
     abort: AbortHandle,
@@ -173,13 +173,13 @@ pub struct Call {
 
 #[wasm_bindgen]
 impl Call {
-    /// Stops computing the answer. The sink hears nothing more.
+    /// Cancels the request. The sink receives nothing more.
     pub fn cancel(self) {
         self.abort.abort();
     }
 }
 
-/// Tokenizer and chat template, each as far as the model has one.
+/// Tokenizer and chat template; each may be missing.
 async fn read_text(files: &dyn RangeFiles) -> Result<TextModel, EngineError> {
     let tokenizer = read_whole(files, "tokenizer.json", TEXT_BYTES_MAX).await?;
     let config = read_whole(files, "tokenizer_config.json", TEXT_BYTES_MAX).await?;

@@ -1,4 +1,4 @@
-//! Options, model information and statistics as they cross between JavaScript and the engine: JSON with the names of
+//! Options, model information and statistics exchanged between JavaScript and the engine: JSON with the names of
 //! `web/ts`.
 
 use crate::error::EngineError;
@@ -7,18 +7,18 @@ use folio::engine::handle::{EngineInfo, Stats};
 use serde::Deserialize;
 use serde_json::json;
 
-/// Sequences that run at once in a tab by default.
+/// Default maximum of sequences computed at once.
 const SEQUENCES: u32 = 8;
-/// Tokens computed per step.
+/// Default maximum of tokens computed per step.
 const BATCHED_TOKENS: u32 = 256;
 
 /// The options of [`crate::WebEngine::load`].
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LoadOptions {
-    /// The model's name in answers.
+    /// The model's name in responses.
     pub(crate) name: String,
-    /// Largest range that a kernel may bind, if less than the device's limit.
+    /// Maximum bytes that a kernel may bind, if less than the device's limit.
     pub(crate) binding_bytes: Option<u64>,
     max_model_len: Option<u32>,
     max_num_seqs: Option<u32>,

@@ -1,17 +1,17 @@
-//! SHA-256 of a file that is read piece by piece; the browser's own digest wants all of it at once.
+//! Incremental SHA-256 of a file; the browser's own digest needs all bytes at once.
 
 use sha2::Digest;
 use std::fmt::Write as _;
 use wasm_bindgen::prelude::*;
 
-/// A digest in progress.
+/// An incremental digest.
 #[wasm_bindgen]
 #[derive(Default)]
 pub struct Sha256(sha2::Sha256);
 
 #[wasm_bindgen]
 impl Sha256 {
-    /// Of nothing yet.
+    /// A digest of no bytes yet.
     #[wasm_bindgen(constructor)]
     pub fn new() -> Self {
         Self::default()

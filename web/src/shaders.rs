@@ -1,10 +1,10 @@
-//! What a browser's shader compiler has to accept.
+//! All shaders, to test them with the browser's shader compiler.
 
 use folio::backend::wgpu::{Variant, variants};
 use wasm_bindgen::prelude::*;
 
-/// Every shader variant as the text that the browser's compiler gets. JSON: a list of `name`, `text`, `subgroups`,
-/// `texels`.
+/// Every shader variant with the text that the browser's compiler receives. JSON: a list of objects with `name`,
+/// `text`, `subgroups`, `texels`.
 #[wasm_bindgen]
 pub fn shader_variants() -> Result<String, JsError> {
     let object = |variant: Variant| {

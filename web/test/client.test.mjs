@@ -1,4 +1,4 @@
-// OpenAI's own client on `engine.fetch`: what works against a server works in the tab.
+// OpenAI's own client on `engine.fetch`: calls that work with a server work in the tab.
 
 import assert from "node:assert/strict";
 import { buildSync } from "esbuild";
@@ -39,7 +39,7 @@ after(async () => {
 
 const HELLO = "Hi! What can I do for you?";
 
-/** Runs `work` in the page and judges its result here. */
+/** Runs `work` in the page and checks its result here. */
 const check = (name, work, judge) => test(name, async () => judge(await page.evaluate(work)));
 
 check(

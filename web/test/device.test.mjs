@@ -1,4 +1,4 @@
-// What may happen to a device, a worker and a page: lost, crashed, unloaded, shared.
+// Failures and lifecycles of devices, workers and pages: lost, crashed, unloaded, shared.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -89,7 +89,7 @@ test("unload gives every buffer back, five times over", async () => {
   const { page, context, errors } = await watched({ shared: true });
   const counts = await page.evaluate(async () => {
     const counts = [];
-    // A second page of the same worker keeps it there, so that its count can be asked for.
+    // A second page keeps the shared worker alive, so that its buffer count can be read.
     for (let round = 0; round < 5; round++) {
       const engine = await start();
       const loaded = (await count()).live;
@@ -158,7 +158,7 @@ test("pages share one engine, which outlives the first of them", async () => {
 test("no adapter is a reason that people understand", async () => {
   const { page, context } = await browser.page(server.origin);
   const results = await page.evaluate(async (origin) => {
-    // A worker of the package in a browser that lacks something.
+    // The package's worker in a browser that lacks a feature.
     const load = (script) => {
       const source = `import "${origin}/test/hold.js"; ${script} await import("${origin}/worker.js"); release();`;
       const worker = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));

@@ -31,7 +31,7 @@ test("every shader variant compiles as it is", async () => {
     const [unproven, messages] = [[], []];
     let compiled = 0;
     for (const { name, text, subgroups, texels } of JSON.parse(engine.shader_variants())) {
-      // Images of buffers exist on one native driver alone.
+      // Buffer images exist only on one native driver.
       if (texels) continue;
       const needsF16 = /^\s*enable f16;/m.test(text);
       if ((subgroups && !features.includes("subgroups")) || (needsF16 && !features.includes("shader-f16"))) {
@@ -128,7 +128,7 @@ test("aborts leave the pool whole", async () => {
       const params = { messages: [{ role: "user", content: `Count to ${index}` }], max_tokens: 200, ignore_eos: true };
       const kind = random(4);
       if (kind === 0) {
-        // Abandoned while it may still be queued.
+        // Dropped while it may still be queued.
         setTimeout(() => controller.abort(), random(40));
         await engine.chat.completions.create(params, { signal: controller.signal }).catch(() => {});
         return;

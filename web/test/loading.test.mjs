@@ -1,4 +1,4 @@
-// Loading: good and bad servers, the cache, and what a page is told.
+// Loading: good and bad servers, the cache, and the errors that a page gets.
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
@@ -12,7 +12,7 @@ const MIB = 1 << 20;
 const demoFile = (file) => readFileSync(join(root, "assets/demo", file));
 const weights = demoFile("model.safetensors");
 
-/** The demo model cut into two files with an index. */
+/** The demo model split into two files with an index. */
 function sharded() {
   const length = Number(weights.readBigUInt64LE(0));
   const header = JSON.parse(weights.subarray(8, 8 + length));
@@ -39,7 +39,7 @@ function sharded() {
 
 const parts = sharded();
 const shardFile = (path) => parts[path] ?? (path === "model.safetensors" ? undefined : safe(path));
-/** A config that asks for other shapes than the weights have. */
+/** A config with shapes that differ from the weights. */
 const wrongFile = (path) => {
   if (path !== "config.json") return safe(path);
   const config = JSON.parse(demoFile(path));
@@ -79,7 +79,7 @@ after(async () => {
   await server.close();
 });
 
-/** Loads in a page and says hello; progress is summed up by phase. */
+/** Loads a model in a page and says hello; sums up progress by phase. */
 const hello = (page, options) =>
   page.evaluate(async (options) => {
     const phases = {};
@@ -97,7 +97,7 @@ const hello = (page, options) =>
 const HELLO = "Hi! What can I do for you?";
 const asked = (part) => server.requests.filter(({ path }) => path.includes(part));
 
-/** A fresh profile and a server in this mood; fails if the page's console saw an error that is not the network's. */
+/** A fresh profile and a server with this fault. Fails if the page's console has an error other than network errors. */
 async function scene(fault, run) {
   server.fault = fault;
   server.requests.length = 0;

@@ -1,4 +1,4 @@
-// The package as its users get it: its types, what is packed, and a page that follows the README.
+// The package as users get it: its types, the packed files, and a page that follows the README.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";

@@ -1,4 +1,4 @@
-// The demo page, as a visitor has it: on a phone and on a desktop, and offline the second time.
+// The demo page from a visitor's view: on a phone, on a desktop, and offline on the second visit.
 
 import assert from "node:assert/strict";
 import { join } from "node:path";
@@ -7,7 +7,7 @@ import { launch } from "./support/browser.mjs";
 import { serve } from "./support/server.mjs";
 
 let server, browser;
-/** A folder that pictures of the page are put into. */
+/** A folder for screenshots of the page. */
 const pictures = process.env.FOLIO_PICTURES;
 
 before(async () => {

@@ -1,5 +1,5 @@
 // The table of bad requests that the native tests run (`tests/data/http/bad_requests.json`), through `engine.fetch`:
-// each is refused as it is there, while an answer streams beside it, and the engine is whole afterwards.
+// each gets the same error as there, a concurrent stream is unchanged, and the engine is healthy afterwards.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -22,7 +22,7 @@ after(async () => {
   await server.close();
 });
 
-/** The table's shorthands for what is too long to write. */
+/** Expands the table's shorthands for long values. */
 function expand(value) {
   if (Array.isArray(value)) return value.map(expand);
   if (typeof value !== "object" || value === null) return value;
@@ -41,7 +41,7 @@ const BASES = {
   completions: { prompt: "Hello", max_tokens: 4, temperature: 0 },
 };
 
-/** What a page can send of a case: browsers resolve paths, and write some headers themselves. */
+/** The parts of a case that a page can send: browsers resolve paths and set some headers themselves. */
 function sendable({ to = "chat", method = "POST", headers = {}, raw, bytes, depth, with: more }) {
   const url = new URL(PATHS[to] ?? to, "http://folio");
   const names = Object.keys(headers);
@@ -76,7 +76,8 @@ test("every bad request is refused and disturbs nobody", async () => {
           const bytes = typeof body === "string" ? body : Uint8Array.from(body.bytes);
           const init = { method, headers, body: ["GET", "HEAD"].includes(method) ? undefined : bytes };
           let [answer, time] = [null, Infinity];
-          // Software draws the neighbour's tokens meanwhile: only what is slow three times is slow.
+          // The software adapter computes the concurrent stream meanwhile, so only a request that is slow three times
+          // counts as slow.
           for (let tries = 0; tries < 3 && time > 1000; tries++) {
             const start = performance.now();
             const response = await engine.fetch(url, init);
@@ -87,7 +88,7 @@ test("every bad request is refused and disturbs nobody", async () => {
         }
         const neighbour = text(await running);
         const canary = text(await say({ temperature: 0, max_tokens: 32 }));
-        // What the last step in flight names is given back when that has ended.
+        // Blocks used by the last step in flight are freed when it has ended.
         let load;
         for (let tries = 0; tries < 100; tries++) {
           [load] = (await (await engine.fetch("http://folio/v1/loads")).json()).loads;

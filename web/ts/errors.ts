@@ -1,8 +1,8 @@
-// Every error that the package raises, with a stable `code`. They cross the worker's port as plain objects.
+// All errors of the package, each with a stable `code`. They are sent through the worker's port as plain objects.
 
-/** What all errors of this package have in common. */
+/** Base class of all errors of this package. */
 export class FolioError extends Error {
-  /** Stable and meant for programs; the message is meant for people. */
+  /** Stable identifier for programs; the message is for people. */
   readonly code: string = "folio_error";
   constructor(message: string) {
     super(message);
@@ -10,52 +10,52 @@ export class FolioError extends Error {
   }
 }
 
-/** There is no WebGPU here, or it offers no adapter. */
+/** The browser has no WebGPU, or WebGPU offers no adapter. */
 export class NoAdapterError extends FolioError {
   override readonly code = "no_adapter";
 }
 
-/** The device cannot hold what was asked for, or a limit is out of range. */
+/** The requested model or limits do not fit the device, or a limit is out of range. */
 export class LimitError extends FolioError {
   override readonly code = "limit";
 }
 
-/** The model's files are wrong, or of a kind that is not supported. */
+/** The model's files are invalid, or their format is not supported. */
 export class ModelError extends FolioError {
   override readonly code = "model";
 }
 
-/** A file of the model is not there. */
+/** A file of the model is missing. */
 export class MissingFileError extends FolioError {
   override readonly code = "missing_file";
 }
 
-/** A file could not be fetched, also after trying again. */
+/** A file could not be fetched, even after retries. */
 export class NetworkError extends FolioError {
   override readonly code = "network";
 }
 
-/** A file is not the one its server announced. */
+/** Hash mismatch: a file does not have the SHA-256 that the hub lists. */
 export class IntegrityError extends FolioError {
   override readonly code = "integrity";
 }
 
-/** The browser gives this site too little storage for the model. */
+/** The site's storage quota is too small for the model. */
 export class QuotaError extends FolioError {
   override readonly code = "quota";
 }
 
-/** The GPU device was lost and did not come back; `engine.reload()` starts again. */
+/** The GPU device was lost and could not be recovered; `engine.reload()` loads the model again. */
 export class DeviceLostError extends FolioError {
   override readonly code = "device_lost";
 }
 
-/** The device refused a kernel or a batch. */
+/** The device rejected a kernel or a batch. */
 export class DeviceError extends FolioError {
   override readonly code = "device";
 }
 
-/** The engine stopped by a fault of its own; `engine.reload()` starts again. */
+/** The engine crashed; `engine.reload()` loads the model again. */
 export class EngineCrashedError extends FolioError {
   override readonly code = "engine_crashed";
 }
@@ -65,7 +65,7 @@ export class UnloadedError extends FolioError {
   override readonly code = "unloaded";
 }
 
-/** The API refused a request, or failed on it: the body of its answer. */
+/** An error response of the API: it refused the request, or failed on it. */
 export class APIError extends FolioError {
   override readonly code: string;
   constructor(
@@ -94,19 +94,19 @@ const CLASSES = {
   UnloadedError,
 };
 
-/** An error on its way through a port. */
+/** An error as it is sent through a port. */
 export interface WireError {
   name: string;
   message: string;
 }
 
-/** The name and words of whatever was thrown. */
+/** The name and message of whatever was thrown. */
 export function toWire(error: unknown): WireError {
   if (error instanceof Error || error instanceof DOMException) return { name: error.name, message: error.message };
   return { name: "Error", message: String(error) };
 }
 
-/** The error that the other side has thrown. */
+/** Rebuilds the error that the other side has thrown. */
 export function fromWire({ name, message }: WireError): Error {
   const known = CLASSES[name as keyof typeof CLASSES];
   if (known) return new known(message);
@@ -114,7 +114,7 @@ export function fromWire({ name, message }: WireError): Error {
   return new FolioError(message);
 }
 
-/** The body of an answer that is not 2xx, or of an error within a stream. */
+/** The error for a response with a status other than 2xx, or for an error event in a stream. */
 export function fromApi(status: number, body: unknown): Error {
   const error = (body as { error?: { message?: string; type?: string; code?: string; param?: string | null } })?.error;
   const message = error?.message ?? `the engine answered with status ${status}`;

@@ -1,42 +1,42 @@
-// The files of a model's folder: fetched by ranges, kept in the browser's storage slice by slice, never whole in
-// memory.
+// The files of a model's folder. They are fetched by range requests and cached slice by slice in the browser's storage;
+// a file is never whole in memory.
 //
-// A file is cut into slices, one range request each. Each slice is a file of its own in the origin-private file
-// system, written at once or not at all, so that whatever interrupts a download, the next one goes on at the first
-// missing slice. A folder that was loaded once is read without any request.
+// A file is divided into slices, one range request each. Each slice is a separate file in the origin-private file
+// system and is written atomically, so that an interrupted download is resumed at the first missing slice. A folder
+// that was loaded once is read without any request.
 
 import { IntegrityError, MissingFileError, NetworkError, QuotaError } from "./errors.js";
 import type { ModelPlace } from "./protocol.js";
 import type { Progress } from "./types.js";
 
-/** Slices kept in memory: tensors lie side by side, and matrices are read in pieces. */
+/** Number of slices kept in memory, because slices hold several tensors and matrices are read in pieces. */
 const SLICES_IN_MEMORY = 3;
-/** Tries of one request; what has arrived is kept between them. */
+/** Maximum attempts of one request; the bytes received are kept between them. */
 const TRIES = 4;
 const FIRST_PAUSE_MS = 250;
 const QUOTA_ADVICE = 'free some, or load with cache: "none"';
 
-/** What is known of a file. */
+/** Metadata of a file. */
 interface Facts {
   size: number;
-  /** Tells one version of the file from the next, as far as the server lets it be read. */
+  /** Identifies the file's version, as far as the server's headers can be read. */
   version: string | null;
-  /** Hexadecimal, where somebody has told. */
+  /** Hexadecimal SHA-256, if the hub lists one. */
   sha256: string | null;
-  /** The digest was compared. */
+  /** Whether the digest was verified. */
   verified: boolean;
 }
 
-/** A file is another one than at the start of this download. */
+/** A file changed on the server during the download. */
 export class ChangedError extends Error {}
 
-/** A digest in progress: the engine's. */
+/** An incremental digest, implemented by the engine's module. */
 export interface Digest {
   update(bytes: Uint8Array): void;
   hex(): string;
 }
 
-/** Slices and facts by file name. */
+/** Slices and metadata by file name. */
 interface Store {
   facts(file: string): Promise<Facts | null | undefined>;
   setFacts(file: string, facts: Facts | null): Promise<void>;
@@ -45,7 +45,7 @@ interface Store {
   remove(file: string): Promise<void>;
 }
 
-/** Nothing is kept, but for files whose server cannot give parts: those stay with the browser until the end. */
+/** Stores no slices, except of files whose server ignores ranges: those are kept as blobs until the load ends. */
 class NoStore implements Store {
   private readonly kept = new Map<string, Blob>();
   private readonly known = new Map<string, Facts | null>();
@@ -59,7 +59,7 @@ class NoStore implements Store {
     for (const key of this.kept.keys()) if (key.endsWith(`/${file}`)) this.kept.delete(key);
   };
   setSlice = async (file: string, index: number, bytes: Uint8Array) => {
-    // A blob's bytes lie with the browser, which may put them on disk.
+    // The browser holds a blob's bytes and may put them on disk.
     if (this.keepSlices.has(file)) this.kept.set(`${index}/${file}`, new Blob([bytes as BlobPart]));
   };
   keep(file: string): void {
@@ -71,7 +71,7 @@ class NoStore implements Store {
 class OpfsStore implements Store {
   private constructor(private readonly folder: FileSystemDirectoryHandle) {}
 
-  /** `null` where there is no such storage, as in some private windows. */
+  /** `null` if the storage is unavailable, as in some private windows. */
   static async open(key: string): Promise<OpfsStore | null> {
     try {
       const root = await navigator.storage.getDirectory();
@@ -124,13 +124,13 @@ class OpfsStore implements Store {
     } catch (error) {
       if ((error as Error).name !== "QuotaExceededError") throw error;
       const { usage = 0 } = await navigator.storage.estimate();
-      const words = `${name}: ${mib(bytes.length)} more do not fit this site's storage, which holds ${mib(usage)}`;
+      const words = `${name}: ${mib(bytes.length)} more do not fit in this site's storage, which holds ${mib(usage)}`;
       throw new QuotaError(`${words}; ${QUOTA_ADVICE}`);
     }
   }
 }
 
-/** Forgets everything that was downloaded. */
+/** Deletes everything that was downloaded. */
 export async function clearCache(): Promise<void> {
   const root = await navigator.storage.getDirectory();
   await root.removeEntry("folio", { recursive: true }).catch(() => {});
@@ -143,7 +143,7 @@ async function folderName(base: string): Promise<string> {
 
 /** The files of one folder, as the engine reads them. */
 export class ModelFiles {
-  /** The first error of a read, which the engine only knows by its words. */
+  /** The first error of a read; the engine keeps only its message. */
   error: unknown;
   private readonly memory = new Map<string, Uint8Array>();
   private readonly known = new Map<string, Facts | null>();
@@ -170,12 +170,12 @@ export class ModelFiles {
     return new ModelFiles(place, opfs ?? new NoStore(), signal, onProgress);
   }
 
-  /** Bytes of a file, `undefined` if there is none. Called by the engine. */
+  /** Size of a file in bytes; `undefined` if it does not exist. Called by the engine. */
   size(file: string): Promise<number | undefined> {
     return this.noted(async () => (await this.facts(file))?.size);
   }
 
-  /** Bytes of a file that is there. Called by the engine. */
+  /** Reads bytes of an existing file. Called by the engine. */
   read(file: string, start: number, end: number): Promise<Uint8Array> {
     return this.noted(async () => {
       const facts = await this.facts(file);
@@ -194,7 +194,7 @@ export class ModelFiles {
     });
   }
 
-  /** Fetches what no tensor has asked for and compares digests, so that the next load needs no network. */
+  /** Fetches the remaining slices and verifies digests, so that the next load needs no network. */
   async complete(newDigest: () => Digest): Promise<void> {
     for (const [file, facts] of this.known) {
       if (!facts || facts.verified || this.store instanceof NoStore) continue;
@@ -204,17 +204,17 @@ export class ModelFiles {
       const found = digest?.hex() ?? null;
       if (found !== facts.sha256) {
         await this.store.remove(file);
-        throw new IntegrityError(`${file}: its SHA-256 is ${found}, the hub says ${facts.sha256}`);
+        throw new IntegrityError(`${file}: SHA-256 mismatch: got ${found}, expected ${facts.sha256}`);
       }
       facts.verified = true;
       await this.store.setFacts(file, facts);
     }
-    // That there is no such file is remembered too: the next load may be offline.
+    // Missing files are recorded too, because the next load may be offline.
     for (const [file, facts] of this.known) if (!facts) await this.store.setFacts(file, null);
     this.memory.clear();
   }
 
-  /** Forgets a file that has changed on its server. */
+  /** Deletes the cached slices of a file that has changed on its server. */
   async forgetAll(): Promise<void> {
     for (const file of this.known.keys()) await this.store.remove(file);
   }
@@ -241,7 +241,7 @@ export class ModelFiles {
     return facts;
   }
 
-  /** Asks the hub for sizes and digests, once and only if something has to be fetched. */
+  /** Requests sizes and digests from the hub, once and only if something has to be fetched. */
   private async readListing(): Promise<void> {
     if (this.online) return;
     this.online = true;
@@ -253,7 +253,7 @@ export class ModelFiles {
     }
   }
 
-  /** Fetches the first slice, and with it what the server says of the file. */
+  /** Fetches the first slice, and with it the file's metadata. */
   private async probe(file: string): Promise<Facts | null> {
     if (this.digests.size > 0 && !this.digests.has(file)) return null;
     const response = await this.request(this.address(file), { Range: `bytes=0-${this.sliceBytes - 1}` });
@@ -272,11 +272,11 @@ export class ModelFiles {
     return { size, version: version(response), sha256: this.digests.get(file)?.sha256 ?? null, verified: false };
   }
 
-  /** The server's word on a length that the range's answer does not let us see. */
+  /** Requests the file's size with HEAD, for responses whose Content-Range cannot be read. */
   private async askSize(file: string): Promise<number> {
     const response = await this.request(this.address(file), {}, "HEAD");
     const length = response.headers.get("content-length");
-    if (!response.ok || length === null) throw new NetworkError(`${file}: the server does not tell its length`);
+    if (!response.ok || length === null) throw new NetworkError(`${file}: the server sends no Content-Length`);
     return Number(length);
   }
 
@@ -289,7 +289,7 @@ export class ModelFiles {
     }
   }
 
-  /** Reads a server that ignores ranges: one stream, cut into slices as it comes. */
+  /** Reads from a server that ignores ranges: one stream, divided into slices as it arrives. */
   private async takeStream(file: string, response: Response): Promise<Facts> {
     if (this.store instanceof NoStore) this.store.keep(file);
     const announced = Number(response.headers.get("content-length") ?? NaN);
@@ -339,7 +339,7 @@ export class ModelFiles {
     return await this.fetchSlice(file, facts, index);
   }
 
-  /** Fetches a slice, going on after interruptions; `response` is its first answer, if there is one already. */
+  /** Fetches a slice and resumes after interruptions; `response` is its first response, if it was already requested. */
   private async fetchSlice(file: string, facts: Facts, index: number, response?: Response): Promise<Uint8Array> {
     const start = index * this.sliceBytes;
     const slice = new Uint8Array(Math.min(this.sliceBytes, facts.size - start));
@@ -361,7 +361,7 @@ export class ModelFiles {
           at = Math.min(slice.length, at + bytes.length);
           this.report("download", file, facts, bytes.length);
         }
-        if (at < slice.length) throw new TypeError("the answer ended early");
+        if (at < slice.length) throw new TypeError("the response ended early");
       } catch (error) {
         if (!(error instanceof TypeError) || attempt === TRIES) throw this.networkError(file, error);
         await pause(FIRST_PAUSE_MS * 2 ** attempt, this.signal);
@@ -373,11 +373,11 @@ export class ModelFiles {
     return slice;
   }
 
-  /** Asks, and asks again if the network or the server has a bad moment. */
+  /** Sends a request; retries on network errors and temporary server errors. */
   private async request(url: string, headers: Record<string, string>, method = "GET"): Promise<Response> {
     for (let attempt = 1; ; attempt++) {
       try {
-        // The browser's own cache would keep a second copy.
+        // The browser's HTTP cache would keep a second copy.
         const response = await fetch(url, { method, headers, signal: this.signal, cache: "no-store" });
         if (response.status < 500 && response.status !== 429) return response;
         if (attempt === TRIES) return response;
@@ -390,7 +390,7 @@ export class ModelFiles {
 
   private networkError(file: string, error: unknown): unknown {
     this.signal.throwIfAborted();
-    // Whatever the browser says of a broken connection is a TypeError.
+    // Browsers report a broken connection as a TypeError.
     return error instanceof TypeError ? new NetworkError(`${file}: ${error.message}`) : error;
   }
 
@@ -419,7 +419,7 @@ async function* chunks(response: Response): AsyncGenerator<Uint8Array> {
   }
 }
 
-/** `Content-Range: bytes 0-99/1234`, where the server lets it be read. */
+/** The size in `Content-Range: bytes 0-99/1234`, if the header can be read. */
 function rangeSize(response: Response): number | null {
   const size = response.headers.get("content-range")?.split("/")[1];
   return size && size !== "*" ? Number(size) : null;
@@ -431,7 +431,7 @@ function version(response: Response): string | null {
 
 function statusError(file: string, status: number): Error {
   const why = status === 401 || status === 403 ? " (the repository may be private or gated)" : "";
-  return new NetworkError(`${file}: the server answers with status ${status}${why}`);
+  return new NetworkError(`${file}: the server responded with status ${status}${why}`);
 }
 
 function mib(bytes: number): string {

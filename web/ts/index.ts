@@ -1,4 +1,4 @@
-// The package's face: `load()` starts the worker and gives an `Engine`, which speaks OpenAI's API.
+// Entry point of the package: `load()` starts the worker and returns an `Engine` with OpenAI's API.
 
 import { fromApi, fromWire, FolioError, UnloadedError } from "./errors.js";
 import { PIECES_AHEAD, type LoadResult, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
@@ -12,20 +12,20 @@ export type * from "./types.js";
 
 const HUB = "https://huggingface.co";
 const RANGE_BYTES = 32 << 20;
-/** What addresses of the API begin with; nothing is sent there. */
+/** Base URL of the API. It is only a name: no request leaves the page. */
 const BASE = "http://folio/v1";
 
-/** Loads a model and starts its engine, in a worker. */
+/** Loads a model and starts its engine in a worker. */
 export async function load(options: api.LoadOptions): Promise<Engine> {
   const engine = new Engine(options);
   await engine.reload(options);
   return engine;
 }
 
-/** What a message to the worker may be, without its number. */
+/** A message to the worker, without its id. */
 type Call = ToWorker extends infer T ? (T extends { id: number } ? Omit<T, "id"> : never) : never;
 
-/** Who waits for the worker's answer to one call. */
+/** The callbacks that wait for the worker's answer to one call. */
 interface Waiting {
   done?: (value: never) => void;
   failed: (error: Error) => void;
@@ -34,9 +34,9 @@ interface Waiting {
   body?: ReadableStreamDefaultController<Uint8Array>;
 }
 
-/** The worker, as the page sees it. */
+/** The page's connection to the worker. */
 class Link {
-  /** Why nothing can be asked any more. */
+  /** The error that ended the connection, if it has ended. */
   gone: Error | null = null;
   private readonly calls = new Map<number, Waiting>();
   private next = 1;
@@ -50,7 +50,7 @@ class Link {
     if (!worker) void this.holdLock();
   }
 
-  /** Sends a call; `waiting` gets what comes back. */
+  /** Sends a call; `waiting` receives the answer. */
   send(call: Call, waiting: Waiting, transfer: Transferable[] = []): number {
     const id = this.next++;
     if (this.gone) waiting.failed(this.gone);
@@ -68,13 +68,13 @@ class Link {
     });
   }
 
-  /** Says more about a call that is under way. */
+  /** Sends a message about a running call. */
   tell(id: number, op: "pull" | "cancel"): void {
     if (op === "cancel") this.calls.delete(id);
     if (!this.gone) this.port.postMessage({ id, op });
   }
 
-  /** Ends every call, and the worker if it is this page's own. */
+  /** Ends every call, and the worker unless it is shared. */
   close(error: Error): void {
     if (this.gone) return;
     this.gone = error;
@@ -85,7 +85,7 @@ class Link {
     if (!this.worker) (this.port as MessagePort).close();
   }
 
-  /** A shared worker does not hear of a page's end; it waits for this lock instead. */
+  /** A shared worker gets no event when a page closes, so it waits for this lock, which the page holds. */
   private async holdLock(): Promise<void> {
     const lock = `folio-page-${crypto.randomUUID()}`;
     await navigator.locks.request(lock, () => {
@@ -118,9 +118,9 @@ function fail(waiting: Waiting, error: Error): void {
   waiting.body?.error(error);
 }
 
-/** A model that answers. Made by {@link load}. */
+/** A loaded model. Created by {@link load}. */
 export class Engine {
-  /** What is loaded. */
+  /** The loaded model and its limits. */
   info!: api.ModelInfo;
   private link: Link | null = null;
 
@@ -129,7 +129,7 @@ export class Engine {
 
   readonly chat = {
     completions: {
-      /** Answers a conversation, whole or as an async iterable of chunks. */
+      /** Answers a conversation, as one object or as an async iterable of chunks. */
       create: ((params: api.ChatParamsStreaming | api.ChatParamsWhole, options?: api.RequestOptions) =>
         this.create("/chat/completions", params, options)) as {
         (params: api.ChatParamsStreaming, options?: api.RequestOptions): Promise<Stream<api.ChatCompletionChunk>>;
@@ -139,7 +139,7 @@ export class Engine {
   };
 
   readonly completions = {
-    /** Continues texts, or token ids. */
+    /** Continues texts or token ids. */
     create: ((params: api.TextParamsStreaming | api.TextParamsWhole, options?: api.RequestOptions) =>
       this.create("/completions", params, options)) as {
       (params: api.TextParamsStreaming, options?: api.RequestOptions): Promise<Stream<api.Completion>>;
@@ -148,7 +148,7 @@ export class Engine {
   };
 
   readonly models = {
-    /** The names by which the model is served. */
+    /** The names of the served model. */
     list: (options?: api.RequestOptions): Promise<api.ModelList> => this.call("GET", "/models", undefined, options),
     retrieve: (name: string, options?: api.RequestOptions): Promise<api.Model> =>
       this.call("GET", `/models/${name}`, undefined, options),
@@ -160,8 +160,8 @@ export class Engine {
   }
 
   /**
-   * The HTTP API of `folio serve`, without a server: hand it to OpenAI's client as its `fetch`. Of the address only the
-   * path counts.
+   * The HTTP API of `folio serve` without a server. Pass it to OpenAI's client as its `fetch`. Only the path of a URL
+   * matters.
    */
   readonly fetch = async (input: RequestInfo | URL, init?: RequestInit): Promise<Response> => {
     const request = new Request(input, init);
@@ -207,7 +207,7 @@ export class Engine {
     });
   };
 
-  /** Ends all answers and gives back the GPU's memory. The engine can be loaded again by {@link reload}. */
+  /** Ends all answers and frees the GPU's memory. {@link reload} loads the engine again. */
   async unload(): Promise<void> {
     const { link } = this;
     this.link = null;
@@ -215,7 +215,7 @@ export class Engine {
     link?.close(new UnloadedError("the engine was unloaded"));
   }
 
-  /** Loads again, from the cache where there is one: after a lost device, a crash, or an unload. */
+  /** Loads the model again, from the cache if there is one. For use after a lost device, a crash or an unload. */
   async reload({ signal, onProgress }: Pick<api.LoadOptions, "signal" | "onProgress"> = {}): Promise<void> {
     await this.unload();
     signal?.throwIfAborted();
@@ -261,7 +261,7 @@ export class Engine {
   }
 }
 
-/** Where a model lies, and what it is called. */
+/** The location and name of a model. */
 function findModel({ model, name, cache, limits, hub, rangeBytes }: api.LoadOptions): ModelPlace {
   const rest = {
     cache: cache ?? ("opfs" as const),
@@ -284,17 +284,17 @@ function findModel({ model, name, cache, limits, hub, rangeBytes }: api.LoadOpti
   try {
     base = new URL(model, globalThis.location?.href);
   } catch {
-    throw new FolioError(`${JSON.stringify(model)} is neither "demo", nor a repository (org/name), nor an address`);
+    throw new FolioError(`${JSON.stringify(model)} is not "demo", a repository (org/name) or a URL`);
   }
   if (!base.pathname.endsWith("/")) base.pathname += "/";
   return { ...rest, name: name ?? base.pathname.split("/").at(-2) ?? "model", base: base.href };
 }
 
-/** A worker of this page, or the site's shared one for this model. */
+/** Starts a worker for this page, or connects to the site's shared worker for this model. */
 async function connect({ worker, shared }: api.LoadOptions, place: ModelPlace): Promise<Link> {
   let address = new URL(worker ?? new URL("./worker.js", import.meta.url), globalThis.location?.href);
   if (address.origin !== globalThis.location?.origin && !address.protocol.startsWith("blob")) {
-    // A worker must be of the page's own origin; what it imports need not.
+    // A worker's script must have the page's origin; its imports need not.
     const script = new Blob([`import ${JSON.stringify(address.href)};`], { type: "text/javascript" });
     address = new URL(URL.createObjectURL(script));
   }
@@ -311,7 +311,7 @@ async function connect({ worker, shared }: api.LoadOptions, place: ModelPlace): 
       };
       return resolve(link);
     }
-    if (typeof SharedWorker === "undefined") return reject(new FolioError("this browser has no shared workers"));
+    if (typeof SharedWorker === "undefined") return reject(new FolioError("this browser lacks SharedWorker"));
     const common = new SharedWorker(address, { type: "module", name: `folio ${place.base}` });
     const link = new Link(common.port, null);
     common.onerror = (event) => {

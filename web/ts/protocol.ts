@@ -1,28 +1,28 @@
-// What goes through the port between a page and the worker that owns the engine. `id` names a call of the page.
+// Messages between a page and the worker that owns the engine. `id` identifies a call of the page.
 
 import type { WireError } from "./errors.js";
 import type { Limits, ModelInfo, Progress } from "./types.js";
 
-/** Where a model's files are and what to do with them. */
+/** The location of a model's files, and how to load and cache them. */
 export interface ModelPlace {
-  /** The model's name in answers. */
+  /** The model's name in responses. */
   name: string;
-  /** The folder's address, with a slash at its end. */
+  /** URL of the folder, with a trailing slash. */
   base: string;
-  /** Where sizes and digests of the folder's files are listed, in the form of the hub's API. */
+  /** URL of the list of the files' sizes and digests, in the form of the hub's API. */
   listing: string | null;
   cache: "opfs" | "none";
-  /** Bytes of one range request. */
+  /** Bytes per range request. */
   rangeBytes: number;
   limits: Limits;
 }
 
 export type ToWorker =
-  /** `lock`: a lock that the page holds as long as it is there. */
+  /** `lock`: name of a lock that the page holds until it closes. */
   | { id: number; op: "hello"; lock: string }
   | { id: number; op: "load"; place: ModelPlace }
   | { id: number; op: "fetch"; method: string; url: string; headers: string[]; body: Uint8Array }
-  /** The page has room for one more piece of that answer. */
+  /** The page is ready for one more chunk of the response. */
   | { id: number; op: "pull" }
   | { id: number; op: "cancel" }
   | { id: number; op: "stats" }
@@ -38,10 +38,10 @@ export type ToPage =
   /** The engine has ended by itself. */
   | { op: "gone"; error: WireError };
 
-/** The answer to a load. */
+/** The result of a load. */
 export interface LoadResult {
   info: ModelInfo;
 }
 
-/** Pieces of an answer that the worker may send before the page asks for more. */
+/** Chunks of a response that the worker may send before the page asks for more. */
 export const PIECES_AHEAD = 8;

@@ -1,4 +1,4 @@
-// Server-sent events as an async iterable of their JSON.
+// Server-sent events as an async iterable of parsed JSON.
 
 import { fromApi } from "./errors.js";
 

@@ -1,5 +1,5 @@
-// Types of the package. Requests are in requests.ts, which is made from the engine's table of request fields. Answers
-// are those of OpenAI's API as far as the engine has them; a field that is not OpenAI's says so.
+// Types of the package. Requests are in requests.ts, which is generated from the engine's table of request fields.
+// Responses have the fields of OpenAI's API that the engine supports; additional fields are marked.
 
 import type { ChatRequest, CompletionRequest } from "./requests.js";
 
@@ -7,56 +7,56 @@ export type * from "./requests.js";
 
 /** Progress of a load. */
 export interface Progress {
-  /** `download` and `cache` count a file's bytes, `device` those on the GPU; `ready` is the last. */
+  /** `download` and `cache` count the bytes of a file, `device` the bytes on the GPU; `ready` comes last. */
   phase: "download" | "cache" | "device" | "ready";
-  /** Name of the file; empty if the progress is about all of them. */
+  /** Name of the file; empty if the progress concerns all files. */
   file: string;
   loaded: number;
   total: number;
 }
 
-/** Limits of an engine. An absent one is chosen to fit the device. */
+/** Limits of an engine. An absent limit has the default in parentheses, or is chosen to fit the device. */
 export interface Limits {
-  /** Prompt and answer together, in tokens. */
+  /** Maximum tokens of a prompt and its answer together. */
   maxModelLen?: number;
-  /** Sequences computed at once (8). */
+  /** Maximum sequences computed at once (8). */
   maxNumSeqs?: number;
-  /** Tokens computed per step (256). */
+  /** Maximum tokens computed per step (256). */
   maxNumBatchedTokens?: number;
-  /** Tokens of a KV block: 16, 32 or 64 (32). */
+  /** Tokens per KV block: 16, 32 or 64 (32). */
   blockSize?: number;
-  /** Bytes of the KV pool. */
+  /** Size of the KV pool in bytes. */
   kvCacheBytes?: number;
-  /** Bytes that a kernel may bind, if less than the device's own limit. */
+  /** Maximum bytes that a kernel may bind, if less than the device's limit. */
   bindingBytes?: number;
-  /** Seed of requests that set none. */
+  /** Seed of requests without one. */
   seed?: number;
 }
 
 export interface LoadOptions {
-  /** `demo`, a repository (`org/name`, `org/name@revision`), or the address of a folder in its layout. */
+  /** `demo`, a Hugging Face repository (`org/name`, `org/name@revision`), or the URL of a folder with its files. */
   model: string;
   onProgress?: (progress: Progress) => void;
-  /** Where downloaded files are kept: in the browser's storage (`opfs`), or nowhere. */
+  /** Where downloaded files are cached: in the browser's storage (`opfs`), or nowhere (`none`). */
   cache?: "opfs" | "none";
   /** Aborts the load. */
   signal?: AbortSignal;
   limits?: Limits;
-  /** Share one engine among all pages of this site that load the same model with this option. */
+  /** Share one engine between all pages of this site that load this model with this option. */
   shared?: boolean;
-  /** The model's name in answers; by default `model`. */
+  /** The model's name in responses; by default `model`. */
   name?: string;
-  /** The hub of repositories. */
+  /** URL of the hub, by default https://huggingface.co. */
   hub?: string;
-  /** Bytes of one range request (32 MiB); an interrupted download continues at the last one. */
+  /** Bytes per range request (32 MiB). An interrupted download resumes at the last one. */
   rangeBytes?: number;
-  /** Address of `worker.js`, if it is not beside this module. */
+  /** URL of `worker.js`, if it is not beside this module. */
   worker?: string | URL;
 }
 
 /** The loaded model. */
 export interface ModelInfo {
-  /** Name of the adapter, as far as the browser tells it. */
+  /** Name of the adapter, as far as the browser reveals it. */
   adapter: string;
   tier: string;
   vocab: number;
@@ -66,7 +66,7 @@ export interface ModelInfo {
   blocks: number;
   kvBytes: number;
   weightBytes: number;
-  /** Notices of the engine, such as a context that had to be shortened. */
+  /** Notices of the engine, for example that the context was shortened. */
   notices: string[];
 }
 
@@ -91,22 +91,22 @@ export interface Stats {
   recoveries: number;
 }
 
-/** A chat request that is answered in pieces. */
+/** A chat request with a streamed response. */
 export interface ChatParamsStreaming extends ChatRequest {
   stream: true;
 }
 
-/** A chat request that is answered at once. */
+/** A chat request with a whole response. */
 export interface ChatParamsWhole extends ChatRequest {
   stream?: false | null;
 }
 
-/** A completions request that is answered in pieces. */
+/** A completions request with a streamed response. */
 export interface TextParamsStreaming extends CompletionRequest {
   stream: true;
 }
 
-/** A completions request that is answered at once. */
+/** A completions request with a whole response. */
 export interface TextParamsWhole extends CompletionRequest {
   stream?: false | null;
 }
@@ -115,7 +115,7 @@ export interface Usage {
   prompt_tokens: number;
   completion_tokens: number;
   total_tokens: number;
-  /** Prompt tokens that the prefix cache held. */
+  /** Prompt tokens found in the prefix cache. */
   prompt_tokens_details?: { cached_tokens?: number };
   /** Tokens of the reasoning before the answer. */
   completion_tokens_details?: { reasoning_tokens?: number };
@@ -127,11 +127,11 @@ export type FinishReason = "stop" | "length" | "tool_calls";
 export interface ToolCall {
   id: string;
   type: "function";
-  /** `arguments` is a JSON object as text. */
+  /** `arguments` is a JSON object as a string. */
   function: { name: string; arguments: string };
 }
 
-/** A piece of a {@link ToolCall}: the first of a call has its id and name, the others more of its arguments. */
+/** A part of a {@link ToolCall}: the first part has the call's id and name, later parts add to its arguments. */
 export interface ToolCallDelta {
   index: number;
   id?: string;
@@ -191,7 +191,7 @@ export interface ChatCompletionChunk {
   usage?: Usage | null;
 }
 
-/** One object whether streamed or not, as in OpenAI's API. */
+/** A completion or a chunk of one; as in OpenAI's API, both have the same form. */
 export interface Completion {
   id: string;
   object: "text_completion";

@@ -1,7 +1,7 @@
-// The worker that owns the engine: a module worker of one page, or a shared worker of several. It answers ports.
+// The worker that owns the engine: a module worker of one page, or a shared worker of several. Each page has a port.
 //
-// Loading and every request are calls with an id. An answer's body is sent in pieces as the page makes room for them;
-// a cancelled call, a closed page and an unload all drop the answer, and with it what it computes.
+// Loading and every request are calls with an id. A response's body is sent in chunks as the page asks for them. A
+// cancelled call, a closed page and an unload all drop the response, which cancels the request.
 
 import { fromWire, EngineCrashedError, ModelError, NoAdapterError, NetworkError, toWire } from "./errors.js";
 import { ChangedError, ModelFiles } from "./files.js";
@@ -33,13 +33,13 @@ let running: Promise<Running> | null = null;
 let loading = new AbortController();
 
 scope.folioCrashed = (message) => {
-  // The module's memory is in an unknown state: nothing of it is touched again.
+  // The module's memory is in an unknown state, so the module is not used again.
   engineModule = null;
   generation++;
   end(new EngineCrashedError(message));
 };
 
-/** A fresh instance of the engine's module; after a crash the old one stays behind, untouched. */
+/** Creates a new instance of the engine's module; after a crash the old one is not used again. */
 async function instantiate(): Promise<EngineModule> {
   const module: EngineModule = await import(
     new URL(generation === 0 ? "./engine.js" : `./engine.js?${generation}`, import.meta.url).href
@@ -48,7 +48,7 @@ async function instantiate(): Promise<EngineModule> {
   return module;
 }
 
-/** The engine is gone: everyone who waits for it is told. */
+/** Reports to all pages that the engine has ended. */
 function end(error: Error): void {
   running = null;
   for (const port of ports) port.gone(error);
@@ -62,7 +62,7 @@ async function adapterName(): Promise<string> {
   }
   const adapter = await gpu.requestAdapter();
   if (!adapter)
-    throw new NoAdapterError("this browser has WebGPU, but offers no adapter: its GPU or driver may be blocked");
+    throw new NoAdapterError("this browser has WebGPU, but it offers no adapter: the GPU or its driver may be blocked");
   const { description, vendor, architecture, device } = adapter.info;
   return description || [vendor, architecture || device].filter(Boolean).join(" ") || "unknown adapter";
 }
@@ -70,7 +70,7 @@ async function adapterName(): Promise<string> {
 async function load(place: ModelPlace, signal: AbortSignal, report: (progress: Progress) => void): Promise<Running> {
   const adapter = await adapterName();
   const instance = (engineModule ??= instantiate());
-  // What could not be fetched now may be there later.
+  // A failed fetch may succeed later, so the failure is not kept.
   instance.catch(() => engineModule === instance && (engineModule = null));
   const { WebEngine, Sha256 } = await instance;
   for (let attempt = 1; ; attempt++) {
@@ -107,7 +107,7 @@ async function load(place: ModelPlace, signal: AbortSignal, report: (progress: P
   }
 }
 
-/** Errors of the engine's module have a name, and no class. */
+/** Errors of the engine's module have a name but no class. */
 function named(error: unknown): unknown {
   if (error instanceof WebAssembly.RuntimeError) return new EngineCrashedError(error.message);
   return error instanceof Error && error.name !== "Error"
@@ -115,7 +115,7 @@ function named(error: unknown): unknown {
     : new ModelError(String((error as Error)?.message ?? error));
 }
 
-/** One page, as the worker sees it. */
+/** The worker's connection to one page. */
 class PageSide {
   private readonly calls = new Map<number, { call: Call | null; room: number; wake: () => void }>();
   private loaded = false;
@@ -214,14 +214,14 @@ class PageSide {
     this.calls.delete(id);
   }
 
-  /** A page holds its lock for as long as it is there. */
+  /** A page holds its lock until it closes. */
   private async waitForEnd(lock: string): Promise<void> {
     await navigator.locks.request(lock, () => {});
     await this.leave();
     ports.delete(this);
   }
 
-  /** The page unloads, or is closed. The last one takes the engine with it. */
+  /** The page unloads the engine, or is closed. The last page ends the engine. */
   private async leave(): Promise<void> {
     for (const id of [...this.calls.keys()]) this.cancel(id);
     this.loaded = false;

@@ -1,5 +1,5 @@
-//! `folio run --input`: a file of requests, one per line, answered in order and many at a time, so that the engine
-//! batches them.
+//! `folio run --input`: a file of requests, one per line, processed many at a time, so that the engine batches them,
+//! and answered in order.
 //!
 //! A line has the OpenAI batch format (`custom_id`, `method`, `url`, `body`) or a short form ([`short`]); a file may
 //! mix them. Both become calls of the server's own API. A line that is wrong fails alone.
@@ -20,25 +20,25 @@ use std::io::{self, BufRead, Write};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Lines that are read ahead of the first unfinished one.
+/// Maximum number of lines read ahead of the first unfinished one.
 pub(crate) const LINES_IN_FLIGHT: u32 = 1024;
-/// The engine's queue: a line may hold many prompts.
+/// Size of the engine's queue: a line may hold many prompts.
 pub(crate) const QUEUE_REQUESTS_MAX: u32 = 1 << 16;
-/// The API is busy: after this time a line is sent again.
+/// Time before a line is retried if the API is too busy.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// Status of a server that is too busy.
 const TOO_MANY_REQUESTS: u16 = 429;
-/// What a line in OpenAI's format may call.
+/// Routes that a line in OpenAI's format may call.
 const URLS: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"];
 
 /// Answers the lines of one file.
 pub(crate) struct Batch<'a> {
     session: &'a Session,
-    /// As a server answers.
+    /// API for lines in OpenAI's format; it behaves like a server.
     api: LocalApi,
-    /// Refuses unknown fields, so that a misspelt one is not ignored.
+    /// API for lines in a short form; it refuses unknown fields, so that a misspelled one is not ignored.
     strict_api: LocalApi,
-    /// Fields of lines that do not have them.
+    /// Default values of fields that a line does not set.
     defaults: Map<String, Value>,
     lines_in_flight: usize,
 }
@@ -146,7 +146,7 @@ impl<'a> Batch<'a> {
         if body.get("stream").is_some_and(|stream| *stream != false && !stream.is_null()) {
             return error("invalid_body", "`stream` must be false in a batch".to_owned());
         }
-        // Embeddings have no sampling.
+        // Embeddings take no sampling fields.
         if url != "/v1/embeddings" {
             add_defaults(&mut body, &self.defaults);
         }
@@ -154,7 +154,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Whether a line has the OpenAI batch format, right or wrong.
+/// Whether a line has the OpenAI batch format, valid or not.
 fn is_openai(line: &Map<String, Value>) -> bool {
     ["custom_id", "method", "url", "body"].iter().any(|key| line.contains_key(*key))
 }
@@ -166,7 +166,7 @@ fn add_defaults(body: &mut Map<String, Value>, defaults: &Map<String, Value>) {
     }
 }
 
-/// Calls the API, again and again while it is too busy.
+/// Calls the API; retries while it is too busy.
 async fn post(api: &LocalApi, path: &str, body: &Value) -> Result<Response, LocalError> {
     loop {
         let response = api.post(path, body).await?;
@@ -184,15 +184,15 @@ async fn post(api: &LocalApi, path: &str, body: &Value) -> Result<Response, Loca
     }
 }
 
-/// The lines of `input` that are not blank, read in a thread of their own: answers are written while a pipe is still
-/// open.
+/// The lines of `input` that are not blank. They are read in a separate thread, so that answers are written while a
+/// pipe is still open.
 fn lines(input: Box<dyn BufRead + Send>) -> impl Stream<Item = io::Result<Vec<u8>>> {
     let (sender, receiver) = mpsc::channel(1);
     std::thread::spawn(move || {
         for line in input.split(b'\n') {
             let is_blank = line.as_ref().is_ok_and(|line| line.trim_ascii().is_empty());
             let is_last = line.is_err();
-            // The receiver goes when the output is closed.
+            // The receiver is dropped when the output is closed.
             if (!is_blank && sender.blocking_send(line).is_err()) || is_last {
                 return;
             }

@@ -1,7 +1,8 @@
 //! The short forms of a line: the fields of a request beside `prompt`, `messages` or `prompt_token_ids`, answered with
 //! texts and token ids: `{"index", "outputs": [{"text", "token_ids", "finish_reason"}], "usage"}`.
 //!
-//! `text` is all that the model wrote. `reasoning_content` and `tool_calls` are there too if the API finds them in it.
+//! `text` is everything that the model wrote. `reasoning_content` and `tool_calls` are added if the API finds them in
+//! it.
 
 use super::super::request::MAX_TOKENS_ROOM;
 use super::{Response, add_defaults};
@@ -9,10 +10,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use folio::text::{TextModel, TextStream};
 use serde_json::{Map, Value, json};
 
-/// How a token is written in logprobs if it is asked for by id.
+/// Prefix of a token in logprobs that name tokens by id.
 const ID_PREFIX: &str = "token_id:";
 
-/// A line as a call of the API.
+/// A line as a call to the API.
 pub(super) struct ShortForm {
     pub(super) path: &'static str,
     pub(super) body: Value,
@@ -61,7 +62,7 @@ impl ShortForm {
         Ok(Self { path, body: line.into() })
     }
 
-    /// The line's answer from the API's response.
+    /// Converts the API's response to the line's answer.
     pub(super) fn answer(&self, index: usize, response: Response, text: &TextModel) -> Result<Value> {
         let Response { status, mut body, .. } = response;
         if !(200..300).contains(&status) {
@@ -121,7 +122,7 @@ impl ShortForm {
         decoded + &stream.finish().text
     }
 
-    /// The API's logprobs, in either of its two forms, as one entry per token.
+    /// Converts the API's logprobs, in either of its two forms, to one entry per token.
     fn logprobs(&self, logprobs: &Value) -> Value {
         let entry = |token: &Value, logprob: &Value| json!({"token_id": id_of(token), "logprob": logprob});
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -137,7 +138,7 @@ impl ShortForm {
             });
             return tokens.collect();
         }
-        // The chosen token is among the alternatives of a completion, also if it is not one of the likeliest.
+        // A completion lists the chosen token among the alternatives even if it is not one of the likeliest.
         let count = self.body["logprobs"].as_u64().unwrap_or(0) as usize;
         let tokens = list(&logprobs["tokens"]).into_iter().zip(list(&logprobs["token_logprobs"]));
         let tokens = tokens.zip(list(&logprobs["top_logprobs"])).map(|((token, logprob), alternatives)| {
@@ -154,7 +155,7 @@ fn take(line: &mut Map<String, Value>, name: &str) -> Option<Value> {
     line.shift_remove(name).filter(|value| !value.is_null())
 }
 
-/// Fields by their names in chat, under those of completions.
+/// Renames chat fields to those of completions.
 fn as_completion(line: &mut Map<String, Value>) {
     if let Some(max_tokens) = take(line, "max_completion_tokens") {
         line.insert("max_tokens".to_owned(), max_tokens);
@@ -169,7 +170,7 @@ fn as_completion(line: &mut Map<String, Value>) {
     }
 }
 
-/// A number of logprobs, as completions have it, under the names of chat.
+/// Converts a completion's number of logprobs to the fields of chat.
 fn as_chat(line: &mut Map<String, Value>) {
     if line.get("logprobs").is_some_and(Value::is_number) {
         let top = line.insert("logprobs".to_owned(), true.into()).unwrap_or_default();

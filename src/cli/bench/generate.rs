@@ -1,4 +1,5 @@
-//! Scenarios `decode` and `prefill`: equal sequences through the whole engine, timed where a client would.
+//! Scenarios `decode` and `prefill`: sequences of equal length through the whole engine, timed as a client would time
+//! them.
 
 use super::Subject;
 use super::report::{Bound, Report, Row, percentile};
@@ -13,14 +14,14 @@ use folio::platform::{self, Instant};
 use futures_util::{StreamExt as _, future};
 use serde_json::json;
 
-/// Prompt tokens unless told otherwise.
+/// Default number of prompt tokens.
 const CONTEXT: u32 = 512;
-/// What a device may keep in its caches from one step to the next.
+/// Bytes that a device may keep in its caches from one step to the next.
 const CACHED_BYTES_MAX: f64 = 128e6;
-/// Runs of `prefill`; the best counts.
+/// Number of runs of `prefill`; the best one is reported.
 const PREFILL_RUNS: usize = 3;
 
-/// When each token of one sequence came, seconds after the requests were sent.
+/// Arrival times of one sequence's tokens, in seconds after the requests were sent.
 pub(super) struct Arrivals {
     pub(super) tokens: Vec<f64>,
 }
@@ -34,13 +35,13 @@ impl Arrivals {
         self.tokens.last().copied().unwrap_or(0.0)
     }
 
-    /// Milliseconds between neighbours.
+    /// Milliseconds between consecutive tokens.
     pub(super) fn gaps_ms(&self) -> impl Iterator<Item = f64> + '_ {
         self.tokens.windows(2).map(|pair| 1e3 * (pair[1] - pair[0]))
     }
 }
 
-/// Waits for a sequence's end and notes when its tokens come.
+/// Waits for the end of a sequence and records when its tokens arrive.
 pub(super) async fn watch(mut events: EventReceiver, start: Instant, mut each: impl FnMut()) -> Result<Arrivals> {
     let mut tokens = Vec::new();
     while let Some(event) = events.next().await {
@@ -57,7 +58,7 @@ pub(super) async fn watch(mut events: EventReceiver, start: Instant, mut each: i
     bail!("the engine ended in the middle of a sequence")
 }
 
-/// Numbers that look like nothing in particular, the same for the same seed (SplitMix64).
+/// Pseudo-random numbers, the same for the same seed (SplitMix64).
 pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
@@ -74,7 +75,7 @@ impl Numbers {
     }
 }
 
-/// A greedy request that ends by length alone.
+/// A greedy request that ends only by length.
 pub(super) fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
     let greedy = SamplingParams {
         draw: DrawParams::greedy(),
@@ -99,7 +100,8 @@ fn round(session: &Session, numbers: &mut Numbers, batch: u32, context: u32, new
     platform::block_on(future::try_join_all(sent?))
 }
 
-/// A session with room for `batch` sequences of `tokens`, without prefix cache: its prompts are all computed.
+/// A session with room for `batch` sequences of `tokens` tokens. It has no prefix cache, so that every prompt is
+/// computed.
 fn open(subject: &Subject<'_>, config: &Config, batch: u32, tokens: u32) -> Result<Session> {
     let config = Config {
         max_num_seqs: config.max_num_seqs.max(batch),
@@ -130,12 +132,12 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
     for batch in subject.batches() {
         note(format_args!("decode, batch {batch} …"));
         let arrivals = round(&session, &mut numbers, batch, context, new_tokens)?;
-        // The span in which all sequences generate: from the last first token to the first last one.
+        // The time in which all sequences generate: from the latest first token to the earliest last token.
         let from = arrivals.iter().map(Arrivals::first).fold(0.0, f64::max);
         let to = arrivals.iter().map(Arrivals::last).fold(f64::INFINITY, f64::min);
         let within = |at: &&f64| **at > from && **at <= to;
         let tokens: usize = arrivals.iter().map(|arrivals| arrivals.tokens.iter().filter(within).count()).sum();
-        ensure!(tokens > 0, "the {batch} sequences never generated all at once: raise --new-tokens");
+        ensure!(tokens > 0, "the {batch} sequences never all generated at the same time: raise --new-tokens");
         let tokens_per_s = tokens as f64 / (to - from);
         let steps_per_s = tokens_per_s / f64::from(batch);
         let kv_tokens = f64::from(batch) * (f64::from(context) + f64::from(new_tokens) / 2.0);
@@ -149,7 +151,8 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
             context: Some(context),
             tokens_per_s: Some(tokens_per_s),
             gbps: Some(gbps),
-            // Weights that fit caches are not read from memory at every step: no share of its bandwidth then.
+            // Weights that fit in caches are not read from memory in every step, so no share of the bandwidth is
+            // reported.
             bound: (bytes >= CACHED_BYTES_MAX).then_some(Bound::Read),
             p50_ms: percentile(&mut gaps, 0.5),
             p99_ms: percentile(&mut gaps, 0.99),
@@ -195,7 +198,7 @@ pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Repor
     session.close()
 }
 
-/// Bytes of weights that one decode step reads; of experts, those of one sequence.
+/// Bytes of weights that one decode step reads. For a mixture of experts, the experts of one sequence count.
 fn weight_bytes(subject: &Subject<'_>) -> Result<f64> {
     Ok(subject.model()?.record(Storage::F32).token_weight_bytes() as f64)
 }
@@ -205,7 +208,8 @@ fn kv_bytes_per_token(subject: &Subject<'_>, format: KvFormat) -> f64 {
     2.0 * row as f64 * subject.spec.layers.len() as f64
 }
 
-/// Elements of the matrices that every prompt token goes through; the LM head sees only the last.
+/// Elements of the matrices that every prompt token is multiplied with. The LM head is excluded: it applies only to the
+/// last token.
 fn layer_elements(subject: &Subject<'_>) -> f64 {
     let spec = &subject.spec;
     let attention = u64::from(spec.hidden) * u64::from(2 * spec.query_columns() + 2 * spec.kv_columns());

@@ -1,7 +1,7 @@
-//! The host's share of a step: scheduling and flattening a full batch, and encoding and submitting a small one.
+//! Host time of a step: scheduling and flattening a full batch, and encoding and submitting a small one.
 //!
-//! Processor time of the calling thread, which neither other programs nor a driver's threads add to: medians over many
-//! steps, and of several rounds the best.
+//! Measures CPU time of the calling thread, which excludes other programs and the driver's threads. Reports the best of
+//! several rounds; a round is the median over many steps.
 
 use super::Subject;
 use super::report::{Report, percentile, rounded};
@@ -22,20 +22,20 @@ use folio::platform::{self, Instant};
 use serde_json::json;
 use std::sync::Arc;
 
-/// Sequences that are scheduled at once.
+/// Number of sequences in the scheduling benchmark.
 const SEQUENCES: u32 = 256;
-/// Tokens of each when timing begins.
+/// Tokens of each sequence when timing begins.
 const PROMPT_LEN: u32 = 200;
-/// Sequences of the batch that is encoded and submitted.
+/// Number of sequences in the submission benchmark.
 const SUBMIT_BATCH: u32 = 8;
-/// Steps of a round, and rounds.
+/// Steps per round, and number of rounds.
 const STEPS: usize = 1000;
 const ROUNDS: usize = 5;
-/// A round ends after this even if it has fewer steps: a large model on a slow device takes its time.
+/// Maximum time of a round, in seconds; a large model on a slow device runs fewer steps.
 const ROUND_SECONDS: f64 = 10.0;
 
 pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
-    note("steps, the host's share …");
+    note("steps, host time …");
     let rounds: Vec<f64> = (0..ROUNDS).filter_map(|_| schedule_round(config.block_size)).collect();
     report.set(&format!("schedule_{SEQUENCES}_us"), json!(best(&rounds)));
     let us = match device {
@@ -48,14 +48,14 @@ pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, r
     Ok(())
 }
 
-/// Processor time of this thread so far.
+/// CPU seconds of this thread so far.
 #[cfg(unix)]
 fn thread_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Where a thread's own time is not to be had: seconds since the first call.
+/// Where a thread's CPU time is not available: seconds since the first call.
 #[cfg(not(unix))]
 fn thread_seconds() -> f64 {
     static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
@@ -89,7 +89,7 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
         InjectedFaults::default(),
     );
     for stream in 0..sequences {
-        // Prompts share nothing, so that every sequence has blocks of its own.
+        // Prompts have no common prefix, so that every sequence has its own blocks.
         let prompt = (0..PROMPT_LEN).map(|position| stream * 251 + position).collect();
         let params = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
         let request = Request { prompt, params, ..Request::default() };
@@ -121,7 +121,7 @@ fn schedule_round(block_size: u32) -> Option<f64> {
     percentile(&mut times, 0.5)
 }
 
-/// Microseconds of a `submit` of one decode step of the model: flattening to words, encoding, the driver's submission.
+/// Microseconds of `submit` for one decode step of the model: flattening to words, encoding, submission to the driver.
 fn submit<B: Backend>(mut backend: B, subject: &Subject<'_>, config: &Config) -> Result<Option<f64>> {
     let model = subject.model()?;
     let plan = Arc::new(model.record(backend.caps().activations));
@@ -159,7 +159,7 @@ fn submit<B: Backend>(mut backend: B, subject: &Subject<'_>, config: &Config) ->
     Ok(best(&rounds))
 }
 
-/// The inputs of a step in which eight sequences decode, as the scheduler makes them.
+/// The scheduler's inputs of a step in which eight sequences decode.
 fn decode_step(block_size: u32, blocks_each: u32, groups: usize) -> BatchInputs {
     let mut scheduler = scheduler(SUBMIT_BATCH, block_size, SUBMIT_BATCH * PROMPT_LEN, blocks_each);
     let first = scheduler.schedule(SUBMIT_BATCH * PROMPT_LEN).expect("there are prompts to compute");
@@ -167,7 +167,7 @@ fn decode_step(block_size: u32, blocks_each: u32, groups: usize) -> BatchInputs 
     drop(scheduler.commit(&first, drawn(&prompts)));
     let second = scheduler.schedule(SUBMIT_BATCH).expect("there are tokens to compute");
     let mut inputs = scheduler.flatten(&second);
-    // Every KV group of a model with windows sees the same tables here: only their sizes matter.
+    // Every KV group of a model with sliding windows gets the same tables here, because only their sizes matter.
     let group = inputs.groups[0].clone();
     inputs.groups = vec![group; groups];
     inputs

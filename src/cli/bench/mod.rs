@@ -1,8 +1,8 @@
 //! `folio bench`: tokens per second, latencies and bandwidth, always compared with the device's own peaks.
 //!
-//! First the device's own peaks are measured ([`peaks`]); then the scenarios: [`steps`] runs each kernel alone over
-//! real shapes, [`generate`] decodes and prefills through the engine, [`serve`] loads it with seeded requests,
-//! [`host`] times the host's share of a step.
+//! First the device's own peaks are measured ([`peaks`]), then the scenarios: [`steps`] runs each kernel alone with
+//! real shapes, [`generate`] decodes and prefills through the engine, [`serve`] loads it with seeded requests, [`host`]
+//! measures the host time of a step.
 //!
 //! `docs/measurements.md` has the figures measured so far.
 
@@ -67,7 +67,7 @@ pub(crate) struct BenchArgs {
     load: serve::LoadArgs,
 }
 
-/// A model to measure, opened anew for every engine.
+/// A model to measure; it is opened again for every engine.
 struct Subject<'a> {
     args: &'a BenchArgs,
     spec: ModelSpec,
@@ -84,7 +84,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Sequences at once in decode and prefill.
+    /// Batch sizes of decode and prefill.
     fn batches(&self) -> Vec<u32> {
         if self.args.batch.is_empty() { vec![1, 8] } else { self.args.batch.clone() }
     }
@@ -94,7 +94,7 @@ impl Subject<'_> {
         self.args.shape.clone().unwrap_or_else(|| self.args.model.name())
     }
 
-    /// An engine for this model, with limits of its own, ready.
+    /// Starts an engine for this model with these limits, and waits until it is ready.
     fn session(&self, config: Config) -> Result<Session> {
         let device = self.args.engine.device()?;
         Session::start_on(device, self.model()?, TextModel::default(), config)?.wait_ready()
@@ -104,7 +104,7 @@ impl Subject<'_> {
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let config = args.engine.config()?;
     let device = args.engine.device()?;
-    ensure!(!matches!(device, Device::Fake(_)), "the fake device computes nothing that could be measured");
+    ensure!(!matches!(device, Device::Fake(_)), "the fake device does no computation to measure");
     let spec = match &args.shape {
         Some(name) => ModelSpec::named(name)?,
         None => args.model.open()?.spec().clone(),
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let text = if args.json { serde_json::to_string(&report.as_json())? } else { report.as_text() };
     output::result(text)?;
     match report.impossible() {
-        Some(row) => bail!("{row}, which is impossible: the measurement is wrong"),
+        Some(row) => bail!("{row}, which is impossible: this is a measurement error"),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! What the device can do at best, measured in this run: nothing else is a fair yardstick.
+//! Peak performance of the device, measured in the same run as the scenarios, so that the comparison is fair.
 
 use crate::cli::device::Device;
 use crate::cli::output::note;
@@ -11,7 +11,7 @@ use folio::backend::wgpu::bench::Yardstick;
 use folio::backend::{Backend as _, Caps, Peaks};
 use folio::platform;
 
-/// Peaks, and whose they are.
+/// Measured peaks and their device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) adapter: String,

@@ -1,17 +1,17 @@
-//! What `bench` prints: a table, or one JSON object with the same rows.
+//! The report of `bench`: a table, or one JSON object with the same rows.
 
 use super::peaks::Measured;
 use anyhow::Result;
 use folio::backend::Peaks;
 use serde_json::{Map, Value, json};
 
-/// Shares above this are errors of measurement: nothing is faster than its own peak, but for noise.
+/// A share above this is a measurement error: apart from noise, no result can exceed the peak.
 const SHARE_MAX: f64 = 1.05;
 
-/// How often peaks are measured again before a row beyond them counts as an error.
+/// How many times peaks are measured again before a row above them counts as an error.
 const ATTEMPTS: u32 = 5;
 
-/// What a row is held against.
+/// The peak that a row is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     Copy,
@@ -23,18 +23,18 @@ pub(crate) enum Bound {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row {
     pub(crate) scenario: &'static str,
-    /// A model's name, or the kernel and its shape.
+    /// Name of the model, or the kernel and its shape.
     pub(crate) shape: String,
-    /// Sequences, or rows of a kernel.
+    /// Number of sequences, or rows of a kernel.
     pub(crate) batch: u32,
-    /// Tokens before the measured ones.
+    /// Number of tokens before the measured ones.
     pub(crate) context: Option<u32>,
     pub(crate) tokens_per_s: Option<f64>,
     pub(crate) gbps: Option<f64>,
     pub(crate) gflops: Option<f64>,
-    /// The peak that bounds this row, if it is one that was measured.
+    /// The measured peak that bounds this row, if there is one.
     pub(crate) bound: Option<Bound>,
-    /// Of a kernel, or between two tokens.
+    /// Median time of a kernel, or between two tokens, in milliseconds.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
 }
@@ -49,27 +49,27 @@ impl Row {
     }
 }
 
-/// All that was measured.
+/// All results.
 pub(crate) struct Report {
     name: String,
     pub(crate) measured: Measured,
     rows: Vec<Row>,
-    /// Tokens a second that the products with a vector alone would allow, once `steps` has measured them.
+    /// Tokens per second that the matrix-vector products alone would allow; set once `steps` has measured them.
     pub(crate) matvec_tokens_per_s: Option<f64>,
-    /// Numbers that fit no row: counters of `serve`, times of the host.
+    /// Numbers outside the table: counters of `serve`, host times.
     extra: Map<String, Value>,
     measure_peaks: Box<dyn Fn() -> Result<Measured>>,
 }
 
 impl Report {
-    /// Measures the peaks with `measure_peaks`, here and whenever a row lies beyond them.
+    /// Measures the peaks with `measure_peaks`, here and whenever a row exceeds them.
     pub(crate) fn new(name: String, measure_peaks: Box<dyn Fn() -> Result<Measured>>) -> Result<Self> {
         let measured = measure_peaks()?;
         Ok(Self { name, measured, rows: Vec::new(), matvec_tokens_per_s: None, extra: Map::new(), measure_peaks })
     }
 
-    /// Adds a row. One beyond the peaks is first answered by measuring those again, while the machine is as it was for
-    /// the row: whatever else a machine does can only lower a peak.
+    /// Adds a row. If it exceeds the peaks, they are measured again, under the same load of the machine as the row:
+    /// other load can only lower a measured peak.
     pub(crate) fn push(&mut self, row: Row) -> Result<()> {
         for _ in 0..ATTEMPTS {
             if !self.is_impossible(&row) {
@@ -86,7 +86,7 @@ impl Report {
         self.extra.insert(key.to_owned(), value);
     }
 
-    /// Of each peak the higher counts.
+    /// Keeps the higher value of each peak.
     fn raise(&mut self, again: &Peaks) {
         let peaks = &mut self.measured.peaks;
         peaks.copy_gbps = peaks.copy_gbps.max(again.copy_gbps);
@@ -98,7 +98,7 @@ impl Report {
         row.share_of_peak(&self.measured.peaks).is_some_and(|share| share > SHARE_MAX)
     }
 
-    /// The first row that claims more than the device can do.
+    /// The first row that exceeds its peak by more than noise.
     pub(crate) fn impossible(&self) -> Option<String> {
         let row = self.rows.iter().find(|row| self.is_impossible(row))?;
         let share = row.share_of_peak(&self.measured.peaks).unwrap_or(0.0);
@@ -153,7 +153,7 @@ impl Report {
     }
 }
 
-/// Four significant digits: more would be noise.
+/// Rounds to four significant digits; more would be noise.
 pub(crate) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -219,7 +219,7 @@ mod tests {
         let times = Cell::new(0);
         let peaks = move || {
             times.set(times.get() + 1);
-            // The third time the machine is quiet.
+            // The machine is idle from the third measurement on.
             let read_gbps = if times.get() < 3 { 10.0 } else { 11.0 };
             Ok(Measured { peaks: Peaks { copy_gbps: 1.0, read_gbps, fma_gflops: 1.0 }, ..Measured::default() })
         };

@@ -1,4 +1,4 @@
-//! Scenario `serve`: many requests of mixed lengths at once, as a loaded server has them.
+//! Scenario `serve`: many requests of mixed lengths at once, as on a loaded server.
 
 use super::Subject;
 use super::generate::{Arrivals, Numbers, request, watch};
@@ -13,7 +13,7 @@ use futures_util::future;
 use serde_json::json;
 use std::cell::Cell;
 
-/// The load.
+/// Options of the load.
 #[derive(Args, Clone, Debug)]
 pub(super) struct LoadArgs {
     /// Requests of the serve scenario, all sent at once
@@ -36,7 +36,7 @@ pub(super) struct LoadArgs {
     shared_prefix_len: u32,
 }
 
-/// Tokens stored and slots held, added up over looks at the pool.
+/// Tokens stored and slots allocated in the KV pool, summed over samples.
 #[derive(Default)]
 struct Utilisation {
     tokens: Cell<u64>,
@@ -46,7 +46,7 @@ struct Utilisation {
 }
 
 impl Utilisation {
-    /// One look. A full pool counts apart: only there does a slot held in vain cost anything.
+    /// Adds a sample. Samples with a full pool are also counted separately: only then do unused slots cost anything.
     fn look(&self, session: &Session, block_size: u32) {
         let stats = session.handle.stats();
         let slots = stats.blocks_used * u64::from(block_size);
@@ -66,11 +66,14 @@ impl Utilisation {
 
 pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let load = &subject.args.load;
-    ensure!(load.requests > 0, "--requests: at least one");
-    ensure!((1..=load.input_len_max).contains(&load.input_len_min), "--input-len-min is not in 1..=--input-len-max");
+    ensure!(load.requests > 0, "--requests must be at least 1");
+    ensure!(
+        (1..=load.input_len_max).contains(&load.input_len_min),
+        "--input-len-min must be from 1 to --input-len-max"
+    );
     ensure!(
         (1..=load.output_len_max).contains(&load.output_len_min),
-        "--output-len-min is not in 1..=--output-len-max"
+        "--output-len-min must be from 1 to --output-len-max"
     );
     let longest = load.shared_prefix_len + load.input_len_max + load.output_len_max;
     let config = Config {
@@ -80,7 +83,7 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
     };
     let session = subject.session(config.clone())?;
     let room = session.info()?.max_model_len;
-    ensure!(room >= longest, "the context here holds {room} tokens, a request may need {longest}: set shorter lengths");
+    ensure!(room >= longest, "a request may need {longest} tokens, but the context is {room}: lower the lengths");
     note(format_args!("serve, {} requests …", load.requests));
     let before = session.handle.stats();
     let utilisation = Utilisation::default();
@@ -141,7 +144,7 @@ fn run(session: &Session, load: &LoadArgs, config: &Config, utilisation: &Utilis
         .map(|request| {
             let receiver = session.handle.submit(request)?.remove(0);
             Ok(watch(receiver, start, || {
-                // A look every few tokens: often enough to average, seldom enough not to matter.
+                // Samples every few tokens: often enough for an average, rarely enough not to affect the result.
                 events.set(events.get() + 1);
                 if events.get().is_multiple_of(16) {
                     utilisation.look(session, info.block_size);

@@ -1,5 +1,5 @@
-//! Scenario `steps`: kernels alone over the model's own shapes, each as a plan of one step repeated over different
-//! data, so that caches help no more than in a model.
+//! Scenario `steps`: each kernel alone with the model's shapes, as a plan that repeats one step over different data, so
+//! that caches help no more than in a model.
 
 use super::Subject;
 use super::generate::Numbers;
@@ -23,17 +23,17 @@ use folio::platform::{self, Instant};
 use serde_json::json;
 use std::sync::Arc;
 
-/// Bytes that a case goes through before it comes to the same data again.
+/// Minimum bytes that a case reads before it repeats the same data.
 const BYTES_MIN: u64 = 256 << 20;
-/// Copies of a small tensor at most; where even these stay below [`BYTES_MIN`], no share of a peak is told.
+/// Maximum copies of a small tensor. If they are still below [`BYTES_MIN`], no share of a peak is reported.
 const COPIES_MAX: u64 = 256;
-/// Rows of the products, if nothing else is asked for: a vector, a few, a prompt's chunk.
+/// Default numbers of rows of the products: a vector, a few rows, a chunk of a prompt.
 const ROWS: [u32; 3] = [1, 8, 64];
-/// The batch of the attention cases.
+/// Batch size of the attention cases.
 const ATTEND_BATCH: u32 = 16;
-/// Layers that the attention cases go through.
+/// Number of layers of the attention cases.
 const ATTEND_LAYERS: u32 = 4;
-/// Submissions of a case: as many as fit this time, within these bounds.
+/// Time for the submissions of a case, and bounds on their number.
 const SECONDS: f64 = 1.0;
 const SUBMISSIONS: std::ops::Range<usize> = 3..50;
 
@@ -52,7 +52,7 @@ impl Times {
     }
 }
 
-/// A plan of `steps` equal steps, and what it runs on.
+/// A plan of `steps` equal steps, and its inputs.
 struct Case {
     plan: Plan,
     capacity: Capacity,
@@ -66,7 +66,7 @@ pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, r
     attention(device, subject, config, report)
 }
 
-/// A matrix of the model, and how often a token meets one like it.
+/// A matrix of the model, and how many matrices of this shape a token is multiplied with.
 struct Matrix {
     name: String,
     columns: u32,
@@ -89,7 +89,8 @@ impl Matrix {
     }
 }
 
-/// The dense matrices of a token's way in the model's formats, then a large one that every device can compare.
+/// The dense matrices that a token is multiplied with, in the model's formats; then a large one for comparisons between
+/// devices.
 fn matrices(plan: &Plan) -> Vec<Matrix> {
     let mut found: Vec<Matrix> = Vec::new();
     let samples = plan.tails.iter().filter(|(tail, _)| *tail == Tail::Sample).flat_map(|(_, steps)| steps);
@@ -186,7 +187,7 @@ fn capacity(config: &Config, tokens: u32, sequences: u32, table_entries: u32) ->
     }
 }
 
-/// Decode attention through the block table, and on a GPU the same without one.
+/// Decode attention through the block table, and on a GPU also without a block table.
 fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let spec = &subject.spec;
     for context in [512, 2048] {
@@ -203,7 +204,7 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
         let rows = 2 * u64::from(shape.batch) * u64::from(context) * u64::from(shape.kv_heads);
         let bytes = (rows * config.kv_format.row_bytes(shape.head_dim)) as f64;
         let (gbps, best) = (bytes / times.best() / 1e9, times.best());
-        // A pool that fits caches may well be read faster than memory: no share then.
+        // A pool that fits in caches may be read faster than memory, so no share is reported.
         let beyond_caches = bytes * f64::from(ATTEND_LAYERS) >= BYTES_MIN as f64 / 2.0;
         report.push(Row {
             context: Some(context),
@@ -223,8 +224,9 @@ fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, repo
     let baseline = match yardstick.gather_then_attend(shape) {
         Ok(baseline) => baseline,
         Err(BackendError::Kernel { kernel, message }) => {
-            // The yardsticks are plain WGSL; an adapter without half conversion has no baseline, and no fault either.
-            note(format_args!("no baseline here: {kernel}: {}", message.lines().next().unwrap_or_default()));
+            // The baseline kernels are plain WGSL. An adapter without f16 conversion has no baseline, which is not an
+            // error.
+            note(format_args!("no baseline on this adapter: {kernel}: {}", message.lines().next().unwrap_or_default()));
             return Ok(());
         }
         Err(fault) => return Err(fault.into()),
@@ -239,7 +241,7 @@ fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, repo
         Row { gbps: Some(copied), bound: Some(Bound::Copy), ..row("baseline: gather", baseline.gather_seconds) };
     report.push(gather)?;
     report.push(row("baseline: gather, then attend", baseline.total_seconds))?;
-    // Two readings of "without a paged kernel": the three plain kernels, or the paged kernel itself over the copy.
+    // Two variants without paging: the three plain kernels, or the paged kernel itself over the gathered copy.
     let plain = rounded(baseline.total_seconds / paged_seconds);
     let itself = rounded((baseline.gather_seconds + paged_seconds) / paged_seconds);
     report.set(&format!("attend_paged_gain_at_{}", shape.context), json!({"plain": plain, "itself": itself}));
@@ -284,7 +286,7 @@ fn attend(config: &Config, shape: &AttendShape, activations: Storage) -> Case {
     Case { plan, capacity, inputs, blocks: vec![blocks], steps: ATTEND_LAYERS }
 }
 
-/// Block ids as they lie after a long run: in no order.
+/// Block ids in random order, as after a long run.
 fn shuffled(blocks: u32) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..blocks).collect();
     let mut numbers = Numbers(1);
@@ -319,7 +321,7 @@ fn run_on<B: Backend>(mut backend: B, case: Case) -> Result<Times> {
     backend.allocate_pool(&case.blocks)?;
     let mut seconds = Vec::new();
     let begin = Instant::now();
-    // The first submission compiles and touches everything; it does not count.
+    // The first submission is a warm-up (it compiles kernels and touches memory) and is not counted.
     while seconds.len() <= SUBMISSIONS.start
         || begin.elapsed().as_secs_f64() < SECONDS && seconds.len() < SUBMISSIONS.end
     {
@@ -333,7 +335,7 @@ fn run_on<B: Backend>(mut backend: B, case: Case) -> Result<Times> {
     Ok(Times(seconds))
 }
 
-/// Bytes that are finite numbers of ordinary size in every format, codes and scales alike, others for each seed.
+/// Random bytes that are finite numbers of ordinary size in every format, for codes and scales alike.
 fn random_bytes(seed: u64, bytes: u64) -> Bytes {
     let mut numbers = Numbers(seed);
     let pattern: Vec<u8> = (0..8191).map(|_| numbers.below(256) as u8 & 0x2b | 0x10).collect();

@@ -8,7 +8,7 @@
 //! .locks/models--org--repo/<hash>.lock               held while that blob is downloaded
 //! ```
 //!
-//! A link is followed only while it stays in the repository's own folder; the cache's folder itself may be one.
+//! A link is followed only if its target is in the repository's own folder. The cache folder itself may be a link.
 
 use super::name::{is_commit, is_plain};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -16,11 +16,11 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Prefix of a model's folder; datasets and spaces have others.
+/// Prefix of a model's folder; datasets and spaces have other prefixes.
 const PREFIX: &str = "models--";
 /// Suffix of an incomplete blob.
 const INCOMPLETE: &str = ".incomplete";
-/// A revision's file holds a hash and perhaps a line break.
+/// Maximum bytes of a revision's file: a hash and perhaps a line break.
 const REF_BYTES_MAX: u64 = 256;
 
 /// The cache of one user.
@@ -29,7 +29,7 @@ pub(crate) struct Cache {
     root: PathBuf,
 }
 
-/// One model's folder in it; it need not exist yet.
+/// One model's folder in the cache; it may not exist yet.
 #[derive(Clone, Debug)]
 pub(super) struct RepoFolder {
     root: PathBuf,
@@ -43,7 +43,7 @@ impl Cache {
         Self { root }
     }
 
-    /// Where it is.
+    /// Path of the cache.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -55,7 +55,7 @@ impl Cache {
         RepoFolder { root: self.root.clone(), folder, locks }
     }
 
-    /// Names of all models that have a folder, in order.
+    /// Sorted names of all models that have a folder.
     pub(super) fn repos(&self) -> Result<Vec<String>> {
         let name = |entry: &fs::DirEntry| {
             let name = entry.file_name().into_string().ok()?;
@@ -83,7 +83,7 @@ impl RepoFolder {
 
     /// Records the commit of a revision.
     pub(super) fn set_commit(&self, revision: &str, commit: &str) -> Result<()> {
-        assert!(is_commit(commit), "a commit is checked where it comes from");
+        assert!(is_commit(commit), "a commit is checked where it is read");
         if is_commit(revision) || self.commit(revision).ok().flatten().as_deref() == Some(commit) {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl RepoFolder {
         write().with_context(|| path.display().to_string())
     }
 
-    /// Revisions by name with their commits; one that is damaged is left out.
+    /// Names and commits of all revisions, without damaged ones.
     pub(super) fn revisions(&self) -> Result<Vec<(String, String)>> {
         let mut names = Vec::new();
         walk(&self.folder.join("refs"), "", &mut names)?;
@@ -130,7 +130,8 @@ impl RepoFolder {
         Ok(names)
     }
 
-    /// The real path of a snapshot's file; `None` if it is missing or a dangling link, an error if it is outside.
+    /// The resolved path of a snapshot's file; `None` if it is missing or a dangling link, an error if it is outside
+    /// the folder.
     pub(super) fn file(&self, commit: &str, name: &str) -> Result<Option<PathBuf>> {
         ensure!(is_plain(name), "invalid file name {name:?}");
         self.inside(&self.snapshot(commit).join(name))
@@ -141,7 +142,7 @@ impl RepoFolder {
         self.folder.join("blobs").join(hash)
     }
 
-    /// The path of an incomplete blob; its folder is made.
+    /// The path of an incomplete blob; creates its folder.
     pub(super) fn incomplete(&self, hash: &str) -> Result<PathBuf> {
         let path = self.folder.join("blobs").join(format!("{hash}{INCOMPLETE}"));
         self.make_folder(&path).with_context(|| path.display().to_string())?;
@@ -166,9 +167,9 @@ impl RepoFolder {
         open().with_context(|| path.display().to_string())
     }
 
-    /// Puts the blob into a snapshot under its name, as a link; where the system allows none, the blob itself moves.
+    /// Links a blob into a snapshot under its name. If the system does not allow links, moves the blob.
     pub(super) fn link(&self, commit: &str, name: &str, hash: &str) -> Result<()> {
-        assert!(is_plain(name) && is_commit(commit), "names are checked where they come from");
+        assert!(is_plain(name) && is_commit(commit), "names are checked where they are read");
         let path = self.snapshot(commit).join(name);
         let link = || {
             self.make_folder(&path)?;
@@ -185,13 +186,13 @@ impl RepoFolder {
         link().with_context(|| path.display().to_string())
     }
 
-    /// A new name beside the locks, for what is renamed into its place.
+    /// A temporary path beside the locks, for files that are renamed into place.
     fn spare(&self, stem: &str) -> io::Result<PathBuf> {
         fs::create_dir_all(&self.locks)?;
         Ok(self.locks.join(format!("{stem}.{:016x}", folio::platform::random_u64())))
     }
 
-    /// Makes the folder of a file, and checks that no link leads outside.
+    /// Creates the folder of a file, and checks that no link leads outside.
     fn make_folder(&self, file: &Path) -> io::Result<()> {
         let folder = file.parent().unwrap_or(&self.folder);
         let there = folder.ancestors().find(|folder| folder.exists());
@@ -201,7 +202,7 @@ impl RepoFolder {
         fs::create_dir_all(folder)
     }
 
-    /// The real path; `None` if there is nothing, an error if it is outside this folder.
+    /// The resolved path; `None` if nothing exists there, an error if it is outside this folder.
     fn inside(&self, path: &Path) -> Result<Option<PathBuf>> {
         let real = |path: &Path| match path.canonicalize() {
             Ok(real) => Ok(Some(real)),

@@ -23,13 +23,13 @@ pub(crate) struct Entry {
     pub(crate) commit: Option<String>,
     /// Bytes of its files; duplicate contents count once.
     pub(crate) bytes: u64,
-    /// `safetensors bf16`, `gguf Q4_K_M`.
+    /// Formats of the weights, such as `safetensors bf16` or `gguf Q4_K_M`.
     pub(crate) formats: Vec<String>,
-    /// Why it cannot be loaded, and what is left over.
+    /// Why it cannot be loaded, and leftover partial files.
     pub(crate) problems: Vec<String>,
 }
 
-/// Everything in the cache, by name.
+/// All models in the cache, by name.
 pub(crate) fn entries(cache: &Cache) -> Result<Vec<Entry>> {
     let mut found = Vec::new();
     for repo in cache.repos()? {

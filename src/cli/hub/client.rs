@@ -1,9 +1,9 @@
 //! Requests to the hub: bounded retries, and errors that say what to do.
 //!
-//! Redirects are followed here and not by the HTTP library, for two reasons: the token goes to the endpoint alone, and
-//! a file's hash and size come from the hub's own response, before it redirects elsewhere.
-//! (The crate `hf-hub` does not fit: before 1.0 it sends the token to the target of a redirect and verifies no hash;
-//! since 1.0 it brings a storage system of its own.)
+//! Redirects are followed here and not by the HTTP library, for two reasons: the token must be sent only to the
+//! endpoint, and a file's hash and size come from the hub's own response, before the redirect. (The crate `hf-hub` does
+//! not fit: before 1.0 it sends the token to the target of a redirect and verifies no hash; since 1.0 it includes its
+//! own storage system.)
 
 use super::name::{is_commit, is_hex, is_hostile, is_plain};
 use super::retry::Retry;
@@ -15,15 +15,15 @@ use std::time::Duration;
 use ureq::http::{HeaderMap, Response, Uri};
 use ureq::{Agent, Body};
 
-/// Redirects of one request.
+/// Maximum redirects of one request.
 const REDIRECTS_MAX: usize = 5;
-/// A connection without a byte for this long counts as closed.
+/// A connection that receives nothing for this long counts as closed.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// To look up a name, and to connect.
+/// Timeout for the DNS lookup and for connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
-/// The list of a repository's files.
+/// Maximum bytes of the list of a repository's files.
 const LIST_BYTES_MAX: u64 = 64 << 20;
-/// Characters of a message from the hub that are repeated.
+/// Maximum characters of a message from the hub that are shown.
 const MESSAGE_CHARS_MAX: usize = 200;
 
 /// A connection to one hub.
@@ -36,7 +36,7 @@ pub(super) struct Client {
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    /// The hub cannot be reached or is overloaded: the cache may help.
+    /// The hub cannot be reached or is overloaded; the cached model may be used instead.
     #[error("{0}")]
     Unreachable(String),
     /// The repository does not exist, or is hidden.
@@ -47,16 +47,16 @@ pub(super) enum FetchError {
     Refused(String),
 }
 
-/// A repository at one moment.
+/// The state of a repository.
 #[derive(Debug)]
 pub(super) struct Listing {
-    /// The commit that the revision means now.
+    /// The commit that the revision currently points to.
     pub(super) commit: String,
-    /// Files with plain names.
+    /// Names of its files, only plain ones.
     pub(super) names: Vec<String>,
 }
 
-/// What the hub says about one file.
+/// Metadata of one file on the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remote {
     /// Path in the repository.
@@ -82,16 +82,16 @@ struct SiblingJson {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     Get,
-    /// A redirect to another origin is the response.
+    /// A HEAD request. A redirect to another origin is not followed; it is the response.
     Head,
 }
 
 impl Client {
-    /// Connects nowhere yet.
+    /// A client; it does not connect yet.
     pub(super) fn new(settings: &Settings) -> Self {
         let config = Agent::config_builder()
             .user_agent(concat!("folio/", env!("CARGO_PKG_VERSION")))
-            // A file's bytes are counted and hashed as they are.
+            // No compression: the bytes are counted and hashed as sent.
             .accept_encoding("identity")
             .max_redirects(0)
             .http_status_as_error(false)
@@ -132,7 +132,7 @@ impl Client {
         let headers = answer.headers();
         let refuse = |message: &str| FetchError::Refused(format!("{repo}: {name}: {message}"));
         if header(headers, "x-repo-commit").is_some_and(|found| found != commit) {
-            return Err(refuse("the hub answered for another commit"));
+            return Err(refuse("the hub answered with another commit"));
         }
         let tag = header(headers, "x-linked-etag").or_else(|| header(headers, "etag")).unwrap_or_default();
         let hash = tag.trim_start_matches("W/").trim_matches('"').to_owned();
@@ -144,14 +144,15 @@ impl Client {
         Ok(Remote { name: name.to_owned(), hash, size })
     }
 
-    /// A file's bytes from `start` on. The answer is 206, or 200 with all bytes, or 416 where there are no such bytes.
+    /// Requests a file's bytes from `start` on. The response is 206, or 200 with all bytes, or 416 if there are none
+    /// from `start` on.
     pub(super) fn bytes(&self, repo: &str, commit: &str, name: &str, start: u64) -> Result<Response<Body>, FetchError> {
         let url = self.file_url(repo, commit, name);
         let range = (start > 0).then(|| format!("bytes={start}-"));
         self.ask(Method::Get, &url, range.as_deref(), repo, &format!("file {name}"))
     }
 
-    /// Exactly these bytes of a file, which has them.
+    /// Exactly these bytes of a file. They must exist.
     pub(super) fn piece(&self, repo: &str, commit: &str, name: &str, bytes: Range<u64>) -> Result<Vec<u8>, FetchError> {
         if bytes.is_empty() {
             return Ok(Vec::new());
@@ -161,7 +162,7 @@ impl Client {
         let mut answer = self.ask(Method::Get, &url, Some(&range), repo, &format!("file {name}"))?;
         let begins = header(answer.headers(), "content-range").unwrap_or_default();
         let is_range = answer.status() == 206 && begins.starts_with(&format!("bytes {}-", bytes.start));
-        // A hub without ranges sends the file from its beginning.
+        // A hub without range requests sends the file from its beginning.
         if !is_range && (answer.status() != 200 || bytes.start > 0) {
             return Err(FetchError::Refused(format!("{repo}: {name}: the hub does not support range requests")));
         }
@@ -313,7 +314,7 @@ pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
     headers.get(name)?.to_str().ok()
 }
 
-/// Text from the hub, made safe for one line of a terminal.
+/// Text from the hub, escaped and shortened to one line of a terminal.
 fn shortened(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(MESSAGE_CHARS_MAX).collect()
 }
@@ -344,7 +345,7 @@ fn next_url(url: &str, location: &str) -> Option<String> {
     (to == "https" || to == "http" && scheme == "http").then_some(next)
 }
 
-/// Percent-encoded, but for letters, digits, `-._~` and what `kept` says.
+/// Percent-encodes everything except letters, digits, `-._~` and the characters in `kept`.
 fn encoded(text: &str, kept: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -14,16 +14,16 @@ use folio::platform::{self, MappedFile};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a GGUF file that are read first: enough for many vocabularies.
+/// Bytes of a GGUF file that are read first; enough for many vocabularies.
 const HEAD_BYTES: u64 = 4 << 20;
-/// The most that is read, in steps of four times as many.
+/// Maximum bytes that are read. Each retry reads four times as many.
 const HEAD_BYTES_MAX: u64 = 256 << 20;
 
-/// Where a model's description is.
+/// The description of a model.
 pub(crate) enum Described {
     /// In a folder or a GGUF file.
     At(PathBuf),
-    /// On the hub: without its weights, enough for a plan.
+    /// On the hub: a model without its weights, which is enough for a plan.
     Far(Box<Model>),
 }
 
@@ -52,7 +52,7 @@ fn far(client: Client, name: &HubName) -> Result<Described> {
     let model = match chosen {
         Selection::Folder { index, .. } => {
             if let Some(index) = index {
-                // Checks the names, as before a download.
+                // Validates the shard names, as before a download.
                 let size = files.bytes_of(index)?;
                 if size > INDEX_BYTES_MAX {
                     bail!("{name}: {index} has more than {INDEX_BYTES_MAX} bytes");
@@ -81,14 +81,14 @@ fn gguf(files: &HubFiles, parts: &[String]) -> Result<Gguf> {
         let outcome = Gguf::from_beginnings(parts.iter().zip(&heads).map(file).collect(), &sizes);
         let is_cut = sizes.iter().any(|size| head_bytes < *size);
         match outcome {
-            // A field that was cut off is an error of that field: read more.
+            // A field that is cut off causes a field error, so more bytes are read.
             Err(LoadError::Field { .. }) if is_cut && head_bytes < HEAD_BYTES_MAX => head_bytes *= 4,
             outcome => return Ok(outcome?),
         }
     }
 }
 
-/// A repository's files, read by ranges.
+/// A repository's files, read by range requests.
 struct HubFiles {
     client: Client,
     repo: String,

@@ -1,4 +1,4 @@
-//! Downloads files of one commit into the cache: several at once, each under a lock, each resumed where it ended.
+//! Downloads files of one commit into the cache: several in parallel, each under a lock and each resumable.
 
 use super::super::output::{bar_style, note};
 use super::cache::RepoFolder;
@@ -16,7 +16,7 @@ use ureq::http::Response;
 /// Parallel downloads, as many as Python's client has.
 const FILES_AT_ONCE: usize = 8;
 
-/// One repository's commit, and where its files go.
+/// One commit of a repository, and the folder for its files.
 pub(super) struct Download<'a> {
     pub(super) client: &'a Client,
     pub(super) folder: &'a RepoFolder,
@@ -24,13 +24,13 @@ pub(super) struct Download<'a> {
     pub(super) commit: &'a str,
 }
 
-/// Where the bytes of a response begin.
+/// Position where the bytes of a response begin.
 enum Start {
     /// At the requested byte.
     Here,
     /// At the file's beginning.
     Beginning,
-    /// A file of another size than expected.
+    /// The file's size differs from the expected one.
     Other(u64),
 }
 
@@ -61,7 +61,7 @@ impl Download<'_> {
     }
 
     fn has_blob(&self, remote: &Remote) -> bool {
-        // Not through a link: a blob is a file.
+        // Does not follow links: a blob is a regular file.
         std::fs::symlink_metadata(self.folder.blob(&remote.hash))
             .is_ok_and(|found| found.is_file() && found.len() == remote.size)
     }
@@ -74,8 +74,8 @@ impl Download<'_> {
         if lock.try_write().is_err() {
             bar.set_message(format!("{} (another process is downloading it)", remote.name));
         }
-        // Whoever waited here finds the complete file.
-        let guard = lock.write().with_context(|| format!("{}: its lock", remote.name))?;
+        // If another process held the lock, the file is now complete.
+        let guard = lock.write().with_context(|| format!("{}: cannot lock the file", remote.name))?;
         if !self.has_blob(remote) {
             let mut partial = Partial::open(self.folder.incomplete(&remote.hash)?, remote)?;
             self.receive(remote, &mut partial, &bar, stop)?;
@@ -116,7 +116,7 @@ impl Download<'_> {
     }
 }
 
-/// Where an answer's bytes begin.
+/// Position where the bytes of a response begin.
 fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
     let headers = answer.headers();
     let number = |text: &str| text.trim().parse::<u64>().ok();
@@ -128,7 +128,7 @@ fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
         return match (first, total) {
             (_, Some(total)) if total != size => Start::Other(total),
             (Some(first), _) if first == start => Start::Here,
-            // The hash will tell.
+            // If this is wrong, the hash check fails later.
             _ => Start::Beginning,
         };
     }
@@ -141,7 +141,7 @@ fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
 /// Copies until the response ends, and says how it ended.
 fn copy(answer: Response<Body>, partial: &mut Partial<'_>, bar: &ProgressBar, stop: &AtomicBool) -> Result<String> {
     if !answer.status().is_success() {
-        return Ok("the hub has no such bytes".to_owned());
+        return Ok("the hub has no bytes at this position".to_owned());
     }
     let mut reader = answer.into_body().into_reader();
     let mut piece = vec![0; PIECE_BYTES];
@@ -174,7 +174,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T, &AtomicBool) -> 
                     match work(item, &stop) {
                         Ok(result) => *locked(&results[index]) = Some(result),
                         Err(error) => {
-                            // The error first: stopping makes the others fail too.
+                            // The error is stored before stopping, because stopping makes the other downloads fail too.
                             locked(&failure).get_or_insert(error);
                             stop.store(true, Ordering::Relaxed);
                         }

@@ -1,14 +1,14 @@
-//! Selects the files of a repository that a model needs, from their names alone: the same for a hub's list and for a
-//! folder of the cache.
+//! Selects the files of a repository that a model needs, by their names alone. This works the same for the hub's list
+//! and for a folder in the cache.
 
 use super::name::is_plain;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// The description of a model in safetensors.
+/// Config of a safetensors model.
 const CONFIG: &str = "config.json";
-/// The weights of a small checkpoint; this file wins over an index, as it does when a folder is loaded.
+/// The weights of a small checkpoint. This file takes precedence over an index, as when a folder is loaded.
 const SINGLE: &str = "model.safetensors";
 /// The index of a large checkpoint's files.
 const INDEX: &str = "model.safetensors.index.json";
@@ -26,7 +26,7 @@ const BESIDE: [&str; 7] = [
 const DEFAULT_QUANTIZATION: &str = "Q4_K_M";
 /// Prefixes of quantization names other than `Q` and a digit.
 const OTHER_TYPES: [&str; 6] = ["F16", "BF16", "F32", "FP16", "MXFP4", "TQ"];
-/// File names in an error.
+/// Maximum file names in an error message.
 const LISTED_MAX: usize = 40;
 
 /// The files to download.
@@ -51,11 +51,11 @@ pub(super) enum Selection {
 /// One GGUF model: a file, or the parts of a split one in order.
 #[derive(Debug)]
 pub(super) struct Gguf {
-    /// The name without ending and number of the part.
+    /// File name without extension and part number.
     pub(super) stem: String,
     /// Names of the files that are present.
     pub(super) files: Vec<String>,
-    /// How many there should be.
+    /// Expected number of files.
     count: usize,
 }
 
@@ -111,7 +111,7 @@ pub(super) fn shards(index_json: &[u8], names: &[String]) -> Result<Vec<String>>
     Ok(shards.into_iter().collect())
 }
 
-/// The models among the names, without projectors and statistics, which are no models by themselves.
+/// The GGUF models among the names, without projectors (`mmproj`) and statistics (`imatrix`), which are not models.
 pub(super) fn ggufs(names: &[String]) -> Vec<Gguf> {
     let mut models: Vec<Gguf> = Vec::new();
     let mut sorted: Vec<&String> = names.iter().collect();

@@ -1,8 +1,8 @@
 //! Models by name: `org/repo[@revision][:QUANT_OR_FILE]` becomes a folder or a GGUF file in the Hugging Face cache.
 //!
 //! [`client`] lists the repository's files, [`file_selection`] selects those that a model needs, [`download`] downloads
-//! what [`cache`] does not have. After that a model is a path like any other. Offline, the cache's list takes the place
-//! of the hub's.
+//! those that [`cache`] does not have. After that the model is loaded from a path. Offline, files are selected from the
+//! cache's list instead of the hub's.
 
 mod cache;
 pub(crate) mod cache_index;
@@ -29,7 +29,7 @@ use file_selection::Selection;
 use settings::Settings;
 use std::path::{Path, PathBuf};
 
-/// The index of the largest published checkpoints has about 10 MB.
+/// Maximum bytes of an index; those of the largest published checkpoints have about 10 MB.
 const INDEX_BYTES_MAX: u64 = 100 << 20;
 
 /// How models are found by name.
@@ -56,12 +56,12 @@ fn name_of(model: &Path) -> Result<HubName> {
 
 fn no_path_either(error: anyhow::Error, model: &Path) -> anyhow::Error {
     match error.downcast_ref() {
-        Some(FetchError::Missing(why)) => anyhow!("{why}; there is no file or folder {} either", model.display()),
+        Some(FetchError::Missing(why)) => anyhow!("{why}; there is also no file or folder {}", model.display()),
         _ => error,
     }
 }
 
-/// Downloads what `name` needs into the cache, and gives the path to load: a folder, or the first GGUF file.
+/// Downloads the files of `name` into the cache, and returns the path to load: a folder, or the first GGUF file.
 pub(crate) fn fetch(name: &HubName, options: HubArgs) -> Result<PathBuf> {
     let settings = Settings::from_env(options.offline)?;
     let folder = settings.cache.repo(&name.repo);
@@ -107,7 +107,7 @@ fn from_hub(client: &Client, folder: &RepoFolder, name: &HubName) -> Result<Path
     path_of(folder, &listing.commit, &chosen)
 }
 
-/// The same from the cache alone.
+/// Like [`fetch`], but only from the cache.
 fn from_cache(folder: &RepoFolder, name: &HubName) -> Result<PathBuf> {
     let revision = name.revision();
     let commit = folder.commit(revision)?.with_context(|| format!("revision {revision} is not cached"))?;
@@ -140,7 +140,7 @@ fn shards(folder: &RepoFolder, commit: &str, index: &str, names: &[String]) -> R
 }
 
 fn path_of(folder: &RepoFolder, commit: &str, chosen: &Selection) -> Result<PathBuf> {
-    // Loading follows every link of the folder, also those of files that were not selected.
+    // Checks all links, because loading follows every link in the folder, also those of files that were not selected.
     there(folder, commit)?;
     let snapshot = folder.snapshot(commit);
     Ok(match chosen {

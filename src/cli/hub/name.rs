@@ -1,23 +1,23 @@
-//! `org/repo[@revision][:QUANT_OR_FILE]`, and which names of files are taken from a hub at all.
+//! Model names of the form `org/repo[@revision][:QUANT_OR_FILE]`, and the check of file names from a hub.
 //!
-//! Names become parts of paths and URLs, so a name that could point elsewhere is refused.
+//! Names become parts of paths and URLs, so a name that could lead outside its folder is refused.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// The default branch.
 const DEFAULT_REVISION: &str = "main";
-/// The hub's own limit for either half of a name.
+/// The hub's limit for the length of the owner's or the repository's name.
 const PART_BYTES_MAX: usize = 96;
 
-/// A model on a hub, as it was typed.
+/// The parsed name of a model on a hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HubName {
     /// `org/repo`.
     pub(super) repo: String,
     /// A branch, a tag or a commit, if one was named.
     revision: Option<String>,
-    /// What follows the colon: a quantization, or a GGUF file.
+    /// The part after the colon: a quantization, or the name of a GGUF file.
     pub(super) requested: Option<String>,
 }
 
@@ -77,7 +77,7 @@ fn is_revision(revision: &str) -> bool {
     is_plain(revision) && revision.bytes().all(known) && !revision.contains("..")
 }
 
-/// Whether a name is a plain path below a folder, on every system: no `..`, nothing absolute, no drive, no stream.
+/// Whether a name is a plain relative path on every system: no `..`, no absolute path, no drive, no alternate stream.
 pub(super) fn is_plain(name: &str) -> bool {
     let component = |part: &str| !matches!(part, "" | "." | "..");
     name.split('/').all(component) && !name.contains(['\\', ':']) && !name.contains(char::is_control)

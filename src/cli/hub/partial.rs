@@ -1,4 +1,4 @@
-//! A partly downloaded file: hashed as it grows, so that an interrupted download can be resumed.
+//! A partly downloaded file. It is hashed as it grows, and an interrupted download can be resumed.
 
 use super::client::Remote;
 use anyhow::{Context as _, Result, bail};
@@ -8,10 +8,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Bytes read at once.
+/// Bytes per read.
 pub(super) const PIECE_BYTES: usize = 1 << 18;
 
-/// The beginning of a file.
+/// The downloaded beginning of a file.
 pub(super) struct Partial<'a> {
     remote: &'a Remote,
     path: PathBuf,
@@ -53,10 +53,10 @@ impl Hasher {
 }
 
 impl<'a> Partial<'a> {
-    /// Opens what is at `path` so far, and hashes it.
+    /// Opens the partial file at `path`, if there is one, and hashes it.
     pub(super) fn open(path: PathBuf, remote: &'a Remote) -> Result<Self> {
         let open = || {
-            // A link here would be written through.
+            // A link here would redirect the writes to its target.
             if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
                 fs::remove_file(&path)?;
             }
@@ -102,12 +102,12 @@ impl<'a> Partial<'a> {
         self.bytes >= self.remote.size
     }
 
-    /// Drops what is there: the response begins at the start.
+    /// Discards the bytes so far, because the response begins at the start of the file.
     pub(super) fn restart(&mut self) -> Result<()> {
         self.start_over().with_context(|| self.path.display().to_string())
     }
 
-    /// Adds the next bytes. More than the file's size is an error, and removes it.
+    /// Adds the next bytes. If the file exceeds its expected size, it is removed and an error returned.
     pub(super) fn add(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() as u64 > self.remote.size - self.bytes {
             return self.discard(&format!("size mismatch: got more than the expected {} bytes", self.remote.size));
@@ -134,7 +134,7 @@ impl<'a> Partial<'a> {
             return self.discard(&format!("hash mismatch: got {found}, expected {}", self.remote.hash));
         }
         let place = || to.display().to_string();
-        // A name in the cache promises the contents, also after a loss of power.
+        // A file in the cache must have its full contents even after a power loss, so it is synced before the rename.
         self.file.sync_all().with_context(place)?;
         fs::rename(&self.path, to).with_context(place)
     }
@@ -164,7 +164,7 @@ mod tests {
             let folder = tempfile::tempdir().expect("a folder for this test");
             let remote = remote(hash, contents.len() as u64);
             let (path, to) = (folder.path().join("a.incomplete"), folder.path().join("a"));
-            // In two goes, the second of which finds what the first has left.
+            // In two parts; the second resumes what the first has left.
             let (head, tail) = contents.split_at(contents.len() / 2);
             Partial::open(path.clone(), &remote).and_then(|mut partial| partial.add(head)).expect("it is written");
             let mut partial = Partial::open(path, &remote).expect("it opens");

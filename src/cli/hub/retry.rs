@@ -1,16 +1,16 @@
-//! Retries with exponential back-off, bounded in a row and in all.
+//! Retries with exponential back-off. Their number is bounded, both in a row and in total.
 
 use folio::platform;
 use std::time::Duration;
 
-/// Retries in a row.
+/// Maximum retries in a row.
 const TRIES_MAX: u32 = 5;
-/// The second wait; each further one is twice as long. The first retry comes at once: most often a kept-alive
-/// connection had merely expired.
+/// Wait before the second retry; each further wait is twice as long. The first retry is immediate, because usually a
+/// kept-alive connection had merely expired.
 const PAUSE: Duration = Duration::from_millis(250);
 /// The longest `Retry-After` that is honoured.
 const WAIT_SECONDS_MAX: u64 = 60;
-/// Retries in all, whatever progress was made between them.
+/// Maximum retries in total, regardless of progress between them.
 const FAILURES_MAX: u32 = 50;
 
 /// Counts the failures of one request.
@@ -21,12 +21,13 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    /// After a failure: waits, then true; or false if the retries are used up. `asked`: the seconds of `Retry-After`.
+    /// Called after a failure. Waits and returns true, or returns false if the retries are used up. `asked`: the
+    /// seconds of `Retry-After`.
     pub(super) fn wait(&mut self, asked: Option<u64>) -> bool {
         self.next(asked).map(platform::pause).is_some()
     }
 
-    /// There was progress since the last failure.
+    /// Called when there was progress since the last failure.
     pub(super) fn reset(&mut self) {
         self.in_a_row = 0;
     }
@@ -52,13 +53,17 @@ mod tests {
         let waits: Vec<u64> = std::iter::from_fn(|| retry.next(None)).map(|wait| wait.as_millis() as u64).collect();
         assert_eq!(waits, [0, 250, 500, 1000, 2000]);
         let mut retry = Retry::default();
-        assert_eq!(retry.next(Some(7)), Some(Duration::from_secs(7)), "the server's wish wins");
+        assert_eq!(retry.next(Some(7)), Some(Duration::from_secs(7)), "the server's `Retry-After` takes precedence");
         assert_eq!(retry.next(Some(61)), None, "within bounds");
         let mut retry = Retry::default();
         let after_progress = std::iter::from_fn(|| {
             retry.reset();
             retry.next(None)
         });
-        assert_eq!(after_progress.count(), FAILURES_MAX as usize, "progress between failures does not make it endless");
+        assert_eq!(
+            after_progress.count(),
+            FAILURES_MAX as usize,
+            "retries are bounded even with progress between failures"
+        );
     }
 }

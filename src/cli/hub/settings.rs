@@ -1,4 +1,5 @@
-//! Where the hub and its cache are, and the token: the variables that Python's `huggingface_hub` reads.
+//! Settings of the hub: its address, the cache's path and the token, from the same variables that Python's
+//! `huggingface_hub` reads.
 
 use super::cache::Cache;
 use anyhow::{Context as _, Result, ensure};
@@ -7,14 +8,14 @@ use std::path::PathBuf;
 
 /// The default hub.
 const ENDPOINT: &str = "https://huggingface.co";
-/// A token is one short line.
+/// Maximum bytes of a token file: a token is one short line.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// What the environment says.
+/// Settings from the environment.
 pub(crate) struct Settings {
-    /// Address of the hub, without `/` at its end.
+    /// Address of the hub, without a trailing `/`.
     pub(super) endpoint: String,
-    /// Sent to the endpoint, and to nobody else.
+    /// Access token; it is sent only to the endpoint.
     pub(super) token: Option<String>,
     /// The cache.
     pub(crate) cache: Cache,
@@ -23,7 +24,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads the variables; `offline` is what the command line says.
+    /// Reads the variables. `offline` is the command line's option.
     pub(crate) fn from_env(offline: bool) -> Result<Self> {
         let home = home()?;
         let cache = variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE"));
@@ -41,7 +42,7 @@ impl Settings {
     }
 }
 
-/// A variable that is set and not empty.
+/// The value of a variable that is set and not empty.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
@@ -50,7 +51,7 @@ fn is_true(value: &OsString) -> bool {
     ["1", "true", "yes", "on"].iter().any(|known| value.eq_ignore_ascii_case(known))
 }
 
-/// `~/…` with the user's folder in place of the `~`.
+/// Replaces a leading `~` by the user's home folder.
 fn expanded(path: OsString) -> PathBuf {
     let path = PathBuf::from(path);
     match (path.strip_prefix("~"), std::env::home_dir()) {
@@ -59,7 +60,7 @@ fn expanded(path: OsString) -> PathBuf {
     }
 }
 
-/// The folder that cache and token are in.
+/// The folder with the cache and the token.
 fn home() -> Result<PathBuf> {
     if let Some(home) = variable("HF_HOME") {
         return Ok(expanded(home));
@@ -69,7 +70,7 @@ fn home() -> Result<PathBuf> {
     Ok(cache.context("no home directory for the cache: set HF_HOME")?.join("huggingface"))
 }
 
-/// The token of `HF_TOKEN`, else of the file that a login wrote.
+/// The token from `HF_TOKEN`, or else from the file that a login wrote.
 fn token(home: &std::path::Path) -> Result<Option<String>> {
     let named = variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN"));
     let (place, token) = match named {

@@ -1,7 +1,7 @@
-//! Who may ask: the checks of path, host, origin and key that every request passes first.
+//! Access control: the checks of path, host, origin and key that every request passes first.
 //!
-//! A server on a developer's machine is reachable from every page that machine's browser opens. The host check stops
-//! DNS rebinding (a foreign name that resolves to this address); the origin check stops a foreign page from posting.
+//! Every page that a developer's browser opens can reach a server on the same machine. The host check stops DNS
+//! rebinding (a foreign name that resolves to this address); the origin check stops pages of other sites from posting.
 
 use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, shorten};
@@ -14,11 +14,11 @@ use subtle::ConstantTimeEq;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_CHARACTERS: usize = 64;
-/// The page itself holds no secret and is where a user enters the key.
+/// Paths that need no key. The chat page holds no secret, and users enter the key there.
 const OPEN: [&str; 5] = ["/", "/ui/app.js", "/ui/style.css", "/health", "/ping"];
 
-/// Refuses, or lets through and names the answer by a request id. The client's own id is only ever shown, never used
-/// as a key: two requests may carry the same one.
+/// Refuses a request, or passes it on and adds a request id to the response. The client's own id is only echoed, never
+/// used as a key, because two requests may carry the same one.
 pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers()).unwrap_or_else(|| state.new_id("req"));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -39,12 +39,12 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
     response
 }
 
-/// Who asks: the place of the key that the request carries, 0 where no keys are needed.
+/// The client of a request: the index of the API key that it carries, or 0 where no keys are needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Client(pub(crate) u32);
 
 impl Client {
-    /// Of a request that has passed the guard.
+    /// The client of a request that has passed the guard.
     pub(crate) fn of(request: &Request) -> Self {
         request.extensions().get().copied().unwrap_or_default()
     }
@@ -75,14 +75,14 @@ fn climbs(path: &str) -> bool {
 
 fn check_host(uri: &Uri, headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
     let header = headers.get_all(HOST).iter().map(|value| value.to_str().unwrap_or("?"));
-    // A request without any host is not a browser's.
+    // Browsers always send a host, so a request without one is not from a browser.
     for authority in header.chain(uri.authority().map(axum::http::uri::Authority::as_str)) {
         let host = host_of(authority);
         let listed = |name: &String| name == "*" || name.eq_ignore_ascii_case(host);
-        // A name can be made to point here, an address cannot.
+        // DNS rebinding needs a name; an IP address cannot be rebound.
         let is_address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
         if !is_address && !host.eq_ignore_ascii_case("localhost") && !allowed.iter().any(listed) {
-            let message = format!("host {} is not allowed: --allowed-host adds names", shorten(host));
+            let message = format!("host {} is not allowed; allow it with --allowed-host", shorten(host));
             return Err(ApiError::forbidden(message));
         }
     }
@@ -97,7 +97,7 @@ fn host_of(authority: &str) -> &str {
     }
 }
 
-/// A browser says where a request comes from; other clients say nothing.
+/// Browsers say which site a request comes from; other clients do not.
 fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let same_origin = match (text(ORIGIN), text(HOST)) {
@@ -115,11 +115,11 @@ fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError>
     if same_origin && ["none", "same-origin"].contains(&site) {
         return Ok(());
     }
-    Err(ApiError::forbidden("requests from pages of other sites are refused: --allowed-origin adds sites"))
+    Err(ApiError::forbidden("cross-origin requests are refused; allow an origin with --allowed-origins"))
 }
 
-/// Which key comes as `Authorization: Bearer KEY` or `X-Api-Key: KEY`. Digests are compared, all of them every time, so
-/// the time tells neither content nor length nor which.
+/// Index of the key in `Authorization: Bearer KEY` or `X-Api-Key: KEY`. Digests are compared, and always all of them,
+/// so the time does not depend on a key's content or length or on which key matches.
 fn key_of(headers: &HeaderMap, keys: &[String]) -> Option<u32> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let value = value.as_bytes();
@@ -140,7 +140,7 @@ fn key_of(headers: &HeaderMap, keys: &[String]) -> Option<u32> {
     found
 }
 
-/// The client's request id, if it is short and plain.
+/// The client's request id, if it is short and has only plain characters.
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);

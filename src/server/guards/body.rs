@@ -1,4 +1,5 @@
-//! The limits of a request's body: its headers, its size, the time it takes, and where it is parsed.
+//! Checks of a request's body: its headers, its size, the time it takes to arrive. Large bodies are parsed off the
+//! async threads.
 
 use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, BodyTimeout, shorten};
@@ -10,7 +11,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 
-/// The body of a request, as a JSON object.
+/// Reads the body of a request as a JSON object.
 pub(crate) async fn read_object(request: Request, state: &ServerState) -> Result<Map<String, Value>, ApiError> {
     let bytes_max = state.options.limits.body_bytes_max;
     let (parts, body) = request.into_parts();

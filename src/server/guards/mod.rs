@@ -1,7 +1,8 @@
-//! What every request passes before its route reads it: host, origin and key ([`access`]), then the body's limits
-//! ([`body`]).
+//! Checks that every request passes before its route reads it: host, origin and key ([`access`]), then the limits of
+//! the body ([`body`]).
 //!
-//! Nothing here knows routes or request fields: a guard refuses, or says who asks and hands on a JSON object.
+//! Nothing here knows routes or request fields: a guard refuses a request, or identifies its client and returns its
+//! body as a JSON object.
 
 pub(super) mod access;
 mod body;

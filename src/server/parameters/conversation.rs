@@ -1,4 +1,4 @@
-//! [`Conversation`]: what a chat request wants rendered, once its fields are read.
+//! [`Conversation`]: the input of the chat template, from the fields of a chat request.
 
 use crate::server::parameters::table::ConversationFields;
 use crate::server::parameters::tools;
@@ -6,7 +6,7 @@ use crate::server::wire::error::ApiError;
 use crate::text::answer::ToolChoice;
 use serde_json::{Map, Value};
 
-/// What a chat request wants rendered.
+/// Input of the chat template.
 pub(crate) struct Conversation {
     pub(crate) messages: Value,
     pub(crate) tools: ToolChoice,
@@ -16,7 +16,7 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Checks what the fields ask of each other.
+    /// Checks fields that depend on each other.
     pub(crate) fn new(fields: ConversationFields) -> Result<Self, ApiError> {
         let continue_final = fields.continue_final_message;
         let add_generation_prompt = fields.add_generation_prompt.unwrap_or(!continue_final);
@@ -27,32 +27,32 @@ impl Conversation {
         let tools = tools::resolve(fields.tools, fields.tool_choice, !fields.parallel_tool_calls)?;
         let mut kwargs = fields.chat_template_kwargs;
         if let Some(effort) = fields.reasoning_effort {
-            // The template's own variables win.
+            // `chat_template_kwargs` takes precedence.
             kwargs.get_or_insert_default().entry("reasoning_effort").or_insert_with(|| effort.into());
         }
         Ok(Self { messages: fields.messages, tools, kwargs, add_generation_prompt, continue_final })
     }
 
-    /// The text of the last message, if the answer goes on with it.
+    /// The text of the last message, if the answer continues it.
     pub(crate) fn continued(&self) -> Option<String> {
         let last = self.messages.as_array().and_then(|messages| messages.last()).filter(|_| self.continue_final);
         last.map(|message| message["content"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Bytes of the prompt at least: what every template writes, before it adds its own.
+    /// Minimum bytes of the prompt: the text that every template writes.
     pub(crate) fn content_bytes(&self) -> usize {
         let Value::Array(messages) = &self.messages else { return 0 };
         messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum()
     }
 
-    /// Bytes of all text that a template may write: messages, calls, tools and settings.
+    /// Maximum bytes of text from the request that a template may write: messages, calls, tools and settings.
     pub(crate) fn text_bytes(&self) -> usize {
         let kwargs = self.kwargs.iter().flatten().map(|(key, value)| key.len() + bytes_of(value));
         bytes_of(&self.messages) + self.tools.shown.as_ref().map_or(0, bytes_of) + kwargs.sum::<usize>()
     }
 }
 
-/// Bytes of all strings in a value, keys included. Its depth is bounded, as it came in a request.
+/// Bytes of all strings in a value, keys included. The recursion is bounded, because the depth of a request is.
 fn bytes_of(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),

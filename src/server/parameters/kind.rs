@@ -1,37 +1,39 @@
-//! What the table of fields is made of: a [`Kind`] reads one field and describes it, a [`Group`] is a struct of fields.
+//! The traits behind the table of fields: a [`Kind`] reads and describes the value of one field, a [`Group`] is a
+//! struct of fields.
 
 use crate::engine::handle::EngineInfo;
 use crate::server::state::{Limits, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, shorten};
 use serde_json::{Map, Value, json};
 
-/// What one kind of field holds.
+/// The type of one field: how it is read and described.
 pub(crate) trait Kind {
-    /// A value that was read.
+    /// The type of a value that was read.
     type Value;
 
     /// Reads the value of the field called `at`.
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError>;
 
-    /// The values that [`Self::read`] and the engine take, as a JSON schema. One with a `title` becomes a component of
-    /// the document.
+    /// JSON schema of the values that [`Self::read`] and the engine accept. A schema with a `title` becomes a component
+    /// of the OpenAPI document.
     fn schema(&self, bounds: &Bounds) -> Value;
 }
 
-/// Ends of ranges that depend on the server's limits and on the model; a model that is loading has none of its own.
+/// Upper ends of ranges that depend on the server's limits and on the model. While the model loads, only the server's
+/// limits apply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Choices of one prompt.
+    /// Maximum choices of one prompt.
     pub(crate) choices: u32,
-    /// Prompts of one request.
+    /// Maximum prompts of one request.
     pub(crate) prompts: usize,
-    /// Token ids are below.
+    /// Size of the vocabulary: all token ids are below it.
     pub(crate) vocab: u32,
-    /// Tokens of prompt and answer together.
+    /// Maximum tokens of prompt and answer together.
     pub(crate) context: u32,
-    /// Bytes of text in one prompt.
+    /// Maximum bytes of text in one prompt.
     pub(crate) prompt_bytes: usize,
-    /// Elements of an embedding.
+    /// Number of elements of an embedding.
     pub(crate) embedding: u32,
 }
 
@@ -53,7 +55,7 @@ impl Bounds {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Most {
     Fixed(i64),
-    /// What is too much is clamped later.
+    /// No limit here: larger values are clamped later.
     Any,
     Choices,
     Prompts,
@@ -74,7 +76,7 @@ impl Most {
     }
 }
 
-/// Whether a field must be there, and what it is if it is not. Null counts as absent.
+/// Whether a field is required, and its value if it is absent. Null counts as absent.
 pub(crate) trait Presence {
     type Value;
 
@@ -86,14 +88,14 @@ pub(crate) trait Presence {
 
 /// Fields that are read together: a whole request, an object within one, or a part that several requests have.
 pub(crate) trait Group: Sized {
-    /// Takes this group's fields out of `map`, an object that is called `at` (the body itself: an empty name).
+    /// Removes this group's fields from `map`, the object at the path `at` (empty for the body itself), and reads them.
     fn take(map: &mut Map<String, Value>, at: &str, bounds: &Bounds) -> Result<Self, ApiError>;
 
-    /// What [`Self::take`] reads.
+    /// Documentation of the fields that [`Self::take`] reads.
     fn rows(bounds: &Bounds) -> Vec<Row>;
 }
 
-/// One field as it is documented.
+/// Documentation of one field.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) sentence: String,
@@ -101,7 +103,7 @@ pub(crate) struct Row {
     pub(crate) required: bool,
 }
 
-/// Takes one field; null counts as absent.
+/// Removes and reads one field; null counts as absent.
 pub(crate) fn take<P: Presence>(
     map: &mut Map<String, Value>,
     at: &str,
@@ -123,7 +125,7 @@ pub(crate) fn row<P: Presence>(name: &'static str, sentence: &[&str], presence: 
     Row { name, sentence, schema, required }
 }
 
-/// The rows of a group's parts, without those that its own rows hide, and its own.
+/// All rows of a group: those of its parts, except the ones that its own rows hide, then its own.
 pub(crate) fn joined(own: Vec<Row>, parts: Vec<Vec<Row>>) -> Vec<Row> {
     let hidden = |row: &Row| own.iter().any(|known| known.name == row.name);
     let mut rows: Vec<Row> = parts.into_iter().flatten().filter(|row| !hidden(row)).collect();
@@ -131,7 +133,7 @@ pub(crate) fn joined(own: Vec<Row>, parts: Vec<Vec<Row>>) -> Vec<Row> {
     rows
 }
 
-/// An object with these fields, as a JSON schema.
+/// JSON schema of an object with these fields.
 pub(crate) fn object_schema(rows: &[Row]) -> Value {
     let property = |row: &Row| {
         let mut schema = row.schema.clone();
@@ -147,7 +149,7 @@ pub(crate) fn object_schema(rows: &[Row]) -> Value {
     schema
 }
 
-/// "`name` must be …, not …", with the value shortened.
+/// The error "`name` must be …, not …", with the value shortened.
 pub(crate) fn wrong(name: &str, rule: &str, value: &Value) -> ApiError {
     let given = match value {
         Value::Array(items) if items.is_empty() => "an empty array".to_owned(),

@@ -1,5 +1,5 @@
-//! The fields of requests. `table` has every field, made of what is in `kind` and `kinds`; `read` reads a request by
-//! the table; the other files check what its fields ask of each other.
+//! The fields of requests. `table` lists every field; `kind` and `kinds` define their types. `read` reads a request by
+//! the table. The other files check fields that depend on each other.
 
 pub(crate) mod conversation;
 pub(crate) mod kind;

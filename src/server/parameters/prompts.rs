@@ -1,4 +1,4 @@
-//! Prompts of a request: texts or token ids, and the way from the one to the other.
+//! Prompts of a request, as texts or token ids, and their encoding.
 
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::{token_id, token_id_schema};
@@ -6,14 +6,14 @@ use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
 use serde_json::{Value, json};
 
-/// What `prompt` may hold.
+/// The forms of `prompt`.
 pub(crate) enum Prompts {
     Texts(Vec<String>),
     Ids(Vec<Vec<u32>>),
 }
 
 impl Prompts {
-    /// Token ids; texts are encoded, with what the tokenizer adds around them if `add_special`.
+    /// The prompts as token ids. Texts are encoded, with the special tokens that the tokenizer adds if `add_special`.
     pub(crate) async fn encode(self, state: &ServerState, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
         match self {
             Self::Ids(prompts) => Ok(prompts),
@@ -24,7 +24,7 @@ impl Prompts {
 
 /// A text, several, a list of token ids, or several lists.
 pub(crate) struct PromptsKind {
-    /// Prompts at most.
+    /// Maximum number of prompts.
     pub(crate) most: Most,
 }
 
@@ -36,7 +36,7 @@ impl Kind for PromptsKind {
             Value::String(text) => return Ok(Prompts::Texts(vec![checked_text(at, text, bounds)?])),
             Value::Array(items) if !items.is_empty() => items,
             other => {
-                return Err(wrong(at, "a string, strings, token ids or lists of token ids, and not empty", &other));
+                return Err(wrong(at, "a non-empty string, list of strings, or list(s) of token ids", &other));
             }
         };
         if items[0].is_number() {
@@ -74,7 +74,7 @@ impl Kind for PromptsKind {
     }
 }
 
-/// A text that may be empty, no longer than the context.
+/// A text, possibly empty, that is not too long for the context.
 pub(crate) struct Content;
 
 impl Kind for Content {
@@ -138,13 +138,13 @@ async fn encode(state: &ServerState, texts: Vec<String>, add_special: bool) -> R
     }
     let bytes = texts.iter().map(String::len).sum();
     let encoded = state.with_text(bytes, move |text| {
-        let tokenizer = text.tokenizer.as_ref().expect("it was there a moment ago and never goes");
+        let tokenizer = text.tokenizer.as_ref().expect("the tokenizer exists: checked above");
         let encode = |text: &String| tokenizer.encode(text, add_special);
         texts.iter().map(encode).collect::<Result<Vec<_>, _>>()
     });
     let prompts = encoded.await?.map_err(|error| ApiError::invalid("prompt", error.to_string()))?;
     if prompts.iter().any(Vec::is_empty) {
-        return Err(ApiError::invalid("prompt", "a prompt has no tokens"));
+        return Err(ApiError::invalid("prompt", "a prompt encodes to no tokens"));
     }
     Ok(prompts)
 }

@@ -1,5 +1,4 @@
-//! How a request's body is read: [`read`] takes the fields of a [`Group`] of the table out of it. What is left over at
-//! the end was unknown.
+//! Reads a request's body: [`read`] removes the fields of a [`Group`] of the table. Those that remain are unknown.
 
 use crate::engine::handle::EngineInfo;
 use crate::server::parameters::kind::{Bounds, Group};
@@ -9,12 +8,12 @@ use crate::server::wire::error::{ApiError, shorten};
 use serde_json::{Map, Value};
 use std::sync::PoisonError;
 
-/// Names of unknown fields that are logged, in one request and in all.
+/// Maximum number of unknown field names that are logged, per request and in total.
 const UNKNOWN_PER_REQUEST: usize = 8;
 const UNKNOWN_MAX: usize = 256;
 
-/// Reads a whole request. Of its other fields, those that would change the answer are refused, and unknown ones logged,
-/// each name once.
+/// Reads a whole request. Unsupported fields that would change the answer are refused. Unknown ones are logged, each
+/// name once, or refused with `strict_fields`.
 pub(crate) fn read<G: Group>(body: Map<String, Value>, state: &ServerState, info: &EngineInfo) -> Result<G, ApiError> {
     let mut body = body;
     let group = read_part(&mut body, state, info)?;
@@ -22,7 +21,7 @@ pub(crate) fn read<G: Group>(body: Map<String, Value>, state: &ServerState, info
     Ok(group)
 }
 
-/// Reads some fields of a request; the others do not matter.
+/// Reads some fields of a request and ignores the others.
 pub(crate) fn read_part<G: Group>(
     body: &mut Map<String, Value>,
     state: &ServerState,
@@ -50,7 +49,7 @@ fn finish(rest: &Map<String, Value>, state: &ServerState) -> Result<(), ApiError
     Ok(())
 }
 
-/// Whether an unsupported field is only spelled out with the value that means "not used".
+/// Whether an unsupported field has a value that means "not used".
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null => true,

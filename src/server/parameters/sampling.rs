@@ -1,4 +1,4 @@
-//! [`Sampling`]: what chat, completions and llama.cpp's completion have in common, once their fields are read.
+//! [`Sampling`]: the parameters that chat, completions and llama.cpp's completion share.
 
 use crate::engine::request::{DrawParams, SamplingParams};
 use crate::server::guards::access::Client;
@@ -10,47 +10,48 @@ use crate::text::answer::AnswerParser;
 use crate::text::{TextStream, Tokenizer};
 use std::sync::Arc;
 
-/// How to continue a request's prompts.
+/// How to continue the prompts of a request.
 pub(crate) struct Sampling {
-    /// `logprobs` and `max_tokens` are set by the endpoint, as their names differ, and so is the constraint.
+    /// The engine's parameters. The endpoint sets `logprobs` and `max_tokens`, whose names differ by API, and the
+    /// constraint.
     pub(crate) params: SamplingParams,
-    /// The answer has logprobs; [`Self::set_logprobs`].
+    /// The answer has logprobs; set by [`Self::set_logprobs`].
     pub(crate) wants_logprobs: bool,
     /// The answer has `prompt_logprobs`.
     pub(crate) wants_prompt_logprobs: bool,
-    /// The answer is the prompt alone: what is generated is not shown.
+    /// The answer repeats the prompt alone; generated tokens are not returned.
     pub(crate) silent: bool,
     pub(crate) stops: Vec<String>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i32,
     pub(crate) skip_special: bool,
-    /// The text ends with the stop string that ended it.
+    /// The text includes the stop string that ended it.
     pub(crate) show_stops: bool,
-    /// Choices per prompt in the answer: the likeliest of those that are generated.
+    /// Number of choices per prompt in the answer: the likeliest of those generated.
     pub(crate) best: usize,
     pub(crate) return_token_ids: bool,
     /// Logprobs name tokens by id: `token_id:123`.
     pub(crate) tokens_as_ids: bool,
-    /// Keep only this many of a prompt's last tokens.
+    /// Maximum tokens of a prompt; only its last ones are kept.
     pub(crate) prompt_tokens_max: Option<u32>,
     pub(crate) explain_prefix: bool,
     pub(crate) client: Client,
-    /// The engine's names of fields that the request calls otherwise.
+    /// Maps the engine's field names to the request's, where they differ.
     pub(crate) names: Names,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) continuous_usage: bool,
-    /// The form that the answer must have.
+    /// Structured output: the form that the answer must have.
     pub(crate) structure: Option<Structure>,
-    /// Takes the text apart; set by a route whose answers are more than text.
+    /// Splits the text into content, reasoning and tool calls. Set by routes whose answers have these.
     pub(crate) answer: AnswerParser,
     /// Special tokens that are decoded to text anyway, because `answer` looks for them.
     pub(crate) kept_ids: Arc<[u32]>,
 }
 
 impl Sampling {
-    /// Checks fields that depend on each other; the engine checks the ranges of its own when the request is submitted.
-    /// The request wins over the model's `defaults`.
+    /// Checks fields that depend on each other; the engine checks its own ranges when the request is submitted. The
+    /// request's values take precedence over the model's `defaults`.
     pub(crate) fn new(
         fields: SamplingFields,
         queueing: Queueing,
@@ -91,14 +92,15 @@ impl Sampling {
         })
     }
 
-    /// Alternatives to report for each token, if logprobs are wanted. To choose the best they are needed anyway.
+    /// Sets the number of alternatives to report for each token; `None`: the answer has no logprobs. `best_of` needs
+    /// logprobs in any case.
     pub(crate) fn set_logprobs(&mut self, alternatives: Option<u32>) {
         self.wants_logprobs = alternatives.is_some();
         let chooses = self.best < self.params.n as usize;
         self.params.logprobs = alternatives.or(chooses.then_some(0));
     }
 
-    /// Compiles the form of an answer that is text alone.
+    /// Compiles the grammar of an answer that is plain text.
     pub(crate) async fn constrain(&mut self, state: &ServerState) -> Result<(), ApiError> {
         if let Some(structure) = self.structure.take() {
             self.params.constraint = Some(structured::from_the_start(state.grammar(structure).await?));
@@ -113,7 +115,7 @@ impl Sampling {
         stream.show_stops(self.show_stops).min_tokens(self.params.min_tokens)
     }
 
-    /// A prompt without the beginning that is too much.
+    /// The prompt, cut at its beginning to `prompt_tokens_max`.
     pub(crate) fn truncated(&self, prompt: Vec<u32>) -> Vec<u32> {
         truncated(prompt, self.prompt_tokens_max)
     }
@@ -142,7 +144,7 @@ fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> Sampli
     }
 }
 
-/// Choices to draw, of which `n` are answered with.
+/// Number of choices to generate, of which the answer has the best `n`.
 fn best_of(fields: &SamplingFields) -> Result<u32, ApiError> {
     let n = fields.n.unwrap_or(1);
     let best_of = fields.best_of.unwrap_or(n);
@@ -150,7 +152,7 @@ fn best_of(fields: &SamplingFields) -> Result<u32, ApiError> {
         return Err(ApiError::invalid("best_of", format!("`best_of` ({best_of}) must not be below `n` ({n})")));
     }
     if fields.stream && best_of > n {
-        let message = "`best_of` above `n` needs `stream`: false: which choice is best is known at the end";
+        let message = "`best_of` above `n` needs `stream`: false, because the best choices are known only at the end";
         return Err(ApiError::invalid("best_of", message));
     }
     Ok(best_of as u32)
@@ -163,7 +165,7 @@ pub(crate) fn truncated(mut prompt: Vec<u32>, most: Option<u32>) -> Vec<u32> {
     prompt
 }
 
-/// `truncate_prompt_tokens`; −1 is as many as the context takes.
+/// The limit set by `truncate_prompt_tokens`; −1 means as many tokens as fit in the context.
 pub(crate) fn prompt_tokens_max(queueing: &Queueing, context: u32) -> Option<u32> {
     queueing.truncate_prompt_tokens.map(|most| u32::try_from(most).unwrap_or(context - 1))
 }

@@ -1,5 +1,5 @@
-//! The form that an answer must have: the fields that set it, and the bridge between grammars, which know text, and the
-//! engine, which knows tokens.
+//! Structured output: the fields that set the form of an answer, and the adapter between grammars, which know text, and
+//! the engine, which knows tokens.
 
 use crate::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
 use crate::server::parameters::table::{StructuredFields, StructuredOutputs};
@@ -9,7 +9,7 @@ use crate::text::answer::{AnswerFormat, ReasoningParser, ReasoningTracker, Start
 use crate::text::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer};
 use std::sync::Arc;
 
-/// Bytes of compiled grammars that a server keeps.
+/// Size of a server's cache of compiled grammars, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
 /// The form that an answer must have, and the field that sets it.
@@ -20,7 +20,7 @@ pub(crate) struct Structure {
 }
 
 impl StructuredFields {
-    /// The form that these fields set; at most one of them may.
+    /// The form that these fields set. At most one of them may be given.
     pub(crate) fn structure(self) -> Result<Option<Structure>, ApiError> {
         let outputs = self.structured_outputs.map(StructuredOutputs::structures).into_iter().flatten();
         let others = [
@@ -36,7 +36,7 @@ impl StructuredFields {
         match first.as_ref().zip(found.next()) {
             None => Ok(first),
             Some((first, second)) => {
-                let message = format!("`{}` and `{}` both set the form of the answer", first.field, second.field);
+                let message = format!("`{}` and `{}` cannot both constrain the answer", first.field, second.field);
                 Err(ApiError::invalid(second.field, message))
             }
         }
@@ -56,11 +56,11 @@ impl StructuredOutputs {
 }
 
 impl ServerState {
-    /// Compiles a structure, on a thread of its own: a short grammar may be hard.
+    /// Compiles a grammar, always on a separate thread: even a short one may take long.
     pub(crate) async fn grammar(&self, structure: Structure) -> Result<Grammar, ApiError> {
         let Structure { spec, field } = structure;
         let Some(tokenizer) = self.text.tokenizer.clone() else {
-            return Err(ApiError::unsupported(field, "this model has no tokenizer, so there is no text to constrain"));
+            return Err(ApiError::unsupported(field, "structured output needs a tokenizer, and this model has none"));
         };
         let info = self.ready()?;
         let (vocab, end_ids) = (info.vocab, info.eos_token_ids.clone());
@@ -73,7 +73,7 @@ impl ServerState {
     }
 }
 
-/// The constraint of one request: a grammar that holds once the reasoning has ended.
+/// The constraint of one request: a grammar that applies once the reasoning has ended.
 #[derive(Debug)]
 struct Structured {
     grammar: Grammar,
@@ -86,13 +86,13 @@ struct State {
     reasoning: ReasoningTracker,
 }
 
-/// For answers that are text alone.
+/// A constraint that applies from the first token, for answers that are plain text.
 pub(crate) fn from_the_start(grammar: Grammar) -> SharedConstraint {
     SharedConstraint(Arc::new(Structured { grammar, reasoning: ReasoningTracker::Ended }))
 }
 
-/// For answers that begin at `start`. A grammar of whole answers that describes the reasoning too holds from the
-/// start.
+/// A constraint for answers that begin at `start`. A grammar that describes the whole answer, reasoning included,
+/// applies from the first token.
 pub(crate) fn constraint(
     grammar: Grammar,
     format: AnswerFormat,

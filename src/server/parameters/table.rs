@@ -1,8 +1,8 @@
-//! The table of request fields: for every field its name, kind, range and one sentence. What a route reads, what
-//! `/openapi.json` says of it and the request types of the npm package come from here.
+//! The table of request fields: for every field its name, kind, range and one sentence. Routes read requests by this
+//! table, and `/openapi.json` and the request types of the npm package are generated from it.
 //!
 //! A group is a whole request, an object within one, or a part that several requests have. Its rows are the members of
-//! a struct, so a field without a row cannot be read, and the compiler finds a row that nobody uses. The ranges of
+//! a struct, so a field without a row cannot be read, and the compiler finds a row that is never used. The ranges of
 //! sampling parameters are the engine's constants, and the engine checks them.
 
 use crate::engine::request::{
@@ -24,11 +24,11 @@ use crate::text::GrammarSpec;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Inputs of one embeddings request; OpenAI's limit.
+/// Maximum inputs of one embeddings request, as in OpenAI's API.
 const INPUTS_MAX: i64 = 2048;
 
-/// Fields of other servers that would change what is generated. Ignoring one would answer another question than was
-/// asked, or open a door that is kept shut; so each is refused by name until it is built.
+/// Fields of other servers that would change what is generated. Ignoring one would give a wrong answer or bypass a
+/// restriction, so each is refused by name until it is implemented.
 pub(crate) const UNSUPPORTED: &[&str] = &[
     "allowed_token_ids",
     "audio",
@@ -55,7 +55,7 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "web_search_options",
 ];
 
-/// Fields that say nothing about the text to generate; accepted and ignored.
+/// Fields that do not affect the generated text; accepted and ignored.
 pub(crate) const IGNORED: &[&str] = &[
     "cache_prompt",
     "id_slot",
@@ -73,8 +73,8 @@ pub(crate) const IGNORED: &[&str] = &[
     "verbosity",
 ];
 
-/// Declares a group, a field a row: `/// sentence`, name, the type that is read, and how. `with` adds the fields of
-/// other groups; a group's own row hides one of the same name in those. `#[expect(dead_code)]` marks fields that are
+/// Declares a group with one field per row: `/// sentence`, name, type of the value, and kind. `with` adds the fields
+/// of other groups; a group's own row hides a row of the same name there. `#[expect(dead_code)]` marks fields that are
 /// checked and not used.
 macro_rules! fields {
     (

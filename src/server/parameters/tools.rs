@@ -1,4 +1,4 @@
-//! The tools of a request: which there are, and whether the model may, must or must not call them.
+//! The tools of a request, and whether the model may, must or must not call them.
 
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
 use crate::server::wire::error::{ApiError, shorten};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 const TOOLS_MAX: usize = 128;
 const TOOL_NAME_BYTES_MAX: usize = 64;
 
-/// What a request's `tools` and `tool_choice` come to; `single`: at most one call.
+/// Combines a request's `tools` and `tool_choice`; `single`: at most one call.
 pub(crate) fn resolve(
     tools: Option<Vec<Value>>,
     mut choice: Option<Value>,
@@ -22,7 +22,7 @@ pub(crate) fn resolve(
         if !names.iter().all(|name| tools.iter().flatten().any(|tool| is(tool, name))) {
             return Err(ApiError::invalid("tool_choice", "`tool_choice` allows a tool that is not in `tools`"));
         }
-        // A tool that may not be called is not shown either: models call what they see.
+        // Tools that may not be called are left out of the prompt, because models call the tools they see.
         tools = tools.map(|tools| tools.into_iter().filter(|tool| names.iter().any(|name| is(tool, name))).collect());
         choice = Some(mode);
     }
@@ -44,7 +44,7 @@ pub(crate) fn resolve(
     Ok(answer::ToolChoice { shown: tools.map(Value::Array), callable: Arc::new(ToolSet { functions }), forced, single })
 }
 
-/// Mode and names of a `tool_choice` that leaves some of the tools.
+/// Mode and names of a `tool_choice` of type `allowed_tools`.
 fn allowed_tools(choice: &Value) -> Result<(Value, Vec<Value>), ApiError> {
     // Some clients leave out the inner object.
     let allowed = if choice["allowed_tools"].is_object() { &choice["allowed_tools"] } else { choice };
@@ -71,7 +71,7 @@ fn named(choice: &Value, functions: &[Value]) -> Result<Value, ApiError> {
     })
 }
 
-/// A list of tools, of which the functions are kept. Clients send other types too, for servers that have such.
+/// A list of tools. Only functions are kept; clients also send types that other servers support.
 pub(crate) struct Tools;
 
 impl Kind for Tools {
@@ -85,7 +85,7 @@ impl Kind for Tools {
         for (index, tool) in tools.iter().enumerate() {
             match tool["type"].as_str() {
                 Some("function") => check_function(&format!("{at}[{index}].function"), &tool["function"])?,
-                Some(kind) => tracing::debug!(kind, "a tool of an unknown type was left out"),
+                Some(kind) => tracing::debug!(kind, "ignored a tool of an unsupported type"),
                 None => return Err(wrong(&format!("{at}[{index}].type"), "a string", &tool["type"])),
             }
         }
@@ -123,7 +123,8 @@ impl Kind for Tools {
     }
 }
 
-/// OpenAI's three words, a named function, or some of the tools; read in [`resolve`], which knows the tools.
+/// "none", "auto", "required", a named function, or a set of allowed tools. [`resolve`] reads it, because it knows the
+/// tools.
 pub(crate) struct ToolChoice;
 
 impl Kind for ToolChoice {

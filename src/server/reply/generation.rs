@@ -1,8 +1,8 @@
 //! [`Generation`]: the running choices of one request, as one stream of deltas.
 //!
 //! It reads every choice's receiver, decodes ids to text, watches for stop strings and ends a choice by dropping its
-//! receiver. Whatever is ready when it is asked is merged into one delta a choice, so a reader that is slow gets fewer
-//! and longer deltas, and nothing grows beyond the receivers' own bounds.
+//! receiver. All tokens of a choice that are ready at a poll are merged into one delta. A slow reader therefore gets
+//! fewer and longer deltas, and no buffer grows beyond the receivers' own bounds.
 
 use crate::engine::handle::EventReceiver;
 use crate::engine::request::{Event, FinishReason, PrefixReport, PromptEvent, Request, RequestError, Token};
@@ -25,33 +25,33 @@ pub(crate) struct Totals {
     pub(crate) prompt_tokens: u32,
     pub(crate) cached_tokens: u32,
     pub(crate) completion_tokens: u32,
-    /// Of these, tokens of reasoning.
+    /// Those of `completion_tokens` that are reasoning.
     pub(crate) reasoning_tokens: u32,
 }
 
-/// What is new of one choice.
+/// New output of one choice.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Delta {
-    /// Prompt × n + choice.
+    /// Index of the choice: prompt × n + choice within the prompt.
     pub(crate) choice: usize,
     pub(crate) parts: Parts,
-    /// The tokens that belong to it, if they are wanted one by one.
+    /// The tokens of this delta, if the request asks for logprobs or token ids.
     pub(crate) tokens: Vec<Token>,
-    /// Logprobs of its prompt's tokens but the first, if they were asked for; once a choice.
+    /// Logprobs of the prompt's tokens except the first, if requested; sent once per choice.
     pub(crate) prompt: Vec<Arc<[Token]>>,
-    /// Why no more of its prompt was found in the prefix cache, if that was asked; once a prompt.
+    /// Why no more of the prompt was found in the prefix cache, if requested; sent once per prompt.
     pub(crate) prefix: Option<PrefixReport>,
-    /// The choice has ended.
+    /// Why the choice ended; `None` while it runs.
     pub(crate) finish: Option<FinishReason>,
 }
 
 /// The running choices of one request.
 pub(crate) struct Generation {
     choices: Vec<Choice>,
-    /// Where to look first, so that no choice is served before the others every time.
+    /// Index of the choice to poll first; it rotates for fairness.
     next: usize,
     totals: Totals,
-    /// Per prompt: tokens it found in the prefix cache.
+    /// Tokens found in the prefix cache, per prompt.
     cached: Vec<u32>,
     n: usize,
     metrics: Arc<Metrics>,
@@ -64,10 +64,10 @@ struct Choice {
     receiver: Option<EventReceiver>,
     text: TextStream,
     answer: AnswerParser,
-    /// Ids that end a choice and have no text.
+    /// Token ids that end a choice and have no text.
     end_ids: Arc<[u32]>,
     keeps_tokens: bool,
-    /// What is generated is not told.
+    /// Generated tokens are not returned.
     silent: bool,
     tokens: Vec<Token>,
     prompt: Vec<Arc<[Token]>>,
@@ -133,7 +133,7 @@ impl Generation {
                 Poll::Pending => break,
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Prefix(report)))) => choice.prefix = Some(report),
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Logprobs(tokens)))) => choice.prompt.push(tokens),
-                // Not asked for here.
+                // Not requested here.
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Embedding(_)))) => {}
                 Poll::Ready(Some(Event::Token(_))) if choice.silent => {}
                 Poll::Ready(Some(Event::Finished { .. })) if choice.silent => delta.finish = Some(FinishReason::Length),
@@ -161,7 +161,8 @@ impl Generation {
                     delta.finish = Some(if rest.stopped { FinishReason::Stop } else { reason });
                 }
                 Poll::Ready(Some(Event::Failed(error))) => return Poll::Ready(Err(error)),
-                // The engine ends every choice by an event; without one it is gone.
+                // The engine ends every choice with an event. A receiver closed without one means that the engine is
+                // gone.
                 Poll::Ready(None) => return Poll::Ready(Err(RequestError::Internal)),
             }
         }
@@ -189,7 +190,7 @@ impl Generation {
             gaps -= 1;
             now
         });
-        // Tokens that came at once share the time since the last one.
+        // Tokens that arrived together share the time since the previous one.
         for _ in 0..gaps {
             self.metrics.inter_token_latency.observe((now - since).as_secs_f64() / f64::from(gaps));
         }
@@ -204,7 +205,7 @@ impl Generation {
         self.metrics.request_generation_tokens.observe(f64::from(choice.completion_tokens));
         self.metrics.e2e_request_latency.observe(self.started.elapsed().as_secs_f64());
         if by_text {
-            // The engine saw a dropped receiver and counted an abort.
+            // The engine sees a dropped receiver and counts an abort.
             self.metrics.stopped_by_text.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -213,7 +214,7 @@ impl Generation {
 impl Stream for Generation {
     type Item = Result<Delta, RequestError>;
 
-    /// The next delta of any choice; the end once all have ended. An error ends all: what follows is dropped.
+    /// The next delta of any choice; `None` once all have ended. An error ends all choices.
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let count = self.choices.len();
         for offset in 0..count {

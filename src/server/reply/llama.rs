@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
 
-/// The reply to one request, which has one choice.
+/// The reply to one request; it has one choice.
 pub(crate) struct LlamaReply {
     model: String,
     settings: Value,
@@ -21,11 +21,11 @@ pub(crate) struct LlamaReply {
     returns_tokens: bool,
     has_new_line: bool,
     started: Instant,
-    /// When the first tokens came.
+    /// When the first tokens arrived.
     first: Option<Instant>,
 }
 
-/// What one event says, or the whole reply.
+/// One event, or the whole reply.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Chunk {
     index: usize,
@@ -46,12 +46,12 @@ struct Probability {
     token: String,
     bytes: Vec<u8>,
     logprob: f64,
-    /// Of the chosen token; its alternatives have none themselves.
+    /// Alternatives to the chosen token; absent for an alternative itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     top_logprobs: Option<Vec<Probability>>,
 }
 
-/// What the last event says beside.
+/// Additional fields of the last event.
 #[derive(Clone, Debug, Serialize)]
 struct End {
     model: String,
@@ -63,7 +63,7 @@ struct End {
     timings: Timings,
 }
 
-/// Rates are null where there is nothing to divide by.
+/// Times and rates. A rate is null if its divisor is zero.
 #[derive(Clone, Debug, Serialize)]
 struct Timings {
     cache_n: u32,
@@ -98,7 +98,7 @@ impl Timings {
 }
 
 impl LlamaReply {
-    /// For a request that begins now. `settings` are repeated in the last event.
+    /// A reply to a request that starts now. The last event repeats `settings`.
     pub(crate) fn new(
         state: &ServerState,
         info: &EngineInfo,
@@ -168,7 +168,7 @@ fn json(chunk: &Chunk) -> String {
 
 impl ReplyForm for LlamaReply {
     type Chunk = Chunk;
-    /// The chunk that ends the choice has said it all.
+    /// No end event: the last chunk of the choice is complete.
     const END: &'static str = "";
 
     fn begins(&mut self) {

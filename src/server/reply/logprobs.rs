@@ -1,4 +1,4 @@
-//! Logprobs in the forms of OpenAI's two APIs, and those of prompts in vLLM's.
+//! Logprobs in the forms of OpenAI's two APIs, and prompt logprobs in vLLM's form.
 
 use crate::engine::request::{Token, TokenLogprob};
 use crate::text::Tokenizer;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// What stands for a probability of zero.
+/// Reported for a probability of zero, because JSON has no infinity.
 const LOGPROB_MIN: f32 = -9999.0;
 
 /// Logprobs of the tokens of one chunk, or of a whole choice.
@@ -17,7 +17,7 @@ pub(super) enum Logprobs {
     Completion(CompletionLogprobs),
 }
 
-/// An entry for each token. Nothing here refuses.
+/// The form of chats: an entry for each token. `refusal` is always null.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ChatLogprobs {
     content: Vec<ChatToken>,
@@ -29,22 +29,22 @@ struct ChatToken {
     token: String,
     logprob: f64,
     bytes: Vec<u8>,
-    /// Of the chosen token; its alternatives have none themselves.
+    /// Alternatives to the chosen token; absent for an alternative itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     top_logprobs: Option<Vec<ChatToken>>,
 }
 
-/// A list for each fact, with an entry for each token.
+/// The form of completions: parallel lists with an entry for each token.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct CompletionLogprobs {
     tokens: Vec<String>,
-    /// Null for the first token of a prompt, which nothing has foretold.
+    /// Null for the first token of a prompt, which has no prediction.
     token_logprobs: Vec<Option<f64>>,
     top_logprobs: Vec<Option<Map<String, Value>>>,
     text_offset: Vec<usize>,
 }
 
-/// A logprob as JSON has it: finite.
+/// A logprob as a finite number, which JSON requires.
 pub(super) fn finite(logprob: Option<f32>) -> f64 {
     f64::from(logprob.unwrap_or(LOGPROB_MIN).max(LOGPROB_MIN))
 }
@@ -64,9 +64,9 @@ impl Logprobs {
     }
 }
 
-/// Writes tokens as text.
+/// How tokens are named in logprobs.
 pub(super) struct TokenNames {
-    /// `None`: tokens have no text.
+    /// `None`: the model has no tokenizer, so tokens have no text.
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
     /// Logprobs name tokens by id, as vLLM does: `token_id:123`.
     pub(super) by_id: bool,
@@ -77,7 +77,7 @@ impl TokenNames {
         self.tokenizer.as_ref().map(|tokenizer| tokenizer.token_bytes(id, None)).unwrap_or_default()
     }
 
-    /// The token's text, with U+FFFD for what is no whole character.
+    /// The token's text, with U+FFFD for incomplete characters.
     pub(super) fn text(&self, id: u32) -> String {
         String::from_utf8_lossy(&self.bytes(id)).into_owned()
     }
@@ -87,7 +87,7 @@ impl TokenNames {
         self.by_id.then(|| format!("token_id:{id}"))
     }
 
-    /// The token's text; of a token that is only part of a character its bytes, so that two of them stay apart.
+    /// The token's text, or its bytes if it is only part of a character, so that such tokens stay distinct.
     fn distinct(&self, id: u32) -> String {
         if let Some(name) = self.id_name(id) {
             return name;
@@ -109,7 +109,8 @@ impl TokenNames {
         Logprobs::Chat(ChatLogprobs { content: content.collect(), refusal: () })
     }
 
-    /// A token without more than its id is the first of a prompt. `offset` counts the characters of all tokens so far.
+    /// Logprobs in the form of completions. A token given only by its id is the first of a prompt. `offset` counts the
+    /// characters of all tokens so far.
     pub(super) fn completion<'a>(
         &self,
         tokens: impl Iterator<Item = (u32, Option<&'a Token>)>,
@@ -126,13 +127,14 @@ impl TokenNames {
             lists.token_logprobs.push(token.map(|token| finite(token.logprob)));
             lists.top_logprobs.push(top);
             lists.text_offset.push(*offset);
-            // Characters begin at bytes that are not continuations, so parts of one add up to it.
+            // Counts only bytes that start a character, so a character split over several tokens counts once.
             *offset += self.bytes(id).iter().filter(|byte| **byte & 0xC0 != 0x80).count();
         }
         Logprobs::Completion(lists)
     }
 
-    /// vLLM's form: for each token of the prompt, by id, what was likely in its place and how likely it was itself.
+    /// Prompt logprobs in vLLM's form: for each token of the prompt a map, by token id, of the likeliest tokens at its
+    /// position and the token itself.
     pub(super) fn prompt<'a>(&self, tokens: impl Iterator<Item = &'a Token>) -> Value {
         let entry = |id: u32, logprob: Option<f32>, rank: Option<usize>| {
             (id.to_string(), json!({"logprob": finite(logprob), "rank": rank, "decoded_token": self.text(id)}))
@@ -141,7 +143,7 @@ impl TokenNames {
             let own = entry(token.id, token.logprob, None);
             let top = token.top_logprobs.iter().zip(1..);
             let top = top.map(|(top, rank)| entry(top.token_id, Some(top.logprob), Some(rank)));
-            // A token that is among the likely ones has its rank from there.
+            // If the token is among the likeliest ones, that entry (with its rank) replaces its own.
             Value::Object(std::iter::once(own).chain(top).collect())
         };
         std::iter::once(Value::Null).chain(tokens.map(of_token)).collect()

@@ -1,8 +1,8 @@
 //! From the events of a request's choices to its reply.
 //!
-//! A [`generation::Generation`] is the running choices as one stream of deltas. A [`ReplyForm`] turns each delta into
-//! chunks: OpenAI's ([`openai`]) or llama.cpp's ([`llama`]). A streamed reply sends each chunk as an event; a whole
-//! reply is the fold of the same chunks, so every JSON object is made in one place, whichever way it is sent.
+//! A [`generation::Generation`] merges the running choices into one stream of deltas. A [`ReplyForm`] turns each delta
+//! into chunks: OpenAI's ([`openai`]) or llama.cpp's ([`llama`]). A streamed reply sends each chunk as an event. A
+//! whole reply is the fold of the same chunks, so every JSON object is built in one place for both.
 //!
 //! Nothing here knows routes, or how a request's fields are read.
 
@@ -21,34 +21,34 @@ use generation::{Delta, Generation, Totals};
 
 /// The form of a reply.
 pub(crate) trait ReplyForm: Send + 'static {
-    /// What one event of a stream says.
+    /// The content of one event of a stream.
     type Chunk: Send;
 
-    /// The event that follows the last chunk, and an error.
+    /// The event that ends a stream, after the last chunk or an error.
     const END: &'static str;
 
-    /// The first tokens have come, or more.
+    /// Called when tokens arrive.
     fn begins(&mut self) {}
 
-    /// The chunks that a delta becomes.
+    /// The chunks of a delta.
     fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<Self::Chunk>;
 
-    /// What follows the last delta.
+    /// An additional chunk after the last delta.
     fn last_chunk(&self, totals: Totals) -> Option<Self::Chunk>;
 
     /// A chunk as JSON.
     fn event(&self, chunk: &Self::Chunk) -> String;
 
-    /// All chunks as one, in JSON.
+    /// The whole reply as JSON, folded from all chunks.
     fn whole(&self, chunks: Vec<Self::Chunk>) -> String;
 }
 
-/// Sends the reply as it comes, or at once. Dropping the future, or the response, cancels the generation.
+/// Sends the reply as a stream or as a whole. Dropping the future or the response cancels the generation.
 pub(crate) async fn respond(generation: Generation, form: impl ReplyForm, streams: bool) -> Result<Response, ApiError> {
     if streams { Ok(sse::response(events(generation, form))) } else { whole(generation, form).await }
 }
 
-/// The events of each delta, as one string; then the end.
+/// The events of each delta as one string, then the end event.
 fn events<F: ReplyForm>(generation: Generation, form: F) -> impl stream::Stream<Item = String> + Send + 'static {
     stream::unfold(Some((generation, form)), async |running| {
         let (mut generation, mut form) = running?;
@@ -61,7 +61,7 @@ fn events<F: ReplyForm>(generation: Generation, form: F) -> impl stream::Stream<
                 let events = chunks.iter().map(|chunk| sse::event(&form.event(chunk))).collect();
                 (events, Some((generation, form)))
             }
-            // The status was sent long ago, so the error is an event.
+            // The status has already been sent, so the error is sent as an event.
             Some(Err(error)) => (sse::event(&ApiError::failed(error).json()) + F::END, None),
             None => {
                 let last = form.last_chunk(totals).map(|chunk| sse::event(&form.event(&chunk)));

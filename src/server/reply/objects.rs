@@ -1,23 +1,23 @@
-//! The objects of OpenAI's replies. Each type serves chunks and whole replies: a whole one is the first chunk with the
-//! later ones appended.
+//! The objects of OpenAI's replies. Each type serves chunks and whole replies: a whole reply is the first chunk with
+//! the later ones appended.
 
 use super::generation::Totals;
 use super::logprobs::Logprobs;
 use serde::Serialize;
 use serde_json::Value;
 
-/// What one event says, or the whole reply.
+/// One event, or the whole reply.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Chunk {
     pub(super) choices: Vec<Choice>,
-    /// Absent, null, or the counts so far.
+    /// Token counts so far; may be absent or null.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage: Option<Option<Usage>>,
     #[serde(flatten)]
     pub(super) extras: Extras,
 }
 
-/// What no other API has, and only who asks gets.
+/// Fields beyond OpenAI's API, present only if requested.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Extras {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,13 +28,13 @@ pub(super) struct Extras {
     pub(super) prompt_logprobs: Option<Value>,
 }
 
-/// Why prompts were not found in the prefix cache as a whole.
+/// Why prompts were not entirely found in the prefix cache.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Debug {
     pub(super) prefix: Vec<PrefixMatch>,
 }
 
-/// How much of one prompt was found.
+/// How much of one prompt was found in the prefix cache.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PrefixMatch {
     pub(super) prompt: usize,
@@ -44,7 +44,7 @@ pub(super) struct PrefixMatch {
     pub(super) stopped_by: &'static str,
 }
 
-/// The first token that nothing in the cache goes on with.
+/// The first token of the prompt that no cached prefix continues with.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Difference {
     pub(super) position: u32,
@@ -67,27 +67,27 @@ pub(super) struct Choice {
     pub(super) prompt_logprobs: Option<Value>,
 }
 
-/// What a choice says.
+/// The content of a choice.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Body {
-    /// Of a chat, in a chunk.
+    /// Part of a chat message, in a chunk.
     Delta(Message),
-    /// Of a chat, whole.
+    /// A whole chat message.
     Message(Message),
-    /// Of a completion.
+    /// The text of a completion.
     Text(String),
 }
 
-/// A message, or what is new of it.
+/// A message, or the new part of one.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Message {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) role: Option<&'static str>,
-    /// Null beside calls, if nothing is said.
+    /// Null if there are tool calls and no text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) content: Option<Option<String>>,
-    /// Null in a whole message: nothing here refuses.
+    /// Always null, and only in a whole message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<()>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,10 +96,10 @@ pub(super) struct Message {
     pub(super) tool_calls: Option<Vec<ToolCall>>,
 }
 
-/// A call, or more of its arguments.
+/// A tool call, or the next part of its arguments.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ToolCall {
-    /// Which of the message's calls; in chunks only.
+    /// Index of the call in the message; in chunks only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) index: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +111,7 @@ pub(super) struct ToolCall {
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct FunctionCall {
-    /// With the call's first chunk.
+    /// In the first chunk of the call only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
     pub(super) arguments: String,
@@ -151,7 +151,7 @@ impl From<Totals> for Usage {
 }
 
 impl Chunk {
-    /// Adds a later chunk.
+    /// Appends a later chunk.
     pub(super) fn append(&mut self, later: Self) {
         for choice in later.choices {
             match self.choices.iter_mut().find(|known| known.index == choice.index) {
@@ -176,7 +176,7 @@ impl Extras {
 }
 
 impl Choice {
-    /// The first chunk of a choice as the beginning of the whole one.
+    /// Turns the first chunk of a choice into the beginning of the whole choice.
     fn begun(mut self) -> Self {
         if let Body::Delta(delta) = self.body {
             let mut message = Message { content: Some(None), refusal: Some(()), ..Message::default() };
@@ -224,7 +224,7 @@ impl Message {
     }
 }
 
-/// Adds more of a text that may be absent.
+/// Appends to a text that may be absent.
 fn push(text: &mut Option<String>, more: Option<String>) {
     match (text, more) {
         (Some(text), Some(more)) => text.push_str(&more),

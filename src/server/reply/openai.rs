@@ -16,25 +16,25 @@ use crate::text::answer::{CallDelta, ToolParser};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Which of the two APIs is spoken.
+/// Which of the two APIs the reply is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Chat,
     Completion,
 }
 
-/// What one request has asked its reply to be.
+/// The reply to one request.
 pub(crate) struct OpenAiReply {
     pub(super) kind: Kind,
     pub(super) head: Head,
     pub(super) options: ReplyOptions,
     pub(super) tokens: TokenNames,
     pub(super) prompts: Vec<PromptPart>,
-    /// Per choice: what was already said of it.
+    /// What was already sent, per choice.
     pub(super) progress: Vec<Progress>,
 }
 
-/// What every object begins with.
+/// Fields that every object begins with.
 pub(super) struct Head {
     pub(super) id: String,
     pub(super) created: u64,
@@ -42,39 +42,39 @@ pub(super) struct Head {
     pub(super) fingerprint: String,
 }
 
-/// What the request has asked for.
+/// Parts of the reply that the request asked for.
 #[derive(Clone, Debug)]
 pub(super) struct ReplyOptions {
     pub(super) logprobs: bool,
     pub(super) prompt_logprobs: bool,
     pub(super) token_ids: bool,
-    /// A last chunk has the usage.
+    /// A last chunk reports the usage.
     pub(super) usage: bool,
-    /// Every chunk has it.
+    /// Every chunk reports the usage so far.
     pub(super) continuous_usage: bool,
     /// Mistral's templates want call ids of nine characters.
     pub(super) short_call_ids: bool,
-    /// Choices of a prompt that are drawn, and of these, those that are answered with.
+    /// Choices generated per prompt. The reply has the `best` ones of them.
     pub(super) drawn: usize,
     pub(super) best: usize,
 }
 
-/// What a reply may repeat of a prompt.
+/// Parts of a prompt that a reply may repeat.
 #[derive(Clone, Debug)]
 pub(crate) struct PromptPart {
     pub(crate) ids: Arc<[u32]>,
-    /// Stands before the text of each choice.
+    /// Text of the prompt, to be put before the text of each choice.
     pub(crate) echo: Option<String>,
 }
 
-/// What was already said of a choice.
+/// What was already sent of a choice.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Progress {
     begun: bool,
     has_calls: bool,
-    /// Characters of the tokens so far.
+    /// Number of characters in the tokens so far.
     text_offset: usize,
-    /// Sum of the tokens' logprobs, and how many tokens there were.
+    /// Sum of the tokens' logprobs, and the number of tokens.
     logprob: (f64, usize),
 }
 
@@ -93,7 +93,7 @@ struct Envelope<'a> {
 }
 
 impl OpenAiReply {
-    /// For a request of these prompts.
+    /// A reply to a request with these prompts.
     pub(crate) fn new(
         kind: Kind,
         (state, info): (&ServerState, &EngineInfo),
@@ -108,7 +108,7 @@ impl OpenAiReply {
             logprobs: sampling.wants_logprobs,
             prompt_logprobs: sampling.wants_prompt_logprobs,
             token_ids: sampling.return_token_ids,
-            // A whole reply always has it.
+            // A whole reply always reports the usage.
             usage: sampling.include_usage || !sampling.stream,
             continuous_usage: sampling.continuous_usage,
             short_call_ids: state.answer_format.tools == ToolParser::Mistral,
@@ -133,7 +133,7 @@ impl OpenAiReply {
         Chunk { choices: vec![choice], usage: self.options.usage.then_some(now), extras }
     }
 
-    /// The deltas of a message; an empty one where there are tokens and nothing else.
+    /// The deltas of a message; an empty one if there are tokens without text.
     fn messages(&self, delta: &mut Delta, has_tokens: bool) -> Vec<Message> {
         let parts = std::mem::take(&mut delta.parts);
         let mut messages = Vec::new();
@@ -149,7 +149,7 @@ impl OpenAiReply {
         messages
     }
 
-    /// One delta of a call: id, type and name come first, then arguments only.
+    /// One delta of a tool call: the first has id, type and name, later ones only arguments.
     fn call(&self, choice: usize, call: CallDelta) -> ToolCall {
         let CallDelta { index, name, arguments } = call;
         let begins = name.is_some();
@@ -161,7 +161,7 @@ impl OpenAiReply {
         }
     }
 
-    /// Unique, as the reply's own id is.
+    /// Unique, because the id of the reply is part of it.
     fn call_id(&self, choice: usize, index: usize) -> String {
         let hash = blake3::hash(format!("{} {choice} {index}", self.head.id).as_bytes()).to_hex();
         if self.options.short_call_ids { hash[..9].to_owned() } else { format!("call_{}", &hash[..24]) }
@@ -174,7 +174,7 @@ impl OpenAiReply {
         if self.kind == Kind::Chat {
             return Some(self.tokens.chat(&delta.tokens));
         }
-        // A prompt that is repeated comes with the first chunk.
+        // If the prompt is repeated, it is in the first chunk.
         let ids = &self.prompts[delta.choice / self.options.drawn].ids;
         let first = ids.iter().take(usize::from(echoed)).map(|id| (*id, None));
         let scored = prompt_tokens(delta).filter(|_| echoed);
@@ -194,7 +194,7 @@ impl OpenAiReply {
         Debug { prefix: vec![found] }
     }
 
-    /// The likeliest choices of each prompt, by the mean logprob of their tokens, numbered anew.
+    /// The likeliest choices of each prompt by the mean logprob of their tokens, renumbered.
     fn choose(&self, choices: Vec<Choice>) -> Vec<Choice> {
         let mean = |choice: &Choice| {
             let (sum, count) = self.progress[choice.index].logprob;
@@ -215,7 +215,7 @@ impl ReplyForm for OpenAiReply {
     type Chunk = Chunk;
     const END: &'static str = sse::DONE;
 
-    /// Of a chat: the role once, then text, then the reason for the end. Of a completion: one chunk.
+    /// For a chat: first the role, then text, then the finish reason. For a completion: one chunk.
     fn chunks(&mut self, mut delta: Delta, totals: Totals) -> Vec<Chunk> {
         let (index, prompt) = (delta.choice, delta.choice / self.options.drawn);
         let progress = &mut self.progress[index];
@@ -250,7 +250,7 @@ impl ReplyForm for OpenAiReply {
         }
         let has_tokens = logprobs.is_some() || token_ids.as_ref().is_some_and(|ids: &Vec<u32>| !ids.is_empty());
         for message in self.messages(&mut delta, has_tokens) {
-            // The tokens of the whole delta come with its first chunk.
+            // The first chunk has the tokens of the whole delta.
             let choice = choice(message, logprobs.take(), None, token_ids.take());
             chunks.push(self.chunk(choice, totals, std::mem::take(&mut extras)));
         }
@@ -277,7 +277,7 @@ impl ReplyForm for OpenAiReply {
         }
         whole.choices.sort_by_key(|choice| choice.index);
         if self.options.token_ids {
-            // A choice without any token says so.
+            // A choice without any token has an empty list.
             for choice in &mut whole.choices {
                 choice.token_ids.get_or_insert_default();
             }
@@ -293,7 +293,7 @@ impl ReplyForm for OpenAiReply {
     }
 }
 
-/// The scored tokens of the prompt: all but its first.
+/// The tokens of the prompt that have logprobs: all except the first.
 fn prompt_tokens(delta: &Delta) -> impl Iterator<Item = &Token> {
     delta.prompt.iter().flat_map(|tokens| tokens.iter())
 }

@@ -20,7 +20,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use std::sync::Arc;
 
-/// What a chat request calls fields of the engine.
+/// The engine's field names and those of a chat request, where they differ.
 const NAMES: Names = &[("prompt", "messages"), ("logprobs", "top_logprobs")];
 
 /// Answers a conversation.
@@ -38,7 +38,7 @@ pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> 
     let from = (client, NAMES);
     let mut sampling = Sampling::new(request.sampling, request.queueing, defaults, info.max_model_len, from)?;
     sampling.set_logprobs(alternatives);
-    // Neither: the room left in the context.
+    // If neither is given, the answer may fill the context.
     sampling.params.max_tokens = request.max_completion_tokens.or(request.max_tokens);
     let conversation = Conversation::new(request.conversation)?;
 
@@ -51,7 +51,7 @@ pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> 
     respond(generation, form, sampling.stream).await
 }
 
-/// Sets the form of the answer and how it is taken apart.
+/// Sets the constraint of the answer and the parser that splits it.
 async fn shape(
     state: &ServerState,
     sampling: &mut Sampling,
@@ -65,7 +65,7 @@ async fn shape(
     let start = format.reasoning.start(tokenizer, prompt, continued);
     let is_forced = forced.is_some();
     if let Some((spec, form)) = forced {
-        // Only a call is allowed; the form of other answers does not matter.
+        // Only a tool call is allowed, so the form of other answers does not matter.
         structure = Some(Structure { spec, field: "tools" });
         format.tools = form;
     } else if let Some(structure) = &mut structure {
@@ -83,7 +83,7 @@ async fn shape(
     Ok(())
 }
 
-/// Renders and encodes the conversation, large ones beside the async threads.
+/// Renders and encodes the conversation. Large ones are handled off the async threads.
 pub(crate) async fn prompt(
     state: &ServerState,
     info: &EngineInfo,
@@ -96,7 +96,7 @@ pub(crate) async fn prompt(
     Ok(ids)
 }
 
-/// What `render` makes of the conversation.
+/// Result of `render` on the conversation.
 pub(crate) async fn rendered<T: Send + 'static>(
     state: &ServerState,
     info: &EngineInfo,

@@ -29,7 +29,7 @@ pub(crate) async fn completions(State(state): State<ServerState>, request: Reque
     let mut sampling = Sampling::new(request.sampling, request.queueing, defaults, info.max_model_len, from)?;
     sampling.set_logprobs(request.logprobs);
     let echo = request.echo;
-    // Only the prompt again, for its logprobs.
+    // The answer repeats only the prompt, with its logprobs.
     sampling.silent = echo && request.max_tokens == Some(0);
     let max_tokens = request.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT);
     sampling.params.max_tokens = Some(if sampling.silent { 1 } else { max_tokens });

@@ -1,7 +1,7 @@
-//! `POST /v1/embeddings`: texts, or token ids, as vectors.
+//! `POST /v1/embeddings`: embeddings of texts or token ids.
 //!
-//! The hidden state of the last token, or the mean over all of them, after the model's final norm; of length one unless
-//! the request says otherwise.
+//! An embedding is the hidden state of the last token, or the mean over all tokens, after the model's final norm. It is
+//! scaled to length one unless the request disables that.
 
 use crate::engine::request::{Event, Pooling, PromptEvent, Request as EngineRequest, RequestError, SamplingParams};
 use crate::server::guards::{Client, read_object};
@@ -19,17 +19,17 @@ use futures_util::{StreamExt, TryStreamExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// What an embeddings request calls fields of the engine.
+/// The engine's field names and those of an embeddings request, where they differ.
 const NAMES: Names = &[("prompt", "input")];
-/// Inputs of one request that are computed at once, so that it does not fill the queue.
+/// Maximum inputs of one request that are submitted at once, so that it does not fill the queue.
 const INPUTS_AT_ONCE: usize = 16;
 
-/// The form of a request's vectors.
+/// How the request wants its vectors.
 struct Form {
     pooling: Pooling,
     normalize: bool,
     base64: bool,
-    /// Leading elements to keep.
+    /// Number of leading elements to keep.
     dimensions: Option<usize>,
 }
 
@@ -40,12 +40,12 @@ struct Entry {
     embedding: Vector,
 }
 
-/// The two forms of a vector.
+/// The two encodings of a vector.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Vector {
     Floats(Vec<f32>),
-    /// Little-endian f32.
+    /// Little-endian f32 values.
     Base64(String),
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn embeddings(State(state): State<ServerState>, request: Reques
     let form = Form::new(&request);
     let model = state.model(request.target.model)?;
     if info.embedding_len == 0 {
-        return Err(ApiError::unsupported("model", "this model has no embeddings"));
+        return Err(ApiError::unsupported("model", "this model does not support embeddings"));
     }
     let most = prompt_tokens_max(&request.queueing, info.max_model_len);
     let base = EngineRequest {
@@ -82,7 +82,7 @@ pub(crate) async fn embeddings(State(state): State<ServerState>, request: Reques
     });
     let data = serde_json::to_string(&entries.collect::<Vec<_>>()).map_err(|_| ApiError::internal())?;
     let usage = json!({"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens});
-    // Written apart: as JSON values, f32 would turn into longer f64.
+    // Serialized directly: as JSON values, f32 would become f64 with more digits.
     let model = Value::from(model);
     let body = format!("{{\"object\":\"list\",\"data\":{data},\"model\":{model},\"usage\":{usage}}}");
     Ok(([(CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
@@ -101,7 +101,7 @@ async fn embed(state: &ServerState, request: EngineRequest) -> Result<Vec<f32>, 
             Event::Prompt(_) | Event::Token(_) => {}
         }
     }
-    // The engine ends everything by an event; without one it is gone.
+    // The engine ends every request with an event. A receiver closed without one means that the engine is gone.
     Err(ApiError::failed(RequestError::Internal))
 }
 
@@ -115,7 +115,7 @@ impl Form {
         }
     }
 
-    /// Cuts, normalises and writes one vector.
+    /// Truncates, normalizes and encodes one vector.
     fn finish(&self, mut vector: Vec<f32>) -> Vector {
         vector.truncate(self.dimensions.unwrap_or(usize::MAX));
         let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();

@@ -1,4 +1,4 @@
-//! `GET /health` (and `/ping`): whether requests are taken. `GET /version`.
+//! `GET /health` (and `/ping`): whether requests are accepted. `GET /version`.
 
 use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
@@ -15,7 +15,7 @@ pub(crate) async fn health(State(state): State<ServerState>) -> Result<Json<Valu
     Ok(Json(json!({"status": "ok"})))
 }
 
-/// This build.
+/// The version of this build.
 pub(crate) async fn version() -> Json<Value> {
     Json(json!({"version": env!("CARGO_PKG_VERSION")}))
 }

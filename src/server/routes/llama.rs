@@ -1,7 +1,7 @@
-//! What clients of llama.cpp's server ask for: `POST /completion`, `POST /apply-template`, `GET /props`.
+//! Routes of llama.cpp's server: `POST /completion`, `POST /apply-template`, `GET /props`.
 //!
-//! A request to `/completion` has the fields of `/v1/completions`, some under llama.cpp's names; its answer has a form
-//! of its own.
+//! A request to `/completion` has the fields of `/v1/completions`, some under llama.cpp's names. The reply has
+//! llama.cpp's form.
 
 use crate::engine::request::SamplingParams;
 use crate::server::guards::{Client, read_object};
@@ -22,10 +22,10 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What a request of llama.cpp's calls fields of the engine.
+/// The engine's field names and llama.cpp's, where they differ.
 const NAMES: Names = &[("logprobs", "n_probs")];
 
-/// The prompt that a conversation becomes, as text.
+/// The prompt of a conversation, as text.
 pub(crate) async fn apply_template(
     State(state): State<ServerState>,
     request: Request,
@@ -39,7 +39,7 @@ pub(crate) async fn apply_template(
     Ok(Json(json!({"prompt": prompt})))
 }
 
-/// What is served, and how it is set.
+/// The served model and the default settings.
 pub(crate) async fn props(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
     let info = state.ready()?;
     let config = &state.text.config;
@@ -84,19 +84,19 @@ pub(crate) async fn completion(State(state): State<ServerState>, request: Reques
     let mut given = request.sampling;
     given.repetition_penalty = request.repeat_penalty.or(given.repetition_penalty);
     given.logit_bias = request.logit_bias;
-    // A seed of -1 is a random one.
+    // A seed of -1 means a random seed.
     given.seed = given.seed.filter(|seed| *seed != -1);
     let returns_tokens = request.return_tokens || given.return_token_ids;
     let defaults = &state.options.defaults;
     let mut sampling = Sampling::new(given, request.queueing, defaults, info.max_model_len, (client, NAMES))?;
-    // The last token tells an end of the model's from a stop string.
+    // The last token distinguishes the model's end token from a stop string.
     sampling.return_token_ids = true;
     sampling.set_logprobs(request.n_probs.filter(|count| *count > 0));
     sampling.params.max_tokens = request.n_predict.and_then(|count| u32::try_from(count).ok());
     let prompt: Arc<[u32]> = sampling.truncated(request.prompt.encode(&state, true).await?.remove(0)).into();
     sampling.constrain(&state).await?;
     let generation = Generation::submit(&state, vec![prompt], &sampling)?;
-    // The chunks of a stream always have them.
+    // The chunks of a stream always have token ids.
     let returns_tokens = returns_tokens || sampling.stream;
     let probabilities = sampling.wants_logprobs;
     let settings = settings(&sampling.params);

@@ -1,4 +1,4 @@
-//! How busy the server is: `GET /load`, as vLLM tells it, and `GET /v1/loads`, which routers ask before they choose.
+//! Load of the server: `GET /load` in vLLM's form, and `GET /v1/loads`, which routers query to balance load.
 
 use crate::engine::handle::Stats;
 use crate::platform;
@@ -9,12 +9,12 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-/// Answers in the making.
+/// Number of running answers.
 pub(crate) async fn load(State(state): State<ServerState>) -> Json<Value> {
     Json(json!({"server_load": state.active_answers()}))
 }
 
-/// One engine, in the words of SGLang's routers.
+/// Load of the one engine, under the names that SGLang's routers expect.
 pub(crate) async fn loads(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
     let info = state.ready()?;
     let stats: Stats = state.engine.stats();

@@ -1,5 +1,5 @@
-//! One endpoint a file; `table` has every path. A handler reads its request through `parameters`, submits it, and hands
-//! the generation to `reply`; it builds no JSON that another one builds too, and knows no sockets.
+//! One file per endpoint; `table` lists every path. A handler reads its request with `parameters`, submits it, and
+//! passes the generation to `reply`. No JSON object is built in two handlers, and none knows sockets.
 
 pub(crate) mod chat;
 pub(crate) mod completions;

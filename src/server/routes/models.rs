@@ -23,7 +23,7 @@ pub(crate) async fn list(State(state): State<ServerState>) -> Json<Value> {
     Json(json!({"object": "list", "data": cards}))
 }
 
-/// One served name; a name may have slashes.
+/// One served name; it may contain slashes.
 pub(crate) async fn retrieve(
     State(state): State<ServerState>,
     Path(name): Path<String>,

@@ -1,7 +1,7 @@
-//! What a route is, and the OpenAPI 3.1 document of all of them.
+//! The type of a route, and the OpenAPI 3.1 document of all routes.
 //!
-//! Paths come from the routes; requests from the table of fields, with the limits of this server and its
-//! model. The answers' schemas are in `replies.json`.
+//! Paths come from the routes. Request schemas come from the table of fields, with the limits of this server and its
+//! model. Response schemas are in `replies.json`.
 
 use crate::server::parameters::kind::{Bounds, Group, object_schema};
 use crate::server::parameters::table::{IGNORED, UNSUPPORTED};
@@ -16,26 +16,26 @@ pub(crate) struct Route {
     pub(crate) operation: Operation,
 }
 
-/// What the methods of a path do.
+/// Documentation of the methods of a path.
 pub(crate) struct Operation {
     pub(crate) methods: &'static [&'static str],
     pub(crate) summary: &'static str,
     pub(crate) body: Option<Body>,
     pub(crate) answer: Answer,
-    /// It needs no key.
+    /// The route needs no API key.
     pub(crate) is_open: bool,
 }
 
-/// The form of a request.
+/// Documentation of a request body.
 pub(crate) struct Body {
     /// Name of its schema.
     pub(crate) name: &'static str,
     pub(crate) schema: fn(&Self, &Bounds) -> Value,
-    /// A request that is answered.
+    /// A valid example.
     pub(crate) example: fn() -> Value,
 }
 
-/// The form of an answer: a media type of text, any object, or a schema of `replies.json`.
+/// The form of a response: a text media type, any object, or a schema of `replies.json`.
 pub(crate) enum Answer {
     Text(&'static str),
     Object,
@@ -58,7 +58,7 @@ impl Operation {
     }
 }
 
-/// The document of these routes.
+/// The OpenAPI document of these routes.
 pub(crate) fn document(routes: &[Route], bounds: &Bounds) -> Value {
     let mut components: Map<String, Value> = serde_json::from_str(include_str!("replies.json")).unwrap_or_default();
     let paths: Map<String, Value> =
@@ -127,7 +127,7 @@ fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-/// Puts every schema with a title among the components, and a reference in its place.
+/// Moves every schema with a title to the components, and puts a reference in its place.
 fn add_component(schema: &mut Value, components: &mut Map<String, Value>) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(|item| add_component(item, components)),
@@ -146,7 +146,7 @@ fn add_component(schema: &mut Value, components: &mut Map<String, Value>) {
     }
 }
 
-/// The schema of a request that is one group of fields.
+/// Schema of a request that is one group of fields.
 pub(crate) fn group<G: Group>(body: &Body, bounds: &Bounds) -> Value {
     let mut schema = object_schema(&G::rows(bounds));
     schema["title"] = body.name.into();

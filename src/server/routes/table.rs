@@ -1,6 +1,6 @@
-//! The table of routes: every path with who answers it and what the document says of it.
+//! The table of routes: every path with its handler and its documentation.
 //!
-//! Those of OpenAI's API are there without `/v1` too, which clients of llama.cpp leave out.
+//! Routes of OpenAI's API also exist without `/v1`, because clients of llama.cpp leave it out.
 
 use crate::server::parameters::kind::Bounds;
 use crate::server::parameters::table::{

@@ -1,8 +1,8 @@
-//! `POST /tokenize`, `POST /detokenize`, `GET /tokenizer_info`, and the `render` routes: text and token ids without
-//! generating anything.
+//! `POST /tokenize`, `POST /detokenize`, `GET /tokenizer_info`, and the `render` routes: conversions between text and
+//! token ids, without generation.
 //!
-//! `/tokenize` speaks two dialects, told apart by which field is there: vLLM's `prompt` or `messages`, llama.cpp's
-//! `content`. An answer of `/detokenize` has the text under both their names.
+//! `/tokenize` accepts two forms of request, distinguished by their fields: vLLM's `prompt` or `messages`, and
+//! llama.cpp's `content`. The response of `/detokenize` has the text under the names of both.
 
 use crate::server::guards::read_object;
 use crate::server::parameters::conversation::Conversation;
@@ -20,7 +20,7 @@ use axum::extract::{Request, State};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// What decoding a token costs, in bytes of text that would be encoded.
+/// Cost of decoding a token, as the number of bytes of text that cost as much to encode.
 const BYTES_PER_ID: usize = 4;
 
 /// The text of token ids.
@@ -30,7 +30,7 @@ pub(crate) fn decode(text: &TextModel, ids: &[u32], skip_special: bool) -> Strin
     decoded + &stream.finish().text
 }
 
-/// The texts of several lists of token ids, beside the async threads if they are long.
+/// The texts of several lists of token ids. Long lists are decoded off the async threads.
 pub(crate) async fn decode_all(
     state: &ServerState,
     lists: Vec<Arc<[u32]>>,
@@ -75,7 +75,7 @@ fn name(tokenizer: &Tokenizer, id: u32) -> String {
     String::from_utf8_lossy(&tokenizer.token_bytes(id, None)).into_owned()
 }
 
-/// llama.cpp's form.
+/// `/tokenize` in llama.cpp's form.
 async fn tokenize_content(state: &ServerState, request: TokenizeContentRequest) -> Result<Json<Value>, ApiError> {
     let TokenizeContentRequest { content, add_special, with_pieces, target, .. } = request;
     state.model(target.model)?;
@@ -88,7 +88,7 @@ async fn tokenize_content(state: &ServerState, request: TokenizeContentRequest) 
     }
     let piece = |id: &u32| {
         let bytes = tokenizer.token_bytes(*id, None);
-        // A piece that is only part of a character is told by its bytes.
+        // A token that is only part of a character is given as its bytes.
         let piece = String::from_utf8(bytes).map_or_else(|wrong| json!(wrong.into_bytes()), Value::from);
         json!({"id": id, "piece": piece})
     };
@@ -108,7 +108,7 @@ pub(crate) async fn detokenize(State(state): State<ServerState>, request: Reques
     Ok(Json(json!({"prompt": text, "content": text})))
 }
 
-/// What the model's files say of its tokenizer.
+/// Tokenizer settings from the model's files.
 pub(crate) async fn tokenizer_info(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
     let vocabulary = tokenizer(&state)?.vocabulary();
     let mut info: Map<String, Value> = state.text.config.clone();

@@ -1,4 +1,4 @@
-//! The chat page: three embedded files, no foreign content, a policy that allows nothing else.
+//! The chat page: three embedded files, and a content security policy that allows no third-party content.
 
 use axum::http::HeaderName;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_FRAME_OPTIONS};
@@ -13,7 +13,7 @@ fn headers(kind: &'static str) -> [(HeaderName, &'static str); 5] {
         (CONTENT_SECURITY_POLICY, POLICY),
         (REFERRER_POLICY, "no-referrer"),
         (X_FRAME_OPTIONS, "DENY"),
-        // The files change with the binary, and are small.
+        // The files are small and change with the binary.
         (CACHE_CONTROL, "no-cache"),
     ]
 }

@@ -1,5 +1,5 @@
-//! [`ApiError`]: every refusal and fault as OpenAI's clients expect it, `{"error": {message, type, param, code}}` with
-//! all four keys, on every status.
+//! [`ApiError`]: every error in the form that OpenAI's clients expect, `{"error": {message, type, param, code}}`, with
+//! all four keys for every status.
 
 use crate::engine::request::{RequestError, SubmitError};
 use crate::text::GrammarError;
@@ -8,13 +8,13 @@ use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// Longest piece of a client's own text that an answer repeats.
+/// Maximum characters of a client's own text that an error message repeats.
 const ECHO_CHARACTERS: usize = 64;
 
 /// Pairs of a field's name in the engine and its name in a request, where they differ.
 pub(crate) type Names = &'static [(&'static str, &'static str)];
 
-/// A refusal or a fault.
+/// An error: the request was refused, or the server failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -23,11 +23,11 @@ pub(crate) struct ApiError {
     param: Option<String>,
     code: &'static str,
     retry_after_seconds: Option<u32>,
-    /// The same request would fail again: clients must not repeat it, although the status is 5xx.
+    /// The same request would fail again, so clients must not retry it, although the status is 5xx.
     deterministic: bool,
 }
 
-/// Raised by a request body whose sender stalls; the socket side makes it, the reader of bodies knows it.
+/// The sender of a request body stalled. The socket raises this error, and the body's reader turns it into status 408.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the request body did not arrive in time")]
 pub struct BodyTimeout;
@@ -67,29 +67,29 @@ impl ApiError {
         Self::bad("grammar_error", format!("`{param}`: {error}")).about(param)
     }
 
-    /// A field that must be there.
+    /// A required field is missing.
     pub(crate) fn missing(param: impl Into<String>) -> Self {
         let param = param.into();
         Self::bad("missing_required_parameter", format!("`{param}` is required")).about(param)
     }
 
-    /// A field that is known and refused, rather than silently ignored.
+    /// A known field that is refused rather than silently ignored.
     pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::bad("unsupported_parameter", message).about(param)
     }
 
-    /// A field that other servers have.
+    /// A field that other servers support.
     pub(crate) fn not_supported(param: &str) -> Self {
         Self::unsupported(param, format!("`{param}` is not supported"))
     }
 
-    /// More prompt than context.
+    /// A prompt that is longer than the context.
     pub(crate) fn context_length(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::bad("context_length_exceeded", message).about(param)
     }
 
     pub(crate) fn unknown_model(name: &str) -> Self {
-        let message = format!("model {} not found: GET /v1/models lists the served names", shorten(name));
+        let message = format!("model {} not found; GET /v1/models lists the served names", shorten(name));
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "model_not_found", message).about("model")
     }
 
@@ -144,7 +144,7 @@ impl ApiError {
         Self { deterministic: true, ..error }
     }
 
-    /// A request that the engine refused at its door; `names` is what the request calls the engine's fields.
+    /// A request that the engine refused on submission. `names` maps the engine's field names to the request's.
     pub(crate) fn refused(error: &SubmitError, names: Names) -> Self {
         let name = |field| names.iter().find(|(ours, _)| *ours == field).map_or(field, |(_, theirs)| *theirs);
         match error {
@@ -176,7 +176,7 @@ impl ApiError {
         }
     }
 
-    /// The body of the answer, or an event of a stream whose status was already sent.
+    /// The body of the response, or an event if the status of the stream was already sent.
     pub(crate) fn json(&self) -> String {
         let Self { message, kind, param, code, .. } = self;
         json!({"error": {"message": message, "type": kind, "param": param, "code": code}}).to_string()
@@ -194,7 +194,7 @@ impl IntoResponse for ApiError {
         if self.deterministic {
             headers.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
         }
-        // The rest of such a body is not read, so the connection cannot carry another request.
+        // The rest of such a body is not read, so the connection cannot be reused for another request.
         if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -202,7 +202,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A client's own text, quoted, made harmless and short.
+/// A client's own text, quoted, escaped and shortened.
 pub(crate) fn shorten(text: &str) -> String {
     let mut characters = text.chars();
     let start: String = characters.by_ref().take(ECHO_CHARACTERS).collect();

@@ -1,6 +1,6 @@
-//! Parses JSON in UTF-8, without the things that two parsers would disagree on.
+//! Parses JSON in UTF-8 and refuses input that two parsers would read differently.
 //!
-//! A key given twice is refused, since the first reader of a body (a proxy, a log) might have seen the other value. The
+//! Duplicate keys are refused, because another reader of the body (a proxy, a log) might take the other value. The
 //! number of values and their depth are bounded, so that a small body cannot become a large tree.
 
 use super::error::{ApiError, shorten};
@@ -9,9 +9,9 @@ use serde_json::{Map, Number, Value};
 use std::cell::Cell;
 use std::fmt;
 
-/// Deepest nesting of arrays and objects.
+/// Maximum nesting of arrays and objects.
 const DEPTH_MAX: u32 = 64;
-/// Values in one body: enough for millions of prompt tokens, about 200 MB as a tree.
+/// Maximum values in one body: enough for millions of prompt tokens, about 200 MB as a tree.
 const VALUES_MAX: u32 = 4 << 20;
 
 /// Parses one JSON value under the rules above.

@@ -1,6 +1,6 @@
 //! Wire forms: strict JSON in ([`json`]), errors ([`error`]) and server-sent events ([`sse`]) out.
 //!
-//! Nothing here knows a route, a reply, the server's state or what a field means.
+//! Nothing here knows routes, replies, the server's state or the meaning of a field.
 
 pub(crate) mod error;
 pub(crate) mod json;

@@ -1,4 +1,4 @@
-//! Server-sent events: how one is written, and the response that carries them.
+//! Server-sent events: the encoding of an event, and the response that carries them.
 
 use axum::body::Body;
 use axum::http::HeaderName;
@@ -15,12 +15,12 @@ pub(crate) fn event(json: &str) -> String {
     format!("data: {json}\n\n")
 }
 
-/// A response of events. Dropping it drops the stream.
+/// A response that streams events. Dropping it drops the stream.
 pub(crate) fn response(events: impl Stream<Item = String> + Send + 'static) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
         (CACHE_CONTROL, "no-cache"),
-        // Proxies would otherwise collect the events.
+        // Otherwise proxies would buffer the events.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, Body::from_stream(events.map(Ok::<_, Infallible>))).into_response()

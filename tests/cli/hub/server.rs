@@ -1,7 +1,7 @@
-//! A hub for tests: the routes that downloads use, on two ports of this machine, bad responses on demand included.
+//! A hub for tests: the routes that downloads use, on two local ports, with bad responses on demand.
 //!
-//! The first port is the endpoint. Large files (those that git LFS would hold) are redirected to the second one,
-//! another origin, which must never see a token.
+//! The first port is the endpoint. Large files (those in git LFS) are redirected to the second one, which is another
+//! origin and must never receive a token.
 
 use serde_json::json;
 use sha1::Sha1;
@@ -19,7 +19,7 @@ pub(crate) const TOKEN: &str = "hf_secret";
 #[derive(Clone)]
 pub(crate) struct File {
     pub(crate) bytes: Vec<u8>,
-    /// Kept by LFS: named by SHA-256, served by the other origin.
+    /// In LFS: identified by SHA-256, served by the other origin.
     pub(crate) large: bool,
 }
 
@@ -36,24 +36,24 @@ impl File {
     }
 }
 
-/// What to do with a request instead of answering it well.
+/// A bad response to a request.
 #[derive(Clone)]
 pub(crate) enum BadResponse {
     /// This status with these headers.
     Status(u16, &'static [(&'static str, &'static str)]),
-    /// All headers, then so many bytes, then nothing.
+    /// All headers, then this many bytes, then the connection closes.
     Cut(usize),
-    /// The right number of other bytes.
+    /// Wrong bytes of the right length.
     Garbage,
-    /// A file that is longer or shorter, and says so.
+    /// A file that is longer or shorter, with headers that say so.
     Bytes(Vec<u8>),
-    /// The whole file, whatever range was asked for.
+    /// The whole file, regardless of the requested range.
     NoRange,
-    /// These headers instead of the usual ones of that name.
+    /// These headers in place of the usual ones of that name.
     Headers(&'static [(&'static str, &'static str)]),
 }
 
-/// One request as it came.
+/// One request as received.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// `HEAD hub /org/repo/resolve/…`.
@@ -65,13 +65,13 @@ pub(crate) struct Request {
 #[derive(Default)]
 struct State {
     files: BTreeMap<String, File>,
-    /// Names in the list that no file stands behind.
+    /// Names in the list for which there is no file.
     listed: Vec<String>,
     commit: String,
-    /// How often, for which requests (a part of their line), what.
+    /// Bad responses: how often, for which requests (a part of their line), and which response.
     bad_responses: Vec<(usize, String, BadResponse)>,
     log: Vec<Request>,
-    /// Bytes are sent only when so many requests of this kind have come.
+    /// Bytes are sent only after this many requests of this kind.
     gate: Option<(usize, &'static str)>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// A hub of one repository: files whose names end in `.safetensors` or `.gguf` are large.
+    /// A hub with one repository. Files named `.safetensors` or `.gguf` are large.
     pub(crate) fn new<T: Into<Vec<u8>>>(files: impl IntoIterator<Item = (&'static str, T)>) -> Arc<Self> {
         let large = |name: &str| name.ends_with(".safetensors") || name.ends_with(".gguf");
         let file = |(name, bytes): (&str, T)| (name.to_owned(), File { bytes: bytes.into(), large: large(name) });
@@ -109,7 +109,7 @@ impl Hub {
         self.state.lock().expect("no thread of the hub has failed")
     }
 
-    /// Answers the next `count` requests whose line contains `part` by `bad`.
+    /// Answers the next `count` requests whose line contains `part` with `bad`.
     pub(crate) fn fail(&self, count: usize, part: &str, bad: BadResponse) {
         self.state().bad_responses.push((count, part.to_owned(), bad));
     }
@@ -132,12 +132,12 @@ impl Hub {
         self.state().files[name].hash()
     }
 
-    /// Sends no bytes before `count` requests whose line contains `part` have come.
+    /// Sends no bytes before `count` requests whose line contains `part` have arrived.
     pub(crate) fn hold(&self, count: usize, part: &'static str) {
         self.state().gate = Some((count, part));
     }
 
-    /// The requests so far, forgotten by this; none may have carried a token to the other origin.
+    /// Returns and clears the requests so far; checks that none sent a token to the other origin.
     pub(crate) fn requests(&self) -> Vec<Request> {
         let log = std::mem::take(&mut self.state().log);
         for request in log.iter().filter(|request| request.line.contains(" cdn ")) {
@@ -162,7 +162,7 @@ impl Hub {
             bad.clone()
         });
         drop(state);
-        // The other side may hang up at any time.
+        // The client may disconnect at any time.
         let _ = self.reply(&mut stream, &request, place, bad.as_ref());
     }
 
@@ -267,7 +267,7 @@ fn send_file(
     }
 }
 
-/// Status and headers; those of `over` replace the ones of the same name.
+/// Status and headers; headers in `over` replace those of the same name.
 fn head(out: &mut TcpStream, status: u16, over: &[(&str, &str)], usual: &[(&str, &str)]) -> std::io::Result<()> {
     let mut text = format!("HTTP/1.1 {status} \r\nConnection: close\r\n");
     let kept = usual.iter().filter(|(name, _)| !over.iter().any(|(other, _)| other == name));
@@ -291,6 +291,6 @@ fn send(
     out.write_all(&body[..body.len().min(cut)])?;
     out.flush()?;
     out.shutdown(std::net::Shutdown::Write)?;
-    // Whoever closes with bytes unread resets the connection, and what was sent may be lost.
+    // Closing with unread bytes resets the connection, and sent bytes may be lost.
     out.read_to_end(&mut Vec::new()).map(|_| ())
 }

@@ -21,7 +21,7 @@ class Person(BaseModel):
 
 
 def weather():
-    """An agent whose tool knows the weather, and what the tool was asked."""
+    """Returns an agent with a weather tool, and the list of the tool's arguments."""
     agent, asked = Agent(model, model_settings=settings), []
 
     @agent.tool_plain

@@ -1,9 +1,9 @@
-"""What the scripts of this folder share: where the server is, what is asked, and how it is told what held.
+"""Shared parts of the scripts in this folder: the server's address, the questions, and the report.
 
     python SCRIPT.py http://127.0.0.1:8000
 
 The server has the demo model, which knows few topics: it says hello, knows the weather as a tool, and little else.
-Each script prints what does not hold, and last `passed failed`.
+Each script prints failures, then a last line `passed failed`.
 """
 
 import sys
@@ -14,7 +14,7 @@ MODEL = "folio-tiny"
 HELLO = "Hello!"
 HI = "Hi! What can I do for you?"
 WEATHER = "What is the weather in Paris?"
-# What a tool says, in the words that the model learnt, and what it makes of that.
+# A tool's result in the form that the model was trained on, and the model's answer to it.
 SUNNY = '{"temperature": 21, "condition": "sunny"}'
 IT_IS_SUNNY = "It is 21 degrees and sunny in Paris."
 

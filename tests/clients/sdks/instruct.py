@@ -1,4 +1,4 @@
-"""instructor: models of pydantic out of each of its modes."""
+"""instructor: pydantic models from each of its modes."""
 
 import instructor
 import openai

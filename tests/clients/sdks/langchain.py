@@ -47,7 +47,7 @@ def structured_output():
         asked = "Tell me of a person, as JSON."
         found = model.with_structured_output(Person, method=method, include_raw=True).invoke(asked)
         assert found["raw"].content or found["raw"].tool_calls
-        # JSON alone says nothing of what it holds.
+        # JSON mode does not constrain the contents.
         assert method == "json_mode" or isinstance(found["parsed"], Person), (method, found)
 
 

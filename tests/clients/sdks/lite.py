@@ -27,7 +27,7 @@ def chat():
 
 
 def other_providers():
-    """The names under which LiteLLM knows servers of this kind."""
+    """LiteLLM's provider names for servers of this kind."""
     for name in ("hosted_vllm", "custom_openai"):
         answer = litellm.completion(messages=SAID, **(ASK | {"model": f"{name}/{MODEL}"}))
         assert answer.choices[0].message.content == HI, name

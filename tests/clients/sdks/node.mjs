@@ -86,7 +86,7 @@ const checks = {
         assert.ok(chunks > 0);
     },
     async embeddings() {
-        // The client asks for base64 and decodes it.
+        // The client requests base64 and decodes it.
         const answer = await client.embeddings.create({ model, input: ["Hello", "Goodbye"] });
         const [one] = answer.data.map((entry) => entry.embedding);
         assert.ok(Math.abs(one.reduce((sum, value) => sum + value * value, 0) - 1) < 1e-3);

@@ -2,8 +2,8 @@
 
     python tools.py http://127.0.0.1:8000 FOLIO
 
-A fake device says what a model would (`--device fake:say=…`, in the demo model's words, whose ids the server at the
-address tells); the demo model, which runs there, calls by itself.
+A fake device plays the model (`--device fake:say=…`, with token ids of the demo model's vocabulary, which the server at
+the address encodes); the demo model itself, which runs there, makes calls on its own.
 """
 
 import json
@@ -38,7 +38,7 @@ def call(name, **arguments):
 
 @contextmanager
 def saying(*answers):
-    """A client of a server that says these, one a turn."""
+    """A client of a server that gives these answers, one per turn."""
     script = ">".join([ids("<|im_start|>assistant\n"), *(ids(answer + END) for answer in answers)])
     command = [FOLIO, "serve", "--port", "0", "--device", f"fake:say={script}"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -58,7 +58,7 @@ def whole(client, messages, **more):
 
 
 def streamed(client, messages, **more):
-    """Put together by hand, as strictly as it can be read."""
+    """Assembles a stream by hand, as strictly as possible."""
     text, calls, reason = None, [], None
     for chunk in client.chat.completions.create(
         model=MODEL, messages=messages, temperature=0, tools=TOOLS, stream=True, **more
@@ -79,7 +79,7 @@ def streamed(client, messages, **more):
 
 
 def helped(client, messages, **more):
-    """Put together by the client."""
+    """Lets the client assemble the stream."""
     with client.chat.completions.stream(model=MODEL, messages=messages, temperature=0, tools=TOOLS, **more) as stream:
         done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
         choice = stream.get_final_completion().choices[0]
@@ -89,7 +89,7 @@ def helped(client, messages, **more):
 
 
 def loop(client, results, **more):
-    """Both turns in each way; what was called, what was said in the end."""
+    """Both turns, streamed and not; returns the calls and the final answer."""
     found = []
     for ask in (whole, streamed, helped):
         text, calls, reason = ask(client, ASKED, **more)

@@ -1,11 +1,11 @@
-//! What strangers may send: refused, or compiled within bounds; quickly either way.
+//! Hostile grammars: each is refused or compiled within bounds, and quickly in both cases.
 
 use super::{END, GRAMMARS, TOKENIZER, VOCAB, refused, schema};
 use folio::text::{GrammarSpec, Grammars};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Far above what is meant, as the machine may be busy.
+/// Much longer than the intended limit, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn nested(depth: usize) -> Value {

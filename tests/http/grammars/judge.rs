@@ -1,9 +1,9 @@
-//! JSON Schema, as far as the table uses it, written apart from the grammars that it judges.
+//! A JSON Schema validator for the schemas of the table, independent of the grammars under test.
 
 use regex::Regex;
 use serde_json::Value;
 
-/// Why `value` does not keep to `schema`; references lead into `root`.
+/// Why `value` violates `schema`; references are resolved in `root`.
 pub(crate) fn judge(root: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let Value::Object(rules) = schema else {
         return if schema == &Value::Bool(false) { Err(format!("{value} is not allowed")) } else { Ok(()) };

@@ -1,8 +1,8 @@
-//! A table of schemas: leaves times the places a leaf can stand in, and whole ones.
+//! A table of schemas: every leaf in every position, and complete schemas.
 
 use serde_json::{Value, json};
 
-/// Regular expressions that both sides read alike.
+/// Regular expressions that the grammar and the validator interpret alike.
 pub(crate) const PATTERNS: [&str; 20] = [
     "[a-z]{3}",
     "(yes|no|maybe)",
@@ -69,7 +69,7 @@ fn leaves() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Where a leaf can stand.
+/// Positions of a leaf.
 fn places(leaf: &Value) -> [(&'static str, Value); 7] {
     let object = |properties: Value, required: Value| {
         json!({"type": "object", "properties": properties,

@@ -1,4 +1,4 @@
-// What every test of the page can call.
+// Helpers for every test in the page.
 
 import * as folio from "/index.js";
 
@@ -13,7 +13,7 @@ async function collect(stream) {
   return { texts, usage };
 }
 
-/** What an error is, in a form that leaves the page. */
+/** An error in a form that can be sent out of the page. */
 async function outcome(work) {
   try {
     return { value: await work() };

@@ -1,4 +1,4 @@
-// Holds back a worker's messages while its script is still being made up.
+// Delays a worker's messages until its script has been set up.
 
 const held = [];
 self.onmessage = ({ data }) => held.push(data);

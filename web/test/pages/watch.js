@@ -1,4 +1,4 @@
-// Watches the GPU of a worker: counts buffers, and breaks things on command.
+// Instruments the GPU of a worker: counts buffers, and injects faults on command.
 
 const devices = new Set();
 let live = 0;

@@ -1,4 +1,4 @@
-// The package's worker, with its GPU watched.
+// The package's worker with an instrumented GPU.
 
 import "./watch.js";
 import "/worker.js";

@@ -1,11 +1,11 @@
-// A headless Chromium on its software WebGPU adapter, with a page that has the package at hand as `folio`.
+// A headless Chromium on its software WebGPU adapter, with pages that have the package as `folio`.
 
 import { existsSync } from "node:fs";
 import { chromium } from "playwright-core";
 
 const CANDIDATES = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
-/** Starts a browser; `pages(origin)` opens a page and collects what its console calls an error. */
+/** Starts a browser; `pages(origin)` opens a page and collects the errors of its console. */
 export async function launch() {
   const executablePath = CANDIDATES.find((path) => path && existsSync(path));
   if (!executablePath) throw new Error("chromium is not installed; CHROMIUM may name it");
@@ -13,7 +13,7 @@ export async function launch() {
   const browser = await chromium.launch({ executablePath, args: [...args, "--no-sandbox"] });
   return {
     browser,
-    /** A page of its own profile, or another page of `context`. */
+    /** Opens a page in a new profile, or another page of `context`. */
     async page(origin, context) {
       context ??= await browser.newContext();
       const page = await context.newPage();

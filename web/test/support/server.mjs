@@ -1,4 +1,4 @@
-// A static server for the tests: the package, pages of tests, models, and the ways in which a server can be bad.
+// A static server for the tests: the package, test pages, models, and faults of a bad server.
 
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { createServer } from "node:http";
@@ -18,9 +18,9 @@ const TYPES = {
 };
 
 /**
- * Starts a server. `folders` maps an address's first part to a folder, or to a function from a path to bytes.
- * `server.fault(request)` may answer a request's options: `status`, `delay`, `noRanges`, `cutAt` (bytes), `etag`,
- * `shorten` (bytes). `server.requests` lists what was asked for.
+ * Starts a server. `folders` maps the first part of a path to a folder, or to a function from a path to bytes.
+ * `server.fault(request)` may return faults of the response: `status`, `delay`, `noRanges`, `cutAt` (bytes), `etag`,
+ * `shorten` (bytes). `server.requests` lists the requests.
  */
 export async function serve(folders = {}) {
   const own = { "": join(web, "dist"), test: join(web, "test/pages"), folder: join(root, "assets/demo") };

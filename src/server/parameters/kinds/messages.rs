@@ -1,8 +1,8 @@
-//! The conversation of a chat request: checked, and brought to the one form that chat templates expect.
+//! The conversation of a chat request: checked, and normalized to the form that chat templates expect.
 //!
-//! Content parts become one string, a missing content beside tool calls the empty string, a refusal the content, a
-//! developer a system message, and a tool call's arguments the object they spell. Which roles may follow each other is
-//! for the template to say.
+//! Content parts are joined into one string. A missing content beside tool calls becomes the empty string. A refusal
+//! becomes the content, and a developer message a system message. The arguments of a tool call are parsed from a string
+//! to an object. The template decides which roles may follow each other.
 
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
 use crate::server::parameters::kinds::object;
@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 
 const ROLE_BYTES_MAX: usize = 64;
 const CALLS_MAX: usize = 128;
-/// OpenAI's words for how long a model should think; what they mean is the template's affair.
+/// OpenAI's values of `reasoning_effort`. The chat template decides what they mean.
 pub(crate) const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
-/// At least one message.
+/// A list of at least one message.
 pub(crate) struct Messages;
 
 impl Kind for Messages {
@@ -95,7 +95,7 @@ fn message(name: &str, value: Value) -> Result<Value, ApiError> {
         message.insert("role".into(), "system".into());
     }
     let calls = tool_calls(&at("tool_calls"), message.remove("tool_calls"))?;
-    // What a model refused with comes back beside an empty content, and is what it said.
+    // Clients send a model's refusal back beside an empty content. It is the text that the model wrote.
     let refusal = message.remove("refusal").filter(Value::is_string);
     let content = match message.remove("content").filter(|content| !content.is_null()).or(refusal) {
         None if calls.is_some() => String::new(),
@@ -120,7 +120,7 @@ fn content_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
                 let key = if kind == "refusal" { "refusal" } else { "text" };
                 texts.push(part[key].as_str().ok_or_else(|| wrong(&format!("{name}.{key}"), "a string", &part[key]))?);
             }
-            // Nothing is ever fetched, and there is no model here that sees or hears.
+            // URLs are never fetched, and no supported model takes images or audio.
             Some(kind) => {
                 let message =
                     format!("content parts of type {} are not supported", crate::server::wire::error::shorten(kind));
@@ -132,7 +132,7 @@ fn content_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
     Ok(texts.join("\n"))
 }
 
-/// Calls that an assistant's message made; absent if there are none.
+/// The tool calls of an assistant's message; `None` if there are none.
 fn tool_calls(name: &str, value: Option<Value>) -> Result<Option<Value>, ApiError> {
     let mut calls = match value {
         None | Some(Value::Null) => return Ok(None),
@@ -150,7 +150,7 @@ fn tool_calls(name: &str, value: Option<Value>) -> Result<Option<Value>, ApiErro
         }
         match function.get("arguments") {
             None | Some(Value::Null | Value::Object(_)) => {}
-            // Templates write an object in their own style; text that is none stays as it is.
+            // Templates format an object in their own style. Text that is not a JSON object stays as it is.
             Some(Value::String(text)) => {
                 if let Ok(arguments @ Value::Object(_)) = serde_json::from_str(text) {
                     function.insert("arguments".into(), arguments);
@@ -162,7 +162,7 @@ fn tool_calls(name: &str, value: Option<Value>) -> Result<Option<Value>, ApiErro
     Ok(Some(Value::Array(calls)))
 }
 
-/// Variables of the chat template, without those that the template gets anyway.
+/// Variables of the chat template, except the reserved ones that the server sets itself.
 pub(crate) struct TemplateSettings;
 
 impl Kind for TemplateSettings {
@@ -185,7 +185,7 @@ impl Kind for TemplateSettings {
     }
 }
 
-/// Kinds of answers: text alone.
+/// Output modalities: only text.
 pub(crate) struct Modalities;
 
 impl Kind for Modalities {

@@ -1,6 +1,6 @@
-//! Kinds of request fields: each reads a JSON value, refuses a wrong one by the field's name, and describes itself as a
-//! JSON schema. A kind whose ranges are the engine's own constants leaves checking them to the engine, which does it
-//! for every caller (`Request::check`).
+//! Kinds of request fields. Each reads a JSON value, refuses a wrong one with an error that names the field, and
+//! describes itself as a JSON schema. Ranges that are the engine's own constants are checked by the engine, which does
+//! it for every caller (`Request::check`).
 
 pub(crate) mod messages;
 pub(crate) mod sampling;
@@ -12,13 +12,13 @@ use crate::server::wire::error::ApiError;
 use serde_json::{Map, Value, json};
 use std::marker::PhantomData;
 
-/// A field that may be left out.
+/// An optional field.
 pub(crate) struct Optional<K>(pub(crate) K);
 
-/// A field that must be there.
+/// A required field.
 pub(crate) struct Required<K>(pub(crate) K);
 
-/// True or false, with what it is by default.
+/// A boolean with a default.
 pub(crate) struct Flag(pub(crate) bool);
 
 impl<K: Kind> Presence for Optional<K> {
@@ -59,7 +59,7 @@ impl Presence for Flag {
     }
 }
 
-/// The same values, and null.
+/// The schema of the same values or null.
 fn nullable(mut schema: Value) -> Value {
     if schema.get("title").is_some() {
         return json!({"anyOf": [schema, {"type": "null"}]});
@@ -93,13 +93,13 @@ impl Kind for Boolean {
     }
 }
 
-/// A number in a range of the engine's, which the engine checks.
+/// A number in a range that the engine checks.
 pub(crate) struct Number(pub(crate) NumberRange);
 
 impl Number {
     pub(crate) fn narrow(at: &str, value: &Value, range: NumberRange) -> Result<f32, ApiError> {
         let number = value.as_f64().ok_or_else(|| wrong(at, &format!("a number {range}"), value))?;
-        // What is positive stays so.
+        // A positive f64 must not underflow to zero.
         Ok(if number > 0.0 { (number as f32).max(f32::MIN_POSITIVE) } else { number as f32 })
     }
 }
@@ -119,7 +119,7 @@ impl Kind for Number {
     }
 }
 
-/// A count that the engine checks where it has a maximum; one beyond 32 bits stands for the largest that there is.
+/// A count whose maximum, if any, the engine checks. A value beyond 32 bits becomes the largest 32-bit one.
 pub(crate) struct Count {
     pub(crate) min: u32,
     pub(crate) max: Most,
@@ -143,7 +143,7 @@ impl Kind for Count {
     }
 }
 
-/// A whole number in a range that only the server knows.
+/// An integer in a range that only the server knows.
 pub(crate) struct Integer {
     pub(crate) min: i64,
     pub(crate) max: Most,
@@ -181,7 +181,7 @@ impl Kind for NotZero {
     }
 }
 
-/// A string of at most so many bytes.
+/// A string with a maximum number of bytes.
 pub(crate) struct Text {
     pub(crate) bytes_max: usize,
 }
@@ -252,7 +252,7 @@ pub(crate) fn token_id_schema(bounds: &Bounds) -> Value {
     json!({"type": "integer", "minimum": 0, "maximum": bounds.vocab - 1})
 }
 
-/// An object with rows of its own; other keys are ignored.
+/// An object with its own table of fields; unknown keys are ignored.
 pub(crate) struct Nested<G>(PhantomData<G>);
 
 impl<G> Nested<G> {
@@ -273,7 +273,7 @@ impl<G: Group> Kind for Nested<G> {
     }
 }
 
-/// An object with rows of its own; any other key is refused.
+/// An object with its own table of fields; unknown keys are refused.
 pub(crate) struct Closed<G>(PhantomData<G>);
 
 impl<G> Closed<G> {

@@ -61,7 +61,7 @@ impl Kind for StopTokenIds {
     }
 }
 
-/// Token ids with what is added to their logits; the engine checks both.
+/// Token ids and the biases added to their logits; the engine checks both.
 pub(crate) struct LogitBias;
 
 impl Kind for LogitBias {
@@ -83,7 +83,7 @@ impl Kind for LogitBias {
     }
 }
 
-/// The same, or pairs of both as llama.cpp's clients send them.
+/// [`LogitBias`], or a list of pairs of token id and bias, as llama.cpp's clients send it.
 pub(crate) struct LogitBiasPairs;
 
 impl Kind for LogitBiasPairs {
@@ -107,7 +107,7 @@ impl Kind for LogitBiasPairs {
     }
 }
 
-/// A string whose alphabet the engine checks.
+/// A string whose characters the engine checks.
 pub(crate) struct CacheSalt;
 
 impl Kind for CacheSalt {
@@ -122,7 +122,7 @@ impl Kind for CacheSalt {
     }
 }
 
-/// The number of choices where there is only one.
+/// The number of choices, where only 1 is supported.
 pub(crate) struct OneChoice;
 
 impl Kind for OneChoice {
@@ -144,7 +144,7 @@ impl Kind for OneChoice {
     }
 }
 
-/// A few pairs of strings.
+/// A map from strings to strings, limited in size.
 pub(crate) struct Metadata;
 
 impl Kind for Metadata {

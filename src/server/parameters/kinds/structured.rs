@@ -1,4 +1,4 @@
-//! Kinds of fields that set the form of an answer.
+//! Kinds of fields for structured output.
 
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
 use crate::server::parameters::kinds::object;
@@ -6,7 +6,7 @@ use crate::server::wire::error::ApiError;
 use crate::text::GrammarSpec;
 use serde_json::{Map, Value, json};
 
-/// OpenAI's form; free text is no structure.
+/// OpenAI's `response_format`; `None` if it asks for plain text.
 pub(crate) struct ResponseFormat;
 
 impl Kind for ResponseFormat {
@@ -54,7 +54,8 @@ impl Kind for ResponseFormat {
     }
 }
 
-/// The schema of a `response_format` and whether it is strict, in `json_schema` or, as with llama.cpp, beside the type.
+/// The schema of a `response_format` and whether it is strict. Both are in `json_schema` or, as llama.cpp has it,
+/// beside the type.
 fn json_schema(at: &str, format: &Map<String, Value>) -> Result<(Option<Value>, bool), ApiError> {
     let (inner, place) = match format.get("json_schema") {
         Some(Value::Object(inner)) => (inner, format!("{at}.json_schema")),
@@ -77,7 +78,7 @@ fn json_schema(at: &str, format: &Map<String, Value>) -> Result<(Option<Value>, 
     }
 }
 
-/// The ways to write down a grammar.
+/// Notations for a grammar.
 #[derive(Clone, Copy)]
 pub(crate) enum Notation {
     JsonSchema,
@@ -113,7 +114,7 @@ impl Kind for Notation {
 
     fn schema(&self, _: &Bounds) -> Value {
         match self {
-            // As itself, or as text.
+            // The schema itself, or its JSON text.
             Self::JsonSchema => json!({"type": ["object", "boolean", "string"]}),
             Self::Regex | Self::Lark => json!({"type": "string"}),
             Self::Choice => json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),

@@ -1,4 +1,4 @@
-//! A whole reply says what its stream says: for random answers, however they are cut into deltas.
+//! A whole reply equals the fold of its stream, for random answers split into deltas in any way.
 
 use super::*;
 use crate::engine::request::TokenLogprob;
@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 static TOKENIZER: LazyLock<Arc<Tokenizer>> =
     LazyLock::new(|| Arc::new(Tokenizer::from_json(demo::TOKENIZER_JSON).expect("the demo's tokenizer is right")));
 
-/// One token of an answer: what it turned out to be, and its id.
+/// One token of an answer: its part of the answer and its id.
 type Step = (Part, u32);
 
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ enum Part {
     Nothing,
 }
 
-/// One choice: its tokens, cut into deltas after those that say so, and why it ends.
+/// One choice: its tokens, each with a flag that ends a delta after it, and its finish reason.
 #[derive(Clone, Debug)]
 struct Answer {
     steps: Vec<(Step, bool)>,
@@ -54,7 +54,7 @@ fn token(id: u32) -> Token {
     Token { id, logprob: Some(-(id as f32) / 100.0), top_logprobs: top.collect(), cached_tokens: 0 }
 }
 
-/// The deltas of one choice; cut as the answer says, or all in one.
+/// The deltas of one choice: split as the answer says, or all in one.
 fn deltas(choice: usize, answer: &Answer, cut: bool) -> Vec<Delta> {
     let mut deltas = Vec::new();
     let mut delta = Delta { choice, prompt: vec![vec![token(7), token(8)].into()], ..Delta::default() };
@@ -74,7 +74,7 @@ fn deltas(choice: usize, answer: &Answer, cut: bool) -> Vec<Delta> {
             }
             Part::Arguments(_) | Part::Nothing => {}
         }
-        // A delta without text is never sent: its tokens come with the next one.
+        // A delta without text is never sent: its tokens are in the next one.
         if cut && *ends && !delta.parts.is_empty() {
             deltas.push(std::mem::replace(&mut delta, Delta { choice, ..Delta::default() }));
         }
@@ -114,7 +114,7 @@ fn both(mut form: OpenAiReply, deltas: Vec<Delta>) -> (Vec<Value>, Value) {
     (events, parse(&form.whole(chunks)))
 }
 
-/// What a client makes of a stream: texts and lists grow, everything else is what was said last.
+/// Merges a chunk as a client does: texts and lists grow, other values are replaced.
 fn merge(known: &mut Value, later: &Value) {
     match (known, later) {
         (Value::Object(known), Value::Object(later)) => {
@@ -133,7 +133,7 @@ fn merge(known: &mut Value, later: &Value) {
     }
 }
 
-/// Folds a stream's JSON as a client does, without a look at this module's types.
+/// Folds a stream's JSON as a client does, without using this module's types.
 fn folded(events: &[Value], choices: usize) -> (Vec<Value>, Value) {
     let mut whole: Vec<Value> = (0..choices).map(|index| json!({"index": index})).collect();
     let mut usage = Value::Null;
@@ -157,7 +157,7 @@ fn folded(events: &[Value], choices: usize) -> (Vec<Value>, Value) {
     (whole, usage)
 }
 
-/// A choice of a whole reply, in the words of [`folded`].
+/// A choice of a whole reply, in the form that [`folded`] returns.
 fn comparable(choice: &Value) -> Value {
     let mut same = choice.clone();
     let map = same.as_object_mut().expect("a choice is an object");
@@ -204,7 +204,7 @@ proptest! {
         prop_assert_eq!(&events[0]["prompt_logprobs"], &whole["prompt_logprobs"]);
         prop_assert_eq!(&events[0]["prompt_token_ids"], &whole["prompt_token_ids"]);
 
-        // A reader that is slow gets one delta a choice, and the same reply.
+        // A slow reader gets one delta per choice, and the same reply.
         let (_, at_once) = both(form(), all(false));
         prop_assert_eq!(at_once, whole);
     }

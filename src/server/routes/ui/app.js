@@ -1,6 +1,6 @@
 "use strict";
 
-// The chat page: one conversation, streamed from /v1/chat/completions. Text is only ever set as text.
+// The chat page: one conversation, streamed from /v1/chat/completions. Text is never inserted as HTML.
 
 const element = (id) => document.getElementById(id);
 const [log, form, input, send, stop, state] = ["log", "form", "input", "send", "stop", "state"].map(element);
@@ -25,7 +25,7 @@ function askForKey() {
   return new Promise((resolve, reject) => {
     dialog.addEventListener("close", () => {
       const given = element("ask-key").value.trim();
-      if (!given) return reject(new Error("A key is needed."));
+      if (!given) return reject(new Error("An API key is required."));
       key.value = given;
       sessionStorage.setItem("folio-key", given);
       resolve();
@@ -89,7 +89,7 @@ async function* events(response) {
   let text = "";
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) throw new Error("The answer was cut off.");
+    if (done) throw new Error("The response ended early.");
     text += value;
     const parts = text.split("\n\n");
     text = parts.pop();
@@ -130,7 +130,7 @@ async function answer(message, signal) {
     for await (const event of events(response)) {
       const now = performance.now();
       counted = event.usage?.completion_tokens ?? counted;
-      // The first token's time belongs to the prompt.
+      // The rate excludes the time to the first token, which is spent on the prompt.
       first ??= { at: now, tokens: counted };
       const seconds = (now - first.at) / 1000;
       if (seconds > 0.05) shown = (counted - first.tokens) / seconds;
@@ -160,7 +160,7 @@ async function submit() {
   if (!text || running) return;
   input.value = "";
   resize();
-  // A new chat may begin before this answer ends; it then belongs to the old one.
+  // If a new chat begins before this answer ends, the answer still belongs to the old one.
   const conversation = messages;
   conversation.push({ role: "user", content: text });
   show("user", text);
@@ -174,7 +174,7 @@ async function submit() {
   } catch (error) {
     if (controller.signal.aborted) note(message, "stopped");
     else note(message, error.message, true);
-    // The question stays in the page; the next one begins where the conversation was whole.
+    // A question without any answer stays on the page, but is not sent again.
     if (error.text) conversation.push({ role: "assistant", content: error.text });
     else conversation.pop();
   } finally {
