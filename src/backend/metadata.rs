@@ -432,7 +432,7 @@ fn check_group(
     require(group.table_starts.len() == inputs.sequences.len(), "tables and sequences differ in number")?;
     require(group.block_tables.iter().all(|id| *id == NONE || *id < blocks), "a table contains an unknown block")?;
     let slots = u64::from(blocks) * u64::from(capacity.block_size);
-    require(group.slot_mapping.iter().all(|slot| *slot == NONE || u64::from(*slot) < slots), "a slot is off the pool")?;
+    require(group.slot_mapping.iter().all(|slot| *slot == NONE || u64::from(*slot) < slots), "a slot is unknown")?;
     require(group.copies.iter().all(|(from, to)| from.max(to) < &blocks), "a block copy contains an unknown block")?;
     let tables = group.table_starts.iter().zip(&inputs.sequences).all(|(start, sequence)| {
         let entries = sequence.context_len.div_ceil(capacity.block_size);
