@@ -161,7 +161,7 @@ pub(super) fn variants() -> Vec<Variant> {
             }
         }
     }
-    // Tiers and classes share kernels. A bias concerns only the epilogue, so quantized variants are listed with bias only.
+    // Tiers and classes share kernels. A bias only affects the epilogue, so quantized formats appear with bias only.
     let mut seen = BTreeSet::new();
     variants.retain(|variant| (variant.has_bias() || !variant.is_quantised()) && seen.insert(variant.name()));
     variants
