@@ -112,7 +112,7 @@ impl FromStr for Script {
             script.read_word(word).ok_or_else(|| {
                 let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
                              memory=BYTES, binding=BYTES, say=A>B>C, pause=MS, seed=S";
-                BackendError::Unavailable(format!("fake device: {word:?} is none of {words}"))
+                BackendError::Unavailable(format!("fake device: unknown word {word:?}; expected {words}"))
             })?;
         }
         Ok(script)

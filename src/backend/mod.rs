@@ -193,7 +193,7 @@ pub enum BackendError {
     Unsupported {
         /// A step, a buffer or a weight, with its size.
         what: String,
-        /// What would be supported.
+        /// What is supported instead.
         message: String,
     },
     /// The compiler or the driver rejected a kernel of this plan.
