@@ -3,11 +3,12 @@
 //   out = Σ p_j · v_j / Σ p_j,  p_j = exp(s_j − m),  s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
 // q, out [tokens][query heads][head_dim]; pools [block][kv head of this shard][slot][head_dim].
-// One workgroup: one work item × one KV head of the shard. It walks its keys in tiles of 32: four threads a key dot
-// a quarter of the head each; then a thread owns 8 columns of V for every n-th key of the tile.
-// Numbers: HEAD_CHUNKS = head_dim / 8, ROWS = packed rows of an item at most (1, 2, 4, 8).
+// One workgroup: one work item × one KV head of the shard. It processes its keys in tiles of 32: four threads per key
+// each compute the dot product of a quarter of the head; then a thread owns 8 columns of V for every n-th key of the
+// tile.
+// Numbers: HEAD_CHUNKS = head_dim / 8, ROWS = maximum packed rows of an item (1, 2, 4, 8).
 // Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS. Twin: backend/cpu/attend_paged.rs
-// Ranges that are split end in attend_paged_merge.
+// attend_paged_merge joins the results of split ranges.
 
 #import attend_item
 #import invocation
@@ -26,7 +27,7 @@ var<workgroup> ends: array<vec2<f32>, ROWS>; // m and Σ p of a row
 var<workgroup> bounds: vec4<u32>; // kv begin, kv end, rows
 
 #ifdef KV_Q8
-var<workgroup> value_scales: array<f32, 64>; // as bases
+var<workgroup> value_scales: array<f32, 64>; // indexed like bases
 
 fn value_scale(index: u32) -> f32 {
     return value_scales[index];
@@ -86,7 +87,7 @@ fn main(invocation: Invocation) {
             query[i] = q_vector(row_at(packed_row(item, head, row)) + i % (HEAD_CHUNKS * 2u)) * params.scale;
         }
     }
-    // Score phases: ROW_THREADS threads a row, which all follow its maximum and sum.
+    // Score phases: ROW_THREADS threads per row, which all track its maximum and sum.
     let own_row = local / ROW_THREADS;
     let own_first = local % ROW_THREADS;
     let own = packed_row(item, head, min(own_row, max(count, 1u) - 1u));

@@ -1,10 +1,10 @@
-// Joins the shares of key ranges that attend_paged_decode left in the partial buffer.
+// Joins the partial results of key ranges that attend_paged_decode wrote to the partial buffer.
 //
 //   m = max mᵢ,  out = Σ oᵢ · exp(mᵢ − m) / (Σ lᵢ · exp(mᵢ − m) [+ exp(sink − m)])
 //
 // partials [slot][kv head][8 packed rows][head_dim sums, then m, l, 0, 0]; out [tokens][query heads][head_dim].
-// A merge item names its slots (one per range, in key order), so the sum has one order. One workgroup: one packed row
-// of one KV head of one item; a thread takes every 64th vector. Numbers: HEAD_CHUNKS. Variants: SINKS.
+// A merge item lists its slots (one per range, in key order), so the order of the sum is fixed. One workgroup: one
+// packed row of one KV head of one item; a thread handles every 64th vector. Numbers: HEAD_CHUNKS. Variants: SINKS.
 // Twin: backend/cpu/attend_paged.rs
 
 #import attend

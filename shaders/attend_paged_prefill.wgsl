@@ -3,8 +3,8 @@
 //   out = Σ p_j · v_j / Σ p_j,  p_j = exp(s_j − m),  s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
 // Layouts as attend_paged_decode. One workgroup: one work item × one KV head of the shard, in tiles of 32 keys.
-// Heads are cut in slices of 32 elements, so that a slice of Q, one of K or V and the scores fit 16 KiB. A thread owns
-// 4 rows × 2 keys of the scores, then 4 rows × 2 columns of every slice of the result.
+// Heads are processed in slices of 32 elements, so that a slice of Q, one of K or V and the scores fit 16 KiB. A thread
+// computes 4 rows × 2 keys of the scores, then 4 rows × 2 columns of every slice of the result.
 // Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS.
 // Twin: backend/cpu/attend_paged.rs
 
@@ -13,19 +13,19 @@
 
 const TILE: u32 = 32u;
 const SLICES: u32 = (HEAD_CHUNKS + 3u) / 4u;
-const STRIDE: u32 = 9u; // vectors a row of a slice: 8, and one that spreads rows over the banks
+const STRIDE: u32 = 9u; // vectors per row of a slice: 8, and one of padding against bank conflicts
 const SCORE_STRIDE: u32 = 36u;
 
 var<workgroup> query: array<vec4<f32>, 288>; // [row][32 elements of a slice]
 var<workgroup> slice: array<vec4<f32>, 288>; // [key][32 elements of a slice] of K, then V
 var<workgroup> scores: array<f32, 1152>; // [row][key], then exp(s − m); at the end a slice of the result
-var<workgroup> bases: array<u32, 32>; // first run of a key's head row in the pools, NONE when nobody sees it
-var<workgroup> quarters: array<f32, 128>; // [row][quarter]: of a row's maximum, at the end of its sum
+var<workgroup> bases: array<u32, 32>; // first run of a key's head row in the pools; NONE if no row sees it
+var<workgroup> quarters: array<f32, 128>; // [row][quarter]: parts of a row's maximum, at the end of its sum
 var<workgroup> rescale: array<f32, 32>;
 var<workgroup> largests: array<f32, 32>;
 var<workgroup> bounds: vec4<u32>; // kv begin, kv end, rows
 
-// Loads run `local & 3` of slice `index` of row or key `local >> 2`.
+// Loads run `local & 3` of slice `index`, for row or key `local >> 2`.
 fn load_query(item: u32, head: u32, local: u32, index: u32, count: u32) {
     let chunk = index * 4u + (local & 3u);
     let at = (local >> 2u) * STRIDE + (local & 3u) * 2u;
@@ -39,7 +39,7 @@ fn load_query(item: u32, head: u32, local: u32, index: u32, count: u32) {
 }
 
 #ifdef KV_Q8
-var<workgroup> scales: array<vec2<f32>, 32>; // of a key's K and V
+var<workgroup> scales: array<vec2<f32>, 32>; // scales of a key's K and V
 
 fn scale_of(key: u32, is_key: bool) -> f32 {
     return select(scales[key].y, scales[key].x, is_key);
@@ -67,7 +67,7 @@ fn load_slice(local: u32, index: u32, is_key: bool) {
     slice[at + 1u] = run.high * factor;
 }
 
-// Adds a slice's share to the scores of rows 4y..4y+3 with keys x and x + 16.
+// Adds a slice's contribution to the scores of rows 4y..4y+3 with keys x and x + 16.
 fn add_scores(x: u32, y: u32, sums: array<vec2<f32>, 4>) -> array<vec2<f32>, 4> {
     var result = sums;
     for (var i = 0u; i < 8u; i++) {
@@ -115,7 +115,7 @@ fn main(invocation: Invocation) {
     for (var row = 0u; row < 4u; row++) {
         rows[row] = packed_row(item, head, min(y * 4u + row, max(count, 1u) - 1u));
     }
-    // Four threads a row follow its maximum, each with the sum of a quarter of the keys.
+    // Four threads per row track its maximum; each sums a quarter of the keys.
     let own_row = local >> 2u;
     let own_first = (local & 3u) * 8u;
     var largest = MASKED;

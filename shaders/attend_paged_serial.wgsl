@@ -2,16 +2,16 @@
 //
 //   out = Σ p_j · v_j / Σ p_j,  p_j = exp(s_j − m),  s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
-// For drivers that run shaders on a CPU: there a load costs more than anything else, so every element of K and V is
-// loaded once, and all else stays in registers. One workgroup is LANES threads of one subgroup: one work item × one
-// KV head of the shard. A lane owns every LANES-th run of 8 elements of the head; one key at a time.
+// For drivers that run shaders on a CPU: there loads are the most expensive operation, so every element of K and V is
+// loaded once, and everything else stays in registers. One workgroup is LANES threads of one subgroup: one work item ×
+// one KV head of the shard. A lane owns every LANES-th run of 8 elements of the head; keys are processed one at a time.
 // Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / LANES⌉, ROWS.
 // Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS always.
 // Layouts as attend_paged_decode. Twin: backend/cpu/attend_paged.rs
 
 #import attend_item
 
-// No `Invocation` here: a compiler that tells its members not apart would not see that `subgroupAdd` is called by all.
+// No `Invocation` here: compilers that do not tell struct members apart would consider `subgroupAdd` non-uniform.
 @compute @workgroup_size(LANES)
 fn main(
     @builtin(workgroup_id) workgroup: vec3<u32>,
@@ -53,7 +53,7 @@ fn main(
         let first = next & ~(block_size - 1u);
         var key = next;
         next = min(end, first + block_size);
-        // A block that is not there holds nothing that a row sees.
+        // A missing block has no keys that a row sees.
         key = select(key, next, base == NONE);
         var at = base + (key - first) * HEAD_CHUNKS + lane;
         while (key < next) {

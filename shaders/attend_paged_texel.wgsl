@@ -3,12 +3,12 @@
 //
 //   out = Σ p_j · v_j / Σ p_j,  p_j = exp(s_j − m),  s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
-// One workgroup is one subgroup of 8 lanes: one work item × one KV head of the shard. Keys go by tiles of 8. For the
-// dots and for P · V a lane owns every 8th run of 8 elements of the head; in between, the lanes of 8 keys' sums are
-// transposed while they are added up, so that a lane holds the score of one key and the softmax costs a vector
-// operation per row and tile. A pass over a tile takes KEYS keys, as many as the registers and the compiler bear.
-// Against attend_paged_serial that saves a subgroupAdd (as dear as 4 loads) and two exp a row and key, besides what
-// images save: see matmul_texel. Of K and V it reads about half the bytes a second that matmul_texel reads of W.
+// One workgroup is one subgroup of 8 lanes: one work item × one KV head of the shard. Keys are processed in tiles of 8.
+// For the dot products and for P · V, a lane owns every 8th run of 8 elements of the head. In between, the lanes of 8
+// keys' sums are transposed while they are summed, so that a lane holds the score of one key and the softmax costs one
+// vector operation per row and tile. A pass over a tile handles KEYS keys, limited by registers and the compiler.
+// Compared with attend_paged_serial, this saves a subgroupAdd (as slow as 4 loads) and two exp per row and key, besides
+// the gain from images (see matmul_texel). It reads K and V at about half the rate at which matmul_texel reads W.
 // Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / 8⌉, ROWS, KEYS (2, 4, 8), PAIRS = KEYS / 2,
 // QUADS = KEYS / 4, OCTETS = KEYS / 8.
 // Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; TEXELS, SUBGROUPS always.
@@ -22,7 +22,7 @@
 fn main(at: Invocation) {
     let lane = at.subgroup_lane;
     let flat = flat_workgroup(at);
-    // No early return, after which every operation would be masked: a workgroup beyond the list has no keys and rows.
+    // No early return, which would mask every later operation: a workgroup beyond the list has no keys and rows.
     let is_item = flat < params.items * params.head_count;
     let item = select(0u, flat / params.head_count, is_item);
     let head = flat % params.head_count;
@@ -50,8 +50,8 @@ fn main(at: Invocation) {
     query[(row * LANE_CHUNKS + chunk) * 2u + 1u] = q_vector(row_at(rows[row]) + runs[chunk] * 2u + 1u) * scales[chunk];
 #endfor
 #endfor
-    // Keys before the first row's window may lie in blocks that are another sequence's by now; so are unused slots.
-    // Masked keys therefore read a visible one: their probability is zero, but zero times a stranger's NaN is not.
+    // Keys before the first row's window, and unused slots, may lie in blocks that now belong to another sequence.
+    // Masked keys therefore read a visible key instead: their probability is zero, but zero times a foreign NaN is NaN.
     let seen = rows[0].position + 1u;
     let begin = max(item_word(item, ITEM_KV_BEGIN), seen - min(params.window, seen));
 
@@ -59,7 +59,7 @@ fn main(at: Invocation) {
         let block = metadata_word(tables + (tile >> params.block_shift));
         let base = (block * params.head_count + head) * tile_runs(HEAD_CHUNKS, params.block_shift);
         let block_start = (tile >> params.block_shift) << params.block_shift;
-        // A block that is not there holds nothing that a row sees.
+        // A missing block has no keys that a row sees.
         if (block != NONE) {
             var scores: array<f32, ROWS>;
             for (var part = 0u; part < 8u; part += KEYS) {

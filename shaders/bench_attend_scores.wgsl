@@ -1,8 +1,8 @@
-// Scores of the gather-then-attend baseline, over keys whose blocks lie side by side.
+// Scores of the gather-then-attend baseline, over contiguous blocks.
 // scores[sequence][head][token] = q[sequence][head] · k[sequence][token / block][head / group][token % block] / √d;
 // keys are f16, d = head_dim.
-// One thread computes one score; a row of workgroups takes one sequence and query head.
-// No twin: kept in `folio bench` alone.
+// One thread computes one score; a row of workgroups handles one sequence and query head.
+// No twin: used only by `folio bench`.
 
 struct Params {
     context: u32,
@@ -11,7 +11,7 @@ struct Params {
     // 16-byte elements of a key: head_dim / 8.
     chunks: u32,
     rows: u32,
-    // log2 of the tokens of a block.
+    // log2 of the tokens per block.
     block_shift: u32,
 }
 

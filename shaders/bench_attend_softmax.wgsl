@@ -1,7 +1,7 @@
 // Softmax of the gather-then-attend baseline, in place.
 // scores[row] = exp(scores[row] - max) / sum
-// One workgroup takes one row: a sequence and query head.
-// No twin: kept in `folio bench` alone.
+// One workgroup handles one row: a sequence and query head.
+// No twin: used only by `folio bench`.
 
 struct Params {
     context: u32,

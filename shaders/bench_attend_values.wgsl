@@ -1,8 +1,8 @@
-// Weighted values of the gather-then-attend baseline, over values whose blocks lie side by side.
+// Weighted values of the gather-then-attend baseline, over contiguous blocks.
 // result[sequence][head] = sum over tokens of weight · v[sequence][token / block][head / group][token % block]; values
 // are f16.
 // One thread computes eight neighbouring elements of one sequence and query head.
-// No twin: kept in `folio bench` alone.
+// No twin: used only by `folio bench`.
 
 struct Params {
     context: u32,
@@ -11,7 +11,7 @@ struct Params {
     chunks: u32,
     // Sequences times query heads.
     rows: u32,
-    // log2 of the tokens of a block.
+    // log2 of the tokens per block.
     block_shift: u32,
 }
 

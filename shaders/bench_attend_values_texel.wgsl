@@ -1,8 +1,8 @@
-// Weighted values of the gather-then-attend baseline, for Mesa's llvmpipe: bench_attend_values, read as images.
+// Weighted values of the gather-then-attend baseline, for Mesa's llvmpipe: bench_attend_values with inputs as images.
 // result[sequence][head] = sum over tokens of weight · v[sequence][token / block][head / group][token % block]; values
 // are f16.
 // One thread computes eight neighbouring elements of one sequence and query head.
-// No twin: kept in `folio bench` alone.
+// No twin: used only by `folio bench`.
 
 struct Params {
     context: u32,
@@ -11,7 +11,7 @@ struct Params {
     chunks: u32,
     // Sequences times query heads.
     rows: u32,
-    // log2 of the tokens of a block.
+    // log2 of the tokens per block.
     block_shift: u32,
 }
 
@@ -44,7 +44,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let kv_head = row % params.query_heads / (params.query_heads / params.kv_heads);
     var low = vec4<f32>(0.0);
     var high = vec4<f32>(0.0);
-    // Contexts are whole blocks, so four weights at a time leave none over.
+    // Contexts are whole blocks, so the number of weights is a multiple of four.
     for (var token = 0u; token < params.context; token += 4u) {
         let weight = bitcast<vec4<f32>>(textureLoad(weights, texel((row * params.context + token) >> 2u)));
         let block = (sequence * params.context + token) >> params.block_shift;

@@ -1,7 +1,7 @@
-// Copies a buffer: the peak that streaming kernels are measured against.
+// Copies a buffer: the peak that streaming kernels are compared with.
 // target[i] = source[i], 16 bytes an element.
-// One workgroup copies 256 elements a turn and strides over the buffer; neighbours in a turn are neighbours in memory.
-// No twin: a yardstick of `folio bench`, not a step.
+// One workgroup copies 256 adjacent elements per iteration and strides over the buffer.
+// No twin: a baseline of `folio bench`, not a step.
 
 struct Params {
     elements: u32,

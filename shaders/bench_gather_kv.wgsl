@@ -1,11 +1,11 @@
-// Copies paged K or V into one contiguous run a sequence: the first half of the gather-then-attend baseline.
+// Copies paged K or V into one contiguous run per sequence: the first half of the gather-then-attend baseline.
 // result[sequence][block][kv_head][slot][head_dim] = pool[table[sequence][block]][kv_head][slot][head_dim]
-// Blocks stay whole: that is the fastest copy. One workgroup copies the tokens of one block for one KV head.
-// No twin: kept in `folio bench` alone, to show what reading through the block table saves.
+// Whole blocks are copied, which is fastest. One workgroup copies the tokens of one block for one KV head.
+// No twin: used only by `folio bench`, to show what reading through the block table saves.
 
 struct Params {
     kv_heads: u32,
-    // 16-byte elements of a tile.
+    // 16-byte elements per tile.
     tile: u32,
 }
 

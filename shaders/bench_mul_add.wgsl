@@ -1,8 +1,9 @@
-// Multiplies and adds in registers as two operations, which most drivers fuse: bench_fma where `fma` itself is slow.
-// Twelve independent chains a thread (three vectors of four), 16 links a turn, `turns` turns; two operations a link.
-// One workgroup is 256 threads that never meet. Links are written out: a turn of a loop costs some drivers more than
-// a link does.
-// No twin: a yardstick of `folio bench`, not a step.
+// Multiplies and adds in registers as two operations, which most drivers fuse: a variant of bench_fma for devices where
+// `fma` itself is slow.
+// Twelve independent chains per thread (three vectors of four); `turns` iterations of 16 links; two operations a link.
+// A workgroup has 256 threads without barriers. The links are unrolled: on some drivers a loop iteration costs more
+// than a link.
+// No twin: a baseline of `folio bench`, not a step.
 
 struct Params {
     turns: u32,
@@ -15,7 +16,7 @@ struct Params {
 
 @compute @workgroup_size(256)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    // Factors come from memory: constants would be folded.
+    // The factors are read from memory: constants would be folded.
     let a = vec4<f32>(source[0].x);
     let b = vec4<f32>(source[0].y);
     var x = vec4<f32>(f32(id.x), 1.0, 2.0, 3.0);

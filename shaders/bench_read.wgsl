@@ -1,7 +1,8 @@
-// Reads a buffer: the peak that products with a vector are measured against.
-// All 16-byte elements or-ed together, written only if that gives what the buffer cannot: so no read is left out.
-// One workgroup reads 2048 elements a turn and strides over the buffer, whose length is whole turns.
-// No twin: a yardstick of `folio bench`, not a step.
+// Reads a buffer: the peak that products with a vector are compared with.
+// Combines all 16-byte elements by OR and writes the result only if it has a value that cannot occur, so that the
+// compiler cannot remove reads.
+// One workgroup reads 2048 elements per iteration and strides over the buffer, whose length is a multiple of that.
+// No twin: a baseline of `folio bench`, not a step.
 
 struct Params {
     elements: u32,
@@ -15,7 +16,7 @@ struct Params {
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     var sum = vec4<u32>(0u);
-    // A workgroup takes 2048 neighbours a turn, eight a thread: a turn of the loop costs some drivers more than a load.
+    // Eight loads per thread and iteration: on some drivers a loop iteration costs more than a load.
     for (var base = workgroup.x * 2048u + local; base < params.elements; base += params.threads * 8u) {
         sum |= source[base];
         sum |= source[base + 256u];

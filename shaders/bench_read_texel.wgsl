@@ -1,9 +1,10 @@
-// Reads a buffer as an image, for Mesa's llvmpipe, which is far faster at that: the peak that products with a vector
-// are measured against.
-// All 16-byte elements or-ed together, written only if that gives what the buffer cannot: so no read is left out.
-// Each 8 lanes, which that driver runs together, read a part of the buffer from end to end, 64 elements a turn; the
-// parts are whole turns.
-// No twin: a yardstick of `folio bench`, not a step.
+// Reads a buffer as an image, which is far faster on Mesa's llvmpipe: the peak that products with a vector are compared
+// with.
+// Combines all 16-byte elements by OR and writes the result only if it has a value that cannot occur, so that the
+// compiler cannot remove reads.
+// Each group of 8 lanes, which that driver runs together, reads a contiguous part of the buffer, 64 elements per
+// iteration; the length of a part is a multiple of that.
+// No twin: a baseline of `folio bench`, not a step.
 
 struct Params {
     elements: u32,
@@ -24,7 +25,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     var sum = vec4<u32>(0u);
     let part = params.elements / (params.threads >> 3u);
     let start = (workgroup.x * 32u + (local >> 3u)) * part + (local & 7u);
-    // Eight loads a turn: a turn of the loop costs more than a load.
+    // Eight loads per iteration: a loop iteration costs more than a load.
     for (var base = start; base < start + part; base += 64u) {
         sum |= textureLoad(source, texel(base));
         sum |= textureLoad(source, texel(base + 8u));

@@ -1,4 +1,4 @@
-// Copies KV blocks source -> target of one layer (one shard of its heads), K and V. Invocation: 16 bytes of each.
+// Copies KV blocks source -> target in one layer (one shard of its heads), K and V. Invocation: 16 bytes of each.
 // No block is both source and target, and targets are distinct, so the order does not matter.
 // Twin: backend/cpu/copy_blocks.rs
 #import invocation
@@ -6,8 +6,8 @@
 
 struct Params {
     copies: u32,
-    vectors: u32,      // 16-byte vectors of a block
-    group_header: u32, // header word of the layer's KV group
+    vectors: u32,      // 16-byte vectors per block
+    group_header: u32, // header word where the record of the layer's KV group starts
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

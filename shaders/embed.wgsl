@@ -1,6 +1,6 @@
 // out[t] = table[id(t)] * scale; an id with the FEED bit is looked up in the feed slots.
-// One dispatch per shard of the table; a row is written by the shard that holds it. Invocation: 8 elements.
-// An id outside the table (a failed row sampled by the device) gives zeros, written by the first shard.
+// One dispatch per shard of the table; a row is written by the shard that contains it. Invocation: 8 elements.
+// An id outside the table (sampled by the device from a failed row) gives zeros, written by the first shard.
 // Variants: weight format, TEXELS (metadata and table are read as images). Twin: backend/cpu/embed.rs
 #import invocation
 #import metadata
@@ -13,7 +13,7 @@ struct Params {
     rows: u32,        // table rows of this shard
     vocab: u32,       // table rows of all shards
     scale: f32,
-    row_vectors: u32, // of the table; this and what follows: see weight.wgsl
+    row_vectors: u32, // of the table; this and the following fields: see weight.wgsl
     plane: u32,
     scales: u32,
     supers: u32,

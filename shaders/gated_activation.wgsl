@@ -1,5 +1,5 @@
 // out = act(gate) * up. gate_up: [rows, gate | up] f32, out: [rows, columns] f32. Invocation: 4 elements.
-// TEXELS: 8 lanes take a run of 64 vectors of a row, so that the division by the row's length is made once.
+// TEXELS: 8 lanes process a run of 64 vectors of a row, so that the division by the row's length is done once.
 // Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, TEXELS. Twin: backend/cpu/gated_activation.rs
 #import invocation
 
@@ -19,7 +19,7 @@ struct Params {
 #endif
 @group(0) @binding(2) var<storage, read_write> out: array<vec4<f32>>;
 
-// The bound keeps exp finite: shaders may assume that there are no infinities.
+// The bound keeps exp finite: shader compilers may assume that there are no infinities.
 fn sigmoid(x: vec4<f32>) -> vec4<f32> {
     return 1.0 / (1.0 + exp(min(-x, vec4<f32>(87.0))));
 }

@@ -1,11 +1,11 @@
-// out (=, +=) sum over a token's routes of weight * product: the end of a product with experts that matmul_experts_tile
-// has left in scratch. products: [routes, columns] f32; out: [tokens, columns] f32. Invocation: one element.
+// out (=, +=) sum over a token's routes of weight * product, where matmul_experts_tile has written the products to
+// scratch. products: [routes, columns] f32; out: [tokens, columns] f32. Invocation: one element.
 // Twin: backend/cpu/matmul_experts.rs
 #import invocation
 
 struct Params {
     tokens: u32,
-    per_token: u32, // routes of a token
+    per_token: u32, // routes per token
     columns: u32,
     accumulate: u32,
 }

@@ -1,8 +1,9 @@
-// out = W_e * x + bias_e for many routes: a register-tiled product of the rows that chose an expert, so that its matrix
-// is read once for 32 of them. What is to be combined goes to scratch, and matmul_experts_merge adds it up.
-// Workgroup of 128: 64 outputs of one expert, all its routes in tiles of 32. It finds them by reading all routes, 512
-// tokens at a time (an expert works on a token once at most), in any order: a row's sums do not depend on its place.
-// Tiles lie in workgroup memory as in matmul_tile. Variants: weight format, BIAS. Twin: backend/cpu/matmul_experts.rs
+// out = W_e * x + bias_e for many routes: a register-tiled product of the rows routed to an expert, so that its matrix
+// is read once for 32 rows. Products to be combined are written to scratch, and matmul_experts_merge sums them.
+// Workgroup of 128: 64 outputs of one expert for all its routes, in tiles of 32. It finds its routes by reading all
+// routes, 512 tokens at a time (a token has an expert at most once), in any order: a row's sums do not depend on its
+// position.
+// Tiles are in workgroup memory as in matmul_tile. Variants: weight format, BIAS. Twin: backend/cpu/matmul_experts.rs
 #import invocation
 #import matmul_experts
 #import weight
@@ -65,7 +66,7 @@ fn main(at: Invocation) {
         workgroupBarrier();
         let end = min(start + params.segment, params.units);
         for (var route = start + at.local; route < end; route += 128u) {
-            // The last workgroups of a grid spread over x and y have no expert.
+            // Excess workgroups of a grid spread over x and y have no expert.
             if expert < params.expert_count && expert_of(route) == expert {
                 found[atomicAdd(&counter, 1u)] = route;
             }

@@ -1,6 +1,6 @@
-// out = W_e * x + bias_e for every route, or with COMBINE their weighted sum for every token: each route reads the
-// matrix of its expert once. Bound by memory bandwidth while routes are few.
-// Workgroup: 4 outputs of a unit; its invocations run over the columns with 16-byte loads and add up at the end.
+// out = W_e * x + bias_e for every route or, with COMBINE, their weighted sum for every token. Each route reads the
+// matrix of its expert once. Bound by memory bandwidth if there are few routes.
+// Workgroup: 4 outputs of a unit; its invocations run over the columns with 16-byte loads and sum at the end.
 // Variants: weight format, BIAS, COMBINE, SUBGROUPS, WORKGROUP. Twin: backend/cpu/matmul_experts.rs
 #import matmul_experts
 #import weight
@@ -15,7 +15,7 @@ fn main(at: Invocation) {
     // Outputs past the end read the last row again; emit drops them.
     let last = params.outputs - 1u;
     var sum = vec4<f32>(0.0);
-    // The last workgroups of a grid spread over x and y have no unit, but meet every barrier.
+    // Excess workgroups of a grid spread over x and y have no unit, but reach every barrier.
     let count = select(0u, params.routes_each, unit < params.units);
     for (var j = 0u; j < count; j++) {
         let route = unit * params.routes_each + j;

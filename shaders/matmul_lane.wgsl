@@ -1,5 +1,5 @@
 // out (=, +=) x * W^T + bias without workgroup memory, for shaders that run on CPU cores.
-// Invocation: OUTPUTS outputs x ROWS rows, so that a loaded weight serves all rows and a loaded x all outputs.
+// Invocation: OUTPUTS outputs x ROWS rows, so that a loaded weight is used for all rows and a loaded x for all outputs.
 // Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/cpu/matmul.rs
 #import invocation
 #import matmul

@@ -1,19 +1,19 @@
 // out (=, +=) x * W^T + bias for Mesa's llvmpipe, where x and W are read as images (backend/wgpu/texels.rs).
-// 8 lanes, one subgroup: ROWS rows of x times OUTPUTS (8) rows of W; 4 of them are a workgroup, since a workgroup
-// costs 0.2 us of the driver. The lanes run over the columns, 8 at a time each, so that every lane of every load is of
-// use; at the end the 8 lanes of 8 sums are transposed while they are added up, so that a lane holds a whole sum.
+// A subgroup of 8 lanes computes ROWS rows of x times OUTPUTS (8) rows of W. A workgroup has 4 subgroups, since a
+// workgroup costs 0.2 us in the driver. Lanes run over the columns, each 8 at a time, so that every lane of every load
+// is used. At the end the 8 lanes of 8 sums are transposed while they are summed, so that a lane holds a whole sum.
 //
-// What was measured on llvmpipe (Mesa 22.3, 2 cores), as multiples of reading storage buffers with lanes over columns:
-//   storage image, 16 bytes a lane        x 10 to 14     <- this kernel, 80 to 100 % of a kernel that only reads
-//   sampled image (textureLoad)           x 8            a load takes 3 to 4 times that of a storage image
-//   uniform buffer (64 KiB)               x 2 per word   a load of x takes twice that of a storage image
+// Measured speed on llvmpipe (Mesa 22.3, 2 cores), relative to reading storage buffers with lanes over columns:
+//   storage image, 16 bytes per lane      x 10 to 14     <- this kernel, 80 to 100 % of a kernel that only reads
+//   sampled image (textureLoad)           x 8            a load takes 3 to 4 times as long as from a storage image
+//   uniform buffer (64 KiB)               x 2 per word   a load of x takes twice as long as from a storage image
 //   storage buffer, uniform address       x 1            only literal indices get the scalar load and broadcast
 //   storage buffer, 64-bit words          x 2
-//   workgroup memory                      x 2            as slow as a storage buffer but for the bounds check
-// and per 8 lanes: subgroupAdd 12 ns (4 loads of an image), shuffles next to nothing, a store 6 to 11 ns, an integer
+//   workgroup memory                      x 2            as slow as a storage buffer, except for the bounds check
+// Per 8 lanes: subgroupAdd 12 ns (as long as 4 image loads), shuffles almost nothing, a store 6 to 11 ns, an integer
 // division 15 ns, exp 2 ns.
-// Arrays stay in registers only if every index is a literal: hence #for. 16 outputs at 8 rows gain 2 % over 8 and
-// double the compile time; 16 rows are slower than 8 (registers).
+// Arrays stay in registers only if every index is a literal: hence #for. At 8 rows, 16 outputs are 2 % faster than 8
+// but double the compile time; 16 rows are slower than 8 (registers).
 // Variants: weight format, BIAS, ROWS, OUTPUTS, MANY_ROWS (more than ROWS). Needs TEXELS, SUBGROUPS.
 // Twin: backend/cpu/matmul.rs
 #import invocation

@@ -1,8 +1,8 @@
-// As matmul_texel, for quantised weights in rows of whole groups: a lane takes 32 columns at a time, so that one load
-// of an image brings 32 codes of 4 bits.
-// Codes are multiplied as they are; the scales of a group come to its 16-column sums, and its minimum to the sum of x,
-// which all outputs share. x lies on the stack, where a multiply-add reads it for nothing. All loads of a turn come
-// before its arithmetic: the cores look far enough ahead to wait for them together, not one after the other.
+// Like matmul_texel, for quantized weights in rows of whole groups: a lane processes 32 columns at a time, so that one
+// image load gives 32 codes of 4 bits.
+// Codes are multiplied without scaling; the scales of a group are applied to its 16-column sums, and its minimum to the
+// sum of x, which all outputs share. x is on the stack, where a multiply-add reads it at no cost. All loads of an
+// iteration come before its arithmetic, so that cores wait for them together instead of one after the other.
 // Variants: weight format, BIAS, ROWS, OUTPUTS, MANY_ROWS (more than ROWS). Needs TEXELS, SUBGROUPS.
 // Twin: backend/cpu/matmul.rs
 #import invocation

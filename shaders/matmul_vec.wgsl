@@ -1,5 +1,5 @@
 // out (=, +=) x * W^T + bias for one row of x: every weight is read once. Bound by memory bandwidth.
-// Workgroup: 4 outputs; its invocations run over the columns with 16-byte loads and add up at the end.
+// Workgroup: 4 outputs; its invocations run over the columns with 16-byte loads and sum at the end.
 // Variants: weight format, BIAS, SUBGROUPS, WORKGROUP. Twin: backend/cpu/matmul.rs
 #import matmul
 #import weight

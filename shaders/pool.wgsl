@@ -1,5 +1,5 @@
 // pooled[p][c] = sum of x[r][c] over the token rows r of pool row p. x: [tokens, columns] f32, pooled: [rows, columns]
-// f32. Invocation: 4 columns of one pool row. Sums of 16 rows are added up, which rounds less than one long sum.
+// f32. Invocation: 4 columns of one pool row. It adds sums of 16 rows, which has less rounding error than one long sum.
 // Twin: backend/cpu/pool.rs
 #import invocation
 #import metadata

@@ -1,7 +1,7 @@
 // x += delta (DELTA); out (=, +=) x / sqrt(mean(x^2) + epsilon) * w, or * (1 + w).
 // x, delta, out: [rows, columns] f32; w: [columns] f32. Workgroup: one row.
-// TEXELS: a workgroup of 8 lanes reads images, and writes x only where it has read it for the last time (24 us a row of
-// 1024 on llvmpipe become 4).
+// TEXELS: a workgroup of 8 lanes reads images, and writes x only after its last read of it (4 us instead of 24 us per
+// row of 1024 on llvmpipe).
 // Variants: DELTA, SUBGROUPS, TEXELS. Twin: backend/cpu/rms_norm.rs
 #ifdef TEXELS
 #import invocation
@@ -79,7 +79,7 @@ fn main(at: Invocation) {
 fn main(at: Invocation) {
     let row = flat_workgroup(at);
     let base = row * params.vectors;
-    // The last workgroups of a grid spread over x and y have no row, but meet every barrier.
+    // Excess workgroups of a grid spread over x and y have no row, but reach every barrier.
     let end = select(0u, params.vectors, row < params.rows);
     var squares = vec4<f32>(0.0);
     for (var index = at.local; index < end; index += WORKGROUP) {

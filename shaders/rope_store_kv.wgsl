@@ -1,15 +1,15 @@
-// Splits qkv rows into heads; norms and rotates q and k; writes K and V to the pool by slot, and q.
+// Splits qkv rows into heads; normalizes and rotates q and k; writes K and V to the pool by slot, and q.
 //
 //   h' = h / sqrt(mean(h²) + ε) · w                      (q and k, optional; w or 1 + w; h a head or all heads)
-//   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), turned by position · frequency[i] and scaled
+//   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), rotated by position · frequency[i] and scaled
 //
 // qkv [tokens][query + 2 · kv heads][head_dim], q [tokens][query heads][head_dim];
 // pools [block][kv head of this shard][slot][head_dim]. One dispatch serves the heads of one pool shard.
-// A unit is one head of one token; `lanes` threads share it, each taking every lanes-th run of 8 elements. Every one
-// of them sums the squares of the whole head (or row) itself: no barrier for it, and the order of the sum never depends
-// on `lanes`.
-// KV_Q8: the threads of a unit share the largest magnitude of their runs, through workgroup memory.
-// TEXELS: a unit is 8 lanes, which add up their squares by exchange; what is read is bound as images.
+// A unit is one head of one token; `lanes` threads share it, each processing every lanes-th run of 8 elements. Each
+// thread sums the squares of the whole head (or row) itself: this needs no barrier, and the order of the sum never
+// depends on `lanes`.
+// KV_Q8: the threads of a unit share the largest magnitude of their runs through workgroup memory.
+// TEXELS: a unit is 8 lanes, which sum their squares by shuffles; inputs are bound as images.
 // Variants: NORM, ROPE, ROPE_VECTORS (halves of whole vectors), KV_F16, KV_Q8, SOFT_HALF, TEXELS (with SUBGROUPS).
 // Twin: backend/cpu/rope_store_kv.rs
 
@@ -55,7 +55,7 @@ fn qkv_vector(index: u32) -> vec4<f32> {
 }
 
 fn weight_vector(index: u32, is_key: bool) -> vec4<f32> {
-    // Both are read: a CPU takes both sides of a branch anyway.
+    // Both are read: on a CPU driver, both sides of a branch are executed anyway.
     let words = select(textureLoad(q_weight, texel(index)), textureLoad(k_weight, texel(index)), is_key);
     return bitcast<vec4<f32>>(words);
 }
@@ -94,12 +94,12 @@ const NORM_ROW: u32 = 2u;
 
 // One head of one token.
 struct Unit {
-    base: u32, // its first vector in qkv
+    base: u32, // first vector in qkv
     position: u32,
     is_key: bool,
-    is_turned: bool, // a query or a key
+    is_turned: bool, // rotated: a query or key head
     is_normed: bool,
-    norm_vector: u32, // where the weights of this head start
+    norm_vector: u32, // first vector of the norm weights of this head
     inverse: f32, // 1 / root of the mean square
     offset: f32,
 }
@@ -155,7 +155,7 @@ fn main(invocation: Invocation) {
     let group = params.query_heads / params.kv_heads;
     let query_count = group * params.head_count;
     let units = query_count + 2u * params.head_count;
-    // No early return before a barrier: a unit beyond the last token works on that one and writes nothing.
+    // No early return before a barrier: a unit beyond the last token repeats that token and writes nothing.
     let row_token = thread / params.lanes / units;
     let token = min(row_token, params.tokens - 1u);
     let index = thread / params.lanes % units;
@@ -212,7 +212,7 @@ fn main(invocation: Invocation) {
         }
     }
 #ifdef KV_Q8
-    // Elements are computed again rather than kept: most often a thread has one run.
+    // Elements are recomputed rather than stored: most often a thread has one run.
     let scale = row_scale(unit_largest(largest, invocation.local, params.lanes));
     if is_live && !is_query {
         for (var run = lane; run < params.runs; run += params.lanes) {

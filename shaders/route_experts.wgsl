@@ -1,8 +1,9 @@
-// The experts of each token: its largest logits, largest first, ties by lowest id; with the softmax share of each over
-// all logits, or over the chosen ones. Logits are compared by their bits as integers, so a NaN is above all.
+// Chooses the experts of each token: those with the largest logits, largest first, ties by lowest id; with the softmax
+// probability of each over all logits, or over the chosen ones. Logits are compared by their bits as integers, so NaN
+// is above everything.
 // logits: [tokens, experts] f32; routes: [tokens, per_token] of (expert, weight).
-// Workgroup: one token; an invocation counts which experts come before its own. SERIAL, for shaders that run on CPU
-// cores: invocation: one token, without workgroup memory.
+// Workgroup: one token; each invocation counts the experts that come before its own. SERIAL, for shaders that run on
+// CPU cores: one token per invocation, without workgroup memory.
 // Variants: SERIAL. Twin: backend/cpu/route_experts.rs
 #import invocation
 
@@ -17,7 +18,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> logits: array<u32>;
 @group(0) @binding(2) var<storage, read_write> routes: array<vec2<f32>>;
 
-// An integer that is larger for a larger logit.
+// Maps a logit to an integer with the same order.
 fn order(bits: u32) -> u32 {
     return select(bits | 0x80000000u, ~bits, (bits >> 31u) != 0u);
 }
@@ -83,7 +84,7 @@ var<workgroup> chosen: array<vec2<f32>, 32>;
 @compute @workgroup_size(64)
 fn main(at: Invocation) {
     let token = flat_workgroup(at);
-    // The last workgroups of a grid spread over x and y repeat a token and write nothing, but meet every barrier.
+    // Excess workgroups of a grid spread over x and y repeat a token and write nothing, but reach every barrier.
     let base = min(token, params.tokens - 1u) * params.experts;
     let top = largest(base);
     for (var own = at.local; own < params.experts; own += 64u) {

@@ -1,8 +1,8 @@
-// Draws one token per sample row; the rule is the text of its twin, step by step.
+// Draws one token per sample row, following the specification in its twin step by step.
 //
 // logits [rows of this run][vocab], scratch [sample rows of this dispatch][vocab] (only with ADJUST),
 // results [sample row of the batch][record]. One workgroup: one sample row, unless sample_argmax draws it.
-// Thresholds are keys found by radix; weights are integers, so the order of a sum means nothing.
+// Thresholds are keys found by radix search; weights are integers, so sums do not depend on their order.
 // Numbers: WORKGROUP. Variants: ADJUST (bias, penalties, mask), LOGPROBS. Twin: backend/cpu/sample.rs
 
 #import invocation
@@ -34,7 +34,7 @@ fn survey(row: Row, local: u32) -> vec3<u32> {
 #endif
 }
 
-// The key from which on upwards top-k and top-p keep tokens.
+// The threshold key: top-k and top-p keep tokens with this key or a larger one.
 fn kept_floor(row: Row, local: u32, scale: Scale) -> u32 {
     var floor = KEY_LOWEST + 1u;
     let top_k = row_word(row.index, SAMPLE_TOP_K);
@@ -49,7 +49,7 @@ fn kept_floor(row: Row, local: u32, scale: Scale) -> u32 {
     return floor;
 }
 
-// Gumbel-max over what is kept.
+// Gumbel-max over the kept tokens.
 fn draw(row: Row, local: u32, floor: u32, scale: Scale) -> u32 {
     let seed = vec2<u32>(row_word(row.index, SAMPLE_SEED_LOW), row_word(row.index, SAMPLE_CHOICE));
     let position = row_word(row.index, SAMPLE_POSITION);
@@ -81,11 +81,11 @@ fn draw(row: Row, local: u32, floor: u32, scale: Scale) -> u32 {
 @compute @workgroup_size(WORKGROUP)
 fn main(invocation: Invocation) {
     let local = invocation.local;
-    // Shared, so that all that depends on it is uniform to a compiler that tells members of a struct not apart.
+    // Shared, so that values that depend on it are uniform even for compilers that do not tell struct members apart.
     let flat = share(local, vec4<u32>(flat_workgroup(invocation), 0u, 0u, 0u)).x;
     let index = params.row_first + min(flat, params.rows - 1u);
     let is_ours = flat < params.rows && !is_plain(index);
-    // No early return: a workgroup without a row of its own has an empty vocabulary.
+    // No early return: a workgroup without a row has an empty vocabulary.
     let vocab = select(0u, params.vocab, is_ours);
     let logits_row = row_word(index, SAMPLE_LOGITS_ROW) - params.logits_first;
     let row = Row(index, vocab, logits_row * params.vocab, flat * params.vocab);

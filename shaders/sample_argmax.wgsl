@@ -1,15 +1,15 @@
 // The largest key of a part of each plain greedy row, and its lowest id.
 //
 // logits [rows of this run][vocab]; parts [row][part] of (key, id), key = 0xffffffff for a bad logit.
-// One workgroup: one part of one row. sample_argmax_merge ends it. Numbers: WORKGROUP. Twin: backend/cpu/sample.rs
+// One workgroup: one part of one row. sample_argmax_merge joins them. Numbers: WORKGROUP. Twin: backend/cpu/sample.rs
 
 #import invocation
 #import sample
 
 struct Params {
     rows: u32,
-    row_first: u32, // among the sample rows of the batch
-    logits_first: u32, // logits row of the run's first
+    row_first: u32, // first row, among the sample rows of the batch
+    logits_first: u32, // first logits row of this run
     vocab: u32,
     parts: u32,
 }

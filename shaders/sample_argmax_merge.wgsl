@@ -31,7 +31,7 @@ fn main(invocation: Invocation) {
         return;
     }
     var best = vec2<u32>(0u, NONE);
-    // A part may be empty when the vocabulary is small; parts lie in the order of their ids.
+    // A part may be empty if the vocabulary is small; parts are in the order of their ids.
     let size = (params.vocab + params.parts - 1u) / params.parts;
     for (var part = 0u; part * size < params.vocab; part++) {
         let other = parts[index * params.parts + part];

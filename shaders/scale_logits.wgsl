@@ -1,5 +1,5 @@
 // In place: logits = softcap * tanh(scale * logits / softcap), or scale * logits. Invocation: one logit.
-// logits: [rows, vocab] f32, taken as one run of elements; what is not finite stays.
+// logits: [rows, vocab] f32, processed as one run of elements; non-finite logits are kept.
 // Variants: SOFTCAP. Twin: backend/cpu/scale_logits.rs
 #import invocation
 
@@ -13,7 +13,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read_write> logits: array<f32>;
 
 #ifdef SOFTCAP
-// Devices take tanh as a quotient of exponentials, which has no digits left near zero; there, Taylor's series.
+// Devices compute tanh as a quotient of exponentials, which loses all digits near zero; there, a Taylor series is used.
 fn precise_tanh(x: f32) -> f32 {
     let square = x * x;
     let series = x * (1.0 + square * (-0.33333333 + square * (0.13333333 - square * 0.053968254)));
@@ -28,7 +28,7 @@ fn main(at: Invocation) {
         return;
     }
     let logit = logits[index];
-    // Not finite: the sampler must still find a row that failed.
+    // Not finite: the sampler must still detect a failed row.
     if (bitcast<u32>(logit) & 0x7fffffffu) >= 0x7f800000u {
         return;
     }

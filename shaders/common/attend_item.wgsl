@@ -1,7 +1,7 @@
-// Bindings of the attention kernels over pages, and what they do alike: find rows and keys, turn a dot product into a
-// score, write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, KV_Q8, SOFTCAP, ALIBI, SINKS:
-// a driver that runs shaders on a CPU executes both sides of an `if`, so options are variants; TEXELS: what is only
-// read, but for the small vectors, is bound as images.
+// Bindings and common functions of the paged attention kernels: find rows and keys, turn a dot product into a score,
+// write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, KV_Q8, SOFTCAP, ALIBI, SINKS (options
+// are variants because a driver that runs shaders on a CPU executes both sides of an `if`); TEXELS: read-only buffers,
+// except small vectors, are bound as images.
 
 #import attend
 #import kv_load
@@ -61,7 +61,7 @@ struct Row {
     slope: f32,
 }
 
-// Where a finished row goes, in vectors, and what its sums are multiplied by.
+// Destination of a finished row, in vectors, and the factor of its sums.
 struct Target {
     at: u32,
     is_partial: bool,
@@ -101,7 +101,7 @@ fn is_visible(key: u32, position: u32) -> bool {
     return key <= position && position - key < params.window;
 }
 
-// What q · k (scaled) becomes.
+// The score for a scaled q · k.
 fn score(scaled: f32, row: Row, key: u32) -> f32 {
     var s = scaled;
 #ifdef SOFTCAP
@@ -114,7 +114,7 @@ fn score(scaled: f32, row: Row, key: u32) -> f32 {
     return s;
 }
 
-// Where a row with maximum `largest` and sum `total` goes.
+// Destination of a row with maximum `largest` and sum `total`.
 fn target_of(item: u32, head: u32, row: u32, largest: f32, total: f32) -> Target {
     let slot = item_word(item, ITEM_SLOT);
     if (slot != NONE) {
@@ -141,7 +141,7 @@ fn write_vector(to: Target, index: u32, sums: vec4<f32>) {
     }
 }
 
-// Beside the sums of a partial row stand its maximum and its sum.
+// The maximum and the total of a partial row follow its sums.
 fn write_state(to: Target, largest: f32, total: f32) {
     if (to.is_partial) {
         partials[to.at + HEAD_CHUNKS * 2u] = vec4<f32>(largest, total, 0.0, 0.0);

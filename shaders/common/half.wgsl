@@ -1,4 +1,5 @@
-// Two halves in a word, low half first. SOFT_HALF: integer arithmetic, for adapters without unpack2x16float.
+// Two half-precision values per word, low half first. SOFT_HALF: integer arithmetic, for adapters without
+// unpack2x16float.
 #ifdef SOFT_HALF
 fn half_to_float(half: u32) -> f32 {
     let magnitude = half & 0x7fffu;
@@ -20,7 +21,7 @@ fn unpack_halves(word: u32) -> vec2<f32> {
     return vec2<f32>(half_to_float(word & 0xffffu), half_to_float(word >> 16u));
 }
 
-// Values are clamped first: an infinity written by one step is a NaN in the next.
+// Values are clamped first: an infinity written by one step becomes NaN in the next.
 fn pack_halves(pair: vec2<f32>) -> u32 {
     let bounded = clamp(pair, vec2<f32>(-65504.0), vec2<f32>(65504.0));
     return float_to_half(bounded.x) | (float_to_half(bounded.y) << 16u);
@@ -30,7 +31,7 @@ fn unpack_halves(word: u32) -> vec2<f32> {
     return unpack2x16float(word);
 }
 
-// Values are clamped first: an infinity written by one step is a NaN in the next.
+// Values are clamped first: an infinity written by one step becomes NaN in the next.
 fn pack_halves(pair: vec2<f32>) -> u32 {
     return pack2x16float(clamp(pair, vec2<f32>(-65504.0), vec2<f32>(65504.0)));
 }

@@ -1,4 +1,4 @@
-// Where an invocation stands. Workgroups are spread over x and y.
+// Indices of an invocation. Workgroups are spread over x and y.
 struct Invocation {
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(num_workgroups) workgroups: vec3<u32>,

@@ -1,6 +1,6 @@
 // Reads of the pool, which the importer binds as k_pool and v_pool and reads by k_vector and v_vector (KV_Q8 without
-// TEXELS: the pools are array<vec2<u32>>, a run an element). Of q8 a run is its codes: the scale of a row multiplies
-// the row's score, or its probability, instead of every element. Variants: KV_F16, KV_Q8, TEXELS.
+// TEXELS: the pools are array<vec2<u32>>, one run per element). A q8 run consists of its codes: the scale of a row
+// multiplies the row's score, or its probability, instead of every element. Variants: KV_F16, KV_Q8, TEXELS.
 
 #import kv_tile
 
@@ -79,7 +79,7 @@ fn load_v(at: u32) -> Run {
 }
 #endif
 
-// Without scales, a factor that compilers drop.
+// Without scales, the factor is 1, which compilers remove.
 fn k_scale(tile: u32, slot: u32) -> f32 {
     return 1.0;
 }

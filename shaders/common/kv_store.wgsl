@@ -3,14 +3,14 @@
 #import kv_tile
 
 #ifdef KV_Q8
-// By words: a word of scales belongs to one slot, and the neighbours are written at the same time.
+// Stored as single words: a word of scales belongs to one slot, and adjacent slots are written at the same time.
 @group(0) @binding(6) var<storage, read_write> k_pool: array<u32>;
 @group(0) @binding(7) var<storage, read_write> v_pool: array<u32>;
 
-// Bits of 1e-30: a row below is a row of zeros.
+// Bits of 1e-30: a row whose magnitudes are all below this is stored as zeros.
 const ROW_MIN: u32 = 0x0da24260u;
 
-// The largest magnitude of a run, as bits: they order like the numbers, with NaN above all.
+// The largest magnitude of a run, as bits, which have the same order as the numbers, with NaN above everything.
 fn magnitude(run: Run) -> u32 {
     let sign = vec4<u32>(0x7fffffffu);
     let four = max(bitcast<vec4<u32>>(run.low) & sign, bitcast<vec4<u32>>(run.high) & sign);
@@ -18,7 +18,7 @@ fn magnitude(run: Run) -> u32 {
 }
 
 #ifdef TEXELS
-// Over the 8 lanes of a unit.
+// Maximum over the 8 lanes of a unit.
 fn unit_largest(own: u32, local: u32, lanes: u32) -> u32 {
     let pairs = max(own, subgroupShuffleXor(own, 1u));
     let quads = max(pairs, subgroupShuffleXor(pairs, 2u));
@@ -27,7 +27,7 @@ fn unit_largest(own: u32, local: u32, lanes: u32) -> u32 {
 #else
 var<workgroup> largests: array<u32, THREADS>;
 
-// Over the threads of a unit; `lanes` divides the workgroup.
+// Maximum over the threads of a unit; `lanes` divides the workgroup size.
 fn unit_largest(own: u32, local: u32, lanes: u32) -> u32 {
     largests[local] = own;
     workgroupBarrier();
@@ -40,7 +40,7 @@ fn unit_largest(own: u32, local: u32, lanes: u32) -> u32 {
 }
 #endif
 
-// The scale of a row, and what its elements are multiplied by.
+// The scale of a row, and the factor of its elements.
 fn row_scale(largest: u32) -> vec2<f32> {
     let value = bitcast<f32>(max(largest, ROW_MIN));
     return select(vec2<f32>(value * 0.007874016, 127.0 / value), vec2<f32>(), largest < ROW_MIN);

@@ -1,14 +1,14 @@
-// Sums and maxima over the 8 lanes of a subgroup, by exchange: on CPU drivers a shuffle is one instruction, while
+// Sums and maxima over the 8 lanes of a subgroup by shuffles: on CPU drivers a shuffle is one instruction, while
 // subgroupAdd and subgroupMax loop over the lanes.
 
-// Of sums held by lane pairs at `distance`: the lower lane of a pair gets the sum of `even`, the upper that of `odd`.
-// Applied at distances 1, 2, 4 to 8, 4, 2 values, it leaves lane i with the total of value i.
+// Sums over lane pairs at `distance`: the lower lane of a pair gets the sum of `even`, the upper lane that of `odd`.
+// Applied at distances 1, 2, 4 to 8, 4, 2 values, it gives lane i the total of value i.
 fn halve(lane: u32, distance: u32, even: f32, odd: f32) -> f32 {
     let is_upper = (lane & distance) != 0u;
     return select(even, odd, is_upper) + subgroupShuffleXor(select(odd, even, is_upper), distance);
 }
 
-// What lane i gets: the sum over all lanes of value i of eight, four in `low` and four in `high`.
+// Lane i gets the sum of value i over all lanes, for eight values: four in `low` and four in `high`.
 fn lane_sum(lane: u32, low: vec4<f32>, high: vec4<f32>) -> f32 {
     let first = halve(lane, 2u, halve(lane, 1u, low.x, low.y), halve(lane, 1u, low.z, low.w));
     let second = halve(lane, 2u, halve(lane, 1u, high.x, high.y), halve(lane, 1u, high.z, high.w));

@@ -1,14 +1,14 @@
-// Bindings and epilogue that the matmul kernels share: out (=, +=) x * W^T + bias, for one shard of W's rows.
+// Bindings and epilogue shared by the matmul kernels: out (=, +=) x * W^T + bias, for one shard of W's rows.
 // x: [rows, 8 * eights] f32; W: [outputs, 8 * eights] in its format; out: [rows, output_stride] f32.
 
 struct Params {
     rows: u32,
     eights: u32,        // columns of x and W / 8
     outputs: u32,       // rows of this shard of W
-    output_start: u32,  // column of out (and element of bias) of its first row
+    output_start: u32,  // column of out (and element of bias) of the shard's first row
     output_stride: u32, // columns of out
     accumulate: u32,
-    row_vectors: u32,   // of W; this and what follows: see weight.wgsl
+    row_vectors: u32,   // of W; this and the following fields: see weight.wgsl
     plane: u32,
     scales: u32,
     supers: u32,

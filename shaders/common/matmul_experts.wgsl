@@ -1,22 +1,22 @@
-// Bindings and epilogue that the kernels of MatMulExperts share, for one shard of W: `outputs` rows of each of
+// Bindings and epilogue shared by the kernels of MatMulExperts, for one shard of W: `outputs` rows of each of
 // `expert_count` experts.
 // x: [rows, 8 * eights] f32; routes: [routes] of (expert, weight); W: [experts * outputs, 8 * eights] in its format;
 // bias: [all experts * columns]; out: [units, columns] f32.
-// A unit is a row of out: a route, or with COMBINE a token, whose products are added up by their weights.
+// A unit is a row of out: a route or, with COMBINE, a token, whose products are weighted and summed.
 
 struct Params {
     units: u32,
-    routes_each: u32,  // routes of a unit: 1, or those of a token with COMBINE
+    routes_each: u32,  // routes per unit: 1, or those of a token with COMBINE
     x_routes: u32,     // routes that share a row of x: 1, or those of a token
     eights: u32,       // columns of x and W / 8
     outputs: u32,      // rows of an expert in this shard of W
-    output_start: u32, // column of out of the first of them
+    output_start: u32, // column of out of the first of these rows
     columns: u32,      // columns of out: rows of an expert in all shards
-    expert_first: u32, // of this shard
+    expert_first: u32, // first expert of this shard
     expert_count: u32,
     accumulate: u32,
-    segment: u32,      // routes that matmul_experts_tile looks through at once
-    row_vectors: u32,  // of W; this and what follows: see weight.wgsl
+    segment: u32,      // routes that matmul_experts_tile searches at once
+    row_vectors: u32,  // of W; this and the following fields: see weight.wgsl
     plane: u32,
     scales: u32,
     supers: u32,
@@ -33,12 +33,12 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 #endif
 
-// Place of a route's expert in this shard; expert_count or more if another shard has it.
+// Index of a route's expert in this shard; expert_count or more if the expert is in another shard.
 fn expert_of(route: u32) -> u32 {
     return u32(routes[route].x) - params.expert_first;
 }
 
-// What the product of a route is multiplied by.
+// Factor of the product of a route.
 fn factor_of(route: u32) -> f32 {
 #ifdef COMBINE
     return routes[route].y;

@@ -1,5 +1,5 @@
-// The batch: `metadata` is bound by the importing shader as array<u32>, or with TEXELS as an image of four words a
-// texel. What lies where is said by the table in backend/metadata.rs, whose numbers are constants here.
+// The batch metadata. The importing shader binds `metadata` as array<u32>, or with TEXELS as an image of four words per
+// texel. The table in backend/metadata.rs defines its layout; the table's numbers are constants here.
 #constants
 
 #ifdef TEXELS

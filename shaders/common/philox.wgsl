@@ -14,7 +14,7 @@ fn philox(counter: vec4<u32>, seed: vec2<u32>) -> vec4<u32> {
     return words;
 }
 
-// −ln(−ln u) for u = ((word >> 8) + ½) · 2⁻²⁴. Above ½, log is too rough near 1: a series in 1 − u takes its place.
+// −ln(−ln u) for u = ((word >> 8) + ½) · 2⁻²⁴. Above ½, a series in 1 − u is used: log is too inaccurate near 1.
 fn gumbel(word: u32) -> f32 {
     let k = word >> 8u;
     let v = (f32(0xffffffu - k) + 0.5) * 5.9604644775390625e-8;

@@ -1,5 +1,5 @@
-// The sum of a vec4 over a workgroup of WORKGROUP invocations, in every one of them. Uniform flow only, once a kernel.
-// T1: subgroups of any size add up first and leave one value each in workgroup memory.
+// The sum of a vec4 over a workgroup of WORKGROUP invocations, returned to all of them. Only in uniform control flow,
+// and once per kernel. T1: subgroups of any size sum first and store one value each in workgroup memory.
 #import invocation
 
 var<workgroup> reduce_partials: array<vec4<f32>, WORKGROUP>;

@@ -1,7 +1,7 @@
-// cos and sin of position · frequency, right to f32 rounding at any position.
+// cos and sin of position · frequency, accurate to f32 rounding at any position.
 //
-// A float product loses the angle's fraction at long positions, and devices promise their own sin and cos only within
-// ±π, to 2⁻¹¹. So the angle is counted in turns, in 64-bit fixed point: whole turns fall off the top by themselves.
+// A float product loses the angle's fraction at large positions, and devices guarantee the accuracy of sin and cos only
+// within ±π, to 2⁻¹¹. So the angle is computed in turns, in 64-bit fixed point: whole turns overflow and vanish.
 
 #import wide
 
@@ -10,7 +10,7 @@ const TURNS_HIGH: u32 = 0x28be60dbu;
 const TURNS_LOW: u32 = 0x9391054au;
 const TWO_PI_OVER_2_32: f32 = 1.4629180792671596e-9;
 
-// Turns a position, in units of 2⁻⁶⁴ (low, high), of a positive frequency in radians: mantissa · 2^(exponent − 150).
+// Turns per position, in units of 2⁻⁶⁴ (low, high), for a positive frequency in radians: mantissa · 2^(exponent − 150).
 fn turns(frequency: f32) -> vec2<u32> {
     let bits = bitcast<u32>(frequency);
     let exponent = (bits >> 23u) & 0xffu;

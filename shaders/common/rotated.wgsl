@@ -1,10 +1,10 @@
-// The rotation of rope_store_kv: a vector of a head after norm and turn, through the importer's `normed`,
+// The rotation of rope_store_kv: a vector of a head after norm and rotation. It uses the importer's `normed`,
 // `frequency` and `params`. Variants: ROPE_VECTORS.
 
 #import rope_angles
 
 #ifdef ROPE_VECTORS
-// Halves of whole vectors: the partner of a vector is a vector.
+// Each half is a whole number of vectors, so the partner of a vector is a vector.
 fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
     let own = normed(unit, vector);
     let half = params.rotary_dim >> 3u;
@@ -23,7 +23,7 @@ fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
     return result;
 }
 #else
-// The element that turns with `element`: that of the own vector is at hand.
+// The other element of the pair of `element`; for interleaved pairs, it is in the same vector.
 fn partner_of(unit: Unit, element: u32, own: vec4<f32>) -> f32 {
     if params.interleaved != 0u {
         return own[(element & 3u) ^ 1u];

@@ -12,7 +12,7 @@ fn row_float(row: u32, word: u32) -> f32 {
     return bitcast<f32>(row_word(row, word));
 }
 
-// Greedy, and nothing else: such rows are drawn by sample_argmax.
+// Plain greedy rows, which have no other option; sample_argmax draws them.
 fn is_plain(row: u32) -> bool {
     let is_penalised = row_float(row, SAMPLE_REPETITION_PENALTY) != 1.0
         || row_float(row, SAMPLE_PRESENCE_PENALTY) != 0.0 || row_float(row, SAMPLE_FREQUENCY_PENALTY) != 0.0;
@@ -22,12 +22,12 @@ fn is_plain(row: u32) -> bool {
         && row_word(row, SAMPLE_GIVEN) == NONE;
 }
 
-// NaN or +∞, told by bits: a device may assume that there are none.
+// Whether a logit is NaN or +∞, tested by bits: a device may assume that neither occurs.
 fn is_bad(bits: u32) -> bool {
     return (bits & 0x7fffffffu) >= 0x7f800000u && bits != 0xff800000u;
 }
 
-// A u32 that orders as the float of these bits does; zeros and subnormals are one.
+// Maps the bits of a float to a u32 with the same order; zeros and subnormals are equal.
 fn key_of(bits: u32) -> u32 {
     let flushed = select(bits, 0u, (bits & 0x7f800000u) == 0u);
     return flushed ^ select(0x80000000u, 0xffffffffu, (flushed >> 31u) == 1u);

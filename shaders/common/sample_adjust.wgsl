@@ -1,4 +1,4 @@
-// Bias, penalties and mask: a row's logits become keys in its scratch row.
+// Applies bias, penalties and mask: turns a row's logits into keys in its scratch row.
 
 #import sample_row
 

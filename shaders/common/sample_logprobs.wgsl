@@ -1,4 +1,4 @@
-// Logprobs of the raw row: of the drawn token, and the most likely ones in order.
+// Logprobs of the raw row: those of the drawn token and of the most likely tokens, in order.
 
 #import sample_row
 #import sample_threshold
@@ -8,7 +8,7 @@ var<workgroup> top_count: atomic<u32>;
 var<workgroup> top_keys: array<u32, TOP_LOGPROBS_MAX>;
 var<workgroup> top_ids: array<u32, TOP_LOGPROBS_MAX>;
 
-// max + ln Σ exp(l − max) as (max, ln Σ). Four sums an invocation keep the rounding of 2¹⁷ terms near 1e-6.
+// max + ln Σ exp(l − max) as (max, ln Σ). Four sums per invocation keep the rounding error of 2¹⁷ terms near 1e-6.
 fn log_total(row: Row, local: u32) -> vec2<f32> {
     var key = 0u;
     for (var id = local; id < row.vocab; id += WORKGROUP) {
@@ -46,7 +46,7 @@ fn keep_top(key: u32, id: u32) {
     }
 }
 
-// Writes the `count` most likely tokens; less than that where fewer are above −∞.
+// Writes the `count` most likely tokens, or fewer if fewer are above −∞.
 fn write_top(row: Row, local: u32, count: u32, total: vec2<f32>) {
     if local == 0u {
         atomicStore(&top_count, 0u);
@@ -59,7 +59,7 @@ fn write_top(row: Row, local: u32, count: u32, total: vec2<f32>) {
             keep_top(key, id);
         }
     }
-    // Of equal keys the lowest ids; more than one round only where logits tie.
+    // Equal keys: lowest ids first. More than one iteration is needed only for ties.
     var next = 0u;
     for (var round = 0u; round < TOP_LOGPROBS_MAX; round++) {
         workgroupBarrier();

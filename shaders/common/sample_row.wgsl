@@ -1,12 +1,12 @@
-// What all phases of the sampler share: the bindings, a row's keys, and values found by the whole workgroup.
+// Shared by all phases of the sampler: bindings, a row's keys, and values computed by the whole workgroup.
 // Numbers: WORKGROUP. Variants: ADJUST (keys come from the scratch rows, after bias, penalties and mask).
 
 #import sample
 
 struct Params {
     rows: u32,
-    row_first: u32, // among the sample rows of the batch
-    logits_first: u32, // logits row of the run's first
+    row_first: u32, // first row, among the sample rows of the batch
+    logits_first: u32, // first logits row of this run
     vocab: u32,
 }
 
@@ -21,9 +21,9 @@ var<workgroup> best_key: atomic<u32>;
 var<workgroup> best_id: atomic<u32>;
 var<workgroup> shared_words: vec4<u32>;
 
-// A row as the whole workgroup sees it.
+// The row that the workgroup processes.
 struct Row {
-    index: u32, // of the sample row in the batch
+    index: u32, // index of the sample row in the batch
     vocab: u32, // 0 for a workgroup without a row
     logits: u32, // first word in logits
     scratch: u32, // first word in scratch
@@ -41,7 +41,7 @@ fn key_at(row: Row, id: u32) -> u32 {
 #endif
 }
 
-// The value of invocation 0, in all of them.
+// Broadcasts the value of invocation 0 to all invocations.
 fn share(local: u32, words: vec4<u32>) -> vec4<u32> {
     if local == 0u {
         shared_words = words;
@@ -49,7 +49,7 @@ fn share(local: u32, words: vec4<u32>) -> vec4<u32> {
     return workgroupUniformLoad(&shared_words);
 }
 
-// The largest key of all invocations and the lowest id that comes with it.
+// The largest key of all invocations, and the lowest id with that key.
 fn best_of(local: u32, key: u32, id: u32) -> vec2<u32> {
     if local == 0u {
         atomicStore(&best_key, 0u);

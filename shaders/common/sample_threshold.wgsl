@@ -1,27 +1,27 @@
-// Exact thresholds by radix: a histogram of 256 bins per byte of the key, from the highest byte down.
+// Exact thresholds by radix search: a histogram of 256 bins per byte of the key, from the highest byte down.
 
 #import sample_row
 #import wide
 
-// Sums per bin of weights below 2²⁴ + 1, in two parts of 12 bits, so that 2¹⁹ of them fit a word.
+// Sums per bin of weights of at most 2²⁴, in two parts of 12 bits, so that 2¹⁹ of them fit a word.
 var<workgroup> bins_low: array<atomic<u32>, 256>;
 var<workgroup> bins_high: array<atomic<u32>, 256>;
 var<workgroup> bin_groups: array<vec2<u32>, 16>;
 
-// What a threshold is taken over, and where it lies.
+// The input and target of a threshold search.
 struct Selection {
-    is_raw: bool, // raw logits, else adjusted ones
-    floor: u32, // keys below are out
-    is_weighted: bool, // sums exp(d) · 2²⁴, else counts
+    is_raw: bool, // search raw logits, else adjusted ones
+    floor: u32, // keys below this are excluded
+    is_weighted: bool, // sum exp(d) · 2²⁴, else count keys
     share: u32, // weighted: the sum must reach share / 2²⁰ of the total
-    count: u32, // not weighted: it must reach this
+    count: u32, // not weighted: the count must reach this
 }
 
-// How likely keys are compared.
+// Parameters for the weights of keys.
 struct Scale {
     largest: f32,
     temperature: f32,
-    lowest: f32, // d below is out
+    lowest: f32, // d below this is excluded
 }
 
 fn distance_of(key: u32, scale: Scale) -> f32 {
@@ -61,7 +61,7 @@ fn fill_bins(row: Row, local: u32, selection: Selection, scale: Scale, shift: u3
         } else {
             key = key_at(row, id);
         }
-        // Of the bytes above this one, all must be the threshold's.
+        // All bytes above this one must equal the threshold's.
         let is_near = shift == 24u || (key >> ((shift + 8u) & 31u)) == prefix;
         var weight = 1u;
         var is_kept = key >= selection.floor && is_near;
@@ -80,7 +80,7 @@ fn fill_bins(row: Row, local: u32, selection: Selection, scale: Scale, shift: u3
     }
 }
 
-// The bin in which the sum from the top reaches `target`, and what is left of the target there.
+// The bin in which the sum from the top reaches `target`, and the rest of the target in that bin.
 fn find_bin(target_sum: vec2<u32>) -> vec3<u32> {
     var left = target_sum;
     var group = 15u;
@@ -96,7 +96,7 @@ fn find_bin(target_sum: vec2<u32>) -> vec3<u32> {
     return vec3<u32>(bin, left);
 }
 
-// The largest key from which on upwards the sum reaches the target; the floor if it never does.
+// The largest key such that the sum over it and all larger keys reaches the target; the floor if there is none.
 fn threshold(row: Row, local: u32, selection: Selection, scale: Scale) -> u32 {
     var prefix = 0u;
     var left = vec2<u32>(selection.count, 0u);

@@ -1,6 +1,6 @@
-// Weights of a row, widened, eight at a time. `weight` is bound by the importing shader as array<vec4<u32>>, or with
-// TEXELS as an image of such vectors; its params hold row_vectors, and for quantised formats plane, scales and supers:
-// where the sections of a row lie (plan/format/weight.rs defines them), in vectors.
+// Reads and widens weights of a row, eight at a time. The importing shader binds `weight` as array<vec4<u32>>, or with
+// TEXELS as an image of such vectors. Its params have row_vectors and, for quantized formats, plane, scales and supers:
+// the starts of the sections of a row (defined by plan/format/weight.rs), in vectors.
 struct Eight {
     low: vec4<f32>,
     high: vec4<f32>,

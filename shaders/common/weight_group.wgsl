@@ -1,12 +1,12 @@
-// A group of 32 quantised weights: codes in one or two planes, a * level(code) + b.
+// A group of 32 quantized weights: codes in one or two planes, a * level(code) + b.
 // Defines: CODES_2, CODES_4 or CODES_8; ONE_MORE_AT or TWO_MORE_AT (bit) for a second plane; LEVELS_* (none: the code
-// itself less OFFSET); SCALES_*.
+// minus OFFSET); SCALES_*.
 #import half
 #import weight_levels
 
 struct Group {
     codes: vec4<u32>,
-    more: vec4<u32>,  // second plane; of bytes, the second half
+    more: vec4<u32>,  // second plane; for byte codes, the second half
     scale: vec4<f32>, // a and b of the first 16 weights, a and b of the last
 }
 
@@ -33,7 +33,7 @@ fn unsigned_byte(word: u32, place: u32) -> f32 {
     return f32((word >> (8u * place)) & 0xffu);
 }
 
-// `a` and `b` of both halves of a group, from what its own scale and its super-group's say.
+// `a` and `b` of both halves of a group, computed from its own scale and its super-group's.
 #ifdef SCALES_HALF
 fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
     let a = unpack_halves(bits & 0xffffu).x;
@@ -54,7 +54,7 @@ fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
 #endif
 #ifdef SCALES_EXPONENT
 fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
-    // Half of 2^(biased - 127), the levels being doubled; zero where that is no normal number.
+    // Half of 2^(biased - 127), because levels are doubled; zero if that is not a normal number.
     let a = bitcast<f32>((max(bits & 0xffu, 1u) - 1u) << 23u);
     return vec4<f32>(a, 0.0, a, 0.0);
 }
@@ -109,7 +109,7 @@ fn scale_bits(row: u32, group: u32) -> u32 {
 #endif
 }
 
-// What 256 weights share.
+// The super-group: scales shared by 256 weights.
 fn super_units(row: u32, super_group: u32) -> vec2<f32> {
 #ifdef SUPERS
     return unpack_halves(section_word(row + params.supers, super_group));

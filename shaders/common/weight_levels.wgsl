@@ -1,11 +1,11 @@
-// What the codes of a quantised weight stand for. Of bytes, the upper bits of a code are noise.
+// Levels of the codes of a quantized weight. Words with 8-bit codes have arbitrary bits above the low eight.
 #ifdef LEVELS_SIGNED
 fn levels(codes: vec4<u32>) -> vec4<f32> {
     return vec4<f32>(bitcast<vec4<i32>>(codes << vec4<u32>(24u)) >> vec4<u32>(24u));
 }
 #else
 #ifdef LEVELS_IQ4
-// -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113, four signed bytes a word.
+// -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113, four signed bytes per word.
 fn levels(codes: vec4<u32>) -> vec4<f32> {
     let second = (codes & vec4<u32>(4u)) != vec4<u32>(0u);
     let low = select(vec4<u32>(0xbfad9881u), vec4<u32>(0xf6eaddcfu), second);
@@ -24,7 +24,7 @@ fn levels(codes: vec4<u32>) -> vec4<f32> {
 }
 #else
 #ifdef LEVELS_E4M3
-// The exponent, biased by 7, becomes one biased by 127 through an exact product; subnormals are counted.
+// The bias of the exponent is changed from 7 to 127; subnormals are multiples of 2^-9.
 fn levels(codes: vec4<u32>) -> vec4<f32> {
     let bits = codes & vec4<u32>(0x7fu);
     let normal = bitcast<vec4<f32>>((bits << vec4<u32>(20u)) + vec4<u32>(0x3c000000u));

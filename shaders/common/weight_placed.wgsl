@@ -1,7 +1,7 @@
-// Codes of a group left at their bit places, for CPU cores, where a shift costs as much as a multiplication: code i of
-// eight is 2^place times too large, and the matching element of x is multiplied by PLACES_*, which is exact.
-// Of signed bytes the sign bit is flipped: an unsigned code less 128. Other formats have no codes that a mask alone
-// cuts out; they take group_levels.
+// Codes of a group left at their bit positions, for CPU cores, where a shift costs as much as a multiplication: code i
+// of eight is 2^place times too large, and the matching element of x is multiplied by PLACES_*, which is exact.
+// The sign bit of signed bytes is flipped, which gives an unsigned code minus 128. Codes of other formats cannot be
+// extracted by a mask alone; they use group_levels.
 #import weight_group
 
 #ifdef PLACED_NIBBLES
@@ -11,7 +11,7 @@ const PLACES_HIGH = vec4<f32>(0.0625, 0.000244140625, 0.00000095367431640625, 1.
 fn placed_levels(group: Group, part: u32) -> Eight {
     let word = group.codes[part];
     let low = vec4<u32>(word) & vec4<u32>(0xfu, 0xf00u, 0xf0000u, 0xf000000u);
-    // The last would become the sign of an integer.
+    // The last code would become the sign of an integer.
     let high = vec4<u32>(vec3<u32>(word) & vec3<u32>(0xf0u, 0xf000u, 0xf00000u), word >> 28u);
     return Eight(vec4<f32>(bitcast<vec4<i32>>(low)), vec4<f32>(bitcast<vec4<i32>>(high)));
 }

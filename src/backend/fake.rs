@@ -1,28 +1,28 @@
-//! A device without arithmetic: the simulator's, and `--device fake[:script]` behind the real server.
+//! A fake device without arithmetic, for the engine simulator and for `--device fake[:script]` in the real server.
 //!
-//! It keeps token ids where a real device keeps keys and values, and answers with a hash of the history that it reads
-//! back *through the block table*. So a block that is wrong, stale or shared by mistake is a wrong token, and the right
-//! token is the same hash over the plain list ([`next_token`]). Penalties count in the hash, feed slots are read when
-//! the batch runs, and a batch runs at some moment between its submission and its read.
+//! It stores token ids where a real device stores keys and values. The token it samples is a hash of the history that
+//! it reads *through the block table*. So a wrong, stale or mistakenly shared block gives a wrong token, and the
+//! expected token is the same hash over the plain token list ([`next_token`]). The hash includes penalties. Feed slots
+//! are read when the batch runs, and a batch runs at a random moment between its submission and its read.
 //!
-//! A [`Script`] says which faults it meets, as text: comma-separated words, for example `lost@3,nan=17`.
+//! A [`Script`] lists the faults to inject, as comma-separated text, for example `lost@3,nan=17`.
 //!
 //! | Word | Fault |
 //! |---|---|
-//! | `lost@K` | the device is lost when batch K is read (batches count from 1, over resets) |
+//! | `lost@K` | the device is lost when batch K is read (batches count from 1, across resets) |
 //! | `lost-submit@K` | the device is lost when batch K is submitted |
-//! | `hang@K` | batch K never comes back: its read gives up after the pause, as on a lost device |
-//! | `dead@K` | as `lost@K`, and it cannot be reset |
-//! | `invalid@K` | batch K is refused when it is submitted |
-//! | `failed@K` | batch K turns out refused when it is read |
+//! | `hang@K` | batch K never completes: its read times out after the pause, as on a lost device |
+//! | `dead@K` | as `lost@K`, and the device cannot be reset |
+//! | `invalid@K` | batch K is rejected when it is submitted |
+//! | `failed@K` | batch K is found to be rejected when it is read |
 //! | `panic@K` | a panic when batch K is submitted |
 //! | `nan=T` | a row whose history contains token id T has no valid logits |
-//! | `oom=N` | a pool of more than N blocks in all does not fit |
-//! | `memory=BYTES` | weights, rows and pool must fit this memory, as on a GPU |
-//! | `binding=BYTES` | no buffer is larger than this |
+//! | `oom=N` | a pool of more than N blocks in total does not fit |
+//! | `memory=BYTES` | device memory for weights, rows and pool, as on a GPU |
+//! | `binding=BYTES` | binding limit: no buffer may be larger |
 //! | `pause=MS` | every batch takes MS milliseconds |
-//! | `say=A>B>C` | after the ids A come those of B, the second time those of C, …; dots between ids |
-//! | `seed=S` | which random moments batches run at |
+//! | `say=A>B>C` | after the ids A, the device samples the ids B, the second time C, …; ids are separated by dots |
+//! | `seed=S` | seed of the random moments when batches run |
 
 use super::layout::{Layout, PoolLayout};
 use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind};
@@ -41,60 +41,60 @@ use std::time::Duration;
 /// Elements of a pooled row.
 pub const POOLED_COLUMNS: usize = 8;
 
-/// What a slot reads as before it is written, and after its block was poisoned.
+/// Content of a slot before it is written, and after its block was poisoned.
 const POISON: u32 = u32::MAX - 1;
 
-/// The faults that a fake device meets.
+/// The faults that a fake device injects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Script {
-    /// Batches at whose read the device is lost.
+    /// Batches whose read loses the device.
     pub lost: BTreeSet<u64>,
-    /// Batches at whose submission the device is lost.
+    /// Batches whose submission loses the device.
     pub lost_submit: BTreeSet<u64>,
-    /// Batches that never come back.
+    /// Batches that never complete.
     pub hang: BTreeSet<u64>,
-    /// Batches at whose read the device is lost for good.
+    /// Batches whose read loses the device permanently.
     pub dead: BTreeSet<u64>,
-    /// Batches refused at submission.
+    /// Batches rejected at submission.
     pub invalid: BTreeSet<u64>,
-    /// Batches refused at the read.
+    /// Batches rejected at the read.
     pub failed: BTreeSet<u64>,
     /// Batches whose submission panics.
     pub panic: BTreeSet<u64>,
-    /// Token id that spoils the logits of whoever sees it.
+    /// Token id that makes the logits of every row that sees it invalid.
     pub nan: Option<u32>,
-    /// Blocks that fit.
+    /// Maximum number of blocks in the pool.
     pub oom: Option<u32>,
-    /// Bytes of memory of its own, as a GPU tells them; `None`: it is software.
+    /// Bytes of device memory, as a GPU reports them; `None`: a software device.
     pub memory: Option<u64>,
-    /// Bytes that it binds at once, as a GPU tells them; `None`: any number.
+    /// Binding limit in bytes, as a GPU reports it; `None`: no limit.
     pub binding: Option<u64>,
-    /// What is said after certain ids, if anything.
+    /// Scripted answers, if any.
     pub say: Option<Say>,
-    /// How long a batch takes.
+    /// Duration of a batch.
     pub pause: Duration,
-    /// Seed of the moments when batches run.
+    /// Seed of the random moments when batches run.
     pub seed: u64,
 }
 
-/// What a device says that stands for a model: answers by their number.
+/// Scripted answers, which replace the hash after a given prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Say {
-    /// The ids after which an answer begins.
+    /// The ids that trigger an answer.
     pub after: Vec<u32>,
     /// The first answer, the second, and so on.
     pub answers: Vec<Vec<u32>>,
 }
 
 impl Say {
-    /// `1.2>3.4.5>6`: after the ids 1, 2 come 3, 4, 5, and the second time 6.
+    /// Parses `1.2>3.4.5>6`: after the ids 1, 2 come 3, 4, 5, and the second time 6.
     fn read(text: &str) -> Option<Self> {
         let ids = |part: &str| part.split('.').map(|id| id.parse().ok()).collect::<Option<Vec<u32>>>();
         let mut parts = text.split('>').map(ids);
         Some(Self { after: parts.next()??, answers: parts.collect::<Option<_>>()? })
     }
 
-    /// What follows `tokens`: the answer that has begun, from where it is.
+    /// The id that follows `tokens`, if an answer has started: its next id.
     fn next(&self, tokens: &[u32]) -> Option<u32> {
         let begins: Vec<_> =
             tokens.windows(self.after.len()).enumerate().filter(|(_, ids)| *ids == self.after).collect();
@@ -112,7 +112,7 @@ impl FromStr for Script {
             script.read_word(word).ok_or_else(|| {
                 let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
                              memory=BYTES, binding=BYTES, say=A>B>C, pause=MS, seed=S";
-                BackendError::Unavailable(format!("fake device: {word:?} is none of {words}"))
+                BackendError::Unavailable(format!("fake device: unknown word {word:?}; expected {words}"))
             })?;
         }
         Ok(script)
@@ -161,23 +161,23 @@ impl Script {
     }
 }
 
-/// What a slot of the pool holds: the token and where it stands.
+/// Content of a slot of the pool: a token and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
     token_id: u32,
     position: u32,
 }
 
-/// What a row sees.
+/// The history that a row sees.
 struct History {
     hash: u64,
-    /// What the script says next.
+    /// The scripted next token, if any.
     said: Option<u32>,
 }
 
 const BLANK: Slot = Slot { token_id: POISON, position: NONE };
 
-/// See the module's words.
+/// A fake device; see the module's documentation.
 pub struct FakeBackend {
     caps: Caps,
     script: Script,
@@ -186,9 +186,9 @@ pub struct FakeBackend {
     /// Per KV group, `[block][slot]`.
     pool: Vec<Vec<Slot>>,
     feed: Vec<u32>,
-    /// Submitted and not run.
+    /// Batches submitted and not run yet.
     queue: VecDeque<BatchInputs>,
-    /// Run and not read.
+    /// Results of batches that ran and were not read yet.
     results: VecDeque<Results>,
     /// Bytes of weights and rows.
     held_bytes: u64,
@@ -197,12 +197,12 @@ pub struct FakeBackend {
     random: u64,
 }
 
-/// Number of a batch.
+/// The number of a batch.
 #[derive(Debug)]
 pub struct Ticket(u64);
 
 impl FakeBackend {
-    /// A device that meets these faults.
+    /// A device that injects these faults.
     pub fn new(script: Script) -> Self {
         let caps = Caps {
             name: "fake".into(),
@@ -230,7 +230,7 @@ impl FakeBackend {
         }
     }
 
-    /// Destroys a block's content at once, ahead of batches that have not run: nobody may need it any more.
+    /// Destroys a block's content immediately, before pending batches run: no batch may need it any more.
     pub fn poison(&mut self, group: usize, block: u32) {
         let size = self.block_size() as usize;
         self.pool[group][block as usize * size..][..size].fill(BLANK);
@@ -240,7 +240,7 @@ impl FakeBackend {
         self.capacity.as_ref().expect("a loaded device has a capacity").block_size
     }
 
-    /// An error if `bytes` in all are more than there are.
+    /// Fails if `bytes`, the total in use, exceed the device memory.
     fn check_memory(&self, what: &str, bytes: u64) -> Result<(), BackendError> {
         match self.script.memory {
             Some(memory) if bytes > memory => Err(BackendError::OutOfMemory { what: what.into(), bytes }),
@@ -265,7 +265,7 @@ impl FakeBackend {
         }
     }
 
-    /// One batch, in the order a device works: copies, then all writes, then all reads.
+    /// Runs one batch in the order of a real device: copies, then all writes, then all reads.
     fn run(&mut self, inputs: &BatchInputs) -> Results {
         let size = self.block_size() as usize;
         for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
@@ -294,7 +294,7 @@ impl FakeBackend {
         Results { sampled, pooled }
     }
 
-    /// A few numbers from the histories of the rows, NaN where the script spoils one.
+    /// A few numbers computed from the histories of the rows; NaN if the script makes one invalid.
     fn pool(&self, pool: &PoolRow, inputs: &BatchInputs) -> Vec<f32> {
         let mut sums = vec![0.0; POOLED_COLUMNS];
         for row in pool.row_start..pool.row_start + pool.row_count {
@@ -305,7 +305,7 @@ impl FakeBackend {
         sums
     }
 
-    /// What a row sees through the block tables of all groups; `None` if the script spoils it.
+    /// The history that a row sees through the block tables of all groups; `None` if the script makes it invalid.
     fn history(&self, row: u32, inputs: &BatchInputs) -> Option<History> {
         let index = inputs.sequences.partition_point(|rows| rows.row_start + rows.row_count <= row);
         let position = inputs.positions[row as usize];
@@ -437,7 +437,7 @@ impl Backend for FakeBackend {
     }
 }
 
-/// What every batch owes its device; asserted, since a breach is a bug of the engine.
+/// Asserts the requirements on every batch. A violation is a bug of the engine.
 impl FakeBackend {
     fn check(&self, inputs: &BatchInputs) {
         let capacity = self.capacity.as_ref().expect("a loaded device has a capacity");
@@ -487,7 +487,7 @@ fn check_writes(arrays: &GroupInputs, rows: usize, slots: usize) {
     assert!(sources.is_disjoint(&targets), "no block is both source and target of a copy");
 }
 
-/// First position that a query sees.
+/// First position visible to a query.
 pub fn first_visible(position: u32, window: Option<u32>) -> u32 {
     window.map_or(0, |window| (position + 1).saturating_sub(window))
 }
@@ -497,9 +497,9 @@ pub fn see(hash: u64, position: u32, token_id: u32) -> u64 {
     mix(hash, u64::from(position) << 32 | u64::from(token_id))
 }
 
-/// The token that follows a history, given the row's settings and its past for penalties: `past` holds distinct tokens
-/// with counts, `pending` one more generated token, `mask` has a bit for each id that may follow. What is switched off
-/// does not count. `None`: nothing may follow.
+/// The token that follows a history, given the row's parameters and its earlier tokens for penalties: `past` has
+/// distinct tokens with counts, `pending` is one more generated token, `mask` has a bit for each allowed id. Options
+/// that are off have no effect. `None`: no token is allowed.
 pub fn next_token(
     history: u64,
     sample: &SampleRow,
@@ -529,7 +529,7 @@ pub fn next_token(
     if count == 0 { None } else { allowed().nth(choose(count) as usize) }
 }
 
-/// The logprobs of a given token, which tell the history that they follow.
+/// The logprobs of a given token; they depend on the history, so that tests can detect a wrong one.
 fn given(sample: &SampleRow, history: u64, vocab: u32) -> Sampled {
     let rank = given_rank(history, sample.given);
     let likely = |index| ((sample.given + index) % vocab, logprob(rank + index));
@@ -537,12 +537,12 @@ fn given(sample: &SampleRow, history: u64, vocab: u32) -> Sampled {
     Sampled { token_id: sample.given, logprob: logprob(rank), top }
 }
 
-/// How unlikely this device finds a token after a history.
+/// How unlikely a token is after a history, on this device.
 pub fn given_rank(history: u64, token_id: u32) -> u32 {
     u32::try_from(mix(history, u64::from(token_id)) % 1000).expect("it is below 1000")
 }
 
-/// What stands for the hidden state of a row with this history.
+/// The fake hidden state of a row with this history.
 pub fn hidden(history: u64) -> Vec<f32> {
     let value = |column: usize| (mix(history, column as u64) % 512) as f32 - 256.0;
     (0..POOLED_COLUMNS).map(value).collect()
@@ -553,7 +553,7 @@ fn logprob(rank: u32) -> f32 {
     -0.5 - rank as f32
 }
 
-/// A good mixer of two words (the finalizer of SplitMix64).
+/// Mixes two words (the finalizer of SplitMix64).
 fn mix(hash: u64, value: u64) -> u64 {
     let mixed = (hash ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -571,7 +571,7 @@ mod tests {
         assert_eq!(script.lost, BTreeSet::from([3, 9]));
         assert_eq!((script.nan, script.oom, script.pause), (Some(17), Some(100), Duration::from_millis(5)));
         let say: Script = "say=1.2>3.4>5".parse().expect("the case is valid");
-        let say = say.say.expect("it says something");
+        let say = say.say.expect("the script has an answer");
         let next = |tokens: &[u32]| say.next(tokens);
         assert_eq!((next(&[9, 1, 2]), next(&[1, 2, 3]), next(&[1, 2, 3, 4])), (Some(3), Some(4), None));
         assert_eq!((next(&[1, 2, 3, 4, 1, 2]), next(&[7])), (Some(5), None), "the second answer");

@@ -1,12 +1,12 @@
-//! What a device allocates for a plan: one arithmetic, for who asks and for who allocates.
+//! Sizes of all buffers that a device allocates for a plan, used both to predict memory and to allocate it.
 //!
-//! [`Layout`] lists the buffers of weights, rows and scratch, [`PoolLayout`] those of keys and values, under the limits
-//! in [`Caps`]. The arenas create exactly these; `engine::fit` adds them up before anything is loaded. So a plan that
-//! is said to fit does, unless the memory has gone meanwhile.
+//! [`Layout`] lists the buffers of weights, rows and scratch, and [`PoolLayout`] those of keys and values, under the
+//! limits in [`Caps`]. The arenas create exactly these buffers; `engine::fit` adds them up before anything is loaded.
+//! So a plan that is predicted to fit does fit, unless the memory has been taken meanwhile.
 //!
-//! A weight matrix is cut by output rows into shards within the binding limit: between experts, or within one that is
-//! larger than that. A layer's K and V are cut by KV heads. Buffers of `Rows::Samples` hold as many rows as fit, and
-//! tails run in groups of that many. Token rows are not cut: the step has fewer of them.
+//! A weight matrix is cut by output rows into shards within the binding limit: between experts, or within an expert
+//! that exceeds the limit. A layer's K and V are cut by KV heads. Buffers of `Rows::Samples` hold as many rows as fit,
+//! and tails run in groups of that many rows. Token rows are not cut: instead, a batch has fewer of them.
 
 use super::{BackendError, Capacity, Caps, SideBuffer};
 use crate::plan::{BufferSpec, KvLayer, Plan, Rows, WeightFormat, WeightSpec, check};
@@ -15,16 +15,16 @@ use std::fmt;
 /// A buffer that is larger than the device allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excess {
-    /// What it holds.
+    /// Name of the buffer.
     pub what: String,
-    /// Its bytes.
+    /// Bytes needed.
     pub needed: u64,
-    /// The most that one buffer or binding may have.
+    /// Maximum bytes of a buffer or binding.
     pub limit: u64,
 }
 
 impl Excess {
-    /// As the error of this device.
+    /// Converts to an error of this device.
     fn on(self, caps: &Caps) -> BackendError {
         let Self { what, needed, limit } = self;
         BackendError::Limit { what, needed, limit, device: caps.name.clone() }
@@ -37,56 +37,56 @@ impl fmt::Display for Excess {
     }
 }
 
-/// Consecutive rows of a weight, in one buffer.
+/// Consecutive rows of a weight that share one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightShard {
     /// First row.
     pub row_start: u32,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Byte layout of each.
+    /// Format of each row.
     pub format: WeightFormat,
-    /// Of the buffer.
+    /// Bytes of the buffer.
     pub bytes: u64,
 }
 
-/// Consecutive KV heads of one layer: a buffer for keys and one for values.
+/// Consecutive KV heads of one layer, with one buffer for keys and one for values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShard {
     /// First head.
     pub head_start: u32,
-    /// Heads.
+    /// Number of heads.
     pub heads: u32,
-    /// Of each of the two buffers.
+    /// Bytes of each of the two buffers.
     pub bytes: u64,
 }
 
-/// Every buffer but the pool's.
+/// All buffers except the KV pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// By weight: its shards, from the first row to the last.
+    /// Shards of each weight, from the first row to the last.
     pub weights: Vec<Vec<WeightShard>>,
-    /// By row buffer: bytes.
+    /// Bytes of each row buffer.
     pub rows: Vec<u64>,
-    /// Rows of a `Rows::Samples` buffer; a tail runs in groups of so many.
+    /// Rows of a `Rows::Samples` buffer; a tail runs in groups of this many rows.
     pub group_rows: u32,
-    /// What the backend needs beside these.
+    /// Other buffers that the backend needs.
     pub side: Vec<SideBuffer>,
-    /// The first buffer that is too large, if any is.
+    /// The first buffer that is too large, if any.
     pub excess: Option<Excess>,
 }
 
-/// The buffers of the pool.
+/// The buffers of the KV pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolLayout {
-    /// By layer: its shards, from the first head to the last.
+    /// Shards of each layer, from the first head to the last.
     pub layers: Vec<Vec<KvShard>>,
-    /// The first buffer that is too large, if any is.
+    /// The first buffer that is too large, if any.
     pub excess: Option<Excess>,
 }
 
 impl Layout {
-    /// Lays out `plan`. A buffer that is too large is laid out all the same, and noted.
+    /// Lays out `plan`. A buffer that is too large is included and also recorded in `excess`.
     pub fn new(plan: &Plan, capacity: &Capacity, caps: &Caps) -> Self {
         let mut limits = Limits::new(caps);
         let group_rows = group_rows(plan, capacity, caps);
@@ -106,13 +106,13 @@ impl Layout {
         Self { weights, rows, group_rows, side, excess: limits.excess }
     }
 
-    /// The same, for who allocates: an error if a buffer is too large.
+    /// Like [`Self::new`], but fails if a buffer is too large.
     pub fn checked(plan: &Plan, capacity: &Capacity, caps: &Caps) -> Result<Self, BackendError> {
         let mut layout = Self::new(plan, capacity, caps);
         layout.excess.take().map_or(Ok(layout), |excess| Err(excess.on(caps)))
     }
 
-    /// Bytes of the weights as the device holds them.
+    /// Bytes of the weights in device memory.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.iter().flatten().map(|shard| shard.bytes).sum()
     }
@@ -126,7 +126,7 @@ impl Layout {
 impl PoolLayout {
     /// Lays out a pool of `blocks[g]` blocks for KV group `g`.
     pub fn new(plan: &Plan, capacity: &Capacity, caps: &Caps, blocks: &[u32]) -> Self {
-        assert_eq!(blocks.len(), plan.kv_groups.len(), "each KV group has a number of blocks");
+        assert_eq!(blocks.len(), plan.kv_groups.len(), "one block count per KV group");
         let mut limits = Limits::new(caps);
         let layers = plan.kv_layers.iter().enumerate().map(|(index, layer)| {
             let head_bytes = u64::from(blocks[layer.group as usize]) * head_block_bytes(layer, capacity);
@@ -143,37 +143,37 @@ impl PoolLayout {
         Self { layers, excess: limits.excess }
     }
 
-    /// The same, for who allocates: an error if a buffer is too large.
+    /// Like [`Self::new`], but fails if a buffer is too large.
     pub fn checked(plan: &Plan, capacity: &Capacity, caps: &Caps, blocks: &[u32]) -> Result<Self, BackendError> {
         let mut layout = Self::new(plan, capacity, caps, blocks);
         layout.excess.take().map_or(Ok(layout), |excess| Err(excess.on(caps)))
     }
 
-    /// Bytes of keys and values.
+    /// Bytes of all keys and values.
     pub fn bytes(&self) -> u64 {
         self.layers.iter().flatten().map(|shard| 2 * shard.bytes).sum()
     }
 }
 
-/// Token rows of a step at most, so that every row buffer fits one binding.
+/// Maximum token rows of a batch for which every row buffer fits one binding.
 pub fn tokens_max(plan: &Plan, caps: &Caps) -> u64 {
     check::tokens_max(plan, usable(caps.binding_bytes_max, caps))
 }
 
-/// Blocks of a KV group at most: one head of a layer's keys, which is never cut, fits one binding, and the number of a
-/// slot is a `u32`.
+/// Maximum blocks of a KV group: the keys of one head of a layer, which are never cut, fit one binding, and slot
+/// numbers fit a `u32`.
 pub fn blocks_max(plan: &Plan, capacity: &Capacity, caps: &Caps) -> u64 {
     let slots = u64::from(u32::MAX - 1) / u64::from(capacity.block_size);
     let block_bytes = plan.kv_layers.iter().map(|layer| head_block_bytes(layer, capacity)).max().unwrap_or(0);
     (usable(caps.binding_bytes_max, caps) / block_bytes.max(1)).min(slots)
 }
 
-/// Bytes that a block takes in the buffer of one head.
+/// Bytes of a block in the buffer of one head.
 fn head_block_bytes(layer: &KvLayer, capacity: &Capacity) -> u64 {
     u64::from(capacity.block_size) * capacity.kv_format.row_bytes(layer.head_dim)
 }
 
-/// Most logits rows whose widest `Rows::Samples` buffer fits one binding.
+/// Maximum logits rows for which the widest `Rows::Samples` buffer fits one binding.
 fn group_rows(plan: &Plan, capacity: &Capacity, caps: &Caps) -> u32 {
     let samples = plan.buffers.iter().filter(|spec| spec.rows == Rows::Samples);
     let room = |spec| Limits::new(caps).room(row_bytes(spec));
@@ -191,7 +191,7 @@ fn weight_shards(spec: &WeightSpec, limits: &mut Limits<'_>) -> Vec<WeightShard>
         let section_end = row_start + section.rows;
         while row_start < section_end {
             let room = rows_max.min(section_end - row_start);
-            // Whole experts, or rows of one.
+            // A shard has whole experts, or rows of a single expert.
             let into_expert = row_start % expert_rows;
             let rows = match spec.experts {
                 1 => room,
@@ -204,7 +204,7 @@ fn weight_shards(spec: &WeightSpec, limits: &mut Limits<'_>) -> Vec<WeightShard>
             row_start += rows;
         }
     }
-    debug_assert_eq!(row_start, spec.rows, "the sections are all rows");
+    debug_assert_eq!(row_start, spec.rows, "the sections cover all rows");
     shards
 }
 
@@ -212,12 +212,12 @@ fn row_bytes(spec: &BufferSpec) -> u64 {
     u64::from(spec.columns) * u64::from(spec.storage.bytes())
 }
 
-/// The part of a limit that whole granules fill.
+/// The limit, rounded down to whole granules.
 fn usable(limit: u64, caps: &Caps) -> u64 {
     limit - limit % caps.allocation.granule
 }
 
-/// Pads buffers, and notes the first one that is too large.
+/// Pads buffer sizes and records the first buffer that is too large.
 struct Limits<'a> {
     caps: &'a Caps,
     excess: Option<Excess>,
@@ -228,17 +228,17 @@ impl<'a> Limits<'a> {
         Self { caps, excess: None }
     }
 
-    /// How many pieces of so many bytes fit one binding.
+    /// Number of pieces of this many bytes that fit one binding.
     fn room(&self, bytes: u64) -> u32 {
         u32::try_from(usable(self.caps.binding_bytes_max, self.caps) / bytes.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// The size of a buffer that may be cut, or stands for rows of a step.
+    /// Padded size of a buffer under the binding limit: a shard, or a row buffer.
     fn binding(&mut self, bytes: u64, what: impl FnOnce() -> String) -> u64 {
         self.within(bytes, self.caps.binding_bytes_max, what)
     }
 
-    /// The size of a buffer that is never cut.
+    /// Padded size of a buffer that is never sharded.
     fn buffer(&mut self, bytes: u64, what: impl FnOnce() -> String) -> u64 {
         self.within(bytes, self.caps.allocation.buffer_bytes_max, what)
     }

@@ -1,12 +1,12 @@
-//! A batch as the kernels of a GPU read it: one buffer of u32, the metadata, written once per submission.
+//! The metadata of a batch: one buffer of u32 that GPU kernels read, written once per submission.
 //!
-//! [`TABLE`] says what lies where: the header's counts and array offsets, the records of KV groups, sequences and
-//! sample rows, and the record in which a sampled row comes back. It is the only place where these numbers are written.
-//! [`flatten`] uses them as Rust constants; the WGSL preprocessor emits them for `#constants`, and the CUDA kernels
-//! include them as `common/metadata_constants.cuh`, each under the same name.
+//! [`TABLE`] defines its layout: the header's counts and array offsets, the records of KV groups, sequences and sample
+//! rows, and the result record of a sampled row. These numbers are written nowhere else. [`flatten`] uses them as Rust
+//! constants, the WGSL preprocessor emits them for `#constants`, and the CUDA kernels include them as
+//! `common/metadata_constants.cuh`, all under the same names.
 //!
-//! The header holds the word offset of every array, so that nothing in a recorded program depends on where an array
-//! lies. Everything is checked here, against capacity and pool: the kernels run without bounds checks.
+//! The header has the word offset of every array, so that a recorded program does not depend on where arrays start.
+//! Batches are checked here, against capacity and pool: the kernels run without bounds checks.
 
 use super::{BackendError, Capacity};
 use crate::plan::Plan;
@@ -14,12 +14,12 @@ use crate::plan::inputs::{
     self, BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, Sampled, SequenceRows, TOP_LOGPROBS_MAX,
 };
 
-/// Declares each number as a Rust constant and as a row of [`TABLE`].
+/// Declares each number as a Rust constant and as an entry of [`TABLE`].
 macro_rules! table {
     (use $($imported:ident)* ; $($(#[$doc:meta])* $name:ident = $value:expr;)*) => {
         $($(#[$doc])* pub(crate) const $name: u32 = $value;)*
 
-        /// Every number that the kernels share with [`flatten`], by the name that WGSL and CUDA use, too.
+        /// Every number that the kernels share with [`flatten`], by name; WGSL and CUDA use the same names.
         pub const TABLE: &[(&str, u32)] = &[
             $((stringify!($imported), inputs::$imported),)*
             $((stringify!($name), $name),)*
@@ -30,15 +30,15 @@ macro_rules! table {
 table! {
     use NONE FEED TOP_LOGPROBS_MAX NUMERICAL_ERROR;
 
-    // The header: counts, offsets of the arrays that all KV groups share, then a record for each KV group.
+    // The header: counts, offsets of the arrays that all KV groups share, then one record per KV group.
 
-    /// Header word: how many token rows the batch has.
+    /// Header word: number of token rows.
     META_TOKEN_COUNT = 0;
-    /// Header word: how many sequences.
+    /// Header word: number of sequences.
     META_SEQUENCE_COUNT = 1;
-    /// Header word: how many logits rows.
+    /// Header word: number of logits rows.
     META_LOGITS_COUNT = 2;
-    /// Header word: how many sample rows.
+    /// Header word: number of sample rows.
     META_SAMPLE_COUNT = 3;
     /// Header word: offset of the token ids.
     META_TOKEN_IDS = 4;
@@ -46,7 +46,7 @@ table! {
     META_POSITIONS = 5;
     /// Header word: offset of the sequence records.
     META_SEQUENCES = 6;
-    /// Header word: offset of the token row of each logits row.
+    /// Header word: offset of the logits rows; each is the index of its token row.
     META_LOGITS_ROWS = 7;
     /// Header word: offset of the sample records.
     META_SAMPLES = 8;
@@ -58,47 +58,47 @@ table! {
     META_MASKS = 11;
     /// Header word: offset of the pool records.
     META_POOLS = 12;
-    /// Header word: how many pool rows.
+    /// Header word: number of pool rows.
     META_POOL_COUNT = 13;
-    /// Header word: the record of KV group 0; see [`group_header`].
+    /// Header word: start of the record of KV group 0; see [`group_header`].
     META_GROUPS = 16;
-    /// Words of the header: those before the first array.
+    /// Words of the header; the first array starts here.
     META_WORDS = META_GROUPS + GROUPS_MAX as u32 * GROUP_WORDS;
 
-    // The record of a KV group, within the header.
+    // The record of a KV group, in the header.
 
     /// Word of a KV group: offset of the block tables.
     GROUP_TABLES = 0;
-    /// Word of a KV group: offset of the start of each sequence's table.
+    /// Word of a KV group: offset of the table starts, one per sequence.
     GROUP_TABLE_STARTS = 1;
-    /// Word of a KV group: offset of the slot of each token row.
+    /// Word of a KV group: offset of the slots, one per token row.
     GROUP_SLOTS = 2;
-    /// Word of a KV group: offset of the copies.
+    /// Word of a KV group: offset of the block copies.
     GROUP_COPIES = 3;
-    /// Word of a KV group: how many copies.
+    /// Word of a KV group: number of block copies.
     GROUP_COPY_COUNT = 4;
-    /// Word of a KV group: offset of the work list of attention, which each backend lays out for itself.
+    /// Word of a KV group: offset of attention's work list, whose layout depends on the backend.
     GROUP_WORK = 5;
     /// Words of a KV group.
     GROUP_WORDS = 8;
 
-    /// Word of a block copy: the block that is read.
+    /// Word of a block copy: the source block.
     COPY_SOURCE = 0;
-    /// Word of a block copy: the block that is written.
+    /// Word of a block copy: the target block.
     COPY_TARGET = 1;
     /// Words of a block copy.
     COPY_WORDS = 2;
 
     /// Word of a sequence: its first token row.
     SEQUENCE_ROW_START = 0;
-    /// Word of a sequence: its token rows.
+    /// Word of a sequence: its number of token rows.
     SEQUENCE_ROW_COUNT = 1;
-    /// Word of a sequence: its tokens in the KV pool after this batch.
+    /// Word of a sequence: its number of tokens in the KV pool after this batch.
     SEQUENCE_CONTEXT_LEN = 2;
     /// Words of a sequence.
     SEQUENCE_WORDS = 4;
 
-    // The record of a sample row: the fields of `SampleRow` and `DrawParams`, floats as their bits.
+    // The record of a sample row: the fields of `SampleRow` and `DrawParams`; floats are stored as their bits.
 
     /// Word of a sample row.
     SAMPLE_LOGITS_ROW = 0;
@@ -128,13 +128,13 @@ table! {
     SAMPLE_FREQUENCY_PENALTY = 12;
     /// Word of a sample row: its first history entry.
     SAMPLE_HISTORY_START = 13;
-    /// Word of a sample row: its history entries.
+    /// Word of a sample row: its number of history entries.
     SAMPLE_HISTORY_LEN = 14;
     /// Word of a sample row.
     SAMPLE_PENDING_SLOT = 15;
     /// Word of a sample row: its first bias entry.
     SAMPLE_BIAS_START = 16;
-    /// Word of a sample row: its bias entries.
+    /// Word of a sample row: its number of bias entries.
     SAMPLE_BIAS_LEN = 17;
     /// Word of a sample row.
     SAMPLE_MASK_START = 18;
@@ -163,35 +163,35 @@ table! {
 
     /// Word of a pool row: its first token row.
     POOL_ROW_START = 0;
-    /// Word of a pool row: its token rows.
+    /// Word of a pool row: its number of token rows.
     POOL_ROW_COUNT = 1;
     /// Words of a pool row.
     POOL_WORDS = 2;
 
-    // The record of a sampled row in the results.
+    // The result record of a sample row.
 
-    /// Word of a result: the token, or NUMERICAL_ERROR.
+    /// Word of a result: the token id, or NUMERICAL_ERROR.
     RESULT_TOKEN_ID = 0;
     /// Word of a result: f32, the token's logprob.
     RESULT_LOGPROB = 1;
-    /// First word of a result's most likely ids, most likely first; NONE ends a list that is shorter.
+    /// First word of a result's top ids, most likely first; NONE ends a shorter list.
     RESULT_TOP_IDS = 2;
-    /// First word of a result's logprobs (f32) of these ids.
+    /// First word of the logprobs (f32) of a result's top ids.
     RESULT_TOP_LOGPROBS = RESULT_TOP_IDS + TOP_LOGPROBS_MAX;
     /// Words of a result.
     RESULT_WORDS = RESULT_TOP_LOGPROBS + TOP_LOGPROBS_MAX;
 }
 
-/// KV groups that the header has room for.
+/// Maximum number of KV groups in the header.
 pub(crate) const GROUPS_MAX: usize = 8;
 
-/// Header word of KV group `group`: the `group_header` of a kernel's params.
+/// Header word where the record of KV group `group` starts: `group_header` in a kernel's params.
 pub(crate) fn group_header(group: u32) -> u32 {
-    debug_assert!((group as usize) < GROUPS_MAX, "a plan with more KV groups is refused when it is loaded");
+    debug_assert!((group as usize) < GROUPS_MAX, "a plan with more KV groups is rejected when it is loaded");
     META_GROUPS + group * GROUP_WORDS
 }
 
-/// Most words a batch can take, of which attention's work takes `work_words_max` for each KV group.
+/// Maximum words of a batch, where attention's work list takes up to `work_words_max` per KV group.
 pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -> u64 {
     let c = capacity;
     let wide = |count: u32| u64::from(count);
@@ -210,16 +210,16 @@ pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -
     wide(META_WORDS) + shared + group * plan.kv_groups.len() as u64
 }
 
-/// What flattening needs to know besides the batch.
+/// Inputs of [`flatten`] besides the batch.
 pub(crate) struct Context<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) capacity: &'a Capacity,
-    /// Blocks of each KV group.
+    /// Number of blocks of each KV group.
     pub(crate) blocks: &'a [u32],
 }
 
-/// Writes `inputs` to `words` (cleared first). `work` appends the work of attention in a KV group; its offset is in the
-/// group's header already.
+/// Writes `inputs` to `words` (cleared first). `work` appends attention's work list of a KV group; its offset is
+/// already in the group's header.
 pub(crate) fn flatten(
     context: &Context<'_>,
     inputs: &BatchInputs,
@@ -255,13 +255,13 @@ pub(crate) fn flatten(
     Ok(())
 }
 
-/// Writes to the header that an array begins here.
+/// Records in the header that an array starts at the current end of `words`.
 fn begin(words: &mut [u32], header: u32) {
-    debug_assert!(header < META_WORDS, "offsets stand in the header");
+    debug_assert!(header < META_WORDS, "array offsets are header words");
     words[header as usize] = u32::try_from(words.len()).expect("a batch is far smaller than 2^32 words");
 }
 
-/// A record with these words at these offsets, and 0 elsewhere.
+/// A record with these words at these offsets and 0 elsewhere.
 fn record<const WORDS: usize>(fields: &[(u32, u32)]) -> [u32; WORDS] {
     let mut record = [0; WORDS];
     for (at, word) in fields {
@@ -306,7 +306,7 @@ fn sample_record(row: &SampleRow) -> [u32; SAMPLE_WORDS as usize] {
     ])
 }
 
-/// The sample rows, and the arrays that only they use.
+/// Appends the sample rows and the arrays that only they use.
 fn push_samples(inputs: &BatchInputs, words: &mut Vec<u32>) {
     begin(words, META_SAMPLES);
     words.extend(inputs.samples.iter().flat_map(sample_record));
@@ -329,7 +329,7 @@ fn push_samples(inputs: &BatchInputs, words: &mut Vec<u32>) {
     }));
 }
 
-/// The arrays of a KV group, but for the work of attention.
+/// Appends the arrays of a KV group, except attention's work list.
 fn push_group(group: u32, arrays: &GroupInputs, words: &mut Vec<u32>) {
     let header = group_header(group);
     begin(words, header + GROUP_TABLES);
@@ -346,25 +346,25 @@ fn push_group(group: u32, arrays: &GroupInputs, words: &mut Vec<u32>) {
         u32::try_from(arrays.copies.len()).expect("checked against the capacity");
 }
 
-/// What a row asks to have reported.
+/// The results requested by a sample row.
 #[derive(Clone, Copy)]
 pub(crate) struct Requested {
     logprob: bool,
     top: u32,
 }
 
-/// What each sample row of a batch asks to have reported.
+/// The results requested by each sample row of a batch.
 pub(crate) fn requested(inputs: &BatchInputs) -> Vec<Requested> {
     inputs.samples.iter().map(|row| Requested { logprob: row.logprob, top: row.top_logprobs }).collect()
 }
 
-/// Reads pooled rows: as many as `rows`, of so many elements each.
+/// Decodes `rows` pooled rows.
 pub(crate) fn pooled(words: &[u32], rows: usize, columns: usize) -> Vec<Vec<f32>> {
     let rows = words.chunks_exact(columns.max(1)).take(rows);
     rows.map(|row| row.iter().map(|bits| f32::from_bits(*bits)).collect()).collect()
 }
 
-/// Reads the records of the rows.
+/// Decodes the result records of the sample rows.
 pub(crate) fn sampled(words: &[u32], requested: &[Requested]) -> Vec<Sampled> {
     let decode = |(row, requested): (&[u32], &Requested)| {
         let (ids, logprobs) = row[RESULT_TOP_IDS as usize..].split_at(TOP_LOGPROBS_MAX as usize);
@@ -378,7 +378,7 @@ pub(crate) fn sampled(words: &[u32], requested: &[Requested]) -> Vec<Sampled> {
     words.chunks_exact(RESULT_WORDS as usize).zip(requested).map(decode).collect()
 }
 
-/// The batch stays within capacity, pool and its own arrays.
+/// Checks that the batch stays within capacity, pool and its own arrays.
 fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
     let capacity = context.capacity;
     let tokens = inputs.token_ids.len();
@@ -397,14 +397,14 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
         let end = u64::from(pool.row_start) + u64::from(pool.row_count);
         pool.row_count > 0 && end <= tokens as u64
     });
-    require(pooled, "a pool row has no token rows, or some that are not there")?;
+    require(pooled, "a pool row has no token rows, or token rows outside the batch")?;
     fits("mask words", inputs.masks.len(), capacity.mask_words_max)?;
     let ids = inputs.token_ids.iter().all(|id| match id & FEED {
         0 => *id < context.plan.vocab || context.plan.vocab == 0,
         _ => (id & !FEED) < capacity.feed_slots,
     });
-    require(ids, "a token id is neither below the vocabulary nor a feed slot")?;
-    require(inputs.positions.len() == tokens, "there is one position per token row")?;
+    require(ids, "a token id is neither in the vocabulary nor a feed slot")?;
+    require(inputs.positions.len() == tokens, "positions and token rows differ in number")?;
     require(inputs.logits_rows.iter().all(|row| (*row as usize) < tokens), "a logits row is not a token row")?;
     let rows = |s: &SequenceRows| {
         let rows = inputs.positions.get(s.row_start as usize..s.row_start as usize + s.row_count as usize);
@@ -412,7 +412,7 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
         rows.zip(first).is_some_and(|(rows, first)| rows.iter().zip(first..).all(|(row, expected)| *row == expected))
     };
     require(inputs.sequences.iter().all(rows), "a sequence's rows are not the last positions of its context")?;
-    require(inputs.groups.len() == context.plan.kv_groups.len(), "there is one group input per KV group")?;
+    require(inputs.groups.len() == context.plan.kv_groups.len(), "inputs for the wrong number of KV groups")?;
     for (group, blocks) in inputs.groups.iter().zip(context.blocks) {
         check_group(context, inputs, group, *blocks)?;
     }
@@ -428,12 +428,12 @@ fn check_group(
     let capacity = context.capacity;
     require(group.block_tables.len() <= capacity.table_entries_max as usize, "the block tables exceed the capacity")?;
     require(group.copies.len() <= capacity.copies_max as usize, "the block copies exceed the capacity")?;
-    require(group.slot_mapping.len() == inputs.token_ids.len(), "there is one slot per token row")?;
-    require(group.table_starts.len() == inputs.sequences.len(), "there is one block table per sequence")?;
-    require(group.block_tables.iter().all(|id| *id == NONE || *id < blocks), "a block table names no block")?;
+    require(group.slot_mapping.len() == inputs.token_ids.len(), "slots and token rows differ in number")?;
+    require(group.table_starts.len() == inputs.sequences.len(), "tables and sequences differ in number")?;
+    require(group.block_tables.iter().all(|id| *id == NONE || *id < blocks), "a table contains an unknown block")?;
     let slots = u64::from(blocks) * u64::from(capacity.block_size);
-    require(group.slot_mapping.iter().all(|slot| *slot == NONE || u64::from(*slot) < slots), "a slot is not there")?;
-    require(group.copies.iter().all(|(from, to)| from.max(to) < &blocks), "a copy names no block")?;
+    require(group.slot_mapping.iter().all(|slot| *slot == NONE || u64::from(*slot) < slots), "a slot is unknown")?;
+    require(group.copies.iter().all(|(from, to)| from.max(to) < &blocks), "a block copy contains an unknown block")?;
     let tables = group.table_starts.iter().zip(&inputs.sequences).all(|(start, sequence)| {
         let entries = sequence.context_len.div_ceil(capacity.block_size);
         *start as usize + entries as usize <= group.block_tables.len()
@@ -455,12 +455,12 @@ fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Back
             && mask
             && (row.given == NONE || row.given < context.plan.vocab)
             && row.top_logprobs <= TOP_LOGPROBS_MAX;
-        require(whole, "a sample row names a row, slot or range that is not there")?;
+        require(whole, "a sample row refers to an unknown row, slot or range")?;
     }
     let sorted = inputs.samples.is_sorted_by_key(|row| row.logits_row);
     require(sorted, "the sample rows are not sorted by logits row")?;
     let ids = inputs.history.iter().map(|e| e.token_id).chain(inputs.bias.iter().map(|e| e.token_id));
-    require(ids.into_iter().all(|id| id < context.plan.vocab), "a history or bias entry names no token")
+    require(ids.into_iter().all(|id| id < context.plan.vocab), "a history or bias entry has an unknown token id")
 }
 
 fn require(holds: bool, otherwise: &str) -> Result<(), BackendError> {
@@ -476,11 +476,11 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// A record's words are named `<RECORD>_…`, and `<RECORD>_WORDS` says how many there are.
+    /// The words of a record are named `<RECORD>_…`, and `<RECORD>_WORDS` is their number.
     #[test]
     fn every_record_has_room_for_its_words_and_no_two_share_one() {
         let table: BTreeMap<_, _> = TABLE.iter().copied().collect();
-        assert_eq!(table.len(), TABLE.len(), "every name is there once");
+        assert_eq!(table.len(), TABLE.len(), "names are unique");
         let records = table.iter().filter_map(|(name, words)| Some((name.strip_suffix("_WORDS")?, *words)));
         let mut named = 0;
         for (record, words) in records {

@@ -1,8 +1,8 @@
-//! The seam between an engine and a device.
+//! The interface between the engine and a device.
 //!
 //! A backend executes the [`Plan`] it was loaded with, once per [`BatchInputs`]. It is owned by one thread, so nothing
 //! here is `Send`. Loading order: [`Backend::load`], [`Backend::write_weight`] until every row of every weight is
-//! written, [`Backend::allocate_pool`]; after that nothing is allocated on the device.
+//! written, [`Backend::allocate_pool`]. After that nothing is allocated on the device.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -21,82 +21,82 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What kind of processor runs the kernels.
+/// Kind of processor that runs the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
     /// The CPU reference, or a driver that runs shaders on the CPU.
     Software,
-    /// A GPU with memory of its own.
+    /// A GPU with its own memory.
     Discrete,
     /// A GPU that shares the system's memory.
     Integrated,
-    /// A GPU seen through a hypervisor, or of unknown kind.
+    /// A virtualized GPU, or one of unknown kind.
     Virtual,
 }
 
-/// What a backend can do; fixed once it is open.
+/// Capabilities of a backend; fixed once it is open.
 #[derive(Clone, Debug)]
 pub struct Caps {
-    /// `cpu`, or the adapter's own name.
+    /// `cpu`, or the adapter's name.
     pub name: String,
     /// `cpu`, `vulkan`, `metal`, `dx12`, `webgpu`.
     pub api: &'static str,
     /// Processor kind.
     pub kind: DeviceKind,
-    /// Kernel tier in words, for example `T1 (subgroups 8..8)`.
+    /// Kernel tier for display, for example `T1 (subgroups 8..8)`.
     pub tier: String,
-    /// Storage that this backend wants for activations between steps. The residual stream is always f32.
+    /// Storage type of activations between steps. The residual stream is always f32.
     pub activations: Storage,
-    /// Largest range one kernel may bind; `u64::MAX` where there is no such limit.
+    /// Maximum bytes that a kernel can bind at once; `u64::MAX` if there is no such limit.
     pub binding_bytes_max: u64,
-    /// Bytes that weights and pool may take together, where the device tells.
+    /// Bytes available for weights and KV pool together, if the device reports it.
     pub memory_bytes: Option<u64>,
-    /// How it allocates.
+    /// How the backend allocates.
     pub allocation: Allocation,
 }
 
-/// How a backend allocates: what [`layout`] needs to know besides the limit of a binding.
+/// How a backend allocates: the input of [`layout`] besides the binding limit.
 #[derive(Clone, Debug)]
 pub struct Allocation {
-    /// Buffers are padded to a multiple of this many bytes.
+    /// Buffer sizes are rounded up to a multiple of this many bytes.
     pub granule: u64,
-    /// Largest buffer of those that are never cut, as metadata and scratch.
+    /// Maximum bytes of a buffer that is never sharded, such as metadata and scratch.
     pub buffer_bytes_max: u64,
-    /// Vectors (weights of one row) are widened to f32.
+    /// Whether vectors (weights of one row) are widened to f32.
     pub wide_vectors: bool,
-    /// What it needs beside weights, rows and pool.
+    /// Buffers that the backend needs besides weights, row buffers and KV pool.
     pub side: SideBuffers,
 }
 
-/// Buffers of the exact size, of any size.
+/// Exact buffer sizes without a limit.
 impl Default for Allocation {
     fn default() -> Self {
         Self { granule: 1, buffer_bytes_max: u64::MAX, wide_vectors: false, side: SideBuffers::default() }
     }
 }
 
-/// A buffer that is neither weight nor row buffer nor part of the pool.
+/// A buffer that is not a weight, a row buffer or part of the KV pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SideBuffer {
-    /// Its label.
+    /// Label.
     pub name: &'static str,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
 type SideBuffersOf = dyn Fn(&Plan, &Capacity) -> Vec<SideBuffer> + Send + Sync;
 
-/// The side buffers of a backend, as a function of what is loaded. By default there are none.
+/// The side buffers of a backend, as a function of plan and capacity. By default there are none.
 #[derive(Clone, Default)]
 pub struct SideBuffers(Option<Arc<SideBuffersOf>>);
 
 impl SideBuffers {
-    /// Those that `list` gives.
+    /// The side buffers that `list` returns.
     pub fn new(list: impl Fn(&Plan, &Capacity) -> Vec<SideBuffer> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(list)))
     }
 
-    /// For this plan and capacity.
+    /// The side buffers for this plan and capacity.
     pub fn of(&self, plan: &Plan, capacity: &Capacity) -> Vec<SideBuffer> {
         self.0.as_ref().map_or_else(Vec::new, |list| list(plan, capacity))
     }
@@ -108,99 +108,100 @@ impl fmt::Debug for SideBuffers {
     }
 }
 
-/// What a device can do at best, measured.
+/// Measured peak performance of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Peaks {
-    /// Bytes read and written by a copy, 10⁹ a second.
+    /// Copy bandwidth: bytes read and written, 10⁹ per second.
     pub copy_gbps: f64,
-    /// Bytes read, 10⁹ a second.
+    /// Read bandwidth, 10⁹ bytes per second.
     pub read_gbps: f64,
-    /// Multiplications and additions, 10⁹ a second: of f32, where there are tensor cores of bfloat16.
+    /// Multiplications and additions, 10⁹ per second: in bfloat16 where there are tensor cores, otherwise in f32.
     pub fma_gflops: f64,
 }
 
-/// The sizes everything is allocated for.
+/// The batch limits that buffers are allocated for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Token rows of one batch.
+    /// Maximum token rows per batch (prefill and decode together).
     pub tokens_max: u32,
-    /// Sequences of one batch.
+    /// Maximum sequences per batch.
     pub sequences_max: u32,
-    /// Sample rows of one batch (logits rows are at most as many).
+    /// Maximum sample rows per batch; there are never more logits rows than that.
     pub samples_max: u32,
-    /// Feed slots.
+    /// Number of feed slots.
     pub feed_slots: u32,
-    /// Block-table entries of one batch, per KV group.
+    /// Maximum block-table entries per batch and KV group.
     pub table_entries_max: u32,
-    /// Entries of [`BatchInputs::history`] in one batch.
+    /// Maximum entries of [`BatchInputs::history`].
     pub history_max: u32,
-    /// Entries of [`BatchInputs::bias`] in one batch.
+    /// Maximum entries of [`BatchInputs::bias`].
     pub bias_max: u32,
-    /// Words of [`BatchInputs::masks`] in one batch.
+    /// Maximum words of [`BatchInputs::masks`].
     pub mask_words_max: u32,
-    /// Block copies of one batch, per KV group.
+    /// Maximum block copies per batch and KV group.
     pub copies_max: u32,
-    /// Tokens a block.
+    /// Tokens per KV block.
     pub block_size: u32,
-    /// Element type of the pool.
+    /// Element type of the KV pool.
     pub kv_format: KvFormat,
-    /// Fix chunk, split points and kernel per step: batch = alone bit for bit on one device.
+    /// Use the same chunks, split points and kernel per step for every batch, so that on one device a sequence gets the
+    /// same bits in a batch as alone.
     pub deterministic: bool,
 }
 
 impl Capacity {
-    /// Where the rows of a head lie in a block of the pool.
+    /// Layout of one head's rows in a block of the pool.
     pub fn kv_tile(&self, head_dim: u32) -> KvTile {
         KvTile { format: self.kv_format, slots: self.block_size as usize, head_dim: head_dim as usize }
     }
 }
 
-/// Why a device could not do its work.
+/// An error of a device.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BackendError {
-    /// Deterministic: this device will never hold it.
+    /// A size limit of the device. Retrying cannot help.
     #[error("{what} needs {needed} bytes, but {device} allows {limit}")]
     Limit {
-        /// Buffer or binding.
+        /// Name of the buffer or binding.
         what: String,
-        /// Bytes asked for.
+        /// Bytes needed.
         needed: u64,
         /// Bytes allowed.
         limit: u64,
         /// Adapter name.
         device: String,
     },
-    /// May pass, or pass with a smaller pool.
+    /// A retry, or a smaller KV pool, may succeed.
     #[error("out of device memory while allocating {what} ({bytes} bytes)")]
     OutOfMemory {
         /// Buffer label.
         what: String,
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u64,
     },
-    /// The device is gone. [`Backend::reset`] may bring it back.
+    /// The device was lost. [`Backend::reset`] may recover it.
     #[error("the GPU device was lost: {0}")]
     Lost(String),
-    /// A batch did not come back in time. The device counts as lost: [`Backend::reset`] may bring it back.
+    /// A batch timed out. The device counts as lost; [`Backend::reset`] may recover it.
     #[error("the GPU device hangs: no answer within {0:?}")]
     Hung(Duration),
     /// The device refused this batch; it still works.
     #[error("the device refused a batch: {0}")]
     Validation(String),
-    /// The plan asks for something that this backend has no kernel for.
+    /// The plan needs something that this backend has no kernel for.
     #[error("{what} is unsupported: {message}")]
     Unsupported {
-        /// What: a step, a buffer or a weight, with its size.
+        /// A step, a buffer or a weight, with its size.
         what: String,
-        /// What would be supported.
+        /// What is supported instead.
         message: String,
     },
-    /// The compiler or the driver refused a kernel of this plan.
+    /// The compiler or the driver rejected a kernel of this plan.
     #[error("kernel {kernel} could not be built: {message}")]
     Kernel {
-        /// Shader stem and variant.
+        /// File stem and variant of the shader.
         kernel: String,
-        /// The compiler's words.
+        /// The compiler's message.
         message: String,
     },
     /// There is no such device, or it could not be opened.
@@ -209,19 +210,19 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    /// Rows of so many columns, where kernels read them in vectors.
+    /// Unsupported number of columns: kernels read rows in vectors of `multiple` elements.
     pub(crate) fn columns(what: &str, columns: u32, multiple: u32) -> Self {
         let what = format!("{what} with {columns} columns");
         Self::Unsupported { what, message: format!("the number of columns must be a multiple of {multiple}") }
     }
 
-    /// Heads of so many elements: none of the kernels for attention takes them.
+    /// Unsupported head size of the attention kernels.
     pub(crate) fn head_dim(step: &str, head_dim: u32) -> Self {
         let what = format!("{step} with heads of {head_dim} elements");
         Self::Unsupported { what, message: format!("the head size must be a multiple of 8, at most {HEAD_DIM_MAX}") }
     }
 
-    /// Whether nothing can be expected of the device any more until it is reset.
+    /// Whether the device is unusable until it is reset.
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Hung(_))
     }
@@ -230,44 +231,45 @@ impl BackendError {
 /// Executes one plan.
 #[allow(async_fn_in_trait, reason = "one thread owns the backend; a Send bound is not wanted")]
 pub trait Backend {
-    /// Names a submitted batch until it is read.
+    /// Identifies a submitted batch until it is read.
     type Ticket;
 
-    /// What this device can do.
+    /// Capabilities of this device.
     fn caps(&self) -> &Caps;
 
     /// Creates the plan's weights and row buffers and compiles its kernels. Called once, and again after `reset`.
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError>;
 
-    /// Writes whole rows of a weight, in its format. Each row is written once; chunks arrive in any order.
+    /// Writes whole rows of a weight, in its format. Each row is written once; chunks may come in any order.
     fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError>;
 
-    /// Creates the KV pool with `blocks[g]` blocks for KV group `g`, zeroed. On `OutOfMemory` nothing is kept and the
-    /// caller may try again with fewer.
+    /// Creates the KV pool with `blocks[g]` blocks for KV group `g`, zeroed. After `OutOfMemory` nothing stays
+    /// allocated, and the caller may retry with fewer blocks.
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError>;
 
-    /// Waits until the device has done what it was told so far, and gives out the error that only shows then: where
-    /// nothing may block, memory is missed later than it is asked for.
+    /// Waits for all work submitted so far and returns any late error: where calls must not block, an out-of-memory
+    /// error is reported only after the allocation.
     async fn settle(&mut self) -> Result<(), BackendError> {
         Ok(())
     }
 
-    /// Starts a batch. Batches run in the order submitted; a batch may read what an earlier one has sampled.
+    /// Submits a batch. Batches run in submission order; a batch may use tokens that an earlier one sampled.
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Self::Ticket, BackendError>;
 
-    /// Waits for a batch: what its sample rows and pool rows have asked for.
+    /// Waits for a batch and returns the results of its sample rows and pool rows.
     async fn read(&mut self, ticket: Self::Ticket) -> Result<Results, BackendError>;
 
-    /// Rows that the next batch should have at most, so that no submission runs too long; `None`: the budget.
+    /// Recommended maximum token rows of the next batch, so that no submission runs too long; `None`: no throttling,
+    /// the engine's token budget applies.
     fn token_budget_hint(&self) -> Option<u32> {
         None
     }
 
-    /// Replaces a lost device by a fresh one without plan, weights or pool.
+    /// Replaces a lost device with a new one that has no plan, weights or KV pool.
     async fn reset(&mut self) -> Result<(), BackendError>;
 }
 
-/// Which half of the KV pool.
+/// Keys or values of the KV pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvHalf {
     /// Keys.
@@ -279,21 +281,21 @@ pub enum KvHalf {
 /// Access to a device's buffers, for kernel checks: not used by the engine.
 #[allow(async_fn_in_trait, reason = "one thread owns the backend; a Send bound is not wanted")]
 pub trait Inspect: Backend {
-    /// Overwrites the first rows of a row buffer, rounding to its storage.
+    /// Overwrites the first rows of a row buffer, rounded to its storage.
     fn write_buffer(&mut self, buffer: BufferId, values: &[f32]) -> Result<(), BackendError>;
 
-    /// The first `rows` rows of a row buffer, widened.
+    /// Reads the first `rows` rows of a row buffer, widened to f32.
     async fn read_buffer(&mut self, buffer: BufferId, rows: u32) -> Result<Vec<f32>, BackendError>;
 
-    /// Overwrites a whole half of a layer's pool, `[block][kv_head][slot][head_dim]`, rounding to its format.
+    /// Overwrites all keys or all values of a layer, `[block][kv_head][slot][head_dim]`, rounded to the pool's format.
     fn write_kv(&mut self, layer: u32, half: KvHalf, values: &[f32]) -> Result<(), BackendError>;
 
-    /// A whole half of a layer's pool, widened.
+    /// Reads all keys or all values of a layer, widened to f32.
     async fn read_kv(&mut self, layer: u32, half: KvHalf) -> Result<Vec<f32>, BackendError>;
 
-    /// Sets the token ids in the feed slots, from slot 0.
+    /// Writes token ids to the feed slots, starting at slot 0.
     fn write_feed(&mut self, token_ids: &[u32]) -> Result<(), BackendError>;
 
-    /// The token ids in the first `slots` feed slots.
+    /// Reads the token ids in the first `slots` feed slots.
     async fn read_feed(&mut self, slots: u32) -> Result<Vec<u32>, BackendError>;
 }

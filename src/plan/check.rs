@@ -1,8 +1,8 @@
-//! Checks a plan before any device exists: everything is written before it is read, shapes agree, ids name something,
-//! and no row is longer than a kernel may bind.
+//! Checks a plan before any device is opened: everything is written before it is read, shapes match, ids exist, and no
+//! row exceeds the binding limit.
 //!
-//! What a step touches and which shapes it asks for is said by the step itself ([`super::step`]); here is what holds
-//! for all of them. A plan that passes can be executed by every backend.
+//! Each step declares its operands and checks its own shapes ([`super::step`]); this module checks the rules that apply
+//! to all steps. Every backend can execute a plan that passes.
 
 use super::error::{PlanError, PlanErrorKind};
 use super::{Access, BufferId, BufferSpec, Plan, Step};
@@ -10,17 +10,17 @@ use std::collections::BTreeSet;
 
 pub use super::step::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX};
 
-/// What a device and a configuration allow.
+/// Limits of a device and a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest range one kernel may bind.
+    /// Maximum bytes that a kernel can bind at once.
     pub binding_bytes_max: u64,
-    /// Token rows of one batch.
+    /// Maximum token rows of one batch.
     pub tokens_max: u32,
 }
 
 impl Limits {
-    /// Allows everything.
+    /// No limits.
     pub const NONE: Self = Self { binding_bytes_max: u64::MAX, tokens_max: 1 };
 }
 
@@ -29,7 +29,7 @@ pub fn check(plan: &Plan, limits: &Limits) -> Result<(), PlanError> {
     check_parts(plan, limits, Written::default())
 }
 
-/// As [`check`], for a plan that is run on buffers and KV layers that somebody has filled before: kernel tests.
+/// Like [`check`], for a plan whose buffers and KV layers are filled in advance, as in kernel tests.
 pub fn check_filled(plan: &Plan, limits: &Limits, filled: &[BufferId]) -> Result<(), PlanError> {
     let layers = (0..).zip(&plan.kv_layers).map(|(layer, _)| layer).collect();
     let written = Written { buffers: filled.iter().copied().collect(), layers, filled: true };
@@ -51,7 +51,7 @@ fn check_parts(plan: &Plan, limits: &Limits, mut written: Written) -> Result<(),
     Ok(())
 }
 
-/// Token rows that one batch may have so that every row buffer fits one binding.
+/// Maximum token rows of a batch for which every row buffer fits one binding.
 pub fn tokens_max(plan: &Plan, binding_bytes_max: u64) -> u64 {
     let token_bytes = |buffer: &BufferSpec| u64::from(buffer.rows.count(1, 0)) * row_bytes(buffer);
     let buffers = plan.buffers.iter().map(token_bytes).filter(|bytes| *bytes > 0);
@@ -97,7 +97,8 @@ fn check_kv(plan: &Plan) -> Result<(), PlanErrorKind> {
     Ok(())
 }
 
-/// Weights are cut by rows, sampled rows are taken in groups: there one row must fit. Token rows are not cut.
+/// Checks binding sizes. Weights are sharded by rows and sampled rows run in groups, so one row of these must fit.
+/// Token rows are not split, so all of them must fit.
 fn check_bindings(plan: &Plan, limits: &Limits) -> Result<(), PlanErrorKind> {
     let limit = limits.binding_bytes_max;
     let buffers = plan.buffers.iter().map(|buffer| {
@@ -116,12 +117,12 @@ fn check_bindings(plan: &Plan, limits: &Limits) -> Result<(), PlanErrorKind> {
     Ok(())
 }
 
-/// What holds something so far.
+/// The buffers and KV layers written so far.
 #[derive(Clone, Default)]
 struct Written {
     buffers: BTreeSet<BufferId>,
     layers: BTreeSet<u32>,
-    /// Somebody has filled the layers before, so that a step may store to them as well.
+    /// Whether the KV layers were filled in advance; a step may still store to them.
     filled: bool,
 }
 
@@ -133,7 +134,7 @@ fn check_steps(plan: &Plan, part: &str, steps: &[Step], written: &mut Written) -
     Ok(())
 }
 
-/// First that all ids exist, then that what is read was written, then the step's own rules.
+/// Checks that all ids exist, then that everything read was written, then the step's own rules.
 fn check_step(plan: &Plan, step: &Step, written: &mut Written) -> Result<(), PlanErrorKind> {
     let (operands, buffers) = (plan.operands(), step.buffers());
     if let Some(id) = buffers.iter().map(|(id, _)| *id).find(|id| operands.buffer(*id).is_none()) {
@@ -159,7 +160,7 @@ fn check_step(plan: &Plan, step: &Step, written: &mut Written) -> Result<(), Pla
     Ok(())
 }
 
-/// A layer is stored once, and before anything attends to it.
+/// Checks that a layer is stored once, and before any step attends to it.
 fn check_layer(plan: &Plan, layer: u32, access: Access, written: &mut Written) -> Result<(), PlanErrorKind> {
     if layer as usize >= plan.kv_layers.len() {
         return Err(PlanErrorKind::Unknown { what: "KV layer", id: layer });

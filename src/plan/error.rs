@@ -1,4 +1,4 @@
-//! What can be wrong with a plan, by name and number: model code and kernel tests meet their mistakes here.
+//! Errors in plans: mistakes of model code and kernel tests.
 
 use super::operands::Rows;
 
@@ -6,16 +6,16 @@ use super::operands::Rows;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{place}: {kind}")]
 pub struct PlanError {
-    /// Where: `body step 3 (matmul)`, or the part of the plan that is wrong as a whole.
+    /// Location: `body step 3 (matmul)`, or the part of the plan that is wrong as a whole.
     pub place: String,
-    /// What.
+    /// Kind of mistake.
     pub kind: PlanErrorKind,
 }
 
-/// What is wrong with a plan.
+/// Kinds of mistakes in a plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanErrorKind {
-    /// An id that names nothing.
+    /// An id that does not exist.
     #[error("there is no {what} {id}")]
     Unknown {
         /// `buffer`, `weight`, `KV layer` or `KV group`.
@@ -23,62 +23,62 @@ pub enum PlanErrorKind {
         /// The id.
         id: u32,
     },
-    /// Two things of one name, or a layer that is stored twice.
+    /// A duplicate name, or a KV layer that is stored twice.
     #[error("duplicate {name}")]
     Duplicate {
-        /// The name.
+        /// The duplicate.
         name: String,
     },
-    /// Read before anything wrote it.
+    /// A buffer or KV layer that is read before any step writes it.
     #[error("{name} is read before it is written")]
     ReadBeforeWrite {
-        /// Buffer, or KV layer.
+        /// Name of the buffer or KV layer.
         name: String,
     },
-    /// A buffer that a step writes and names a second time.
+    /// A buffer that is both an output and another operand of one step.
     #[error("{name} is both input and output")]
     Aliased {
         /// Buffer.
         name: String,
     },
-    /// Sizes that should agree.
+    /// A size mismatch.
     #[error("{what} is {found}, expected {expected}")]
     SizeMismatch {
-        /// What was measured.
+        /// Name of the size.
         what: String,
-        /// Its size.
+        /// Actual size.
         found: u64,
-        /// What its neighbours ask for.
+        /// Size required by the other operands.
         expected: u64,
     },
-    /// Rows of the wrong kind.
+    /// A buffer with the wrong kind of rows.
     #[error("{name} has rows {found}, expected {expected}")]
     RowsMismatch {
         /// Buffer.
         name: String,
-        /// Its rows.
+        /// Actual kind of rows.
         found: Rows,
-        /// What the step works on.
+        /// Kind of rows that the step requires.
         expected: Rows,
     },
-    /// A value outside of what steps are defined for.
+    /// A value outside the supported range.
     #[error("{what} is {found}, expected {expected}")]
     Unsupported {
-        /// What.
+        /// Name of the value or buffer.
         what: String,
-        /// Its value.
+        /// Actual value.
         found: String,
-        /// What it must be.
+        /// Supported values.
         expected: &'static str,
     },
-    /// More than one binding holds.
+    /// A buffer or row that exceeds the binding limit.
     #[error("{what} needs a binding of {bytes} bytes, the device allows {limit}")]
     BindingTooLarge {
-        /// What.
+        /// Name of the value or buffer.
         what: String,
-        /// Its bytes.
+        /// Bytes needed in one binding.
         bytes: u64,
-        /// The device's limit.
+        /// The device's limit, in bytes.
         limit: u64,
     },
 }

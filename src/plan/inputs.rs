@@ -1,17 +1,18 @@
-//! What one step of the engine hands to a backend: flat arrays, immutable once submitted.
+//! The inputs of one batch, which the engine submits to a backend: flat arrays, immutable once submitted.
 //!
-//! Rows are tokens, grouped by sequence in [`BatchInputs::sequences`]. Everything that depends on a KV group (tables,
-//! slots, copies) is an array per group, in the order of [`super::Plan::kv_groups`].
+//! Rows are tokens, grouped by sequence in [`BatchInputs::sequences`]. Everything that depends on a KV group (block
+//! tables, slots, copies) is an array per group, in the order of [`super::Plan::kv_groups`].
 
 use super::Tail;
 
-/// No such block, slot, range or row.
+/// Means "none" where a block, slot, range, row or token is optional.
 pub const NONE: u32 = u32::MAX;
-/// A token id with this bit set is `feed[id & !FEED]`: the token that the device sampled into that slot.
+/// Marks a token id that is not known to the host yet: it stands for `feed[id & !FEED]`, the token that the device
+/// sampled into that feed slot.
 pub const FEED: u32 = 1 << 31;
-/// Most alternatives a row may ask for.
+/// Maximum of [`SampleRow::top_logprobs`].
 pub const TOP_LOGPROBS_MAX: u32 = 20;
-/// The id of a sampled row whose logits were NaN or all −∞.
+/// Token id reported for a row whose logits were NaN or all −∞.
 pub const NUMERICAL_ERROR: u32 = u32::MAX;
 
 /// The rows of one sequence in this batch.
@@ -19,48 +20,48 @@ pub const NUMERICAL_ERROR: u32 = u32::MAX;
 pub struct SequenceRows {
     /// First token row.
     pub row_start: u32,
-    /// Token rows; they are consecutive positions.
+    /// Number of token rows; their positions are consecutive.
     pub row_count: u32,
-    /// Tokens in the KV pool once this batch has run: the last row's position + 1.
+    /// Tokens of the sequence in the KV pool after this batch: the last row's position + 1.
     pub context_len: u32,
 }
 
-/// Tables, slots and copies of one KV group.
+/// Block tables, slots and block copies of one KV group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupInputs {
     /// `block_tables[table_starts[s] + i]` is the block of positions `[i · block_size, (i + 1) · block_size)` of
-    /// sequence `s`; [`NONE`] where a window has passed.
+    /// sequence `s`; [`NONE`] if the block has left the attention window.
     pub block_tables: Vec<u32>,
-    /// One entry per sequence.
+    /// Start of each sequence's block table in `block_tables`.
     pub table_starts: Vec<u32>,
-    /// Per token row: `block · block_size + offset` where its K and V go; [`NONE`] skips the write.
+    /// Per token row: the slot for its K and V, `block · block_size + offset`; [`NONE`] skips the write.
     pub slot_mapping: Vec<u32>,
-    /// Blocks to copy (source, target) before anything is written.
+    /// Blocks to copy, as (source, target), before K and V are written.
     pub copies: Vec<(u32, u32)>,
 }
 
-/// Slice of one of the side arrays of [`BatchInputs`].
+/// Range of entries in one of the side arrays of [`BatchInputs`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
     /// First entry.
     pub start: u32,
-    /// Entries.
+    /// Number of entries.
     pub len: u32,
 }
 
-/// The numbers that say how a token is drawn: declared here, carried by a request's parameters and by each of its
-/// [`SampleRow`]s, which also says what each of them does. Defaults are vLLM's; every option is off.
+/// Numeric sampling parameters, carried by a request and by each of its [`SampleRow`]s; [`SampleRow`] defines their
+/// effect. Defaults are vLLM's: every option is off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DrawParams {
-    /// 0 is greedy.
+    /// Temperature; 0 is greedy.
     pub temperature: f32,
-    /// 0 keeps all.
+    /// Keeps the `top_k` most likely tokens; 0 keeps all.
     pub top_k: u32,
-    /// In (0, 1]; 1 keeps all.
+    /// Keeps the most likely tokens whose probabilities sum to `top_p`, in (0, 1]; 1 keeps all.
     pub top_p: f32,
-    /// In [0, 1]; 0 keeps all.
+    /// Minimum probability relative to the most likely token, in [0, 1]; 0 keeps all.
     pub min_p: f32,
-    /// In (0, 2]; 1 is off.
+    /// Repetition penalty, in (0, 2]; 1 is off.
     pub repetition_penalty: f32,
     /// In [-2, 2]; 0 is off.
     pub presence_penalty: f32,
@@ -83,12 +84,12 @@ impl Default for DrawParams {
 }
 
 impl DrawParams {
-    /// The most likely token, with every option off.
+    /// Greedy: the most likely token, with every option off.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// Whether tokens of the past change what is drawn.
+    /// Whether any penalty is on, so that earlier tokens change the logits.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
@@ -103,36 +104,37 @@ impl DrawParams {
 /// included, whose sum reaches `top_p` of the total; then Gumbel-max over the kept set with Philox4x32-10:
 /// key = (low seed word, choice), counter = (position, candidate id / 4, high seed word, 0), lane = id mod 4.
 /// Temperature 0 is argmax. Ties go to the lowest id.
-/// A row with a given token draws nothing and looks at none of this.
+/// A row with a `given` token draws nothing and ignores all of these options.
 ///
 /// Logprobs are those of the raw logits, before bias and penalties.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleRow {
-    /// Index into [`BatchInputs::logits_rows`]; rows of one batch are sorted by it, several may share one.
+    /// Index into [`BatchInputs::logits_rows`]. The sample rows of a batch are sorted by it; several may share one.
     pub logits_row: u32,
-    /// Where the drawn id is kept on the device for the next step, or [`NONE`].
+    /// Feed slot on the device that keeps the drawn id for the next batch, or [`NONE`].
     pub feed_slot: u32,
-    /// A 64-bit seed.
+    /// 64-bit seed of the random generator.
     pub seed: u64,
     /// Choice index of the request.
     pub choice: u32,
-    /// Position that the drawn token will have.
+    /// Position of the drawn token in its sequence.
     pub position: u32,
     /// Temperature, thresholds and penalties.
     pub draw: DrawParams,
-    /// Slice of [`BatchInputs::history`].
+    /// The row's entries in [`BatchInputs::history`].
     pub history: Range,
-    /// Feed slot of a generated token that the history lacks because it has not been read yet, or [`NONE`].
+    /// Feed slot of a generated token that is missing from the history because the host has not read it yet, or
+    /// [`NONE`].
     pub pending_slot: u32,
-    /// Slice of [`BatchInputs::bias`].
+    /// The row's entries in [`BatchInputs::bias`].
     pub bias: Range,
     /// Start of `⌈vocab / 32⌉` words in [`BatchInputs::masks`] (bit set: allowed), or [`NONE`].
     pub mask_start: u32,
-    /// This token instead of a drawn one: only logprobs are wanted, those of a prompt. [`NONE`]: draw.
+    /// Token to report instead of drawing one (prompt logprobs), or [`NONE`] to draw.
     pub given: u32,
     /// Report the token's logprob.
     pub logprob: bool,
-    /// How many of the most likely tokens to report, at most [`TOP_LOGPROBS_MAX`].
+    /// Number of most likely tokens to report, at most [`TOP_LOGPROBS_MAX`].
     pub top_logprobs: u32,
 }
 
@@ -157,21 +159,21 @@ impl SampleRow {
     }
 }
 
-/// Token rows of one sequence whose final hidden states are added up.
+/// Token rows of one sequence whose final hidden states are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolRow {
     /// First token row.
     pub row_start: u32,
-    /// Consecutive rows, at least one.
+    /// Number of consecutive rows, at least one.
     pub row_count: u32,
 }
 
-/// A token of a sequence's past, for penalties.
+/// An earlier token of a sequence and its count, for penalties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryEntry {
     /// Token id; each id once per row.
     pub token_id: u32,
-    /// How often it was generated; 0 if only the prompt has it.
+    /// How often it was generated; 0 if it occurs only in the prompt.
     pub generated: u32,
 }
 
@@ -187,11 +189,11 @@ pub struct BiasEntry {
 /// One batch, flattened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchInputs {
-    /// Per token row: an id, or [`FEED`]` | slot`.
+    /// Per token row: a token id, or [`FEED`]` | slot`.
     pub token_ids: Vec<u32>,
-    /// Per token row.
+    /// Position of each token row in its sequence.
     pub positions: Vec<u32>,
-    /// Cover all token rows in order.
+    /// Sequences of the batch; their rows cover all token rows in order.
     pub sequences: Vec<SequenceRows>,
     /// One entry per KV group.
     pub groups: Vec<GroupInputs>,
@@ -199,30 +201,30 @@ pub struct BatchInputs {
     pub logits_rows: Vec<u32>,
     /// Tokens to draw, sorted by `logits_row`.
     pub samples: Vec<SampleRow>,
-    /// Sums to read back; at most one for each sequence.
+    /// Sums of hidden states to read back, at most one per sequence.
     pub pools: Vec<PoolRow>,
-    /// Side array of [`SampleRow::history`].
+    /// Entries that [`SampleRow::history`] refers to.
     pub history: Vec<HistoryEntry>,
-    /// Side array of [`SampleRow::bias`].
+    /// Entries that [`SampleRow::bias`] refers to.
     pub bias: Vec<BiasEntry>,
-    /// Side array of [`SampleRow::mask_start`].
+    /// Words that [`SampleRow::mask_start`] refers to.
     pub masks: Vec<u32>,
-    /// Tails to run; one without rows costs nothing.
+    /// Tails to run after the body; a tail without rows costs nothing.
     pub tails: Vec<Tail>,
 }
 
-/// What came of one [`SampleRow`].
+/// The result of one [`SampleRow`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
     /// The drawn or given id, or [`NUMERICAL_ERROR`].
     pub token_id: u32,
-    /// Natural logarithm of its raw probability; 0 unless asked for.
+    /// Natural logarithm of its raw probability; 0 unless requested.
     pub logprob: f32,
-    /// Most likely first, ties by lowest id; as many as asked for.
+    /// The requested number of most likely tokens, most likely first, ties by lowest id.
     pub top: Vec<(u32, f32)>,
 }
 
-/// What came of one batch.
+/// The results of one batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
     /// One entry per [`SampleRow`], in order.
@@ -231,12 +233,12 @@ pub struct Results {
     pub pooled: Vec<Vec<f32>>,
 }
 
-/// Which kinds of rows the sampler has to serve in a batch, so that a backend runs no kernel that no row needs.
+/// Which kinds of sample rows a batch contains. A backend skips the kernels that no row needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SampleShape {
-    /// Some rows are greedy and ask for nothing else.
+    /// Some rows are plain greedy: no other option, no logprobs.
     pub plain: bool,
-    /// Some rows are not.
+    /// Some rows are not plain greedy.
     pub full: bool,
     /// Some rows have a bias, penalties or a mask.
     pub adjust: bool,

@@ -1,11 +1,11 @@
-//! What a decoder does, as data.
+//! The plan of a decoder: its computation as a list of steps.
 //!
 //! Model code records a [`Plan`] once per loaded model; a backend runs it once per batch. A [`Step`] says *what* is
-//! computed, never how: kernels, tiles and grids belong to the backend. Row counts are symbolic ([`Rows`]) and arrive
-//! with each batch in [`inputs::BatchInputs`].
+//! computed, never how: kernels, tiles and grids belong to the backend. Row counts are symbolic ([`Rows`]); each batch
+//! gives the actual counts in [`inputs::BatchInputs`].
 //!
-//! A plan has a body, run for every batch, and tails, run when the batch asks for them. Buffers and weights are ids
-//! with a shape and a storage type; nothing here knows a device, a checkpoint or a scheduler.
+//! A plan has a body, which runs for every batch, and tails, which run when the batch requests them. Buffers and
+//! weights are ids with a shape and a storage type. Nothing here depends on a device, a checkpoint or a scheduler.
 
 pub mod check;
 pub mod error;
@@ -19,33 +19,33 @@ pub use format::{KvFormat, Layout, Storage, WeightFormat};
 pub use operands::{BufferId, BufferSpec, KvGroup, KvLayer, Operands, Rows, Section, WeightId, WeightSpec};
 pub use step::*;
 
-/// A part of the plan that a batch runs only when it names it.
+/// An optional part of the plan, which runs only if the batch requests it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tail {
-    /// Final norm, LM head and sampling of the gathered rows; a row may bring its token and want its logprob only.
+    /// Final norm, LM head and sampling of the gathered rows. A row with a given token only computes logprobs.
     Sample,
-    /// Final norm of all token rows, and sums of them: embeddings.
+    /// Final norm of all token rows, and sums of these rows: embeddings.
     Pool,
 }
 
-/// What one loaded model computes, recorded once.
+/// The recorded computation of one loaded model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Indexed by [`BufferId`].
     pub buffers: Vec<BufferSpec>,
     /// Indexed by [`WeightId`].
     pub weights: Vec<WeightSpec>,
-    /// KV groups; a batch carries tables, slots and copies for each.
+    /// KV groups; a batch has block tables, slots and copies for each.
     pub kv_groups: Vec<KvGroup>,
     /// One entry per decoder layer that keeps keys and values.
     pub kv_layers: Vec<KvLayer>,
-    /// Steps of every batch, in order.
+    /// Steps that run for every batch, in order.
     pub body: Vec<Step>,
-    /// Steps of a tail, in order.
+    /// The tails and their steps, in order.
     pub tails: Vec<(Tail, Vec<Step>)>,
-    /// Token ids are below this.
+    /// Vocabulary size: token ids are below this.
     pub vocab: u32,
-    /// Positions are below this.
+    /// Maximum number of positions: positions are below this.
     pub positions_max: u32,
 }
 
@@ -62,7 +62,7 @@ impl Plan {
         self.weight_in_sections(name, columns, &[Section { rows, format }])
     }
 
-    /// Adds a weight whose rows may differ in format.
+    /// Adds a weight whose rows may have different formats.
     pub fn weight_in_sections(&mut self, name: impl Into<String>, columns: u32, parts: &[Section]) -> WeightId {
         let id = WeightId(u32::try_from(self.weights.len()).expect("a plan has few weights"));
         let mut sections: Vec<Section> = Vec::with_capacity(parts.len());
@@ -77,14 +77,14 @@ impl Plan {
         id
     }
 
-    /// Says that the rows of a weight are those of `experts`, one below the other.
+    /// Declares that a weight contains the rows of `experts` experts, one after the other.
     pub fn stack_experts(&mut self, weight: WeightId, experts: u32) {
         let spec = &mut self.weights[weight.0 as usize];
-        assert!(experts > 0 && spec.rows.is_multiple_of(experts), "each expert has as many rows as the others");
+        assert!(experts > 0 && spec.rows.is_multiple_of(experts), "all experts have the same number of rows");
         spec.experts = experts;
     }
 
-    /// The tables that the steps' ids point into.
+    /// The tables that the ids in steps refer to.
     pub fn operands(&self) -> Operands<'_> {
         Operands { buffers: &self.buffers, weights: &self.weights, kv_layers: &self.kv_layers, vocab: self.vocab }
     }
@@ -109,7 +109,7 @@ impl Plan {
         self.tails.iter().find(|(name, _)| *name == tail).map_or(&[], |(_, steps)| steps)
     }
 
-    /// Elements of a row that the pool tail adds up; 0 when the plan has none.
+    /// Columns of the rows that the pool tail sums; 0 if the plan has no pool tail.
     pub fn pooled_columns(&self) -> u32 {
         let pooled = self.tail(Tail::Pool).iter().find_map(|step| match step {
             Step::Pool(pool) => Some(self.buffer_spec(pool.x).columns),
@@ -123,8 +123,8 @@ impl Plan {
         self.weights.iter().map(WeightSpec::bytes).sum()
     }
 
-    /// Bytes of weights that a sequence alone reads for each token: every matrix once, one row of an embedding table,
-    /// of stacked experts those that a token is routed to.
+    /// Bytes of weights read per token when decoding a single sequence: every matrix once, one row of an embedding
+    /// table, and of stacked experts only those that the token is routed to.
     pub fn token_weight_bytes(&self) -> u64 {
         let mut bytes: Vec<u64> = self.weights.iter().map(WeightSpec::bytes).collect();
         for step in self.steps() {
@@ -140,7 +140,7 @@ impl Plan {
                 _ => {}
             }
         }
-        // A table may be the LM head too.
+        // An embedding table may also be the LM head.
         for step in self.steps() {
             if let Step::MatMul(MatMul { weight, .. }) = step {
                 bytes[weight.0 as usize] = self.weight_spec(*weight).bytes();
@@ -149,7 +149,7 @@ impl Plan {
         bytes.iter().sum()
     }
 
-    /// Bytes of K and V that a token reads whose sequence has `context` tokens, as far as windows let it see them.
+    /// Bytes of K and V read per token when its sequence has `context` tokens, limited by attention windows.
     pub fn token_kv_bytes(&self, context: u32, format: KvFormat) -> u64 {
         let bytes = |layer: &KvLayer| {
             let window = self.kv_groups[layer.group as usize].window.unwrap_or(u32::MAX);
@@ -158,7 +158,7 @@ impl Plan {
         self.kv_layers.iter().map(bytes).sum()
     }
 
-    /// Bytes that one block of KV group `group` takes over all its layers, K and V together.
+    /// Bytes of one block of KV group `group`: K and V of all its layers.
     pub fn block_bytes(&self, group: usize, block_size: u32, format: KvFormat) -> u64 {
         debug_assert!(group < self.kv_groups.len(), "a KV group of this plan");
         let layers = self.kv_layers.iter().filter(|layer| layer.group as usize == group);

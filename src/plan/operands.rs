@@ -1,28 +1,28 @@
-//! What the steps of a plan work on: row buffers, weights, and layers of the KV pool, each an id with a spec.
+//! Operands of the steps of a plan: row buffers, weights, and layers of the KV pool, each an id with a spec.
 
 use super::format::{Storage, WeightFormat};
 
-/// A row buffer of the plan: `rows × columns`, all of it allocated once, at start.
+/// A row buffer of the plan: `rows × columns`, allocated once, at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub u32);
 
-/// A tensor that the checkpoint fills, or a constant the model computes from its config.
+/// A tensor loaded from the checkpoint, or a constant that the model computes from its config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WeightId(pub u32);
 
-/// How many rows a buffer has in a given batch.
+/// Kind of rows of a buffer; determines how many rows it has in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rows {
     /// One row per scheduled token.
     Tokens,
     /// One row per gathered logits row. A backend may run a tail in groups of these rows, in order.
     Samples,
-    /// So many rows per scheduled token, one for each expert that works on it: token t has rows t · n and on.
+    /// `n` rows per scheduled token, one for each expert that it is routed to: token t has rows t · n to t · n + n − 1.
     Routes(u32),
 }
 
 impl Rows {
-    /// Rows of a batch of `tokens` token rows and `samples` gathered rows.
+    /// Number of rows in a batch of `tokens` token rows and `samples` gathered rows.
     pub fn count(self, tokens: u32, samples: u32) -> u32 {
         match self {
             Self::Tokens => tokens,
@@ -37,11 +37,11 @@ impl Rows {
 pub struct BufferSpec {
     /// Unique within the plan: the label in GPU debuggers and in the printed plan.
     pub name: &'static str,
-    /// Row count, known per batch.
+    /// Kind of rows; the count is known per batch.
     pub rows: Rows,
-    /// Elements a row.
+    /// Elements per row.
     pub columns: u32,
-    /// Element type; the twin rounds to it exactly where a step writes.
+    /// Element type. The CPU reference rounds to it exactly where a step writes.
     pub storage: Storage,
 }
 
@@ -52,21 +52,22 @@ pub struct WeightSpec {
     pub name: String,
     /// Output rows.
     pub rows: u32,
-    /// Elements a row.
+    /// Elements per row.
     pub columns: u32,
-    /// Runs of rows of one format, from the first row to the last; neighbours differ. Where q, k and v are stored in
-    /// several formats, so is their matrix.
+    /// Consecutive runs of rows with one format each; adjacent runs differ in format. There are several if the
+    /// checkpoint stores q, k and v in different formats.
     pub sections: Vec<Section>,
-    /// Experts whose rows lie one below the other; 1 for other weights. A device that cuts a weight cuts between them.
+    /// Number of experts whose rows are stacked in this weight; 1 for other weights. A device that shards the weight
+    /// cuts between experts.
     pub experts: u32,
 }
 
 /// Consecutive rows of a weight, in one format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Byte layout of each.
+    /// Format of each row.
     pub format: WeightFormat,
 }
 
@@ -107,7 +108,7 @@ impl WeightSpec {
         self.bytes_before(self.rows)
     }
 
-    /// How many rows `bytes` bytes from `first_row` on are, if they are whole rows of one section, and at least one.
+    /// Number of rows in `bytes` bytes starting at `first_row`, if these are one or more whole rows of one section.
     pub fn whole_rows(&self, first_row: u32, bytes: u64) -> Option<u32> {
         let row_bytes = self.row_bytes(first_row).max(1);
         let mut end = 0;
@@ -120,14 +121,14 @@ impl WeightSpec {
     }
 }
 
-/// Layers that share block ids: one for full attention, one for each window size.
+/// Layers that share block ids: one group for full attention, and one for each window size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvGroup {
     /// A query at position p sees keys in `(p - window, p]`; `None` sees all keys up to p.
     pub window: Option<u32>,
 }
 
-/// Where one decoder layer keeps its keys and values.
+/// Keys and values of one decoder layer in the KV pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayer {
     /// Index into [`Plan::kv_groups`](super::Plan::kv_groups).
@@ -138,7 +139,7 @@ pub struct KvLayer {
     pub head_dim: u32,
 }
 
-/// The tables that a step's ids point into, borrowed from a [`Plan`](super::Plan).
+/// The tables that the ids in a step refer to, borrowed from a [`Plan`](super::Plan).
 #[derive(Clone, Copy, Debug)]
 pub struct Operands<'a> {
     /// Indexed by [`BufferId`].
@@ -147,27 +148,27 @@ pub struct Operands<'a> {
     pub weights: &'a [WeightSpec],
     /// One entry per decoder layer that keeps keys and values.
     pub kv_layers: &'a [KvLayer],
-    /// Token ids are below this.
+    /// Vocabulary size: token ids are below this.
     pub vocab: u32,
 }
 
 impl<'a> Operands<'a> {
-    /// The spec of a buffer, if the plan has it.
+    /// The spec of a buffer, if it exists.
     pub fn buffer(&self, id: BufferId) -> Option<&'a BufferSpec> {
         self.buffers.get(id.0 as usize)
     }
 
-    /// The spec of a weight, if the plan has it.
+    /// The spec of a weight, if it exists.
     pub fn weight(&self, id: WeightId) -> Option<&'a WeightSpec> {
         self.weights.get(id.0 as usize)
     }
 
-    /// What a buffer is called; of an unknown one its number, so that a broken plan can be printed too.
+    /// Name of a buffer, or its number if it is unknown, so that an invalid plan can be printed too.
     pub fn buffer_name(&self, id: BufferId) -> String {
         self.buffer(id).map_or_else(|| format!("buffer#{}", id.0), |buffer| buffer.name.into())
     }
 
-    /// What a weight is called; of an unknown one its number.
+    /// Name of a weight, or its number if it is unknown.
     pub fn weight_name(&self, id: WeightId) -> String {
         self.weight(id).map_or_else(|| format!("weight#{}", id.0), |weight| weight.name.clone())
     }

@@ -1,5 +1,5 @@
-//! A plan as text, one line a step: for golden files and for people. Each step writes its own line
-//! ([`super::step`]); an id that names nothing is shown as a number, so that a broken plan can be printed too.
+//! Prints a plan as text, one line per step, for golden files and for people. Each step formats its own line
+//! ([`super::step`]). An unknown id is printed as a number, so that an invalid plan can be printed too.
 
 use super::{Activation, Plan, Rows, Storage, Tail, WeightFormat};
 use std::fmt::{self, Display, Formatter};

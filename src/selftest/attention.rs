@@ -1,4 +1,4 @@
-//! Cases of the steps that work on heads and the KV pool: RopeStoreKv, AttendPaged, and both in a layer.
+//! Test cases for the steps that work on heads and the KV pool: RopeStoreKv, AttendPaged, and both in a layer.
 
 use super::compare::{ATTENTION, RELATIVE, attention};
 use super::fixture::{
@@ -9,7 +9,7 @@ use crate::backend::KvHalf;
 use crate::plan::inputs::{BatchInputs, NONE};
 use crate::plan::{AttendPaged, CopyBlocks, HeadNorm, KvFormat, Rope, RopeStoreKv, Rows, Step, Storage, WeightFormat};
 
-/// (rows, context) per sequence: every decode length around the block borders, chunks with and without a prefix, mixed.
+/// (rows, context) per sequence: decode lengths around block boundaries, chunks with and without a prefix, and mixed.
 const BATCHES: [(&str, &[(u32, u32)]); 6] = [
     ("decode 1", &[(1, 33)]),
     ("decode 7 lengths", &[(1, 1), (1, 15), (1, 16), (1, 17), (1, 33), (1, 130), (1, 700)]),
@@ -19,7 +19,7 @@ const BATCHES: [(&str, &[(u32, u32)]); 6] = [
     ("mixed", &[(1, 130), (33, 33), (1, 16), (9, 47), (2, 2)]),
 ];
 
-/// All fixtures of these steps with `storage` between them.
+/// All fixtures of these steps, with `storage` for row buffers.
 pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for (head_dim, query_heads, kv_heads) in
@@ -57,16 +57,16 @@ struct Heads {
 /// Options of `RopeStoreKv`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turn {
-    /// 0: no rotation.
+    /// Rotated pairs; 0: no rotation.
     pairs: u32,
     interleaved: bool,
     scaled: bool,
-    /// Norm of q and k.
+    /// Whether q and k are normalized.
     norm: bool,
     one_plus: bool,
-    /// Norm of q alone.
+    /// Whether only q is normalized.
     q_only: bool,
-    /// Norms over all heads of a row.
+    /// Whether norms are over all heads of a row.
     whole_row: bool,
 }
 
@@ -102,7 +102,7 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
     let mut fixture = Fixture::new("rope_store_kv", format!("{storage:?}, kv {format:?}{options}"));
     let mut noise = Noise::new(&format!("rope {}{}", fixture.option, heads.head_dim));
     fixture.kv_format = format;
-    // Nearest is judged by what was to be rounded: two who round agree but for what lies between two codes.
+    // Compare with the values before quantization: two devices may round a value between two codes differently.
     fixture.kv_expected = (format == KvFormat::Q8).then_some(KvFormat::F32);
     fixture.block_size = if heads.head_dim.is_multiple_of(32) { 32 } else { 16 };
     let layer = fixture.layer(heads.kv, heads.head_dim, None, 70);
@@ -126,7 +126,7 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
     for (shape, sequences) in [BATCHES[0], BATCHES[1], BATCHES[3], BATCHES[5]] {
         let mut inputs = paged_batch(&fixture, sequences, &mut noise);
         let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
-        // A row without a slot writes q alone.
+        // A row without a slot writes only q.
         if rows > 4 {
             inputs.groups[0].slot_mapping[2] = NONE;
         }
@@ -151,7 +151,7 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
     fixture
 }
 
-/// 1e-5 of the length of the pair that an element was rotated in, which the rotation keeps.
+/// Tolerance: 1e-5 of the length of the element's rotated pair, which the rotation preserves.
 fn rotated(columns: u32, head_dim: u32, pairs: u32, interleaved: bool) -> Allowed {
     let (columns, head_dim, pairs) = (columns as usize, head_dim as usize, pairs as usize);
     Box::new(move |expected| {
@@ -246,12 +246,12 @@ fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches:
     fixture
 }
 
-/// Rows, heads and visible blocks to swap where that changes a result.
+/// Mutants that swap rows, heads and visible blocks, where that changes a result.
 fn attention_mutants(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, q: crate::plan::BufferId) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
     let window = fixture.plan.kv_groups[0].window.unwrap_or(u32::MAX);
-    // Of a single visible key the query does not matter.
+    // With a single visible key, the query does not matter.
     let sees_many = window > 1 && inputs.positions.iter().all(|position| *position > 0);
     if sees_many {
         mutants.extend((rows > 1).then_some(Mutant::SwapRows(q, 0, rows - 1)));
@@ -266,11 +266,11 @@ fn attention_mutants(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, q: c
     mutants
 }
 
-/// The share of the largest value that each row and KV head can see.
+/// Tolerance: a share of the largest value visible to each row and KV head.
 fn allowed_attention(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, values: &[f32]) -> Vec<f64> {
     let (size, group) = (fixture.block_size, &inputs.groups[0]);
     let window = fixture.plan.kv_groups[0].window.unwrap_or(u32::MAX);
-    // q and its output are stored alike.
+    // q and the output have the same storage.
     let share = attention(fixture.plan.buffers[0].storage);
     let mut allowed = Vec::new();
     for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {
@@ -292,7 +292,7 @@ fn allowed_attention(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, valu
     allowed
 }
 
-/// Copy-on-write, store and attention of a chunk in one batch: attention reads what the batch itself has written.
+/// Copy-on-write, store and attention of a chunk in one batch: attention reads what the same batch has written.
 fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
     let heads = Heads { head_dim: 64, query: 4, kv: 2 };
     let window_option = window.map(|window| format!(", window {window}")).unwrap_or_default();
@@ -333,9 +333,9 @@ fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
         run.buffers.push((q, unwritten((rows * heads.query * heads.head_dim) as usize)));
         run.buffers.push((out, unwritten((rows * heads.query * heads.head_dim) as usize)));
         run.kv.push(kv);
-        // Values are at most the outliers' 20.
+        // Values are at most 20, the size of the outliers.
         let elements = (rows * heads.query * heads.head_dim) as usize;
-        // A key or value between two codes may become either, which moves a score, or a share of the sum, by as much.
+        // A key or value between two codes may be rounded to either, which changes a score or a value by one code.
         let (share, values) = match format {
             KvFormat::Q8 => (20.0 * ATTENTION, codes(1.0, heads.head_dim)),
             KvFormat::F32 | KvFormat::F16 => (attention(storage), exact()),
@@ -348,7 +348,7 @@ fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
     fixture
 }
 
-/// Hides the last block of the first sequence in a spare one, from which the batch must copy it.
+/// Moves the last block of the first sequence to a spare block, from which the batch must copy it.
 fn move_first_block(fixture: &Fixture, inputs: &mut BatchInputs, kv: &mut [Vec<f32>; 2]) {
     let group = &mut inputs.groups[0];
     let entry = group.table_starts[0] + (inputs.sequences[0].context_len - 1) / fixture.block_size;

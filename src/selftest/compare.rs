@@ -1,19 +1,19 @@
-//! The one table of tolerances, and the comparison by it.
+//! The table of tolerances, and the comparison.
 //!
 //! | what | allowed deviation |
 //! |---|---|
 //! | f32 products | 1e-5 · Σ of the absolute products (and bias, and old value) |
-//! | norms, activations, embedding, rotation | 1e-5 of the value (of the pair, when it is rotated) |
+//! | norms, activations, embedding, rotation | 1e-5 of the value (of the length of a rotated pair) |
 //! | attention | 1e-4 of the largest visible value |
 //! | attention over 16-bit rows | 2⁻¹¹ more: probabilities are rounded to the operands' type, half precision |
-//! | q8 keys and values | half a code of the row, around the value before rounding |
+//! | q8 keys and values | half a code of the row, from the value before quantization |
 //! | pooled sums | 1e-5 · Σ of the magnitudes |
-//! | weights of routes | 3e-5 of the value: a sum of exponentials far apart |
+//! | weights of routes | 3e-5 of the value: they sum exponentials of very different size |
 //! | copies, feed slots, drawn ids, top ids | none |
 //! | logprobs | 1e-4, and 1e-5 of the value |
 //!
-//! and for every float one unit in the last place of its storage. Values below 1e-30 count as zero: devices may flush
-//! subnormals. Sampled rows whose decision is a near-tie by 1e-4 are left out, and counted.
+//! Every float may also deviate by one unit in the last place of its storage. Values below 1e-30 count as zero: devices
+//! may flush subnormals. Sampled rows whose decision is a near-tie within 1e-4 are left out, and counted.
 
 use super::Outcome;
 use super::fixture::{Check, EXACT, Fixture, Run};
@@ -21,29 +21,29 @@ use crate::backend::cpu::sample::is_certain;
 use crate::plan::inputs::{NONE, Sampled};
 use crate::plan::{KvFormat, Storage};
 
-/// Of the sum of absolute products.
+/// Tolerance of products, relative to the sum of absolute products.
 pub(super) const PRODUCTS: f64 = 1e-5;
-/// Of a value.
+/// Tolerance relative to the value.
 pub(super) const RELATIVE: f64 = 1e-5;
-/// Of the weight of a route.
+/// Tolerance of the weight of a route, relative to it.
 pub(super) const ROUTES: f64 = 3e-5;
-/// Of the largest visible value.
+/// Tolerance of attention, relative to the largest visible value.
 pub(super) const ATTENTION: f64 = 1e-4;
-/// Of the same, with 16-bit rows: half precision has 11 bits.
+/// Additional tolerance of attention with 16-bit rows: half precision has 11 bits.
 const PROBABILITIES: f64 = 1.0 / 2048.0;
-/// Gap below which a decision may go either way.
+/// Margin below which a decision is a near-tie.
 const NEAR_TIE: f64 = 1e-4;
-/// Of a logprob, absolute.
+/// Absolute tolerance of a logprob.
 const LOGPROB: f64 = 1e-4;
-/// What a device may flush to zero, with room for a few factors.
+/// Magnitude that a device may flush to zero, with a margin for a few factors.
 const FLUSHED: f64 = 1e-30;
 
-/// What attention over rows of this storage may deviate by, as a share of the largest visible value.
+/// Tolerance of attention over rows of this storage, relative to the largest visible value.
 pub(super) fn attention(storage: Storage) -> f64 {
     if storage == Storage::F32 { ATTENTION } else { ATTENTION + PROBABILITIES }
 }
 
-/// The largest deviation of a run, in units of what is allowed.
+/// The largest deviation of a run, as a multiple of its tolerance.
 #[derive(Default)]
 pub(super) struct Worst {
     pub(super) ratio: f64,
@@ -51,7 +51,7 @@ pub(super) struct Worst {
     pub(super) left_out: usize,
 }
 
-/// Compares everything a run has written; an error says which value is off.
+/// Compares all outputs of a run; an error names the mismatched value.
 pub(super) fn compare_run(fixture: &Fixture, run: &Run, expected: &Outcome, found: &Outcome) -> Result<Worst, String> {
     let mut worst = Worst::default();
     for (index, check) in run.checks.iter().enumerate() {
@@ -83,12 +83,12 @@ pub(super) fn compare_run(fixture: &Fixture, run: &Run, expected: &Outcome, foun
     Ok(worst)
 }
 
-/// What an element of the pool decodes to.
+/// Storage type that an element of the pool decodes to.
 fn decoded(format: KvFormat) -> Storage {
     if format == KvFormat::F16 { Storage::F16 } else { Storage::F32 }
 }
 
-/// One unit in the last place, as a share of the value.
+/// One unit in the last place, relative to the value.
 fn unit(storage: Storage) -> f64 {
     match storage {
         Storage::F32 => 2f64.powi(-23),
@@ -106,9 +106,9 @@ fn compare_values(
 ) -> Result<(), (usize, String)> {
     assert_eq!(expected.len(), allowed.len(), "one tolerance per value");
     if expected.len() != found.len() {
-        return Err((0, format!("has {} values, not {}", found.len(), expected.len())));
+        return Err((0, format!("has {} values, expected {}", found.len(), expected.len())));
     }
-    // Half precision has subnormals of its own, which no device flushes when it stores them.
+    // Half precision has its own subnormals, which no device flushes when it stores them.
     let smallest = if storage == Storage::F16 { 2f64.powi(-24) } else { FLUSHED };
     for (at, ((&expected, &found), &allowed)) in expected.iter().zip(found).zip(allowed).enumerate() {
         if expected.is_nan() && found.is_nan() || expected == found {
@@ -120,7 +120,7 @@ fn compare_values(
         let ratio = (f64::from(expected) - f64::from(found)).abs() / tolerance;
         // Written so that NaN fails.
         if !matches!(ratio.partial_cmp(&1.0), Some(std::cmp::Ordering::Less | std::cmp::Ordering::Equal)) {
-            return Err((at, format!("is {found:e}, not {expected:e} (±{tolerance:.1e})")));
+            return Err((at, format!("is {found:e}, expected {expected:e} (±{tolerance:.1e})")));
         }
         worst.ratio = worst.ratio.max(ratio);
     }
@@ -136,9 +136,9 @@ fn compare_sampled(
     worst: &mut Worst,
 ) -> Result<(), String> {
     if found.sampled.len() != expected.sampled.len() {
-        return Err(format!("{} sampled rows, not {}", found.sampled.len(), expected.sampled.len()));
+        return Err(format!("{} sampled rows, expected {}", found.sampled.len(), expected.sampled.len()));
     }
-    // Slots whose content is a near-tie.
+    // Slots whose content depends on a near-tie.
     let mut open = vec![false; fixture.feed_slots as usize];
     for (index, (expected, found)) in expected.sampled.iter().zip(&found.sampled).enumerate() {
         let row = &run.inputs.samples[index];
@@ -160,7 +160,7 @@ fn compare_sampled(
     }
     for (slot, (expected, found)) in expected.feed.iter().zip(&found.feed).enumerate() {
         if expected != found && !open[slot] {
-            return Err(format!("feed slot {slot} is {found}, not {expected}"));
+            return Err(format!("feed slot {slot} is {found}, expected {expected}"));
         }
     }
     Ok(())
@@ -169,7 +169,7 @@ fn compare_sampled(
 fn compare_row(expected: &Sampled, found: &Sampled, worst: &mut Worst) -> Result<(), String> {
     worst.compared += 1;
     if expected.token_id != found.token_id {
-        return Err(format!("token {}, not {}", found.token_id, expected.token_id));
+        return Err(format!("token {}, expected {}", found.token_id, expected.token_id));
     }
     compare_logprob(expected.logprob, found.logprob, worst)?;
     compare_top(&expected.top, &found.top, worst)
@@ -178,7 +178,7 @@ fn compare_row(expected: &Sampled, found: &Sampled, worst: &mut Worst) -> Result
 fn compare_top(expected: &[(u32, f32)], found: &[(u32, f32)], worst: &mut Worst) -> Result<(), String> {
     let ids = |top: &[(u32, f32)]| top.iter().map(|(id, _)| *id).collect::<Vec<_>>();
     if ids(expected) != ids(found) {
-        return Err(format!("top ids {:?}, not {:?}", ids(found), ids(expected)));
+        return Err(format!("top ids {:?}, expected {:?}", ids(found), ids(expected)));
     }
     expected.iter().zip(found).try_for_each(|(expected, found)| compare_logprob(expected.1, found.1, worst))
 }
@@ -190,7 +190,7 @@ fn compare_logprob(expected: f32, found: f32, worst: &mut Worst) -> Result<(), S
         return Ok(());
     }
     if !matches!(ratio.partial_cmp(&1.0), Some(std::cmp::Ordering::Less | std::cmp::Ordering::Equal)) {
-        return Err(format!("logprob {found}, not {expected} (±{tolerance:.1e})"));
+        return Err(format!("logprob {found}, expected {expected} (±{tolerance:.1e})"));
     }
     worst.ratio = worst.ratio.max(ratio);
     Ok(())

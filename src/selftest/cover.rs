@@ -1,20 +1,20 @@
-//! Which of several devices runs which case, where they are ways of opening one adapter.
+//! Distributes cases over several devices, which are different ways to open one adapter.
 //!
-//! The product of all cases and all devices is large, and most of it repeats itself. Pairwise cover is enough: every
-//! case runs on one device at least, and every device meets every value (an option, a format, a size, a batch) of every
-//! step. A fault that needs one device and one value, or any values together, is still found.
+//! The full product of cases and devices is large and mostly redundant. A pairwise cover is enough: every case runs on
+//! at least one device, and every device runs every value (an option, a format, a size, a batch) of every step. A fault
+//! that needs one device and one value, or any combination of values, is still found.
 
 use super::fixture::{Fixture, Run};
 use std::collections::BTreeSet;
 
-/// For each case, given as its step and values: the devices, of `devices`, that run it.
+/// For each case (its step and values): the devices, out of `devices`, that run it.
 pub(super) fn pairwise(cases: &[(&str, Vec<String>)], devices: usize) -> Vec<BTreeSet<usize>> {
-    assert!(devices > 0, "cases are for devices");
+    assert!(devices > 0, "there is at least one device");
     let mut met: BTreeSet<(usize, &str, &str)> = BTreeSet::new();
     let mut loads = vec![0_usize; devices];
     let mut shares = vec![BTreeSet::new(); cases.len()];
-    // Each case goes to the device to which it brings most that is new, of equal ones to that with the fewest cases.
-    // Then values of fewer cases than devices are run again.
+    // Each case goes to the device where it adds the most new values; of equal ones, to that with the fewest cases.
+    // Then cases are repeated for values that occur in fewer cases than there are devices.
     for again in [false, true] {
         for ((step, values), share) in cases.iter().zip(&mut shares) {
             let unmet = |device: usize| values.iter().filter(|value| !met.contains(&(device, *step, *value))).count();
@@ -31,7 +31,7 @@ pub(super) fn pairwise(cases: &[(&str, Vec<String>)], devices: usize) -> Vec<BTr
     shares
 }
 
-/// What a case is made of: the options of its fixture, and sizes by their place in the shape.
+/// The values of a case: the options of its fixture, and sizes by their position in the shape.
 pub(super) fn values(fixture: &Fixture, run: &Run) -> Vec<String> {
     let options = fixture.option.split([',', '·']).map(|option| option.trim().to_owned());
     let sizes = run.shape.split(", ").enumerate().flat_map(|(part, sizes)| {

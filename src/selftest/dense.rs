@@ -1,4 +1,4 @@
-//! Cases of the steps that work on rows: Embed, RmsNorm, MatMul, GatedActivation, GatherRows, ScaleLogits,
+//! Test cases for the steps that work on rows: Embed, RmsNorm, MatMul, GatedActivation, GatherRows, ScaleLogits,
 //! Pool, CopyBlocks.
 
 use super::compare::{PRODUCTS, RELATIVE};
@@ -14,7 +14,7 @@ use crate::platform::for_each_chunk;
 /// Formats of vectors.
 pub(super) const DENSE: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
 
-/// All fixtures of these steps with `storage` between them.
+/// All fixtures of these steps, with `storage` for row buffers.
 pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
     let mut fixtures = vec![gather_rows(storage)];
     fixtures.extend([8, 40, 1032].map(|columns| pool(storage, columns)));
@@ -51,7 +51,7 @@ pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
     fixtures
 }
 
-/// A product with the norm before it and the activation after it, which a device may run as one.
+/// A product with the norm before it and the activation after it, which a device may fuse.
 fn neighbours(storage: Storage) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for format in [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q6K] {
@@ -103,7 +103,7 @@ fn neighbourhood(storage: Storage, format: WeightFormat, with_norm: bool, with_g
         if rows > 1 {
             run.mutants.push(Mutant::SwapRows(x, 0, rows - 1));
         }
-        // What a norm rounds to its storage may fall to either side, and moves every sum by one of its products.
+        // A norm's output may be rounded either way, which changes every sum by one of its products.
         let share = if storage == Storage::F32 { 1e-4 } else { 2e-2 };
         let allowed = move |expected: &[f32]| {
             let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
@@ -115,7 +115,7 @@ fn neighbourhood(storage: Storage, format: WeightFormat, with_norm: bool, with_g
     fixture
 }
 
-/// Rows of `buffer` are compared; it is filled with NaN before.
+/// Fills `buffer` with NaN before the run and compares its rows afterwards.
 pub(super) fn expect_rows(
     fixture: &Fixture,
     run: &mut Run,
@@ -166,7 +166,7 @@ fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, norm: Norm) ->
     // The residual stream is always f32.
     let x = fixture.buffer("x", Rows::Tokens, columns, Storage::F32);
     let delta = fixture.buffer("delta", Rows::Tokens, columns, storage);
-    // As that to which a branch adds its norm.
+    // With `accumulate`, the output is the residual stream.
     let out_storage = if accumulate { Storage::F32 } else { storage };
     let out = fixture.buffer("out", Rows::Tokens, columns, out_storage);
     let delta_id = with_delta.then_some(delta);
@@ -191,7 +191,7 @@ fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, norm: Norm) ->
     fixture
 }
 
-/// What is checked last holds `old` before; the tolerance is that of both summands.
+/// Fills the last checked output with `old` before the run; the tolerance covers both summands.
 fn add_to(run: &mut Run, old: Vec<f32>) {
     let Some(Check::Rows { allowed, .. }) = run.checks.last_mut() else { unreachable!("rows are checked last") };
     let of_old: Vec<f64> = old.iter().map(|value| RELATIVE * f64::from(value.abs())).collect();
@@ -211,7 +211,7 @@ fn gated_activation(storage: Storage, name: &str, activation: Activation, column
     for rows in [1, 5, 33] {
         let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
         let values = noise.values((rows * 2 * columns) as usize);
-        // Of the inputs' product: far into the tail of an activation, its small values are differences of large ones.
+        // Relative to the inputs: in the tail of an activation, small results are differences of large values.
         let allowed = values.chunks_exact(2 * columns as usize).flat_map(|row| {
             let (gates, ups) = row.split_at(columns as usize);
             let product = |(gate, up): (&f32, &f32)| f64::from(gate.abs()) * (1.0 + f64::from(up.abs()));
@@ -300,7 +300,7 @@ fn scale_logits(vocab: u32, softcap: Option<f32>) -> Fixture {
         run.inputs.logits_rows = (0..rows).collect();
         sample_all(&mut run.inputs);
         let mut values = noise.values((rows * vocab) as usize);
-        // What is not finite stays as it is.
+        // Non-finite logits must be kept.
         values[0] = f32::NAN;
         expect_rows(&fixture, &mut run, logits, rows, relative(RELATIVE));
         run.buffers.last_mut().expect("the logits are filled").1 = values;
@@ -310,7 +310,7 @@ fn scale_logits(vocab: u32, softcap: Option<f32>) -> Fixture {
     fixture
 }
 
-/// `step`, and a draw from what it writes, without which a device may leave the tail out. Logits are f32.
+/// Adds `step` and a draw from its output, without which a device may skip the tail. Logits are f32.
 fn sampled_tail(step: Step, logits: BufferId, storage: Storage) -> Vec<Step> {
     let sample = (storage == Storage::F32).then_some(Step::Sample(Sample { logits }));
     std::iter::once(step).chain(sample).collect()
@@ -322,7 +322,7 @@ fn sample_all(inputs: &mut BatchInputs) {
     inputs.samples = (0..).zip(&inputs.logits_rows).map(|(row, _)| SampleRow::greedy(row, 0)).collect();
 }
 
-/// Two groups, three layers, copies in each: whole blocks move bit for bit, and nothing else changes.
+/// Two groups, three layers, copies in each: whole blocks are copied bit for bit, and nothing else changes.
 fn copy_blocks(format: KvFormat) -> Fixture {
     let mut fixture = Fixture::new("copy_blocks", format!("{format:?}"));
     fixture.kv_format = format;
@@ -350,11 +350,11 @@ fn copy_blocks(format: KvFormat) -> Fixture {
     fixture
 }
 
-/// One matrix product to check.
+/// A matrix product to check.
 #[derive(Clone, Copy)]
 struct Product {
     format: WeightFormat,
-    /// Last rows of the weight that are bf16 instead.
+    /// Number of last rows of the weight that are bf16 instead.
     other_rows: u32,
     columns: u32,
     weight_rows: u32,
@@ -377,7 +377,7 @@ fn matmuls(storage: Storage) -> Vec<Fixture> {
             tail: false,
         };
         if format.is_quantised() {
-            // Rows of whole groups and others; what surrounds the product is that of dense formats.
+            // Rows with and without partial groups; options around the product are covered with dense formats.
             fixtures.push(matmul(storage, plain(1000, 67), &[1, 3, 65]));
             fixtures.push(matmul(storage, plain(288, 35), &[1, 12, 17]));
             if format == WeightFormat::Q4 {
@@ -414,7 +414,7 @@ fn matmul(storage: Storage, product: Product, all_rows: &[u32]) -> Fixture {
     let bias = bias.then(|| fixture.weight("bias", 1, format, &noise.values(weight_rows as usize)));
     let rows_kind = if tail { Rows::Samples } else { Rows::Tokens };
     let x = fixture.buffer("x", rows_kind, columns, storage);
-    // Sums go to the residual stream and to logits, which are f32.
+    // Accumulated outputs and logits are f32.
     let out_storage = if accumulate || tail { Storage::F32 } else { storage };
     let out = fixture.buffer("out", rows_kind, weight_rows, out_storage);
     let step = Step::MatMul(MatMul { x, weight, bias, accumulate, out });
@@ -444,7 +444,7 @@ fn matmul(storage: Storage, product: Product, all_rows: &[u32]) -> Fixture {
     fixture
 }
 
-/// 1e-5 · (Σ |x·w| + |bias| + |old value|) for every output.
+/// Tolerance: 1e-5 · (Σ |x·w| + |bias| + |old value|) for every output.
 fn allowed_products(
     fixture: &Fixture,
     x: &[f32],

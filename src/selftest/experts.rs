@@ -1,11 +1,11 @@
-//! Cases of the steps of a mixture of experts: RouteExperts and MatMulExperts.
+//! Test cases for the steps of a mixture of experts: RouteExperts and MatMulExperts.
 
 use super::compare::{PRODUCTS, ROUTES};
 use super::dense::{DENSE, expect_rows};
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, plain_batch, relative, unwritten};
 use crate::plan::{BufferId, MatMulExperts, RouteExperts, Rows, Section, Step, Storage, WeightFormat, WeightId};
 
-/// All fixtures of these steps with `storage` between them.
+/// All fixtures of these steps, with `storage` for row buffers.
 pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for (experts, per_token) in [(1, 1), (4, 2), (8, 8), (33, 3), (128, 8), (512, 32)] {
@@ -34,7 +34,7 @@ pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
         fixtures.push(matmul_experts(storage, wide, &[1, 2, 35]));
         fixtures.push(matmul_experts(storage, Product { combine: true, accumulate: true, ..wide }, &[1, 2, 35]));
     }
-    // Whether products are added up has nothing to do with how weights are packed: formats take turns.
+    // Summing of products is independent of the weight format, so each format runs either with it or without it.
     let packed = WeightFormat::ALL.into_iter().filter(|format| format.is_quantised());
     for (format, combine) in packed.zip([false, true].into_iter().cycle()) {
         let product = Product {
@@ -50,7 +50,7 @@ pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
         };
         fixtures.push(matmul_experts(storage, product, &[1, 17]));
     }
-    // Cut under a limit of 8 MiB: between experts, and within each of them.
+    // Sharded under a limit of 8 MiB: between experts, and within each expert.
     let cut = Product {
         format: WeightFormat::F32,
         other_rows: 0,
@@ -82,7 +82,7 @@ fn route_experts(experts: u32, per_token: u32, renormalize: bool) -> Fixture {
     for rows in [1, 3, 67] {
         let mut run = Run::new(format!("{per_token} of {experts} experts, {rows} rows"), plain_batch(rows));
         let mut values = noise.values((rows * experts) as usize);
-        // Ties everywhere: only ids decide.
+        // All logits are tied: only ids decide.
         values[..experts as usize].iter_mut().for_each(|value| *value = value.round());
         run.buffers.push((logits, values));
         run.mutants.extend((rows > 1 && experts > per_token).then_some(Mutant::SwapRows(logits, 0, rows - 1)));
@@ -92,11 +92,11 @@ fn route_experts(experts: u32, per_token: u32, renormalize: bool) -> Fixture {
     fixture
 }
 
-/// One product with experts to check.
+/// A product with experts to check.
 #[derive(Clone, Copy)]
 struct Product {
     format: WeightFormat,
-    /// Last rows of each expert that are bf16 instead.
+    /// Number of last rows of each expert that are bf16 instead.
     other_rows: u32,
     experts: u32,
     per_token: u32,
@@ -122,7 +122,7 @@ fn matmul_experts(storage: Storage, product: Product, all_tokens: &[u32]) -> Fix
     let weight = fixture.weight_in_sections("weight", &sections.repeat(experts as usize), &values);
     fixture.plan.stack_experts(weight, experts);
     let bias = bias.then(|| fixture.weight("bias", 1, format, &noise.values(stacked as usize)));
-    // Up: a token's row for all its experts. Down: a row for each, combined.
+    // Up projection: one row for all experts of a token. Down projection: one row per expert, combined.
     let of_routes = Rows::Routes(per_token);
     let (x_rows, out_rows) = if combine { (of_routes, Rows::Tokens) } else { (Rows::Tokens, of_routes) };
     let x = fixture.buffer("x", x_rows, columns, storage);
@@ -149,10 +149,10 @@ fn matmul_experts(storage: Storage, product: Product, all_tokens: &[u32]) -> Fix
     fixture
 }
 
-/// Rows of x, rows of one expert and rows of two, and the experts of two routes change places.
+/// Mutants that swap rows of x, rows within one expert and across two, and the experts of two routes.
 fn mutants(x: BufferId, routes: BufferId, weight: WeightId, product: &Product, x_rows: u32) -> Vec<Mutant> {
     let mut mutants = vec![Mutant::SwapRows(routes, 0, 1)];
-    // Where a token's routes are added up, their order does not matter: but that of x does.
+    // If a token's routes are summed, their order does not matter, but the order of x does.
     if product.combine {
         mutants[0] = Mutant::SwapRows(x, 0, 1);
     } else if x_rows > 1 {
@@ -164,7 +164,7 @@ fn mutants(x: BufferId, routes: BufferId, weight: WeightId, product: &Product, x
     mutants
 }
 
-/// Routes of one token: different experts in any order, with weights that are no shares.
+/// Routes of one token: distinct experts in random order, with weights that do not sum to 1.
 fn choose(noise: &mut Noise, experts: u32, per_token: u32) -> Vec<f32> {
     let ids = noise.shuffled(experts);
     ids.into_iter().take(per_token as usize).flat_map(|id| [id as f32, 0.1 + noise.uniform().abs()]).collect()
@@ -178,8 +178,8 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// 1e-5 · (Σ |x·w| + |bias|) for every product, times its weight and added up where they are combined, and of the
-    /// old value.
+    /// Tolerance: 1e-5 · (Σ |x·w| + |bias|) for every product; if products are combined, the weighted sum of these;
+    /// plus 1e-5 of the old value.
     fn allowed(&self, fixture: &Fixture, product: &Product, weight: WeightId, bias: Option<WeightId>) -> Vec<f64> {
         let (columns, outputs) = (product.columns as usize, product.outputs as usize);
         let weights = fixture.weight_values(weight);

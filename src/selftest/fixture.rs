@@ -1,4 +1,4 @@
-//! What a case is made of: plan, weights, batches, filled buffers, and mutants of them.
+//! Test fixtures: plan, weights, batches, buffer contents, and mutants of them.
 
 use super::weights;
 use crate::backend::{Capacity, Caps, KvHalf};
@@ -8,36 +8,36 @@ use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
 use crate::plan::{BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Section, Step, Storage, WeightFormat, WeightId};
 use bytes::Bytes;
 
-/// A plan with its weights, and the batches it is run with.
+/// A plan with its weights and the batches to run.
 pub(super) struct Fixture {
-    /// The step under test, as its file is named.
+    /// File stem of the step under test.
     pub(super) step: &'static str,
-    /// Which options are on.
+    /// Options of the case, for its name.
     pub(super) option: String,
     pub(super) plan: Plan,
-    /// Indexed as the plan's weights.
+    /// Bytes of the weights, indexed like the plan's weights.
     pub(super) weights: Vec<Bytes>,
     pub(super) block_size: u32,
     pub(super) kv_format: KvFormat,
-    /// What the reference keeps where a device is judged by what it has rounded; else the device's own format.
+    /// KV format of the reference, if it must differ from the device's: then values are compared before quantization.
     pub(super) kv_expected: Option<KvFormat>,
-    /// Per KV group.
+    /// Number of blocks of each KV group.
     pub(super) blocks: Vec<u32>,
     pub(super) feed_slots: u32,
     pub(super) runs: Vec<Run>,
 }
 
-/// From the expected values to what each may deviate by besides rounding; [`EXACT`] asks for equality.
+/// Maps expected values to their tolerances (in addition to rounding); [`EXACT`] requires equality.
 pub(super) type Allowed = Box<dyn Fn(&[f32]) -> Vec<f64>>;
 
-/// Not even rounding is allowed.
+/// Tolerance that allows no deviation, not even rounding.
 pub(super) const EXACT: f64 = -1.0;
 
-/// Something written, and how exactly.
+/// An output to compare, with its tolerance.
 pub(super) enum Check {
     /// The first rows of a buffer.
     Rows { buffer: BufferId, rows: u32, allowed: Allowed },
-    /// A half of a layer's pool.
+    /// Keys or values of a layer.
     Kv { layer: u32, half: KvHalf, allowed: Allowed },
     /// Sampled rows and feed slots.
     Sampled,
@@ -45,52 +45,52 @@ pub(super) enum Check {
     Pooled { allowed: Allowed },
 }
 
-/// One batch, and everything it finds on the device.
+/// One batch with the initial contents of the device.
 pub(super) struct Run {
     /// Sizes, for the report.
     pub(super) shape: String,
     pub(super) buffers: Vec<(BufferId, Vec<f32>)>,
-    /// Keys and values per layer.
+    /// Keys and values of each layer.
     pub(super) kv: Vec<[Vec<f32>; 2]>,
     pub(super) feed: Vec<u32>,
     pub(super) inputs: BatchInputs,
     pub(super) checks: Vec<Check>,
     pub(super) mutants: Vec<Mutant>,
-    /// Logits that sampling reads, for the certainty of its decisions; `None`: every decision is certain.
+    /// Logits that sampling reads, to detect near-ties; `None`: no decision is a near-tie.
     pub(super) logits: Option<Vec<f32>>,
-    /// Ties are decided by rule here, not by rounding: every decision is compared.
+    /// Whether every decision is compared because ties are decided by rule, not by rounding.
     pub(super) exact: bool,
 }
 
-/// A mistake to make in the reference's inputs, which the comparison must notice.
+/// A change to the reference's inputs that the comparison must detect.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mutant {
-    /// Two rows of a buffer change places.
+    /// Swaps two rows of a buffer.
     SwapRows(BufferId, u32, u32),
-    /// Two heads of this many elements change places in each row of a buffer.
+    /// Swaps two heads of this many elements in each row of a buffer.
     SwapHeads(BufferId, u32, u32, u32),
-    /// Two rows of a weight change places.
+    /// Swaps two rows of a weight.
     SwapWeightRows(WeightId, u32, u32),
-    /// Two entries of a block table change places.
+    /// Swaps two entries of a block table.
     SwapBlocks(usize, u32, u32),
-    /// Two token ids change places.
+    /// Swaps two token ids.
     SwapTokens(u32, u32),
-    /// Two slots change places.
+    /// Swaps two slots.
     SwapSlots(usize, u32, u32),
-    /// In a half of a layer's pool, neighbouring rows of this many elements have each other's scale.
+    /// Swaps the scales of adjacent rows of this many elements, in the keys or values of a layer.
     SwapScales(u32, KvHalf, u32),
-    /// A block copy is forgotten.
+    /// Drops a block copy.
     DropCopy(usize),
-    /// Two logits rows change places.
+    /// Swaps two logits rows.
     SwapLogitsRows(u32, u32),
-    /// Every row is drawn with another seed.
+    /// Changes the seed of every row.
     OtherSeed,
-    /// The first pool row lacks its last token row.
+    /// Removes the last token row of the first pool row.
     ShorterPool,
 }
 
 impl Mutant {
-    /// The fixture's weights and the run with the mistake in them.
+    /// The fixture's weights and the run with the mutation applied.
     pub(super) fn apply(self, fixture: &Fixture, run: &Run) -> (Vec<Bytes>, Run) {
         let mut weights = fixture.weights.clone();
         let mut run = run.copy_for_mutation(fixture.rounds_to_codes());
@@ -107,7 +107,7 @@ impl Mutant {
             }
             Self::SwapWeightRows(weight, first, second) => {
                 let spec = fixture.plan.weight_spec(weight);
-                assert_eq!(spec.format_of(first), spec.format_of(second), "rows of one format change places");
+                assert_eq!(spec.format_of(first), spec.format_of(second), "swapped rows have the same format");
                 let mut bytes = weights[weight.0 as usize].to_vec();
                 let [first_at, second_at] = [first, second].map(|row| spec.bytes_before(row) as usize);
                 swap_ranges(&mut bytes, first_at, second_at, spec.row_bytes(first) as usize);
@@ -138,7 +138,7 @@ fn swap_ranges<T>(values: &mut [T], first: usize, second: usize, length: usize) 
     }
 }
 
-/// Of a stored row, another scale is another factor to all elements. Rows that hold nothing stay as they are.
+/// Swaps the scales of adjacent rows: a different scale multiplies all elements. Rows of zeros are unchanged.
 fn swap_scales(values: &mut [f32], dim: usize) {
     for pair in values.chunks_exact_mut(2 * dim) {
         let (first, second) = pair.split_at_mut(dim);
@@ -156,7 +156,7 @@ pub(super) fn largest(row: &[f32]) -> f32 {
 }
 
 impl Run {
-    /// A run that checks nothing yet.
+    /// A run without checks.
     pub(super) fn new(shape: impl Into<String>, inputs: BatchInputs) -> Self {
         Self {
             shape: shape.into(),
@@ -176,7 +176,7 @@ impl Run {
         &mut filled.expect("a mutant changes a buffer that the run fills").1
     }
 
-    /// The run with the same content and checks of the same tolerance as the expectation demands.
+    /// A copy of the run with the same contents and checks but mutant tolerances.
     fn copy_for_mutation(&self, rounds_to_codes: bool) -> Self {
         let allowed = || generous(if rounds_to_codes { 1e-2 } else { 1e-3 });
         let checks = self.checks.iter().map(|check| match check {
@@ -199,7 +199,7 @@ impl Run {
     }
 }
 
-/// For mutants: far wider than any entry of the table, so that what it notices, the table notices.
+/// Tolerance for mutants: far wider than any entry of the table, so that the table detects at least as much.
 fn generous(share: f64) -> Allowed {
     Box::new(move |expected| {
         let max =
@@ -230,14 +230,14 @@ impl Fixture {
         format!("{}/{}", self.step, self.option)
     }
 
-    /// Adds a weight with the values in its format.
+    /// Adds a weight with these values, encoded in its format.
     pub(super) fn weight(&mut self, name: &str, rows: u32, format: WeightFormat, values: &[f32]) -> WeightId {
         let columns = u32::try_from(values.len()).expect("a test weight is small") / rows;
         self.weights.push(weights::encode(format, columns as usize, values).into());
         self.plan.weight(name, rows, columns, format)
     }
 
-    /// As [`Fixture::weight`], the rows in formats of their own.
+    /// Like [`Fixture::weight`], with rows in several formats.
     pub(super) fn weight_in_sections(&mut self, name: &str, sections: &[Section], values: &[f32]) -> WeightId {
         let rows: u32 = sections.iter().map(|section| section.rows).sum();
         let columns = values.len() / rows as usize;
@@ -251,7 +251,7 @@ impl Fixture {
         self.plan.weight_in_sections(name, u32::try_from(columns).expect("a test weight is small"), sections)
     }
 
-    /// The values of a weight, as decoded.
+    /// The decoded values of a weight.
     pub(super) fn weight_values(&self, weight: WeightId) -> Vec<f32> {
         let spec = self.plan.weight_spec(weight);
         let columns = spec.columns as usize;
@@ -262,7 +262,7 @@ impl Fixture {
         (0..spec.rows).flat_map(row).collect()
     }
 
-    /// Adds a KV group and a layer in it.
+    /// Adds a KV group with one layer.
     pub(super) fn layer(&mut self, heads: u32, head_dim: u32, window: Option<u32>, blocks: u32) -> u32 {
         let group = u32::try_from(self.plan.kv_groups.len()).expect("a plan has few KV groups");
         self.plan.kv_groups.push(KvGroup { window });
@@ -281,13 +281,13 @@ impl Fixture {
         self.plan.body.push(step);
     }
 
-    /// Whether a step rounds keys and values to so few levels that the table must allow for a neighbour.
+    /// Whether a step quantizes keys and values, so that the table must allow for an adjacent code.
     fn rounds_to_codes(&self) -> bool {
         let stores = self.plan.body.iter().any(|step| matches!(step, Step::RopeStoreKv(_)));
         self.kv_format == KvFormat::Q8 && stores
     }
 
-    /// Just what the largest run needs.
+    /// The capacity that the largest run needs.
     pub(super) fn capacity(&self) -> Capacity {
         let most = |count: &dyn Fn(&BatchInputs) -> usize| {
             let most = self.runs.iter().map(|run| count(&run.inputs)).max().unwrap_or(0);
@@ -311,27 +311,27 @@ impl Fixture {
         }
     }
 
-    /// Checks the plan as an engine does at start; the runs fill buffers and pool.
+    /// Checks the plan as the engine does at start; the runs fill buffers and pool.
     pub(super) fn check_plan(&self, caps: &Caps) -> Result<(), PlanError> {
         let filled: Vec<BufferId> = self.runs.iter().flat_map(|run| run.buffers.iter().map(|(id, _)| *id)).collect();
         let limits = Limits { binding_bytes_max: caps.binding_bytes_max, tokens_max: self.capacity().tokens_max };
         check_filled(&self.plan, &limits, &filled)
     }
 
-    /// Elements of a half of a layer's pool.
+    /// Number of elements of a layer's keys, and of its values.
     pub(super) fn pool_elements(&self, layer: u32) -> usize {
         let KvLayer { group, heads, head_dim } = self.plan.kv_layers[layer as usize];
         (self.blocks[group as usize] * heads * self.block_size * head_dim) as usize
     }
 }
 
-/// Seeded values (SplitMix64), with what trips kernels: zeros, negatives, subnormals, outliers twenty times as large.
+/// Seeded random values (SplitMix64) with difficult cases: zeros, negatives, subnormals, outliers 20 times as large.
 pub(super) struct Noise(u64);
 
 impl Noise {
-    /// A stream of its own per name.
+    /// A separate stream for each name.
     pub(super) fn new(name: &str) -> Self {
-        // FNV-1a.
+        // FNV-1a hash of the name.
         Self(
             name.bytes()
                 .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)),
@@ -346,17 +346,17 @@ impl Noise {
         mixed ^ mixed >> 31
     }
 
-    /// Below `limit`.
+    /// A random integer below `limit`.
     pub(super) fn below(&mut self, limit: u32) -> u32 {
         u32::try_from(((self.bits() >> 32) * u64::from(limit)) >> 32).expect("the product is below the limit")
     }
 
-    /// Uniform in ±1.
+    /// A uniform random value in ±1.
     pub(super) fn uniform(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 
-    /// One value of the mixture.
+    /// A random value with the difficult cases mixed in.
     pub(super) fn value(&mut self) -> f32 {
         let value = self.uniform();
         match self.bits() % 128 {
@@ -367,12 +367,12 @@ impl Noise {
         }
     }
 
-    /// `count` values of the mixture.
+    /// `count` such values.
     pub(super) fn values(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.value()).collect()
     }
 
-    /// The numbers below `count`, shuffled.
+    /// The integers below `count`, shuffled.
     pub(super) fn shuffled(&mut self, count: u32) -> Vec<u32> {
         let mut numbers: Vec<u32> = (0..count).collect();
         for last in (1..count).rev() {
@@ -382,7 +382,7 @@ impl Noise {
     }
 }
 
-/// NaN for everything that a step has to write.
+/// NaN, the initial content of everything that a step must write.
 pub(super) fn unwritten(count: usize) -> Vec<f32> {
     vec![f32::NAN; count]
 }
@@ -398,7 +398,7 @@ pub(super) fn plain_batch(rows: u32) -> BatchInputs {
 }
 
 /// A batch of (rows, context) sequences over shuffled blocks. Each group has `blocks[g]` blocks; the tables of a
-/// window group leave out what no row sees any more.
+/// window group have [`NONE`] for blocks that no row sees any more.
 pub(super) fn paged_batch(fixture: &Fixture, sequences: &[(u32, u32)], noise: &mut Noise) -> BatchInputs {
     let mut inputs = BatchInputs::default();
     for &(row_count, context_len) in sequences {
@@ -433,7 +433,7 @@ fn group_inputs(group: KvGroup, blocks: u32, size: u32, sequences: &[(u32, u32)]
     inputs
 }
 
-/// Pool content of a layer: noise where a batch's contexts lie, NaN wherever no query may look.
+/// Pool content of a layer: noise in the slots of the batch's contexts, NaN where no query may read.
 pub(super) fn pool_content(fixture: &Fixture, layer: u32, inputs: &BatchInputs, noise: &mut Noise) -> [Vec<f32>; 2] {
     let KvLayer { group, heads, head_dim } = fixture.plan.kv_layers[layer as usize];
     let (size, group) = (fixture.block_size, &inputs.groups[group as usize]);
@@ -455,12 +455,12 @@ pub(super) fn pool_content(fixture: &Fixture, layer: u32, inputs: &BatchInputs, 
     halves
 }
 
-/// `factor` of each expected value.
+/// Tolerance of `factor` times each expected value.
 pub(super) fn relative(factor: f64) -> Allowed {
     Box::new(move |expected| expected.iter().map(|value| factor * f64::from(value.abs())).collect())
 }
 
-/// `steps` codes of q8 in each row of `dim` elements, and a thousandth for what the scale itself is off.
+/// Tolerance of `steps` q8 codes in each row of `dim` elements, plus 0.1 % for the error of the scale.
 pub(super) fn codes(steps: f64, dim: u32) -> Allowed {
     Box::new(move |expected| {
         let rows = expected.chunks_exact(dim as usize);
@@ -468,17 +468,17 @@ pub(super) fn codes(steps: f64, dim: u32) -> Allowed {
     })
 }
 
-/// Both of two deviations at once.
+/// The sum of two tolerances.
 pub(super) fn either(first: Allowed, second: Allowed) -> Allowed {
     Box::new(move |expected| first(expected).iter().zip(second(expected)).map(|(a, b)| a + b).collect())
 }
 
-/// The same bits.
+/// Requires the same bits.
 pub(super) fn exact() -> Allowed {
     Box::new(|expected| vec![EXACT; expected.len()])
 }
 
-/// Given per value.
+/// One given tolerance per value.
 pub(super) fn each(allowed: Vec<f64>) -> Allowed {
     Box::new(move |_| allowed.clone())
 }

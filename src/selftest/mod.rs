@@ -1,12 +1,12 @@
-//! Kernel checks: every step × option × awkward shape of a device against the CPU reference.
+//! Kernel checks: every step × option × difficult shape on a device, compared with the CPU reference.
 //!
-//! A [`Fixture`] is a small plan around the step under test with its weights; its runs are batches
-//! with all buffers, pool and feed slots filled. Reference and device get the same bytes and do the same; everything
-//! written is compared within one table of tolerances ([`compare`]). `tests/kernels` and `folio selftest` share it.
+//! A [`Fixture`] is a small plan around the step under test, with its weights; its runs are batches with all buffers,
+//! pool and feed slots filled. Reference and device run the same batch on the same bytes, and all outputs are compared
+//! within one table of tolerances ([`compare`]). `tests/kernels` and `folio selftest` share this module.
 //!
-//! What is written is filled with NaN before, and so is every slot of the pool that a query may not see. For each run
-//! there are mutants (a row, head or block of the reference's inputs swapped): [`blind_spots`] names those that the
-//! comparison would not notice.
+//! Outputs are filled with NaN before a run, and so is every slot of the pool that no query may read. Each run has
+//! mutants (for example, two rows, heads or blocks of the reference's inputs are swapped): [`blind_spots`] lists those
+//! that the comparison would not detect.
 
 mod attention;
 mod compare;
@@ -27,24 +27,24 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// What to check.
+/// Options of the kernel checks.
 #[derive(Clone, Debug, Default)]
 pub struct SelftestOptions {
-    /// Only cases whose `step/option/shape` contains this, or one of several with `|` between; with `!` before it, only
-    /// cases that contain none.
+    /// Selects cases whose `step/option/shape` contains this text, or one of several texts separated by `|`. With a
+    /// leading `!`, selects cases that contain none of them.
     pub filter: Option<String>,
     /// Element types of row buffers besides f32; the device's own is always checked.
     pub activations: Vec<Storage>,
-    /// How many tokens the sampling checks draw.
+    /// Number of tokens that the sampling checks draw.
     pub draws: Draws,
-    /// Of several devices each runs every case, instead of a pairwise cover.
+    /// With several devices, run every case on each device instead of a pairwise cover.
     pub product: bool,
 }
 
-/// Tokens that the sampling checks draw with each option.
+/// Number of tokens that the sampling checks draw per option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Draws {
-    /// 10³: where a kernel's threads run one by one.
+    /// 10³: for emulators, which run the threads of a kernel one by one.
     Few,
     /// 10⁴.
     #[default]
@@ -53,28 +53,28 @@ pub enum Draws {
     Many,
 }
 
-/// What one run on one device read back.
+/// The results of one run on one device.
 struct Outcome {
     sampled: Vec<Sampled>,
-    /// In the order of the run's checks; empty for [`fixture::Check::Sampled`].
+    /// Values read back, in the order of the run's checks; empty for [`fixture::Check::Sampled`].
     values: Vec<Vec<f32>>,
     feed: Vec<u32>,
 }
 
-/// All cases of one step and option.
+/// The results of all cases of one step and option.
 #[derive(Clone, Debug)]
 pub struct ReportRow {
     /// Step and option.
     pub name: String,
-    /// Batches run.
+    /// Number of batches run.
     pub cases: usize,
-    /// Largest deviation, in units of what is allowed.
+    /// Largest deviation, as a multiple of its tolerance.
     pub worst: f64,
     /// The case of the largest deviation.
     pub worst_shape: String,
-    /// Values compared, and sampled rows left out because their decision is a near-tie.
+    /// Number of values compared, and of sampled rows left out because their decision is a near-tie.
     pub compared: (usize, usize),
-    /// What is wrong, one line a case.
+    /// Mismatches, one line per case.
     pub misses: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ pub struct ReportRow {
 pub struct Report {
     /// Device name, API and tier.
     pub device: String,
-    /// In the order checked.
+    /// Results in the order checked.
     pub rows: Vec<ReportRow>,
 }
 
@@ -92,7 +92,7 @@ impl Report {
         Self { device: format!("{} ({}, {})", caps.name, caps.api, caps.tier), rows: Vec::new() }
     }
 
-    /// Whether anything was checked and nothing missed.
+    /// Whether at least one case was checked and all passed.
     pub fn passed(&self) -> bool {
         !self.rows.is_empty() && self.rows.iter().all(|row| row.misses.is_empty())
     }
@@ -120,17 +120,17 @@ impl fmt::Display for Report {
     }
 }
 
-/// Checks a device. A case that the device refuses is a miss; a lost device ends the check.
+/// Checks a device. A case that the device rejects counts as failed; a lost device ends the check.
 pub async fn run<B: Inspect>(device: &mut B, options: &SelftestOptions) -> Result<Report, BackendError> {
     let mut reports = run_all(std::slice::from_mut(device), options).await?;
     Ok(reports.pop().expect("a device has a report"))
 }
 
-/// As [`run`], of several ways of opening one adapter: the reference computes once what all of them must give, and
-/// unless [`SelftestOptions::product`] is set they share the cases, as [`cover`] says.
+/// Like [`run`], for several ways to open one adapter. The reference computes expected results once for all of them.
+/// Unless [`SelftestOptions::product`] is set, the cases are distributed over them; see [`cover`].
 pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -> Result<Vec<Report>, BackendError> {
     let Some(activations) = devices.first().map(|device| device.caps().activations) else { return Ok(Vec::new()) };
-    assert!(devices.iter().all(|device| device.caps().activations == activations), "one adapter stores rows alike");
+    assert!(devices.iter().all(|device| device.caps().activations == activations), "one adapter has one row type");
     let mut reports: Vec<Report> = devices.iter().map(|device| Report::new(device.caps())).collect();
     let fixtures = fixtures(options, activations);
     let mut shares = shares(options, &fixtures, devices.len()).into_iter();
@@ -150,21 +150,21 @@ pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -
     Ok(reports)
 }
 
-/// How so many devices share the cases in [`run_all`]: the number of cases and of runs; and what would be left out, one
-/// line for each case that none runs and each value of a step that one of them does not meet.
+/// How [`run_all`] distributes the cases over this many devices: the number of cases, the number of runs, and gaps: one
+/// line for each case that no device runs and for each value of a step that a device does not run.
 pub fn cover_gaps(options: &SelftestOptions, devices: usize) -> (usize, usize, Vec<String>) {
     let fixtures = fixtures(options, Storage::F32);
     let cases = cases(options, &fixtures);
     let shares = shares(options, &fixtures, devices);
     let (mut all, mut met, mut gaps) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for ((step, values), share) in cases.iter().zip(&shares) {
-        gaps.extend(share.is_empty().then(|| format!("{step}: nobody runs {values:?}")));
+        gaps.extend(share.is_empty().then(|| format!("{step}: no device runs {values:?}")));
         for value in values {
             all.extend((0..devices).map(|device| (step, value, device)));
             met.extend(share.iter().map(|device| (step, value, *device)));
         }
     }
-    gaps.extend(all.difference(&met).map(|(step, value, device)| format!("{step}: device {device} lacks {value}")));
+    gaps.extend(all.difference(&met).map(|(step, value, device)| format!("{step}: device {device} misses {value}")));
     (cases.len(), shares.iter().map(BTreeSet::len).sum(), gaps)
 }
 
@@ -184,7 +184,7 @@ fn shares(options: &SelftestOptions, fixtures: &[Fixture], devices: usize) -> Ve
     if options.product { vec![(0..devices).collect(); cases.len()] } else { cover::pairwise(&cases, devices) }
 }
 
-/// What the reference gives.
+/// The expected results, from the reference.
 async fn expected(fixture: &Fixture, runs: &[&Run]) -> Result<Vec<Outcome>, BackendError> {
     let mut outcomes = Vec::new();
     if !runs.is_empty() {
@@ -198,7 +198,7 @@ async fn expected(fixture: &Fixture, runs: &[&Run]) -> Result<Vec<Outcome>, Back
     Ok(outcomes)
 }
 
-/// Runs the cases of one fixture on a device, against what is expected of each.
+/// Runs the cases of one fixture on a device and compares each with its expected results.
 async fn check<B: Inspect>(
     device: &mut B,
     fixture: &Fixture,
@@ -238,7 +238,7 @@ impl ReportRow {
     }
 }
 
-/// The mutants that the comparison does not notice: each is `step/option/shape: mutant`.
+/// The mutants that the comparison does not detect, each as `step/option/shape: mutant`.
 pub async fn blind_spots(options: &SelftestOptions) -> Result<(usize, Vec<String>), BackendError> {
     let (mut mutants, mut unnoticed) = (0, Vec::new());
     for fixture in fixtures(options, Storage::F32) {
@@ -322,7 +322,7 @@ fn load<B: Inspect>(
     device.allocate_pool(&fixture.blocks)
 }
 
-/// Fills everything, runs the batch and reads what the checks need.
+/// Fills all buffers, runs the batch and reads the values to check.
 async fn execute<B: Inspect>(device: &mut B, fixture: &Fixture, run: &Run) -> Result<Outcome, BackendError> {
     for (buffer, values) in &run.buffers {
         device.write_buffer(*buffer, values)?;

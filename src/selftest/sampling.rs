@@ -1,16 +1,16 @@
-//! Cases of Sample: each option alone, all together, awkward vocabularies, ties, bad rows, feed slots.
+//! Test cases for Sample: each option alone, all together, difficult vocabulary sizes, ties, bad rows, feed slots.
 
 use super::Draws;
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, plain_batch};
 use crate::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, NONE, Range, SampleRow};
 use crate::plan::{GatherRows, MatMul, Rows, Sample, Step, Storage, Tail, WeightFormat};
 
-/// Logits rows of one batch; small enough for the tightest binding limit with the largest vocabulary.
+/// Logits rows per batch; few enough for the lowest binding limit with the largest vocabulary.
 const ROWS: u32 = 8;
 /// Sample rows per logits row.
 const CHOICES: u32 = 4;
 
-/// What a row asks for beyond temperature 1.
+/// Options of a row besides temperature 1.
 type Option_ = (&'static str, fn(&mut SampleRow, &mut Noise));
 
 const OPTIONS: [Option_; 13] = [
@@ -38,7 +38,7 @@ fn together(row: &mut SampleRow, noise: &mut Noise) {
     row.draw.top_k = [0, 3, 50][noise.below(3) as usize];
 }
 
-/// The row's own token instead of a drawn one, whatever else is on; every third row draws.
+/// A given token instead of a drawn one, with any other options; every third row still draws.
 fn given(row: &mut SampleRow, noise: &mut Noise) {
     if noise.below(3) > 0 {
         (row.given, row.logprob, row.top_logprobs) = (noise.below(33), true, [0, 5, 20][noise.below(3) as usize]);
@@ -67,7 +67,7 @@ pub(super) fn fixtures(draws: Draws) -> Vec<Fixture> {
     fixtures
 }
 
-/// A plan whose tail samples logits that the run writes.
+/// A plan whose tail samples from logits that the run fills.
 fn fixture(option: &str, vocab: u32) -> (Fixture, crate::plan::BufferId) {
     let mut fixture = Fixture::new("sample", option);
     fixture.plan.vocab = vocab;
@@ -89,7 +89,7 @@ fn batch(shape: String, values: Vec<f32>, logits: crate::plan::BufferId, vocab: 
     run
 }
 
-/// Drawn rows with one option on.
+/// Rows that draw with one option on.
 fn drawn(vocab: u32, (name, option): Option_, batches: u32) -> Fixture {
     let (mut fixture, logits) = fixture(&format!("{name}, vocab {vocab}"), vocab);
     let mut noise = Noise::new(&fixture.name());
@@ -111,7 +111,7 @@ fn drawn(vocab: u32, (name, option): Option_, batches: u32) -> Fixture {
             row.bias.len = row.bias.len.min(run.inputs.bias.len() as u32);
             run.inputs.samples.push(row);
         }
-        // Where several tokens are likely, another seed must show.
+        // If several tokens are likely, a different seed must change the result.
         if name == "temperature" && vocab > 1 {
             run.mutants.extend((spread < 12.0).then_some(Mutant::OtherSeed));
             run.mutants.push(Mutant::SwapRows(logits, 0, ROWS - 1));
@@ -136,7 +136,7 @@ fn side_inputs(run: &mut Run, vocab: u32, noise: &mut Noise) {
     run.inputs.masks = (0..vocab.div_ceil(32)).map(|_| noise.bits() as u32 | 1).collect();
 }
 
-/// Equal logits everywhere: the lowest id, all of a tie at the k-th value, top ids in order.
+/// All logits equal: expects the lowest id, all of a tie at the k-th value, and top ids in order.
 fn ties(vocab: u32) -> Fixture {
     let (mut fixture, logits) = fixture(&format!("ties, vocab {vocab}"), vocab);
     let mut noise = Noise::new("ties");
@@ -148,7 +148,7 @@ fn ties(vocab: u32) -> Fixture {
         let row = SampleRow { logprob: true, top_logprobs: 20, feed_slot: row, ..SampleRow::greedy(row, row) };
         greedy.inputs.samples.push(row);
     }
-    // Shuffled ids would be seen: the lowest of hundreds is the answer in each row.
+    // Shuffled ids would be detected: the result in each row is the lowest of hundreds.
     greedy.mutants.push(Mutant::SwapRows(logits, 0, ROWS - 1));
     let mut random = batch("top-k and top-p".into(), values, logits, vocab);
     for index in 0..ROWS * CHOICES {
@@ -161,7 +161,7 @@ fn ties(vocab: u32) -> Fixture {
     fixture
 }
 
-/// NaN, +∞, all −∞, −∞ among others, masks that allow nothing: each row for itself.
+/// NaN, +∞, all −∞, some −∞, masks that allow nothing: each in a separate row.
 fn bad_rows(vocab: u32) -> Fixture {
     let (mut fixture, logits) = fixture(&format!("bad rows, vocab {vocab}"), vocab);
     let mut noise = Noise::new("bad rows");
@@ -200,7 +200,7 @@ fn bad_rows(vocab: u32) -> Fixture {
     fixture
 }
 
-/// The whole tail with more logits than a tight limit binds at once: gather, product and draw in groups of rows.
+/// The whole tail with more logits than a low limit binds at once: gather, product and draw in groups of rows.
 fn groups() -> Fixture {
     let (rows, vocab, hidden) = (40, 100_003, 8);
     let mut fixture = Fixture::new("sample", format!("gather, head and draw of {rows} rows, vocab {vocab}"));
@@ -233,7 +233,7 @@ fn groups() -> Fixture {
     fixture
 }
 
-/// The logits of [`groups`], in the order of its reversed logits rows, for the certainty of its draws.
+/// The logits of [`groups`], in the order of its reversed logits rows, to detect near-ties.
 fn head_logits(fixture: &Fixture, weight: crate::plan::WeightId, x: &[f32]) -> Vec<f32> {
     let columns = fixture.plan.weight_spec(weight).columns as usize;
     let weights = fixture.weight_values(weight);

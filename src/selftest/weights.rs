@@ -1,11 +1,11 @@
-//! Weights of a fixture in any format.
+//! Encodes the weights of a fixture in any format.
 
 use crate::plan::WeightFormat;
 use crate::plan::format::{Codes, Levels, Scales};
 use half::{bf16, f16};
 
-/// Rows of `columns` weights. Numbers are rounded to a dense format; of a quantised one every code and scale is drawn
-/// from the bits of `values`, so that all of them occur.
+/// Encodes rows of `columns` weights. Values are rounded to a dense format; for a quantized format, codes and scales
+/// are drawn from the bits of `values`, so that all of them occur.
 pub(super) fn encode(format: WeightFormat, columns: usize, values: &[f32]) -> Vec<u8> {
     match format {
         WeightFormat::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
@@ -15,7 +15,7 @@ pub(super) fn encode(format: WeightFormat, columns: usize, values: &[f32]) -> Ve
     }
 }
 
-/// A row with drawn codes and scales, of weights of about 1.
+/// A row with random codes and scales whose weights are about 1.
 fn draw(format: WeightFormat, row: usize, values: &[f32]) -> Vec<u8> {
     let layout = format.layout(values.len());
     let (codes, levels, scales) = format.parts();
@@ -32,7 +32,7 @@ fn draw(format: WeightFormat, row: usize, values: &[f32]) -> Vec<u8> {
     };
     let mut bytes: Vec<u8> = (0..layout.row_bytes).map(|_| random() as u8).collect();
     if levels == Levels::E4m3 {
-        // The two codes that are no numbers.
+        // The two NaN codes.
         bytes[..layout.plane].iter_mut().filter(|code| **code & 0x7f == 0x7f).for_each(|code| *code ^= 1);
     }
     let largest = match (codes, levels) {

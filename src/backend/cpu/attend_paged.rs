@@ -6,8 +6,8 @@
 //! s[j] = q · k[j] · scale;  s[j] ← c · tanh(s[j] / c) with softcap c;  s[j] ← s[j] + slope · (j − p) with ALiBi;
 //! m = max(s, sink);  out = Σ_j exp(s[j] − m) · v[j] / (Σ_j exp(s[j] − m) + exp(sink − m))
 //!
-//! A query that sees nothing gives zeros. Keys are visited in order of position, one head group at a time, so a result
-//! depends on its own sequence alone.
+//! A query without visible keys gives zeros. Keys are visited in order of position, one head group at a time, so a
+//! result depends only on its own sequence.
 
 use super::dot::{Kernel, PartialSums, dispatch, dot};
 use super::loaded::LoadedPlan;
@@ -34,19 +34,19 @@ pub(super) fn run(step: &AttendPaged, loaded: &mut LoadedPlan, inputs: &BatchInp
     });
 }
 
-/// A step with the shape of its layer, weights decoded.
+/// A step with its layer's shape and its decoded weights.
 pub(super) struct Attention {
-    /// Options; its ids are not looked at.
+    /// Options of the step; its ids are not used.
     pub(super) step: AttendPaged,
-    /// KV heads and their size.
+    /// Number and size of KV heads.
     pub(super) layer: KvLayer,
-    /// Tokens a block.
+    /// Tokens per block.
     pub(super) block_size: usize,
-    /// Slope per query head.
+    /// ALiBi slope per query head.
     pub(super) alibi: Option<Vec<f32>>,
-    /// Logit of a key without value, per query head.
+    /// Sink per query head: the logit of a key without value.
     pub(super) sinks: Option<Vec<f32>>,
-    /// Keys seen, the query's own included.
+    /// Window size: the number of visible keys, including the query's own.
     pub(super) window: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ impl Attention {
         self.layer.heads as usize
     }
 
-    /// Query heads that share a KV head.
+    /// Number of query heads per KV head.
     fn group_size(&self) -> usize {
         self.step.query_heads as usize / self.kv_heads()
     }
@@ -65,12 +65,12 @@ impl Attention {
     }
 }
 
-/// The layer's half of the pool.
+/// Keys and values of the layer in the pool.
 #[derive(Clone, Copy)]
 pub(super) struct Pool<'a> {
     /// `[block][kv_head][slot][head_dim]`.
     pub(super) keys: &'a KvStore,
-    /// As `keys`.
+    /// Same layout as `keys`.
     pub(super) values: &'a KvStore,
 }
 
@@ -116,17 +116,17 @@ fn table_starts(inputs: &BatchInputs, group: &GroupInputs) -> Vec<usize> {
     starts
 }
 
-/// Consecutive visible keys that lie together in the pool.
+/// Consecutive visible keys that are contiguous in the pool.
 struct Span {
     /// Position of the first key.
     position: usize,
-    /// Keys.
+    /// Number of keys.
     count: usize,
-    /// First row in the pool.
+    /// Row of the first key in the pool.
     start: usize,
 }
 
-/// What a query at `position` sees, in order.
+/// The keys visible to a query at `position`, in order.
 fn visible_spans(attention: &Attention, table: &[u32], position: usize, kv_head: usize) -> Vec<Span> {
     let size = attention.block_size;
     let first = attention.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
@@ -140,7 +140,7 @@ fn visible_spans(attention: &Attention, table: &[u32], position: usize, kv_head:
     spans.collect()
 }
 
-/// All query heads that share one key head, for one query row.
+/// Attention of all query heads that share one KV head, for one query row.
 struct HeadGroup<'a> {
     attention: &'a Attention,
     q: &'a [f32],
@@ -195,7 +195,7 @@ impl Kernel for HeadGroup<'_> {
 }
 
 impl HeadGroup<'_> {
-    /// The score of one key, of which `product` is q · k.
+    /// The score of one key, where `product` is q · k.
     #[inline(always)]
     fn score(&self, head: usize, product: f64, key_position: usize) -> f64 {
         let mut score = product * f64::from(self.attention.step.scale);
@@ -212,7 +212,7 @@ impl HeadGroup<'_> {
     }
 }
 
-/// Scores become probabilities; a sink takes its share of them.
+/// Turns scores into probabilities; a sink takes part of the total.
 fn softmax(scores: &mut [f64], sink: Option<f32>) {
     let sink = sink.map_or(f64::NEG_INFINITY, f64::from);
     let max = scores.iter().copied().fold(sink, f64::max);
@@ -229,7 +229,7 @@ fn softmax(scores: &mut [f64], sink: Option<f32>) {
     }
 }
 
-/// `sums += weight · value`. Not fused: `weight` has 53 bits, so a fused form would round otherwise.
+/// `sums += weight · value`. Not fused: `weight` has 53 bits, so a fused form would round differently.
 #[inline(always)]
 fn add_scaled(sums: &mut [f64], weight: f64, value: &[f32]) {
     for (sum, &value) in sums.iter_mut().zip(value) {
@@ -325,7 +325,7 @@ mod tests {
             f64::from(row[element])
         }
 
-        /// The formula in naive loops, over the keys that `sees` lets through.
+        /// The formula in naive loops, over the keys that `sees` selects.
         fn naive(&self, attention: &Attention, position: usize, sees: impl Fn(usize) -> bool) -> Vec<f64> {
             let q = Self::q(1);
             let mut out = Vec::new();

@@ -1,7 +1,7 @@
 //! Block copies, reference. Twin of `shaders/copy_blocks.wgsl`.
 //!
-//! For every (source, target) of a KV group: block `target` of K and of V becomes block `source`, bit for bit, in each
-//! layer of the group. Within one batch no block is both source and target, and targets are distinct.
+//! For every (source, target) of a KV group, block `source` of K and of V is copied to block `target`, bit for bit, in
+//! each layer of the group. Within one batch no block is both source and target, and targets are distinct.
 
 use super::loaded::LoadedPlan;
 use super::memory::KvStore;
@@ -16,7 +16,7 @@ pub(super) fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     }
 }
 
-/// Copies whole blocks, of `heads` tiles each, of one half of one layer.
+/// Copies whole blocks of `heads` tiles each, in the keys or values of one layer.
 pub(super) fn copy_blocks(store: &mut KvStore, heads: usize, copies: &[(u32, u32)]) {
     for &(source, target) in copies {
         store.copy(source as usize * heads, target as usize * heads, heads);

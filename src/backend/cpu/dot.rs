@@ -1,9 +1,9 @@
-//! Dot products and row decoding: the inner loops that the steps share.
+//! Dot products and row decoding: inner loops shared by the steps.
 //!
-//! A dot product is 16 interleaved f64 partial sums, element `i` going to sum `i mod 16`, added in order at the end.
-//! The product of two f32 values is exact in f64, so a fused multiply-add rounds as a multiplication and an addition
-//! do: every implementation of [`PartialSums`] gives the same bits. A [`Kernel`] is a loop written once for any of
-//! them.
+//! A dot product has 16 interleaved f64 partial sums: element `i` goes to sum `i mod 16`, and the sums are added in
+//! order at the end. The product of two f32 values is exact in f64, so a fused multiply-add rounds like a separate
+//! multiplication and addition: every implementation of [`PartialSums`] gives the same bits. A [`Kernel`] is a loop
+//! written once for all of them.
 
 use crate::plan::WeightFormat;
 use crate::plan::format::GROUP;
@@ -28,7 +28,7 @@ macro_rules! for_format {
             WeightFormat::F32 => $dense(WeightFormat::F32, 4, $($argument),*),
             WeightFormat::F16 => $dense(WeightFormat::F16, 2, $($argument),*),
             WeightFormat::Bf16 => $dense(WeightFormat::Bf16, 2, $($argument),*),
-            // Compiled once for all: a group is long enough to look its format up.
+            // Compiled once for all formats: a group is long enough that looking up its format costs little.
             grouped => $grouped(grouped, $($argument),*),
         }
     };
@@ -37,18 +37,18 @@ macro_rules! for_format {
 /// Partial sums of a dot product.
 pub(super) const LANES: usize = 16;
 
-/// Sixteen partial sums and the loads that feed them. Methods are `#[inline(always)]`, as are [`Kernel`]s, so that the
-/// instructions allowed where a kernel is started are allowed in them.
+/// Sixteen partial sums and their loads. Methods and [`Kernel`]s are `#[inline(always)]`, so that they are compiled
+/// with the target features of the function that starts the kernel.
 pub(super) trait PartialSums: Copy {
-    /// A fused multiply-add is one instruction.
+    /// Whether a fused multiply-add is one instruction.
     const FUSED: bool;
-    /// All zero.
+    /// Partial sums of zero.
     fn zero() -> Self;
-    /// Adds the products of f32 values that have been widened.
+    /// Adds products of f32 values already widened to f64.
     fn add_wide(&mut self, a: &[f64; LANES], b: &[f64; LANES]);
-    /// Adds the products of f32 values.
+    /// Adds products of f32 values.
     fn add(&mut self, a: &[f32; LANES], b: &[f32; LANES]);
-    /// Adds the products of encoded values, `bytes` holding exactly [`LANES`] of them.
+    /// Adds products of encoded values; `bytes` has exactly [`LANES`] of them.
     fn add_encoded(&mut self, format: WeightFormat, bytes: &[u8], x: &[f64; LANES]);
     /// Widens [`LANES`] encoded values.
     fn decode(format: WeightFormat, bytes: &[u8]) -> [f64; LANES];
@@ -56,13 +56,13 @@ pub(super) trait PartialSums: Copy {
     fn lanes(self) -> [f64; LANES];
 }
 
-/// A loop worth compiling once for any processor and once for one with AVX2.
+/// A loop that is compiled twice: portably, and for AVX2.
 pub(super) trait Kernel {
     /// Does the work. Implementations are `#[inline(always)]`.
     fn run<S: PartialSums>(self);
 }
 
-/// Runs `kernel` in the best form this processor has.
+/// Runs `kernel` in the fastest form that this processor supports.
 pub(super) fn dispatch(kernel: impl Kernel) {
     if has_avx2() {
         run_wide(kernel);
@@ -74,7 +74,7 @@ pub(super) fn dispatch(kernel: impl Kernel) {
 /// `Σ a·b` of f32 values.
 #[inline(always)]
 pub(super) fn dot<S: PartialSums>(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len(), "both sides of a dot product have one length");
+    assert_eq!(a.len(), b.len(), "both sides of a dot product have the same length");
     let mut sums = S::zero();
     let (a, a_rest) = a.as_chunks::<LANES>();
     let (b, b_rest) = b.as_chunks::<LANES>();
@@ -87,7 +87,7 @@ pub(super) fn dot<S: PartialSums>(a: &[f32], b: &[f32]) -> f64 {
 /// [`dot`] of widened rows.
 #[inline(always)]
 pub(super) fn dot_wide<S: PartialSums>(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len(), "both sides of a dot product have one length");
+    assert_eq!(a.len(), b.len(), "both sides of a dot product have the same length");
     let mut sums = S::zero();
     let (a, a_rest) = a.as_chunks::<LANES>();
     let (b, b_rest) = b.as_chunks::<LANES>();
@@ -97,10 +97,10 @@ pub(super) fn dot_wide<S: PartialSums>(a: &[f64], b: &[f64]) -> f64 {
     finish(sums, a_rest.iter().zip(b_rest).map(|(a, b)| a * b))
 }
 
-/// [`dot_wide`] of two rows with the same vector, which is loaded once.
+/// [`dot_wide`] of two rows with one vector, which is loaded once.
 #[inline(always)]
 pub(super) fn dot_wide_two<S: PartialSums>(first: &[f64], second: &[f64], x: &[f64]) -> [f64; 2] {
-    assert!(first.len() == x.len() && second.len() == x.len(), "both sides of a dot product have one length");
+    assert!(first.len() == x.len() && second.len() == x.len(), "both sides of a dot product have the same length");
     let (mut first_sums, mut second_sums) = (S::zero(), S::zero());
     let (first, first_rest) = first.as_chunks::<LANES>();
     let (second, second_rest) = second.as_chunks::<LANES>();
@@ -113,16 +113,16 @@ pub(super) fn dot_wide_two<S: PartialSums>(first: &[f64], second: &[f64], x: &[f
     [first, finish(second_sums, second_rest.iter().zip(x_rest).map(|(a, b)| a * b))]
 }
 
-/// `Σ decode(row)·x`, without writing the decoded row anywhere.
+/// `Σ decode(row)·x`, without storing the decoded row.
 #[inline(always)]
 pub(super) fn dot_encoded<S: PartialSums>(format: WeightFormat, row: &[u8], x: &[f64]) -> f64 {
-    // The format is a constant in each arm, which takes the choice out of the loop.
+    // The format is a constant in each arm, so the loop does not branch on it.
     for_format!(format, dot_format::<S>, dot_groups::<S>, (row, x))
 }
 
 #[inline(always)]
 fn dot_format<S: PartialSums>(format: WeightFormat, element: usize, row: &[u8], x: &[f64]) -> f64 {
-    assert_eq!(row.len(), x.len() * element, "both sides of a dot product have one length");
+    assert_eq!(row.len(), x.len() * element, "both sides of a dot product have the same length");
     let mut sums = S::zero();
     let (lanes, x_rest) = x.as_chunks::<LANES>();
     for (bytes, x) in row.chunks_exact(LANES * element).zip(lanes) {
@@ -133,11 +133,11 @@ fn dot_format<S: PartialSums>(format: WeightFormat, element: usize, row: &[u8], 
     finish(sums, x_rest.iter().enumerate().map(|(lane, x)| weight(done + lane) * x))
 }
 
-/// Quantised rows, a group at a time.
+/// Dot product with a quantized row, decoded one group at a time.
 #[inline(always)]
 fn dot_groups<S: PartialSums>(format: WeightFormat, row: &[u8], x: &[f64]) -> f64 {
     let layout = format.layout(x.len());
-    assert_eq!(row.len(), layout.row_bytes, "both sides of a dot product have one length");
+    assert_eq!(row.len(), layout.row_bytes, "both sides of a dot product have the same length");
     let mut sums = S::zero();
     let (groups, x_rest) = x.as_chunks::<GROUP>();
     for (group, x) in groups.iter().enumerate() {
@@ -163,7 +163,7 @@ fn widen(values: [f32; GROUP]) -> [f64; GROUP] {
     values.map(f64::from)
 }
 
-/// Adds the last products, one per lane, and then the partial sums in order.
+/// Adds the remaining products, one per lane, and then the partial sums in order.
 #[inline(always)]
 fn finish<S: PartialSums>(sums: S, rest: impl Iterator<Item = f64>) -> f64 {
     let mut lanes = sums.lanes();
@@ -200,7 +200,7 @@ fn decode_groups(format: WeightFormat, row: &[u8], out: &mut [f64]) {
     }
 }
 
-/// Decodes a whole row, as its format is defined.
+/// Decodes a whole row by the definition of its format.
 pub(super) fn decode_row(format: WeightFormat, row: &[u8], out: &mut [f32]) {
     let columns = out.len();
     for (index, out) in out.iter_mut().enumerate() {
@@ -208,7 +208,7 @@ pub(super) fn decode_row(format: WeightFormat, row: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Partial sums for any processor.
+/// Portable partial sums.
 #[derive(Clone, Copy)]
 pub(super) struct Portable([f64; LANES]);
 
@@ -254,7 +254,7 @@ impl PartialSums for Portable {
                 let bits: [u16; LANES] = bytemuck::pod_read_unaligned(bytes);
                 bits.map(|bits| f32::from_bits(u32::from(u16::from_le(bits)) << 16).into())
             }
-            _ => unreachable!("quantised rows are decoded by groups"),
+            _ => unreachable!("quantized rows are decoded by groups"),
         }
     }
 
@@ -265,7 +265,7 @@ impl PartialSums for Portable {
 }
 
 /// Half precision to f32 without a branch or a table: the exponent is re-biased by an exact multiplication, which also
-/// normalises subnormals.
+/// normalizes subnormals.
 #[inline(always)]
 fn widen_f16(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff) << 13;
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// Every half and bfloat16 bit pattern widens as the format's definition says.
+    /// Every half and bfloat16 bit pattern widens to the value that the format's definition gives.
     #[test]
     fn decoding_is_the_format_definition() {
         let row: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Naive, plain, widened, two at a time, encoded, wide or portable: one value, bit for bit, at any alignment.
+    /// Naive, plain, widened, two at a time, encoded, AVX2 or portable: the same bits, at any alignment.
     #[test]
     fn every_form_gives_the_same_bits() {
         for columns in [1, 8, 15, 16, 17, 32, 40, 56, 64, 1000] {

@@ -1,5 +1,5 @@
-//! Partial sums in AVX2 registers. The same bits as the portable form; the tests of `dot.rs` compare them.
-#![allow(unsafe_code, reason = "vector instructions are checked for, at run time, before they are used")]
+//! Partial sums in AVX2 registers. They give the same bits as the portable form; the tests of `dot.rs` compare them.
+#![allow(unsafe_code, reason = "vector instructions are detected at run time before they are used")]
 
 use super::{Kernel, LANES, PartialSums};
 use crate::plan::WeightFormat;
@@ -12,7 +12,7 @@ pub(super) fn run_wide(kernel: impl Kernel) {
     fn run(kernel: impl Kernel) {
         kernel.run::<Avx2>();
     }
-    assert!(has_avx2(), "the wide form runs only where its instructions exist");
+    assert!(has_avx2(), "the AVX2 form needs AVX2, FMA and F16C");
     // SAFETY: the processor has AVX2, FMA and F16C, asserted above.
     unsafe { run(kernel) }
 }
@@ -21,28 +21,28 @@ pub(super) fn run_wide(kernel: impl Kernel) {
 #[derive(Clone, Copy)]
 struct Avx2([__m256d; 4]);
 
-/// Sixteen values of an array, by value: no pointers, no alignment, and no checks in debug builds.
+/// Loads sixteen values of an array by value, without pointers, alignment requirements or debug checks.
 #[inline(always)]
 fn load(values: &[f64; LANES]) -> [__m256d; 4] {
     // SAFETY: both types are 128 bytes in which every bit pattern is valid.
     unsafe { std::mem::transmute(*values) }
 }
 
-/// As [`load`].
+/// Like [`load`].
 #[inline(always)]
 fn load_f32(values: &[f32; LANES]) -> [__m256; 2] {
     // SAFETY: both types are 64 bytes in which every bit pattern is valid.
     unsafe { std::mem::transmute(*values) }
 }
 
-/// Eight f32 values, widened.
+/// Widens eight f32 values.
 #[inline(always)]
 fn widen(values: __m256) -> [__m256d; 2] {
-    // SAFETY: AVX2 is there, see `Avx2`.
+    // SAFETY: the processor has AVX2, see `Avx2`.
     unsafe { [_mm256_cvtps_pd(_mm256_castps256_ps128(values)), _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(values))] }
 }
 
-/// Sixteen encoded values, as f64.
+/// Decodes sixteen values to f64.
 #[inline(always)]
 fn load_encoded(format: WeightFormat, bytes: &[u8]) -> [__m256d; 4] {
     const LENGTH: &str = "bytes hold exactly 16 elements";
@@ -59,7 +59,7 @@ fn load_encoded(format: WeightFormat, bytes: &[u8]) -> [__m256d; 4] {
             let widen = if format == WeightFormat::F16 { widen_f16 } else { widen_bf16 };
             [widen(halves[0]), widen(halves[1])]
         }
-        _ => unreachable!("quantised rows are decoded by groups"),
+        _ => unreachable!("quantized rows are decoded by groups"),
     };
     let ([first, second], [third, fourth]) = (widen(eights[0]), widen(eights[1]));
     [first, second, third, fourth]
@@ -67,13 +67,13 @@ fn load_encoded(format: WeightFormat, bytes: &[u8]) -> [__m256d; 4] {
 
 #[inline(always)]
 fn widen_f16(bits: __m128i) -> __m256 {
-    // SAFETY: F16C is there, see `Avx2`.
+    // SAFETY: the processor has F16C, see `Avx2`.
     unsafe { _mm256_cvtph_ps(bits) }
 }
 
 #[inline(always)]
 fn widen_bf16(bits: __m128i) -> __m256 {
-    // SAFETY: AVX2 is there, see `Avx2`.
+    // SAFETY: the processor has AVX2, see `Avx2`.
     unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits))) }
 }
 
@@ -82,7 +82,7 @@ impl Avx2 {
     #[inline(always)]
     fn add_products(&mut self, a: [__m256d; 4], b: [__m256d; 4]) {
         let Self([s0, s1, s2, s3]) = *self;
-        // SAFETY: FMA is there, see `Avx2`.
+        // SAFETY: the processor has FMA, see `Avx2`.
         *self = unsafe {
             Self([
                 _mm256_fmadd_pd(a[0], b[0], s0),
@@ -99,7 +99,7 @@ impl PartialSums for Avx2 {
 
     #[inline(always)]
     fn zero() -> Self {
-        // SAFETY: AVX is there, see `Avx2`.
+        // SAFETY: the processor has AVX, see `Avx2`.
         Self([unsafe { _mm256_setzero_pd() }; 4])
     }
 

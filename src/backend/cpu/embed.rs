@@ -1,6 +1,6 @@
 //! Embedding, reference. Twin of `shaders/embed.wgsl`.
 //!
-//! out[t][c] = table[id(t)][c] · scale, where id(t) is the batch's token id, or the content of a feed slot.
+//! out[t][c] = table[id(t)][c] · scale, where id(t) is the batch's token id or the content of a feed slot.
 
 use super::dot::decode_row;
 use super::loaded::LoadedPlan;
@@ -15,7 +15,7 @@ pub(super) fn run(step: &Embed, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     });
 }
 
-/// The id that a batch's entry stands for: itself, or what the sampler left in a feed slot.
+/// Resolves a token id of the batch: the id itself, or the token that the sampler wrote to a feed slot.
 pub(super) fn resolve(token_id: u32, feed: &[u32]) -> u32 {
     if token_id & FEED == 0 { token_id } else { feed[(token_id & !FEED) as usize] }
 }

@@ -1,12 +1,12 @@
 //! Gated activation, reference. Twin of `shaders/gated_activation.wgsl`.
 //!
-//! out[r][c] = act(gate[r][c]) · up[r][c], a row of the input being all gates, then all ups.
+//! out[r][c] = act(gate[r][c]) · up[r][c]. An input row has all gates first, then all ups.
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{Activation, GatedActivation, Storage};
 
-/// One output, in f64.
+/// One output element, computed in f64.
 fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
     match activation {
         Activation::Silu => gate / (1.0 + (-gate).exp()) * up,
@@ -30,7 +30,7 @@ pub(super) fn run(step: &GatedActivation, loaded: &mut LoadedPlan, inputs: &Batc
     });
 }
 
-/// Fills rows of `columns` from rows of `2 · columns`.
+/// Computes rows of `columns` elements from rows of `2 · columns`.
 pub(super) fn gated_activation(
     gate_up: &[f32],
     activation: Activation,

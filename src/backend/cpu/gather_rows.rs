@@ -14,7 +14,7 @@ pub(super) fn run(step: &GatherRows, loaded: &mut LoadedPlan, inputs: &BatchInpu
     });
 }
 
-/// Copies whole rows of `columns`.
+/// Copies whole rows of `columns` elements.
 pub(super) fn gather_rows(x: &[f32], rows: &[u32], columns: usize, out: &mut [f32], storage: Storage) {
     assert_eq!(out.len(), rows.len() * columns, "one output row per index");
     for (&row, out) in rows.iter().zip(out.chunks_exact_mut(columns)) {

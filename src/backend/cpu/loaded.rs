@@ -1,5 +1,5 @@
-//! A loaded plan with everything allocated for it, and what the twins may do with it: read rows and weights, write the
-//! rows of one buffer at a time.
+//! A loaded plan with everything allocated for it. Steps access it here: they read rows and weights, and write the rows
+//! of one buffer at a time.
 
 use super::memory::{KvStore, Weight};
 use crate::backend::{BackendError, Capacity, KvHalf};
@@ -12,22 +12,22 @@ pub(super) struct LoadedPlan {
     pub(super) plan: Arc<Plan>,
     pub(super) capacity: Capacity,
     pub(super) weights: Vec<Weight>,
-    /// Indexed by [`BufferId`]; as many rows as the capacity allows, as f32 rounded to the buffer's storage.
+    /// Row buffers, indexed by [`BufferId`]: the maximum number of rows, as f32 rounded to the buffer's storage.
     pub(super) buffers: Vec<Vec<f32>>,
-    /// Blocks per KV group; empty before the pool is allocated.
+    /// Number of blocks per KV group; empty before the pool is allocated.
     pub(super) blocks: Vec<u32>,
     /// Keys and values per layer; empty before the pool is allocated.
     pub(super) pool: Vec<[KvStore; 2]>,
-    /// The last token drawn into each feed slot.
+    /// The token in each feed slot.
     pub(super) feed: Vec<u32>,
-    /// All weights have been found whole; they cannot become less.
+    /// Whether all weights were found complete. Rows are never removed, so this is checked once.
     pub(super) weights_whole: bool,
-    /// The step that runs: it may touch what it has said, and nothing else.
+    /// The running step. It may access only the operands that it declares.
     running: Option<Step>,
 }
 
 impl LoadedPlan {
-    /// Row buffers and feed slots; weights and pool follow.
+    /// Allocates row buffers and feed slots; weights and pool follow.
     pub(super) fn new(plan: Arc<Plan>, capacity: Capacity) -> Self {
         let rows_max = |rows: Rows| rows.count(capacity.tokens_max, capacity.samples_max) as usize;
         let buffer = |spec: &BufferSpec| vec![0.0; rows_max(spec.rows) * spec.columns as usize];
@@ -60,19 +60,19 @@ impl LoadedPlan {
         Ok(())
     }
 
-    /// One half of a layer's pool.
+    /// Keys or values of a layer.
     pub(super) fn half(&mut self, layer: u32, half: KvHalf) -> Result<&mut KvStore, BackendError> {
         let halves = self.pool.get_mut(layer as usize);
-        let halves = halves.ok_or_else(|| BackendError::Validation(format!("there is no pool for layer {layer}")))?;
+        let halves = halves.ok_or_else(|| BackendError::Validation(format!("no KV pool for layer {layer}")))?;
         Ok(&mut halves[usize::from(half == KvHalf::Value)])
     }
 
-    /// Says which step runs from now on.
+    /// Sets the running step.
     pub(super) fn begin(&mut self, step: &Step) {
         self.running = Some(*step);
     }
 
-    /// Rows that `buffer` has in this batch.
+    /// Number of rows of `buffer` in this batch.
     fn row_count(&self, buffer: BufferId, inputs: &BatchInputs) -> usize {
         let (tokens, samples) = (inputs.token_ids.len() as u32, inputs.logits_rows.len() as u32);
         self.plan.buffer_spec(buffer).rows.count(tokens, samples) as usize
@@ -85,7 +85,7 @@ impl LoadedPlan {
         &self.buffers[buffer.0 as usize][..self.row_count(buffer, inputs) * columns]
     }
 
-    /// Lets `work` write this batch's rows of a buffer while it reads everything else.
+    /// Calls `work` with this batch's rows of a buffer to write and everything else to read.
     pub(super) fn write(
         &mut self,
         buffer: BufferId,
@@ -106,22 +106,22 @@ impl LoadedPlan {
         &self.weights[id.0 as usize]
     }
 
-    /// The values of a vector that may be absent.
+    /// The values of an optional vector.
     pub(super) fn vector(&self, id: Option<WeightId>) -> Option<Vec<f32>> {
         id.map(|id| self.weight(id).vector())
     }
 
-    /// Elements of a row of `buffer`.
+    /// Columns of `buffer`.
     pub(super) fn columns(&self, buffer: BufferId) -> usize {
         self.plan.buffer_spec(buffer).columns as usize
     }
 
-    /// Routes of each token in a buffer of them.
+    /// Routes per token in a buffer of routes.
     pub(super) fn per_token(&self, routes: BufferId) -> usize {
         self.plan.buffer_spec(routes).rows.count(1, 0) as usize
     }
 
-    /// Lets `work` write a layer's keys and values while it may use everything else.
+    /// Calls `work` with a layer's keys and values to write; it may use everything else too.
     pub(super) fn write_layer(&mut self, layer: u32, work: impl FnOnce(&mut Self, &mut [KvStore; 2])) {
         let mut pool = std::mem::take(&mut self.pool);
         work(self, &mut pool[layer as usize]);

@@ -2,8 +2,8 @@
 //!
 //! out[r][n] = Σ_k x[r][k] · W[n][k] + bias[n] (+ out[r][n]), rounded once.
 //!
-//! Every output is one dot product as `dot.rs` defines it, so it depends neither on the other rows nor on how the
-//! work is split. A single row multiplies weights as they are decoded; for more, each weight row is decoded once.
+//! Every output is one dot product as defined in `dot.rs`, so it depends neither on the other rows nor on how the work
+//! is split. A single row of x multiplies weights while decoding them; for more rows, each weight row is decoded once.
 
 use super::dot::{Kernel, PartialSums, decode_wide, dispatch, dot_encoded, dot_wide, dot_wide_two};
 use super::loaded::LoadedPlan;
@@ -13,12 +13,12 @@ use crate::plan::{MatMul, Storage};
 use crate::platform::for_each_chunk;
 use std::ops::Range;
 
-/// Multiplications worth a thread of their own.
+/// Minimum multiplications per thread.
 const CHUNK_PRODUCTS: usize = 1 << 18;
 
-/// What is done with the product.
+/// Output of the product.
 pub(super) struct Output<'a> {
-    /// Added to every row.
+    /// Bias, added to every row.
     pub(super) bias: Option<Vec<f32>>,
     /// Add to `values` instead of replacing them.
     pub(super) accumulate: bool,
@@ -49,7 +49,7 @@ pub(super) fn matmul(x: &[f32], weight: &Weight, mut output: Output<'_>) {
     finish(&products(&x, weight, 0..weight_rows), rows, &mut output);
 }
 
-/// The products of the rows of `x` with some rows of the weight, `[weight rows × rows]`: so threads share no row.
+/// The products of the rows of `x` with some rows of the weight, `[weight rows × rows]`, so that threads share no row.
 pub(super) fn products(x: &[f64], weight: &Weight, weight_rows: Range<usize>) -> Vec<f64> {
     let columns = weight.spec().columns as usize;
     let rows = x.len() / columns;
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// A row of a batch has the bits that it has alone, across many chunks and threads.
+    /// A row in a batch has the same bits as alone, across many chunks and threads.
     #[test]
     fn a_batch_is_its_rows() {
         let weight = weight(515, 520, |row, column| ((row * 7 + column * 3) as f32).sin());

@@ -1,10 +1,11 @@
 //! Products with chosen experts, reference. Twin of `shaders/matmul_experts_*.wgsl`.
 //!
 //! For route j of token t, with expert e and weight w: p[t][j][n] = Σ_k x[k] · W[e · N + n][k] + bias[e · N + n].
-//! Spread: out[t · n + j] = p[t][j]. Combined: out[t] (+)= Σ_j w · p[t][j], in the order of the experts, rounded once.
+//! One row per route: out[t · n + j] = p[t][j]. One row per token: out[t] (+)= Σ_j w · p[t][j], summed in the order of
+//! the experts and rounded once.
 //!
-//! Every product is one dot product as `dot.rs` defines it. Rows of one expert are multiplied together, so that its
-//! matrix is read once; nothing depends on which rows these are.
+//! Every product is one dot product as defined in `dot.rs`. Rows of one expert are multiplied together, so that its
+//! matrix is read once; results do not depend on which rows are grouped.
 
 use super::loaded::LoadedPlan;
 use super::matmul::products;
@@ -12,25 +13,25 @@ use super::memory::Weight;
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{MatMulExperts, Rows, Storage};
 
-/// What is multiplied.
+/// Operands of the product.
 pub(super) struct Product<'a> {
     /// `[experts · N × K]`.
     pub(super) weight: &'a Weight,
     /// `[experts · N]`.
     pub(super) bias: Option<Vec<f32>>,
-    /// (id, weight) per route.
+    /// (expert id, weight) per route.
     pub(super) routes: &'a [f32],
-    /// Routes a token.
+    /// Routes per token.
     pub(super) per_token: usize,
-    /// All routes of a token read one row.
+    /// Whether all routes of a token read the same row of x.
     pub(super) shared: bool,
 }
 
-/// Where it goes.
+/// Output of the product.
 pub(super) struct Output<'a> {
     /// Add to `values` instead of replacing them.
     pub(super) accumulate: bool,
-    /// Rows of N.
+    /// Rows of N columns.
     pub(super) values: &'a mut [f32],
     /// Element type of `values`.
     pub(super) storage: Storage,
@@ -56,7 +57,7 @@ pub(super) fn run(step: &MatMulExperts, loaded: &mut LoadedPlan, inputs: &BatchI
 }
 
 impl Product<'_> {
-    /// One row of output per route.
+    /// Writes one output row per route.
     pub(super) fn spread(&self, x: &[f32], output: Output<'_>) {
         let Output { accumulate, values, storage } = output;
         assert!(!accumulate, "rows of routes are not added to");
@@ -70,7 +71,7 @@ impl Product<'_> {
         });
     }
 
-    /// One row of output per token: its products by their weights.
+    /// Writes one output row per token: the weighted sum of its products.
     pub(super) fn combine(&self, x: &[f32], output: Output<'_>) {
         let Output { accumulate, values, storage } = output;
         let outputs = self.outputs();
@@ -88,12 +89,12 @@ impl Product<'_> {
         }
     }
 
-    /// Rows of one expert.
+    /// Rows per expert.
     fn outputs(&self) -> usize {
         (self.weight.spec().rows / self.weight.spec().experts) as usize
     }
 
-    /// Calls `work` once per expert that has routes, with these and their products by (index of the route, output).
+    /// Calls `work` once per expert that has routes, with these routes and their products by (route index, output).
     fn each_expert(&self, x: &[f32], mut work: impl FnMut(&[usize], &dyn Fn(usize, usize) -> f64)) {
         let (columns, outputs) = (self.weight.spec().columns as usize, self.outputs());
         let of_route = |route: usize| if self.shared { route / self.per_token } else { route };

@@ -1,4 +1,4 @@
-//! What the reference keeps: weights as the bytes it was given, and the KV pool.
+//! Memory of the reference: weights as the bytes that were written, and the KV pool.
 
 use super::dot::decode_row;
 use crate::backend::BackendError;
@@ -6,15 +6,15 @@ use crate::plan::format::KvTile;
 use crate::plan::{WeightFormat, WeightSpec};
 use bytes::Bytes;
 
-/// A weight tensor in whole-row chunks, never copied and of any alignment.
+/// A weight tensor as chunks of whole rows, which are never copied and have any alignment.
 pub(super) struct Weight {
     spec: WeightSpec,
-    /// Sorted by first row; no overlap.
+    /// Chunks, sorted by first row, without overlap.
     chunks: Vec<(u32, Bytes)>,
 }
 
 impl Weight {
-    /// A weight without rows.
+    /// A weight with no rows written yet.
     pub(super) fn new(spec: WeightSpec) -> Self {
         Self { spec, chunks: Vec::new() }
     }
@@ -24,13 +24,13 @@ impl Weight {
         &self.spec
     }
 
-    /// Keeps `rows`, whole rows from `first_row` on; an error names what is wrong with them.
+    /// Adds `rows`, whole rows starting at `first_row`; an error says what is wrong with them.
     pub(super) fn insert(&mut self, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
         let name = &self.spec.name;
         let invalid = |message: String| Err(BackendError::Validation(format!("weight {name}: {message}")));
         let Some(count) = self.spec.whole_rows(first_row, rows.len() as u64) else {
             let row_bytes = self.spec.row_bytes(first_row);
-            return invalid(format!("{} bytes at row {first_row} are not rows of {row_bytes}", rows.len()));
+            return invalid(format!("{} bytes at row {first_row} are not whole rows of {row_bytes} bytes", rows.len()));
         };
         let end = u64::from(first_row + count);
         let at = self.chunks.partition_point(|(first, _)| *first < first_row);
@@ -65,7 +65,7 @@ impl Weight {
         }
     }
 
-    /// The first row, decoded: what a vector holds.
+    /// The first row, decoded: the values of a vector.
     pub(super) fn vector(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.spec.columns as usize];
         decode_row(self.format_of(0), self.row(0), &mut values);
@@ -78,24 +78,24 @@ impl Weight {
     }
 }
 
-/// One half (K or V) of one layer's pool: `[block][kv_head]` tiles, the bytes that a device holds.
+/// Keys or values of one layer: `[block][kv_head]` tiles, with the same bytes as on a device.
 pub(super) struct KvStore {
     tile: KvTile,
     words: Vec<u32>,
 }
 
 impl KvStore {
-    /// `tiles` tiles of zeros.
+    /// Allocates `tiles` tiles of zeros.
     pub(super) fn new(tile: KvTile, tiles: usize) -> Result<Self, BackendError> {
         Ok(Self { tile, words: zeros(tiles * tile.words())? })
     }
 
-    /// Elements of all rows.
+    /// Number of elements in all rows.
     pub(super) fn elements(&self) -> usize {
         self.words.len() / self.tile.words() * self.tile.slots * self.tile.head_dim
     }
 
-    /// Widens rows from `first` on, counted over all tiles, until `out` is full.
+    /// Widens rows starting at row `first`, counted over all tiles, until `out` is full.
     pub(super) fn read(&self, first: usize, out: &mut [f32]) {
         for (row, out) in (first..).zip(out.chunks_exact_mut(self.tile.head_dim)) {
             let tile = &self.words[self.tile_words(row / self.tile.slots, 1)];
@@ -103,7 +103,7 @@ impl KvStore {
         }
     }
 
-    /// Rounds `values` into the rows from `first` on, counted over all tiles.
+    /// Rounds `values` into the rows starting at row `first`, counted over all tiles.
     pub(super) fn write(&mut self, first: usize, values: &[f32]) {
         for (row, values) in (first..).zip(values.chunks_exact(self.tile.head_dim)) {
             let words = self.tile_words(row / self.tile.slots, 1);
@@ -111,7 +111,7 @@ impl KvStore {
         }
     }
 
-    /// Copies `count` tiles from tile `source` on to tile `target` and on, bit for bit.
+    /// Copies `count` tiles, starting at `source`, to the tiles starting at `target`, bit for bit.
     pub(super) fn copy(&mut self, source: usize, target: usize, count: usize) {
         let (source, target) = (self.tile_words(source, count), self.tile_words(target, count));
         self.words.copy_within(source, target.start);
@@ -122,7 +122,7 @@ impl KvStore {
     }
 }
 
-/// A zeroed allocation that reports failure instead of aborting. Untouched pages stay unmapped.
+/// A zeroed allocation that returns an error instead of aborting. Untouched pages stay unmapped.
 fn zeros(words: usize) -> Result<Vec<u32>, BackendError> {
     let out_of_memory = || BackendError::OutOfMemory { what: "the KV pool".into(), bytes: words as u64 * 4 };
     Vec::<u32>::new().try_reserve_exact(words).map_err(|_| out_of_memory())?;

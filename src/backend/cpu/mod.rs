@@ -1,9 +1,9 @@
-//! The CPU reference: plain loops that define what every step means, and the backend for machines without a GPU.
+//! The CPU reference: plain loops that define the result of every step, and the backend for machines without a GPU.
 //!
-//! One file per [`Step`] holds the arithmetic on slices, and `run`, which gives it the step's operands; [`run`] here
-//! walks the plan. [`loaded`] and [`memory`] keep buffers, weights and KV pool, [`validate`] refuses wrong batches. Row
-//! buffers are kept as f32 values already rounded to their storage. A batch runs inside `submit`, so a ticket is the
-//! result itself. What comes out does not depend on the number of threads or on what else is in the batch.
+//! Each [`Step`] has a file with its arithmetic on slices and a function `run` that passes the step's operands to it;
+//! [`run`] here executes the plan. [`loaded`] and [`memory`] hold buffers, weights and KV pool; [`validate`] rejects
+//! invalid batches. Row buffers are f32 values already rounded to their storage. A batch runs inside `submit`, so a
+//! ticket is the result itself. Results do not depend on the number of threads or on the rest of the batch.
 
 mod attend_paged;
 mod copy_blocks;
@@ -38,7 +38,7 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// The backend, without plan, weights or pool.
+    /// A backend without plan, weights or pool.
     pub fn new() -> Self {
         let caps = Caps {
             name: "cpu".into(),
@@ -121,7 +121,7 @@ impl Inspect for CpuBackend {
         let loaded = self.loaded()?;
         let elements = rows as usize * loaded.plan.buffer_spec(buffer).columns as usize;
         let values = loaded.buffers[buffer.0 as usize].get(..elements);
-        values.map(<[f32]>::to_vec).ok_or_else(|| BackendError::Validation(format!("a buffer has no {rows} rows")))
+        values.map(<[f32]>::to_vec).ok_or_else(|| BackendError::Validation(format!("a buffer has under {rows} rows")))
     }
 
     fn write_kv(&mut self, layer: u32, half: KvHalf, values: &[f32]) -> Result<(), BackendError> {
@@ -153,11 +153,11 @@ impl Inspect for CpuBackend {
     async fn read_feed(&mut self, slots: u32) -> Result<Vec<u32>, BackendError> {
         let feed = &self.loaded()?.feed;
         let part = feed.get(..slots as usize);
-        part.map(<[u32]>::to_vec).ok_or_else(|| BackendError::Validation(format!("there are no {slots} feed slots")))
+        part.map(<[u32]>::to_vec).ok_or_else(|| BackendError::Validation(format!("fewer than {slots} feed slots")))
     }
 }
 
-/// Runs body and tails; the batch has been checked.
+/// Runs body and tails of a batch that has been validated.
 fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) -> Results {
     let plan = Arc::clone(&loaded.plan);
     let tails = inputs.tails.iter().flat_map(|tail| plan.tail(*tail));
@@ -284,7 +284,7 @@ mod tests {
         block_on(backend.read(ticket)).unwrap().sampled
     }
 
-    /// Bit for bit: prompts together, alone, in chunks, and over a prefix that another sequence has computed.
+    /// Same bits for prompts together, alone, in chunks, and after a shared prefix that another sequence computed.
     #[test]
     fn results_do_not_depend_on_the_batch() {
         let (first, second): (&[u32], &[u32]) = (&[3, 1, 4, 1, 5, 9], &[2, 7, 1, 8, 2]);
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(by_slot, run(&mut fed, &batch(&[(&[token], 3, &[2])])));
     }
 
-    /// A batch that cannot be right is an error in words, and the backend still works.
+    /// An invalid batch is an error with a message, and the backend still works afterwards.
     #[test]
     fn wrong_batches_are_refused() {
         let mut backend = backend();

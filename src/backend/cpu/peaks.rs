@@ -1,21 +1,21 @@
-//! What this machine's cores can do at best, for `folio bench`: copying, reading, and f32 multiply-adds.
+//! Peak performance of this machine's cores for `folio bench`: copying, reading, and f32 multiply-adds.
 //!
-//! Work is split as the steps split theirs, and arithmetic uses the same instructions, so a share of these peaks says
-//! something about the steps.
+//! Work is split among threads as in the steps, and arithmetic uses the same instructions, so the steps can be compared
+//! with these peaks.
 
 use super::dot::{Kernel, PartialSums, dispatch};
 use crate::platform::{self, Instant};
 
-/// Bytes that bandwidth is measured on, well beyond caches.
+/// Bytes of the buffers that bandwidth is measured on; well beyond the size of caches.
 const BYTES: usize = 512 << 20;
-/// Runs that are timed; the best counts.
+/// Number of timed runs; the best one counts.
 const ATTEMPTS: u32 = 5;
-/// Independent chains of multiply-adds: enough to fill the pipes of a core.
+/// Number of independent chains of multiply-adds: enough to fill the pipelines of a core.
 const CHAINS: usize = 96;
-/// Links of a chain.
+/// Multiply-adds per chain.
 const LINKS: usize = 1 << 20;
 
-/// Bytes read and written a second by a copy, 10⁹.
+/// Copy bandwidth: bytes read and written, 10⁹ per second.
 pub fn copy_gbps() -> f64 {
     let source = vec![1_u64; BYTES / 8];
     let mut target = vec![2_u64; BYTES / 8];
@@ -28,7 +28,7 @@ pub fn copy_gbps() -> f64 {
     2.0 * BYTES as f64 / seconds / 1e9
 }
 
-/// Bytes read a second, 10⁹.
+/// Read bandwidth, 10⁹ bytes per second.
 pub fn read_gbps() -> f64 {
     let mut source = vec![1_u64; BYTES / 8];
     let chunk = chunk(source.len());
@@ -38,7 +38,7 @@ pub fn read_gbps() -> f64 {
     BYTES as f64 / seconds / 1e9
 }
 
-/// f32 multiplications and additions a second, 10⁹.
+/// f32 multiplications and additions, 10⁹ per second.
 pub fn fma_gflops() -> f64 {
     let mut threads = vec![0.001_f32; platform::parallelism()];
     let operations = 2 * threads.len() * CHAINS * LINKS;
@@ -61,12 +61,12 @@ fn best_seconds(mut work: impl FnMut()) -> f64 {
     best
 }
 
-/// A few pieces a thread, so that one that is held up does not hold up all.
+/// Splits work into a few pieces per thread, so that one delayed thread does not delay the whole run.
 fn chunk(elements: usize) -> usize {
     elements.div_ceil(8 * platform::parallelism())
 }
 
-/// Reads a slice; sixteen values side by side, so that combining never waits.
+/// Reads a slice into sixteen independent accumulators, so that combining values never stalls.
 struct Read<'a> {
     part: &'a [u64],
 }
@@ -84,7 +84,7 @@ impl Kernel for Read<'_> {
     }
 }
 
-/// Independent chains `x = x · factor + term`; `FMA`: in one instruction, which without AVX2 would be a function call.
+/// Independent chains `x = x · factor + term`. `FMA`: use fused multiply-adds, which without AVX2 are function calls.
 struct Chains<'a, const FMA: bool> {
     term: &'a f32,
 }

@@ -1,6 +1,6 @@
 //! Sums of rows, reference. Twin of `shaders/pool.wgsl`.
 //!
-//! `pooled[p][c] = Σ x[r][c]` over the rows `r` of pool row `p`, added up in f64, as f32.
+//! `pooled[p][c] = Σ x[r][c]` over the rows `r` of pool row `p`, summed in f64 and rounded to f32.
 
 use super::loaded::LoadedPlan;
 use crate::plan::Pool;
@@ -11,7 +11,7 @@ pub(super) fn run(step: &Pool, loaded: &LoadedPlan, inputs: &BatchInputs) -> Vec
     pool(loaded.rows(step.x, inputs), loaded.columns(step.x), &inputs.pools)
 }
 
-/// The sum of each pool row's rows of `x`, which has `columns` elements a row.
+/// For each pool row, the sum of its rows of `x`, which has `columns` columns.
 pub(super) fn pool(x: &[f32], columns: usize, rows: &[PoolRow]) -> Vec<Vec<f32>> {
     let sum = |row: &PoolRow| {
         let (start, count) = (row.row_start as usize, row.row_count as usize);

@@ -1,6 +1,6 @@
 //! RMS norm, reference. Twin of `shaders/rms_norm.wgsl`.
 //!
-//! x[r] += delta[r] (rounded to x's storage), when there is a delta;
+//! x[r] += delta[r] (rounded to x's storage), if there is a delta;
 //! out[r][c] (=, +=) x[r][c] / sqrt(mean_c(x[r]²) + epsilon) · weight[c], or · (1 + weight[c])
 
 use super::dot::{Portable, dot};
@@ -34,7 +34,7 @@ pub(super) fn inverse_rms(row: &[f32], epsilon: f32) -> f64 {
     1.0 / (dot::<Portable>(row, row) / row.len() as f64 + f64::from(epsilon)).sqrt()
 }
 
-/// The factor that a norm weight stands for.
+/// The factor for a norm weight: `w` or `1 + w`.
 pub(super) fn factor(weight: f32, one_plus: bool) -> f64 {
     if one_plus { 1.0 + f64::from(weight) } else { f64::from(weight) }
 }
@@ -49,7 +49,7 @@ pub(super) struct Norm {
     pub(super) one_plus: bool,
 }
 
-/// Normalises whole rows of `weight.len()` columns; with `accumulate`, adds them to `out`.
+/// Normalizes whole rows of `weight.len()` columns; with `accumulate`, adds them to `out`.
 pub(super) fn rms_norm(x: &[f32], norm: &Norm, accumulate: bool, out: &mut [f32], storage: Storage) {
     let columns = norm.weight.len();
     assert_eq!(x.len(), out.len(), "one output per input");

@@ -4,10 +4,10 @@
 //! head or over all heads of the row), then for every pair (a, b) of its first `rotary_dim` elements, with
 //! angle = position · frequency:
 //! (a, b) ← (a·cos − b·sin, b·cos + a·sin) · scale. Pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1) interleaved.
-//! q goes to a row buffer, k and v to the slot of the token; slot `NONE` writes neither k nor v.
+//! q is written to a row buffer, k and v to the slot of the token; slot `NONE` writes neither k nor v.
 //!
-//! Norm and rotation are f64 and rounded once, when written; for q8 they are rounded to f32, of which
-//! `plan::format::KvTile` makes codes and a scale. The angle is the exact product.
+//! Norm and rotation are computed in f64 and rounded once, when written; for q8 they are rounded to f32, which
+//! `plan::format::KvTile` quantizes to codes and a scale. The angle is the exact product.
 
 use super::loaded::LoadedPlan;
 use super::memory::KvStore;
@@ -41,58 +41,58 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInp
     });
 }
 
-/// Rotation of one step, its frequencies decoded.
+/// Rotation of one step, with decoded frequencies.
 pub(super) struct Rotation {
-    /// Radians a position, one per pair.
+    /// Radians per position, one per pair.
     pub(super) frequencies: Vec<f32>,
-    /// (2i, 2i + 1) instead of (i, i + rotary_dim / 2).
+    /// Whether pairs are (2i, 2i + 1) instead of (i, i + rotary_dim / 2).
     pub(super) interleaved: bool,
-    /// Multiplies cos and sin.
+    /// Factor of cos and sin.
     pub(super) scale: f32,
 }
 
-/// Head counts and sizes of a layer.
+/// Numbers of heads and head size of a layer.
 #[derive(Clone, Copy)]
 pub(super) struct Heads {
-    /// Query heads.
+    /// Number of query heads.
     pub(super) query: usize,
-    /// Key/value heads.
+    /// Number of KV heads.
     pub(super) kv: usize,
-    /// Elements a head.
+    /// Elements per head.
     pub(super) dim: usize,
 }
 
-/// What happens to q and k.
+/// Norms and rotation of q and k.
 pub(super) struct Transform {
-    /// Norm of q: of a row if it has as many weights, else of each head.
+    /// Norm of q: over the whole row if it has a weight per column of the row, otherwise over each head.
     pub(super) q_norm: Option<Norm>,
-    /// As `q_norm`, of k.
+    /// Norm of k, like `q_norm`.
     pub(super) k_norm: Option<Norm>,
-    /// `None`: no rotation.
+    /// Rotation, or `None`.
     pub(super) rotation: Option<Rotation>,
 }
 
-/// Where a layer's keys and values go.
+/// Destination of a layer's keys and values.
 pub(super) struct Target<'a> {
     /// `[block][kv_head][slot][dim]`.
     pub(super) keys: &'a mut KvStore,
-    /// As `keys`.
+    /// Same layout as `keys`.
     pub(super) values: &'a mut KvStore,
-    /// Tokens a block.
+    /// Tokens per block.
     pub(super) block_size: usize,
-    /// Per row.
+    /// Slot of each row.
     pub(super) slots: &'a [u32],
 }
 
 impl Target<'_> {
-    /// A head's row in the slot.
+    /// Pool row of a head in a slot.
     fn row(&self, heads: Heads, slot: usize, head: usize) -> usize {
         let (block, offset) = (slot / self.block_size, slot % self.block_size);
         (block * heads.kv + head) * self.block_size + offset
     }
 }
 
-/// Handles one row per position: q to `q`, k and v to the pool.
+/// Processes one row per position: writes q to `q`, and k and v to the pool.
 pub(super) fn rope_store_kv(
     qkv: &[f32],
     positions: &[u32],
@@ -145,7 +145,7 @@ impl Rotation {
     }
 }
 
-/// A row of q or k, normed in runs as long as the norm's weight.
+/// Normalizes a row of q or k in runs as long as the norm's weight.
 fn normed(row: &[f32], norm: &Option<Norm>) -> Vec<f64> {
     let mut out: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
     let Some(norm) = norm else { return out };
@@ -160,7 +160,7 @@ fn normed(row: &[f32], norm: &Option<Norm>) -> Vec<f64> {
     out
 }
 
-/// One head of q or k, rotated in place.
+/// Rotates one head of q or k in place.
 fn turn_head(head: &mut [f64], rotation: &Option<Rotation>, turns: &Option<Vec<(f64, f64)>>) {
     if let (Some(rotation), Some(turns)) = (rotation, turns) {
         for (index, (cos, sin)) in turns.iter().enumerate() {
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn no_slot_writes_q_alone() {
         let (q, keys, values) = run(&rotation(false, 4, 1.0), 0, NONE);
-        assert_eq!(q, (1..=16).map(|i| i as f32).collect::<Vec<_>>(), "position 0 does not turn");
+        assert_eq!(q, (1..=16).map(|i| i as f32).collect::<Vec<_>>(), "position 0 is not rotated");
         assert!(keys.iter().chain(&values).all(|value| *value == 0.0));
     }
 
@@ -253,7 +253,7 @@ mod tests {
         close(&q[..8], &[-9.0, -12.0, 3.0, 6.0, 5.0, 6.0, 7.0, 8.0]);
     }
 
-    /// q·k depends on the distance of the positions alone.
+    /// q·k depends only on the distance between the positions.
     #[test]
     fn products_of_rotated_heads_depend_on_distance() {
         let frequencies: Vec<f32> = (0..4).map(|i| 10f32.powi(-i)).collect();
@@ -293,6 +293,6 @@ mod tests {
         let rms = ((1..=16).map(|i| i * i).sum::<i32>() as f32 / 16.0).sqrt();
         let expected: Vec<f32> = (1..=16).map(|i| i as f32 * if i == 10 { 3.0 } else { 1.0 } / rms).collect();
         close(&q, &expected);
-        assert_eq!(keys[..8], (17..=24).map(|i| i as f32).collect::<Vec<_>>(), "k has no norm here");
+        assert_eq!(keys[..8], (17..=24).map(|i| i as f32).collect::<Vec<_>>(), "k is not normalized here");
     }
 }

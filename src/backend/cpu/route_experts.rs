@@ -1,8 +1,8 @@
 //! Choice of experts, reference. Twin of `shaders/route_experts.wgsl`.
 //!
-//! Per token the largest logits, largest first; ties go to the lowest id. Logits are ordered by their bits as integers
-//! (−0 is below 0, a NaN above all), so that every device chooses the same. A route is the expert's id and its weight:
-//! exp(logit − max) over the sum of all experts, or of the chosen ones.
+//! Chooses the largest logits of each token, largest first; ties go to the lowest id. Logits are ordered by their bits
+//! as integers (−0 is below 0, NaN is above everything), so that every device chooses the same experts. A route is the
+//! expert's id and its weight: exp(logit − max) divided by the sum over all experts, or over the chosen ones.
 
 use super::loaded::LoadedPlan;
 use crate::plan::RouteExperts;
@@ -19,7 +19,7 @@ pub(super) fn run(step: &RouteExperts, loaded: &mut LoadedPlan, inputs: &BatchIn
 /// Writes `per_token` routes of (id, weight) for each row of `experts` logits.
 pub(super) fn route_experts(logits: &[f32], experts: usize, per_token: usize, renormalize: bool, routes: &mut [f32]) {
     assert_eq!(logits.len() % experts, 0, "logits are whole rows of {experts}");
-    assert_eq!(routes.len(), logits.len() / experts * per_token * 2, "an id and a weight a route");
+    assert_eq!(routes.len(), logits.len() / experts * per_token * 2, "an id and a weight per route");
     for (logits, routes) in logits.chunks_exact(experts).zip(routes.chunks_exact_mut(2 * per_token)) {
         let mut ids: Vec<usize> = (0..experts).collect();
         ids.sort_by_key(|&id| std::cmp::Reverse(order(logits[id])));
@@ -34,7 +34,7 @@ pub(super) fn route_experts(logits: &[f32], experts: usize, per_token: usize, re
     }
 }
 
-/// An integer that is larger for a larger logit.
+/// Maps a logit to an integer with the same order.
 fn order(logit: f32) -> u32 {
     let bits = logit.to_bits();
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }

@@ -1,31 +1,31 @@
 //! Sampling, reference. Twin of `shaders/sample.wgsl`.
 //!
-//! One [`SampleRow`] draws one token from `l`, a row of `vocab` f32 logits. What its
-//! doc comment leaves open is fixed here; a kernel that follows this text draws the same token wherever the decision
-//! is not a near-tie. The twin computes in f64 from f32 inputs; a kernel may use f32 (see *Accuracy*).
+//! One [`SampleRow`] draws one token from `l`, a row of `vocab` f32 logits. This text specifies the details that its
+//! doc comment leaves open. A kernel that follows it draws the same token unless the decision is a near-tie. The
+//! reference computes in f64 from f32 inputs; a kernel may use f32 (see *Accuracy*).
 //!
 //! **1. Bad rows.** By bits, as integers: a logit is bad when it is NaN or +∞, that is `(bits & 0x7fff_ffff) >=
 //! 0x7f80_0000` and `bits != 0xff80_0000`. One bad logit, or no logit other than −∞, gives
-//! `NUMERICAL_ERROR`, logprob 0 and an empty top list. So does a row of which bias, penalties and mask leave nothing
-//! above −∞, or anything that overflows to +∞.
+//! `NUMERICAL_ERROR`, logprob 0 and an empty top list. So does a row where bias, penalties and mask leave no value
+//! above −∞, or where a value overflows to +∞.
 //!
 //! **2. Adjusted logits `y`**, f32, one rounding per operation: `y = l`; `y += bias` if the row's bias names the token;
 //! if history or the pending token names it: `y = y > 0 ? y / repetition : y · repetition`; with `count` = generated
 //! (+ 1 for the pending token) `> 0`: `y -= count · frequency`, then `y -= presence`; mask bit clear: `y = −∞`. A `y`
 //! whose exponent field is 0 (zeros of either sign, subnormals) is `+0`. The pending token is `feed[pending_slot]`,
 //! read before any row of the batch writes its feed slot. Ids in bias and history are below `vocab`;
-//! a batch with others is refused. A pending id that is not names no token.
+//! a batch with other ids is rejected. A pending id outside the vocabulary is ignored.
 //! Candidates are the tokens with `y > −∞`; the others are never drawn.
 //!
 //! **3. Order.** Values compare by key: `key(y) = bits ^ (bits >> 31 ? 0xffff_ffff : 0x8000_0000)`, a u32 that orders
-//! as the values do. `y_max` is the largest. Temperature 0: the answer is the lowest id with `key = key(y_max)`;
-//! min-p, top-k and top-p are not looked at. Otherwise, for every candidate, `d = (y − y_max) / temperature` ≤ 0.
+//! as the values do. `y_max` is the largest. Temperature 0: the result is the lowest id with `key = key(y_max)`;
+//! min-p, top-k and top-p are ignored. Otherwise, for every candidate, `d = (y − y_max) / temperature` ≤ 0.
 //!
 //! **4. Kept set**, a threshold on the key, raised by each rule in turn:
 //! - min-p (`min_p > 0`): keep `d ≥ ln(min_p)`.
-//! - top-k (`0 < top_k`): of what is left, keep keys not below the `top_k`-th largest, ties counted one by one; fewer
-//!   than `top_k` left: keep them.
-//! - top-p (`top_p < 1`): of what is left, weights are integers `w = round(exp(d) · 2²⁴)`, `total = Σ w` (u64),
+//! - top-k (`0 < top_k`): of the remaining tokens, keep keys not below the `top_k`-th largest, ties counted one by one;
+//!   if fewer than `top_k` remain, keep them all.
+//! - top-p (`top_p < 1`): of the remaining tokens, weights are integers `w = round(exp(d) · 2²⁴)`, `total = Σ w` (u64),
 //!   `P = round(top_p · 2²⁰)` (computed on the host, 0..=2²⁰; `P = 2²⁰` keeps all, as does `top_p ≥ 1`). With
 //!   `S(t) = Σ w over keys ≥ t`, keep keys `≥ t*`, the largest key of the row with `S(t*) · 2²⁰ ≥ P · total`, in u64.
 //!   The largest value always stays. Vocabularies are below 2¹⁹, so nothing overflows.
@@ -34,13 +34,13 @@
 //! `(position, id / 4, seed high word, 0)`; `u = ((x >> 8) + ½) · 2⁻²⁴` (exactly: never 0 or 1);
 //! `score = d − ln(−ln u)`. The largest score of the kept set wins, ties to the lowest id.
 //!
-//! **Given.** A row with a given token skips 2 to 5: unless it is bad, that token is its answer.
+//! **Given.** A row with a given token skips 2 to 5: unless the row is bad, its result is that token.
 //!
 //! **6. Results.** `feed[feed_slot]` = the token id, or 0 for a `NUMERICAL_ERROR` row, so that a row already in flight
-//! reads a valid id. No row of a batch writes a slot that another row of it reads or writes.
+//! reads a valid id. No row of a batch writes a slot that another row of the batch reads or writes.
 //! `logprob(id) = l[id] − l_max − ln Σ exp(l − l_max)` over the raw row, reported for the drawn token if `logprob` is
 //! set, else 0. The top list holds the `top_logprobs` largest raw logits by key (zeros and subnormals as +0), ties by
-//! lowest id; tokens of logit −∞ are left out, so it may be shorter than asked.
+//! lowest id; tokens with logit −∞ are left out, so the list may be shorter than requested.
 //!
 //! *Accuracy.* In f32, `½ + (x >> 8)` does not fit when `x >= 2³¹`, and WGSL's `log` is only good to 2⁻²¹ absolute near
 //! 1, where the winning draws lie. So with `k = x >> 8`: `k < 2²³`: `e = −ln((k + ½) · 2⁻²⁴)`; else
@@ -56,7 +56,7 @@ use std::collections::HashMap;
 
 /// Weight of the most likely token in top-p's sums.
 const WEIGHT_ONE: f64 = (1u32 << 24) as f64;
-/// Denominator of the integer top-p.
+/// Denominator of top-p as an integer.
 const SHARE_ONE: u64 = 1 << 20;
 
 /// Runs the step: draws all rows, then fills the feed slots.
@@ -78,7 +78,7 @@ pub(super) fn run(step: &Sample, loaded: &mut LoadedPlan, inputs: &BatchInputs) 
     sampled
 }
 
-/// Draws one token from `logits`; `pending` is the content of the row's pending feed slot.
+/// Draws one token from `logits`; `pending` is the token in the row's pending feed slot.
 pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>) -> Sampled {
     let drawn = || {
         let candidates = candidates(logits, row, inputs, pending)?;
@@ -100,15 +100,15 @@ pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending
     sampled
 }
 
-/// The row's own token, unless its logits are no numbers.
+/// The result of a row with a given token: that token, unless the row is bad.
 fn given(logits: &[f32], row: &SampleRow) -> Option<u32> {
     let sound = !logits.iter().any(|logit| is_bad(*logit)) && logits.iter().any(|logit| *logit > f32::NEG_INFINITY);
     sound.then_some(row.given)
 }
 
 /// Whether the drawn token stays the same when scores move by `tolerance`, min-p's bound by `tolerance`, the k-th
-/// value by `tolerance` if penalties were computed, and top-p's share by a factor `1 ± tolerance`. A device is held to
-/// the twin's token only where this is so.
+/// value by `tolerance` if penalties were computed, and top-p's share by a factor `1 ± tolerance`. Only then must a
+/// device draw the same token as the reference.
 pub fn is_certain(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>, tolerance: f64) -> bool {
     if row.given != NONE {
         return true;
@@ -124,7 +124,7 @@ pub fn is_certain(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending
     exact == tight && exact == Some(loose.winner) && loose.gap > tolerance
 }
 
-/// A token that may be drawn.
+/// A candidate token.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: u32,
@@ -132,24 +132,24 @@ struct Candidate {
     value: f32,
 }
 
-/// The winner, and by how much.
+/// The winning token and its margin.
 struct Draw {
     winner: u32,
     gap: f64,
 }
 
-/// A u32 that orders as the values do.
+/// Maps a value to a u32 with the same order.
 fn key(value: f32) -> u32 {
     let bits = flush(value).to_bits();
     bits ^ if bits >> 31 == 1 { u32::MAX } else { 1 << 31 }
 }
 
-/// Zeros and subnormals become +0.
+/// Flushes zeros and subnormals to +0.
 fn flush(value: f32) -> f32 {
     if value.to_bits() & 0x7f80_0000 == 0 { 0.0 } else { value }
 }
 
-/// NaN or +∞.
+/// Whether a logit is bad: NaN or +∞.
 fn is_bad(value: f32) -> bool {
     let bits = value.to_bits();
     bits & 0x7fff_ffff >= 0x7f80_0000 && bits != f32::NEG_INFINITY.to_bits()
@@ -205,7 +205,7 @@ fn span(range: Range) -> std::ops::Range<usize> {
     range.start as usize..(range.start + range.len) as usize
 }
 
-/// Draws from the candidates, thresholds moved by `slack` (positive keeps more).
+/// Draws from the candidates, with thresholds moved by `slack` (positive keeps more).
 fn draw(mut candidates: Vec<Candidate>, row: &SampleRow, slack: f64) -> Option<Draw> {
     let max = candidates.iter().map(|token| key(token.value)).max()?;
     let top = candidates.iter().find(|token| key(token.value) == max)?;
@@ -236,7 +236,7 @@ fn draw(mut candidates: Vec<Candidate>, row: &SampleRow, slack: f64) -> Option<D
     Some(Draw { winner, gap: best - second })
 }
 
-/// Drops what lies below the `top_k`-th largest value.
+/// Drops candidates below the `top_k`-th largest value.
 fn keep_top_k(candidates: &mut Vec<Candidate>, row: &SampleRow, slack: f64) {
     let count = row.draw.top_k as usize;
     if count == 0 || count >= candidates.len() {
@@ -255,14 +255,14 @@ fn keep_top_k(candidates: &mut Vec<Candidate>, row: &SampleRow, slack: f64) {
     }
 }
 
-/// Drops what the largest values holding a share of `top_p` do not need.
+/// Drops candidates outside the smallest set of largest values whose share reaches `top_p`.
 fn keep_top_p(candidates: &mut Vec<Candidate>, row: &SampleRow, slack: f64, distance: impl Fn(&Candidate) -> f64) {
     let share = (f64::from(row.draw.top_p) * SHARE_ONE as f64).round() as u64;
     if share >= SHARE_ONE {
         return;
     }
     let weight = |token: &Candidate| (distance(token).exp() * WEIGHT_ONE).round() as u64;
-    // A token without weight is needed by no sum: the total is reached before it.
+    // A token of zero weight is never needed: the total is reached before it.
     candidates.retain(|token| weight(token) > 0);
     candidates.sort_unstable_by_key(|token| !key(token.value));
     let total: u64 = candidates.iter().map(weight).sum();
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
     use crate::plan::inputs::{BiasEntry, DrawParams, HistoryEntry};
 
-    /// The known answers that the authors publish with Random123.
+    /// Known answers published by the authors with Random123.
     #[test]
     fn philox_known_answers() {
         let pi = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
@@ -381,7 +381,7 @@ mod tests {
         sample_row(logits, row, &BatchInputs::default(), None).token_id
     }
 
-    /// All tokens that 2,000 draws give.
+    /// The distinct tokens of 2,000 draws.
     fn support(logits: &[f32], row: &SampleRow) -> Vec<u32> {
         let mut ids: Vec<_> = (0..2000).map(|position| draw_one(logits, &SampleRow { position, ..*row })).collect();
         ids.sort_unstable();
@@ -603,7 +603,7 @@ mod tests {
         assert!(certain_draws >= 198, "without thresholds only near-ties are uncertain");
     }
 
-    /// Accuracy text above: the f32 form that kernels use agrees with the definition over the whole range.
+    /// The f32 form that kernels use (see *Accuracy* above) agrees with the definition over the whole range.
     #[test]
     fn the_kernel_form_of_the_gumbel_variate_is_accurate() {
         let kernel = |bits: u32| {

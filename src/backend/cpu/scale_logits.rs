@@ -1,7 +1,7 @@
 //! Scaled and capped logits, reference. Twin of `shaders/scale_logits.wgsl`.
 //!
-//! logits = cap · tanh(scale · logits / cap), or scale · logits without a cap; rounded once. What is not finite stays:
-//! the sampler must still find a row that failed.
+//! logits = cap · tanh(scale · logits / cap), or scale · logits without a cap; rounded once. Non-finite logits are
+//! kept, so that the sampler can still detect a failed row.
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
@@ -12,7 +12,7 @@ pub(super) fn run(step: &ScaleLogits, loaded: &mut LoadedPlan, inputs: &BatchInp
     loaded.write(step.logits, inputs, |_, logits, storage| scale_logits(step.scale, step.softcap, logits, storage));
 }
 
-/// Changes the logits in place.
+/// Scales and caps the logits in place.
 pub(super) fn scale_logits(scale: f32, softcap: Option<f32>, logits: &mut [f32], storage: Storage) {
     for logit in logits.iter_mut().filter(|logit| logit.is_finite()) {
         let scaled = f64::from(scale) * f64::from(*logit);
@@ -32,7 +32,7 @@ mod tests {
         assert_eq!(logits[..2], [0.0, 5e-4]);
         assert_eq!(logits[2], (30.0 * (-2.0f64 / 30.0).tanh()) as f32);
         assert_eq!(logits[3], 30.0);
-        assert!(logits[4] == f32::NEG_INFINITY && logits[5].is_nan(), "a failed row stays one");
+        assert!(logits[4] == f32::NEG_INFINITY && logits[5].is_nan(), "a failed row stays detectable");
     }
 
     #[test]

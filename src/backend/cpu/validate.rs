@@ -1,11 +1,11 @@
-//! Checks a batch before it runs: the reference indexes with what it is given, so a wrong index must end as an error
-//! that says what is wrong, not as a panic or as another sequence's data.
+//! Validates a batch before it runs. The reference indexes with the ids of the batch, so an invalid index must give an
+//! error with a clear message, not a panic or another sequence's data.
 
 use super::loaded::LoadedPlan;
 use crate::plan::Rows;
 use crate::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, TOP_LOGPROBS_MAX};
 
-/// Fails with the message when the condition does not hold.
+/// Fails with the message unless the condition holds.
 macro_rules! require {
     ($condition:expr, $($message:tt)+) => {
         if !$condition {
@@ -15,14 +15,14 @@ macro_rules! require {
 }
 
 impl LoadedPlan {
-    /// What is wrong with a batch, in words.
+    /// Fails with a message that says what is wrong with a batch.
     pub(super) fn check(&mut self, inputs: &BatchInputs) -> Result<(), String> {
         if !self.weights_whole {
             let lacking = self.weights.iter().find(|weight| !weight.is_whole());
-            require!(lacking.is_none(), "weight {} lacks rows", lacking.map_or("", |weight| &weight.spec().name));
+            require!(lacking.is_none(), "weight {} is incomplete", lacking.map_or("", |weight| &weight.spec().name));
             self.weights_whole = true;
         }
-        require!(self.pool.len() == self.plan.kv_layers.len(), "the pool is not allocated");
+        require!(self.pool.len() == self.plan.kv_layers.len(), "the KV pool is not allocated");
         self.check_rows(inputs)?;
         require!(inputs.groups.len() == self.plan.kv_groups.len(), "{} KV groups of inputs", inputs.groups.len());
         for (index, group) in inputs.groups.iter().enumerate() {
@@ -36,7 +36,7 @@ impl LoadedPlan {
         for (index, row) in inputs.pools.iter().enumerate() {
             let end = u64::from(row.row_start) + u64::from(row.row_count);
             let whole = row.row_count > 0 && end <= inputs.token_ids.len() as u64;
-            require!(whole, "pool row {index} has no token rows, or some that are not there");
+            require!(whole, "pool row {index} has no token rows, or token rows outside the batch");
         }
         let sorted = inputs.samples.is_sorted_by_key(|row| row.logits_row);
         require!(sorted, "sample rows are not sorted by logits row");
@@ -89,11 +89,11 @@ impl LoadedPlan {
             require!(end <= entries, "a context of {} needs table entries up to {end}", sequence.context_len);
         }
         let known = |block: &u32| *block < blocks || *block == NONE;
-        require!(group.block_tables.iter().all(known), "a table names a block that is not below {blocks}");
+        require!(group.block_tables.iter().all(known), "a table names an unknown block; there are {blocks}");
         let known = |slot: &u32| *slot / size < blocks || *slot == NONE;
-        require!(group.slot_mapping.iter().all(known), "a slot lies in a block that is not below {blocks}");
+        require!(group.slot_mapping.iter().all(known), "a slot lies in an unknown block; there are {blocks}");
         let known = |(source, target): &(u32, u32)| *source < blocks && *target < blocks;
-        require!(group.copies.iter().all(known), "a copy names a block that is not below {blocks}");
+        require!(group.copies.iter().all(known), "a copy names an unknown block; there are {blocks}");
         Ok(())
     }
 
@@ -105,15 +105,15 @@ impl LoadedPlan {
             require!(slot < slots || slot == NONE, "feed slot {slot} is not below {slots}");
         }
         let within = |range: Range, entries: usize| range.start as usize + range.len as usize <= entries;
-        require!(within(row.history, inputs.history.len()), "its history lies outside of the batch's");
-        require!(within(row.bias, inputs.bias.len()), "its bias lies outside of the batch's");
+        require!(within(row.history, inputs.history.len()), "its history range is outside the batch's");
+        require!(within(row.bias, inputs.bias.len()), "its bias range is outside the batch's");
         let vocab = self.plan.vocab;
         let history = inputs.history.iter().all(|entry| entry.token_id < vocab);
-        require!(history && inputs.bias.iter().all(|entry| entry.token_id < vocab), "an entry names no token");
+        require!(history && inputs.bias.iter().all(|entry| entry.token_id < vocab), "an entry has an unknown id");
         let mask = Range { start: row.mask_start, len: self.plan.vocab.div_ceil(32) };
-        require!(row.mask_start == NONE || within(mask, inputs.masks.len()), "its mask lies outside of the batch's");
-        require!(row.given < vocab || row.given == NONE, "its token {} is not below {vocab}", row.given);
-        require!(row.top_logprobs <= TOP_LOGPROBS_MAX, "{} top logprobs", row.top_logprobs);
+        require!(row.mask_start == NONE || within(mask, inputs.masks.len()), "its mask range is outside the batch's");
+        require!(row.given < vocab || row.given == NONE, "its given token {} is not below {vocab}", row.given);
+        require!(row.top_logprobs <= TOP_LOGPROBS_MAX, "{} top logprobs, more than the maximum", row.top_logprobs);
         let finite = row.draw.temperature.is_finite() && row.draw.temperature.is_sign_positive();
         require!(finite, "temperature {}", row.draw.temperature);
         Ok(())

@@ -1,8 +1,8 @@
-//! Every buffer on the device, created at start: weights, row buffers, KV pool, feed slots, metadata, scratch.
+//! All buffers on the device, created at start: weights, row buffers, KV pool, feed slots, metadata, scratch.
 //!
-//! How large each is, and where weights and keys are cut, is the arithmetic of [`layout`](crate::backend::layout); a
-//! shard takes a dispatch of its own. Vectors (one row) are widened to f32 when written: exact, and a kernel needs no
-//! variant for their format.
+//! Their sizes and the sharding of weights and keys come from [`layout`](crate::backend::layout). Each shard takes a
+//! dispatch of its own. Vectors (one row) are widened to f32 when written: this is exact, and kernels need no variants
+//! for the format of vectors.
 
 use super::super::BackendError;
 use super::super::layout::{self, Layout, PoolLayout, WeightShard};
@@ -12,17 +12,17 @@ use super::texels;
 use crate::plan::{BufferId, Plan, Storage, WeightFormat, WeightId, WeightSpec};
 use bytes::Bytes;
 
-/// A buffer with an id, so that bind groups can be found again.
+/// A buffer with an id, by which bind groups are cached.
 #[derive(Clone, Debug)]
 pub(crate) struct GpuBuffer {
     pub(crate) raw: wgpu::Buffer,
-    /// The same bytes as an image: every storage buffer has it if the profile says `texels`.
+    /// The same bytes as an image: every storage buffer has one if the profile has `texels`.
     pub(crate) texels: Option<wgpu::TextureView>,
     pub(crate) id: u32,
     pub(crate) bytes: u64,
 }
 
-/// A buffer as one dispatch uses it.
+/// A buffer and how a dispatch accesses it.
 #[derive(Clone, Copy)]
 pub(crate) struct Binding<'a> {
     pub(crate) buffer: &'a GpuBuffer,
@@ -35,7 +35,7 @@ impl GpuBuffer {
         Binding { buffer: self, access: Access::Read }
     }
 
-    /// Bound as `texture_storage_2d<rgba32uint, read>` where there is such a view, else as `var<storage, read>`.
+    /// Bound as `texture_storage_2d<rgba32uint, read>` if the buffer has an image, else as `var<storage, read>`.
     pub(crate) fn fetch(&self) -> Binding<'_> {
         Binding { buffer: self, access: if self.texels.is_some() { Access::Texels } else { Access::Read } }
     }
@@ -51,11 +51,11 @@ pub(crate) struct Shard {
     pub(crate) buffer: GpuBuffer,
     pub(crate) row_start: u32,
     pub(crate) rows: u32,
-    /// F32 for vectors, whatever the checkpoint's format.
+    /// Format on the device: always F32 for vectors.
     pub(crate) format: WeightFormat,
 }
 
-/// A weight as the device holds it.
+/// A weight in device memory.
 pub(crate) struct DeviceWeight {
     pub(crate) shards: Vec<Shard>,
     pub(crate) columns: u32,
@@ -69,9 +69,9 @@ pub(crate) struct KvShard {
     pub(crate) value: GpuBuffer,
 }
 
-/// Buffers are bound as arrays of vectors of 16 bytes.
+/// Buffer sizes are multiples of this: buffers are bound as arrays of 16-byte vectors.
 pub(crate) const GRANULE: u64 = 16;
-/// Bytes of upload staging in flight at most.
+/// Maximum bytes of staging memory for uploads in flight.
 const STAGING_BYTES_MAX: u64 = 64 << 20;
 
 /// The buffers of one loaded plan.
@@ -79,28 +79,28 @@ pub(crate) struct Arena {
     next_id: u32,
     staged_bytes: u64,
     pub(crate) weights: Vec<DeviceWeight>,
-    /// By [`BufferId`].
+    /// Row buffers, indexed by [`BufferId`].
     pub(crate) rows: Vec<GpuBuffer>,
-    /// Rows of a `Rows::Samples` buffer; a tail runs in groups of so many logits rows.
+    /// Rows of a `Rows::Samples` buffer; a tail runs in groups of this many logits rows.
     pub(crate) group_rows: u32,
-    /// By layer; empty until the pool is allocated.
+    /// KV shards of each layer; empty until the pool is allocated.
     pub(crate) kv: Vec<Vec<KvShard>>,
-    /// By KV group.
+    /// Number of blocks of each KV group.
     pub(crate) blocks: Vec<u32>,
     pub(crate) feed: GpuBuffer,
     pub(crate) metadata: GpuBuffer,
     pub(crate) params: GpuBuffer,
-    /// One [`crate::backend::metadata::RESULT_WORDS`] record a sample row.
+    /// One record of [`crate::backend::metadata::RESULT_WORDS`] words per sample row.
     pub(crate) results: GpuBuffer,
-    /// A row of the model's hidden size a pool row.
+    /// One row of the model's hidden size per pool row.
     pub(crate) pooled: GpuBuffer,
     pub(crate) attend_scratch: GpuBuffer,
     pub(crate) sample_scratch: GpuBuffer,
-    /// A row a route: products that are added up afterwards.
+    /// One row per route: products that a later dispatch sums.
     pub(crate) expert_scratch: GpuBuffer,
 }
 
-/// Sizes of the buffers beside weights, rows and pool.
+/// Sizes in bytes of the buffers besides weights, rows and pool.
 pub(crate) struct SideBytes {
     pub(crate) feed: u64,
     pub(crate) metadata: u64,
@@ -114,7 +114,7 @@ pub(crate) struct SideBytes {
 }
 
 impl Arena {
-    /// Creates everything but the pool, as `caps` lay it out.
+    /// Creates everything except the pool.
     pub(crate) fn new(gpu: &Gpu, plan: &Plan, layout: &Layout, side: &SideBytes) -> Result<Self, BackendError> {
         let mut next_id = 0;
         let mut make = |name: &str, bytes: u64, usage| create(gpu, &mut next_id, name, bytes, usage);
@@ -161,17 +161,17 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The device's form of a weight.
+    /// The device weight with this id.
     pub(crate) fn weight(&self, id: WeightId) -> &DeviceWeight {
         &self.weights[id.0 as usize]
     }
 
-    /// A row buffer.
+    /// The row buffer with this id.
     pub(crate) fn row_buffer(&self, id: BufferId) -> &GpuBuffer {
         &self.rows[id.0 as usize]
     }
 
-    /// Uploads whole rows of a weight, waiting now and then so that staging memory stays bounded.
+    /// Uploads whole rows of a weight. Waits from time to time to limit staging memory.
     pub(crate) fn write_weight(
         &mut self,
         gpu: &Gpu,
@@ -182,7 +182,7 @@ impl Arena {
     ) -> Result<(), BackendError> {
         let Some(count) = spec.whole_rows(first_row, rows.len() as u64) else {
             let given = format!("{} bytes at row {first_row}", rows.len());
-            return Err(BackendError::Validation(format!("weight {}: {given} are not rows of it", spec.name)));
+            return Err(BackendError::Validation(format!("weight {}: {given} are not whole rows", spec.name)));
         };
         let (row_bytes, format) = (spec.row_bytes(first_row), spec.format_of(first_row));
         let weight = &self.weights[id.0 as usize];
@@ -211,7 +211,7 @@ impl Arena {
         gpu.errors.check()
     }
 
-    /// Creates the zeroed pool; on an error nothing of it is kept.
+    /// Creates the zeroed pool; after an error nothing stays allocated.
     pub(crate) fn allocate_pool(&mut self, gpu: &Gpu, layout: &PoolLayout, blocks: &[u32]) -> Result<(), BackendError> {
         self.kv.clear();
         self.blocks = blocks.to_vec();
@@ -250,7 +250,7 @@ fn create_weight(
     Ok(DeviceWeight { shards, columns: spec.columns })
 }
 
-/// A buffer of at least `bytes`, padded so that it can be bound as an array of 16-byte vectors.
+/// Creates a buffer of at least `bytes`, padded so that it can be bound as an array of 16-byte vectors.
 fn create(
     gpu: &Gpu,
     next_id: &mut u32,
@@ -284,7 +284,7 @@ fn create(
     Ok(GpuBuffer { raw, texels, id: *next_id, bytes })
 }
 
-/// Writes bytes of any length: the tail of a buffer is padding, so the last word may be filled up.
+/// Writes any number of bytes: buffers end with padding, so the last word may be padded with zeros.
 fn write(gpu: &Gpu, buffer: &GpuBuffer, at: u64, bytes: &[u8]) {
     let whole = bytes.len() & !3;
     if whole > 0 {
@@ -297,7 +297,7 @@ fn write(gpu: &Gpu, buffer: &GpuBuffer, at: u64, bytes: &[u8]) {
     }
 }
 
-/// Zeroes buffers now rather than in the first batch, and finds out whether the memory is really there.
+/// Zeroes buffers now rather than in the first batch, which also checks that the memory is really available.
 fn clear<'a>(gpu: &Gpu, buffers: impl Iterator<Item = &'a GpuBuffer>) -> Result<(), BackendError> {
     let (mut names, mut total) = (Vec::new(), 0);
     let cleared = gpu.catch(|| {

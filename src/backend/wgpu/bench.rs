@@ -1,7 +1,7 @@
-//! Yardsticks of an adapter for `folio bench`: its own peaks, and attention as it is done without a paged kernel.
+//! Baselines of an adapter for `folio bench`: its measured peaks, and attention without a paged kernel.
 //!
 //! Nothing here runs in an engine. Kernels are `shaders/bench_*.wgsl`; each is timed as a whole submission, best of a
-//! few, with enough work that submitting does not count.
+//! few, with enough work that the cost of submitting is negligible.
 
 use super::super::{BackendError, Peaks};
 use super::device::{Gpu, WgpuOptions};
@@ -9,41 +9,41 @@ use super::pipelines::create_module;
 use super::texels;
 use crate::platform::Instant;
 
-/// Submissions that are timed, as many as fit this time within these bounds; the best counts. On a machine that does
-/// other things too, fewer than a kernel under test gets would be an unfair yardstick.
+/// Timed submissions: as many as fit this time, within these bounds; the best one counts. On a busy machine, fewer
+/// submissions than the kernel under test gets would be an unfair comparison.
 const ATTEMPTS: std::ops::Range<u32> = 5..50;
 const SECONDS: f64 = 0.4;
-/// The same where an estimate is enough.
+/// The same, if an estimate is enough.
 const SECONDS_BRIEF: f64 = 0.05;
-/// Buffers that bandwidth is measured on: well beyond what caches hold, as far as one binding allows.
+/// Bytes of the buffers that bandwidth is measured on: well beyond the size of caches, if the binding limit allows.
 const BYTES_MAX: u64 = 512 << 20;
-/// Half-precision 1.0, twice: what the baseline's V holds.
+/// Half-precision 1.0, twice: the contents of the baseline's V.
 const ONES: u32 = 0x3c00_3c00;
 
-/// One decode step of one layer over a batch.
+/// The shape of one decode step of one layer over a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttendShape {
-    /// Sequences, one query row each.
+    /// Number of sequences, with one query row each.
     pub batch: u32,
-    /// Keys of a sequence; whole blocks.
+    /// Keys per sequence; a whole number of blocks.
     pub context: u32,
-    /// Tokens a block.
+    /// Tokens per block.
     pub block_size: u32,
-    /// Query heads.
+    /// Number of query heads.
     pub query_heads: u32,
-    /// Key/value heads.
+    /// Number of KV heads.
     pub kv_heads: u32,
-    /// Elements of a head; a multiple of 8.
+    /// Elements per head; a multiple of 8.
     pub head_dim: u32,
 }
 
 impl AttendShape {
-    /// Blocks of all sequences.
+    /// Number of blocks of all sequences.
     fn blocks(&self) -> u32 {
         self.batch * (self.context / self.block_size)
     }
 
-    /// Bytes of K and V together, f16.
+    /// Bytes of K and V together, in f16.
     pub fn kv_bytes(&self) -> u64 {
         4 * u64::from(self.batch) * u64::from(self.context) * u64::from(self.kv_heads) * u64::from(self.head_dim)
     }
@@ -52,19 +52,19 @@ impl AttendShape {
 /// Times of the gather-then-attend baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Baseline {
-    /// Seconds of copying K and V out of the pool.
+    /// Seconds to copy K and V out of the pool.
     pub gather_seconds: f64,
-    /// Seconds of copy and attention together.
+    /// Seconds for copy and attention together.
     pub total_seconds: f64,
 }
 
-/// An adapter opened for measuring.
+/// An adapter opened for measurements.
 pub struct Yardstick {
     gpu: Gpu,
     seconds: f64,
 }
 
-/// A buffer, and the image of the same bytes where kernels read images.
+/// A buffer, and the image of the same bytes if kernels read images.
 struct Region {
     buffer: wgpu::Buffer,
     texels: Option<wgpu::TextureView>,
@@ -81,7 +81,7 @@ impl Region {
     }
 }
 
-/// A compiled kernel with its buffers and grid.
+/// A compiled kernel with its bindings and grid.
 struct Dispatch {
     pipeline: wgpu::ComputePipeline,
     bindings: wgpu::BindGroup,
@@ -89,19 +89,19 @@ struct Dispatch {
 }
 
 impl Yardstick {
-    /// Opens the adapter that the options name.
+    /// Opens the adapter selected by the options.
     pub async fn open(options: &WgpuOptions) -> Result<Self, BackendError> {
         Ok(Self { gpu: Gpu::open(options).await?, seconds: SECONDS })
     }
 
-    /// Measures in less time, for estimates.
+    /// Use fewer measurements, for estimates.
     pub fn brief(self) -> Self {
         Self { seconds: SECONDS_BRIEF, ..self }
     }
 
     /// Measures all three peaks; takes a few seconds.
     pub fn peaks(&self) -> Result<Peaks, BackendError> {
-        // A power of two is whole turns of the kernels' loops.
+        // A power of two is a whole number of iterations of the kernels' loops.
         let bytes = 1 << self.gpu.profile.binding_bytes_max.min(BYTES_MAX).ilog2();
         let copy = self.bandwidth("copy", include_str!("../../../shaders/bench_copy.wgsl"), bytes, false)?;
         let copy = copy.max(self.transfer(bytes)?);
@@ -111,7 +111,7 @@ impl Yardstick {
         Ok(Peaks { copy_gbps: 2.0 * copy, read_gbps: read, fma_gflops: fused.max(separate) })
     }
 
-    /// 10⁹ bytes a second that the best kernel reads of a buffer of at most `bytes_max` bytes.
+    /// Read bandwidth of the best kernel, in 10⁹ bytes per second, on a buffer of at most `bytes_max` bytes.
     pub fn read_gbps(&self, bytes_max: u64) -> Result<f64, BackendError> {
         let bytes = 1 << self.gpu.profile.binding_bytes_max.min(bytes_max).ilog2();
         let read = self.bandwidth("read", include_str!("../../../shaders/bench_read.wgsl"), bytes, false)?;
@@ -122,7 +122,7 @@ impl Yardstick {
         Ok(read.max(self.bandwidth("read texels", text, bytes, true)?))
     }
 
-    /// 10⁹ bytes a second of the API's own copy, which some devices do faster than any kernel.
+    /// Bandwidth of the API's copy command, in 10⁹ bytes per second; on some devices it is faster than any kernel.
     fn transfer(&self, bytes: u64) -> Result<f64, BackendError> {
         let (source, target) = (self.filled(bytes, 0x3f80_0001)?, self.filled(bytes, 0)?);
         let seconds = self.best_seconds(|encoder| {
@@ -131,13 +131,13 @@ impl Yardstick {
         Ok(bytes as f64 / seconds / 1e9)
     }
 
-    /// 10⁹ bytes of the source a second: the best over a few numbers of threads, as devices differ in what they like.
+    /// Source bytes, 10⁹ per second: the best over a few thread counts, as the best count differs by device.
     fn bandwidth(&self, name: &str, text: &str, bytes: u64, texels: bool) -> Result<f64, BackendError> {
         let (source, target) = (self.filled(bytes, 0x3f80_0001)?, self.filled(bytes, 0)?);
         let source = source.read(texels);
         let elements = u32::try_from(bytes / 16).expect("a binding holds less than 2³² elements");
         let mut best = f64::INFINITY;
-        // A turn takes eight elements a thread.
+        // An iteration processes eight elements per thread.
         for workgroups in [64, 512, 4096].into_iter().filter(|workgroups| workgroups * 256 * 8 <= elements) {
             let params = [elements, workgroups * 256];
             let bindings = [source.clone(), target.buffer.as_entire_binding()];
@@ -147,12 +147,12 @@ impl Yardstick {
         Ok(bytes as f64 / best / 1e9)
     }
 
-    /// 10⁹ multiplications and additions a second.
+    /// Multiplications and additions, 10⁹ per second.
     fn arithmetic(&self, name: &str, text: &str) -> Result<f64, BackendError> {
         let (source, target) = (self.filled(256, 0x3f00_0000)?, self.filled(256, 0)?);
         let workgroups = 1024;
         let per_turn = f64::from(workgroups) * 256.0 * 16.0 * 12.0 * 2.0;
-        // Turns double until a submission takes long enough to be timed, whatever the adapter's speed.
+        // Iterations double until a submission takes long enough to be timed on this adapter.
         let mut turns = 16;
         loop {
             let bindings = [source.buffer.as_entire_binding(), target.buffer.as_entire_binding()];
@@ -165,8 +165,8 @@ impl Yardstick {
         }
     }
 
-    /// Attention without a paged kernel: copies K and V of every sequence out of the pool, then scores, softmax and
-    /// weighted values, each over blocks that now lie side by side.
+    /// Attention without a paged kernel: copies K and V of every sequence out of the pool, then computes scores,
+    /// softmax and weighted values over blocks that are now contiguous.
     pub fn gather_then_attend(&self, shape: &AttendShape) -> Result<Baseline, BackendError> {
         assert_eq!(shape.context % shape.block_size, 0, "the baseline copies whole blocks");
         let half = shape.kv_bytes() / 2;
@@ -234,7 +234,7 @@ impl Yardstick {
         Ok([score, softmax, weigh])
     }
 
-    /// V is all ones and weights sum to one, so the result is: a baseline that is wrong is no baseline.
+    /// Checks the baseline: V is all ones and weights sum to one, so every result must be one.
     fn expect_ones(&self, out: &wgpu::Buffer) -> Result<(), BackendError> {
         let staging = self.gpu.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("bench result"),
@@ -255,7 +255,7 @@ impl Yardstick {
         }
     }
 
-    /// A buffer whose every word is `word`; its pages are touched, so that timing does not pay for that.
+    /// A buffer filled with `word`; its pages are touched now, so that page faults are not timed.
     fn filled(&self, bytes: u64, word: u32) -> Result<Region, BackendError> {
         let descriptor = wgpu::BufferDescriptor {
             label: Some("bench"),
@@ -280,7 +280,7 @@ impl Yardstick {
         Ok(region)
     }
 
-    /// Compiles a kernel like any other of this backend, with these bindings after its parameters.
+    /// Compiles a kernel like all kernels of this backend, with these bindings after its params.
     fn dispatch(
         &self,
         name: &str,
@@ -319,7 +319,7 @@ impl Yardstick {
         Ok(Dispatch { bindings: device.create_bind_group(&descriptor), pipeline, grid })
     }
 
-    /// Seconds of one submission of these dispatches.
+    /// Seconds for one submission of these dispatches.
     fn seconds(&self, dispatches: &[&Dispatch]) -> Result<f64, BackendError> {
         self.best_seconds(|encoder| {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
@@ -331,7 +331,7 @@ impl Yardstick {
         })
     }
 
-    /// Seconds of one submission, the best of a few after one that warms up. Encoding does not count.
+    /// Seconds for one submission, the best of a few after a warm-up. Encoding is not timed.
     fn best_seconds(&self, encode: impl Fn(&mut wgpu::CommandEncoder)) -> Result<f64, BackendError> {
         let mut best = f64::INFINITY;
         let begin = Instant::now();
@@ -353,7 +353,7 @@ impl Yardstick {
     }
 }
 
-/// The gather by the API's own copies, a block each.
+/// The gather by copy commands of the API, one per block.
 fn transfer_blocks(
     encoder: &mut wgpu::CommandEncoder,
     shape: &AttendShape,
@@ -370,7 +370,7 @@ fn transfer_blocks(
     }
 }
 
-/// A block order without neighbours, the same each time.
+/// A fixed block order in which consecutive blocks are not adjacent.
 fn scatter(index: u32, blocks: u32) -> u32 {
     let stride = (1..).map(|step| blocks / 2 + step).find(|stride| gcd(*stride, blocks) == 1);
     let stride = stride.expect("every number has a coprime above its half");

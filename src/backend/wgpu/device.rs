@@ -1,7 +1,7 @@
-//! Adapters and the device: which one is chosen, what it may be asked for, and where its errors go.
+//! Adapters and devices: adapter selection, limits and features, and error handling.
 //!
-//! An adapter gets a [`Class`] (which row of tile shapes) and a [`Tier`] (which instructions). Errors of the device
-//! never panic: an uncaptured error or a loss is kept in [`DeviceErrors`] and given out by the next call.
+//! An adapter gets a [`Class`] (tile shapes) and a [`Tier`] (instructions). Errors of the device never panic: an
+//! uncaptured error or a loss is stored in [`DeviceErrors`] and returned by the next call.
 
 use super::super::{BackendError, DeviceKind};
 use super::texels;
@@ -11,28 +11,28 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Which instructions the kernels may use.
+/// Instructions that the kernels may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// WebGPU's default limits, no optional feature.
+    /// WebGPU's default limits, no optional features.
     T0,
-    /// Subgroup operations, of any size from 4 to 128.
+    /// Subgroup operations, with any subgroup size from 4 to 128.
     T1,
 }
 
-/// Which row of tile shapes the kernels use.
+/// Selects the tile shapes of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// A GPU with memory of its own, and anything that resembles one.
+    /// A GPU with its own memory, and anything similar.
     Discrete,
     /// A GPU that shares the system's memory.
     Integrated,
-    /// Shaders that run on CPU cores: no workgroup memory, other shapes.
+    /// A software adapter, which runs shaders on CPU cores: other shapes, no workgroup memory.
     Software,
 }
 
 impl Class {
-    /// The class of an adapter, unless another is forced upon it.
+    /// The class of an adapter, unless overridden.
     pub(crate) fn of(kind: DeviceKind) -> Self {
         match kind {
             DeviceKind::Software => Self::Software,
@@ -42,31 +42,31 @@ impl Class {
     }
 }
 
-/// What to open, and what to pretend.
+/// Which adapter to open, and overrides for tests.
 #[derive(Clone, Debug, Default)]
 pub struct WgpuOptions {
-    /// Index into [`super::WgpuBackend::adapters`]; `None` takes the best GPU and never a software adapter.
+    /// Index into [`super::WgpuBackend::adapters`]; `None` selects the best GPU and never a software adapter.
     pub adapter: Option<usize>,
     /// Use the tile shapes of another class.
     pub class: Option<Class>,
     /// Use at most this tier.
     pub tier: Option<Tier>,
-    /// Bind at most this many bytes at once, for tests of the sharding.
+    /// Bind at most this many bytes at once, for tests of sharding.
     pub binding_bytes_max: Option<u64>,
-    /// Allow at most this many bytes for a buffer that is never cut, for tests of what fits.
+    /// Allow at most this many bytes for a buffer that is never sharded, for tests of memory limits.
     pub buffer_bytes_max: Option<u64>,
-    /// Keep bounds checks, loop bounds and zeroed workgroup memory in the shaders.
+    /// Compile shaders with bounds checks, loop bounds and zeroed workgroup memory.
     pub checked: bool,
-    /// Folder of the pipeline cache (Vulkan); `None` keeps nothing on disk.
+    /// Folder of the pipeline cache (Vulkan); `None` disables it.
     pub cache_dir: Option<PathBuf>,
-    /// A batch that takes longer hangs, and its device counts as lost; `None`: 60 s, on a software adapter an hour.
+    /// Timeout of a batch, after which the device counts as lost; `None`: 60 s, or an hour on a software adapter.
     pub read_timeout: Option<Duration>,
-    /// Pretend that the driver refuses every kernel with this define, for tests of the way out.
+    /// Pretend that the driver rejects every kernel with this define, for tests of the fallback.
     #[doc(hidden)]
     pub refused_define: Option<&'static str>,
 }
 
-/// One line of `folio devices`.
+/// An adapter as listed by `folio devices`.
 #[derive(Clone, Debug)]
 pub struct AdapterReport {
     /// Index for [`WgpuOptions::adapter`].
@@ -79,49 +79,49 @@ pub struct AdapterReport {
     pub driver: String,
     /// Kind of processor.
     pub kind: DeviceKind,
-    /// Tile shapes it would get.
+    /// Class (tile shapes) that it would get.
     pub class: Class,
-    /// Highest tier it can run.
+    /// Highest supported tier.
     pub tier: Tier,
-    /// Smallest and largest subgroup, zero where unknown.
+    /// Smallest and largest subgroup size; zero if unknown.
     pub subgroup_sizes: (u32, u32),
-    /// Largest range a kernel may bind.
+    /// Maximum bytes that a kernel can bind at once.
     pub binding_bytes_max: u64,
-    /// Largest buffer.
+    /// Maximum bytes of a buffer.
     pub buffer_bytes_max: u64,
-    /// Workgroup memory.
+    /// Bytes of workgroup memory.
     pub workgroup_bytes_max: u32,
-    /// Bytes weights and pool may take, where the driver tells.
+    /// Bytes available for weights and KV pool, if the driver reports it.
     pub memory_bytes: Option<u64>,
-    /// Whether `auto` would take it.
+    /// Whether `auto` selects it.
     pub chosen: bool,
 }
 
-/// What the kernels may rely on; fixed once the device is open.
+/// Properties of a device that kernels depend on; fixed once the device is open.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
     pub(crate) tier: Tier,
     pub(crate) class: Class,
-    /// Largest part of a weight, row buffer or pool that one kernel binds; tests may lower it.
+    /// Maximum bytes of a weight shard, row buffer or pool shard that a kernel binds; tests may lower it.
     pub(crate) binding_bytes_max: u64,
-    /// Largest buffer that is never cut, as metadata and scratch; tests may lower it.
+    /// Maximum bytes of a buffer that is never sharded, such as metadata and scratch; tests may lower it.
     pub(crate) buffer_bytes_max: u64,
-    /// `unpack2x16float` and `pack2x16float` are there; without them the shaders convert by integer arithmetic.
+    /// Whether `unpack2x16float` and `pack2x16float` exist; without them the shaders convert by integer arithmetic.
     pub(crate) half_conversion: bool,
-    /// Storage buffers have a view as images, which this driver reads faster.
+    /// Whether storage buffers can also be read as images, which is faster on this driver.
     pub(crate) texels: bool,
-    /// Every subgroup has at least so many lanes; 0 below [`Tier::T1`].
+    /// Minimum lanes of a subgroup; 0 below [`Tier::T1`].
     pub(crate) subgroup_size_min: u32,
 }
 
 impl Profile {
-    /// Only what every device can do. Nothing that was allocated for `self` is too small for it.
+    /// Restricts the profile to what every device supports. Buffers allocated for the old profile stay large enough.
     pub(crate) fn make_portable(&mut self) {
         (self.tier, self.texels, self.subgroup_size_min) = (Tier::T0, false, 0);
     }
 }
 
-/// The first error that no call has returned yet, and whether the device is gone.
+/// The first error that no call has returned yet, and whether the device is lost.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceErrors {
     state: Mutex<FaultState>,
@@ -138,7 +138,7 @@ impl DeviceErrors {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Marks the device as gone; only the first reason is kept.
+    /// Marks the device as lost; only the first reason is kept.
     pub(crate) fn lose(&self, reason: String) {
         self.with(|state| _ = state.lost.get_or_insert(BackendError::Lost(reason)));
     }
@@ -151,7 +151,7 @@ impl DeviceErrors {
         self.with(|state| _ = state.refused.get_or_insert(error));
     }
 
-    /// A lost device fails every call; another error is given out once.
+    /// Fails always if the device is lost; any other error is returned once.
     pub(crate) fn check(&self) -> Result<(), BackendError> {
         self.with(|state| match (&state.lost, state.refused.take()) {
             (Some(error), _) => Err(error.clone()),
@@ -175,14 +175,14 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Opens the adapter that `options` name, or the best GPU.
+    /// Opens the adapter selected by `options`, or the best GPU.
     pub(crate) async fn open(options: &WgpuOptions) -> Result<Self, BackendError> {
         let adapters = enumerate().await;
         let index = choose(&adapters, options.adapter)?;
         let adapter = &adapters[index];
         let mut info = adapter.get_info();
         if info.name.is_empty() {
-            info.name = "this adapter".into(); // a browser may keep its name to itself
+            info.name = "this adapter".into(); // a browser may hide the name
         }
         let mut profile = profile(adapter, options);
         let descriptor = wgpu::DeviceDescriptor {
@@ -225,25 +225,25 @@ impl Gpu {
         errors.into_iter().flatten().flatten().next().map_or(Ok(value), Err)
     }
 
-    /// Waits until everything submitted so far has run. Does nothing in a browser, which cannot block.
+    /// Waits for all work submitted so far. Does nothing in a browser, which cannot block.
     pub(crate) fn wait(&self) -> Result<(), BackendError> {
         let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(self.read_timeout) };
         self.poll(wait)
     }
 
-    /// In a browser, waits until everything submitted so far has run: errors of what was created before are known then.
-    /// Elsewhere they are known already.
+    /// In a browser, waits for all work submitted so far: only then are errors of earlier calls known. Natively they
+    /// are known immediately.
     pub(crate) async fn settle(&self) -> Result<(), BackendError> {
         if cfg!(target_arch = "wasm32") {
             let (sender, done) = oneshot::channel();
             self.queue.on_submitted_work_done(move || _ = sender.send(()));
-            // A device that is lost may drop the callback.
+            // A lost device may drop the callback.
             let _ = done.await;
         }
         self.errors.check()
     }
 
-    /// Polls; a device that does not answer in time hangs, and is of no more use than a lost one.
+    /// Polls; a device that does not answer in time is marked as hung, which is handled like a loss.
     pub(crate) fn poll(&self, poll: wgpu::PollType) -> Result<(), BackendError> {
         match self.device.poll(poll) {
             Ok(_) => {}
@@ -254,7 +254,7 @@ impl Gpu {
     }
 }
 
-/// What a browser's device holds is freed when the garbage collector finds it; a model should not wait for that.
+/// Destroys the device: a browser would free its memory only on garbage collection, too late for the next model.
 #[cfg(target_arch = "wasm32")]
 impl Drop for Gpu {
     fn drop(&mut self) {
@@ -283,7 +283,7 @@ async fn enumerate() -> Vec<wgpu::Adapter> {
     wgpu::Instance::new(descriptor).enumerate_adapters(backends).await
 }
 
-/// All adapters, in the order their indices name them.
+/// All adapters, in the order of their indices.
 pub(crate) async fn reports() -> Vec<AdapterReport> {
     let adapters = enumerate().await;
     let chosen = choose(&adapters, None).ok();
@@ -315,7 +315,7 @@ fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize,
         names.collect::<Vec<_>>().join(", ")
     };
     if let Some(index) = requested {
-        let missing = || BackendError::Unavailable(format!("there is no wgpu adapter {index}; there are: {}", list()));
+        let missing = || BackendError::Unavailable(format!("there is no wgpu adapter {index}; available: {}", list()));
         return adapters.get(index).map(|_| index).ok_or_else(missing);
     }
     let rank = |index: &usize| match profile_kind(&adapters[*index].get_info()) {
@@ -324,11 +324,11 @@ fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize,
         DeviceKind::Virtual => 2,
         DeviceKind::Software => 3,
     };
-    // The same GPU shows up once per API; Vulkan comes first in wgpu's order and `min_by_key` keeps the first.
+    // The same GPU is listed once per API; Vulkan comes first in wgpu's order and `min_by_key` keeps the first.
     let best = (0..adapters.len()).filter(|index| rank(index) < 3).min_by_key(rank);
     best.ok_or_else(|| match adapters.len() {
         0 => BackendError::Unavailable("no GPU adapter (Vulkan, Metal, DX12 or WebGPU) was found".into()),
-        _ => BackendError::Unavailable(format!("no GPU; software adapters run only by index: {}", list())),
+        _ => BackendError::Unavailable(format!("no GPU; software adapters must be selected by index: {}", list())),
     })
 }
 
@@ -379,7 +379,7 @@ fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
     subgroup | optional
 }
 
-/// The defaults, except for sizes: those are taken as large as the adapter has them.
+/// WebGPU's default limits, except for sizes, which are the adapter's maximum.
 fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
     let has = adapter.limits();
     let images = wgpu::Limits::default().max_storage_textures_per_shader_stage;
@@ -391,8 +391,8 @@ fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
     }
 }
 
-/// Bytes that weights and pool may take: Vulkan's memory budget (or heap size) of the largest device-local heap, half
-/// of it where that heap is the system's own memory. Other APIs do not tell; there the engine asks for a fixed size.
+/// Bytes available for weights and KV pool: Vulkan's memory budget (or heap size) of the largest device-local heap, or
+/// half of it if that heap is system memory. Other APIs do not report this; there the engine uses a fixed size.
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
 fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
     let bytes = heap_bytes(adapter)?;
@@ -408,7 +408,7 @@ fn memory_bytes(_adapter: &wgpu::Adapter) -> Option<u64> {
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
 #[allow(unsafe_code, reason = "wgpu's public API does not report memory; its Vulkan layer does")]
 fn heap_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
-    // SAFETY: the guard is only read from, and nothing of it is kept or destroyed.
+    // SAFETY: the guard is only read; nothing of it is kept or destroyed.
     let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
     let (instance, physical) = (hal.shared_instance().raw_instance(), hal.raw_physical_device());
     // SAFETY: `physical` was enumerated from `instance`, which the guard keeps alive.

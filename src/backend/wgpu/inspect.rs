@@ -8,11 +8,11 @@ use crate::plan::format::KvTile;
 use futures_channel::oneshot;
 
 impl WgpuBackend {
-    /// The first `bytes` bytes of a buffer (a multiple of 4), after everything submitted so far.
+    /// Reads the first `bytes` bytes of a buffer (a multiple of 4), after all work submitted so far.
     async fn download(&self, buffer: &GpuBuffer, bytes: u64) -> Result<Vec<u8>, BackendError> {
         let gpu = &self.gpu;
         if bytes > buffer.bytes {
-            return Err(BackendError::Validation(format!("{bytes} bytes of a buffer of {}", buffer.bytes)));
+            return Err(BackendError::Validation(format!("cannot read {bytes} bytes of a buffer of {}", buffer.bytes)));
         }
         if bytes == 0 {
             return Ok(Vec::new());
@@ -35,7 +35,7 @@ impl WgpuBackend {
 
     fn upload(&self, buffer: &GpuBuffer, bytes: &[u8]) -> Result<(), BackendError> {
         if bytes.len() as u64 > buffer.bytes {
-            let message = format!("{} bytes for a buffer of {}", bytes.len(), buffer.bytes);
+            let message = format!("cannot write {} bytes to a buffer of {}", bytes.len(), buffer.bytes);
             return Err(BackendError::Validation(message));
         }
         self.gpu.queue.write_buffer(&buffer.raw, 0, bytes);
@@ -43,7 +43,7 @@ impl WgpuBackend {
     }
 }
 
-/// The tiles of one layer's half, of which a shard holds some heads.
+/// The tiles of a layer's keys or values; a shard holds the tiles of some heads.
 struct Tiles {
     tile: KvTile,
     blocks: usize,
@@ -61,17 +61,17 @@ impl Tiles {
         })
     }
 
-    /// Elements of a tile.
+    /// Elements per tile.
     fn elements(&self) -> usize {
         self.tile.slots * self.tile.head_dim
     }
 
-    /// Elements of the whole half.
+    /// Elements of all tiles.
     fn all_elements(&self) -> usize {
         self.blocks * self.heads * self.elements()
     }
 
-    /// Where each tile of a shard starts in the values of the whole half.
+    /// Start of each tile of a shard among the elements of all tiles.
     fn of_shard(&self, shard: &KvShard) -> Vec<usize> {
         let heads = shard.head_start as usize..(shard.head_start + shard.heads) as usize;
         let of_block = |block: usize| heads.clone().map(move |head| (block * self.heads + head) * self.elements());
@@ -102,7 +102,7 @@ impl Inspect for WgpuBackend {
     fn write_buffer(&mut self, buffer: BufferId, values: &[f32]) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
         let spec = loaded.plan.buffer_spec(buffer);
-        // A tail runs in groups of rows where a limit is tight: later groups reuse the rows that the buffer holds.
+        // If a limit is tight, a tail runs in groups of rows: later groups reuse the rows of the buffer.
         let (tokens, samples) = (loaded.capacity.tokens_max, loaded.capacity.samples_max);
         let values_max = spec.rows.count(tokens, samples) as usize * spec.columns as usize;
         let held = spec.rows.count(tokens, loaded.arena.group_rows);

@@ -1,12 +1,12 @@
-//! The plan on any GPU: WGSL through wgpu, natively (Vulkan, Metal, DX12) and in a browser (WebGPU).
+//! Runs plans on any GPU: WGSL through wgpu, natively (Vulkan, Metal, DX12) and in a browser (WebGPU).
 //!
-//! [`WgpuBackend`] opens an adapter ([`device`]), allocates every buffer once ([`arena`]), and per batch writes one
-//! metadata buffer ([`metadata`]), replays a recorded program in one compute pass and one submission ([`encode`]) and
-//! copies the sampled ids into a ring of mapped buffers ([`readback`]). Kernels are compiled on first use
+//! [`WgpuBackend`] opens an adapter ([`device`]) and allocates every buffer once ([`arena`]). For each batch, it writes
+//! one metadata buffer ([`metadata`]), replays a recorded program in one compute pass and one submission ([`encode`]),
+//! and copies the sampled ids into a ring of mapped buffers ([`readback`]). Kernels are compiled on first use
 //! ([`pipelines`]) from preprocessed WGSL ([`preprocess`]). Two batches may be in flight: uploads are ordered with the
-//! submissions on the queue, so only the read-back needs a ring.
+//! submissions on the queue, so only the readback needs a ring.
 //!
-//! It knows plans and batches; it does not know requests, sequences, checkpoints or text.
+//! The backend handles plans and batches; it does not depend on requests, sequences, checkpoints or text.
 
 pub(crate) mod arena;
 pub mod bench;
@@ -42,7 +42,7 @@ use readback::{Counts, Ring};
 use std::sync::Arc;
 use throttle::Throttle;
 
-/// Shader texts by stem, imported pieces under `common/`: for the tests of `shaders/`.
+/// Shader texts by stem, with imported files under `common/`, for the tests of `shaders/`.
 pub fn shader_sources() -> &'static [(&'static str, &'static str)] {
     preprocess::SOURCES
 }
@@ -63,7 +63,7 @@ pub struct WgpuBackend {
     recordings: Recordings,
     loaded: Option<LoadedPlan>,
     throttle: Throttle,
-    /// Words of the batch being submitted; kept for its memory.
+    /// Metadata words of the batch being submitted; kept to reuse the allocation.
     words: Vec<u32>,
 }
 
@@ -78,12 +78,12 @@ impl WgpuBackend {
         Ok(Self { options, caps, gpu, recordings, loaded: None, throttle: Throttle::default(), words: Vec::new() })
     }
 
-    /// All adapters, in the order that [`WgpuOptions::adapter`] counts. Empty in a browser, which must be asked.
+    /// All adapters, in the order of [`WgpuOptions::adapter`]. Empty in a browser, which cannot list adapters.
     pub fn adapters() -> Vec<AdapterReport> {
         device::reports().now_or_never().unwrap_or_default()
     }
 
-    /// Dispatches that a batch of these inputs takes, recording its program if it is new.
+    /// Number of dispatches for a batch with these inputs; records its program if it is new.
     pub fn dispatches(&mut self, inputs: &BatchInputs) -> Result<usize, BackendError> {
         Ok(self.prepare(inputs)?.1.len())
     }
@@ -92,12 +92,12 @@ impl WgpuBackend {
         self.loaded.as_ref().ok_or_else(not_loaded)
     }
 
-    /// Flattens a batch and finds its program. If the driver refuses one of its kernels, the portable ones run from now
-    /// on, on this device and on those that replace it.
+    /// Flattens a batch and returns its program. If the driver rejects one of its kernels, the portable kernels are
+    /// used from then on, on this device and on those that replace it.
     fn prepare(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
         match self.find_program(inputs) {
             Err(error @ BackendError::Kernel { .. }) if self.gpu.profile.tier > Tier::T0 => {
-                tracing::warn!("{error}; going on with the kernels that every driver takes");
+                tracing::warn!("{error}; continuing with the portable kernels");
                 self.options.tier = Some(Tier::T0);
                 self.gpu.profile.make_portable();
                 self.caps = caps(&self.gpu);
@@ -117,7 +117,7 @@ impl WgpuBackend {
         Ok((shape, program))
     }
 
-    /// Records the programs of the usual batches, so that no kernel is compiled while a user waits.
+    /// Records the programs of typical batches, so that no kernel is compiled while a user waits.
     fn warm_up(&mut self) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
         let (plan, capacity) = (Arc::clone(&loaded.plan), loaded.capacity.clone());
@@ -131,8 +131,8 @@ impl WgpuBackend {
     }
 }
 
-/// Batches of `tokens` rows: decoding up to 16 sequences or one prompt, greedy; for one row every way of sampling, and
-/// pooling.
+/// Typical batches of `tokens` rows: greedy decoding of up to 16 sequences, or one prompt; for one row also every kind
+/// of sampling, and pooling.
 fn warm_up_batches(plan: &Plan, capacity: &Capacity, tokens: u32) -> Vec<BatchInputs> {
     let sequences = if tokens <= 16 { tokens } else { 1 };
     let rows = tokens / sequences;
@@ -185,7 +185,7 @@ impl Backend for WgpuBackend {
         self.gpu.errors.check()?;
         if plan.kv_groups.len() > metadata::GROUPS_MAX {
             let what = format!("a plan with {} KV groups", plan.kv_groups.len());
-            let message = format!("the kernels know at most {}", metadata::GROUPS_MAX);
+            let message = format!("the kernels support at most {}", metadata::GROUPS_MAX);
             return Err(BackendError::Unsupported { what, message });
         }
         self.recordings.clear();
@@ -298,7 +298,7 @@ fn caps(gpu: &Gpu) -> Caps {
     }
 }
 
-/// How a usual GPU allocates that is not here to be asked: one with memory of its own, and bindings of this size.
+/// The allocation of a typical discrete GPU with this binding limit, for a device that is not present.
 pub fn usual_allocation(binding_bytes_max: u64) -> Allocation {
     allocation(&Profile {
         tier: Tier::T1,

@@ -1,7 +1,7 @@
-//! The pipeline cache on disk: Vulkan drivers compile a kernel once per driver version, not once per start.
+//! The pipeline cache on disk: Vulkan drivers compile a kernel once per driver version instead of once per start.
 //!
-//! The file's name holds adapter and driver; it is written beside its place and renamed, so a reader never sees half
-//! of it. A cache that cannot be read or written costs time, never an error.
+//! The file name contains adapter and driver. The file is written under a temporary name and renamed, so a reader never
+//! sees a partial file. A cache that cannot be read or written costs time but is not an error.
 
 use super::device::{Gpu, WgpuOptions};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ fn path(gpu: &Gpu, options: &WgpuOptions) -> Option<PathBuf> {
     Some(options.cache_dir.as_ref()?.join(format!("{key}-{driver}.bin")))
 }
 
-/// A cache filled from disk, if this adapter has one.
+/// The cache filled from disk, if the adapter supports pipeline caches.
 #[allow(unsafe_code, reason = "a pipeline cache is made from bytes that a driver wrote")]
 pub(super) fn restore(gpu: &Gpu, options: &WgpuOptions) -> Option<wgpu::PipelineCache> {
     if !gpu.device.features().contains(wgpu::Features::PIPELINE_CACHE) {
@@ -22,14 +22,14 @@ pub(super) fn restore(gpu: &Gpu, options: &WgpuOptions) -> Option<wgpu::Pipeline
     let data = std::fs::read(path(gpu, options)?).ok();
     let make = |data: Option<&[u8]>| {
         let descriptor = wgpu::PipelineCacheDescriptor { label: Some("folio"), data, fallback: true };
-        // SAFETY: the bytes come from `store`, whose file name holds adapter and driver; wgpu and the driver check
+        // SAFETY: the bytes come from `store`, whose file name contains adapter and driver; wgpu and the driver check
         // their own headers and fall back to an empty cache.
         gpu.catch(|| unsafe { gpu.device.create_pipeline_cache(&descriptor) }).ok()
     };
     make(data.as_deref())
 }
 
-/// Writes the cache beside its place and renames it.
+/// Writes the cache to a temporary file and renames it.
 pub(super) fn store(gpu: &Gpu, options: &WgpuOptions, cache: &wgpu::PipelineCache) {
     let (Some(path), Some(data)) = (path(gpu, options), cache.get_data()) else { return };
     let beside = path.with_extension(format!("{}.tmp", std::process::id()));

@@ -1,6 +1,6 @@
-//! Compiled kernels, kept by what they were made of.
+//! Compiled kernels, cached by shader stem and defines.
 //!
-//! A [`Kernel`] is a shader stem and its defines. Its bind group layout is read off the bindings of the dispatch:
+//! A [`Kernel`] is a shader stem with its defines. Its bind group layout follows from the bindings of the dispatch:
 //! binding 0 is the params uniform (dynamic offset), then one storage buffer, or its image, per binding.
 
 use super::super::BackendError;
@@ -8,7 +8,7 @@ use super::device::Gpu;
 use super::preprocess::{self, Define};
 use std::collections::HashMap;
 
-/// Names one compiled variant of a shader.
+/// Identifies one compiled variant of a shader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kernel {
     pub(crate) stem: &'static str,
@@ -16,25 +16,25 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The shader `shaders/<stem>.wgsl` without any define.
+    /// The shader `shaders/<stem>.wgsl` without defines.
     pub(crate) fn new(stem: &'static str) -> Self {
         Self { stem, defines: Vec::new() }
     }
 
-    /// With `name` defined for `#ifdef`.
+    /// Adds the define `name`, for `#ifdef`.
     #[must_use]
     pub(crate) fn define(mut self, name: &'static str) -> Self {
         self.defines.push((name, None));
         self
     }
 
-    /// With `name` defined if `on`.
+    /// Adds the define `name` if `on`.
     #[must_use]
     pub(crate) fn define_if(self, on: bool, name: &'static str) -> Self {
         if on { self.define(name) } else { self }
     }
 
-    /// With `const name: u32 = number;` (and `name` defined).
+    /// Adds `const name: u32 = number;` and the define `name`.
     #[must_use]
     pub(crate) fn number(mut self, name: &'static str, number: u32) -> Self {
         self.defines.push((name, Some(number)));
@@ -74,7 +74,7 @@ pub(crate) const PARAMS_SLOT_BYTES: u32 = 256;
 pub(crate) struct Pipeline {
     pub(crate) raw: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
-    /// Equal for equal `raw`.
+    /// Identifies `raw`: equal ids mean the same pipeline.
     pub(crate) id: u32,
 }
 
@@ -88,14 +88,14 @@ pub(crate) struct Pipelines {
 }
 
 impl Pipelines {
-    /// The compiled `kernel`, compiling it if this is its first use.
+    /// Returns the compiled `kernel`, compiling it on first use.
     pub(crate) fn get(&mut self, gpu: &Gpu, kernel: &Kernel, access: &[Access]) -> Result<Pipeline, BackendError> {
         if let Some(pipeline) = self.compiled.get(kernel) {
             return Ok(pipeline.clone());
         }
         let fail = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
         if kernel.defines.iter().any(|(name, _)| gpu.refused_define == Some(*name)) {
-            return Err(fail("refused, as the options say".into()));
+            return Err(fail("rejected, as the options request".into()));
         }
         let (layout, pipeline_layout) = self.layout(gpu, access);
         let module = self.module(gpu, kernel)?;
@@ -185,7 +185,7 @@ pub(crate) fn create_module(gpu: &Gpu, descriptor: wgpu::ShaderModuleDescriptor<
     if gpu.checked || cfg!(target_arch = "wasm32") {
         return gpu.device.create_shader_module(descriptor);
     }
-    // SAFETY: the shaders are this crate's own, loop a bounded number of times, and are handed only batches whose ids,
-    // slots and ranges `metadata::flatten` has found inside the buffers; the tests also run them with checks.
+    // SAFETY: the shaders are part of this crate and their loops are bounded. They only get batches whose ids, slots
+    // and ranges `metadata::flatten` has checked to lie inside the buffers; the tests also run them with checks.
     unsafe { gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
 }

@@ -1,25 +1,25 @@
-//! WGSL with `#import`, `#constants`, `#ifdef`, `#ifndef`, `#else`, `#endif`, and `#for name COUNT` … `#endfor`.
+//! WGSL preprocessor: `#import`, `#constants`, `#ifdef`, `#ifndef`, `#else`, `#endif`, `#for name COUNT` … `#endfor`.
 //!
-//! `#constants` writes a `const` for each number of [`metadata::TABLE`].
+//! `#constants` emits a `const` for each number of [`metadata::TABLE`].
 //!
-//! `#for` writes its lines COUNT times (a number, or a define with one), with the word `name` replaced by `0u`, `1u`, …
-//! It is for the drivers that keep an array in memory unless every index is a literal.
+//! `#for` repeats its lines COUNT times (a number, or a define with one), replacing the word `name` by `0u`, `1u`, …
+//! It is for drivers that keep an array in memory unless every index is a literal.
 //!
 //! A shader is a stem in [`SOURCES`], a variant is a set of defines. A define with a number also becomes
-//! `const NAME: u32 = number;`, for array lengths, which `override` cannot give. Nothing here knows a device.
+//! `const NAME: u32 = number;`, for array lengths, which `override` cannot give. This module is independent of devices.
 
 use super::super::metadata;
 
-/// Every shader and every imported piece with its text, by stem.
+/// The text of every shader and every imported file, by stem.
 pub(crate) const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
 
-/// A name that `#ifdef` sees, with a number if it is a constant too.
+/// A name for `#ifdef`, with a number if it is also a constant.
 pub(crate) type Define = (&'static str, Option<u32>);
 
-/// Expands the shader `stem` for `defines`. The message of an error names file and line.
+/// Expands the shader `stem` for `defines`. Error messages contain file and line.
 pub(crate) fn expand(stem: &str, defines: &[Define]) -> Result<String, String> {
     let mut text = String::new();
-    // A browser wants the feature by name; naga knows it without, and refuses the name.
+    // A browser requires this directive; naga needs none and rejects it.
     if cfg!(target_arch = "wasm32") && defines.iter().any(|(name, _)| *name == "SUBGROUPS") {
         text.push_str("enable subgroups;\n");
     }
@@ -38,14 +38,14 @@ pub(crate) fn expand(stem: &str, defines: &[Define]) -> Result<String, String> {
     Ok(text)
 }
 
-/// Writes `lines` with every `#for` repeated; `names` are the words to replace and by which number.
+/// Writes `lines` with every `#for` unrolled; `names` are the words to replace and their numbers.
 fn unroll(text: &mut String, lines: &[&str], defines: &[Define], names: &[(&str, u32)]) -> Result<(), String> {
     let mut at = 0;
     while at < lines.len() {
         let words: Vec<&str> = lines[at].split_whitespace().collect();
         match words[..] {
             ["#for", name, count] => {
-                let count = count_of(count, defines).ok_or_else(|| format!("{count} is no number"))?;
+                let count = count_of(count, defines).ok_or_else(|| format!("{count} is not a number"))?;
                 let length = block_length(&lines[at + 1..]).ok_or("#for without #endfor")?;
                 for number in 0..count {
                     let mut inner = names.to_vec();
@@ -70,7 +70,7 @@ fn count_of(word: &str, defines: &[Define]) -> Option<u32> {
     defined.or_else(|| word.parse().ok())
 }
 
-/// Lines before the `#endfor` of a block that has just been opened.
+/// Number of lines before the `#endfor` of the block just opened.
 fn block_length(lines: &[&str]) -> Option<usize> {
     let mut depth = 1;
     lines.iter().position(|line| {
@@ -98,14 +98,14 @@ fn replace_words(text: &mut String, line: &str, names: &[(&str, u32)]) {
     text.push_str(rest);
 }
 
-/// The text of `stem` as it lies in the repository.
+/// The text of `stem`, unprocessed.
 pub(crate) fn source(stem: &str) -> Option<&'static str> {
     SOURCES.iter().find(|(name, _)| *name == stem).map(|(_, text)| *text)
 }
 
 fn expand_into(text: &mut String, stem: &str, defines: &[Define], seen: &mut Vec<String>) -> Result<(), String> {
-    let body = source(stem).ok_or_else(|| format!("there is no shader {stem}"))?;
-    // One entry per open condition: whether this branch is taken, and whether the whole condition is reached at all.
+    let body = source(stem).ok_or_else(|| format!("unknown shader {stem}"))?;
+    // One entry per open condition: whether this branch is taken, and whether the condition itself is reached.
     let mut open: Vec<(bool, bool)> = Vec::new();
     for (number, line) in body.lines().enumerate() {
         let fail = |what: &str| Err(format!("{stem}.wgsl:{}: {what}", number + 1));
@@ -138,7 +138,7 @@ fn expand_into(text: &mut String, stem: &str, defines: &[Define], seen: &mut Vec
                 }
             }
             ("#constants", None) => {}
-            // Unrolled at the end, when all imports are in place.
+            // Unrolled at the end, after all imports.
             ("#for", Some(_)) | ("#endfor", None) if active => {
                 text.push_str(line);
                 text.push('\n');

@@ -1,4 +1,4 @@
-//! The way back: sampled ids and logprobs, through a ring of mapped buffers.
+//! Readback of sampled ids and logprobs through a ring of mapped buffers.
 
 use super::super::BackendError;
 use super::super::metadata::{self, RESULT_WORDS, Requested};
@@ -8,21 +8,21 @@ use super::throttle::Instant;
 use crate::plan::inputs::{BatchInputs, Results};
 use futures_channel::oneshot;
 
-/// Batches that may be submitted and not yet read.
+/// Maximum batches that are submitted and not yet read.
 pub(crate) const SLOTS: usize = 4;
 
-/// What a batch gives back.
+/// Sizes of a batch's results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
-    /// Sample rows.
+    /// Number of sample rows.
     pub(crate) samples: u32,
-    /// Pool rows.
+    /// Number of pool rows.
     pub(crate) pools: u32,
-    /// Elements of each of these.
+    /// Elements per pool row.
     pub(crate) columns: u32,
 }
 
-/// Names a submitted batch until it is read.
+/// Identifies a submitted batch until it is read.
 pub struct Ticket {
     slot: usize,
     mapped: oneshot::Receiver<Result<(), wgpu::BufferAsyncError>>,
@@ -33,26 +33,26 @@ pub struct Ticket {
     pub(crate) submitted: Instant,
 }
 
-/// Buffers that results are copied to and mapped from.
+/// A ring of buffers that results are copied to and mapped from.
 pub(crate) struct Ring {
     slots: Vec<(wgpu::Buffer, bool)>,
-    /// Where the pooled rows begin in each of them.
+    /// Byte offset of the pooled rows in each buffer.
     pooled_offset: u64,
 }
 
-/// Where the pooled rows begin in a slot for `samples_max` sample rows.
+/// Byte offset of the pooled rows in a slot for `samples_max` sample rows.
 fn pooled_offset(samples_max: u32) -> u64 {
-    // Offsets of a mapping are multiples of 8.
+    // Mapping offsets must be multiples of 8.
     (u64::from(samples_max.max(1) * RESULT_WORDS) * 4).next_multiple_of(8)
 }
 
-/// Bytes of a slot for `samples_max` sample rows and `pooled_words`.
+/// Bytes of a slot for `samples_max` sample rows and `pooled_words` words of pooled rows.
 pub(crate) fn slot_bytes(samples_max: u32, pooled_words: u32) -> u64 {
     pooled_offset(samples_max) + u64::from(pooled_words) * 4
 }
 
 impl Ring {
-    /// Slots for `samples_max` rows and `pooled_words` each.
+    /// Creates slots for `samples_max` sample rows and `pooled_words` words of pooled rows each.
     pub(crate) fn new(gpu: &Gpu, samples_max: u32, pooled_words: u32) -> Self {
         let pooled_offset = pooled_offset(samples_max);
         let descriptor = wgpu::BufferDescriptor {
@@ -65,10 +65,10 @@ impl Ring {
         Self { slots, pooled_offset }
     }
 
-    /// A free slot; it stays free until [`Self::map`].
+    /// Returns a free slot; it stays free until [`Self::map`].
     pub(crate) fn reserve(&self) -> Result<usize, BackendError> {
         let free = self.slots.iter().position(|(_, busy)| !busy);
-        free.ok_or_else(|| BackendError::Validation(format!("{SLOTS} batches are submitted and none is read")))
+        free.ok_or_else(|| BackendError::Validation(format!("{SLOTS} batches are in flight; read one first")))
     }
 
     /// Copies the results to `slot` at the end of `encoder`.
@@ -81,7 +81,7 @@ impl Ring {
         }
     }
 
-    /// Bytes of a slot that a batch's results reach to.
+    /// Bytes of a slot used by a batch's results.
     fn mapped_bytes(&self, counts: Counts) -> u64 {
         match counts.pools {
             0 => copied_bytes(counts.samples),
@@ -89,7 +89,7 @@ impl Ring {
         }
     }
 
-    /// Asks for the slot of a batch that was just submitted.
+    /// Requests mapping of the slot of a batch that was just submitted.
     pub(crate) fn map(
         &mut self,
         slot: usize,
@@ -108,7 +108,7 @@ impl Ring {
         Ticket { slot, mapped, submission, requested, counts, tokens, submitted: Instant::now() }
     }
 
-    /// Waits for a batch and decodes what its rows asked for.
+    /// Waits for a batch and decodes the results that its rows requested.
     pub(crate) async fn read(&mut self, gpu: &Gpu, ticket: Ticket) -> Result<Results, BackendError> {
         let Ticket { slot, mapped, submission, requested, counts, .. } = ticket;
         let outcome = await_mapping(gpu, mapped, submission).await;
@@ -133,12 +133,12 @@ impl Ring {
     }
 }
 
-/// At least a word, so that a batch without samples can be waited for too.
+/// Bytes to map: at least a word, so that a batch without samples can be awaited too.
 fn copied_bytes(samples: u32) -> u64 {
     u64::from((samples * RESULT_WORDS).max(1)) * 4
 }
 
-/// Natively polls until `submission` has run; in a browser the event loop completes the mapping.
+/// Natively, polls until `submission` has run; in a browser, the event loop completes the mapping.
 pub(crate) async fn await_mapping(
     gpu: &Gpu,
     mapped: oneshot::Receiver<Result<(), wgpu::BufferAsyncError>>,

@@ -1,4 +1,4 @@
-//! What the kernel checks do not see: options, limits, refused batches, a lost device. Runs on any adapter.
+//! Tests beyond the kernel checks: options, limits, rejected batches, a lost device. They run on any adapter.
 
 use super::super::{Backend as _, Inspect as _, KvHalf};
 use super::*;
@@ -6,7 +6,7 @@ use crate::plan::inputs::{GroupInputs, NONE, SampleRow, SequenceRows};
 use crate::plan::{BufferId, CopyBlocks, Embed, KvFormat, KvGroup, KvLayer, MatMul, Rows, Step, WeightFormat};
 use pollster::block_on;
 
-/// The first adapter with `change` applied, or `None`, said aloud, where there is none.
+/// Opens the first adapter with `change` applied; `None`, with a printed note, if there is no adapter.
 fn open(change: impl FnOnce(&mut WgpuOptions)) -> Option<WgpuBackend> {
     let mut options = WgpuOptions { adapter: Some(0), ..WgpuOptions::default() };
     change(&mut options);
@@ -37,7 +37,7 @@ fn capacity(tokens_max: u32) -> Capacity {
     }
 }
 
-/// Embed and a product: `vocab` ids, rows of 64, 40 outputs.
+/// A plan with an embedding and a product: `vocab` ids, rows of 64, 40 outputs.
 fn plan(vocab: u32) -> (Arc<Plan>, BufferId) {
     let mut plan = Plan { vocab, ..Plan::default() };
     let x = plan.buffer("x", Rows::Tokens, 64, Storage::F32);
@@ -96,7 +96,7 @@ fn outputs(backend: &mut WgpuBackend, ids: &[u32], out: BufferId) -> Vec<f32> {
     block_on(backend.read_buffer(out, ids.len() as u32)).expect("a buffer of the plan")
 }
 
-/// By the definition, in integers that f32 holds exactly.
+/// The expected outputs by definition, computed in integers that f32 holds exactly.
 fn expected(ids: &[u32]) -> Vec<f32> {
     let value = |row: u32, column: u32, index: u32| ((row * 7 + column * 3 + index) % 11) as f32 - 5.0;
     let product = |id: u32, output: u32| (0..64).map(|k| value(id, k, 0) * value(output, k, 1)).sum();
@@ -135,7 +135,7 @@ fn a_checked_build_gives_the_same_result() {
 #[test]
 fn blocks_are_copied_in_every_shard_of_heads() {
     let (plan, _) = plan(4);
-    // A head takes 6 blocks x 16 slots x 8 x 4 = 3,072 bytes: one head a shard.
+    // A head takes 6 blocks x 16 slots x 8 x 4 = 3,072 bytes: one head per shard.
     for limit in [None, Some(4096)] {
         let Some(mut backend) = open(|options| options.binding_bytes_max = limit) else { return };
         load(&mut backend, &plan, 4);
@@ -208,7 +208,7 @@ fn a_batch_that_does_not_come_back_is_a_hang_and_a_reset_helps() {
     let (plan, out) = plan(20);
     let Some(mut backend) = open(|_| {}) else { return };
     load(&mut backend, &plan, 8);
-    // A device that happens to be done when it is first asked is asked again.
+    // Retried, because a fast device may already be done at the first poll.
     let mut outcome = Ok(());
     for _ in 0..1000 {
         let ticket = backend.submit(&batch(&[3], Vec::new())).expect("the device works");
@@ -218,7 +218,7 @@ fn a_batch_that_does_not_come_back_is_a_hang_and_a_reset_helps() {
             break;
         }
     }
-    assert!(matches!(outcome, Err(BackendError::Hung(_))), "told from a loss: {outcome:?}");
+    assert!(matches!(outcome, Err(BackendError::Hung(_))), "distinct from a loss: {outcome:?}");
     assert!(matches!(backend.submit(&batch(&[3], Vec::new())), Err(BackendError::Hung(_))), "and it stays so");
     block_on(backend.reset()).expect("the adapter is still there");
     load(&mut backend, &plan, 8);
@@ -246,7 +246,7 @@ fn kernels_that_a_driver_refuses_give_way_to_portable_ones() {
             assert!(!uses || backend.caps().tier.starts_with("T0"), "a new device is not asked again");
         }
     }
-    // Where the portable kernel is refused too, its name is told.
+    // If the portable kernel is rejected too, the error names it.
     let Some(mut backend) = open(|options| options.refused_define = Some("WEIGHT_BF16")) else { return };
     backend.load(Arc::clone(&plan), &capacity(8)).expect("nothing is compiled yet");
     let outcome = backend.allocate_pool(&[6]);

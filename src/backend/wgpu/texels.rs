@@ -1,21 +1,21 @@
-//! Buffers that kernels may also read as an image, for Mesa's llvmpipe.
+//! Buffers that kernels can also read as an image, for Mesa's llvmpipe.
 //!
 //! llvmpipe turns every load of a storage buffer into a scalar loop over the lanes of a subgroup, with a branch and a
-//! trip through the stack for each lane. A load of a storage image is straight vector code instead: eight lanes fetch
-//! 16 bytes each in a twelfth of the time. So under that driver a buffer and a linear image are bound to the same
-//! memory: steps write the buffer as ever, and the kernels of the software class read the image ([`TEXELS_WIDTH`]
-//! vectors of 16 bytes a row), with no copy and the same byte layout.
+//! trip through the stack for each lane. A load of a storage image is plain vector code instead: eight lanes fetch
+//! 16 bytes each in a twelfth of the time. So with that driver, a buffer and a linear image are bound to the same
+//! memory: steps write the buffer as usual, and the kernels of the software class read the image ([`TEXELS_WIDTH`]
+//! vectors of 16 bytes per row), with no copy and the same byte layout.
 //!
-//! wgpu does not know that the two are one. Nothing depends on that here: the driver runs the commands of its one
-//! queue one after the other, each to its end, and its images have no hidden layouts. It knows Vulkan objects, no
-//! plans and no kernels.
+//! wgpu does not know that the two share memory. That is safe here: the driver runs the commands of its single queue
+//! one after the other, each to completion, and its images have no hidden layouts. This module only handles Vulkan
+//! objects, not plans or kernels.
 
-/// Vectors of 16 bytes in a row of the image; `shaders/common/texel.wgsl` counts with the same number.
+/// Vectors of 16 bytes per row of the image; `shaders/common/texel.wgsl` uses the same number.
 pub(crate) const TEXELS_WIDTH: u32 = 4096;
 
 const TEXEL_BYTES: u64 = 16;
 
-/// Largest buffer that has an image within WebGPU's default limit of 8192 rows.
+/// Maximum bytes of a buffer whose image stays within WebGPU's default limit of 8192 rows.
 pub(crate) const BYTES_MAX: u64 = 8192 * TEXELS_WIDTH as u64 * TEXEL_BYTES;
 
 /// A buffer and the image of the same bytes.
@@ -25,7 +25,7 @@ pub(crate) struct Aliased {
     pub(crate) texels: wgpu::TextureView,
 }
 
-/// Whether buffers of this device may be read as images.
+/// Whether buffers of this device can be read as images.
 pub(crate) fn available(info: &wgpu::AdapterInfo) -> bool {
     let lanes = (info.subgroup_min_size, info.subgroup_max_size);
     cfg!(target_os = "linux")
@@ -35,13 +35,13 @@ pub(crate) fn available(info: &wgpu::AdapterInfo) -> bool {
         && lanes == (8, 8)
 }
 
-/// Whether a buffer with its image can really be made.
+/// Whether creating a buffer with its image works in practice.
 pub(crate) fn works(device: &wgpu::Device) -> bool {
     let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
     create(device, &wgpu::BufferDescriptor { label: None, size: 256, usage, mapped_at_creation: false }).is_some()
 }
 
-/// A storage buffer of at most [`BYTES_MAX`] bytes with its image, or `None` where there is no room for it.
+/// Creates a storage buffer of at most [`BYTES_MAX`] bytes with its image; `None` if memory is exhausted.
 pub(crate) fn create(device: &wgpu::Device, descriptor: &wgpu::BufferDescriptor<'_>) -> Option<Aliased> {
     let rows = descriptor.size.div_ceil(u64::from(TEXELS_WIDTH) * TEXEL_BYTES);
     assert!(descriptor.size > 0 && descriptor.size <= BYTES_MAX, "the arena keeps buffers within the binding limit");
@@ -102,8 +102,8 @@ mod vulkan {
                 .samples(vk::SampleCountFlags::TYPE_1)
                 .tiling(vk::ImageTiling::LINEAR)
                 .usage(vk::ImageUsageFlags::STORAGE);
-            // SAFETY: the descriptions are complete and within the limits that the caller checked; what is made is
-            // destroyed with `made`, also on the way out. Both resources are bound once, at the start of memory that
+            // SAFETY: the descriptions are complete and within the limits that the caller checked; created objects are
+            // destroyed with `made`, also after an error. Both resources are bound once, at the start of memory that
             // is large enough for either.
             unsafe {
                 made.buffer = device.create_buffer(&buffer, None).ok()?;
@@ -160,9 +160,9 @@ mod vulkan {
             usage: wgpu::TextureUsages::STORAGE_BINDING,
             view_formats: &[],
         };
-        // SAFETY: the objects are made on this very device, as described, and outlive wgpu's use of them: each
-        // resource's callback holds a share. Their bytes count as initialised, since any bits are valid contents and
-        // the arena clears or writes what is read.
+        // SAFETY: the objects were created on this device, as described, and outlive wgpu's use of them: each
+        // resource's callback holds a reference. Their bytes count as initialized, since any bits are valid contents
+        // and the arena clears or writes what is read.
         unsafe {
             let (buffer, texture) = {
                 let hal_device = device.as_hal::<Vulkan>()?;

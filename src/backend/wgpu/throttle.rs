@@ -1,7 +1,8 @@
-//! How long batches take, so that no submission occupies a GPU longer than it may.
+//! Throttle: limits how long a single submission occupies a GPU, from measured batch times.
 //!
-//! Watchdogs reset a GPU that is busy for seconds, and a display stutters long before. A batch whose predicted time
-//! exceeds the cap is cut into several submissions, in order. Software adapters have neither and are not cut.
+//! Watchdogs reset a GPU that is busy for seconds, and a display stutters long before that. A batch whose predicted
+//! time exceeds the cap is split into several submissions, in order. Software adapters have no watchdog or display, so
+//! their batches are not split.
 
 use super::device::{Class, Profile};
 use std::time::Duration;
@@ -11,19 +12,19 @@ pub(crate) use std::time::Instant;
 #[cfg(target_arch = "wasm32")]
 pub(crate) use web_time::Instant;
 
-/// Longest submission.
+/// Maximum predicted time of a submission.
 const CAP: Duration = Duration::from_millis(if cfg!(target_arch = "wasm32") { 50 } else { 100 });
-/// Most submissions of one batch.
+/// Maximum submissions of one batch.
 const PARTS_MAX: f64 = 64.0;
-/// Submissions that a batch may be cut into because of its length: more would hold up the answers beside a long prompt.
-/// Natively a batch is only cut.
+/// Submissions that a batch may take before the engine is asked for shorter batches: longer ones would delay other
+/// sequences next to a long prompt. `None` (natively): batches are only split, not shortened.
 const STEP_PARTS: Option<u32> = if cfg!(target_arch = "wasm32") { Some(4) } else { None };
-/// No chunk of a prompt is made shorter than this.
+/// Minimum tokens of a shortened prompt chunk.
 const CHUNK_MIN: f64 = 64.0;
-/// Batches of at most so many token rows read every weight once; larger ones repeat work by the row.
+/// Batches of at most this many token rows read every weight once; the time of larger ones grows with the rows.
 const FEW_ROWS: u32 = 16;
 
-/// Seconds that a token row has taken lately, for small and large batches.
+/// Recent seconds per small batch, and per token row of large batches.
 #[derive(Default)]
 pub(crate) struct Throttle {
     few: f64,
@@ -31,7 +32,7 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Into how many submissions a batch of `tokens` rows is cut.
+    /// Number of submissions for a batch of `tokens` rows.
     pub(crate) fn parts(&self, profile: &Profile, tokens: u32) -> usize {
         if profile.class == Class::Software {
             return 1;
@@ -40,7 +41,7 @@ impl Throttle {
         (seconds / CAP.as_secs_f64()).ceil().clamp(1.0, PARTS_MAX) as usize
     }
 
-    /// Rows of a batch whose time would still be short enough.
+    /// Maximum token rows of a batch whose predicted time is short enough.
     pub(crate) fn tokens_max(&self, profile: &Profile) -> Option<u32> {
         self.rows_within(profile, CAP * STEP_PARTS?)
     }
@@ -52,8 +53,7 @@ impl Throttle {
         Some((time.as_secs_f64() / self.many).clamp(CHUNK_MIN, f64::from(u32::MAX)) as u32)
     }
 
-    /// Notes the time from submission to result. The mean forgets, so a batch that waited for others does not count
-    /// long.
+    /// Records the time from submission to result. The moving average soon forgets a batch that waited for others.
     pub(crate) fn note(&mut self, tokens: u32, elapsed: Duration) {
         let seconds = elapsed.as_secs_f64();
         let (mean, seconds) = match tokens {

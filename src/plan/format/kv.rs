@@ -1,27 +1,27 @@
-//! How keys and values lie in the KV pool.
+//! Memory layout of keys and values in the KV pool.
 //!
-//! A layer's K, and its V, is `[block][kv_head]` tiles, each a piece of memory of its own: the rows of a block's slots
-//! for one head, packed in `u32`. Of q8 the codes of all slots come first, four in a word, then an f32 scale for each
-//! slot: a whole number of 16-byte vectors both, as a block has 16 slots or more.
+//! The K of a layer, and likewise its V, is an array of `[block][kv_head]` tiles. A tile is contiguous: the rows of a
+//! block's slots for one head, packed in `u32`. A q8 tile has the codes of all slots first, four per word, then one f32
+//! scale per slot. Both parts are whole 16-byte vectors, because a block has at least 16 slots.
 
 use super::clamp_f16;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::fmt;
 
-/// Element type of the KV pool: `[block][kv_head][slot][head_dim]`, K and V in buffers of their own per layer.
+/// Element type of the KV pool: `[block][kv_head][slot][head_dim]`, with separate K and V buffers per layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum KvFormat {
     /// 32-bit float.
     F32,
-    /// IEEE half, two values a `u32`, values clamped to ±65504 when written.
+    /// IEEE half precision, two values per `u32`, clamped to ±65504 when written.
     #[default]
     F16,
-    /// Signed bytes, four a `u32`, times an f32 scale for each head row.
+    /// Signed bytes, four per `u32`, times one f32 scale per head row.
     Q8,
 }
 
-/// The name on the command line.
+/// Name on the command line.
 impl fmt::Display for KvFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -33,10 +33,10 @@ impl fmt::Display for KvFormat {
 }
 
 impl KvFormat {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Q8];
 
-    /// Bytes of one head row of one token, its scale included.
+    /// Bytes of one head row of one token, including its scale.
     pub const fn row_bytes(self, head_dim: u32) -> u64 {
         let elements = head_dim as u64;
         match self {
@@ -49,8 +49,8 @@ impl KvFormat {
 
 /// Largest code of [`KvFormat::Q8`]; the smallest is its negative.
 const CODE_MAX: f32 = 127.0;
-/// A row whose magnitudes are all below is a row of zeros: its scale might be flushed, and `127 / largest` infinite.
-/// `shaders/common/kv_store.wgsl` holds the same bits.
+/// A row whose magnitudes are all below this is stored as zeros: a device might flush its scale to zero, and
+/// `127 / largest` would be infinite. `shaders/common/kv_store.wgsl` has the same constant.
 const ROW_MIN: f32 = 1e-30;
 
 /// The rows of one head in one block.
@@ -58,7 +58,7 @@ const ROW_MIN: f32 = 1e-30;
 pub struct KvTile {
     /// Element type.
     pub format: KvFormat,
-    /// Tokens a block.
+    /// Tokens per block.
     pub slots: usize,
     /// Elements of a row; a multiple of 8.
     pub head_dim: usize,
@@ -70,7 +70,7 @@ impl KvTile {
         self.slots * self.format.row_bytes(self.head_dim as u32) as usize / 4
     }
 
-    /// The words of a slot's elements.
+    /// Word range of a slot's elements.
     fn elements(&self, slot: usize) -> std::ops::Range<usize> {
         let words = match self.format {
             KvFormat::F32 => self.head_dim,
@@ -80,12 +80,12 @@ impl KvTile {
         slot * words..(slot + 1) * words
     }
 
-    /// The word of a slot's scale.
+    /// Word index of a slot's scale.
     fn scale(&self, slot: usize) -> usize {
         self.slots * self.head_dim / 4 + slot
     }
 
-    /// Widens the row of `slot`. Of q8 an element is its code times the scale.
+    /// Widens the row of `slot` to f32. A q8 element is its code times the scale.
     pub fn decode(&self, tile: &[u32], slot: usize, row: &mut [f32]) {
         let elements = &tile[self.elements(slot)];
         match self.format {
@@ -100,8 +100,8 @@ impl KvTile {
         }
     }
 
-    /// Rounds `row` into `slot`. Of q8 the scale is the largest magnitude times 1/127, 0 for a row of zeros, and a code
-    /// is the nearest multiple of it, ties to even. A value that is not finite makes the scale not finite.
+    /// Rounds `row` into `slot`. In q8, the scale is the largest magnitude times 1/127 (0 for a row of zeros), and a
+    /// code is the nearest multiple of it, ties to even. A non-finite value makes the scale non-finite.
     pub fn encode(&self, tile: &mut [u32], slot: usize, row: &[f32]) {
         let elements = &mut tile[self.elements(slot)];
         match self.format {
@@ -125,7 +125,7 @@ impl KvTile {
     }
 }
 
-/// Compared as bits, in which order a NaN is larger than all else.
+/// The largest magnitude, compared as bits: in that order NaN is above everything else.
 fn largest_magnitude(row: &[f32]) -> f32 {
     f32::from_bits(row.iter().map(|value| value.abs().to_bits()).max().unwrap_or(0))
 }
@@ -136,7 +136,7 @@ mod tests {
 
     const TILE: KvTile = KvTile { format: KvFormat::Q8, slots: 16, head_dim: 8 };
 
-    /// A row as it reads back, its codes, and its scale.
+    /// The row read back, its codes, and its scale.
     fn stored(row: [f32; 8]) -> ([f32; 8], [i8; 8], f32) {
         let mut tile = vec![0x5555_5555; TILE.words()];
         TILE.encode(&mut tile, 3, &row);

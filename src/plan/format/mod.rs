@@ -1,6 +1,7 @@
 //! Byte layouts of activations, weights and the KV pool, and their scalar decoders.
 //!
-//! A decoder here is the definition of a format: the CPU twin reads bytes through it and every kernel is judged by it.
+//! A decoder here is the definition of its format: the CPU reference reads bytes through it, and every kernel is tested
+//! against it.
 
 mod kv;
 mod weight;
@@ -33,7 +34,7 @@ impl Storage {
         }
     }
 
-    /// `value` as it reads back after being written to this storage.
+    /// `value` rounded to this storage and widened again.
     pub fn round(self, value: f32) -> f32 {
         match self {
             Self::F32 => value,
@@ -43,7 +44,7 @@ impl Storage {
     }
 }
 
-/// Rounds to half precision, clamping to its finite range: an infinity written by one step is a NaN in the next.
+/// Rounds to half precision, clamped to its finite range: an infinity written by one step becomes NaN in the next.
 pub fn round_f16(value: f32) -> f32 {
     f16::from_f32(clamp_f16(value)).to_f32()
 }

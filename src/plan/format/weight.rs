@@ -1,15 +1,15 @@
-//! Weight formats as devices hold them.
+//! Weight formats in device memory.
 //!
-//! A row stands by itself: its sections follow each other, each padded to 16 bytes, so that a kernel reads whole
-//! vectors and a matrix may be cut between any two rows. A quantised weight is `a · level(code) + b`. Codes of 2 to 8
-//! bits lie in one or two planes of 1, 2, 4 or 8 bits; `a` and `b` are shared by a group of 16, 32 or 128 weights.
-//! Every published format that folio reads repacks into one of these without loss: `a` and `b` are products of a half
-//! and a small integer, which f32 holds exactly.
+//! Each row is self-contained: its sections follow each other, each padded to 16 bytes, so that a kernel reads whole
+//! vectors and a matrix can be sharded between any two rows. A quantized weight is `a · level(code) + b`. Codes of 2
+//! to 8 bits are stored in one or two planes of 1, 2, 4 or 8 bits; `a` and `b` are shared by a group of 16, 32 or 128
+//! weights. Every published format that folio reads is repacked into one of these without loss: `a` and `b` are
+//! products of a half and a small integer, which f32 holds exactly.
 //!
 //! | format | bits a weight | `a`, `b` | from |
 //! |---|---|---|---|
-//! | `q8` | 8.5 | half | Q8_0, quantised on load |
-//! | `q4` | 5 | half, half | Q4_0, Q4_1, quantised on load |
+//! | `q8` | 8.5 | half | Q8_0, quantized on load |
+//! | `q4` | 5 | half, half | Q4_0, Q4_1, quantized on load |
 //! | `q4z` | 5 | half, half · integer | AWQ, GPTQ |
 //! | `q5` | 6 | half, half | Q5_0, Q5_1 |
 //! | `iq4` | 4.5 | half | IQ4_NL |
@@ -18,17 +18,17 @@
 //! | `q2k` `q4k` `q5k` | 2.6 4.6 5.6 | half · integer, half · integer | Q2_K, Q4_K, Q5_K |
 //! | `q3k` `q6k` `iq4k` | 3.6 6.6 4.4 | half · integer | Q3_K, Q6_K, IQ4_XS |
 //!
-//! `docs/formats.md` says which of them the tests ran on which backend.
+//! `docs/formats.md` lists which formats were tested on which backend.
 
 use half::{bf16, f16};
 
-/// Weights whose codes are unpacked together.
+/// Weights per group: their codes are unpacked together.
 pub(crate) const GROUP: usize = 32;
-/// Weights that share the halves of a K format.
+/// Weights per super-group of a K format, which share half-precision scales.
 const SUPER: usize = 256;
-/// Weights that share an f32 scale.
+/// Weights that share one f32 scale.
 const WIDE_GROUP: usize = 128;
-/// Every section of a row is padded to this.
+/// Every section of a row is padded to a multiple of this many bytes.
 const SECTION_BYTES: usize = 16;
 
 /// Levels of IQ4_NL and IQ4_XS.
@@ -36,7 +36,7 @@ const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 2
 /// Twice the magnitudes of E2M1; the top bit of a code is the sign.
 const E2M1_LEVELS: [u8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
 
-/// How the weights of a row lie in device memory.
+/// Storage format of the weights of a row in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WeightFormat {
     /// Little-endian f32.
@@ -45,59 +45,59 @@ pub enum WeightFormat {
     F16,
     /// Little-endian bfloat16.
     Bf16,
-    /// Signed bytes, a half for each 32.
+    /// Signed bytes; one half-precision scale per 32.
     Q8,
-    /// Nibbles, scale and minimum in half precision for each 32.
+    /// Nibbles; half-precision scale and minimum per 32.
     Q4,
-    /// Nibbles, scale in half precision and zero point for each 32.
+    /// Nibbles; half-precision scale and zero point per 32.
     Q4Zero,
-    /// Five bits, scale and minimum in half precision for each 32.
+    /// Five bits; half-precision scale and minimum per 32.
     Q5,
-    /// Nibbles that name uneven levels, a half for each 32.
+    /// Nibbles that index a table of non-uniform levels; one half-precision scale per 32.
     Iq4,
-    /// E2M1 nibbles, a power of two for each 32.
+    /// E2M1 nibbles; one power-of-two scale per 32.
     Mxfp4,
-    /// E4M3 bytes, an f32 for each 128.
+    /// E4M3 bytes; one f32 scale per 128.
     E4m3,
-    /// Two bits; 16 share 4-bit scale and minimum, 256 two halves.
+    /// Two bits; 4-bit scale and minimum per 16, two halves per 256.
     Q2K,
-    /// Three bits around 4; 16 share an 8-bit scale, 256 a half.
+    /// Three bits, offset 4; 8-bit scale per 16, one half per 256.
     Q3K,
-    /// Nibbles; 32 share 8-bit scale and minimum, 256 two halves.
+    /// Nibbles; 8-bit scale and minimum per 32, two halves per 256.
     Q4K,
-    /// Five bits; 32 share 8-bit scale and minimum, 256 two halves.
+    /// Five bits; 8-bit scale and minimum per 32, two halves per 256.
     Q5K,
-    /// Six bits around 32; 16 share an 8-bit scale, 256 a half.
+    /// Six bits, offset 32; 8-bit scale per 16, one half per 256.
     Q6K,
-    /// Nibbles that name uneven levels; 32 share an 8-bit scale, 256 a half.
+    /// Nibbles that index a table of non-uniform levels; 8-bit scale per 32, one half per 256.
     Iq4K,
 }
 
-/// The planes that hold the codes of a row.
+/// Bit planes that hold the codes of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Codes {
-    /// Not quantised.
+    /// Not quantized.
     Dense,
     /// Bytes.
     Eight,
     /// Nibbles.
     Four,
-    /// Nibbles, and a plane of fifth bits.
+    /// Nibbles, and a second plane with the fifth bits.
     FourOne,
-    /// Nibbles, and a plane of two more bits.
+    /// Nibbles, and a second plane with two more bits.
     FourTwo,
-    /// Pairs of bits.
+    /// Two bits.
     Two,
-    /// Pairs of bits, and a plane of third bits.
+    /// Two bits, and a second plane with the third bits.
     TwoOne,
 }
 
-/// What a code stands for.
+/// How a code maps to its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Levels {
-    /// Itself less an offset.
+    /// The code minus an offset.
     Unsigned(u8),
-    /// Itself in two's complement.
+    /// The code as a two's complement integer.
     Signed,
     /// An entry of [`IQ4_LEVELS`].
     Iq4,
@@ -107,41 +107,41 @@ pub(crate) enum Levels {
     E4m3,
 }
 
-/// Where `a` and `b` of a group come from.
+/// How the scales `a` and `b` of a group are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scales {
-    /// Not quantised.
+    /// Not quantized.
     None,
-    /// A half a group of 32.
+    /// One half per group of 32.
     Half,
-    /// Two halves a group of 32.
+    /// Two halves per group of 32.
     HalfMin,
-    /// A half and a 16-bit zero point a group of 32.
+    /// A half and a 16-bit zero point per group of 32.
     HalfZero,
-    /// A biased exponent a group of 32.
+    /// A biased exponent per group of 32.
     Exponent,
-    /// An f32 a group of 128.
+    /// An f32 per group of 128.
     Wide,
-    /// A signed byte a group of 32, times a half of 256.
+    /// A signed byte per group of 32, times a half per 256.
     K32,
-    /// Two bytes a group of 32, times two halves of 256.
+    /// Two bytes per group of 32, times two halves per 256.
     K32Min,
-    /// A signed byte a group of 16, times a half of 256.
+    /// A signed byte per group of 16, times a half per 256.
     K16,
-    /// Two nibbles a group of 16, times two halves of 256.
+    /// Two nibbles per group of 16, times two halves per 256.
     K16Min,
 }
 
-/// Where the sections of a row start, in bytes from its own start.
+/// Byte offsets of the sections of a row, from the start of the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Second plane of codes.
     pub plane: usize,
     /// Scales of the groups.
     pub scales: usize,
-    /// Halves that 256 weights share.
+    /// Halves shared by 256 weights.
     pub supers: usize,
-    /// The next row.
+    /// The next row: the size of a row.
     pub row_bytes: usize,
 }
 
@@ -166,7 +166,7 @@ impl WeightFormat {
         Self::Iq4K,
     ];
 
-    /// The parts a format is made of; kernels are specialised by them, too.
+    /// The components of a format; kernel variants are selected by them too.
     pub(crate) const fn parts(self) -> (Codes, Levels, Scales) {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => (Codes::Dense, Levels::Unsigned(0), Scales::None),
@@ -186,12 +186,12 @@ impl WeightFormat {
         }
     }
 
-    /// Whether weights are codes rather than numbers.
+    /// Whether weights are stored as quantization codes.
     pub const fn is_quantised(self) -> bool {
         !matches!(self.parts().0, Codes::Dense)
     }
 
-    /// Bytes of one element, if it stands by itself.
+    /// Bytes of one element, if the format is not quantized.
     pub const fn element_bytes(self) -> Option<u32> {
         match self {
             Self::F32 => Some(4),
@@ -240,7 +240,7 @@ impl WeightFormat {
         Layout { plane, scales, supers, row_bytes }
     }
 
-    /// Element `index` of a row of `columns` weights: the definition of the format.
+    /// Decodes element `index` of a row of `columns` weights: the definition of the format.
     pub fn decode(self, row: &[u8], columns: usize, index: usize) -> f32 {
         let word = |at: usize| u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
         let half = |at: usize| u16::from_le_bytes([row[at], row[at + 1]]);
@@ -256,7 +256,7 @@ impl WeightFormat {
         }
     }
 
-    /// Decodes up to [`GROUP`] weights of a row, from `32 · group` on.
+    /// Decodes up to [`GROUP`] weights of a row, starting at `32 · group`.
     #[inline(always)]
     pub(crate) fn decode_group(self, row: &[u8], layout: &Layout, group: usize) -> [f32; GROUP] {
         let codes = self.codes(row, layout, group);
@@ -270,7 +270,7 @@ impl WeightFormat {
         values
     }
 
-    /// The codes of a group, all at once: the loops have fixed lengths, so they become vector code.
+    /// Unpacks all codes of a group at once: the loops have fixed lengths, so the compiler vectorizes them.
     #[inline(always)]
     fn codes(self, row: &[u8], layout: &Layout, group: usize) -> [u8; GROUP] {
         let mut codes = [0; GROUP];
@@ -316,7 +316,7 @@ impl WeightFormat {
     #[inline(always)]
     fn level(self, code: u8) -> f32 {
         match self.parts().1 {
-            // The offset is part of `b`, so that a kernel adds it once a group.
+            // The offset is folded into `b`, so that a kernel adds it once per group.
             Levels::Unsigned(_) => f32::from(code),
             Levels::Signed => f32::from(code.cast_signed()),
             Levels::Iq4 => f32::from(IQ4_LEVELS[usize::from(code & 15)]),
@@ -328,7 +328,7 @@ impl WeightFormat {
         }
     }
 
-    /// `a` and `b` of the weight `index`.
+    /// `a` and `b` of weight `index`.
     #[inline(always)]
     fn scale(self, row: &[u8], layout: &Layout, index: usize) -> (f32, f32) {
         let (group, at) = (index / GROUP, layout.scales);
@@ -409,7 +409,7 @@ fn add_bits(codes: &mut [u8; GROUP], bytes: &[u8], shift: u32) {
 mod tests {
     use super::*;
 
-    /// Bytes with every kind of code and scale, halves and floats of ordinary size.
+    /// Row bytes with every kind of code and scale; halves and floats have ordinary magnitudes.
     fn noise(length: usize, seed: usize) -> Vec<u8> {
         (0..length).map(|at| ((at * 131 + seed * 17 + at / 7 * 29) % 251) as u8 & 0x7b).collect()
     }

@@ -1,27 +1,27 @@
-//! `AttendPaged`: attention of the batch's rows over all that their sequences have stored.
+//! `AttendPaged`: attention of the batch's rows over the stored keys and values of their sequences.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows, WeightId};
 use super::operation::{Access, Operation, optional};
 use super::rules::positive_softcap;
 
-/// For each query row and head: `softmax(q · Kᵀ · scale)` over the visible keys, times V, through the block table.
-/// Scores pass, in this order, through scale, softcap, ALiBi; sinks join the softmax's denominator.
+/// For each query row and head: `softmax(q · Kᵀ · scale)` over the visible keys, times V, read through the block table.
+/// Scale, softcap and ALiBi are applied to the scores in this order; sinks are added to the softmax's denominator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttendPaged {
     /// `[tokens × query_heads · head_dim]`.
     pub q: BufferId,
-    /// Index into [`Plan::kv_layers`](crate::plan::Plan::kv_layers); its group gives table and window.
+    /// Index into [`Plan::kv_layers`](crate::plan::Plan::kv_layers); its KV group determines block table and window.
     pub layer: u32,
-    /// Query heads; a multiple of the layer's KV heads.
+    /// Number of query heads; a multiple of the layer's KV heads.
     pub query_heads: u32,
-    /// Multiplies q · k.
+    /// Factor of q · k.
     pub scale: f32,
-    /// `c · tanh(score / c)`.
+    /// Soft cap `c` of scores: `c · tanh(score / c)`.
     pub softcap: Option<f32>,
     /// `[1 × query_heads]` f32 slopes: score += slope · (key position − query position).
     pub alibi: Option<WeightId>,
-    /// `[1 × query_heads]` f32 logits of a virtual key without value.
+    /// `[1 × query_heads]` f32 logits of a virtual key that has no value (attention sink).
     pub sinks: Option<WeightId>,
     /// `[tokens × query_heads · head_dim]`.
     pub out: BufferId,

@@ -1,10 +1,10 @@
-//! `CopyBlocks`: copy-on-write, before anything of the batch writes to the pool.
+//! `CopyBlocks`: copy-on-write of KV blocks, before the batch writes to the pool.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands};
 use super::operation::{Access, Operation};
 
-/// Copies KV blocks source → target in every layer, as the batch's lists say (copy-on-write).
+/// Copies the KV blocks in the batch's copy lists, source → target, in every layer (copy-on-write).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CopyBlocks;
 

@@ -1,4 +1,4 @@
-//! `Embed`: where the rows of a batch begin.
+//! `Embed`: embedding lookup of the batch's token ids.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows, WeightId};
@@ -9,7 +9,7 @@ use super::operation::{Access, Operation, unless};
 pub struct Embed {
     /// `[vocab × hidden]`.
     pub table: WeightId,
-    /// Multiplies every element.
+    /// Factor of every element.
     pub scale: f32,
     /// `[tokens × hidden]`.
     pub out: BufferId,

@@ -1,4 +1,4 @@
-//! `GatedActivation`: between the two products of an MLP.
+//! `GatedActivation`: the activation between the two products of an MLP.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands};
@@ -13,7 +13,7 @@ pub enum Activation {
     GeluTanh,
     /// gpt-oss: gate ≤ limit, up in ±limit, `gate · sigmoid(alpha · gate) · (up + 1)`.
     ClampedSwiglu {
-        /// Slope inside the sigmoid (1.702 for gpt-oss).
+        /// Factor inside the sigmoid (1.702 for gpt-oss).
         alpha: f32,
         /// Clamp (7 for gpt-oss).
         limit: f32,
@@ -25,7 +25,7 @@ pub enum Activation {
 pub struct GatedActivation {
     /// `[rows × 2 · out.columns]`: gate, then up.
     pub gate_up: BufferId,
-    /// Which activation.
+    /// The activation function.
     pub activation: Activation,
     /// `[rows × columns]`.
     pub out: BufferId,

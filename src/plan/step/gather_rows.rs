@@ -1,4 +1,4 @@
-//! `GatherRows`: from token rows to logits rows.
+//! `GatherRows`: copies the token rows that need logits.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows};
@@ -7,9 +7,9 @@ use super::operation::{Access, Operation};
 /// `out[s] = x[logits_rows[s]]`: the rows that will be sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatherRows {
-    /// Rows Tokens.
+    /// Input rows (`Rows::Tokens`).
     pub x: BufferId,
-    /// Rows Samples, same columns.
+    /// Output rows (`Rows::Samples`), same columns.
     pub out: BufferId,
 }
 

@@ -1,4 +1,4 @@
-//! `MatMul`: every dense product of the model.
+//! `MatMul`: dense matrix product.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, WeightId};

@@ -1,22 +1,22 @@
-//! `MatMulExperts`: the products of a mixture of experts.
+//! `MatMulExperts`: the matrix products of a mixture of experts.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows, WeightId};
 use super::operation::{Access, Operation, assignment, optional};
 
-/// The product of each route's row with its expert's matrix: `W_e · x + bias_e`. Into rows Routes it is written as it
-/// is; into rows Tokens, the products of a token are multiplied by their weights and added up.
+/// The product of each route's row with its expert's matrix: `W_e · x + bias_e`. If `out` has `Rows::Routes`, each
+/// product is written unchanged; if it has `Rows::Tokens`, the products of a token are weighted and summed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatMulExperts {
-    /// `[tokens × W.columns]`, a row for all experts of its token; or `[routes × W.columns]`.
+    /// `[tokens × W.columns]`, one row for all experts of a token; or `[routes × W.columns]`.
     pub x: BufferId,
-    /// As [`RouteExperts`](super::RouteExperts) writes it.
+    /// The output of [`RouteExperts`](super::RouteExperts).
     pub routes: BufferId,
-    /// `[experts · out.columns × W.columns]`, any weight format; its spec says how many experts.
+    /// `[experts · out.columns × W.columns]`, any weight format; its spec has the number of experts.
     pub weight: WeightId,
     /// `[1 × experts · out.columns]`.
     pub bias: Option<WeightId>,
-    /// Add to `out` instead of replacing it; only into rows Tokens.
+    /// Add to `out` instead of replacing it; only if `out` has `Rows::Tokens`.
     pub accumulate: bool,
     /// `[routes × n]`, or `[tokens × n]`.
     pub out: BufferId,

@@ -1,6 +1,6 @@
-//! The steps of a plan: a file each, with its fields, what it touches, the shapes it asks for and how it is printed.
+//! The steps of a plan. Each has its own file with its fields, operands, shape checks and printed line.
 //!
-//! `src/plan/step/rms_norm.rs` says what [`RmsNorm`] is; `src/backend/cpu/rms_norm.rs` defines what it computes.
+//! For example, `src/plan/step/rms_norm.rs` declares [`RmsNorm`]; `src/backend/cpu/rms_norm.rs` defines its result.
 
 mod attend_paged;
 mod copy_blocks;
@@ -38,18 +38,18 @@ use super::error::PlanErrorKind;
 use super::operands::{BufferId, Operands, WeightId};
 use operation::Operation;
 
-/// One operation of a decoder. All arithmetic is f32 or wider; results are rounded once, to the storage written.
+/// One operation of a decoder. All arithmetic is f32 or wider; results are rounded once, to the output's storage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Step {
     /// Copies KV blocks, in every layer.
     CopyBlocks(CopyBlocks),
-    /// Token ids → rows of the embedding table.
+    /// Looks up token ids in the embedding table.
     Embed(Embed),
     /// RMS norm of rows.
     RmsNorm(RmsNorm),
-    /// Rows times a transposed weight.
+    /// Multiplies rows by a transposed weight.
     MatMul(MatMul),
-    /// Rotates q and k, stores K and V in the pool.
+    /// Rotates q and k; stores K and V in the pool.
     RopeStoreKv(RopeStoreKv),
     /// Attention over the paged KV pool.
     AttendPaged(AttendPaged),
@@ -57,15 +57,15 @@ pub enum Step {
     GatedActivation(GatedActivation),
     /// Chooses the experts of each token.
     RouteExperts(RouteExperts),
-    /// Rows times the matrices of their experts.
+    /// Multiplies rows by the matrices of their experts.
     MatMulExperts(MatMulExperts),
-    /// The rows that will be sampled.
+    /// Gathers the rows that need logits.
     GatherRows(GatherRows),
-    /// Scales and caps logits.
+    /// Scales and soft-caps logits.
     ScaleLogits(ScaleLogits),
-    /// Draws tokens.
+    /// Samples tokens.
     Sample(Sample),
-    /// Sums of rows, for embeddings.
+    /// Sums rows, for embeddings.
     Pool(Pool),
 }
 
@@ -88,22 +88,22 @@ impl Step {
         }
     }
 
-    /// The step's stem: the name of its twin and its kernels.
+    /// File stem of its CPU reference and its kernels.
     pub fn stem(&self) -> &'static str {
         self.operation().stem()
     }
 
-    /// The row buffers it touches, and how; inputs first.
+    /// The row buffers it reads or writes, with the kind of access; inputs first.
     pub fn buffers(&self) -> Vec<(BufferId, Access)> {
         self.operation().buffers()
     }
 
-    /// The row buffers whose contents it uses.
+    /// The row buffers it reads.
     pub fn reads(&self) -> impl Iterator<Item = BufferId> + use<> {
         self.buffers().into_iter().filter(|(_, access)| access.reads()).map(|(buffer, _)| buffer)
     }
 
-    /// The row buffers that hold something else afterwards.
+    /// The row buffers it modifies.
     pub fn writes(&self) -> impl Iterator<Item = BufferId> + use<> {
         self.buffers().into_iter().filter(|(_, access)| access.writes()).map(|(buffer, _)| buffer)
     }
@@ -113,13 +113,13 @@ impl Step {
         self.operation().weights()
     }
 
-    /// The layer of the KV pool that it works on, an index into [`Plan::kv_layers`](super::Plan::kv_layers), and how.
-    /// `None` for steps that touch no layer, or all.
+    /// The KV layer that it reads or writes, an index into [`Plan::kv_layers`](super::Plan::kv_layers), and how. `None`
+    /// for steps that use no layer, or all.
     pub fn kv_layer(&self) -> Option<(u32, Access)> {
         self.operation().kv_layer()
     }
 
-    /// Whether shapes and options agree. All ids that the step names must exist.
+    /// Checks shapes and options. All ids in the step must exist.
     pub(super) fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         self.operation().check(operands)
     }

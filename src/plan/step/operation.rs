@@ -1,4 +1,4 @@
-//! What every step says of itself: its name, what it touches, which shapes it asks for, and its line of a printed plan.
+//! The interface that every step implements: its name, its operands, its shape checks, and its line in a printed plan.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, WeightId};
@@ -6,38 +6,38 @@ use super::super::operands::{BufferId, Operands, WeightId};
 /// How a step touches a row buffer or a KV layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Uses what is there.
+    /// Reads the contents.
     Read,
-    /// Replaces all of the batch's rows, whatever was there.
+    /// Overwrites all rows of the batch without reading them.
     Write,
-    /// Uses what is there and changes it.
+    /// Reads the contents and modifies them.
     Update,
 }
 
 impl Access {
-    /// Whether what was there before matters.
+    /// Whether the previous contents are read.
     pub const fn reads(self) -> bool {
         matches!(self, Self::Read | Self::Update)
     }
 
-    /// Whether what is there afterwards is new.
+    /// Whether the contents change.
     pub const fn writes(self) -> bool {
         matches!(self, Self::Write | Self::Update)
     }
 
-    /// The access to an output: added to, or replaced.
+    /// Access to an output that is either added to or replaced.
     pub(super) const fn output(accumulate: bool) -> Self {
         if accumulate { Self::Update } else { Self::Write }
     }
 }
 
-/// One kind of step. What is said here is said nowhere else: the checker, the printer, the encoders and the fusion of
-/// neighbours all ask it.
+/// One kind of step. This is the only place that states these facts: the checker, the printer, the encoders and the
+/// fusion of adjacent steps all use it.
 pub(super) trait Operation {
-    /// The name of its twin (`src/backend/cpu/<stem>.rs`) and of its kernels.
+    /// File stem of its CPU reference (`src/backend/cpu/<stem>.rs`) and of its kernels.
     fn stem(&self) -> &'static str;
 
-    /// The row buffers it touches, inputs first. A buffer that it writes is listed once.
+    /// The row buffers it reads or writes, inputs first. A buffer that it writes is listed once.
     fn buffers(&self) -> Vec<(BufferId, Access)>;
 
     /// The weights it reads.
@@ -45,15 +45,15 @@ pub(super) trait Operation {
         Vec::new()
     }
 
-    /// The layer of the KV pool that it alone works on, an index into `Plan::kv_layers`.
+    /// The KV layer that it reads or writes, an index into `Plan::kv_layers`; `None` if it uses no layer, or all.
     fn kv_layer(&self) -> Option<(u32, Access)> {
         None
     }
 
-    /// Whether shapes and options agree. All ids that the step names are known to exist.
+    /// Checks shapes and options. The caller has checked that all ids in the step exist.
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind>;
 
-    /// The step as a line of a printed plan. Options that are off are not shown; ids may name nothing.
+    /// The step as a line of a printed plan. Options that are off are omitted; unknown ids are allowed.
     fn line(&self, operands: &Operands<'_>) -> String;
 }
 
@@ -62,12 +62,12 @@ pub(super) const fn assignment(accumulate: bool) -> &'static str {
     if accumulate { "+=" } else { "=" }
 }
 
-/// The label and the name of a weight that may be absent.
+/// Label and name of an optional weight.
 pub(super) fn optional(operands: &Operands<'_>, label: &str, weight: Option<WeightId>) -> String {
     weight.map(|weight| format!(", {label} {}", operands.weight_name(weight))).unwrap_or_default()
 }
 
-/// A number with its label, unless it has its usual value.
+/// A number with its label, unless it has its default value.
 pub(super) fn unless(label: &str, value: f32, usual: f32) -> String {
     if value == usual { String::new() } else { format!("{label}{value}") }
 }

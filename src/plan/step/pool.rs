@@ -1,14 +1,14 @@
-//! `Pool`: where embeddings come from.
+//! `Pool`: sums of hidden states, for embeddings.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows};
 use super::operation::{Access, Operation};
 
 /// For each [`PoolRow`](crate::plan::inputs::PoolRow) of the batch, the sum of its rows of `x`, read back in f32. One
-/// row is the state of a token. The host takes the mean over all chunks of a prompt, and normalises it.
+/// row is the hidden state of one token. The host computes the mean over all chunks of a prompt and normalizes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pool {
-    /// Rows Tokens.
+    /// Input rows (`Rows::Tokens`).
     pub x: BufferId,
 }
 

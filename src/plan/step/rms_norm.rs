@@ -1,4 +1,4 @@
-//! `RmsNorm`: before or after a branch, and before the head.
+//! `RmsNorm`: RMS norm before or after a branch, and before the LM head.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, BufferSpec, Operands, WeightId};
@@ -7,7 +7,7 @@ use super::operation::{Access, Operation, assignment, norm_options};
 /// Optional `x += delta`; `out (=, +=) x / sqrt(mean(x²) + epsilon) · w`, or `· (1 + w)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
-    /// Read; written too when `delta` is given.
+    /// Input rows; updated in place if there is a `delta`.
     pub x: BufferId,
     /// Added to `x` first; same shape as `x`.
     pub delta: Option<BufferId>,

@@ -1,24 +1,24 @@
-//! `RopeStoreKv`: what stands between the product of q, k and v and attention.
+//! `RopeStoreKv`: rotates q and k and stores K and V, between the QKV product and attention.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows, WeightId};
 use super::operation::{Access, Operation, norm_options, unless};
 
-/// Which rotation [`RopeStoreKv`] applies. The frequencies are a weight vector of `rotary_dim / 2` f32 values
-/// (radians a position, computed in f64), so every scaling kind is data.
+/// The rotation that [`RopeStoreKv`] applies. The frequencies are a weight vector of `rotary_dim / 2` f32 values
+/// (radians per position, computed in f64), so every kind of RoPE scaling is data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     /// `[1 × rotary_dim / 2]` f32.
     pub frequencies: WeightId,
-    /// Leading elements of a head that rotate; the rest pass through.
+    /// Number of leading elements of a head that are rotated; the rest are unchanged.
     pub rotary_dim: u32,
-    /// Pairs are `(i, i + rotary_dim / 2)` (NeoX style, Hugging Face) or `(2i, 2i + 1)` (GPT-J style).
+    /// Whether pairs are `(2i, 2i + 1)` (GPT-J style) instead of `(i, i + rotary_dim / 2)` (NeoX style, Hugging Face).
     pub interleaved: bool,
-    /// Multiplies cos and sin (YaRN's attention factor); 1 otherwise.
+    /// Factor of cos and sin (YaRN's attention factor); 1 otherwise.
     pub scale: f32,
 }
 
-/// RMS norm of q or k before the rotation: over each head, or over all heads of a row.
+/// RMS norm of q or k before the rotation, over each head or over all heads of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadNorm {
     /// `[1 × head_dim]`, or `[1 × heads · head_dim]` with `whole_row`.
@@ -27,7 +27,7 @@ pub struct HeadNorm {
     pub epsilon: f32,
     /// Multiply by `1 + w` instead of `w`.
     pub one_plus: bool,
-    /// The mean is over all heads of a token's q (or k), not over each head.
+    /// Normalize over all heads of a token's q (or k) instead of over each head.
     pub whole_row: bool,
 }
 
@@ -39,13 +39,13 @@ pub struct RopeStoreKv {
     pub qkv: BufferId,
     /// Index into [`Plan::kv_layers`](crate::plan::Plan::kv_layers).
     pub layer: u32,
-    /// Query heads.
+    /// Number of query heads.
     pub query_heads: u32,
-    /// Norm of q.
+    /// Optional norm of q.
     pub q_norm: Option<HeadNorm>,
-    /// Norm of k.
+    /// Optional norm of k.
     pub k_norm: Option<HeadNorm>,
-    /// `None`: a layer without rotation.
+    /// Rotation; `None` for a layer without rotation.
     pub rope: Option<Rope>,
     /// `[tokens × query_heads · head_dim]`.
     pub q: BufferId,

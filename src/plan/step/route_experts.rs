@@ -4,16 +4,16 @@ use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows};
 use super::operation::{Access, Operation};
 
-/// Chooses the experts of each token: those of the largest logits, largest first, ties by lowest id (by the order of
-/// the bits: −0 is below 0, a NaN above all). A weight is the expert's share in the softmax over all logits, or over
-/// the chosen ones.
+/// Chooses the experts with the largest logits for each token, largest first, ties by lowest id. Logits are ordered by
+/// their bits: −0 is below 0, and NaN is above everything. A weight is the expert's softmax probability over all
+/// logits, or over the chosen ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouteExperts {
     /// `[tokens × experts]`, f32.
     pub logits: BufferId,
-    /// The weights of a token add up to 1.
+    /// Compute the softmax over the chosen experts only, so that the weights of a token sum to 1.
     pub renormalize: bool,
-    /// Rows Routes(n), 2 columns, f32: the id of the expert as a number, and its weight.
+    /// `Rows::Routes(n)`, 2 columns, f32: the expert's id as a number, and its weight.
     pub routes: BufferId,
 }
 

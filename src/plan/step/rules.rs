@@ -1,14 +1,14 @@
-//! The rules that several steps share: sizes that must agree, and the limits of heads and experts.
+//! Checks shared by several steps: matching sizes, and the limits of heads and experts.
 
 use super::super::error::PlanErrorKind;
 use super::super::format::{Storage, WeightFormat};
 use super::super::operands::{BufferId, BufferSpec, KvLayer, Operands, Rows, WeightId, WeightSpec};
 
-/// Elements of a head, at most.
+/// Maximum elements per head.
 pub const HEAD_DIM_MAX: u32 = 256;
-/// Query heads that share a key/value head, at most.
+/// Maximum query heads per KV head.
 pub const GROUP_SIZE_MAX: u32 = 16;
-/// Experts that work on one token, at most.
+/// Maximum experts per token.
 pub const ROUTES_MAX: u32 = 32;
 
 /// Fails unless two sizes are equal.
@@ -19,7 +19,7 @@ pub(super) fn same(what: impl FnOnce() -> String, found: u32, expected: u32) -> 
     Err(PlanErrorKind::SizeMismatch { what: what(), found: u64::from(found), expected: u64::from(expected) })
 }
 
-/// Fails unless a cap, if there is one, is positive.
+/// Fails if there is a cap that is not positive.
 pub(super) fn positive_softcap(softcap: Option<f32>) -> Result<(), PlanErrorKind> {
     match softcap {
         Some(cap) if !(cap.is_finite() && cap > 0.0) => {
@@ -69,7 +69,7 @@ impl<'a> Operands<'a> {
         same(|| format!("columns of {}", weight.name), weight.columns, columns)
     }
 
-    /// Fails unless the weight is a vector of so many f32.
+    /// Fails unless the weight is an f32 vector of this length.
     pub(super) fn check_f32_vector(&self, id: WeightId, columns: u32) -> Result<(), PlanErrorKind> {
         self.check_weight(id, 1, columns)?;
         let weight = self.known_weight(id);
@@ -82,7 +82,7 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// The layer, if its KV heads can serve so many query heads.
+    /// The layer, if this number of query heads can share its KV heads.
     pub(super) fn check_heads(&self, layer: u32, query_heads: u32) -> Result<KvLayer, PlanErrorKind> {
         let kv = self.kv_layers[layer as usize];
         let (groups, rest) = (query_heads / kv.heads.max(1), query_heads % kv.heads.max(1));
@@ -94,7 +94,7 @@ impl<'a> Operands<'a> {
         Ok(kv)
     }
 
-    /// Rows a token of a buffer of routes to `experts` experts.
+    /// Routes per token of a buffer of routes to `experts` experts.
     pub(super) fn routes_per_token(&self, routes: BufferId, experts: u32) -> Result<u32, PlanErrorKind> {
         let BufferSpec { name, rows, .. } = self.known_buffer(routes);
         match *rows {

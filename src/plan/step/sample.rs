@@ -1,4 +1,4 @@
-//! `Sample`: where tokens come from.
+//! `Sample`: samples tokens from logits.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows};
@@ -8,7 +8,7 @@ use super::operation::{Access, Operation};
 /// [`SampleRow`](crate::plan::inputs::SampleRow) for the exact rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// `[samples × vocab]`, f32. Not changed: bias, penalties and mask act on the fly.
+    /// `[samples × vocab]`, f32. Not modified: bias, penalties and mask are applied on the fly.
     pub logits: BufferId,
 }
 

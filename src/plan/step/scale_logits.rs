@@ -1,4 +1,4 @@
-//! `ScaleLogits`: what some models do to their logits.
+//! `ScaleLogits`: scales and soft-caps logits.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows};
@@ -10,9 +10,9 @@ use super::rules::positive_softcap;
 pub struct ScaleLogits {
     /// `[samples × vocab]`.
     pub logits: BufferId,
-    /// Multiplies every logit.
+    /// Factor of every logit.
     pub scale: f32,
-    /// Bounds them smoothly; positive.
+    /// Soft cap of logits; positive.
     pub softcap: Option<f32>,
 }
 

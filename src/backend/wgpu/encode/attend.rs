@@ -1,12 +1,12 @@
 //! `AttendPaged` → dispatches over a work list that is planned here, per batch and KV group.
 //!
 //! A work item is a few packed rows (query heads of one KV head, over the token rows of one sequence) and a range of
-//! keys; a kernel runs every item for every KV head. Sequences with one row and those with more are kept in lists of
-//! their own, since their kernels differ; those with many rows go through tiles. Where a batch has too few items to
-//! fill the device, the ranges of long single-row sequences are split and joined again by a merge dispatch.
+//! keys; a kernel runs every item for every KV head. Sequences with one row and those with more are in separate lists,
+//! since their kernels differ; those with many rows use tiles. If a batch has too few items to fill the device, the
+//! key ranges of long single-row sequences are split, and a merge dispatch joins the results.
 //!
-//! What decides a row's result bits is its sequence alone (kernel, tiles), and the split points; with
-//! [`Capacity::deterministic`] nothing is split, so batch = alone.
+//! The bits of a row's result depend only on its sequence (kernel, tiles) and on the split points. With
+//! [`Capacity::deterministic`] nothing is split, so a batch gives the same bits as each sequence alone.
 
 use super::super::super::metadata::{Context, group_header};
 use super::super::super::{BackendError, Capacity};
@@ -35,31 +35,31 @@ params! {
 
 /// Words of a work item: see `shaders/common/attend.wgsl`.
 const ITEM_WORDS: u32 = 8;
-/// Packed rows of an item at most, and of a slot of the partial buffer.
+/// Maximum packed rows of an item; packed rows of a slot of the partial buffer.
 const ROWS_MAX: u32 = 8;
-/// Packed rows of an item of `attend_paged_prefill`.
+/// Maximum packed rows of an item of `attend_paged_prefill`.
 const TILE_ROWS: u32 = 32;
-/// Keys a kernel's tile holds; ranges begin and end at multiples, except at a sequence's own ends.
+/// Keys per tile of a kernel. Ranges start and end at multiples of it, except at the ends of a sequence.
 const TILE: u32 = 32;
-/// Shorter ranges are not split further.
+/// Minimum keys of a range after splitting.
 const SPLIT_KEYS_MIN: u32 = 128;
-/// Ranges of one row at most.
+/// Maximum ranges per row.
 const SPLITS_MAX: u32 = 32;
 
-/// Counts of the work list of one KV group; the lists follow one another in this order.
+/// Number of entries in each part of a KV group's work list, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct AttendShape {
     /// Items of sequences with one token row.
     pub(crate) single: u32,
-    /// Items of sequences with several.
+    /// Items of sequences with several token rows.
     pub(crate) chunked: u32,
-    /// Larger items of the same, for the tile kernel.
+    /// Larger items of such sequences, for the tile kernel.
     pub(crate) tiled: u32,
-    /// Merges of what `single` items left in parts.
+    /// Merges of the partial results of `single` items.
     pub(crate) merges: u32,
 }
 
-/// Workgroups that fill a device.
+/// Number of workgroups that fill a device.
 fn workgroups_to_fill(class: Class) -> u32 {
     match class {
         Class::Discrete => 512,
@@ -68,7 +68,7 @@ fn workgroups_to_fill(class: Class) -> u32 {
     }
 }
 
-/// Query heads a KV head in KV group `group`, if it is the same in all its layers.
+/// Query heads per KV head in KV group `group`, if all its layers have the same number.
 fn heads_ratio(plan: &Plan, group: usize) -> Option<u32> {
     let mut ratios = plan.body.iter().filter_map(|step| match step {
         Step::AttendPaged(step) => {
@@ -85,13 +85,13 @@ fn layers(plan: &Plan, group: usize) -> impl Iterator<Item = &KvLayer> {
     plan.kv_layers.iter().filter(move |layer| layer.group as usize == group)
 }
 
-/// Slots of the partial buffer that the splits of one batch can take.
+/// Maximum slots of the partial buffer used by the splits of one batch.
 fn slots_max(plan: &Plan, group: usize, capacity: &Capacity, profile: &Profile) -> u32 {
     let heads = layers(plan, group).map(|layer| layer.heads).min().unwrap_or(1).max(1);
     if capacity.deterministic { 0 } else { workgroups_to_fill(profile.class) / heads }
 }
 
-/// Most words that [`work`] appends for one group.
+/// Maximum words that [`work`] appends for one group.
 pub(crate) fn work_words_max(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
     let items = |group| {
         let ratio = u64::from(heads_ratio(plan, group).unwrap_or(1));
@@ -111,7 +111,7 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile)
     plan.kv_layers.iter().map(layer_bytes).max().unwrap_or(0)
 }
 
-/// The token rows of a sequence, and which keys they may see.
+/// The token rows of a sequence and their visible keys.
 struct Planned<'a> {
     rows: &'a SequenceRows,
     table_start: u32,
@@ -124,7 +124,7 @@ impl Planned<'_> {
         self.rows.row_count * self.ratio
     }
 
-    /// Keys that any of `count` packed rows from `first` may see; it begins at a tile.
+    /// Range of keys visible to any of `count` packed rows from `first`; it starts at a tile boundary.
     fn keys(&self, first: u32, count: u32) -> std::ops::Range<u32> {
         let position = |packed: u32| self.first_position() + packed / self.ratio;
         let begin = self.window.map_or(0, |window| (position(first) + 1).saturating_sub(window));
@@ -141,7 +141,7 @@ impl Planned<'_> {
         [self.rows.row_start, packed.start, count, slot, position, keys.start, keys.end, self.table_start]
     }
 
-    /// The packed rows in runs of at most `size`.
+    /// Splits the packed rows into runs of at most `size`.
     fn runs(&self, size: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
         let end = self.packed();
         (0..end).step_by(size as usize).map(move |start| start..(start + size).min(end))
@@ -202,8 +202,8 @@ pub(crate) fn work(
     shape
 }
 
-/// Cuts a range of keys into a power of two of parts, at most `splits_max`, none shorter than [`SPLIT_KEYS_MIN`]; a
-/// power of two changes rarely while a sequence grows, and each change is a new program.
+/// Splits a range of keys into a power of two of parts, at most `splits_max`, none shorter than [`SPLIT_KEYS_MIN`]. A
+/// power of two rarely changes while a sequence grows, and each change needs a new program.
 fn split(keys: &std::ops::Range<u32>, splits_max: u32) -> Vec<std::ops::Range<u32>> {
     let length = keys.end - keys.start;
     let parts_max = (length / SPLIT_KEYS_MIN).min(splits_max).max(1);
@@ -224,7 +224,7 @@ pub(super) fn for_kv(kernel: Kernel, format: KvFormat, profile: &Profile) -> Ker
     }
 }
 
-/// Options of the step that are variants of the kernels.
+/// Options of the step that select kernel variants.
 #[derive(Clone, Copy, Default)]
 struct AttendOptions {
     softcap: bool,
@@ -232,12 +232,13 @@ struct AttendOptions {
     sinks: bool,
 }
 
-/// Drivers that run shaders on a CPU need a kernel without workgroup memory; it reduces by subgroups.
+/// Whether to use the serial kernel: drivers that run shaders on a CPU need a kernel without workgroup memory, which
+/// reduces by subgroups.
 fn is_serial(profile: &Profile) -> bool {
     profile.class == Class::Software && profile.tier >= Tier::T1
 }
 
-/// The serial kernel serves prefill too: there a tile costs more in workgroup memory than it saves in loads.
+/// The serial kernel is also used for prefill: there a tile costs more in workgroup memory than it saves in loads.
 fn has_tiles(profile: &Profile) -> bool {
     !is_serial(profile)
 }
@@ -261,7 +262,7 @@ fn kernel(options: AttendOptions, head_dim: u32, rows: u32, format: KvFormat, pr
     for_kv(kernel.define_if(options.sinks, "SINKS"), format, profile)
 }
 
-/// `attend_paged_texel`: the more rows and runs a lane holds, the fewer keys at once, for the registers' sake.
+/// `attend_paged_texel`: the more rows and runs per lane, the fewer keys at once, to limit registers.
 fn texel_kernel(lane_chunks: u32, rows: u32) -> Kernel {
     let keys = (64 / (rows * lane_chunks).next_power_of_two()).clamp(2, 8);
     let kernel = Kernel::new("attend_paged_texel").define("TEXELS").define("SUBGROUPS").number("ROWS", rows);
@@ -283,7 +284,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
     if heads_ratio(plan, group) != Some(ratio) {
         let (what, message) = (
             format!("attend_paged over KV group {group}"),
-            "layers of one group must have the same number of query heads a KV head",
+            "layers of one group must have the same number of query heads per KV head",
         );
         return Err(BackendError::Unsupported { what, message: message.into() });
     }
@@ -334,7 +335,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
     recorder.dispatch(&merge_kernel(options.sinks, layer.head_dim), &params, &bindings, workgroups)
 }
 
-/// Every structure [`encode`] can ask for, at a small, an odd and the largest head.
+/// Every variant that [`encode`] can use, at a small, an odd and the largest head size.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
     let off = AttendOptions::default();

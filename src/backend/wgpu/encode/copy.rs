@@ -1,4 +1,4 @@
-//! `CopyBlocks` → one dispatch per layer and shard of its heads, when the batch copies anything.
+//! `CopyBlocks` → one dispatch per layer and shard of its heads, if the batch copies any blocks.
 
 use super::super::super::BackendError;
 use super::super::super::metadata::group_header;
@@ -30,7 +30,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     vec![Variant::new::<Params>(Kernel::new("copy_blocks"), Params::FIELDS)]
 }

@@ -39,7 +39,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Ba
     Ok(())
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let with = |texels| {
         super::weight_variants(|format, profile| {

@@ -1,8 +1,8 @@
-//! `RouteExperts` → one dispatch; `MatMulExperts` → one per shard of the weight, and one that adds up what many routes
-//! have left in scratch.
+//! `RouteExperts` → one dispatch; `MatMulExperts` → one per shard of the weight and, for many routes, one that sums the
+//! products in scratch.
 //!
-//! A shard holds whole experts, or a part of one where an expert exceeds the binding limit. A route whose expert lies
-//! in another shard costs a shard next to nothing.
+//! A shard holds whole experts, or a part of one if an expert exceeds the binding limit. A route whose expert is in
+//! another shard costs next to nothing.
 
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::Shard;
@@ -58,7 +58,7 @@ pub(super) fn encode_routes(recorder: &mut Recorder<'_>, step: &RouteExperts) ->
     recorder.dispatch(&route_kernel(serial), &params, &bindings, workgroups)
 }
 
-/// Rows of one expert that a shard holds, and of which experts.
+/// The experts in a shard, and which rows of each.
 struct Part {
     outputs: u32,
     output_start: u32,
@@ -74,7 +74,7 @@ impl Part {
     }
 }
 
-/// Which kernel, and how its grid follows.
+/// The kernel, which determines the grid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Lane,
@@ -83,8 +83,8 @@ enum Shape {
 }
 
 impl Shape {
-    /// The tile table: class and routes of an expert → shape. A tile reads each matrix once, so it pays as soon as
-    /// experts are chosen twice. A row's sums may not depend on how many there are where plans are deterministic.
+    /// The tile table: class and routes per expert → kernel. A tile reads each matrix once, so it pays off as soon as
+    /// experts are chosen twice. In deterministic plans, a row's sums must not depend on the number of rows.
     fn choose(profile: &Profile, deterministic: bool, routes: u32, experts: u32) -> Self {
         match profile.class {
             Class::Software => Self::Lane,
@@ -93,7 +93,7 @@ impl Shape {
         }
     }
 
-    /// Workgroups for `units` rows of out and the rows of a shard.
+    /// Number of workgroups for `units` rows of out and the rows of a shard.
     fn workgroups(self, units: u32, part: &Part) -> u32 {
         match self {
             Self::Lane => (units * part.outputs.div_ceil(4)).div_ceil(64),
@@ -114,10 +114,10 @@ impl Shape {
     }
 }
 
-/// Tokens whose routes `matmul_experts_tile` looks through at once: as many as it can find for one expert.
+/// Tokens whose routes `matmul_experts_tile` searches at once: the maximum number of routes it can hold per expert.
 const SEGMENT_TOKENS: u32 = 512;
 
-/// Bytes of scratch for products that are to be combined; one buffer, reused by every layer.
+/// Bytes of scratch for products before they are summed per token; one buffer, reused by every layer.
 pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
     let bytes = plan.body.iter().filter_map(|step| match step {
         Step::MatMulExperts(step) if plan.buffer_spec(step.out).rows == Rows::Tokens => {
@@ -164,7 +164,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
             columns,
             expert_first: part.expert_first,
             expert_count: part.expert_count,
-            // Experts of later shards add to what the first have written.
+            // Experts of later shards add to the output of earlier ones.
             accumulate: u32::from(step.accumulate || part.expert_first > 0),
             segment: SEGMENT_TOKENS * per_token,
             row_vectors,
@@ -181,7 +181,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
     if merged { merge(recorder, step, per_token) } else { Ok(()) }
 }
 
-/// Adds up what the tiles have left in scratch.
+/// Records the dispatch that sums the products in scratch.
 fn merge(recorder: &mut Recorder<'_>, step: &MatMulExperts, per_token: u32) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let (tokens, columns) = (recorder.rows(step.out), recorder.columns(step.out));
@@ -191,7 +191,7 @@ fn merge(recorder: &mut Recorder<'_>, step: &MatMulExperts, per_token: u32) -> R
     recorder.dispatch(&Kernel::new("matmul_experts_merge"), &params, &bindings, (tokens * columns).div_ceil(64))
 }
 
-/// Every variant [`encode`] and [`encode_routes`] can ask for.
+/// Every variant that [`encode`] and [`encode_routes`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants: Vec<Variant> =
         [false, true].map(|serial| Variant::new::<RouteParams>(route_kernel(serial), RouteParams::FIELDS)).into();

@@ -34,7 +34,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Res
     recorder.dispatch(&kernel(define, texels), &params, &bindings, workgroups)
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let defines = ["SILU", "GELU_TANH", "CLAMPED_SWIGLU"];
     let both = defines.into_iter().flat_map(|define| [kernel(define, false), kernel(define, true)]);

@@ -23,7 +23,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatherRows) -> Result<(
     recorder.dispatch(&Kernel::new("gather_rows"), &params, &bindings, (rows * vectors).div_ceil(WORKGROUP))
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     vec![Variant::new::<Params>(Kernel::new("gather_rows"), Params::FIELDS)]
 }

@@ -1,9 +1,9 @@
 //! `MatMul` → one dispatch per shard of the weight.
 //!
-//! Which kernel: one row `matmul_vec`, 2 to 16 rows `matmul_skinny`, more `matmul_tile`; on CPU cores `matmul_lane`,
-//! which needs no workgroup memory, or `matmul_texel` where buffers have a view as images (`matmul_texel_group` for
-//! quantised weights). Deterministic plans use one kernel for every row count, so that a row's sums do not depend on
-//! its neighbours.
+//! Kernel by number of rows: `matmul_vec` for one row, `matmul_skinny` for 2 to 16, `matmul_tile` for more. Software
+//! adapters use `matmul_lane`, which needs no workgroup memory, or `matmul_texel` if buffers have images
+//! (`matmul_texel_group` for quantized weights). Deterministic plans use one kernel for every row count, so that the
+//! sums of a row do not depend on the other rows.
 
 use super::super::super::BackendError;
 use super::super::device::{Class, Profile, Tier};
@@ -19,7 +19,7 @@ params! {
     }
 }
 
-/// The shape of a kernel: how its grid follows from rows and outputs.
+/// The kernel and its tile shape, which determines the grid for given rows and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Vec { workgroup: u32 },
@@ -29,7 +29,7 @@ enum Shape {
     Texel { rows: u32, many: bool, groups: bool },
 }
 
-/// Outputs of a workgroup of `matmul_texel`.
+/// Outputs per workgroup of `matmul_texel`.
 const TEXEL_OUTPUTS: u32 = 8;
 
 impl Shape {
@@ -88,12 +88,12 @@ impl Shape {
     }
 }
 
-/// Quantised rows of whole groups have a kernel of their own.
+/// Quantized rows of whole groups have a separate kernel.
 fn texel_stem(groups: bool) -> &'static str {
     if groups { "matmul_texel_group" } else { "matmul_texel" }
 }
 
-/// Rows of a tile of `matmul_texel`.
+/// Rows per tile of `matmul_texel`.
 fn texel_rows(deterministic: bool, rows: u32) -> u32 {
     if deterministic { 8 } else { rows.min(8).next_power_of_two() }
 }
@@ -133,7 +133,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), B
     Ok(())
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
     for (class, tier, texels) in [
@@ -161,7 +161,7 @@ pub(super) fn variants() -> Vec<Variant> {
             }
         }
     }
-    // Tiers and classes share kernels; a bias is the business of the epilogue, whatever the format.
+    // Tiers and classes share kernels. A bias only affects the epilogue, so quantized formats appear with bias only.
     let mut seen = BTreeSet::new();
     variants.retain(|variant| (variant.has_bias() || !variant.is_quantised()) && seen.insert(variant.name()));
     variants

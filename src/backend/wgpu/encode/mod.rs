@@ -1,9 +1,9 @@
-//! Steps → dispatches. Which kernel, which tile and which grid a step gets is decided here and nowhere else.
+//! Steps → dispatches. The kernel, tile and grid of a step are chosen only here.
 //!
 //! A batch is replayed from a [`Program`]: a flat list of (pipeline, bind group, params offset, grid). A program is
-//! recorded once per [`BatchShape`], the counts of a batch, and kept; in steady decoding no shape logic runs at all.
+//! recorded once per [`BatchShape`] (the counts of a batch) and cached; in steady decoding no shape logic runs at all.
 //! Hence the one rule: **an encoder may depend on the shape, the plan, the capacity and the profile, never on the
-//! contents of a batch**. What depends on contents is read by the kernel from the metadata buffer
+//! contents of a batch**. Kernels read everything that depends on the contents from the metadata buffer
 //! (`backend/metadata.rs`).
 //!
 //! Conventions for a kernel:
@@ -11,13 +11,13 @@
 //!   the order of the dispatch's bindings (inputs first, outputs last); at most 8 storage buffers.
 //! - its params are declared with [`params!`], which makes a `#[repr(C)]` struct of u32 and f32 and lists its fields
 //!   for `tests/kernels`. Equal params share a slot of the arena, so they should hold nothing that differs by layer.
-//! - the grid is a number of workgroups, spread over x and y: the shader takes
-//!   `workgroup_id.x + workgroup_id.y * num_workgroups.x` and does nothing past its own count (without an early return
-//!   before a barrier).
-//! - one file per step here, with `encode` and `variants`; the latter lists every variant it can ask for, so that the
+//! - the grid is a number of workgroups, spread over x and y: the shader uses
+//!   `workgroup_id.x + workgroup_id.y * num_workgroups.x` as its index and does nothing past its own count (without an
+//!   early return before a barrier).
+//! - each step has a file here, with `encode` and `variants`; the latter lists every variant it can use, so that the
 //!   tests parse, validate and translate them all without a device.
 //! - work that must be planned per batch (attention's work list) is appended to the metadata by a function of the
-//!   batch, and only its counts enter the shape.
+//!   batch; only its counts are part of the shape.
 
 pub(crate) mod attend;
 mod copy;
@@ -49,7 +49,7 @@ use bytemuck::Pod;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Every variant that any encoder can ask for.
+/// Every variant that any encoder can use.
 pub fn variants() -> Vec<Variant> {
     let all = [
         attend::variants(),
@@ -84,41 +84,41 @@ macro_rules! params {
 }
 pub(crate) use params;
 
-/// What the encoders may know about a batch: counts only.
+/// The counts of a batch: all that encoders may depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BatchShape {
-    /// Token rows.
+    /// Number of token rows.
     pub(crate) tokens: u32,
-    /// Sequences.
+    /// Number of sequences.
     pub(crate) sequences: u32,
-    /// All logits rows.
+    /// Number of logits rows.
     pub(crate) logits_rows: u32,
-    /// Block copies, by KV group.
+    /// Number of block copies of each KV group.
     pub(crate) copies: Vec<u32>,
-    /// Attention's plan, by KV group.
+    /// Counts of attention's work list of each KV group.
     pub(crate) attend: Vec<attend::AttendShape>,
-    /// Which sampling options any row uses.
+    /// Sampling options used by any row.
     pub(crate) sample: SampleShape,
     /// Runs of the sampling tail; empty when nothing is sampled.
     pub(crate) sample_groups: Vec<SampleGroup>,
-    /// Pool rows.
+    /// Number of pool rows.
     pub(crate) pools: u32,
 }
 
-/// Logits rows that one run of a tail computes, and the sample rows that read them.
+/// Logits rows computed by one run of a tail, and the sample rows that read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct SampleGroup {
-    /// First of them among the batch's logits rows.
+    /// First logits row, among those of the batch.
     pub(crate) logits_start: u32,
-    /// Rows that `Rows::Samples` buffers hold in this run.
+    /// Number of rows of `Rows::Samples` buffers in this run.
     pub(crate) logits_rows: u32,
     /// First sample row.
     pub(crate) sample_start: u32,
-    /// Sample rows.
+    /// Number of sample rows.
     pub(crate) samples: u32,
 }
 
-/// Writes a batch to `words` and counts what the encoders need to know; a tail runs in groups of `group_rows`.
+/// Writes a batch to `words` and returns its shape; a tail runs in groups of `group_rows` rows.
 pub(crate) fn flatten(
     context: &Context<'_>,
     profile: &Profile,
@@ -143,7 +143,7 @@ pub(crate) fn flatten(
     })
 }
 
-/// Cuts the logits rows into runs of `group_rows`, each with the sample rows that read them.
+/// Splits the logits rows into runs of `group_rows`, each with the sample rows that read them.
 fn sample_groups(inputs: &BatchInputs, group_rows: u32) -> Vec<SampleGroup> {
     let logits = u32::try_from(inputs.logits_rows.len()).expect("checked against the capacity");
     assert!(group_rows > 0, "a tail runs in groups of at least one row");
@@ -174,12 +174,12 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// All dispatches in order, in at most `parts` runs of about the same length.
+    /// All dispatches in order, split into at most `parts` runs of about the same length.
     pub(crate) fn parts(&self, parts: usize) -> std::slice::Chunks<'_, Command> {
         self.commands.chunks(self.commands.len().div_ceil(parts.max(1)).max(1))
     }
 
-    /// Dispatches of one batch.
+    /// Number of dispatches of one batch.
     pub(crate) fn len(&self) -> usize {
         self.commands.len()
     }
@@ -198,25 +198,25 @@ pub(crate) fn replay(commands: &[Command], pass: &mut wgpu::ComputePass<'_>) {
     }
 }
 
-/// Storage buffers of a dispatch at most.
+/// Maximum storage buffers of a dispatch.
 const BINDINGS_MAX: usize = 8;
-/// Slots of the params arena, and programs kept at once.
+/// Slots of the params arena, and maximum cached programs.
 pub(crate) const PARAMS_SLOTS: u32 = 4096;
 const PROGRAMS_MAX: usize = 256;
 
-/// Everything that recording makes and replaying reuses.
+/// Cached objects that recording creates and replaying reuses.
 #[derive(Default)]
 pub(crate) struct Recordings {
     pub(crate) pipelines: Pipelines,
     programs: HashMap<BatchShape, Arc<Program>>,
     bind_groups: HashMap<(Vec<Access>, Vec<u32>), wgpu::BindGroup>,
     params: HashMap<Vec<u8>, u32>,
-    /// Bytes of the newest params slots, not yet on the device.
+    /// Bytes of new params slots that are not uploaded yet.
     fresh: Vec<u8>,
 }
 
 impl Recordings {
-    /// Forgets what names buffers of the pool, keeping compiled kernels.
+    /// Drops everything that refers to buffers of the pool; compiled kernels are kept.
     pub(crate) fn clear(&mut self) {
         self.programs.clear();
         self.bind_groups.clear();
@@ -224,7 +224,7 @@ impl Recordings {
         self.fresh.clear();
     }
 
-    /// The program of `shape`, recorded now if it is new.
+    /// Returns the program of `shape`, recording it if it is new.
     pub(crate) fn program(
         &mut self,
         gpu: &Gpu,
@@ -273,7 +273,7 @@ impl Recordings {
             Some(slot) => *slot,
             None if slots == PARAMS_SLOTS => {
                 let (what, message) =
-                    ("a batch of so many dispatches", format!("at most {PARAMS_SLOTS} sets of params"));
+                    ("a batch with so many dispatches", format!("at most {PARAMS_SLOTS} sets of params"));
                 return Err(BackendError::Unsupported { what: what.into(), message });
             }
             None => {
@@ -292,19 +292,19 @@ pub(crate) struct Recorder<'a> {
     gpu: &'a Gpu,
     /// The loaded plan.
     pub(crate) plan: &'a Plan,
-    /// What the buffers were allocated for.
+    /// The capacity that the buffers were allocated for.
     pub(crate) capacity: &'a Capacity,
     /// The buffers.
     pub(crate) arena: &'a Arena,
-    /// The batch's counts.
+    /// The shape of the batch.
     pub(crate) shape: &'a BatchShape,
     /// Tier, class and limits.
     pub(crate) profile: &'a Profile,
-    /// The run of the tail being recorded; all logits rows while the body is.
+    /// The run of the tail being recorded; all logits rows while the body is recorded.
     pub(crate) group: SampleGroup,
     commands: Vec<Command>,
     recordings: &'a mut Recordings,
-    /// The step being recorded: its dispatches bind what it has named, and nothing else of the plan.
+    /// The step being recorded. Its dispatches may bind only the operands of the plan that it declares.
     running: Option<Step>,
 }
 
@@ -346,7 +346,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Rows of `buffer` in this batch, or in this run of the tail.
+    /// Number of rows of `buffer` in this batch, or in this run of the tail.
     pub(crate) fn rows(&self, buffer: BufferId) -> u32 {
         self.plan.buffer_spec(buffer).rows.count(self.shape.tokens, self.group.logits_rows)
     }
@@ -363,23 +363,23 @@ impl<'a> Recorder<'a> {
         self.arena.weight(id)
     }
 
-    /// The only buffer of a vector of the step: f32, one row.
+    /// The buffer of a vector of the step (f32, one row), which always has a single shard.
     pub(crate) fn vector(&self, id: WeightId) -> &'a GpuBuffer {
         let [shard] = &self.weight(id).shards[..] else { unreachable!("a vector fits one binding") };
         &shard.buffer
     }
 
-    /// Elements of a row of `buffer`.
+    /// Columns of `buffer`.
     pub(crate) fn columns(&self, buffer: BufferId) -> u32 {
         self.plan.buffer_spec(buffer).columns
     }
 
-    /// `kernel` with `SUBGROUPS` defined where the tier has them.
+    /// `kernel` with `SUBGROUPS` defined if the tier has subgroup operations.
     pub(crate) fn tiered(&self, kernel: Kernel) -> Kernel {
         kernel.define_if(self.profile.tier >= Tier::T1, "SUBGROUPS")
     }
 
-    /// A buffer may have an image from before the driver refused a kernel that reads images.
+    /// Whether to bind images. A buffer may still have one from before the driver rejected a kernel that reads images.
     fn access(&self, binding: &Binding<'_>) -> Access {
         match binding.access {
             Access::Texels if !self.profile.texels => Access::Read,
@@ -387,7 +387,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Adds one dispatch of `workgroups` workgroups; none if there is nothing to do.
+    /// Adds one dispatch of `workgroups` workgroups, or none if `workgroups` is 0.
     pub(crate) fn dispatch<P: Pod>(
         &mut self,
         kernel: &Kernel,
@@ -433,15 +433,15 @@ fn bind_group(
     gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
 }
 
-/// A grid of at least `workgroups`, no side longer than WebGPU allows.
+/// A grid of at least `workgroups` workgroups whose sides are within WebGPU's limit.
 pub(crate) fn spread(workgroups: u32) -> (u32, u32) {
     const SIDE_MAX: u32 = 65_535;
     let y = workgroups.div_ceil(SIDE_MAX);
-    debug_assert!(y <= SIDE_MAX, "{workgroups} workgroups fit no grid");
+    debug_assert!(y <= SIDE_MAX, "{workgroups} workgroups exceed the largest grid");
     (workgroups.div_ceil(y.max(1)), y)
 }
 
-/// Elements of a row in vectors of four, which row buffers are read in.
+/// Number of 4-element vectors per row; row buffers are read in such vectors.
 pub(crate) fn vectors_of(step: &str, columns: u32) -> Result<u32, BackendError> {
     if columns.is_multiple_of(4) {
         return Ok(columns / 4);

@@ -9,10 +9,10 @@ params! {
     Params { rows: u32, vectors: u32 }
 }
 
-/// Invocations of a workgroup; each adds up 4 columns.
+/// Invocations of a workgroup; each sums 4 columns.
 const WORKGROUP: u32 = 64;
 
-/// Words of all pooled rows of one batch.
+/// Maximum words of all pooled rows of one batch.
 pub(crate) fn words_max(plan: &Plan, capacity: &Capacity) -> u32 {
     capacity.sequences_max * plan.pooled_columns()
 }
@@ -27,7 +27,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Pool) -> Result<(), Bac
     recorder.dispatch(&Kernel::new("pool"), &params, &bindings, (rows * vectors).div_ceil(WORKGROUP))
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     vec![Variant::new::<Params>(Kernel::new("pool"), Params::FIELDS)]
 }

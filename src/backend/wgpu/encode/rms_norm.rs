@@ -1,4 +1,4 @@
-//! `RmsNorm` → one dispatch, a workgroup a row.
+//! `RmsNorm` → one dispatch, one workgroup per row.
 
 use super::super::super::BackendError;
 use super::super::device::Class;
@@ -49,7 +49,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), 
     }
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
     for workgroup in [64, 256] {

@@ -35,11 +35,11 @@ params! {
 /// Invocations of a workgroup.
 const WORKGROUP: u32 = 64;
 
-/// How q and k rotate.
+/// Rotation variant of q and k.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rotation {
     None,
-    /// Pairs half a rotation apart, a whole number of vectors.
+    /// Pairs are `rotary_dim / 2` apart, which is a whole number of vectors.
     Vectors,
     Any,
 }
@@ -74,7 +74,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
     let kernel = kernel(norm, Rotation::of(step.rope), texels);
     let kernel = for_kv(kernel, recorder.capacity.kv_format, recorder.profile);
     let runs = layer.head_dim / 8;
-    // A thread a head where loads are dear, 8 where they are images; where threads are plenty, a thread a run.
+    // One thread per head where loads are expensive, 8 where buffers are images; one thread per run on a GPU.
     let (workgroup, lanes) = match recorder.profile.class {
         _ if texels => (32, 8),
         Class::Software => (WORKGROUP, 1),
@@ -122,7 +122,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
     Ok(())
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
     for rotation in [Rotation::None, Rotation::Vectors, Rotation::Any] {

@@ -1,8 +1,8 @@
 //! `Sample` → dispatches for the sample rows of one run of the tail.
 //!
-//! Plain greedy rows go through `sample_argmax`, cut in parts; all others through `sample`, a workgroup a row. Which of
-//! the two draws a row is read from the row itself, so a mixed batch runs both. Bias, penalties and masks need the
-//! row's adjusted keys in scratch: then rows are taken in slices of as many as the scratch holds.
+//! Plain greedy rows use `sample_argmax`, split in parts; all others use `sample`, one workgroup per row. Each kernel
+//! decides from the row's record whether it draws the row, so a mixed batch runs both. Bias, penalties and masks need
+//! the row's adjusted keys in scratch: then rows are processed in slices of as many rows as the scratch holds.
 
 use super::super::super::{BackendError, Capacity};
 use super::super::device::{Class, Profile};
@@ -19,23 +19,23 @@ params! {
     Params { rows: u32, row_first: u32, logits_first: u32, vocab: u32 }
 }
 
-/// Logits of one part of an argmax at least, and parts at most.
+/// Minimum logits per part of an argmax, and maximum parts.
 const PART_LOGITS: u32 = 8192;
 const PARTS_MAX: u32 = 32;
-/// Bytes of adjusted rows held at once, unless one row alone is larger.
+/// Maximum bytes of adjusted rows in scratch, unless a single row is larger.
 const SCRATCH_BYTES: u64 = 32 << 20;
 
 fn parts(vocab: u32) -> u32 {
     vocab.div_ceil(PART_LOGITS).clamp(1, PARTS_MAX)
 }
 
-/// Rows whose adjusted keys the scratch holds.
+/// Number of rows whose adjusted keys fit the scratch.
 fn scratch_rows(vocab: u32, samples_max: u32, profile: &Profile) -> u32 {
     let rows = SCRATCH_BYTES.min(profile.binding_bytes_max) / (u64::from(vocab.max(1)) * 4);
     u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, samples_max.max(1))
 }
 
-/// Columns of the logits that the plan samples from.
+/// Columns of the logits that the plan samples.
 fn vocab_of(plan: &Plan) -> u32 {
     let sampled = plan.tail(Tail::Sample).iter().find_map(|step| match step {
         Step::Sample(step) => Some(plan.buffer_spec(step.logits).columns),
@@ -108,7 +108,7 @@ fn encode_argmax(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), Backe
     recorder.dispatch(&Kernel::new("sample_argmax_merge"), &params, &bindings, samples.div_ceil(64))
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = vec![Variant::new::<ArgmaxParams>(Kernel::new("sample_argmax_merge"), ArgmaxParams::FIELDS)];
     for class in [Class::Discrete, Class::Software] {

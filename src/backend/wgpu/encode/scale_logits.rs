@@ -9,7 +9,7 @@ params! {
     Params { elements: u32, scale: f32, softcap: f32 }
 }
 
-/// Invocations of a workgroup, one element each.
+/// Invocations of a workgroup; each computes one element.
 const WORKGROUP: u32 = 64;
 
 fn kernel(softcap: bool) -> Kernel {
@@ -25,7 +25,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ScaleLogits) -> Result<
     recorder.dispatch(&kernel(softcap.is_some()), &params, &bindings, elements.div_ceil(WORKGROUP))
 }
 
-/// Every variant [`encode`] can ask for.
+/// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     [false, true].map(|softcap| Variant::new::<Params>(kernel(softcap), Params::FIELDS)).into()
 }

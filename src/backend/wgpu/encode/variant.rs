@@ -1,4 +1,4 @@
-//! What the tests of `shaders/` see of the kernels: every variant that any encoder can ask for, without a device.
+//! Kernel variants for the tests of `shaders/`: every variant that any encoder can use, without a device.
 
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
@@ -20,14 +20,14 @@ pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> P
     }
 }
 
-/// One variant per weight format, and two with halves without `unpack2x16float`.
+/// One variant per weight format, and two that convert halves without `unpack2x16float`.
 pub(crate) fn weight_variants(make: impl Fn(WeightFormat, &Profile) -> Variant) -> Vec<Variant> {
     let soft = [WeightFormat::F16, WeightFormat::Q4].map(|format| (format, false));
     let formats = WeightFormat::ALL.into_iter().map(|format| (format, true)).chain(soft);
     formats.map(|(format, half)| make(format, &test_profile(Class::Discrete, Tier::T0, half))).collect()
 }
 
-/// A kernel variant as the tests see it: no device needed.
+/// A kernel variant for tests, which needs no device.
 #[derive(Clone, Debug)]
 pub struct Variant {
     pub(crate) kernel: Kernel,
@@ -41,7 +41,7 @@ impl Variant {
         Self { kernel, fields, params_bytes: size_of::<P>() }
     }
 
-    /// Stem and defines.
+    /// Name of the variant: stem and defines.
     pub fn name(&self) -> String {
         self.kernel.to_string()
     }
@@ -51,12 +51,12 @@ impl Variant {
         self.kernel.stem
     }
 
-    /// Whether it may use subgroup operations.
+    /// Whether it uses subgroup operations.
     pub fn subgroups(&self) -> bool {
         self.is_defined("SUBGROUPS")
     }
 
-    /// Whether it reads buffers through their images: never in a browser.
+    /// Whether it reads buffers as images; never in a browser.
     pub fn texels(&self) -> bool {
         self.is_defined("TEXELS")
     }
@@ -73,7 +73,7 @@ impl Variant {
         self.kernel.defines.iter().any(|(name, _)| *name == define)
     }
 
-    /// The expanded WGSL.
+    /// The preprocessed WGSL.
     pub fn text(&self) -> Result<String, String> {
         super::super::preprocess::expand(self.kernel.stem, &self.kernel.defines)
     }

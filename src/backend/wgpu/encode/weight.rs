@@ -1,15 +1,15 @@
-//! What kernels need to know about the format of a weight: which pieces of `shaders/common/weight*.wgsl` to compile,
-//! and where the sections of a row lie.
+//! The format of a weight, as kernels need it: which parts of `shaders/common/weight*.wgsl` to compile, and where the
+//! sections of a row start.
 
 use super::super::device::Profile;
 use super::super::pipelines::Kernel;
 use crate::plan::WeightFormat;
 use crate::plan::format::{Codes, Levels, Scales};
 
-/// Bytes of a vector, the unit that weights are read in.
+/// Bytes of a vector, the unit in which weights are read.
 const VECTOR_BYTES: usize = 16;
 
-/// `kernel` for weights in `format`, with half conversion by integers where the adapter lacks `unpack2x16float`.
+/// `kernel` for weights in `format`, with integer half conversion if the adapter lacks `unpack2x16float`.
 pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile) -> Kernel {
     let (codes, levels, scales) = format.parts();
     let halves = format == WeightFormat::F16 || !matches!(scales, Scales::None | Scales::Exponent | Scales::Wide);
@@ -62,21 +62,21 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
     kernel.define_if(supers, "SUPERS").define("GROUPS")
 }
 
-/// Where the sections of a row lie, in vectors of 16 bytes.
+/// Starts of the sections of a row, in vectors of 16 bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct RowParams {
-    /// From one row to the next.
+    /// Vectors from one row to the next.
     pub(crate) row_vectors: u32,
     /// Second plane of codes.
     pub(crate) plane: u32,
     /// Scales of the groups.
     pub(crate) scales: u32,
-    /// Halves that 256 weights share.
+    /// Halves shared by 256 weights.
     pub(crate) supers: u32,
 }
 
 impl RowParams {
-    /// Of a row of `columns` weights.
+    /// The sections of a row of `columns` weights.
     pub(crate) fn new(format: WeightFormat, columns: u32) -> Self {
         let layout = format.layout(columns as usize);
         let vectors = |bytes: usize| u32::try_from(bytes / VECTOR_BYTES).expect("a row fits a binding");
