@@ -123,7 +123,7 @@ fn wrong_metadata_is_refused_within_limits() {
         (|file| file.tensors[1].name = file.tensors[0].name.clone(), &["token_embd.weight", "duplicate"]),
         (|file| file.tensors[0].dimensions = vec![32, 3], &["tokenizer.ggml.tokens has 4 entries", "3 rows"]),
         (|file| file.tensors[4].dimensions = vec![32, 16], &["q_proj", "[16, 32]"]),
-        (|file| file.tensors[4].dimensions = vec![16, 64], &["blk.0.attn_q.weight", "blocks of 32"]),
+        (|file| file.tensors[4].dimensions = vec![16, 64], &["blk.0.attn_q.weight", "block size 32"]),
     ];
     let folder = tempfile::tempdir().expect("a folder for this test");
     let file = folder.path().join("wrong.gguf");

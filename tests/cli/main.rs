@@ -475,7 +475,7 @@ fn serve_guards_and_limits_as_told() {
     assert_eq!(status(&server, short(1, 1)), 403, "another site's page");
     server.headers = vec!["Authorization: Bearer sesame\r\n", "Host: evil.example\r\n"];
     let refused = server.ask("POST", "/v1/completions", &short(1, 1).to_string());
-    assert!(refused.starts_with("HTTP/1.1 403 ") && refused.contains("--allowed-host adds"), "{refused}");
+    assert!(refused.starts_with("HTTP/1.1 403 ") && refused.contains("allow it with --allowed-host"), "{refused}");
     assert!(result(&["serve", "--help"]).contains("--allowed-host <HOST>"), "the flag that the refusal names exists");
     refusal(&["serve", "--choices-max", "129"], &["--choices-max", "129"]);
     refusal(&["serve", "--prompts-max", "0"], &["--prompts-max", "0"]);
