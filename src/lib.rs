@@ -89,6 +89,30 @@
 //! Its cases for `folio selftest` and the kernel tests go into a file of `src/selftest`. `src/model/decoder.rs` records
 //! the step where an architecture asks for it.
 //!
+//! # To add a field, a family or a format
+//!
+//! - **An API field**: a row of `server::parameters::table` (name, kind, range, sentence), and the code that uses it:
+//!   the compiler reports an unused row. A sampling parameter is also a member of [`engine::request::SamplingParams`],
+//!   or of its [`engine::request::DrawParams`] if kernels read it (then with a word in [`backend::metadata`]), with its
+//!   range and its check in [`engine::request`], and a line of `server::parameters::sampling` that sets it.
+//!   Then `FOLIO_REFRESH=1 cargo test --test http document` rewrites `tests/data/http/openapi.json` and
+//!   `web/ts/requests.ts`, and tries the ends of the new range on every route.
+//! - **A family** of models whose layers consist of existing steps:
+//!   1. `src/model/families.rs`: a row of data: what its `config.json` decides, and the defaults where it is silent.
+//!   2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
+//!   3. `src/model/config.rs`, if the row needs an option that no other family has; `src/model/decoder.rs`, if the
+//!      forward pass does.
+//!   4. `src/model/gguf/config.rs`: a row that translates GGUF's metadata to the same config.
+//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, and its line in `tests/model/main.rs`.
+//! - **A weight format** is codes, levels and scales. A new combination of existing ones:
+//!   1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
+//!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.
+//!   3. Where it is read or made: `src/model/gguf/blocks.rs`, `src/model/prequantized.rs` or `src/model/quantize.rs`.
+//!
+//!   A new kind of codes, levels or scales is also a branch in `src/backend/wgpu/encode/weight.rs` with
+//!   `shaders/common/weight_group.wgsl` or `weight_levels.wgsl`, in `cuda/common/weight_group.cuh`, and in
+//!   `src/selftest/weights.rs`. The self-test runs every format on every device against [`plan::format`].
+//!
 //! # The path of a token
 //!
 //! A token crosses two channels and one thread boundary:
@@ -128,30 +152,6 @@
 //! - **The engine is built on the thread that owns it**, so nothing in it needs `Send`, natively or in a browser.
 //! - **Operating errors are values, bugs are asserts.** User input never triggers an assert; a GPU error never panics.
 //! - **No `cfg(feature)` in `model`, `plan` and `engine`; `target_arch` only in `platform` and `backend::wgpu`.**
-//!
-//! # To add a field, a family or a format
-//!
-//! - **An API field**: a row of `server::parameters::table` (name, kind, range, sentence), and the code that uses it:
-//!   the compiler reports an unused row. A sampling parameter is also a member of [`engine::request::SamplingParams`],
-//!   or of its [`engine::request::DrawParams`] if kernels read it (then with a word in [`backend::metadata`]), with its
-//!   range and its check in [`engine::request`], and a line of `server::parameters::sampling` that sets it.
-//!   Then `FOLIO_REFRESH=1 cargo test --test http document` rewrites `tests/data/http/openapi.json` and
-//!   `web/ts/requests.ts`, and tries the ends of the new range on every route.
-//! - **A family** of models whose layers consist of existing steps:
-//!   1. `src/model/families.rs`: a row of data: what its `config.json` decides, and the defaults where it is silent.
-//!   2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
-//!   3. `src/model/config.rs`, if the row needs an option that no other family has; `src/model/decoder.rs`, if the
-//!      forward pass does.
-//!   4. `src/model/gguf/config.rs`: a row that translates GGUF's metadata to the same config.
-//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, and its line in `tests/model/main.rs`.
-//! - **A weight format** is codes, levels and scales. A new combination of existing ones:
-//!   1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
-//!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.
-//!   3. Where it is read or made: `src/model/gguf/blocks.rs`, `src/model/prequantized.rs` or `src/model/quantize.rs`.
-//!
-//!   A new kind of codes, levels or scales is also a branch in `src/backend/wgpu/encode/weight.rs` with
-//!   `shaders/common/weight_group.wgsl` or `weight_levels.wgsl`, in `cuda/common/weight_group.cuh`, and in
-//!   `src/selftest/weights.rs`. The self-test runs every format on every device against [`plan::format`].
 
 pub mod backend;
 pub mod config;

@@ -204,7 +204,7 @@ fn hostile_entries_are_named() {
         (|file| file.set("qwen3.rope.freq_base", Item::F32(f32::NAN)), "rope.freq_base is not a finite number"),
         (|file| file.set("tokenizer.ggml.tokens", Item::I32s(vec![1])), "tokenizer.ggml.tokens is not a list"),
         (|file| file.set("tokenizer.ggml.token_type", Item::I32s(vec![1])), "token_type has 1 entries"),
-        (|file| file.set("tokenizer.ggml.merges", Item::Texts(vec!["xyzzy".into()])), "holds \"xyzzy\""),
+        (|file| file.set("tokenizer.ggml.merges", Item::Texts(vec!["xyzzy".into()])), "has the merge \"xyzzy\""),
         (|file| file.set("tokenizer.ggml.pre", Item::Text("klingon".into())), "tokenizer.ggml.pre is \"klingon\""),
         (
             |file| file.set("tokenizer.ggml.eos_token_id", Item::U32(1 << 30)),
