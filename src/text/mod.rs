@@ -8,6 +8,7 @@
 //!
 //! Nothing here depends on the engine, HTTP, files or the clock: the time for `strftime_now` is an argument.
 
+#[cfg(feature = "api")]
 pub mod answer;
 mod chunks;
 mod grammar;
