@@ -9,31 +9,55 @@
 //! and tails run in groups of that many rows. Token rows are not cut: instead, a batch has fewer of them.
 
 use super::{BackendError, Capacity, Caps, SideBuffer};
-use crate::plan::{BufferSpec, KvLayer, Plan, Rows, WeightFormat, WeightSpec, check};
+use crate::plan::{BufferSpec, KvLayer, Plan, Rows, WeightFormat, WeightSpec};
 use std::fmt;
 
-/// A buffer that is larger than the device allows.
+/// A limit of the device that a plan exceeds, whatever the size of its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Excess {
-    /// Name of the buffer.
-    pub what: String,
-    /// Bytes needed.
-    pub needed: u64,
-    /// Maximum bytes of a buffer or binding.
-    pub limit: u64,
+pub enum Excess {
+    /// A buffer that is larger than the device allows.
+    Buffer {
+        /// Name of the buffer.
+        what: String,
+        /// Bytes needed.
+        needed: u64,
+        /// Maximum bytes of a buffer or binding.
+        limit: u64,
+    },
+    /// More KV groups than the kernels' metadata has room for.
+    KvGroups {
+        /// KV groups of the plan.
+        groups: usize,
+        /// Maximum KV groups.
+        limit: usize,
+    },
 }
 
 impl Excess {
     /// Converts to an error of this device.
     fn on(self, caps: &Caps) -> BackendError {
-        let Self { what, needed, limit } = self;
-        BackendError::Limit { what, needed, limit, device: caps.name.clone() }
+        match self {
+            Self::Buffer { what, needed, limit } => {
+                BackendError::Limit { what, needed, limit, device: caps.name.clone() }
+            }
+            Self::KvGroups { groups, limit } => too_many_groups(groups, limit),
+        }
     }
+}
+
+fn too_many_groups(groups: usize, limit: usize) -> BackendError {
+    let (what, message) = (format!("a plan with {groups} KV groups"), format!("the kernels support at most {limit}"));
+    BackendError::Unsupported { what, message }
 }
 
 impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} needs {} bytes in one binding; the device's limit is {}", self.what, self.needed, self.limit)
+        match self {
+            Self::Buffer { what, needed, limit } => {
+                write!(f, "{what} needs {needed} bytes in one binding; the device's limit is {limit}")
+            }
+            Self::KvGroups { groups, limit } => too_many_groups(*groups, *limit).fmt(f),
+        }
     }
 }
 
@@ -72,7 +96,7 @@ pub struct Layout {
     pub group_rows: u32,
     /// Other buffers that the backend needs.
     pub side: Vec<SideBuffer>,
-    /// The first buffer that is too large, if any.
+    /// The first limit that is exceeded, if any.
     pub excess: Option<Excess>,
 }
 
@@ -89,10 +113,11 @@ impl Layout {
     /// Lays out `plan`. A buffer that is too large is included and also recorded in `excess`.
     pub fn new(plan: &Plan, capacity: &Capacity, caps: &Caps) -> Self {
         let mut limits = Limits::new(caps);
+        limits.kv_groups(plan.kv_groups.len());
         let group_rows = group_rows(plan, capacity, caps);
         let rows = plan.buffers.iter().map(|spec| {
             let count = spec.rows.count(capacity.tokens_max, group_rows);
-            limits.binding(u64::from(count) * row_bytes(spec), || format!("row buffer {} ({count} rows)", spec.name))
+            limits.binding(u64::from(count) * spec.row_bytes(), || format!("row buffer {} ({count} rows)", spec.name))
         });
         let rows = rows.collect();
         let weights = plan.weights.iter().map(|spec| weight_shards(spec, &mut limits)).collect();
@@ -106,7 +131,7 @@ impl Layout {
         Self { weights, rows, group_rows, side, excess: limits.excess }
     }
 
-    /// Like [`Self::new`], but fails if a buffer is too large.
+    /// Like [`Self::new`], but fails if a limit is exceeded.
     pub fn checked(plan: &Plan, capacity: &Capacity, caps: &Caps) -> Result<Self, BackendError> {
         let mut layout = Self::new(plan, capacity, caps);
         layout.excess.take().map_or(Ok(layout), |excess| Err(excess.on(caps)))
@@ -157,7 +182,9 @@ impl PoolLayout {
 
 /// Maximum token rows of a batch for which every row buffer fits one binding.
 pub fn tokens_max(plan: &Plan, caps: &Caps) -> u64 {
-    check::tokens_max(plan, usable(caps.binding_bytes_max, caps))
+    let token_bytes = |buffer: &BufferSpec| u64::from(buffer.rows.count(1, 0)) * buffer.row_bytes();
+    let buffers = plan.buffers.iter().map(token_bytes).filter(|bytes| *bytes > 0);
+    buffers.map(|bytes| usable(caps.binding_bytes_max, caps) / bytes).min().unwrap_or(u64::MAX)
 }
 
 /// Maximum blocks of a KV group: the keys of one head of a layer, which are never cut, fit one binding, and slot
@@ -176,7 +203,7 @@ fn head_block_bytes(layer: &KvLayer, capacity: &Capacity) -> u64 {
 /// Maximum logits rows for which the widest `Rows::Samples` buffer fits one binding.
 fn group_rows(plan: &Plan, capacity: &Capacity, caps: &Caps) -> u32 {
     let samples = plan.buffers.iter().filter(|spec| spec.rows == Rows::Samples);
-    let room = |spec| Limits::new(caps).room(row_bytes(spec));
+    let room = |spec: &BufferSpec| Limits::new(caps).room(spec.row_bytes());
     samples.map(room).min().unwrap_or(u32::MAX).min(capacity.samples_max).max(1)
 }
 
@@ -208,16 +235,12 @@ fn weight_shards(spec: &WeightSpec, limits: &mut Limits<'_>) -> Vec<WeightShard>
     shards
 }
 
-fn row_bytes(spec: &BufferSpec) -> u64 {
-    u64::from(spec.columns) * u64::from(spec.storage.bytes())
-}
-
 /// The limit, rounded down to whole granules.
 fn usable(limit: u64, caps: &Caps) -> u64 {
     limit - limit % caps.allocation.granule
 }
 
-/// Pads buffer sizes and records the first buffer that is too large.
+/// Pads buffer sizes and records the first limit that is exceeded.
 struct Limits<'a> {
     caps: &'a Caps,
     excess: Option<Excess>,
@@ -226,6 +249,13 @@ struct Limits<'a> {
 impl<'a> Limits<'a> {
     fn new(caps: &'a Caps) -> Self {
         Self { caps, excess: None }
+    }
+
+    fn kv_groups(&mut self, groups: usize) {
+        let limit = self.caps.allocation.kv_groups_max;
+        if groups > limit && self.excess.is_none() {
+            self.excess = Some(Excess::KvGroups { groups, limit });
+        }
     }
 
     /// Number of pieces of this many bytes that fit one binding.
@@ -247,7 +277,7 @@ impl<'a> Limits<'a> {
         let granule = self.caps.allocation.granule;
         let needed = bytes.max(1).next_multiple_of(granule);
         if needed > limit && self.excess.is_none() {
-            self.excess = Some(Excess { what: what(), needed, limit });
+            self.excess = Some(Excess::Buffer { what: what(), needed, limit });
         }
         needed
     }

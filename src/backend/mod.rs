@@ -62,16 +62,19 @@ pub struct Allocation {
     pub granule: u64,
     /// Maximum bytes of a buffer that is never sharded, such as metadata and scratch.
     pub buffer_bytes_max: u64,
+    /// Maximum KV groups of a plan.
+    pub kv_groups_max: usize,
     /// Whether vectors (weights of one row) are widened to f32.
     pub wide_vectors: bool,
     /// Buffers that the backend needs besides weights, row buffers and KV pool.
     pub side: SideBuffers,
 }
 
-/// Exact buffer sizes without a limit.
+/// Exact buffer sizes without limits.
 impl Default for Allocation {
     fn default() -> Self {
-        Self { granule: 1, buffer_bytes_max: u64::MAX, wide_vectors: false, side: SideBuffers::default() }
+        let side = SideBuffers::default();
+        Self { granule: 1, buffer_bytes_max: u64::MAX, kv_groups_max: usize::MAX, wide_vectors: false, side }
     }
 }
 

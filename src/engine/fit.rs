@@ -48,7 +48,7 @@ pub struct Fit {
     /// Capacity that the device is loaded with. A step may have fewer tokens than configured, so that its buffers fit
     /// one binding.
     pub capacity: Capacity,
-    /// A buffer that exceeds a device limit, independent of the memory size.
+    /// A device limit that the plan exceeds, independent of the memory size.
     pub excess: Option<Excess>,
     /// Requested context length in tokens: the configured one, or the model's own.
     pub model_len_requested: u32,

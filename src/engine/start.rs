@@ -10,9 +10,9 @@ use super::{Engine, EngineEnd, Seeds, sizes};
 use crate::backend::{Backend, BackendError, Capacity, Caps};
 use crate::config::{Config, ConfigError};
 use crate::model::{LoadError, UploadError};
+use crate::plan::Plan;
 use crate::plan::check::check;
-use crate::plan::error::{PlanError, PlanErrorKind};
-use crate::plan::{self, Plan};
+use crate::plan::error::PlanError;
 use crate::platform;
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -113,9 +113,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         let plan = Arc::new(source.record(backend.caps().activations));
+        check(&plan).map_err(StartError::Plan)?;
         let fit = check_fit(&source, &plan, config, backend.caps(), &mut progress)?;
         let capacity = fit.capacity.clone();
-        check_plan(&plan, &capacity, backend.caps())?;
         load(&mut backend, &source, &plan, &capacity, &mut progress).await?;
         let blocks = allocate_pool(&mut backend, config, &plan, &fit, &mut progress).await?;
         let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
@@ -158,17 +158,6 @@ where
         Engine::start(backend, model, &config, inbox, progress).await?.run().await
     };
     platform::spawn("folio-engine", serve, |panic| Err(EngineEnd::Panicked(panic)))
-}
-
-/// Refuses a plan that is inconsistent, or that this device cannot bind.
-fn check_plan(plan: &Plan, capacity: &Capacity, caps: &Caps) -> Result<(), StartError> {
-    let (binding_bytes_max, tokens_max) = (caps.binding_bytes_max, capacity.tokens_max);
-    check(plan, &plan::check::Limits { binding_bytes_max, tokens_max }).map_err(|error| match error.kind {
-        PlanErrorKind::BindingTooLarge { what, bytes, limit } => {
-            BackendError::Limit { what, needed: bytes, limit, device: caps.name.clone() }.into()
-        }
-        _ => StartError::Plan(error),
-    })
 }
 
 async fn load<B: Backend>(

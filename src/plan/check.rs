@@ -1,65 +1,39 @@
-//! Checks a plan before any device is opened: everything is written before it is read, shapes match, ids exist, and no
-//! row exceeds the binding limit.
+//! Checks a plan by itself: everything is written before it is read, shapes match, ids exist, and nothing is empty.
 //!
 //! Each step declares its operands and checks its own shapes ([`super::step`]); this module checks the rules that apply
-//! to all steps. Every backend can execute a plan that passes.
+//! to all steps. Whether a device can hold a plan that passes is computed from its layout (`backend::layout`).
 
 use super::error::{PlanError, PlanErrorKind};
-use super::{Access, BufferId, BufferSpec, Plan, Step};
+use super::{Access, BufferId, Plan, Step};
 use std::collections::BTreeSet;
 
 pub use super::step::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX};
 
-/// Limits of a device and a configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Maximum bytes that a kernel can bind at once.
-    pub binding_bytes_max: u64,
-    /// Maximum token rows of one batch.
-    pub tokens_max: u32,
-}
-
-impl Limits {
-    /// No limits.
-    pub const NONE: Self = Self { binding_bytes_max: u64::MAX, tokens_max: 1 };
-}
-
 /// Checks the whole plan. Each tail is checked as if it ran alone after the body.
-pub fn check(plan: &Plan, limits: &Limits) -> Result<(), PlanError> {
-    check_parts(plan, limits, Written::default())
+pub fn check(plan: &Plan) -> Result<(), PlanError> {
+    check_parts(plan, Written::default())
 }
 
 /// Like [`check`], for a plan whose buffers and KV layers are filled in advance, as in kernel tests.
-pub fn check_filled(plan: &Plan, limits: &Limits, filled: &[BufferId]) -> Result<(), PlanError> {
+pub fn check_filled(plan: &Plan, filled: &[BufferId]) -> Result<(), PlanError> {
     let layers = (0..).zip(&plan.kv_layers).map(|(layer, _)| layer).collect();
     let written = Written { buffers: filled.iter().copied().collect(), layers, filled: true };
-    check_parts(plan, limits, written)
+    check_parts(plan, written)
 }
 
-fn check_parts(plan: &Plan, limits: &Limits, mut written: Written) -> Result<(), PlanError> {
+fn check_parts(plan: &Plan, mut written: Written) -> Result<(), PlanError> {
     let at = |place: &str| {
         let place = place.to_owned();
         |kind| PlanError { place, kind }
     };
     check_names(plan).map_err(at("names"))?;
     check_kv(plan).map_err(at("kv"))?;
-    check_bindings(plan, limits).map_err(at("bindings"))?;
+    check_sizes(plan).map_err(at("sizes"))?;
     check_steps(plan, "body", &plan.body, &mut written)?;
     for (tail, steps) in &plan.tails {
         check_steps(plan, &format!("tail {tail}"), steps, &mut written.clone())?;
     }
     Ok(())
-}
-
-/// Maximum token rows of a batch for which every row buffer fits one binding.
-pub fn tokens_max(plan: &Plan, binding_bytes_max: u64) -> u64 {
-    let token_bytes = |buffer: &BufferSpec| u64::from(buffer.rows.count(1, 0)) * row_bytes(buffer);
-    let buffers = plan.buffers.iter().map(token_bytes).filter(|bytes| *bytes > 0);
-    buffers.map(|bytes| binding_bytes_max / bytes).min().unwrap_or(u64::MAX)
-}
-
-fn row_bytes(buffer: &BufferSpec) -> u64 {
-    u64::from(buffer.columns) * u64::from(buffer.storage.bytes())
 }
 
 fn check_names(plan: &Plan) -> Result<(), PlanErrorKind> {
@@ -97,24 +71,19 @@ fn check_kv(plan: &Plan) -> Result<(), PlanErrorKind> {
     Ok(())
 }
 
-/// Checks binding sizes. Weights are sharded by rows and sampled rows run in groups, so one row of these must fit.
-/// Token rows are not split, so all of them must fit.
-fn check_bindings(plan: &Plan, limits: &Limits) -> Result<(), PlanErrorKind> {
-    let limit = limits.binding_bytes_max;
+/// Checks that no buffer and no weight is empty: layouts divide by the bytes of a row.
+fn check_sizes(plan: &Plan) -> Result<(), PlanErrorKind> {
     let buffers = plan.buffers.iter().map(|buffer| {
-        let rows = u64::from(buffer.rows.count(limits.tokens_max, 1));
-        (format!("buffer {}", buffer.name), rows.saturating_mul(row_bytes(buffer)))
+        let is_empty = buffer.rows.count(1, 1) == 0 || buffer.row_bytes() == 0;
+        (is_empty, format!("buffer {}", buffer.name))
     });
-    let weights = plan.weights.iter().map(|weight| (format!("a row of {}", weight.name), weight.row_bytes_max()));
-    for (what, bytes) in buffers.chain(weights) {
-        if bytes == 0 {
-            return Err(PlanErrorKind::Unsupported { what, found: "empty".into(), expected: "at least one element" });
+    let weights = plan.weights.iter().map(|weight| (weight.bytes() == 0, format!("weight {}", weight.name)));
+    match buffers.chain(weights).find(|(is_empty, _)| *is_empty) {
+        Some((_, what)) => {
+            Err(PlanErrorKind::Unsupported { what, found: "empty".into(), expected: "at least one element" })
         }
-        if bytes > limit {
-            return Err(PlanErrorKind::BindingTooLarge { what, bytes, limit });
-        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The buffers and KV layers written so far.

@@ -71,14 +71,4 @@ pub enum PlanErrorKind {
         /// Supported values.
         expected: &'static str,
     },
-    /// A buffer or row that exceeds the binding limit.
-    #[error("{what} needs a binding of {bytes} bytes, the device allows {limit}")]
-    BindingTooLarge {
-        /// Name of the value or buffer.
-        what: String,
-        /// Bytes needed in one binding.
-        bytes: u64,
-        /// The device's limit, in bytes.
-        limit: u64,
-    },
 }

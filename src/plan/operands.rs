@@ -45,6 +45,13 @@ pub struct BufferSpec {
     pub storage: Storage,
 }
 
+impl BufferSpec {
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> u64 {
+        u64::from(self.columns) * u64::from(self.storage.bytes())
+    }
+}
+
 /// Shape and format of a [`WeightId`]: row-major `rows × columns`, `rows` = 1 for vectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightSpec {

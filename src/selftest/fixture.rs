@@ -1,8 +1,8 @@
 //! Test fixtures: plan, weights, batches, buffer contents, and mutants of them.
 
 use super::weights;
-use crate::backend::{Capacity, Caps, KvHalf};
-use crate::plan::check::{Limits, check_filled};
+use crate::backend::{Capacity, KvHalf};
+use crate::plan::check::check_filled;
 use crate::plan::error::PlanError;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
 use crate::plan::{BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Section, Step, Storage, WeightFormat, WeightId};
@@ -312,10 +312,9 @@ impl Fixture {
     }
 
     /// Checks the plan as the engine does at start; the runs fill buffers and pool.
-    pub(super) fn check_plan(&self, caps: &Caps) -> Result<(), PlanError> {
+    pub(super) fn check_plan(&self) -> Result<(), PlanError> {
         let filled: Vec<BufferId> = self.runs.iter().flat_map(|run| run.buffers.iter().map(|(id, _)| *id)).collect();
-        let limits = Limits { binding_bytes_max: caps.binding_bytes_max, tokens_max: self.capacity().tokens_max };
-        check_filled(&self.plan, &limits, &filled)
+        check_filled(&self.plan, &filled)
     }
 
     /// Number of elements of a layer's keys, and of its values.

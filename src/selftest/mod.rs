@@ -206,7 +206,7 @@ async fn check<B: Inspect>(
     row: &mut ReportRow,
 ) -> Result<(), BackendError> {
     let wrong = |error| BackendError::Validation(format!("the plan of {}: {error}", fixture.name()));
-    fixture.check_plan(device.caps()).map_err(wrong)?;
+    fixture.check_plan().map_err(wrong)?;
     if let Err(error) = load(device, fixture, &fixture.weights, &fixture.capacity()) {
         row.misses.push(error.to_string());
         return device.reset().await;

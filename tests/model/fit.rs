@@ -4,14 +4,15 @@
 use bytes::Bytes;
 use folio::backend::cpu::CpuBackend;
 use folio::backend::fake::FakeBackend;
-use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
+use folio::backend::layout::Layout;
+use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions, usual_allocation};
 use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
 use folio::engine::fit::Fit;
 use folio::engine::{Engine, Progress, StartError, handle};
 use folio::model::{Model, ModelSpec};
 use folio::plan::inputs::{BatchInputs, Results};
-use folio::plan::{KvFormat, Plan, WeightId};
+use folio::plan::{KvFormat, KvGroup, Plan, Storage, WeightId};
 use folio::platform::block_on;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -160,6 +161,21 @@ fn a_device_with_memory_of_its_own_gets_its_share_and_no_more() {
     assert_eq!((contexts[0], contexts[4]), (2048, 0));
     assert!(contexts.is_sorted_by(|a, b| a >= b) && contexts[1] < 2048 || contexts[2] < 2048, "{contexts:?}");
     prove("fake", open(16 << 20), golden("gemma2"), &config);
+}
+
+#[test]
+fn more_kv_groups_than_the_kernels_know_are_found_before_loading() {
+    let mut plan = Model::demo().record(Storage::F32);
+    let caps = Caps { allocation: usual_allocation(1 << 30), ..CpuBackend::new().caps().clone() };
+    plan.kv_groups = (1..=9).map(|window| KvGroup { window: Some(window) }).collect();
+    let fit = Fit::new(&Config::default(), &plan, &caps);
+    let expected = "a plan with 9 KV groups is unsupported: the kernels support at most 8";
+    assert!(!fit.fits());
+    assert_eq!(fit.excess.map(|excess| excess.to_string()).as_deref(), Some(expected));
+    let refused = Layout::checked(&plan, &fit.capacity, &caps).expect_err("devices refuse it in the same words");
+    assert_eq!(refused.to_string(), expected);
+    plan.kv_groups.pop();
+    assert!(Fit::new(&Config::default(), &plan, &caps).fits());
 }
 
 /// A model of random shape, and settings for it.

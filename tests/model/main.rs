@@ -31,7 +31,7 @@ use folio::backend::cpu::CpuBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Capacity, Inspect};
 use folio::model::{Model, Safetensors};
-use folio::plan::check::{Limits, check};
+use folio::plan::check::check;
 use folio::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, PoolRow, SampleRow, Sampled, SequenceRows};
 use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail};
 use folio::platform::block_on;
@@ -447,8 +447,7 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
     fn with(backend: &'a mut B, model: &Model, kv_format: KvFormat, sizes: Sizes) -> Self {
         let Sizes { tokens_max, blocks, deterministic } = sizes;
         let plan = Arc::new(model.record(backend.caps().activations));
-        let binding_bytes_max = backend.caps().binding_bytes_max;
-        check(&plan, &Limits { binding_bytes_max, tokens_max }).expect("the recorded plan is right");
+        check(&plan).expect("the recorded plan is right");
         let capacity = Capacity {
             tokens_max,
             sequences_max: SEQUENCES_MAX,

@@ -1,7 +1,7 @@
 //! Plans as data, without a device: golden text, and the checker's errors for broken plans.
 
 use folio::model::Model;
-use folio::plan::check::{Limits, check, tokens_max};
+use folio::plan::check::check;
 use folio::plan::{
     AttendPaged, BufferId, Embed, KvGroup, MatMul, Plan, RmsNorm, RopeStoreKv, Rows, Sample, Step, Storage, Tail,
     WeightId,
@@ -32,20 +32,9 @@ fn every_recorded_plan_passes_the_check() {
     for model in models.into_iter().chain([Model::demo()]) {
         for activations in [Storage::F32, Storage::F16, Storage::Bf16] {
             let plan = model.record(activations);
-            let limits = Limits { binding_bytes_max: 1 << 20, tokens_max: 64 };
-            assert_eq!(check(&plan, &limits), Ok(()), "{} with {activations}", model.spec().architecture);
+            assert_eq!(check(&plan), Ok(()), "{} with {activations}", model.spec().architecture);
         }
     }
-}
-
-#[test]
-fn token_rows_are_limited_by_the_widest_buffer() {
-    let plan = golden("llama").record(Storage::F32);
-    // gate_up is the widest: 2 · 96 elements of 4 bytes.
-    assert_eq!(tokens_max(&plan, 192 * 4 * 10 + 5), 10);
-    let error = check(&plan, &Limits { binding_bytes_max: 192 * 4 * 10, tokens_max: 11 }).expect_err("11 do not fit");
-    let expected = "bindings: buffer gate_up needs a binding of 8448 bytes, the device allows 7680";
-    assert_eq!(error.to_string(), expected);
 }
 
 /// The id of the buffer called `name`.
@@ -58,7 +47,7 @@ fn buffer(plan: &Plan, name: &str) -> BufferId {
 fn refuses(expected: &str, spoil: impl FnOnce(&mut Plan)) {
     let mut plan = golden("llama").record(Storage::F32);
     spoil(&mut plan);
-    let found = check(&plan, &Limits::NONE).err().map(|error| error.to_string());
+    let found = check(&plan).err().map(|error| error.to_string());
     assert_eq!(found.as_deref(), Some(expected));
 }
 
@@ -174,8 +163,24 @@ fn ids_names_and_numbers_are_checked() {
 fn refuses_experts(expected: &str, spoil: impl FnOnce(&mut Plan)) {
     let mut plan = golden("qwen3-moe").record(Storage::F32);
     spoil(&mut plan);
-    let found = check(&plan, &Limits::NONE).err().map(|error| error.to_string());
+    let found = check(&plan).err().map(|error| error.to_string());
     assert_eq!(found.as_deref(), Some(expected));
+}
+
+#[test]
+fn nothing_is_empty() {
+    refuses("sizes: buffer gate_up is empty, expected at least one element", |plan| {
+        let gate_up = buffer(plan, "gate_up");
+        plan.buffers[gate_up.0 as usize].columns = 0;
+    });
+    refuses("sizes: weight layers.1.down is empty, expected at least one element", |plan| {
+        let down = plan.weights.iter().position(|weight| weight.name == "layers.1.down").expect("it is there");
+        plan.weights[down].columns = 0;
+    });
+    refuses_experts("sizes: buffer routes is empty, expected at least one element", |plan| {
+        let routes = buffer(plan, "routes");
+        plan.buffers[routes.0 as usize].rows = Rows::Routes(0);
+    });
 }
 
 #[test]

@@ -316,11 +316,6 @@ impl Backend for CudaBackend {
     }
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
-        if plan.kv_groups.len() > metadata::GROUPS_MAX {
-            let what = format!("a plan with {} KV groups", plan.kv_groups.len());
-            let message = format!("the kernels support at most {}", metadata::GROUPS_MAX);
-            return Err(BackendError::Unsupported { what, message });
-        }
         self.free();
         let facts = self.driver.facts().clone();
         let layout = Layout::checked(&plan, capacity, &self.caps)?;
@@ -413,7 +408,8 @@ impl Drop for CudaBackend {
 fn allocation(facts: &Facts) -> Allocation {
     let facts = facts.clone();
     let side = SideBuffers::new(move |plan, capacity| SideBytes::new(plan, capacity, &facts).list());
-    Allocation { granule: arena::GRANULE, wide_vectors: true, side, ..Allocation::default() }
+    let (granule, kv_groups_max) = (arena::GRANULE, metadata::GROUPS_MAX);
+    Allocation { granule, kv_groups_max, wide_vectors: true, side, ..Allocation::default() }
 }
 
 fn not_loaded() -> BackendError {

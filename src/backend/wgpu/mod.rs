@@ -183,11 +183,6 @@ impl Backend for WgpuBackend {
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
         self.gpu.errors.check()?;
-        if plan.kv_groups.len() > metadata::GROUPS_MAX {
-            let what = format!("a plan with {} KV groups", plan.kv_groups.len());
-            let message = format!("the kernels support at most {}", metadata::GROUPS_MAX);
-            return Err(BackendError::Unsupported { what, message });
-        }
         self.recordings.clear();
         self.loaded = None;
         let layout = Layout::checked(&plan, capacity, &self.caps)?;
@@ -315,7 +310,8 @@ fn allocation(profile: &Profile) -> Allocation {
     let buffer_bytes_max = profile.buffer_bytes_max;
     let profile = profile.clone();
     let side = SideBuffers::new(move |plan, capacity| SideBytes::new(plan, capacity, &profile).list());
-    Allocation { granule: arena::GRANULE, buffer_bytes_max, wide_vectors: true, side }
+    let (granule, kv_groups_max) = (arena::GRANULE, metadata::GROUPS_MAX);
+    Allocation { granule, buffer_bytes_max, kv_groups_max, wide_vectors: true, side }
 }
 
 #[cfg(not(target_arch = "wasm32"))]
