@@ -103,7 +103,8 @@
 //!   3. `src/model/config.rs`, if the row needs an option that no other family has; `src/model/decoder.rs`, if the
 //!      forward pass does.
 //!   4. `src/model/gguf/config.rs`: a row that translates GGUF's metadata to the same config.
-//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, and its line in `tests/model/main.rs`.
+//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, its line in `tests/model/main.rs`, and its name in GGUF
+//!      in `tests/model/converted.rs`.
 //! - **A weight format** is codes, levels and scales. A new combination of existing ones:
 //!   1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
 //!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.
@@ -134,6 +135,7 @@
 //! # Invariants
 //!
 //! What the design guarantees or rules out. `tests/tidy` checks everything that can be read off the source.
+//! `docs/promises.md` lists what users can rely on, with the tests that check it.
 //!
 //! - **`plan` imports nothing of ours**, `model` knows only `plan`: a model is recorded without knowing any device.
 //! - **A step says what, never how.** No step is defined in terms of a tile size; kernels, grids and tiers belong to
@@ -152,6 +154,9 @@
 //! - **The engine is built on the thread that owns it**, so nothing in it needs `Send`, natively or in a browser.
 //! - **Operating errors are values, bugs are asserts.** User input never triggers an assert; a GPU error never panics.
 //! - **No `cfg(feature)` in `model`, `plan` and `engine`; `target_arch` only in `platform` and `backend::wgpu`.**
+
+// A library that prints decides where its messages go; and these macros panic when the output is closed.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod backend;
 pub mod config;

@@ -77,7 +77,7 @@ fn converse(runtime: &tokio::runtime::Runtime, session: &Session, args: &ChatArg
         body.insert("messages".to_owned(), messages.clone().into());
         match runtime.block_on(answer(&api, body.into())) {
             Ok(message) => messages.push(message),
-            Err(error) if session.is_finished() || super::output::is_closed(&error) => return Err(error),
+            Err(error) if session.is_finished() || super::output::is_lost(&error) => return Err(error),
             Err(error) => {
                 // A full context, for example. The conversation goes on without this turn.
                 note(format_args!("error: {error:#}"));

@@ -5,6 +5,7 @@
 //! tokenizer and chat template; [`output`] writes results and notes. Results go to stdout, everything else to stderr;
 //! an error is one line `error: …` and an exit code other than 0.
 
+mod access;
 mod batch;
 mod bench;
 mod chat;
@@ -87,6 +88,11 @@ pub(crate) fn main() -> ExitCode {
         Command::Devices(options) => devices::run(&options),
         Command::Selftest(options) => selftest::run(&options),
     };
+    end(outcome)
+}
+
+/// The exit code of a command. The reader of its results may go away; any other failure is an error.
+fn end(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_closed(&error) => ExitCode::from(output::CLOSED),
@@ -116,7 +122,7 @@ fn one_line(message: &str) -> String {
 /// Prints help and version to stdout. Of an error it prints only the first paragraph, which says what is wrong.
 fn explain(fault: &clap::Error) -> ExitCode {
     if !fault.use_stderr() {
-        return output::result(fault).map_or(ExitCode::from(output::CLOSED), |()| ExitCode::SUCCESS);
+        return end(output::result(fault));
     }
     if fault.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         output::note(fault.to_string().trim_end());

@@ -1,8 +1,9 @@
 //! Output of commands: results to stdout, notes to stderr, progress bars to a terminal.
 //!
-//! `println!` and `eprintln!` panic if the output is closed (`folio list | head -1`), so `main.rs` forbids them. If
-//! stdout is closed, the command ends quietly; [`is_closed`] recognizes this error. If stderr is closed, notes are
-//! dropped, so that a server continues when its terminal is closed.
+//! `println!` and `eprintln!` panic if the output is closed (`folio list | head -1`), so `main.rs` and `lib.rs` forbid
+//! them. If stdout is closed, the command ends quietly; [`is_closed`] recognizes this error. Any other failure to write
+//! a result, such as a full disk, is an error. Notes that cannot be written are dropped, so that a server continues
+//! when its terminal is closed.
 
 use anyhow::Result;
 use indicatif::ProgressStyle;
@@ -27,8 +28,16 @@ pub(crate) fn note(text: impl Display) {
 
 /// Whether a command failed because stdout was closed.
 pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
-    let kind = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref().map(io::Error::kind);
-    error.chain().any(|cause| kind(cause) == Some(ErrorKind::BrokenPipe))
+    io_error(error).is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// Whether an answer failed because it could not be printed: later ones could not be printed either.
+pub(crate) fn is_lost(error: &anyhow::Error) -> bool {
+    io_error(error).is_some()
+}
+
+fn io_error(error: &anyhow::Error) -> Option<&io::Error> {
+    error.chain().find_map(|cause| cause.downcast_ref())
 }
 
 /// Style of a progress bar. The template is a constant of this program, so it is valid.

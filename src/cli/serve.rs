@@ -1,11 +1,13 @@
 //! `folio serve`: the HTTP API and the chat page. It listens while the model loads, so that `/health` can say
 //! "loading"; Ctrl-C or SIGTERM lets open streams finish.
 
+use super::access::{self, Access, AccessArgs};
 use super::options::{EngineArgs, ModelArgs};
 use super::output::note;
 use super::session::Session;
 use anyhow::{Context as _, Result};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use folio::server::socket::{self, SocketOptions};
 use folio::server::{Limits, ServerOptions, ServerState};
 use folio::text::answer::{ReasoningParser, ToolParser};
@@ -23,23 +25,17 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     engine: EngineArgs,
     /// Address to listen on
-    #[arg(long, env = "FOLIO_HOST", default_value = "127.0.0.1")]
+    #[arg(long, env = "FOLIO_HOST", default_value = "127.0.0.1", value_parser = access::host)]
     host: String,
     /// Port to listen on; 0 takes a free one
     #[arg(long, env = "FOLIO_PORT", default_value_t = 8000)]
     port: u16,
     /// Name of the model in requests; may be given several times [default: what --model says]
-    #[arg(long, env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',', num_args = 1..)]
+    #[arg(long, env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',', num_args = 1..,
+          value_parser = NonEmptyStringValueParser::new())]
     served_model_name: Vec<String>,
-    /// API key that requests must send; with several keys, waiting requests are served round-robin by key
-    #[arg(long, env = "FOLIO_API_KEY", value_name = "KEY", hide_env_values = true, value_delimiter = ',')]
-    api_key: Vec<String>,
-    /// Origin of a site whose pages may use this server (https://example.org), or * for all; may be given several times
-    #[arg(long, env = "FOLIO_ALLOWED_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
-    allowed_origins: Vec<String>,
-    /// Host name of this server in requests, besides localhost and IP addresses; may be given several times
-    #[arg(long, env = "FOLIO_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',')]
-    allowed_host: Vec<String>,
+    #[command(flatten)]
+    access: AccessArgs,
     /// Format of the model's tool calls: hermes, llama3_json, mistral, gemma, gemma4, harmony, json [default: found in
     /// its chat template]
     #[arg(long, env = "FOLIO_TOOL_CALL_PARSER", value_name = "NAME")]
@@ -69,18 +65,19 @@ pub(crate) struct ServeArgs {
 }
 
 pub(crate) fn run(args: ServeArgs) -> Result<()> {
+    let access = args.access.read()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // The port is opened first, so that a port in use is reported before the model loads.
     let listener = runtime.block_on(listen(&args))?;
     let address = listener.local_addr()?;
     let session = Session::start_to_serve(&args.model, &args.engine)?;
-    warn_if_open(&args, address);
+    warn_if_open(&access, address);
     let sockets = SocketOptions {
         shutdown_grace: Duration::from_secs(args.shutdown_grace.into()),
         shutdown_timeout: Some(Duration::from_secs(args.shutdown_timeout.into())),
         ..SocketOptions::default()
     };
-    let state = state(args, &session);
+    let state = state(args, access, &session);
     runtime.block_on(async {
         let stop = async {
             tokio::select! {
@@ -98,8 +95,8 @@ pub(crate) fn run(args: ServeArgs) -> Result<()> {
 }
 
 /// Warns if the server accepts requests from other machines without an API key.
-fn warn_if_open(args: &ServeArgs, address: SocketAddr) {
-    if !address.ip().is_loopback() && args.api_key.is_empty() {
+fn warn_if_open(access: &Access, address: SocketAddr) {
+    if !address.ip().is_loopback() && access.api_keys.is_empty() {
         note(format_args!("warning: {address} is reachable from other machines and no --api-key is set"));
     }
 }
@@ -123,17 +120,13 @@ async fn listen(args: &ServeArgs) -> Result<TcpListener> {
 }
 
 /// The state of the routes, from the arguments and the model.
-fn state(args: ServeArgs, session: &Session) -> ServerState {
+fn state(args: ServeArgs, access: Access, session: &Session) -> ServerState {
     let names = match args.served_model_name.as_slice() {
         [] => vec![args.model.name()],
         names => names.to_vec(),
     };
-    let mut allowed_hosts = args.allowed_host;
+    let Access { api_keys, allowed_origins, mut allowed_hosts } = access;
     allowed_hosts.push(args.host);
-    let api_keys = args.api_key.into_iter().filter(|key| !key.is_empty()).collect();
-    // Browsers send an origin without a trailing slash.
-    let origin = |origin: String| origin.trim_end_matches('/').to_owned();
-    let allowed_origins = args.allowed_origins.into_iter().map(origin).collect();
     let limits = Limits {
         choices_max: args.choices_max,
         prompts_max: args.prompts_max as usize,

@@ -88,6 +88,7 @@ impl ServerState {
     /// State of one server. `model_names` has at least one name; answers call the model by the first.
     pub fn new(engine: EngineHandle, text: Arc<TextModel>, model_names: Vec<String>, options: ServerOptions) -> Self {
         assert!(!model_names.is_empty(), "a served model has a name");
+        assert!(!options.api_keys.iter().any(String::is_empty), "an API key is not empty");
         let answer_format = AnswerFormat::new(&text, options.tool_call_parser, options.reasoning_parser);
         Self {
             engine,

@@ -481,6 +481,55 @@ fn serve_guards_and_limits_as_told() {
     refusal(&["serve", "--prompts-max", "0"], &["--prompts-max", "0"]);
 }
 
+/// An empty setting is an error, never a setting that is off; and no message repeats a key.
+#[test]
+fn security_settings_fail_closed() {
+    let variables =
+        ["FOLIO_API_KEY", "FOLIO_API_KEY_FILE", "FOLIO_HOST", "FOLIO_ALLOWED_HOST", "FOLIO_ALLOWED_ORIGINS"];
+    for variable in variables {
+        let option = format!("--{}", variable.trim_start_matches("FOLIO_").to_lowercase().replace('_', "-"));
+        let mut command = folio(&["serve", "--device", "fake", "--port", "0"]);
+        let by_variable = command.env(variable, "").output().expect("the binary starts");
+        let by_option = run(&["serve", "--device", "fake", "--port", "0", &format!("{option}=")]);
+        for output in [by_variable, by_option] {
+            let message = text(&output.stderr);
+            assert!(matches!(output.status.code(), Some(1 | 2)), "{variable}: {message}");
+            assert!(message.contains(&option), "{variable}: {message}");
+        }
+    }
+    let serve = |option: &str, value: &str, words: &[&str]| {
+        refusal(&["serve", "--device", "fake", "--port", "0", option, value], &[&[option], words].concat());
+    };
+    serve("--api-key", "one,two", &["comma", "--api-key-file"]);
+    serve("--api-key", "one two", &["spaces"]);
+    serve("--allowed-origins", "https://a.org,", &["''"]);
+    serve("--allowed-origins", "example.org", &["https://example.org"]);
+    serve("--allowed-host", "http://gpu.lan", &["gpu.example.org"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("keys");
+    let path = file.to_str().expect("a path");
+    serve("--api-key-file", path, &["No such file"]);
+    fs::write(&file, "\n").expect("a file");
+    serve("--api-key-file", path, &["has no key"]);
+    fs::write(&file, "good\nsecret one\n").expect("a file");
+    serve("--api-key-file", path, &["line 2", "spaces"]);
+    assert!(!text(&run(&["serve", "--api-key-file", path]).stderr).contains("secret"), "a key is not printed");
+    fs::write(&file, "sesame\n\nother\n").expect("a file");
+    let mut server = Server::with(&["--device", "fake", "--api-key-file", path]);
+    assert!(server.ask("GET", "/v1/models", "").starts_with("HTTP/1.1 401"));
+    for (header, status) in [
+        ("Authorization: Bearer sesame\r\n", "200"),
+        ("X-Api-Key: other\r\n", "200"),
+        ("Authorization: Bearer sesam\r\n", "401"),
+        ("Authorization: Bearer sesame,other\r\n", "401"),
+        ("Authorization: Bearer \r\n", "401"),
+    ] {
+        server.headers = vec![header];
+        let answer = server.ask("GET", "/v1/models", "");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{header}: {answer}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_second_signal_ends_the_server_at_once() {

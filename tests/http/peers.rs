@@ -176,7 +176,11 @@ fn pages_of_other_sites_are_let_in_only_if_listed() {
     assert_eq!((answer.status.as_u16(), answer.header("access-control-allow-origin")), (200, "https://a.example"));
     assert_eq!(call(&listed, "POST", "https://b.example").status, 403);
     assert!(call(&listed, "OPTIONS", "https://b.example").header("access-control-allow-origin").is_empty());
-    assert!(call(&listed, "POST", "https://a.example.evil").header("access-control-allow-origin").is_empty());
+    for look_alike in ["https://a.example.evil", "https://a.exampl", "http://a.example", "https://evil-a.example"] {
+        let refused = call(&listed, "POST", look_alike);
+        assert_eq!(refused.status, 403, "{look_alike}");
+        assert!(refused.header("access-control-allow-origin").is_empty(), "{look_alike}");
+    }
     let any = ServerOptions { allowed_origins: vec!["*".into()], ..ServerOptions::default() };
     let any = Server::fake("", config(), any);
     assert_eq!(call(&any, "POST", "https://b.example").header("access-control-allow-origin"), "https://b.example");

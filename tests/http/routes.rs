@@ -130,7 +130,10 @@ fn hosts_that_are_ours_pass() {
         let origin = format!("http://{host}");
         assert_eq!(call(&[("host", host), ("origin", &origin), ("sec-fetch-site", "same-origin")]), 200, "{host}");
     }
-    assert_eq!(call(&[("host", "gpu.lan.evil")]), 403);
+    for look_alike in ["gpu.lan.evil", "evil-gpu.lan", "evil-localhost", "localhost.evil", "xlocalhost", "1.2.3.4.evil"]
+    {
+        assert_eq!(call(&[("host", look_alike)]), 403, "{look_alike}");
+    }
 }
 
 #[test]

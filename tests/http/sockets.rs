@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -21,7 +21,11 @@ struct Listening {
 
 impl Listening {
     fn start(script: &str, options: SocketOptions) -> Self {
-        let server = Server::fake(script, config(), ServerOptions::default());
+        Self::with(script, options, ServerOptions::default())
+    }
+
+    fn with(script: &str, options: SocketOptions, server: ServerOptions) -> Self {
+        let server = Server::fake(script, config(), server);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("the loopback has ports");
@@ -252,4 +256,36 @@ fn what_runs_beyond_the_limit_is_told_so() {
     assert!(text.contains("\"code\":\"server_shutting_down\""), "{text}");
     let answer = read_until(&mut whole, "server_shutting_down");
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.to_lowercase().contains("retry-after"), "{answer}");
+}
+
+/// Whoever guesses keys is slowed down; a right key from the same address is answered at once.
+#[test]
+fn guesses_of_a_key_are_slow_and_right_keys_are_not() {
+    let keys = ServerOptions { api_keys: vec!["sesame-9".into()], ..ServerOptions::default() };
+    let server = Listening::with("", SocketOptions::default(), keys);
+    let ask = |key: &str| {
+        let mut stream = server.connect();
+        let head = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+        write!(stream, "{head}Authorization: Bearer {key}\r\n\r\n").expect("it reads");
+        stream
+    };
+    let status = |mut stream: TcpStream| {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer.split(' ').nth(1).map(str::to_owned).expect("a status")
+    };
+    // Look-alikes: a prefix, more than the key, another case.
+    let wrong: Vec<TcpStream> =
+        ["sesame-", "sesame-99", "SESAME-9", "x"].into_iter().cycle().take(40).map(ask).collect();
+    let start = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(status(ask("sesame-9")), "200");
+    }
+    let right = start.elapsed();
+    let statuses: Vec<String> = wrong.into_iter().map(status).collect();
+    let all = start.elapsed();
+    assert!(statuses.iter().all(|status| ["401", "429"].contains(&status.as_str())), "{statuses:?}");
+    assert!(statuses.iter().any(|status| status == "429"), "more than can be delayed: {statuses:?}");
+    assert!(all > Duration::from_secs(8), "40 guesses took {all:?}");
+    assert!(right * 2 < all, "20 right keys took {right:?}, 40 wrong ones {all:?}");
 }

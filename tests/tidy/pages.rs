@@ -62,3 +62,32 @@ fn links_between_pages_lead_somewhere() {
     }
     judge("links", &findings);
 }
+
+/// Rows of a table of docs/promises.md: cells of a promise and its tests, as `ring/file::name`.
+fn promises(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
+    let rows = (1..).zip(text.lines()).filter(|(_, line)| line.starts_with("| ") && !line.starts_with("| Promise"));
+    rows.map(|(line, row)| (line, row.split('`').filter(|part| part.contains("::")).collect()))
+}
+
+#[test]
+fn every_promise_has_tests_that_exist() {
+    let planted: Vec<_> = promises("| Promise | Tests |\n|---|---|\n| a `b` | `c/d::e`, `f/g::h` |\n").collect();
+    assert_eq!(planted, [(3, vec!["c/d::e", "f/g::h"])]);
+    let page = pages().into_iter().find(|page| page.path == "docs/promises.md").expect("the page exists");
+    let (mut findings, mut rows) = (Vec::new(), 0);
+    for (line, tests) in promises(&page.text) {
+        rows += 1;
+        if tests.is_empty() {
+            findings.push(page.finding(line, "no test keeps this promise"));
+        }
+        for test in tests {
+            let (file, name) = test.split_once("::").expect("it was found by this");
+            let text = fs::read_to_string(root().join(format!("tests/{file}.rs"))).unwrap_or_default();
+            if !text.contains(&format!("#[test]\nfn {name}(")) {
+                findings.push(page.finding(line, &format!("there is no test {test}")));
+            }
+        }
+    }
+    assert!(rows >= 10, "the promises are read, not {rows} rows");
+    judge("promises", &findings);
+}

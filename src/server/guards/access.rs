@@ -7,11 +7,12 @@ use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, shorten};
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_CHARACTERS: usize = 64;
 /// Paths that need no key. The chat page holds no secret, and users enter the key there.
@@ -27,7 +28,7 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
             request.extensions_mut().insert(client);
             next.run(request).await
         }
-        Err(error) => error.into_response(),
+        Err(error) => refusal(error, request.headers()),
     };
     let status = response.status().as_u16();
     tracing::debug!(request = id, method = method.as_str(), path = shorten(&path), status, "answered");
@@ -38,6 +39,19 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
     }
     response
 }
+
+fn refusal(error: ApiError, headers: &HeaderMap) -> Response {
+    let mut response = error.into_response();
+    let has_key = headers.contains_key(AUTHORIZATION) || headers.contains_key(API_KEY);
+    if has_key && response.status() == StatusCode::UNAUTHORIZED {
+        response.extensions_mut().insert(WrongKey);
+    }
+    response
+}
+
+/// Marks the response to a wrong key, so that the socket layer, which knows the peer and the clock, can delay it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrongKey;
 
 /// The client of a request: the index of the API key that it carries, or 0 where no keys are needed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -127,7 +141,7 @@ fn key_of(headers: &HeaderMap, keys: &[String]) -> Option<u32> {
         let (scheme, rest) = value.split_at(space);
         scheme.eq_ignore_ascii_case(b"bearer").then(|| rest.trim_ascii())
     });
-    let own = headers.get("x-api-key").map(HeaderValue::as_bytes);
+    let own = headers.get(API_KEY).map(HeaderValue::as_bytes);
     let given: Vec<_> = [bearer, own].into_iter().flatten().map(blake3::hash).collect();
     let mut found = None;
     for (index, key) in (0..).zip(keys) {

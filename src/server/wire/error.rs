@@ -122,6 +122,13 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key", message)
     }
 
+    #[cfg(feature = "server")]
+    pub(crate) fn too_many_wrong_keys() -> Self {
+        let message = "too many requests with a wrong API key from this address";
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "too_many_wrong_keys", message);
+        Self { retry_after_seconds: Some(10), ..error }
+    }
+
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_error", "forbidden", message)
     }

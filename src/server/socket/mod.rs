@@ -7,16 +7,24 @@
 //! When its `shutdown` future completes, [`serve`] shuts down: `/health` answers 503; after a grace period the engine
 //! accepts no more requests; running answers finish or reach a time limit; then connections close.
 
+mod guesses;
+
+use super::guards::access::WrongKey;
+use super::wire::error::ApiError;
 use super::{BodyTimeout, ServerState, router};
 use axum::BoxError;
 use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Request, Response};
+use axum::response::IntoResponse as _;
+use guesses::Guesses;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -80,6 +88,7 @@ pub async fn serve(
         app: router(state.clone()),
         connections: Arc::new(Semaphore::new(options.connections_max)),
         graceful: GracefulShutdown::new(),
+        guesses: Arc::default(),
         options,
     };
     tokio::select! {
@@ -157,6 +166,7 @@ struct Server {
     app: axum::Router,
     connections: Arc<Semaphore>,
     graceful: GracefulShutdown,
+    guesses: Arc<Guesses>,
     options: SocketOptions,
 }
 
@@ -165,7 +175,7 @@ impl Server {
     async fn accept(&self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.connect(stream),
+                Ok((stream, peer)) => self.connect(stream, peer.ip()),
                 // Out of file descriptors, or the client has already disconnected; other connections are not affected.
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
@@ -175,17 +185,21 @@ impl Server {
         }
     }
 
-    fn connect(&self, stream: TcpStream) {
+    fn connect(&self, stream: TcpStream, peer: IpAddr) {
         let Ok(permit) = self.connections.clone().try_acquire_owned() else { return };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection was lost");
             return;
         }
         let (app, keep_alive, body_timeout) = (self.app.clone(), self.options.keep_alive, self.options.body_timeout);
+        let guesses = self.guesses.clone();
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let request = request.map(|body| Body::new(TimedBody::new(body, body_timeout)));
-            let answer = app.clone().oneshot(request);
-            async move { answer.await.map(|response| with_comments(response, keep_alive)) }
+            let (answer, guesses) = (app.clone().oneshot(request), guesses.clone());
+            async move {
+                let response = slow_down(answer.await?, &guesses, peer).await;
+                Ok::<_, Infallible>(with_comments(response, keep_alive))
+            }
         });
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(self.options.header_timeout);
@@ -197,6 +211,20 @@ impl Server {
             }
             drop(permit);
         });
+    }
+}
+
+/// Delays the response to a wrong key, so that keys cannot be guessed quickly.
+async fn slow_down(response: Response<Body>, guesses: &Guesses, peer: IpAddr) -> Response<Body> {
+    if response.extensions().get::<WrongKey>().is_none() {
+        return response;
+    }
+    match guesses.delay(peer, Instant::now()) {
+        Some(delay) => {
+            sleep(delay).await;
+            response
+        }
+        None => ApiError::too_many_wrong_keys().into_response(),
     }
 }
 

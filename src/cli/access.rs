@@ -1,0 +1,126 @@
+//! Options that decide who may use the server: API keys, host names, origins.
+//!
+//! A security setting fails closed: an empty or malformed value is an error at start, never a setting that is off. A
+//! variable that is set but empty (`FOLIO_API_KEY=`) counts as an empty value.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use std::fs;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub(crate) struct AccessArgs {
+    /// API key that requests must send; may be given several times. Other users of this machine can see it in the list
+    /// of processes; --api-key-file is safer
+    #[arg(long, env = "FOLIO_API_KEY", value_name = "KEY", hide_env_values = true)]
+    api_key: Vec<String>,
+    /// File with API keys, one per line; with several keys, waiting requests are served round-robin by key
+    #[arg(long, env = "FOLIO_API_KEY_FILE", value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Origin of a site whose pages may use this server (https://example.org), or * for all; may be given several times
+    #[arg(long, env = "FOLIO_ALLOWED_ORIGINS", value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
+    allowed_origins: Vec<String>,
+    /// Host name of this server in requests, besides localhost and IP addresses, or * for all; may be given several
+    /// times
+    #[arg(long, env = "FOLIO_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',', value_parser = host)]
+    allowed_host: Vec<String>,
+}
+
+/// Checked settings.
+#[derive(Debug)]
+pub(crate) struct Access {
+    pub(crate) api_keys: Vec<String>,
+    pub(crate) allowed_origins: Vec<String>,
+    pub(crate) allowed_hosts: Vec<String>,
+}
+
+impl AccessArgs {
+    /// Reads the key file and checks all keys. No message repeats a key.
+    pub(crate) fn read(&self) -> Result<Access> {
+        let mut api_keys = self.api_key.clone();
+        for key in &api_keys {
+            check_key(key).context("--api-key (FOLIO_API_KEY)")?;
+        }
+        if let Some(path) = &self.api_key_file {
+            let name = format!("--api-key-file {}", path.display());
+            let text = fs::read_to_string(path).with_context(|| name.clone())?;
+            api_keys.extend(keys_of(&text).context(name)?);
+        }
+        let (allowed_origins, allowed_hosts) = (self.allowed_origins.clone(), self.allowed_host.clone());
+        Ok(Access { api_keys, allowed_origins, allowed_hosts })
+    }
+}
+
+/// The keys of a file. Blank lines are skipped.
+fn keys_of(text: &str) -> Result<Vec<String>> {
+    let mut keys = Vec::new();
+    for (line, key) in (1..).zip(text.lines().map(str::trim)).filter(|(_, key)| !key.is_empty()) {
+        check_key(key).with_context(|| format!("line {line}"))?;
+        keys.push(key.to_owned());
+    }
+    ensure!(!keys.is_empty(), "the file has no key");
+    Ok(keys)
+}
+
+/// Only keys that a client can send in a header, and that are certainly one key.
+fn check_key(key: &str) -> Result<()> {
+    ensure!(!key.is_empty(), "the key is empty");
+    ensure!(!key.contains(','), "the key contains a comma: pass --api-key several times, or use --api-key-file");
+    ensure!(key.bytes().all(|byte| byte.is_ascii_graphic()), "a key consists of ASCII characters without spaces");
+    Ok(())
+}
+
+/// A host name or address as in a `Host` header, without its port, or `*`.
+pub(crate) fn host(text: &str) -> Result<String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_address = text.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    if text == "*" || is_address || (!text.is_empty() && text.bytes().all(plain)) {
+        return Ok(text.to_owned());
+    }
+    bail!("expected a host name without scheme and port, such as gpu.example.org")
+}
+
+/// An origin as browsers send it (scheme, host and port, without a trailing slash), or `*`.
+fn origin(text: &str) -> Result<String> {
+    let origin = text.trim_end_matches('/');
+    let scheme_and_host = origin.split_once("://");
+    let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@*".contains(&b));
+    if text == "*" || scheme_and_host.is_some_and(|(scheme, host)| plain(scheme) && plain(host)) {
+        return Ok(origin.to_owned());
+    }
+    bail!("expected an origin such as https://example.org, or *")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_lines_and_anything_doubtful_is_an_error() {
+        assert_eq!(keys_of("one\n\r\n  two \r\n").expect("two keys"), ["one", "two"]);
+        for (text, words) in
+            [("", "no key"), ("\n \n", "no key"), ("ok\na,b", "line 2"), ("a b", "spaces"), ("ключ", "ASCII")]
+        {
+            let error = format!("{:#}", keys_of(text).expect_err(text));
+            assert!(error.contains(words), "{text:?}: {error}");
+            assert!(!error.contains("a,b"), "the key itself is not printed: {error}");
+        }
+        assert!(check_key("").is_err());
+    }
+
+    #[test]
+    fn hosts_and_origins_are_as_browsers_send_them() {
+        for good in ["localhost", "gpu.example.org", "10.0.0.1", "::1", "[::1]", "*"] {
+            assert_eq!(host(good).expect(good), good);
+        }
+        for wrong in ["", " ", "http://gpu", "gpu:80", "*.example.org", "a/b"] {
+            assert!(host(wrong).is_err(), "{wrong}");
+        }
+        for (given, sent) in [("https://a.org", "https://a.org"), ("http://a.org:80/", "http://a.org:80"), ("*", "*")] {
+            assert_eq!(origin(given).expect(given), sent);
+        }
+        for wrong in ["", "/", "a.org", "https://", "://a.org", "https://a.org/page", "https://*.a.org", "null"] {
+            assert!(origin(wrong).is_err(), "{wrong}");
+        }
+    }
+}
