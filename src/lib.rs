@@ -147,7 +147,8 @@
 //! - **The engine never sees text**, and only the command line, the self-test and tests name a concrete backend.
 //! - **All device memory is allocated at start.** After that, a request can be refused, but never runs out of
 //!   memory.
-//! - **A request is validated once**, in [`engine::handle::EngineHandle::submit`]. What it accepts is well-formed.
+//! - **A request is validated in one place**, [`engine::handle::EngineHandle::submit`]. What it accepts is well-formed.
+//!   The API calls its check of the sampling parameters earlier as well, before it encodes the prompt.
 //! - **One way to cancel:** drop the receiver. Blocks are freed once no step in flight uses them.
 //! - **Exactly one terminal event per choice**, even if the device is lost or the engine's thread panics.
 //! - **A shared KV block is never written.** A writer copies it first.

@@ -372,7 +372,8 @@ impl SamplingParams {
         Self { max_tokens: defaults.max_new_tokens, draw: defaults.draw, ..Self::default() }
     }
 
-    fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
+    /// The part of [`Request::check`] that needs no prompt, for callers that want it before they encode one.
+    pub fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
         if !(1..=CHOICES_MAX).contains(&self.n) {
             return invalid("n", format!("must be from 1 to {CHOICES_MAX}, not {}", self.n));
         }

@@ -157,17 +157,31 @@ fn the_last_message_is_continued() {
 fn effort_is_the_template_s_to_read() {
     let template = "{{ reasoning_effort }}/{{ messages[0].content }}";
     let text = folio::text::TextModel::from_parts(Some(folio::model::demo::TOKENIZER_JSON), None, Some(template));
-    let spawn = |inbox| {
-        let open = || Ok(folio::backend::fake::FakeBackend::new("".parse().expect("a script")));
-        folio::engine::spawn(open, folio::model::Model::demo(), config(), inbox, |_| {})
-    };
-    let text = std::sync::Arc::new(text.expect("it compiles"));
-    let server = Server::start(spawn, ServerOptions::default(), text);
+    let server = Server::plain_with(std::sync::Arc::new(text.expect("it compiles")));
     let render = |more: Value| server.post("/apply-template", &with(&hello(), &more)).json()["prompt"].clone();
     assert_eq!(render(json!({"reasoning_effort": "high"})), "high/Hello!");
     let both = json!({"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "own"}});
     assert_eq!(render(both), "own/Hello!");
     assert_eq!(render(json!({})), "/Hello!");
+}
+
+#[test]
+fn ranges_are_checked_before_the_prompt_is_encoded() {
+    // Encoding fails, so an error about another field was found before it.
+    let text = folio::text::TextModel::from_parts(None, None, Some("{{ raise_exception('rendered') }}"));
+    let server = Server::plain_with(std::sync::Arc::new(text.expect("it compiles")));
+    let prompt = json!({"prompt": "a"});
+    for (path, base, encoded) in
+        [(CHAT, &hello(), "messages"), (COMPLETIONS, &prompt, "prompt"), ("/completion", &prompt, "prompt")]
+    {
+        let param = |more: Value| server.post(path, &with(base, &more)).json()["error"]["param"].clone();
+        assert_eq!(param(json!({})), encoded, "{path}");
+        for (name, value) in
+            [("temperature", json!(3)), ("logit_bias", json!({"4096": 1})), ("min_tokens", json!(9999))]
+        {
+            assert_eq!(param(json!({name: value})), name, "{path}");
+        }
+    }
 }
 
 #[test]

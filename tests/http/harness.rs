@@ -105,12 +105,13 @@ pub(crate) fn config() -> Config {
 impl Server {
     /// A server on the fake device, whose tokens are a hash of the history.
     pub(crate) fn fake(script: &str, config: Config, options: ServerOptions) -> Self {
+        Self::fake_with(script, config, options, demo_text())
+    }
+
+    fn fake_with(script: &str, config: Config, options: ServerOptions, text: Arc<TextModel>) -> Self {
         let script: Script = script.parse().expect("a script");
-        Self::start(
-            move |inbox| engine::spawn(move || Ok(FakeBackend::new(script)), Model::demo(), config, inbox, |_| {}),
-            options,
-            demo_text(),
-        )
+        let spawn = |inbox| engine::spawn(move || Ok(FakeBackend::new(script)), Model::demo(), config, inbox, |_| {});
+        Self::start(spawn, options, text)
     }
 
     /// A server on the CPU with the demo model.
@@ -123,7 +124,11 @@ impl Server {
     }
 
     pub(crate) fn plain() -> Self {
-        Self::fake("", config(), ServerOptions::default())
+        Self::plain_with(demo_text())
+    }
+
+    pub(crate) fn plain_with(text: Arc<TextModel>) -> Self {
+        Self::fake_with("", config(), ServerOptions::default(), text)
     }
 
     pub(crate) fn start(

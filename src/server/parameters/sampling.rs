@@ -1,5 +1,6 @@
 //! [`Sampling`]: the parameters that chat, completions and llama.cpp's completion share.
 
+use crate::engine::handle::EngineInfo;
 use crate::engine::request::{DrawParams, SamplingParams};
 use crate::server::guards::access::Client;
 use crate::server::parameters::structured::{self, Structure};
@@ -12,10 +13,9 @@ use std::sync::Arc;
 
 /// How to continue the prompts of a request.
 pub(crate) struct Sampling {
-    /// The engine's parameters. The endpoint sets `logprobs` and `max_tokens`, whose names differ by API, and the
-    /// constraint.
+    /// The engine's parameters. [`Self::complete`] sets `logprobs` and `max_tokens`, and the endpoint the constraint.
     pub(crate) params: SamplingParams,
-    /// The answer has logprobs; set by [`Self::set_logprobs`].
+    /// The answer has logprobs; set by [`Self::complete`].
     pub(crate) wants_logprobs: bool,
     /// The answer has `prompt_logprobs`.
     pub(crate) wants_prompt_logprobs: bool,
@@ -50,8 +50,7 @@ pub(crate) struct Sampling {
 }
 
 impl Sampling {
-    /// Checks fields that depend on each other; the engine checks its own ranges when the request is submitted. The
-    /// request's values take precedence over the model's `defaults`.
+    /// Checks fields that depend on each other. The request's values take precedence over the model's `defaults`.
     pub(crate) fn new(
         fields: SamplingFields,
         queueing: Queueing,
@@ -92,12 +91,21 @@ impl Sampling {
         })
     }
 
-    /// Sets the number of alternatives to report for each token; `None`: the answer has no logprobs. `best_of` needs
-    /// logprobs in any case.
-    pub(crate) fn set_logprobs(&mut self, alternatives: Option<u32>) {
+    /// Sets the parameters whose names differ by API, and checks the ranges of all: before the prompt is encoded, which
+    /// may take long. `alternatives` are those to report for each token; `None`: the answer has no logprobs.
+    pub(crate) fn complete(
+        &mut self,
+        alternatives: Option<u32>,
+        max_tokens: Option<u32>,
+        info: &EngineInfo,
+    ) -> Result<(), ApiError> {
         self.wants_logprobs = alternatives.is_some();
+        // `best_of` needs logprobs in any case.
         let chooses = self.best < self.params.n as usize;
         self.params.logprobs = alternatives.or(chooses.then_some(0));
+        self.params.max_tokens = max_tokens;
+        let checked = self.params.check(info.vocab, info.max_model_len);
+        checked.map_err(|error| ApiError::refused(&error, self.names))
     }
 
     /// Compiles the grammar of an answer that is plain text.
@@ -121,7 +129,7 @@ impl Sampling {
     }
 }
 
-/// `logprobs` and `max_tokens` are set by the endpoint, as their names differ.
+/// `logprobs` and `max_tokens` are set later ([`Sampling::complete`]).
 fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> SamplingParams {
     SamplingParams {
         max_tokens: None,

@@ -37,9 +37,8 @@ pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> 
     let defaults = &state.options.defaults;
     let from = (client, NAMES);
     let mut sampling = Sampling::new(request.sampling, request.queueing, defaults, info.max_model_len, from)?;
-    sampling.set_logprobs(alternatives);
     // If neither is given, the answer may fill the context.
-    sampling.params.max_tokens = request.max_completion_tokens.or(request.max_tokens);
+    sampling.complete(alternatives, request.max_completion_tokens.or(request.max_tokens), info)?;
     let conversation = Conversation::new(request.conversation)?;
 
     let (tools, continued) = (conversation.tools.clone(), conversation.continued());

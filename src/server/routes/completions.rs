@@ -27,12 +27,11 @@ pub(crate) async fn completions(State(state): State<ServerState>, request: Reque
     let from = (client, &[] as Names);
     let defaults = &state.options.defaults;
     let mut sampling = Sampling::new(request.sampling, request.queueing, defaults, info.max_model_len, from)?;
-    sampling.set_logprobs(request.logprobs);
     let echo = request.echo;
     // The answer repeats only the prompt, with its logprobs.
     sampling.silent = echo && request.max_tokens == Some(0);
     let max_tokens = request.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT);
-    sampling.params.max_tokens = Some(if sampling.silent { 1 } else { max_tokens });
+    sampling.complete(request.logprobs, Some(if sampling.silent { 1 } else { max_tokens }), info)?;
     if echo && sampling.wants_logprobs {
         sampling.params.prompt_logprobs = sampling.params.prompt_logprobs.max(sampling.params.logprobs);
     }

@@ -91,8 +91,8 @@ pub(crate) async fn completion(State(state): State<ServerState>, request: Reques
     let mut sampling = Sampling::new(given, request.queueing, defaults, info.max_model_len, (client, NAMES))?;
     // The last token distinguishes the model's end token from a stop string.
     sampling.return_token_ids = true;
-    sampling.set_logprobs(request.n_probs.filter(|count| *count > 0));
-    sampling.params.max_tokens = request.n_predict.and_then(|count| u32::try_from(count).ok());
+    let max_tokens = request.n_predict.and_then(|count| u32::try_from(count).ok());
+    sampling.complete(request.n_probs.filter(|count| *count > 0), max_tokens, info)?;
     let prompt: Arc<[u32]> = sampling.truncated(request.prompt.encode(&state, true).await?.remove(0)).into();
     sampling.constrain(&state).await?;
     let generation = Generation::submit(&state, vec![prompt], &sampling)?;
