@@ -2,7 +2,8 @@
 //! bounds. Files generated from it are up to date: the types of the npm package, and the table of routes in
 //! docs/api.md. `FOLIO_REFRESH=1 cargo test --test http document` regenerates these files.
 
-use crate::harness::{Server, with};
+use crate::harness::{CHAT, COMPLETIONS, Server, config, hello, with};
+use folio::server::ServerOptions;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -192,9 +193,7 @@ fn every_bound_of_the_document_holds() {
             for (name, schema) in form["properties"].as_object().expect("properties") {
                 let mut values = ends(&document, schema);
                 values.extend(wrong_type(schema).map(|value| (value, false)));
-                let required =
-                    |name: &str| form["required"].as_array().is_some_and(|list| list.iter().any(|n| n == name));
-                values.extend((!required(name)).then_some((Value::Null, true)));
+                values.extend((!is_required(&form, name)).then_some((Value::Null, true)));
                 for (value, taken) in values {
                     count += 1;
                     let fault = fault(&server, path, &example, (name, &value), taken);
@@ -212,23 +211,38 @@ fn every_bound_of_the_document_holds() {
 fn fields_of_other_servers_are_refused_or_ignored_by_name() {
     let server = Server::plain();
     let document = server.get("/openapi.json").json();
-    let names =
-        |list: &str| document[list].as_array().expect("names").iter().map(|name| name.as_str().expect("a name"));
-    let schemas = document["components"]["schemas"].as_object().expect("schemas");
-    let requests = || schemas.iter().filter(|(name, _)| name.ends_with("Request"));
-    let is_row = |name| requests().any(|(_, schema)| schema["properties"].get(name).is_some());
-    let ask = |name: &str, value: Value| {
-        server.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1, name: value}))
-    };
-    for name in names("x-unsupported-fields") {
-        let answer = ask(name, "x".into());
-        assert_eq!((answer.status.as_u16(), &answer.json()["error"]["param"]), (400, &name.into()), "{}", answer.text);
-        assert_eq!(ask(name, Value::Null).status, 200, "{name} is not used");
+    for (path, operations) in document["paths"].as_object().expect("paths") {
+        let Some(body) = operations["post"].get("requestBody") else { continue };
+        for (form, example) in forms(&document, body) {
+            let ask = |name: &str, value: Value| server.post(path, &with(&example, &json!({name: value})));
+            let listed = |list: &str| form[list].as_object().expect("fields with reasons").clone();
+            let (refused, ignored) = (listed("x-unsupported-fields"), listed("x-ignored-fields"));
+            for (name, reason) in &refused {
+                let answer = ask(name, "x".into());
+                let message = format!("`{name}` is not supported: {}", reason.as_str().expect("a reason"));
+                assert_eq!(answer.status, 400, "{path} {name}");
+                let error = &answer.json()["error"];
+                assert_eq!((&error["param"], &error["message"]), (&name.as_str().into(), &message.into()), "{path}");
+                assert_eq!(ask(name, Value::Null).status, 200, "{path}: {name} is not used");
+            }
+            for name in ignored.keys() {
+                assert_eq!(ask(name, "x".into()).status, 200, "{path} {name}");
+            }
+            let is_row = |name: &&String| form["properties"].get(name.as_str()).is_some();
+            assert_eq!(refused.keys().chain(ignored.keys()).find(is_row), None, "{path}: a listed field has no row");
+        }
     }
-    for name in names("x-ignored-fields") {
-        assert_eq!(ask(name, "x".into()).status, 200, "{name}");
-    }
-    assert!(!names("x-unsupported-fields").chain(names("x-ignored-fields")).any(is_row), "listed fields have no row");
+}
+
+#[test]
+fn a_field_is_refused_by_name_only_where_other_servers_have_it() {
+    let strict = ServerOptions { strict_fields: true, ..ServerOptions::default() };
+    let server = Server::fake("", config(), strict);
+    let code = |path: &str, request: Value| server.post(path, &request).json()["error"]["code"].clone();
+    assert_eq!(code(COMPLETIONS, json!({"prompt": "a", "suffix": "x"})), "unsupported_parameter");
+    assert_eq!(code("/v1/embeddings", json!({"input": "a", "suffix": "x"})), "invalid_value", "it is unknown there");
+    assert_eq!(code(COMPLETIONS, json!({"prompt": "a", "verbosity": "low"})), "invalid_value", "it is unknown there");
+    assert_eq!(code(CHAT, with(&hello(), &json!({"verbosity": "low"}))), Value::Null, "it is ignored there");
 }
 
 /// How the response to `example` with one more field contradicts the document, if it does.
@@ -263,14 +277,60 @@ fn typescript(document: &Value) -> String {
     let mut names: Vec<String> = Vec::new();
     let paths = document["paths"].as_object().expect("paths").values();
     paths.for_each(|path| references(&path["post"]["requestBody"], schemas, &mut names));
-    for (name, schema) in schemas.iter().filter(|(name, _)| names.contains(name)) {
-        let declared = type_of(schema, "");
-        match schema["properties"].is_object() {
-            true => text += &format!("\nexport interface {name} {declared}\n"),
-            false => text += &format!("\nexport type {name} = {declared};\n"),
+    let used = || schemas.iter().filter(|(name, _)| names.contains(name));
+    let groups = groups(used().map(|(_, schema)| schema));
+    for (name, group) in &groups {
+        text += &format!("\nexport interface {name} {}\n", type_of(group, ""));
+    }
+    for (name, schema) in used() {
+        let mut own = schema.clone();
+        match own["properties"].as_object_mut() {
+            Some(properties) => {
+                properties.retain(|_, property| property["x-group"].is_null());
+                text += &format!("\nexport interface {name}{} {}\n", extended(schema, &groups), type_of(&own, ""));
+            }
+            None => text += &format!("\nexport type {name} = {};\n", type_of(schema, "")),
         }
     }
     text
+}
+
+/// Schemas of the groups of fields that requests share.
+fn groups<'a>(requests: impl Iterator<Item = &'a Value>) -> Map<String, Value> {
+    let mut groups = Map::new();
+    for request in requests {
+        for (name, property) in request["properties"].as_object().into_iter().flatten() {
+            let Some(group) = property["x-group"].as_str() else { continue };
+            let schema = groups.entry(group).or_insert_with(|| json!({"type": "object"}));
+            schema["properties"][name] = property.clone();
+            if is_required(request, name) && !is_required(schema, name) {
+                let known = schema["required"].as_array().cloned().unwrap_or_default();
+                schema["required"] = known.into_iter().chain([name.as_str().into()]).collect();
+            }
+        }
+    }
+    groups
+}
+
+/// The groups that a request extends, each without the fields that a row of the request hides.
+fn extended(request: &Value, groups: &Map<String, Value>) -> String {
+    let base = |(group, schema): (&String, &Value)| {
+        let fields = schema["properties"].as_object().expect("a group has fields").keys();
+        let has = |name: &&String| request["properties"][name.as_str()]["x-group"] == *group;
+        let (kept, hidden): (Vec<_>, Vec<_>) = fields.partition(has);
+        let hidden: Vec<_> = hidden.iter().map(|name| format!("\"{name}\"")).collect();
+        match (kept.is_empty(), hidden.is_empty()) {
+            (true, _) => None,
+            (false, true) => Some(group.clone()),
+            (false, false) => Some(format!("Omit<{group}, {}>", hidden.join(" | "))),
+        }
+    };
+    let bases: Vec<_> = groups.iter().filter_map(base).collect();
+    if bases.is_empty() { String::new() } else { format!("\n  extends {}", bases.join(", ")) }
+}
+
+fn is_required(schema: &Value, name: &str) -> bool {
+    schema["required"].as_array().is_some_and(|names| names.iter().any(|known| known == name))
 }
 
 /// Adds the names that a schema references, recursively.
@@ -332,8 +392,8 @@ fn object_type(schema: &Value, indent: &str) -> String {
     let inner = format!("{indent}  ");
     let member = |(name, property): (&String, &Value)| {
         let about = property["description"].as_str().map(|text| format!("{inner}/** {text} */\n")).unwrap_or_default();
-        let required = schema["required"].as_array().is_some_and(|names| names.iter().any(|known| known == name));
-        format!("{about}{inner}{name}{}: {};\n", if required { "" } else { "?" }, type_of(property, &inner))
+        let mark = if is_required(schema, name) { "" } else { "?" };
+        format!("{about}{inner}{name}{mark}: {};\n", type_of(property, &inner))
     };
     format!("{{\n{}{indent}}}", properties.iter().map(member).collect::<String>())
 }

@@ -1,6 +1,136 @@
 // Request types of the API, made from the engine's table of request fields. Do not edit; to write it anew:
 // FOLIO_REFRESH=1 cargo test --test http document
 
+export interface Target {
+  /** A served name; by default the first. */
+  model?: string | null;
+}
+
+export interface ConversationFields {
+  /** The conversation so far. */
+  messages: Array<Message>;
+  /** Functions that the model may call. Tools of other types are left out. */
+  tools?: Array<FunctionTool | OtherTool> | null;
+  /** Whether the model may, must or must not call a function, or which one. */
+  tool_choice?: ToolChoice | null;
+  /** False: at most one call. */
+  parallel_tool_calls?: boolean | null;
+  /** Variables of the chat template. */
+  chat_template_kwargs?: Record<string, unknown> | null;
+  /** How long the model should think; a variable of the chat template. */
+  reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
+  /** End the prompt with the beginning of an answer; by default unless the last message is continued. */
+  add_generation_prompt?: boolean | null;
+  /** Continue the last message. */
+  continue_final_message?: boolean | null;
+  /** Answers are text only. */
+  modalities?: Array<"text"> | null;
+}
+
+export interface StructuredFields {
+  /** The form of the answer, as in OpenAI's API. */
+  response_format?: ResponseFormat | null;
+  /** The form of the answer, as in vLLM's API. */
+  structured_outputs?: {
+    /** A JSON schema. */
+    json?: Record<string, unknown> | boolean | string | null;
+    /** Any JSON object. */
+    json_object?: boolean | null;
+    /** A regular expression. */
+    regex?: string | null;
+    /** One of these strings. */
+    choice?: Array<string> | null;
+    /** A grammar in Lark's notation. */
+    grammar?: string | null;
+    /** Accepted and not used. */
+    disable_any_whitespace?: boolean | null;
+    /** Accepted and not used. */
+    disable_additional_properties?: boolean | null;
+    /** Accepted and not used. */
+    disable_fallback?: boolean | null;
+  } | null;
+  /** An older name of `structured_outputs.json`. */
+  guided_json?: Record<string, unknown> | boolean | string | null;
+  /** An older name of `structured_outputs.regex`. */
+  guided_regex?: string | null;
+  /** An older name of `structured_outputs.choice`. */
+  guided_choice?: Array<string> | null;
+  /** An older name of `structured_outputs.grammar`. */
+  guided_grammar?: string | null;
+  /** llama.cpp's name of `structured_outputs.json`. */
+  json_schema?: Record<string, unknown> | boolean | string | null;
+}
+
+export interface SamplingFields {
+  /** Answer with server-sent events. */
+  stream?: boolean | null;
+  /** What a stream reports; needs `stream`. */
+  stream_options?: {
+    /** Report the token counts in a last chunk. */
+    include_usage?: boolean | null;
+    /** Report the token counts so far with every chunk. */
+    continuous_usage_stats?: boolean | null;
+  } | null;
+  /** Sampling temperature; 0 always takes the likeliest token. */
+  temperature?: number | null;
+  /** Sample from the likeliest tokens whose probabilities add up to this. */
+  top_p?: number | null;
+  /** Sample from this many of the likeliest tokens; 0 and -1 keep all. */
+  top_k?: number | null;
+  /** Leave out tokens less likely than this share of the likeliest one. */
+  min_p?: number | null;
+  /** Divides the logits of tokens that were there before; 1 is off. */
+  repetition_penalty?: number | null;
+  /** Subtracted from the logits of tokens that were generated before. */
+  presence_penalty?: number | null;
+  /** Subtracted from the logits of tokens for each time that they were generated before. */
+  frequency_penalty?: number | null;
+  /** Added to logits, by token id. */
+  logit_bias?: Record<string, number> | null;
+  /** Requests with the same seed sample the same tokens. */
+  seed?: number | null;
+  /** Choices per prompt; 1 by default. */
+  n?: number | null;
+  /** Generate this many choices and answer with the likeliest `n`; not in a stream. */
+  best_of?: number | null;
+  /** Strings that end a choice. */
+  stop?: string | Array<string> | null;
+  /** Token ids that end a choice. */
+  stop_token_ids?: Array<number> | null;
+  /** Whether the text ends with the stop string that ended it. */
+  include_stop_str_in_output?: boolean | null;
+  /** Go on after the model's end tokens. */
+  ignore_eos?: boolean | null;
+  /** Tokens before which neither an end token nor a stop ends a choice; at most `max_tokens`. */
+  min_tokens?: number | null;
+  /** Leave special tokens out of the text. */
+  skip_special_tokens?: boolean | null;
+  /** Report the log-probabilities of the prompt's tokens, with this many alternatives. */
+  prompt_logprobs?: number | null;
+  /** Report the token ids of prompt and answer. */
+  return_token_ids?: boolean | null;
+  /** Name the tokens of logprobs by id: `token_id:123`. */
+  return_tokens_as_token_ids?: boolean | null;
+  /** What to report for finding mistakes. */
+  debug?: {
+    /** Report how much of the prompt was cached and why it was not more. */
+    prefix?: boolean | null;
+  } | null;
+  /** Accepted and not used. */
+  metadata?: Record<string, string> | null;
+}
+
+export interface Queueing {
+  /** Requests with a lower number run earlier; 0 by default. */
+  priority?: number | null;
+  /** Prompts with different salts share no cached blocks. */
+  cache_salt?: string | null;
+  /** Keep only this many of a prompt's last tokens; -1 keeps as many as fit. */
+  truncate_prompt_tokens?: number | null;
+  /** Accepted and not used. */
+  user?: string | null;
+}
+
 export interface ContentPart {
   type: "text" | "input_text" | "output_text" | "refusal";
   text?: string;
@@ -65,122 +195,8 @@ export interface ResponseFormat {
   } | null;
 }
 
-export interface ChatRequest {
-  /** A served name; by default the first. */
-  model?: string | null;
-  /** The conversation so far. */
-  messages: Array<Message>;
-  /** Functions that the model may call. Tools of other types are left out. */
-  tools?: Array<FunctionTool | OtherTool> | null;
-  /** Whether the model may, must or must not call a function, or which one. */
-  tool_choice?: ToolChoice | null;
-  /** False: at most one call. */
-  parallel_tool_calls?: boolean | null;
-  /** Variables of the chat template. */
-  chat_template_kwargs?: Record<string, unknown> | null;
-  /** How long the model should think; a variable of the chat template. */
-  reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
-  /** End the prompt with the beginning of an answer; by default unless the last message is continued. */
-  add_generation_prompt?: boolean | null;
-  /** Continue the last message. */
-  continue_final_message?: boolean | null;
-  /** Answers are text only. */
-  modalities?: Array<"text"> | null;
-  /** The form of the answer, as in OpenAI's API. */
-  response_format?: ResponseFormat | null;
-  /** The form of the answer, as in vLLM's API. */
-  structured_outputs?: {
-    /** A JSON schema. */
-    json?: Record<string, unknown> | boolean | string | null;
-    /** Any JSON object. */
-    json_object?: boolean | null;
-    /** A regular expression. */
-    regex?: string | null;
-    /** One of these strings. */
-    choice?: Array<string> | null;
-    /** A grammar in Lark's notation. */
-    grammar?: string | null;
-    /** Accepted and not used. */
-    disable_any_whitespace?: boolean | null;
-    /** Accepted and not used. */
-    disable_additional_properties?: boolean | null;
-    /** Accepted and not used. */
-    disable_fallback?: boolean | null;
-  } | null;
-  /** An older name of `structured_outputs.json`. */
-  guided_json?: Record<string, unknown> | boolean | string | null;
-  /** An older name of `structured_outputs.regex`. */
-  guided_regex?: string | null;
-  /** An older name of `structured_outputs.choice`. */
-  guided_choice?: Array<string> | null;
-  /** An older name of `structured_outputs.grammar`. */
-  guided_grammar?: string | null;
-  /** llama.cpp's name of `structured_outputs.json`. */
-  json_schema?: Record<string, unknown> | boolean | string | null;
-  /** Answer with server-sent events. */
-  stream?: boolean | null;
-  /** What a stream reports; needs `stream`. */
-  stream_options?: {
-    /** Report the token counts in a last chunk. */
-    include_usage?: boolean | null;
-    /** Report the token counts so far with every chunk. */
-    continuous_usage_stats?: boolean | null;
-  } | null;
-  /** Sampling temperature; 0 always takes the likeliest token. */
-  temperature?: number | null;
-  /** Sample from the likeliest tokens whose probabilities add up to this. */
-  top_p?: number | null;
-  /** Sample from this many of the likeliest tokens; 0 and -1 keep all. */
-  top_k?: number | null;
-  /** Leave out tokens less likely than this share of the likeliest one. */
-  min_p?: number | null;
-  /** Divides the logits of tokens that were there before; 1 is off. */
-  repetition_penalty?: number | null;
-  /** Subtracted from the logits of tokens that were generated before. */
-  presence_penalty?: number | null;
-  /** Subtracted from the logits of tokens for each time that they were generated before. */
-  frequency_penalty?: number | null;
-  /** Added to logits, by token id. */
-  logit_bias?: Record<string, number> | null;
-  /** Requests with the same seed sample the same tokens. */
-  seed?: number | null;
-  /** Choices per prompt; 1 by default. */
-  n?: number | null;
-  /** Generate this many choices and answer with the likeliest `n`; not in a stream. */
-  best_of?: number | null;
-  /** Strings that end a choice. */
-  stop?: string | Array<string> | null;
-  /** Token ids that end a choice. */
-  stop_token_ids?: Array<number> | null;
-  /** Whether the text ends with the stop string that ended it. */
-  include_stop_str_in_output?: boolean | null;
-  /** Go on after the model's end tokens. */
-  ignore_eos?: boolean | null;
-  /** Tokens before which neither an end token nor a stop ends a choice; at most `max_tokens`. */
-  min_tokens?: number | null;
-  /** Leave special tokens out of the text. */
-  skip_special_tokens?: boolean | null;
-  /** Report the log-probabilities of the prompt's tokens, with this many alternatives. */
-  prompt_logprobs?: number | null;
-  /** Report the token ids of prompt and answer. */
-  return_token_ids?: boolean | null;
-  /** Name the tokens of logprobs by id: `token_id:123`. */
-  return_tokens_as_token_ids?: boolean | null;
-  /** What to report for finding mistakes. */
-  debug?: {
-    /** Report how much of the prompt was cached and why it was not more. */
-    prefix?: boolean | null;
-  } | null;
-  /** Accepted and not used. */
-  metadata?: Record<string, string> | null;
-  /** Requests with a lower number run earlier; 0 by default. */
-  priority?: number | null;
-  /** Prompts with different salts share no cached blocks. */
-  cache_salt?: string | null;
-  /** Keep only this many of a prompt's last tokens; -1 keeps as many as fit. */
-  truncate_prompt_tokens?: number | null;
-  /** Accepted and not used. */
-  user?: string | null;
+export interface ChatRequest
+  extends Target, ConversationFields, StructuredFields, SamplingFields, Queueing {
   /** Tokens to generate at most; by default as many as fit into the context. */
   max_completion_tokens?: number | null;
   /** The older name of `max_completion_tokens`. */
@@ -191,127 +207,12 @@ export interface ChatRequest {
   top_logprobs?: number | null;
 }
 
-export interface RenderChatRequest {
-  /** A served name; by default the first. */
-  model?: string | null;
-  /** The conversation so far. */
-  messages: Array<Message>;
-  /** Functions that the model may call. Tools of other types are left out. */
-  tools?: Array<FunctionTool | OtherTool> | null;
-  /** Whether the model may, must or must not call a function, or which one. */
-  tool_choice?: ToolChoice | null;
-  /** False: at most one call. */
-  parallel_tool_calls?: boolean | null;
-  /** Variables of the chat template. */
-  chat_template_kwargs?: Record<string, unknown> | null;
-  /** How long the model should think; a variable of the chat template. */
-  reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
-  /** End the prompt with the beginning of an answer; by default unless the last message is continued. */
-  add_generation_prompt?: boolean | null;
-  /** Continue the last message. */
-  continue_final_message?: boolean | null;
-  /** Answers are text only. */
-  modalities?: Array<"text"> | null;
+export interface RenderChatRequest
+  extends Target, ConversationFields {
 }
 
-export interface CompletionRequest {
-  /** A served name; by default the first. */
-  model?: string | null;
-  /** The form of the answer, as in OpenAI's API. */
-  response_format?: ResponseFormat | null;
-  /** The form of the answer, as in vLLM's API. */
-  structured_outputs?: {
-    /** A JSON schema. */
-    json?: Record<string, unknown> | boolean | string | null;
-    /** Any JSON object. */
-    json_object?: boolean | null;
-    /** A regular expression. */
-    regex?: string | null;
-    /** One of these strings. */
-    choice?: Array<string> | null;
-    /** A grammar in Lark's notation. */
-    grammar?: string | null;
-    /** Accepted and not used. */
-    disable_any_whitespace?: boolean | null;
-    /** Accepted and not used. */
-    disable_additional_properties?: boolean | null;
-    /** Accepted and not used. */
-    disable_fallback?: boolean | null;
-  } | null;
-  /** An older name of `structured_outputs.json`. */
-  guided_json?: Record<string, unknown> | boolean | string | null;
-  /** An older name of `structured_outputs.regex`. */
-  guided_regex?: string | null;
-  /** An older name of `structured_outputs.choice`. */
-  guided_choice?: Array<string> | null;
-  /** An older name of `structured_outputs.grammar`. */
-  guided_grammar?: string | null;
-  /** llama.cpp's name of `structured_outputs.json`. */
-  json_schema?: Record<string, unknown> | boolean | string | null;
-  /** Answer with server-sent events. */
-  stream?: boolean | null;
-  /** What a stream reports; needs `stream`. */
-  stream_options?: {
-    /** Report the token counts in a last chunk. */
-    include_usage?: boolean | null;
-    /** Report the token counts so far with every chunk. */
-    continuous_usage_stats?: boolean | null;
-  } | null;
-  /** Sampling temperature; 0 always takes the likeliest token. */
-  temperature?: number | null;
-  /** Sample from the likeliest tokens whose probabilities add up to this. */
-  top_p?: number | null;
-  /** Sample from this many of the likeliest tokens; 0 and -1 keep all. */
-  top_k?: number | null;
-  /** Leave out tokens less likely than this share of the likeliest one. */
-  min_p?: number | null;
-  /** Divides the logits of tokens that were there before; 1 is off. */
-  repetition_penalty?: number | null;
-  /** Subtracted from the logits of tokens that were generated before. */
-  presence_penalty?: number | null;
-  /** Subtracted from the logits of tokens for each time that they were generated before. */
-  frequency_penalty?: number | null;
-  /** Added to logits, by token id. */
-  logit_bias?: Record<string, number> | null;
-  /** Requests with the same seed sample the same tokens. */
-  seed?: number | null;
-  /** Choices per prompt; 1 by default. */
-  n?: number | null;
-  /** Generate this many choices and answer with the likeliest `n`; not in a stream. */
-  best_of?: number | null;
-  /** Strings that end a choice. */
-  stop?: string | Array<string> | null;
-  /** Token ids that end a choice. */
-  stop_token_ids?: Array<number> | null;
-  /** Whether the text ends with the stop string that ended it. */
-  include_stop_str_in_output?: boolean | null;
-  /** Go on after the model's end tokens. */
-  ignore_eos?: boolean | null;
-  /** Tokens before which neither an end token nor a stop ends a choice; at most `max_tokens`. */
-  min_tokens?: number | null;
-  /** Leave special tokens out of the text. */
-  skip_special_tokens?: boolean | null;
-  /** Report the log-probabilities of the prompt's tokens, with this many alternatives. */
-  prompt_logprobs?: number | null;
-  /** Report the token ids of prompt and answer. */
-  return_token_ids?: boolean | null;
-  /** Name the tokens of logprobs by id: `token_id:123`. */
-  return_tokens_as_token_ids?: boolean | null;
-  /** What to report for finding mistakes. */
-  debug?: {
-    /** Report how much of the prompt was cached and why it was not more. */
-    prefix?: boolean | null;
-  } | null;
-  /** Accepted and not used. */
-  metadata?: Record<string, string> | null;
-  /** Requests with a lower number run earlier; 0 by default. */
-  priority?: number | null;
-  /** Prompts with different salts share no cached blocks. */
-  cache_salt?: string | null;
-  /** Keep only this many of a prompt's last tokens; -1 keeps as many as fit. */
-  truncate_prompt_tokens?: number | null;
-  /** Accepted and not used. */
-  user?: string | null;
+export interface CompletionRequest
+  extends Target, StructuredFields, SamplingFields, Queueing {
   /** What to continue: a text, several, a list of token ids, or several lists. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
   /** Tokens to generate at most; 16 by default, 0 only with `echo`. */
@@ -324,26 +225,16 @@ export interface CompletionRequest {
   add_special_tokens?: boolean | null;
 }
 
-export interface RenderCompletionRequest {
-  /** A served name; by default the first. */
-  model?: string | null;
+export interface RenderCompletionRequest
+  extends Target {
   /** What to encode: a text, several, a list of token ids, or several lists. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
 }
 
-export interface EmbeddingRequest {
-  /** A served name; by default the first. */
-  model?: string | null;
-  /** Requests with a lower number run earlier; 0 by default. */
-  priority?: number | null;
-  /** Prompts with different salts share no cached blocks. */
-  cache_salt?: string | null;
-  /** Keep only this many of a prompt's last tokens; -1 keeps as many as fit. */
-  truncate_prompt_tokens?: number | null;
-  /** Accepted and not used. */
-  user?: string | null;
+export interface EmbeddingRequest
+  extends Target, Queueing {
   /** What to embed: a text, several, a list of token ids, or several lists. */
   input: string | Array<string> | Array<number> | Array<Array<number>>;
   /** Vectors as numbers (the default) or as base64 of little-endian 32-bit floats. */
@@ -358,9 +249,8 @@ export interface EmbeddingRequest {
   add_special_tokens?: boolean | null;
 }
 
-export interface TokenizeTextRequest {
-  /** A served name; by default the first. */
-  model?: string | null;
+export interface TokenizeTextRequest
+  extends Target {
   /** The text. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
   /** Encode the text with the special tokens that the tokenizer adds. */
@@ -369,36 +259,16 @@ export interface TokenizeTextRequest {
   return_token_strs?: boolean | null;
 }
 
-export interface TokenizeChatRequest {
-  /** A served name; by default the first. */
-  model?: string | null;
-  /** The conversation so far. */
-  messages: Array<Message>;
-  /** Functions that the model may call. Tools of other types are left out. */
-  tools?: Array<FunctionTool | OtherTool> | null;
-  /** Whether the model may, must or must not call a function, or which one. */
-  tool_choice?: ToolChoice | null;
-  /** False: at most one call. */
-  parallel_tool_calls?: boolean | null;
-  /** Variables of the chat template. */
-  chat_template_kwargs?: Record<string, unknown> | null;
-  /** How long the model should think; a variable of the chat template. */
-  reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
-  /** End the prompt with the beginning of an answer; by default unless the last message is continued. */
-  add_generation_prompt?: boolean | null;
-  /** Continue the last message. */
-  continue_final_message?: boolean | null;
-  /** Answers are text only. */
-  modalities?: Array<"text"> | null;
+export interface TokenizeChatRequest
+  extends Target, ConversationFields {
   /** Accepted and not used: the template writes all special tokens. */
   add_special_tokens?: boolean | null;
   /** Report the text of each token. */
   return_token_strs?: boolean | null;
 }
 
-export interface TokenizeContentRequest {
-  /** A served name; by default the first. */
-  model?: string | null;
+export interface TokenizeContentRequest
+  extends Target {
   /** The text. */
   content: string;
   /** Encode the text with the special tokens that the tokenizer adds. */
@@ -411,105 +281,14 @@ export interface TokenizeContentRequest {
 
 export type TokenizeRequest = TokenizeTextRequest | TokenizeChatRequest | TokenizeContentRequest;
 
-export interface DetokenizeRequest {
-  /** A served name; by default the first. */
-  model?: string | null;
+export interface DetokenizeRequest
+  extends Target {
   /** Token ids. */
   tokens: Array<number>;
 }
 
-export interface LlamaRequest {
-  /** A served name; by default the first. */
-  model?: string | null;
-  /** The form of the answer, as in OpenAI's API. */
-  response_format?: ResponseFormat | null;
-  /** The form of the answer, as in vLLM's API. */
-  structured_outputs?: {
-    /** A JSON schema. */
-    json?: Record<string, unknown> | boolean | string | null;
-    /** Any JSON object. */
-    json_object?: boolean | null;
-    /** A regular expression. */
-    regex?: string | null;
-    /** One of these strings. */
-    choice?: Array<string> | null;
-    /** A grammar in Lark's notation. */
-    grammar?: string | null;
-    /** Accepted and not used. */
-    disable_any_whitespace?: boolean | null;
-    /** Accepted and not used. */
-    disable_additional_properties?: boolean | null;
-    /** Accepted and not used. */
-    disable_fallback?: boolean | null;
-  } | null;
-  /** An older name of `structured_outputs.json`. */
-  guided_json?: Record<string, unknown> | boolean | string | null;
-  /** An older name of `structured_outputs.regex`. */
-  guided_regex?: string | null;
-  /** An older name of `structured_outputs.choice`. */
-  guided_choice?: Array<string> | null;
-  /** An older name of `structured_outputs.grammar`. */
-  guided_grammar?: string | null;
-  /** llama.cpp's name of `structured_outputs.json`. */
-  json_schema?: Record<string, unknown> | boolean | string | null;
-  /** Answer with server-sent events. */
-  stream?: boolean | null;
-  /** What a stream reports; needs `stream`. */
-  stream_options?: {
-    /** Report the token counts in a last chunk. */
-    include_usage?: boolean | null;
-    /** Report the token counts so far with every chunk. */
-    continuous_usage_stats?: boolean | null;
-  } | null;
-  /** Sampling temperature; 0 always takes the likeliest token. */
-  temperature?: number | null;
-  /** Sample from the likeliest tokens whose probabilities add up to this. */
-  top_p?: number | null;
-  /** Sample from this many of the likeliest tokens; 0 and -1 keep all. */
-  top_k?: number | null;
-  /** Leave out tokens less likely than this share of the likeliest one. */
-  min_p?: number | null;
-  /** Divides the logits of tokens that were there before; 1 is off. */
-  repetition_penalty?: number | null;
-  /** Subtracted from the logits of tokens that were generated before. */
-  presence_penalty?: number | null;
-  /** Subtracted from the logits of tokens for each time that they were generated before. */
-  frequency_penalty?: number | null;
-  /** Requests with the same seed sample the same tokens. */
-  seed?: number | null;
-  /** Strings that end a choice. */
-  stop?: string | Array<string> | null;
-  /** Token ids that end a choice. */
-  stop_token_ids?: Array<number> | null;
-  /** Whether the text ends with the stop string that ended it. */
-  include_stop_str_in_output?: boolean | null;
-  /** Go on after the model's end tokens. */
-  ignore_eos?: boolean | null;
-  /** Tokens before which neither an end token nor a stop ends a choice; at most `max_tokens`. */
-  min_tokens?: number | null;
-  /** Leave special tokens out of the text. */
-  skip_special_tokens?: boolean | null;
-  /** Report the log-probabilities of the prompt's tokens, with this many alternatives. */
-  prompt_logprobs?: number | null;
-  /** Report the token ids of prompt and answer. */
-  return_token_ids?: boolean | null;
-  /** Name the tokens of logprobs by id: `token_id:123`. */
-  return_tokens_as_token_ids?: boolean | null;
-  /** What to report for finding mistakes. */
-  debug?: {
-    /** Report how much of the prompt was cached and why it was not more. */
-    prefix?: boolean | null;
-  } | null;
-  /** Accepted and not used. */
-  metadata?: Record<string, string> | null;
-  /** Requests with a lower number run earlier; 0 by default. */
-  priority?: number | null;
-  /** Prompts with different salts share no cached blocks. */
-  cache_salt?: string | null;
-  /** Keep only this many of a prompt's last tokens; -1 keeps as many as fit. */
-  truncate_prompt_tokens?: number | null;
-  /** Accepted and not used. */
-  user?: string | null;
+export interface LlamaRequest
+  extends Target, StructuredFields, Omit<SamplingFields, "logit_bias" | "n" | "best_of">, Queueing {
   /** What to continue: one text, or one list of token ids. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
   /** Tokens to generate at most; negative: as many as fit into the context. */

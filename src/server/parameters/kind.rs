@@ -93,10 +93,33 @@ pub(crate) trait Group: Sized {
 
     /// Documentation of the fields that [`Self::take`] reads.
     fn rows(bounds: &Bounds) -> Vec<Row>;
+
+    /// Known fields of other servers that [`Self::take`] leaves in the map.
+    fn foreign() -> Vec<Foreign>;
+}
+
+/// A known field of other servers.
+pub(crate) struct Foreign {
+    pub(crate) name: &'static str,
+    /// What to use instead, or why nothing is lost if the field is ignored.
+    pub(crate) reason: &'static str,
+    pub(crate) is_refused: bool,
+}
+
+impl Foreign {
+    pub(crate) fn refused((name, reason): (&'static str, &'static str)) -> Self {
+        Self { name, reason, is_refused: true }
+    }
+
+    pub(crate) fn ignored((name, reason): (&'static str, &'static str)) -> Self {
+        Self { name, reason, is_refused: false }
+    }
 }
 
 /// Documentation of one field.
 pub(crate) struct Row {
+    /// The group whose row this is; others may have it as a part.
+    pub(crate) group: &'static str,
     pub(crate) name: &'static str,
     pub(crate) sentence: String,
     pub(crate) schema: Value,
@@ -119,10 +142,15 @@ pub(crate) fn take<P: Presence>(
 }
 
 /// Documents one field.
-pub(crate) fn row<P: Presence>(name: &'static str, sentence: &[&str], presence: &P, bounds: &Bounds) -> Row {
+pub(crate) fn row<P: Presence>(
+    (group, name): (&'static str, &'static str),
+    sentence: &[&str],
+    presence: &P,
+    bounds: &Bounds,
+) -> Row {
     let (schema, required) = presence.schema(bounds);
     let sentence = sentence.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-    Row { name, sentence, schema, required }
+    Row { group, name, sentence, schema, required }
 }
 
 /// All rows of a group: those of its parts, except the ones that its own rows hide, then its own.

@@ -1,8 +1,7 @@
 //! Reads a request's body: [`read`] removes the fields of a [`Group`] of the table. Those that remain are unknown.
 
 use crate::engine::handle::EngineInfo;
-use crate::server::parameters::kind::{Bounds, Group};
-use crate::server::parameters::table::{IGNORED, UNSUPPORTED};
+use crate::server::parameters::kind::{Bounds, Foreign, Group};
 use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, shorten};
 use serde_json::{Map, Value};
@@ -12,31 +11,32 @@ use std::sync::PoisonError;
 const UNKNOWN_PER_REQUEST: usize = 8;
 const UNKNOWN_MAX: usize = 256;
 
-/// Reads a whole request. Unsupported fields that would change the answer are refused. Unknown ones are logged, each
-/// name once, or refused with `strict_fields`.
+/// Reads a whole request. Unknown fields are logged, each name once, or refused with `strict_fields`.
 pub(crate) fn read<G: Group>(body: Map<String, Value>, state: &ServerState, info: &EngineInfo) -> Result<G, ApiError> {
     let mut body = body;
     let group = read_part(&mut body, state, info)?;
-    finish(&body, state)?;
+    report_unknown(&body, state)?;
     Ok(group)
 }
 
-/// Reads some fields of a request and ignores the others.
+/// Reads some fields of a request and leaves the others. Fields of other servers that would change the answer are
+/// refused.
 pub(crate) fn read_part<G: Group>(
     body: &mut Map<String, Value>,
     state: &ServerState,
     info: &EngineInfo,
 ) -> Result<G, ApiError> {
-    G::take(body, "", &Bounds::new(&state.options.limits, Some(info)))
+    let group = G::take(body, "", &Bounds::new(&state.options.limits, Some(info)))?;
+    for Foreign { name, reason, is_refused } in G::foreign() {
+        if body.remove(name).is_some_and(|value| is_refused && !is_off(&value)) {
+            return Err(ApiError::unsupported(name, format!("`{name}` is not supported: {reason}")));
+        }
+    }
+    Ok(group)
 }
 
-fn finish(rest: &Map<String, Value>, state: &ServerState) -> Result<(), ApiError> {
-    let refused = rest.iter().find(|(name, value)| UNSUPPORTED.contains(&name.as_str()) && !is_off(value));
-    if let Some((name, _)) = refused {
-        return Err(ApiError::not_supported(name));
-    }
-    let known = |name: &str| UNSUPPORTED.contains(&name) || IGNORED.contains(&name);
-    for name in rest.keys().filter(|name| !known(name)).take(UNKNOWN_PER_REQUEST) {
+fn report_unknown(rest: &Map<String, Value>, state: &ServerState) -> Result<(), ApiError> {
+    for name in rest.keys().take(UNKNOWN_PER_REQUEST) {
         if state.options.strict_fields {
             return Err(ApiError::invalid(name, format!("unknown field {}", shorten(name))));
         }

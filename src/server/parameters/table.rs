@@ -8,7 +8,7 @@
 use crate::engine::request::{
     LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX, TEMPERATURE, TOP_P,
 };
-use crate::server::parameters::kind::{Bounds, Group, Most, Row, joined, row, take};
+use crate::server::parameters::kind::{Bounds, Foreign, Group, Most, Row, joined, row, take};
 use crate::server::parameters::kinds::messages::{EFFORTS, Messages, Modalities, TemplateSettings};
 use crate::server::parameters::kinds::sampling::{
     CacheSalt, LogitBias, LogitBiasPairs, Metadata, OneChoice, StopStrings, StopTokenIds, USER_BYTES_MAX,
@@ -27,61 +27,21 @@ use std::collections::BTreeMap;
 /// Maximum inputs of one embeddings request, as in OpenAI's API.
 const INPUTS_MAX: i64 = 2048;
 
-/// Fields of other servers that would change what is generated. Ignoring one would give a wrong answer or bypass a
-/// restriction, so each is refused by name until it is implemented.
-pub(crate) const UNSUPPORTED: &[&str] = &[
-    "allowed_token_ids",
-    "audio",
-    "bad_words",
-    "chat_template",
-    "documents",
-    "function_call",
-    "functions",
-    "grammar",
-    "guided_decoding_backend",
-    "guided_whitespace_pattern",
-    "input_audio",
-    "kv_transfer_params",
-    "logprob_token_ids",
-    "lora_request",
-    "media_io_kwargs",
-    "mm_processor_kwargs",
-    "moderation",
-    "multi_modal_data",
-    "prompt_embeds",
-    "suffix",
-    "use_beam_search",
-    "vllm_xargs",
-    "web_search_options",
-];
-
-/// Fields that do not affect the generated text; accepted and ignored.
-pub(crate) const IGNORED: &[&str] = &[
-    "cache_prompt",
-    "id_slot",
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "request_id",
-    "safety_identifier",
-    "service_tier",
-    "spaces_between_special_tokens",
-    "store",
-    "timings_per_token",
-    "truncation",
-    "verbosity",
-];
-
 /// Declares a group with one field per row: `/// sentence`, name, type of the value, and kind. `with` adds the fields
 /// of other groups; a group's own row hides a row of the same name there. `#[expect(dead_code)]` marks fields that are
 /// checked and not used.
+///
+/// `refuses` and `ignores` list fields of other servers, each with what to use instead or why nothing is lost. Ignoring
+/// a field that would change what is generated would give a wrong answer or bypass a restriction, so it is refused
+/// until it is implemented.
 macro_rules! fields {
     (
         $(#[doc = $about:literal])+
         $group:ident $(with $($part:ident: $inner:ident),+)? {
             $($(#[doc = $sentence:literal])+ $(#[expect($lint:ident)])? $name:ident: $value:ty = $presence:expr,)*
         }
+        $(refuses { $($refused:ident: $instead:literal,)+ })?
+        $(ignores { $($ignored:ident: $why:literal,)+ })?
     ) => {
         $(#[doc = $about])+
         pub(crate) struct $group {
@@ -98,8 +58,17 @@ macro_rules! fields {
             }
 
             fn rows(bounds: &Bounds) -> Vec<Row> {
-                let own = vec![$(row(stringify!($name), &[$($sentence),+], &$presence, bounds),)*];
+                let own = vec![
+                    $(row((stringify!($group), stringify!($name)), &[$($sentence),+], &$presence, bounds),)*
+                ];
                 joined(own, vec![$($($inner::rows(bounds),)+)?])
+            }
+
+            fn foreign() -> Vec<Foreign> {
+                let refused = [$($((stringify!($refused), $instead),)+)?].map(Foreign::refused);
+                let ignored = [$($((stringify!($ignored), $why),)+)?].map(Foreign::ignored);
+                let parts: Vec<Vec<Foreign>> = vec![$($($inner::foreign(),)+)?];
+                refused.into_iter().chain(ignored).chain(parts.into_iter().flatten()).collect()
             }
         }
     };
@@ -110,6 +79,12 @@ fields! {
     Target {
         /// A served name; by default the first.
         model: Option<String> = Optional(Text::ANY),
+    }
+    refuses {
+        lora_request: "merge the adapter into the model's files",
+        media_io_kwargs: "models take text only",
+        mm_processor_kwargs: "models take text only",
+        multi_modal_data: "models take text only",
     }
 }
 
@@ -125,6 +100,21 @@ fields! {
         /// Accepted and not used.
         #[expect(dead_code)]
         user: Option<String> = Optional(Text { bytes_max: USER_BYTES_MAX }),
+    }
+    refuses {
+        kv_transfer_params: "one server computes a prompt and its answer",
+        prompt_embeds: "send the prompt as text or token ids",
+        vllm_xargs: "they are settings of vLLM's own plugins",
+    }
+    ignores {
+        prompt_cache_key: "the prefix cache finds what prompts share",
+        prompt_cache_options: "the prefix cache finds what prompts share",
+        prompt_cache_retention: "blocks stay cached until their memory is needed",
+        request_id: "the header `x-request-id` names a request",
+        safety_identifier: "nothing is recorded about users",
+        service_tier: "there is one tier; `priority` orders requests",
+        store: "answers are not stored",
+        truncation: "a prompt that is too long is refused unless `truncate_prompt_tokens` cuts it",
     }
 }
 
@@ -180,6 +170,21 @@ fields! {
         /// Accepted and not used.
         #[expect(dead_code)]
         metadata: Option<()> = Optional(Metadata),
+    }
+    refuses {
+        allowed_token_ids: "constrain the answer with `structured_outputs`",
+        bad_words: "forbid tokens with `logit_bias`",
+        grammar: "use `structured_outputs.grammar`, which is in Lark's notation",
+        guided_decoding_backend: "there is one implementation of grammars",
+        guided_whitespace_pattern: "describe white space in a grammar",
+        logprob_token_ids: "only the likeliest tokens are reported",
+        use_beam_search: "`best_of` chooses the likeliest of several samples",
+    }
+    ignores {
+        cache_prompt: "the server decides whether prompts are cached",
+        id_slot: "the prefix cache serves every request",
+        spaces_between_special_tokens: "no spaces are added to a text",
+        timings_per_token: "`/metrics` reports times",
     }
 }
 
@@ -269,6 +274,12 @@ fields! {
         #[expect(dead_code)]
         modalities: Option<()> = Optional(Modalities),
     }
+    refuses {
+        chat_template: "set it when the server starts, with `--chat-template`",
+        documents: "write them into a message",
+        function_call: "use `tool_choice`",
+        functions: "use `tools`",
+    }
 }
 
 fields! {
@@ -282,6 +293,16 @@ fields! {
         logprobs: bool = Flag(false),
         /// Alternatives to report for each token; needs `logprobs`.
         top_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
+    }
+    refuses {
+        audio: "answers are text only",
+        input_audio: "models take text only",
+        moderation: "no model judges requests or answers",
+        web_search_options: "offer a search among `tools`",
+    }
+    ignores {
+        prediction: "it would only save time",
+        verbosity: "ask for it in a message",
     }
 }
 
@@ -298,6 +319,9 @@ fields! {
         echo: bool = Flag(false),
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
+    }
+    refuses {
+        suffix: "write both sides of the gap into the prompt, in the model's own form",
     }
 }
 

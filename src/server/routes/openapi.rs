@@ -4,7 +4,6 @@
 //! model. Response schemas are in `replies.json`.
 
 use crate::server::parameters::kind::{Bounds, Group, object_schema};
-use crate::server::parameters::table::{IGNORED, UNSUPPORTED};
 use crate::server::state::ServerState;
 use axum::routing::MethodRouter;
 use serde_json::{Map, Value, json};
@@ -70,8 +69,6 @@ pub(crate) fn document(routes: &[Route], bounds: &Bounds) -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "description": "Language models on any GPU behind OpenAI's API. Unknown fields of a request are ignored.",
         },
-        "x-unsupported-fields": UNSUPPORTED,
-        "x-ignored-fields": IGNORED,
         "security": [{"bearer": []}],
         "paths": paths,
         "components": {
@@ -146,9 +143,18 @@ fn add_component(schema: &mut Value, components: &mut Map<String, Value>) {
     }
 }
 
-/// Schema of a request that is one group of fields.
+/// Schema of a request that is one group of fields. Fields that other requests have too name the group that they share,
+/// and fields of other servers are listed with what to use instead or why nothing is lost.
 pub(crate) fn group<G: Group>(body: &Body, bounds: &Bounds) -> Value {
-    let mut schema = object_schema(&G::rows(bounds));
+    let rows = G::rows(bounds);
+    let mut schema = object_schema(&rows);
+    for row in rows.iter().filter(|row| row.group != body.name) {
+        schema["properties"][row.name]["x-group"] = row.group.into();
+    }
+    for (list, is_refused) in [("x-unsupported-fields", true), ("x-ignored-fields", false)] {
+        let listed = G::foreign().into_iter().filter(|field| field.is_refused == is_refused);
+        schema[list] = listed.map(|field| (field.name.to_owned(), Value::from(field.reason))).collect();
+    }
     schema["title"] = body.name.into();
     schema["examples"] = json!([(body.example)()]);
     schema
