@@ -2,36 +2,29 @@
 //! model's own default applies.
 
 use clap::Args;
-use folio::server::{Limits, ServerOptions};
+use folio::server::{Limits, ServerOptions, field_help};
 use serde_json::{Map, Number, Value};
 
 /// `max_tokens` of a completion that may fill the context: the API lowers it to the rest of the context after the
 /// prompt.
 pub(crate) const MAX_TOKENS_ROOM: u32 = u32::MAX;
 
-/// Sampling flags.
+/// Sampling flags. Their help is the API's documentation of the fields.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RequestArgs {
-    /// Maximum number of tokens to generate [default: the rest of the context]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help = field_help("max_completion_tokens"))]
     max_tokens: Option<u32>,
-    /// Sampling temperature; 0 always takes the most likely token [default: the model's own]
-    #[arg(long, value_parser = parse_number)]
+    #[arg(long, value_parser = parse_number, help = field_help("temperature") + " [default: the model's own]")]
     temperature: Option<Number>,
-    /// Sample from the smallest set of tokens with this total probability
-    #[arg(long, value_parser = parse_number)]
+    #[arg(long, value_parser = parse_number, help = field_help("top_p"))]
     top_p: Option<Number>,
-    /// Sample from this many most likely tokens; 0 for all
-    #[arg(long)]
-    top_k: Option<u32>,
-    /// Minimum probability of a token, relative to the most likely one
-    #[arg(long, value_parser = parse_number)]
+    #[arg(long, allow_negative_numbers = true, help = field_help("top_k"))]
+    top_k: Option<i64>,
+    #[arg(long, value_parser = parse_number, help = field_help("min_p"))]
     min_p: Option<Number>,
-    /// Stop before this text; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help = field_help("stop") + "; may be given several times")]
     stop: Vec<String>,
-    /// Continue after the model's end-of-text token
-    #[arg(long)]
+    #[arg(long, help = field_help("ignore_eos"))]
     ignore_eos: bool,
     /// More fields of the request, as a JSON object, for example '{"response_format": {"type": "json_object"}}'
     #[arg(long, value_name = "JSON", value_parser = parse_object)]
@@ -100,13 +93,22 @@ mod tests {
     }
 
     #[test]
+    fn every_flag_has_help() {
+        let command = <Command as clap::CommandFactory>::command();
+        let bare = |flag: &&clap::Arg| flag.get_help().is_none_or(|help| help.to_string().len() < 10);
+        assert!(command.get_arguments().find(bare).is_none(), "a field has another name in the API");
+        let help = command.clone().render_help().to_string();
+        assert!(help.contains("[from 0 to 2]") && help.contains("[above 0, at most 1]"), "{help}");
+    }
+
+    #[test]
     fn flags_become_fields_and_the_rest_is_absent() {
         assert_eq!(fields(&[]), json!({"seed": -1}));
         let given = ["--temperature", "0.7", "--stop", "a", "--stop", "b", "--ignore-eos", "--max-tokens", "3"];
         let expected = json!({"temperature": 0.7, "stop": ["a", "b"], "ignore_eos": true, "max_tokens": 3, "seed": -1});
         assert_eq!(fields(&given), expected);
-        let extra = ["--extra-body", r#"{"seed": 5, "top_k": 1, "logprobs": true}"#, "--top-k", "2"];
-        assert_eq!(fields(&extra), json!({"seed": 5, "top_k": 2, "logprobs": true}), "a flag wins");
+        let extra = ["--extra-body", r#"{"seed": 5, "top_k": 1, "logprobs": true}"#, "--top-k", "-1"];
+        assert_eq!(fields(&extra), json!({"seed": 5, "top_k": -1, "logprobs": true}), "a flag wins");
         for wrong in [["--temperature", "NaN"], ["--extra-body", "[]"], ["--extra-body", "{"]] {
             assert!(Command::try_parse_from([&["folio"], &wrong[..]].concat()).is_err(), "{wrong:?}");
         }

@@ -30,7 +30,10 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method};
 use guards::access;
+use parameters::kind::{Bounds, Group, Row};
+use parameters::table::ChatRequest;
 use routes::table::routes;
+use std::sync::LazyLock;
 use std::time::Duration;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use wire::error::ApiError;
@@ -41,6 +44,12 @@ const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(600);
 /// The paths of [`router`], as `/openapi.json` writes them.
 pub fn paths() -> Vec<&'static str> {
     routes().into_iter().map(|route| route.path).collect()
+}
+
+/// Help for a command-line flag that sets this field of a chat request: its sentence and its range.
+pub fn field_help(name: &str) -> String {
+    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| ChatRequest::rows(&Bounds::new(&Limits::default(), None)));
+    ROWS.iter().find(|row| row.name == name).map(Row::help).unwrap_or_default()
 }
 
 /// CORS for pages of the allowed sites; `None` if no site is allowed.
