@@ -100,9 +100,10 @@ fn valid(document: &Value, schema: &Value) -> Value {
 
 /// Values at the bounds of a schema and just beyond them, each with whether it is accepted.
 fn ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
+    let schema = resolved(document, schema);
     let mut found = Vec::new();
     let count = |name: &str| schema[name].as_u64().map(|count| count as usize);
-    if let Some(options) = schema["anyOf"].as_array() {
+    if let Some(options) = schema["anyOf"].as_array().filter(|_| schema["type"].is_null()) {
         // A value beyond the bounds of one form may be valid in another.
         return options.iter().flat_map(|option| ends(document, option)).collect();
     }
@@ -154,10 +155,16 @@ fn object_ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
         let inner = ends(document, values);
         found.extend(inner.into_iter().map(|(value, taken)| (json!({"7": value}), taken)));
     }
-    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-        let wrong = wrong_type(schema).map(|value| (value, false));
-        let inner = ends(document, schema).into_iter().chain(wrong).filter(|_| schema["enum"].is_null());
-        found.extend(inner.map(|(value, taken)| (json!({name: value}), taken)));
+    let base = if schema["properties"].is_object() { valid(document, schema) } else { json!({}) };
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let wrong = wrong_type(property).map(|value| (value, false));
+        let inner = ends(document, property).into_iter().chain(wrong).filter(|_| property["enum"].is_null());
+        found.extend(inner.map(|(value, taken)| (with(&base, &json!({name: value})), taken)));
+        if is_required(schema, name) {
+            let mut without = base.clone();
+            without.as_object_mut().expect("an object").remove(name);
+            found.push((without, false));
+        }
     }
     found
 }
@@ -166,6 +173,9 @@ fn object_ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
 fn wrong_type(schema: &Value) -> Option<Value> {
     let text = schema.to_string();
     let is = |kind: &str| text.contains(&format!("\"{kind}\""));
+    if ["type", "anyOf", "enum", "const", "$ref"].iter().all(|key| schema.get(key).is_none()) {
+        return None;
+    }
     if schema.get("enum").is_some() {
         return Some(json!({}));
     }

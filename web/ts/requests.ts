@@ -131,11 +131,13 @@ export interface Queueing {
   user?: string | null;
 }
 
-export interface ContentPart {
-  type: "text" | "input_text" | "output_text" | "refusal";
-  text?: string;
-  refusal?: string;
-}
+export type ContentPart = {
+  type: "text" | "input_text" | "output_text";
+  text: string;
+} | {
+  type: "refusal";
+  refusal: string;
+};
 
 export interface MessageToolCall {
   id?: unknown;
@@ -150,10 +152,10 @@ export interface Message {
   /** The chat template decides which roles it takes. */
   role: string;
   content?: string | Array<ContentPart> | null;
-  name?: string;
+  name?: string | null;
   refusal?: string | null;
   tool_calls?: Array<MessageToolCall> | null;
-  tool_call_id?: string;
+  tool_call_id?: string | null;
 }
 
 export interface FunctionTool {
@@ -187,10 +189,21 @@ export type ToolChoice = "none" | "auto" | "required" | {
 };
 
 export interface ResponseFormat {
+  /** Accepted and not used. */
+  name?: string | null;
+  /** The schema itself. */
+  schema?: Record<string, unknown> | boolean | null;
+  /** True: refuse a schema with keywords that cannot be enforced. */
+  strict?: boolean | null;
+  /** What the answer is. */
   type: "text" | "json_object" | "json_schema";
+  /** The JSON schema of the answer; llama.cpp's clients send its fields beside the type. */
   json_schema?: {
+    /** Accepted and not used. */
     name?: string | null;
+    /** The schema itself. */
     schema?: Record<string, unknown> | boolean | null;
+    /** True: refuse a schema with keywords that cannot be enforced. */
     strict?: boolean | null;
   } | null;
 }

@@ -155,6 +155,11 @@ pub(crate) fn take<P: Presence>(
     presence.take(&format!("{at}.{name}"), value, bounds)
 }
 
+/// The name of a field whose member in Rust may be a raw identifier.
+pub(crate) fn field_name(member: &'static str) -> &'static str {
+    member.trim_start_matches("r#")
+}
+
 /// Documents one field.
 pub(crate) fn row<P: Presence>(
     (group, name): (&'static str, &'static str),

@@ -2,7 +2,7 @@
 //! the engine, which knows tokens.
 
 use crate::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
-use crate::server::parameters::table::{StructuredFields, StructuredOutputs};
+use crate::server::parameters::table::{ResponseFormat, SchemaFields, StructuredFields, StructuredOutputs};
 use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
 use crate::text::answer::{AnswerFormat, ReasoningParser, ReasoningTracker, Start};
@@ -30,7 +30,8 @@ impl StructuredFields {
             ("guided_grammar", self.guided_grammar),
             ("json_schema", self.json_schema),
         ];
-        let found = std::iter::once(("response_format", self.response_format.flatten())).chain(outputs).chain(others);
+        let format = self.response_format.map(ResponseFormat::spec).transpose()?.flatten();
+        let found = std::iter::once(("response_format", format)).chain(outputs).chain(others);
         let mut found = found.filter_map(|(field, spec)| Some(Structure { spec: spec?, field }));
         let first = found.next();
         match first.as_ref().zip(found.next()) {
@@ -39,6 +40,19 @@ impl StructuredFields {
                 let message = format!("`{}` and `{}` cannot both constrain the answer", first.field, second.field);
                 Err(ApiError::invalid(second.field, message))
             }
+        }
+    }
+}
+
+impl ResponseFormat {
+    /// The grammar that this form asks for; `None` for plain text.
+    fn spec(self) -> Result<Option<GrammarSpec>, ApiError> {
+        let SchemaFields { schema, strict, .. } = self.json_schema.unwrap_or(self.beside);
+        match (self.r#type, schema) {
+            ("text", _) => Ok(None),
+            ("json_object", None) => Ok(Some(GrammarSpec::json_object())),
+            (_, None) => Err(ApiError::missing("response_format.json_schema.schema")),
+            (kind, Some(schema)) => Ok(Some(GrammarSpec::Schema { schema, strict: strict && kind == "json_schema" })),
         }
     }
 }

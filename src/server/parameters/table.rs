@@ -8,12 +8,12 @@
 use crate::engine::request::{
     LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX, TEMPERATURE, TOP_P,
 };
-use crate::server::parameters::kind::{Bounds, Foreign, Group, Most, Row, joined, row, take};
+use crate::server::parameters::kind::{Bounds, Foreign, Group, Most, Row, field_name, joined, row, take};
 use crate::server::parameters::kinds::messages::{EFFORTS, Messages, Modalities, TemplateSettings};
 use crate::server::parameters::kinds::sampling::{
     CacheSalt, LogitBias, LogitBiasPairs, Metadata, OneChoice, StopStrings, StopTokenIds, USER_BYTES_MAX,
 };
-use crate::server::parameters::kinds::structured::{Notation, ResponseFormat};
+use crate::server::parameters::kinds::structured::{JsonSchema, Notation};
 use crate::server::parameters::kinds::{
     Boolean, Choice, Closed, Count, Flag, Integer, Nested, NotZero, Number, Optional, Required, Text, TokenIds,
 };
@@ -52,14 +52,14 @@ macro_rules! fields {
         impl Group for $group {
             fn take(map: &mut Map<String, Value>, at: &str, bounds: &Bounds) -> Result<Self, ApiError> {
                 Ok(Self {
-                    $($name: take(map, at, stringify!($name), &$presence, bounds)?,)*
+                    $($name: take(map, at, field_name(stringify!($name)), &$presence, bounds)?,)*
                     $($($part: $inner::take(map, at, bounds)?,)+)?
                 })
             }
 
             fn rows(bounds: &Bounds) -> Vec<Row> {
                 let own = vec![
-                    $(row((stringify!($group), stringify!($name)), &[$($sentence),+], &$presence, bounds),)*
+                    $(row((stringify!($group), field_name(stringify!($name))), &[$($sentence),+], &$presence, bounds),)*
                 ];
                 joined(own, vec![$($($inner::rows(bounds),)+)?])
             }
@@ -210,7 +210,7 @@ fields! {
     /// What the answer must look like; at most one of these asks for anything.
     StructuredFields {
         /// The form of the answer, as in OpenAI's API.
-        response_format: Option<Option<GrammarSpec>> = Optional(ResponseFormat),
+        response_format: Option<ResponseFormat> = Optional(Nested::<ResponseFormat>::named("ResponseFormat")),
         /// The form of the answer, as in vLLM's API.
         structured_outputs: Option<StructuredOutputs> = Optional(Closed::<StructuredOutputs>::new()),
         /// An older name of `structured_outputs.json`.
@@ -223,6 +223,29 @@ fields! {
         guided_grammar: Option<GrammarSpec> = Optional(Notation::Lark),
         /// llama.cpp's name of `structured_outputs.json`.
         json_schema: Option<GrammarSpec> = Optional(Notation::JsonSchema),
+    }
+}
+
+fields! {
+    /// `response_format`.
+    ResponseFormat with beside: SchemaFields {
+        /// What the answer is.
+        r#type: &'static str = Required(Choice(&["text", "json_object", "json_schema"])),
+        /// The JSON schema of the answer; llama.cpp's clients send its fields beside the type.
+        json_schema: Option<SchemaFields> = Optional(Nested::<SchemaFields>::new()),
+    }
+}
+
+fields! {
+    /// `response_format.json_schema`.
+    SchemaFields {
+        /// Accepted and not used.
+        #[expect(dead_code)]
+        name: Option<String> = Optional(Text::ANY),
+        /// The schema itself.
+        schema: Option<Value> = Optional(JsonSchema),
+        /// True: refuse a schema with keywords that cannot be enforced.
+        strict: bool = Flag(false),
     }
 }
 

@@ -138,6 +138,7 @@ impl Kind for ToolChoice {
         let named = json!({
             "type": "object",
             "required": ["type"],
+            "anyOf": [{"required": ["function"]}, {"required": ["name"]}],
             "properties": {
                 "type": {"const": "function"},
                 "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},

@@ -45,16 +45,13 @@ impl Kind for Messages {
                 },
             },
         });
-        let part = json!({
-            "title": "ContentPart",
-            "type": "object",
-            "required": ["type"],
-            "properties": {
-                "type": {"enum": ["text", "input_text", "output_text", "refusal"]},
-                "text": {"type": "string"},
-                "refusal": {"type": "string"},
-            },
-        });
+        let part = |kinds: Value, key: &str| {
+            let properties = json!({"type": kinds, key: {"type": "string"}});
+            json!({"type": "object", "required": ["type", key], "properties": properties})
+        };
+        let text = part(json!({"enum": ["text", "input_text", "output_text"]}), "text");
+        let refusal = part(json!({"const": "refusal"}), "refusal");
+        let part = json!({"title": "ContentPart", "anyOf": [text, refusal]});
         let content = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}, {"type": "null"}]});
         let roles = ["system", "developer", "user", "assistant", "tool"];
         let role = json!({
@@ -73,10 +70,10 @@ impl Kind for Messages {
             "properties": {
                 "role": role,
                 "content": content,
-                "name": {"type": "string"},
+                "name": {"type": ["string", "null"]},
                 "refusal": {"type": ["string", "null"]},
                 "tool_calls": {"type": ["array", "null"], "maxItems": CALLS_MAX, "items": call},
-                "tool_call_id": {"type": "string"},
+                "tool_call_id": {"type": ["string", "null"]},
             },
         });
         json!({"type": "array", "minItems": 1, "items": message})
@@ -93,6 +90,10 @@ fn message(name: &str, value: Value) -> Result<Value, ApiError> {
     };
     if role == "developer" {
         message.insert("role".into(), "system".into());
+    }
+    let is_wrong = |field: &&&str| message.get(**field).is_some_and(|value| !value.is_string() && !value.is_null());
+    if let Some(field) = ["name", "refusal", "tool_call_id"].iter().find(is_wrong) {
+        return Err(wrong(&at(field), "a string", &message[*field]));
     }
     let calls = tool_calls(&at("tool_calls"), message.remove("tool_calls"))?;
     // Clients send a model's refusal back beside an empty content. It is the text that the model wrote.

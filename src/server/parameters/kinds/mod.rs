@@ -253,11 +253,19 @@ pub(crate) fn token_id_schema(bounds: &Bounds) -> Value {
 }
 
 /// An object with its own table of fields; unknown keys are ignored.
-pub(crate) struct Nested<G>(PhantomData<G>);
+pub(crate) struct Nested<G> {
+    title: Option<&'static str>,
+    group: PhantomData<G>,
+}
 
 impl<G> Nested<G> {
     pub(crate) const fn new() -> Self {
-        Self(PhantomData)
+        Self { title: None, group: PhantomData }
+    }
+
+    /// An object whose schema is a component of the document.
+    pub(crate) const fn named(title: &'static str) -> Self {
+        Self { title: Some(title), group: PhantomData }
     }
 }
 
@@ -269,7 +277,11 @@ impl<G: Group> Kind for Nested<G> {
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
-        object_schema(&G::rows(bounds))
+        let mut schema = object_schema(&G::rows(bounds));
+        if let Some(title) = self.title {
+            schema["title"] = title.into();
+        }
+        schema
     }
 }
 
