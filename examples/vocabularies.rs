@@ -8,6 +8,7 @@
 
 use bytes::Bytes;
 use folio::model::Texts;
+use folio::platform::ModelFile;
 use folio::text::{ChatInput, TextModel};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -62,7 +63,8 @@ fn beside(file: &Path, extension: &str) -> Result<String, String> {
 fn vocabulary(file: &Path) -> Result<String, String> {
     let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
     let name = file.display().to_string();
-    let texts = Texts::from_gguf(&name, Bytes::from(bytes)).map_err(|error| error.to_string().replace(&name, ""))?;
+    let texts = Texts::from_gguf(&name, &ModelFile::in_memory(Bytes::from(bytes)))
+        .map_err(|error| error.to_string().replace(&name, ""))?;
     let config = Some(&texts.tokenizer_config_json[..]);
     let model = TextModel::from_parts(texts.tokenizer_json.as_deref(), config, None).map_err(|e| e.to_string())?;
     let tokenizer = model.tokenizer.ok_or("has no vocabulary")?;

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use folio::model::{Model, Safetensors};
 use folio::plan::Storage;
-use folio::platform::{MappedFile, block_on};
+use folio::platform::{ModelFile, block_on};
 use libfuzzer_sys::fuzz_target;
 use std::convert::Infallible;
 
@@ -27,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
             (&bytes[..at], file)
         }
     };
-    let file = MappedFile::in_memory(Bytes::from(file));
+    let file = ModelFile::in_memory(Bytes::from(file));
     let Ok(tensors) = Safetensors::from_files("fuzzed", vec![("fuzzed.safetensors".into(), file)]) else { return };
     let Ok(model) = Model::from_parts(config, None, Box::new(tensors)) else { return };
     let plan = model.record(Storage::F32);

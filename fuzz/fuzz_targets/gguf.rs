@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use folio::model::{Gguf, Model};
 use folio::plan::Storage;
-use folio::platform::{MappedFile, block_on};
+use folio::platform::{ModelFile, block_on};
 use folio::text::TextModel;
 use libfuzzer_sys::fuzz_target;
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ const TENSOR_BYTES: usize = 48 << 10;
 fuzz_target!(|head: &[u8]| {
     let mut file = head.to_vec();
     file.resize(head.len() + TENSOR_BYTES, 0);
-    let file = MappedFile::in_memory(Bytes::from(file));
+    let file = ModelFile::in_memory(Bytes::from(file));
     let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else { return };
     let texts = gguf.texts();
     let _ = TextModel::from_parts(texts.tokenizer_json.as_deref(), Some(&texts.tokenizer_config_json), None);

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use folio::model::Gguf;
-use folio::platform::MappedFile;
+use folio::platform::ModelFile;
 use folio::text::TextModel;
 use libfuzzer_sys::fuzz_target;
 use std::str::from_utf8;
@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
     file.flags(line());
     file.text("tokenizer.chat_template", line());
     let text = String::from_utf8_lossy(line()).into_owned();
-    let file = MappedFile::in_memory(Bytes::from(file.file()));
+    let file = ModelFile::in_memory(Bytes::from(file.file()));
     let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else { return };
     let texts = gguf.texts();
     let Ok(model) = TextModel::from_parts(texts.tokenizer_json.as_deref(), Some(&texts.tokenizer_config_json), None)

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use folio::config::Config;
 use folio::model::{Gguf, Model, Quantization, Texts, demo};
 use folio::plan::KvFormat;
+use folio::platform::FileAccess;
 use folio::text::TextModel;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -43,6 +44,9 @@ pub(crate) struct ModelArgs {
     /// Jinja file with a chat template to use instead of the model's own
     #[arg(long, env = "FOLIO_CHAT_TEMPLATE", value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
+    /// Map the model's files into memory instead of copying them; they must not be overwritten while folio runs
+    #[arg(long, env = "FOLIO_MMAP", value_parser = BoolishValueParser::new())]
+    pub(crate) mmap: bool,
     /// Quantize 16-bit weights while they load
     #[arg(long, env = "FOLIO_QUANTIZATION", value_name = "BITS")]
     pub(crate) quantization: Option<QuantizationChoice>,
@@ -167,7 +171,7 @@ impl ModelArgs {
     pub(crate) fn describe(&self) -> Result<Model> {
         let Some(model) = &self.model else { return self.quantized(Model::demo()) };
         self.quantized(match hub::describe(model, self.hub)? {
-            Described::At(path) => open_path(&path)?,
+            Described::At(path) => self.open_path(&path)?,
             Described::Far(model) => *model,
         })
     }
@@ -182,7 +186,17 @@ impl ModelArgs {
     }
 
     fn open_as_stored(&self) -> Result<Model> {
-        self.path()?.map_or_else(|| Ok(Model::demo()), open_path)
+        self.path()?.map_or_else(|| Ok(Model::demo()), |path| self.open_path(path))
+    }
+
+    fn open_path(&self, path: &Path) -> Result<Model> {
+        let access = if self.mmap { FileAccess::Map } else { FileAccess::Read };
+        if is_gguf(path) {
+            return Ok(Model::from_gguf(Gguf::open_with(path, access)?)?);
+        }
+        let what = "is neither a GGUF file nor a folder with config.json and safetensors";
+        ensure!(path.is_dir(), "{} {what}", path.display());
+        Ok(Model::open_with(path, access)?)
     }
 
     /// Tokenizer and chat template; each may be missing.
@@ -209,15 +223,6 @@ impl ModelArgs {
         TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.as_deref())
             .with_context(|| folder.display().to_string())
     }
-}
-
-fn open_path(path: &Path) -> Result<Model> {
-    if is_gguf(path) {
-        return Ok(Model::from_gguf(Gguf::open(path)?)?);
-    }
-    let what = "is neither a GGUF file nor a folder with config.json and safetensors";
-    ensure!(path.is_dir(), "{} {what}", path.display());
-    Ok(Model::open(path)?)
 }
 
 fn is_gguf(path: &Path) -> bool {

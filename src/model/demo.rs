@@ -1,7 +1,7 @@
 //! The demo model: five million parameters, embedded in the binary, so that everything works without a download.
 
 use super::{Model, Safetensors};
-use crate::platform::MappedFile;
+use crate::platform::ModelFile;
 use bytes::Bytes;
 
 /// `config.json`.
@@ -18,7 +18,7 @@ static WEIGHTS: &[u8] = include_bytes!("../../assets/demo/model.safetensors");
 
 pub(super) fn model() -> Model {
     let name = "model.safetensors";
-    let file = MappedFile::in_memory(Bytes::from_static(WEIGHTS));
+    let file = ModelFile::in_memory(Bytes::from_static(WEIGHTS));
     let source = Safetensors::from_files(name, vec![(name.into(), file)]).expect("the embedded weights are whole");
     Model::from_parts(CONFIG_JSON, Some(GENERATION_CONFIG_JSON), Box::new(source)).expect("the embedded model loads")
 }

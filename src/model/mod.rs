@@ -35,7 +35,7 @@ pub use source::{Element, TensorInfo, TensorRead, TensorSource};
 pub use spec::ModelSpec;
 
 use crate::plan::{Plan, Storage, WeightId};
-use crate::platform;
+use crate::platform::{self, FileAccess};
 use bytes::Bytes;
 use prequantized::Prequantized;
 use quantize::Quantized;
@@ -164,9 +164,13 @@ pub enum UploadError<E> {
 }
 
 impl Model {
-    /// Opens a folder with `config.json`, `generation_config.json` (optional) and safetensors. Weights are
-    /// memory-mapped, not read.
+    /// Opens a folder with `config.json`, `generation_config.json` (optional) and safetensors. Weights are read later.
     pub fn open(folder: &Path) -> Result<Self, LoadError> {
+        Self::open_with(folder, FileAccess::default())
+    }
+
+    /// [`Model::open`], with the way in which weights are read.
+    pub fn open_with(folder: &Path, access: FileAccess) -> Result<Self, LoadError> {
         let label = |name: &str| folder.join(name).display().to_string();
         let read = |name: &str| platform::read_file(&folder.join(name), CONFIG_BYTES_MAX);
         let (config, generation) = (label("config.json"), label("generation_config.json"));
@@ -178,7 +182,7 @@ impl Model {
             Err(error) => return Err(read_error(&generation, &error)),
         };
         let generation = GenerationDefaults::new(&spec, &generation, generation_json.as_deref())?;
-        let source = as_prequantized(&config, &config_json, Box::new(Safetensors::open(folder)?))?;
+        let source = as_prequantized(&config, &config_json, Box::new(Safetensors::open(folder, access)?))?;
         Self::new(spec, generation, source)
     }
 

@@ -10,9 +10,6 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Maximum header size that is read; the largest published headers have a few hundred kilobytes.
-const HEADER_BYTES_MAX: u64 = 100_000_000;
-
 /// A pending request for the length of a file.
 pub type SizeRead<'a> = Pin<Box<dyn Future<Output = Result<Option<u64>, LoadError>> + 'a>>;
 
@@ -82,21 +79,9 @@ impl RemoteTensors {
 
     /// Reads the header of one file and adds its tensors.
     async fn add(&mut self, file: &str, file_bytes: u64) -> Result<(), LoadError> {
-        let fault = |message: &str| LoadError::Header { file: file.into(), message: message.into() };
-        if file_bytes < safetensors::LENGTH_BYTES {
-            return Err(fault("header too small"));
-        }
-        let length = self.files.read(file, 0..safetensors::LENGTH_BYTES).await?;
-        let length = length.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-        let length = length.ok_or_else(|| fault("header too small"))?;
-        if length > HEADER_BYTES_MAX {
-            return Err(fault("header too large"));
-        }
-        let end = safetensors::LENGTH_BYTES + length;
-        if end > file_bytes {
-            return Err(fault("invalid header length"));
-        }
-        let json = self.files.read(file, safetensors::LENGTH_BYTES..end).await?;
+        let start = self.files.read(file, 0..safetensors::LENGTH_BYTES.min(file_bytes)).await?;
+        let length = safetensors::header_bytes(file, &start, file_bytes)?;
+        let json = self.files.read(file, safetensors::LENGTH_BYTES..safetensors::LENGTH_BYTES + length).await?;
         let metadata = safetensors::read_header(file, &json, file_bytes)?;
         let label: Arc<str> = file.into();
         self.layout.add(self.labels.len(), &label, length, &metadata);

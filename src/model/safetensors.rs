@@ -1,15 +1,14 @@
 //! Reads safetensors: one file, or several with an index. Produces named tensors; knows nothing of devices or configs.
 //!
-//! Headers are untrusted until checked. The crate `safetensors` bounds their size and verifies that tensors are
-//! contiguous and fill the file; this module only slices their data, without copying. [`Layout`] holds what the headers
-//! say, whether the files are mapped ([`Safetensors`]) or remote ([`super::remote`]).
+//! Headers are untrusted until checked: [`read_header`] bounds their size, and the crate `safetensors` verifies that
+//! tensors are contiguous. [`Layout`] holds what the headers say, whether the files are here ([`Safetensors`]) or
+//! remote ([`super::remote`]).
 
 use super::config_reader::{self, ConfigReader};
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
 use super::{LoadError, read_error};
 use crate::plan::WeightFormat;
-use crate::platform::{self, MappedFile};
-use safetensors::SafeTensors;
+use crate::platform::{self, FileAccess, ModelFile};
 use safetensors::tensor::{Dtype, Metadata, SafeTensorError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,6 +21,8 @@ pub(super) const SINGLE: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// Maximum size of an index; the largest published ones have about 10 MB.
 pub(super) const INDEX_BYTES_MAX: u64 = 100 << 20;
+/// Maximum header size that is read; the largest published headers have a few hundred kilobytes.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Bytes of the header length at the start of a file.
 pub(super) const LENGTH_BYTES: u64 = 8;
 
@@ -36,7 +37,7 @@ pub struct Safetensors {
 #[derive(Debug)]
 struct Shard {
     label: Arc<str>,
-    file: MappedFile,
+    file: ModelFile,
 }
 
 /// All tensors of a checkpoint, and where they are stored.
@@ -94,24 +95,24 @@ impl Place {
 }
 
 impl Safetensors {
-    /// Maps the checkpoint in `folder`: `model.safetensors`, or the files that the index names.
-    pub fn open(folder: &Path) -> Result<Self, LoadError> {
+    /// Opens the checkpoint in `folder`: `model.safetensors`, or the files that the index names.
+    pub fn open(folder: &Path, access: FileAccess) -> Result<Self, LoadError> {
+        let open = |path: &Path| {
+            let label = path.display().to_string();
+            let file = ModelFile::open(path, access).map_err(|error| read_error(&label, &error))?;
+            Ok((label, file))
+        };
         let single = folder.join(SINGLE);
         let index = folder.join(INDEX);
         if single.exists() || !index.exists() {
-            let label = single.display().to_string();
-            let file = MappedFile::open(&single).map_err(|error| read_error(&label, &error))?;
-            return Self::from_files(&label, vec![(label.clone(), file)]);
+            return Self::from_files(&single.display().to_string(), vec![open(&single)?]);
         }
         let label = index.display().to_string();
         let json = platform::read_file(&index, INDEX_BYTES_MAX).map_err(|error| read_error(&label, &error))?;
         let shard_of = read_index(&label, &json)?;
         let mut files = Vec::new();
         for name in shard_of.values().collect::<BTreeSet<_>>() {
-            let path = folder.join(name);
-            let label = path.display().to_string();
-            let file = MappedFile::open(&path).map_err(|error| read_error(&label, &error))?;
-            files.push((label, file));
+            files.push(open(&folder.join(name))?);
         }
         let mut source = Self::from_files(&label, files)?;
         source.layout.keep_indexed(&shard_of, |shard| folder.join(shard).display().to_string())?;
@@ -119,7 +120,7 @@ impl Safetensors {
     }
 
     /// A checkpoint from files in memory, with their names.
-    pub fn from_files(name: &str, files: Vec<(String, MappedFile)>) -> Result<Self, LoadError> {
+    pub fn from_files(name: &str, files: Vec<(String, ModelFile)>) -> Result<Self, LoadError> {
         let mut source = Self { name: name.into(), shards: Vec::new(), layout: Layout::default() };
         for (label, file) in files {
             source.add(&label, file)?;
@@ -127,12 +128,13 @@ impl Safetensors {
         Ok(source)
     }
 
-    fn add(&mut self, label: &str, file: MappedFile) -> Result<(), LoadError> {
-        let bytes = file.bytes();
-        let (header, metadata) =
-            SafeTensors::read_metadata(bytes).map_err(|error| header_error(label, bytes, &error))?;
+    fn add(&mut self, label: &str, file: ModelFile) -> Result<(), LoadError> {
+        let read = |range| file.read(range).map_err(|error| read_error(label, &error));
+        let header_bytes = header_bytes(label, &read(0..LENGTH_BYTES.min(file.bytes()))?, file.bytes())?;
+        let json = read(LENGTH_BYTES..LENGTH_BYTES + header_bytes)?;
+        let metadata = read_header(label, &json, file.bytes())?;
         let label: Arc<str> = label.into();
-        self.layout.add(self.shards.len(), &label, header as u64, &metadata);
+        self.layout.add(self.shards.len(), &label, header_bytes, &metadata);
         self.shards.push(Shard { label, file });
         Ok(())
     }
@@ -152,8 +154,7 @@ impl TensorSource for Safetensors {
         let shard = &self.shards[place.file];
         Box::pin(async move {
             shard.check()?;
-            let range = place.range(&bytes);
-            Ok(shard.file.bytes().slice(range.start as usize..range.end as usize))
+            shard.file.read(place.range(&bytes)).map_err(|error| read_error(&shard.label, &error))
         })
     }
 
@@ -164,7 +165,7 @@ impl TensorSource for Safetensors {
 
 impl Shard {
     fn check(&self) -> Result<(), LoadError> {
-        match self.file.is_whole() {
+        match self.file.is_unchanged() {
             Ok(true) => Ok(()),
             Ok(false) => Err(LoadError::Changed { file: self.label.to_string() }),
             Err(error) => Err(read_error(&self.label, &error)),
@@ -199,24 +200,18 @@ pub(super) fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, St
         .collect()
 }
 
-/// The crate's error in one line; for a truncated file, with the first incomplete tensor.
-fn header_error(label: &str, bytes: &[u8], error: &SafeTensorError) -> LoadError {
-    let file = label.to_owned();
-    let lost = match error {
-        SafeTensorError::MetadataIncompleteBuffer => short_file(bytes),
-        _ => None,
-    };
-    lost.map_or_else(
-        || LoadError::Header { file: file.clone(), message: error.to_string() },
-        |(tensor, missing)| LoadError::TensorShort { file: file.clone(), tensor, missing },
-    )
-}
-
-fn short_file(bytes: &[u8]) -> Option<(String, u64)> {
-    let header = usize::try_from(u64::from_le_bytes(*bytes.first_chunk()?)).ok()?;
-    let end = header.checked_add(LENGTH_BYTES as usize)?;
-    let metadata: Metadata = serde_json::from_slice(bytes.get(LENGTH_BYTES as usize..end)?).ok()?;
-    first_lost(&metadata, (bytes.len() - end) as u64)
+/// Length of a header, from the first bytes of a file of `file_bytes` bytes.
+pub(super) fn header_bytes(label: &str, start: &[u8], file_bytes: u64) -> Result<u64, LoadError> {
+    let fault = |message: &str| LoadError::Header { file: label.into(), message: message.into() };
+    let length =
+        start.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).ok_or_else(|| fault("header too small"))?;
+    if length > HEADER_BYTES_MAX {
+        return Err(fault("header too large"));
+    }
+    if LENGTH_BYTES + length > file_bytes {
+        return Err(fault("invalid header length"));
+    }
+    Ok(length)
 }
 
 /// The first tensor that `data_bytes` of data do not fully contain, and the number of missing bytes.
@@ -232,7 +227,7 @@ fn first_lost(metadata: &Metadata, data_bytes: u64) -> Option<(String, u64)> {
 pub(super) fn read_header(label: &str, json: &[u8], file_bytes: u64) -> Result<Metadata, LoadError> {
     let fault = |message: String| LoadError::Header { file: label.into(), message };
     let parsed = serde_json::from_slice(json);
-    let metadata: Metadata = parsed.map_err(|error| fault(format!("invalid JSON in header: {error}")))?;
+    let metadata: Metadata = parsed.map_err(|error| fault(format!("invalid header: {error}")))?;
     let data_bytes = file_bytes.saturating_sub(LENGTH_BYTES + json.len() as u64);
     if let Some((tensor, missing)) = first_lost(&metadata, data_bytes) {
         return Err(LoadError::TensorShort { file: label.into(), tensor, missing });

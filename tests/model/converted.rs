@@ -20,7 +20,7 @@ use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
 use folio::model::{Gguf, Model};
 use folio::plan::KvFormat;
-use folio::platform::{MappedFile, block_on};
+use folio::platform::{ModelFile, block_on};
 use half::{bf16, f16};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -154,7 +154,7 @@ fn what_a_file_says_is_heard() {
 }
 
 fn open(file: &Builder) -> Model {
-    let file = MappedFile::in_memory(Bytes::from(file.bytes()));
+    let file = ModelFile::in_memory(Bytes::from(file.bytes()));
     let gguf = Gguf::from_files(vec![("converted.gguf".into(), file)]).expect("the file opens");
     Model::from_gguf(gguf).expect("the model loads")
 }

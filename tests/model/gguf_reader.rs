@@ -6,14 +6,14 @@ use crate::models::{self, demo};
 use bytes::Bytes;
 use folio::model::{Gguf, LoadError, Model, Texts, demo as demo_model};
 use folio::plan::Storage;
-use folio::platform::{MappedFile, block_on};
+use folio::platform::{ModelFile, block_on};
 use folio::text::{TextModel, Tokenizer};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 fn open(bytes: Vec<u8>) -> Result<Gguf, LoadError> {
-    Gguf::from_files(vec![("x.gguf".into(), MappedFile::in_memory(Bytes::from(bytes)))])
+    Gguf::from_files(vec![("x.gguf".into(), ModelFile::in_memory(Bytes::from(bytes)))])
 }
 
 fn weights(model: &Model) -> BTreeMap<(String, u32), Bytes> {
@@ -72,7 +72,7 @@ fn the_way_to_split_text_decides_about_a_bos() {
         if let Some(flag) = flag {
             file.set("tokenizer.ggml.add_bos_token", Item::Boolean(flag));
         }
-        let texts = Texts::from_gguf("x.gguf", Bytes::from(file.bytes())).expect("it reads");
+        let texts = Texts::from_gguf("x.gguf", &ModelFile::in_memory(Bytes::from(file.bytes()))).expect("it reads");
         let tokenizer = Tokenizer::from_json(&texts.tokenizer_json.expect("a vocabulary")).expect("it is a tokenizer");
         let ids = tokenizer.encode("Once upon", true).expect("it encodes");
         assert_eq!(ids[0] == 5, begins, "{pre} {flag:?}: {ids:?}");

@@ -34,7 +34,7 @@ use folio::model::{Model, Safetensors};
 use folio::plan::check::check;
 use folio::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, PoolRow, SampleRow, Sampled, SequenceRows};
 use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail};
-use folio::platform::block_on;
+use folio::platform::{FileAccess, block_on};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -184,7 +184,7 @@ fn changed(family: &str, changes: &Value) -> Model {
     for (name, value) in changes.as_object().expect("an object") {
         config[name] = value.clone();
     }
-    let source = Safetensors::open(&golden(family)).expect("the golden weights load");
+    let source = Safetensors::open(&golden(family), FileAccess::Read).expect("the golden weights load");
     Model::from_parts(config.to_string().as_bytes(), None, Box::new(source)).expect("it loads")
 }
 

@@ -104,7 +104,7 @@ fn what_is_wrong_is_told_by_file_and_tensor() {
     let start = [&50_u64.to_le_bytes()[..], b"{}"].concat();
     check(golden().with("model.safetensors", start), "model.safetensors: invalid header length");
     let start = [&2_u64.to_le_bytes()[..], b"{]"].concat();
-    check(golden().with("model.safetensors", start), "model.safetensors: invalid JSON in header");
+    check(golden().with("model.safetensors", start), "model.safetensors: invalid header");
     let index = r#"{"weight_map": {"model.norm.weight": "../far.safetensors"}}"#;
     let indexed = || golden().without("model.safetensors");
     check(indexed().with("model.safetensors.index.json", index), "not a file of the model's folder");

@@ -27,6 +27,7 @@ mod validate;
 use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
+use crate::platform;
 use bytes::Bytes;
 use loaded::LoadedPlan;
 use std::sync::Arc;
@@ -89,7 +90,11 @@ impl Backend for CpuBackend {
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Self::Ticket, BackendError> {
         let loaded = self.loaded()?;
         loaded.check(inputs).map_err(BackendError::Validation)?;
-        Ok(run(loaded, inputs))
+        let results = run(loaded, inputs);
+        if platform::a_mapped_file_is_damaged() {
+            return Err(BackendError::Lost("a mapped model file was truncated".into()));
+        }
+        Ok(results)
     }
 
     async fn read(&mut self, ticket: Self::Ticket) -> Result<Results, BackendError> {

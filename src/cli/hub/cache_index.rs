@@ -5,6 +5,7 @@ use super::file_selection::{self, Selection};
 use super::{INDEX_BYTES_MAX, shards};
 use anyhow::Result;
 use folio::model::{Element, Safetensors, TensorSource as _};
+use folio::platform::FileAccess;
 use indicatif::BinaryBytes;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +124,7 @@ fn formats(folder: &RepoFolder, commit: &str, names: &[String], problems: &mut V
 fn stored_as(snapshot: &Path) -> Result<String> {
     let config = folio::platform::read_file(&snapshot.join("config.json"), INDEX_BYTES_MAX)?;
     let config: serde_json::Value = serde_json::from_slice(&config)?;
-    let source = Safetensors::open(snapshot)?;
+    let source = Safetensors::open(snapshot, FileAccess::Read)?;
     if let Some(method) = config["quantization_config"]["quant_method"].as_str() {
         return Ok(method.to_owned());
     }

@@ -10,14 +10,11 @@ use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use folio::model::remote::SizeRead;
 use folio::model::{Gguf, LoadError, Model, RangeFiles, TensorRead};
-use folio::platform::{self, MappedFile};
+use folio::platform::{self, ModelFile};
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-
-/// Bytes of a GGUF file that are read first; enough for many vocabularies.
-const HEAD_BYTES: u64 = 4 << 20;
-/// Maximum bytes that are read. Each retry reads four times as many.
-const HEAD_BYTES_MAX: u64 = 256 << 20;
+use std::sync::Arc;
 
 /// The description of a model.
 pub(crate) enum Described {
@@ -61,31 +58,21 @@ fn far(client: Client, name: &HubName) -> Result<Described> {
             }
             platform::block_on(Model::open_remote(Box::new(files)))?
         }
-        Selection::Gguf { files: parts, .. } => Model::from_gguf(gguf(&files, &parts)?)?,
+        Selection::Gguf { files: parts, .. } => Model::from_gguf(gguf(&Arc::new(files), &parts)?)?,
     };
     Ok(Described::Far(Box::new(model)))
 }
 
 /// Reads the metadata and the list of tensors of each file.
-fn gguf(files: &HubFiles, parts: &[String]) -> Result<Gguf> {
-    let sizes = parts.iter().map(|part| files.bytes_of(part)).collect::<Result<Vec<u64>, FetchError>>()?;
-    let mut heads: Vec<Vec<u8>> = vec![Vec::new(); parts.len()];
-    let mut head_bytes = HEAD_BYTES;
-    loop {
-        for ((part, size), head) in parts.iter().zip(&sizes).zip(&mut heads) {
-            head.extend(files.piece(part, head.len() as u64..head_bytes.min(*size))?);
-        }
-        let file = |(part, head): (&String, &Vec<u8>)| {
-            (format!("{}/{part}", files.repo), MappedFile::in_memory(Bytes::from(head.clone())))
-        };
-        let outcome = Gguf::from_beginnings(parts.iter().zip(&heads).map(file).collect(), &sizes);
-        let is_cut = sizes.iter().any(|size| head_bytes < *size);
-        match outcome {
-            // A field that is cut off causes a field error, so more bytes are read.
-            Err(LoadError::Field { .. }) if is_cut && head_bytes < HEAD_BYTES_MAX => head_bytes *= 4,
-            outcome => return Ok(outcome?),
-        }
+fn gguf(files: &Arc<HubFiles>, parts: &[String]) -> Result<Gguf> {
+    let mut opened = Vec::with_capacity(parts.len());
+    for part in parts {
+        let (files, name) = (files.clone(), part.clone());
+        let (label, bytes) = (format!("{}/{part}", files.repo), files.bytes_of(part)?);
+        let read = move |range| files.piece(&name, range).map(Bytes::from).map_err(io::Error::other);
+        opened.push((label, ModelFile::remote(bytes, read)));
     }
+    Ok(Gguf::from_files(opened)?)
 }
 
 /// A repository's files, read by range requests.

@@ -1,15 +1,21 @@
 //! Typed access to the metadata of one file, by key.
 
 use super::reader::{self, Container, Cursor, Entry, Kind, List, Value};
-use crate::model::LoadError;
 use crate::model::spec::LAYERS_MAX;
-use bytes::Bytes;
+use crate::model::{LoadError, read_error};
+use crate::platform::ModelFile;
+use bytes::{Bytes, BytesMut};
 use std::ops::RangeInclusive;
 
 /// Maximum strings in a list that is read: eight times the largest vocabulary.
 const TEXTS_MAX: usize = 1 << 21;
 
-/// The parsed header of a file, and the file's bytes, which hold its strings.
+/// The first read of a header; a vocabulary of 150,000 tokens fits.
+const HEAD_BYTES: u64 = 4 << 20;
+/// Maximum bytes of a header that are read.
+const HEAD_BYTES_MAX: u64 = 256 << 20;
+
+/// The parsed header of a file, and the file's first bytes, which hold its strings.
 pub(super) struct Metadata {
     file: String,
     bytes: Bytes,
@@ -17,10 +23,20 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads the header of a file from its first bytes; `file_bytes` is the length of the whole file.
-    pub(super) fn new(file: &str, bytes: Bytes, file_bytes: u64) -> Result<Self, LoadError> {
-        let container = reader::read(file, &bytes, file_bytes)?;
-        Ok(Self { file: file.into(), bytes, container })
+    /// Reads the header of a file.
+    pub(super) fn read(label: &str, file: &ModelFile) -> Result<Self, LoadError> {
+        let mut head = BytesMut::new();
+        let mut head_bytes = HEAD_BYTES;
+        loop {
+            let wanted = head_bytes.min(file.bytes());
+            head.extend(file.read(head.len() as u64..wanted).map_err(|error| read_error(label, &error))?);
+            match reader::read(label, &head, file.bytes()) {
+                // A field that is cut off causes a field error, so more bytes are read.
+                Err(LoadError::Field { .. }) if wanted < file.bytes() && head_bytes < HEAD_BYTES_MAX => head_bytes *= 4,
+                Err(error) => return Err(error),
+                Ok(container) => return Ok(Self { file: label.into(), bytes: head.freeze(), container }),
+            }
+        }
     }
 
     pub(super) fn file(&self) -> &str {

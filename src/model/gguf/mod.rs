@@ -12,7 +12,7 @@ mod vocabulary;
 
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
 use super::{LoadError, read_error};
-use crate::platform::{self, MappedFile};
+use crate::platform::{self, FileAccess, ModelFile};
 use blocks::BlockType;
 use bytes::Bytes;
 use metadata::Metadata;
@@ -25,6 +25,8 @@ use std::sync::Arc;
 const SPLITS_MAX: u32 = 999;
 /// Maximum tensors of a model, counting each expert's separately.
 const TENSORS_MAX: u64 = 1 << 18;
+/// Maximum bytes of a vector that is read while a file is opened.
+const NUMBERS_BYTES_MAX: u64 = 16 << 10;
 /// Rows per task of parallel repacking.
 const PIECE_ROWS: usize = 16;
 
@@ -52,9 +54,8 @@ pub struct Texts {
 impl Texts {
     /// Reads tokenizer and template of a GGUF file, which needs no tensors and may have any architecture; the config is
     /// empty.
-    pub fn from_gguf(file: &str, bytes: Bytes) -> Result<Self, LoadError> {
-        let file_bytes = bytes.len() as u64;
-        Self::of_vocabulary(&Metadata::new(file, bytes, file_bytes)?)
+    pub fn from_gguf(label: &str, file: &ModelFile) -> Result<Self, LoadError> {
+        Self::of_vocabulary(&Metadata::read(label, file)?)
     }
 
     fn of_vocabulary(metadata: &Metadata) -> Result<Self, LoadError> {
@@ -69,7 +70,7 @@ impl Texts {
 #[derive(Debug)]
 struct GgufTensors {
     name: String,
-    files: Vec<(Arc<str>, MappedFile)>,
+    files: Vec<(Arc<str>, ModelFile)>,
     infos: BTreeMap<String, TensorInfo>,
     places: BTreeMap<String, Place>,
 }
@@ -78,7 +79,7 @@ struct GgufTensors {
 #[derive(Debug)]
 struct Place {
     file: usize,
-    bytes: Range<usize>,
+    bytes: Range<u64>,
     blocks: BlockType,
     columns: usize,
     /// Rows per head, if the file stores them in the order of interleaved rotation.
@@ -86,15 +87,20 @@ struct Place {
 }
 
 impl Gguf {
-    /// Maps a file and, if it is the first of a split model, the other files beside it.
+    /// Opens a file and, if it is the first of a split model, the other files beside it.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
-        let map = |path: &Path| {
+        Self::open_with(path, FileAccess::default())
+    }
+
+    /// [`Gguf::open`], with the way in which tensors are read.
+    pub fn open_with(path: &Path, access: FileAccess) -> Result<Self, LoadError> {
+        let open = |path: &Path| {
             let label = path.display().to_string();
-            let file = MappedFile::open(path).map_err(|error| read_error(&label, &error))?;
+            let file = ModelFile::open(path, access).map_err(|error| read_error(&label, &error))?;
             Ok((label, file))
         };
-        let (label, file) = map(path)?;
-        let splits = Metadata::new(&label, file.bytes().clone(), file.bytes().len() as u64)?.splits()?;
+        let (label, file) = open(path)?;
+        let splits = Metadata::read(&label, &file)?.splits()?;
         let mut files = vec![(label.clone(), file)];
         if let Some((number, count)) = splits.filter(|(_, count)| *count > 1) {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -108,25 +114,15 @@ impl Gguf {
             }
             for number in 2..=count {
                 let sibling: PathBuf = path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
-                files.push(map(&sibling)?);
+                files.push(open(&sibling)?);
             }
         }
         Self::from_files(files)
     }
 
-    /// A model from files in memory, with their names; the first file comes first.
-    pub fn from_files(files: Vec<(String, MappedFile)>) -> Result<Self, LoadError> {
-        let bytes: Vec<u64> = files.iter().map(|(_, file)| file.bytes().len() as u64).collect();
-        Self::from_beginnings(files, &bytes)
-    }
-
-    /// A model from the starts of its files, each with complete metadata and tensor list; `file_bytes` are the lengths
-    /// of the whole files. This is enough for a plan and its sizes; reading a tensor fails.
-    pub fn from_beginnings(files: Vec<(String, MappedFile)>, file_bytes: &[u64]) -> Result<Self, LoadError> {
-        let mut parts = Vec::with_capacity(files.len());
-        for ((label, file), bytes) in files.iter().zip(file_bytes) {
-            parts.push(Metadata::new(label, file.bytes().clone(), *bytes)?);
-        }
+    /// A model from its files, with their names; the first file comes first. Reads only metadata and tensor lists.
+    pub fn from_files(files: Vec<(String, ModelFile)>) -> Result<Self, LoadError> {
+        let parts = files.iter().map(|(label, file)| Metadata::read(label, file)).collect::<Result<Vec<_>, _>>()?;
         let count = parts.len();
         for (index, part) in parts.iter().enumerate().filter(|_| count > 1) {
             let found = part.splits()?;
@@ -189,8 +185,8 @@ impl GgufTensors {
             if self.infos.len() as u64 + copies > TENSORS_MAX {
                 return Err(fault(format!("exceeds the limit of {TENSORS_MAX} tensors, counting experts")));
             }
-            let copy_bytes = entry.bytes.len() / copies as usize;
-            for copy in 0..copies as usize {
+            let copy_bytes = (entry.bytes.end - entry.bytes.start) / copies;
+            for copy in 0..copies {
                 let name = name.replace("{e}", &copy.to_string());
                 let element = Element::Float(entry.blocks.format());
                 let info = TensorInfo { file: self.files[file].0.clone(), shape: shape.clone(), element };
@@ -213,31 +209,48 @@ impl GgufTensors {
             let (file, field) = (self.files[place.file].0.to_string(), format!("tensor {name:?}"));
             return Err(LoadError::Field { file, field, message: format!("has type {}, not F32", place.blocks) });
         }
-        // If only the start of a file is available, the data is empty.
-        let bytes = self.files[place.file].1.bytes().get(place.bytes.clone()).unwrap_or_default();
-        let words = bytes.chunks_exact(4).take(1 << 12);
+        let bytes = self.read_place(name, place, 0..(place.bytes.end - place.bytes.start).min(NUMBERS_BYTES_MAX))?;
+        let words = bytes.chunks_exact(4);
         Ok(words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
     }
 
-    fn rows(&self, place: &Place, bytes: Range<u64>) -> Bytes {
-        let source = self.files[place.file].1.bytes().slice(place.bytes.clone());
-        let (start, end) = (bytes.start as usize, bytes.end as usize);
+    /// Reads a range of a tensor's blocks.
+    fn read_place(&self, tensor: &str, place: &Place, range: Range<u64>) -> Result<Bytes, LoadError> {
+        let (label, file) = &self.files[place.file];
+        if let Some(missing @ 1..) = place.bytes.end.checked_sub(file.bytes()) {
+            return Err(LoadError::TensorShort { file: label.to_string(), tensor: tensor.into(), missing });
+        }
+        let range = place.bytes.start + range.start..place.bytes.start + range.end;
+        assert!(range.end <= place.bytes.end, "a tensor is read within its bounds");
+        file.read(range).map_err(|error| read_error(label, &error))
+    }
+
+    /// Reads rows of a tensor, repacked; `bytes` is their range in the device's format.
+    fn rows(&self, tensor: &str, place: &Place, bytes: Range<u64>) -> Result<Bytes, LoadError> {
         let format = place.blocks.format();
         if !format.is_quantised() && place.interleaved_head.is_none() {
-            return source.slice(start..end);
+            return self.read_place(tensor, place, bytes);
         }
-        let out_bytes = format.row_bytes(place.columns as u32) as usize;
-        let row_bytes = place.blocks.row_bytes(place.columns);
-        assert!(start % out_bytes == 0 && end % out_bytes == 0, "quantized tensors are read by whole rows");
-        let mut out = vec![0; end - start];
+        let out_bytes = format.row_bytes(place.columns as u32);
+        let row_bytes = place.blocks.row_bytes(place.columns) as u64;
+        let is_whole = bytes.start.is_multiple_of(out_bytes) && bytes.end.is_multiple_of(out_bytes);
+        assert!(is_whole, "quantized tensors are read by whole rows");
+        let rows = bytes.start / out_bytes..bytes.end / out_bytes;
+        // The rows of a head are stored in another order, but a head is stored as a whole.
+        let head = place.interleaved_head.unwrap_or(1) as u64;
+        let stored = rows.start / head * head..rows.end.next_multiple_of(head);
+        let source = self.read_place(tensor, place, stored.start * row_bytes..stored.end * row_bytes)?;
+        let (out_bytes, row_bytes) = (out_bytes as usize, row_bytes as usize);
+        let mut out = vec![0; (bytes.end - bytes.start) as usize];
         platform::for_each_chunk(&mut out, PIECE_ROWS * out_bytes, |piece, out| {
-            let first = start / out_bytes + piece * PIECE_ROWS;
+            let first = rows.start as usize + piece * PIECE_ROWS;
             for (row, out) in (first..).zip(out.chunks_exact_mut(out_bytes)) {
                 let row = place.interleaved_head.map_or(row, |head| interleaved_row(row, head));
-                place.blocks.repack(&source[row * row_bytes..][..row_bytes], place.columns, out);
+                let from = (row - stored.start as usize) * row_bytes;
+                place.blocks.repack(&source[from..][..row_bytes], place.columns, out);
             }
         });
-        out.into()
+        Ok(out.into())
     }
 }
 
@@ -259,20 +272,12 @@ impl TensorSource for GgufTensors {
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         Box::pin(async move {
             self.check()?;
-            let place = &self.places[tensor];
-            let (file, there) = &self.files[place.file];
-            match place.bytes.end.checked_sub(there.bytes().len()) {
-                None | Some(0) => Ok(self.rows(place, bytes)),
-                Some(missing) => {
-                    let (file, missing) = (file.to_string(), missing as u64);
-                    Err(LoadError::TensorShort { file, tensor: tensor.into(), missing })
-                }
-            }
+            self.rows(tensor, &self.places[tensor], bytes)
         })
     }
 
     fn check(&self) -> Result<(), LoadError> {
-        self.files.iter().try_for_each(|(label, file)| match file.is_whole() {
+        self.files.iter().try_for_each(|(label, file)| match file.is_unchanged() {
             Ok(true) => Ok(()),
             Ok(false) => Err(LoadError::Changed { file: label.to_string() }),
             Err(error) => Err(read_error(label, &error)),

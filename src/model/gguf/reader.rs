@@ -52,7 +52,7 @@ pub(super) struct Entry {
     pub(super) shape: Vec<u64>,
     pub(super) blocks: BlockType,
     /// Byte range in the file.
-    pub(super) bytes: Range<usize>,
+    pub(super) bytes: Range<u64>,
 }
 
 /// Types of metadata values, by their numbers in a file.
@@ -318,15 +318,15 @@ fn place(
         }
         let end = entry.offset.checked_add(entry.bytes);
         let file_end = end.and_then(|end| data.start.checked_add(end));
-        let (Some(end), Some(file_end)) = (end, file_end.and_then(|end| usize::try_from(end).ok())) else {
+        let (Some(end), Some(file_end)) = (end, file_end) else {
             return Err(cursor.invalid(&field, format!("starts at {}, beyond the end of any file", entry.offset)));
         };
-        if file_end as u64 > data.end {
-            let missing = file_end as u64 - data.end;
+        if file_end > data.end {
+            let missing = file_end - data.end;
             return Err(LoadError::TensorShort { file: cursor.file.into(), tensor: name, missing });
         }
         free = end;
-        let bytes = file_end - entry.bytes as usize..file_end;
+        let bytes = file_end - entry.bytes..file_end;
         placed.insert(name, Entry { shape: entry.shape, blocks: entry.blocks, bytes });
     }
     Ok(placed)

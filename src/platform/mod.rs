@@ -1,7 +1,12 @@
 //! What differs between a process and a browser tab: clock, blocking and files. The only place outside `backend/wgpu`
 //! and `web` that depends on the target.
 
-use bytes::Bytes;
+#[cfg(not(target_arch = "wasm32"))]
+mod file_map;
+mod model_file;
+
+pub use model_file::{FileAccess, ModelFile};
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -97,58 +102,13 @@ pub fn pause(duration: Duration) {
     #[cfg(target_arch = "wasm32")]
     let _ = duration;
 }
-/// The bytes of a memory-mapped file, or bytes that are already in memory.
-#[derive(Debug)]
-pub struct MappedFile {
-    bytes: Bytes,
-    file: Option<File>,
-}
-
-impl MappedFile {
-    /// Maps a file read-only. Slices of [`MappedFile::bytes`] keep the map alive; nothing is copied.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        Ok(Self { bytes: map(&file)?, file: Some(file) })
-    }
-
-    /// Wraps bytes without a file: embedded in the binary, or downloaded.
-    pub fn in_memory(bytes: Bytes) -> Self {
-        Self { bytes, file: None }
-    }
-
-    /// All bytes.
-    pub fn bytes(&self) -> &Bytes {
-        &self.bytes
-    }
-
-    /// Whether the file still has the length it was mapped with. Reading a map beyond the end of a truncated file kills
-    /// the process, so readers check first.
-    pub fn is_whole(&self) -> io::Result<bool> {
-        match &self.file {
-            Some(file) => Ok(file.metadata()?.len() == self.bytes.len() as u64),
-            None => Ok(true),
-        }
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-fn map(file: &File) -> io::Result<Bytes> {
-    if file.metadata()?.len() == 0 {
-        return Ok(Bytes::new()); // an empty file cannot be mapped
-    }
-    #[allow(unsafe_code, reason = "a memory map is the only way to load weights without a second full copy in memory")]
-    // SAFETY: the map is read-only and private. It cannot be enforced that nobody rewrites the file meanwhile. Changed
-    // contents can only change weights, and `MappedFile::is_whole` checks for a changed length before reads.
-    let map = unsafe { memmap2::Mmap::map(file)? };
-    Ok(Bytes::from_owner(map))
-}
-
-#[cfg(target_arch = "wasm32")]
-fn map(_file: &File) -> io::Result<Bytes> {
-    Err(io::ErrorKind::Unsupported.into())
+/// Whether a file that was opened with [`FileAccess::Map`] was truncated while it was in use, so that zeros were read
+/// in place of its contents.
+pub fn a_mapped_file_is_damaged() -> bool {
+    #[cfg(not(target_arch = "wasm32"))]
+    return file_map::a_map_is_damaged();
+    #[cfg(target_arch = "wasm32")]
+    false
 }
 
 /// Reads a whole small file; fails if it has more than `bytes_max` bytes.

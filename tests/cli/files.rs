@@ -1,0 +1,89 @@
+//! Model files that change while a server uses them.
+
+use super::{Server, folio, repository, text};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// A copy of a test checkpoint, as a folder.
+fn copy(folder: &Path) -> PathBuf {
+    let weights = folder.join("model.safetensors");
+    for file in ["config.json", "generation_config.json", "model.safetensors"] {
+        fs::copy(repository("tests/data/golden/llama").join(file), folder.join(file)).expect("the file copies");
+    }
+    weights
+}
+
+fn logprobs(answer: &str) -> Option<Value> {
+    let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1)?).ok()?;
+    Some(body["choices"][0]["logprobs"].clone()).filter(|logprobs| !logprobs.is_null())
+}
+
+fn ask(server: &Server) -> String {
+    let prompt: Vec<u32> = (3..40).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0, "logprobs": 2, "ignore_eos": true});
+    server.ask("POST", "/v1/completions", &body.to_string())
+}
+
+/// Overwrites every byte of the weights in place, or cuts the file.
+fn damage(weights: &Path, cut: bool) {
+    let file = fs::OpenOptions::new().write(true).open(weights).expect("it opens");
+    let bytes = file.metadata().expect("it has a length").len();
+    if cut {
+        file.set_len(100).expect("it can be cut");
+    } else {
+        fs::write(weights, vec![0x55; bytes as usize]).expect("it can be overwritten");
+    }
+}
+
+#[test]
+fn a_model_that_is_loaded_does_not_need_its_files() {
+    for cut in [false, true] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let weights = copy(folder.path());
+        let server = Server::with(&["--device", "cpu", "--model", folder.path().to_str().expect("a path")]);
+        let before = logprobs(&ask(&server)).expect("an answer");
+        damage(&weights, cut);
+        assert_eq!(logprobs(&ask(&server)), Some(before.clone()));
+        fs::remove_file(&weights).expect("it can be removed");
+        assert_eq!(logprobs(&ask(&server)), Some(before));
+    }
+}
+
+/// A map needs the file: if it is truncated, the engine ends with an error that names it, and without a signal.
+#[cfg(unix)]
+#[test]
+fn a_truncated_map_ends_the_engine_with_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let weights = copy(folder.path());
+    let path = folder.path().to_str().expect("a path");
+    let mut server = Server::with(&["--device", "cpu", "--mmap", "--model", path]);
+    assert!(logprobs(&ask(&server)).is_some(), "a map is read");
+    damage(&weights, true);
+    let answer = ask(&server);
+    assert!(answer.starts_with("HTTP/1.1 5"), "no answer from zeros: {answer}");
+    let mut messages = String::new();
+    server.messages.read_to_string(&mut messages).expect("stderr reads");
+    assert_eq!(server.process.wait().expect("the server ends").code(), Some(1), "{messages}");
+    let last = messages.lines().last().unwrap_or_default();
+    assert!(last.contains("truncated") && last.contains("model.safetensors"), "{messages}");
+}
+
+#[test]
+fn a_map_and_a_copy_give_the_same_answer() {
+    let run = |options: &[&str]| {
+        let gguf = repository("tests/data/gguf/tiny-llama-Q4_K_M.gguf");
+        let path = gguf.to_str().expect("a path").to_owned();
+        let input = ["run", "--device", "cpu", "--model", &path, "--input", "-"];
+        let mut command = folio(&[&input[..], options].concat());
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut process = command.spawn().expect("the binary starts");
+        let line = br#"{"prompt_token_ids": [3, 4, 5], "max_tokens": 8, "temperature": 0}"#;
+        std::io::Write::write_all(&mut process.stdin.take().expect("stdin"), line).expect("it reads");
+        text(&process.wait_with_output().expect("it ends").stdout)
+    };
+    let copied = run(&[]);
+    assert!(copied.contains("token_ids"), "{copied}");
+    assert_eq!(run(&["--mmap"]), copied);
+}
