@@ -10,6 +10,7 @@ use folio::server::{Limits, ServerOptions};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::pin::pin;
+use std::time::{Duration, Instant};
 
 #[test]
 fn limits_are_what_the_operator_says() {
@@ -123,5 +124,24 @@ fn a_long_input_is_worked_on_beside_the_async_threads() {
     for (path, body) in [(CHAT, chat), (COMPLETIONS, completion)] {
         // If a thread finishes before the next poll, one poll is saved. That cannot happen every time.
         assert!((0..100).any(|_| is_handed_over_twice(&server, path, &body)), "{path} blocks its thread");
+    }
+}
+
+#[test]
+fn a_hundred_thousand_messages_are_refused_at_once() {
+    let server = Server::plain();
+    let chat = with(&hello(), &json!({"messages": vec![json!({"role": "user", "content": "a"}); 100_000]}));
+    let tokenize = json!({"messages": chat["messages"]});
+    for (path, body) in [(CHAT, &chat), ("/v1/chat/completions/render", &chat), ("/tokenize", &tokenize)] {
+        // On a busy machine one of several requests is quick.
+        let best = (0..5).map(|_| {
+            let start = Instant::now();
+            let answer = server.post(path, body);
+            assert_eq!((answer.status.as_u16(), &answer.json()["error"]["param"]), (400, &json!("messages")));
+            assert!(answer.text.contains("100000 messages") && answer.text.contains("2048"), "{}", answer.text);
+            start.elapsed()
+        });
+        let best = best.min().expect("five requests");
+        assert!(best < Duration::from_secs(1), "{path} takes {best:?}");
     }
 }

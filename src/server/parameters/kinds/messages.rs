@@ -21,11 +21,17 @@ pub(crate) struct Messages;
 impl Kind for Messages {
     type Value = Value;
 
-    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Value, ApiError> {
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Value, ApiError> {
         let messages = match value {
             Value::Array(messages) if !messages.is_empty() => messages,
             value => return Err(wrong(at, "a list of at least one message", &value)),
         };
+        // Before anything is done for each message: every one takes at least one token.
+        let (count, context) = (messages.len(), bounds.context);
+        if count > context as usize {
+            let message = format!("`{at}` has {count} messages; the context is {context} tokens");
+            return Err(ApiError::context_length(at, message));
+        }
         let messages = messages.into_iter().enumerate().map(|(index, value)| message(&format!("{at}[{index}]"), value));
         messages.collect()
     }
