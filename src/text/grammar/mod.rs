@@ -4,9 +4,10 @@
 //! [`Grammar`] is compiled and cheap to clone; a [`GrammarState`] is the progress of one answer: it reports which
 //! tokens may follow, accepts the drawn one, and reports forced tokens.
 //!
-//! Grammars come from untrusted clients. They are limited before compilation (bytes, depth), during compilation and
-//! while they run (llguidance's own limits, set in [`limits`]). A grammar that exceeds a limit is refused, without
-//! affecting other requests.
+//! Grammars come from untrusted clients. They are limited before compilation (bytes, depth, width), during compilation
+//! and while they run (llguidance's own limits, set in [`limits`]). The first tokens of an answer are tried at
+//! compilation, so a grammar that compiles also starts. A grammar that exceeds a limit is refused, without affecting
+//! other requests.
 
 mod cache;
 mod spec;
@@ -26,6 +27,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// answer that reaches the limit ends.
 const STATES_FRESH_MAX: usize = LEXER_STATES_MAX / 2;
 const LEXER_STATES_MAX: usize = 20_000;
+/// Maximum places in a grammar where an answer may be at once. An optional property takes four, an alternative three,
+/// so a schema within the limits of [`spec`] stays below.
+const ROW_ITEMS_MAX: usize = 6000;
+/// Tokens of the answer that is tried when a grammar is compiled.
+const TRIED_TOKENS: usize = 16;
+
+const NO_ANSWER: &str = "it allows no answer at all, or is too complex";
+const TOO_COMPLEX: &str = "it is too complex: an answer may be in more than 6000 places of it at once";
 
 /// Compiles grammars for one vocabulary.
 pub struct Grammars {
@@ -72,7 +81,7 @@ pub struct NoTokenAllowed;
 /// Limits that keep compilation under a fifth of a second, and a mask within a few milliseconds.
 fn limits() -> ParserLimits {
     ParserLimits {
-        max_items_in_row: 1000,
+        max_items_in_row: ROW_ITEMS_MAX,
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 100_000,
         step_max_items: 30_000,
@@ -117,9 +126,7 @@ impl Grammars {
         }
         let parser = self.factory.create_parser(spec.top_level()?).map_err(|error| GrammarError::new(&error))?;
         let grammar = Grammar { parser: Arc::new(Mutex::new(parser)) };
-        if grammar.start().matcher.compute_mask_or_eos().is_err() {
-            return Err(GrammarError::told("it allows no answer at all, or is too complex"));
-        }
+        grammar.start().try_first_tokens()?;
         self.lock().put(key, grammar.clone(), grammar.bytes());
         Ok(grammar)
     }
@@ -169,6 +176,19 @@ impl GrammarState {
     pub fn accept(&mut self, token_id: u32) -> Result<bool, NoTokenAllowed> {
         self.matcher.consume_token(token_id).map_err(|_| NoTokenAllowed)?;
         Ok(self.matcher.is_stopped())
+    }
+
+    /// Tries the start of an answer, so that a grammar whose answers cannot begin is refused before one does.
+    fn try_first_tokens(mut self) -> Result<(), GrammarError> {
+        for count in 0..TRIED_TOKENS {
+            let why = if count == 0 { NO_ANSWER } else { TOO_COMPLEX };
+            let mask = self.matcher.compute_mask_or_eos().map_err(|_| GrammarError::told(why))?;
+            let Some(id) = mask.iter().next() else { break };
+            if self.accept(id).map_err(|_| GrammarError::told(TOO_COMPLEX))? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Tokens that must follow.

@@ -10,6 +10,11 @@ const GRAMMAR_BYTES_MAX: usize = 64 << 10;
 const GRAMMAR_DEPTH_MAX: usize = 32;
 /// Maximum number of strings to choose from.
 const GRAMMAR_CHOICES_MAX: usize = 1024;
+/// Maximum properties of all objects of a schema. The time of compilation grows with their square: 1,000 properties of
+/// one object take a quarter of a second.
+const GRAMMAR_PROPERTIES_MAX: usize = 1000;
+/// Maximum alternatives (`anyOf`, `oneOf`) that are schemas. Constants are not counted: together they are one pattern.
+const GRAMMAR_ALTERNATIVES_MAX: usize = 512;
 /// Maximum characters of a compiler message.
 const TOLD_CHARACTERS: usize = 400;
 /// White space between two JSON tokens: a space, or a line break with indentation. It is bounded, because otherwise a
@@ -61,7 +66,7 @@ impl GrammarSpec {
     pub(super) fn key(&self) -> Result<String, GrammarError> {
         let key = match self {
             Self::Schema { schema, strict } => {
-                check_depth(schema, 0)?;
+                check_schema(schema)?;
                 format!("schema {strict} {schema}")
             }
             Self::Regex(regex) => format!("regex {regex}"),
@@ -96,7 +101,7 @@ impl GrammarSpec {
 
 /// The schema as it is written in a Lark grammar, after `%json`.
 pub fn schema_in_lark(schema: &Value, strict: bool) -> Result<String, GrammarError> {
-    check_depth(schema, 0)?;
+    check_schema(schema)?;
     Ok(format!("%json {}", with_options(schema, strict)?))
 }
 
@@ -120,6 +125,43 @@ fn choice_grammar(choices: &[String]) -> String {
         write!(grammar, "{or}{}", Value::from(choice.as_str())).expect("a string takes text");
     }
     grammar
+}
+
+/// Checks depth and width of a schema.
+fn check_schema(schema: &Value) -> Result<(), GrammarError> {
+    check_depth(schema, 0)?;
+    let (properties, alternatives) = widths(schema);
+    let counts =
+        [(properties, "properties", GRAMMAR_PROPERTIES_MAX), (alternatives, "alternatives", GRAMMAR_ALTERNATIVES_MAX)];
+    match counts.into_iter().find(|(count, _, most)| count > most) {
+        None => Ok(()),
+        Some((count, what, most)) => Err(GrammarError(format!("it has {count} {what}; at most {most} are allowed"))),
+    }
+}
+
+/// Number of properties in a schema, and of alternatives that are not constants. The recursion is bounded, because the
+/// depth was checked.
+fn widths(schema: &Value) -> (usize, usize) {
+    let sum = |one: (usize, usize), other: (usize, usize)| (one.0 + other.0, one.1 + other.1);
+    match schema {
+        Value::Array(items) => items.iter().map(widths).fold((0, 0), sum),
+        Value::Object(map) => {
+            let properties = properties(map);
+            let lists = ["anyOf", "oneOf"].iter().filter_map(|key| map.get(*key)?.as_array());
+            let is_constant = |item: &&Value| item.get("const").or_else(|| item.get("enum")).is_some();
+            let alternatives = lists.flatten().filter(|item| !is_constant(item)).count();
+            map.values().map(widths).fold((properties, alternatives), sum)
+        }
+        _ => (0, 0),
+    }
+}
+
+/// Number of properties that a schema names: those it describes, and those it only requires.
+fn properties(schema: &Map<String, Value>) -> usize {
+    let described = schema.get("properties").and_then(Value::as_object);
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let only_required = required.filter(|name| !described.is_some_and(|described| described.contains_key(*name)));
+    described.map_or(0, Map::len) + only_required.count()
 }
 
 fn check_depth(schema: &Value, depth: usize) -> Result<(), GrammarError> {

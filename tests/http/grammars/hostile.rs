@@ -1,8 +1,8 @@
 //! Hostile grammars: each is refused or compiled within bounds, and quickly in both cases.
 
 use super::{END, GRAMMARS, TOKENIZER, VOCAB, refused, schema};
-use folio::text::{GrammarSpec, Grammars};
-use serde_json::{Value, json};
+use folio::text::{Grammar, GrammarSpec, Grammars};
+use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
 
 /// Much longer than the intended limit, because the machine may be busy.
@@ -56,7 +56,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
 
 #[test]
 fn whatever_is_sent_takes_bounded_time() {
-    let wide: serde_json::Map<_, _> = (0..1500).map(|key| (format!("key{key}"), json!({"type": "integer"}))).collect();
+    let wide: Map<_, _> = (0..1500).map(|key| (format!("key{key}"), json!({"type": "integer"}))).collect();
     let cycle = json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"});
     let cases = [
         regex("(a+)+$"),
@@ -104,6 +104,72 @@ fn whatever_is_sent_takes_bounded_time() {
             }
         }
         assert!(start.elapsed() < PATIENCE, "{case:?} takes {:?}", start.elapsed());
+    }
+}
+
+/// Objects with this many optional properties, and values among this many alternatives.
+fn wide(count: usize) -> Vec<GrammarSpec> {
+    let properties = |item: &Value| (0..count).map(|key| (format!("k{key}"), item.clone())).collect::<Map<_, _>>();
+    let numbers: Vec<usize> = (0..count).collect();
+    let constants: Vec<Value> = numbers.iter().map(|number| json!({"const": number})).collect();
+    let texts: Vec<String> = numbers.iter().map(|number| format!("v{number}")).collect();
+    let objects: Vec<Value> = numbers.iter().map(|number| json!({"required": [format!("k{number}")]})).collect();
+    let rules: Vec<String> = numbers.iter().map(|number| format!("\"a{number}\" X")).collect();
+    let open = json!({"type": "object", "properties": properties(&json!({"type": "integer"}))});
+    let closed = json!({"type": "object", "properties": properties(&json!({})), "additionalProperties": false});
+    vec![
+        schema(&open),
+        schema(&closed),
+        schema(&json!({"type": "object", "properties": {"inner": closed}, "required": ["inner"]})),
+        schema(&json!({"type": "array", "items": open, "minItems": 1})),
+        schema(&json!({"enum": numbers})),
+        schema(&json!({"enum": texts})),
+        schema(&json!({"anyOf": constants})),
+        schema(&json!({"anyOf": objects})),
+        schema(&json!({"type": "object", "required": numbers.iter().map(|n| format!("k{n}")).collect::<Vec<_>>()})),
+        schema(&json!({"type": "object", "properties": {"value": {"enum": texts}}, "required": ["value"]})),
+        GrammarSpec::Choice(texts.clone()),
+        regex(&texts.join("|")),
+        lark(&format!("start: {}\nX: /x+/", rules.join(" | "))),
+    ]
+}
+
+/// Draws tokens under the masks; an error names the step that failed.
+fn walk_on(grammar: &Grammar, seed: u64) -> Result<(), String> {
+    let (mut state, mut below) = (grammar.start(), super::random(seed));
+    for step in 0..40 {
+        let mut mask = vec![0; VOCAB as usize / 32];
+        state.fill_mask(&mut mask).map_err(|error| format!("mask {step}: {error}"))?;
+        let allowed: Vec<u32> = (0..VOCAB).filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).collect();
+        if state.accept(allowed[below(allowed.len())]).map_err(|error| format!("token {step}: {error}"))? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_compiles_also_starts() {
+    for count in [5, 400, 1000, 6000] {
+        let (mut compiled, cases) = (0, wide(count));
+        for (index, case) in cases.iter().enumerate() {
+            match GRAMMARS.compile(case) {
+                Ok(grammar) => {
+                    compiled += 1;
+                    let walked = (0..2).try_for_each(|seed| walk_on(&grammar, seed));
+                    walked.unwrap_or_else(|error| panic!("case {index} of {count}: {error}"));
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    let limits = ["1000", "512", "1024", "65536"];
+                    assert!(limits.iter().any(|limit| error.contains(limit)), "case {index} of {count}: {error}");
+                }
+            }
+        }
+        // Of a thousand, only objects within an object and alternatives that are schemas are too many.
+        let least =
+            [(400, cases.len()), (1000, cases.len() - 2), (6000, 3)].into_iter().find(|(most, _)| count <= *most);
+        assert!(least.is_some_and(|(_, least)| compiled >= least), "{compiled} of {} with {count}", cases.len());
     }
 }
 
