@@ -13,6 +13,7 @@ mod device;
 mod devices;
 mod hub;
 mod list;
+mod open_files;
 mod options;
 mod output;
 mod plan;

@@ -1,7 +1,8 @@
 //! `folio serve`: the HTTP API and the chat page. It listens while the model loads, so that `/health` can say
-//! "loading"; Ctrl-C or SIGTERM lets open streams finish.
+//! "loading"; Ctrl-C, SIGTERM or SIGHUP lets open streams finish.
 
 use super::access::{self, Access, AccessArgs};
+use super::open_files;
 use super::options::{EngineArgs, ModelArgs};
 use super::output::note;
 use super::session::Session;
@@ -56,6 +57,15 @@ pub(crate) struct ServeArgs {
           default_value_t = Limits::default().body_bytes_max as u32,
           value_parser = clap::value_parser!(u32).range(1024..=64 << 20))]
     body_bytes_max: u32,
+    /// Maximum open connections; when they are reached, the one that has waited longest for a request is closed
+    #[arg(long, env = "FOLIO_MAX_CONNECTIONS", value_name = "N",
+          default_value_t = SocketOptions::default().connections_max as u32,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: u32,
+    /// Maximum connections of one address that have not yet sent a valid request; 0 lifts the limit
+    #[arg(long, env = "FOLIO_MAX_CONNECTIONS_PER_PEER", value_name = "N",
+          default_value_t = SocketOptions::default().connections_per_peer_max.unwrap_or(0) as u32)]
+    max_connections_per_peer: u32,
     /// Seconds after a shutdown signal in which requests are still accepted, while /health already answers 503
     #[arg(long, env = "FOLIO_SHUTDOWN_GRACE", value_name = "SECONDS", default_value_t = 0)]
     shutdown_grace: u32,
@@ -73,6 +83,8 @@ pub(crate) fn run(args: ServeArgs) -> Result<()> {
     let session = Session::start_to_serve(&args.model, &args.engine)?;
     warn_if_open(&access, address);
     let sockets = SocketOptions {
+        connections_max: open_files::connections(args.max_connections as usize),
+        connections_per_peer_max: Some(args.max_connections_per_peer as usize).filter(|limit| *limit > 0),
         shutdown_grace: Duration::from_secs(args.shutdown_grace.into()),
         shutdown_timeout: Some(Duration::from_secs(args.shutdown_timeout.into())),
         ..SocketOptions::default()

@@ -4,8 +4,12 @@
 #[cfg(not(target_arch = "wasm32"))]
 mod file_map;
 mod model_file;
+#[cfg(unix)]
+mod signals;
 
 pub use model_file::{FileAccess, ModelFile};
+#[cfg(unix)]
+pub use signals::ignores_hang_up;
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -8,7 +8,7 @@ use serde_json::json;
 use std::fs::File;
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -176,8 +176,7 @@ fn a_server_that_fails_without_a_terminal_ends() {
 
 #[cfg(unix)]
 fn terminate(server: &mut Server) -> Option<i32> {
-    let id = server.process.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
+    super::signal(server, "-TERM");
     server.process.wait().expect("the server ends").code()
 }
 

@@ -384,7 +384,19 @@ impl Server {
     }
 
     fn with(options: &[&str]) -> Self {
-        let mut command = folio(&[&["serve", "--port", "0"], options].concat());
+        Self::of(folio(&[&["serve", "--port", "0"], options].concat()))
+    }
+
+    /// A server on the fake device, after some words of a shell.
+    #[cfg(unix)]
+    fn after(words: &str, script: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{words}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_folio")]);
+        command.args(["serve", "--port", "0", "--device", script]);
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Self {
         let mut process = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the binary starts");
         let mut messages = BufReader::new(process.stderr.take().expect("stderr is piped"));
         let (mut line, mut greeting) = (String::new(), String::new());
@@ -445,8 +457,7 @@ fn serve_answers_and_ends_when_told() {
         line.clear();
         assert!(stream.read_line(&mut line).expect("the stream reads") > 0, "the stream has begun");
     }
-    let id = server.process.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
+    signal(&server, "-TERM");
     let mut rest = String::new();
     stream.read_to_string(&mut rest).expect("the stream reads");
     assert!(rest.contains("\"finish_reason\":\"length\""), "{rest}");
@@ -532,25 +543,81 @@ fn security_settings_fail_closed() {
 }
 
 #[cfg(unix)]
-#[test]
-fn a_second_signal_ends_the_server_at_once() {
-    let server = Server::with(&["--device", "fake:pause=100"]);
-    let body = json!({"prompt": "Hello", "stream": true, "ignore_eos": true, "max_tokens": 2000});
+fn signal(server: &Server, name: &str) {
+    let id = server.process.id().to_string();
+    assert!(Command::new("kill").args([name, &id]).status().expect("kill runs").success());
+}
+
+/// Opens a stream and waits until it has begun.
+#[cfg(unix)]
+fn begun(server: &Server, max_tokens: u32) -> BufReader<TcpStream> {
+    let body = json!({"prompt": "Hello", "stream": true, "ignore_eos": true, "max_tokens": max_tokens});
     let mut stream = BufReader::new(server.open("POST", "/v1/completions", &body.to_string()));
     let mut line = String::new();
     while !line.starts_with("data: ") {
         line.clear();
         assert!(stream.read_line(&mut line).expect("the stream reads") > 0, "the stream has begun");
     }
-    let mut server = server;
-    let id = server.process.id().to_string();
-    let signal = || assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
-    signal();
+    stream
+}
+
+/// A terminal that is closed may send two of them.
+#[cfg(unix)]
+#[test]
+fn a_hang_up_drains_like_sigterm() {
+    let mut server = Server::with(&["--device", "fake:pause=10"]);
+    let mut stream = begun(&server, 100);
+    for _ in 0..2 {
+        signal(&server, "-HUP");
+        while !server.ask("GET", "/health", "").starts_with("HTTP/1.1 503") {
+            std::thread::yield_now();
+        }
+    }
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).expect("the stream reads");
+    assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
+    assert_eq!(server.process.wait().expect("the server ends").code(), Some(0));
+}
+
+/// As `nohup` starts it.
+#[cfg(unix)]
+#[test]
+fn a_hang_up_that_is_ignored_stays_ignored() {
+    let mut server = Server::after("trap '' HUP", "fake");
+    signal(&server, "-HUP");
+    let answer = server.ask("POST", "/v1/completions", &json!({"prompt": "Hello", "max_tokens": 2}).to_string());
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(server.process.try_wait().expect("it can be asked").is_none());
+}
+
+#[cfg(unix)]
+#[test]
+fn connections_are_limited_by_options_and_by_the_limit_of_files() {
+    refusal(&["serve", "--port", "0", "--device", "fake", "--max-connections", "0"], &["--max-connections"]);
+    let limits = ["--device", "fake:pause=10", "--max-connections", "1", "--max-connections-per-peer", "0"];
+    let server = Server::with(&limits);
+    assert!(!server.greeting.contains("warning"), "{}", server.greeting);
+    let stream = begun(&server, 2000);
+    let answer = server.ask("GET", "/health", "");
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("too_many_connections"), "{answer}");
+    drop(stream);
+    let server = Server::after("ulimit -n 300", "fake");
+    let words = "at most 150 connections instead of 4096: this process may open only 300 files";
+    assert!(server.greeting.contains(words), "{}", server.greeting);
+    assert!(server.ask("GET", "/health", "").starts_with("HTTP/1.1 200"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_the_server_at_once() {
+    let mut server = Server::with(&["--device", "fake:pause=100"]);
+    let _stream = begun(&server, 2000);
+    signal(&server, "-TERM");
     while !server.ask("GET", "/health", "").starts_with("HTTP/1.1 503") {
         std::thread::yield_now();
     }
     assert!(server.process.try_wait().expect("it can be asked").is_none(), "the stream may go on for minutes");
-    signal();
+    signal(&server, "-TERM");
     assert_eq!(server.process.wait().expect("the server ends").code(), Some(130));
 }
 

@@ -5,6 +5,7 @@
 
 mod answers;
 mod bad_requests;
+mod connections;
 mod document;
 mod edges;
 mod embeddings;

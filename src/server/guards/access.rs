@@ -25,6 +25,10 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = match check(&state, &request) {
         Ok(client) => {
+            #[cfg(feature = "server")]
+            if let Some(Passed(tell)) = request.extensions_mut().remove() {
+                tell();
+            }
             request.extensions_mut().insert(client);
             next.run(request).await
         }
@@ -52,6 +56,11 @@ fn refusal(error: ApiError, headers: &HeaderMap) -> Response {
 /// Marks the response to a wrong key, so that the socket layer, which knows the peer and the clock, can delay it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WrongKey;
+
+/// Called when a request has passed the guard. The socket layer, which knows connections, adds it to each request.
+#[cfg(feature = "server")]
+#[derive(Clone)]
+pub(crate) struct Passed(pub(crate) std::sync::Arc<dyn Fn() + Send + Sync>);
 
 /// The client of a request: the index of the API key that it carries, or 0 where no keys are needed.
 #[derive(Clone, Copy, Debug, Default)]

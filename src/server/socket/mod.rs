@@ -4,59 +4,79 @@
 //! A body must keep arriving. A client that reads nothing for half a minute is disconnected, which drops its receivers
 //! and so cancels its requests. A silent stream gets a comment every fifteen seconds so that proxies keep it open.
 //!
+//! The number of connections is limited, in total and for peers that have sent no valid request yet; `connections`
+//! decides which one is closed when another arrives. `link` is one connection; `bodies` has the bodies of requests and
+//! responses.
+//!
 //! When its `shutdown` future completes, [`serve`] shuts down: `/health` answers 503; after a grace period the engine
 //! accepts no more requests; running answers finish or reach a time limit; then connections close.
 
+mod bodies;
+mod connections;
 mod guesses;
+mod link;
+mod signals;
 
-use super::guards::access::WrongKey;
+pub use signals::shutdown_signal;
+
+use super::guards::access::{Passed, WrongKey};
 use super::wire::error::ApiError;
-use super::{BodyTimeout, ServerState, router};
-use axum::BoxError;
-use axum::body::{Body, Bytes};
-use axum::http::header::CONTENT_TYPE;
+use super::{ServerState, router};
+use axum::body::Body;
+use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Request, Response};
 use axum::response::IntoResponse as _;
+use bodies::{AnswerBody, TimedBody};
+use connections::{Connections, Limits, Seat};
 use guesses::Guesses;
-use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
+use link::{Connection, Link, drive};
 use std::convert::Infallible;
-use std::io;
+use std::fmt::Write as _;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncWrite as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tower::ServiceExt;
 
-/// A body's deadline moves by one second for this many bytes received.
-const BODY_BYTES_PER_SECOND: f64 = 32_768.0;
-/// After a refusal, the rest of the request is read for this long; otherwise a TCP reset could discard the response.
-const LINGER: Duration = Duration::from_secs(1);
 /// Interval at which a draining server checks whether its answers have finished.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// Maximum time to close idle connections at the end.
 const CLOSE: Duration = Duration::from_secs(5);
+/// Clients that are told at the same time that there is no room; further ones are disconnected at once.
+const REFUSALS_MAX: usize = 64;
 
 /// Timeouts and limits of connections.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
-    /// Timeout for the headers of one request; also how long an idle connection stays open.
+    /// Timeout for the headers of one request, from their first byte; for the first request, from the connection's
+    /// start.
     pub header_timeout: Duration,
+    /// How long a connection stays open between two requests.
+    pub idle_timeout: Duration,
     /// Timeout for the body of one request, plus a second for each 32 KiB received.
     pub body_timeout: Duration,
     /// How long a client may read nothing before it is disconnected.
     pub write_timeout: Duration,
     /// Silence on a stream before a comment is sent.
     pub keep_alive: Duration,
-    /// Maximum open connections; further ones are closed at once.
+    /// Maximum requests of one connection. It is closed after the last one.
+    pub requests_max: u32,
+    /// Maximum open connections. One more closes the connection that has waited longest for a request. If all have one
+    /// in progress, the new one gets status 503.
     pub connections_max: usize,
+    /// Maximum connections of one peer (an IPv4 address, or a /64 of IPv6 addresses) that have not yet sent a valid
+    /// request: one with an allowed host and origin, and a key if its route needs one. One more closes the oldest of
+    /// them. `None`: no limit. The default is above what OpenAI's own client opens at once (1000).
+    pub connections_per_peer_max: Option<usize>,
     /// How long requests are still accepted after `shutdown`, while `/health` already answers 503.
     pub shutdown_grace: Duration,
     /// How long running answers may continue after that, before they end with an error; `None`: no limit.
@@ -67,10 +87,13 @@ impl Default for SocketOptions {
     fn default() -> Self {
         Self {
             header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),
-            connections_max: 1024,
+            requests_max: 1000,
+            connections_max: 4096,
+            connections_per_peer_max: Some(1024),
             shutdown_grace: Duration::ZERO,
             shutdown_timeout: None,
         }
@@ -84,21 +107,17 @@ pub async fn serve(
     options: SocketOptions,
     shutdown: impl Future<Output = ()>,
 ) {
-    let server = Server {
-        app: router(state.clone()),
-        connections: Arc::new(Semaphore::new(options.connections_max)),
-        graceful: GracefulShutdown::new(),
-        guesses: Arc::default(),
-        options,
-    };
+    let server = Server::new(&state, options);
+    // One future for all phases, so that no connection is lost between two of them.
+    let mut accept = Box::pin(server.accept(&listener));
     tokio::select! {
-        () = server.accept(&listener) => {}
+        () = &mut accept => {}
         () = shutdown => {}
     }
     state.begin_closing();
     if !server.options.shutdown_grace.is_zero() {
         tokio::select! {
-            () = server.accept(&listener) => {}
+            () = &mut accept => {}
             () = sleep(server.options.shutdown_grace) => {}
         }
     }
@@ -116,7 +135,7 @@ pub async fn serve(
         }
     };
     tokio::select! {
-        () = server.accept(&listener) => {}
+        () = &mut accept => {}
         () = done() => {}
         () = limit => {
             tracing::warn!("shutdown timeout: running answers are cancelled");
@@ -125,57 +144,43 @@ pub async fn serve(
             drop(timeout(CLOSE, done()).await);
         }
     }
+    drop(accept);
     drop(listener);
     if timeout(CLOSE, server.graceful.shutdown()).await.is_err() {
         tracing::warn!("shutdown timeout: open connections are closed");
     }
 }
 
-/// Completes at the first Ctrl-C or SIGTERM. A second one ends the process at once.
-pub async fn shutdown_signal() {
-    signal().await;
-    tokio::spawn(async {
-        signal().await;
-        std::process::exit(130);
-    });
-}
-
-async fn signal() {
-    // If no handler can be set, the signal keeps its default action, which ends the process.
-    let interrupt = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
-    #[cfg(unix)]
-    let terminate = async {
-        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-            Ok(mut signals) => signals.recv().await,
-            Err(_) => std::future::pending().await,
-        }
-    };
-    #[cfg(not(unix))]
-    let terminate = std::future::pending::<Option<()>>();
-    tokio::select! {
-        () = interrupt => {}
-        _ = terminate => {}
-    }
-}
-
 struct Server {
     app: axum::Router,
-    connections: Arc<Semaphore>,
+    connections: Arc<Connections>,
+    refusals: Arc<Semaphore>,
     graceful: GracefulShutdown,
     guesses: Arc<Guesses>,
     options: SocketOptions,
 }
 
 impl Server {
+    fn new(state: &ServerState, options: SocketOptions) -> Self {
+        let unproven_per_peer = options.connections_per_peer_max.unwrap_or(usize::MAX);
+        Self {
+            app: router(state.clone()),
+            connections: Connections::new(Limits { total: options.connections_max, unproven_per_peer }),
+            refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
+            graceful: GracefulShutdown::new(),
+            guesses: Arc::default(),
+            options,
+        }
+    }
+
     /// Accepts connections forever.
     async fn accept(&self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, peer)) => self.connect(stream, peer.ip()),
+                Ok((stream, peer)) => match self.connections.admit(peer.ip()).await {
+                    Some(seat) => self.connect(stream, peer.ip(), seat),
+                    None => self.refuse(stream),
+                },
                 // Out of file descriptors, or the client has already disconnected; other connections are not affected.
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
@@ -185,32 +190,87 @@ impl Server {
         }
     }
 
-    fn connect(&self, stream: TcpStream, peer: IpAddr) {
-        let Ok(permit) = self.connections.clone().try_acquire_owned() else { return };
+    fn connect(&self, stream: TcpStream, peer: IpAddr, seat: Seat) {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection was lost");
             return;
         }
-        let (app, keep_alive, body_timeout) = (self.app.clone(), self.options.keep_alive, self.options.body_timeout);
-        let guesses = self.guesses.clone();
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let request = request.map(|body| Body::new(TimedBody::new(body, body_timeout)));
-            let (answer, guesses) = (app.clone().oneshot(request), guesses.clone());
-            async move {
-                let response = slow_down(answer.await?, &guesses, peer).await;
-                Ok::<_, Infallible>(with_comments(response, keep_alive))
-            }
+        let (link, seat) = (Link::new(stream), Arc::new(seat));
+        let service = Service {
+            app: self.app.clone(),
+            guesses: self.guesses.clone(),
+            options: self.options.clone(),
+            peer,
+            link: link.clone(),
+            seat: seat.clone(),
+        };
+        let service = hyper::service::service_fn(move |request| {
+            let answer = service.clone().answer(request);
+            async move { Ok::<_, Infallible>(answer.await) }
         });
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(self.options.header_timeout);
-        let stream = TokioIo::new(Connection::new(stream, self.options.write_timeout));
-        let connection = self.graceful.watch(builder.serve_connection(stream, service));
+        // The time of headers is limited by `drive`, and a client that has shut down its writing side gets its answer.
+        builder.half_close(true).header_read_timeout(None);
+        let stream = TokioIo::new(Connection::new(link.clone(), self.options.write_timeout));
+        let http = self.graceful.watch(builder.serve_connection(stream, service));
+        let options = self.options.clone();
+        tokio::spawn(async move { drive(http, &link, &seat, &options).await });
+    }
+
+    /// Answers 503 without reading the request, because every connection has one in progress.
+    fn refuse(&self, stream: TcpStream) {
+        let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return };
+        let limit = self.options.write_timeout;
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended");
+            // A new socket's buffer holds all of it.
+            if stream.writable().await.is_ok() && stream.try_write(no_room().as_bytes()).is_ok() {
+                let mut connection = Connection::new(Link::new(stream), limit);
+                let _ = poll_fn(|context| Pin::new(&mut connection).poll_shutdown(context)).await;
             }
             drop(permit);
         });
+    }
+}
+
+/// The response to a connection for which there is no room.
+fn no_room() -> String {
+    let error = ApiError::too_many_connections();
+    let body = error.json();
+    let response = error.into_response();
+    let mut text = format!("HTTP/1.1 {}\r\nconnection: close\r\ncontent-length: {}\r\n", response.status(), body.len());
+    for (name, value) in response.headers() {
+        write!(text, "{name}: {}\r\n", value.to_str().unwrap_or_default()).expect("a string takes text");
+    }
+    format!("{text}\r\n{body}")
+}
+
+/// What answers the requests of one connection.
+#[derive(Clone)]
+struct Service {
+    app: axum::Router,
+    guesses: Arc<Guesses>,
+    options: SocketOptions,
+    peer: IpAddr,
+    link: Link,
+    seat: Arc<Seat>,
+}
+
+impl Service {
+    /// The response to one request. hyper calls this when the headers have arrived, before it polls the future.
+    fn answer(self, request: Request<Incoming>) -> impl Future<Output = Response<AnswerBody>> {
+        let is_last = self.link.begin(request.version()) >= self.options.requests_max;
+        let mut request = request.map(|body| Body::new(TimedBody::new(body, self.options.body_timeout)));
+        let seat = self.seat.clone();
+        request.extensions_mut().insert(Passed(Arc::new(move || seat.begin())));
+        async move {
+            let Ok(response) = self.app.oneshot(request).await;
+            let mut response = slow_down(response, &self.guesses, self.peer).await;
+            if is_last {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            self.link.answer();
+            AnswerBody::wrap(response, self.link, self.options.keep_alive)
+        }
     }
 }
 
@@ -225,163 +285,5 @@ async fn slow_down(response: Response<Body>, guesses: &Guesses, peer: IpAddr) ->
             response
         }
         None => ApiError::too_many_wrong_keys().into_response(),
-    }
-}
-
-/// A request's body, with a deadline that moves as bytes arrive.
-struct TimedBody {
-    inner: Incoming,
-    sleep: Pin<Box<Sleep>>,
-    deadline: Instant,
-}
-
-impl TimedBody {
-    fn new(inner: Incoming, limit: Duration) -> Self {
-        let deadline = Instant::now() + limit;
-        Self { inner, sleep: Box::pin(sleep_until(deadline)), deadline }
-    }
-}
-
-impl HttpBody for TimedBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) else {
-            ready!(self.sleep.as_mut().poll(context));
-            return Poll::Ready(Some(Err(BodyTimeout.into())));
-        };
-        if let Some(Ok(frame)) = &frame {
-            let bytes = frame.data_ref().map_or(0, Bytes::len);
-            self.deadline += Duration::from_secs_f64(bytes as f64 / BODY_BYTES_PER_SECOND);
-            let deadline = self.deadline;
-            self.sleep.as_mut().reset(deadline);
-        }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
-
-/// Adds keep-alive comments to a silent event stream.
-fn with_comments(response: Response<Body>, every: Duration) -> Response<Body> {
-    let is_events = |value: &HeaderValue| value.as_bytes().starts_with(b"text/event-stream");
-    if !response.headers().get(CONTENT_TYPE).is_some_and(is_events) {
-        return response;
-    }
-    response.map(|inner| Body::new(CommentedBody { inner, silence: Box::pin(sleep(every)), every }))
-}
-
-struct CommentedBody {
-    inner: Body,
-    silence: Pin<Box<Sleep>>,
-    every: Duration,
-}
-
-impl HttpBody for CommentedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = match Pin::new(&mut self.inner).poll_frame(context) {
-            Poll::Ready(frame) => frame,
-            Poll::Pending => {
-                ready!(self.silence.as_mut().poll(context));
-                Some(Ok(Frame::data(Bytes::from_static(b": keep-alive\n\n"))))
-            }
-        };
-        let next = Instant::now() + self.every;
-        self.silence.as_mut().reset(next);
-        Poll::Ready(frame)
-    }
-}
-
-/// A connection with a write timeout that lingers after its end, so that the last response is not lost.
-struct Connection {
-    inner: TcpStream,
-    write_timeout: Duration,
-    /// Timer that runs while a write waits.
-    stalled: Option<Pin<Box<Sleep>>>,
-    /// Timer that runs after our side was shut down.
-    linger: Option<Pin<Box<Sleep>>>,
-}
-
-impl Connection {
-    fn new(inner: TcpStream, write_timeout: Duration) -> Self {
-        Self { inner, write_timeout, stalled: None, linger: None }
-    }
-
-    /// Turns a write that waits too long into an error.
-    fn watch<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.stalled = None;
-            return written;
-        }
-        let limit = self.write_timeout;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
-        ready!(stalled.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "write timeout: the client does not read")))
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.inner).poll_write(context, bytes);
-        self.watch(written, context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
-        self.watch(written, context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.linger.is_none() {
-            ready!(Pin::new(&mut self.inner).poll_shutdown(context))?;
-            self.linger = Some(Box::pin(sleep(LINGER)));
-        }
-        loop {
-            // Checked before each read, so that a client that never stops sending is also disconnected.
-            if self.linger.as_mut().is_some_and(|linger| linger.as_mut().poll(context).is_ready()) {
-                return Poll::Ready(Ok(()));
-            }
-            let mut bytes = [0; 8192];
-            let mut buffer = ReadBuf::new(&mut bytes);
-            let read = ready!(Pin::new(&mut self.inner).poll_read(context, &mut buffer));
-            if read.is_err() || buffer.filled().is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-        }
     }
 }

@@ -129,6 +129,11 @@ impl ApiError {
         Self { retry_after_seconds: Some(10), ..error }
     }
 
+    #[cfg(feature = "server")]
+    pub(crate) fn too_many_connections() -> Self {
+        Self::unavailable("too_many_connections", "every connection of this server has a request in progress")
+    }
+
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_error", "forbidden", message)
     }
