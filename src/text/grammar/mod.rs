@@ -33,9 +33,6 @@ const ROW_ITEMS_MAX: usize = 6000;
 /// Tokens of the answer that is tried when a grammar is compiled.
 const TRIED_TOKENS: usize = 16;
 
-const NO_ANSWER: &str = "it allows no answer at all, or is too complex";
-const TOO_COMPLEX: &str = "it is too complex: an answer may be in more than 6000 places of it at once";
-
 /// Compiles grammars for one vocabulary.
 pub struct Grammars {
     factory: ParserFactory,
@@ -180,13 +177,16 @@ impl GrammarState {
 
     /// Tries the start of an answer, so that a grammar whose answers cannot begin is refused before one does.
     fn try_first_tokens(mut self) -> Result<(), GrammarError> {
-        for count in 0..TRIED_TOKENS {
-            let why = if count == 0 { NO_ANSWER } else { TOO_COMPLEX };
-            let mask = self.matcher.compute_mask_or_eos().map_err(|_| GrammarError::told(why))?;
+        let no_answer = || GrammarError::told("it allows no answer at all, or is too complex");
+        let mut mask = self.matcher.compute_mask_or_eos().map_err(|_| no_answer())?;
+        let too_complex =
+            format!("it is too complex: an answer may be in more than {ROW_ITEMS_MAX} places of it at once");
+        for _ in 0..TRIED_TOKENS {
             let Some(id) = mask.iter().next() else { break };
-            if self.accept(id).map_err(|_| GrammarError::told(TOO_COMPLEX))? {
+            if self.accept(id).map_err(|_| GrammarError::told(&too_complex))? {
                 break;
             }
+            mask = self.matcher.compute_mask_or_eos().map_err(|_| GrammarError::told(&too_complex))?;
         }
         Ok(())
     }
