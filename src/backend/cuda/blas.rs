@@ -158,11 +158,11 @@ fn check(what: &str, status: Status) -> Result<(), BackendError> {
 }
 
 impl Blas {
-    /// Opens the newest cuBLASLt on this machine whose major version is at most `major_max`. The context must be
+    /// Opens the best cuBLASLt on this machine whose major version is at most `major_max`. The context must be
     /// current, and `workspace` must be [`WORKSPACE_BYTES`] of its memory.
     #[allow(unsafe_code, reason = "foreign calls")]
     pub(super) fn find(major_max: u32, workspace: u64) -> Result<Self, String> {
-        let candidates = library::candidates("cublasLt", &Places::here().folders(), major_max);
+        let candidates = Places::here().candidates("cublasLt", major_max);
         let mut faults = Vec::new();
         for candidate in candidates {
             let opened = library::open(&candidate.path, &[]).and_then(Table::load).and_then(|table| {

@@ -1,8 +1,9 @@
 //! NVIDIA's libraries, found at run time by absolute path.
 //!
 //! The system loader misses what Python wheels and toolkits install, and its search path cannot be changed after start.
-//! So folders are searched in a fixed order: the user's, toolkits, Python environments, the system. If there are
-//! several versions of a library, the newest one whose major version the driver supports is used.
+//! So folders are searched in a fixed order: toolkits, Python environments, the system. If there are several versions of
+//! a library, the newest one whose major version the driver supports is used. Only what the user's own folders hold
+//! comes before all of these, whatever its version: a user who names a folder wants its library.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -32,13 +33,25 @@ impl Places {
         Self { variables: Box::new(|name| std::env::var_os(name)), root: PathBuf::from("/") }
     }
 
-    /// Folders that may hold a library, in search order.
-    pub(super) fn folders(&self) -> Vec<PathBuf> {
-        let variable = |name: &str| (self.variables)(name).filter(|value| !value.is_empty());
+    /// Files of a library, best first: those in the user's folders, then those in the others.
+    pub(super) fn candidates(&self, stem: &str, major_max: u32) -> Vec<Candidate> {
+        let tiers = [self.named(), self.folders()];
+        tiers.iter().flat_map(|folders| candidates(stem, folders, major_max)).collect()
+    }
+
+    fn variable(&self, name: &str) -> Option<OsString> {
+        (self.variables)(name).filter(|value| !value.is_empty())
+    }
+
+    /// The user's folders.
+    fn named(&self) -> Vec<PathBuf> {
+        self.variable(FOLDERS_VARIABLE).map_or_else(Vec::new, |named| std::env::split_paths(&named).collect())
+    }
+
+    /// Other folders that may hold a library, in search order.
+    fn folders(&self) -> Vec<PathBuf> {
+        let variable = |name: &str| self.variable(name);
         let mut folders = Vec::new();
-        if let Some(named) = variable(FOLDERS_VARIABLE) {
-            folders.extend(std::env::split_paths(&named));
-        }
         let toolkits = ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(variable).map(PathBuf::from);
         let mut toolkits: Vec<PathBuf> = toolkits.collect();
         toolkits.push(self.root.join("usr/local/cuda"));
@@ -94,7 +107,7 @@ fn newest_first(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
 
 /// Files of a library in these folders, best first: the newest major version up to `major_max`, and for equal versions
 /// the folder that comes first.
-pub(super) fn candidates(stem: &str, folders: &[PathBuf], major_max: u32) -> Vec<Candidate> {
+fn candidates(stem: &str, folders: &[PathBuf], major_max: u32) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     for folder in folders {
         for path in entries(folder, "") {
@@ -188,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_bounds_the_major_number_and_folders_are_in_order() {
+    fn the_users_folders_come_first_and_the_driver_bounds_the_major_number() {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);
         touch(&at("usr/local/cuda-12.4/lib64/libnvrtc.so.12"));
@@ -197,14 +210,14 @@ mod tests {
         touch(&at("named/libnvrtc.so.12.1"));
         let variables =
             [(FOLDERS_VARIABLE, at("named").display().to_string()), ("VIRTUAL_ENV", at("venv").display().to_string())];
-        let folders = places(root.path(), &variables).folders();
-        let found = |major_max| candidates("nvrtc", &folders, major_max).into_iter().map(|found| found.path);
+        let places = places(root.path(), &variables);
+        let found = |major_max| places.candidates("nvrtc", major_max).into_iter().map(|found| found.path);
         let python = at("venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
         let toolkits =
             ["usr/local/cuda-12.10/lib64/libnvrtc.so.12", "usr/local/cuda-12.4/lib64/libnvrtc.so.12"].map(at);
         assert_eq!(
             found(13).collect::<Vec<_>>(),
-            [vec![python, at("named/libnvrtc.so.12.1")], toolkits.to_vec()].concat()
+            [vec![at("named/libnvrtc.so.12.1"), python], toolkits.to_vec()].concat()
         );
         assert_eq!(found(12).count(), 3);
         assert_eq!(found(11).count(), 0);

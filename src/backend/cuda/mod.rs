@@ -166,7 +166,7 @@ impl CudaBackend {
                 Some(format!("the NVIDIA driver is installed, but {fault}"))
             }
         };
-        let blas = library::candidates("cublasLt", &library::Places::here().folders(), version.0);
+        let blas = library::Places::here().candidates("cublasLt", version.0);
         parts.push(match blas.first() {
             Some(found) => format!("cuBLASLt: {}", found.path.display()),
             None => "cuBLASLt: not found; folio's own kernels compute all products".to_owned(),

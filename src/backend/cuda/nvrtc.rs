@@ -70,10 +70,9 @@ impl Drop for Compilation<'_> {
 }
 
 impl Nvrtc {
-    /// Opens the newest NVRTC on this machine whose major version is at most `major_max`; an error lists what was
-    /// tried.
+    /// Opens the best NVRTC on this machine whose major version is at most `major_max`; an error lists what was tried.
     pub(super) fn find(major_max: u32) -> Result<Self, String> {
-        let candidates = library::candidates("nvrtc", &Places::here().folders(), major_max);
+        let candidates = Places::here().candidates("nvrtc", major_max);
         let mut faults = Vec::new();
         for candidate in candidates {
             match Self::open(candidate.path.clone()) {
