@@ -1,4 +1,4 @@
-//! `folio pull`: downloads a model into the cache and prints its path.
+//! `folio pull`: downloads a model into the cache, repairs what is damaged there, and prints its path.
 
 use super::hub::{self, HubArgs, HubName};
 use super::output;
@@ -15,6 +15,6 @@ pub(crate) struct PullArgs {
 }
 
 pub(crate) fn run(args: &PullArgs) -> Result<()> {
-    let path = hub::fetch(&args.name, args.hub)?;
+    let path = hub::fetch(&args.name, args.hub, true)?;
     output::result(path.display())
 }

@@ -128,6 +128,12 @@ impl Fit {
         format!("context {} × {} sequence{plural}", self.model_len_max, self.sequences)
     }
 
+    /// Bytes of the largest pool that could be given beside weights and activations; 0 if unknown.
+    fn pool_left(&self) -> u64 {
+        let budget = self.budget_bytes.filter(|_| self.pool_is_given).unwrap_or(0);
+        budget.saturating_sub(self.weight_bytes + self.activation_bytes)
+    }
+
     fn budget_in_words(&self) -> Option<String> {
         let (budget, memory) = (self.budget_bytes?, self.memory_bytes?);
         let share = (100.0 * budget as f64 / memory.max(1) as f64).round();
@@ -293,6 +299,9 @@ impl fmt::Display for FitReport {
             Some((change, fit)) => write!(f, "; with {change}: {}", fit.room()),
             None if requested.excess.is_some() => Ok(()),
             None if requested.fits() => write!(f, "; for more, use a smaller model or a device with more memory"),
+            None if requested.pool_left() >= requested.kv_least_bytes.max(1 << 20) => {
+                write!(f, "; use --kv-cache-bytes {}MiB or less", requested.pool_left() >> 20)
+            }
             None => {
                 let least = Bytes(self.memory_least_bytes());
                 write!(f, "; use a smaller model, or a device with more than {least}")
@@ -452,7 +461,13 @@ mod tests {
         let fits = |config: &Config, kind| report_for(config, &Caps { kind, ..gpu(Some(3_000_000)) }).requested.fits();
         assert!(fits(&given(100), DeviceKind::Discrete), "a given pool size may use all of the memory, not a share");
         assert!(!fits(&given(200), DeviceKind::Discrete));
-        assert!(fits(&given(200), DeviceKind::Integrated) && fits(&given(200), DeviceKind::Software));
+        assert!(fits(&given(200), DeviceKind::Integrated) && !fits(&given(200), DeviceKind::Software));
+        let cpu = || Caps { kind: DeviceKind::Software, ..gpu(Some(3_000_000)) };
+        let words = "weights (178 KiB), activations (1.6 MiB) and KV pool (1.6 MiB) do not fit in 2.9 MiB";
+        let expected = format!("{words}; with --kv-cache-bytes 1MiB: context 1024 × 3 sequences");
+        assert_eq!(report_for(&given(200), &cpu()).to_string(), expected);
+        let report = report_for(&Config { max_model_len: Some(4096), ..given(200) }, &cpu());
+        assert_eq!(report.to_string(), format!("{words}; use --kv-cache-bytes 1MiB or less"));
         let report = report_for(&given(2), &gpu(None));
         let expected = "a KV pool of 16.0 KiB is too small for any sequence; the smallest that works is 24.0 KiB; \
                         with --kv-cache-bytes 1MiB: context 1024 × 3 sequences";

@@ -154,12 +154,13 @@ fn pool_bytes(config: &Config, caps: &Caps, taken: u64, demand_bytes: u64) -> u6
 }
 
 /// Bytes that weights, row buffers and pool may use together; `None` if unknown. With an explicit pool size, they may
-/// use all of a device's dedicated memory. On a device that shares system memory the budget is only a guess, so an
-/// explicit size overrides it.
+/// use all of a device's dedicated memory, or of what the machine has left if the device is its processor. An
+/// integrated GPU's memory is only a guess, so an explicit size overrides it; a processor never takes a share of the
+/// machine's memory by itself.
 pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
-    let memory = caps.memory_bytes.filter(|_| caps.kind != DeviceKind::Software)?;
+    let memory = caps.memory_bytes?;
     match (config.kv_cache_bytes, caps.kind) {
-        (Some(_), DeviceKind::Integrated) => None,
+        (Some(_), DeviceKind::Integrated) | (None, DeviceKind::Software) => None,
         (Some(_), _) => Some(memory),
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a byte count")]
         (None, _) => Some((memory as f64 * f64::from(config.gpu_memory_utilization)) as u64),

@@ -201,6 +201,13 @@ fn check_fit(
             caps.binding_bytes_max
         )));
     }
+    let own = plan.positions_max;
+    if let Some(asked) = config.max_model_len.filter(|asked| *asked > own) {
+        progress(Progress::Notice(format!(
+            "the context (max_model_len) is limited to {own} tokens instead of {asked}, because the model has no \
+             positions for more; leave the setting out, or use a model with a longer context"
+        )));
+    }
     if !report.requested.is_full() {
         progress(Progress::Notice(report.to_string()));
     }

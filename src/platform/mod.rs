@@ -3,11 +3,15 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 mod file_map;
+mod memory;
 mod model_file;
+mod own_file;
 #[cfg(unix)]
 mod signals;
 
+pub use memory::memory_available;
 pub use model_file::{FileAccess, ModelFile};
+pub use own_file::{open_no_link, read_own_file};
 #[cfg(unix)]
 pub use signals::ignores_hang_up;
 
@@ -21,6 +25,11 @@ use std::time::Duration;
 pub use std::time::{Instant, SystemTime};
 #[cfg(target_arch = "wasm32")]
 pub use web_time::{Instant, SystemTime};
+
+/// Stack of a thread for [`offload`]: the lists in a hostile template's lists are freed by recursion. The system
+/// provides only what is used.
+#[cfg(not(target_arch = "wasm32"))]
+const OFFLOAD_STACK_BYTES: usize = 256 << 20;
 
 /// Runs a future to completion on this thread. A browser tab must not block; there the caller awaits instead.
 #[cfg(not(target_arch = "wasm32"))]
@@ -40,7 +49,8 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
             // Sending fails if the request was cancelled and nobody waits any more.
             let _ = sender.send(work());
         };
-        std::thread::Builder::new().name("offload".into()).spawn(run).ok()?;
+        let thread = std::thread::Builder::new().name("offload".into()).stack_size(OFFLOAD_STACK_BYTES);
+        thread.spawn(run).ok()?;
         receiver.await.ok()
     }
 }

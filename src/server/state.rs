@@ -13,8 +13,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// Maximum bytes of prompt per token of context. A longer prompt cannot fit, so it is refused before it is tokenized.
 const BYTES_PER_TOKEN_MAX: usize = 8;
-/// Input above this many bytes is parsed, rendered and tokenized on a separate thread.
+/// Input above this many bytes is parsed and tokenized on a separate thread. Rendering a template and compiling a
+/// grammar may take long whatever their input is, so they are always off the async threads.
 const OFFLOAD_BYTES: usize = 4 << 10;
+/// The size of an input whose work always goes to a separate thread.
+pub(crate) const ALWAYS: usize = usize::MAX;
 /// Maximum number of such threads; further work is refused like a full queue.
 const OFFLOADS_MAX: usize = 64;
 pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {

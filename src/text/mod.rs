@@ -16,6 +16,7 @@ mod literal;
 mod python;
 mod stream;
 mod template;
+mod template_limits;
 mod tokenizer;
 
 pub use grammar::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, schema_in_lark};

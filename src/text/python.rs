@@ -1,5 +1,6 @@
 //! Python behavior that templates expect: `json.dumps`, `strftime`, and how `None` and booleans print.
 
+use super::template_limits::{Capped, bytes_left, pay, pay_for_text};
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
 use serde::Serialize;
@@ -23,6 +24,7 @@ const MONTHS: [&str; 12] = [
 
 /// `{{ value }}`: none and booleans print as in Python, other values unchanged.
 pub(super) fn format(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    pay_for_text(state, value)?;
     if value.is_none() {
         return out.write_str("None").map_err(Error::from);
     }
@@ -42,7 +44,13 @@ pub(super) fn is_iterable(value: Value) -> bool {
 
 /// `json.dumps(value, ensure_ascii=False)`: a space after comma and colon, no HTML escapes.
 #[allow(clippy::needless_pass_by_value, reason = "a template filter's arguments arrive by value")]
-pub(super) fn tojson(value: Value, indent: Option<Value>, options: Kwargs) -> Result<String, Error> {
+pub(super) fn tojson(
+    state: &State<'_, '_>,
+    value: Value,
+    indent: Option<Value>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    pay_for_text(state, &value)?;
     let named: Option<Value> = options.get("indent")?;
     let indent = indent.or(named).filter(|indent| !indent.is_none() && !indent.is_undefined());
     let spaces = indent.map(usize::try_from).transpose()?.map(|spaces| spaces.min(16));
@@ -55,10 +63,15 @@ pub(super) fn tojson(value: Value, indent: Option<Value>, options: Kwargs) -> Re
         Some([comma, colon]) => [comma.clone(), colon.clone()],
         _ => [comma_default.to_owned(), ": ".to_owned()],
     };
-    let mut bytes = Vec::new();
+    // The value is paid for, but not its separators and indents.
+    let mut output = Capped::new(usize::try_from(bytes_left(state)).unwrap_or(usize::MAX));
     let style = PythonJson { comma, colon, spaces, depth: 0, empty: true };
-    value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, style)).map_err(invalid)?;
-    String::from_utf8(bytes).map_err(invalid)
+    let outcome = value.serialize(&mut serde_json::Serializer::with_formatter(&mut output, style));
+    if output.full {
+        pay(state, u64::MAX)?;
+    }
+    outcome.map_err(invalid)?;
+    String::from_utf8(output.bytes).map_err(invalid)
 }
 
 fn invalid(error: impl std::fmt::Display) -> Error {

@@ -2,19 +2,22 @@
 //!
 //! These are Jinja with trimmed blocks, Python's string and dict methods, `raise_exception`, `strftime_now`, loop
 //! controls, a `tojson` that neither sorts nor escapes for HTML, and a `{% generation %}` block that only marks text. A
-//! template comes with the model, so it may be wrong but is not expected to be hostile: the number of instructions and
-//! the size of the output are limited.
+//! template comes with the model, so it may be hostile: the number of instructions, the bytes that they produce and the
+//! size of the output are limited (see [`template_limits`]).
 
 use super::TextError;
 use super::python;
+use super::template_limits::{self, Capped};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value as JinjaValue};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use serde_json::{Map, Value};
-use std::io;
 
-/// Maximum instructions per rendering: far more than any real conversation needs, and under a quarter of a second.
-const FUEL: u64 = 4_000_000;
+/// Fuel per rendering: pays for as many instructions, or for 64 bytes of data each. So a template makes at most 64 MiB
+/// of data; a long conversation needs a fraction of that.
+const FUEL: u64 = 1 << 20;
+/// Maximum characters of a refusal that are shown.
+const REFUSAL_CHARACTERS_MAX: usize = 500;
 
 /// Variables that a request must not set, because the renderer sets them.
 pub const RESERVED_KWARGS: [&str; 5] = ["chat_template", "messages", "tools", "tokenize", "add_generation_prompt"];
@@ -66,8 +69,8 @@ pub enum TemplateError {
     /// The last message cannot be found in the rendered text, so it cannot be continued.
     #[error("the chat template does not render the last message verbatim, so it cannot be continued")]
     NotShown,
-    /// The rendering took too many instructions.
-    #[error("the chat template took too long on this conversation")]
+    /// The rendering took too many instructions, or too much memory.
+    #[error("the chat template takes too much time or memory on this conversation")]
     TooSlow,
 }
 
@@ -102,14 +105,13 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| TextError::Template(one_line(&error)))?);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(template_limits::method);
         environment.set_formatter(python::format);
         environment.set_fuel(Some(FUEL));
+        template_limits::guard_filters(&mut environment);
         environment.add_filter("tojson", python::tojson);
         environment.add_test("iterable", python::is_iterable);
-        environment.add_function("raise_exception", |message: String| -> Result<JinjaValue, Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Refusal(message)))
-        });
+        environment.add_function("raise_exception", raise);
         let has_tool_template = named.iter().any(|(name, _)| name == "tool_use");
         let source = named.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n");
         let fallback = named.first().map(|(name, _)| name.clone()).filter(|_| !named.iter().any(|n| n.0 == "default"));
@@ -131,7 +133,7 @@ impl ChatTemplate {
         let name = if self.has_tool_template && input.tools.is_some() { "tool_use" } else { "default" };
         let template = self.environment.get_template(name).map_err(|error| TemplateError::Failed(one_line(&error)))?;
         let unix_time = input.unix_time;
-        let clock = move |pattern: String| python::strftime(&pattern, unix_time);
+        let clock = move |pattern: &str| python::strftime(pattern, unix_time);
         let mut context: Vec<(String, JinjaValue)> = Vec::new();
         let kwargs = input.kwargs.into_iter().flatten();
         context.extend(self.tokens.iter().chain(kwargs).map(|(key, value)| (key.clone(), to_jinja(value))));
@@ -139,7 +141,7 @@ impl ChatTemplate {
         context.push(("messages".into(), to_jinja(input.messages)));
         context.push(("tools".into(), input.tools.map_or(JinjaValue::from(()), to_jinja)));
         context.push(("add_generation_prompt".into(), JinjaValue::from(input.add_generation_prompt)));
-        let mut output = Capped { bytes: Vec::new(), bytes_max: input.bytes_max, full: false };
+        let mut output = Capped::new(input.bytes_max);
         let context = JinjaValue::from_pairs(context);
         let result = template.render_captured_to(context, &mut output).map(|_| ());
         if output.full {
@@ -168,6 +170,19 @@ fn to_jinja(value: &Value) -> JinjaValue {
 
 fn named_template(entry: &Value) -> Option<(String, String)> {
     Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()))
+}
+
+/// `raise_exception(message)`: refuses the conversation.
+#[allow(clippy::needless_pass_by_value, reason = "a template function's arguments arrive by value")]
+fn raise(state: &State<'_, '_>, message: JinjaValue) -> Result<JinjaValue, Error> {
+    template_limits::pay_for_text(state, &message)?;
+    let text = message.to_string();
+    let mut characters = text.chars();
+    let mut refusal: String = characters.by_ref().take(REFUSAL_CHARACTERS_MAX).collect();
+    if characters.next().is_some() {
+        refusal.push('…');
+    }
+    Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Refusal(refusal)))
 }
 
 /// The message passed to `raise_exception`.
@@ -213,26 +228,4 @@ fn without_generation_blocks(template: &str) -> String {
     }
     text.push_str(rest);
     text
-}
-
-/// A writer that fails after more than `bytes_max` bytes.
-struct Capped {
-    bytes: Vec<u8>,
-    bytes_max: usize,
-    full: bool,
-}
-
-impl io::Write for Capped {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > self.bytes_max {
-            self.full = true;
-            return Err(io::Error::other("the size limit is reached"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

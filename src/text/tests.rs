@@ -169,8 +169,30 @@ fn a_template_is_bounded_and_its_refusal_is_told() {
     let slow = "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}";
     assert_eq!(fail(slow, 100), PromptError::Template(TemplateError::TooSlow));
     assert!(matches!(fail("{{ messages.x.y }}", 100), PromptError::Template(TemplateError::Failed(_))));
+    let PromptError::Template(TemplateError::Refused(cut)) = fail("{{ raise_exception('é' * 9999) }}", 100) else {
+        panic!("it is refused");
+    };
+    assert_eq!((cut.chars().count(), cut.ends_with("é…")), (501, true));
     let wrong = TextModel::from_parts(None, None, Some("{% if %}")).err().expect("it does not compile");
     assert!(wrong.to_string().starts_with("chat template: "), "{wrong}");
+}
+
+#[test]
+fn long_conversations_stay_within_the_bounds() {
+    let model = demo();
+    let render = |messages: &Value, tools: Option<&Value>| {
+        model.chat_text(&ChatInput { bytes_max: 8 << 20, ..input(messages, tools) }).expect("it renders").len()
+    };
+    let message = |index: usize, bytes: usize| {
+        let role = ["user", "assistant"][index % 2];
+        json!({"role": role, "content": "word ".repeat(bytes / 5)})
+    };
+    assert!(render(&json!([message(0, 4 << 20)]), None) >= 4 << 20);
+    let many: Vec<Value> = (0..2001).map(|index| message(index, 1000)).collect();
+    assert!(render(&json!(many), None) >= 2_000_000);
+    let tool = json!({"type": "function", "function": {"name": "f", "description": "word ".repeat(200),
+        "parameters": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "number"}}}}});
+    render(&json!([message(0, 5)]), Some(&json!(vec![tool; 500])));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Invalid GGUF files, through the binary: each gives a one-line error with file and field, within 6 GiB of address
-//! space and 20 seconds of CPU time.
+//! space and 20 seconds of CPU time. Chat templates that ask for much: each gives a one-line error, within 1.5 GiB of
+//! address space (most of it is reserved and never used) and 10 seconds.
 
 use super::{folio, repository, text};
 use crate::builder::{Builder, Item};
@@ -152,4 +153,66 @@ fn files_one_byte_short_are_refused_within_limits() {
         refused(&short, &["truncated: 1 bytes"]);
     }
     assert!(count >= 5, "only {count} files");
+}
+
+/// Sixty lists in lists; each has the one before twice, so as text the last one has 2^60 items.
+const SHARED: &str =
+    "{% set ns = namespace(a=['x']) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}";
+/// A text of 4 MiB.
+const LONG: &str = "{% set ns = namespace(s='x') %}{% for i in range(22) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+/// Lists in lists, a hundred thousand deep.
+const DEEP: &str = "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a = [[[ns.a]]] %}{% endfor %}";
+
+#[test]
+fn hostile_templates_are_refused_within_limits() {
+    let templates = [
+        ("", "{{ '%1000000000d'|format(1) }}"),
+        ("", "{{ '{:1000000000}'.format(1) }}"),
+        ("", "{{ 'a' * 1000000000 }}"),
+        ("", "{{ 'a\nb'|indent(1000000000) }}"),
+        ("", "{{ range(100000)|list|tojson(separators=('x' * 100000, ':')) }}"),
+        ("", "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"),
+        ("", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
+        (SHARED, "{{ ns.a }}"),
+        (SHARED, "{% set x %}{{ ns.a }}{% endset %}"),
+        (SHARED, "{% macro m() %}{{ ns.a }}{% endmacro %}{% set x = m() %}"),
+        (SHARED, "{{ ns.a|tojson }}"),
+        (SHARED, "{{ ns.a|string|length }}"),
+        (SHARED, "{{ ns.a|upper|length }}"),
+        (SHARED, "{{ [ns.a]|join('')|length }}"),
+        (SHARED, "{{ ''.join([ns.a])|length }}"),
+        (SHARED, "{{ '{}'.format(ns.a)|length }}"),
+        (SHARED, "{{ ns.a|indent|length }}"),
+        (SHARED, "{{ [ns.a]|map('string')|list|length }}"),
+        (SHARED, "{{ raise_exception(ns.a) }}"),
+        (SHARED, "{{ strftime_now(ns.a) }}"),
+        (LONG, "{{ ns.s.replace('x', ns.s)|length }}"),
+        (LONG, "{{ ns.s|replace('x', ns.s)|length }}"),
+        (LONG, "{{ ns.s.join(ns.s)|length }}"),
+        (LONG, "{{ ''.join([ns.s] * 1000)|length }}"),
+        (LONG, "{{ ns.s.split('x')|length }}"),
+        (LONG, "{{ raise_exception(ns.s) }}"),
+        (LONG, "{% for i in range(100000) %}{{ ns.s.count('y') }}{% endfor %}"),
+        (DEEP, ""),
+        (DEEP, "{{ ns.a }}"),
+        (DEEP, "{{ ns.a|tojson }}"),
+    ];
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let file = folder.path().join("template.jinja");
+    for (start, end) in templates {
+        fs::write(&file, format!("{start}{end}")).expect("the folder takes files");
+        let command = folio(&[]);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -v 1572864; ulimit -t 10; exec \"$0\" \"$@\""]).arg(command.get_program());
+        for (name, _) in command.get_envs() {
+            limited.env_remove(name);
+        }
+        limited.args(["run", "--device", "cpu", "--max-tokens", "1", "--prompt", "a", "--chat-template"]).arg(&file);
+        let output = limited.stdin(Stdio::null()).output().expect("the binary starts");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{end}: {:?} {message}", output.status);
+        let errors: Vec<&str> = message.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(errors.len(), 1, "{end}: one line tells the error: {message}");
+        assert!(errors[0].len() < 1000, "{end}: {} bytes", errors[0].len());
+    }
 }

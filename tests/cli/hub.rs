@@ -142,7 +142,8 @@ fn only_what_is_needed_comes_and_it_comes_once() {
     }
 
     user.pull("org/tiny");
-    assert_eq!(hub.lines(), ["GET hub /api/models/org/tiny/revision/main"], "what is there is not asked for again");
+    let lines = hub.lines();
+    assert_eq!((count(&lines, "HEAD"), lines.len()), (3, 4), "what is there is compared, not downloaded: {lines:?}");
     user.result(&["pull", "org/tiny", "--offline"]);
     assert!(hub.lines().is_empty(), "offline is without any request");
     // A new commit with the same weights does not download them again.
@@ -165,11 +166,12 @@ fn a_model_runs_by_name_online_and_off() {
     fs::write(&input, line.to_string()).expect("the folder takes files");
     let input = input.to_string_lossy();
     let run = ["run", "--device", "cpu", "--temperature", "0", "--input", &input, "--model"];
-    for more in [&["org/tiny@main"][..], &["org/tiny", "--offline"]] {
+    for more in [&["org/tiny@main"][..], &["org/tiny"], &["org/tiny", "--offline"]] {
         let answer: Value = serde_json::from_str(&user.result(&[&run[..], more].concat())).expect("a line of JSON");
         assert_eq!(answer["outputs"][0]["token_ids"], case["greedy"], "{more:?}");
     }
-    assert_eq!(count(&hub.lines(), "GET cdn"), 1);
+    let lines = hub.lines();
+    assert_eq!((count(&lines, "GET cdn"), count(&lines, "HEAD")), (1, 3), "only `pull` compares what is cached");
 }
 
 #[test]
@@ -397,6 +399,35 @@ fn wrong_contents_are_removed() {
 }
 
 #[test]
+fn pull_repairs_what_is_damaged_in_the_cache() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    user.pull("org/tiny");
+    hub.requests();
+    let weights = golden("model.safetensors");
+    let flipped = weights.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 1000)).collect();
+    let damages: [(&str, Vec<u8>); 4] = [
+        ("model.safetensors", flipped),
+        ("model.safetensors", weights[..weights.len() - 1].to_vec()),
+        ("config.json", vec![b' '; golden("config.json").len()]),
+        ("config.json", Vec::new()),
+    ];
+    for (name, bytes) in damages {
+        fs::write(user.repo().join("blobs").join(hub.hash(name)), bytes).expect("the blob is there");
+        let output = user.run(&["pull", "org/tiny"]);
+        let message = text(&output.stderr);
+        assert!(output.status.success(), "{message}");
+        let said = format!("org/tiny: {name} is damaged in the local cache: downloading it again");
+        assert_eq!(message.lines().filter(|line| line.contains("damaged")).collect::<Vec<_>>(), [said], "{message}");
+        for part in ["config.json", "model.safetensors"] {
+            assert_eq!(fs::read(user.snapshot().join(part)).expect("it reads"), golden(part), "{name}: {part}");
+        }
+        let lines = hub.lines();
+        assert_eq!(count(&lines, "GET hub /org"), 1, "only what is damaged is downloaded: {lines:?}");
+    }
+}
+
+#[test]
 fn refusals_say_what_to_do() {
     let hub = tiny();
     let user = User::of(&hub);
@@ -525,6 +556,13 @@ fn links_that_leave_the_cache_are_not_followed() {
     symlink(&secret, blobs.join(format!("{}.incomplete", hub.hash("config.json")))).expect("a link");
     fresh.pull("org/tiny");
     assert_eq!(fs::read_to_string(&secret).expect("it is there"), "{}");
+    let fresh = User::of(&hub);
+    let locks = fresh.home.path().join("hub/.locks/models--org--tiny");
+    fs::create_dir_all(&locks).expect("the folder is made");
+    let created = outside.path().join("created");
+    symlink(&created, locks.join(format!("{}.lock", hub.hash("config.json")))).expect("a link");
+    fresh.refusal(&["pull", "org/tiny"], &[".lock"]);
+    assert!(!created.exists(), "no file is created through a link");
     for part in ["blobs", "snapshots", "refs"] {
         let fresh = User::of(&hub);
         fs::create_dir_all(fresh.repo()).expect("the folder is made");

@@ -83,6 +83,31 @@ fn golden_answer(golden: &Value) -> String {
     golden["greedy_text"].as_str().expect("a text").trim_end_matches("<|im_end|>").to_owned()
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pool_larger_than_the_machines_memory_is_refused() {
+    let pool = ["--device", "cpu", "--kv-cache-bytes", "100000GiB", "--max-num-seqs", "1"];
+    let words = ["KV pool (", " TiB) do not fit in ", "with --kv-cache-bytes"];
+    refusal(&[&["run", "--prompt", "a"][..], &pool].concat(), &words);
+    refusal(&[&["serve", "--port", "0"][..], &pool].concat(), &words);
+}
+
+#[test]
+fn a_context_that_is_lowered_is_said() {
+    let words =
+        "the context (max_model_len) is limited to 2048 tokens instead of 5000, because the model has no positions";
+    let lowered = ["--device", "cpu", "--max-model-len", "5000"];
+    for command in
+        [&["run", "--prompt", "a", "--max-tokens", "1"][..], &["bench", "--scenario", "serve", "--requests", "1"]]
+    {
+        let output = run(&[command, &lowered[..]].concat());
+        let message = text(&output.stderr);
+        assert_eq!(message.lines().filter(|line| line.contains(words)).count(), 1, "{command:?}: {message}");
+    }
+    let output = run(&["run", "--prompt", "a", "--max-tokens", "1", "--device", "cpu", "--max-model-len", "2048"]);
+    assert!(!text(&output.stderr).contains("limited"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn run_answers_a_prompt() {
     let golden = demo_golden();

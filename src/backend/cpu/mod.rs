@@ -48,7 +48,7 @@ impl CpuBackend {
             tier: "reference".into(),
             activations: Storage::F32,
             binding_bytes_max: u64::MAX,
-            memory_bytes: None,
+            memory_bytes: platform::memory_available(),
             allocation: Allocation::default(),
         };
         Self { caps, loaded: None }

@@ -1,8 +1,8 @@
 //! NVIDIA's libraries, found at run time by absolute path.
 //!
 //! The system loader misses what Python wheels and toolkits install, and its search path cannot be changed after start.
-//! So folders are searched in a fixed order: toolkits, Python environments, the system. If there are several versions of
-//! a library, the newest one whose major version the driver supports is used. Only what the user's own folders hold
+//! So folders are searched in a fixed order: toolkits, Python environments, the system. If there are several versions
+//! of a library, the newest one whose major version the driver supports is used. Only what the user's own folders hold
 //! comes before all of these, whatever its version: a user who names a folder wants its library.
 
 use std::ffi::OsString;

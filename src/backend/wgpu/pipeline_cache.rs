@@ -2,9 +2,18 @@
 //!
 //! The file name contains adapter and driver. The file is written under a temporary name and renamed, so a reader never
 //! sees a partial file. A cache that cannot be read or written costs time but is not an error.
+//!
+//! A driver may run what it finds in a cache. So a file that is damaged, or that another user or a link put in its
+//! place, is ignored: it starts with [`MAGIC`] and a checksum of the rest.
 
 use super::device::{Gpu, WgpuOptions};
+use crate::platform;
 use std::path::PathBuf;
+
+/// The first bytes of a file: what it is, and the version of this format.
+const MAGIC: &[u8; 16] = b"folio pipelines\x01";
+/// Maximum bytes of a file; those of one model have about 1 MiB.
+const FILE_BYTES_MAX: u64 = 256 << 20;
 
 fn path(gpu: &Gpu, options: &WgpuOptions) -> Option<PathBuf> {
     let key = wgpu::util::pipeline_cache_key(&gpu.info)?;
@@ -19,14 +28,15 @@ pub(super) fn restore(gpu: &Gpu, options: &WgpuOptions) -> Option<wgpu::Pipeline
     if !gpu.device.features().contains(wgpu::Features::PIPELINE_CACHE) {
         return None;
     }
-    let data = std::fs::read(path(gpu, options)?).ok();
+    let file = platform::read_own_file(&path(gpu, options)?, FILE_BYTES_MAX).ok();
+    let data = file.as_deref().and_then(unsealed);
     let make = |data: Option<&[u8]>| {
         let descriptor = wgpu::PipelineCacheDescriptor { label: Some("folio"), data, fallback: true };
-        // SAFETY: the bytes come from `store`, whose file name contains adapter and driver; wgpu and the driver check
-        // their own headers and fall back to an empty cache.
+        // SAFETY: the bytes come from `store`: the file is this user's, its checksum is right, and its name contains
+        // adapter and driver. wgpu and the driver check their own headers and fall back to an empty cache.
         gpu.catch(|| unsafe { gpu.device.create_pipeline_cache(&descriptor) }).ok()
     };
-    make(data.as_deref())
+    make(data)
 }
 
 /// Writes the cache to a temporary file and renames it.
@@ -34,8 +44,39 @@ pub(super) fn store(gpu: &Gpu, options: &WgpuOptions, cache: &wgpu::PipelineCach
     let (Some(path), Some(data)) = (path(gpu, options), cache.get_data()) else { return };
     let beside = path.with_extension(format!("{}.tmp", std::process::id()));
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    let written = folder.and_then(|()| std::fs::write(&beside, data)).and_then(|()| std::fs::rename(&beside, &path));
+    let written =
+        folder.and_then(|()| std::fs::write(&beside, sealed(&data))).and_then(|()| std::fs::rename(&beside, &path));
     if let Err(error) = written {
         tracing::debug!("the pipeline cache {} was not written: {error}", path.display());
+    }
+}
+
+/// The contents of a file with this data.
+fn sealed(data: &[u8]) -> Vec<u8> {
+    [&MAGIC[..], blake3::hash(data).as_bytes(), data].concat()
+}
+
+/// The data of a file with these contents; `None` if this program did not write it so.
+fn unsealed(file: &[u8]) -> Option<&[u8]> {
+    let (checksum, data) = file.strip_prefix(MAGIC)?.split_at_checked(blake3::OUT_LEN)?;
+    (blake3::hash(data).as_bytes() == checksum).then_some(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_ours_is_ignored() {
+        let file = sealed(b"compiled kernels");
+        assert_eq!(unsealed(&file), Some(&b"compiled kernels"[..]));
+        assert_eq!(unsealed(&sealed(b"")), Some(&b""[..]));
+        for at in 0..file.len() {
+            let mut damaged = file.clone();
+            damaged[at] ^= 1;
+            assert_eq!(unsealed(&damaged), None, "byte {at}");
+            assert_eq!(unsealed(&file[..at]), None, "{at} bytes");
+        }
+        assert_eq!(unsealed(b"what another version wrote"), None);
     }
 }

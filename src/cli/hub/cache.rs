@@ -12,8 +12,9 @@
 
 use super::name::{is_commit, is_plain};
 use anyhow::{Context as _, Result, bail, ensure};
+use folio::platform::open_no_link;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Prefix of a model's folder; datasets and spaces have other prefixes.
@@ -91,7 +92,7 @@ impl RepoFolder {
         let write = || {
             self.make_folder(&path)?;
             let new = self.spare("ref")?;
-            fs::write(&new, commit)?;
+            open_no_link(fs::OpenOptions::new().write(true).create_new(true), &new)?.write_all(commit.as_bytes())?;
             fs::rename(&new, &path)
         };
         write().with_context(|| path.display().to_string())
@@ -162,7 +163,7 @@ impl RepoFolder {
         let path = self.locks.join(format!("{hash}.lock"));
         let open = || {
             fs::create_dir_all(&self.locks)?;
-            fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path)
+            open_no_link(fs::OpenOptions::new().write(true).create(true).truncate(false), &path)
         };
         open().with_context(|| path.display().to_string())
     }

@@ -3,11 +3,11 @@
 use super::super::output::{bar_style, note};
 use super::cache::RepoFolder;
 use super::client::{Client, FetchError, Remote, header};
-use super::partial::{PIECE_BYTES, Partial};
+use super::partial::{PIECE_BYTES, Partial, is_sound};
 use super::retry::Retry;
 use anyhow::{Context as _, Result, bail};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressDrawTarget};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ureq::Body;
@@ -22,6 +22,8 @@ pub(super) struct Download<'a> {
     pub(super) folder: &'a RepoFolder,
     pub(super) repo: &'a str,
     pub(super) commit: &'a str,
+    /// Compare what the cache has with the hub's hashes, and download again what differs.
+    pub(super) verifies: bool,
 }
 
 /// Position where the bytes of a response begin.
@@ -35,15 +37,19 @@ enum Start {
 }
 
 impl Download<'_> {
-    /// Downloads those of `names` that are missing. Files that are present are not verified again.
+    /// Downloads those of `names` that are missing, or damaged if they are to be verified.
     pub(super) fn fetch(&self, names: &[String]) -> Result<()> {
-        let mut missing = Vec::new();
+        let mut wanted = Vec::new();
         for name in names {
-            if self.folder.file(self.commit, name)?.is_none() {
-                missing.push(name.as_str());
+            if self.folder.file(self.commit, name)?.is_none() || self.verifies {
+                wanted.push(name.as_str());
             }
         }
-        let remotes = in_parallel(&missing, |name, _| Ok(self.client.remote(self.repo, self.commit, name)?))?;
+        let mut remotes = in_parallel(&wanted, |name, _| Ok(self.client.remote(self.repo, self.commit, name)?))?;
+        if self.verifies {
+            let damaged = in_parallel(&remotes, |remote, _| Ok((!self.is_intact(remote)?).then(|| remote.clone())))?;
+            remotes = damaged.into_iter().flatten().collect();
+        }
         let (known, new): (Vec<_>, Vec<_>) = remotes.iter().partition(|remote| self.has_blob(remote));
         for remote in known {
             self.folder.link(self.commit, &remote.name, &remote.hash)?;
@@ -58,6 +64,26 @@ impl Download<'_> {
         let outcome = in_parallel(&new, |remote, stop| self.fetch_one(remote, &bars, stop));
         let _ = bars.clear();
         outcome.map(|_| ())
+    }
+
+    /// Whether a file is in the snapshot, with the contents that the hub tells. If it is damaged, it is removed with a
+    /// message.
+    fn is_intact(&self, remote: &Remote) -> Result<bool> {
+        let linked = self.folder.file(self.commit, &remote.name)?.is_some();
+        let blob = self.folder.blob(&remote.hash);
+        // Where links are not allowed, the snapshot holds the contents itself.
+        let path = if linked && !blob.exists() { self.folder.snapshot(self.commit).join(&remote.name) } else { blob };
+        let Ok(found) = std::fs::symlink_metadata(&path) else { return Ok(false) };
+        if found.is_file() && is_sound(&path, remote)? {
+            return Ok(linked);
+        }
+        let (repo, name) = (self.repo, &remote.name);
+        note(format_args!("{repo}: {name} is damaged in the local cache: downloading it again"));
+        match std::fs::remove_file(&path) {
+            // Another process has repaired or removed it.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            outcome => outcome.map(|()| false).with_context(|| path.display().to_string()),
+        }
     }
 
     fn has_blob(&self, remote: &Remote) -> bool {

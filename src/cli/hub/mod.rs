@@ -45,7 +45,7 @@ pub(crate) fn locate(model: &Path, options: HubArgs) -> Result<PathBuf> {
     if model.exists() {
         return Ok(model.to_owned());
     }
-    fetch(&name_of(model)?, options).map_err(|error| no_path_either(error, model))
+    fetch(&name_of(model)?, options, false).map_err(|error| no_path_either(error, model))
 }
 
 fn name_of(model: &Path) -> Result<HubName> {
@@ -62,13 +62,14 @@ fn no_path_either(error: anyhow::Error, model: &Path) -> anyhow::Error {
 }
 
 /// Downloads the files of `name` into the cache, and returns the path to load: a folder, or the first GGUF file.
-pub(crate) fn fetch(name: &HubName, options: HubArgs) -> Result<PathBuf> {
+/// `verifies`: also compares the hashes of files that the cache has, which takes as long as reading them.
+pub(crate) fn fetch(name: &HubName, options: HubArgs, verifies: bool) -> Result<PathBuf> {
     let settings = Settings::from_env(options.offline)?;
     let folder = settings.cache.repo(&name.repo);
     if settings.offline {
         return from_cache(&folder, name).with_context(|| format!("{name} is not in the local cache (--offline)"));
     }
-    let error = match from_hub(&Client::new(&settings), &folder, name) {
+    let error = match from_hub(&Client::new(&settings), &folder, name, verifies) {
         Ok(path) => return Ok(path),
         Err(error) => error,
     };
@@ -84,10 +85,10 @@ pub(crate) fn fetch(name: &HubName, options: HubArgs) -> Result<PathBuf> {
     }
 }
 
-fn from_hub(client: &Client, folder: &RepoFolder, name: &HubName) -> Result<PathBuf> {
+fn from_hub(client: &Client, folder: &RepoFolder, name: &HubName, verifies: bool) -> Result<PathBuf> {
     let (repo, revision) = (name.repo.as_str(), name.revision());
     let listing = client.listing(repo, revision)?;
-    let download = Download { client, folder, repo, commit: &listing.commit };
+    let download = Download { client, folder, repo, commit: &listing.commit, verifies };
     let chosen = file_selection::select(&listing.names, name.requested.as_deref()).with_context(|| name.to_string())?;
     match &chosen {
         Selection::Folder { files, index } => {

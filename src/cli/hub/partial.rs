@@ -1,7 +1,8 @@
 //! A partly downloaded file. It is hashed as it grows, and an interrupted download can be resumed.
 
 use super::client::Remote;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
+use folio::platform::open_no_link;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, File, OpenOptions};
@@ -36,6 +37,20 @@ impl Hasher {
         Self::Git(sha1)
     }
 
+    /// Adds all that is left to read; returns its number of bytes.
+    fn read(&mut self, file: &mut File) -> io::Result<u64> {
+        let (mut piece, mut bytes) = (vec![0; PIECE_BYTES], 0);
+        loop {
+            match file.read(&mut piece)? {
+                0 => return Ok(bytes),
+                count => {
+                    self.update(&piece[..count]);
+                    bytes += count as u64;
+                }
+            }
+        }
+    }
+
     fn update(&mut self, bytes: &[u8]) {
         match self {
             Self::Sha256(hasher) => hasher.update(bytes),
@@ -52,15 +67,29 @@ impl Hasher {
     }
 }
 
+/// Whether the file at `path` has the size and the hash that the hub tells.
+pub(super) fn is_sound(path: &Path, remote: &Remote) -> Result<bool> {
+    let check = || {
+        let mut file = open_no_link(OpenOptions::new().read(true), path)?;
+        if file.metadata()?.len() != remote.size {
+            return Ok(false);
+        }
+        let mut hasher = Hasher::new(remote);
+        hasher.read(&mut file)?;
+        Ok(hasher.hex() == remote.hash)
+    };
+    check().map_err(|error: io::Error| anyhow!("{}: {error}", path.display()))
+}
+
 impl<'a> Partial<'a> {
     /// Opens the partial file at `path`, if there is one, and hashes it.
     pub(super) fn open(path: PathBuf, remote: &'a Remote) -> Result<Self> {
         let open = || {
-            // A link here would redirect the writes to its target.
+            // A link here would redirect the writes to its target. One that appears after this check is not followed.
             if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
                 fs::remove_file(&path)?;
             }
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)
+            open_no_link(OpenOptions::new().read(true).write(true).create(true).truncate(false), &path)
         };
         let file = open().with_context(|| path.display().to_string())?;
         let mut partial = Self { remote, path, file, hasher: Hasher::new(remote), bytes: 0 };
@@ -72,16 +101,8 @@ impl<'a> Partial<'a> {
         if self.file.metadata()?.len() > self.remote.size {
             return self.start_over();
         }
-        let mut piece = vec![0; PIECE_BYTES];
-        loop {
-            match self.file.read(&mut piece)? {
-                0 => return Ok(()),
-                count => {
-                    self.hasher.update(&piece[..count]);
-                    self.bytes += count as u64;
-                }
-            }
-        }
+        self.bytes = self.hasher.read(&mut self.file)?;
+        Ok(())
     }
 
     fn start_over(&mut self) -> io::Result<()> {

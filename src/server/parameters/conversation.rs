@@ -44,20 +44,4 @@ impl Conversation {
         let Value::Array(messages) = &self.messages else { return 0 };
         messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum()
     }
-
-    /// Maximum bytes of text from the request that a template may write: messages, calls, tools and settings.
-    pub(crate) fn text_bytes(&self) -> usize {
-        let kwargs = self.kwargs.iter().flatten().map(|(key, value)| key.len() + bytes_of(value));
-        bytes_of(&self.messages) + self.tools.shown.as_ref().map_or(0, bytes_of) + kwargs.sum::<usize>()
-    }
-}
-
-/// Bytes of all strings in a value, keys included. The recursion is bounded, because the depth of a request is.
-fn bytes_of(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(bytes_of).sum(),
-        Value::Object(map) => map.iter().map(|(key, item)| key.len() + bytes_of(item)).sum(),
-        _ => 0,
-    }
 }

@@ -3,7 +3,7 @@
 
 use crate::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
 use crate::server::parameters::table::{ResponseFormat, SchemaFields, StructuredFields, StructuredOutputs};
-use crate::server::state::ServerState;
+use crate::server::state::{ALWAYS, ServerState};
 use crate::server::wire::error::ApiError;
 use crate::text::answer::{AnswerFormat, ReasoningParser, ReasoningTracker, Start};
 use crate::text::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer};
@@ -70,7 +70,7 @@ impl StructuredOutputs {
 }
 
 impl ServerState {
-    /// Compiles a grammar, always on a separate thread: even a short one may take long.
+    /// Compiles a grammar, on a separate thread.
     pub(crate) async fn grammar(&self, structure: Structure) -> Result<Grammar, ApiError> {
         let Structure { spec, field } = structure;
         let Some(tokenizer) = self.text.tokenizer.clone() else {
@@ -83,7 +83,7 @@ impl ServerState {
             let grammars = cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
             grammars.as_ref().map_err(GrammarError::clone)?.compile(&spec)
         };
-        self.offload(usize::MAX, compile).await?.map_err(|error| ApiError::grammar(field, &error))
+        self.offload(ALWAYS, compile).await?.map_err(|error| ApiError::grammar(field, &error))
     }
 }
 

@@ -11,8 +11,7 @@ use crate::server::parameters::table::ChatRequest;
 use crate::server::reply::generation::Generation;
 use crate::server::reply::openai::{Kind, OpenAiReply, PromptPart};
 use crate::server::reply::respond;
-use crate::server::state::ServerState;
-use crate::server::state::prompt_bytes_max;
+use crate::server::state::{ALWAYS, ServerState, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::answer::{AnswerParser, ToolChoice, calls_or_json, forced_calls};
 use crate::text::{ChatInput, PromptError, TemplateError, TextModel};
@@ -82,7 +81,7 @@ async fn shape(
     Ok(())
 }
 
-/// Renders and encodes the conversation. Large ones are handled off the async threads.
+/// Renders and encodes the conversation.
 pub(crate) async fn prompt(
     state: &ServerState,
     info: &EngineInfo,
@@ -95,7 +94,7 @@ pub(crate) async fn prompt(
     Ok(ids)
 }
 
-/// Result of `render` on the conversation.
+/// Result of `render` on the conversation, off the async threads.
 pub(crate) async fn rendered<T: Send + 'static>(
     state: &ServerState,
     info: &EngineInfo,
@@ -106,7 +105,6 @@ pub(crate) async fn rendered<T: Send + 'static>(
     if conversation.content_bytes() > bytes_max {
         return Err(too_many_bytes(info, bytes_max));
     }
-    let text_bytes = conversation.text_bytes();
     let work = move |text: &TextModel| {
         let input = ChatInput {
             messages: &conversation.messages,
@@ -119,7 +117,7 @@ pub(crate) async fn rendered<T: Send + 'static>(
         };
         render(text, &input)
     };
-    state.with_text(text_bytes, work).await?.map_err(|error| match error {
+    state.with_text(ALWAYS, work).await?.map_err(|error| match error {
         PromptError::Template(TemplateError::TooLong { .. }) => too_many_bytes(info, bytes_max),
         error => ApiError::invalid("messages", error.to_string()),
     })

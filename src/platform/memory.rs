@@ -1,0 +1,66 @@
+//! The memory of the machine.
+
+use std::path::Path;
+
+/// Bytes that a process can still allocate without swapping: what the system calls available, or what is left of the
+/// control group's limit if that is less. `None` where it is not known; only Linux tells it by files.
+pub fn memory_available() -> Option<u64> {
+    available_below(Path::new("/"))
+}
+
+fn available_below(root: &Path) -> Option<u64> {
+    let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+    let system = available(&text("proc/meminfo")?)?;
+    Some(group(&text).map_or(system, |left| left.min(system)))
+}
+
+/// The line `MemAvailable:   12345678 kB`.
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What is left of the lowest limit of this process's control group and its parents (version 2). `None` without one.
+fn group(text: &impl Fn(&str) -> Option<String>) -> Option<u64> {
+    let groups = text("proc/self/cgroup")?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let number = |path: String| text(&path)?.trim().parse::<u64>().ok();
+    let left = |group: &Path| {
+        let group = Path::new("sys/fs/cgroup").join(group).display().to_string();
+        // The word `max` is no number: this group has no limit.
+        Some(number(format!("{group}/memory.max"))?.saturating_sub(number(format!("{group}/memory.current"))?))
+    };
+    Path::new(own).ancestors().filter_map(left).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> Option<u64> {
+        let root = tempfile::tempdir().expect("a folder for this test");
+        for (name, text) in files {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder is made");
+            std::fs::write(path, text).expect("the folder takes files");
+        }
+        available_below(root.path())
+    }
+
+    #[test]
+    fn the_lowest_limit_counts() {
+        let meminfo = ("proc/meminfo", "MemTotal: 2000 kB\nMemAvailable:   1000 kB\n");
+        assert_eq!(machine(&[]), None);
+        assert_eq!(machine(&[meminfo]), Some(1_024_000));
+        let own = ("proc/self/cgroup", "0::/a/b\n");
+        let limit = ("sys/fs/cgroup/a/memory.max", "500000\n");
+        let used = ("sys/fs/cgroup/a/memory.current", "100000\n");
+        assert_eq!(machine(&[meminfo, own, limit, used]), Some(400_000), "a parent's limit counts too");
+        let none = ("sys/fs/cgroup/a/memory.max", "max\n");
+        assert_eq!(machine(&[meminfo, own, none, used]), Some(1_024_000));
+        let high = ("sys/fs/cgroup/a/memory.max", "5000000000\n");
+        assert_eq!(machine(&[meminfo, own, high, used]), Some(1_024_000));
+        let over = ("sys/fs/cgroup/a/memory.max", "50000\n");
+        assert_eq!(machine(&[meminfo, own, over, used]), Some(0));
+    }
+}

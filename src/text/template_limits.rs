@@ -1,0 +1,186 @@
+//! Bounds for what a hostile template can make out of small values.
+//!
+//! Fuel pays for instructions and for the bytes that they produce. But lists can share their items: sixty assignments
+//! of `[a, a]` make a value of a few kilobytes whose text has 2^60 items. Nor does fuel know what methods in the style
+//! of Python produce. So a value is measured here before it becomes text, and a method's result is paid for in advance.
+//!
+//! Not bounded are the operators that minijinja applies to such lists itself, where nothing can be put in between: `~`,
+//! `+`, `in` and comparisons.
+
+use minijinja::functions::Function;
+use minijinja::value::{FunctionArgs, FunctionResult, Rest, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State, filters};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use std::io;
+
+/// Bytes that one fuel pays for.
+const BYTES_PER_FUEL: u64 = 64;
+/// Cost of an item, as bytes: its place in a list, and its commas and brackets as text.
+const ITEM_BYTES: u64 = 64;
+/// Maximum depth of lists in lists that become text. Deeper than any JSON that a request may send.
+const DEPTH_MAX: u32 = 200;
+
+/// Pays for `bytes` bytes.
+pub(super) fn pay(state: &State<'_, '_>, bytes: u64) -> Result<(), Error> {
+    state.consume_fuel(bytes.div_ceil(BYTES_PER_FUEL))
+}
+
+/// Pays for the text of a value. Fails if the fuel does not last, or if lists are nested too deeply. Only lists and
+/// maps cost anything: a string exists already.
+pub(super) fn pay_for_text(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
+    if value.as_object().is_none() {
+        return Ok(());
+    }
+    let mut bytes = 0;
+    add_text_bytes(value, bytes_left(state), DEPTH_MAX, &mut bytes)?;
+    pay(state, bytes)
+}
+
+/// Bytes that the rest of the fuel pays for.
+pub(super) fn bytes_left(state: &State<'_, '_>) -> u64 {
+    state.fuel_levels().map_or(u64::MAX, |(_, left)| left.saturating_mul(BYTES_PER_FUEL))
+}
+
+/// Adds the size of a value's text to `bytes`, and stops soon after that exceeds `left`.
+fn add_text_bytes(value: &Value, left: u64, depth: u32, bytes: &mut u64) -> Result<(), Error> {
+    *bytes += ITEM_BYTES + value.as_str().map_or(0, |text| text.len() as u64);
+    if *bytes > left || value.as_object().is_none() {
+        return Ok(());
+    }
+    let Some(depth) = depth.checked_sub(1) else {
+        return Err(Error::new(ErrorKind::InvalidOperation, "lists are nested too deeply"));
+    };
+    let is_map = value.kind() == ValueKind::Map;
+    for item in value.try_iter().into_iter().flatten() {
+        if *bytes > left {
+            break;
+        }
+        if is_map {
+            add_text_bytes(&value.get_item(&item)?, left, depth, bytes)?;
+        }
+        add_text_bytes(&item, left, depth, bytes)?;
+    }
+    Ok(())
+}
+
+/// Replaces the filters that turn a list into text, or compare lists, by ones that pay for it first. Removes what is
+/// neither paid for nor part of Jinja.
+pub(super) fn guard_filters(environment: &mut Environment<'_>) {
+    environment.remove_global("debug");
+    environment.remove_filter("chain");
+    guard(environment, "capitalize", filters::capitalize);
+    guard(environment, "escape", filters::escape);
+    guard(environment, "e", filters::escape);
+    guard(environment, "format", filters::format);
+    guard(environment, "join", filters::join);
+    guard(environment, "lines", filters::lines);
+    guard(environment, "lower", filters::lower);
+    guard(environment, "max", filters::max);
+    guard(environment, "min", filters::min);
+    guard(environment, "pprint", filters::pprint);
+    guard(environment, "replace", filters::replace);
+    guard(environment, "sort", filters::sort);
+    guard(environment, "split", filters::split);
+    guard(environment, "string", filters::string);
+    guard(environment, "title", filters::title);
+    guard(environment, "trim", filters::trim);
+    guard(environment, "unique", filters::unique);
+    guard(environment, "upper", filters::upper);
+    guard_indent(environment);
+}
+
+/// Replaces `indent`, whose result may be longer than its arguments by any factor.
+fn guard_indent(environment: &mut Environment<'_>) {
+    let filter = Value::from_function(filters::indent);
+    environment.add_filter("indent", move |state: &mut State<'_, '_>, arguments: Rest<Value>| {
+        arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
+        let lines = arguments.first().and_then(Value::as_str).map_or(0, |text| 1 + text.matches('\n').count() as u64);
+        let named = arguments.last().and_then(|options| options.get_attr("width").ok());
+        let width = |width: &Value| width.as_usize().or(width.as_str().map(str::len)).unwrap_or(0) as u64;
+        let width = arguments.get(1).into_iter().chain(&named).map(width).max().unwrap_or(0);
+        pay(state, lines.saturating_mul(width))?;
+        filter.call(state, &arguments)
+    });
+}
+
+fn guard<F, Rv, Args>(environment: &mut Environment<'_>, name: &'static str, filter: F)
+where
+    F: Function<Rv, Args>,
+    Rv: FunctionResult,
+    Args: for<'a> FunctionArgs<'a>,
+{
+    let filter = Value::from_function(filter);
+    environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Rest<Value>| {
+        arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
+        filter.call(state, &arguments)
+    });
+}
+
+/// A method in the style of Python, paid for in advance.
+pub(super) fn method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    name: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
+    if let Some(text) = value.as_str() {
+        arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
+        pay(state, result_bytes(text, name, arguments))?;
+    }
+    unknown_method_callback(state, value, name, arguments)
+}
+
+/// Bytes of the largest result that a method of a text can have.
+fn result_bytes(text: &str, name: &str, arguments: &[Value]) -> u64 {
+    let argument = |index: usize| arguments.get(index).and_then(Value::as_str);
+    let bytes = text.len() as u64;
+    let product = |count: usize, bytes: usize| (count as u64).saturating_mul(bytes as u64);
+    match name {
+        "replace" => {
+            let (old, new) = (argument(0).unwrap_or_default(), argument(1).unwrap_or_default());
+            bytes.saturating_add(product(text.matches(old).count(), new.len()))
+        }
+        "join" => arguments.first().and_then(Value::len).map_or(0, |count| product(count, text.len())),
+        "split" => (1 + argument(0).map_or(bytes / 2, |at| text.matches(at).count() as u64)).saturating_mul(ITEM_BYTES),
+        "splitlines" => (1 + text.matches('\n').count() as u64).saturating_mul(ITEM_BYTES),
+        // A number in the pattern may be a width; a field may be repeated.
+        "format" => {
+            let numbers = text.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
+            let widths = numbers.map(|digits| digits.parse().unwrap_or(u64::MAX)).fold(0, u64::saturating_add);
+            let longest = arguments.iter().filter_map(|argument| argument.as_str().map(str::len)).max().unwrap_or(0);
+            bytes.saturating_add(widths).saturating_add(product(text.matches('{').count(), longest))
+        }
+        _ => bytes,
+    }
+}
+
+/// A writer that fails after more than `bytes_max` bytes.
+pub(super) struct Capped {
+    /// What was written.
+    pub(super) bytes: Vec<u8>,
+    bytes_max: usize,
+    /// Whether more was written than fits.
+    pub(super) full: bool,
+}
+
+impl Capped {
+    /// A writer of at most `bytes_max` bytes.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { bytes: Vec::new(), bytes_max, full: false }
+    }
+}
+
+impl io::Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.bytes_max {
+            self.full = true;
+            return Err(io::Error::other("the size limit is reached"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
