@@ -210,7 +210,7 @@ __device__ __forceinline__ void join_parts(float *memory, const Params &params, 
   __syncthreads();
   u32 *is_last = reinterpret_cast<u32 *>(memory);
   if (threadIdx.x == 0) {
-    u32 *counter = params.counters + item.run * params.kv_heads + kv_head;
+    u32 *counter = params.counters + item.counter * params.kv_heads + kv_head;
     const u32 before = atomicAdd(counter, 1u);
     *is_last = before + 1 == item.parts;
     if (before + 1 == item.parts) *counter = 0;
@@ -269,10 +269,10 @@ __device__ __forceinline__ void attend_item(u8 *memory, const Params &params, co
 KERNEL(attend_paged_decode, THREADS, 2) {
   DYNAMIC_SHARED(u8, memory);
   const u32 *work = work_list(params);
-  const u32 lanes = work[0], *starts = work + WORK_HEADER, *items = starts + lanes + 1;
+  const u32 lanes = work[LANE_LIST_LANES], *starts = work + LANE_LIST_WORDS, *items = starts + lanes + 1;
   for (u32 unit = blockIdx.x; unit < lanes * params.kv_heads; unit += gridDim.x) {
     const u32 lane = unit / params.kv_heads, kv_head = unit % params.kv_heads;
     for (u32 i = starts[lane]; i < starts[lane + 1]; i++)
-      attend_item(memory, params, items + i * ITEM_WORDS, kv_head);
+      attend_item(memory, params, items + i * LANE_ITEM_WORDS, kv_head);
   }
 }

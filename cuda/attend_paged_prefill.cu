@@ -128,7 +128,8 @@ __device__ __forceinline__ void store_row(Rows<WARP_STRIPS> &rows, const Params 
 // The block's item; read again at the end, rather than kept in registers.
 __device__ __forceinline__ Item own_item(const Params &params) {
   const u32 *work = work_list(params);
-  return load_item(work + WORK_HEADER + work[0] + 1 + (work[1] + blockIdx.x / params.kv_heads) * ITEM_WORDS);
+  const u32 *items = work + LANE_LIST_WORDS + work[LANE_LIST_LANES] + 1;
+  return load_item(items + (work[LANE_LIST_ITEMS] + blockIdx.x / params.kv_heads) * LANE_ITEM_WORDS);
 }
 
 KERNEL(attend_paged_prefill, THREADS, WARPS == 4 ? 2 : 1) {

@@ -36,7 +36,7 @@ fn main(invocation: Invocation) {
     let packed = item_word(item, ITEM_PACKED) + row;
     let query_head = head * params.group + packed % params.group;
     let token = item_word(item, ITEM_ROW) + packed / params.group;
-    let splits = item_word(item, ITEM_SPLITS);
+    let splits = item_word(item, MERGE_ITEM_SPLITS);
     let row_vectors = HEAD_CHUNKS * 2u + 1u;
     let base = ((item_word(item, ITEM_SLOT) * params.kv_heads + head) * PARTIAL_ROWS + row) * row_vectors;
     let stride = params.kv_heads * PARTIAL_ROWS * row_vectors;

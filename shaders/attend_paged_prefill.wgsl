@@ -102,8 +102,8 @@ fn main(invocation: Invocation) {
     let item = select(0u, flat / params.head_count, is_item);
     let head = flat % params.head_count;
     if local == 0u {
-        let end = item_word(item, ITEM_KV_END);
-        let words = vec3<u32>(item_word(item, ITEM_KV_BEGIN), end, item_word(item, ITEM_COUNT));
+        let end = item_word(item, ITEM_KEY_END);
+        let words = vec3<u32>(item_word(item, ITEM_KEY_BEGIN), end, item_word(item, ITEM_COUNT));
         bounds = vec4<u32>(select(vec3<u32>(), words, is_item), 0u);
     }
     // No early return: a workgroup beyond the list has no keys and no rows.

@@ -25,8 +25,8 @@ fn main(
     let item = flat / params.head_count;
     let head = flat % params.head_count;
     let count = item_word(item, ITEM_COUNT);
-    let begin = item_word(item, ITEM_KV_BEGIN);
-    let end = item_word(item, ITEM_KV_END);
+    let begin = item_word(item, ITEM_KEY_BEGIN);
+    let end = item_word(item, ITEM_KEY_END);
 
     var query: array<vec4<f32>, ROWS * LANE_CHUNKS * 2u>;
     var sums: array<vec4<f32>, ROWS * LANE_CHUNKS * 2u>;

@@ -27,7 +27,7 @@ fn main(at: Invocation) {
     let item = select(0u, flat / params.head_count, is_item);
     let head = flat % params.head_count;
     let count = select(0u, item_word(item, ITEM_COUNT), is_item);
-    let end = select(0u, item_word(item, ITEM_KV_END), is_item);
+    let end = select(0u, item_word(item, ITEM_KEY_END), is_item);
     let tables = metadata_word(params.group_header + GROUP_TABLES) + item_word(item, ITEM_TABLE);
 
     var rows: array<Row, ROWS>;
@@ -53,7 +53,7 @@ fn main(at: Invocation) {
     // Keys before the first row's window, and unused slots, may lie in blocks that now belong to another sequence.
     // Masked keys therefore read a visible key instead: their probability is zero, but zero times a foreign NaN is NaN.
     let seen = rows[0].position + 1u;
-    let begin = max(item_word(item, ITEM_KV_BEGIN), seen - min(params.window, seen));
+    let begin = max(item_word(item, ITEM_KEY_BEGIN), seen - min(params.window, seen));
 
     for (var tile = begin & ~7u; tile < end; tile += 8u) {
         let block = metadata_word(tables + (tile >> params.block_shift));

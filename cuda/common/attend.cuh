@@ -29,10 +29,8 @@ struct Params {
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// The list: number of lanes, number of items in lanes, number of items in tiles, 0; the index of each lane's first
-// item, and the end of the last lane; the items of the lanes, then those of the tiles.
-constexpr u32 WORK_HEADER = 4;
-constexpr u32 ITEM_WORDS = 12;
+// The list: LANE_LIST_WORDS words; the index of each lane's first item, and the end of the last lane; the items of the
+// lanes, then those of the tiles.
 
 // A range of a sequence's packed rows, over a range of keys.
 struct Item {
@@ -46,14 +44,16 @@ struct Item {
   u32 slot;  // in the scratch; NONE if these are all the keys that the rows see
   u32 slot_first;
   u32 parts;
-  u32 run;  // index of the counter
+  u32 counter;
 };
 
 __device__ __forceinline__ const u32 *work_list(const Params &params) {
   return params.metadata + params.metadata[params.group_header + GROUP_WORK];
 }
 __device__ __forceinline__ Item load_item(const u32 *w) {
-  return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10]};
+  return {w[ITEM_ROW],     w[ITEM_PACKED], w[ITEM_COUNT], w[ITEM_POSITION],       w[ITEM_KEY_BEGIN],
+          w[ITEM_KEY_END], w[ITEM_TABLE],  w[ITEM_SLOT],  w[LANE_ITEM_SLOT_FIRST], w[LANE_ITEM_PARTS],
+          w[LANE_ITEM_COUNTER]};
 }
 // Where the item's block table starts in the metadata.
 __device__ __forceinline__ u32 table_of(const Params &params, const Item &item) {

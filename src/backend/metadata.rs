@@ -98,6 +98,46 @@ table! {
     /// Words of a sequence.
     SEQUENCE_WORDS = 4;
 
+    // Attention's work list, which each backend plans as its kernels need it. The first words of an item are the same.
+
+    /// Word of a work item: token row of packed row 0.
+    ITEM_ROW = 0;
+    /// Word of a work item: its first packed row.
+    ITEM_PACKED = 1;
+    /// Word of a work item: its number of packed rows.
+    ITEM_COUNT = 2;
+    /// Word of a work item: position of the token row of packed row 0.
+    ITEM_POSITION = 3;
+    /// Word of a work item: first key that any of the rows may see.
+    ITEM_KEY_BEGIN = 4;
+    /// Word of a work item: end of the keys that any of the rows may see.
+    ITEM_KEY_END = 5;
+    /// Word of a work item: start of the sequence's table among the group's tables.
+    ITEM_TABLE = 6;
+    /// Word of a work item: slot of the partial results (of a merge item: the first one), or NONE if the item has all
+    /// keys of its rows.
+    ITEM_SLOT = 7;
+    /// Words of an item of WGSL.
+    ITEM_WORDS = 8;
+    /// Word of a merge item of WGSL, instead of a position: its number of slots.
+    MERGE_ITEM_SPLITS = ITEM_POSITION;
+    /// Word of a lane item: first slot of the set of rows that was cut into parts.
+    LANE_ITEM_SLOT_FIRST = ITEM_WORDS;
+    /// Word of a lane item: number of parts.
+    LANE_ITEM_PARTS = ITEM_WORDS + 1;
+    /// Word of a lane item: index of the counter of the parts.
+    LANE_ITEM_COUNTER = ITEM_WORDS + 2;
+    /// Words of an item of CUDA, in a lane or a tile.
+    LANE_ITEM_WORDS = 12;
+    /// Word of a list of CUDA: number of lanes.
+    LANE_LIST_LANES = 0;
+    /// Word of a list of CUDA: number of items in lanes.
+    LANE_LIST_ITEMS = 1;
+    /// Word of a list of CUDA: number of items in tiles.
+    LANE_LIST_TILES = 2;
+    /// Words of a list of CUDA before its first lane.
+    LANE_LIST_WORDS = 4;
+
     // The record of a sample row: the fields of `SampleRow` and `DrawParams`; floats are stored as their bits.
 
     /// Word of a sample row.
@@ -262,7 +302,7 @@ fn begin(words: &mut [u32], header: u32) {
 }
 
 /// A record with these words at these offsets and 0 elsewhere.
-fn record<const WORDS: usize>(fields: &[(u32, u32)]) -> [u32; WORDS] {
+pub(crate) fn record<const WORDS: usize>(fields: &[(u32, u32)]) -> [u32; WORDS] {
     let mut record = [0; WORDS];
     for (at, word) in fields {
         record[*at as usize] = *word;
@@ -491,7 +531,8 @@ mod tests {
             assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), places.len(), "{record}: {places:?} are distinct");
             named += places.len();
         }
-        assert_eq!(named + 9 + 4, TABLE.len(), "all but nine widths and four values are words of a record");
+        // Twelve widths, four values, and the word that a merge item has in place of another.
+        assert_eq!(named + 12 + 4 + 1, TABLE.len(), "all others are words of a record");
         const { assert!(META_POOL_COUNT < META_GROUPS, "the records of groups come last in the header") };
     }
 

@@ -7,7 +7,11 @@
 //! [`Capacity::deterministic`] nothing is cut. All other cases go to `attend_paged_vec`, which needs no list.
 //! `cuda/common/attend.cuh` has the list's layout.
 
-use super::super::super::metadata::group_header;
+use super::super::super::metadata::{
+    ITEM_COUNT, ITEM_KEY_BEGIN, ITEM_KEY_END, ITEM_PACKED, ITEM_POSITION, ITEM_ROW, ITEM_SLOT, ITEM_TABLE,
+    LANE_ITEM_COUNTER, LANE_ITEM_PARTS, LANE_ITEM_SLOT_FIRST, LANE_ITEM_WORDS, LANE_LIST_ITEMS, LANE_LIST_LANES,
+    LANE_LIST_TILES, LANE_LIST_WORDS, group_header, record,
+};
 use super::super::super::{BackendError, Capacity};
 use super::super::driver::Facts;
 use super::{Kernel, Recorder, params};
@@ -29,9 +33,8 @@ params! {
     }
 }
 
-/// Words before a list's first lane, and words of an item.
-const WORK_HEADER: u64 = 4;
-const ITEM_WORDS: usize = 12;
+/// An item of a lane or a tile.
+type Item = [u32; LANE_ITEM_WORDS as usize];
 /// Packed rows in one item of a lane.
 const LANE_ROWS: u32 = 16;
 /// Minimum packed rows of a tile.
@@ -65,6 +68,7 @@ fn stride(pieces: u32) -> u32 {
 
 /// Bytes of a tile's keys and values.
 fn tile_bytes(head_dim: u32, format: KvFormat, keys: u32) -> u32 {
+    debug_assert!(head_dim.is_multiple_of(16), "tensor cores take heads of whole pieces");
     match format {
         KvFormat::Q8 => 2 * keys * (stride(head_dim / 16) + 4),
         KvFormat::F16 | KvFormat::F32 => 2 * keys * stride(head_dim / 8),
@@ -131,6 +135,7 @@ fn tensor_step(plan: &Plan, capacity: &Capacity, facts: &Facts, step: &Step) -> 
 /// The planner of a KV group's list, if the group needs one: planned for the head ratio of its first step that tensor
 /// cores can take. Steps with another ratio do not use the list.
 fn planner(plan: &Plan, capacity: &Capacity, facts: &Facts, group: usize) -> Option<Planner> {
+    debug_assert!(group < plan.kv_groups.len(), "a KV group of this plan");
     let steps = || plan.body.iter().filter_map(move |step| tensor_step(plan, capacity, facts, step));
     let in_group = || steps().filter(move |(layer, _)| layer.group as usize == group);
     let (_, ratio) = in_group().next()?;
@@ -163,7 +168,7 @@ pub(in super::super) fn work_words_max(plan: &Plan, capacity: &Capacity, facts: 
     let words = |(_, planner): (usize, Planner)| {
         let (lanes, sequences) = (u64::from(planner.lanes_max), u64::from(capacity.sequences_max));
         let tiles = u64::from(capacity.tokens_max) * u64::from(planner.ratio) / u64::from(TILE_ROWS_MIN) + sequences;
-        WORK_HEADER + lanes.max(sequences) + 1 + (sequences + lanes + tiles) * ITEM_WORDS as u64
+        u64::from(LANE_LIST_WORDS) + lanes.max(sequences) + 1 + (sequences + lanes + tiles) * u64::from(LANE_ITEM_WORDS)
     };
     planners(plan, capacity, facts).map(words).max().unwrap_or(0)
 }
@@ -201,9 +206,12 @@ pub(in super::super) fn work(
     group: usize,
     words: &mut Vec<u32>,
 ) {
+    let words_before = words.len();
     if let Some(planner) = planner(plan, capacity, facts, group) {
         planner.plan(&inputs.sequences, &inputs.groups[group].table_starts, words);
     }
+    let words_max = work_words_max(plan, capacity, facts);
+    debug_assert!((words.len() - words_before) as u64 <= words_max, "the list fits the metadata");
 }
 
 /// What a group's list depends on, apart from the batch.
@@ -231,12 +239,21 @@ impl Run {
         self.keys.start / UNIT..self.keys.end.div_ceil(UNIT)
     }
 
-    fn item(&self, units: Range<u32>) -> [u32; ITEM_WORDS] {
+    fn item(&self, units: Range<u32>) -> Item {
+        debug_assert!(self.units().start <= units.start && units.end <= self.units().end, "keys of this run");
         let begin = (units.start * UNIT).max(self.keys.start);
         let end = (units.end * UNIT).min(self.keys.end);
-        let position = self.sequence.context_len - self.sequence.row_count;
-        let (first, count) = (self.packed.start, self.packed.end - self.packed.start);
-        [self.sequence.row_start, first, count, position, begin, end, self.table_start, NONE, 0, 1, 0, 0]
+        record(&[
+            (ITEM_ROW, self.sequence.row_start),
+            (ITEM_PACKED, self.packed.start),
+            (ITEM_COUNT, self.packed.end - self.packed.start),
+            (ITEM_POSITION, self.sequence.context_len - self.sequence.row_count),
+            (ITEM_KEY_BEGIN, begin),
+            (ITEM_KEY_END, end),
+            (ITEM_TABLE, self.table_start),
+            (ITEM_SLOT, NONE),
+            (LANE_ITEM_PARTS, 1),
+        ])
     }
 }
 
@@ -245,11 +262,12 @@ impl Run {
 struct Lanes {
     /// First item of each lane.
     starts: Vec<u32>,
-    items: Vec<[u32; ITEM_WORDS]>,
+    items: Vec<Item>,
 }
 
 impl Planner {
     fn plan(&self, sequences: &[SequenceRows], table_starts: &[u32], words: &mut Vec<u32>) {
+        debug_assert_eq!(sequences.len(), table_starts.len(), "every sequence has a block table");
         let (mut few, mut many) = (Vec::new(), Vec::new());
         for (sequence, table_start) in sequences.iter().zip(table_starts) {
             let packed = sequence.row_count * self.ratio;
@@ -270,7 +288,11 @@ impl Planner {
         };
         let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         let items = count(lanes.items.len());
-        words.extend([count(lanes.starts.len()), items, count(many.len()), 0]);
+        words.extend(record::<{ LANE_LIST_WORDS as usize }>(&[
+            (LANE_LIST_LANES, count(lanes.starts.len())),
+            (LANE_LIST_ITEMS, items),
+            (LANE_LIST_TILES, count(many.len())),
+        ]));
         words.extend(lanes.starts.iter().chain([&items]));
         words.extend(lanes.items.iter().flatten());
         words.extend(many.iter().flat_map(|run| run.item(run.units())));
@@ -278,6 +300,7 @@ impl Planner {
 
     /// Cuts a sequence's packed rows into runs of at most `size` rows.
     fn runs(&self, sequence: SequenceRows, table_start: u32, size: u32) -> impl Iterator<Item = Run> + use<> {
+        debug_assert!(size > 0 && sequence.row_count <= sequence.context_len, "rows are the context's last tokens");
         let Self { ratio, window, .. } = *self;
         let end = sequence.row_count * ratio;
         let first_position = sequence.context_len - sequence.row_count;
@@ -315,12 +338,17 @@ impl Planner {
             if parts.len() > 1 {
                 let count = parts.len() as u32;
                 for (slot, item) in (slots..).zip(parts) {
-                    item[7..11].copy_from_slice(&[slot, slots, count, counters]);
+                    item[ITEM_SLOT as usize] = slot;
+                    item[LANE_ITEM_SLOT_FIRST as usize] = slots;
+                    item[LANE_ITEM_PARTS as usize] = count;
+                    item[LANE_ITEM_COUNTER as usize] = counters;
                 }
                 slots += count;
                 counters += 1;
             }
         }
+        debug_assert!(lanes.starts.len() <= self.lanes_max as usize, "every lane has a block");
+        debug_assert!(slots <= 2 * self.lanes_max && counters <= self.lanes_max, "the parts fit the scratch");
         lanes
     }
 }
@@ -338,6 +366,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
             (format!("attend_paged with {ratio} query heads per KV head"), format!("1 to {RATIO_MAX} are supported"));
         return Err(BackendError::Unsupported { what, message });
     }
+    debug_assert_eq!(step.query_heads, ratio * layer.heads, "every KV head has the same number of query heads");
     let [k, v] = arena.kv(step.layer);
     let params = Params {
         metadata: arena.metadata,
@@ -403,6 +432,7 @@ fn encode_tensor(
     layer: &KvLayer,
     planner: &Planner,
 ) -> Result<(), BackendError> {
+    debug_assert_eq!(params.group, planner.ratio, "the list was planned for this step");
     let (format, device) = (recorder.capacity.kv_format, recorder.device);
     let optioned = |kernel: Kernel| {
         let kernel = kernel.flag_if(format == KvFormat::Q8, "KV_Q8");
@@ -454,7 +484,7 @@ mod tests {
         let words = &words[3..];
         let (lanes, items, tiles) = (words[0] as usize, words[1] as usize, words[2] as usize);
         let starts = &words[4..4 + lanes + 1];
-        let all: Vec<Vec<u32>> = words[4 + lanes + 1..].chunks_exact(ITEM_WORDS).map(<[u32]>::to_vec).collect();
+        let all: Vec<Vec<u32>> = words[4 + lanes + 1..].chunks_exact(12).map(<[u32]>::to_vec).collect();
         assert_eq!((all.len(), starts[lanes] as usize), (items + tiles, items));
         let lanes = starts.windows(2).map(|pair| all[pair[0] as usize..pair[1] as usize].to_vec()).collect();
         List { lanes, tiles: all[items..].to_vec() }

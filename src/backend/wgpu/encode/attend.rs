@@ -8,7 +8,10 @@
 //! The bits of a row's result depend only on its sequence (kernel, tiles) and on the split points. With
 //! [`Capacity::deterministic`] nothing is split, so a batch gives the same bits as each sequence alone.
 
-use super::super::super::metadata::{Context, group_header};
+use super::super::super::metadata::{
+    Context, ITEM_COUNT, ITEM_KEY_BEGIN, ITEM_KEY_END, ITEM_PACKED, ITEM_POSITION, ITEM_ROW, ITEM_SLOT, ITEM_TABLE,
+    ITEM_WORDS, MERGE_ITEM_SPLITS, group_header, record,
+};
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::Binding;
 use super::super::device::{Class, Profile, Tier};
@@ -33,8 +36,6 @@ params! {
     }
 }
 
-/// Words of a work item: see `shaders/common/attend.wgsl`.
-const ITEM_WORDS: u32 = 8;
 /// Maximum packed rows of an item; packed rows of a slot of the partial buffer.
 const ROWS_MAX: u32 = 8;
 /// Maximum packed rows of an item of `attend_paged_prefill`.
@@ -70,6 +71,7 @@ fn workgroups_to_fill(class: Class) -> u32 {
 
 /// Query heads per KV head in KV group `group`, if all its layers have the same number.
 fn heads_ratio(plan: &Plan, group: usize) -> Option<u32> {
+    debug_assert!(group < plan.kv_groups.len(), "a KV group of this plan");
     let mut ratios = plan.body.iter().filter_map(|step| match step {
         Step::AttendPaged(step) => {
             let layer = plan.kv_layers[step.layer as usize];
@@ -126,6 +128,7 @@ impl Planned<'_> {
 
     /// Range of keys visible to any of `count` packed rows from `first`; it starts at a tile boundary.
     fn keys(&self, first: u32, count: u32) -> std::ops::Range<u32> {
+        debug_assert!(count > 0 && first + count <= self.packed(), "packed rows of this sequence");
         let position = |packed: u32| self.first_position() + packed / self.ratio;
         let begin = self.window.map_or(0, |window| (position(first) + 1).saturating_sub(window));
         begin / TILE * TILE..position(first + count - 1) + 1
@@ -136,13 +139,34 @@ impl Planned<'_> {
     }
 
     fn item(&self, packed: std::ops::Range<u32>, keys: std::ops::Range<u32>, slot: u32) -> [u32; ITEM_WORDS as usize] {
-        let position = self.first_position();
-        let count = packed.end - packed.start;
-        [self.rows.row_start, packed.start, count, slot, position, keys.start, keys.end, self.table_start]
+        debug_assert!(keys.start < keys.end && keys.end <= self.rows.context_len, "an item has keys of its sequence");
+        record(&[
+            (ITEM_ROW, self.rows.row_start),
+            (ITEM_PACKED, packed.start),
+            (ITEM_COUNT, packed.end - packed.start),
+            (ITEM_POSITION, self.first_position()),
+            (ITEM_KEY_BEGIN, keys.start),
+            (ITEM_KEY_END, keys.end),
+            (ITEM_TABLE, self.table_start),
+            (ITEM_SLOT, slot),
+        ])
+    }
+
+    /// The item that joins the partial results of `slots`.
+    fn merge_item(&self, packed: std::ops::Range<u32>, slots: std::ops::Range<u32>) -> [u32; ITEM_WORDS as usize] {
+        debug_assert!(slots.len() > 1, "one part needs no merge");
+        record(&[
+            (ITEM_ROW, self.rows.row_start),
+            (ITEM_PACKED, packed.start),
+            (ITEM_COUNT, packed.end - packed.start),
+            (MERGE_ITEM_SPLITS, slots.end - slots.start),
+            (ITEM_SLOT, slots.start),
+        ])
     }
 
     /// Splits the packed rows into runs of at most `size`.
     fn runs(&self, size: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
+        debug_assert!(size > 0, "a run has rows");
         let end = self.packed();
         (0..end).step_by(size as usize).map(move |start| start..(start + size).min(end))
     }
@@ -159,6 +183,8 @@ pub(crate) fn work(
     let Some(ratio) = heads_ratio(context.plan, group) else { return AttendShape::default() };
     let window = context.plan.kv_groups[group].window;
     let starts = &inputs.groups[group].table_starts;
+    let words_before = words.len();
+    debug_assert_eq!(starts.len(), inputs.sequences.len(), "every sequence has a block table");
     let planned = || {
         let sequences = inputs.sequences.iter().zip(starts).filter(|(rows, _)| rows.row_count > 0);
         sequences.map(|(rows, table_start)| Planned { rows, table_start: *table_start, ratio, window })
@@ -182,7 +208,7 @@ pub(crate) fn work(
                 shape.single += 1;
             }
             if slot > first {
-                merges.push([sequence.rows.row_start, run.start, run.end - run.start, first, slot - first, 0, 0, 0]);
+                merges.push(sequence.merge_item(run, first..slot));
             }
         }
     }
@@ -199,12 +225,16 @@ pub(crate) fn work(
     }
     shape.merges = u32::try_from(merges.len()).expect("a batch has few sequences");
     words.extend(merges.iter().flatten());
+    let words_max = work_words_max(context.plan, context.capacity, profile);
+    debug_assert!((words.len() - words_before) as u64 <= words_max, "the list fits the metadata: {shape:?}");
+    debug_assert!(slot <= slots, "the partial results fit the scratch: {slot} of {slots} slots");
     shape
 }
 
 /// Splits a range of keys into a power of two of parts, at most `splits_max`, none shorter than [`SPLIT_KEYS_MIN`]. A
 /// power of two rarely changes while a sequence grows, and each change needs a new program.
 fn split(keys: &std::ops::Range<u32>, splits_max: u32) -> Vec<std::ops::Range<u32>> {
+    debug_assert!(!keys.is_empty() && splits_max > 0, "a range has at least one part");
     let length = keys.end - keys.start;
     let parts_max = (length / SPLIT_KEYS_MIN).min(splits_max).max(1);
     let parts = 1 << parts_max.ilog2();
@@ -264,6 +294,7 @@ fn kernel(options: AttendOptions, head_dim: u32, rows: u32, format: KvFormat, pr
 
 /// `attend_paged_texel`: the more rows and runs per lane, the fewer keys at once, to limit registers.
 fn texel_kernel(lane_chunks: u32, rows: u32) -> Kernel {
+    debug_assert!(rows > 0 && lane_chunks > 0, "a lane has work");
     let keys = (64 / (rows * lane_chunks).next_power_of_two()).clamp(2, 8);
     let kernel = Kernel::new("attend_paged_texel").define("TEXELS").define("SUBGROUPS").number("ROWS", rows);
     let kernel = kernel.number("LANE_CHUNKS", lane_chunks).number("KEYS", keys);
@@ -291,6 +322,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
     if !layer.head_dim.is_multiple_of(8) || layer.head_dim > 256 {
         return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
+    debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
     let shape = recorder.shape.attend[group];
     let options =
         AttendOptions { softcap: step.softcap.is_some(), alibi: step.alibi.is_some(), sinks: step.sinks.is_some() };
