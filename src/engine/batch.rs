@@ -107,6 +107,8 @@ impl Batch {
             }
         }
         assert!(draws.next().is_none() && scores.next().is_none(), "draws and scores are sorted by row");
+        assert_eq!(inputs.token_ids.len(), inputs.positions.len(), "every token row has a position");
+        debug_assert!(self.pools.is_sorted_by(|a, b| a.row < b.row), "pools are sorted by row, at most one each");
         inputs.pools.extend(self.pools.iter().map(|pool| {
             let rows = inputs.sequences[pool.row as usize];
             debug_assert!(pool.count > 0 && pool.count <= rows.row_count, "only states of the row itself are pooled");
@@ -138,6 +140,7 @@ impl Batch {
 
     fn flatten_row(&self, row: &Row, sequence: &Sequence, pool: &BlockPool, inputs: &mut BatchInputs) {
         let end = row.start + row.count;
+        assert!(row.count > 0 && end <= sequence.computed, "a row computes what was scheduled");
         assert!(end <= sequence.tokens_known() + 1, "a row computes known tokens, or exactly the pending one");
         let row_start = index(inputs.positions.len());
         inputs.sequences.push(SequenceRows { row_start, row_count: row.count, context_len: end });
@@ -145,6 +148,7 @@ impl Batch {
         let known = sequence.tokens.get(row.start as usize..end.min(sequence.tokens_known()) as usize);
         inputs.token_ids.extend_from_slice(known.unwrap_or_default());
         if end > sequence.tokens_known() {
+            assert!(sequence.feed_slot & FEED == 0, "a pending token is in a feed slot");
             inputs.token_ids.push(FEED | sequence.feed_slot);
         }
         for (group, arrays) in inputs.groups.iter_mut().enumerate() {
@@ -165,6 +169,7 @@ impl Batch {
         let off_by_one = self.faults.has(InjectedFault::SlotOffByOne);
         arrays.slot_mapping.extend((row.start..end).map(|position| {
             let (block, offset) = (blocks[(position / block_size) as usize], position % block_size);
+            debug_assert!(block != NONE, "a row writes to blocks that its sequence holds");
             block * block_size + if off_by_one && offset == 0 { 1 } else { offset }
         }));
     }
@@ -172,6 +177,7 @@ impl Batch {
     fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, place: Place, eos: &[u32], inputs: &mut BatchInputs) {
         let params = sequence.params();
         assert!(place.position >= sequence.prompt_len(), "prompt tokens are never drawn");
+        assert!(sequence.feed_slot != NONE, "a drawn token has a feed slot");
         let start = inputs.history.len();
         inputs.history.extend_from_slice(sequence.history());
         let history = Range { start: index(start), len: index(inputs.history.len() - start) };

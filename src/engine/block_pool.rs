@@ -32,6 +32,7 @@ impl BlockHash {
 
     /// The hash of the block that follows `self` and holds `token_ids`.
     pub fn next(self, key: &[u8; 32], token_ids: &[u32]) -> Self {
+        debug_assert!(!token_ids.is_empty(), "a block holds tokens");
         let mut hasher = blake3::Hasher::new_keyed(key);
         hasher.update(&self.0);
         hasher.update(bytemuck::cast_slice(token_ids));
@@ -79,6 +80,8 @@ impl Block {
 
 impl Group {
     fn new(window: Option<u32>, blocks: u32, faults: InjectedFaults) -> Self {
+        assert!(blocks < NONE, "NONE is not a block id");
+        assert!(window != Some(0), "a query sees its own key");
         let blank = Block { references: 0, pins: 0, hash: None, older: NONE, newer: NONE };
         let mut group = Self {
             window,
@@ -153,6 +156,7 @@ impl Group {
             return None;
         }
         debug_assert!(self.is_free(id), "the free queue holds only free blocks");
+        debug_assert!(self.free > self.reserved, "a reserved block is unreserved before it is allocated");
         self.dequeue(id);
         if !self.faults.has(InjectedFault::StaleHash) {
             self.withdraw(id);
@@ -163,11 +167,14 @@ impl Group {
 
     /// The cached block with this hash: these tokens after exactly this prefix.
     pub(super) fn lookup(&self, hash: &BlockHash) -> Option<BlockId> {
-        self.by_hash.get(hash).copied()
+        let found = self.by_hash.get(hash).copied();
+        debug_assert!(found.is_none_or(|id| self.blocks[id as usize].hash == Some(*hash)), "hash and block match");
+        found
     }
 
     /// Adds a holder. A free cached block leaves the free queue.
     pub(super) fn share(&mut self, id: BlockId) {
+        assert!(self.references(id) > 0 || self.is_cached(id), "only a held or cached block is shared");
         if self.is_free(id) {
             self.dequeue(id);
         }
@@ -216,7 +223,14 @@ impl Group {
         }
     }
 
+    /// Whether the block is in the free queue.
+    fn is_queued(&self, id: BlockId) -> bool {
+        let Block { older, newer, .. } = self.blocks[id as usize];
+        older != NONE || newer != NONE || self.oldest == id
+    }
+
     fn enqueue_if_free(&mut self, id: BlockId) {
+        debug_assert!(!self.is_queued(id), "a block that was held is not in the free queue");
         let block = &self.blocks[id as usize];
         if block.is_free() {
             if block.hash.is_some() { self.enqueue_newest(id) } else { self.enqueue_oldest(id) }
@@ -235,14 +249,14 @@ impl Group {
     }
 
     fn enqueue_newest(&mut self, id: BlockId) {
-        debug_assert!(self.is_free(id) && self.newest != id, "a block joins the queue once, when nobody holds it");
+        debug_assert!(self.is_free(id) && !self.is_queued(id), "a block joins the queue once, when nobody holds it");
         self.link(self.newest, id);
         self.link(id, NONE);
         self.free += 1;
     }
 
     fn enqueue_oldest(&mut self, id: BlockId) {
-        debug_assert!(self.is_free(id) && self.oldest != id, "a block joins the queue once, when nobody holds it");
+        debug_assert!(self.is_free(id) && !self.is_queued(id), "a block joins the queue once, when nobody holds it");
         self.link(id, self.oldest);
         self.link(NONE, id);
         self.free += 1;
@@ -250,6 +264,7 @@ impl Group {
 
     /// Links two blocks as neighbors in the free queue; [`NONE`] stands for its ends.
     fn link(&mut self, older: BlockId, newer: BlockId) {
+        debug_assert!(older != newer || older == NONE, "a block is not its own neighbor");
         match older {
             NONE => self.oldest = newer,
             id => self.blocks[id as usize].newer = newer,
@@ -325,11 +340,10 @@ impl BlockPool {
 
     /// Index of the first block that a query at `position` attends to in this group.
     pub(super) fn first_visible(&self, group: usize, position: u32) -> u32 {
-        let early = u32::from(self.faults.has(InjectedFault::WindowBlockFreedEarly));
-        match self.groups[group].window {
-            Some(window) => (position + 1).saturating_sub(window) / self.block_size + early,
-            None => 0,
-        }
+        let Some(window) = self.groups[group].window else { return 0 };
+        let first = (position + 1).saturating_sub(window) / self.block_size;
+        debug_assert!(first <= position / self.block_size, "a query sees its own block");
+        first + u32::from(self.faults.has(InjectedFault::WindowBlockFreedEarly))
     }
 
     /// Number of leading blocks of this chain that a prompt can share. A group with full attention needs all of them to
@@ -342,6 +356,7 @@ impl BlockPool {
         }
         // A gap in a window rules out every length whose window reaches it, so the search continues below it.
         while let Some(gap) = self.window_gap(&hashes[..length]) {
+            debug_assert!(gap < length, "each gap shortens the chain");
             length = gap;
         }
         u32::try_from(length).expect("a chain has few blocks")

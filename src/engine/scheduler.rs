@@ -174,6 +174,7 @@ impl Scheduler {
     /// last token is unknown. This is always so under a constraint (and will be for beams).
     pub fn add(&mut self, request: Arc<Request>, streams: &[StreamId], seed: u64, waits_for_host: bool) {
         assert!(!streams.is_empty(), "a request has a choice");
+        debug_assert!(streams.iter().all(|stream| !self.by_stream.contains_key(stream)), "a stream is used once");
         let index = |index| u32::try_from(index).expect("choices are few");
         let choice = |(position, &stream)| Choice { index: index(position), stream };
         let choices: Vec<_> = streams.iter().enumerate().map(choice).collect();
@@ -198,6 +199,7 @@ impl Scheduler {
         let Some(id) = self.by_stream.remove(&stream) else { return };
         self.counts.finished_abort += 1;
         let sequence = &mut self.sequences[id];
+        debug_assert!(sequence.streams().any(|own| own == stream), "a stream names the sequence that computes for it");
         if sequence.choice.stream != stream {
             sequence.forks.retain(|choice| choice.stream != stream);
         } else if sequence.forks.is_empty() {
@@ -230,6 +232,7 @@ impl Scheduler {
 
     /// The flat arrays of a batch that was just scheduled. Masks are computed here, while the previous step runs.
     pub fn flatten(&mut self, batch: &Batch) -> BatchInputs {
+        assert_eq!(batch.step + 1, self.counts.steps, "only the batch scheduled last is flattened");
         batch.flatten(&mut self.sequences, &self.pool, &self.limits.eos_token_ids, self.limits.vocab)
     }
 
@@ -358,6 +361,7 @@ impl Scheduler {
         if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE {
             return;
         }
+        debug_assert!(!self.leaving.contains(&id), "a leaving sequence gets no row");
         let wanted = self.chunk(&self.sequences[id], draft);
         if wanted == 0 || !self.has_room_for(&self.sequences[id], wanted, draft) {
             return;
@@ -401,7 +405,12 @@ impl Scheduler {
             let table = &sequence.tables[index];
             let usable = group.available() + table.reserved;
             let Some(fresh) = usable.checked_sub(u32::from(self.must_copy(sequence, index))) else { return 0 };
-            let blocks = u32::try_from(table.blocks.len()).expect("a table is short") + fresh;
+            let held = u32::try_from(table.blocks.len()).expect("a table is short");
+            debug_assert!(
+                sequence.computed <= held.saturating_mul(self.limits.block_size),
+                "computed tokens have blocks"
+            );
+            let blocks = held + fresh;
             blocks.saturating_mul(self.limits.block_size) - sequence.computed
         };
         self.pool.groups().iter().enumerate().map(fit).min().unwrap_or(u32::MAX)
@@ -441,7 +450,9 @@ impl Scheduler {
             table.reserved -= 1;
             self.pool.group_mut(group).unreserve(1);
         }
-        self.pool.group_mut(group).allocate().expect("there are enough blocks for the row")
+        let block = self.pool.group_mut(group).allocate().expect("there are enough blocks for the row");
+        debug_assert_eq!(self.pool.groups()[group].references(block), 1, "a fresh block has one holder");
+        block
     }
 
     fn push_row(&mut self, id: SequenceId, count: u32, draft: &mut Draft) {
@@ -468,6 +479,7 @@ impl Scheduler {
     fn push_draw(&mut self, id: SequenceId, row: u32, draft: &mut Draft) {
         let sequence = &mut self.sequences[id];
         debug_assert!((row as usize) < draft.batch.rows.len(), "a draw follows a row");
+        debug_assert!(sequence.feed_slot != NONE && sequence.pending <= 1, "a running sequence draws its next token");
         draft.history_left -= history_len(sequence);
         draft.bias_left -= bias_len(sequence, self.limits.eos_token_ids.len());
         draft.batch.draws.push(Draw { sequence: id, row, pending: sequence.pending > 0 });
@@ -478,7 +490,10 @@ impl Scheduler {
     /// Forks the other choices of a prompt that is now computed: they draw from the same row of logits and share its
     /// blocks. Choices that do not fit `sequences_max` wait like separate requests.
     fn fork(&mut self, parent: SequenceId, row: u32, draft: &mut Draft) {
-        for choice in std::mem::take(&mut self.sequences[parent].forks) {
+        let forks = std::mem::take(&mut self.sequences[parent].forks);
+        let computed = self.sequences[parent].computed;
+        debug_assert!(forks.is_empty() || computed == self.sequences[parent].prompt_len(), "forks share the prompt");
+        for choice in forks {
             let mut child = self.sequences[parent].fork(choice);
             let order = child.order;
             if !self.has_seat() || !draft.has_room_to_draw(&child, self.limits.eos_token_ids.len()) {
@@ -523,6 +538,7 @@ impl Scheduler {
         let full = computed.min(known) / self.limits.block_size;
         self.extend_hashes(id, full);
         let sequence = &mut self.sequences[id];
+        debug_assert!(full as usize <= sequence.hashes.len(), "a registered block has a hash");
         for index in sequence.registered..full {
             for (group, table) in sequence.tables.iter().enumerate().filter(|(_, table)| index >= table.passed) {
                 if let Some(&block) = table.blocks.get(index as usize) {
@@ -546,7 +562,9 @@ impl Scheduler {
         }
         let order = sequence.order;
         if self.waiting.remove(&order).is_none() {
+            let running = self.running.len();
             self.running.retain(|&other| other != id);
+            debug_assert_eq!(self.running.len() + 1, running, "a sequence that leaves was running or waiting");
         }
         if self.sequences[id].in_flight == 0 {
             self.settle(id);
@@ -584,6 +602,7 @@ impl Scheduler {
 
     fn release_blocks(&mut self, id: SequenceId) {
         let sequence = &mut self.sequences[id];
+        debug_assert!(sequence.exit.is_some(), "only a leaving sequence releases its blocks");
         for (group, table) in sequence.tables.iter().enumerate() {
             self.pool.group_mut(group).unreserve(table.reserved);
             table.held().rev().for_each(|block| self.pool.group_mut(group).release(block));
@@ -595,6 +614,7 @@ impl Scheduler {
         let slot = std::mem::replace(&mut self.sequences[id].feed_slot, NONE);
         if slot != NONE {
             debug_assert!(slot < self.limits.feed_slots, "a feed slot's index is within the limit");
+            debug_assert!(!self.feed_slots.contains(&slot), "a feed slot is released once");
             self.feed_slots.push(slot);
         }
     }

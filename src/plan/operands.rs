@@ -81,6 +81,7 @@ pub struct Section {
 impl WeightSpec {
     /// The format of a row.
     pub fn format_of(&self, row: u32) -> WeightFormat {
+        debug_assert!(row < self.rows, "row {row} is one of the {} rows of {}", self.rows, self.name);
         let mut end = 0;
         let holds = |section: &&Section| {
             end += section.rows;
@@ -101,6 +102,7 @@ impl WeightSpec {
 
     /// Bytes of the rows before `row`.
     pub fn bytes_before(&self, row: u32) -> u64 {
+        debug_assert!(row <= self.rows, "row {row} is one of the {} rows of {}, or their end", self.rows, self.name);
         let (mut left, mut bytes) = (row, 0);
         for section in &self.sections {
             let rows = left.min(section.rows);
@@ -117,12 +119,12 @@ impl WeightSpec {
 
     /// Number of rows in `bytes` bytes starting at `first_row`, if these are one or more whole rows of one section.
     pub fn whole_rows(&self, first_row: u32, bytes: u64) -> Option<u32> {
-        let row_bytes = self.row_bytes(first_row).max(1);
         let mut end = 0;
         let section_end = self.sections.iter().find_map(|section| {
             end += section.rows;
             (first_row < end).then_some(end)
         })?;
+        let row_bytes = self.row_bytes(first_row).max(1);
         let rows = u32::try_from(bytes / row_bytes).ok()?;
         (bytes.is_multiple_of(row_bytes) && rows > 0 && rows <= section_end - first_row).then_some(rows)
     }

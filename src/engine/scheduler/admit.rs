@@ -34,6 +34,7 @@ impl Scheduler {
     fn admission(&mut self, id: SequenceId) -> Option<Admission> {
         let matched = self.match_prefix(id);
         let sequence = &self.sequences[id];
+        debug_assert!(matched as usize <= sequence.hashes.len(), "a matched block has a hash");
         let guarded = sequence.preemptions >= PREEMPTIONS_MAX;
         let tokens = if guarded { sequence.tokens_limit } else { sequence.tokens_total() + 1 };
         let mut reserved = Vec::new();
@@ -70,6 +71,7 @@ impl Scheduler {
             return 0;
         }
         let known = self.sequences[id].tokens_known();
+        debug_assert!(known > 0, "a sequence has a token to compute");
         let reusable = if self.faults.has(InjectedFault::FullHitKept) { known } else { known - 1 };
         let sequence = &self.sequences[id];
         let reusable = if sequence.states_needed() > sequence.outputs_requested {
@@ -99,6 +101,7 @@ impl Scheduler {
         let matched = admission.matched;
         let sequence = &mut self.sequences[id];
         assert!(matched as usize <= sequence.hashes.len(), "a matched block has a hash");
+        debug_assert!(sequence.exit.is_none() && sequence.in_flight == 0, "a waiting sequence is not in use");
         debug_assert!(sequence.tables.iter().all(|table| table.blocks.is_empty()), "a waiting sequence holds no block");
         for group in 0..self.limits.windows.len() {
             let passed = self.pool.first_visible(group, matched * self.limits.block_size).min(matched);

@@ -41,6 +41,7 @@ impl Scheduler {
         for score in scores {
             self.accept_scores(score, sampled.by_ref().take(score.count as usize).collect(), batch.step, &mut events);
         }
+        assert!(sampled.next().is_none(), "draws and scores are sorted by row");
         for (pool, states) in batch.pools.iter().zip(results.pooled) {
             self.accept_states(pool, &states, batch.step, &mut events);
         }
@@ -94,6 +95,7 @@ impl Scheduler {
     /// Reports the logprobs of prompt tokens to all choices of the prompt that still have a receiver. By now they may
     /// be separate sequences.
     fn accept_scores(&mut self, score: &Score, sampled: Vec<Sampled>, step: u64, events: &mut Events) {
+        assert_eq!(sampled.len(), score.count as usize, "a score has one result per token");
         let sequence = &self.sequences[score.sequence];
         if step < sequence.valid_from_step {
             self.ask_again(score);
@@ -127,6 +129,7 @@ impl Scheduler {
     fn ask_again(&mut self, score: &Score) {
         for (_, id) in self.readers_of(score) {
             let sequence = &mut self.sequences[id];
+            debug_assert!(score.first + score.count <= sequence.states_needed(), "only prompt tokens are scored");
             sequence.outputs_requested = sequence.outputs_requested.min(score.first);
             if sequence.computed > score.first && sequence.exit.is_none() {
                 self.roll_back(id);
@@ -145,6 +148,8 @@ impl Scheduler {
             return;
         }
         sequence.outputs_reported += pool.count;
+        debug_assert!(sequence.outputs_reported <= sequence.prompt_len(), "a state is summed once");
+        debug_assert!([0, states.len()].contains(&sequence.pooled.len()), "all states have the same length");
         sequence.pooled.resize(states.len(), 0.0);
         sequence.pooled.iter_mut().zip(states).for_each(|(sum, state)| *sum += f64::from(*state));
         if !pool.last {
@@ -176,6 +181,7 @@ impl Scheduler {
         if !sequence.wants_result_of(step) {
             return;
         }
+        debug_assert!(sequence.pending > 0, "a drawn token was pending");
         sequence.pending -= 1;
         if sampled.token_id >= self.limits.vocab {
             // The constraint allowed no token, so the logits may be valid.
@@ -204,6 +210,8 @@ impl Scheduler {
     fn append(&mut self, id: SequenceId, token: Token, events: &mut Events) -> bool {
         let sequence = &mut self.sequences[id];
         let token_id = token.id;
+        debug_assert!(token_id < self.limits.vocab, "a token is in the vocabulary");
+        debug_assert!(sequence.tokens_known() < sequence.tokens_limit, "a sequence ends at its limit");
         if !(self.faults.has(InjectedFault::PendingTokenLost) && sequence.exit == Some(Exit::Preempted)) {
             sequence.push(token_id);
         }
@@ -244,11 +252,13 @@ impl Scheduler {
             _ => self.counts.finished_error += 1,
         }
         let stream = self.sequences[id].choice.stream;
-        self.by_stream.remove(&stream);
+        let named = self.by_stream.remove(&stream);
+        debug_assert_eq!(named, Some(id), "a choice ends once");
         events.push((stream, event.clone()));
         for choice in std::mem::take(&mut self.sequences[id].forks) {
             self.counts.finished_error += 1;
-            self.by_stream.remove(&choice.stream);
+            let named = self.by_stream.remove(&choice.stream);
+            debug_assert_eq!(named, Some(id), "a choice ends once");
             events.push((choice.stream, event.clone()));
         }
         self.leave(id, Exit::Ended);
@@ -263,6 +273,7 @@ impl Scheduler {
             let end = first.min(table.blocks.len());
             for index in table.passed as usize..end {
                 let block = std::mem::replace(&mut table.blocks[index], NONE);
+                debug_assert!(block != NONE, "a window passes a block once");
                 let pool = self.pool.group_mut(group);
                 pool.release(block);
                 if sequence.guarded && pool.available() > 0 {
@@ -276,6 +287,7 @@ impl Scheduler {
 
     /// Handles a completed step: sequences that were only waiting for it leave.
     fn land(&mut self, batch: &Batch) {
+        assert!(self.steps_in_flight > 0, "a step that completes was scheduled");
         self.steps_in_flight -= 1;
         for row in &batch.rows {
             self.sequences[row.sequence].in_flight -= 1;
@@ -339,6 +351,7 @@ impl Scheduler {
     fn roll_back(&mut self, id: SequenceId) {
         self.withdraw_all(id);
         let sequence = &mut self.sequences[id];
+        debug_assert!(sequence.exit != Some(Exit::Ended), "a sequence that has ended does not return to the queue");
         sequence.valid_from_step = self.counts.steps;
         (sequence.pending, sequence.computed, sequence.registered) = (0, 0, 0);
         sequence.outputs_requested = sequence.outputs_reported;

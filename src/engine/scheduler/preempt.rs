@@ -7,6 +7,7 @@ impl Scheduler {
     /// Frees blocks for a running sequence, by preemption if need be. If the blocks become free only with a step in
     /// flight, the sequence skips this step.
     pub(super) fn make_room(&mut self, id: SequenceId, tokens: u32, draft: &mut Draft) {
+        debug_assert!(tokens > 0 && self.sequences[id].exit.is_none(), "a running sequence lacks blocks for a token");
         for group in 0..self.limits.windows.len() {
             loop {
                 let short = self.blocks_short(id, group, tokens);
@@ -44,7 +45,11 @@ impl Scheduler {
         let mut blocks: Vec<_> = tables.flat_map(Table::held).collect();
         blocks.sort_unstable();
         let pool = &self.pool.groups()[group];
-        let alone = |holders: &&[u32]| pool.references(holders[0]) as usize == holders.len();
+        let alone = |holders: &&[u32]| {
+            let references = pool.references(holders[0]) as usize;
+            debug_assert!(holders.len() <= references, "every holder is counted");
+            references == holders.len()
+        };
         u32::try_from(blocks.chunk_by(u32::eq).filter(alone).count()).expect("a pool's blocks are a u32")
     }
 

@@ -67,6 +67,7 @@ impl Past {
         while self.sequences.len() > PAST_MAX || self.tokens > PAST_TOKENS_MAX {
             self.tokens -= self.sequences.pop_front().map_or(0, |past| past.tokens.len());
         }
+        debug_assert!(!self.sequences.is_empty(), "what was just remembered is kept");
     }
 }
 
@@ -94,6 +95,7 @@ impl Scheduler {
     fn prefix_report(&self, id: SequenceId) -> PrefixReport {
         let sequence = &self.sequences[id];
         let (cached, size) = (sequence.cached_tokens.unwrap_or(0), self.limits.block_size);
+        debug_assert!(cached <= sequence.tokens_known(), "only tokens of the sequence were found");
         let report = |common_tokens, end| {
             let differing = sequence.tokens.get(common_tokens as usize).copied();
             PrefixReport { cached_tokens: cached, common_tokens, differing, end }
@@ -139,6 +141,7 @@ impl Scheduler {
 /// Number of leading tokens that both share, but at least `least`.
 fn common_tokens(ours: &[u32], theirs: &[u32], least: u32) -> u32 {
     let start = least as usize;
+    debug_assert!(start <= ours.len(), "only own tokens are known to be shared");
     if theirs.len() <= start || ours[..start] != theirs[..start] {
         return least;
     }

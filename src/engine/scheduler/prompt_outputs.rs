@@ -14,6 +14,7 @@ impl Scheduler {
         let sequence = &mut self.sequences[id];
         let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
         let start = draft.batch.rows[row as usize].start;
+        debug_assert!(draft.batch.rows[row as usize].sequence == id, "the last row is this sequence's");
         let first = start.max(sequence.outputs_requested);
         let end = sequence.computed.min(sequence.states_needed());
         let last = sequence.computed == sequence.prompt_len();
@@ -25,6 +26,7 @@ impl Scheduler {
             None if first < end => {
                 let streams = sequence.streams().collect();
                 draft.batch.scores.push(Score { sequence: id, row, first, count: end - first, streams });
+                debug_assert!(end - first <= draft.scores_left, "a row is as long as the step can score");
                 draft.scores_left -= end - first;
             }
             _ => return,

@@ -28,6 +28,7 @@ impl RoundRobin {
 
     /// Records that a request of this round was admitted.
     pub(super) fn admitted(&mut self, round: u64) {
+        debug_assert!(self.last.values().any(|last| round <= *last), "an admitted request was given its round");
         self.now = self.now.max(round);
     }
 }

@@ -72,6 +72,7 @@ impl KvTile {
 
     /// Word range of a slot's elements.
     fn elements(&self, slot: usize) -> std::ops::Range<usize> {
+        debug_assert!(slot < self.slots, "slot {slot} is one of the {} slots of a tile", self.slots);
         let words = match self.format {
             KvFormat::F32 => self.head_dim,
             KvFormat::F16 => self.head_dim / 2,
@@ -82,11 +83,13 @@ impl KvTile {
 
     /// Word index of a slot's scale.
     fn scale(&self, slot: usize) -> usize {
+        debug_assert!(slot < self.slots, "slot {slot} is one of the {} slots of a tile", self.slots);
         self.slots * self.head_dim / 4 + slot
     }
 
     /// Widens the row of `slot` to f32. A q8 element is its code times the scale.
     pub fn decode(&self, tile: &[u32], slot: usize, row: &mut [f32]) {
+        debug_assert_eq!((tile.len(), row.len()), (self.words(), self.head_dim), "a row of a whole tile");
         let elements = &tile[self.elements(slot)];
         match self.format {
             KvFormat::F32 => row.copy_from_slice(bytemuck::cast_slice(elements)),
@@ -103,6 +106,7 @@ impl KvTile {
     /// Rounds `row` into `slot`. In q8, the scale is the largest magnitude times 1/127 (0 for a row of zeros), and a
     /// code is the nearest multiple of it, ties to even. A non-finite value makes the scale non-finite.
     pub fn encode(&self, tile: &mut [u32], slot: usize, row: &[f32]) {
+        debug_assert_eq!((tile.len(), row.len()), (self.words(), self.head_dim), "a row of a whole tile");
         let elements = &mut tile[self.elements(slot)];
         match self.format {
             KvFormat::F32 => elements.copy_from_slice(bytemuck::cast_slice(row)),

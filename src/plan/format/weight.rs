@@ -242,6 +242,7 @@ impl WeightFormat {
 
     /// Decodes element `index` of a row of `columns` weights: the definition of the format.
     pub fn decode(self, row: &[u8], columns: usize, index: usize) -> f32 {
+        debug_assert!(index < columns, "weight {index} is one of the {columns} of a row");
         let word = |at: usize| u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
         let half = |at: usize| u16::from_le_bytes([row[at], row[at + 1]]);
         match self {
@@ -259,6 +260,7 @@ impl WeightFormat {
     /// Decodes up to [`GROUP`] weights of a row, starting at `32 · group`.
     #[inline(always)]
     pub(crate) fn decode_group(self, row: &[u8], layout: &Layout, group: usize) -> [f32; GROUP] {
+        debug_assert!(row.len() >= layout.row_bytes, "a group is decoded from its whole row");
         let codes = self.codes(row, layout, group);
         let scales = [self.scale(row, layout, GROUP * group), self.scale(row, layout, GROUP * group + GROUP / 2)];
         let mut values = [0.0; GROUP];

@@ -66,6 +66,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
             unused: 0,
         };
         // The grid covers layers up to the last one in the mask; blocks of layers not in the mask exit at once.
+        debug_assert!(run.layers != 0 && run.vectors > 0, "a run copies blocks of a layer");
         let height = u64::BITS - run.layers.leading_zeros();
         let full = (recorder.device.sm_count * BLOCKS_EACH).div_ceil(run.layers.count_ones());
         let needed = recorder.capacity.copies_max.saturating_mul(run.vectors).div_ceil(THREADS);

@@ -85,6 +85,7 @@ struct Part {
 
 /// Cuts a weight at expert boundaries, and merges what repeats from expert to expert.
 fn parts(weight: &DeviceWeight, expert_rows: u32) -> Vec<Part> {
+    debug_assert!(expert_rows > 0, "an expert has rows");
     let mut parts: Vec<Part> = Vec::new();
     for section in &weight.sections {
         let row_bytes = section.format.row_bytes(weight.columns);
@@ -165,6 +166,12 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
     eights_of("matmul_experts", weight.columns)?;
     let per_token = plan.buffer_spec(step.routes).rows.count(1, 0);
     let outputs = recorder.columns(step.out);
+    debug_assert_eq!(weight.columns, recorder.columns(step.x), "a row of x is as long as a row of the weight");
+    debug_assert_eq!(
+        plan.weight_spec(step.weight).rows,
+        plan.weight_spec(step.weight).experts * outputs,
+        "whole experts"
+    );
     let call = Call {
         step,
         parts: parts(weight, outputs),
@@ -246,6 +253,9 @@ impl Call<'_> {
     ) -> Result<(), BackendError> {
         let arena = recorder.arena;
         let routes_max = tokens * self.per_token;
+        let lists_max = lists_bytes(recorder.plan, recorder.capacity);
+        debug_assert!(u64::from(routes_max + self.experts + 1) * 4 <= lists_max, "the lists fit the scratch");
+        debug_assert!(first_token + tokens <= recorder.shape.tokens, "a slice has tokens of the batch");
         let order = arena.expert_scratch;
         let starts = order + u64::from(routes_max) * 4;
         let group = GroupParams {

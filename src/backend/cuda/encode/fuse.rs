@@ -40,7 +40,9 @@ pub(super) fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
         }
         _ => None,
     };
-    (norm.is_some() || gated.is_some()).then_some(Fused { norm, product, gated })
+    let fused = Fused { norm, product, gated };
+    debug_assert!(fused.steps() <= rest.len(), "only steps that are there are fused");
+    (fused.steps() > 1).then_some(fused)
 }
 
 /// Whether the current content of `buffer` is read by `rest` or by the tail after it.

@@ -15,6 +15,7 @@ const THREADS: u32 = 256;
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatherRows) -> Result<(), BackendError> {
     let GatherRows { x, out } = *step;
     let columns = 8 * eights_of("gather_rows", recorder.columns(out))?;
+    debug_assert_eq!(recorder.columns(x), columns, "rows are copied whole");
     let arena = recorder.arena;
     let params = Params {
         metadata: arena.metadata,

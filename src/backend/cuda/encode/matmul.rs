@@ -44,6 +44,7 @@ const NORM_BYTES_MAX: u32 = 64 << 10;
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), BackendError> {
     let weight = recorder.weight(step.weight);
     eights_of("matmul", weight.columns)?;
+    debug_assert_eq!(weight.columns, recorder.columns(step.x), "a row of x is as long as a row of the weight");
     let narrow = recorder.storage(step.x) == Storage::Bf16;
     let few = recorder.rows(step.x) <= VEC_ROWS_MAX && !recorder.capacity.deterministic;
     for section in &weight.sections {
@@ -64,6 +65,7 @@ fn blas_product(recorder: &Recorder<'_>, step: &MatMul, section: &DeviceSection)
     if !plain || !recorder.device.blas {
         return None;
     }
+    debug_assert!(section.row_start + section.rows <= recorder.columns(step.out), "a section gives columns of out");
     let storage = recorder.storage(step.out);
     let shape = ProductShape {
         rows: recorder.rows(step.x),
@@ -117,6 +119,7 @@ struct VecLaunch<'a> {
 impl VecLaunch<'_> {
     fn launch(&self, recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), BackendError> {
         let (arena, section) = (recorder.arena, self.section);
+        debug_assert!(self.gated.is_none() || section.rows.is_multiple_of(2), "a gate has an up projection");
         let rows_max = recorder.rows(step.x);
         let rows = row_group(recorder, rows_max);
         let warps = if self.norm.is_some() { NORM_WARPS } else { WARPS };

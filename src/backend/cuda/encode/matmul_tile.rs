@@ -61,6 +61,7 @@ fn choose(device: &Facts, deterministic: bool, rows: u32, outputs: u32, format: 
 
 /// Number of blocks that split the columns of a tile.
 fn splits(device: &Facts, tile: Tile, tiles: u32, columns: u32) -> u32 {
+    debug_assert!(tiles > 0 && columns > 0, "a product has sums");
     if tile.rows * tile.outputs > SPLIT_SUMS {
         return 1;
     }
@@ -76,6 +77,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul, section: &Devic
     let tile = choose(device, deterministic, rows, section.rows, section.format);
     let (row_tiles, output_tiles) = (rows.div_ceil(tile.rows), section.rows.div_ceil(tile.outputs));
     let splits = if deterministic { 1 } else { splits(device, tile, row_tiles * output_tiles, columns) };
+    debug_assert!(section.row_start + section.rows <= recorder.columns(step.out), "a section gives columns of out");
     let kernel = tile.kernel("matmul_tile", section.format, recorder.storage(step.out));
     let count = recorder.row_count(step.x);
     let params = Params {

@@ -105,7 +105,7 @@ impl BatchShape {
             (true, true) => decode_bucket(count(rows)).min(capacity.samples_max),
             (true, false) => count(rows).next_power_of_two().min(capacity.samples_max),
         };
-        Self {
+        let shape = Self {
             tokens: bucket(count(inputs.token_ids.len())).min(capacity.tokens_max),
             sequences: bucket(count(inputs.sequences.len())).min(capacity.sequences_max),
             logits_rows: sampled(inputs.logits_rows.len()),
@@ -114,7 +114,10 @@ impl BatchShape {
             decode,
             copies: inputs.groups.iter().any(|group| !group.copies.is_empty()),
             sample: if sampling { SampleShape::of(&inputs.samples) } else { SampleShape::default() },
-        }
+        };
+        debug_assert!(shape.tokens as usize >= inputs.token_ids.len(), "a bucket holds the batch: {shape:?}");
+        debug_assert!(!sampling || shape.samples as usize >= inputs.samples.len(), "and its sample rows: {shape:?}");
+        shape
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Pool) -> Result<(), Bac
     let x = step.x;
     let arena = recorder.arena;
     let (rows, eights) = (recorder.shape.pools, eights_of("pool", recorder.columns(x))?);
+    debug_assert!(rows * 8 * eights <= words_max(recorder.plan, recorder.capacity), "the pooled rows fit their buffer");
     let kernel = Kernel::new("pool").define_type("X_TYPE", recorder.storage(x));
     let (x, pooled) = (recorder.row_buffer(x), arena.pooled);
     let params = Params { x, pooled, metadata: arena.metadata, rows, eights };

@@ -45,6 +45,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
     if !layer.head_dim.is_multiple_of(8) || !(1..=32).contains(&runs) {
         return Err(BackendError::head_dim("rope_store_kv", layer.head_dim));
     }
+    debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
     let lanes = runs.next_power_of_two();
     let kernel = Kernel::new("rope_store_kv")
         .define_type("X_TYPE", recorder.storage(step.qkv))

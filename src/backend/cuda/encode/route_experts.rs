@@ -32,6 +32,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result
         renormalize: u32::from(renormalize),
         unused: 0,
     };
+    debug_assert!((1..=params.experts).contains(&params.per_token), "each route of a token is to another expert");
     let blocks = recorder.rows(logits).div_ceil(THREADS / 32);
     recorder.launch(&Kernel::new("route_experts"), &params, [blocks, 1, 1], THREADS, 0)
 }

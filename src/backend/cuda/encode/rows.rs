@@ -33,6 +33,7 @@ pub(super) fn embed(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Bac
     let arena = recorder.arena;
     let weight = recorder.weight(table);
     eights_of("embed", weight.columns)?;
+    debug_assert_eq!(weight.columns, recorder.columns(out), "a row of the table is a row of out");
     for section in &weight.sections {
         let kernel = Kernel::new("embed").define("WEIGHT", format!("{:?}", section.format));
         let kernel = kernel.define_type("OUT_TYPE", recorder.storage(out));
@@ -54,6 +55,7 @@ pub(super) fn embed(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Bac
 /// Records the launch of `RmsNorm`.
 pub(super) fn rms_norm(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), BackendError> {
     let arena = recorder.arena;
+    debug_assert_eq!(recorder.columns(step.x), recorder.columns(step.out), "a norm keeps the shape");
     let delta_storage = step.delta.map_or(Storage::F32, |delta| recorder.storage(delta));
     let kernel = Kernel::new("rms_norm")
         .define_type("X_TYPE", recorder.storage(step.x))
@@ -93,6 +95,11 @@ pub(super) fn gated(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Resu
     let kernel = kernel.define_type("OUT_TYPE", recorder.storage(out));
     let count = recorder.row_count(out);
     let eights = eights_of("gated_activation", recorder.columns(out))?;
+    debug_assert_eq!(
+        recorder.columns(gate_up),
+        2 * recorder.columns(out),
+        "a gate and an up projection for each value"
+    );
     let (activation, alpha, limit) = activation_of(activation);
     let params = GatedParams {
         gate_up: recorder.row_buffer(gate_up),

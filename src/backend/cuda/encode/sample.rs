@@ -79,6 +79,7 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
 /// Records the launches for all sample rows of the bucket.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
     let (shape, rows) = (recorder.shape.sample, recorder.shape.samples);
+    debug_assert!(rows <= recorder.capacity.samples_max, "{rows} sample rows exceed the capacity");
     if shape.plain {
         encode_argmax(recorder, step)?;
     }

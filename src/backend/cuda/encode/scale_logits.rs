@@ -17,6 +17,7 @@ const BLOCKS_EACH: u32 = 16;
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ScaleLogits) -> Result<(), BackendError> {
     let ScaleLogits { logits, scale, softcap } = *step;
     let vocab = recorder.columns(logits);
+    debug_assert!(recorder.rows(logits) <= recorder.capacity.samples_max, "a sample row has its logits");
     let params = Params {
         metadata: recorder.arena.metadata,
         logits: recorder.row_buffer(logits),

@@ -113,6 +113,7 @@ fn chunk_bytes(format: WeightFormat, chunk: u32) -> u32 {
         return bytes * chunk;
     }
     // At 1024 columns no section has padding. Halves shared by 256 columns take a word of their own in every chunk.
+    debug_assert!(1024u32.is_multiple_of(chunk), "a row has whole chunks");
     let layout = format.layout(1024);
     let own = layout.supers as u32 / (1024 / chunk);
     if layout.row_bytes > layout.supers { own + 4 } else { own }

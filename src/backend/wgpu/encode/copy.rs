@@ -17,6 +17,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
     let (plan, arena) = (recorder.plan, recorder.arena);
     for (layer, shards) in plan.kv_layers.iter().zip(&arena.kv) {
         let copies = recorder.shape.copies[layer.group as usize];
+        debug_assert!(copies <= recorder.capacity.copies_max, "{copies} copies exceed the capacity");
         for shard in shards {
             let slot_bytes = recorder.capacity.kv_format.row_bytes(layer.head_dim);
             let block_bytes = u64::from(shard.heads) * u64::from(recorder.capacity.block_size) * slot_bytes;

@@ -26,6 +26,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Ba
     let arena = recorder.arena;
     let weight = recorder.weight(table);
     let vocab = recorder.plan.weight_spec(table).rows;
+    debug_assert_eq!(weight.columns, recorder.columns(out), "a row of the table is a row of out");
     let (tokens, eights) = (recorder.rows(out), weight.columns / 8);
     for shard in &weight.shards {
         let kernel = kernel(shard.format, recorder.profile);

@@ -52,6 +52,7 @@ pub(super) fn encode_routes(recorder: &mut Recorder<'_>, step: &RouteExperts) ->
         per_token: recorder.plan.buffer_spec(routes).rows.count(1, 0),
         renormalize: u32::from(renormalize),
     };
+    debug_assert!((1..=params.experts).contains(&params.per_token), "each route of a token is to another expert");
     let serial = recorder.profile.class == Class::Software;
     let workgroups = if serial { params.tokens.div_ceil(64) } else { params.tokens };
     let bindings = [recorder.row_buffer(logits).read(), recorder.row_buffer(routes).read_write()];
@@ -70,6 +71,8 @@ impl Part {
     fn of(shard: &Shard, expert_rows: u32) -> Self {
         let (expert_first, output_start) = (shard.row_start / expert_rows, shard.row_start % expert_rows);
         let outputs = shard.rows.min(expert_rows);
+        let whole = shard.rows.is_multiple_of(outputs) && output_start + outputs <= expert_rows;
+        debug_assert!(whole, "a shard has whole experts, or rows of a single expert");
         Self { outputs, output_start, expert_first, expert_count: shard.rows / outputs }
     }
 }
@@ -141,6 +144,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
     let combine = plan.buffer_spec(step.out).rows == Rows::Tokens;
     let (routes, columns) = (recorder.rows(step.routes), recorder.columns(step.out));
     let experts = plan.weight_spec(step.weight).experts;
+    debug_assert_eq!(plan.weight_spec(step.weight).rows, experts * columns, "each expert gives a row of out");
     let mut shape = Shape::choose(recorder.profile, recorder.capacity.deterministic, routes, experts);
     let scratch_fits = u64::from(routes) * u64::from(columns) * 4 <= arena.expert_scratch.bytes;
     if shape == Shape::Tile && combine && !scratch_fits {
@@ -185,6 +189,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
 fn merge(recorder: &mut Recorder<'_>, step: &MatMulExperts, per_token: u32) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let (tokens, columns) = (recorder.rows(step.out), recorder.columns(step.out));
+    let products_bytes = u64::from(tokens * per_token) * u64::from(columns) * 4;
+    debug_assert!(products_bytes <= arena.expert_scratch.bytes, "the products fit the scratch");
     let params = MergeParams { tokens, per_token, columns, accumulate: u32::from(step.accumulate) };
     let out = recorder.row_buffer(step.out).read_write();
     let bindings = [arena.expert_scratch.read(), recorder.row_buffer(step.routes).read(), out];

@@ -26,6 +26,11 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Res
     };
     let rows = recorder.rows(out);
     let vectors = vectors_of("gated_activation", recorder.columns(out))?;
+    debug_assert_eq!(
+        recorder.columns(gate_up),
+        2 * recorder.columns(out),
+        "a gate and an up projection for each value"
+    );
     let bindings = [recorder.row_buffer(gate_up).fetch(), recorder.row_buffer(out).read_write()];
     let params = Params { rows, vectors, alpha, limit };
     let texels = recorder.profile.texels;

@@ -35,6 +35,7 @@ const TEXEL_OUTPUTS: u32 = 8;
 impl Shape {
     /// The tile table: class, rows and columns → shape.
     fn choose(profile: &Profile, deterministic: bool, rows: u32, eights: u32) -> Self {
+        debug_assert!(rows > 0, "a product has rows");
         match (profile.class, rows) {
             (Class::Software, _) if profile.texels => {
                 let tile = texel_rows(deterministic, rows);
@@ -110,9 +111,11 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), B
     }
     let shape = Shape::choose(recorder.profile, recorder.capacity.deterministic, rows, eights);
     let output_stride = recorder.columns(step.out);
+    debug_assert_eq!(weight.columns, recorder.columns(step.x), "a row of x is as long as a row of the weight");
     for shard in &weight.shards {
         let kernel = shape.kernel(shard.format, step.bias.is_some(), recorder.profile);
         let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
+        debug_assert!(shard.row_start + shard.rows <= output_stride, "a shard gives columns of out");
         let params = Params {
             rows,
             eights,

@@ -149,6 +149,7 @@ fn sample_groups(inputs: &BatchInputs, group_rows: u32) -> Vec<SampleGroup> {
     assert!(group_rows > 0, "a tail runs in groups of at least one row");
     debug_assert!(inputs.samples.is_sorted_by_key(|sample| sample.logits_row), "sample rows follow their logits rows");
     let below = |row: u32| inputs.samples.partition_point(|sample| sample.logits_row < row) as u32;
+    debug_assert!(inputs.samples.iter().all(|sample| sample.logits_row < logits), "every sample row has its logits");
     let starts = (0..logits).step_by(group_rows as usize);
     let group = |logits_start: u32| {
         let logits_rows = group_rows.min(logits - logits_start);
@@ -233,6 +234,7 @@ impl Recordings {
         arena: &Arena,
         shape: &BatchShape,
     ) -> Result<Arc<Program>, BackendError> {
+        debug_assert!(shape.tokens <= capacity.tokens_max && shape.sequences <= capacity.sequences_max, "{shape:?}");
         if let Some(program) = self.programs.get(shape) {
             return Ok(Arc::clone(program));
         }
@@ -420,6 +422,7 @@ fn bind_group(
     bindings: &[Binding<'_>],
     access: &[Access],
 ) -> wgpu::BindGroup {
+    debug_assert_eq!(bindings.len(), access.len(), "every binding has its kind of access");
     let params =
         wgpu::BufferBinding { buffer: params, offset: 0, size: wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES)) };
     let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(params) }];

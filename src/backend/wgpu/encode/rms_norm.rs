@@ -22,6 +22,7 @@ fn texel_kernel(delta: bool) -> Kernel {
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), BackendError> {
     let (rows, columns) = (recorder.rows(step.x), recorder.columns(step.x));
     let vectors = vectors_of("rms_norm", columns)?;
+    debug_assert_eq!(columns, recorder.columns(step.out), "a norm keeps the shape");
     let params = Params {
         rows,
         vectors,

@@ -69,6 +69,7 @@ fn kernel(norm: bool, rotation: Rotation, texels: bool) -> Kernel {
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let layer = recorder.plan.kv_layers[step.layer as usize];
+    debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
     let texels = recorder.profile.texels;
     let norm = step.q_norm.is_some() || step.k_norm.is_some();
     let kernel = kernel(norm, Rotation::of(step.rope), texels);
@@ -110,6 +111,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
             k_epsilon: epsilon(step.k_norm),
             k_offset: offset(step.k_norm),
         };
+        debug_assert!(shard.head_start + shard.heads <= layer.heads, "a shard has heads of its layer");
         let units = shard.heads * (step.query_heads / layer.heads + 2);
         let workgroups = (params.tokens * units * lanes).div_ceil(workgroup);
         let qkv = recorder.row_buffer(step.qkv).fetch();

@@ -81,6 +81,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), B
     } else {
         group.samples.max(1)
     };
+    let adjusted_bytes = u64::from(slice.min(group.samples)) * u64::from(vocab) * 4;
+    debug_assert!(!shape.adjust || adjusted_bytes <= arena.sample_scratch.bytes, "the adjusted rows fit the scratch");
     for start in (0..group.samples).step_by(slice as usize) {
         let rows = slice.min(group.samples - start);
         let row_first = group.sample_start + start;
@@ -101,6 +103,7 @@ fn encode_argmax(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), Backe
     let parts = parts(vocab);
     let params = ArgmaxParams { rows: samples, row_first: sample_start, logits_first: logits_start, vocab, parts };
     let scratch = &arena.sample_scratch;
+    debug_assert!(u64::from(samples * parts) * 8 <= scratch.bytes, "the parts of all rows fit the scratch");
     let bindings = [arena.metadata.read(), recorder.row_buffer(step.logits).read(), scratch.read_write()];
     recorder.dispatch(&argmax_kernel(recorder.profile.class), &params, &bindings, samples * parts)?;
     let outputs = [arena.feed.read_write(), arena.results.read_write()];

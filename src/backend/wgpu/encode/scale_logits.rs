@@ -20,6 +20,7 @@ fn kernel(softcap: bool) -> Kernel {
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ScaleLogits) -> Result<(), BackendError> {
     let ScaleLogits { logits, scale, softcap } = *step;
     let elements = recorder.rows(logits) * recorder.columns(logits);
+    debug_assert!(recorder.rows(logits) <= recorder.arena.group_rows, "a run of the tail has rows for its logits");
     let params = Params { elements, scale, softcap: softcap.unwrap_or(0.0) };
     let bindings = [recorder.row_buffer(logits).read_write()];
     recorder.dispatch(&kernel(softcap.is_some()), &params, &bindings, elements.div_ceil(WORKGROUP))

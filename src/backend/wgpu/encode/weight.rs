@@ -79,6 +79,7 @@ impl RowParams {
     /// The sections of a row of `columns` weights.
     pub(crate) fn new(format: WeightFormat, columns: u32) -> Self {
         let layout = format.layout(columns as usize);
+        debug_assert!(layout.row_bytes.is_multiple_of(VECTOR_BYTES), "kernels read a row in whole vectors");
         let vectors = |bytes: usize| u32::try_from(bytes / VECTOR_BYTES).expect("a row fits a binding");
         Self {
             row_vectors: vectors(layout.row_bytes),
