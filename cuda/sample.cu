@@ -202,9 +202,9 @@ KERNEL(sample, 1024, 1) {
   Source source = raw;
   Survey own;
   bool is_bad;
-  // If the token is given, it is not drawn.
-  const u32 given = row[SAMPLE_GIVEN];
-  if (is_adjusted(row) && given == NONE) {
+  // A scored token is known, not drawn.
+  const u32 scored_token = row[SAMPLE_SCORED_TOKEN];
+  if (is_adjusted(row) && scored_token == NONE) {
     u32 *adjusted = params.scratch + static_cast<u64>(blockIdx.x) * fours * 4;
     is_bad = adjust(params, shared, row, raw, adjusted, own);
     source = Source{adjusted, vocab, true};
@@ -215,7 +215,7 @@ KERNEL(sample, 1024, 1) {
   const u64 best = best_of<THREADS>(own, is_bad, source, fours, shared.warps);
   const bool is_error = packed_key(best) == KEY_BAD || packed_key(best) <= KEY_LOWEST;
   u32 chosen = is_error ? NUMERICAL_ERROR : packed_id(best);
-  if (!is_error && given != NONE) chosen = given;
+  if (!is_error && scored_token != NONE) chosen = scored_token;
   else if (!is_error && row_float(row, SAMPLE_TEMPERATURE) != 0.0f) chosen = draw(shared, row, source, own.key, best);
 
   if (threadIdx.x != 0) return;

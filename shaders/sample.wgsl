@@ -94,9 +94,9 @@ fn main(invocation: Invocation) {
     let best = best_of(local, own.x, own.y);
     let is_bad_row = best_of(local, own.z, 0u).x != 0u || best.x <= KEY_LOWEST;
     var chosen = best.y;
-    let given = row_word(index, SAMPLE_GIVEN);
+    let scored_token = row_word(index, SAMPLE_SCORED_TOKEN);
     let temperature = row_float(index, SAMPLE_TEMPERATURE);
-    if temperature != 0.0 && given == NONE {
+    if temperature != 0.0 && scored_token == NONE {
         let min_p = row_float(index, SAMPLE_MIN_P);
         var scale = Scale(value_of(max(best.x, KEY_LOWEST + 1u)), temperature, -3.0e38);
         if min_p > 0.0 {
@@ -105,7 +105,7 @@ fn main(invocation: Invocation) {
         let floor = kept_floor(row, local, scale);
         chosen = draw(row, local, floor, scale);
     }
-    chosen = select(select(given, chosen, given == NONE), NUMERICAL_ERROR, is_bad_row);
+    chosen = select(select(scored_token, chosen, scored_token == NONE), NUMERICAL_ERROR, is_bad_row);
 
     let at = index * RESULT_WORDS;
     var chosen_logprob = 0.0;

@@ -22,7 +22,8 @@ __device__ __forceinline__ bool is_adjusted(const u32 *row) {
 // Greedy without any other option: such rows are handled by sample_argmax.
 __device__ __forceinline__ bool is_plain(const u32 *row) {
   const bool is_reported = row[SAMPLE_LOGPROB] != 0 || row[SAMPLE_TOP_LOGPROBS] != 0;
-  return row_float(row, SAMPLE_TEMPERATURE) == 0.0f && !is_reported && !is_adjusted(row) && row[SAMPLE_GIVEN] == NONE;
+  const bool is_drawn = row[SAMPLE_SCORED_TOKEN] == NONE;
+  return row_float(row, SAMPLE_TEMPERATURE) == 0.0f && !is_reported && !is_adjusted(row) && is_drawn;
 }
 
 // Maps float bits to a u32 with the same order; −0 and subnormals get values of their own.

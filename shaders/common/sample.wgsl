@@ -19,7 +19,7 @@ fn is_plain(row: u32) -> bool {
     let is_reported = row_word(row, SAMPLE_LOGPROB) != 0u || row_word(row, SAMPLE_TOP_LOGPROBS) != 0u;
     return row_float(row, SAMPLE_TEMPERATURE) == 0.0 && !is_penalised && !is_reported
         && row_word(row, SAMPLE_BIAS_LEN) == 0u && row_word(row, SAMPLE_MASK_START) == NONE
-        && row_word(row, SAMPLE_GIVEN) == NONE;
+        && row_word(row, SAMPLE_SCORED_TOKEN) == NONE;
 }
 
 // Whether a logit is NaN or +∞, tested by bits: a device may assume that neither occurs.

@@ -328,8 +328,8 @@ impl FakeBackend {
     }
 
     fn draw(&self, sample: &SampleRow, history: &History, inputs: &BatchInputs) -> Sampled {
-        if sample.given != NONE {
-            return given(sample, history.hash, self.plan.vocab);
+        if sample.scored_token != NONE {
+            return scored(sample, history.hash, self.plan.vocab);
         }
         let past = &inputs.history[sample.history.start as usize..][..sample.history.len as usize];
         let bias = &inputs.bias[sample.bias.start as usize..][..sample.bias.len as usize];
@@ -529,16 +529,16 @@ pub fn next_token(
     if count == 0 { None } else { allowed().nth(choose(count) as usize) }
 }
 
-/// The logprobs of a given token; they depend on the history, so that tests can detect a wrong one.
-fn given(sample: &SampleRow, history: u64, vocab: u32) -> Sampled {
-    let rank = given_rank(history, sample.given);
-    let likely = |index| ((sample.given + index) % vocab, logprob(rank + index));
+/// The logprobs of a scored token; they depend on the history, so that tests can detect a wrong one.
+fn scored(sample: &SampleRow, history: u64, vocab: u32) -> Sampled {
+    let rank = scored_rank(history, sample.scored_token);
+    let likely = |index| ((sample.scored_token + index) % vocab, logprob(rank + index));
     let top = (0..sample.top_logprobs.min(vocab)).map(likely).collect();
-    Sampled { token_id: sample.given, logprob: logprob(rank), top }
+    Sampled { token_id: sample.scored_token, logprob: logprob(rank), top }
 }
 
 /// How unlikely a token is after a history, on this device.
-pub fn given_rank(history: u64, token_id: u32) -> u32 {
+pub fn scored_rank(history: u64, token_id: u32) -> u32 {
     u32::try_from(mix(history, u64::from(token_id)) % 1000).expect("it is below 1000")
 }
 

@@ -183,7 +183,7 @@ table! {
     /// Word of a sample row.
     SAMPLE_TOP_LOGPROBS = 20;
     /// Word of a sample row.
-    SAMPLE_GIVEN = 21;
+    SAMPLE_SCORED_TOKEN = 21;
     /// Words of a sample row.
     SAMPLE_WORDS = 24;
 
@@ -342,7 +342,7 @@ fn sample_record(row: &SampleRow) -> [u32; SAMPLE_WORDS as usize] {
         (SAMPLE_MASK_START, row.mask_start),
         (SAMPLE_LOGPROB, u32::from(row.logprob)),
         (SAMPLE_TOP_LOGPROBS, row.top_logprobs),
-        (SAMPLE_GIVEN, row.given),
+        (SAMPLE_SCORED_TOKEN, row.scored_token),
     ])
 }
 
@@ -493,7 +493,7 @@ fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Back
             && inside(row.history, inputs.history.len())
             && inside(row.bias, inputs.bias.len())
             && mask
-            && (row.given == NONE || row.given < context.plan.vocab)
+            && (row.scored_token == NONE || row.scored_token < context.plan.vocab)
             && row.top_logprobs <= TOP_LOGPROBS_MAX;
         require(whole, "a sample row refers to an unknown row, slot or range")?;
     }
@@ -538,11 +538,11 @@ mod tests {
 
     #[test]
     fn floats_and_both_halves_of_a_seed_are_kept() {
-        let mut row = SampleRow { seed: 3 << 32 | 5, given: 7, ..SampleRow::greedy(1, 2) };
+        let mut row = SampleRow { seed: 3 << 32 | 5, scored_token: 7, ..SampleRow::greedy(1, 2) };
         row.draw.min_p = 0.25;
         let words = sample_record(&row);
         let at = |field: u32| words[field as usize];
-        assert_eq!([SAMPLE_LOGITS_ROW, SAMPLE_POSITION, SAMPLE_GIVEN].map(at), [1, 2, 7]);
+        assert_eq!([SAMPLE_LOGITS_ROW, SAMPLE_POSITION, SAMPLE_SCORED_TOKEN].map(at), [1, 2, 7]);
         assert_eq!([SAMPLE_SEED_LOW, SAMPLE_SEED_HIGH, SAMPLE_PENDING_SLOT].map(at), [5, 3, NONE]);
         assert_eq!([SAMPLE_MIN_P, SAMPLE_TOP_P].map(|field| f32::from_bits(at(field))), [0.25, 1.0]);
     }

@@ -119,7 +119,7 @@ impl Batch {
         inputs
     }
 
-    /// Adds one sample row per scored prompt token. The token is given, not drawn.
+    /// Adds one sample row per scored prompt token. The token is known, not drawn.
     fn flatten_score(&self, score: &Score, sequence: &Sequence, inputs: &mut BatchInputs) {
         let row = &self.rows[score.row as usize];
         let scored = score.first..score.first + score.count;
@@ -130,7 +130,7 @@ impl Batch {
             inputs.logits_rows.push(row_start + offset);
             let position = score.first + offset + 1;
             inputs.samples.push(SampleRow {
-                given: sequence.tokens[position as usize],
+                scored_token: sequence.tokens[position as usize],
                 logprob: true,
                 top_logprobs: sequence.params().prompt_logprobs.unwrap_or(0),
                 ..SampleRow::greedy(index(inputs.logits_rows.len() - 1), position)
@@ -197,7 +197,7 @@ impl Batch {
             pending_slot: if unread { sequence.feed_slot } else { NONE },
             bias,
             mask_start: place.mask_start,
-            given: NONE,
+            scored_token: NONE,
             logprob: params.logprobs.is_some(),
             top_logprobs: params.logprobs.unwrap_or(0),
         });

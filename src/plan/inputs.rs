@@ -104,7 +104,7 @@ impl DrawParams {
 /// included, whose sum reaches `top_p` of the total; then Gumbel-max over the kept set with Philox4x32-10:
 /// key = (low seed word, choice), counter = (position, candidate id / 4, high seed word, 0), lane = id mod 4.
 /// Temperature 0 is argmax. Ties go to the lowest id.
-/// A row with a `given` token draws nothing and ignores all of these options.
+/// A row with a [`scored_token`](Self::scored_token) draws nothing and ignores all of these options.
 ///
 /// Logprobs are those of the raw logits, before bias and penalties.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -130,8 +130,8 @@ pub struct SampleRow {
     pub bias: Range,
     /// Start of `⌈vocab / 32⌉` words in [`BatchInputs::masks`] (bit set: allowed), or [`NONE`].
     pub mask_start: u32,
-    /// Token to report instead of drawing one (prompt logprobs), or [`NONE`] to draw.
-    pub given: u32,
+    /// Known token of the prompt, which is reported with its logprob instead of a drawn one; [`NONE`] to draw.
+    pub scored_token: u32,
     /// Report the token's logprob.
     pub logprob: bool,
     /// Number of most likely tokens to report, at most [`TOP_LOGPROBS_MAX`].
@@ -152,7 +152,7 @@ impl SampleRow {
             pending_slot: NONE,
             bias: Range::default(),
             mask_start: NONE,
-            given: NONE,
+            scored_token: NONE,
             logprob: false,
             top_logprobs: 0,
         }
@@ -216,7 +216,7 @@ pub struct BatchInputs {
 /// The result of one [`SampleRow`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
-    /// The drawn or given id, or [`NUMERICAL_ERROR`].
+    /// The drawn or scored id, or [`NUMERICAL_ERROR`].
     pub token_id: u32,
     /// Natural logarithm of its raw probability; 0 unless requested.
     pub logprob: f32,
@@ -253,7 +253,7 @@ impl SampleShape {
         for row in rows {
             let adjust = row.draw.has_penalties() || row.bias.len > 0 || row.mask_start != NONE;
             let logprobs = row.logprob || row.top_logprobs > 0;
-            let plain = row.draw.temperature == 0.0 && !adjust && !logprobs && row.given == NONE;
+            let plain = row.draw.temperature == 0.0 && !adjust && !logprobs && row.scored_token == NONE;
             shape.plain |= plain;
             shape.full |= !plain;
             shape.adjust |= adjust;

@@ -22,7 +22,7 @@ pub use step::*;
 /// An optional part of the plan, which runs only if the batch requests it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tail {
-    /// Final norm, LM head and sampling of the gathered rows. A row with a given token only computes logprobs.
+    /// Final norm, LM head and sampling of the gathered rows. A row with a scored token only computes logprobs.
     Sample,
     /// Final norm of all token rows, and sums of these rows: embeddings.
     Pool,

@@ -26,7 +26,7 @@ const OPTIONS: [Option_; 13] = [
     ("mask", |row, _| row.mask_start = 0),
     ("logprobs", |row, noise| (row.logprob, row.top_logprobs) = (true, [0, 1, 5, 20][noise.below(4) as usize])),
     ("together", together),
-    ("given", given),
+    ("scored", scored),
 ];
 
 fn together(row: &mut SampleRow, noise: &mut Noise) {
@@ -38,10 +38,11 @@ fn together(row: &mut SampleRow, noise: &mut Noise) {
     row.draw.top_k = [0, 3, 50][noise.below(3) as usize];
 }
 
-/// A given token instead of a drawn one, with any other options; every third row still draws.
-fn given(row: &mut SampleRow, noise: &mut Noise) {
+/// A scored token instead of a drawn one, with any other options; every third row still draws.
+fn scored(row: &mut SampleRow, noise: &mut Noise) {
     if noise.below(3) > 0 {
-        (row.given, row.logprob, row.top_logprobs) = (noise.below(33), true, [0, 5, 20][noise.below(3) as usize]);
+        (row.scored_token, row.logprob, row.top_logprobs) =
+            (noise.below(33), true, [0, 5, 20][noise.below(3) as usize]);
         row.draw.temperature = [0.0, 1.0][noise.below(2) as usize];
     }
 }

@@ -391,7 +391,7 @@ fn told(case: &Case, request: &Request) -> (Vec<f32>, bool) {
     let histories = |from: usize, to: usize| (from..to).map_while(|end| history(case, &prompt[..=end]));
     if request.params.prompt_logprobs.is_some() {
         let histories: Vec<_> = histories(0, prompt.len() - 1).collect();
-        let rank = |(history, id): (&u64, &u32)| -0.5 - fake::given_rank(*history, *id) as f32;
+        let rank = |(history, id): (&u64, &u32)| -0.5 - fake::scored_rank(*history, *id) as f32;
         let told = histories.iter().zip(&prompt[1..]).map(rank).collect();
         return (told, histories.len() == prompt.len() - 1);
     }

@@ -2,7 +2,7 @@
 //! both forms.
 
 use crate::harness::{CHAT, COMPLETIONS, Server, config, demo_text, hello, with};
-use folio::backend::fake::{given_rank, see};
+use folio::backend::fake::{scored_rank, see};
 use folio::config::Config;
 use folio::server::ServerOptions;
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ fn expected(prompt: &[u32]) -> Vec<f64> {
     let mut ranks = Vec::new();
     for (position, pair) in prompt.windows(2).enumerate() {
         history = see(history, position as u32, pair[0]);
-        ranks.push(-0.5 - f64::from(given_rank(history, pair[1])));
+        ranks.push(-0.5 - f64::from(scored_rank(history, pair[1])));
     }
     ranks
 }

@@ -245,7 +245,7 @@ fn prove_prompts<B: Backend + Inspect>(
         let (mut inputs, _) = device.batch(&mut sequences, &[0], WHOLE, false);
         inputs.logits_rows = (first as u32..prompt.len() as u32 - 1).collect();
         let row = |(index, token): (u32, &u32)| {
-            let row = SampleRow { given: *token, logprob: true, top_logprobs: 3, ..SampleRow::greedy(index, 0) };
+            let row = SampleRow { scored_token: *token, logprob: true, top_logprobs: 3, ..SampleRow::greedy(index, 0) };
             SampleRow { position: index + first as u32 + 1, ..row }
         };
         inputs.samples = (0..).zip(&case.greedy).map(row).collect();

@@ -34,7 +34,7 @@
 //! `(position, id / 4, seed high word, 0)`; `u = ((x >> 8) + ½) · 2⁻²⁴` (exactly: never 0 or 1);
 //! `score = d − ln(−ln u)`. The largest score of the kept set wins, ties to the lowest id.
 //!
-//! **Given.** A row with a given token skips 2 to 5: unless the row is bad, its result is that token.
+//! **Scored.** A row with a scored token skips 2 to 5: unless the row is bad, its result is that token.
 //!
 //! **6. Results.** `feed[feed_slot]` = the token id, or 0 for a `NUMERICAL_ERROR` row, so that a row already in flight
 //! reads a valid id. No row of a batch writes a slot that another row of the batch reads or writes.
@@ -84,7 +84,7 @@ pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending
         let candidates = candidates(logits, row, inputs, pending)?;
         draw(candidates, row, 0.0).map(|draw| draw.winner)
     };
-    let winner = if row.given == NONE { drawn() } else { given(logits, row) };
+    let winner = if row.scored_token == NONE { drawn() } else { scored(logits, row) };
     let Some(winner) = winner else {
         return Sampled { token_id: NUMERICAL_ERROR, ..Sampled::default() };
     };
@@ -100,17 +100,17 @@ pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending
     sampled
 }
 
-/// The result of a row with a given token: that token, unless the row is bad.
-fn given(logits: &[f32], row: &SampleRow) -> Option<u32> {
+/// The result of a row with a scored token: that token, unless the row is bad.
+fn scored(logits: &[f32], row: &SampleRow) -> Option<u32> {
     let sound = !logits.iter().any(|logit| is_bad(*logit)) && logits.iter().any(|logit| *logit > f32::NEG_INFINITY);
-    sound.then_some(row.given)
+    sound.then_some(row.scored_token)
 }
 
 /// Whether the drawn token stays the same when scores move by `tolerance`, min-p's bound by `tolerance`, the k-th
 /// value by `tolerance` if penalties were computed, and top-p's share by a factor `1 ± tolerance`. Only then must a
 /// device draw the same token as the reference.
 pub fn is_certain(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>, tolerance: f64) -> bool {
-    if row.given != NONE {
+    if row.scored_token != NONE {
         return true;
     }
     let Some(candidates) = candidates(logits, row, inputs, pending) else {
@@ -558,12 +558,12 @@ mod tests {
     #[test]
     fn a_given_token_is_not_drawn() {
         let logits = [0.5f32.ln(), 0.25f32.ln(), 0.25f32.ln(), f32::NEG_INFINITY];
-        let row = SampleRow { given: 2, logprob: true, top_logprobs: 2, ..random(0) };
+        let row = SampleRow { scored_token: 2, logprob: true, top_logprobs: 2, ..random(0) };
         let inputs = BatchInputs::default();
         let sampled = sample_row(&logits, &row, &inputs, None);
         assert_eq!((sampled.token_id, sampled.top[0].0, sampled.top[1].0), (2, 0, 1));
         assert!((sampled.logprob - 0.25f32.ln()).abs() < 1e-6);
-        let never = sample_row(&logits, &SampleRow { given: 3, ..row }, &inputs, None);
+        let never = sample_row(&logits, &SampleRow { scored_token: 3, ..row }, &inputs, None);
         assert_eq!((never.token_id, never.logprob), (3, f32::NEG_INFINITY));
         for bad in [[f32::NAN, 0.0, 0.0, 0.0], [f32::NEG_INFINITY; 4]] {
             assert_eq!(sample_row(&bad, &row, &inputs, None).token_id, NUMERICAL_ERROR);

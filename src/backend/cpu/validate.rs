@@ -112,7 +112,11 @@ impl LoadedPlan {
         require!(history && inputs.bias.iter().all(|entry| entry.token_id < vocab), "an entry has an unknown id");
         let mask = Range { start: row.mask_start, len: self.plan.vocab.div_ceil(32) };
         require!(row.mask_start == NONE || within(mask, inputs.masks.len()), "its mask range is outside the batch's");
-        require!(row.given < vocab || row.given == NONE, "its given token {} is not below {vocab}", row.given);
+        require!(
+            row.scored_token < vocab || row.scored_token == NONE,
+            "its scored token {} is not below {vocab}",
+            row.scored_token
+        );
         require!(row.top_logprobs <= TOP_LOGPROBS_MAX, "{} top logprobs, more than the maximum", row.top_logprobs);
         let finite = row.draw.temperature.is_finite() && row.draw.temperature.is_sign_positive();
         require!(finite, "temperature {}", row.draw.temperature);
