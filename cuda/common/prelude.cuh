@@ -3,7 +3,7 @@
 
 #pragma once
 
-#ifdef FOLIO_HOST
+#ifdef FOLIO_EMULATOR
 #include "emulator/emulator.h"
 #else
 

@@ -37,7 +37,7 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 template <typename T> inline T max(T a, T b) { return a < b ? b : a; }
 template <typename T> inline T min(T a, T b) { return b < a ? b : a; }
 
-namespace host {
+namespace emulator {
 
 constexpr unsigned WARP_LANES = 32, THREADS_MAX = 1024;
 constexpr size_t STACK_BYTES = 128 << 10;
@@ -87,7 +87,7 @@ inline thread_local Block block;
 inline thread_local Thread *self;
 
 [[noreturn]] inline void fail(const char *what, const char *place) {
-  fprintf(stderr, "kernel on the host: %s (at %s; thread %u of block %u)\n", what, place, self ? self->index.x : 0,
+  fprintf(stderr, "kernel in the emulator: %s (at %s; thread %u of block %u)\n", what, place, self ? self->index.x : 0,
                block.index.x);
   abort();
 }
@@ -277,63 +277,63 @@ inline unsigned f16_from_float(float value) {
   return sign | (rounded - (112u << 23)) >> 13;
 }
 
-}  // namespace host
+}  // namespace emulator
 
-#define threadIdx (host::self->index)
-#define blockIdx (host::block.index)
-#define blockDim (host::block.size)
-#define gridDim (host::block.grid)
+#define threadIdx (emulator::self->index)
+#define blockIdx (emulator::block.index)
+#define blockDim (emulator::block.size)
+#define gridDim (emulator::block.grid)
 #define __device__
 #define __forceinline__ inline
 #define __shared__ static thread_local
 #define __constant__ static const
 #define __restrict__ __restrict
-#define __syncthreads() host::wait(host::State::AtBlock, __func__)
-#define __syncwarp() (void)host::meet(~0u, [](host::Exchange *, unsigned) {}, __func__)
+#define __syncthreads() emulator::wait(emulator::State::AtBlock, __func__)
+#define __syncwarp() (void)emulator::meet(~0u, [](emulator::Exchange *, unsigned) {}, __func__)
 #define __threadfence() ((void)0)
 
 #define KERNEL(name, threads, blocks)                                                                              \
   static void name(const Params &params);                                                                          \
   extern "C" void folio_launch(const void *params, const unsigned *grid, const unsigned *size, unsigned shared,    \
                                unsigned seed) {                                                                    \
-    if (size[0] * size[1] * size[2] > threads) host::fail("more threads than the kernel is built for", #name);     \
-    host::launch([](const void *p) { name(*(const Params *)p); }, params, grid, size, shared, seed);               \
+    if (size[0] * size[1] * size[2] > threads) emulator::fail("more threads than the kernel is built for", #name);     \
+    emulator::launch([](const void *p) { name(*(const Params *)p); }, params, grid, size, shared, seed);               \
   }                                                                                                                \
   extern "C" unsigned folio_params_bytes() { return sizeof(Params); }                                              \
   static void name(const Params &params)
-#define DYNAMIC_SHARED(type, name) type *name = (type *)host::block.shared
+#define DYNAMIC_SHARED(type, name) type *name = (type *)emulator::block.shared
 
 inline unsigned __shfl_xor_sync(unsigned mask, unsigned value, unsigned lanes) {
-  host::self->exchange.in[0] = value;
-  host::self->exchange.in[1] = lanes;
-  return host::meet(mask, [](host::Exchange *e, unsigned m) {
+  emulator::self->exchange.in[0] = value;
+  emulator::self->exchange.in[1] = lanes;
+  return emulator::meet(mask, [](emulator::Exchange *e, unsigned m) {
     for (unsigned i = 0; i < 32; i++) if (m >> i & 1) e[i].out[0] = e[(i ^ e[i].in[1]) & 31].in[0];
   }, __func__).out[0];
 }
 inline float __shfl_xor_sync(unsigned mask, float value, unsigned lanes) {
-  return host::float_of(__shfl_xor_sync(mask, host::bits_of(value), lanes));
+  return emulator::float_of(__shfl_xor_sync(mask, emulator::bits_of(value), lanes));
 }
 inline unsigned __shfl_sync(unsigned mask, unsigned value, unsigned lane) {
-  host::self->exchange.in[0] = value;
-  host::self->exchange.in[1] = lane;
-  return host::meet(mask, [](host::Exchange *e, unsigned m) {
+  emulator::self->exchange.in[0] = value;
+  emulator::self->exchange.in[1] = lane;
+  return emulator::meet(mask, [](emulator::Exchange *e, unsigned m) {
     for (unsigned i = 0; i < 32; i++) if (m >> i & 1) e[i].out[0] = e[e[i].in[1] & 31].in[0];
   }, __func__).out[0];
 }
 inline float __shfl_sync(unsigned mask, float value, unsigned lane) {
-  return host::float_of(__shfl_sync(mask, host::bits_of(value), lane));
+  return emulator::float_of(__shfl_sync(mask, emulator::bits_of(value), lane));
 }
 inline unsigned __ballot_sync(unsigned mask, bool predicate) {
-  host::self->exchange.in[0] = predicate;
-  return host::meet(mask, [](host::Exchange *e, unsigned m) {
+  emulator::self->exchange.in[0] = predicate;
+  return emulator::meet(mask, [](emulator::Exchange *e, unsigned m) {
     unsigned votes = 0;
     for (unsigned i = 0; i < 32; i++) votes |= (m >> i & 1) && e[i].in[0] ? 1u << i : 0;
     for (unsigned i = 0; i < 32; i++) e[i].out[0] = votes;
   }, __func__).out[0];
 }
 inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
-  host::self->exchange.in[0] = value;
-  return host::meet(mask, [](host::Exchange *e, unsigned m) {
+  emulator::self->exchange.in[0] = value;
+  return emulator::meet(mask, [](emulator::Exchange *e, unsigned m) {
     unsigned sum = 0;
     for (unsigned i = 0; i < 32; i++) if (m >> i & 1) sum += e[i].in[0];
     for (unsigned i = 0; i < 32; i++) e[i].out[0] = sum;
@@ -357,8 +357,8 @@ inline unsigned long long atomicExch(unsigned long long *at, unsigned long long 
   unsigned long long old = *at; *at = value; return old;
 }
 
-inline float __uint_as_float(unsigned bits) { return host::float_of(bits); }
-inline unsigned __float_as_uint(float value) { return host::bits_of(value); }
+inline float __uint_as_float(unsigned bits) { return emulator::float_of(bits); }
+inline unsigned __float_as_uint(float value) { return emulator::bits_of(value); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 inline unsigned __popc(unsigned bits) { return (unsigned)__builtin_popcount(bits); }
 inline unsigned __ffs(unsigned bits) { return (unsigned)__builtin_ffs((int)bits); }
@@ -377,21 +377,23 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
 // --- replacements for the PTX of common/prelude.cuh ---
 
 inline unsigned pack_bf16(float low, float high) {
-  return host::bf16_from_float(low) | host::bf16_from_float(high) << 16;
+  return emulator::bf16_from_float(low) | emulator::bf16_from_float(high) << 16;
 }
-inline unsigned pack_f16(float low, float high) { return host::f16_from_float(low) | host::f16_from_float(high) << 16; }
-inline float f16_low(unsigned pair) { return host::f16_to_float(pair & 0xffff); }
-inline float f16_high(unsigned pair) { return host::f16_to_float(pair >> 16); }
+inline unsigned pack_f16(float low, float high) {
+  return emulator::f16_from_float(low) | emulator::f16_from_float(high) << 16;
+}
+inline float f16_low(unsigned pair) { return emulator::f16_to_float(pair & 0xffff); }
+inline float f16_high(unsigned pair) { return emulator::f16_to_float(pair >> 16); }
 
 // Multiplies both numbers of `a` and `b`, adds those of `c`, and rounds once.
 inline unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
-  auto half = [](unsigned x, unsigned shift) { return (double)host::bf16_to_float(x >> shift & 0xffff); };
+  auto half = [](unsigned x, unsigned shift) { return (double)emulator::bf16_to_float(x >> shift & 0xffff); };
   // Sums of products of 8-bit mantissas are exact in a double; an intermediate float could cause double rounding.
   auto rounded = [](double value) {
     float single = (float)value;
-    if (single != value && (host::bits_of(single) & 0xffff) == 0x8000)
-      single = host::float_of(host::bits_of(single) + ((fabs(value) > fabs(single)) ? 1 : -1));
-    return host::bf16_from_float(single);
+    if (single != value && (emulator::bits_of(single) & 0xffff) == 0x8000)
+      single = emulator::float_of(emulator::bits_of(single) + ((fabs(value) > fabs(single)) ? 1 : -1));
+    return emulator::bf16_from_float(single);
   };
   return rounded(half(a, 0) * half(b, 0) + half(c, 0)) | rounded(half(a, 16) * half(b, 16) + half(c, 16)) << 16;
 }
@@ -405,7 +407,7 @@ inline float reciprocal_near(float value) { return 1.0f / value; }
 inline float4 load_fresh(const float4 *from) { return *from; }
 inline float2 load_fresh(const float2 *from) { return *from; }
 
-namespace host {
+namespace emulator {
 inline Group &open_group() { return self->groups[(self->oldest + self->committed) % GROUPS_MAX]; }
 inline void copy_later(void *shared, const void *global, unsigned bytes, const char *place) {
   if ((uintptr_t)shared % bytes || (uintptr_t)global % bytes) fail("an asynchronous copy that is not aligned", place);
@@ -413,32 +415,33 @@ inline void copy_later(void *shared, const void *global, unsigned bytes, const c
   if (group.count == COPIES_MAX) fail("too many asynchronous copies in a group", place);
   group.copies[group.count++] = {shared, global, bytes};
 }
-}  // namespace host
+}  // namespace emulator
 
-inline void copy_async_16(void *shared, const void *global) { host::copy_later(shared, global, 16, __func__); }
-inline void copy_async_4(void *shared, const void *global) { host::copy_later(shared, global, 4, __func__); }
+inline void copy_async_16(void *shared, const void *global) { emulator::copy_later(shared, global, 16, __func__); }
+inline void copy_async_4(void *shared, const void *global) { emulator::copy_later(shared, global, 4, __func__); }
 inline void copy_async_zero_16(void *shared) {
   static const uint4 zero{};
-  host::copy_later(shared, &zero, 16, __func__);
+  emulator::copy_later(shared, &zero, 16, __func__);
 }
 inline void copy_async_16_or_zero(void *shared, const void *global, bool is_there) {
   if (is_there) copy_async_16(shared, global);
   else copy_async_zero_16(shared);
 }
 inline void copy_async_commit() {
-  if (++host::self->committed == host::GROUPS_MAX) host::fail("too many groups of asynchronous copies", __func__);
-  host::open_group().count = 0;
+  if (++emulator::self->committed == emulator::GROUPS_MAX)
+    emulator::fail("too many groups of asynchronous copies", __func__);
+  emulator::open_group().count = 0;
 }
 template <int LEFT> inline void copy_async_wait() {
-  host::Thread &thread = *host::self;
+  emulator::Thread &thread = *emulator::self;
   for (; thread.committed > LEFT; thread.committed--) {
-    host::Group &group = thread.groups[thread.oldest];
+    emulator::Group &group = thread.groups[thread.oldest];
     for (unsigned i = 0; i < group.count; i++) memcpy(group.copies[i].to, group.copies[i].from, group.copies[i].bytes);
-    thread.oldest = (thread.oldest + 1) % host::GROUPS_MAX;
+    thread.oldest = (thread.oldest + 1) % emulator::GROUPS_MAX;
   }
 }
 
-namespace host {
+namespace emulator {
 template <bool TRANSPOSED> inline uint4 load_matrices(const void *row, const char *place) {
   if ((uintptr_t)row % 16) fail("a matrix row that is not aligned", place);
   unsigned long long address = (unsigned long long)row;
@@ -486,9 +489,13 @@ template <float WIDEN(unsigned)> inline void multiply(float4 &sum, uint4 a, uint
   }, place);
   sum = {float_of(e.out[0]), float_of(e.out[1]), float_of(e.out[2]), float_of(e.out[3])};
 }
-}  // namespace host
+}  // namespace emulator
 
-inline uint4 load_matrices(const void *row) { return host::load_matrices<false>(row, __func__); }
-inline uint4 load_matrices_transposed(const void *row) { return host::load_matrices<true>(row, __func__); }
-inline void multiply_bf16(float4 &sum, uint4 a, uint2 b) { host::multiply<host::bf16_to_float>(sum, a, b, __func__); }
-inline void multiply_f16(float4 &sum, uint4 a, uint2 b) { host::multiply<host::f16_to_float>(sum, a, b, __func__); }
+inline uint4 load_matrices(const void *row) { return emulator::load_matrices<false>(row, __func__); }
+inline uint4 load_matrices_transposed(const void *row) { return emulator::load_matrices<true>(row, __func__); }
+inline void multiply_bf16(float4 &sum, uint4 a, uint2 b) {
+  emulator::multiply<emulator::bf16_to_float>(sum, a, b, __func__);
+}
+inline void multiply_f16(float4 &sum, uint4 a, uint2 b) {
+  emulator::multiply<emulator::f16_to_float>(sum, a, b, __func__);
+}

@@ -33,7 +33,7 @@ struct CpuCompiler {
 
 /// Clang first: it compiles these files in half the time.
 const COMPILERS: [&str; 3] = ["clang++", "c++", "g++"];
-const OPTIONS: [&str; 7] = ["-std=c++20", "-O1", "-fPIC", "-DFOLIO_HOST", "-ffp-contract=off", "-x", "c++"];
+const OPTIONS: [&str; 7] = ["-std=c++20", "-O1", "-fPIC", "-DFOLIO_EMULATOR", "-ffp-contract=off", "-x", "c++"];
 
 impl CpuCompiler {
     fn find(sources: &Path) -> Option<Self> {
