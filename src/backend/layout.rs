@@ -168,8 +168,11 @@ impl PoolLayout {
         Self { layers, excess: limits.excess }
     }
 
-    /// Like [`Self::new`], but fails if a buffer is too large.
+    /// Like [`Self::new`], but fails if a buffer is too large, or `blocks` is for another number of KV groups.
     pub fn checked(plan: &Plan, capacity: &Capacity, caps: &Caps, blocks: &[u32]) -> Result<Self, BackendError> {
+        if blocks.len() != plan.kv_groups.len() {
+            return Err(BackendError::pool_sizes(blocks.len(), plan.kv_groups.len()));
+        }
         let mut layout = Self::new(plan, capacity, caps, blocks);
         layout.excess.take().map_or(Ok(layout), |excess| Err(excess.on(caps)))
     }

@@ -15,7 +15,7 @@ pub mod wgpu;
 use crate::plan::check::HEAD_DIM_MAX;
 use crate::plan::format::KvTile;
 use crate::plan::inputs::{BatchInputs, Results};
-use crate::plan::{BufferId, KvFormat, Plan, Storage, WeightId};
+use crate::plan::{BufferId, BufferSpec, KvFormat, Plan, Storage, WeightId};
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
@@ -223,6 +223,52 @@ impl BackendError {
     pub(crate) fn head_dim(step: &str, head_dim: u32) -> Self {
         let what = format!("{step} with heads of {head_dim} elements");
         Self::Unsupported { what, message: format!("the head size must be a multiple of 8, at most {HEAD_DIM_MAX}") }
+    }
+
+    /// Rows in a storage that the kernels of a backend do not keep them in.
+    pub(crate) fn storage(buffer: &BufferSpec, kept: &str) -> Self {
+        let what = format!("buffer {} of {}", buffer.name, buffer.storage);
+        Self::Unsupported { what, message: format!("the kernels keep rows in {kept}") }
+    }
+
+    /// A call before [`Backend::load`].
+    pub(crate) fn not_loaded() -> Self {
+        Self::Validation("no plan is loaded".into())
+    }
+
+    /// A call before [`Backend::allocate_pool`].
+    pub(crate) fn no_pool() -> Self {
+        Self::Validation("the KV pool is not allocated".into())
+    }
+
+    /// A weight id that the plan does not have.
+    pub(crate) fn no_weight(id: WeightId) -> Self {
+        Self::Validation(format!("the plan has no weight {}", id.0))
+    }
+
+    /// A KV layer that the plan does not have.
+    pub(crate) fn no_kv_layer(layer: u32) -> Self {
+        Self::Validation(format!("the plan has no KV layer {layer}"))
+    }
+
+    /// A number of pool sizes that differs from the plan's number of KV groups.
+    pub(crate) fn pool_sizes(sizes: usize, groups: usize) -> Self {
+        Self::Validation(format!("{sizes} pool sizes for {groups} KV groups"))
+    }
+
+    /// Bytes that are not whole rows of a weight.
+    pub(crate) fn not_whole_rows(weight: &str, first_row: u32, bytes: usize) -> Self {
+        Self::Validation(format!("weight {weight}: {bytes} bytes at row {first_row} are not whole rows"))
+    }
+
+    /// A submission while all `slots` for batches in flight are taken.
+    pub(crate) fn all_in_flight(slots: usize) -> Self {
+        Self::Validation(format!("{slots} batches are in flight; read one first"))
+    }
+
+    /// Values that do not fit the buffer, or the half of a layer, that they are written to.
+    pub(crate) fn values(found: usize, what: &str, held: usize) -> Self {
+        Self::Validation(format!("{found} values for {what} of {held}"))
     }
 
     /// Whether the device is unusable until it is reset.

@@ -48,7 +48,7 @@ impl LoadedPlan {
     pub(super) fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
         let groups = self.plan.kv_groups.len();
         if blocks.len() != groups {
-            return Err(BackendError::Validation(format!("{} block counts for {groups} KV groups", blocks.len())));
+            return Err(BackendError::pool_sizes(blocks.len(), groups));
         }
         let store = |layer: &KvLayer| {
             let tiles = blocks[layer.group as usize] as usize * layer.heads as usize;
@@ -62,8 +62,10 @@ impl LoadedPlan {
 
     /// Keys or values of a layer.
     pub(super) fn half(&mut self, layer: u32, half: KvHalf) -> Result<&mut KvStore, BackendError> {
-        let halves = self.pool.get_mut(layer as usize);
-        let halves = halves.ok_or_else(|| BackendError::Validation(format!("no KV pool for layer {layer}")))?;
+        if layer as usize >= self.plan.kv_layers.len() {
+            return Err(BackendError::no_kv_layer(layer));
+        }
+        let halves = self.pool.get_mut(layer as usize).ok_or_else(BackendError::no_pool)?;
         Ok(&mut halves[usize::from(half == KvHalf::Value)])
     }
 

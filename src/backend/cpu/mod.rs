@@ -26,7 +26,7 @@ mod validate;
 
 use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};
 use crate::plan::inputs::{BatchInputs, Results};
-use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
+use crate::plan::{BufferId, BufferSpec, Plan, Step, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
 use loaded::LoadedPlan;
@@ -55,7 +55,7 @@ impl CpuBackend {
     }
 
     fn loaded(&mut self) -> Result<&mut LoadedPlan, BackendError> {
-        self.loaded.as_mut().ok_or_else(|| BackendError::Validation("no plan is loaded".into()))
+        self.loaded.as_mut().ok_or_else(BackendError::not_loaded)
     }
 }
 
@@ -80,7 +80,7 @@ impl Backend for CpuBackend {
     fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
         let known = loaded.weights.get_mut(weight.0 as usize);
-        known.ok_or_else(|| BackendError::Validation(format!("the plan has no {weight:?}")))?.insert(first_row, rows)
+        known.ok_or_else(|| BackendError::no_weight(weight))?.insert(first_row, rows)
     }
 
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
@@ -110,11 +110,10 @@ impl Backend for CpuBackend {
 impl Inspect for CpuBackend {
     fn write_buffer(&mut self, buffer: BufferId, values: &[f32]) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
-        let storage = loaded.plan.buffer_spec(buffer).storage;
+        let BufferSpec { name, storage, .. } = *loaded.plan.buffer_spec(buffer);
         let elements = &mut loaded.buffers[buffer.0 as usize];
         if values.len() > elements.len() {
-            let message = format!("{} values for a buffer of {}", values.len(), elements.len());
-            return Err(BackendError::Validation(message));
+            return Err(BackendError::values(values.len(), name, elements.len()));
         }
         for (element, value) in elements.iter_mut().zip(values) {
             *element = storage.round(*value);
@@ -132,8 +131,7 @@ impl Inspect for CpuBackend {
     fn write_kv(&mut self, layer: u32, half: KvHalf, values: &[f32]) -> Result<(), BackendError> {
         let store = self.loaded()?.half(layer, half)?;
         if values.len() != store.elements() {
-            let message = format!("{} values for a half of {}", values.len(), store.elements());
-            return Err(BackendError::Validation(message));
+            return Err(BackendError::values(values.len(), "a half", store.elements()));
         }
         store.write(0, values);
         Ok(())

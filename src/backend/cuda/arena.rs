@@ -100,9 +100,7 @@ impl Arena {
         }
         for (spec, &bytes) in plan.buffers.iter().zip(&layout.rows) {
             if spec.storage == Storage::F16 {
-                let what = format!("buffer {} of f16", spec.name);
-                let message = "the CUDA kernels keep rows in bf16 or f32".into();
-                return Err(BackendError::Unsupported { what, message });
+                return Err(BackendError::storage(spec, "bf16 or f32"));
             }
             let address = self.make(driver, spec.name, bytes)?;
             self.rows.push(address);
@@ -163,8 +161,7 @@ impl Arena {
         rows: &[u8],
     ) -> Result<(), BackendError> {
         if spec.whole_rows(first_row, rows.len() as u64).is_none() {
-            let given = format!("{} bytes at row {first_row}", rows.len());
-            return Err(BackendError::Validation(format!("weight {}: {given} are not whole rows", spec.name)));
+            return Err(BackendError::not_whole_rows(&spec.name, first_row, rows.len()));
         }
         let weight = &self.weights[id.0 as usize];
         if spec.rows == 1 {

@@ -1,7 +1,7 @@
 //! Direct access to the device's buffers, for kernel checks.
 
 use super::super::{BackendError, Inspect, KvHalf};
-use super::{CudaBackend, not_loaded};
+use super::CudaBackend;
 use crate::plan::format::KvTile;
 use crate::plan::{BufferId, Storage};
 use half::bf16;
@@ -17,8 +17,10 @@ struct Tiles {
 impl CudaBackend {
     fn tiles(&self, layer: u32, half: KvHalf) -> Result<Tiles, BackendError> {
         let loaded = self.loaded()?;
-        let spec = loaded.plan.kv_layers.get(layer as usize).filter(|_| loaded.arena.has_pool(&loaded.plan));
-        let spec = spec.ok_or_else(|| BackendError::Validation(format!("there is no pool for layer {layer}")))?;
+        let spec = loaded.plan.kv_layers.get(layer as usize).ok_or_else(|| BackendError::no_kv_layer(layer))?;
+        if !loaded.arena.has_pool(&loaded.plan) {
+            return Err(BackendError::no_pool());
+        }
         let tile = loaded.capacity.kv_tile(spec.head_dim);
         let tiles = loaded.arena.blocks[spec.group as usize] as usize * spec.heads as usize;
         let address = loaded.arena.kv(layer)[usize::from(half == KvHalf::Value)];
@@ -28,13 +30,13 @@ impl CudaBackend {
 
 impl Inspect for CudaBackend {
     fn write_buffer(&mut self, buffer: BufferId, values: &[f32]) -> Result<(), BackendError> {
-        let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let address = loaded.arena.row_buffer(buffer);
         let spec = loaded.plan.buffer_spec(buffer);
         let rows = spec.rows.count(loaded.capacity.tokens_max, loaded.capacity.samples_max);
-        if values.len() > rows as usize * spec.columns as usize {
-            let message = format!("{} values for buffer {} of {rows} rows", values.len(), spec.name);
-            return Err(BackendError::Validation(message));
+        let values_max = rows as usize * spec.columns as usize;
+        if values.len() > values_max {
+            return Err(BackendError::values(values.len(), spec.name, values_max));
         }
         match spec.storage {
             Storage::Bf16 => {
@@ -46,7 +48,7 @@ impl Inspect for CudaBackend {
     }
 
     async fn read_buffer(&mut self, buffer: BufferId, rows: u32) -> Result<Vec<f32>, BackendError> {
-        let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let address = loaded.arena.row_buffer(buffer);
         let spec = loaded.plan.buffer_spec(buffer);
         let count = rows as usize * spec.columns as usize;
@@ -63,7 +65,7 @@ impl Inspect for CudaBackend {
     fn write_kv(&mut self, layer: u32, half: KvHalf, values: &[f32]) -> Result<(), BackendError> {
         let Tiles { tile, address, elements } = self.tiles(layer, half)?;
         if values.len() != elements {
-            return Err(BackendError::Validation(format!("{} values for a half of {elements}", values.len())));
+            return Err(BackendError::values(values.len(), "a half", elements));
         }
         let size = tile.slots * tile.head_dim;
         let mut words = vec![0u32; elements / size * tile.words()];

@@ -224,12 +224,12 @@ impl CudaBackend {
     }
 
     fn loaded(&self) -> Result<&LoadedPlan, BackendError> {
-        self.loaded.as_ref().ok_or_else(not_loaded)
+        self.loaded.as_ref().ok_or_else(BackendError::not_loaded)
     }
 
     /// Finds the program of a shape, or records it.
     fn prepare(&mut self, shape: &BatchShape) -> Result<(), BackendError> {
-        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         if loaded.programs.contains_key(shape) {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl CudaBackend {
     /// Records the programs of the usual batches, so that nothing is compiled while a user waits.
     fn warm_up(&mut self) -> Result<(), BackendError> {
         let device = self.driver.facts().clone();
-        let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let shapes = BatchShape::usual(&loaded.capacity);
         // All kernels that any of them needs are compiled together, on all CPU cores.
         for shape in &shapes {
@@ -292,7 +292,7 @@ impl CudaBackend {
         shape: &BatchShape,
         (samples, pools): (usize, usize),
     ) -> Result<(), BackendError> {
-        let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let missing = || BackendError::Validation("the program of this batch is not recorded".into());
         let program = loaded.programs.get(shape).ok_or_else(missing)?;
         self.driver.upload(slot, &self.words, loaded.arena.metadata)?;
@@ -329,18 +329,14 @@ impl Backend for CudaBackend {
     }
 
     fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
-        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let spec = loaded.plan.weights.get(weight.0 as usize);
-        let spec = spec.ok_or_else(|| BackendError::Validation(format!("the plan has no weight {}", weight.0)))?;
+        let spec = spec.ok_or_else(|| BackendError::no_weight(weight))?;
         loaded.arena.write_weight(&mut *self.driver, spec, weight, first_row, &rows)
     }
 
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
-        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
-        if blocks.len() != loaded.plan.kv_groups.len() {
-            let message = format!("{} pool sizes for {} KV groups", blocks.len(), loaded.plan.kv_groups.len());
-            return Err(BackendError::Validation(message));
-        }
+        let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         loaded.programs.clear();
         self.driver.drop_graphs();
         let layout = PoolLayout::checked(&loaded.plan, &loaded.capacity, &self.caps, blocks)?;
@@ -349,9 +345,9 @@ impl Backend for CudaBackend {
     }
 
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {
-        let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         if !loaded.arena.has_pool(&loaded.plan) {
-            return Err(BackendError::Validation("the pool is not allocated".into()));
+            return Err(BackendError::no_pool());
         }
         let (plan, capacity) = (&*loaded.plan, &loaded.capacity);
         let context = metadata::Context { plan, capacity, blocks: &loaded.arena.blocks };
@@ -361,8 +357,7 @@ impl Backend for CudaBackend {
         })?;
         let shape = BatchShape::of(inputs, capacity);
         let free = loaded.busy.iter().position(|busy| !busy);
-        let slot =
-            free.ok_or_else(|| BackendError::Validation(format!("{SLOTS} batches are submitted and none is read")))?;
+        let slot = free.ok_or_else(|| BackendError::all_in_flight(SLOTS))?;
         self.prepare(&shape)?;
         let requested = if shape.samples > 0 { metadata::requested(inputs) } else { Vec::new() };
         let pools = if shape.pools > 0 { inputs.pools.len() } else { 0 };
@@ -375,7 +370,7 @@ impl Backend for CudaBackend {
     }
 
     async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {
-        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let Ticket { slot, requested, pools } = ticket;
         loaded.busy[slot] = false;
         let words = self.driver.wait(slot, READ_TIMEOUT)?;
@@ -410,8 +405,4 @@ fn allocation(facts: &Facts) -> Allocation {
     let side = SideBuffers::new(move |plan, capacity| SideBytes::new(plan, capacity, &facts).list());
     let (granule, kv_groups_max) = (arena::GRANULE, metadata::GROUPS_MAX);
     Allocation { granule, kv_groups_max, wide_vectors: true, side, ..Allocation::default() }
-}
-
-fn not_loaded() -> BackendError {
-    BackendError::Validation("no plan is loaded".into())
 }

@@ -130,8 +130,7 @@ impl Arena {
         let mut rows = Vec::with_capacity(plan.buffers.len());
         for (spec, &bytes) in plan.buffers.iter().zip(&layout.rows) {
             if spec.storage != Storage::F32 {
-                let what = format!("buffer {} of {}", spec.name, spec.storage);
-                return Err(BackendError::Unsupported { what, message: "the wgpu kernels keep rows in f32".into() });
+                return Err(BackendError::storage(spec, "f32"));
             }
             rows.push(make(spec.name, bytes, storage)?);
         }
@@ -181,8 +180,7 @@ impl Arena {
         rows: &Bytes,
     ) -> Result<(), BackendError> {
         let Some(count) = spec.whole_rows(first_row, rows.len() as u64) else {
-            let given = format!("{} bytes at row {first_row}", rows.len());
-            return Err(BackendError::Validation(format!("weight {}: {given} are not whole rows", spec.name)));
+            return Err(BackendError::not_whole_rows(&spec.name, first_row, rows.len()));
         };
         let (row_bytes, format) = (spec.row_bytes(first_row), spec.format_of(first_row));
         let weight = &self.weights[id.0 as usize];

@@ -2,7 +2,7 @@
 
 use super::super::{BackendError, Inspect, KvHalf};
 use super::arena::{GpuBuffer, KvShard};
-use super::{LoadedPlan, WgpuBackend, not_loaded, readback};
+use super::{LoadedPlan, WgpuBackend, readback};
 use crate::plan::BufferId;
 use crate::plan::format::KvTile;
 use futures_channel::oneshot;
@@ -53,7 +53,7 @@ struct Tiles {
 impl Tiles {
     fn of(loaded: &LoadedPlan, layer: u32) -> Result<Self, BackendError> {
         let spec = loaded.plan.kv_layers.get(layer as usize);
-        let spec = spec.ok_or_else(|| BackendError::Validation(format!("the plan has no KV layer {layer}")))?;
+        let spec = spec.ok_or_else(|| BackendError::no_kv_layer(layer))?;
         Ok(Self {
             tile: loaded.capacity.kv_tile(spec.head_dim),
             blocks: loaded.arena.blocks.get(spec.group as usize).copied().unwrap_or(0) as usize,
@@ -107,8 +107,7 @@ impl Inspect for WgpuBackend {
         let values_max = spec.rows.count(tokens, samples) as usize * spec.columns as usize;
         let held = spec.rows.count(tokens, loaded.arena.group_rows);
         if values.len() > values_max {
-            let message = format!("{} values for buffer {} of {values_max}", values.len(), spec.name);
-            return Err(BackendError::Validation(message));
+            return Err(BackendError::values(values.len(), spec.name, values_max));
         }
         let values = &values[..values.len().min(held as usize * spec.columns as usize)];
         self.upload(loaded.arena.row_buffer(buffer), bytemuck::cast_slice(values))
@@ -125,10 +124,9 @@ impl Inspect for WgpuBackend {
         let loaded = self.loaded()?;
         let tiles = Tiles::of(loaded, layer)?;
         if values.len() != tiles.all_elements() {
-            let message = format!("{} values for a half of {}", values.len(), tiles.all_elements());
-            return Err(BackendError::Validation(message));
+            return Err(BackendError::values(values.len(), "a half", tiles.all_elements()));
         }
-        for shard in loaded.arena.kv.get(layer as usize).ok_or_else(not_loaded)? {
+        for shard in loaded.arena.kv.get(layer as usize).ok_or_else(BackendError::no_pool)? {
             let starts = tiles.of_shard(shard);
             let mut words = vec![0u32; starts.len() * tiles.tile.words()];
             for (start, words) in starts.into_iter().zip(words.chunks_exact_mut(tiles.tile.words())) {
@@ -143,7 +141,7 @@ impl Inspect for WgpuBackend {
         let loaded = self.loaded()?;
         let tiles = Tiles::of(loaded, layer)?;
         let mut values = vec![0.0; tiles.all_elements()];
-        for shard in loaded.arena.kv.get(layer as usize).ok_or_else(not_loaded)? {
+        for shard in loaded.arena.kv.get(layer as usize).ok_or_else(BackendError::no_pool)? {
             let bytes = tiles.blocks * shard.heads as usize * tiles.tile.words() * 4;
             let bytes = self.download(half_of(shard, half), bytes as u64).await?;
             let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);

@@ -89,7 +89,7 @@ impl WgpuBackend {
     }
 
     fn loaded(&self) -> Result<&LoadedPlan, BackendError> {
-        self.loaded.as_ref().ok_or_else(not_loaded)
+        self.loaded.as_ref().ok_or_else(BackendError::not_loaded)
     }
 
     /// Flattens a batch and returns its program. If the driver rejects one of its kernels, the portable kernels are
@@ -109,7 +109,7 @@ impl WgpuBackend {
     }
 
     fn find_program(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
-        let loaded = self.loaded.as_ref().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let (gpu, arena) = (&self.gpu, &loaded.arena);
         let context = metadata::Context { plan: &loaded.plan, capacity: &loaded.capacity, blocks: &arena.blocks };
         let shape = encode::flatten(&context, &gpu.profile, inputs, arena.group_rows, &mut self.words)?;
@@ -195,19 +195,15 @@ impl Backend for WgpuBackend {
     }
 
     fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
-        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let spec = loaded.plan.weights.get(weight.0 as usize);
-        let spec = spec.ok_or_else(|| BackendError::Validation(format!("the plan has no weight {}", weight.0)))?;
+        let spec = spec.ok_or_else(|| BackendError::no_weight(weight))?;
         loaded.arena.write_weight(&self.gpu, spec, weight, first_row, &rows)
     }
 
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
         self.recordings.clear();
-        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
-        if blocks.len() != loaded.plan.kv_groups.len() {
-            let message = format!("{} pool sizes for {} KV groups", blocks.len(), loaded.plan.kv_groups.len());
-            return Err(BackendError::Validation(message));
-        }
+        let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let layout = PoolLayout::checked(&loaded.plan, &loaded.capacity, &self.caps, blocks)?;
         loaded.arena.allocate_pool(&self.gpu, &layout, blocks)?;
         self.warm_up()
@@ -216,7 +212,7 @@ impl Backend for WgpuBackend {
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {
         self.gpu.errors.check()?;
         let (shape, program) = self.prepare(inputs)?;
-        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let samples = shape.sample_groups.iter().map(|group| group.samples).sum();
         let counts = Counts { samples, pools: shape.pools, columns: loaded.plan.pooled_columns() };
         let slot = loaded.ring.reserve()?;
@@ -249,7 +245,7 @@ impl Backend for WgpuBackend {
     }
 
     async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {
-        let loaded = self.loaded.as_mut().ok_or_else(not_loaded)?;
+        let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let (tokens, submitted) = (ticket.tokens, ticket.submitted);
         let results = loaded.ring.read(&self.gpu, ticket).await?;
         self.throttle.note(tokens, submitted.elapsed());
@@ -265,10 +261,6 @@ impl Backend for WgpuBackend {
         restore_cache(&self.gpu, &self.options, &mut self.recordings);
         Ok(())
     }
-}
-
-fn not_loaded() -> BackendError {
-    BackendError::Validation("no plan is loaded".into())
 }
 
 fn caps(gpu: &Gpu) -> Caps {

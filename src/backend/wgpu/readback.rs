@@ -68,7 +68,7 @@ impl Ring {
     /// Returns a free slot; it stays free until [`Self::map`].
     pub(crate) fn reserve(&self) -> Result<usize, BackendError> {
         let free = self.slots.iter().position(|(_, busy)| !busy);
-        free.ok_or_else(|| BackendError::Validation(format!("{SLOTS} batches are in flight; read one first")))
+        free.ok_or_else(|| BackendError::all_in_flight(SLOTS))
     }
 
     /// Copies the results to `slot` at the end of `encoder`.
