@@ -274,10 +274,12 @@ pub(crate) fn defaults(choice: &DeviceChoice) -> Config {
         DeviceChoice::Auto => CudaBackend::survey().obstacle.is_none(),
         _ => false,
     };
-    match is_cuda {
-        true => Config { max_num_seqs: 256, max_num_batched_tokens: 2048, ..Config::default() },
-        false => Config::default(),
-    }
+    if is_cuda { cuda_defaults() } else { Config::default() }
+}
+
+/// The default limits of the engine on an NVIDIA device.
+pub(crate) fn cuda_defaults() -> Config {
+    Config { max_num_seqs: 256, max_num_batched_tokens: 2048, ..Config::default() }
 }
 
 /// The default limits of the engine.

@@ -26,7 +26,7 @@ mod serve;
 mod session;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use folio::platform;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -64,12 +64,18 @@ enum Command {
     Selftest(selftest::SelftestArgs),
 }
 
+/// The command line; its help has the defaults that depend on the device.
+fn command_line() -> clap::Command {
+    Cli::command().mut_subcommands(options::with_defaults)
+}
+
 /// Parses the arguments and runs the command.
 pub(crate) fn main() -> ExitCode {
     hush_display_layer();
     log_to_stderr();
     panic_in_one_line();
-    let command = match Cli::try_parse() {
+    let parsed = command_line().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let command = match parsed {
         Ok(cli) => cli.command,
         Err(fault) => return explain(&fault),
     };
@@ -143,7 +149,7 @@ fn variable_at_fault(fault: &clap::Error, mut arguments: impl Iterator<Item = St
     if arguments.any(|argument| argument == flag || argument.starts_with(&format!("{flag}="))) {
         return None;
     }
-    let mut cli = Cli::command();
+    let mut cli = command_line();
     cli.build();
     let mut options = cli.get_subcommands().flat_map(clap::Command::get_arguments);
     let name = options.find(|candidate| candidate.to_string() == *option)?.get_env()?.to_str()?;
@@ -177,7 +183,7 @@ mod tests {
 
     #[test]
     fn arguments_are_well_formed() {
-        Cli::command().debug_assert();
+        command_line().debug_assert();
     }
 
     #[test]

@@ -98,6 +98,29 @@ pub(crate) struct EngineArgs {
     pub(crate) seed: Option<u64>,
 }
 
+/// Adds the defaults of the engine's limits to the help of their options.
+pub(crate) fn with_defaults(command: clap::Command) -> clap::Command {
+    command.mut_args(|arg| {
+        let of = |config: &Config| default_of(arg.get_id().as_str(), config);
+        let (Some(default), Some(on_cuda)) = (of(&Config::default()), of(&device::cuda_defaults())) else { return arg };
+        let on_cuda = (cfg!(feature = "cuda") && on_cuda != default).then(|| format!(", on CUDA devices {on_cuda}"));
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        arg.help(format!("{help} [default: {default}{}]", on_cuda.unwrap_or_default()))
+    })
+}
+
+/// The default of an option that is a limit of the engine.
+fn default_of(option: &str, config: &Config) -> Option<String> {
+    Some(match option {
+        "max_num_seqs" => config.max_num_seqs.to_string(),
+        "max_num_batched_tokens" => config.max_num_batched_tokens.to_string(),
+        "block_size" => config.block_size.to_string(),
+        "gpu_memory_utilization" => config.gpu_memory_utilization.to_string(),
+        "queue_requests_max" => config.queue_requests_max.to_string(),
+        _ => return None,
+    })
+}
+
 impl EngineArgs {
     /// The requested device, not yet open.
     pub(crate) fn device(&self) -> Result<Device> {

@@ -235,6 +235,15 @@ fn wrong_arguments_are_told_in_one_line() {
 }
 
 #[test]
+fn help_says_the_defaults() {
+    let help = result(&["serve", "--help"]);
+    for (option, default) in [("--max-num-seqs", "64"), ("--block-size", "32"), ("--gpu-memory-utilization", "0.9")] {
+        let text = help.split(option).nth(1).and_then(|rest| rest.split("[env:").next()).expect("the option is there");
+        assert!(text.contains(&format!("[default: {default}")), "{option}: {text}");
+    }
+}
+
+#[test]
 fn broken_model_folders_are_told_in_one_line() {
     let folder = tempfile::tempdir().expect("a folder for this test");
     let place = folder.path();
