@@ -2,8 +2,10 @@
 //!
 //! It stores token ids where a real device stores keys and values. The token it samples is a hash of the history that
 //! it reads *through the block table*. So a wrong, stale or mistakenly shared block gives a wrong token, and the
-//! expected token is the same hash over the plain token list ([`next_token`]). The hash includes penalties. Feed slots
-//! are read when the batch runs, and a batch runs at a random moment between its submission and its read.
+//! expected token is the same hash over the plain token list ([`next_token`]). The hash includes penalties and bias;
+//! logprobs are a hash of history and token ([`likely`]). Feed slots are read when the batch runs, and a batch runs at
+//! a random moment between its submission and its read. A batch that fails when it runs destroys the blocks that it
+//! should have filled.
 //!
 //! A [`Script`] lists the faults to inject, as comma-separated text, for example `lost@3,nan=17`.
 //!
@@ -43,6 +45,9 @@ pub const POOLED_COLUMNS: usize = 8;
 
 /// Content of a slot before it is written, and after its block was poisoned.
 const POISON: u32 = u32::MAX - 1;
+
+/// A token with a lower bias is drawn only if no other is allowed. A request's own biases are far above.
+const HELD_BACK: f32 = -1e20;
 
 /// The faults that a fake device injects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -186,8 +191,8 @@ pub struct FakeBackend {
     /// Per KV group, `[block][slot]`.
     pool: Vec<Vec<Slot>>,
     feed: Vec<u32>,
-    /// Batches submitted and not run yet.
-    queue: VecDeque<BatchInputs>,
+    /// Batches submitted and not run yet, with their numbers.
+    queue: VecDeque<(u64, BatchInputs)>,
     /// Results of batches that ran and were not read yet.
     results: VecDeque<Results>,
     /// Bytes of weights and rows.
@@ -259,10 +264,23 @@ impl FakeBackend {
     }
 
     fn run_next(&mut self) {
-        if let Some(inputs) = self.queue.pop_front() {
-            let results = self.run(&inputs);
-            self.results.push_back(results);
+        let Some((number, inputs)) = self.queue.pop_front() else { return };
+        let fails = self.script.failed.contains(&number);
+        let results = if fails { self.spoil(&inputs) } else { self.run(&inputs) };
+        self.results.push_back(results);
+    }
+
+    /// Runs a batch that fails: nothing that it should have written can be read afterwards.
+    fn spoil(&mut self, inputs: &BatchInputs) -> Results {
+        let size = self.block_size();
+        for (index, group) in inputs.groups.iter().enumerate() {
+            let written = group.slot_mapping.iter().map(|slot| slot / size);
+            let copied = group.copies.iter().map(|&(_, target)| target);
+            written.chain(copied).for_each(|block| self.poison(index, block));
         }
+        let slots = inputs.samples.iter().map(|sample| sample.feed_slot).filter(|&slot| slot != NONE);
+        slots.for_each(|slot| self.feed[slot as usize] = POISON);
+        Results::default()
     }
 
     /// Runs one batch in the order of a real device: copies, then all writes, then all reads.
@@ -329,7 +347,7 @@ impl FakeBackend {
 
     fn draw(&self, sample: &SampleRow, history: &History, inputs: &BatchInputs) -> Sampled {
         if sample.scored_token != NONE {
-            return scored(sample, history.hash, self.plan.vocab);
+            return self.told(sample, history.hash, sample.scored_token);
         }
         let past = &inputs.history[sample.history.start as usize..][..sample.history.len as usize];
         let bias = &inputs.bias[sample.bias.start as usize..][..sample.bias.len as usize];
@@ -342,12 +360,13 @@ impl FakeBackend {
         let Some(token_id) = said.or_else(drawn) else {
             return Sampled { token_id: NUMERICAL_ERROR, ..Default::default() };
         };
-        let likely = |rank| ((token_id + rank) % self.plan.vocab, logprob(rank));
-        Sampled {
-            token_id,
-            logprob: if sample.logprob { logprob(0) } else { 0.0 },
-            top: (0..sample.top_logprobs.min(self.plan.vocab)).map(likely).collect(),
-        }
+        self.told(sample, history.hash, token_id)
+    }
+
+    /// A token with the logprobs that its row asks for.
+    fn told(&self, sample: &SampleRow, history: u64, token_id: u32) -> Sampled {
+        let logprob = if sample.logprob { logprob(scored_rank(history, token_id)) } else { 0.0 };
+        Sampled { token_id, logprob, top: likely(history, token_id, sample.top_logprobs, self.plan.vocab) }
     }
 }
 
@@ -398,7 +417,7 @@ impl Backend for FakeBackend {
             return Err(BackendError::Validation(format!("fake device: batch {number}, as scripted")));
         }
         self.check(inputs);
-        self.queue.push_back(inputs.clone());
+        self.queue.push_back((number, inputs.clone()));
         while !self.queue.is_empty() && self.chance() {
             self.run_next();
         }
@@ -499,7 +518,7 @@ pub fn see(hash: u64, position: u32, token_id: u32) -> u64 {
 
 /// The token that follows a history, given the row's parameters and its earlier tokens for penalties: `past` has
 /// distinct tokens with counts, `pending` is one more generated token, `mask` has a bit for each allowed id. Options
-/// that are off have no effect. `None`: no token is allowed.
+/// that are off have no effect, and neither has the order of `bias`. `None`: no token is allowed.
 pub fn next_token(
     history: u64,
     sample: &SampleRow,
@@ -519,22 +538,29 @@ pub fn next_token(
         pending.into_iter().for_each(|token_id| *counts.entry(token_id).or_insert(0) += 1);
         hash = counts.into_iter().fold(hash, |hash, (id, count)| mix(hash, u64::from(id) << 32 | u64::from(count)));
     }
-    let add_bias =
-        |hash, entry: &BiasEntry| mix(hash, u64::from(entry.token_id) << 32 | u64::from(entry.bias.to_bits()));
-    let hash = bias.iter().fold(hash, add_bias);
-    let choose = |count: u32| u32::try_from(hash % u64::from(count)).expect("a vocabulary is a u32");
-    let Some(mask) = mask else { return Some(choose(vocab)) };
-    let allowed = || (0..vocab).filter(|&id| mask[id as usize / 32] >> (id % 32) & 1 == 1);
-    let count = u32::try_from(allowed().count()).expect("a vocabulary is a u32");
-    if count == 0 { None } else { allowed().nth(choose(count) as usize) }
+    let mut biases = BTreeMap::new();
+    bias.iter().for_each(|entry| *biases.entry(entry.token_id).or_insert(0.0) += entry.bias);
+    let (held_back, biases): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        biases.into_iter().partition(|&(_, bias)| bias < HELD_BACK);
+    let hash = biases.iter().fold(hash, |hash, (&id, bias)| mix(hash, u64::from(id) << 32 | u64::from(bias.to_bits())));
+    let choose = |count: usize| usize::try_from(hash % count as u64).expect("a vocabulary is a u32");
+    if mask.is_none() && held_back.is_empty() {
+        return u32::try_from(choose(vocab as usize)).ok();
+    }
+    let allows = |&id: &u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
+    let mut ids: Vec<_> = (0..vocab).filter(allows).filter(|id| !held_back.contains_key(id)).collect();
+    if ids.is_empty() {
+        // A bias makes a token unlikely, not impossible.
+        ids = (0..vocab).filter(allows).collect();
+    }
+    if ids.is_empty() { None } else { Some(ids[choose(ids.len())]) }
 }
 
-/// The logprobs of a scored token; they depend on the history, so that tests can detect a wrong one.
-fn scored(sample: &SampleRow, history: u64, vocab: u32) -> Sampled {
-    let rank = scored_rank(history, sample.scored_token);
-    let likely = |index| ((sample.scored_token + index) % vocab, logprob(rank + index));
-    let top = (0..sample.top_logprobs.min(vocab)).map(likely).collect();
-    Sampled { token_id: sample.scored_token, logprob: logprob(rank), top }
+/// The `count` most likely tokens with their logprobs, where `token_id` is the first of them. They depend on history
+/// and token, so that tests can detect those of another row.
+pub fn likely(history: u64, token_id: u32, count: u32, vocab: u32) -> Vec<(u32, f32)> {
+    let rank = scored_rank(history, token_id);
+    (0..count.min(vocab)).map(|index| ((token_id + index) % vocab, logprob(rank + index))).collect()
 }
 
 /// How unlikely a token is after a history, on this device.

@@ -34,6 +34,10 @@ pub enum InjectedFault {
     MaskBeforeToken,
     /// Keys and values of a token that a constraint forces are assumed to be computed.
     ForcedTokenNotComputed,
+    /// After a failed batch, sequences that share the blocks it should have filled go on.
+    SharersKept,
+    /// Only the first 16 bytes of a salt count.
+    SaltCutOff,
 }
 
 /// What the simulator injects; empty in production.

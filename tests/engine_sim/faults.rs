@@ -20,13 +20,13 @@ fn config() -> Config {
     Config { max_num_seqs: 4, max_num_batched_tokens: 32, block_size: 16, seed: Some(1), ..Config::default() }
 }
 
-fn request(first: u32, prompt_len: u32, max_tokens: u32) -> Request {
+pub(crate) fn request(first: u32, prompt_len: u32, max_tokens: u32) -> Request {
     let params = SamplingParams { max_tokens: Some(max_tokens), seed: Some(3), ..SamplingParams::default() };
     Request { prompt: (first..first + prompt_len).collect(), params, ..Request::default() }
 }
 
 /// A scripted case with requests and their arrival turns. No receiver is dropped.
-fn scripted(script: &str, arrivals: Vec<(u32, Request)>) -> Case {
+pub(crate) fn scripted(script: &str, arrivals: Vec<(u32, Request)>) -> Case {
     let arrival = |(turn, request): (u32, Request)| {
         let aborts = vec![None; request.params.n as usize];
         Arrival { turn, request, aborts }
@@ -155,7 +155,7 @@ fn faulty_devices_under_load() {
 
 #[test]
 fn a_panic_in_the_engine_ends_all_streams() {
-    let (handle, thread) = serve("panic@3");
+    let (handle, thread) = serve("pause=50,panic@3");
     let receivers: Vec<_> = (0..3).flat_map(|i| handle.submit(request(10 * i, 5, 40)).expect("ready")).collect();
     for receiver in receivers {
         assert_eq!(last_event(receiver), Some(Event::Failed(RequestError::Internal)));

@@ -7,6 +7,7 @@
 mod faults;
 mod round_robin;
 mod rules;
+mod seeds;
 mod world;
 
 use folio::engine::faults::InjectedFault;
@@ -123,9 +124,16 @@ fn one_seed() {
     pass(seed, &case(seed));
 }
 
+/// The case of a seed on a device that fails two batches.
+fn failing(seed: u64) -> Case {
+    let (mut random, mut case) = (Random(!seed), case(seed));
+    case.script.failed.extend([0; 2].map(|_| u64::from(random.within(1, 40))));
+    case
+}
+
 #[test]
 fn every_planted_bug_is_found() {
-    const FAULTS: [InjectedFault; 14] = [
+    const FAULTS: [InjectedFault; 16] = [
         InjectedFault::MissingCopyOnWrite,
         InjectedFault::EarlyRelease,
         InjectedFault::HashOfPartBlock,
@@ -140,10 +148,12 @@ fn every_planted_bug_is_found() {
         InjectedFault::WindowBlockFreedEarly,
         InjectedFault::MaskBeforeToken,
         InjectedFault::ForcedTokenNotComputed,
+        InjectedFault::SharersKept,
+        InjectedFault::SaltCutOff,
     ];
     for fault in FAULTS {
         let with_fault = |seed| {
-            let mut case = case(seed);
+            let mut case = if fault == InjectedFault::SharersKept { failing(seed) } else { case(seed) };
             case.faults.fault = Some(fault);
             case
         };

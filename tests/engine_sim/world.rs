@@ -7,7 +7,9 @@ use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
 use folio::engine::faults::InjectedFaults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
-use folio::engine::request::{Event, FinishReason, Pooling, PromptEvent, Request, RequestError, SamplingParams, Usage};
+use folio::engine::request::{
+    CACHE_SALT_LEN_MAX, Event, FinishReason, Pooling, PromptEvent, Request, RequestError, SamplingParams, Token, Usage,
+};
 use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
 use folio::engine::{Engine, EngineEnd, Source};
@@ -21,7 +23,7 @@ use std::sync::Arc;
 /// Maximum turns of a run; a longer run counts as a hang.
 const TURNS_MAX: u32 = 4000;
 /// Bytes of a block of one KV group of [`plan`] with four slots.
-const BLOCK_BYTES: u64 = 256;
+pub(crate) const BLOCK_BYTES: u64 = 256;
 
 /// SplitMix64, the only source of randomness.
 pub(crate) struct Random(pub u64);
@@ -111,6 +113,8 @@ pub(crate) struct Seen {
     /// Numbers reported for the prompt: logprobs of its tokens, or its embedding.
     pub(crate) told: Vec<f32>,
     pub(crate) tokens: Vec<u32>,
+    /// Numbers reported for its tokens: logprobs, with those of the most likely alternatives.
+    pub(crate) logprobs: Vec<f32>,
     pub(crate) end: End,
 }
 
@@ -124,12 +128,25 @@ pub(crate) struct Outcome {
     pub(crate) result: Result<(), EngineEnd>,
     /// Maximum turns between two tokens of a choice.
     pub(crate) gap_max: u32,
+    /// Turn of each request's first token.
+    pub(crate) first_turns: BTreeMap<usize, u32>,
+    /// What the device computed, in order.
+    pub(crate) chunks: Vec<Chunk>,
 }
 
 /// The fake device, with a record of the blocks and feed slots that its steps in flight use.
 pub(crate) struct Watched {
     pub(crate) device: FakeBackend,
     in_flight: VecDeque<Named>,
+    chunks: Vec<Chunk>,
+}
+
+/// Tokens of one sequence that a step computes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Chunk {
+    /// Position of the first.
+    pub(crate) start: u32,
+    pub(crate) token_ids: Vec<u32>,
 }
 
 #[derive(Default)]
@@ -169,6 +186,10 @@ impl Backend for Watched {
         let slots = fed.chain(inputs.samples.iter().map(|sample| sample.feed_slot));
         named.feed_slots.extend(slots.filter(|&slot| slot != NONE));
         self.in_flight.push_back(named);
+        self.chunks.extend(inputs.sequences.iter().map(|rows| {
+            let range = rows.row_start as usize..(rows.row_start + rows.row_count) as usize;
+            Chunk { start: inputs.positions[range.start], token_ids: inputs.token_ids[range].to_vec() }
+        }));
         Ok(ticket)
     }
 
@@ -202,7 +223,8 @@ fn watch(scheduler: &Scheduler, device: &mut Watched) {
 /// Submits, steps, reads and aborts until everything is done.
 pub(crate) fn run(case: &Case) -> Outcome {
     let (handle, inbox) = channel(case.config.queue_requests_max);
-    let device = Watched { device: FakeBackend::new(case.script.clone()), in_flight: VecDeque::new() };
+    let device = FakeBackend::new(case.script.clone());
+    let device = Watched { device, in_flight: VecDeque::new(), chunks: Vec::new() };
     let start = Engine::start_with_faults(device, case.shape.clone(), &case.config, inbox, case.faults, |_| {});
     let mut engine = block_on(start).expect("the case's pool holds its model");
     let mut readers = Readers::new(case);
@@ -212,9 +234,10 @@ pub(crate) fn run(case: &Case) -> Outcome {
         let (scheduler, _) = engine.parts();
         readers.abort(turn, case, scheduler);
         if let Err(end) = block_on(engine.step()) {
+            let chunks = std::mem::take(&mut engine.parts().1.chunks);
             drop(engine);
             readers.read(turn);
-            return readers.finish(&handle, Err(end));
+            return Outcome { chunks, ..readers.finish(&handle, Err(end)) };
         }
         let (scheduler, device) = engine.parts();
         watch(scheduler, device);
@@ -225,7 +248,8 @@ pub(crate) fn run(case: &Case) -> Outcome {
             break;
         }
     }
-    readers.finish(&handle, Ok(()))
+    let chunks = std::mem::take(&mut engine.parts().1.chunks);
+    Outcome { chunks, ..readers.finish(&handle, Ok(())) }
 }
 
 /// An idle engine holds nothing.
@@ -239,8 +263,14 @@ fn check_whole(scheduler: &Scheduler, handle: &EngineHandle) {
     assert_eq!(stats.blocks_used, 0, "an idle engine reports no block");
 }
 
-/// Prompt numbers, tokens and end of one choice.
-type Sight = (Vec<f32>, Vec<u32>, Option<End>);
+/// What one choice's receiver got so far.
+#[derive(Clone, Default)]
+struct Sight {
+    told: Vec<f32>,
+    tokens: Vec<u32>,
+    logprobs: Vec<f32>,
+    end: Option<End>,
+}
 
 struct Readers {
     /// Receivers by arrived request and choice.
@@ -250,12 +280,13 @@ struct Readers {
     streams: u64,
     aborted_in: BTreeMap<Phase, u32>,
     token_turns: BTreeMap<(usize, usize), u32>,
+    first_turns: BTreeMap<usize, u32>,
     gap_max: u32,
 }
 
 impl Readers {
     fn new(case: &Case) -> Self {
-        let seen = |arrival: &Arrival| vec![(Vec::new(), Vec::new(), None); arrival.request.params.n as usize];
+        let seen = |arrival: &Arrival| vec![Sight::default(); arrival.request.params.n as usize];
         Self {
             receivers: Vec::new(),
             seen: case.arrivals.iter().map(seen).collect(),
@@ -263,6 +294,7 @@ impl Readers {
             streams: 0,
             aborted_in: BTreeMap::new(),
             token_turns: BTreeMap::new(),
+            first_turns: BTreeMap::new(),
             gap_max: 0,
         }
     }
@@ -283,7 +315,7 @@ impl Readers {
                 if due && receiver.take().is_some() {
                     let phase = scheduler.phase(StreamId(self.first_stream[index] + choice as u64));
                     *self.aborted_in.entry(phase.unwrap_or(Phase::Queued)).or_default() += 1;
-                    self.seen[index][choice].2 = Some(End::Aborted);
+                    self.seen[index][choice].end = Some(End::Aborted);
                 }
             }
         }
@@ -292,7 +324,7 @@ impl Readers {
     /// Reads all available events. Nothing may follow a terminal event.
     fn read(&mut self, turn: u32) {
         for (index, (receivers, seen)) in self.receivers.iter_mut().zip(&mut self.seen).enumerate() {
-            for (choice, (cell, (told, tokens, end))) in receivers.iter_mut().zip(seen).enumerate() {
+            for (choice, (cell, Sight { told, tokens, logprobs, end })) in receivers.iter_mut().zip(seen).enumerate() {
                 let Some(receiver) = cell else { continue };
                 while let Ok(event) = receiver.try_recv() {
                     assert!(end.is_none(), "nothing follows a terminal event");
@@ -301,12 +333,14 @@ impl Readers {
                             assert!(tokens.is_empty(), "prompt events come before tokens");
                             match fact {
                                 PromptEvent::Prefix(_) => {}
-                                PromptEvent::Logprobs(tokens) => told.extend(tokens.iter().filter_map(|t| t.logprob)),
+                                PromptEvent::Logprobs(tokens) => told.extend(tokens.iter().flat_map(numbers)),
                                 PromptEvent::Embedding(vector) => told.extend(vector),
                             }
                         }
                         Event::Token(token) => {
                             tokens.push(token.id);
+                            logprobs.extend(numbers(&token));
+                            self.first_turns.entry(index).or_insert(turn);
                             let before = self.token_turns.insert((index, choice), turn).unwrap_or(turn);
                             self.gap_max = self.gap_max.max(turn - before);
                         }
@@ -328,15 +362,37 @@ impl Readers {
     fn finish(self, handle: &EngineHandle, result: Result<(), EngineEnd>) -> Outcome {
         let came = self.receivers.len();
         let seen = self.seen.into_iter().take(came).map(|choices| {
-            let seen = |(told, tokens, end): Sight| {
+            let seen = |Sight { told, tokens, logprobs, end }: Sight| {
                 let end = end.expect("every choice ends");
-                Seen { told, tokens, end }
+                Seen { told, tokens, logprobs, end }
             };
             choices.into_iter().map(seen).collect()
         });
         let seen = seen.collect();
-        Outcome { seen, aborted_in: self.aborted_in, stats: handle.stats(), result, gap_max: self.gap_max }
+        Outcome {
+            seen,
+            aborted_in: self.aborted_in,
+            stats: handle.stats(),
+            result,
+            gap_max: self.gap_max,
+            first_turns: self.first_turns,
+            chunks: Vec::new(),
+        }
     }
+}
+
+/// The numbers reported with a token, in order.
+fn numbers(token: &Token) -> Vec<f32> {
+    let top = token.top_logprobs.iter().flat_map(|top| [top.token_id as f32, top.logprob]);
+    token.logprob.into_iter().chain(top).collect()
+}
+
+/// The numbers that a token should be reported with, if its row asks for `count` alternatives.
+fn wanted_numbers(case: &Case, history: u64, token_id: u32, count: Option<u32>) -> Vec<f32> {
+    let Some(count) = count else { return Vec::new() };
+    let top = fake::likely(history, token_id, count, case.shape.vocab);
+    let own = -0.5 - fake::scored_rank(history, token_id) as f32;
+    std::iter::once(own).chain(top.into_iter().flat_map(|(id, logprob)| [id as f32, logprob])).collect()
 }
 
 /// What a choice should get, computed from its list of tokens.
@@ -344,10 +400,10 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let params = &request.params;
     let prompt_len = request.prompt.len() as u32;
     let limit = prompt_len.saturating_add(params.max_tokens.unwrap_or(u32::MAX)).min(case.shape.model_len);
-    let mut tokens = request.prompt.to_vec();
+    let (mut tokens, mut logprobs) = (request.prompt.to_vec(), Vec::new());
     let (told, sound) = told(case, request);
     let mut state = params.constraint.as_ref().map(|constraint| constraint.0.start());
-    // Forced tokens are not drawn, so their logits are not used.
+    // Forced tokens are not drawn, so their logits are not used, unless their logprobs are to be reported.
     let mut forced = VecDeque::new();
     let end = loop {
         if !sound {
@@ -366,12 +422,14 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
             (Some(id), _) => (id, false),
             (None, None) => break End::Failed(RequestError::NumericalError),
             (None, Some(history)) => {
-                (draw(case, params, choice, &tokens, prompt_len, history, is_masked.then_some(&mask[..])), true)
+                let id = draw(case, params, choice, &tokens, prompt_len, history, is_masked.then_some(&mask[..]));
+                logprobs.extend(wanted_numbers(case, history, id, params.logprobs));
+                (id, true)
             }
         };
         tokens.push(id);
         let is_complete = state.as_mut().is_some_and(|state| state.accept(id).expect("the token is allowed"));
-        if let Some(state) = state.as_mut().filter(|_| is_drawn) {
+        if let Some(state) = state.as_mut().filter(|_| is_drawn && params.logprobs.is_none()) {
             forced.extend(state.forced());
         }
         let is_eos = !params.ignore_eos && case.shape.eos_token_ids.contains(&id);
@@ -382,7 +440,7 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
             break End::Finished(reason, Usage { prompt_tokens: prompt_len, cached_tokens: 0, completion_tokens });
         }
     };
-    Seen { told, tokens: tokens.split_off(prompt_len as usize), end }
+    Seen { told, tokens: tokens.split_off(prompt_len as usize), logprobs, end }
 }
 
 /// The numbers reported for a prompt, up to the first invalid one, and whether all are valid.
@@ -391,8 +449,9 @@ fn told(case: &Case, request: &Request) -> (Vec<f32>, bool) {
     let histories = |from: usize, to: usize| (from..to).map_while(|end| history(case, &prompt[..=end]));
     if request.params.prompt_logprobs.is_some() {
         let histories: Vec<_> = histories(0, prompt.len() - 1).collect();
-        let rank = |(history, id): (&u64, &u32)| -0.5 - fake::scored_rank(*history, *id) as f32;
-        let told = histories.iter().zip(&prompt[1..]).map(rank).collect();
+        let count = request.params.prompt_logprobs;
+        let numbers = |(&history, &id): (&u64, &u32)| wanted_numbers(case, history, id, count);
+        let told = histories.iter().zip(&prompt[1..]).flat_map(numbers).collect();
         return (told, histories.len() == prompt.len() - 1);
     }
     let Some(pooling) = request.pooling else { return (Vec::new(), true) };
@@ -437,7 +496,7 @@ fn draw(
         }
     }
     let past: Vec<_> = counts.into_iter().map(|(token_id, generated)| HistoryEntry { token_id, generated }).collect();
-    let bias: Vec<_> = params.logit_bias.iter().map(|(&token_id, &bias)| BiasEntry { token_id, bias }).collect();
+    let bias = biases(case, params, tokens.len() as u32 - prompt_len);
     let row = SampleRow {
         seed: params.seed.expect("the case's requests have seeds"),
         choice,
@@ -445,6 +504,16 @@ fn draw(
         ..SampleRow::greedy(0, tokens.len() as u32)
     };
     fake::next_token(history, &row, &past, None, &bias, mask, case.shape.vocab).expect("a mask that allows something")
+}
+
+/// A request's own biases; before `min_tokens` are generated, what would end the choice is held back instead.
+fn biases(case: &Case, params: &SamplingParams, generated: u32) -> Vec<BiasEntry> {
+    let mut biases = params.logit_bias.clone();
+    if generated < params.min_tokens {
+        let eos = case.shape.eos_token_ids.iter().filter(|_| !params.ignore_eos);
+        biases.extend(params.stop_token_ids.iter().chain(eos).map(|&id| (id, f32::MIN)));
+    }
+    biases.into_iter().map(|(token_id, bias)| BiasEntry { token_id, bias }).collect()
 }
 
 /// Compares what every receiver got with the oracle. Requests hit by a scripted refusal may end early, but what they
@@ -463,10 +532,12 @@ pub(crate) fn check(case: &Case, outcome: &Outcome) {
             };
             if partial {
                 assert!(wanted.tokens.starts_with(&seen.tokens), "{name}: its tokens before the end are correct");
+                assert!(wanted.logprobs.starts_with(&seen.logprobs), "{name}: its logprobs before the end are correct");
                 assert!(wanted.told.starts_with(&seen.told), "{name}: its prompt numbers before the end are correct");
                 continue;
             }
             assert_eq!(seen.tokens, wanted.tokens, "{name}: tokens");
+            assert_eq!(seen.logprobs, wanted.logprobs, "{name}: logprobs");
             // A step that fails does not report its valid rows.
             let whole = wanted.end != End::Failed(RequestError::NumericalError);
             let right = if whole { wanted.told == seen.told } else { wanted.told.starts_with(&seen.told) };
@@ -547,13 +618,15 @@ fn config(random: &mut Random, shape: &Shape) -> Config {
 fn arrivals(random: &mut Random, shape: &Shape) -> Vec<Arrival> {
     let documents: Vec<Vec<u32>> =
         (0..2).map(|_| (0..shape.model_len).map(|_| random.within(8, shape.vocab - 1)).collect()).collect();
+    // Salts of a case differ only at their ends.
+    let salt = "s".repeat(random.below(CACHE_SALT_LEN_MAX as u32 - 1) as usize);
     let mut turn = 0;
     let count = random.within(2, 9);
     let mut arrivals: Vec<_> = (0..count)
         .map(|_| {
             turn += random.below(8) * random.below(2);
             let document = &documents[random.below(2) as usize];
-            let request = request(random, shape, document);
+            let request = request(random, shape, document, &salt);
             let abort = |random: &mut Random| random.once_in(7).then(|| turn + random.below(25));
             let aborts = (0..request.params.n).map(|_| abort(random)).collect();
             Arrival { turn, request, aborts }
@@ -563,18 +636,24 @@ fn arrivals(random: &mut Random, shape: &Shape) -> Vec<Arrival> {
     arrivals
 }
 
-fn request(random: &mut Random, shape: &Shape, document: &[u32]) -> Request {
+fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> Request {
     let length = random.within(1, shape.model_len - 1) as usize;
     let shared = random.below(length as u32 + 1) as usize;
     let mut prompt = document[..shared].to_vec();
     prompt.extend((shared..length).map(|_| random.within(8, shape.vocab - 1)));
-    let salts = [None, None, Some("a"), Some("b")];
+    let salts = [None, None, Some("a"), Some("b"), Some("ab")];
     let penalties = random.once_in(3);
-    let bias = |random: &mut Random| (random.below(shape.vocab), 1.0);
+    // Half of the biases concern tokens that may end the choice.
+    let biased = |random: &mut Random| {
+        if random.once_in(2) { [0, 7, 9][random.below(3) as usize] } else { random.below(shape.vocab) }
+    };
+    let bias = |random: &mut Random| (biased(random), [-1.5, 1.0, 2.0][random.below(3) as usize]);
+    let max_tokens = (!random.once_in(6)).then(|| random.within(1, 24));
     let constraint = random.once_in(3).then(|| rules::shared(random.below(1000).into(), shape.vocab));
     let mut params = SamplingParams {
         n: if random.once_in(3) { random.within(2, 4) } else { 1 },
-        max_tokens: (!random.once_in(6)).then(|| random.within(1, 24)),
+        max_tokens,
+        min_tokens: if random.once_in(3) { random.below(max_tokens.unwrap_or(20) + 1) } else { 0 },
         draw: DrawParams {
             temperature: if random.once_in(2) { 0.0 } else { 1.0 },
             repetition_penalty: if penalties && random.once_in(2) { 1.2 } else { 1.0 },
@@ -586,9 +665,10 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32]) -> Request {
         stop_token_ids: if random.once_in(4) { vec![9] } else { Vec::new() },
         ignore_eos: random.once_in(4),
         constraint,
+        logprobs: random.once_in(4).then(|| random.below(4)),
         ..SamplingParams::default()
     };
-    let cache_salt = salts[random.below(4) as usize].map(String::from);
+    let cache_salt = salts[random.below(5) as usize].map(|end| format!("{salt}{end}"));
     let priority = if random.once_in(5) { -1 } else { 0 };
     let (client, explain_prefix) = (random.below(3), random.once_in(4));
     let pooling = random.once_in(8).then(|| if random.once_in(2) { Pooling::Last } else { Pooling::Mean });

@@ -63,7 +63,9 @@ impl Scheduler {
             // A later step in flight builds on tokens that were never computed.
             self.sequences[id].valid_from_step = self.counts.steps;
         }
-        self.roll_back_sharers(unfilled);
+        if !self.faults.has(InjectedFault::SharersKept) {
+            self.roll_back_sharers(unfilled);
+        }
         batch.scores.iter().for_each(|score| self.ask_again(score));
         self.land(batch);
         events
@@ -341,7 +343,7 @@ impl Scheduler {
     }
 
     /// Removes all blocks of a sequence from the prefix cache.
-    fn withdraw_all(&mut self, id: SequenceId) {
+    pub(super) fn withdraw_all(&mut self, id: SequenceId) {
         for (group, table) in self.sequences[id].tables.iter().enumerate() {
             table.held().for_each(|block| self.pool.group_mut(group).withdraw(block));
         }
