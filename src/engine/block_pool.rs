@@ -151,7 +151,7 @@ impl Group {
 
     /// Takes the least recently used free block and removes it from the prefix cache. Its old content stays in place.
     pub(super) fn allocate(&mut self) -> Option<BlockId> {
-        let id = self.oldest;
+        let id = if self.faults.has(InjectedFault::NewestEvicted) { self.newest } else { self.oldest };
         if id == NONE {
             return None;
         }

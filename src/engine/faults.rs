@@ -38,6 +38,16 @@ pub enum InjectedFault {
     SharersKept,
     /// Only the first 16 bytes of a salt count.
     SaltCutOff,
+    /// With a fixed grid, a chunk is cut to what other sequences leave of the step.
+    GridFollowsCompany,
+    /// The most recently used block is evicted first.
+    NewestEvicted,
+    /// Of a sequence's blocks, the first are evicted first, so that the rest cannot be found.
+    HeadEvictedFirst,
+    /// A preempted sequence finds none of its blocks again.
+    PreemptedNotCached,
+    /// Admission leaves no block for the running sequences to grow.
+    NoWatermark,
 }
 
 /// What the simulator injects; empty in production.

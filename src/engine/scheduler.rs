@@ -389,7 +389,11 @@ impl Scheduler {
         let scores = sequence.params().prompt_logprobs.is_some();
         let grid = if scores { grid.min(self.limits.scores_max) } else { grid };
         let wanted = missing.min(grid - sequence.computed % grid);
-        if wanted <= left { wanted } else { 0 }
+        match wanted <= left {
+            true => wanted,
+            false if self.faults.has(InjectedFault::GridFollowsCompany) => left,
+            false => 0,
+        }
     }
 
     fn has_room_for(&self, sequence: &Sequence, count: u32, draft: &Draft) -> bool {
@@ -605,7 +609,12 @@ impl Scheduler {
         debug_assert!(sequence.exit.is_some(), "only a leaving sequence releases its blocks");
         for (group, table) in sequence.tables.iter().enumerate() {
             self.pool.group_mut(group).unreserve(table.reserved);
-            table.held().rev().for_each(|block| self.pool.group_mut(group).release(block));
+            let release = |block| self.pool.group_mut(group).release(block);
+            if self.faults.has(InjectedFault::HeadEvictedFirst) {
+                table.held().for_each(release);
+            } else {
+                table.held().rev().for_each(release);
+            }
         }
         sequence.drop_tables();
     }

@@ -1,9 +1,11 @@
 //! The simulator: runs the engine with thousands of seeds against a simple oracle, and proves that it detects injected
-//! bugs.
+//! bugs. Bugs that change results fail the oracle; bugs that only cost time miss a floor (`costs`).
 //!
 //! A failing seed prints the command that runs it alone: `FOLIO_SIM_SEED=N cargo test --test engine_sim one_seed`.
 //! `FOLIO_SIM_SEEDS` sets how many seeds are tried.
 
+mod costs;
+mod deterministic;
 mod faults;
 mod round_robin;
 mod rules;

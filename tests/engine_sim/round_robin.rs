@@ -1,4 +1,4 @@
-//! Fairness when a step has room for only some of the sequences that could run.
+//! The order of requests, and fairness when a step has room for only some of the sequences that could run.
 
 use folio::engine::faults::InjectedFaults;
 use folio::engine::request::{Request, SamplingParams};
@@ -58,4 +58,47 @@ fn everybody_gets_a_turn_where_a_step_has_room_for_two() {
         scheduler.check();
     }
     assert!(longest <= SEQUENCES, "{SEQUENCES} sequences, two a step, but one waited {longest} steps");
+}
+
+/// A client's request: its priority, and after how many served requests it arrives.
+struct Visit {
+    client: u32,
+    priority: i32,
+    after: usize,
+}
+
+/// The order in which requests are served, one at a time.
+fn served(visits: &[Visit]) -> Vec<u64> {
+    let mut scheduler =
+        Scheduler::new(Limits { sequences_max: 1, feed_slots: 2, ..limits() }, InjectedFaults::default());
+    let mut order = Vec::new();
+    while order.len() < visits.len() {
+        for (index, visit) in visits.iter().enumerate().filter(|(_, visit)| visit.after == order.len()) {
+            let params = SamplingParams { max_tokens: Some(1), ..SamplingParams::default() };
+            let (client, priority) = (visit.client, visit.priority);
+            let request = Request { prompt: [1, 2, 3].into(), params, client, priority, ..Request::default() };
+            scheduler.add(Arc::new(request), &[StreamId(index as u64)], index as u64, false);
+        }
+        let batch = scheduler.schedule(limits().tokens_max).expect("a request waits");
+        // The seed identifies the request.
+        order.extend(scheduler.flatten(&batch).samples.iter().map(|row| row.seed));
+        drop(scheduler.commit(&batch, Results { sampled: vec![Sampled::default()], ..Results::default() }));
+    }
+    order
+}
+
+#[test]
+fn clients_take_turns_in_order_of_arrival() {
+    let visit = |client| Visit { client, priority: 0, after: 0 };
+    assert_eq!(
+        served(&[1, 1, 1, 2, 2, 3].map(visit)),
+        [0, 3, 5, 1, 4, 2],
+        "one of each client, first come, first served"
+    );
+    let urgent = [visit(1), Visit { priority: -1, ..visit(1) }, visit(2)];
+    assert_eq!(served(&urgent), [1, 0, 2], "a lower priority value goes before any turn");
+    let late =
+        [visit(1), visit(1), visit(1), visit(1)].into_iter().chain([(); 3].map(|()| Visit { after: 2, ..visit(2) }));
+    let late: Vec<_> = late.collect();
+    assert_eq!(served(&late), [0, 1, 4, 2, 5, 3, 6], "a newcomer joins the turn that is being served");
 }

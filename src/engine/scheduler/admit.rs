@@ -45,7 +45,8 @@ impl Scheduler {
             let idle = |hash: &&BlockHash| group.lookup(hash).is_some_and(|block| group.references(block) == 0);
             let taken_back = u32::try_from(chain.iter().filter(idle).count()).expect("a chain has few blocks");
             // Leaves room for the running sequences to grow.
-            let watermark = if self.running.is_empty() { 0 } else { group.total().div_ceil(100) };
+            let none = self.running.is_empty() || self.faults.has(InjectedFault::NoWatermark);
+            let watermark = if none { 0 } else { group.total().div_ceil(100) };
             if group.available() < fresh + taken_back + watermark {
                 return None;
             }

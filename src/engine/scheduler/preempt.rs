@@ -1,6 +1,7 @@
 //! Preemption: finds blocks for a running sequence when the pool has none, by sending another one back to the queue.
 
 use super::{Draft, PREEMPTIONS_MAX, Scheduler};
+use crate::engine::faults::InjectedFault;
 use crate::engine::sequence::{Exit, SequenceId, Table};
 
 impl Scheduler {
@@ -78,6 +79,9 @@ impl Scheduler {
         self.sequences[id].preemptions += 1;
         assert!(self.sequences[id].preemptions <= PREEMPTIONS_MAX, "a sequence with reservations is not preempted");
         debug_assert!(self.sequences[id].exit.is_none(), "a leaving sequence is not preempted");
+        if self.faults.has(InjectedFault::PreemptedNotCached) {
+            self.withdraw_all(id);
+        }
         self.leave(id, Exit::Preempted);
     }
 }
