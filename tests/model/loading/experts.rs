@@ -28,7 +28,7 @@ fn experts_in_one_tensor_come_out_row_by_row() {
     let weights = upload(&folder.open().expect("it opens"));
     let stored = |tensor: &str, index: usize| {
         let start = header[tensor]["data_offsets"][0].as_u64().expect("an offset") as usize;
-        WeightFormat::Bf16.decode(&data[start..], 0, index)
+        WeightFormat::Bf16.decode(&data[start..], data.len() / 2, index)
     };
     let (experts, hidden, mlp) = (4, 64, 96);
     let gate_up = &weights["layers.1.expert_gate_up"];
