@@ -261,7 +261,7 @@ impl Model {
     }
 
     /// Reads every weight of `plan` and passes it to `write`: id, first row, and whole rows in the plan's format, at
-    /// most 32 MiB at a time (or one row).
+    /// most 4 MiB at a time (or one row).
     pub async fn upload<E>(
         &self,
         plan: &Plan,

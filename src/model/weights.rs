@@ -13,8 +13,10 @@ use crate::platform;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// Maximum bytes of a chunk in [`WeightTable::upload`], unless one row is longer.
-const CHUNK_BYTES_MAX: u64 = 32 << 20;
+/// Maximum bytes of a chunk in [`WeightTable::upload`], unless one row is longer. Small enough that the allocator
+/// reuses the memory of the previous chunk: at 32 MiB, each would be mapped and zeroed anew, which costs a sixth of a
+/// load.
+const CHUNK_BYTES_MAX: u64 = 4 << 20;
 
 /// A checkpoint tensor that is part of a weight.
 #[derive(Clone, Debug, PartialEq)]

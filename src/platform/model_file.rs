@@ -1,9 +1,9 @@
 //! [`ModelFile`]: reads ranges of a large file that somebody may overwrite or truncate meanwhile.
 //!
 //! By default ranges are read into memory of our own, so whatever happens to the file later changes nothing. A file can
-//! also be mapped, which saves that copy: the CPU then computes with the pages of the page cache. A range is only taken
-//! from a file that is as it was when it was opened, and [`ModelFile::is_unchanged`] says after the last read whether
-//! it still was.
+//! also be mapped, which saves that copy: the CPU then computes with the pages of the page cache.
+//! [`ModelFile::is_unchanged`] says whether a file is still as it was when it was opened; readers ask before each read
+//! and after the last.
 
 #[cfg(not(target_arch = "wasm32"))]
 use super::file_map::FileMap;
@@ -72,7 +72,8 @@ impl ModelFile {
         self.bytes
     }
 
-    /// Reads exactly this range, which must lie within the file's length. Fails if the file has changed.
+    /// Reads exactly this range, which must lie within the length that the file had. Does not notice other contents;
+    /// callers ask [`ModelFile::is_unchanged`].
     pub fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} of a file of {} bytes", self.bytes);
         let slice = |bytes: &Bytes| bytes.slice(range.start as usize..range.end as usize);
