@@ -1,30 +1,18 @@
 //! A fake device without arithmetic, for the engine simulator and for `--device fake[:script]` in the real server.
 //!
-//! It stores token ids where a real device stores keys and values. The token it samples is a hash of the history that
-//! it reads *through the block table*. So a wrong, stale or mistakenly shared block gives a wrong token, and the
-//! expected token is the same hash over the plain token list ([`next_token`]). The hash includes penalties and bias;
-//! logprobs are a hash of history and token ([`likely`]). Feed slots are read when the batch runs, and a batch runs at
-//! a random moment between its submission and its read. A batch that fails when it runs destroys the blocks that it
-//! should have filled.
+//! Where a real device stores keys and values, it stores the *state* of each row: a hash of the row's token and of all
+//! states that the row reads *through the block table*. So a wrong, stale or mistakenly shared block changes the states
+//! of all later rows, as in a real model, however far they are from it. The sampled token is a hash of the states that
+//! its row reads; the expected token is the same hash over a plain list of tokens ([`PlainHistory`], [`next_token`]).
+//! The hash includes penalties and bias; logprobs are a hash of history and token ([`likely`]). Feed slots are read
+//! when the batch runs, and a batch runs at a random moment between its submission and its read. A batch that fails
+//! when it runs destroys the blocks that it should have filled.
 //!
-//! A [`Script`] lists the faults to inject, as comma-separated text, for example `lost@3,nan=17`.
-//!
-//! | Word | Fault |
-//! |---|---|
-//! | `lost@K` | the device is lost when batch K is read (batches count from 1, across resets) |
-//! | `lost-submit@K` | the device is lost when batch K is submitted |
-//! | `hang@K` | batch K never completes: its read times out after the pause, as on a lost device |
-//! | `dead@K` | as `lost@K`, and the device cannot be reset |
-//! | `invalid@K` | batch K is rejected when it is submitted |
-//! | `failed@K` | batch K is found to be rejected when it is read |
-//! | `panic@K` | a panic when batch K is submitted |
-//! | `nan=T` | a row whose history contains token id T has no valid logits |
-//! | `oom=N` | a pool of more than N blocks in total does not fit |
-//! | `memory=BYTES` | device memory for weights, rows and pool, as on a GPU |
-//! | `binding=BYTES` | binding limit: no buffer may be larger |
-//! | `pause=MS` | every batch takes MS milliseconds |
-//! | `say=A>B>C` | after the ids A, the device samples the ids B, the second time C, …; ids are separated by dots |
-//! | `seed=S` | seed of the random moments when batches run |
+//! A [`Script`] lists the faults to inject.
+
+mod script;
+
+pub use script::{Say, Script};
 
 use super::layout::{Layout, PoolLayout};
 use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind};
@@ -36,141 +24,48 @@ use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Elements of a pooled row.
 pub const POOLED_COLUMNS: usize = 8;
 
-/// Content of a slot before it is written, and after its block was poisoned.
+/// Token id in a slot or feed slot before it is written, and after it was poisoned.
 const POISON: u32 = u32::MAX - 1;
+
+/// State of a row without valid numbers, and of all rows that see it.
+const INVALID: u64 = u64::MAX;
 
 /// A token with a lower bias is drawn only if no other is allowed. A request's own biases are far above.
 const HELD_BACK: f32 = -1e20;
 
-/// The faults that a fake device injects.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Script {
-    /// Batches whose read loses the device.
-    pub lost: BTreeSet<u64>,
-    /// Batches whose submission loses the device.
-    pub lost_submit: BTreeSet<u64>,
-    /// Batches that never complete.
-    pub hang: BTreeSet<u64>,
-    /// Batches whose read loses the device permanently.
-    pub dead: BTreeSet<u64>,
-    /// Batches rejected at submission.
-    pub invalid: BTreeSet<u64>,
-    /// Batches rejected at the read.
-    pub failed: BTreeSet<u64>,
-    /// Batches whose submission panics.
-    pub panic: BTreeSet<u64>,
-    /// Token id that makes the logits of every row that sees it invalid.
-    pub nan: Option<u32>,
-    /// Maximum number of blocks in the pool.
-    pub oom: Option<u32>,
-    /// Bytes of device memory, as a GPU reports them; `None`: a software device.
-    pub memory: Option<u64>,
-    /// Binding limit in bytes, as a GPU reports it; `None`: no limit.
-    pub binding: Option<u64>,
-    /// Scripted answers, if any.
-    pub say: Option<Say>,
-    /// Duration of a batch.
-    pub pause: Duration,
-    /// Seed of the random moments when batches run.
-    pub seed: u64,
-}
-
-/// Scripted answers, which replace the hash after a given prefix.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Say {
-    /// The ids that trigger an answer.
-    pub after: Vec<u32>,
-    /// The first answer, the second, and so on.
-    pub answers: Vec<Vec<u32>>,
-}
-
-impl Say {
-    /// Parses `1.2>3.4.5>6`: after the ids 1, 2 come 3, 4, 5, and the second time 6.
-    fn read(text: &str) -> Option<Self> {
-        let ids = |part: &str| part.split('.').map(|id| id.parse().ok()).collect::<Option<Vec<u32>>>();
-        let mut parts = text.split('>').map(ids);
-        Some(Self { after: parts.next()??, answers: parts.collect::<Option<_>>()? })
-    }
-
-    /// The id that follows `tokens`, if an answer has started: its next id.
-    fn next(&self, tokens: &[u32]) -> Option<u32> {
-        let begins: Vec<_> =
-            tokens.windows(self.after.len()).enumerate().filter(|(_, ids)| *ids == self.after).collect();
-        let (last, _) = begins.last()?;
-        self.answers.get(begins.len() - 1)?.get(tokens.len() - last - self.after.len()).copied()
-    }
-}
-
-impl FromStr for Script {
-    type Err = BackendError;
-
-    fn from_str(text: &str) -> Result<Self, BackendError> {
-        let mut script = Self::default();
-        for word in text.split(',').filter(|word| !word.is_empty()) {
-            script.read_word(word).ok_or_else(|| {
-                let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
-                             memory=BYTES, binding=BYTES, say=A>B>C, pause=MS, seed=S";
-                BackendError::Unavailable(format!("fake device: unknown word {word:?}; expected {words}"))
-            })?;
-        }
-        Ok(script)
-    }
-}
-
-impl Script {
-    fn read_word(&mut self, word: &str) -> Option<()> {
-        let (name, number) = word.split_once(['@', '='])?;
-        if (name, word.contains('@')) == ("say", false) {
-            self.say = Some(Say::read(number)?);
-            return Some(());
-        }
-        let number: u64 = number.parse().ok()?;
-        let batches = match (name, word.contains('@')) {
-            ("lost", true) => &mut self.lost,
-            ("lost-submit", true) => &mut self.lost_submit,
-            ("hang", true) => &mut self.hang,
-            ("dead", true) => &mut self.dead,
-            ("invalid", true) => &mut self.invalid,
-            ("failed", true) => &mut self.failed,
-            ("panic", true) => &mut self.panic,
-            (_, true) => return None,
-            ("nan", false) => return u32::try_from(number).ok().map(|id| self.nan = Some(id)),
-            ("oom", false) => return u32::try_from(number).ok().map(|blocks| self.oom = Some(blocks)),
-            ("memory", false) => {
-                self.memory = Some(number);
-                return Some(());
-            }
-            ("binding", false) => {
-                self.binding = Some(number);
-                return Some(());
-            }
-            ("pause", false) => {
-                self.pause = Duration::from_millis(number);
-                return Some(());
-            }
-            ("seed", false) => {
-                self.seed = number;
-                return Some(());
-            }
-            _ => return None,
-        };
-        batches.insert(number);
-        Some(())
-    }
-}
-
-/// Content of a slot of the pool: a token and its position.
+/// Content of a slot of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
     token_id: u32,
-    position: u32,
+    /// State of the row that wrote the slot.
+    state: u64,
+}
+
+/// A slot before it is written.
+const BLANK: Slot = Slot { token_id: POISON, state: 0 };
+
+/// The states that a row sees in one KV group, summed up: a row that becomes visible or leaves the window costs little.
+#[derive(Clone, Copy, Debug, Default)]
+struct View {
+    sum: u64,
+    invalid: u32,
+}
+
+impl View {
+    fn add(&mut self, position: u32, state: u64) {
+        self.sum = self.sum.wrapping_add(see(position, state));
+        self.invalid = self.invalid.wrapping_add(u32::from(state == INVALID));
+    }
+
+    fn remove(&mut self, position: u32, state: u64) {
+        self.sum = self.sum.wrapping_sub(see(position, state));
+        self.invalid = self.invalid.wrapping_sub(u32::from(state == INVALID));
+    }
 }
 
 /// The history that a row sees.
@@ -179,8 +74,6 @@ struct History {
     /// The scripted next token, if any.
     said: Option<u32>,
 }
-
-const BLANK: Slot = Slot { token_id: POISON, position: NONE };
 
 /// A fake device; see the module's documentation.
 pub struct FakeBackend {
@@ -283,7 +176,8 @@ impl FakeBackend {
         Results::default()
     }
 
-    /// Runs one batch in the order of a real device: copies, then all writes, then all reads.
+    /// Runs one batch in the order of a real device: copies, then all writes, then all reads. A row reads the states of
+    /// earlier rows of its batch.
     fn run(&mut self, inputs: &BatchInputs) -> Results {
         let size = self.block_size() as usize;
         for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
@@ -295,11 +189,14 @@ impl FakeBackend {
         let id = |&id: &u32| if id & FEED == 0 { id } else { self.feed[(id & !FEED) as usize] };
         let token_ids: Vec<_> = inputs.token_ids.iter().map(id).collect();
         for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
-            for ((&slot, &token_id), &position) in group.slot_mapping.iter().zip(&token_ids).zip(&inputs.positions) {
-                pool[slot as usize] = Slot { token_id, position };
+            for (&slot, &token_id) in group.slot_mapping.iter().zip(&token_ids) {
+                pool[slot as usize] = Slot { token_id, ..BLANK };
             }
         }
-        let histories: Vec<_> = inputs.logits_rows.iter().map(|&row| self.history(row, inputs)).collect();
+        let mut hashes = Vec::with_capacity(token_ids.len());
+        (0..inputs.sequences.len()).for_each(|index| self.run_sequence(index, inputs, &token_ids, &mut hashes));
+        let history = |&row: &u32| Some(History { hash: hashes[row as usize]?, said: self.said(row, inputs) });
+        let histories: Vec<_> = inputs.logits_rows.iter().map(history).collect();
         let draw = |sample: &SampleRow| match histories[sample.logits_row as usize] {
             Some(ref history) => self.draw(sample, history, inputs),
             None => Sampled { token_id: NUMERICAL_ERROR, ..Default::default() },
@@ -308,41 +205,56 @@ impl FakeBackend {
         for (sample, sampled) in inputs.samples.iter().zip(&sampled).filter(|(sample, _)| sample.feed_slot != NONE) {
             self.feed[sample.feed_slot as usize] = sampled.token_id;
         }
-        let pooled = inputs.pools.iter().map(|pool| self.pool(pool, inputs)).collect();
+        let rows = |pool: &PoolRow| &hashes[pool.row_start as usize..][..pool.row_count as usize];
+        let pooled = inputs.pools.iter().map(|pool| sum_of_states(rows(pool))).collect();
         Results { sampled, pooled }
     }
 
-    /// A few numbers computed from the histories of the rows; NaN if the script makes one invalid.
-    fn pool(&self, pool: &PoolRow, inputs: &BatchInputs) -> Vec<f32> {
-        let mut sums = vec![0.0; POOLED_COLUMNS];
-        for row in pool.row_start..pool.row_start + pool.row_count {
-            let state =
-                self.history(row, inputs).map_or(vec![f32::NAN; POOLED_COLUMNS], |history| hidden(history.hash));
-            sums.iter_mut().zip(state).for_each(|(sum, value)| *sum += value);
-        }
-        sums
-    }
-
-    /// The history that a row sees through the block tables of all groups; `None` if the script makes it invalid.
-    fn history(&self, row: u32, inputs: &BatchInputs) -> Option<History> {
-        let index = inputs.sequences.partition_point(|rows| rows.row_start + rows.row_count <= row);
-        let position = inputs.positions[row as usize];
-        let (mut hash, mut tokens) = (0, Vec::new());
-        for (number, (arrays, pool)) in inputs.groups.iter().zip(&self.pool).enumerate() {
-            let window = self.plan.kv_groups[number].window;
-            let table = &arrays.block_tables[arrays.table_starts[index] as usize..];
-            for visible in first_visible(position, window)..=position {
-                let (block, offset) = (table[(visible / self.block_size()) as usize], visible % self.block_size());
-                let slot = if block == NONE { BLANK } else { pool[(block * self.block_size() + offset) as usize] };
-                if self.script.nan == Some(slot.token_id) {
-                    return None;
-                }
-                hash = see(hash, slot.position, slot.token_id);
-                tokens.extend((number == 0 && self.script.say.is_some()).then_some(slot.token_id));
+    /// Computes and stores the states of a sequence's rows, and adds the hash of what each row sees; `None` if the
+    /// script makes it invalid.
+    fn run_sequence(&mut self, index: usize, inputs: &BatchInputs, token_ids: &[u32], hashes: &mut Vec<Option<u64>>) {
+        let rows = inputs.sequences[index];
+        let start = inputs.positions[rows.row_start as usize];
+        let windows: Vec<_> = self.plan.kv_groups.iter().map(|group| group.window).collect();
+        let mut views = vec![View::default(); windows.len()];
+        for (group, view) in views.iter_mut().enumerate() {
+            for position in first_visible(start, windows[group])..start {
+                view.add(position, self.slot(group, index, position, inputs).state);
             }
         }
-        let said = self.script.say.as_ref().and_then(|say| say.next(&tokens));
-        Some(History { hash, said })
+        for row in (rows.row_start..rows.row_start + rows.row_count).map(|row| row as usize) {
+            let (position, token_id) = (inputs.positions[row], token_ids[row]);
+            let is_invalid = self.script.nan == Some(token_id) || views.iter().any(|view| view.invalid > 0);
+            let sums = views.iter().map(|view| view.sum);
+            let state = if is_invalid { INVALID } else { row_state(position, token_id, sums) };
+            for (group, view) in views.iter_mut().enumerate() {
+                self.pool[group][inputs.groups[group].slot_mapping[row] as usize].state = state;
+                view.add(position, self.slot(group, index, position, inputs).state);
+            }
+            let is_valid = views.iter().all(|view| view.invalid == 0);
+            hashes.push(is_valid.then(|| history(views.iter().map(|view| view.sum))));
+            for (group, view) in views.iter_mut().enumerate() {
+                for passed in first_visible(position, windows[group])..first_visible(position + 1, windows[group]) {
+                    view.remove(passed, self.slot(group, index, passed, inputs).state);
+                }
+            }
+        }
+    }
+
+    /// A slot of a sequence's block table.
+    fn slot(&self, group: usize, index: usize, position: u32, inputs: &BatchInputs) -> Slot {
+        let (arrays, size) = (&inputs.groups[group], self.block_size());
+        let block = arrays.block_tables[(arrays.table_starts[index] + position / size) as usize];
+        if block == NONE { BLANK } else { self.pool[group][(block * size + position % size) as usize] }
+    }
+
+    /// The scripted token that follows the tokens that a row sees, if any.
+    fn said(&self, row: u32, inputs: &BatchInputs) -> Option<u32> {
+        let say = self.script.say.as_ref()?;
+        let index = inputs.sequences.partition_point(|rows| rows.row_start + rows.row_count <= row);
+        let position = inputs.positions[row as usize];
+        let visible = first_visible(position, self.plan.kv_groups.first()?.window)..=position;
+        say.next(&visible.map(|position| self.slot(0, index, position, inputs).token_id).collect::<Vec<_>>())
     }
 
     fn draw(&self, sample: &SampleRow, history: &History, inputs: &BatchInputs) -> Sampled {
@@ -507,13 +419,50 @@ fn check_writes(arrays: &GroupInputs, rows: usize, slots: usize) {
 }
 
 /// First position visible to a query.
-pub fn first_visible(position: u32, window: Option<u32>) -> u32 {
+fn first_visible(position: u32, window: Option<u32>) -> u32 {
     window.map_or(0, |window| (position + 1).saturating_sub(window))
 }
 
-/// Adds one visible token to the hash of a history.
-pub fn see(hash: u64, position: u32, token_id: u32) -> u64 {
-    mix(hash, u64::from(position) << 32 | u64::from(token_id))
+/// What a row contributes to the sums of the rows that see it.
+fn see(position: u32, state: u64) -> u64 {
+    mix(mix(0, position.into()), state)
+}
+
+/// The state of a row, which is stored in its slot of every KV group; `sums` has what it sees of earlier rows in each.
+fn row_state(position: u32, token_id: u32, sums: impl Iterator<Item = u64>) -> u64 {
+    sums.fold(mix(u64::from(position) << 32, token_id.into()), mix)
+}
+
+/// The hash of what a row sees, itself included; `sums` has one sum per KV group.
+fn history(sums: impl Iterator<Item = u64>) -> u64 {
+    sums.fold(0, mix)
+}
+
+/// The history of a plain list of tokens: what a row should see, whatever blocks and batches its tokens were in.
+#[derive(Clone, Debug)]
+pub struct PlainHistory {
+    windows: Vec<Option<u32>>,
+    states: Vec<u64>,
+}
+
+impl PlainHistory {
+    /// An empty list for a model with these windows, one for each KV group.
+    pub fn new(windows: &[Option<u32>]) -> Self {
+        Self { windows: windows.to_vec(), states: Vec::new() }
+    }
+
+    /// Adds a token and returns the hash of what its row sees.
+    pub fn push(&mut self, token_id: u32) -> u64 {
+        let position = u32::try_from(self.states.len()).expect("a list fits the context");
+        let sum = |states: &[u64], window: &Option<u32>| {
+            let visible =
+                (first_visible(position, *window)..).zip(&states[first_visible(position, *window) as usize..]);
+            visible.fold(0_u64, |sum, (position, &state)| sum.wrapping_add(see(position, state)))
+        };
+        let state = row_state(position, token_id, self.windows.iter().map(|window| sum(&self.states, window)));
+        self.states.push(state);
+        history(self.windows.iter().map(|window| sum(&self.states, window)))
+    }
 }
 
 /// The token that follows a history, given the row's parameters and its earlier tokens for penalties: `past` has
@@ -574,36 +523,25 @@ pub fn hidden(history: u64) -> Vec<f32> {
     (0..POOLED_COLUMNS).map(value).collect()
 }
 
+/// The sum of the hidden states of rows with these histories; NaN if one is invalid.
+fn sum_of_states(histories: &[Option<u64>]) -> Vec<f32> {
+    let mut sums = vec![0.0; POOLED_COLUMNS];
+    for history in histories {
+        let state = history.map_or(vec![f32::NAN; POOLED_COLUMNS], hidden);
+        sums.iter_mut().zip(state).for_each(|(sum, value)| *sum += value);
+    }
+    sums
+}
+
 #[expect(clippy::cast_precision_loss, reason = "ranks are small")]
 fn logprob(rank: u32) -> f32 {
     -0.5 - rank as f32
 }
 
 /// Mixes two words (the finalizer of SplitMix64).
-fn mix(hash: u64, value: u64) -> u64 {
+pub fn mix(hash: u64, value: u64) -> u64 {
     let mixed = (hash ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_script_is_words() {
-        let script: Script = "lost@3,lost@9,invalid@2,nan=17,oom=100,pause=5".parse().expect("the case is valid");
-        assert_eq!(script.lost, BTreeSet::from([3, 9]));
-        assert_eq!((script.nan, script.oom, script.pause), (Some(17), Some(100), Duration::from_millis(5)));
-        let say: Script = "say=1.2>3.4>5".parse().expect("the case is valid");
-        let say = say.say.expect("the script has an answer");
-        let next = |tokens: &[u32]| say.next(tokens);
-        assert_eq!((next(&[9, 1, 2]), next(&[1, 2, 3]), next(&[1, 2, 3, 4])), (Some(3), Some(4), None));
-        assert_eq!((next(&[1, 2, 3, 4, 1, 2]), next(&[7])), (Some(5), None), "the second answer");
-        assert_eq!("".parse::<Script>().expect("the case is valid"), Script::default());
-        for wrong in ["lost", "lost=3", "lost@x", "nan@3", "lose@3", "nan=4294967296", "say=", "say=x", "say@1"] {
-            assert!(wrong.parse::<Script>().is_err(), "{wrong} is refused");
-        }
-    }
 }

@@ -36,6 +36,10 @@ pub enum InjectedFault {
     ForcedTokenNotComputed,
     /// After a failed batch, sequences that share the blocks it should have filled go on.
     SharersKept,
+    /// After a failed batch, what its sequences compute in a step in flight can still be found in the prefix cache.
+    LaterBlocksKept,
+    /// After a failed batch, sequences go on that share what other sequences computed from blocks never filled.
+    IndirectSharersKept,
     /// Only the first 16 bytes of a salt count.
     SaltCutOff,
     /// With a fixed grid, a chunk is cut to what other sequences leave of the step.

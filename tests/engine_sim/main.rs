@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use world::{Case, End, Outcome, Random, case, check, run};
+use world::{BLOCK_BYTES, Case, End, Outcome, Random, case, check, run};
 
 /// Enough for a quick check; CI sets `FOLIO_SIM_SEEDS` to 10,000.
 const SEEDS_DEFAULT: u64 = 1_000;
@@ -133,9 +133,34 @@ fn failing(seed: u64) -> Case {
     case
 }
 
+/// The case of a seed on a device that fails an early batch, while the steps in flight share what they compute: all
+/// prompts begin one document, and its window soon passes the blocks that were not filled.
+fn failing_while_shared(seed: u64) -> Case {
+    let (mut random, mut case) = (Random(!seed), case(seed));
+    case.shape.windows = vec![Some(random.within(3, 5))];
+    (case.config.prefix_caching, case.config.look_ahead, case.config.deterministic) = (true, true, false);
+    (case.config.max_num_seqs, case.config.max_num_batched_tokens) = (6, random.within(10, 20));
+    case.config.kv_cache_bytes = Some(200 * BLOCK_BYTES);
+    case.script.failed.insert(random.within(1, 6).into());
+    let document: Vec<_> = (0..case.shape.model_len - 1).map(|_| random.within(8, case.shape.vocab - 1)).collect();
+    let shortest = random.within(4, 12);
+    for arrival in &mut case.arrivals {
+        let request = &mut arrival.request;
+        request.prompt = document[..random.within(shortest, shortest + 11) as usize].into();
+        (request.cache_salt, request.pooling, request.params.prompt_logprobs) = (None, None, None);
+        arrival.turn = 0;
+    }
+    case
+}
+
+#[test]
+fn what_shares_unfilled_blocks_starts_over() {
+    for_seeds(SEEDS_PER_FAULT, |seed, ()| drop(pass(seed, &failing_while_shared(seed))), |()| ());
+}
+
 #[test]
 fn every_planted_bug_is_found() {
-    const FAULTS: [InjectedFault; 16] = [
+    const FAULTS: [InjectedFault; 18] = [
         InjectedFault::MissingCopyOnWrite,
         InjectedFault::EarlyRelease,
         InjectedFault::HashOfPartBlock,
@@ -151,17 +176,24 @@ fn every_planted_bug_is_found() {
         InjectedFault::MaskBeforeToken,
         InjectedFault::ForcedTokenNotComputed,
         InjectedFault::SharersKept,
+        InjectedFault::LaterBlocksKept,
+        InjectedFault::IndirectSharersKept,
         InjectedFault::SaltCutOff,
     ];
     for fault in FAULTS {
+        let sound = |seed| match fault {
+            InjectedFault::SharersKept | InjectedFault::LaterBlocksKept => failing(seed),
+            InjectedFault::IndirectSharersKept => failing_while_shared(seed),
+            _ => case(seed),
+        };
         let with_fault = |seed| {
-            let mut case = if fault == InjectedFault::SharersKept { failing(seed) } else { case(seed) };
+            let mut case = sound(seed);
             case.faults.fault = Some(fault);
             case
         };
         let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
         let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
-        pass(seed, &case(seed));
+        pass(seed, &sound(seed));
         println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
     }
 }

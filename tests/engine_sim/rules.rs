@@ -1,7 +1,7 @@
 //! A constraint without a grammar: a hash of the previous tokens determines which may follow. Some states allow one
 //! token, some all, a few none, and some end the choice.
 
-use folio::backend::fake::see;
+use folio::backend::fake::mix;
 use folio::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) fn shared(seed: u64, vocab: u32) -> SharedConstraint {
 
 impl Constraint for Rules {
     fn start(&self) -> Box<dyn ConstraintState> {
-        Box::new(Walk { hash: see(0, 0, self.seed as u32), vocab: self.vocab })
+        Box::new(Walk { hash: mix(0, self.seed), vocab: self.vocab })
     }
 }
 
@@ -41,7 +41,7 @@ impl Walk {
             0..6 => self.only() == Some(id),
             6..8 => true,
             8 if self.hash % 80 == 8 => false,
-            _ => see(self.hash, 1, id).is_multiple_of(3),
+            _ => mix(self.hash, u64::from(id) << 1).is_multiple_of(3),
         }
     }
 }
@@ -62,7 +62,7 @@ impl ConstraintState for Walk {
         if !self.allows(token_id) {
             return Err(Unsatisfiable);
         }
-        self.hash = see(self.hash, 2, token_id);
+        self.hash = mix(self.hash, u64::from(token_id) << 1 | 1);
         Ok(self.hash.is_multiple_of(29))
     }
 

@@ -2,7 +2,7 @@
 //! prefixes, receivers that are dropped, and a simple oracle that computes every token.
 
 use crate::rules;
-use folio::backend::fake::{self, FakeBackend, Script};
+use folio::backend::fake::{self, FakeBackend, PlainHistory, Script};
 use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
 use folio::engine::faults::InjectedFaults;
@@ -401,7 +401,17 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let prompt_len = request.prompt.len() as u32;
     let limit = prompt_len.saturating_add(params.max_tokens.unwrap_or(u32::MAX)).min(case.shape.model_len);
     let (mut tokens, mut logprobs) = (request.prompt.to_vec(), Vec::new());
-    let (told, sound) = told(case, request);
+    let mut plain = PlainHistory::new(&case.shape.windows);
+    // Everything from the script's token on is invalid.
+    let mut is_valid = true;
+    let mut history_with = |id: u32| {
+        is_valid &= case.script.nan != Some(id);
+        let history = plain.push(id);
+        is_valid.then_some(history)
+    };
+    let of_prompt: Vec<_> = tokens.iter().map(|&id| history_with(id)).collect();
+    let mut last = of_prompt[of_prompt.len() - 1];
+    let (told, sound) = told(case, request, &of_prompt);
     let mut state = params.constraint.as_ref().map(|constraint| constraint.0.start());
     // Forced tokens are not drawn, so their logits are not used, unless their logprobs are to be reported.
     let mut forced = VecDeque::new();
@@ -418,7 +428,7 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
         if is_masked && mask.iter().all(|&word| word == 0) {
             break End::Failed(RequestError::Grammar);
         }
-        let (id, is_drawn) = match (forced.pop_front(), history(case, &tokens)) {
+        let (id, is_drawn) = match (forced.pop_front(), last) {
             (Some(id), _) => (id, false),
             (None, None) => break End::Failed(RequestError::NumericalError),
             (None, Some(history)) => {
@@ -428,6 +438,7 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
             }
         };
         tokens.push(id);
+        last = history_with(id);
         let is_complete = state.as_mut().is_some_and(|state| state.accept(id).expect("the token is allowed"));
         if let Some(state) = state.as_mut().filter(|_| is_drawn && params.logprobs.is_none()) {
             forced.extend(state.forced());
@@ -443,12 +454,13 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     Seen { told, tokens: tokens.split_off(prompt_len as usize), logprobs, end }
 }
 
-/// The numbers reported for a prompt, up to the first invalid one, and whether all are valid.
-fn told(case: &Case, request: &Request) -> (Vec<f32>, bool) {
+/// The numbers reported for a prompt, up to the first invalid one, and whether all are valid; `histories` are those of
+/// its tokens.
+fn told(case: &Case, request: &Request, histories: &[Option<u64>]) -> (Vec<f32>, bool) {
     let prompt = &request.prompt;
-    let histories = |from: usize, to: usize| (from..to).map_while(|end| history(case, &prompt[..=end]));
+    let valid = |from: usize, to: usize| histories[from..to].iter().map_while(|&history| history);
     if request.params.prompt_logprobs.is_some() {
-        let histories: Vec<_> = histories(0, prompt.len() - 1).collect();
+        let histories: Vec<_> = valid(0, prompt.len() - 1).collect();
         let count = request.params.prompt_logprobs;
         let numbers = |(&history, &id): (&u64, &u32)| wanted_numbers(case, history, id, count);
         let told = histories.iter().zip(&prompt[1..]).flat_map(numbers).collect();
@@ -456,27 +468,12 @@ fn told(case: &Case, request: &Request) -> (Vec<f32>, bool) {
     }
     let Some(pooling) = request.pooling else { return (Vec::new(), true) };
     let from = if pooling == Pooling::Last { prompt.len() - 1 } else { 0 };
-    let states: Vec<_> = histories(from, prompt.len()).map(fake::hidden).collect();
+    let states: Vec<_> = valid(from, prompt.len()).map(fake::hidden).collect();
     if states.len() < prompt.len() - from {
         return (Vec::new(), false);
     }
     let column = |column: usize| states.iter().map(|state| f64::from(state[column])).sum::<f64>() / states.len() as f64;
     ((0..fake::POOLED_COLUMNS).map(|index| column(index) as f32).collect(), true)
-}
-
-fn history(case: &Case, tokens: &[u32]) -> Option<u64> {
-    let position = tokens.len() as u32 - 1;
-    let mut hash = 0;
-    for &window in &case.shape.windows {
-        for visible in fake::first_visible(position, window)..=position {
-            let id = tokens[visible as usize];
-            if case.script.nan == Some(id) {
-                return None;
-            }
-            hash = fake::see(hash, visible, id);
-        }
-    }
-    Some(hash)
 }
 
 fn draw(
@@ -516,13 +513,29 @@ fn biases(case: &Case, params: &SamplingParams, generated: u32) -> Vec<BiasEntry
     biases.into_iter().map(|(token_id, bias)| BiasEntry { token_id, bias }).collect()
 }
 
-/// Compares what every receiver got with the oracle. Requests hit by a scripted refusal may end early, but what they
-/// got must be correct.
+/// Compares what every receiver got with the oracle.
 pub(crate) fn check(case: &Case, outcome: &Outcome) {
+    compare(case, outcome, |index, choice| expected(case, &case.arrivals[index].request, choice as u32));
+    for (index, seen) in
+        outcome.seen.iter().enumerate().flat_map(|(index, choices)| choices.iter().map(move |seen| (index, seen)))
+    {
+        let End::Finished(_, usage) = &seen.end else { continue };
+        let shareable = shareable_tokens(case, index);
+        assert!(
+            usage.cached_tokens <= shareable,
+            "request {index}: {} cached, {shareable} shareable",
+            usage.cached_tokens
+        );
+    }
+}
+
+/// Compares what every receiver got with `wanted`, by request and choice. Requests hit by a scripted refusal may end
+/// early, but what they got must be correct.
+pub(crate) fn compare(case: &Case, outcome: &Outcome, wanted: impl Fn(usize, usize) -> Seen) {
     let refusals = !case.script.invalid.is_empty() || !case.script.failed.is_empty();
-    for (index, (choices, arrival)) in outcome.seen.iter().zip(&case.arrivals).enumerate() {
+    for (index, choices) in outcome.seen.iter().enumerate() {
         for (choice, seen) in choices.iter().enumerate() {
-            let wanted = expected(case, &arrival.request, choice as u32);
+            let wanted = wanted(index, choice);
             let name = format!("request {index}, choice {choice}");
             let partial = match &seen.end {
                 End::Aborted => true,
@@ -542,20 +555,17 @@ pub(crate) fn check(case: &Case, outcome: &Outcome) {
             let whole = wanted.end != End::Failed(RequestError::NumericalError);
             let right = if whole { wanted.told == seen.told } else { wanted.told.starts_with(&seen.told) };
             assert!(right, "{name}: told {:?}, not {:?}", seen.told, wanted.told);
-            check_end(case, index, seen, &wanted, &name);
+            assert_eq!(without_hits(&seen.end), without_hits(&wanted.end), "{name}: end");
         }
     }
 }
 
-fn check_end(case: &Case, index: usize, seen: &Seen, wanted: &Seen, name: &str) {
-    let (End::Finished(reason, usage), End::Finished(wanted_reason, wanted_usage)) = (&seen.end, &wanted.end) else {
-        assert_eq!(seen.end, wanted.end, "{name}: end");
-        return;
-    };
-    assert_eq!(reason, wanted_reason, "{name}: reason");
-    assert_eq!(Usage { cached_tokens: 0, ..*usage }, *wanted_usage, "{name}: usage");
-    let shareable = shareable_tokens(case, index);
-    assert!(usage.cached_tokens <= shareable, "{name}: {} cached, {shareable} shareable", usage.cached_tokens);
+/// An end without the number of cached tokens, which may depend on other requests.
+fn without_hits(end: &End) -> End {
+    match end {
+        End::Finished(reason, usage) => End::Finished(*reason, Usage { cached_tokens: 0, ..*usage }),
+        other => other.clone(),
+    }
 }
 
 /// Number of a prompt's tokens that another request with the same salt shares, in whole blocks and without the last

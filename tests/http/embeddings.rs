@@ -2,7 +2,7 @@
 
 use crate::harness::{Server, config, with};
 use base64::Engine as _;
-use folio::backend::fake::{hidden, see};
+use folio::backend::fake::{PlainHistory, hidden};
 use folio::config::Config;
 use folio::server::ServerOptions;
 use serde_json::{Value, json};
@@ -79,13 +79,8 @@ fn a_mean_is_the_mean_of_the_last_states_of_all_beginnings() {
 
 /// The expected output of the fake device: a vector from the history of each token.
 fn states(prompt: &[u32]) -> Vec<Vec<f64>> {
-    let mut history = 0;
-    let mut states = Vec::new();
-    for (position, id) in prompt.iter().enumerate() {
-        history = see(history, position as u32, *id);
-        states.push(hidden(history).into_iter().map(f64::from).collect());
-    }
-    states
+    let mut history = PlainHistory::new(&[None]);
+    prompt.iter().map(|&id| hidden(history.push(id)).into_iter().map(f64::from).collect()).collect()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! both forms.
 
 use crate::harness::{CHAT, COMPLETIONS, Server, config, demo_text, hello, with};
-use folio::backend::fake::{scored_rank, see};
+use folio::backend::fake::{PlainHistory, scored_rank};
 use folio::config::Config;
 use folio::server::ServerOptions;
 use serde_json::{Value, json};
@@ -56,13 +56,8 @@ fn a_prompt_s_logprobs_are_those_of_its_generation() {
 
 /// The fake device's logprobs of each token of a prompt except the first.
 fn expected(prompt: &[u32]) -> Vec<f64> {
-    let mut history = 0;
-    let mut ranks = Vec::new();
-    for (position, pair) in prompt.windows(2).enumerate() {
-        history = see(history, position as u32, pair[0]);
-        ranks.push(-0.5 - f64::from(scored_rank(history, pair[1])));
-    }
-    ranks
+    let mut history = PlainHistory::new(&[None]);
+    prompt.windows(2).map(|pair| -0.5 - f64::from(scored_rank(history.push(pair[0]), pair[1]))).collect()
 }
 
 #[test]

@@ -306,14 +306,15 @@ impl Scheduler {
         landed.into_iter().for_each(|id| self.settle(id));
     }
 
-    /// Removes the blocks that a failed batch should have filled from the prefix cache, and returns them.
+    /// Removes the blocks that a failed batch should have filled from the prefix cache, with those that a step in
+    /// flight fills on top of them, and returns them.
     fn withdraw_filled_by(&mut self, batch: &Batch) -> HashSet<(usize, u32)> {
         let mut blocks = HashSet::new();
         for row in &batch.rows {
-            let size = self.limits.block_size;
-            let (first, end) = (row.start / size, (row.start + row.count).div_ceil(size));
+            let (first, end) = (row.start / self.limits.block_size, self.pool.blocks_for(row.start + row.count));
+            let end = if self.faults.has(InjectedFault::LaterBlocksKept) { end as usize } else { usize::MAX };
             for (group, table) in self.sequences[row.sequence].tables.iter().enumerate() {
-                let filled = table.blocks.iter().take(end as usize).skip(first.max(table.passed) as usize);
+                let filled = table.blocks.iter().take(end).skip(first.max(table.passed) as usize);
                 blocks.extend(filled.map(|&block| (group, block)));
             }
         }
@@ -327,7 +328,8 @@ impl Scheduler {
         loop {
             let sharer = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled));
             let Some(id) = sharer else { break };
-            for (group, table) in self.sequences[id].tables.iter().enumerate() {
+            let follows = !self.faults.has(InjectedFault::IndirectSharersKept);
+            for (group, table) in self.sequences[id].tables.iter().enumerate().filter(|_| follows) {
                 let sound = table.held().take_while(|&block| !unfilled.contains(&(group, block))).count();
                 unfilled.extend(table.held().skip(sound).map(|block| (group, block)));
             }

@@ -1,0 +1,163 @@
+//! The script of a fake device: faults to inject and answers to give.
+//!
+//! It is comma-separated text, for example `lost@3,nan=17`.
+//!
+//! | Word | Fault |
+//! |---|---|
+//! | `lost@K` | the device is lost when batch K is read (batches count from 1, across resets) |
+//! | `lost-submit@K` | the device is lost when batch K is submitted |
+//! | `hang@K` | batch K never completes: its read times out after the pause, as on a lost device |
+//! | `dead@K` | as `lost@K`, and the device cannot be reset |
+//! | `invalid@K` | batch K is rejected when it is submitted |
+//! | `failed@K` | batch K is found to be rejected when it is read |
+//! | `panic@K` | a panic when batch K is submitted |
+//! | `nan=T` | rows from token id T on have no valid logits |
+//! | `oom=N` | a pool of more than N blocks in total does not fit |
+//! | `memory=BYTES` | device memory for weights, rows and pool, as on a GPU |
+//! | `binding=BYTES` | binding limit: no buffer may be larger |
+//! | `pause=MS` | every batch takes MS milliseconds |
+//! | `say=A>B>C` | after the ids A, the device samples the ids B, the second time C, …; ids are separated by dots |
+//! | `seed=S` | seed of the random moments when batches run |
+
+use super::BackendError;
+use std::collections::BTreeSet;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The faults that a fake device injects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Script {
+    /// Batches whose read loses the device.
+    pub lost: BTreeSet<u64>,
+    /// Batches whose submission loses the device.
+    pub lost_submit: BTreeSet<u64>,
+    /// Batches that never complete.
+    pub hang: BTreeSet<u64>,
+    /// Batches whose read loses the device permanently.
+    pub dead: BTreeSet<u64>,
+    /// Batches rejected at submission.
+    pub invalid: BTreeSet<u64>,
+    /// Batches rejected at the read.
+    pub failed: BTreeSet<u64>,
+    /// Batches whose submission panics.
+    pub panic: BTreeSet<u64>,
+    /// Token id that makes the logits of every row that sees it invalid.
+    pub nan: Option<u32>,
+    /// Maximum number of blocks in the pool.
+    pub oom: Option<u32>,
+    /// Bytes of device memory, as a GPU reports them; `None`: a software device.
+    pub memory: Option<u64>,
+    /// Binding limit in bytes, as a GPU reports it; `None`: no limit.
+    pub binding: Option<u64>,
+    /// Scripted answers, if any.
+    pub say: Option<Say>,
+    /// Duration of a batch.
+    pub pause: Duration,
+    /// Seed of the random moments when batches run.
+    pub seed: u64,
+}
+
+/// Scripted answers, which replace the hash after a given prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Say {
+    /// The ids that trigger an answer.
+    pub after: Vec<u32>,
+    /// The first answer, the second, and so on.
+    pub answers: Vec<Vec<u32>>,
+}
+
+impl Say {
+    /// Parses `1.2>3.4.5>6`: after the ids 1, 2 come 3, 4, 5, and the second time 6.
+    fn read(text: &str) -> Option<Self> {
+        let ids = |part: &str| part.split('.').map(|id| id.parse().ok()).collect::<Option<Vec<u32>>>();
+        let mut parts = text.split('>').map(ids);
+        Some(Self { after: parts.next()??, answers: parts.collect::<Option<_>>()? })
+    }
+
+    /// The id that follows `tokens`, if an answer has started: its next id.
+    pub(super) fn next(&self, tokens: &[u32]) -> Option<u32> {
+        let begins: Vec<_> =
+            tokens.windows(self.after.len()).enumerate().filter(|(_, ids)| *ids == self.after).collect();
+        let (last, _) = begins.last()?;
+        self.answers.get(begins.len() - 1)?.get(tokens.len() - last - self.after.len()).copied()
+    }
+}
+
+impl FromStr for Script {
+    type Err = BackendError;
+
+    fn from_str(text: &str) -> Result<Self, BackendError> {
+        let mut script = Self::default();
+        for word in text.split(',').filter(|word| !word.is_empty()) {
+            script.read_word(word).ok_or_else(|| {
+                let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
+                             memory=BYTES, binding=BYTES, say=A>B>C, pause=MS, seed=S";
+                BackendError::Unavailable(format!("fake device: unknown word {word:?}; expected {words}"))
+            })?;
+        }
+        Ok(script)
+    }
+}
+
+impl Script {
+    fn read_word(&mut self, word: &str) -> Option<()> {
+        let (name, number) = word.split_once(['@', '='])?;
+        if (name, word.contains('@')) == ("say", false) {
+            self.say = Some(Say::read(number)?);
+            return Some(());
+        }
+        let number: u64 = number.parse().ok()?;
+        let batches = match (name, word.contains('@')) {
+            ("lost", true) => &mut self.lost,
+            ("lost-submit", true) => &mut self.lost_submit,
+            ("hang", true) => &mut self.hang,
+            ("dead", true) => &mut self.dead,
+            ("invalid", true) => &mut self.invalid,
+            ("failed", true) => &mut self.failed,
+            ("panic", true) => &mut self.panic,
+            (_, true) => return None,
+            ("nan", false) => return u32::try_from(number).ok().map(|id| self.nan = Some(id)),
+            ("oom", false) => return u32::try_from(number).ok().map(|blocks| self.oom = Some(blocks)),
+            ("memory", false) => {
+                self.memory = Some(number);
+                return Some(());
+            }
+            ("binding", false) => {
+                self.binding = Some(number);
+                return Some(());
+            }
+            ("pause", false) => {
+                self.pause = Duration::from_millis(number);
+                return Some(());
+            }
+            ("seed", false) => {
+                self.seed = number;
+                return Some(());
+            }
+            _ => return None,
+        };
+        batches.insert(number);
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_words() {
+        let script: Script = "lost@3,lost@9,invalid@2,nan=17,oom=100,pause=5".parse().expect("the case is valid");
+        assert_eq!(script.lost, BTreeSet::from([3, 9]));
+        assert_eq!((script.nan, script.oom, script.pause), (Some(17), Some(100), Duration::from_millis(5)));
+        let say: Script = "say=1.2>3.4>5".parse().expect("the case is valid");
+        let say = say.say.expect("the script has an answer");
+        let next = |tokens: &[u32]| say.next(tokens);
+        assert_eq!((next(&[9, 1, 2]), next(&[1, 2, 3]), next(&[1, 2, 3, 4])), (Some(3), Some(4), None));
+        assert_eq!((next(&[1, 2, 3, 4, 1, 2]), next(&[7])), (Some(5), None), "the second answer");
+        assert_eq!("".parse::<Script>().expect("the case is valid"), Script::default());
+        for wrong in ["lost", "lost=3", "lost@x", "nan@3", "lose@3", "nan=4294967296", "say=", "say=x", "say@1"] {
+            assert!(wrong.parse::<Script>().is_err(), "{wrong} is refused");
+        }
+    }
+}
