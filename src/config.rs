@@ -26,7 +26,9 @@ pub struct Config {
     pub prefix_caching: bool,
     /// Whether a step is submitted before the tokens of the previous one are read.
     pub look_ahead: bool,
-    /// Whether a request's results are bit-identical on a device, regardless of what else is in the batch.
+    /// Whether a request's results are bit-identical on a device, regardless of what else is in the batch or the prefix
+    /// cache, and of preemptions. Only whole chunks of prompts are then shared, and what a preempted answer had is
+    /// recomputed one token per step.
     pub deterministic: bool,
     /// Maximum waiting requests; further ones are refused.
     pub queue_requests_max: u32,

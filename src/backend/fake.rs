@@ -215,6 +215,7 @@ impl FakeBackend {
     fn run_sequence(&mut self, index: usize, inputs: &BatchInputs, token_ids: &[u32], hashes: &mut Vec<Option<u64>>) {
         let rows = inputs.sequences[index];
         let start = inputs.positions[rows.row_start as usize];
+        let rounding = self.script.rounding.then(|| u64::from(start) << 32 | u64::from(rows.row_count));
         let windows: Vec<_> = self.plan.kv_groups.iter().map(|group| group.window).collect();
         let mut views = vec![View::default(); windows.len()];
         for (group, view) in views.iter_mut().enumerate() {
@@ -225,7 +226,7 @@ impl FakeBackend {
         for row in (rows.row_start..rows.row_start + rows.row_count).map(|row| row as usize) {
             let (position, token_id) = (inputs.positions[row], token_ids[row]);
             let is_invalid = self.script.nan == Some(token_id) || views.iter().any(|view| view.invalid > 0);
-            let sums = views.iter().map(|view| view.sum);
+            let sums = views.iter().map(|view| view.sum).chain(rounding);
             let state = if is_invalid { INVALID } else { row_state(position, token_id, sums) };
             for (group, view) in views.iter_mut().enumerate() {
                 self.pool[group][inputs.groups[group].slot_mapping[row] as usize].state = state;

@@ -42,8 +42,12 @@ pub enum InjectedFault {
     IndirectSharersKept,
     /// Only the first 16 bytes of a salt count.
     SaltCutOff,
-    /// With a fixed grid, a chunk is cut to what other sequences leave of the step.
+    /// With fixed chunks, a chunk is cut to what other sequences leave of the step.
     GridFollowsCompany,
+    /// With fixed chunks, a preempted sequence recomputes its answer in chunks.
+    AnswerRecomputedInChunks,
+    /// With fixed chunks, a prefix hit may end inside a chunk or cover an answer.
+    PartChunksShared,
     /// The most recently used block is evicted first.
     NewestEvicted,
     /// Of a sequence's blocks, the first are evicted first, so that the rest cannot be found.

@@ -2,13 +2,14 @@
 //!
 //! One rule, no phases: a sequence has a number of tokens, some of them computed. A step computes some of the missing
 //! ones; when none is missing, it draws the next token. Prefill, chunked prefill, prefix hits and decode are all this
-//! rule. [`Scheduler::schedule`] is here; `admit` brings waiting sequences in, `preempt` sends running ones back when
-//! blocks run out, `commit` takes results.
+//! rule. [`Scheduler::schedule`] is here; `chunks` says how many tokens of a sequence a step computes, `admit` brings
+//! waiting sequences in, `preempt` sends running ones back when blocks run out, `commit` takes results.
 //!
 //! Nothing that a step in flight uses is released: a sequence that ends or is preempted leaves after its last step has
 //! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
 
 mod admit;
+mod chunks;
 mod commit;
 mod preempt;
 mod prefix;
@@ -24,7 +25,6 @@ use super::request::{EOS_TOKEN_IDS_MAX, Request};
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use crate::plan::inputs::{BatchInputs, NONE};
 use prefix::{Past, PrefixEnds};
-use prompt_outputs::scorable;
 use round_robin::RoundRobin;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub struct Limits {
     pub blocks: Vec<u32>,
     /// Whether requests with equal prefixes share blocks.
     pub prefix_caching: bool,
-    /// Whether prefill chunks lie on a fixed grid, independent of the rest of the batch.
+    /// Whether a sequence is always computed in the same chunks, whatever else runs.
     pub deterministic: bool,
     /// Token ids that end a sequence.
     pub eos_token_ids: Vec<u32>,
@@ -152,6 +152,7 @@ impl Scheduler {
     /// A scheduler over an empty pool.
     pub fn new(limits: Limits, faults: InjectedFaults) -> Self {
         assert!(limits.tokens_max > 0 && limits.sequences_max > 0, "a step has room for a row");
+        assert!(!limits.deterministic || limits.tokens_max >= limits.block_size, "a step has room for a fixed chunk");
         Self {
             pool: BlockPool::new(limits.block_size, &limits.windows, &limits.blocks, faults),
             sequences: Sequences::default(),
@@ -378,24 +379,6 @@ impl Scheduler {
         self.push_row(id, count, draft);
     }
 
-    /// Number of tokens to compute for this sequence. With a fixed grid, a prompt's chunks do not depend on the rest of
-    /// the batch.
-    fn chunk(&self, sequence: &Sequence, draft: &Draft) -> u32 {
-        let (missing, left) = (sequence.missing(), draft.tokens_left.min(scorable(sequence, draft)));
-        if !self.limits.deterministic || missing == 1 {
-            return missing.min(left);
-        }
-        let grid = (self.limits.tokens_max / 4).max(self.limits.block_size.min(self.limits.tokens_max));
-        let scores = sequence.params().prompt_logprobs.is_some();
-        let grid = if scores { grid.min(self.limits.scores_max) } else { grid };
-        let wanted = missing.min(grid - sequence.computed % grid);
-        match wanted <= left {
-            true => wanted,
-            false if self.faults.has(InjectedFault::GridFollowsCompany) => left,
-            false => 0,
-        }
-    }
-
     fn has_room_for(&self, sequence: &Sequence, count: u32, draft: &Draft) -> bool {
         let entries = self.pool.blocks_for(sequence.computed + count);
         entries <= draft.table_entries_left && draft.has_room_to_draw(sequence, self.limits.eos_token_ids.len())
@@ -539,7 +522,7 @@ impl Scheduler {
         let sequence = &self.sequences[id];
         let known = sequence.tokens_known();
         let computed = if self.faults.has(InjectedFault::HashOfPartBlock) { known } else { sequence.computed };
-        let full = computed.min(known) / self.limits.block_size;
+        let full = computed.min(known).min(self.shareable(sequence)) / self.limits.block_size;
         self.extend_hashes(id, full);
         let sequence = &mut self.sequences[id];
         debug_assert!(full as usize <= sequence.hashes.len(), "a registered block has a hash");
@@ -599,7 +582,8 @@ impl Scheduler {
             _ => {
                 self.by_stream.remove(&sequence.choice.stream);
                 let sequence = self.sequences.remove(id);
-                self.past.remember(sequence);
+                let shareable = self.shareable(&sequence);
+                self.past.remember(sequence, shareable);
             }
         }
     }

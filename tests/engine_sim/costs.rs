@@ -82,7 +82,7 @@ fn measure_seed(seed: u64, fault: Option<InjectedFault>) -> Costs {
         prompt_tokens: visits.stats.prompt_tokens,
         hits: visits.stats.prefix_hits,
         tokens: pressed.stats.prompt_tokens + pressed.stats.generation_tokens,
-        computed: pressed.chunks.iter().map(|chunk| chunk.token_ids.len() as u64).sum(),
+        computed: pressed.computed,
         briefs: briefs.arrivals.len() as u64,
         preemptions: brief.stats.preemptions,
         busy: requests(&case, true).count() as u64,

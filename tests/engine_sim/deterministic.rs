@@ -1,82 +1,73 @@
-//! `deterministic`: what else runs changes neither the chunks of a prompt nor any bit of a result.
+//! `deterministic`: what else runs changes neither the chunks of a sequence nor any bit of a result, even if the
+//! sequence shares a prefix, is preempted, or computed again after a failure.
 
-use crate::world::{Arrival, BLOCK_BYTES, Case, Chunk, Random, Shape, check, run};
+use crate::world::{BLOCK_BYTES, Case, Outcome, Random, case, compare, run};
+use crate::{for_seeds, quietly};
 use folio::backend::cpu::CpuBackend;
-use folio::backend::fake::Script;
 use folio::config::Config;
-use folio::engine::faults::{InjectedFault, InjectedFaults};
+use folio::engine::faults::InjectedFault;
 use folio::engine::handle::{EventReceiver, channel};
 use folio::engine::request::{Event, PromptEvent, Request, SamplingParams, Token};
 use folio::engine::{Engine, handle::EngineHandle};
 use folio::model::Model;
-use folio::plan::KvFormat;
+use folio::plan::Storage;
 use folio::platform::block_on;
 
-/// So large that a drawn token is none of a prompt's.
-const VOCAB: u32 = 1_000_000;
 const SEEDS: u64 = 200;
 
-/// Some requests with prompts of their own; the pool has room for all.
-fn crowd(seed: u64, fault: Option<InjectedFault>) -> Case {
-    let mut random = Random(seed);
-    let shape = Shape { windows: vec![None], vocab: VOCAB, eos_token_ids: Vec::new(), model_len: 90 };
-    let config = Config {
-        max_num_seqs: random.within(2, 6),
-        max_num_batched_tokens: random.within(20, 60),
-        block_size: 4,
-        kv_cache_bytes: Some(400 * BLOCK_BYTES),
-        kv_format: KvFormat::F32,
-        deterministic: true,
-        look_ahead: !random.once_in(4),
-        ..Config::default()
-    };
-    let (mut turn, mut arrivals) = (0, Vec::new());
-    for index in 0..random.within(3, 8) {
-        turn += random.below(4);
-        let prompt: Vec<_> = (0..random.within(1, 70)).map(|position| index * 100 + position).collect();
-        let params = SamplingParams {
-            max_tokens: Some(random.within(1, 20)),
-            seed: Some(seed),
-            prompt_logprobs: random.once_in(3).then_some(1),
-            ..SamplingParams::default()
-        };
-        arrivals.push(Arrival {
-            turn,
-            request: Request { prompt: prompt.into(), params, ..Request::default() },
-            aborts: vec![None],
-        });
+/// A case with deterministic results, on a device whose numbers depend on chunks, as rounding does.
+fn rounded(seed: u64, fault: Option<InjectedFault>) -> Case {
+    let (mut random, mut case) = (Random(!seed), case(seed));
+    case.config.deterministic = true;
+    case.config.max_num_batched_tokens += random.below(50);
+    case.script.rounding = true;
+    match seed % 4 {
+        0 => drop(case.script.lost.insert(random.within(1, 40).into())),
+        1 => drop(case.script.failed.insert(random.within(1, 40).into())),
+        _ => {}
     }
-    let faults = InjectedFaults { fault, ..InjectedFaults::default() };
-    Case { shape, config, script: Script { seed, ..Script::default() }, faults, arrivals }
+    case.faults.fault = fault;
+    case
 }
 
-/// The chunks of one prompt, as positions.
-fn chunks_of(prompt: &[u32], chunks: &[Chunk]) -> Vec<(u32, usize)> {
-    let own = |chunk: &&Chunk| prompt.get(chunk.start as usize) == Some(&chunk.token_ids[0]);
-    chunks.iter().filter(own).map(|chunk| (chunk.start, chunk.token_ids.len())).collect()
+/// The outcome of one request of a case on a sound device with room for it.
+fn alone(case: &Case, index: usize) -> Outcome {
+    let mut case = case.clone();
+    case.config.kv_cache_bytes = Some(1000 * BLOCK_BYTES);
+    (case.script.lost, case.script.failed) = Default::default();
+    let mut arrival = case.arrivals.swap_remove(index);
+    arrival.turn = 0;
+    arrival.aborts.fill(None);
+    case.arrivals = vec![arrival];
+    let outcome = run(&case);
+    assert_eq!(outcome.stats.preemptions, 0, "there is room for the request");
+    outcome
 }
 
-/// The chunks of the first prompt whose chunks differ in company from those that it has alone, in this order.
-fn differing(seed: u64, fault: Option<InjectedFault>) -> Option<[Vec<(u32, usize)>; 2]> {
-    let case = crowd(seed, fault);
-    let together = run(&case);
-    assert_eq!(together.stats.preemptions, 0, "seed {seed}: the pool has room for all");
-    check(&case, &together);
-    let both = case.arrivals.iter().map(|arrival| {
-        let alone = Case { arrivals: vec![Arrival { turn: 0, ..arrival.clone() }], ..case.clone() };
-        [&together, &run(&alone)].map(|outcome| chunks_of(&arrival.request.prompt, &outcome.chunks))
-    });
-    let mut differing = both.filter(|[together, alone]| together != alone);
-    differing.next()
+/// The outcome of a case, checked against those of its requests alone.
+fn check_against_alone(case: &Case) -> Outcome {
+    let outcome = run(case);
+    let alone: Vec<_> = (0..case.arrivals.len()).map(|index| alone(case, index)).collect();
+    compare(case, &outcome, |index, choice| alone[index].seen[0][choice].clone());
+    outcome
 }
 
 #[test]
-fn chunks_do_not_depend_on_what_else_runs() {
-    for seed in 0..SEEDS {
-        assert_eq!(differing(seed, None), None, "seed {seed}: chunks of one prompt, in company and alone");
+fn bits_do_not_depend_on_what_else_runs() {
+    let mut totals = (0, 0);
+    let work = |seed, sum: &mut (u64, u64)| {
+        let stats = check_against_alone(&rounded(seed, None)).stats;
+        *sum = (sum.0 + stats.preemptions, sum.1 + stats.prefix_hits);
+    };
+    for_seeds(2 * SEEDS, work, |sum| totals = (totals.0 + sum.0, totals.1 + sum.1));
+    println!("preemptions, prefix hits: {totals:?}");
+    assert!(totals.0 > SEEDS / 2 && totals.1 > SEEDS, "(preemptions, prefix hits): {totals:?}");
+    for fault in
+        [InjectedFault::GridFollowsCompany, InjectedFault::AnswerRecomputedInChunks, InjectedFault::PartChunksShared]
+    {
+        let finds = |seed| quietly(|| check_against_alone(&rounded(seed, Some(fault)))).is_err();
+        assert!((0..SEEDS).any(finds), "{fault:?} is found");
     }
-    let found = (0..SEEDS).any(|seed| differing(seed, Some(InjectedFault::GridFollowsCompany)).is_some());
-    assert!(found, "a grid that follows the company is noticed");
 }
 
 /// Logprobs of a prompt and its answer, bit by bit.
@@ -98,43 +89,57 @@ fn bits(mut receiver: EventReceiver) -> Option<Vec<u32>> {
 
 fn prompt(first: u32, length: u32) -> Request {
     let params = SamplingParams {
-        max_tokens: Some(8),
+        max_tokens: Some(30),
         ignore_eos: true,
         seed: Some(3),
         logprobs: Some(2),
-        prompt_logprobs: Some(1),
         ..SamplingParams::default()
     };
     Request { prompt: (first..first + length).collect(), params, ..Request::default() }
 }
 
-/// The bits of one request on the reference device, with these requests around it.
-fn on_cpu(company: &[Request]) -> Vec<u32> {
-    let config = Config {
+/// The bits of a request on the reference device with a pool of so many blocks, if that is not the default, and with
+/// these requests before and after it; and the number of preemptions.
+fn on_cpu(request: &Request, blocks: Option<u64>, before: &[Request], after: &[Request]) -> (Vec<u32>, u64) {
+    let mut config = Config {
         max_num_seqs: 4,
         max_num_batched_tokens: 64,
         block_size: 16,
+        max_model_len: Some(128),
         deterministic: true,
         ..Config::default()
     };
+    let model = Model::demo();
+    let block_bytes = model.record(Storage::F32).block_bytes(0, config.block_size, config.kv_format);
+    config.kv_cache_bytes = blocks.map(|blocks| blocks * block_bytes);
     let (handle, inbox) = channel(16);
-    let mut engine = block_on(Engine::start(CpuBackend::new(), Model::demo(), &config, inbox, |_| {})).expect("starts");
+    let mut engine = block_on(Engine::start(CpuBackend::new(), model, &config, inbox, |_| {})).expect("starts");
     let submit = |handle: &EngineHandle, request: &Request| handle.submit(request.clone()).expect("valid").remove(0);
-    let (before, after) = company.split_at(company.len() / 2);
     let mut others: Vec<_> = before.iter().map(|request| submit(&handle, request)).collect();
     block_on(engine.step()).expect("a step");
-    let receiver = submit(&handle, &prompt(500, 41));
+    let receiver = submit(&handle, request);
     others.extend(after.iter().map(|request| submit(&handle, request)));
     handle.drain();
     block_on(engine.run()).expect("a drained engine ends well");
-    bits(receiver).expect("it finishes")
+    (bits(receiver).expect("it finishes"), handle.stats().preemptions)
 }
 
 #[test]
-fn the_reference_gives_the_same_bits_alone_and_in_company() {
-    let alone = on_cpu(&[]);
-    assert!(alone.len() > 100);
+fn the_reference_gives_the_same_bits_alone_in_company_and_preempted() {
     let company = [prompt(40, 50), prompt(900, 7), prompt(200, 33), prompt(1, 60), prompt(77, 3)];
-    assert_eq!(alone, on_cpu(&company));
-    assert_eq!(alone, on_cpu(&company[2..]));
+    let mut long = prompt(40, 58);
+    long.params.max_tokens = Some(70);
+    let mut scored = prompt(500, 41);
+    scored.params.prompt_logprobs = Some(1);
+    for request in [prompt(500, 41), scored] {
+        let (alone, _) = on_cpu(&request, None, &[], &[]);
+        assert!(alone.len() > 100);
+        assert_eq!(on_cpu(&request, None, &company[..2], &company[2..]).0, alone);
+        assert_eq!(on_cpu(&request, None, &company[2..3], &company[3..]).0, alone);
+        assert_eq!(on_cpu(&request, None, &[prompt(500, 57)], &[]).0, alone, "with a cached prefix");
+        // With ten blocks, the older request needs those of the younger one before that has finished.
+        let (preempted, preemptions) = on_cpu(&request, Some(10), std::slice::from_ref(&long), &[]);
+        assert_eq!(preempted, alone);
+        assert!(preemptions > 0, "it was preempted");
+    }
 }

@@ -6,7 +6,7 @@ use folio::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsa
 use std::sync::Arc;
 
 /// Maximum number of forced tokens reported in advance.
-const FORCED_MAX: usize = 6;
+pub(crate) const FORCED_MAX: usize = 6;
 
 #[derive(Debug)]
 struct Rules {

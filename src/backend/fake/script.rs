@@ -17,6 +17,7 @@
 //! | `binding=BYTES` | binding limit: no buffer may be larger |
 //! | `pause=MS` | every batch takes MS milliseconds |
 //! | `say=A>B>C` | after the ids A, the device samples the ids B, the second time C, …; ids are separated by dots |
+//! | `rounding=1` | numbers also depend on the chunks that a sequence is computed in, as a real device's rounding |
 //! | `seed=S` | seed of the random moments when batches run |
 
 use super::BackendError;
@@ -53,6 +54,8 @@ pub struct Script {
     pub say: Option<Say>,
     /// Duration of a batch.
     pub pause: Duration,
+    /// Whether numbers also depend on the chunks that a sequence is computed in.
+    pub rounding: bool,
     /// Seed of the random moments when batches run.
     pub seed: u64,
 }
@@ -91,7 +94,8 @@ impl FromStr for Script {
         for word in text.split(',').filter(|word| !word.is_empty()) {
             script.read_word(word).ok_or_else(|| {
                 let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
-                             memory=BYTES, binding=BYTES, say=A>B>C, pause=MS, seed=S";
+                             memory=BYTES, binding=BYTES, say=A>B>C, pause=MS, rounding=1, \
+                             seed=S";
                 BackendError::Unavailable(format!("fake device: unknown word {word:?}; expected {words}"))
             })?;
         }
@@ -130,6 +134,10 @@ impl Script {
                 self.pause = Duration::from_millis(number);
                 return Some(());
             }
+            ("rounding", false) => {
+                self.rounding = number != 0;
+                return Some(());
+            }
             ("seed", false) => {
                 self.seed = number;
                 return Some(());
@@ -147,9 +155,11 @@ mod tests {
 
     #[test]
     fn a_script_is_words() {
-        let script: Script = "lost@3,lost@9,invalid@2,nan=17,oom=100,pause=5".parse().expect("the case is valid");
+        let script: Script =
+            "lost@3,lost@9,invalid@2,nan=17,oom=100,pause=5,rounding=1".parse().expect("the case is valid");
         assert_eq!(script.lost, BTreeSet::from([3, 9]));
         assert_eq!((script.nan, script.oom, script.pause), (Some(17), Some(100), Duration::from_millis(5)));
+        assert!(script.rounding);
         let say: Script = "say=1.2>3.4>5".parse().expect("the case is valid");
         let say = say.say.expect("the script has an answer");
         let next = |tokens: &[u32]| say.next(tokens);

@@ -80,9 +80,18 @@ impl Scheduler {
         } else {
             reusable
         };
-        let blocks = reusable / self.limits.block_size;
+        let blocks = reusable.min(self.shareable(sequence)) / self.limits.block_size;
         self.extend_hashes(id, blocks);
-        self.pool.longest_prefix(&self.sequences[id].hashes[..blocks as usize])
+        let (hashes, unit) = (&self.sequences[id].hashes, self.sharing_unit() / self.limits.block_size);
+        let mut found = blocks;
+        loop {
+            // A shorter chain ends in another part of a window, whose blocks may be missing.
+            let whole = found / unit * unit;
+            found = self.pool.longest_prefix(&hashes[..whole as usize]);
+            if found == whole {
+                return found;
+            }
+        }
     }
 
     /// Hashes the leading blocks up to `full`. All their token ids are known.

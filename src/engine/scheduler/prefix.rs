@@ -39,7 +39,7 @@ pub(super) struct Past {
 
 #[derive(Debug)]
 struct Remembered {
-    /// Tokens whose keys and values were computed.
+    /// Tokens whose keys and values were computed and can be shared.
     tokens: Vec<u32>,
     salt: Option<String>,
     client: u32,
@@ -53,11 +53,12 @@ struct Candidate<'a> {
 }
 
 impl Past {
-    /// Stores the tokens of a sequence that has ended.
-    pub(super) fn remember(&mut self, sequence: Sequence) {
+    /// Stores the tokens of a sequence that has ended, of which the first `shareable` can be shared.
+    pub(super) fn remember(&mut self, sequence: Sequence, shareable: u32) {
         // Its blocks are already released. All its tokens but the last were computed.
         let mut tokens = sequence.tokens;
         tokens.pop();
+        tokens.truncate(shareable as usize);
         if sequence.cached_tokens.is_none() || tokens.len() > PAST_TOKENS_MAX {
             return;
         }
@@ -94,7 +95,7 @@ impl Scheduler {
 
     fn prefix_report(&self, id: SequenceId) -> PrefixReport {
         let sequence = &self.sequences[id];
-        let (cached, size) = (sequence.cached_tokens.unwrap_or(0), self.limits.block_size);
+        let (cached, size) = (sequence.cached_tokens.unwrap_or(0), self.sharing_unit());
         debug_assert!(cached <= sequence.tokens_known(), "only tokens of the sequence were found");
         let report = |common_tokens, end| {
             let differing = sequence.tokens.get(common_tokens as usize).copied();
@@ -130,7 +131,7 @@ impl Scheduler {
         let past = past.map(|past| Candidate { tokens: &past.tokens, salt: past.salt.as_deref(), client: past.client });
         let running = self.running.iter().filter(move |&&id| id != but).map(|&id| {
             let sequence = &self.sequences[id];
-            let computed = sequence.computed.min(sequence.tokens_known()) as usize;
+            let computed = sequence.computed.min(sequence.tokens_known()).min(self.shareable(sequence)) as usize;
             let (salt, client) = (sequence.request.cache_salt.as_deref(), sequence.request.client);
             Candidate { tokens: &sequence.tokens[..computed], salt, client }
         });
