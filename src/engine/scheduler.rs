@@ -17,6 +17,7 @@ mod prompt_outputs;
 mod round_robin;
 
 pub use commit::Events;
+pub use prefix::PrefixEnds;
 
 use super::batch::{Batch, Draw, Row};
 use super::block_pool::BlockPool;
@@ -24,7 +25,7 @@ use super::faults::{InjectedFault, InjectedFaults};
 use super::request::{EOS_TOKEN_IDS_MAX, Request};
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use crate::plan::inputs::{BatchInputs, NONE};
-use prefix::{Past, PrefixEnds};
+use prefix::Past;
 use round_robin::RoundRobin;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -5,6 +5,7 @@
 //! `FOLIO_SIM_SEEDS` sets how many seeds are tried.
 
 mod costs;
+mod counters;
 mod deterministic;
 mod faults;
 mod round_robin;

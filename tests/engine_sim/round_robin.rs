@@ -11,7 +11,7 @@ const SEQUENCES: u32 = 9;
 const HISTORY: u32 = 4;
 
 /// Limits with room for the penalty histories of two sequences per step.
-fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits {
         tokens_max: 64,
         sequences_max: SEQUENCES,

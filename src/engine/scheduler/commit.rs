@@ -246,22 +246,19 @@ impl Scheduler {
         (sequence.tokens_known() >= sequence.tokens_limit).then_some(FinishReason::Length)
     }
 
-    /// Sends the one terminal event of a choice.
+    /// Sends the one terminal event of a choice, and of the choices that were to fork from it.
     fn end(&mut self, id: SequenceId, event: &Event, events: &mut Events) {
-        match event {
-            Event::Finished { reason: FinishReason::Stop, .. } => self.counts.finished_stop += 1,
-            Event::Finished { reason: FinishReason::Length, .. } => self.counts.finished_length += 1,
-            _ => self.counts.finished_error += 1,
-        }
-        let stream = self.sequences[id].choice.stream;
-        let named = self.by_stream.remove(&stream);
-        debug_assert_eq!(named, Some(id), "a choice ends once");
-        events.push((stream, event.clone()));
-        for choice in std::mem::take(&mut self.sequences[id].forks) {
-            self.counts.finished_error += 1;
-            let named = self.by_stream.remove(&choice.stream);
+        let streams: Vec<_> = self.sequences[id].streams().collect();
+        self.sequences[id].forks.clear();
+        for stream in streams {
+            match event {
+                Event::Finished { reason: FinishReason::Stop, .. } => self.counts.finished_stop += 1,
+                Event::Finished { reason: FinishReason::Length, .. } => self.counts.finished_length += 1,
+                _ => self.counts.finished_error += 1,
+            }
+            let named = self.by_stream.remove(&stream);
             debug_assert_eq!(named, Some(id), "a choice ends once");
-            events.push((choice.stream, event.clone()));
+            events.push((stream, event.clone()));
         }
         self.leave(id, Exit::Ended);
     }
