@@ -40,6 +40,47 @@ fn decode(text: &TextModel, ids: &[u32], skip_special: bool) -> String {
     whole
 }
 
+/// The text of each token up to the one that completes a stop string, and whether one does.
+fn pieces(stream: &mut TextStream, ids: &[u32]) -> (Vec<String>, bool) {
+    let mut pieces = Vec::new();
+    for id in ids {
+        let TextPiece { text, stopped } = stream.push(*id);
+        pieces.push(text);
+        if stopped {
+            return (pieces, true);
+        }
+    }
+    let TextPiece { text, stopped } = stream.finish();
+    pieces.push(text);
+    (pieces, stopped)
+}
+
+#[test]
+fn stop_strings_count_from_a_token_on_and_special_tokens_are_kept_on_request() {
+    let text = demo();
+    let tokenizer = text.tokenizer.clone().expect("the demo has one");
+    let ids = tokenizer.encode("a.b.c.", false).expect("it encodes");
+    let of = |ids: &[u32], shown, min_tokens| {
+        let stream = TextStream::new(Some(tokenizer.clone()), &[".".into()], true);
+        pieces(&mut stream.show_stops(shown).min_tokens(min_tokens), ids)
+    };
+    let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+    assert_eq!(of(&ids, false, 0), (owned(&["a", ""]), true));
+    assert_eq!(of(&ids, true, 2), (owned(&["a", "."]), true), "the second token counts");
+    assert_eq!(of(&ids, false, 3), (owned(&["a", ".", "b", ""]), true), "the first stop string came too early");
+    assert_eq!(of(&ids, false, 7), (owned(&["a", ".", "b", ".", "c", ".", ""]), false));
+    let special = (0..).find(|&id| tokenizer.is_special(id)).expect("the demo has special tokens");
+    let with = |kept: &[u32], skip| {
+        let stream = TextStream::new(Some(tokenizer.clone()), &[], skip);
+        pieces(&mut stream.keeping(kept.into()), &[ids[0], special]).0.concat()
+    };
+    assert_eq!(with(&[], true), "a");
+    assert!(with(&[special], true).len() > 1, "a special token that is kept");
+    assert_eq!(with(&[], false), with(&[special], true));
+    let nothing = pieces(&mut TextStream::new(None, &[".".into()], true), &ids);
+    assert_eq!(nothing.0.concat(), "", "there is no text without a tokenizer");
+}
+
 #[test]
 fn golden_prompts_are_reproduced() {
     let golden: Value = serde_json::from_slice(GOLDEN_JSON).expect("golden.json parses");

@@ -2,9 +2,10 @@
 
 use folio::engine::faults::InjectedFaults;
 use folio::engine::request::{Request, SamplingParams};
-use folio::engine::scheduler::{Limits, Scheduler};
+use folio::engine::scheduler::{Limits, Phase, Scheduler};
 use folio::engine::sequence::StreamId;
 use folio::plan::inputs::{DrawParams, Results, SampleRow, Sampled};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const SEQUENCES: u32 = 9;
@@ -101,4 +102,30 @@ fn clients_take_turns_in_order_of_arrival() {
         [visit(1), visit(1), visit(1), visit(1)].into_iter().chain([(); 3].map(|()| Visit { after: 2, ..visit(2) }));
     let late: Vec<_> = late.collect();
     assert_eq!(served(&late), [0, 1, 4, 2, 5, 3, 6], "a newcomer joins the turn that is being served");
+}
+
+#[test]
+fn who_was_preempted_is_not_the_next_victim() {
+    // A short request, and three that grow until the pool is too small for them.
+    let limits = Limits { block_size: 4, blocks: vec![10], prefix_caching: false, ..limits() };
+    let mut scheduler = Scheduler::new(limits, InjectedFaults::default());
+    for (stream, max_tokens) in [(0, 9), (1, 30), (2, 30), (3, 30)] {
+        let params = SamplingParams { max_tokens: Some(max_tokens), ..SamplingParams::default() };
+        let request = Request { prompt: [1, 2, 3].into(), params, ..Request::default() };
+        scheduler.add(Arc::new(request), &[StreamId(stream)], stream, false);
+    }
+    let mut preempted = Vec::new();
+    let mut running = BTreeSet::new();
+    while preempted.len() < 2 {
+        let batch = scheduler.schedule(64).expect("some sequence can always continue");
+        let inputs = scheduler.flatten(&batch);
+        let sampled = vec![Sampled::default(); inputs.samples.len()];
+        drop(scheduler.commit(&batch, Results { sampled, ..Results::default() }));
+        let phases = (0..4).map(|stream| (stream, scheduler.phase(StreamId(stream))));
+        let (queued, now): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            phases.filter_map(|(stream, phase)| Some((stream, phase?))).partition(|(_, phase)| *phase == Phase::Queued);
+        preempted.extend(queued.into_keys().filter(|stream| running.contains(stream)));
+        running = now.into_keys().collect();
+    }
+    assert_eq!(preempted, [3, 2], "first the youngest, then the youngest of those who were not preempted before");
 }
