@@ -250,11 +250,11 @@ impl Sequence {
         self.tokens_total() - self.computed
     }
 
-    /// Whether a step may have a row for it: some token is not computed, its result is wanted, and no pending token
-    /// must be read first.
+    /// Whether a step may have a row for it, if some token is missing: its result is wanted, and no pending token must
+    /// be read first.
     pub(super) fn is_schedulable(&self) -> bool {
         let host = self.waits_for_host && self.pending > 0;
-        self.exit.is_none() && self.missing() > 0 && self.tokens_total() < self.tokens_limit && !host
+        self.exit.is_none() && self.tokens_total() < self.tokens_limit && !host
     }
 
     /// Whether its results of `step` are valid and wanted.

@@ -129,3 +129,25 @@ fn who_was_preempted_is_not_the_next_victim() {
     }
     assert_eq!(preempted, [3, 2], "first the youngest, then the youngest of those who were not preempted before");
 }
+
+#[test]
+fn as_many_rows_run_as_their_biases_fit() {
+    let mut scheduler = Scheduler::new(Limits { bias_max: 16, ..limits() }, InjectedFaults::default());
+    for index in 0..3 {
+        let params = SamplingParams {
+            max_tokens: Some(9),
+            min_tokens: 5,
+            logit_bias: [(1, 1.0), (2, 1.0)].into(),
+            stop_token_ids: (10..15).collect(),
+            ..SamplingParams::default()
+        };
+        let request = Request { prompt: [1, 2, 3].into(), params, ..Request::default() };
+        scheduler.add(Arc::new(request), &[StreamId(index)], index, false);
+    }
+    for _ in 0..3 {
+        let batch = scheduler.schedule(64).expect("some sequence can always continue");
+        let inputs = scheduler.flatten(&batch);
+        assert_eq!((inputs.samples.len(), inputs.bias.len()), (2, 14), "two rows of seven biases fit sixteen");
+        drop(scheduler.commit(&batch, Results { sampled: vec![Sampled::default(); 2], ..Results::default() }));
+    }
+}
