@@ -1,5 +1,5 @@
-//! The limits of connections: how many, of whom, for how many requests and how long. And clients that shut down their
-//! writing side.
+//! The limits of connections: how many and of whom. And clients that shut down their writing side.
+//! `server/socket/tests` tests the limits of time.
 
 use crate::harness::{hello, wait, with};
 use crate::sockets::{Listening, long, read_to_close, read_until, request};
@@ -8,7 +8,6 @@ use folio::server::socket::SocketOptions;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
 
 /// The limit of this process's open files, raised as far as 1,400 connections need, of which it has both ends.
 #[cfg(unix)]
@@ -120,22 +119,6 @@ fn a_full_server_says_so() {
     assert_eq!(error["error"]["code"], "too_many_connections");
     drop(open);
     wait("there is room again", || is_healthy(&listening));
-}
-
-#[test]
-fn a_connection_is_kept_for_some_requests_and_some_time() {
-    let short = Duration::from_millis(200);
-    let options = SocketOptions { requests_max: 2, idle_timeout: short, ..SocketOptions::default() };
-    let listening = Listening::start("", options);
-    let mut busy = listening.send(&hello());
-    assert!(!read_until(&mut busy, "\"usage\"").to_lowercase().contains("connection: close"));
-    // The server may have closed it already, if this machine is slow.
-    let mut idle = listening.send(&hello());
-    if busy.write_all(request(&hello().to_string()).as_bytes()).is_ok() {
-        let last = read_to_close(&mut busy).to_lowercase();
-        assert!(!last.contains("\"usage\"") || last.contains("connection: close"), "{last}");
-    }
-    assert!(read_to_close(&mut idle).starts_with("HTTP/1.1 200 "), "it is closed after a pause");
 }
 
 #[test]

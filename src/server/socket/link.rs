@@ -12,6 +12,7 @@ use super::connections::Seat;
 use axum::http::Version;
 use hyper::Error;
 use std::io;
+use std::fmt::Debug;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -27,6 +28,25 @@ const PROBE: Duration = Duration::from_millis(100);
 const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Where a connection is in its current request.
+/// What a connection needs of a socket. Tests have one without a network.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin {
+    /// Waits for bytes or the end of what the client sends, without consuming either. Returns how many bytes were seen.
+    fn poll_peek(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>>;
+
+    /// Writes what the socket takes at once.
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+}
+
+impl Stream for TcpStream {
+    fn poll_peek(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        Self::poll_peek(self, context, &mut ReadBuf::new(&mut [0]))
+    }
+
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::try_write(self, bytes)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// No request is being answered.
@@ -46,7 +66,7 @@ pub(super) struct Link(Arc<Mutex<Socket>>);
 
 #[derive(Debug)]
 struct Socket {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     phase: Phase,
     /// hyper has nothing left to write.
     flushed: bool,
@@ -58,7 +78,8 @@ struct Socket {
 }
 
 impl Link {
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(super) fn new(stream: impl Stream + 'static) -> Self {
+        let stream = Box::new(stream);
         let socket = Socket { stream, phase: Phase::Waiting, flushed: true, heard: false, comment: false, requests: 0 };
         Self(Arc::new(Mutex::new(socket)))
     }
@@ -169,8 +190,7 @@ impl Watch {
     /// Watches a client whose request is being answered.
     fn poll_client(&mut self, socket: &mut Socket, context: &mut Context<'_>) -> Poll<Event> {
         let Some((at, pause)) = &mut self.probe else {
-            let mut byte = [0];
-            match ready!(socket.stream.poll_peek(context, &mut ReadBuf::new(&mut byte))) {
+            match ready!(socket.stream.poll_peek(context)) {
                 Ok(0) => self.probe = Some((Box::pin(sleep(PROBE)), PROBE)),
                 // The next request has already arrived, so the end cannot be seen yet.
                 Ok(_) => return Poll::Pending,

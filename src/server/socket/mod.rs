@@ -16,6 +16,8 @@ mod connections;
 mod guesses;
 mod link;
 mod signals;
+#[cfg(test)]
+mod tests;
 
 pub use signals::shutdown_signal;
 
@@ -33,7 +35,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
-use link::{Connection, Link, drive};
+use link::{Connection, Link, Stream, drive};
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::future::poll_fn;
@@ -42,7 +44,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWrite as _;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tower::ServiceExt;
@@ -107,7 +109,7 @@ pub async fn serve(
     options: SocketOptions,
     shutdown: impl Future<Output = ()>,
 ) {
-    let server = Server::new(&state, options);
+    let server = Server::new(router(state.clone()), options);
     // One future for all phases, so that no connection is lost between two of them.
     let mut accept = Box::pin(server.accept(&listener));
     tokio::select! {
@@ -161,10 +163,10 @@ struct Server {
 }
 
 impl Server {
-    fn new(state: &ServerState, options: SocketOptions) -> Self {
+    fn new(app: axum::Router, options: SocketOptions) -> Self {
         let unproven_per_peer = options.connections_per_peer_max.unwrap_or(usize::MAX);
         Self {
-            app: router(state.clone()),
+            app,
             connections: Connections::new(Limits { total: options.connections_max, unproven_per_peer }),
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
             graceful: GracefulShutdown::new(),
@@ -177,9 +179,9 @@ impl Server {
     async fn accept(&self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, peer)) => match self.connections.admit(peer.ip()).await {
-                    Some(seat) => self.connect(stream, peer.ip(), seat),
-                    None => self.refuse(stream),
+                Ok((stream, peer)) => match stream.set_nodelay(true) {
+                    Ok(()) => self.admit(stream, peer.ip()).await,
+                    Err(error) => tracing::debug!(%error, "a connection was lost"),
                 },
                 // Out of file descriptors, or the client has already disconnected; other connections are not affected.
                 Err(error) => {
@@ -190,11 +192,15 @@ impl Server {
         }
     }
 
-    fn connect(&self, stream: TcpStream, peer: IpAddr, seat: Seat) {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection was lost");
-            return;
+    /// Serves a new connection, once there is room for it, or refuses it.
+    async fn admit(&self, stream: impl Stream + 'static, peer: IpAddr) {
+        match self.connections.admit(peer).await {
+            Some(seat) => self.connect(stream, peer, seat),
+            None => self.refuse(stream),
         }
+    }
+
+    fn connect(&self, stream: impl Stream + 'static, peer: IpAddr, seat: Seat) {
         let (link, seat) = (Link::new(stream), Arc::new(seat));
         let service = Service {
             app: self.app.clone(),
@@ -218,13 +224,14 @@ impl Server {
     }
 
     /// Answers 503 without reading the request, because every connection has one in progress.
-    fn refuse(&self, stream: TcpStream) {
+    fn refuse(&self, stream: impl Stream + 'static) {
         let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return };
-        let limit = self.options.write_timeout;
+        let mut connection = Connection::new(Link::new(stream), self.options.write_timeout);
         tokio::spawn(async move {
+            let response = no_room();
             // A new socket's buffer holds all of it.
-            if stream.writable().await.is_ok() && stream.try_write(no_room().as_bytes()).is_ok() {
-                let mut connection = Connection::new(Link::new(stream), limit);
+            let write = poll_fn(|context| Pin::new(&mut connection).poll_write(context, response.as_bytes()));
+            if write.await.is_ok() {
                 let _ = poll_fn(|context| Pin::new(&mut connection).poll_shutdown(context)).await;
             }
             drop(permit);
