@@ -159,13 +159,15 @@ fn odd_but_right_http_is_answered_and_wrong_http_is_not() {
 fn a_client_that_leaves_is_noticed_streaming_or_not() {
     // An answer takes 40 seconds if nobody notices.
     let listening = Listening::start("pause=20", SocketOptions::default());
-    for stream in [true, false] {
-        let connection = listening.send(&with(&long(), &json!({"stream": stream})));
+    for (stream, version) in [(true, "HTTP/1.1"), (false, "HTTP/1.1"), (true, "HTTP/1.0"), (false, "HTTP/1.0")] {
+        let mut connection = listening.connect();
+        let body = with(&long(), &json!({"stream": stream})).to_string();
+        connection.write_all(request(&body).replace("HTTP/1.1", version).as_bytes()).expect("it reads");
         wait("it runs", || listening.server.engine.stats().requests_running == 1);
         drop(connection);
         let start = Instant::now();
         listening.server.wait_until_idle();
-        assert!(start.elapsed() < Duration::from_secs(20), "noticed after {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(20), "{version}: noticed after {:?}", start.elapsed());
     }
 }
 

@@ -5,14 +5,15 @@
 //! finds out whether a client that ended its requests has only shut down its writing side or is gone. TCP does not tell
 //! these apart until something is written. So while a response is awaited, an interim response (`100 Continue`) is
 //! sent, which every HTTP/1.1 client skips, and an event stream gets a comment. A client that is gone answers them with
-//! a reset, which ends its requests.
+//! a reset, which ends its requests. HTTP/1.0 knows no interim responses, so there is nothing to write to its clients;
+//! they hardly ever shut down only their writing side, so they count as gone, as they do for other servers.
 
 use super::SocketOptions;
 use super::connections::Seat;
 use axum::http::Version;
 use hyper::Error;
-use std::io;
 use std::fmt::Debug;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -27,7 +28,6 @@ const LINGER: Duration = Duration::from_secs(1);
 const PROBE: Duration = Duration::from_millis(100);
 const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Where a connection is in its current request.
 /// What a connection needs of a socket. Tests have one without a network.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin {
     /// Waits for bytes or the end of what the client sends, without consuming either. Returns how many bytes were seen.
@@ -47,6 +47,7 @@ impl Stream for TcpStream {
     }
 }
 
+/// Where a connection is in its current request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// No request is being answered.
@@ -204,6 +205,7 @@ impl Watch {
             at.as_mut().reset(Instant::now() + *pause);
             match socket.phase {
                 Phase::Answering => return Poll::Ready(Event::Comment),
+                Phase::Asked { interim: false } => return Poll::Ready(Event::Close("the client is gone")),
                 // Only between whole responses, so that bytes of one are never torn apart.
                 Phase::Asked { interim: true } if socket.flushed => match socket.stream.try_write(INTERIM) {
                     Err(error) if error.kind() != io::ErrorKind::WouldBlock => {

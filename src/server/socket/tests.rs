@@ -485,7 +485,7 @@ fn a_client_that_shuts_down_its_writing_side_is_probed() {
 fn a_client_that_leaves_is_noticed_by_the_first_probe() {
     paused(async {
         let server = server(places(1));
-        for line in ["GET /slow HTTP/1.1", "GET /silent HTTP/1.1"] {
+        for line in ["GET /slow HTTP/1.1", "GET /silent HTTP/1.1", "GET /slow HTTP/1.0", "GET /silent HTTP/1.0"] {
             let mut client = connect(&server).await;
             client.send(&request(line)).await;
             sleep(seconds(1)).await;
@@ -494,6 +494,25 @@ fn a_client_that_leaves_is_noticed_by_the_first_probe() {
             assert_eq!(room(&server), 0, "{line}: probed too early");
             sleep(ms(4)).await;
             assert_eq!(room(&server), 1, "{line}: not noticed");
+        }
+    });
+}
+
+/// HTTP/1.0 knows no interim responses, so a client of it that ends its requests is taken to be gone.
+#[test]
+fn an_http_1_0_client_that_ends_its_requests_has_left_unless_it_is_answered_at_once() {
+    paused(async {
+        let server = server(places(1));
+        for (path, answered) in [("quick", true), ("slow", false), ("silent", true)] {
+            let (mut client, start) = (connect(&server).await, Instant::now());
+            client.send(&request(&format!("GET /{path} HTTP/1.0"))).await;
+            client.0.shutdown().await.expect("it is open");
+            let answer = client.read_to_close().await;
+            assert_eq!(answer.ends_with("done"), answered, "{path}: {answer}");
+            if !answered {
+                assert_eq!(answer, "");
+                assert_after(start, ms(100));
+            }
         }
     });
 }
