@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 
 /// Reads the body of a request as a JSON object.
@@ -40,19 +40,64 @@ fn check_headers(headers: &HeaderMap, bytes_max: usize) -> Result<(), ApiError> 
     Ok(())
 }
 
-async fn read_body(body: Body, bytes_max: usize) -> Result<bytes::Bytes, ApiError> {
-    let collected = Limited::new(body, bytes_max).collect().await;
-    collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
-        if error.downcast_ref::<LengthLimitError>().is_some() {
+/// The whole body. Each frame is copied and dropped as it arrives: it may be a few bytes of a buffer of several KiB,
+/// and a client that sends single bytes would fill the memory with such buffers.
+async fn read_body(body: Body, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
+    let mut body = Limited::new(body, bytes_max);
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| body_error(error.as_ref(), bytes_max))?;
+        // Other frames are trailers, which mean nothing here.
+        if let Ok(data) = frame.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes)
+}
+
+fn body_error(error: &(dyn std::error::Error + 'static), bytes_max: usize) -> ApiError {
+    let mut cause = Some(error);
+    while let Some(current) = cause {
+        if current.is::<LengthLimitError>() {
             return ApiError::body_too_large(bytes_max);
         }
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
-        while let Some(current) = cause {
-            if current.downcast_ref::<BodyTimeout>().is_some() {
-                return ApiError::body_timeout();
-            }
-            cause = current.source();
+        if current.is::<BodyTimeout>() {
+            return ApiError::body_timeout();
         }
-        ApiError::body("the body could not be read")
-    })
+        cause = current.source();
+    }
+    ApiError::body("the body could not be read")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::block_on;
+    use axum::body::Bytes;
+    use futures_util::stream;
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    /// A buffer, of which a frame shows one byte.
+    struct Buffer {
+        _alive: Arc<()>,
+    }
+
+    impl AsRef<[u8]> for Buffer {
+        fn as_ref(&self) -> &[u8] {
+            b"x"
+        }
+    }
+
+    #[test]
+    fn no_frame_is_kept_until_the_body_ends() {
+        let alive = Arc::new(());
+        let frame = move |_| {
+            let frames = Arc::strong_count(&alive) - 1;
+            assert!(frames <= 1, "{frames} frames are alive");
+            Ok::<_, Infallible>(Bytes::from_owner(Buffer { _alive: alive.clone() }))
+        };
+        let body = Body::from_stream(stream::iter((0..1000).map(frame)));
+        assert_eq!(block_on(read_body(body, 1000)), Ok(vec![b'x'; 1000]));
+    }
 }
