@@ -75,6 +75,20 @@ fn patterns_choices_and_grammars() {
     assert!(object.starts_with('{'), "{object}");
 }
 
+/// Other servers set these forms in `response_format`.
+#[test]
+fn an_unknown_type_of_response_format_is_told_with_the_field_to_use() {
+    let server = Server::plain();
+    for kind in ["grammar", "regex", "structural_tag"] {
+        let answer = server.post(CHAT, &asking(&json!({"response_format": {"type": kind}})));
+        let error = answer.json()["error"].clone();
+        assert_eq!((answer.status.as_u16(), &error["param"]), (400, &json!("response_format.type")));
+        let message = error["message"].as_str().expect("a message");
+        assert!(message.contains("json_schema") && message.contains("`structured_outputs`"), "{message}");
+        assert!(message.contains(kind), "{message}");
+    }
+}
+
 #[test]
 fn a_grammar_and_a_limit() {
     let server = Server::plain();

@@ -13,7 +13,7 @@ use crate::server::parameters::kinds::messages::{EFFORTS, Messages, Modalities, 
 use crate::server::parameters::kinds::sampling::{
     CacheSalt, LogitBias, LogitBiasPairs, Metadata, OneChoice, StopStrings, StopTokenIds, USER_BYTES_MAX,
 };
-use crate::server::parameters::kinds::structured::{JsonSchema, Notation};
+use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, Notation};
 use crate::server::parameters::kinds::{
     Boolean, Choice, Closed, Count, Flag, Integer, Nested, NotZero, Number, Optional, Required, Text, TokenIds,
 };
@@ -230,7 +230,7 @@ fields! {
     /// `response_format`.
     ResponseFormat with beside: SchemaFields {
         /// What the answer is.
-        r#type: &'static str = Required(Choice(&["text", "json_object", "json_schema"])),
+        r#type: &'static str = Required(FormatType),
         /// The JSON schema of the answer; llama.cpp's clients send its fields beside the type.
         json_schema: Option<SchemaFields> = Optional(Nested::<SchemaFields>::new()),
     }

@@ -1,6 +1,7 @@
 //! Kinds of fields for structured output.
 
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
+use crate::server::parameters::kinds::Choice;
 use crate::server::wire::error::ApiError;
 use crate::text::GrammarSpec;
 use serde_json::{Value, json};
@@ -17,6 +18,31 @@ impl Kind for JsonSchema {
 
     fn schema(&self, _: &Bounds) -> Value {
         json!({"type": ["object", "boolean"]})
+    }
+}
+
+/// The type of a `response_format`.
+pub(crate) struct FormatType;
+
+impl FormatType {
+    const CHOICE: Choice = Choice(&["text", "json_object", "json_schema"]);
+}
+
+impl Kind for FormatType {
+    type Value = &'static str;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<&'static str, ApiError> {
+        // Types of other servers, whose content has a field of its own here.
+        if ["grammar", "regex", "structural_tag"].iter().any(|kind| value == *kind) {
+            let types = Self::CHOICE.0.join(", ");
+            let rule = format!("one of {types} (`structured_outputs` takes grammars and regular expressions)");
+            return Err(wrong(at, &rule, &value));
+        }
+        Self::CHOICE.read(at, value, bounds)
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        Self::CHOICE.schema(bounds)
     }
 }
 
