@@ -51,6 +51,8 @@ pub struct Caps {
     pub binding_bytes_max: u64,
     /// Bytes available for weights and KV pool together, if the device reports it.
     pub memory_bytes: Option<u64>,
+    /// Bytes that the machine has available, if the device shares its memory and they are known.
+    pub machine_bytes: Option<u64>,
     /// How the backend allocates.
     pub allocation: Allocation,
 }

@@ -96,6 +96,7 @@ fn subject(args: &PlanArgs) -> Result<Subject> {
             activations: Storage::F32,
             binding_bytes_max: BINDING_BYTES_USUAL,
             memory_bytes: Some(memory),
+            machine_bytes: None,
             allocation: usual_allocation(BINDING_BYTES_USUAL),
         };
         return Ok(Subject { caps, reason: "assumed because of --memory".into(), is_here: false, read_gbps: None });

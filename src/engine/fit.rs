@@ -39,7 +39,8 @@ pub struct Fit {
     pub block_size: u32,
     /// Element type of the KV pool.
     pub kv_format: KvFormat,
-    /// Device memory in bytes, as the device reports it.
+    /// Device memory in bytes, as the device reports it; for a given pool on a device that shares the machine's memory,
+    /// what the machine has available.
     pub memory_bytes: Option<u64>,
     /// Bytes that weights, activations and pool may use together; `None` if unknown.
     pub budget_bytes: Option<u64>,
@@ -90,7 +91,7 @@ impl Fit {
             blocks,
             block_size: config.block_size,
             kv_format: config.kv_format,
-            memory_bytes: caps.memory_bytes,
+            memory_bytes: sizes::memory_bytes(config, caps),
             budget_bytes,
             pool_is_given: config.kv_cache_bytes.is_some(),
             capacity,
@@ -356,6 +357,7 @@ mod tests {
             activations: Storage::F32,
             binding_bytes_max: 1 << 31,
             memory_bytes: memory,
+            machine_bytes: None,
             allocation: Allocation::default(),
         }
     }
@@ -461,19 +463,33 @@ mod tests {
         let fits = |config: &Config, kind| report_for(config, &Caps { kind, ..gpu(Some(3_000_000)) }).requested.fits();
         assert!(fits(&given(100), DeviceKind::Discrete), "a given pool size may use all of the memory, not a share");
         assert!(!fits(&given(200), DeviceKind::Discrete));
-        assert!(fits(&given(200), DeviceKind::Integrated) && !fits(&given(200), DeviceKind::Software));
-        let cpu = || Caps { kind: DeviceKind::Software, ..gpu(Some(3_000_000)) };
-        let words = "weights (178 KiB), activations (1.6 MiB) and KV pool (1.6 MiB) do not fit in 2.9 MiB";
-        let expected = format!("{words}; with --kv-cache-bytes 1MiB: context 1024 × 3 sequences");
-        assert_eq!(report_for(&given(200), &cpu()).to_string(), expected);
-        let report = report_for(&Config { max_model_len: Some(4096), ..given(200) }, &cpu());
-        assert_eq!(report.to_string(), format!("{words}; use --kv-cache-bytes 1MiB or less"));
+        assert!(fits(&given(200), DeviceKind::Integrated), "the machine's memory is unknown, the device's is a guess");
+        assert!(!fits(&given(200), DeviceKind::Software));
         let report = report_for(&given(2), &gpu(None));
         let expected = "a KV pool of 16.0 KiB is too small for any sequence; the smallest that works is 24.0 KiB; \
                         with --kv-cache-bytes 1MiB: context 1024 × 3 sequences";
         assert_eq!(report.to_string(), expected);
         let report = report_for(&Config { max_model_len: Some(4096), ..given(34) }, &gpu(None));
         assert_eq!(report.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--kv-cache-bytes 2MiB"));
+    }
+
+    #[test]
+    fn a_given_pool_larger_than_the_memory_that_a_device_shares_is_refused_with_both_numbers() {
+        let given = |blocks: u64| Config { kv_cache_bytes: Some(blocks * BLOCK_BYTES), ..config() };
+        let words = "weights (178 KiB), activations (1.6 MiB) and KV pool (1.6 MiB) do not fit in 2.9 MiB";
+        // What an integrated GPU reports is neither an upper nor a lower limit.
+        for (kind, reported) in [
+            (DeviceKind::Software, 3_000_000),
+            (DeviceKind::Integrated, 1_000_000),
+            (DeviceKind::Integrated, 9_000_000),
+        ] {
+            let caps = Caps { kind, machine_bytes: Some(3_000_000), ..gpu(Some(reported)) };
+            assert!(report_for(&given(100), &caps).requested.fits(), "{kind:?}, {reported}");
+            let expected = format!("{words}; with --kv-cache-bytes 1MiB: context 1024 × 3 sequences");
+            assert_eq!(report_for(&given(200), &caps).to_string(), expected);
+            let report = report_for(&Config { max_model_len: Some(4096), ..given(200) }, &caps);
+            assert_eq!(report.to_string(), format!("{words}; use --kv-cache-bytes 1MiB or less"));
+        }
     }
 
     #[test]

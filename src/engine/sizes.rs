@@ -153,15 +153,24 @@ fn pool_bytes(config: &Config, caps: &Caps, taken: u64, demand_bytes: u64) -> u6
     usable.saturating_sub(taken).min(demand_bytes)
 }
 
-/// Bytes that weights, row buffers and pool may use together; `None` if unknown. With an explicit pool size, they may
-/// use all of a device's dedicated memory, or of what the machine has left if the device is its processor. An
-/// integrated GPU's memory is only a guess, so an explicit size overrides it; a processor never takes a share of the
-/// machine's memory by itself.
-pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
-    let memory = caps.memory_bytes?;
+/// Memory of which [`budget_bytes`] is a share; `None` if unknown. With an explicit pool size, a device that shares the
+/// machine's memory may use what the machine has available; what an integrated GPU itself reports is only a guess.
+pub(super) fn memory_bytes(config: &Config, caps: &Caps) -> Option<u64> {
+    let reported = caps.memory_bytes;
     match (config.kv_cache_bytes, caps.kind) {
-        (Some(_), DeviceKind::Integrated) | (None, DeviceKind::Software) => None,
+        (None, _) => reported,
+        (Some(_), DeviceKind::Integrated) => caps.machine_bytes,
+        (Some(_), _) => caps.machine_bytes.or(reported),
+    }
+}
+
+/// Bytes that weights, row buffers and pool may use together; `None` if unknown. With an explicit pool size, they may
+/// use all of the memory; else a share of it, and a processor never takes a share of the machine's memory by itself.
+pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
+    let memory = memory_bytes(config, caps)?;
+    match (config.kv_cache_bytes, caps.kind) {
         (Some(_), _) => Some(memory),
+        (None, DeviceKind::Software) => None,
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a byte count")]
         (None, _) => Some((memory as f64 * f64::from(config.gpu_memory_utilization)) as u64),
     }

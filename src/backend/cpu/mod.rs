@@ -41,6 +41,7 @@ pub struct CpuBackend {
 impl CpuBackend {
     /// A backend without plan, weights or pool.
     pub fn new() -> Self {
+        let memory_bytes = platform::memory_available();
         let caps = Caps {
             name: "cpu".into(),
             api: "cpu",
@@ -48,7 +49,8 @@ impl CpuBackend {
             tier: "reference".into(),
             activations: Storage::F32,
             binding_bytes_max: u64::MAX,
-            memory_bytes: platform::memory_available(),
+            memory_bytes,
+            machine_bytes: memory_bytes,
             allocation: Allocation::default(),
         };
         Self { caps, loaded: None }

@@ -217,6 +217,7 @@ impl CudaBackend {
             activations: options.activations,
             binding_bytes_max: u64::MAX,
             memory_bytes: Some(facts.memory_bytes),
+            machine_bytes: None,
             allocation: allocation(facts),
         };
         let modules = Modules::new(options.cache_dir.as_deref());

@@ -391,13 +391,17 @@ fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
     }
 }
 
+/// Whether a device's memory is the machine's.
+pub(super) fn shares_memory(kind: DeviceKind) -> bool {
+    matches!(kind, DeviceKind::Integrated | DeviceKind::Software)
+}
+
 /// Bytes available for weights and KV pool: Vulkan's memory budget (or heap size) of the largest device-local heap, or
 /// half of it if that heap is system memory. Other APIs do not report this; there the engine uses a fixed size.
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
 fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
     let bytes = heap_bytes(adapter)?;
-    let shared = matches!(profile_kind(&adapter.get_info()), DeviceKind::Integrated | DeviceKind::Software);
-    Some(if shared { bytes / 2 } else { bytes })
+    Some(if shares_memory(profile_kind(&adapter.get_info())) { bytes / 2 } else { bytes })
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", windows)))]

@@ -33,6 +33,7 @@ use super::metadata;
 use super::{Allocation, Backend, BackendError, Capacity, Caps, SideBuffers};
 use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, Results, SampleRow, SequenceRows};
 use crate::plan::{Plan, Storage, WeightId};
+use crate::platform;
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
 use device::{Gpu, Profile};
@@ -273,14 +274,17 @@ fn caps(gpu: &Gpu) -> Caps {
         class if class == Class::of(device::profile_kind(&gpu.info)) => String::new(),
         forced => format!(", kernels of the {} class", format!("{forced:?}").to_lowercase()),
     };
+    let kind = device::profile_kind(&gpu.info);
+    let is_shared = device::shares_memory(kind);
     Caps {
         name: gpu.info.name.clone(),
         api: device::api_name(gpu.info.backend),
-        kind: device::profile_kind(&gpu.info),
+        kind,
         tier: tier + &class,
         activations: Storage::F32,
         binding_bytes_max: gpu.profile.binding_bytes_max,
         memory_bytes: gpu.memory_bytes,
+        machine_bytes: is_shared.then(platform::memory_available).flatten(),
         allocation: allocation(&gpu.profile),
     }
 }
