@@ -185,10 +185,10 @@ pub enum BackendError {
         bytes: u64,
     },
     /// The device was lost. [`Backend::reset`] may recover it.
-    #[error("the GPU device was lost: {0}")]
+    #[error("the device was lost: {0}")]
     Lost(String),
     /// A batch timed out. The device counts as lost; [`Backend::reset`] may recover it.
-    #[error("the GPU device hangs: no answer within {0:?}")]
+    #[error("the device hangs: no answer within {0:?}")]
     Hung(Duration),
     /// The device refused this batch; it still works.
     #[error("the device refused a batch: {0}")]

@@ -50,7 +50,7 @@ pub enum EngineEnd {
     #[error(transparent)]
     Start(#[from] StartError),
     /// The device was lost and did not come back, or too often.
-    #[error("the GPU device was lost and could not be recovered: {0}")]
+    #[error("the device could not be recovered: {0}")]
     DeviceLost(String),
     /// The engine panicked, which is a bug.
     #[error("the engine panicked: {0}")]

@@ -163,7 +163,7 @@ pub enum RequestError {
     #[error("the grammar allows no further token at this point of the answer")]
     Grammar,
     /// The device was lost and did not come back.
-    #[error("the GPU device was lost")]
+    #[error("the device was lost")]
     DeviceLost,
     /// The device failed to compute the batch that contained this request.
     #[error("the device failed while computing this request")]
@@ -257,7 +257,7 @@ pub enum SubmitError {
     #[error("the server is shutting down")]
     ShuttingDown,
     /// The engine has ended: it lost the device or panicked.
-    #[error("the GPU device was lost")]
+    #[error("the device was lost")]
     DeviceLost,
     /// The prompt leaves no room for a generated token.
     #[error("the prompt has {tokens} tokens, but the context holds {limit} and one must be left to generate")]

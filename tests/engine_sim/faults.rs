@@ -109,8 +109,8 @@ fn a_lost_device_comes_back_and_streams_go_on() {
 
 #[test]
 fn a_loss_in_recovery_or_the_third_in_ten_minutes_ends_the_streams() {
-    let lost = "the GPU device was lost: ";
-    let hangs = "the GPU device hangs: no answer within ";
+    let lost = "the device was lost: ";
+    let hangs = "the device hangs: no answer within ";
     for (script, recoveries, reason) in
         [("dead@3", 0, lost), ("lost@2,lost@4,lost@6", 2, lost), ("hang@2,hang@4,hang@6", 2, hangs)]
     {

@@ -45,7 +45,7 @@ export class QuotaError extends FolioError {
   override readonly code = "quota";
 }
 
-/** The GPU device was lost and could not be recovered; `engine.reload()` loads the model again. */
+/** The device was lost and could not be recovered; `engine.reload()` loads the model again. */
 export class DeviceLostError extends FolioError {
   override readonly code = "device_lost";
 }
