@@ -109,6 +109,7 @@ impl ChatTemplate {
         environment.set_formatter(python::format);
         environment.set_fuel(Some(FUEL));
         template_limits::guard_filters(&mut environment);
+        template_limits::guard_tests(&mut environment);
         environment.add_filter("tojson", python::tojson);
         environment.add_test("iterable", python::is_iterable);
         environment.add_function("raise_exception", raise);

@@ -2,14 +2,15 @@
 //!
 //! Fuel pays for instructions and for the bytes that they produce. But lists can share their items: sixty assignments
 //! of `[a, a]` make a value of a few kilobytes whose text has 2^60 items. Nor does fuel know what methods in the style
-//! of Python produce. So a value is measured here before it becomes text, and a method's result is paid for in advance.
+//! of Python produce. So a value is measured here before it becomes text or is compared, and a method's result is paid
+//! for in advance.
 //!
 //! Not bounded are the operators that minijinja applies to such lists itself, where nothing can be put in between: `~`,
-//! `+`, `in` and comparisons.
+//! `+`, `in`, comparisons, and a list as the key in `{…}` and `[…]`.
 
 use minijinja::functions::Function;
 use minijinja::value::{FunctionArgs, FunctionResult, Rest, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, filters};
+use minijinja::{Environment, Error, ErrorKind, State, filters, tests};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use std::io;
 
@@ -116,6 +117,28 @@ where
     });
 }
 
+/// Replaces the tests that compare lists, also by the names of operators, by ones that pay for it first.
+pub(super) fn guard_tests(environment: &mut Environment<'_>) {
+    let comparisons: [(&[&str], Value); 7] = [
+        (&["eq", "equalto", "=="], Value::from_function(tests::is_eq)),
+        (&["ne", "!="], Value::from_function(tests::is_ne)),
+        (&["lt", "lessthan", "<"], Value::from_function(tests::is_lt)),
+        (&["le", "<="], Value::from_function(tests::is_le)),
+        (&["gt", "greaterthan", ">"], Value::from_function(tests::is_gt)),
+        (&["ge", ">="], Value::from_function(tests::is_ge)),
+        (&["in"], Value::from_function(tests::is_in)),
+    ];
+    for (names, test) in comparisons {
+        for name in names {
+            let test = test.clone();
+            environment.add_test(*name, move |state: &mut State<'_, '_>, arguments: Rest<Value>| {
+                arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
+                test.call(state, &arguments).map(|value| value.is_true())
+            });
+        }
+    }
+}
+
 /// A method in the style of Python, paid for in advance.
 pub(super) fn method(
     state: &mut State<'_, '_>,
@@ -123,9 +146,12 @@ pub(super) fn method(
     name: &str,
     arguments: &[Value],
 ) -> Result<Value, Error> {
+    // As text, as something to compare with, or as the key of a map.
+    arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
     if let Some(text) = value.as_str() {
-        arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
         pay(state, result_bytes(text, name, arguments))?;
+    } else if name == "count" {
+        pay_for_text(state, value)?;
     }
     unknown_method_callback(state, value, name, arguments)
 }

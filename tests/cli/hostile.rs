@@ -160,6 +160,9 @@ const SHARED: &str =
     "{% set ns = namespace(a=['x']) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}";
 /// A text of 4 MiB.
 const LONG: &str = "{% set ns = namespace(s='x') %}{% for i in range(22) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+/// Two lists like that, which are equal and share nothing.
+const EQUAL: &str = "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}\
+    {% set ns.b = [ns.b, ns.b] %}{% endfor %}";
 /// Lists in lists, a hundred thousand deep.
 const DEEP: &str = "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a = [[[ns.a]]] %}{% endfor %}";
 
@@ -193,6 +196,11 @@ fn hostile_templates_are_refused_within_limits() {
         (LONG, "{{ ns.s.split('x')|length }}"),
         (LONG, "{{ raise_exception(ns.s) }}"),
         (LONG, "{% for i in range(100000) %}{{ ns.s.count('y') }}{% endfor %}"),
+        (EQUAL, "{{ ns.a is eq(ns.b) }}"),
+        (EQUAL, "{{ [ns.a]|select('lessthan', ns.b)|list|length }}"),
+        (EQUAL, "{{ ns.a is in([ns.b]) }}"),
+        (EQUAL, "{{ [ns.a].count(ns.b) }}"),
+        (SHARED, "{{ {'x': 1}.get(ns.a) }}"),
         (DEEP, ""),
         (DEEP, "{{ ns.a }}"),
         (DEEP, "{{ ns.a|tojson }}"),
