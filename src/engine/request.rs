@@ -356,6 +356,11 @@ impl Request {
             return Err(SubmitError::PromptTooLong { tokens: prompt_len, limit: model_len_max });
         }
         check_ids("prompt", self.prompt.iter(), vocab)?;
+        self.check_without_prompt(vocab, model_len_max)
+    }
+
+    /// The part of [`Self::check`] that needs no prompt, for callers that want it before they encode one.
+    pub fn check_without_prompt(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
         let in_alphabet = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
         if let Some(salt) = &self.cache_salt
             && !((1..=CACHE_SALT_LEN_MAX).contains(&salt.len()) && salt.bytes().all(in_alphabet))
@@ -372,8 +377,7 @@ impl SamplingParams {
         Self { max_tokens: defaults.max_new_tokens, draw: defaults.draw, ..Self::default() }
     }
 
-    /// The part of [`Request::check`] that needs no prompt, for callers that want it before they encode one.
-    pub fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
+    fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
         if !(1..=CHOICES_MAX).contains(&self.n) {
             return invalid("n", format!("must be from 1 to {CHOICES_MAX}, not {}", self.n));
         }

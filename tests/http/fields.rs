@@ -1,8 +1,11 @@
 //! The effects of the less common request fields.
 
 use crate::harness::{CHAT, COMPLETIONS, Server, config, demo_text, hello, with};
+use folio::model::demo;
 use folio::server::ServerOptions;
+use folio::text::TextModel;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn text(answer: &Value) -> &str {
     let choice = &answer["choices"][0];
@@ -156,8 +159,8 @@ fn the_last_message_is_continued() {
 #[test]
 fn effort_is_the_template_s_to_read() {
     let template = "{{ reasoning_effort }}/{{ messages[0].content }}";
-    let text = folio::text::TextModel::from_parts(Some(folio::model::demo::TOKENIZER_JSON), None, Some(template));
-    let server = Server::plain_with(std::sync::Arc::new(text.expect("it compiles")));
+    let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), None, Some(template));
+    let server = Server::plain_with(Arc::new(text.expect("it compiles")));
     let render = |more: Value| server.post("/apply-template", &with(&hello(), &more)).json()["prompt"].clone();
     assert_eq!(render(json!({"reasoning_effort": "high"})), "high/Hello!");
     let both = json!({"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "own"}});
@@ -165,23 +168,32 @@ fn effort_is_the_template_s_to_read() {
     assert_eq!(render(json!({})), "/Hello!");
 }
 
+/// Templates that refuse every conversation, and prompts that are found too long once they are encoded.
 #[test]
-fn ranges_are_checked_before_the_prompt_is_encoded() {
-    // Encoding fails, so an error about another field was found before it.
-    let text = folio::text::TextModel::from_parts(None, None, Some("{{ raise_exception('rendered') }}"));
-    let server = Server::plain_with(std::sync::Arc::new(text.expect("it compiles")));
-    let prompt = json!({"prompt": "a"});
+fn what_needs_no_tokens_is_checked_before_the_prompt_is_encoded() {
+    let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), None, Some("{{ raise_exception('rendered') }}"));
+    let server = Server::plain_with(Arc::new(text.expect("it compiles")));
+    let prompt = json!({"prompt": "1 ".repeat(4000)});
     for (path, base, encoded) in
         [(CHAT, &hello(), "messages"), (COMPLETIONS, &prompt, "prompt"), ("/completion", &prompt, "prompt")]
     {
         let param = |more: Value| server.post(path, &with(base, &more)).json()["error"]["param"].clone();
         assert_eq!(param(json!({})), encoded, "{path}");
-        for (name, value) in
-            [("temperature", json!(3)), ("logit_bias", json!({"4096": 1})), ("min_tokens", json!(9999))]
-        {
+        for (name, value) in [
+            ("temperature", json!(3)),
+            ("logit_bias", json!({"4096": 1})),
+            ("min_tokens", json!(9999)),
+            ("cache_salt", json!("a b")),
+            ("guided_regex", json!("(")),
+        ] {
             assert_eq!(param(json!({name: value})), name, "{path}");
         }
     }
+    let function = json!({"name": "f", "parameters": {"type": "object", "minProperties": "one"}});
+    let tools = json!({"tools": [{"type": "function", "function": function}], "tool_choice": "required"});
+    assert_eq!(server.post(CHAT, &with(&hello(), &tools)).json()["error"]["param"], "tools");
+    let input = json!({"input": prompt["prompt"], "cache_salt": "a b"});
+    assert_eq!(server.post("/v1/embeddings", &input).json()["error"]["param"], "cache_salt");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Checks of a request's body: its headers, its size, the time it takes to arrive. Large bodies are parsed off the
-//! async threads.
+//! Checks of a request's body: its headers, its size, the time it takes to arrive. Large bodies are parsed and read off
+//! the async threads.
 
 use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, BodyTimeout, shorten};
@@ -11,16 +11,23 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 
-/// Reads the body of a request as a JSON object.
-pub(crate) async fn read_object(request: Request, state: &ServerState) -> Result<Map<String, Value>, ApiError> {
+/// Reads the body of a request as a JSON object and passes it to `read`. If the body is large, it is parsed and read on
+/// a separate thread.
+pub(crate) async fn read_object<T: Send + 'static>(
+    request: Request,
+    state: &ServerState,
+    read: impl FnOnce(Map<String, Value>) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     let bytes_max = state.options.limits.body_bytes_max;
     let (parts, body) = request.into_parts();
     check_headers(&parts.headers, bytes_max)?;
     let bytes = read_body(body, bytes_max).await?;
-    match state.offload(bytes.len(), move || parse(&bytes)).await?? {
-        Value::Object(map) => Ok(map),
+    let bytes_len = bytes.len();
+    let work = move || match parse(&bytes)? {
+        Value::Object(map) => read(map),
         _ => Err(ApiError::body("the body must be a JSON object")),
-    }
+    };
+    state.offload(bytes_len, work).await?
 }
 
 fn check_headers(headers: &HeaderMap, bytes_max: usize) -> Result<(), ApiError> {

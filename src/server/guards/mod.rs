@@ -1,7 +1,7 @@
 //! Checks that every request passes before its route reads it: host, origin and key ([`access`]), then the limits of
 //! the body ([`body`]).
 //!
-//! Nothing here knows routes or request fields: a guard refuses a request, or identifies its client and returns its
+//! Nothing here knows routes or request fields: a guard refuses a request, or identifies its client and passes on its
 //! body as a JSON object.
 
 pub(super) mod access;

@@ -1,7 +1,7 @@
 //! [`Sampling`]: the parameters that chat, completions and llama.cpp's completion share.
 
 use crate::engine::handle::EngineInfo;
-use crate::engine::request::{DrawParams, SamplingParams};
+use crate::engine::request::{DrawParams, Request, SamplingParams};
 use crate::server::guards::access::Client;
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::{Queueing, SamplingFields};
@@ -91,8 +91,8 @@ impl Sampling {
         })
     }
 
-    /// Sets the parameters whose names differ by API, and checks the ranges of all: before the prompt is encoded, which
-    /// may take long. `alternatives` are those to report for each token; `None`: the answer has no logprobs.
+    /// Sets the parameters whose names differ by API, and checks everything that needs no prompt: before it is encoded,
+    /// which may take long. `alternatives` are those to report for each token; `None`: the answer has no logprobs.
     pub(crate) fn complete(
         &mut self,
         alternatives: Option<u32>,
@@ -104,8 +104,21 @@ impl Sampling {
         let chooses = self.best < self.params.n as usize;
         self.params.logprobs = alternatives.or(chooses.then_some(0));
         self.params.max_tokens = max_tokens;
-        let checked = self.params.check(info.vocab, info.max_model_len);
+        let checked = self.request(Arc::default()).check_without_prompt(info.vocab, info.max_model_len);
         checked.map_err(|error| ApiError::refused(&error, self.names))
+    }
+
+    /// The engine's request for one prompt.
+    pub(crate) fn request(&self, prompt: Arc<[u32]>) -> Request {
+        Request {
+            prompt,
+            params: self.params.clone(),
+            cache_salt: self.cache_salt.clone(),
+            priority: self.priority,
+            client: self.client.0,
+            pooling: None,
+            explain_prefix: self.explain_prefix,
+        }
     }
 
     /// Compiles the grammar of an answer that is plain text.

@@ -4,6 +4,7 @@ use crate::server::parameters::kind::{Bounds, Kind, wrong};
 use crate::server::wire::error::{ApiError, shorten};
 use crate::text::answer::{self, ToolSet};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 const TOOLS_MAX: usize = 128;
@@ -18,12 +19,13 @@ pub(crate) fn resolve(
     let mut tools = tools.filter(|tools| !tools.is_empty());
     if let Some(allowed) = choice.as_ref().filter(|choice| choice["type"] == "allowed_tools") {
         let (mode, names) = allowed_tools(allowed)?;
-        let is = |tool: &Value, name: &Value| tool["function"]["name"] == *name;
-        if !names.iter().all(|name| tools.iter().flatten().any(|tool| is(tool, name))) {
+        let name_of = |tool: &Value| tool["function"]["name"].as_str().map(str::to_owned);
+        let known: HashSet<_> = tools.iter().flatten().map(name_of).collect();
+        if !names.is_subset(&known) {
             return Err(ApiError::invalid("tool_choice", "`tool_choice` allows a tool that is not in `tools`"));
         }
         // Tools that may not be called are left out of the prompt, because models call the tools they see.
-        tools = tools.map(|tools| tools.into_iter().filter(|tool| names.iter().any(|name| is(tool, name))).collect());
+        tools = tools.map(|tools| tools.into_iter().filter(|tool| names.contains(&name_of(tool))).collect());
         choice = Some(mode);
     }
     let functions: Vec<Value> = tools.iter().flatten().map(|tool| tool["function"].clone()).collect();
@@ -44,8 +46,8 @@ pub(crate) fn resolve(
     Ok(answer::ToolChoice { shown: tools.map(Value::Array), callable: Arc::new(ToolSet { functions }), forced, single })
 }
 
-/// Mode and names of a `tool_choice` of type `allowed_tools`.
-fn allowed_tools(choice: &Value) -> Result<(Value, Vec<Value>), ApiError> {
+/// Mode and names of a `tool_choice` of type `allowed_tools`; `None` is a tool without a name.
+fn allowed_tools(choice: &Value) -> Result<(Value, HashSet<Option<String>>), ApiError> {
     // Some clients leave out the inner object.
     let allowed = if choice["allowed_tools"].is_object() { &choice["allowed_tools"] } else { choice };
     let mode = allowed["mode"].clone();
@@ -54,8 +56,8 @@ fn allowed_tools(choice: &Value) -> Result<(Value, Vec<Value>), ApiError> {
     }
     let tools = allowed["tools"].as_array().filter(|tools| !tools.is_empty());
     let tools = tools.ok_or_else(|| wrong("tool_choice.allowed_tools.tools", "a list of tools", &allowed["tools"]))?;
-    let name =
-        |tool: &Value| if tool["name"].is_string() { tool["name"].clone() } else { tool["function"]["name"].clone() };
+    // There may be many, and they are looked up rather than compared with each tool.
+    let name = |tool: &Value| tool["name"].as_str().or(tool["function"]["name"].as_str()).map(str::to_owned);
     Ok((mode, tools.iter().map(name).collect()))
 }
 

@@ -5,7 +5,7 @@
 //! fewer and longer deltas, and no buffer grows beyond the receivers' own bounds.
 
 use crate::engine::handle::EventReceiver;
-use crate::engine::request::{Event, FinishReason, PrefixReport, PromptEvent, Request, RequestError, Token};
+use crate::engine::request::{Event, FinishReason, PrefixReport, PromptEvent, RequestError, Token};
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
 use crate::server::parameters::sampling::Sampling;
@@ -93,10 +93,8 @@ impl Generation {
         let cached = vec![0; prompts.len()];
         for prompt in prompts {
             let prompt_tokens = prompt.len() as u32;
-            let (cache_salt, priority) = (sampling.cache_salt.clone(), sampling.priority);
-            let mut request = Request { prompt, params: params.clone(), cache_salt, priority, ..Request::default() };
-            (request.client, request.explain_prefix) = (sampling.client.0, sampling.explain_prefix);
-            let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, sampling.names))?;
+            let receivers = state.engine.submit(sampling.request(prompt));
+            let receivers = receivers.map_err(|error| ApiError::refused(&error, sampling.names))?;
             totals.prompt_tokens += prompt_tokens;
             choices.extend(receivers.into_iter().map(|receiver| Choice {
                 receiver: Some(receiver),

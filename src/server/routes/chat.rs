@@ -2,7 +2,7 @@
 
 use crate::engine::handle::EngineInfo;
 use crate::platform;
-use crate::server::guards::{Client, read_object};
+use crate::server::guards::Client;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
@@ -13,8 +13,8 @@ use crate::server::reply::openai::{Kind, OpenAiReply, PromptPart};
 use crate::server::reply::respond;
 use crate::server::state::{ALWAYS, ServerState, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names};
-use crate::text::answer::{AnswerParser, ToolChoice, calls_or_json, forced_calls};
-use crate::text::{ChatInput, PromptError, TemplateError, TextModel};
+use crate::text::answer::{AnswerFormat, AnswerParser, ToolChoice, calls_or_json, forced_calls};
+use crate::text::{ChatInput, Grammar, PromptError, TemplateError, TextModel};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use std::sync::Arc;
@@ -25,9 +25,8 @@ const NAMES: Names = &[("prompt", "messages"), ("logprobs", "top_logprobs")];
 /// Answers a conversation.
 pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
-    let body = read_object(request, &state).await?;
+    let request: ChatRequest = read::read(request, &state).await?;
     let info = state.ready()?;
-    let request: ChatRequest = read::read(body, &state, info)?;
     let model = state.model(request.target.model)?;
     let alternatives = match (request.logprobs, request.top_logprobs) {
         (false, Some(_)) => return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true")),
@@ -41,44 +40,66 @@ pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> 
     let conversation = Conversation::new(request.conversation)?;
 
     let (tools, continued) = (conversation.tools.clone(), conversation.continued());
+    let shape = Shape::new(&state, sampling.structure.take(), &tools).await?;
     let ids: Arc<[u32]> = sampling.truncated(prompt(&state, info, conversation).await?).into();
-    shape(&state, &mut sampling, &tools, (&ids, continued.as_deref())).await?;
+    shape.apply(&state, &mut sampling, &tools, (&ids, continued.as_deref()));
     let generation = Generation::submit(&state, vec![ids.clone()], &sampling)?;
     let prompts = vec![PromptPart { ids, echo: None }];
     let form = OpenAiReply::new(Kind::Chat, (&state, info), model, &sampling, prompts);
     respond(generation, form, sampling.stream).await
 }
 
-/// Sets the constraint of the answer and the parser that splits it.
-async fn shape(
-    state: &ServerState,
-    sampling: &mut Sampling,
-    tools: &ToolChoice,
-    (prompt, continued): (&[u32], Option<&str>),
-) -> Result<(), ApiError> {
-    let Some(tokenizer) = &state.text.tokenizer else { return Ok(()) };
-    let mut format = state.answer_format;
-    let mut structure = sampling.structure.take();
-    let forced = forced_calls(format.tools, tools, tokenizer).map_err(|error| ApiError::grammar("tools", &error))?;
-    let start = format.reasoning.start(tokenizer, prompt, continued);
-    let is_forced = forced.is_some();
-    if let Some((spec, form)) = forced {
-        // Only a tool call is allowed, so the form of other answers does not matter.
-        structure = Some(Structure { spec, field: "tools" });
-        format.tools = form;
-    } else if let Some(structure) = &mut structure {
-        let either = calls_or_json(format.tools, tools, tokenizer, &structure.spec);
-        let either = either.map_err(|error| ApiError::grammar(structure.field, &error))?;
-        structure.spec = either.unwrap_or_else(|| structure.spec.clone());
+/// How the answer is constrained and split, as far as it does not depend on the prompt.
+struct Shape {
+    format: AnswerFormat,
+    grammar: Option<Grammar>,
+    /// Only a tool call is allowed.
+    is_forced: bool,
+}
+
+impl Shape {
+    /// Compiles the grammar: before the prompt is rendered and encoded, because a wrong one is refused.
+    async fn new(state: &ServerState, mut structure: Option<Structure>, tools: &ToolChoice) -> Result<Self, ApiError> {
+        let mut format = state.answer_format;
+        let Some(tokenizer) = &state.text.tokenizer else {
+            // There is no prompt without a tokenizer.
+            return Ok(Self { format, grammar: None, is_forced: false });
+        };
+        let forced =
+            forced_calls(format.tools, tools, tokenizer).map_err(|error| ApiError::grammar("tools", &error))?;
+        let is_forced = forced.is_some();
+        if let Some((spec, form)) = forced {
+            // The form of other answers does not matter.
+            structure = Some(Structure { spec, field: "tools" });
+            format.tools = form;
+        } else if let Some(structure) = &mut structure {
+            let either = calls_or_json(format.tools, tools, tokenizer, &structure.spec);
+            let either = either.map_err(|error| ApiError::grammar(structure.field, &error))?;
+            structure.spec = either.unwrap_or_else(|| structure.spec.clone());
+        }
+        let grammar = match structure {
+            Some(structure) => Some(state.grammar(structure).await?),
+            None => None,
+        };
+        Ok(Self { format, grammar, is_forced })
     }
-    if let Some(structure) = structure {
-        let grammar = state.grammar(structure).await?;
-        let constraint = structured::constraint(grammar, format, tokenizer, start, is_forced);
-        sampling.params.constraint = Some(constraint);
+
+    /// Sets the constraint of the answer to this prompt, and the parser that splits it.
+    fn apply(
+        self,
+        state: &ServerState,
+        sampling: &mut Sampling,
+        tools: &ToolChoice,
+        (prompt, continued): (&[u32], Option<&str>),
+    ) {
+        let Self { format, grammar, is_forced } = self;
+        let Some(tokenizer) = &state.text.tokenizer else { return };
+        let start = format.reasoning.start(tokenizer, prompt, continued);
+        sampling.params.constraint =
+            grammar.map(|grammar| structured::constraint(grammar, format, tokenizer, start, is_forced));
+        sampling.answer = AnswerParser::new(format, start, tools);
+        sampling.kept_ids = format.kept_ids(tokenizer, tools.shown.is_some());
     }
-    sampling.answer = AnswerParser::new(format, start, tools);
-    sampling.kept_ids = format.kept_ids(tokenizer, tools.shown.is_some());
-    Ok(())
 }
 
 /// Renders and encodes the conversation.
@@ -102,10 +123,10 @@ pub(crate) async fn rendered<T: Send + 'static>(
     render: impl FnOnce(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let bytes_max = prompt_bytes_max(info);
-    if conversation.content_bytes() > bytes_max {
-        return Err(too_many_bytes(info, bytes_max));
-    }
     let work = move |text: &TextModel| {
+        if conversation.content_bytes() > bytes_max {
+            return Err(TemplateError::TooLong { bytes_max }.into());
+        }
         let input = ChatInput {
             messages: &conversation.messages,
             tools: conversation.tools.shown.as_ref(),

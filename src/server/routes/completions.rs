@@ -1,6 +1,6 @@
 //! `POST /v1/completions`: a prompt, several, or lists of token ids, each continued `n` times.
 
-use crate::server::guards::{Client, read_object};
+use crate::server::guards::Client;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::table::CompletionRequest;
@@ -20,9 +20,8 @@ const MAX_TOKENS_DEFAULT: u32 = 16;
 /// Continues prompts.
 pub(crate) async fn completions(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
-    let body = read_object(request, &state).await?;
+    let request: CompletionRequest = read::read(request, &state).await?;
     let info = state.ready()?;
-    let request: CompletionRequest = read::read(body, &state, info)?;
     let model = state.model(request.target.model)?;
     let from = (client, &[] as Names);
     let defaults = &state.options.defaults;
@@ -36,12 +35,12 @@ pub(crate) async fn completions(State(state): State<ServerState>, request: Reque
         sampling.params.prompt_logprobs = sampling.params.prompt_logprobs.max(sampling.params.logprobs);
     }
 
+    sampling.constrain(&state).await?;
     let prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
     let ids: Vec<Arc<[u32]>> = prompts.into_iter().map(|ids| sampling.truncated(ids).into()).collect();
     let texts = if echo { decode_all(&state, ids.clone(), sampling.skip_special).await? } else { Vec::new() };
     let mut texts = texts.into_iter();
     let prompts = ids.iter().map(|ids| PromptPart { ids: ids.clone(), echo: texts.next() }).collect();
-    sampling.constrain(&state).await?;
     let generation = Generation::submit(&state, ids, &sampling)?;
     let form = OpenAiReply::new(Kind::Completion, (&state, info), model, &sampling, prompts);
     respond(generation, form, sampling.stream).await

@@ -4,7 +4,7 @@
 //! scaled to length one unless the request disables that.
 
 use crate::engine::request::{Event, Pooling, PromptEvent, Request as EngineRequest, RequestError, SamplingParams};
-use crate::server::guards::{Client, read_object};
+use crate::server::guards::Client;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
 use crate::server::parameters::table::EmbeddingRequest;
@@ -52,9 +52,8 @@ enum Vector {
 /// Embeds every input.
 pub(crate) async fn embeddings(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
-    let body = read_object(request, &state).await?;
+    let request: EmbeddingRequest = read::read(request, &state).await?;
     let info = state.ready()?;
-    let request: EmbeddingRequest = read::read(body, &state, info)?;
     let form = Form::new(&request);
     let model = state.model(request.target.model)?;
     if info.embedding_len == 0 {
@@ -69,6 +68,8 @@ pub(crate) async fn embeddings(State(state): State<ServerState>, request: Reques
         pooling: Some(form.pooling),
         ..EngineRequest::default()
     };
+    let checked = base.check_without_prompt(info.vocab, info.max_model_len);
+    checked.map_err(|error| ApiError::refused(&error, NAMES))?;
 
     let inputs = request.input.encode(&state, request.add_special_tokens).await?;
     let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();

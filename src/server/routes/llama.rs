@@ -4,7 +4,7 @@
 //! llama.cpp's form.
 
 use crate::engine::request::SamplingParams;
-use crate::server::guards::{Client, read_object};
+use crate::server::guards::Client;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
@@ -30,9 +30,8 @@ pub(crate) async fn apply_template(
     State(state): State<ServerState>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let mut body = read_object(request, &state).await?;
+    let request: RenderChatRequest = read::read_part(request, &state).await?;
     let info = state.ready()?;
-    let request: RenderChatRequest = read::read_part(&mut body, &state, info)?;
     state.model(request.target.model)?;
     let conversation = Conversation::new(request.conversation)?;
     let prompt = chat::rendered(&state, info, conversation, TextModel::chat_text).await?;
@@ -77,9 +76,8 @@ fn settings(params: &SamplingParams) -> Value {
 /// Continues one prompt.
 pub(crate) async fn completion(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
-    let body = read_object(request, &state).await?;
+    let request: LlamaRequest = read::read(request, &state).await?;
     let info = state.ready()?;
-    let request: LlamaRequest = read::read(body, &state, info)?;
     let model = state.model(request.target.model)?;
     let mut given = request.sampling;
     given.repetition_penalty = request.repeat_penalty.or(given.repetition_penalty);
@@ -93,8 +91,8 @@ pub(crate) async fn completion(State(state): State<ServerState>, request: Reques
     sampling.return_token_ids = true;
     let max_tokens = request.n_predict.and_then(|count| u32::try_from(count).ok());
     sampling.complete(request.n_probs.filter(|count| *count > 0), max_tokens, info)?;
-    let prompt: Arc<[u32]> = sampling.truncated(request.prompt.encode(&state, true).await?.remove(0)).into();
     sampling.constrain(&state).await?;
+    let prompt: Arc<[u32]> = sampling.truncated(request.prompt.encode(&state, true).await?.remove(0)).into();
     let generation = Generation::submit(&state, vec![prompt], &sampling)?;
     // The chunks of a stream always have token ids.
     let returns_tokens = returns_tokens || sampling.stream;

@@ -46,24 +46,44 @@ fn tokenizer(state: &ServerState) -> Result<&Arc<Tokenizer>, ApiError> {
     state.text.tokenizer.as_ref().ok_or_else(missing)
 }
 
+/// The forms of a request to `/tokenize`.
+enum TokenizeRequest {
+    Chat(Box<TokenizeChatRequest>),
+    Content(TokenizeContentRequest),
+    Text(TokenizeTextRequest),
+}
+
+impl TokenizeRequest {
+    fn read(body: Map<String, Value>, state: &ServerState) -> Result<Self, ApiError> {
+        let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
+        if has("messages") {
+            read::whole(body, state).map(|request| Self::Chat(Box::new(request)))
+        } else if has("content") {
+            read::whole(body, state).map(Self::Content)
+        } else {
+            read::whole(body, state).map(Self::Text)
+        }
+    }
+}
+
 /// Token ids of a text or a conversation.
 pub(crate) async fn tokenize(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
-    let body = read_object(request, &state).await?;
+    let owned = state.clone();
+    let request = read_object(request, &state, move |body| TokenizeRequest::read(body, &owned)).await?;
     let info = state.ready()?;
-    let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
-    let (ids, names) = if has("messages") {
-        let request: TokenizeChatRequest = read::read(body, &state, info)?;
-        state.model(request.target.model)?;
-        let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?).await?;
-        (ids, request.return_token_strs)
-    } else if has("content") {
-        let request: TokenizeContentRequest = read::read(body, &state, info)?;
-        return tokenize_content(&state, request).await;
-    } else {
-        let request: TokenizeTextRequest = read::read(body, &state, info)?;
-        state.model(request.target.model)?;
-        let mut prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
-        (prompts.pop().unwrap_or_default(), request.return_token_strs)
+    let (ids, names) = match request {
+        TokenizeRequest::Chat(request) => {
+            let request = *request;
+            state.model(request.target.model)?;
+            let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?).await?;
+            (ids, request.return_token_strs)
+        }
+        TokenizeRequest::Content(request) => return tokenize_content(&state, request).await,
+        TokenizeRequest::Text(request) => {
+            state.model(request.target.model)?;
+            let mut prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
+            (prompts.pop().unwrap_or_default(), request.return_token_strs)
+        }
     };
     let tokenizer = tokenizer(&state)?;
     let names = names.then(|| ids.iter().map(|id| name(tokenizer, *id)).collect::<Vec<_>>());
@@ -97,9 +117,7 @@ async fn tokenize_content(state: &ServerState, request: TokenizeContentRequest) 
 
 /// The text of token ids, special ones included.
 pub(crate) async fn detokenize(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
-    let body = read_object(request, &state).await?;
-    let info = state.ready()?;
-    let request: DetokenizeRequest = read::read(body, &state, info)?;
+    let request: DetokenizeRequest = read::read(request, &state).await?;
     state.model(request.target.model)?;
     tokenizer(&state)?;
     let (count, ids) = (request.tokens.len(), request.tokens);
@@ -119,9 +137,8 @@ pub(crate) async fn tokenizer_info(State(state): State<ServerState>) -> Result<J
 
 /// `POST /v1/chat/completions/render`: the prompt of a chat request.
 pub(crate) async fn render_chat(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
-    let mut body = read_object(request, &state).await?;
+    let request: RenderChatRequest = read::read_part(request, &state).await?;
     let info = state.ready()?;
-    let request: RenderChatRequest = read::read_part(&mut body, &state, info)?;
     state.model(request.target.model)?;
     let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?).await?;
     Ok(Json(json!({"token_ids": ids})))
@@ -132,9 +149,7 @@ pub(crate) async fn render_completions(
     State(state): State<ServerState>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let mut body = read_object(request, &state).await?;
-    let info = state.ready()?;
-    let request: RenderCompletionRequest = read::read_part(&mut body, &state, info)?;
+    let request: RenderCompletionRequest = read::read_part(request, &state).await?;
     state.model(request.target.model)?;
     let prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
     Ok(Json(prompts.into_iter().map(|ids| json!({"token_ids": ids})).collect()))
