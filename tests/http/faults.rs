@@ -11,6 +11,8 @@ use folio::server::{ServerOptions, ServerState, router};
 use futures_util::future::{Either, select};
 use futures_util::pin_mut;
 use serde_json::{Value, json};
+use std::task::Poll;
+use tower::ServiceExt as _;
 
 fn slow(config: Config) -> Server {
     Server::fake("pause=2", config, ServerOptions::default())
@@ -42,7 +44,7 @@ fn a_client_that_leaves_frees_its_blocks() {
             let steps = server.engine.stats().steps + round % 5;
             let moment = std::future::poll_fn(|context| {
                 context.waker().wake_by_ref();
-                if server.engine.stats().steps >= steps { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+                if server.engine.stats().steps >= steps { Poll::Ready(()) } else { Poll::Pending }
             });
             let left = block_on(select(answer, moment));
             assert!(matches!(left, Either::Right(_)), "the answer is not there yet");
@@ -221,12 +223,15 @@ fn draining_finishes_streams_and_refuses_the_rest() {
 #[test]
 fn clients_with_other_keys_take_turns() {
     let options = ServerOptions { api_keys: vec!["first".into(), "second".into()], ..ServerOptions::default() };
-    let server = Server::fake("pause=1", Config { max_num_seqs: 1, ..config() }, options);
+    let server = Server::fake("pause=5", Config { max_num_seqs: 1, ..config() }, options);
     let order = std::sync::Mutex::new(Vec::new());
-    let ask = |key: &'static str, priority: i32| {
-        let body = with(&hello(), &json!({"max_tokens": 4, "ignore_eos": true, "priority": priority}));
-        let mut request = post(CHAT, &body);
+    let keyed = |key: &'static str, more: Value| {
+        let mut request = post(CHAT, &with(&with(&hello(), &json!({"ignore_eos": true})), &more));
         request.headers_mut().insert("x-api-key", axum::http::HeaderValue::from_static(key));
+        request
+    };
+    let ask = |key: &'static str, priority: i32| {
+        let request = keyed(key, json!({"max_tokens": 4, "priority": priority}));
         let (app, order) = (server.app.clone(), &order);
         async move {
             assert_eq!(send(&app, request).await.status, 200);
@@ -235,7 +240,18 @@ fn clients_with_other_keys_take_turns() {
     };
     let many = (0..6).map(|_| ask("first", 0));
     let all = many.chain([ask("second", 0), ask("second", 0), ask("first", -1)]);
-    block_on(futures_util::future::join_all(all));
+    // Holds the only place until all others wait, because they are rendered on threads and arrive in any order.
+    let long = keyed("first", json!({"stream": true, "max_tokens": 2000}));
+    let mut long = Some(block_on(server.app.clone().oneshot(long)).expect("the router never fails"));
+    let release = std::future::poll_fn(|context| {
+        if server.engine.stats().requests_waiting < 9 && order.lock().expect("nobody panicked").is_empty() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        long = None;
+        Poll::Ready(())
+    });
+    block_on(futures_util::future::join(futures_util::future::join_all(all), release));
     let order = order.into_inner().expect("nobody panicked");
     let places: Vec<_> = (0..order.len()).filter(|&place| order[place].0 == "second").collect();
     assert!(places.len() == 2 && places[1] <= 5, "the second client waits one round, not the whole queue: {order:?}");
