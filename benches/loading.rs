@@ -6,7 +6,7 @@
 //! CPU.
 
 use bytes::Bytes;
-use folio::backend::cpu::CpuBackend;
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, BackendError, Capacity};
 use folio::model::{Model, Quantization};
@@ -53,7 +53,7 @@ fn main() {
                     let open_device = || block_on(WgpuBackend::open(&options)).expect("the adapter opens");
                     measure(&open(), open_device)
                 }
-                None => measure(&open(), CpuBackend::new),
+                None => measure(&open(), ReferenceBackend::new),
             })
             .collect();
         let best = |of: fn(&Run) -> f64| runs.iter().map(of).fold(f64::INFINITY, f64::min);

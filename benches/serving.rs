@@ -6,7 +6,7 @@
 //! devices`; without it the device is the CPU. PART selects figures whose names contain it. Clients, server and device
 //! share the processor, so overhead is never underestimated.
 
-use folio::backend::cpu::CpuBackend;
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::config::Config;
 use folio::engine;
@@ -60,7 +60,7 @@ impl Server {
                 };
                 engine::spawn(open, Model::demo(), config, inbox, |_| {})
             }
-            None => engine::spawn(|| Ok(CpuBackend::new()), Model::demo(), config, inbox, |_| {}),
+            None => engine::spawn(|| Ok(ReferenceBackend::new()), Model::demo(), config, inbox, |_| {}),
         });
         while engine.status() != Status::Ready {
             assert_eq!(engine.status(), Status::Loading, "the engine starts");

@@ -12,7 +12,7 @@
 // Threads: 32 · WARPS. Grid: any, about what the device runs at once.
 // Shared: WARPS · STAGES · tile_bytes(TILE_KEYS), and 32 · HEAD_DIM for the query if HEAD_DIM > 176.
 // -D: HEAD_DIM (multiple of 16, ≤ 256), WARPS (4, 2), TILE_KEYS (16 or 32; 32 with KV_Q8), STAGES (2 to 4),
-// OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, SOFTCAP, ALIBI. Twin: backend/cpu/attend_paged.rs
+// OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, SOFTCAP, ALIBI. Twin: backend/reference/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/attend_tile.cuh"

@@ -10,7 +10,7 @@
 // Threads: 32 · WARPS. Grid: maximum items for the bucket's rows × KV heads; the list's longest items come first.
 // Shared: ROWS · 16 · (HEAD_DIM / 8 | 1) + tile_bytes(TILE_KEYS), and 4 · ROWS with two strips.
 // -D: HEAD_DIM (multiple of 16, ≤ 256), WARPS (4, 8), WARP_STRIPS (1; 2 for HEAD_DIM ≤ 128), TILE_KEYS (32, 64),
-// OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, SOFTCAP, ALIBI. Twin: backend/cpu/attend_paged.rs
+// OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, SOFTCAP, ALIBI. Twin: backend/reference/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/attend_tile.cuh"

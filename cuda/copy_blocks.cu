@@ -4,7 +4,7 @@
 // are distinct, so the order does not matter. A thread copies 16 bytes of each per iteration; blocks stride over all
 // copies.
 // Grid: x enough to fill the device, y the layers from layer_first on; the mask `layers` selects the layers to copy.
-// Twin: backend/cpu/copy_blocks.rs
+// Twin: backend/reference/copy_blocks.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"

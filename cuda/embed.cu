@@ -2,7 +2,7 @@
 //
 // table [rows][columns] in -DWEIGHT, out [tokens][columns] of -DOUT_TYPE. A block: one token; a thread: 8 columns. For
 // a table in several formats there is one launch per section, which writes the tokens whose rows it has.
-// Twin: backend/cpu/embed.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
+// Twin: backend/reference/embed.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"
 #include "common/weight_group.cuh"

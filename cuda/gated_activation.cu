@@ -1,7 +1,7 @@
 // out[r][c] = act(gate[r][c]) · up[r][c]; a row of gate_up is all gates, then all ups.
 //
 // gate_up [rows][2 · columns] of -DX_TYPE, out [rows][columns] of -DOUT_TYPE. A thread: 8 columns of a row.
-// Twin: backend/cpu/gated_activation.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
+// Twin: backend/reference/gated_activation.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/activation.cuh"
 #include "common/metadata.cuh"

@@ -2,7 +2,7 @@
 //
 // One block: one row, eight elements per thread and iteration; columns are a multiple of 8. Grid: logits rows of the
 // bucket. Types by -D: X_TYPE and OUT_TYPE, float or u16 (bfloat16).
-// Twin: backend/cpu/gather_rows.rs
+// Twin: backend/reference/gather_rows.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"

@@ -3,7 +3,7 @@
 // are taken, at most routes_max.
 // Block: one expert. Each thread counts, within its part of the routes, those of earlier experts and those of this
 // expert, then writes the latter to their places. So the result does not depend on timing.
-// Twin: the loop over experts of backend/cpu/matmul_experts.rs
+// Twin: the loop over experts of backend/reference/matmul_experts.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"

@@ -1,7 +1,7 @@
 // out (=, +=) sum over a token's routes of weight · product: combines the products that matmul_experts_tile has written
 // to scratch, for tokens_max tokens from first_token on. products: [routes, columns] f32, addressed as if scratch held
 // all routes; routes: [routes] of (expert, weight); out: [tokens, columns].
-// Thread: four columns of a token, in the order of its routes. -D: OUT_TYPE. Twin: backend/cpu/matmul_experts.rs
+// Thread: four columns of a token, in the order of its routes. -D: OUT_TYPE. Twin: backend/reference/matmul_experts.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"

@@ -4,7 +4,7 @@
 // output_start on. If a token's products are to be combined, out is scratch, and matmul_experts_merge adds them up.
 // Block: one tile of an expert's routes (grid x, at most routes / TILE_ROWS + experts) and of its outputs (grid y).
 // -D: see common/tile.cuh, and OUT_TYPE. Shared memory: TILE_SHARED_BYTES + 4 · TILE_ROWS + 16.
-// Twin: backend/cpu/matmul_experts.rs
+// Twin: backend/reference/matmul_experts.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/tile.cuh"

@@ -4,7 +4,7 @@
 // apart; routes: [routes] of (expert, weight); out: [routes or tokens, output_stride] from output_start on.
 // Warp: four outputs of a route, or of a token; a lane takes every 32nd group of 32 columns (dense: of 8). Grid x:
 // routes or tokens; y: 16 outputs each.
-// -D: WEIGHT, X_TYPE, OUT_TYPE, COMBINE. Twin: backend/cpu/matmul_experts.rs
+// -D: WEIGHT, X_TYPE, OUT_TYPE, COMBINE. Twin: backend/reference/matmul_experts.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"

@@ -3,7 +3,7 @@
 // Block: one tile of rows × outputs (grid x and y) and one split of the columns (grid z). With splits, each block
 // writes its sums to scratch; the last block of a tile adds them up in the order of the splits. Counters are zero
 // before and after.
-// -D: see common/tile.cuh, and OUT_TYPE. Twin: backend/cpu/matmul.rs
+// -D: see common/tile.cuh, and OUT_TYPE. Twin: backend/reference/matmul.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"

@@ -8,7 +8,7 @@
 // -DNORMED_TYPE, in shared memory (ROWS · columns · size of that type).
 // GATED: fuses the following activation. W is gates, then ups; a warp computes both for OUTPUTS / 2 outputs, rounds
 // them to -DGATED_TYPE and writes act(gate) · up.
-// Twin: backend/cpu/matmul.rs (with rms_norm.rs, gated_activation.rs).
+// Twin: backend/reference/matmul.rs (with rms_norm.rs, gated_activation.rs).
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/activation.cuh"

@@ -2,7 +2,7 @@
 //
 // x [tokens][columns] of -DX_TYPE, pooled [pooled rows][columns] f32. A thread: 8 columns of one pooled row. Partial
 // sums of 16 rows are added up, which rounds less than one long sum.
-// Twin: backend/cpu/pool.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
+// Twin: backend/reference/pool.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"
 

@@ -2,7 +2,7 @@
 //
 // x, delta, out [rows][columns] of -DX_TYPE, -DDELTA_TYPE, -DOUT_TYPE; w f32. A block: one row; a thread: every 256th
 // run of 8 columns, read twice, the second time from the cache.
-// Twin: backend/cpu/rms_norm.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
+// Twin: backend/reference/rms_norm.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/block.cuh"
 #include "common/metadata.cuh"

@@ -6,7 +6,7 @@
 // qkv [tokens][query + 2 · kv heads][head_dim] of -DX_TYPE, q [tokens][query heads][head_dim] of -DOUT_TYPE; pools
 // [block][kv head] tiles in -DKV (0 f32, 1 f16, 2 q8). A unit is one head of one token, shared by -DLANES lanes, each
 // with one run of 8 elements.
-// Twin: backend/cpu/rope_store_kv.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
+// Twin: backend/reference/rope_store_kv.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/kv_store.cuh"
 #include "common/metadata.cuh"

@@ -4,7 +4,7 @@
 //
 // logits [tokens][experts] f32; routes [tokens][per_token] of (expert, weight), per_token ≤ 32.
 // One warp: one token; lane j keeps route j. Block: four tokens. Grid: tokens of the bucket / 4, rounded up.
-// Twin: backend/cpu/route_experts.rs
+// Twin: backend/reference/route_experts.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"

@@ -9,7 +9,7 @@
 // memory, where the rest happens; top-p uses the same list if it holds enough weight. Only what does not fit (flat
 // rows, hundreds of ties, a large k) is searched in the whole row with histograms. Without top-k and top-p, noise is
 // computed only for the few tokens that can still win.
-// Grid: rows of this launch. Twin: backend/cpu/sample.rs
+// Grid: rows of this launch. Twin: backend/reference/sample.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/philox.cuh"

@@ -3,7 +3,7 @@
 // logits [logits rows][vocab] f32; results [sample row][record]; feed[slot] = id.
 // One block: one part of one sample row. The parts of a row are combined in states[row]; the last block to finish
 // writes the row and resets the state to zero. Rows that are not plain are drawn by `sample`.
-// Grid: parts, rows of the bucket. Twin: backend/cpu/sample.rs
+// Grid: parts, rows of the bucket. Twin: backend/reference/sample.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/sample.cuh"

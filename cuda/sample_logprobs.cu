@@ -4,7 +4,7 @@
 // logits [logits rows][vocab] f32; results [sample row][record], whose id is read and whose logprobs are written.
 // logprob(id) = l[id] − l_max − ln Σ exp(l − l_max). One block: one sample row. The n-th largest of the threads' maxima
 // is a lower bound for the top list; only rows with hundreds of ties need histograms.
-// Grid: rows of the bucket. Twin: backend/cpu/sample.rs
+// Grid: rows of the bucket. Twin: backend/reference/sample.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/sample_threshold.cuh"

@@ -2,7 +2,7 @@
 //
 // logits [logits rows][vocab] f32, as one run of elements, four per thread and iteration. Values that are not finite
 // are kept, so that the sampler still detects a row that failed. Blocks stride over the run. Variants: SOFTCAP.
-// Twin: backend/cpu/scale_logits.rs
+// Twin: backend/reference/scale_logits.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"

@@ -7,7 +7,7 @@
 // each compute the dot product of a quarter of the head; then a thread owns 8 columns of V for every n-th key of the
 // tile.
 // Numbers: HEAD_CHUNKS = head_dim / 8, ROWS = maximum packed rows of an item (1, 2, 4, 8).
-// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS. Twin: backend/cpu/attend_paged.rs
+// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS. Twin: backend/reference/attend_paged.rs
 // attend_paged_merge joins the results of split ranges.
 
 #import attend_item

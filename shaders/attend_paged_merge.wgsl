@@ -5,7 +5,7 @@
 // partials [slot][kv head][8 packed rows][head_dim sums, then m, l, 0, 0]; out [tokens][query heads][head_dim].
 // A merge item lists its slots (one per range, in key order), so the order of the sum is fixed. One workgroup: one
 // packed row of one KV head of one item; a thread handles every 64th vector. Numbers: HEAD_CHUNKS. Variants: SINKS.
-// Twin: backend/cpu/attend_paged.rs
+// Twin: backend/reference/attend_paged.rs
 
 #import attend
 #import invocation

@@ -6,7 +6,7 @@
 // Heads are processed in slices of 32 elements, so that a slice of Q, one of K or V and the scores fit 16 KiB. A thread
 // computes 4 rows × 2 keys of the scores, then 4 rows × 2 columns of every slice of the result.
 // Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS.
-// Twin: backend/cpu/attend_paged.rs
+// Twin: backend/reference/attend_paged.rs
 
 #import attend_item
 #import invocation

@@ -12,7 +12,7 @@
 // Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / 8⌉, ROWS, KEYS (2, 4, 8), PAIRS = KEYS / 2,
 // QUADS = KEYS / 4, OCTETS = KEYS / 8.
 // Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; TEXELS, SUBGROUPS always.
-// Layouts as attend_paged_decode. Twin: backend/cpu/attend_paged.rs
+// Layouts as attend_paged_decode. Twin: backend/reference/attend_paged.rs
 
 #import attend_item
 #import invocation

@@ -1,6 +1,6 @@
 // Copies KV blocks source -> target in one layer (one shard of its heads), K and V. Invocation: 16 bytes of each.
 // No block is both source and target, and targets are distinct, so the order does not matter.
-// Twin: backend/cpu/copy_blocks.rs
+// Twin: backend/reference/copy_blocks.rs
 #import invocation
 #import metadata
 

@@ -1,7 +1,7 @@
 // out[t] = table[id(t)] * scale; an id with the FEED bit is looked up in the feed slots.
 // One dispatch per shard of the table; a row is written by the shard that contains it. Invocation: 8 elements.
 // An id outside the table (sampled by the device from a failed row) gives zeros, written by the first shard.
-// Variants: weight format, TEXELS (metadata and table are read as images). Twin: backend/cpu/embed.rs
+// Variants: weight format, TEXELS (metadata and table are read as images). Twin: backend/reference/embed.rs
 #import invocation
 #import metadata
 #import weight

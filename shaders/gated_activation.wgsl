@@ -1,6 +1,6 @@
 // out = act(gate) * up. gate_up: [rows, gate | up] f32, out: [rows, columns] f32. Invocation: 4 elements.
 // TEXELS: 8 lanes process a run of 64 vectors of a row, so that the division by the row's length is done once.
-// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, TEXELS. Twin: backend/cpu/gated_activation.rs
+// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, TEXELS. Twin: backend/reference/gated_activation.rs
 #import invocation
 
 struct Params {

@@ -1,6 +1,6 @@
 // out[s] = x[logits_rows[logits_start + s]]. x: [tokens, columns] f32, out: [rows, columns] f32. Invocation: 4
 // elements.
-// Twin: backend/cpu/gather_rows.rs
+// Twin: backend/reference/gather_rows.rs
 #import invocation
 #import metadata
 

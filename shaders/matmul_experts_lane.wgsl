@@ -1,6 +1,6 @@
 // out = W_e * x + bias_e for every route or, with COMBINE, their weighted sum for every token. It uses no workgroup
 // memory, for shaders that run on CPU cores. Invocation: 4 outputs of a unit.
-// Variants: weight format, BIAS, COMBINE. Twin: backend/cpu/matmul_experts.rs
+// Variants: weight format, BIAS, COMBINE. Twin: backend/reference/matmul_experts.rs
 #import invocation
 #import matmul_experts
 #import weight

@@ -1,6 +1,6 @@
 // out (=, +=) sum over a token's routes of weight * product, where matmul_experts_tile has written the products to
 // scratch. products: [routes, columns] f32; out: [tokens, columns] f32. Invocation: one element.
-// Twin: backend/cpu/matmul_experts.rs
+// Twin: backend/reference/matmul_experts.rs
 #import invocation
 
 struct Params {

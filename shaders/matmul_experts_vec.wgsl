@@ -1,7 +1,7 @@
 // out = W_e * x + bias_e for every route or, with COMBINE, their weighted sum for every token. Each route reads the
 // matrix of its expert once. Bound by memory bandwidth if there are few routes.
 // Workgroup: 4 outputs of a unit; its invocations run over the columns with 16-byte loads and sum at the end.
-// Variants: weight format, BIAS, COMBINE, SUBGROUPS, WORKGROUP. Twin: backend/cpu/matmul_experts.rs
+// Variants: weight format, BIAS, COMBINE, SUBGROUPS, WORKGROUP. Twin: backend/reference/matmul_experts.rs
 #import matmul_experts
 #import weight
 #import reduce

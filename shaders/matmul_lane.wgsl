@@ -1,6 +1,6 @@
 // out (=, +=) x * W^T + bias without workgroup memory, for shaders that run on CPU cores.
 // Invocation: OUTPUTS outputs x ROWS rows, so that a loaded weight is used for all rows and a loaded x for all outputs.
-// Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/cpu/matmul.rs
+// Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/reference/matmul.rs
 #import invocation
 #import matmul
 #import weight

@@ -1,7 +1,7 @@
 // out (=, +=) x * W^T + bias for 2 to 16 rows of x: every weight is read once and used for all rows.
 // Workgroup of 128: 16 slots of OUTPUTS outputs, each with 8 lanes over the columns; x is staged in workgroup memory in
 // slices of 8 KiB. ROWS is the number of rows rounded up to 2, 4, 8 or 16.
-// Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/cpu/matmul.rs
+// Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/reference/matmul.rs
 #import invocation
 #import matmul
 #import weight

@@ -15,7 +15,7 @@
 // Arrays stay in registers only if every index is a literal: hence #for. At 8 rows, 16 outputs are 2 % faster than 8
 // but double the compile time; 16 rows are slower than 8 (registers).
 // Variants: weight format, BIAS, ROWS, OUTPUTS, MANY_ROWS (more than ROWS). Needs TEXELS, SUBGROUPS.
-// Twin: backend/cpu/matmul.rs
+// Twin: backend/reference/matmul.rs
 #import invocation
 #import lanes
 #import matmul

@@ -4,7 +4,7 @@
 // sum of x, which all outputs share. x is on the stack, where a multiply-add reads it at no cost. All loads of an
 // iteration come before its arithmetic, so that cores wait for them together instead of one after the other.
 // Variants: weight format, BIAS, ROWS, OUTPUTS, MANY_ROWS (more than ROWS). Needs TEXELS, SUBGROUPS.
-// Twin: backend/cpu/matmul.rs
+// Twin: backend/reference/matmul.rs
 #import invocation
 #import lanes
 #import matmul

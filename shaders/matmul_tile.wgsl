@@ -1,7 +1,7 @@
 // out (=, +=) x * W^T + bias for many rows: a register-tiled product.
 // Workgroup of 128: a tile of TILE_ROWS x 64, columns in steps of 32; an invocation computes TILE_ROWS / 8 rows x 4
 // outputs. Both tiles are column-major in workgroup memory, so that a step of k reads vectors: 8 KiB each at 64 rows.
-// Variants: weight format, BIAS, TILE_ROWS (32 or 64). Twin: backend/cpu/matmul.rs
+// Variants: weight format, BIAS, TILE_ROWS (32 or 64). Twin: backend/reference/matmul.rs
 #import invocation
 #import matmul
 #import weight

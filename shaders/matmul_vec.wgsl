@@ -1,6 +1,6 @@
 // out (=, +=) x * W^T + bias for one row of x: every weight is read once. Bound by memory bandwidth.
 // Workgroup: 4 outputs; its invocations run over the columns with 16-byte loads and sum at the end.
-// Variants: weight format, BIAS, SUBGROUPS, WORKGROUP. Twin: backend/cpu/matmul.rs
+// Variants: weight format, BIAS, SUBGROUPS, WORKGROUP. Twin: backend/reference/matmul.rs
 #import matmul
 #import weight
 #import reduce

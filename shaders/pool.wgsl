@@ -1,6 +1,6 @@
 // pooled[p][c] = sum of x[r][c] over the token rows r of pool row p. x: [tokens, columns] f32, pooled: [rows, columns]
 // f32. Invocation: 4 columns of one pool row. It adds sums of 16 rows, which has less rounding error than one long sum.
-// Twin: backend/cpu/pool.rs
+// Twin: backend/reference/pool.rs
 #import invocation
 #import metadata
 

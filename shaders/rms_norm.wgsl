@@ -2,7 +2,7 @@
 // x, delta, out: [rows, columns] f32; w: [columns] f32. Workgroup: one row.
 // TEXELS: a workgroup of 8 lanes reads images, and writes x only after its last read of it (4 us instead of 24 us per
 // row of 1024 on llvmpipe).
-// Variants: DELTA, SUBGROUPS, TEXELS. Twin: backend/cpu/rms_norm.rs
+// Variants: DELTA, SUBGROUPS, TEXELS. Twin: backend/reference/rms_norm.rs
 #ifdef TEXELS
 #import invocation
 #import lanes

@@ -11,7 +11,7 @@
 // KV_Q8: the threads of a unit share the largest magnitude of their runs through workgroup memory.
 // TEXELS: a unit is 8 lanes, which sum their squares by shuffles; inputs are bound as images.
 // Variants: NORM, ROPE, ROPE_VECTORS (halves of whole vectors), KV_F16, KV_Q8, SOFT_HALF, TEXELS (with SUBGROUPS).
-// Twin: backend/cpu/rope_store_kv.rs
+// Twin: backend/reference/rope_store_kv.rs
 
 #import invocation
 #import kv_store

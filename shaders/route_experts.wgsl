@@ -4,7 +4,7 @@
 // logits: [tokens, experts] f32; routes: [tokens, per_token] of (expert, weight).
 // Workgroup: one token; each invocation counts the experts that come before its own. SERIAL, for shaders that run on
 // CPU cores: one token per invocation, without workgroup memory.
-// Variants: SERIAL. Twin: backend/cpu/route_experts.rs
+// Variants: SERIAL. Twin: backend/reference/route_experts.rs
 #import invocation
 
 struct Params {

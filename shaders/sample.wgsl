@@ -3,7 +3,7 @@
 // logits [rows of this run][vocab], scratch [sample rows of this dispatch][vocab] (only with ADJUST),
 // results [sample row of the batch][record]. One workgroup: one sample row, unless sample_argmax draws it.
 // Thresholds are keys found by radix search; weights are integers, so sums do not depend on their order.
-// Numbers: WORKGROUP. Variants: ADJUST (bias, penalties, mask), LOGPROBS. Twin: backend/cpu/sample.rs
+// Numbers: WORKGROUP. Variants: ADJUST (bias, penalties, mask), LOGPROBS. Twin: backend/reference/sample.rs
 
 #import invocation
 #import philox

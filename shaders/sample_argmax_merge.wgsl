@@ -1,7 +1,7 @@
 // Joins the parts of sample_argmax; writes feed slot and result of each plain greedy row.
 //
 // parts [row][part] of (key, id); results [sample row of the batch][record]. One invocation: one row.
-// Twin: backend/cpu/sample.rs
+// Twin: backend/reference/sample.rs
 
 #import invocation
 #import sample

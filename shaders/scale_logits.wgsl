@@ -1,6 +1,6 @@
 // In place: logits = softcap * tanh(scale * logits / softcap), or scale * logits. Invocation: one logit.
 // logits: [rows, vocab] f32, processed as one run of elements; non-finite logits are kept.
-// Variants: SOFTCAP. Twin: backend/cpu/scale_logits.rs
+// Variants: SOFTCAP. Twin: backend/reference/scale_logits.rs
 #import invocation
 
 struct Params {

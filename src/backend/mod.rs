@@ -10,6 +10,8 @@ pub mod cuda;
 pub mod fake;
 pub mod layout;
 pub mod metadata;
+pub mod reference;
+mod validate;
 pub mod wgpu;
 
 use crate::plan::check::HEAD_DIM_MAX;

@@ -7,10 +7,11 @@
 use super::output::note;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use folio::backend::cpu::CpuBackend;
+use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 #[cfg(feature = "cuda")]
 use folio::backend::cuda::{CudaBackend, CudaOptions, Survey};
 use folio::backend::fake::{FakeBackend, Script};
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{AdapterReport, Class, Tier, WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, BackendError, Caps};
 use folio::config::Config;
@@ -22,6 +23,7 @@ use std::str::FromStr;
 pub(crate) enum DeviceChoice {
     Auto,
     Cpu,
+    Reference,
     Wgpu(Option<usize>),
     Cuda(Option<usize>),
     Fake(Option<String>),
@@ -39,10 +41,11 @@ impl FromStr for DeviceChoice {
         match (name, detail) {
             ("auto", None) => Ok(Self::Auto),
             ("cpu", None) => Ok(Self::Cpu),
+            ("reference", None) => Ok(Self::Reference),
             ("wgpu", detail) => Ok(Self::Wgpu(index(detail)?)),
             ("cuda", detail) => Ok(Self::Cuda(index(detail)?)),
             ("fake", detail) => Ok(Self::Fake(detail.map(str::to_owned))),
-            _ => Err("expected auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]".to_owned()),
+            _ => Err("expected auto, cpu, reference, wgpu[:N], cuda[:N] or fake[:SCRIPT]".to_owned()),
         }
     }
 }
@@ -92,12 +95,18 @@ impl From<TierChoice> for Tier {
     }
 }
 
-/// Which device, and how its kernels are chosen (for tests). The last three options apply only to wgpu devices.
+/// Which device, and how its kernels are chosen.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeviceArgs {
-    /// auto, cpu, wgpu[:N], cuda[:N] or fake[:SCRIPT]
+    /// auto, cpu, reference, wgpu[:N], cuda[:N] or fake[:SCRIPT]
     #[arg(long = "device", env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
     pub(crate) choice: DeviceChoice,
+    /// Threads of the CPU device [default: one per physical core]
+    #[arg(long, env = "FOLIO_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Use this instruction set on the CPU device, one that the processor has; for tests
+    #[arg(long, env = "FOLIO_CPU_SIMD", value_name = "SET", hide_short_help = true)]
+    cpu_simd: Option<Level>,
     /// Use the kernels of this class of GPU on a wgpu device, whatever the adapter is; for tests
     #[arg(long, env = "FOLIO_WGPU_CLASS", value_name = "CLASS", hide_short_help = true)]
     class: Option<ClassChoice>,
@@ -113,6 +122,7 @@ impl DeviceArgs {
     /// The requested device, or an error that lists the available ones.
     pub(crate) fn resolve(&self) -> Result<Device> {
         Ok(match resolve(&self.choice)? {
+            Device::Cpu(_) => Device::Cpu(CpuOptions { threads: self.threads.map(usize::from), level: self.cpu_simd }),
             Device::Wgpu(options) => Device::Wgpu(WgpuOptions {
                 class: self.class.map(Class::from),
                 tier: self.tier.map(Tier::from),
@@ -127,7 +137,8 @@ impl DeviceArgs {
 /// An existing device that is not open yet; the engine's thread opens it.
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
-    Cpu,
+    Cpu(CpuOptions),
+    Reference,
     #[cfg(feature = "cuda")]
     Cuda(CudaOptions),
     Wgpu(WgpuOptions),
@@ -149,7 +160,8 @@ impl Device {
     /// Runs a job on this device's backend.
     pub(crate) fn with<J: DeviceJob>(self, job: J) -> J::Output {
         match self {
-            Self::Cpu => job.run(|| Ok(CpuBackend::new())),
+            Self::Cpu(options) => job.run(move || Ok(CpuBackend::new(&options))),
+            Self::Reference => job.run(|| Ok(ReferenceBackend::new())),
             #[cfg(feature = "cuda")]
             Self::Cuda(options) => job.run(move || CudaBackend::open(&options)),
             Self::Wgpu(options) => job.run(move || platform::block_on(WgpuBackend::open(&options))),
@@ -300,7 +312,8 @@ fn kernel_cache() -> Option<std::path::PathBuf> {
 /// The requested device, or an error that lists the available ones.
 fn resolve(choice: &DeviceChoice) -> Result<Device> {
     match choice {
-        DeviceChoice::Cpu => Ok(Device::Cpu),
+        DeviceChoice::Cpu => Ok(Device::Cpu(CpuOptions::default())),
+        DeviceChoice::Reference => Ok(Device::Reference),
         DeviceChoice::Fake(script) => match script.as_deref().unwrap_or_default().parse() {
             Ok(script) => Ok(Device::Fake(script)),
             Err(fault) => bail!("fake: {fault}"),
@@ -314,7 +327,7 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
             }
             let Some(index) = adapters.chosen else {
                 note(format_args!("no GPU: {}; running on the CPU", adapters.reason));
-                return Ok(Device::Cpu);
+                return Ok(Device::Cpu(CpuOptions::default()));
             };
             #[cfg(feature = "cuda")]
             {
@@ -348,7 +361,7 @@ pub(crate) fn reason(choice: &DeviceChoice) -> String {
 }
 
 fn known(adapters: &Adapters) -> String {
-    let mut names = vec!["cpu".to_owned()];
+    let mut names = vec!["cpu".to_owned(), "reference".to_owned()];
     #[cfg(feature = "cuda")]
     names.extend(adapters.cuda.devices.iter().map(|device| format!("cuda:{} ({})", device.index, device.name)));
     names.extend(adapters.reports.iter().enumerate().map(|(index, report)| format!("wgpu:{index} ({})", report.name)));

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
 }
 
 fn as_json(adapters: &Adapters) -> Value {
-    let cpu = CpuBackend::new();
+    let cpu = CpuBackend::default();
     let mut devices = vec![json!({
         "device": "cpu",
         "name": cpu.caps().name,
@@ -71,7 +71,7 @@ fn as_json(adapters: &Adapters) -> Value {
 }
 
 fn as_text(adapters: &Adapters) -> String {
-    let cpu = CpuBackend::new();
+    let cpu = CpuBackend::default();
     let chosen = adapters.chosen_name();
     let mark = |name: &str| if name == chosen { '*' } else { ' ' };
     let mut text = format!("{} cpu     {}, {}\n", mark("cpu"), cpu.caps().name, cpu.caps().tier);

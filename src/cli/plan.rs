@@ -9,7 +9,7 @@ use super::options::{EngineArgs, ModelArgs, parse_bytes};
 use super::output;
 use anyhow::{Result, ensure};
 use clap::Args;
-use folio::backend::cpu::peaks;
+use folio::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use folio::backend::cuda;
 use folio::backend::wgpu::{bench::Yardstick, usual_allocation};
@@ -108,7 +108,8 @@ fn subject(args: &PlanArgs) -> Result<Subject> {
 
 fn read_gbps(device: &Device) -> Result<Option<f64>> {
     Ok(match device {
-        Device::Cpu => Some(peaks::read_gbps()),
+        Device::Cpu(options) => Some(CpuBackend::new(options).read_gbps()),
+        Device::Reference => Some(CpuBackend::default().read_gbps()),
         Device::Wgpu(options) => Some(platform::block_on(Yardstick::open(options))?.brief().read_gbps(READ_BYTES)?),
         #[cfg(feature = "cuda")]
         Device::Cuda(options) => Some(cuda::bench::Yardstick::open(options)?.read_gbps()?),

@@ -9,6 +9,7 @@ use folio::backend::BackendError;
 use folio::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use folio::backend::cuda::CudaBackend;
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::WgpuBackend;
 use folio::{platform, selftest};
 
@@ -30,7 +31,8 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     let checks = selftest::SelftestOptions { filter: args.filter.clone(), draws, ..Default::default() };
     let report = platform::block_on(async {
         match device {
-            Device::Cpu => selftest::run(&mut CpuBackend::new(), &checks).await,
+            Device::Cpu(options) => selftest::run(&mut CpuBackend::new(&options), &checks).await,
+            Device::Reference => selftest::run(&mut ReferenceBackend::new(), &checks).await,
             #[cfg(feature = "cuda")]
             Device::Cuda(options) => selftest::run(&mut CudaBackend::open(&options)?, &checks).await,
             Device::Wgpu(options) => selftest::run(&mut WgpuBackend::open(&options).await?, &checks).await,

@@ -12,6 +12,7 @@ pub mod error;
 pub mod format;
 pub mod inputs;
 pub mod operands;
+pub mod philox;
 pub mod print;
 pub mod step;
 

@@ -6,12 +6,14 @@ mod file_map;
 mod memory;
 mod model_file;
 mod own_file;
+mod processors;
 #[cfg(unix)]
 mod signals;
 
 pub use memory::memory_available;
 pub use model_file::{FileAccess, ModelFile};
 pub use own_file::{open_no_link, read_own_file};
+pub use processors::physical_cores;
 #[cfg(unix)]
 pub use signals::ignores_hang_up;
 

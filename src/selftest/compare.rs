@@ -17,7 +17,7 @@
 
 use super::Outcome;
 use super::fixture::{Check, EXACT, Fixture, Run};
-use crate::backend::cpu::sample::is_certain;
+use crate::backend::reference::sample::is_certain;
 use crate::plan::inputs::{NONE, Sampled};
 use crate::plan::{KvFormat, Storage};
 

@@ -17,7 +17,7 @@ mod fixture;
 mod sampling;
 mod weights;
 
-use crate::backend::cpu::CpuBackend;
+use crate::backend::reference::ReferenceBackend;
 use crate::backend::{BackendError, Capacity, Caps, Inspect, KvHalf};
 use crate::plan::Storage;
 use crate::plan::inputs::Sampled;
@@ -188,7 +188,7 @@ fn shares(options: &SelftestOptions, fixtures: &[Fixture], devices: usize) -> Ve
 async fn expected(fixture: &Fixture, runs: &[&Run]) -> Result<Vec<Outcome>, BackendError> {
     let mut outcomes = Vec::new();
     if !runs.is_empty() {
-        let mut reference = CpuBackend::new();
+        let mut reference = ReferenceBackend::new();
         let kv_format = fixture.kv_expected.unwrap_or(fixture.kv_format);
         load(&mut reference, fixture, &fixture.weights, &Capacity { kv_format, ..fixture.capacity() })?;
         for run in runs {
@@ -242,7 +242,7 @@ impl ReportRow {
 pub async fn blind_spots(options: &SelftestOptions) -> Result<(usize, Vec<String>), BackendError> {
     let (mut mutants, mut unnoticed) = (0, Vec::new());
     for fixture in fixtures(options, Storage::F32) {
-        let (mut reference, mut device) = (CpuBackend::new(), CpuBackend::new());
+        let (mut reference, mut device) = (ReferenceBackend::new(), ReferenceBackend::new());
         load(&mut device, &fixture, &fixture.weights, &fixture.capacity())?;
         for run in fixture.runs.iter().filter(|run| selected(options, &fixture, run)) {
             let found = execute(&mut device, &fixture, run).await?;

@@ -58,7 +58,7 @@ fn a_truncated_map_ends_the_engine_with_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let weights = copy(folder.path());
     let path = folder.path().to_str().expect("a path");
-    let mut server = Server::with(&["--device", "cpu", "--mmap", "--model", path]);
+    let mut server = Server::with(&["--device", "reference", "--mmap", "--model", path]);
     assert!(logprobs(&ask(&server)).is_some(), "a map is read");
     damage(&weights, true);
     let answer = ask(&server);

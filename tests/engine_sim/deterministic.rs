@@ -3,7 +3,9 @@
 
 use crate::world::{BLOCK_BYTES, Case, Outcome, Random, case, compare, run};
 use crate::{for_seeds, quietly};
+use folio::backend::Backend;
 use folio::backend::cpu::CpuBackend;
+use folio::backend::reference::ReferenceBackend;
 use folio::config::Config;
 use folio::engine::faults::InjectedFault;
 use folio::engine::handle::{EventReceiver, channel};
@@ -98,9 +100,15 @@ fn prompt(first: u32, length: u32) -> Request {
     Request { prompt: (first..first + length).collect(), params, ..Request::default() }
 }
 
-/// The bits of a request on the reference device with a pool of so many blocks, if that is not the default, and with
-/// these requests before and after it; and the number of preemptions.
-fn on_cpu(request: &Request, blocks: Option<u64>, before: &[Request], after: &[Request]) -> (Vec<u32>, u64) {
+/// The bits of a request on a device with a pool of so many blocks, if that is not the default, and with these requests
+/// before and after it; and the number of preemptions.
+fn bits_on(
+    device: impl Backend,
+    request: &Request,
+    blocks: Option<u64>,
+    before: &[Request],
+    after: &[Request],
+) -> (Vec<u32>, u64) {
     let mut config = Config {
         max_num_seqs: 4,
         max_num_batched_tokens: 64,
@@ -113,7 +121,7 @@ fn on_cpu(request: &Request, blocks: Option<u64>, before: &[Request], after: &[R
     let block_bytes = model.record(Storage::F32).block_bytes(0, config.block_size, config.kv_format);
     config.kv_cache_bytes = blocks.map(|blocks| blocks * block_bytes);
     let (handle, inbox) = channel(16);
-    let mut engine = block_on(Engine::start(CpuBackend::new(), model, &config, inbox, |_| {})).expect("starts");
+    let mut engine = block_on(Engine::start(device, model, &config, inbox, |_| {})).expect("starts");
     let submit = |handle: &EngineHandle, request: &Request| handle.submit(request.clone()).expect("valid").remove(0);
     let mut others: Vec<_> = before.iter().map(|request| submit(&handle, request)).collect();
     block_on(engine.step()).expect("a step");
@@ -126,19 +134,28 @@ fn on_cpu(request: &Request, blocks: Option<u64>, before: &[Request], after: &[R
 
 #[test]
 fn the_reference_gives_the_same_bits_alone_in_company_and_preempted() {
+    gives_the_same_bits(ReferenceBackend::new);
+}
+
+#[test]
+fn the_cpu_gives_the_same_bits_alone_in_company_and_preempted() {
+    gives_the_same_bits(CpuBackend::default);
+}
+
+fn gives_the_same_bits<B: Backend>(open: impl Fn() -> B) {
     let company = [prompt(40, 50), prompt(900, 7), prompt(200, 33), prompt(1, 60), prompt(77, 3)];
     let mut long = prompt(40, 58);
     long.params.max_tokens = Some(70);
     let mut scored = prompt(500, 41);
     scored.params.prompt_logprobs = Some(1);
     for request in [prompt(500, 41), scored] {
-        let (alone, _) = on_cpu(&request, None, &[], &[]);
+        let (alone, _) = bits_on(open(), &request, None, &[], &[]);
         assert!(alone.len() > 100);
-        assert_eq!(on_cpu(&request, None, &company[..2], &company[2..]).0, alone);
-        assert_eq!(on_cpu(&request, None, &company[2..3], &company[3..]).0, alone);
-        assert_eq!(on_cpu(&request, None, &[prompt(500, 57)], &[]).0, alone, "with a cached prefix");
+        assert_eq!(bits_on(open(), &request, None, &company[..2], &company[2..]).0, alone);
+        assert_eq!(bits_on(open(), &request, None, &company[2..3], &company[3..]).0, alone);
+        assert_eq!(bits_on(open(), &request, None, &[prompt(500, 57)], &[]).0, alone, "with a cached prefix");
         // With ten blocks, the older request needs those of the younger one before that has finished.
-        let (preempted, preemptions) = on_cpu(&request, Some(10), std::slice::from_ref(&long), &[]);
+        let (preempted, preemptions) = bits_on(open(), &request, Some(10), std::slice::from_ref(&long), &[]);
         assert_eq!(preempted, alone);
         assert!(preemptions > 0, "it was preempted");
     }

@@ -3,8 +3,8 @@
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
-use folio::backend::cpu::CpuBackend;
 use folio::backend::fake::{FakeBackend, Script};
+use folio::backend::reference::ReferenceBackend;
 use folio::config::Config;
 use folio::engine::handle::{EngineHandle, Status, channel};
 use folio::engine::request::SamplingParams;
@@ -117,7 +117,7 @@ impl Server {
     /// A server on the CPU with the demo model.
     pub(crate) fn cpu() -> Self {
         Self::start(
-            |inbox| engine::spawn(|| Ok(CpuBackend::new()), Model::demo(), config(), inbox, |_| {}),
+            |inbox| engine::spawn(|| Ok(ReferenceBackend::new()), Model::demo(), config(), inbox, |_| {}),
             ServerOptions::default(),
             demo_text(),
         )

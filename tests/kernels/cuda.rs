@@ -3,9 +3,9 @@
 //! Needs a C++ compiler. Without one, the tests are skipped with a message, or fail under `FOLIO_REQUIRE_GPU=1`.
 
 use crate::emulator::emulated;
-use folio::backend::cpu::CpuBackend;
 use folio::backend::cuda::{CudaBackend, metadata_constants};
 use folio::backend::metadata::TABLE;
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::{Backend, BackendError};
 use folio::config::Config;
 use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
@@ -70,7 +70,7 @@ fn the_engine_answers_as_on_the_cpu() {
     };
     for prefix_caching in [true, false] {
         let Some(device) = emulated(Storage::F32, (8, 0)) else { return };
-        let expected = answers(CpuBackend::new(), &config(prefix_caching));
+        let expected = answers(ReferenceBackend::new(), &config(prefix_caching));
         assert!(expected.iter().all(|tokens| tokens.len() == TOKENS as usize), "{expected:?}");
         assert_eq!(answers(device, &config(prefix_caching)), expected, "prefix caching: {prefix_caching}");
     }

@@ -17,7 +17,8 @@ mod shaders;
 mod support;
 
 use folio::backend::Inspect;
-use folio::backend::cpu::CpuBackend;
+use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
 use folio::plan::Storage;
 use folio::platform::block_on;
@@ -46,7 +47,18 @@ fn expect_passed(backend: &str, report: Report) {
 #[test]
 fn the_reference_repeats_itself() {
     let activations = vec![Storage::F16, Storage::Bf16];
-    check("cpu", &mut CpuBackend::new(), &SelftestOptions { activations, ..SelftestOptions::default() });
+    check("reference", &mut ReferenceBackend::new(), &SelftestOptions { activations, ..SelftestOptions::default() });
+}
+
+/// The native CPU device, with every instruction set of this processor and several numbers of threads.
+#[test]
+fn every_instruction_set_is_the_reference() {
+    let open = |(index, level)| CpuBackend::new(&CpuOptions { threads: Some(1 + index % 3), level: Some(level) });
+    let mut devices: Vec<_> = Level::available().into_iter().enumerate().map(open).collect();
+    let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
+    for report in block_on(run_all(&mut devices, &SelftestOptions { filter, ..Default::default() })).expect("it runs") {
+        expect_passed("cpu", report);
+    }
 }
 
 /// A swapped row, head, block, slot or seed fails every case that it affects.

@@ -288,7 +288,7 @@ fn every_kernel_starts_with_a_header_that_names_its_twin() {
     for (stem, text) in shader_sources() {
         assert!(text.starts_with("// "), "{stem}.wgsl starts with a header");
         assert!(text.lines().count() <= 250, "{stem}.wgsl is at most 250 lines");
-        let twin = text.lines().any(|line| line.starts_with("//") && line.contains("Twin: backend/cpu/"));
+        let twin = text.lines().any(|line| line.starts_with("//") && line.contains("Twin: backend/reference/"));
         assert!(stem.starts_with("common/") || twin, "{stem}.wgsl names its twin");
     }
 }

@@ -11,11 +11,11 @@
 
 use super::builder::{Builder, Item, Tensor};
 use super::{
-    CPU, Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, golden, golden_cases, largest_difference, read_json,
-    support,
+    CPU, Case, Device, FAMILIES, REFERENCE, Target, WGPU, WHOLE, compare, cpus, golden, golden_cases,
+    largest_difference, read_json, support,
 };
 use bytes::Bytes;
-use folio::backend::cpu::CpuBackend;
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
 use folio::model::{Gguf, Model};
@@ -43,7 +43,8 @@ struct Checkpoint {
 
 #[test]
 fn every_family_is_the_golden_one_in_gguf() {
-    prove_converted(&CPU, &mut CpuBackend::new(), &[(F32, "F32"), (F16, "F16")]);
+    prove_converted(&REFERENCE, &mut ReferenceBackend::new(), &[(F32, "F32"), (F16, "F16")]);
+    cpus().for_each(|mut cpu| prove_converted(&CPU, &mut cpu, &[(F32, "F32"), (F16, "F16")]));
 }
 
 #[test]
@@ -78,7 +79,7 @@ fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds
 #[test]
 fn experts_in_mxfp4_are_the_numbers_they_stand_for() {
     let (plain, packed) = mxfp4_experts();
-    let mut backend = CpuBackend::new();
+    let mut backend = ReferenceBackend::new();
     let (expected, found) = (logits(&plain, &mut backend), logits(&packed, &mut backend));
     let difference = largest_difference(&expected, &found);
     assert!(difference <= 1e-4, "logits differ by {difference}");
@@ -139,7 +140,7 @@ fn what_a_file_says_is_heard() {
         ("smollm3", |file| file.pairs.retain(|(key, _)| key != "smollm3.attention.rope_pattern")),
         ("gpt-oss", |file| file.set("gpt-oss.rope.scaling.factor", Item::F32(16.0))),
     ];
-    let mut backend = CpuBackend::new();
+    let mut backend = ReferenceBackend::new();
     for (index, (family, change)) in table.into_iter().enumerate() {
         let mut file = Checkpoint::read(family).convert(F32);
         change(&mut file);
@@ -149,7 +150,7 @@ fn what_a_file_says_is_heard() {
         let mut device = Device::new(&mut backend, &open(&file), KvFormat::F32);
         let found = device.generate(std::slice::from_ref(&one), WHOLE, false).remove(0).logits.remove(0);
         let difference = largest_difference(&one.logits, &found);
-        assert!(difference > 2.0 * CPU.logits_f32, "change {index}, of {family}: only {difference}");
+        assert!(difference > 2.0 * REFERENCE.logits_f32, "change {index}, of {family}: only {difference}");
     }
 }
 

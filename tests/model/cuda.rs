@@ -7,8 +7,8 @@
 use super::emulator::emulated;
 use super::quantized::{held_out, loss};
 use super::{Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, golden, golden_cases, prove, prove_demo};
-use folio::backend::cpu::CpuBackend;
 use folio::backend::cuda::{CudaBackend, CudaOptions};
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::{Backend, Inspect};
 use folio::model::Model;
 use folio::plan::{KvFormat, Storage};
@@ -71,15 +71,15 @@ fn an_nvidia_device_reproduces_golden_logits_and_tokens() {
 fn prove_bf16<B: Backend + Inspect>(backend: &mut B, texts: usize) {
     let model = Model::demo();
     let texts: Vec<_> = held_out().into_iter().take(texts).collect();
-    let (expected, _) = loss(&mut CpuBackend::new(), &model, KvFormat::F16, &texts);
+    let (expected, _) = loss(&mut ReferenceBackend::new(), &model, KvFormat::F16, &texts);
     let (found, tokens) = loss(backend, &model, KvFormat::F16, &texts);
-    println!("held-out loss of {tokens} tokens: {found:.4}, on the CPU {expected:.4}");
+    println!("held-out loss of {tokens} tokens: {found:.4}, on the REFERENCE {expected:.4}");
     assert!((found - expected).abs() <= LOSS_BF16 * expected, "{found} is not {expected}");
 
     // One token is generated, whatever it is.
     let case = |ids: &Vec<u32>| Case { prompt: ids[..ids.len().min(60)].to_vec(), greedy: vec![0], logits: Vec::new() };
     let cases: Vec<Case> = texts.iter().take(4).map(|(ids, _)| case(ids)).collect();
-    let mut cpu = CpuBackend::new();
+    let mut cpu = ReferenceBackend::new();
     let expected = Device::new(&mut cpu, &model, KvFormat::F16).generate(&cases, WHOLE, false);
     let found = Device::new(backend, &model, KvFormat::F16).generate(&cases, WHOLE, false);
     for (expected, found) in expected.iter().zip(&found) {

@@ -2,9 +2,9 @@
 //! asked for, and with what a device accepts or refuses.
 
 use bytes::Bytes;
-use folio::backend::cpu::CpuBackend;
 use folio::backend::fake::FakeBackend;
 use folio::backend::layout::Layout;
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions, usual_allocation};
 use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
@@ -129,8 +129,9 @@ fn prove_on<B: Backend>(name: &str, open: impl Fn() -> B) {
 
 #[test]
 fn the_reference_allocates_what_was_judged() {
-    prove_on("cpu", CpuBackend::new);
-    let default = prove("cpu", CpuBackend::new(), Model::demo(), &Config { max_num_seqs: 4, ..Config::default() });
+    prove_on("cpu", ReferenceBackend::new);
+    let default =
+        prove("cpu", ReferenceBackend::new(), Model::demo(), &Config { max_num_seqs: 4, ..Config::default() });
     assert_eq!((default.model_len_max, default.sequences), (2048, 4), "the demo's context fits anywhere");
 }
 
@@ -166,7 +167,7 @@ fn a_device_with_memory_of_its_own_gets_its_share_and_no_more() {
 #[test]
 fn more_kv_groups_than_the_kernels_know_are_found_before_loading() {
     let mut plan = Model::demo().record(Storage::F32);
-    let caps = Caps { allocation: usual_allocation(1 << 30), ..CpuBackend::new().caps().clone() };
+    let caps = Caps { allocation: usual_allocation(1 << 30), ..ReferenceBackend::new().caps().clone() };
     plan.kv_groups = (1..=9).map(|window| KvGroup { window: Some(window) }).collect();
     let fit = Fit::new(&Config::default(), &plan, &caps);
     let expected = "a plan with 9 KV groups is unsupported: the kernels support at most 8";

@@ -1,8 +1,8 @@
 //! Compares GGUF files with an exact reference: every tensor dequantized as published for its format, run in f32.
 //! `FOLIO_GGUF_DATA` names a folder with more files beside a `reference.json`.
 
-use super::{CPU, Case, Device, Target, WGPU, WHOLE, ids, largest_difference, numbers, read_json};
-use folio::backend::cpu::CpuBackend;
+use super::{CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, cpus, ids, largest_difference, numbers, read_json};
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
 use folio::model::{Gguf, Model};
@@ -16,7 +16,8 @@ const MARGIN: f64 = 0.02;
 
 #[test]
 fn the_cpu_reproduces_gguf_files() {
-    prove_gguf(&CPU, &mut CpuBackend::new());
+    prove_gguf(&REFERENCE, &mut ReferenceBackend::new());
+    cpus().for_each(|mut cpu| prove_gguf(&CPU, &mut cpu));
 }
 
 #[test]

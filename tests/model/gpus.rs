@@ -11,7 +11,7 @@ use super::{
     Case, Device, FAMILIES, Sizes, WGPU, WHOLE, adapters, compare, converted, golden, golden_cases, largest_difference,
     prove_prompts, repository,
 };
-use folio::backend::cpu::CpuBackend;
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
 use folio::model::Model;
 use folio::plan::{KvFormat, WeightFormat};
@@ -154,7 +154,7 @@ fn every_layout_of_gguf_is_right_on_the_kernels_of_every_class_and_tier() {
 #[test]
 fn experts_in_mxfp4_are_right_on_the_kernels_of_every_class_and_tier() {
     let (plain, packed) = converted::mxfp4_experts();
-    let expected = converted::logits(&plain, &mut CpuBackend::new());
+    let expected = converted::logits(&plain, &mut ReferenceBackend::new());
     for adapter in adapters() {
         for way in [0, 3].map(Way::of) {
             let mut backend = open(&way.options(adapter, FAMILY_BINDING));

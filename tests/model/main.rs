@@ -27,7 +27,8 @@ mod remote;
 #[path = "../support/mod.rs"]
 mod support;
 
-use folio::backend::cpu::CpuBackend;
+use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Capacity, Inspect};
 use folio::model::{Model, Safetensors};
@@ -48,7 +49,9 @@ struct Target {
     bit_exact: bool,
 }
 
-const CPU: Target = Target { name: "cpu", logits_f32: 2e-3, bit_exact: true };
+const REFERENCE: Target = Target { name: "reference", logits_f32: 2e-3, bit_exact: true };
+
+const CPU: Target = Target { name: "cpu", ..REFERENCE };
 
 const WGPU: Target = Target { name: "wgpu", logits_f32: 1e-2, bit_exact: false };
 
@@ -80,13 +83,26 @@ const TOKENS_MAX: u32 = 1024;
 const WHOLE: u32 = TOKENS_MAX;
 
 #[test]
-fn the_cpu_reproduces_golden_logits_and_tokens() {
-    prove(&CPU, &mut CpuBackend::new());
+fn the_reference_reproduces_golden_logits_and_tokens() {
+    prove(&REFERENCE, &mut ReferenceBackend::new());
 }
 
 #[test]
-fn the_cpu_reproduces_the_demo_model() {
-    prove_demo(&CPU, &mut CpuBackend::new());
+fn the_reference_reproduces_the_demo_model() {
+    prove_demo(&REFERENCE, &mut ReferenceBackend::new());
+}
+
+/// The native CPU device with each instruction set of this processor.
+fn cpus() -> impl Iterator<Item = CpuBackend> {
+    Level::available().into_iter().map(|level| CpuBackend::new(&CpuOptions { level: Some(level), threads: None }))
+}
+
+#[test]
+fn every_instruction_set_reproduces_golden_logits_and_tokens() {
+    for mut cpu in cpus() {
+        prove(&CPU, &mut cpu);
+        prove_demo(&CPU, &mut cpu);
+    }
 }
 
 /// Indices of all adapters. Software adapters count. Without any, the test is skipped, or fails under
@@ -148,11 +164,11 @@ fn a_wrong_number_in_the_config_shows_in_the_logits() {
     for (family, changes) in table {
         let model = changed(family, &changes);
         let case = golden_cases(family).remove(3);
-        let mut backend = CpuBackend::new();
+        let mut backend = ReferenceBackend::new();
         let mut device = Device::new(&mut backend, &model, KvFormat::F32);
         let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
         let difference = largest_difference(&case.logits, &run.logits[0]);
-        assert!(difference > 2.0 * CPU.logits_f32, "{family} with {changes}: only {difference}");
+        assert!(difference > 2.0 * REFERENCE.logits_f32, "{family} with {changes}: only {difference}");
     }
 }
 
@@ -162,7 +178,7 @@ fn a_wrong_number_in_the_config_shows_in_the_logits() {
 fn two_kv_groups_run_side_by_side() {
     let kinds = json!(["sliding_attention", "full_attention"]);
     let model = changed("qwen3", &json!({"use_sliding_window": true, "sliding_window": 24, "layer_types": kinds}));
-    let mut backend = CpuBackend::new();
+    let mut backend = ReferenceBackend::new();
     let mut device = Device::new(&mut backend, &model, KvFormat::F32);
     assert_eq!(device.plan.kv_groups.len(), 2);
     let cases = golden_cases("qwen3");
@@ -172,7 +188,7 @@ fn two_kv_groups_run_side_by_side() {
     for (case, run) in cases.iter().zip(&alone) {
         let difference = largest_difference(&case.logits, &run.logits[0]);
         let hides = case.prompt.len() > 24;
-        assert_eq!(difference > CPU.logits_f32, hides, "prompt of {}: {difference}", case.prompt.len());
+        assert_eq!(difference > REFERENCE.logits_f32, hides, "prompt of {}: {difference}", case.prompt.len());
         let unhidden = 24_usize.saturating_sub(case.prompt.len()).min(24);
         assert_eq!(run.tokens[..unhidden], case.greedy[..unhidden], "prompt of {}", case.prompt.len());
     }

@@ -7,6 +7,7 @@ use super::{
     read_json, support,
 };
 use folio::backend::cpu::CpuBackend;
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
 use folio::model::{Model, Quantization, demo};
@@ -21,7 +22,7 @@ pub(super) type Text = (Vec<u32>, Vec<bool>);
 #[test]
 fn quantising_on_load_costs_little() {
     let texts = held_out();
-    let mut cpu = CpuBackend::new();
+    let mut cpu = ReferenceBackend::new();
     let (stored, count) = loss(&mut cpu, &Model::demo(), KvFormat::F32, &texts);
     assert!(count > 1000, "only {count} tokens count");
     println!("held-out loss: bf16 {stored:.4}");
@@ -40,7 +41,8 @@ fn quantising_on_load_costs_little() {
 /// model.
 const MOVED_MAX: [(Quantization, &str, f64); 2] = [(Quantization::Q8, "q8", 0.4), (Quantization::Q4, "q4", 1.3)];
 
-/// Every family in 8 and 4 bits: on the CPU close to the unquantized model, and on every adapter equal to the CPU.
+/// Every family in 8 and 4 bits: on the reference close to the unquantized model, on the CPU and on every adapter equal
+/// to the reference.
 #[test]
 fn every_family_runs_quantised() {
     let mut adapters = Vec::new();
@@ -51,23 +53,25 @@ fn every_family_runs_quantised() {
     for (family, _) in FAMILIES {
         let cases: Vec<Case> = kv_q8::cases(family).into_iter().skip(2).collect();
         let open = || Model::open(&golden(family)).expect("the golden model loads");
-        let mut cpu = CpuBackend::new();
-        let stored = alone(&mut Device::new(&mut cpu, &open(), KvFormat::F32), &cases, WHOLE);
+        let (mut reference, mut cpu) = (ReferenceBackend::new(), CpuBackend::default());
+        let stored = alone(&mut Device::new(&mut reference, &open(), KvFormat::F32), &cases, WHOLE);
         for (quantization, name, moved_max) in MOVED_MAX {
             let model = open().quantized(quantization).expect("it is quantized");
-            let expected = alone(&mut Device::new(&mut cpu, &model, KvFormat::F32), &cases, WHOLE);
+            let expected = alone(&mut Device::new(&mut reference, &model, KvFormat::F32), &cases, WHOLE);
             let moved = rows(&stored, &expected).iter().map(relative_difference).fold(0.0, f64::max);
             assert!(moved > 0.0 && moved <= moved_max, "{family} in {name}: {moved}");
-            support::ran("families", family, name, CPU.name);
-            for backend in &mut adapters {
-                let found = alone(&mut Device::new(backend, &model, KvFormat::F32), &cases, CHUNK);
+            let on_cpu = alone(&mut Device::new(&mut cpu, &model, KvFormat::F32), &cases, CHUNK);
+            let on_adapters = adapters
+                .iter_mut()
+                .map(|backend| (&WGPU, alone(&mut Device::new(backend, &model, KvFormat::F32), &cases, CHUNK)));
+            for (target, found) in [(&CPU, on_cpu)].into_iter().chain(on_adapters) {
                 let compared = rows(&expected, &found);
                 let worst = compared.iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
                 println!("{family} in {name}: moved by {moved:.3} of its spread; a device differs by {worst:.1e}");
-                assert!(worst <= WGPU.logits_f32, "{family} in {name}: {worst}");
+                assert!(worst <= target.logits_f32, "{family} in {name} on {}: {worst}", target.name);
                 // These cases were not chosen to avoid ties, so a few rows may be missing.
                 assert!(compared.len() * 10 >= TOKENS * cases.len() * 8, "{family} in {name}: equal tokens");
-                support::ran("families", family, name, WGPU.name);
+                support::ran("families", family, name, target.name);
             }
         }
     }

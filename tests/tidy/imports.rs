@@ -67,7 +67,7 @@ fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
 /// Modules of `src/backend` that are not backends: buffer sizes, and the batch format for GPUs.
 const SHARED: [&str; 2] = ["backend::layout", "backend::metadata"];
 
-/// `backend::cpu`, `backend::wgpu`, …: read from the folder `src/backend`, so that a new backend is included.
+/// `backend::reference`, `backend::wgpu`, …: read from the folder `src/backend`, so that a new backend is included.
 fn backends() -> Vec<String> {
     let mut found: BTreeSet<String> = BTreeSet::new();
     for source in sources(&["src/backend"], &["rs"]) {
@@ -159,14 +159,18 @@ fn targets_and_features_are_named_where_they_belong() {
 
 #[test]
 fn the_table_says_no() {
-    let backends = ["backend::cpu".to_owned(), "backend::wgpu".to_owned()];
+    let backends = ["backend::reference".to_owned(), "backend::wgpu".to_owned()];
     let may = |module, path| may_import(module, path, &backends);
     assert!(may("engine", "backend::Backend") && may("engine::scheduler", "engine::block_pool::BlockPool"));
     assert!(may("server::routes::chat", "server::reply::respond") && may("server::guards::access", "server::state"));
     assert!(!may("server::reply::openai", "server::routes::chat") && !may("server::wire::json", "server::state"));
     assert!(!may("server::parameters::tools", "server::reply") && !may("text::answer", "server::wire::error"));
     assert!(may("model::decoder", "plan::Step") && may("server::chat", "engine::handle::EngineHandle"));
-    assert!(!may("engine", "backend::cpu::CpuBackend") && !may("engine::scheduler", "platform::Instant"));
+    assert!(!may("engine", "backend::reference::ReferenceBackend") && !may("engine::scheduler", "platform::Instant"));
     assert!(!may("engine::scheduler", "engine::handle::EngineHandle") && !may("server::chat", "engine::Engine"));
-    assert!(!may("plan", "model::Model") && !may("text", "config::Config") && !may("backend::cpu", "backend::wgpu::x"));
+    assert!(
+        !may("plan", "model::Model")
+            && !may("text", "config::Config")
+            && !may("backend::reference", "backend::wgpu::x")
+    );
 }

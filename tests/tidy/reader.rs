@@ -300,14 +300,14 @@ pub(crate) fn imports(module: &str, code: &str) -> Vec<(usize, String)> {
 /// Checks the reader itself: rules prove nothing if it overlooks code.
 #[test]
 fn the_reader_sees_what_it_must() {
-    let text = "use crate::{backend::cpu::CpuBackend, plan as p};\n// crate::server\n\
+    let text = "use crate::{backend::reference::ReferenceBackend, plan as p};\n// crate::server\n\
                 let s = \"crate::text\"; let c = '\"';\n\
                 fn f<'a>() {\n  super::handle::go(r#\"}\"#);\n}\n\
                 #[cfg(test)]\nmod tests { fn g() { x.unwrap() } }\n";
     let shipped = shipped(text);
     assert_eq!(shipped.len(), text.len(), "offsets stay the same");
     let found: Vec<String> = imports("engine::batch", &shipped).into_iter().map(|(_, path)| path).collect();
-    assert_eq!(found, ["backend::cpu::CpuBackend", "plan", "engine::handle::go"]);
+    assert_eq!(found, ["backend::reference::ReferenceBackend", "plan", "engine::handle::go"]);
     let found = functions(&shipped);
     assert_eq!(found.iter().map(|f| (f.name.as_str(), f.line, f.lines)).collect::<Vec<_>>(), [("f", 4, 3)]);
     assert!(text[found[0].body.clone()].starts_with("{\n  super"));

@@ -1,18 +1,31 @@
-//! A loaded plan with everything allocated for it. Steps access it here: they read rows and weights, and write the rows
-//! of one buffer at a time.
+//! A loaded plan with everything allocated for it.
 
-use super::memory::{KvStore, Weight};
+use super::attention::ThreadScratch;
+use super::kv::KvStore;
+use super::rope::Turns;
+use super::simd::Level;
+use super::team::Team;
+use super::weight::{Matrix, decode};
 use crate::backend::{BackendError, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, Step, Storage, WeightId};
+use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, Step, Storage, WeightId, WeightSpec};
 use std::sync::Arc;
 
+/// A weight in the form that its steps read.
+enum Weight {
+    /// Read by products and look-ups.
+    Matrix(Matrix),
+    /// Read as a whole: norms, biases, frequencies.
+    Vector { spec: WeightSpec, values: Option<Vec<f32>> },
+}
+
 /// A plan and everything allocated for it.
-pub(super) struct LoadedPlan {
+pub(super) struct Loaded {
     pub(super) plan: Arc<Plan>,
     pub(super) capacity: Capacity,
-    pub(super) weights: Vec<Weight>,
-    /// Row buffers, indexed by [`BufferId`]: the maximum number of rows, as f32 rounded to the buffer's storage.
+    pub(super) level: Level,
+    weights: Vec<Weight>,
+    /// Row buffers, indexed by [`BufferId`]: the maximum number of rows, rounded to the buffer's storage.
     pub(super) buffers: Vec<Vec<f32>>,
     /// Number of blocks per KV group; empty before the pool is allocated.
     pub(super) blocks: Vec<u32>,
@@ -20,28 +33,84 @@ pub(super) struct LoadedPlan {
     pub(super) pool: Vec<[KvStore; 2]>,
     /// The token in each feed slot.
     pub(super) feed: Vec<u32>,
-    /// Whether all weights were found complete. Rows are never removed, so this is checked once.
-    pub(super) weights_whole: bool,
-    /// The running step. It may access only the operands that it declares.
-    running: Option<Step>,
+    /// Buffers of each thread.
+    pub(super) scratch: Vec<ThreadScratch>,
+    /// Rotations of the current batch.
+    pub(super) turns: Turns,
+    /// Rotated keys of the current step.
+    pub(super) rotated_keys: Vec<f32>,
+    weights_whole: bool,
 }
 
-impl LoadedPlan {
-    /// Allocates row buffers and feed slots; weights and pool follow.
-    pub(super) fn new(plan: Arc<Plan>, capacity: Capacity) -> Self {
+impl Loaded {
+    /// Allocates weights, row buffers and feed slots; the pool follows.
+    pub(super) fn new(plan: Arc<Plan>, capacity: Capacity, level: Level, threads: usize) -> Result<Self, BackendError> {
+        let mut is_matrix = vec![false; plan.weights.len()];
+        for step in plan.steps() {
+            let matrix = match step {
+                Step::MatMul(step) => step.weight,
+                Step::MatMulExperts(step) => step.weight,
+                Step::Embed(step) => step.table,
+                _ => continue,
+            };
+            is_matrix[matrix.0 as usize] = true;
+        }
+        let weight = |(spec, is_matrix): (&WeightSpec, &bool)| match is_matrix {
+            true => Ok(Weight::Matrix(Matrix::new(spec)?)),
+            false => Ok(Weight::Vector { spec: spec.clone(), values: None }),
+        };
+        let weights = plan.weights.iter().zip(&is_matrix).map(weight).collect::<Result<_, BackendError>>()?;
         let rows_max = |rows: Rows| rows.count(capacity.tokens_max, capacity.samples_max) as usize;
         let buffer = |spec: &BufferSpec| vec![0.0; rows_max(spec.rows) * spec.columns as usize];
-        Self {
-            weights: plan.weights.iter().cloned().map(Weight::new).collect(),
+        Ok(Self {
+            weights,
             buffers: plan.buffers.iter().map(buffer).collect(),
             blocks: Vec::new(),
             pool: Vec::new(),
             feed: vec![0; capacity.feed_slots as usize],
+            scratch: (0..threads).map(|_| ThreadScratch::new()).collect(),
+            turns: Turns::default(),
+            rotated_keys: Vec::new(),
             weights_whole: false,
-            running: None,
+            level,
             capacity,
             plan,
+        })
+    }
+
+    /// Writes whole rows of a weight.
+    pub(super) fn write_weight(
+        &mut self,
+        id: WeightId,
+        first_row: u32,
+        bytes: &[u8],
+        team: &mut Team,
+    ) -> Result<(), BackendError> {
+        match self.weights.get_mut(id.0 as usize).ok_or_else(|| BackendError::no_weight(id))? {
+            Weight::Matrix(matrix) => matrix.write(first_row, bytes, team),
+            Weight::Vector { spec, values } => {
+                if spec.rows != 1 || spec.whole_rows(first_row, bytes.len() as u64).is_none() || values.is_some() {
+                    return Err(BackendError::not_whole_rows(&spec.name, first_row, bytes.len()));
+                }
+                let mut decoded = vec![0.0; spec.columns as usize];
+                decode(spec.format_of(0), bytes, &mut decoded);
+                *values = Some(decoded);
+                Ok(())
+            }
         }
+    }
+
+    /// The name of a weight that is not complete, if there is one.
+    pub(super) fn missing_weight(&mut self) -> Option<&str> {
+        if self.weights_whole {
+            return None;
+        }
+        let missing = self.weights.iter().find_map(|weight| match weight {
+            Weight::Matrix(matrix) => (!matrix.is_whole()).then(|| matrix.spec().name.as_str()),
+            Weight::Vector { spec, values } => values.is_none().then_some(spec.name.as_str()),
+        });
+        self.weights_whole = missing.is_none();
+        missing
     }
 
     /// Creates the pool, zeroed.
@@ -50,11 +119,11 @@ impl LoadedPlan {
         if blocks.len() != groups {
             return Err(BackendError::pool_sizes(blocks.len(), groups));
         }
-        let store = |layer: &KvLayer| {
+        let store = |layer: &KvLayer, half| {
             let tiles = blocks[layer.group as usize] as usize * layer.heads as usize;
-            KvStore::new(self.capacity.kv_tile(layer.head_dim), tiles)
+            KvStore::new(self.capacity.kv_tile(layer.head_dim), half, tiles)
         };
-        let halves = |layer: &KvLayer| Ok([store(layer)?, store(layer)?]);
+        let halves = |layer: &KvLayer| Ok([store(layer, KvHalf::Key)?, store(layer, KvHalf::Value)?]);
         self.pool = self.plan.kv_layers.iter().map(halves).collect::<Result<_, BackendError>>()?;
         self.blocks = blocks.to_vec();
         Ok(())
@@ -69,48 +138,10 @@ impl LoadedPlan {
         Ok(&mut halves[usize::from(half == KvHalf::Value)])
     }
 
-    /// Sets the running step.
-    pub(super) fn begin(&mut self, step: &Step) {
-        self.running = Some(*step);
-    }
-
     /// Number of rows of `buffer` in this batch.
-    fn row_count(&self, buffer: BufferId, inputs: &BatchInputs) -> usize {
+    pub(super) fn row_count(&self, buffer: BufferId, inputs: &BatchInputs) -> usize {
         let (tokens, samples) = (inputs.token_ids.len() as u32, inputs.logits_rows.len() as u32);
         self.plan.buffer_spec(buffer).rows.count(tokens, samples) as usize
-    }
-
-    /// This batch's rows of a buffer.
-    pub(super) fn rows(&self, buffer: BufferId, inputs: &BatchInputs) -> &[f32] {
-        debug_assert!(self.running.is_none_or(|step| step.reads().any(|read| read == buffer)), "a buffer it reads");
-        let columns = self.plan.buffer_spec(buffer).columns as usize;
-        &self.buffers[buffer.0 as usize][..self.row_count(buffer, inputs) * columns]
-    }
-
-    /// Calls `work` with this batch's rows of a buffer to write and everything else to read.
-    pub(super) fn write(
-        &mut self,
-        buffer: BufferId,
-        inputs: &BatchInputs,
-        work: impl FnOnce(&Self, &mut [f32], Storage),
-    ) {
-        debug_assert!(self.running.is_none_or(|step| step.writes().any(|write| write == buffer)), "a buffer it writes");
-        let spec = self.plan.buffer_spec(buffer);
-        let (elements, storage) = (self.row_count(buffer, inputs) * spec.columns as usize, spec.storage);
-        let mut values = std::mem::take(&mut self.buffers[buffer.0 as usize]);
-        work(self, &mut values[..elements], storage);
-        self.buffers[buffer.0 as usize] = values;
-    }
-
-    /// A weight of the running step.
-    pub(super) fn weight(&self, id: WeightId) -> &Weight {
-        debug_assert!(self.running.is_none_or(|step| step.weights().contains(&id)), "a weight it reads");
-        &self.weights[id.0 as usize]
-    }
-
-    /// The values of an optional vector.
-    pub(super) fn vector(&self, id: Option<WeightId>) -> Option<Vec<f32>> {
-        id.map(|id| self.weight(id).vector())
     }
 
     /// Columns of `buffer`.
@@ -123,10 +154,39 @@ impl LoadedPlan {
         self.plan.buffer_spec(routes).rows.count(1, 0) as usize
     }
 
-    /// Calls `work` with a layer's keys and values to write; it may use everything else too.
-    pub(super) fn write_layer(&mut self, layer: u32, work: impl FnOnce(&mut Self, &mut [KvStore; 2])) {
-        let mut pool = std::mem::take(&mut self.pool);
-        work(self, &mut pool[layer as usize]);
-        self.pool = pool;
+    /// This batch's rows of a buffer.
+    pub(super) fn rows(&self, buffer: BufferId, inputs: &BatchInputs) -> &[f32] {
+        &self.buffers[buffer.0 as usize][..self.row_count(buffer, inputs) * self.columns(buffer)]
+    }
+
+    /// Calls `work` with this batch's rows of a buffer to write and everything else to read.
+    pub(super) fn write(
+        &mut self,
+        buffer: BufferId,
+        inputs: &BatchInputs,
+        work: impl FnOnce(&Self, &mut [f32], Storage),
+    ) {
+        let storage = self.plan.buffer_spec(buffer).storage;
+        let elements = self.row_count(buffer, inputs) * self.columns(buffer);
+        let mut values = std::mem::take(&mut self.buffers[buffer.0 as usize]);
+        work(self, &mut values[..elements], storage);
+        self.buffers[buffer.0 as usize] = values;
+    }
+
+    /// A weight that a product or a look-up reads.
+    pub(super) fn matrix(&self, id: WeightId) -> &Matrix {
+        match &self.weights[id.0 as usize] {
+            Weight::Matrix(matrix) => matrix,
+            Weight::Vector { spec, .. } => unreachable!("{} is read by no product", spec.name),
+        }
+    }
+
+    /// The values of a vector.
+    pub(super) fn vector(&self, id: WeightId) -> &[f32] {
+        match &self.weights[id.0 as usize] {
+            Weight::Vector { values: Some(values), .. } => values,
+            Weight::Vector { spec, .. } => unreachable!("{} was written, as every weight", spec.name),
+            Weight::Matrix(matrix) => unreachable!("{} is a matrix", matrix.spec().name),
+        }
     }
 }

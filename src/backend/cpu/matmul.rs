@@ -1,177 +1,207 @@
-//! Matrix product, reference. Twin of `shaders/matmul_*.wgsl`.
-//!
-//! out[r][n] = Σ_k x[r][k] · W[n][k] + bias[n] (+ out[r][n]), rounded once.
-//!
-//! Every output is one dot product as defined in `dot.rs`, so it depends neither on the other rows nor on how the work
-//! is split. A single row of x multiplies weights while decoding them; for more rows, each weight row is decoded once.
+//! Matrix products: a thread computes its share of the panels for all rows.
 
-use super::dot::{Kernel, PartialSums, decode_wide, dispatch, dot_encoded, dot_wide, dot_wide_two};
-use super::loaded::LoadedPlan;
-use super::memory::Weight;
+use super::attention::ThreadScratch;
+use super::loaded::Loaded;
+use super::memory::SharedSlice;
+use super::product::{Rows, product};
+use super::simd::{LANES, Lanes, Level, with_simd};
+use super::team::{Team, share};
+use super::weight::{Matrix, Section};
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{MatMul, Storage};
-use crate::platform::for_each_chunk;
+use crate::plan::{self, MatMul, MatMulExperts, RouteExperts, Storage};
 use std::ops::Range;
 
-/// Minimum multiplications per thread.
-const CHUNK_PRODUCTS: usize = 1 << 18;
-
-/// Output of the product.
-pub(super) struct Output<'a> {
-    /// Bias, added to every row.
-    pub(super) bias: Option<Vec<f32>>,
-    /// Add to `values` instead of replacing them.
-    pub(super) accumulate: bool,
-    /// `[rows × W.rows]`.
-    pub(super) values: &'a mut [f32],
-    /// Element type of `values`.
-    pub(super) storage: Storage,
-}
-
 /// Runs the step.
-pub(super) fn run(step: &MatMul, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+pub(super) fn run(step: &MatMul, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+    let mut scratch = std::mem::take(&mut loaded.scratch);
     loaded.write(step.out, inputs, |loaded, values, storage| {
-        let output = Output { bias: loaded.vector(step.bias), accumulate: step.accumulate, values, storage };
-        matmul(loaded.rows(step.x, inputs), loaded.weight(step.weight), output);
+        let matrix = loaded.matrix(step.weight);
+        let (columns, count) = (matrix.spec().columns as usize, loaded.row_count(step.x, inputs));
+        let rows = Rows { values: loaded.rows(step.x, inputs), stride: columns, count, list: None };
+        let (bias, outputs) = (step.bias.map(|id| loaded.vector(id)), matrix.spec().rows as usize);
+        let values = SharedSlice::new(values);
+        let emit = |row: usize, first: usize, found: &[f32]| {
+            #[allow(unsafe_code, reason = "panels of different threads are disjoint")]
+            // SAFETY: a panel's outputs belong to one thread's share.
+            let out = unsafe { values.part(row * outputs + first..row * outputs + first + found.len()) };
+            for (index, (out, value)) in out.iter_mut().zip(found).enumerate() {
+                let bias = bias.map_or(0.0, |bias| bias[first + index]);
+                let old = if step.accumulate { *out } else { 0.0 };
+                *out = storage.round(value + bias + old);
+            }
+        };
+        let threads = team.threads();
+        let scratch = SharedSlice::new(&mut scratch);
+        team.run(|thread| {
+            #[allow(unsafe_code, reason = "threads have their own buffers")]
+            // SAFETY: each thread takes the buffers of its own number.
+            let scratch = unsafe { &mut scratch.part(thread..thread + 1)[0] };
+            multiply_share(loaded.level, rows, matrix.sections(), (thread, threads), scratch, emit);
+        });
     });
+    loaded.scratch = scratch;
 }
 
-/// Multiplies the rows of `x` by the transposed weight.
-pub(super) fn matmul(x: &[f32], weight: &Weight, mut output: Output<'_>) {
-    let (columns, weight_rows) = (weight.spec().columns as usize, weight.spec().rows as usize);
-    assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
-    let rows = x.len() / columns;
-    assert_eq!(output.values.len(), rows * weight_rows, "one output per row and weight row");
-    if rows == 0 {
-        return;
+/// Multiplies the rows with one thread's share of the panels; `emit(row, first output, outputs)` takes the products.
+fn multiply_share(
+    level: Level,
+    rows: Rows<'_>,
+    sections: &[Section],
+    (thread, threads): (usize, usize),
+    scratch: &mut ThreadScratch,
+    mut emit: impl FnMut(usize, usize, &[f32]),
+) {
+    let panels: usize = sections.iter().map(Section::panel_count).sum();
+    let own = share(panels, thread, threads);
+    let mut before = 0;
+    for section in sections {
+        let count = section.panel_count();
+        let part = own.start.clamp(before, before + count) - before..own.end.clamp(before, before + count) - before;
+        before += count;
+        if part.is_empty() {
+            continue;
+        }
+        let panels = section.panels();
+        let mut emit = |row: usize, panel: usize, lanes: &Lanes| {
+            let found = (section.rows - panel * LANES).min(LANES);
+            emit(row, section.first_row + panel * LANES, &lanes[..found]);
+        };
+        let columns = 0..panels.columns;
+        with_simd!(level, s => product(s, rows, &panels, part, columns, &mut scratch.product, &mut emit));
     }
-    let x: Vec<f64> = x.iter().map(|&value| f64::from(value)).collect();
-    finish(&products(&x, weight, 0..weight_rows), rows, &mut output);
 }
 
-/// The products of the rows of `x` with some rows of the weight, `[weight rows × rows]`, so that threads share no row.
-pub(super) fn products(x: &[f64], weight: &Weight, weight_rows: Range<usize>) -> Vec<f64> {
-    let columns = weight.spec().columns as usize;
-    let rows = x.len() / columns;
-    let mut products = vec![0.0f64; rows * weight_rows.len()];
-    let chunk_rows = (CHUNK_PRODUCTS / (columns * rows)).clamp(2, weight_rows.len().max(2));
-    for_each_chunk(&mut products, chunk_rows * rows, |index, out| {
-        dispatch(Products { x, weight, first_row: weight_rows.start + index * chunk_rows, rows, out });
+/// Runs the step: the rows of all tokens of an expert are multiplied together.
+pub(super) fn run_experts(step: &MatMulExperts, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+    let mut scratch = std::mem::take(&mut loaded.scratch);
+    loaded.write(step.out, inputs, |loaded, values, storage| {
+        let rows_of = |buffer| loaded.plan.buffer_spec(buffer).rows;
+        let experts = Experts {
+            level: loaded.level,
+            matrix: loaded.matrix(step.weight),
+            bias: step.bias.map(|id| loaded.vector(id)),
+            routes: loaded.rows(step.routes, inputs),
+            per_token: loaded.per_token(step.routes),
+            x: loaded.rows(step.x, inputs),
+            shared: rows_of(step.x) == plan::Rows::Tokens,
+            combine: rows_of(step.out) == plan::Rows::Tokens,
+            accumulate: step.accumulate,
+            storage,
+        };
+        experts.run(values, &mut scratch, team);
     });
-    products
+    loaded.scratch = scratch;
 }
 
-/// Adds bias and old values, and rounds.
-fn finish(products: &[f64], rows: usize, output: &mut Output<'_>) {
-    let weight_rows = products.len() / rows;
-    for (row, values) in output.values.chunks_exact_mut(weight_rows).enumerate() {
-        for (column, value) in values.iter_mut().enumerate() {
-            let mut sum = products[column * rows + row];
-            if let Some(bias) = &output.bias {
-                sum += f64::from(bias[column]);
-            }
-            if output.accumulate {
-                sum += f64::from(*value);
-            }
-            *value = output.storage.round(sum as f32);
-        }
+/// Operands of a product with experts.
+struct Experts<'a> {
+    level: Level,
+    matrix: &'a Matrix,
+    bias: Option<&'a [f32]>,
+    /// (expert id, weight) per route.
+    routes: &'a [f32],
+    per_token: usize,
+    x: &'a [f32],
+    /// Whether all routes of a token read the same row of x.
+    shared: bool,
+    /// Whether the products of a token are weighted and added.
+    combine: bool,
+    accumulate: bool,
+    storage: Storage,
+}
+
+impl Experts<'_> {
+    fn run(&self, values: &mut [f32], scratch: &mut [ThreadScratch], team: &mut Team) {
+        let chosen = self.chosen();
+        let threads = team.threads();
+        let (values, scratch) = (SharedSlice::new(values), SharedSlice::new(scratch));
+        team.run(|thread| {
+            #[allow(unsafe_code, reason = "threads have their own buffers")]
+            // SAFETY: each thread takes the buffers of its own number.
+            let scratch = unsafe { &mut scratch.part(thread..thread + 1)[0] };
+            self.run_share((thread, threads), &chosen, &values, scratch);
+        });
     }
-}
 
-/// The products of all rows of `x` with consecutive weight rows.
-struct Products<'a> {
-    x: &'a [f64],
-    weight: &'a Weight,
-    first_row: usize,
-    rows: usize,
-    /// `[weight rows × rows]`.
-    out: &'a mut [f64],
-}
-
-impl Kernel for Products<'_> {
-    #[inline(always)]
-    fn run<S: PartialSums>(self) {
-        let format = |row| self.weight.format_of(row);
-        if self.rows == 1 {
-            for (row, out) in (self.first_row..).zip(self.out.iter_mut()) {
-                *out = dot_encoded::<S>(format(row), self.weight.row(row), self.x);
-            }
-            return;
+    /// For each expert that has routes, its id, its routes, and their rows of x.
+    fn chosen(&self) -> Vec<(usize, Vec<usize>, Vec<usize>)> {
+        let experts = self.matrix.spec().experts as usize;
+        let mut routes = vec![Vec::new(); experts];
+        for (route, pair) in self.routes.chunks_exact(2).enumerate() {
+            routes[(pair[0] as usize).min(experts - 1)].push(route);
         }
-        let columns = self.weight.spec().columns as usize;
-        let mut decoded = vec![0.0f64; 2 * columns];
-        for (pair, out) in self.out.chunks_mut(2 * self.rows).enumerate() {
-            let (first, second) = decoded.split_at_mut(columns);
-            let row = self.first_row + 2 * pair;
-            decode_wide::<S>(format(row), self.weight.row(row), first);
-            if out.len() == self.rows {
-                for (x, out) in self.x.chunks_exact(columns).zip(out) {
-                    *out = dot_wide::<S>(first, x);
+        let row = |&route: &usize| if self.shared { route / self.per_token } else { route };
+        let chosen = routes.into_iter().enumerate().filter(|(_, routes)| !routes.is_empty());
+        chosen
+            .map(|(expert, routes)| (expert, routes.iter().map(row).collect(), routes))
+            .map(|(e, x, r)| (e, r, x))
+            .collect()
+    }
+
+    fn run_share(
+        &self,
+        (thread, threads): (usize, usize),
+        chosen: &[(usize, Vec<usize>, Vec<usize>)],
+        values: &SharedSlice<'_, f32>,
+        scratch: &mut ThreadScratch,
+    ) {
+        let spec = self.matrix.spec();
+        let (outputs, columns) = ((spec.rows / spec.experts) as usize, spec.columns as usize);
+        let place = |row: usize, range: &Range<usize>| {
+            #[allow(unsafe_code, reason = "panels of different threads are disjoint")]
+            // SAFETY: a panel's outputs belong to one thread's share, which is the same one for every expert.
+            unsafe {
+                values.part(row * outputs + range.start..row * outputs + range.end)
+            }
+        };
+        if self.combine && !self.accumulate {
+            let tokens = self.routes.len() / 2 / self.per_token;
+            let panels = share(outputs.div_ceil(LANES), thread, threads);
+            let own = panels.start * LANES..(panels.end * LANES).min(outputs);
+            (0..tokens).filter(|_| !own.is_empty()).for_each(|token| place(token, &own).fill(0.0));
+        }
+        for (expert, routes, rows) in chosen {
+            let sections = self.matrix.sections_of(*expert);
+            let rows = Rows { values: self.x, stride: columns, count: rows.len(), list: Some(rows) };
+            multiply_share(self.level, rows, sections, (thread, threads), scratch, |row, first, found| {
+                let (route, own) = (routes[row], first - expert * outputs);
+                let (target, weight) = match self.combine {
+                    true => (route / self.per_token, self.routes[2 * route + 1]),
+                    false => (route, 1.0),
+                };
+                let out = place(target, &(own..own + found.len()));
+                for (index, (out, value)) in out.iter_mut().zip(found).enumerate() {
+                    let value = value + self.bias.map_or(0.0, |bias| bias[first + index]);
+                    let old = if self.combine { *out } else { 0.0 };
+                    *out = self.storage.round(old + weight * value);
                 }
-                return;
-            }
-            decode_wide::<S>(format(row + 1), self.weight.row(row + 1), second);
-            let (first_out, second_out) = out.split_at_mut(self.rows);
-            for ((x, first_out), second_out) in self.x.chunks_exact(columns).zip(first_out).zip(second_out) {
-                [*first_out, *second_out] = dot_wide_two::<S>(first, second, x);
-            }
+            });
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::{Plan, WeightFormat};
-
-    fn weight(rows: usize, columns: usize, value: impl Fn(usize, usize) -> f32) -> Weight {
-        let mut plan = Plan::default();
-        plan.weight("w", rows as u32, columns as u32, WeightFormat::F32);
-        let mut weight = Weight::new(plan.weights.remove(0));
-        let values = (0..rows * columns).flat_map(|i| value(i / columns, i % columns).to_le_bytes());
-        weight.insert(0, values.collect::<Vec<u8>>().into()).unwrap();
-        weight
-    }
-
-    fn product(x: &[f32], weight: &Weight, bias: Option<Vec<f32>>, start: Option<f32>) -> Vec<f32> {
-        let rows = x.len() / weight.spec().columns as usize;
-        let mut values = vec![start.unwrap_or(f32::NAN); rows * weight.spec().rows as usize];
-        let accumulate = start.is_some();
-        matmul(x, weight, Output { bias, accumulate, values: &mut values, storage: Storage::F32 });
-        values
-    }
-
-    #[test]
-    fn identity_bias_and_accumulation() {
-        let identity = weight(9, 9, |row, column| f32::from(row == column));
-        let x: Vec<f32> = (0..27).map(|i| i as f32 - 13.5).collect();
-        assert_eq!(product(&x, &identity, None, None), x);
-        let bias: Vec<f32> = (0..9).map(|i| i as f32).collect();
-        let expected: Vec<f32> = x.iter().enumerate().map(|(i, x)| x + (i % 9) as f32 + 100.0).collect();
-        assert_eq!(product(&x, &identity, Some(bias), Some(100.0)), expected);
-    }
-
-    #[test]
-    fn products_are_the_naive_sums() {
-        let weight = weight(33, 40, |row, column| ((row * 40 + column) as f32 * 0.37).sin());
-        let x: Vec<f32> = (0..3 * 40).map(|i| (i as f32 * 0.11).cos()).collect();
-        for (i, value) in product(&x, &weight, None, None).iter().enumerate() {
-            let (row, column) = (i / 33, i % 33);
-            let sum: f64 =
-                (0..40).map(|k| f64::from(x[row * 40 + k]) * f64::from(((column * 40 + k) as f32 * 0.37).sin())).sum();
-            assert!((f64::from(*value) - sum).abs() < 1e-6, "row {row}, column {column}: {value} is not {sum}");
+/// Chooses the experts of each token.
+pub(super) fn route(step: &RouteExperts, loaded: &mut Loaded, inputs: &BatchInputs) {
+    loaded.write(step.routes, inputs, |loaded, routes, _| {
+        let (experts, per_token) = (loaded.columns(step.logits), loaded.per_token(step.routes));
+        let mut ids: Vec<usize> = Vec::with_capacity(experts);
+        let logits = loaded.rows(step.logits, inputs).chunks_exact(experts);
+        for (logits, routes) in logits.zip(routes.chunks_exact_mut(2 * per_token)) {
+            ids.clear();
+            ids.extend(0..experts);
+            ids.sort_by_key(|&id| std::cmp::Reverse(order(logits[id])));
+            let share = |id: usize| (logits[id] - logits[ids[0]]).exp();
+            let counted = if step.renormalize { &ids[..per_token] } else { &ids[..] };
+            let sum: f32 = counted.iter().map(|&id| share(id)).sum();
+            for (route, &id) in routes.chunks_exact_mut(2).zip(&ids) {
+                (route[0], route[1]) = (id as f32, share(id) / sum);
+            }
         }
-    }
+    });
+}
 
-    /// A row in a batch has the same bits as alone, across many chunks and threads.
-    #[test]
-    fn a_batch_is_its_rows() {
-        let weight = weight(515, 520, |row, column| ((row * 7 + column * 3) as f32).sin());
-        let x: Vec<f32> = (0..17 * 520).map(|i| (i as f32).cos()).collect();
-        let together = product(&x, &weight, None, None);
-        for rows in [1, 2, 5] {
-            let apart: Vec<f32> = x.chunks(rows * 520).flat_map(|x| product(x, &weight, None, None)).collect();
-            assert_eq!(together, apart, "{rows} at a time");
-        }
-    }
+/// Maps a logit to an integer with the same order: −0 is below 0, and NaN above everything.
+fn order(logit: f32) -> u32 {
+    let bits = logit.to_bits();
+    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
 }

@@ -1,54 +1,76 @@
 //! Peak performance of this machine's cores for `folio bench`: copying, reading, and f32 multiply-adds.
 //!
-//! Work is split among threads as in the steps, and arithmetic uses the same instructions, so the steps can be compared
-//! with these peaks.
+//! Work is divided among a device's threads, and arithmetic uses its instruction set, so its steps can be compared with
+//! these peaks.
 
-use super::dot::{Kernel, PartialSums, dispatch};
-use crate::platform::{self, Instant};
+use super::CpuBackend;
+use super::memory::SharedSlice;
+use super::simd::{Kernel, LANES, Lanes, Simd, with_simd};
+use super::team::share;
+use crate::backend::Peaks;
+use crate::platform::Instant;
+use std::hint::black_box;
 
 /// Bytes of the buffers that bandwidth is measured on; well beyond the size of caches.
 const BYTES: usize = 512 << 20;
 /// Number of timed runs; the best one counts.
 const ATTEMPTS: u32 = 5;
-/// Number of independent chains of multiply-adds: enough to fill the pipelines of a core.
-const CHAINS: usize = 96;
 /// Multiply-adds per chain.
-const LINKS: usize = 1 << 20;
+const LINKS: usize = 1 << 21;
 
-/// Copy bandwidth: bytes read and written, 10⁹ per second.
-pub fn copy_gbps() -> f64 {
-    let source = vec![1_u64; BYTES / 8];
-    let mut target = vec![2_u64; BYTES / 8];
-    let chunk = chunk(source.len());
-    let seconds = best_seconds(|| {
-        platform::for_each_chunk(&mut target, chunk, |index, part| {
-            part.copy_from_slice(&source[index * chunk..][..part.len()]);
+impl CpuBackend {
+    /// Measures the peaks; takes a few seconds.
+    pub fn peaks(&mut self) -> Peaks {
+        let (read_gbps, copy_gbps) = self.bandwidth();
+        Peaks { copy_gbps, read_gbps, fma_gflops: self.fma_gflops() }
+    }
+
+    /// Read bandwidth, 10⁹ bytes per second.
+    pub fn read_gbps(&mut self) -> f64 {
+        let source = vec![[1.0_f32; LANES]; BYTES / size_of::<Lanes>()];
+        self.read(&source)
+    }
+
+    /// Bandwidth of reading, and of copying (bytes read and written).
+    fn bandwidth(&mut self) -> (f64, f64) {
+        let source = vec![[1.0_f32; LANES]; BYTES / size_of::<Lanes>()];
+        let mut target = vec![[2.0_f32; LANES]; source.len()];
+        let (threads, team) = (self.team.threads(), &mut self.team);
+        let seconds = best_seconds(|| {
+            let target = SharedSlice::new(&mut target);
+            team.run(|thread| {
+                let part = share(source.len(), thread, threads);
+                #[allow(unsafe_code, reason = "parts of different threads are disjoint")]
+                // SAFETY: each part belongs to one thread.
+                unsafe { target.part(part.clone()) }.copy_from_slice(&source[part]);
+            });
         });
-    });
-    2.0 * BYTES as f64 / seconds / 1e9
-}
+        (self.read(&source), 2.0 * BYTES as f64 / seconds / 1e9)
+    }
 
-/// Read bandwidth, 10⁹ bytes per second.
-pub fn read_gbps() -> f64 {
-    let mut source = vec![1_u64; BYTES / 8];
-    let chunk = chunk(source.len());
-    let seconds = best_seconds(|| {
-        platform::for_each_chunk(&mut source, chunk, |_, part| dispatch(Read { part }));
-    });
-    BYTES as f64 / seconds / 1e9
-}
-
-/// f32 multiplications and additions, 10⁹ per second.
-pub fn fma_gflops() -> f64 {
-    let mut threads = vec![0.001_f32; platform::parallelism()];
-    let operations = 2 * threads.len() * CHAINS * LINKS;
-    let seconds = best_seconds(|| {
-        platform::for_each_chunk(&mut threads, 1, |_, term| match platform::has_avx2() {
-            true => dispatch(Chains::<true> { term: &term[0] }),
-            false => dispatch(Chains::<false> { term: &term[0] }),
+    fn read(&mut self, source: &[Lanes]) -> f64 {
+        let (threads, level, team) = (self.team.threads(), self.level, &mut self.team);
+        let seconds = best_seconds(|| {
+            team.run(|thread| {
+                let part = &source[share(source.len(), thread, threads)];
+                with_simd!(level, s => s.vectorize(Read(part)));
+            });
         });
-    });
-    operations as f64 / seconds / 1e9
+        BYTES as f64 / seconds / 1e9
+    }
+
+    /// f32 multiplications and additions, 10⁹ per second.
+    fn fma_gflops(&mut self) -> f64 {
+        let (threads, level, team) = (self.team.threads(), self.level, &mut self.team);
+        let mut chains = 0;
+        let seconds = best_seconds(|| {
+            team.run(|_| {
+                black_box(with_simd!(level, s => s.vectorize(Chains)));
+            });
+            chains = with_simd!(level, s => chains_of(s));
+        });
+        (2 * threads * chains * LANES * LINKS) as f64 / seconds / 1e9
+    }
 }
 
 fn best_seconds(mut work: impl FnMut()) -> f64 {
@@ -61,44 +83,57 @@ fn best_seconds(mut work: impl FnMut()) -> f64 {
     best
 }
 
-/// Splits work into a few pieces per thread, so that one delayed thread does not delay the whole run.
-fn chunk(elements: usize) -> usize {
-    elements.div_ceil(8 * platform::parallelism())
-}
-
-/// Reads a slice into sixteen independent accumulators, so that combining values never stalls.
-struct Read<'a> {
-    part: &'a [u64],
-}
+/// Reads into eight independent accumulators, so that combining values never stalls.
+struct Read<'a>(&'a [Lanes]);
 
 impl Kernel for Read<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn run<S: PartialSums>(self) {
-        let mut all = [0_u64; 16];
-        for values in self.part.as_chunks::<16>().0 {
+    fn run<S: Simd>(self, s: S) {
+        let mut all = [s.splat_word(0); 8];
+        for values in self.0.as_chunks::<8>().0 {
             for (all, value) in all.iter_mut().zip(values) {
-                *all |= value;
+                *all = s.or(*all, s.float_to_bits(s.load(value)));
             }
         }
-        std::hint::black_box(all);
+        black_box(all);
     }
 }
 
-/// Independent chains `x = x · factor + term`. `FMA`: use fused multiply-adds, which without AVX2 are function calls.
-struct Chains<'a, const FMA: bool> {
-    term: &'a f32,
+/// Number of independent chains that fill an instruction set's registers.
+const fn chains_of<S: Simd>(_: S) -> usize {
+    match S::ACCUMULATORS {
+        0..=2 => 2,
+        3..=6 => 6,
+        _ => 24,
+    }
 }
 
-impl<const FMA: bool> Kernel for Chains<'_, FMA> {
+/// Independent chains `x = x · factor + term`.
+struct Chains;
+
+impl Kernel for Chains {
+    type Output = f32;
+
     #[inline(always)]
-    fn run<S: PartialSums>(self) {
-        let (factor, term) = (std::hint::black_box(0.999_f32), std::hint::black_box(*self.term));
-        let mut chains = [1.0_f32; CHAINS];
-        for _ in 0..LINKS {
-            for x in &mut chains {
-                *x = if S::FUSED { x.mul_add(factor, term) } else { *x * factor + term };
-            }
+    fn run<S: Simd>(self, s: S) -> f32 {
+        match chains_of(s) {
+            2 => chains::<S, 2>(s),
+            6 => chains::<S, 6>(s),
+            _ => chains::<S, 24>(s),
         }
-        std::hint::black_box(chains);
     }
+}
+
+#[inline(always)]
+fn chains<S: Simd, const N: usize>(s: S) -> f32 {
+    let (factor, term) = (s.splat(black_box(0.999)), s.splat(black_box(0.001)));
+    let mut chains = [s.splat(1.0); N];
+    for _ in 0..LINKS {
+        for x in &mut chains {
+            *x = s.mul_add(*x, factor, term);
+        }
+    }
+    chains.iter().map(|chain| s.sum(*chain)).sum()
 }

@@ -42,7 +42,7 @@ pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, r
         #[cfg(feature = "cuda")]
         Device::Cuda(options) => submit(CudaBackend::open(options)?, subject, config)?,
         Device::Wgpu(options) => submit(platform::block_on(WgpuBackend::open(options))?, subject, config)?,
-        Device::Cpu | Device::Fake(_) => return Ok(()),
+        Device::Cpu(_) | Device::Reference | Device::Fake(_) => return Ok(()),
     };
     report.set(&format!("submit_{SUBMIT_BATCH}_us"), json!(us));
     Ok(())

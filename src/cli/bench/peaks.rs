@@ -3,7 +3,7 @@
 use crate::cli::device::Device;
 use crate::cli::output::note;
 use anyhow::{Result, bail};
-use folio::backend::cpu::{CpuBackend, peaks};
+use folio::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use folio::backend::cuda;
 use folio::backend::wgpu::WgpuBackend;
@@ -29,7 +29,9 @@ impl Measured {
 pub(crate) fn measure(device: &Device) -> Result<Measured> {
     note("measuring the device's own peaks …");
     match device {
-        Device::Cpu => Ok(Measured::new(CpuBackend::new().caps(), cpu_peaks())),
+        Device::Cpu(options) => Ok(of_cpu(CpuBackend::new(options))),
+        // The cores' own peaks, which the reference is far from.
+        Device::Reference => Ok(of_cpu(CpuBackend::default())),
         #[cfg(feature = "cuda")]
         Device::Cuda(options) => {
             let caps = cuda::CudaBackend::open(options)?.caps().clone();
@@ -45,6 +47,7 @@ pub(crate) fn measure(device: &Device) -> Result<Measured> {
     }
 }
 
-fn cpu_peaks() -> Peaks {
-    Peaks { copy_gbps: peaks::copy_gbps(), read_gbps: peaks::read_gbps(), fma_gflops: peaks::fma_gflops() }
+fn of_cpu(mut cpu: CpuBackend) -> Measured {
+    let peaks = cpu.peaks();
+    Measured::new(cpu.caps(), peaks)
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use folio::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use folio::backend::cuda::CudaBackend;
+use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::WgpuBackend;
 use folio::backend::wgpu::bench::{AttendShape, Yardstick};
 use folio::backend::{Backend, BackendError, Capacity};
@@ -301,7 +302,8 @@ fn run(device: &Device, case: Case) -> Result<Times> {
         #[cfg(feature = "cuda")]
         Device::Cuda(options) => run_on(CudaBackend::open(options)?, case),
         Device::Wgpu(options) => run_on(platform::block_on(WgpuBackend::open(options))?, case),
-        _ => run_on(CpuBackend::new(), case),
+        Device::Cpu(options) => run_on(CpuBackend::new(options), case),
+        Device::Reference | Device::Fake(_) => run_on(ReferenceBackend::new(), case),
     }
 }
 

@@ -107,6 +107,24 @@ pub(crate) enum Levels {
     E4m3,
 }
 
+impl Levels {
+    /// The levels of 4-bit codes, if they are not the codes themselves.
+    pub(crate) const fn table(self) -> Option<[f32; 16]> {
+        let mut table = [0.0; 16];
+        let mut code = 0;
+        while code < 16 {
+            table[code] = match self {
+                Self::Iq4 => IQ4_LEVELS[code] as f32,
+                Self::E2m1 if code < 8 => E2M1_LEVELS[code] as f32,
+                Self::E2m1 => -(E2M1_LEVELS[code - 8] as f32),
+                _ => return None,
+            };
+            code += 1;
+        }
+        Some(table)
+    }
+}
+
 /// How the scales `a` and `b` of a group are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scales {
@@ -321,11 +339,7 @@ impl WeightFormat {
             // The offset is folded into `b`, so that a kernel adds it once per group.
             Levels::Unsigned(_) => f32::from(code),
             Levels::Signed => f32::from(code.cast_signed()),
-            Levels::Iq4 => f32::from(IQ4_LEVELS[usize::from(code & 15)]),
-            Levels::E2m1 => {
-                let magnitude = f32::from(E2M1_LEVELS[usize::from(code & 7)]);
-                if code & 8 == 0 { magnitude } else { -magnitude }
-            }
+            Levels::Iq4 | Levels::E2m1 => self.parts().1.table().map_or(0.0, |table| table[usize::from(code & 15)]),
             Levels::E4m3 => decode_e4m3(code),
         }
     }

@@ -34,7 +34,7 @@ impl Access {
 /// One kind of step. This is the only place that states these facts: the checker, the printer, the encoders and the
 /// fusion of adjacent steps all use it.
 pub(super) trait Operation {
-    /// File stem of its CPU reference (`src/backend/cpu/<stem>.rs`) and of its kernels.
+    /// File stem of its CPU reference (`src/backend/reference/<stem>.rs`) and of its kernels.
     fn stem(&self) -> &'static str;
 
     /// The row buffers it reads or writes, inputs first. A buffer that it writes is listed once.

@@ -1,9 +1,9 @@
-//! Validates a batch before it runs. The reference indexes with the ids of the batch, so an invalid index must give an
-//! error with a clear message, not a panic or another sequence's data.
+//! Validates a batch before it runs. Backends on the CPU index with the ids of the batch, so an invalid index must give
+//! an error with a clear message, not a panic or another sequence's data.
 
-use super::loaded::LoadedPlan;
-use crate::plan::Rows;
+use super::Capacity;
 use crate::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, TOP_LOGPROBS_MAX};
+use crate::plan::{Plan, Rows};
 
 /// Fails with the message unless the condition holds.
 macro_rules! require {
@@ -14,15 +14,25 @@ macro_rules! require {
     };
 }
 
-impl LoadedPlan {
-    /// Fails with a message that says what is wrong with a batch.
-    pub(super) fn check(&mut self, inputs: &BatchInputs) -> Result<(), String> {
-        if !self.weights_whole {
-            let lacking = self.weights.iter().find(|weight| !weight.is_whole());
-            require!(lacking.is_none(), "weight {} is incomplete", lacking.map_or("", |weight| &weight.spec().name));
-            self.weights_whole = true;
-        }
-        require!(self.pool.len() == self.plan.kv_layers.len(), "the KV pool is not allocated");
+/// Fails with a message that says what is wrong with a batch. `blocks` has the number of blocks of each KV group.
+pub(crate) fn check_batch(
+    plan: &Plan,
+    capacity: &Capacity,
+    blocks: &[u32],
+    inputs: &BatchInputs,
+) -> Result<(), String> {
+    Limits { plan, capacity, blocks }.check(inputs)
+}
+
+/// What a batch must keep to.
+struct Limits<'a> {
+    plan: &'a Plan,
+    capacity: &'a Capacity,
+    blocks: &'a [u32],
+}
+
+impl Limits<'_> {
+    fn check(&self, inputs: &BatchInputs) -> Result<(), String> {
         self.check_rows(inputs)?;
         require!(inputs.groups.len() == self.plan.kv_groups.len(), "{} KV groups of inputs", inputs.groups.len());
         for (index, group) in inputs.groups.iter().enumerate() {
@@ -44,7 +54,7 @@ impl LoadedPlan {
     }
 
     fn check_rows(&self, inputs: &BatchInputs) -> Result<(), String> {
-        let (rows, capacity) = (inputs.token_ids.len(), &self.capacity);
+        let (rows, capacity) = (inputs.token_ids.len(), self.capacity);
         require!(rows <= capacity.tokens_max as usize, "{rows} token rows, the capacity is {}", capacity.tokens_max);
         require!(inputs.positions.len() == rows, "{} positions for {rows} token rows", inputs.positions.len());
         let (sequences, sequences_max) = (inputs.sequences.len(), capacity.sequences_max);

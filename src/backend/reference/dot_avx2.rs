@@ -95,8 +95,6 @@ impl Avx2 {
 }
 
 impl PartialSums for Avx2 {
-    const FUSED: bool = true;
-
     #[inline(always)]
     fn zero() -> Self {
         // SAFETY: the processor has AVX, see `Avx2`.

@@ -40,8 +40,6 @@ pub(super) const LANES: usize = 16;
 /// Sixteen partial sums and their loads. Methods and [`Kernel`]s are `#[inline(always)]`, so that they are compiled
 /// with the target features of the function that starts the kernel.
 pub(super) trait PartialSums: Copy {
-    /// Whether a fused multiply-add is one instruction.
-    const FUSED: bool;
     /// Partial sums of zero.
     fn zero() -> Self;
     /// Adds products of f32 values already widened to f64.
@@ -213,8 +211,6 @@ pub(super) fn decode_row(format: WeightFormat, row: &[u8], out: &mut [f32]) {
 pub(super) struct Portable([f64; LANES]);
 
 impl PartialSums for Portable {
-    const FUSED: bool = false;
-
     #[inline(always)]
     fn zero() -> Self {
         Self([0.0; LANES])

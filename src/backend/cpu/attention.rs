@@ -1,0 +1,380 @@
+//! Paged attention.
+//!
+//! The context of a sequence is cut at multiples of 256 positions. Each part gives, per query and head, the largest
+//! score m, l = Σ exp(s − m) and o = Σ exp(s − m) · v; the parts are merged in order. Where the cuts are depends on
+//! positions alone, so a result depends neither on the batch nor on the number of threads, and the parts of one long
+//! context can be computed by different threads.
+
+use super::kv::{Context, KvStore};
+use super::loaded::Loaded;
+use super::memory::SharedSlice;
+use super::product::{Rows, Scratch, product};
+use super::simd::{Kernel, LANES, Lanes, Level, Simd, with_simd};
+use super::team::Team;
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{AttendPaged, Storage};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Positions of a part; a block of columns of the product with the values.
+const PART: usize = super::product::BLOCK;
+/// Query rows, times heads per KV head, that share what is decoded.
+const QUERIES: usize = 64;
+/// Score of a hidden key.
+const HIDDEN: f32 = -3e38;
+
+/// Attention of a few rows of one sequence, for one KV head.
+struct Item {
+    sequence: usize,
+    rows: Range<usize>,
+    head: usize,
+    parts: Range<usize>,
+}
+
+/// A step and what it reads.
+struct Attention<'a> {
+    step: AttendPaged,
+    level: Level,
+    keys: &'a KvStore,
+    values: &'a KvStore,
+    inputs: &'a BatchInputs,
+    group: usize,
+    heads: usize,
+    head_dim: usize,
+    window: Option<u32>,
+    alibi: Option<&'a [f32]>,
+    sinks: Option<&'a [f32]>,
+    q: &'a [f32],
+    storage: Storage,
+}
+
+/// Results of one part, or of several that were merged, for all queries of an item.
+#[derive(Default)]
+struct Partial {
+    /// Largest score of each query; [`HIDDEN`] if it sees no key.
+    largest: Vec<f32>,
+    /// Sum of exponentials of each query.
+    sums: Vec<f32>,
+    /// `[query][element]`, in whole vectors.
+    outputs: Vec<Lanes>,
+}
+
+/// Buffers of a thread.
+pub(super) struct ThreadScratch {
+    pub(super) product: Scratch,
+    /// Queries, scaled.
+    queries: Vec<f32>,
+    /// Scores, then their exponentials, `[query][position]`.
+    scores: Vec<f32>,
+    part: Partial,
+    total: Partial,
+}
+
+impl ThreadScratch {
+    /// Allocates the buffers; they grow with the first batches.
+    pub(super) fn new() -> Self {
+        let (part, total) = (Partial::default(), Partial::default());
+        Self { product: Scratch::new(), queries: Vec::new(), scores: Vec::new(), part, total }
+    }
+}
+
+/// Runs the step.
+pub(super) fn run(step: &AttendPaged, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+    let layer = loaded.plan.kv_layers[step.layer as usize];
+    let mut scratch = std::mem::take(&mut loaded.scratch);
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let [keys, values] = &loaded.pool[step.layer as usize];
+        let attention = Attention {
+            step: *step,
+            level: loaded.level,
+            keys,
+            values,
+            inputs,
+            group: layer.group as usize,
+            heads: layer.heads as usize,
+            head_dim: layer.head_dim as usize,
+            window: loaded.plan.kv_groups[layer.group as usize].window,
+            alibi: step.alibi.map(|id| loaded.vector(id)),
+            sinks: step.sinks.map(|id| loaded.vector(id)),
+            q: loaded.rows(step.q, inputs),
+            storage,
+        };
+        attention.run(&mut scratch, team, out);
+    });
+    loaded.scratch = scratch;
+}
+
+impl Attention<'_> {
+    fn run(&self, scratch: &mut [ThreadScratch], team: &mut Team, out: &mut [f32]) {
+        let items = self.items();
+        let threads = team.threads();
+        let scratch = SharedSlice::new(scratch);
+        let out = SharedSlice::new(out);
+        let (next, parts) = (AtomicUsize::new(0), items.iter().map(|item| item.parts.len()).max().unwrap_or(0));
+        if items.len() >= threads || parts <= 1 {
+            return team.run(|thread| {
+                #[allow(unsafe_code, reason = "threads have their own buffers")]
+                // SAFETY: each thread takes the buffers of its own number.
+                let scratch = unsafe { &mut scratch.part(thread..thread + 1)[0] };
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    with_simd!(self.level, s => self.attend(s, item, scratch, &out));
+                }
+            });
+        }
+        // Few queries over long contexts: threads share the parts of each.
+        let units: Vec<_> = items.iter().flat_map(|item| item.parts.clone().map(move |part| (item, part))).collect();
+        let mut partials: Vec<Partial> = units.iter().map(|_| Partial::default()).collect();
+        let shared = SharedSlice::new(&mut partials);
+        team.run(|thread| {
+            #[allow(unsafe_code, reason = "threads have their own buffers, and units are taken once")]
+            // SAFETY: each thread takes the buffers of its own number.
+            let scratch = unsafe { &mut scratch.part(thread..thread + 1)[0] };
+            loop {
+                let unit = next.fetch_add(1, Ordering::Relaxed);
+                let Some((item, part)) = units.get(unit) else { break };
+                with_simd!(self.level, s => self.attend_part(s, item, *part, scratch));
+                #[allow(unsafe_code, reason = "units are taken once")]
+                // SAFETY: each unit is taken by one thread.
+                let partial = unsafe { &mut shared.part(unit..unit + 1)[0] };
+                *partial = std::mem::take(&mut scratch.part);
+            }
+        });
+        let mut partials = partials.into_iter();
+        for item in &items {
+            with_simd!(self.level, s => {
+                let mut total = self.empty(item);
+                for part in partials.by_ref().take(item.parts.len()) {
+                    s.vectorize(Merge { total: &mut total, part: &part });
+                }
+                self.finish(s, item, &total, &out);
+            });
+        }
+    }
+
+    /// Heads of queries per KV head.
+    fn group_size(&self) -> usize {
+        self.step.query_heads as usize / self.heads
+    }
+
+    /// Vectors of a head.
+    fn vectors(&self) -> usize {
+        self.head_dim.div_ceil(LANES)
+    }
+
+    /// What there is to do, longest contexts first.
+    fn items(&self) -> Vec<Item> {
+        let rows_max = (QUERIES / self.group_size()).max(1);
+        let mut items = Vec::new();
+        for (sequence, rows) in self.inputs.sequences.iter().enumerate() {
+            let (start, end) = (rows.row_start as usize, (rows.row_start + rows.row_count) as usize);
+            for first in (start..end).step_by(rows_max) {
+                let rows = first..(first + rows_max).min(end);
+                let positions = &self.inputs.positions[rows.clone()];
+                let first = positions.iter().map(|&position| self.first_visible(position)).min().unwrap_or(0);
+                let last = positions.iter().copied().max().unwrap_or(0) as usize;
+                let parts = first / PART..last / PART + 1;
+                let item = |head| Item { sequence, rows: rows.clone(), head, parts: parts.clone() };
+                items.extend((0..self.heads).map(item));
+            }
+        }
+        items.sort_by_key(|item| std::cmp::Reverse(item.parts.len() * item.rows.len()));
+        items
+    }
+
+    fn first_visible(&self, position: u32) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window)) as usize
+    }
+
+    fn empty(&self, item: &Item) -> Partial {
+        let mut partial = Partial::default();
+        partial.clear(item.rows.len() * self.group_size(), self.vectors());
+        partial
+    }
+
+    /// All parts of an item.
+    #[inline(always)]
+    fn attend<S: Simd>(&self, s: S, item: &Item, scratch: &mut ThreadScratch, out: &SharedSlice<'_, f32>) {
+        let mut total = std::mem::take(&mut scratch.total);
+        total.clear(item.rows.len() * self.group_size(), self.vectors());
+        for part in item.parts.clone() {
+            self.attend_part(s, item, part, scratch);
+            s.vectorize(Merge { total: &mut total, part: &scratch.part });
+        }
+        self.finish(s, item, &total, out);
+        scratch.total = total;
+    }
+
+    fn context<'a>(&'a self, item: &Item, store: &'a KvStore) -> Context<'a> {
+        let group = &self.inputs.groups[self.group];
+        let table = &group.block_tables[group.table_starts[item.sequence] as usize..];
+        Context { store, table, heads: self.heads, head: item.head }
+    }
+
+    /// Leaves the results of one part in `scratch.part`.
+    #[inline(always)]
+    fn attend_part<S: Simd>(&self, s: S, item: &Item, part: usize, scratch: &mut ThreadScratch) {
+        let (size, dim) = (self.group_size(), self.head_dim);
+        let count = item.rows.len() * size;
+        let last = self.inputs.positions[item.rows.clone()].iter().copied().max().unwrap_or(0) as usize;
+        let positions = part * PART..((part + 1) * PART).min(last + 1);
+        scratch.part.clear(count, self.vectors());
+        scratch.queries.clear();
+        for row in item.rows.clone() {
+            let from = (row * self.step.query_heads as usize + item.head * size) * dim;
+            scratch.queries.extend(self.q[from..from + size * dim].iter().map(|value| value * self.step.scale));
+        }
+        scratch.scores.resize(count * PART, 0.0);
+        let (keys, values) = (self.context(item, self.keys), self.context(item, self.values));
+        let panels = positions.start / LANES..positions.end.div_ceil(LANES);
+        let queries = Rows { values: &scratch.queries, stride: dim, count, list: None };
+        let scores = &mut scratch.scores;
+        product(s, queries, &keys, panels.clone(), 0..dim, &mut scratch.product, |query, panel, lanes| {
+            scores[query * PART + (panel - panels.start) * LANES..][..LANES].copy_from_slice(lanes);
+        });
+        let mut hidden = [false; PART / LANES];
+        for (panel, hidden) in panels.clone().zip(&mut hidden) {
+            *hidden = !keys.is_visible(panel * LANES);
+        }
+        for (query, scores) in scratch.scores.chunks_exact_mut(PART).take(count).enumerate() {
+            let position = self.inputs.positions[item.rows.start + query / size];
+            let seen = |at: usize| at.saturating_sub(positions.start).min(PART);
+            let softmax = Softmax {
+                scores: &mut scores[..panels.len() * LANES],
+                seen: seen(self.first_visible(position))..seen(position as usize + 1),
+                hidden,
+                softcap: self.step.softcap,
+                slope: self.alibi.map(|slopes| slopes[item.head * size + query % size]),
+                first_distance: positions.start as f32 - position as f32,
+            };
+            (scratch.part.largest[query], scratch.part.sums[query]) = s.vectorize(softmax);
+        }
+        let (weights, vectors) = (Rows { values: &scratch.scores, stride: PART, count, list: None }, self.vectors());
+        let outputs = &mut scratch.part.outputs;
+        product(s, weights, &values, 0..vectors, positions, &mut scratch.product, |query, panel, lanes| {
+            outputs[query * vectors + panel] = *lanes;
+        });
+    }
+
+    /// Adds the sinks, divides, and writes the rows.
+    #[inline(always)]
+    fn finish<S: Simd>(&self, _: S, item: &Item, total: &Partial, out: &SharedSlice<'_, f32>) {
+        let (size, dim) = (self.group_size(), self.head_dim);
+        for (query, outputs) in total.outputs.chunks_exact(self.vectors()).enumerate() {
+            let (row, head) = (item.rows.start + query / size, item.head * size + query % size);
+            let from = (row * self.step.query_heads as usize + head) * dim;
+            #[allow(unsafe_code, reason = "rows and heads of items are disjoint")]
+            // SAFETY: one item has this row and head, and one thread has the item.
+            let out = unsafe { out.part(from..from + dim) };
+            let (mut largest, mut sum, mut factor) = (total.largest[query], total.sums[query], 1.0);
+            if let Some(sinks) = self.sinks {
+                let sink = sinks[head];
+                factor = (largest - largest.max(sink)).exp();
+                largest = largest.max(sink);
+                sum = sum * factor + (sink - largest).exp();
+            }
+            let scale = if sum == 0.0 { 0.0 } else { factor / sum };
+            for (out, value) in out.iter_mut().zip(outputs.as_flattened()) {
+                *out = self.storage.round(value * scale);
+            }
+        }
+    }
+}
+
+impl Partial {
+    /// Becomes the result of no keys.
+    fn clear(&mut self, queries: usize, vectors: usize) {
+        self.largest.clear();
+        self.largest.resize(queries, HIDDEN);
+        self.sums.clear();
+        self.sums.resize(queries, 0.0);
+        self.outputs.clear();
+        self.outputs.resize(queries * vectors, [0.0; LANES]);
+    }
+}
+
+/// Turns the scores of a query into exponentials, relative to the largest one; returns that, and their sum.
+struct Softmax<'a> {
+    scores: &'a mut [f32],
+    /// Keys that the query sees, as places in `scores`.
+    seen: Range<usize>,
+    /// Vectors of scores whose block is not there.
+    hidden: [bool; PART / LANES],
+    softcap: Option<f32>,
+    slope: Option<f32>,
+    /// Position of the first key minus that of the query.
+    first_distance: f32,
+}
+
+impl Kernel for Softmax<'_> {
+    type Output = (f32, f32);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> (f32, f32) {
+        let vectors = self.scores.as_chunks_mut::<LANES>().0;
+        let mut largest = s.splat(HIDDEN);
+        let (first, end) = (s.splat(self.seen.start as f32), s.splat(self.seen.end as f32));
+        let mut any = false;
+        for (index, scores) in vectors.iter_mut().enumerate() {
+            let range = index * LANES..(index + 1) * LANES;
+            if self.hidden[index] || range.end <= self.seen.start || range.start >= self.seen.end {
+                *scores = [HIDDEN; LANES];
+                continue;
+            }
+            any = true;
+            let place = s.add(s.splat(range.start as f32), s.load(&NUMBERS));
+            let mut score = s.load(scores);
+            if let Some(cap) = self.softcap {
+                score = s.mul(s.splat(cap), s.tanh(s.div(score, s.splat(cap))));
+            }
+            if let Some(slope) = self.slope {
+                score = s.mul_add(s.splat(slope), s.add(place, s.splat(self.first_distance)), score);
+            }
+            if range.start < self.seen.start || range.end > self.seen.end {
+                score = s.if_less(place, first, s.splat(HIDDEN), score);
+                score = s.if_less(place, end, score, s.splat(HIDDEN));
+            }
+            largest = s.max(score, largest);
+            s.store(score, scores);
+        }
+        if !any {
+            self.scores.fill(0.0);
+            return (HIDDEN, 0.0);
+        }
+        let largest = s.largest(largest);
+        let mut sum = s.splat(0.0);
+        for scores in vectors {
+            let weight = s.exp(s.sub(s.load(scores), s.splat(largest)));
+            sum = s.add(sum, weight);
+            s.store(weight, scores);
+        }
+        (largest, s.sum(sum))
+    }
+}
+
+const NUMBERS: Lanes = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+
+/// Adds the result of a part to that of the parts before it.
+struct Merge<'a> {
+    total: &'a mut Partial,
+    part: &'a Partial,
+}
+
+impl Kernel for Merge<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { total, part } = self;
+        let vectors = part.outputs.len() / part.sums.len();
+        for query in 0..part.sums.len() {
+            let largest = total.largest[query].max(part.largest[query]);
+            let (old, new) = ((total.largest[query] - largest).exp(), (part.largest[query] - largest).exp());
+            total.largest[query] = largest;
+            total.sums[query] = total.sums[query] * old + part.sums[query] * new;
+            let outputs = query * vectors..(query + 1) * vectors;
+            for (total, part) in total.outputs[outputs.clone()].iter_mut().zip(&part.outputs[outputs]) {
+                s.store(s.mul_add(s.load(total), s.splat(old), s.mul(s.load(part), s.splat(new))), total);
+            }
+        }
+    }
+}

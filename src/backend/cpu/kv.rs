@@ -1,0 +1,300 @@
+//! The KV pool of one layer's keys or values.
+//!
+//! A tile (one block, one head) is stored as panels, so that attention is two products whose weights lie in the pool:
+//! keys as `[slot / 16][element][slot % 16]`, where outputs are scores, and values as
+//! `[element / 16][slot][element % 16]`, where outputs are elements. In q8, the scales of all slots follow.
+
+use super::memory::Lines;
+use super::product::Source;
+use super::simd::{Kernel, LANES, Lanes, Simd};
+use crate::backend::{BackendError, KvHalf};
+use crate::plan::KvFormat;
+use crate::plan::format::KvTile;
+use crate::plan::inputs::NONE;
+use std::ops::Range;
+
+/// How tiles are stored.
+#[derive(Clone, Copy)]
+pub(super) struct TileLayout {
+    /// Format, slots and elements of a row.
+    pub(super) tile: KvTile,
+    half: KvHalf,
+}
+
+impl TileLayout {
+    /// Columns of a panel.
+    fn columns(&self) -> usize {
+        if self.half == KvHalf::Key { self.tile.head_dim } else { self.tile.slots }
+    }
+
+    /// Panels of a tile.
+    fn panels(&self) -> usize {
+        (if self.half == KvHalf::Key { self.tile.slots } else { self.tile.head_dim }).div_ceil(LANES)
+    }
+
+    /// Words of the codes, or of all elements.
+    fn element_words(&self) -> usize {
+        self.panels() * self.columns() * self.vector_words()
+    }
+
+    /// Words of sixteen elements.
+    fn vector_words(&self) -> usize {
+        match self.tile.format {
+            KvFormat::F32 => LANES,
+            KvFormat::F16 => LANES / 2,
+            KvFormat::Q8 => LANES / 4,
+        }
+    }
+
+    /// Words of a tile.
+    pub(super) fn words(&self) -> usize {
+        let scales = if self.tile.format == KvFormat::Q8 { self.tile.slots.next_multiple_of(LANES) } else { 0 };
+        self.element_words() + scales
+    }
+
+    /// Place of an element.
+    fn index(&self, slot: usize, element: usize) -> usize {
+        let (output, column) = if self.half == KvHalf::Key { (slot, element) } else { (element, slot) };
+        (output / LANES * self.columns() + column) * LANES + output % LANES
+    }
+
+    /// Rounds a row into `slot`; `packed` is a buffer.
+    pub(super) fn write(&self, tile: &mut [u32], slot: usize, row: &[f32], packed: &mut Vec<u32>) {
+        // One row is encoded as its format says, and its elements are distributed.
+        let one = KvTile { slots: 1, ..self.tile };
+        packed.resize(one.words(), 0);
+        one.encode(packed, 0, row);
+        match self.tile.format {
+            KvFormat::F32 => self.distribute::<u32>(tile, slot, packed),
+            KvFormat::F16 => self.distribute::<u16>(tile, slot, packed),
+            KvFormat::Q8 => {
+                let (codes, scale) = packed.split_at(self.tile.head_dim / 4);
+                self.distribute::<u8>(tile, slot, codes);
+                tile[self.element_words() + slot] = scale[0];
+            }
+        }
+    }
+
+    fn distribute<T: bytemuck::Pod>(&self, tile: &mut [u32], slot: usize, row: &[u32]) {
+        let elements: &mut [T] = bytemuck::cast_slice_mut(tile);
+        for (element, value) in bytemuck::cast_slice::<u32, T>(row).iter().enumerate() {
+            elements[self.index(slot, element)] = *value;
+        }
+    }
+
+    /// Widens the row of `slot`.
+    fn read(&self, tile: &[u32], slot: usize, row: &mut [f32]) {
+        let scale = f32::from_bits(*tile.get(self.element_words() + slot).unwrap_or(&0));
+        for (element, value) in row.iter_mut().enumerate() {
+            let index = self.index(slot, element);
+            *value = match self.tile.format {
+                KvFormat::F32 => f32::from_bits(tile[index]),
+                KvFormat::F16 => bytemuck::cast_slice::<u32, half::f16>(tile)[index].to_f32(),
+                KvFormat::Q8 => f32::from(bytemuck::cast_slice::<u32, i8>(tile)[index]) * scale,
+            };
+        }
+    }
+}
+
+/// Keys or values of one layer: `[block][kv_head]` tiles.
+pub(super) struct KvStore {
+    /// How they are stored.
+    pub(super) layout: TileLayout,
+    tiles: usize,
+    lines: Lines,
+}
+
+impl KvStore {
+    /// Allocates `tiles` tiles of zeros.
+    pub(super) fn new(tile: KvTile, half: KvHalf, tiles: usize) -> Result<Self, BackendError> {
+        let layout = TileLayout { tile, half };
+        let lines = Lines::zeroed((tiles * layout.words()).div_ceil(LANES), "the KV pool")?;
+        Ok(Self { layout, tiles, lines })
+    }
+
+    /// Number of elements in all rows.
+    pub(super) fn elements(&self) -> usize {
+        self.tiles * self.layout.tile.slots * self.layout.tile.head_dim
+    }
+
+    /// All words.
+    pub(super) fn words(&self) -> &[u32] {
+        self.lines.lines().as_flattened()
+    }
+
+    /// All words, to write.
+    pub(super) fn words_mut(&mut self) -> &mut [u32] {
+        self.lines.lines_mut().as_flattened_mut()
+    }
+
+    /// Rounds rows of all tiles, `[tile][slot][element]`.
+    pub(super) fn write_all(&mut self, values: &[f32]) {
+        let (layout, mut packed) = (self.layout, Vec::new());
+        let KvTile { slots, head_dim, .. } = layout.tile;
+        for (tile, rows) in self.words_mut().chunks_exact_mut(layout.words()).zip(values.chunks(slots * head_dim)) {
+            for (slot, row) in rows.chunks_exact(head_dim).enumerate() {
+                layout.write(tile, slot, row, &mut packed);
+            }
+        }
+    }
+
+    /// Widens all rows.
+    pub(super) fn read_all(&self) -> Vec<f32> {
+        let KvTile { slots, head_dim, .. } = self.layout.tile;
+        let mut values = vec![0.0; self.elements()];
+        for (tile, rows) in self.words().chunks_exact(self.layout.words()).zip(values.chunks_mut(slots * head_dim)) {
+            for (slot, row) in rows.chunks_exact_mut(head_dim).enumerate() {
+                self.layout.read(tile, slot, row);
+            }
+        }
+        values
+    }
+
+    /// Copies `count` tiles.
+    pub(super) fn copy(&mut self, source: usize, target: usize, count: usize) {
+        let words = self.layout.words();
+        self.words_mut().copy_within(source * words..(source + count) * words, target * words);
+    }
+}
+
+/// The tiles of one sequence and head.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    /// Keys or values.
+    pub(super) store: &'a KvStore,
+    /// Block of each span of positions.
+    pub(super) table: &'a [u32],
+    /// Heads per block.
+    pub(super) heads: usize,
+    /// Which head.
+    pub(super) head: usize,
+}
+
+impl Context<'_> {
+    /// The tile with this position, unless it is hidden.
+    fn tile(&self, position: usize) -> Option<&[u32]> {
+        let layout = self.store.layout;
+        let block = *self.table.get(position / layout.tile.slots)?;
+        let words = layout.words();
+        (block != NONE).then(|| &self.store.words()[(block as usize * self.heads + self.head) * words..][..words])
+    }
+
+    /// Whether the keys from this position on, to the next multiple of 16, are visible.
+    pub(super) fn is_visible(&self, position: usize) -> bool {
+        self.tile(position).is_some()
+    }
+}
+
+/// Keys: panels are sixteen positions, columns are elements. Values: panels are sixteen elements, columns positions.
+impl Source for Context<'_> {
+    #[inline(always)]
+    fn decode<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]) {
+        let layout = self.store.layout;
+        let slots = layout.tile.slots;
+        for (panel, out) in panels.zip(out.chunks_exact_mut(columns.len())) {
+            if layout.half == KvHalf::Key {
+                let (position, columns) = (panel * LANES, columns.clone());
+                let slot = position % slots;
+                s.vectorize(Widen { layout, tile: self.tile(position), panel: slot / LANES, columns, slot, out });
+                continue;
+            }
+            let mut from = columns.start;
+            while from < columns.end {
+                let end = (from / slots + 1) * slots;
+                let end = end.min(columns.end);
+                let out = &mut out[from - columns.start..end - columns.start];
+                let (slot, part) = (from % slots, from % slots..from % slots + (end - from));
+                s.vectorize(Widen { layout, tile: self.tile(from), panel, columns: part, slot, out });
+                from = end;
+            }
+        }
+    }
+}
+
+/// Widens columns of a panel; zeros without a tile.
+struct Widen<'a> {
+    layout: TileLayout,
+    tile: Option<&'a [u32]>,
+    panel: usize,
+    columns: Range<usize>,
+    /// The slot of the first output of a panel of keys.
+    slot: usize,
+    out: &'a mut [Lanes],
+}
+
+impl Kernel for Widen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Some(tile) = self.tile else { return self.out.fill([0.0; LANES]) };
+        let layout = self.layout;
+        let first = self.panel * layout.columns() + self.columns.start;
+        let words = &tile[first * layout.vector_words()..][..self.columns.len() * layout.vector_words()];
+        match layout.tile.format {
+            KvFormat::F32 => {
+                bytemuck::cast_slice_mut(self.out).copy_from_slice(bytemuck::cast_slice::<u32, f32>(words))
+            }
+            KvFormat::F16 => {
+                for (out, vector) in self.out.iter_mut().zip(bytemuck::cast_slice::<u32, [u16; LANES]>(words)) {
+                    s.store(s.load_halves(vector), out);
+                }
+            }
+            KvFormat::Q8 => {
+                let scales: &[f32] = bytemuck::cast_slice(&tile[layout.element_words()..]);
+                let vectors = self.out.iter_mut().zip(bytemuck::cast_slice::<u32, [i8; LANES]>(words));
+                if layout.half == KvHalf::Key {
+                    let scale = s.load(scales[self.slot..].first_chunk().expect("slots are whole panels"));
+                    vectors.for_each(|(out, codes)| s.store(s.mul(s.load_bytes(codes), scale), out));
+                    return;
+                }
+                for ((out, codes), scale) in vectors.zip(&scales[self.columns.start..]) {
+                    s.store(s.mul(s.load_bytes(codes), s.splat(*scale)), out);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::simd::{Level, with_simd};
+    use super::*;
+
+    #[test]
+    fn panels_hold_what_the_format_says() {
+        for (format, half) in KvFormat::ALL.into_iter().flat_map(|f| [(f, KvHalf::Key), (f, KvHalf::Value)]) {
+            let tile = KvTile { format, slots: 32, head_dim: 24 };
+            let mut store = KvStore::new(tile, half, 6).unwrap();
+            let values: Vec<f32> = (0..store.elements()).map(|at| (at as f32 * 12.9898).sin()).collect();
+            store.write_all(&values);
+            store.copy(0, 4, 2);
+            let (read, mut expected) = (store.read_all(), vec![0.0; 24]);
+            let mut packed = vec![0; tile.words()];
+            for (row, (values, read)) in values.chunks(24).zip(read.chunks(24)).take(4 * 32).enumerate() {
+                tile.encode(&mut packed, row % 32, values);
+                tile.decode(&packed, row % 32, &mut expected);
+                assert_eq!(read, expected, "{format}");
+            }
+            assert_eq!(read[..2 * 32 * 24], read[4 * 32 * 24..]);
+            // Blocks 1 and 2 hold positions 0 to 63 of head 1.
+            let context = Context { store: &store, table: &[1, 2, NONE], heads: 2, head: 1 };
+            for level in Level::available() {
+                let (panels, columns) = if half == KvHalf::Key { (1..6, 0..24) } else { (0..2, 32..96) };
+                let mut out = vec![[f32::NAN; LANES]; panels.len() * columns.len()];
+                with_simd!(level, s => context.decode(s, panels.clone(), columns.clone(), &mut out));
+                for (at, lane) in (0..out.len()).flat_map(|at| (0..LANES).map(move |lane| (at, lane))) {
+                    let (output, column) =
+                        ((panels.start + at / columns.len()) * LANES + lane, columns.start + at % columns.len());
+                    let (position, element) = if half == KvHalf::Key { (output, column) } else { (column, output) };
+                    if element >= 24 {
+                        continue;
+                    }
+                    let tile = [2 + 1, 4 + 1].get(position / 32);
+                    let expected = tile.map_or(0.0, |tile| read[(tile * 32 + position % 32) * 24 + element]);
+                    assert_eq!(out[at][lane], expected, "{format} {level} {position} {element}");
+                }
+            }
+        }
+    }
+}

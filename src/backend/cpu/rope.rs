@@ -1,0 +1,177 @@
+//! Norm and rotation of queries and keys, and the KV store.
+//!
+//! Cosines and sines are computed in f64 once per batch and set of frequencies, since all layers use the same ones.
+
+use super::loaded::Loaded;
+use super::memory::SharedSlice;
+use super::rows::normalize;
+use super::simd::Level;
+use super::team::{Team, share};
+use crate::plan::inputs::{BatchInputs, NONE};
+use crate::plan::{HeadNorm, KvLayer, Rope, RopeStoreKv, WeightId};
+use std::ops::Range;
+
+/// Rotations of the rows of a batch.
+#[derive(Default)]
+pub(super) struct Turns {
+    /// Cosines and sines, `[row][pair]`, for each set of frequencies and scale (as bits).
+    sets: Vec<((WeightId, u32), Vec<[f32; 2]>)>,
+    /// Sets that were computed for the current batch; the others' memory is reused.
+    used: usize,
+}
+
+impl Turns {
+    /// Forgets the rotations of the last batch.
+    pub(super) fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Computes a set unless it is there; returns its place.
+    fn prepare(&mut self, rope: &Rope, frequencies: &[f32], positions: &[u32]) -> usize {
+        let key = (rope.frequencies, rope.scale.to_bits());
+        if let Some(at) = self.sets[..self.used].iter().position(|(known, _)| *known == key) {
+            return at;
+        }
+        if self.used == self.sets.len() {
+            self.sets.push((key, Vec::new()));
+        }
+        let (known, turns) = &mut self.sets[self.used];
+        *known = key;
+        turns.clear();
+        for &position in positions {
+            turns.extend(frequencies.iter().map(|&frequency| {
+                let (sin, cos) = (f64::from(position) * f64::from(frequency)).sin_cos();
+                [cos, sin].map(|value| (value * f64::from(rope.scale)) as f32)
+            }));
+        }
+        self.used += 1;
+        self.used - 1
+    }
+}
+
+/// What is done to the heads of q or k.
+struct Transform<'a> {
+    level: Level,
+    head_dim: usize,
+    norm: Option<(HeadNorm, &'a [f32])>,
+    rope: Option<(Rope, &'a [[f32; 2]])>,
+}
+
+impl Transform<'_> {
+    /// Writes the heads of row `row` to `out`.
+    fn apply(&self, row: usize, heads: &[f32], out: &mut [f32]) {
+        match &self.norm {
+            Some((norm, weight)) => {
+                for (x, out) in heads.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+                    normalize(self.level, x, weight, norm.epsilon, norm.one_plus, out);
+                }
+            }
+            None => out.copy_from_slice(heads),
+        }
+        let Some((rope, turns)) = &self.rope else { return };
+        let pairs = rope.rotary_dim as usize / 2;
+        let turns = &turns[row * pairs..][..pairs];
+        for head in out.chunks_exact_mut(self.head_dim) {
+            let rotated = &mut head[..2 * pairs];
+            if rope.interleaved {
+                for (pair, turn) in rotated.as_chunks_mut().0.iter_mut().zip(turns) {
+                    *pair = rotate(*pair, *turn);
+                }
+                continue;
+            }
+            let (first, second) = rotated.split_at_mut(pairs);
+            for ((a, b), turn) in first.iter_mut().zip(second).zip(turns) {
+                [*a, *b] = rotate([*a, *b], *turn);
+            }
+        }
+    }
+}
+
+fn rotate([a, b]: [f32; 2], [cos, sin]: [f32; 2]) -> [f32; 2] {
+    [a * cos - b * sin, b * cos + a * sin]
+}
+
+/// Runs the step.
+pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+    let layer = loaded.plan.kv_layers[step.layer as usize];
+    let mut turns = std::mem::take(&mut loaded.turns);
+    let set = step.rope.map(|rope| turns.prepare(&rope, loaded.vector(rope.frequencies), &inputs.positions));
+    let rope = step.rope.zip(set).map(|(rope, set)| (rope, &turns.sets[set].1[..]));
+    let kv_columns = (layer.heads * layer.head_dim) as usize;
+    let mut keys = std::mem::take(&mut loaded.rotated_keys);
+    keys.resize(inputs.positions.len() * kv_columns, 0.0);
+    loaded.write(step.q, inputs, |loaded, q, storage| {
+        let transform = |norm: Option<HeadNorm>| Transform {
+            level: loaded.level,
+            head_dim: layer.head_dim as usize,
+            norm: norm.map(|norm| (norm, loaded.vector(norm.weight))),
+            rope,
+        };
+        let (q_transform, k_transform) = (transform(step.q_norm), transform(step.k_norm));
+        let (qkv, qkv_columns) = (loaded.rows(step.qkv, inputs), loaded.columns(step.qkv));
+        let (q_columns, rows) = (loaded.columns(step.q), inputs.positions.len());
+        let (q, keys) = (SharedSlice::new(q), SharedSlice::new(&mut keys));
+        let work = |rows: Range<usize>| {
+            for row in rows {
+                let qkv = &qkv[row * qkv_columns..][..qkv_columns];
+                #[allow(unsafe_code, reason = "rows of different threads are disjoint")]
+                // SAFETY: each row belongs to one thread's share.
+                let (q, keys) = unsafe {
+                    (
+                        q.part(row * q_columns..(row + 1) * q_columns),
+                        keys.part(row * kv_columns..(row + 1) * kv_columns),
+                    )
+                };
+                q_transform.apply(row, &qkv[..q_columns], q);
+                q.iter_mut().for_each(|value| *value = storage.round(*value));
+                k_transform.apply(row, &qkv[q_columns..][..kv_columns], keys);
+            }
+        };
+        if rows < 8 {
+            work(0..rows);
+        } else {
+            let threads = team.threads();
+            team.run(|thread| work(share(rows, thread, threads)));
+        }
+    });
+    store(step, layer, loaded, team, inputs, &keys);
+    loaded.rotated_keys = keys;
+    loaded.turns = turns;
+}
+
+/// Writes keys and values to the pool. A head's tiles belong to one thread.
+fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs, keys: &[f32]) {
+    let mut pool = std::mem::take(&mut loaded.pool);
+    let halves = &mut pool[step.layer as usize];
+    let layouts = [halves[0].layout, halves[1].layout];
+    let words = halves.each_mut().map(|half| SharedSlice::new(half.words_mut()));
+    let (slots, block_size) = (&inputs.groups[layer.group as usize].slot_mapping, loaded.capacity.block_size as usize);
+    let (heads, dim) = (layer.heads as usize, layer.head_dim as usize);
+    let (qkv, qkv_columns) = (loaded.rows(step.qkv, inputs), loaded.columns(step.qkv));
+    let values_at = qkv_columns - heads * dim;
+    let work = |items: Range<usize>| {
+        let mut packed = Vec::new();
+        for (half, head) in items.map(|item| (item % 2, item / 2)) {
+            for (row, &slot) in slots.iter().enumerate().filter(|(_, slot)| **slot != NONE) {
+                let (block, slot) = (slot as usize / block_size, slot as usize % block_size);
+                let (tile, size) = (block * heads + head, layouts[half].words());
+                #[allow(unsafe_code, reason = "tiles of different threads are disjoint")]
+                // SAFETY: a half's head belongs to one thread's share.
+                let tile = unsafe { words[half].part(tile * size..(tile + 1) * size) };
+                let from = if half == 0 {
+                    &keys[(row * heads + head) * dim..][..dim]
+                } else {
+                    &qkv[row * qkv_columns + values_at + head * dim..][..dim]
+                };
+                layouts[half].write(tile, slot, from, &mut packed);
+            }
+        }
+    };
+    if slots.len() < 8 {
+        work(0..2 * heads);
+    } else {
+        let threads = team.threads();
+        team.run(|thread| work(share(2 * heads, thread, threads)));
+    }
+    loaded.pool = pool;
+}

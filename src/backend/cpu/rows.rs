@@ -1,0 +1,256 @@
+//! Steps that compute rows element by element: look-up, norm, activation, gathering, scaling.
+
+use super::loaded::Loaded;
+use super::memory::SharedSlice;
+use super::simd::{Kernel, LANES, Level, Simd, with_simd};
+use super::team::{Team, share};
+use crate::plan::inputs::{BatchInputs, FEED, PoolRow};
+use crate::plan::{Activation, Embed, GatedActivation, GatherRows, Pool, RmsNorm, ScaleLogits, Storage};
+
+/// Elements below which a step takes less time than waking the other threads.
+const ALONE: usize = 1 << 14;
+
+/// Calls `work(row, elements)` for every row of `columns` elements, divided among the threads.
+fn each_row(team: &mut Team, rows: &mut [f32], columns: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+    if rows.len() <= ALONE {
+        return rows.chunks_exact_mut(columns).enumerate().for_each(|(row, values)| work(row, values));
+    }
+    let (count, threads) = (rows.len() / columns, team.threads());
+    let rows = SharedSlice::new(rows);
+    team.run(|thread| {
+        for row in share(count, thread, threads) {
+            #[allow(unsafe_code, reason = "rows of different threads are disjoint")]
+            // SAFETY: each row belongs to one thread's share.
+            work(row, unsafe { rows.part(row * columns..(row + 1) * columns) });
+        }
+    });
+}
+
+/// `out = f(a, b, out)`, sixteen elements at a time.
+struct Map<'a, F> {
+    a: &'a [f32],
+    b: &'a [f32],
+    out: &'a mut [f32],
+    storage: Storage,
+    f: F,
+}
+
+/// A function of vectors. (A closure cannot be generic.)
+trait Function {
+    fn call<S: Simd>(&self, s: S, a: S::F, b: S::F, old: S::F) -> S::F;
+}
+
+impl<F: Function> Kernel for Map<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        assert!(self.a.len() == self.out.len() && self.b.len() == self.out.len(), "operands have the same length");
+        let (a, a_rest) = self.a.as_chunks::<LANES>();
+        let (b, b_rest) = self.b.as_chunks::<LANES>();
+        let (out, out_rest) = self.out.as_chunks_mut::<LANES>();
+        for ((a, b), out) in a.iter().zip(b).zip(out.iter_mut()) {
+            s.store(self.f.call(s, s.load(a), s.load(b), s.load(out)), out);
+        }
+        if !out_rest.is_empty() {
+            let padded = |values: &[f32]| {
+                let mut lanes = [1.0; LANES];
+                lanes[..values.len()].copy_from_slice(values);
+                lanes
+            };
+            let mut last = padded(out_rest);
+            s.store(self.f.call(s, s.load(&padded(a_rest)), s.load(&padded(b_rest)), s.load(&last)), &mut last);
+            out_rest.copy_from_slice(&last[..out_rest.len()]);
+        }
+        if self.storage != Storage::F32 {
+            self.out.iter_mut().for_each(|value| *value = self.storage.round(*value));
+        }
+    }
+}
+
+fn map(level: Level, a: &[f32], b: &[f32], out: &mut [f32], storage: Storage, f: impl Function) {
+    with_simd!(level, s => s.vectorize(Map { a, b, out, storage, f }));
+}
+
+/// Sum of squares.
+struct Squares<'a>(&'a [f32]);
+
+impl Kernel for Squares<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f32 {
+        let (vectors, rest) = self.0.as_chunks::<LANES>();
+        // Four sums, so that additions do not wait for each other.
+        let mut sums = [s.splat(0.0); 4];
+        for (index, vector) in vectors.iter().enumerate() {
+            let value = s.load(vector);
+            sums[index % 4] = s.mul_add(value, value, sums[index % 4]);
+        }
+        let sum = s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])));
+        rest.iter().fold(sum, |sum, value| sum + value * value)
+    }
+}
+
+/// `1 / sqrt(mean(row²) + epsilon)`.
+pub(super) fn inverse_rms(level: Level, row: &[f32], epsilon: f32) -> f32 {
+    let squares = with_simd!(level, s => s.vectorize(Squares(row)));
+    1.0 / (squares / row.len() as f32 + epsilon).sqrt()
+}
+
+/// a · scale · (b, or 1 + b), added to the old value or instead of it.
+struct Normalize {
+    scale: f32,
+    one_plus: bool,
+    accumulate: bool,
+}
+
+impl Function for Normalize {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, a: S::F, b: S::F, old: S::F) -> S::F {
+        let weight = if self.one_plus { s.add(b, s.splat(1.0)) } else { b };
+        let value = s.mul(s.mul(a, s.splat(self.scale)), weight);
+        if self.accumulate { s.add(old, value) } else { value }
+    }
+}
+
+struct Add;
+
+impl Function for Add {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, a: S::F, _: S::F, old: S::F) -> S::F {
+        s.add(old, a)
+    }
+}
+
+/// Normalizes one run of elements.
+pub(super) fn normalize(level: Level, x: &[f32], weight: &[f32], epsilon: f32, one_plus: bool, out: &mut [f32]) {
+    let scale = inverse_rms(level, x, epsilon);
+    map(level, x, weight, out, Storage::F32, Normalize { scale, one_plus, accumulate: false });
+}
+
+pub(super) fn rms_norm(step: &RmsNorm, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+    let columns = loaded.columns(step.x);
+    if let Some(delta) = step.delta {
+        loaded.write(step.x, inputs, |loaded, x, storage| {
+            let delta = loaded.rows(delta, inputs);
+            each_row(team, x, columns, |row, x| {
+                let delta = &delta[row * columns..][..columns];
+                map(loaded.level, delta, delta, x, storage, Add);
+            });
+        });
+    }
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let (x, weight) = (loaded.rows(step.x, inputs), loaded.vector(step.weight));
+        each_row(team, out, columns, |row, out| {
+            let x = &x[row * columns..][..columns];
+            let scale = inverse_rms(loaded.level, x, step.epsilon);
+            let f = Normalize { scale, one_plus: step.one_plus, accumulate: step.accumulate };
+            map(loaded.level, x, weight, out, storage, f);
+        });
+    });
+}
+
+/// x / (1 + e^(−factor · x))
+#[inline(always)]
+fn swish<S: Simd>(s: S, x: S::F, factor: S::F) -> S::F {
+    let e = s.exp(s.sub(s.splat(0.0), s.mul(x, factor)));
+    s.div(x, s.add(s.splat(1.0), e))
+}
+
+impl Function for Activation {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, gate: S::F, up: S::F, _: S::F) -> S::F {
+        match *self {
+            Self::Silu => s.mul(swish(s, gate, s.splat(1.0)), up),
+            Self::GeluTanh => {
+                // ½ (1 + tanh u) = 1 / (1 + e^(−2u)), without cancellation where tanh u is near −1. u / gate:
+                const SLOPE: f32 = 0.797_884_56;
+                let square = s.mul(gate, gate);
+                let factor = s.mul_add(square, s.splat(2.0 * SLOPE * 0.044_715), s.splat(2.0 * SLOPE));
+                s.mul(swish(s, gate, factor), up)
+            }
+            Self::ClampedSwiglu { alpha, limit } => {
+                let gate = s.min(s.splat(limit), gate);
+                let up = s.max(s.splat(-limit), s.min(s.splat(limit), up));
+                s.mul(swish(s, gate, s.splat(alpha)), s.add(up, s.splat(1.0)))
+            }
+        }
+    }
+}
+
+pub(super) fn gated_activation(step: &GatedActivation, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
+        each_row(team, out, columns, |row, out| {
+            let (gate, up) = gate_up[2 * row * columns..][..2 * columns].split_at(columns);
+            map(loaded.level, gate, up, out, storage, step.activation);
+        });
+    });
+}
+
+pub(super) fn embed(step: &Embed, loaded: &mut Loaded, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let (table, mut bytes) = (loaded.matrix(step.table), Vec::new());
+        for (&id, row) in inputs.token_ids.iter().zip(out.chunks_exact_mut(loaded.columns(step.out))) {
+            let id = if id & FEED == 0 { id } else { loaded.feed[(id & !FEED) as usize] };
+            table.decode_row(id as usize, &mut bytes, row);
+            row.iter_mut().for_each(|value| *value = storage.round(*value * step.scale));
+        }
+    });
+}
+
+pub(super) fn gather_rows(step: &GatherRows, loaded: &mut Loaded, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let (x, columns) = (loaded.rows(step.x, inputs), loaded.columns(step.out));
+        for (&row, out) in inputs.logits_rows.iter().zip(out.chunks_exact_mut(columns)) {
+            for (out, value) in out.iter_mut().zip(&x[row as usize * columns..]) {
+                *out = storage.round(*value);
+            }
+        }
+    });
+}
+
+/// Finite logits only: a row that failed stays detectable.
+struct Scale {
+    scale: f32,
+    softcap: Option<f32>,
+}
+
+impl Function for Scale {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, _: S::F, _: S::F, logit: S::F) -> S::F {
+        let scaled = s.mul(logit, s.splat(self.scale));
+        let capped = match self.softcap {
+            Some(cap) => s.mul(s.splat(cap), s.tanh(s.div(scaled, s.splat(cap)))),
+            None => scaled,
+        };
+        let magnitude = s.float_from_bits(s.and(s.float_to_bits(logit), s.splat_word(0x7fff_ffff)));
+        s.if_less(magnitude, s.splat(f32::INFINITY), capped, logit)
+    }
+}
+
+pub(super) fn scale_logits(step: &ScaleLogits, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+    loaded.write(step.logits, inputs, |loaded, logits, storage| {
+        // Parts of a row, since there may be fewer rows than threads.
+        const PART: usize = 1 << 12;
+        let columns = loaded.columns(step.logits);
+        let part = if columns.is_multiple_of(PART) { PART } else { columns };
+        each_row(team, logits, part, |_, logits| {
+            let unused = logits.to_vec();
+            map(loaded.level, &unused, &unused, logits, storage, Scale { scale: step.scale, softcap: step.softcap });
+        });
+    });
+}
+
+pub(super) fn pool(step: &Pool, loaded: &Loaded, inputs: &BatchInputs) -> Vec<Vec<f32>> {
+    let (x, columns) = (loaded.rows(step.x, inputs), loaded.columns(step.x));
+    let sum = |row: &PoolRow| {
+        let mut sums = vec![0.0_f64; columns];
+        for values in x[row.row_start as usize * columns..].chunks_exact(columns).take(row.row_count as usize) {
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*value));
+        }
+        sums.into_iter().map(|sum| sum as f32).collect()
+    };
+    inputs.pools.iter().map(sum).collect()
+}

@@ -1,0 +1,177 @@
+//! Matrix product, reference. Twin of `shaders/matmul_*.wgsl`.
+//!
+//! out[r][n] = Σ_k x[r][k] · W[n][k] + bias[n] (+ out[r][n]), rounded once.
+//!
+//! Every output is one dot product as defined in `dot.rs`, so it depends neither on the other rows nor on how the work
+//! is split. A single row of x multiplies weights while decoding them; for more rows, each weight row is decoded once.
+
+use super::dot::{Kernel, PartialSums, decode_wide, dispatch, dot_encoded, dot_wide, dot_wide_two};
+use super::loaded::LoadedPlan;
+use super::memory::Weight;
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{MatMul, Storage};
+use crate::platform::for_each_chunk;
+use std::ops::Range;
+
+/// Minimum multiplications per thread.
+const CHUNK_PRODUCTS: usize = 1 << 18;
+
+/// Output of the product.
+pub(super) struct Output<'a> {
+    /// Bias, added to every row.
+    pub(super) bias: Option<Vec<f32>>,
+    /// Add to `values` instead of replacing them.
+    pub(super) accumulate: bool,
+    /// `[rows × W.rows]`.
+    pub(super) values: &'a mut [f32],
+    /// Element type of `values`.
+    pub(super) storage: Storage,
+}
+
+/// Runs the step.
+pub(super) fn run(step: &MatMul, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, values, storage| {
+        let output = Output { bias: loaded.vector(step.bias), accumulate: step.accumulate, values, storage };
+        matmul(loaded.rows(step.x, inputs), loaded.weight(step.weight), output);
+    });
+}
+
+/// Multiplies the rows of `x` by the transposed weight.
+pub(super) fn matmul(x: &[f32], weight: &Weight, mut output: Output<'_>) {
+    let (columns, weight_rows) = (weight.spec().columns as usize, weight.spec().rows as usize);
+    assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
+    let rows = x.len() / columns;
+    assert_eq!(output.values.len(), rows * weight_rows, "one output per row and weight row");
+    if rows == 0 {
+        return;
+    }
+    let x: Vec<f64> = x.iter().map(|&value| f64::from(value)).collect();
+    finish(&products(&x, weight, 0..weight_rows), rows, &mut output);
+}
+
+/// The products of the rows of `x` with some rows of the weight, `[weight rows × rows]`, so that threads share no row.
+pub(super) fn products(x: &[f64], weight: &Weight, weight_rows: Range<usize>) -> Vec<f64> {
+    let columns = weight.spec().columns as usize;
+    let rows = x.len() / columns;
+    let mut products = vec![0.0f64; rows * weight_rows.len()];
+    let chunk_rows = (CHUNK_PRODUCTS / (columns * rows)).clamp(2, weight_rows.len().max(2));
+    for_each_chunk(&mut products, chunk_rows * rows, |index, out| {
+        dispatch(Products { x, weight, first_row: weight_rows.start + index * chunk_rows, rows, out });
+    });
+    products
+}
+
+/// Adds bias and old values, and rounds.
+fn finish(products: &[f64], rows: usize, output: &mut Output<'_>) {
+    let weight_rows = products.len() / rows;
+    for (row, values) in output.values.chunks_exact_mut(weight_rows).enumerate() {
+        for (column, value) in values.iter_mut().enumerate() {
+            let mut sum = products[column * rows + row];
+            if let Some(bias) = &output.bias {
+                sum += f64::from(bias[column]);
+            }
+            if output.accumulate {
+                sum += f64::from(*value);
+            }
+            *value = output.storage.round(sum as f32);
+        }
+    }
+}
+
+/// The products of all rows of `x` with consecutive weight rows.
+struct Products<'a> {
+    x: &'a [f64],
+    weight: &'a Weight,
+    first_row: usize,
+    rows: usize,
+    /// `[weight rows × rows]`.
+    out: &'a mut [f64],
+}
+
+impl Kernel for Products<'_> {
+    #[inline(always)]
+    fn run<S: PartialSums>(self) {
+        let format = |row| self.weight.format_of(row);
+        if self.rows == 1 {
+            for (row, out) in (self.first_row..).zip(self.out.iter_mut()) {
+                *out = dot_encoded::<S>(format(row), self.weight.row(row), self.x);
+            }
+            return;
+        }
+        let columns = self.weight.spec().columns as usize;
+        let mut decoded = vec![0.0f64; 2 * columns];
+        for (pair, out) in self.out.chunks_mut(2 * self.rows).enumerate() {
+            let (first, second) = decoded.split_at_mut(columns);
+            let row = self.first_row + 2 * pair;
+            decode_wide::<S>(format(row), self.weight.row(row), first);
+            if out.len() == self.rows {
+                for (x, out) in self.x.chunks_exact(columns).zip(out) {
+                    *out = dot_wide::<S>(first, x);
+                }
+                return;
+            }
+            decode_wide::<S>(format(row + 1), self.weight.row(row + 1), second);
+            let (first_out, second_out) = out.split_at_mut(self.rows);
+            for ((x, first_out), second_out) in self.x.chunks_exact(columns).zip(first_out).zip(second_out) {
+                [*first_out, *second_out] = dot_wide_two::<S>(first, second, x);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Plan, WeightFormat};
+
+    fn weight(rows: usize, columns: usize, value: impl Fn(usize, usize) -> f32) -> Weight {
+        let mut plan = Plan::default();
+        plan.weight("w", rows as u32, columns as u32, WeightFormat::F32);
+        let mut weight = Weight::new(plan.weights.remove(0));
+        let values = (0..rows * columns).flat_map(|i| value(i / columns, i % columns).to_le_bytes());
+        weight.insert(0, values.collect::<Vec<u8>>().into()).unwrap();
+        weight
+    }
+
+    fn product(x: &[f32], weight: &Weight, bias: Option<Vec<f32>>, start: Option<f32>) -> Vec<f32> {
+        let rows = x.len() / weight.spec().columns as usize;
+        let mut values = vec![start.unwrap_or(f32::NAN); rows * weight.spec().rows as usize];
+        let accumulate = start.is_some();
+        matmul(x, weight, Output { bias, accumulate, values: &mut values, storage: Storage::F32 });
+        values
+    }
+
+    #[test]
+    fn identity_bias_and_accumulation() {
+        let identity = weight(9, 9, |row, column| f32::from(row == column));
+        let x: Vec<f32> = (0..27).map(|i| i as f32 - 13.5).collect();
+        assert_eq!(product(&x, &identity, None, None), x);
+        let bias: Vec<f32> = (0..9).map(|i| i as f32).collect();
+        let expected: Vec<f32> = x.iter().enumerate().map(|(i, x)| x + (i % 9) as f32 + 100.0).collect();
+        assert_eq!(product(&x, &identity, Some(bias), Some(100.0)), expected);
+    }
+
+    #[test]
+    fn products_are_the_naive_sums() {
+        let weight = weight(33, 40, |row, column| ((row * 40 + column) as f32 * 0.37).sin());
+        let x: Vec<f32> = (0..3 * 40).map(|i| (i as f32 * 0.11).cos()).collect();
+        for (i, value) in product(&x, &weight, None, None).iter().enumerate() {
+            let (row, column) = (i / 33, i % 33);
+            let sum: f64 =
+                (0..40).map(|k| f64::from(x[row * 40 + k]) * f64::from(((column * 40 + k) as f32 * 0.37).sin())).sum();
+            assert!((f64::from(*value) - sum).abs() < 1e-6, "row {row}, column {column}: {value} is not {sum}");
+        }
+    }
+
+    /// A row in a batch has the same bits as alone, across many chunks and threads.
+    #[test]
+    fn a_batch_is_its_rows() {
+        let weight = weight(515, 520, |row, column| ((row * 7 + column * 3) as f32).sin());
+        let x: Vec<f32> = (0..17 * 520).map(|i| (i as f32).cos()).collect();
+        let together = product(&x, &weight, None, None);
+        for rows in [1, 2, 5] {
+            let apart: Vec<f32> = x.chunks(rows * 520).flat_map(|x| product(x, &weight, None, None)).collect();
+            assert_eq!(together, apart, "{rows} at a time");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Memory of the reference: weights as the bytes that were written, and the KV pool.
+
+use super::dot::decode_row;
+use crate::backend::BackendError;
+use crate::plan::format::KvTile;
+use crate::plan::{WeightFormat, WeightSpec};
+use bytes::Bytes;
+
+/// A weight tensor as chunks of whole rows, which are never copied and have any alignment.
+pub(super) struct Weight {
+    spec: WeightSpec,
+    /// Chunks, sorted by first row, without overlap.
+    chunks: Vec<(u32, Bytes)>,
+}
+
+impl Weight {
+    /// A weight with no rows written yet.
+    pub(super) fn new(spec: WeightSpec) -> Self {
+        Self { spec, chunks: Vec::new() }
+    }
+
+    /// Name, shape and format.
+    pub(super) fn spec(&self) -> &WeightSpec {
+        &self.spec
+    }
+
+    /// Adds `rows`, whole rows starting at `first_row`; an error says what is wrong with them.
+    pub(super) fn insert(&mut self, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+        let name = &self.spec.name;
+        let invalid = |message: String| Err(BackendError::Validation(format!("weight {name}: {message}")));
+        let Some(count) = self.spec.whole_rows(first_row, rows.len() as u64) else {
+            let row_bytes = self.spec.row_bytes(first_row);
+            return invalid(format!("{} bytes at row {first_row} are not whole rows of {row_bytes} bytes", rows.len()));
+        };
+        let end = u64::from(first_row + count);
+        let at = self.chunks.partition_point(|(first, _)| *first < first_row);
+        let before_ends = at.checked_sub(1).map_or(0, |before| self.chunk_end(before));
+        let after_starts = self.chunks.get(at).map_or(u64::MAX, |(first, _)| u64::from(*first));
+        if u64::from(first_row) < before_ends || end > after_starts {
+            return invalid(format!("rows {first_row}..{end} are written twice"));
+        }
+        self.chunks.insert(at, (first_row, rows));
+        Ok(())
+    }
+
+    /// Whether every row has been written.
+    pub(super) fn is_whole(&self) -> bool {
+        let bytes: u64 = self.chunks.iter().map(|(_, rows)| rows.len() as u64).sum();
+        bytes == self.spec.bytes()
+    }
+
+    /// The bytes of one row.
+    pub(super) fn row(&self, row: usize) -> &[u8] {
+        let at = self.chunks.partition_point(|(first, _)| *first as usize <= row);
+        let (first, rows) = &self.chunks[at - 1];
+        let row_bytes = self.spec.row_bytes(*first) as usize;
+        &rows[(row - *first as usize) * row_bytes..][..row_bytes]
+    }
+
+    /// The format of one row.
+    pub(super) fn format_of(&self, row: usize) -> WeightFormat {
+        match self.spec.sections[..] {
+            [section] => section.format,
+            _ => self.spec.format_of(row as u32),
+        }
+    }
+
+    /// The first row, decoded: the values of a vector.
+    pub(super) fn vector(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.spec.columns as usize];
+        decode_row(self.format_of(0), self.row(0), &mut values);
+        values
+    }
+
+    fn chunk_end(&self, chunk: usize) -> u64 {
+        let (first, rows) = &self.chunks[chunk];
+        u64::from(*first) + rows.len() as u64 / self.spec.row_bytes(*first)
+    }
+}
+
+/// Keys or values of one layer: `[block][kv_head]` tiles, with the same bytes as on a device.
+pub(super) struct KvStore {
+    tile: KvTile,
+    words: Vec<u32>,
+}
+
+impl KvStore {
+    /// Allocates `tiles` tiles of zeros.
+    pub(super) fn new(tile: KvTile, tiles: usize) -> Result<Self, BackendError> {
+        Ok(Self { tile, words: zeros(tiles * tile.words())? })
+    }
+
+    /// Number of elements in all rows.
+    pub(super) fn elements(&self) -> usize {
+        self.words.len() / self.tile.words() * self.tile.slots * self.tile.head_dim
+    }
+
+    /// Widens rows starting at row `first`, counted over all tiles, until `out` is full.
+    pub(super) fn read(&self, first: usize, out: &mut [f32]) {
+        for (row, out) in (first..).zip(out.chunks_exact_mut(self.tile.head_dim)) {
+            let tile = &self.words[self.tile_words(row / self.tile.slots, 1)];
+            self.tile.decode(tile, row % self.tile.slots, out);
+        }
+    }
+
+    /// Rounds `values` into the rows starting at row `first`, counted over all tiles.
+    pub(super) fn write(&mut self, first: usize, values: &[f32]) {
+        for (row, values) in (first..).zip(values.chunks_exact(self.tile.head_dim)) {
+            let words = self.tile_words(row / self.tile.slots, 1);
+            self.tile.encode(&mut self.words[words], row % self.tile.slots, values);
+        }
+    }
+
+    /// Copies `count` tiles, starting at `source`, to the tiles starting at `target`, bit for bit.
+    pub(super) fn copy(&mut self, source: usize, target: usize, count: usize) {
+        let (source, target) = (self.tile_words(source, count), self.tile_words(target, count));
+        self.words.copy_within(source, target.start);
+    }
+
+    fn tile_words(&self, first: usize, count: usize) -> std::ops::Range<usize> {
+        first * self.tile.words()..(first + count) * self.tile.words()
+    }
+}
+
+/// A zeroed allocation that returns an error instead of aborting. Untouched pages stay unmapped.
+fn zeros(words: usize) -> Result<Vec<u32>, BackendError> {
+    let out_of_memory = || BackendError::OutOfMemory { what: "the KV pool".into(), bytes: words as u64 * 4 };
+    Vec::<u32>::new().try_reserve_exact(words).map_err(|_| out_of_memory())?;
+    Ok(vec![0; words])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Plan, Section};
+
+    fn weight() -> Weight {
+        let mut plan = Plan::default();
+        plan.weight("w", 5, 2, WeightFormat::Bf16);
+        Weight::new(plan.weights.remove(0))
+    }
+
+    #[test]
+    fn rows_may_differ_in_format_and_a_chunk_keeps_to_one() {
+        let mut plan = Plan::default();
+        let parts = [(3, WeightFormat::Bf16), (2, WeightFormat::F32)];
+        plan.weight_in_sections("w", 2, &parts.map(|(rows, format)| Section { rows, format }));
+        let mut weight = Weight::new(plan.weights.remove(0));
+        let bytes: Bytes = (0..28).collect::<Vec<u8>>().into();
+        assert!(weight.insert(2, bytes.slice(0..12)).is_err(), "rows of two formats");
+        weight.insert(3, bytes.slice(12..28)).unwrap();
+        weight.insert(0, bytes.slice(0..12)).unwrap();
+        assert!(weight.is_whole());
+        assert_eq!((weight.row(2), weight.format_of(2)), (&bytes[8..12], WeightFormat::Bf16));
+        assert_eq!((weight.row(4), weight.format_of(4)), (&bytes[20..28], WeightFormat::F32));
+    }
+
+    #[test]
+    fn chunks_may_come_in_any_order_and_alignment() {
+        let bytes: Bytes = (0..21).collect::<Vec<u8>>().into();
+        let mut weight = weight();
+        weight.insert(3, bytes.slice(13..21)).unwrap();
+        assert!(!weight.is_whole());
+        weight.insert(0, bytes.slice(1..5)).unwrap();
+        weight.insert(1, bytes.slice(5..13)).unwrap();
+        assert!(weight.is_whole());
+        for row in 0..5 {
+            assert_eq!(weight.row(row), &bytes[1 + row * 4..][..4], "row {row}");
+        }
+    }
+
+    #[test]
+    fn wrong_chunks_are_refused() {
+        let zeros = |length: usize| Bytes::from(vec![0; length]);
+        let mut weight = weight();
+        assert!(weight.insert(0, zeros(6)).is_err(), "not whole rows");
+        assert!(weight.insert(4, zeros(8)).is_err(), "past the end");
+        weight.insert(1, zeros(8)).unwrap();
+        assert!(weight.insert(0, zeros(8)).is_err(), "overlaps what follows");
+        assert!(weight.insert(2, zeros(4)).is_err(), "overlaps what precedes");
+    }
+}
