@@ -3,7 +3,8 @@
 // Workgroup of 128: 64 outputs of one expert for all its routes, in tiles of 32. It finds its routes by reading all
 // routes, 512 tokens at a time (a token has an expert at most once), in any order: a row's sums do not depend on its
 // position.
-// Tiles are in workgroup memory as in matmul_tile. Variants: weight format, BIAS. Twin: backend/reference/matmul_experts.rs
+// Tiles are in workgroup memory as in matmul_tile. Variants: weight format, BIAS.
+// Twin: backend/reference/matmul_experts.rs
 #import invocation
 #import matmul_experts
 #import weight

@@ -1,7 +1,8 @@
 // The largest key of a part of each plain greedy row, and its lowest id.
 //
 // logits [rows of this run][vocab]; parts [row][part] of (key, id), key = 0xffffffff for a bad logit.
-// One workgroup: one part of one row. sample_argmax_merge joins them. Numbers: WORKGROUP. Twin: backend/reference/sample.rs
+// One workgroup: one part of one row. sample_argmax_merge joins them. Numbers: WORKGROUP.
+// Twin: backend/reference/sample.rs
 
 #import invocation
 #import sample

@@ -13,13 +13,13 @@
 //!
 //! ```
 //! use folio::engine::{Engine, handle, request::*};
-//! use folio::{backend::reference::ReferenceBackend, config::Config, model::Model, model::demo, platform::block_on, text::*};
+//! use folio::{backend::cpu::CpuBackend, config::Config, model::Model, model::demo, platform::block_on, text::*};
 //! use futures_util::{StreamExt, future::join3};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), Some(demo::TOKENIZER_CONFIG_JSON), None)?;
 //! let tokenizer = text.tokenizer.ok_or("the demo model has a tokenizer")?;
 //! let (handle, inbox) = handle::channel(16);
-//! let engine = block_on(Engine::start(ReferenceBackend::new(), Model::demo(), &Config::default(), inbox, |_| {}))?;
+//! let engine = block_on(Engine::start(CpuBackend::default(), Model::demo(), &Config::default(), inbox, |_| {}))?;
 //! let submit = |prompt: &str| -> Result<handle::EventReceiver, Box<dyn std::error::Error>> {
 //!     let params = SamplingParams { max_tokens: Some(16), ignore_eos: true, ..Default::default() };
 //!     let prompt = tokenizer.encode(prompt, true)?.into();
@@ -46,10 +46,10 @@
 //!   of data per architecture, `decoder` is the only forward pass of the repository; [`model::gguf`] reads GGUF,
 //!   `prequantized` reads checkpoints that are already quantized, `quantize` quantizes on load; all three are sources
 //!   of tensors in device formats.
-//! - **[`backend`]**: the interface [`backend::Backend`] and its four implementations: [`backend::reference`] is the
-//!   reference, [`backend::wgpu`] runs on any GPU, `backend::cuda` (feature `cuda`) on NVIDIA GPUs, and
-//!   [`backend::fake`] is the simulator's device. [`backend::layout`] computes every buffer that they allocate,
-//!   [`backend::metadata`] is the batch as GPU kernels read it.
+//! - **[`backend`]**: the interface [`backend::Backend`] and its implementations: [`backend::reference`] defines the
+//!   results, [`backend::cpu`] runs on any CPU, [`backend::wgpu`] on any GPU, `backend::cuda` (feature `cuda`) on
+//!   NVIDIA GPUs, and [`backend::fake`] is the simulator's device. [`backend::layout`] computes every buffer that they
+//!   allocate, [`backend::metadata`] is the batch as GPU kernels read it.
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are
 //!   pure; [`engine::fit`] computes before loading what fits; [`engine::handle`] is the engine's interface for clients.
 //! - **[`text`]**: text to token ids and back: tokenizer, chat template, incremental decoding with stop strings, and
@@ -140,8 +140,8 @@
 //! - **`plan` imports nothing of ours**, `model` knows only `plan`: a model is recorded without knowing any device.
 //! - **A step says what, never how.** No step is defined in terms of a tile size; kernels, grids and tiers belong to
 //!   the backends.
-//! - **The reference defines a step.** `shaders/rms_norm.wgsl` = `src/backend/reference/rms_norm.rs` = `Step::RmsNorm`; a
-//!   kernel is correct if it agrees with its twin within the table of tolerances.
+//! - **The reference defines a step.** `shaders/rms_norm.wgsl` = `src/backend/reference/rms_norm.rs` =
+//!   `Step::RmsNorm`; a kernel is correct if it agrees with its twin within the table of tolerances.
 //! - **Scheduling is pure.** `scheduler`, `block_pool`, `sequence` and `batch` know no device, clock, thread or
 //!   randomness: the simulator drives them through thousands of seeds.
 //! - **The engine never sees text**, and only the command line, the self-test and tests name a concrete backend.

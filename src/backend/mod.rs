@@ -8,10 +8,10 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod fake;
+mod host;
 pub mod layout;
 pub mod metadata;
 pub mod reference;
-mod validate;
 pub mod wgpu;
 
 use crate::plan::check::HEAD_DIM_MAX;

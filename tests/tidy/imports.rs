@@ -64,8 +64,9 @@ fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
     within(path, top) || allowed.iter().any(|&prefix| within(path, prefix))
 }
 
-/// Modules of `src/backend` that are not backends: buffer sizes, and the batch format for GPUs.
-const SHARED: [&str; 2] = ["backend::layout", "backend::metadata"];
+/// Modules of `src/backend` that are not backends: checks for those in host memory, buffer sizes, and the batch format
+/// for GPUs.
+const SHARED: [&str; 3] = ["backend::host", "backend::layout", "backend::metadata"];
 
 /// `backend::reference`, `backend::wgpu`, …: read from the folder `src/backend`, so that a new backend is included.
 fn backends() -> Vec<String> {
@@ -144,9 +145,15 @@ fn targets_and_features_are_named_where_they_belong() {
     let mut findings = Vec::new();
     for source in sources(&["src"], &["rs"]) {
         let text = code(&source.text);
-        let target_may = source.path.starts_with("src/platform/") || source.path.starts_with("src/backend/wgpu/");
+        let may = ["src/platform/", "src/backend/wgpu/", "src/backend/cpu/simd/"];
+        let target_may = may.iter().any(|folder| source.path.starts_with(folder));
         for at in places(&text, "target_arch").into_iter().filter(|_| !target_may) {
-            findings.push(source.finding(line_of(&text, at), "target_arch is for platform/, backend/wgpu and web"));
+            findings.push(
+                source.finding(
+                    line_of(&text, at),
+                    "target_arch is for platform/, backend/wgpu, backend/cpu/simd and web",
+                ),
+            );
         }
         let module = source.module();
         let bare = ["model", "plan", "engine"].iter().any(|&top| within(&module, top));

@@ -37,7 +37,7 @@ fn every_step_has_its_files_and_every_shader_its_step() {
     let of_step = |kernel: &str, stem: &str| kernel == stem || kernel.starts_with(&format!("{stem}_"));
     let mut findings = Vec::new();
     for stem in &stems {
-        for (folder, what) in [("src/plan/step", "file"), ("src/backend/cpu", "twin")] {
+        for (folder, what) in [("src/plan/step", "file"), ("src/backend/reference", "twin")] {
             if !root.join(format!("{folder}/{stem}.rs")).exists() {
                 findings.push(format!("{folder}/{stem}.rs:1: the step {stem} has no {what}"));
             }

@@ -8,7 +8,8 @@
 use super::kv::{Context, KvStore};
 use super::loaded::Loaded;
 use super::memory::SharedSlice;
-use super::product::{Rows, Scratch, product};
+use super::product::{Rows, product};
+use super::scratch::{HIDDEN, Partial, ThreadScratch};
 use super::simd::{Kernel, LANES, Lanes, Level, Simd, with_simd};
 use super::team::Team;
 use crate::plan::inputs::BatchInputs;
@@ -20,9 +21,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const PART: usize = super::product::BLOCK;
 /// Query rows, times heads per KV head, that share what is decoded.
 const QUERIES: usize = 64;
-/// Score of a hidden key.
-const HIDDEN: f32 = -3e38;
-
 /// Attention of a few rows of one sequence, for one KV head.
 struct Item {
     sequence: usize,
@@ -46,36 +44,6 @@ struct Attention<'a> {
     sinks: Option<&'a [f32]>,
     q: &'a [f32],
     storage: Storage,
-}
-
-/// Results of one part, or of several that were merged, for all queries of an item.
-#[derive(Default)]
-struct Partial {
-    /// Largest score of each query; [`HIDDEN`] if it sees no key.
-    largest: Vec<f32>,
-    /// Sum of exponentials of each query.
-    sums: Vec<f32>,
-    /// `[query][element]`, in whole vectors.
-    outputs: Vec<Lanes>,
-}
-
-/// Buffers of a thread.
-pub(super) struct ThreadScratch {
-    pub(super) product: Scratch,
-    /// Queries, scaled.
-    queries: Vec<f32>,
-    /// Scores, then their exponentials, `[query][position]`.
-    scores: Vec<f32>,
-    part: Partial,
-    total: Partial,
-}
-
-impl ThreadScratch {
-    /// Allocates the buffers; they grow with the first batches.
-    pub(super) fn new() -> Self {
-        let (part, total) = (Partial::default(), Partial::default());
-        Self { product: Scratch::new(), queries: Vec::new(), scores: Vec::new(), part, total }
-    }
 }
 
 /// Runs the step.
@@ -277,18 +245,6 @@ impl Attention<'_> {
                 *out = self.storage.round(value * scale);
             }
         }
-    }
-}
-
-impl Partial {
-    /// Becomes the result of no keys.
-    fn clear(&mut self, queries: usize, vectors: usize) {
-        self.largest.clear();
-        self.largest.resize(queries, HIDDEN);
-        self.sums.clear();
-        self.sums.resize(queries, 0.0);
-        self.outputs.clear();
-        self.outputs.resize(queries * vectors, [0.0; LANES]);
     }
 }
 

@@ -23,15 +23,14 @@ impl Kernel for Decode<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        /// The format is a constant in each arm, so the loops do not branch on it.
+        let brain = |s: S, words| s.float_from_bits(s.shl(words, 16));
+        // The format is a constant in each arm, so the loops do not branch on it.
         macro_rules! match_format {
             ($($grouped:ident)+) => {
                 match self.weights.format {
                     WeightFormat::F32 => self.each_panel(|lines, out| dense_f32(s, lines, out)),
                     WeightFormat::F16 => self.each_panel(|lines, out| dense_half(s, lines, out, S::half)),
-                    WeightFormat::Bf16 => {
-                        self.each_panel(|lines, out| dense_half(s, lines, out, |s, word| s.float_from_bits(s.shl(word, 16))));
-                    }
+                    WeightFormat::Bf16 => self.each_panel(|lines, out| dense_half(s, lines, out, brain)),
                     $(WeightFormat::$grouped => self.each_group(s, WeightFormat::$grouped),)+
                 }
             };

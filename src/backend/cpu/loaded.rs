@@ -1,10 +1,10 @@
 //! A loaded plan with everything allocated for it.
 
-use super::attention::ThreadScratch;
 use super::kv::KvStore;
-use super::rope::Turns;
+use super::scratch::ThreadScratch;
 use super::simd::Level;
 use super::team::Team;
+use super::turns::Turns;
 use super::weight::{Matrix, decode};
 use crate::backend::{BackendError, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;

@@ -1,9 +1,9 @@
 //! Matrix products: a thread computes its share of the panels for all rows.
 
-use super::attention::ThreadScratch;
 use super::loaded::Loaded;
 use super::memory::SharedSlice;
 use super::product::{Rows, product};
+use super::scratch::ThreadScratch;
 use super::simd::{LANES, Lanes, Level, with_simd};
 use super::team::{Team, share};
 use super::weight::{Matrix, Section};

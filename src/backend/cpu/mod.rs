@@ -19,16 +19,18 @@ mod product;
 mod rope;
 mod rows;
 mod sample;
+mod scratch;
 mod simd;
 mod team;
+mod turns;
 mod weight;
 
 pub use simd::Level;
 
-use super::validate::check_batch;
+use super::host::{check_batch, overwrite_feed, overwrite_rows};
 use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};
 use crate::plan::inputs::{BatchInputs, Results};
-use crate::plan::{BufferId, BufferSpec, Plan, Step, Storage, WeightId};
+use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
 use loaded::Loaded;
@@ -171,15 +173,8 @@ fn copy_blocks(loaded: &mut Loaded, inputs: &BatchInputs) {
 impl Inspect for CpuBackend {
     fn write_buffer(&mut self, buffer: BufferId, values: &[f32]) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
-        let BufferSpec { name, storage, .. } = *loaded.plan.buffer_spec(buffer);
-        let elements = &mut loaded.buffers[buffer.0 as usize];
-        if values.len() > elements.len() {
-            return Err(BackendError::values(values.len(), name, elements.len()));
-        }
-        for (element, value) in elements.iter_mut().zip(values) {
-            *element = storage.round(*value);
-        }
-        Ok(())
+        let spec = loaded.plan.buffer_spec(buffer).clone();
+        overwrite_rows(&spec, &mut loaded.buffers[buffer.0 as usize], values)
     }
 
     async fn read_buffer(&mut self, buffer: BufferId, rows: u32) -> Result<Vec<f32>, BackendError> {
@@ -203,12 +198,7 @@ impl Inspect for CpuBackend {
     }
 
     fn write_feed(&mut self, token_ids: &[u32]) -> Result<(), BackendError> {
-        let feed = &mut self.loaded()?.feed;
-        let slots = feed.len();
-        let message = || format!("{} token ids for {slots} feed slots", token_ids.len());
-        let part = feed.get_mut(..token_ids.len()).ok_or_else(|| BackendError::Validation(message()))?;
-        part.copy_from_slice(token_ids);
-        Ok(())
+        overwrite_feed(&mut self.loaded()?.feed, token_ids)
     }
 
     async fn read_feed(&mut self, slots: u32) -> Result<Vec<u32>, BackendError> {

@@ -1,6 +1,4 @@
 //! Norm and rotation of queries and keys, and the KV store.
-//!
-//! Cosines and sines are computed in f64 once per batch and set of frequencies, since all layers use the same ones.
 
 use super::loaded::Loaded;
 use super::memory::SharedSlice;
@@ -8,46 +6,8 @@ use super::rows::normalize;
 use super::simd::Level;
 use super::team::{Team, share};
 use crate::plan::inputs::{BatchInputs, NONE};
-use crate::plan::{HeadNorm, KvLayer, Rope, RopeStoreKv, WeightId};
+use crate::plan::{HeadNorm, KvLayer, Rope, RopeStoreKv};
 use std::ops::Range;
-
-/// Rotations of the rows of a batch.
-#[derive(Default)]
-pub(super) struct Turns {
-    /// Cosines and sines, `[row][pair]`, for each set of frequencies and scale (as bits).
-    sets: Vec<((WeightId, u32), Vec<[f32; 2]>)>,
-    /// Sets that were computed for the current batch; the others' memory is reused.
-    used: usize,
-}
-
-impl Turns {
-    /// Forgets the rotations of the last batch.
-    pub(super) fn clear(&mut self) {
-        self.used = 0;
-    }
-
-    /// Computes a set unless it is there; returns its place.
-    fn prepare(&mut self, rope: &Rope, frequencies: &[f32], positions: &[u32]) -> usize {
-        let key = (rope.frequencies, rope.scale.to_bits());
-        if let Some(at) = self.sets[..self.used].iter().position(|(known, _)| *known == key) {
-            return at;
-        }
-        if self.used == self.sets.len() {
-            self.sets.push((key, Vec::new()));
-        }
-        let (known, turns) = &mut self.sets[self.used];
-        *known = key;
-        turns.clear();
-        for &position in positions {
-            turns.extend(frequencies.iter().map(|&frequency| {
-                let (sin, cos) = (f64::from(position) * f64::from(frequency)).sin_cos();
-                [cos, sin].map(|value| (value * f64::from(rope.scale)) as f32)
-            }));
-        }
-        self.used += 1;
-        self.used - 1
-    }
-}
 
 /// What is done to the heads of q or k.
 struct Transform<'a> {
@@ -96,7 +56,7 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
     let layer = loaded.plan.kv_layers[step.layer as usize];
     let mut turns = std::mem::take(&mut loaded.turns);
     let set = step.rope.map(|rope| turns.prepare(&rope, loaded.vector(rope.frequencies), &inputs.positions));
-    let rope = step.rope.zip(set).map(|(rope, set)| (rope, &turns.sets[set].1[..]));
+    let rope = step.rope.zip(set).map(|(rope, set)| (rope, turns.rows(set)));
     let kv_columns = (layer.heads * layer.head_dim) as usize;
     let mut keys = std::mem::take(&mut loaded.rotated_keys);
     keys.resize(inputs.positions.len() * kv_columns, 0.0);

@@ -2,7 +2,7 @@
 //! of one buffer at a time.
 
 use super::memory::{KvStore, Weight};
-use crate::backend::validate::check_batch;
+use crate::backend::host::check_batch;
 use crate::backend::{BackendError, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, Step, Storage, WeightId};

@@ -1,8 +1,9 @@
 //! The CPU reference: plain loops that define the result of every step.
 //!
 //! Each [`Step`] has a file with its arithmetic on slices and a function `run` that passes the step's operands to it;
-//! [`run`] here executes the plan. [`loaded`] and [`memory`] hold buffers, weights and KV pool. Row buffers are f32 values already rounded to their storage. A batch runs inside `submit`, so a
-//! ticket is the result itself. Results do not depend on the number of threads or on the rest of the batch.
+//! [`run`] here executes the plan. [`loaded`] and [`memory`] hold buffers, weights and KV pool. Row buffers are f32
+//! values already rounded to their storage. A batch runs inside `submit`, so a ticket is the result itself. Results do
+//! not depend on the number of threads or on the rest of the batch.
 
 mod attend_paged;
 mod copy_blocks;
@@ -21,9 +22,10 @@ mod route_experts;
 pub mod sample;
 mod scale_logits;
 
+use super::host::{overwrite_feed, overwrite_rows};
 use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};
 use crate::plan::inputs::{BatchInputs, Results};
-use crate::plan::{BufferId, BufferSpec, Plan, Step, Storage, WeightId};
+use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
 use loaded::LoadedPlan;
@@ -109,15 +111,8 @@ impl Backend for ReferenceBackend {
 impl Inspect for ReferenceBackend {
     fn write_buffer(&mut self, buffer: BufferId, values: &[f32]) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
-        let BufferSpec { name, storage, .. } = *loaded.plan.buffer_spec(buffer);
-        let elements = &mut loaded.buffers[buffer.0 as usize];
-        if values.len() > elements.len() {
-            return Err(BackendError::values(values.len(), name, elements.len()));
-        }
-        for (element, value) in elements.iter_mut().zip(values) {
-            *element = storage.round(*value);
-        }
-        Ok(())
+        let spec = loaded.plan.buffer_spec(buffer).clone();
+        overwrite_rows(&spec, &mut loaded.buffers[buffer.0 as usize], values)
     }
 
     async fn read_buffer(&mut self, buffer: BufferId, rows: u32) -> Result<Vec<f32>, BackendError> {
@@ -144,12 +139,7 @@ impl Inspect for ReferenceBackend {
     }
 
     fn write_feed(&mut self, token_ids: &[u32]) -> Result<(), BackendError> {
-        let feed = &mut self.loaded()?.feed;
-        let slots = feed.len();
-        let message = || format!("{} token ids for {slots} feed slots", token_ids.len());
-        let part = feed.get_mut(..token_ids.len()).ok_or_else(|| BackendError::Validation(message()))?;
-        part.copy_from_slice(token_ids);
-        Ok(())
+        overwrite_feed(&mut self.loaded()?.feed, token_ids)
     }
 
     async fn read_feed(&mut self, slots: u32) -> Result<Vec<u32>, BackendError> {

@@ -1,6 +1,7 @@
 //! The steps of a plan. Each has its own file with its fields, operands, shape checks and printed line.
 //!
-//! For example, `src/plan/step/rms_norm.rs` declares [`RmsNorm`]; `src/backend/reference/rms_norm.rs` defines its result.
+//! For example, `src/plan/step/rms_norm.rs` declares [`RmsNorm`]; `src/backend/reference/rms_norm.rs` defines
+//! its result.
 
 mod attend_paged;
 mod copy_blocks;

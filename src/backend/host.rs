@@ -1,9 +1,10 @@
-//! Validates a batch before it runs. Backends on the CPU index with the ids of the batch, so an invalid index must give
-//! an error with a clear message, not a panic or another sequence's data.
+//! What backends in host memory have in common: a batch is validated before it runs, and its buffers are overwritten by
+//! kernel checks. These backends index with the ids of the batch, so an invalid index must give an error with a clear
+//! message, not a panic or another sequence's data.
 
-use super::Capacity;
+use super::{BackendError, Capacity};
 use crate::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, TOP_LOGPROBS_MAX};
-use crate::plan::{Plan, Rows};
+use crate::plan::{BufferSpec, Plan, Rows};
 
 /// Fails with the message unless the condition holds.
 macro_rules! require {
@@ -12,6 +13,26 @@ macro_rules! require {
             return Err(format!($($message)+));
         }
     };
+}
+
+/// Overwrites the first rows of a row buffer, rounded to its storage.
+pub(crate) fn overwrite_rows(spec: &BufferSpec, elements: &mut [f32], values: &[f32]) -> Result<(), BackendError> {
+    if values.len() > elements.len() {
+        return Err(BackendError::values(values.len(), spec.name, elements.len()));
+    }
+    for (element, value) in elements.iter_mut().zip(values) {
+        *element = spec.storage.round(*value);
+    }
+    Ok(())
+}
+
+/// Writes token ids to the first feed slots.
+pub(crate) fn overwrite_feed(feed: &mut [u32], token_ids: &[u32]) -> Result<(), BackendError> {
+    let slots = feed.len();
+    let message = || format!("{} token ids for {slots} feed slots", token_ids.len());
+    let part = feed.get_mut(..token_ids.len()).ok_or_else(|| BackendError::Validation(message()))?;
+    part.copy_from_slice(token_ids);
+    Ok(())
 }
 
 /// Fails with a message that says what is wrong with a batch. `blocks` has the number of blocks of each KV group.
