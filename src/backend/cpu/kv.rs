@@ -233,7 +233,7 @@ impl Kernel for Widen<'_> {
         let words = &tile[first * layout.vector_words()..][..self.columns.len() * layout.vector_words()];
         match layout.tile.format {
             KvFormat::F32 => {
-                bytemuck::cast_slice_mut(self.out).copy_from_slice(bytemuck::cast_slice::<u32, f32>(words))
+                bytemuck::cast_slice_mut(self.out).copy_from_slice(bytemuck::cast_slice::<u32, f32>(words));
             }
             KvFormat::F16 => {
                 for (out, vector) in self.out.iter_mut().zip(bytemuck::cast_slice::<u32, [u16; LANES]>(words)) {

@@ -165,7 +165,7 @@ impl Function for Activation {
             Self::Silu => s.mul(swish(s, gate, s.splat(1.0)), up),
             Self::GeluTanh => {
                 // ½ (1 + tanh u) = 1 / (1 + e^(−2u)), without cancellation where tanh u is near −1. u / gate:
-                const SLOPE: f32 = 0.797_884_56;
+                const SLOPE: f32 = 0.797_884_6;
                 let square = s.mul(gate, gate);
                 let factor = s.mul_add(square, s.splat(2.0 * SLOPE * 0.044_715), s.splat(2.0 * SLOPE));
                 s.mul(swish(s, gate, factor), up)

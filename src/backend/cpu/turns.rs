@@ -2,11 +2,14 @@
 
 use crate::plan::{Rope, WeightId};
 
+/// Frequencies, and the bits of the scale.
+type Key = (WeightId, u32);
+
 /// Rotations of the rows of a batch.
 #[derive(Default)]
 pub(super) struct Turns {
-    /// Cosines and sines, `[row][pair]`, for each set of frequencies and scale (as bits).
-    sets: Vec<((WeightId, u32), Vec<[f32; 2]>)>,
+    /// Cosines and sines, `[row][pair]`.
+    sets: Vec<(Key, Vec<[f32; 2]>)>,
     /// Sets that were computed for the current batch; the others' memory is reused.
     used: usize,
 }

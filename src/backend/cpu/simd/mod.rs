@@ -173,22 +173,33 @@ pub enum Level {
 impl Level {
     /// The instruction sets that this processor has, best last.
     pub fn available() -> Vec<Self> {
-        let mut levels = vec![Self::Portable];
-        #[cfg(target_arch = "aarch64")]
-        if std::arch::is_aarch64_feature_detected!("neon") {
-            levels.push(Self::Neon);
-        }
+        let all = [
+            Self::Portable,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512,
+        ];
+        all.into_iter().filter(|level| level.is_available()).collect()
+    }
+
+    fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            if has!("avx2") && has!("fma") && has!("f16c") {
-                levels.push(Self::Avx2);
-                if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
-                    levels.push(Self::Avx512);
-                }
+        use std::arch::is_x86_feature_detected as has;
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => has!("avx2") && has!("fma") && has!("f16c"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                let own = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+                own && Self::Avx2.is_available()
             }
         }
-        levels
     }
 }
 
