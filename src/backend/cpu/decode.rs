@@ -1,10 +1,29 @@
-//! Decodes panels of weights to f32.
+//! Decodes panels of weights to f32: to memory, or into the sums of one row.
 
 use super::simd::{Kernel, LANES, Lanes, Simd, Words};
 use super::weight::{Panels, WordLayout};
 use crate::plan::WeightFormat;
 use crate::plan::format::{Codes, GROUP, Levels, Scales};
 use std::ops::Range;
+
+/// Evaluates `$method(s, format)` of a kernel with the format as a constant in each arm, so that its loops do not
+/// branch on it.
+macro_rules! for_format {
+    ($kernel:ident.$method:ident($s:ident, $format:expr)) => {
+        for_format!($kernel.$method($s, $format), F32 F16 Bf16 Q8 Q4 Q4Zero Q5 Iq4 Mxfp4 E4m3 Q2K Q3K Q4K Q5K Q6K Iq4K)
+    };
+    ($kernel:ident.$method:ident($s:ident, $format:expr), $($name:ident)+) => {
+        match $format {
+            $(WeightFormat::$name => $kernel.$method($s, WeightFormat::$name),)+
+        }
+    };
+}
+
+/// What is done with the columns of a panel. (A closure would not always be compiled with the kernel that it is in.)
+trait Visit<S: Simd> {
+    /// Takes a column's values; columns are counted from the first one that is visited.
+    fn visit(&mut self, column: usize, values: S::F);
+}
 
 /// Decodes `columns` of consecutive panels: `out` is `[panel][column]`. The first column is a multiple of 32.
 pub(super) struct Decode<'a> {
@@ -23,71 +42,127 @@ impl Kernel for Decode<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let brain = |s: S, words| s.float_from_bits(s.shl(words, 16));
-        // The format is a constant in each arm, so the loops do not branch on it.
-        macro_rules! match_format {
-            ($($grouped:ident)+) => {
-                match self.weights.format {
-                    WeightFormat::F32 => self.each_panel(|lines, out| dense_f32(s, lines, out)),
-                    WeightFormat::F16 => self.each_panel(|lines, out| dense_half(s, lines, out, S::half)),
-                    WeightFormat::Bf16 => self.each_panel(|lines, out| dense_half(s, lines, out, brain)),
-                    $(WeightFormat::$grouped => self.each_group(s, WeightFormat::$grouped),)+
-                }
-            };
-        }
-        match_format!(Q8 Q4 Q4Zero Q5 Iq4 Mxfp4 E4m3 Q2K Q3K Q4K Q5K Q6K Iq4K);
+        for_format!(self.run_as(s, self.weights.format));
     }
 }
 
 impl Decode<'_> {
-    /// Calls `decode` with the lines and the output of each panel of a format without groups.
     #[inline(always)]
-    fn each_panel(self, decode: impl Fn(&[Words], &mut [Lanes])) {
-        let per_line = 4 / self.weights.format.element_bytes().unwrap_or(4) as usize;
-        let (first, end) = (self.columns.start / per_line, self.columns.end.div_ceil(per_line));
+    fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
         for (panel, out) in self.panels.zip(self.out.chunks_exact_mut(self.columns.len())) {
-            decode(&self.weights.lines[panel * self.weights.words..][first..end], out);
-        }
-    }
-
-    #[inline(always)]
-    fn each_group<S: Simd>(self, s: S, format: WeightFormat) {
-        let layout = format.layout(self.weights.columns).into();
-        let first = self.columns.start / GROUP;
-        for (panel, out) in self.panels.zip(self.out.chunks_exact_mut(self.columns.len())) {
-            let lines = &self.weights.lines[panel * self.weights.words..][..self.weights.words];
-            let (groups, rest) = out.as_chunks_mut::<GROUP>();
-            let done = first + groups.len();
-            for (group, out) in (first..).zip(groups) {
-                Group { s, format, lines, layout, group }.decode(out);
-            }
-            if !rest.is_empty() {
-                let mut last = [[0.0; LANES]; GROUP];
-                Group { s, format, lines, layout, group: done }.decode(&mut last);
-                rest.copy_from_slice(&last[..rest.len()]);
-            }
+            let vectors = Vectors { s, format, weights: self.weights, panel };
+            vectors.each(self.columns.clone(), &mut Store { s, out });
         }
     }
 }
 
-#[inline(always)]
-fn dense_f32<S: Simd>(s: S, lines: &[Words], out: &mut [Lanes]) {
-    for (line, out) in lines.iter().zip(out) {
-        s.store(s.float_from_bits(s.load_words(line)), out);
+/// Stores the values.
+struct Store<'a, S> {
+    s: S,
+    out: &'a mut [Lanes],
+}
+
+impl<S: Simd> Visit<S> for Store<'_, S> {
+    #[inline(always)]
+    fn visit(&mut self, column: usize, values: S::F) {
+        // The last group of a row may be visited beyond its end.
+        if let Some(out) = self.out.get_mut(column) {
+            self.s.store(values, out);
+        }
     }
 }
 
-/// Each word has two columns, the first one in its low half.
-#[inline(always)]
-fn dense_half<S: Simd>(s: S, lines: &[Words], out: &mut [Lanes], widen: impl Fn(S, S::I) -> S::F) {
-    let (pairs, rest) = out.as_chunks_mut::<2>();
-    for (line, [low, high]) in lines.iter().zip(pairs.iter_mut()) {
-        let words = s.load_words(line);
-        s.store(widen(s, words), low);
-        s.store(widen(s, s.shr(words, 16)), high);
+/// Adds the products of one row with `columns` of a panel to its sums. The first column is a multiple of 32.
+pub(super) struct Dot<'a> {
+    /// The weights.
+    pub(super) weights: Panels<'a>,
+    /// Which panel.
+    pub(super) panel: usize,
+    /// Which columns.
+    pub(super) columns: Range<usize>,
+    /// The row's elements in these columns.
+    pub(super) x: &'a [f32],
+    /// The sums.
+    pub(super) sums: &'a mut Lanes,
+}
+
+impl Kernel for Dot<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for_format!(self.run_as(s, self.weights.format));
     }
-    if let ([last], Some(line)) = (rest, lines.get(pairs.len())) {
-        s.store(widen(s, s.load_words(line)), last);
+}
+
+impl Dot<'_> {
+    #[inline(always)]
+    fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
+        let vectors = Vectors { s, format, weights: self.weights, panel: self.panel };
+        let mut products = Products { s, x: self.x, total: s.load(self.sums) };
+        vectors.each(self.columns, &mut products);
+        s.store(products.total, self.sums);
+    }
+}
+
+/// Adds the products of the values with the elements of a row.
+struct Products<'a, S: Simd> {
+    s: S,
+    x: &'a [f32],
+    total: S::F,
+}
+
+impl<S: Simd> Visit<S> for Products<'_, S> {
+    #[inline(always)]
+    fn visit(&mut self, column: usize, values: S::F) {
+        if let Some(x) = self.x.get(column) {
+            self.total = self.s.mul_add(self.s.splat(*x), values, self.total);
+        }
+    }
+}
+
+/// The columns of a panel.
+struct Vectors<'a, S> {
+    s: S,
+    format: WeightFormat,
+    weights: Panels<'a>,
+    panel: usize,
+}
+
+impl<S: Simd> Vectors<'_, S> {
+    /// Visits `columns`. If the last group is not whole, the rest of it is visited too.
+    #[inline(always)]
+    fn each(&self, columns: Range<usize>, visitor: &mut impl Visit<S>) {
+        let (s, words) = (self.s, self.weights.words);
+        let lines = &self.weights.lines[self.panel * words..][..words];
+        match self.format {
+            WeightFormat::F32 => {
+                for (column, line) in lines[columns].iter().enumerate() {
+                    visitor.visit(column, s.float_from_bits(s.load_words(line)));
+                }
+            }
+            // Each word has two columns, the first one in its low half.
+            WeightFormat::F16 => {
+                for (pair, line) in lines[columns.start / 2..columns.end.div_ceil(2)].iter().enumerate() {
+                    let words = s.load_words(line);
+                    visitor.visit(2 * pair, s.half(words));
+                    visitor.visit(2 * pair + 1, s.half(s.shr(words, 16)));
+                }
+            }
+            WeightFormat::Bf16 => {
+                for (pair, line) in lines[columns.start / 2..columns.end.div_ceil(2)].iter().enumerate() {
+                    let words = s.load_words(line);
+                    visitor.visit(2 * pair, s.float_from_bits(s.shl(words, 16)));
+                    visitor.visit(2 * pair + 1, s.float_from_bits(s.and(words, s.splat_word(0xffff_0000))));
+                }
+            }
+            format => {
+                let layout = format.layout(self.weights.columns).into();
+                for (index, group) in (columns.start / GROUP..columns.end.div_ceil(GROUP)).enumerate() {
+                    Group { s, format, lines, layout, group }.decode(index * GROUP, visitor);
+                }
+            }
+        }
     }
 }
 
@@ -100,46 +175,50 @@ struct Group<'a, S> {
     group: usize,
 }
 
+/// `a` and `b` of each half of a group.
+type HalfScales<S> = [(<S as Simd>::F, Option<<S as Simd>::F>); 2];
+
 impl<S: Simd> Group<'_, S> {
+    /// Visits the columns of the group; its first one is number `first`.
     #[inline(always)]
-    fn decode(&self, out: &mut [Lanes; GROUP]) {
+    fn decode(&self, first: usize, visitor: &mut impl Visit<S>) {
         let s = self.s;
         let (codes, levels, scales) = self.format.parts();
-        let (low, high) = match scales {
-            Scales::K16 | Scales::K16Min => (self.scale(0), self.scale(1)),
-            _ => (self.scale(0), self.scale(0)),
-        };
-        let mut write = |column: usize, level: S::F| {
-            let (a, b) = if column < GROUP / 2 { low } else { high };
-            let value = match b {
-                Some(b) => s.mul_add(a, level, b),
-                None => s.mul(a, level),
-            };
-            s.store(value, &mut out[column]);
-        };
+        let low = self.scale(0);
+        let high = if matches!(scales, Scales::K16 | Scales::K16Min) { self.scale(1) } else { low };
+        let scales = [low, high];
         match codes {
             Codes::Dense => {}
-            Codes::Eight => self.bytes(levels, write),
-            Codes::Four | Codes::FourOne | Codes::FourTwo => self.nibbles(codes, levels, write),
+            Codes::Eight => self.bytes(levels, scales, first, visitor),
+            Codes::Four | Codes::FourOne | Codes::FourTwo => self.nibbles(codes, levels, scales, first, visitor),
             Codes::Two | Codes::TwoOne => {
                 for column in 0..GROUP {
                     let code = self.and(self.pair(2 * self.group, column, 0), 3);
                     let code = if matches!(codes, Codes::TwoOne) { s.or(code, self.bit(column, 2)) } else { code };
-                    write(column, s.to_float(code));
+                    visitor.visit(first + column, self.scaled(scales, column, s.to_float(code)));
                 }
             }
         }
     }
 
+    /// a · level + b
     #[inline(always)]
-    fn bytes(&self, levels: Levels, mut write: impl FnMut(usize, S::F)) {
+    fn scaled(&self, scales: HalfScales<S>, column: usize, level: S::F) -> S::F {
+        match scales[column / (GROUP / 2)] {
+            (a, Some(b)) => self.s.mul_add(a, level, b),
+            (a, None) => self.s.mul(a, level),
+        }
+    }
+
+    #[inline(always)]
+    fn bytes(&self, levels: Levels, scales: HalfScales<S>, first: usize, visitor: &mut impl Visit<S>) {
         let lines: &[[i8; LANES]] = bytemuck::cast_slice(&self.lines[GROUP / 4 * self.group..][..GROUP / 4]);
         for (column, bytes) in lines.iter().enumerate() {
             let level = match levels {
                 Levels::E4m3 => self.e4m3(bytes),
                 _ => self.s.load_bytes(bytes),
             };
-            write(column, level);
+            visitor.visit(first + column, self.scaled(scales, column, level));
         }
     }
 
@@ -157,21 +236,24 @@ impl<S: Simd> Group<'_, S> {
     }
 
     #[inline(always)]
-    fn nibbles(&self, codes: Codes, levels: Levels, mut write: impl FnMut(usize, S::F)) {
+    fn nibbles(&self, codes: Codes, levels: Levels, scales: HalfScales<S>, first: usize, visitor: &mut impl Visit<S>) {
         let s = self.s;
         for eight in 0..4 {
             let words = s.load_words(&self.lines[4 * self.group + eight]);
             for i in 0..8 {
                 let column = 8 * eight + i;
                 let code = s.shr(words, (8 * (i % 4) + 4 * (i / 4)) as u32);
-                let wide = |upper: S::I| s.to_float(s.or(self.and(code, 15), upper));
+                let four = self.and(code, 15);
                 let level = match (codes, levels.table()) {
-                    (Codes::FourOne, _) => wide(self.bit(column, 4)),
-                    (Codes::FourTwo, _) => wide(self.and(self.pair(self.layout.plane + 2 * self.group, column, 4), 48)),
+                    (Codes::FourOne, _) => s.to_float(s.or(four, self.bit(column, 4))),
+                    (Codes::FourTwo, _) => {
+                        let pair = self.pair(self.layout.plane + 2 * self.group, column, 4);
+                        s.to_float(s.or(four, self.and(pair, 48)))
+                    }
                     (_, Some(table)) => s.select(code, &table),
                     _ => s.nibble(code),
                 };
-                write(column, level);
+                visitor.visit(first + column, self.scaled(scales, column, level));
             }
         }
     }

@@ -8,7 +8,7 @@
 //! Several panels are decoded to a buffer that fits the first-level cache, and multiplied from there with several rows
 //! at once, so that a decoded vector is used by many rows, and enough chains run at once to hide their latency.
 
-use super::decode::Decode;
+use super::decode::{Decode, Dot};
 use super::simd::{Kernel, LANES, Lanes, Simd};
 use super::weight::Panels;
 use std::ops::Range;
@@ -26,14 +26,28 @@ const TILE_PANELS: usize = 8;
 
 /// Sixteen outputs per panel.
 pub(super) trait Source {
+    /// Whether one row is multiplied without storing what is decoded.
+    const DOTS: bool = false;
+
     /// Decodes `columns` of consecutive panels: `out` is `[panel][column]`. The first column is a multiple of 32.
     fn decode<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]);
+
+    /// Adds the products of one row's elements with `columns` of a panel to its sums.
+    #[inline(always)]
+    fn dot<S: Simd>(&self, _: S, _panel: usize, _columns: Range<usize>, _x: &[f32], _sums: &mut Lanes) {}
 }
 
 impl Source for Panels<'_> {
+    const DOTS: bool = true;
+
     #[inline(always)]
     fn decode<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]) {
         s.vectorize(Decode { weights: *self, panels, columns, out });
+    }
+
+    #[inline(always)]
+    fn dot<S: Simd>(&self, s: S, panel: usize, columns: Range<usize>, x: &[f32], sums: &mut Lanes) {
+        s.vectorize(Dot { weights: *self, panel, columns, x, sums });
     }
 }
 
@@ -129,10 +143,10 @@ pub(super) fn product<S: Simd>(
 
 /// Leaves the products of all rows with a few panels in `scratch.totals`.
 #[inline(always)]
-fn multiply<S: Simd>(
+fn multiply<S: Simd, W: Source>(
     s: S,
     x: Rows<'_>,
-    source: &impl Source,
+    source: &W,
     panels: Range<usize>,
     columns: Range<usize>,
     scratch: &mut Scratch,
@@ -141,6 +155,19 @@ fn multiply<S: Simd>(
     let outputs = x.count * at_once;
     let (sums, totals) = (&mut scratch.sums[..outputs], &mut scratch.totals[..outputs]);
     totals.fill([0.0; LANES]);
+    if x.count == 1 && W::DOTS {
+        // Panel by panel: memory is read in one stream.
+        for (panel, total) in panels.zip(totals.chunks_exact_mut(1)) {
+            for block in columns.clone().step_by(BLOCK) {
+                let block = block..(block + BLOCK).min(columns.end);
+                let mut sums = [[0.0; LANES]];
+                let x = &x.row(0)[block.start - columns.start..block.end - columns.start];
+                source.dot(s, panel, block, x, &mut sums[0]);
+                s.vectorize(Add { to: total, from: &sums });
+            }
+        }
+        return;
+    }
     let tiles = x.count.div_ceil(tile_rows(S::ACCUMULATORS));
     let part = (DECODED / at_once).min(BLOCK);
     for block in columns.clone().step_by(BLOCK) {
