@@ -79,15 +79,19 @@ fn logits_move_by_little_and_a_batch_is_its_members() {
 /// Includes software adapters, like the other tests here.
 #[test]
 fn every_device_agrees_with_the_reference() {
-    agrees(&CPU, &mut CpuBackend::default());
+    agrees(&CPU, &mut CpuBackend::default(), None);
     for adapter in WgpuBackend::adapters() {
         let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
-        agrees(&WGPU, &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+        let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        agrees(&WGPU, &mut device, Some(WGPU.logits_f32));
     }
 }
 
-fn agrees(target: &Target, backend: &mut impl Inspect) {
-    for (family, _) in FAMILIES {
+/// A value near the middle of two codes may get the other one on a device that rounds differently, and models with
+/// random weights amplify that with every token. So the first two prompts, of 1 and 7 tokens, are compared as with f32;
+/// for the others a difference is small against what q8 changes by itself, unless the target promises more.
+fn agrees(target: &Target, backend: &mut impl Inspect, logits_max: Option<f32>) {
+    for (family, logits_f16) in FAMILIES {
         let (cases, model) = (cases(family), Model::open(&golden(family)).expect("the golden model loads"));
         let expected = alone(&mut Device::new(&mut ReferenceBackend::new(), &model, KvFormat::Q8), &cases, WHOLE);
         let mut device = Device::new(backend, &model, KvFormat::Q8);
@@ -99,8 +103,11 @@ fn agrees(target: &Target, backend: &mut impl Inspect) {
             let worst = compared.iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
             println!("{family} on {}, {how}: logits differ by at most {worst:.1e}", target.name);
             assert_eq!(compared.len(), TOKENS * cases.len(), "{family}: equal tokens");
-            // A value near the middle of two codes may get the other one, on any device.
-            assert!(worst <= WGPU.logits_f32, "{family} on {}, {how}: {worst}", target.name);
+            assert!(logits_max.is_none_or(|max| worst <= max), "{family} on {}, {how}: {worst}", target.name);
+            let short = compared[..2 * TOKENS].iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
+            assert!(short <= target.logits_f32, "{family} on {}, {how}, short prompts: {short}", target.name);
+            let moved = compared.iter().map(relative_difference).fold(0.0, f64::max);
+            assert!(moved <= moved_max(logits_f16) / 4.0, "{family} on {}, {how}: {moved} of the spread", target.name);
         }
         support::ran("families", family, "kv-q8", target.name);
     }
