@@ -2,7 +2,7 @@
 //!
 //! Where a real device stores keys and values, it stores the *state* of each row: a hash of the row's token and of all
 //! states that the row reads *through the block table*. So a wrong, stale or mistakenly shared block changes the states
-//! of all later rows, as in a real model, however far they are from it. The sampled token is a hash of the states that
+//! of all later rows, near or far, as attention does in every layer. The sampled token is a hash of the states that
 //! its row reads; the expected token is the same hash over a plain list of tokens ([`PlainHistory`], [`next_token`]).
 //! The hash includes penalties and bias; logprobs are a hash of history and token ([`likely`]). Feed slots are read
 //! when the batch runs, and a batch runs at a random moment between its submission and its read. A batch that fails

@@ -114,7 +114,7 @@ impl Attention<'_> {
                 for part in partials.by_ref().take(item.parts.len()) {
                     s.vectorize(Merge { total: &mut total, part: &part });
                 }
-                self.finish(s, item, &total, &out);
+                self.finish(item, &total, &out);
             });
         }
     }
@@ -168,7 +168,7 @@ impl Attention<'_> {
             self.attend_part(s, item, part, scratch);
             s.vectorize(Merge { total: &mut total, part: &scratch.part });
         }
-        self.finish(s, item, &total, out);
+        self.finish(item, &total, out);
         scratch.total = total;
     }
 
@@ -224,8 +224,7 @@ impl Attention<'_> {
     }
 
     /// Adds the sinks, divides, and writes the rows.
-    #[inline(always)]
-    fn finish<S: Simd>(&self, _: S, item: &Item, total: &Partial, out: &SharedSlice<'_, f32>) {
+    fn finish(&self, item: &Item, total: &Partial, out: &SharedSlice<'_, f32>) {
         let (size, dim) = (self.group_size(), self.head_dim);
         for (query, outputs) in total.outputs.chunks_exact(self.vectors()).enumerate() {
             let (row, head) = (item.rows.start + query / size, item.head * size + query % size);

@@ -93,6 +93,15 @@ pub(super) fn run_experts(step: &MatMulExperts, loaded: &mut Loaded, team: &mut 
     loaded.scratch = scratch;
 }
 
+/// An expert with its routes.
+#[derive(Default)]
+struct Chosen {
+    expert: usize,
+    routes: Vec<usize>,
+    /// The row of x that each route reads.
+    rows: Vec<usize>,
+}
+
 /// Operands of a product with experts.
 struct Experts<'a> {
     level: Level,
@@ -123,25 +132,23 @@ impl Experts<'_> {
         });
     }
 
-    /// For each expert that has routes, its id, its routes, and their rows of x.
-    fn chosen(&self) -> Vec<(usize, Vec<usize>, Vec<usize>)> {
+    /// The experts that have routes.
+    fn chosen(&self) -> Vec<Chosen> {
         let experts = self.matrix.spec().experts as usize;
-        let mut routes = vec![Vec::new(); experts];
+        let mut chosen: Vec<_> = (0..experts).map(|expert| Chosen { expert, ..Chosen::default() }).collect();
         for (route, pair) in self.routes.chunks_exact(2).enumerate() {
-            routes[(pair[0] as usize).min(experts - 1)].push(route);
+            let chosen = &mut chosen[(pair[0] as usize).min(experts - 1)];
+            chosen.routes.push(route);
+            chosen.rows.push(if self.shared { route / self.per_token } else { route });
         }
-        let row = |&route: &usize| if self.shared { route / self.per_token } else { route };
-        let chosen = routes.into_iter().enumerate().filter(|(_, routes)| !routes.is_empty());
+        chosen.retain(|chosen| !chosen.routes.is_empty());
         chosen
-            .map(|(expert, routes)| (expert, routes.iter().map(row).collect(), routes))
-            .map(|(e, x, r)| (e, r, x))
-            .collect()
     }
 
     fn run_share(
         &self,
         (thread, threads): (usize, usize),
-        chosen: &[(usize, Vec<usize>, Vec<usize>)],
+        chosen: &[Chosen],
         values: &SharedSlice<'_, f32>,
         scratch: &mut ThreadScratch,
     ) {
@@ -160,7 +167,7 @@ impl Experts<'_> {
             let own = panels.start * LANES..(panels.end * LANES).min(outputs);
             (0..tokens).filter(|_| !own.is_empty()).for_each(|token| place(token, &own).fill(0.0));
         }
-        for (expert, routes, rows) in chosen {
+        for Chosen { expert, routes, rows } in chosen {
             let sections = self.matrix.sections_of(*expert);
             let rows = Rows { values: self.x, stride: columns, count: rows.len(), list: Some(rows) };
             multiply_share(self.level, rows, sections, (thread, threads), scratch, |row, first, found| {

@@ -72,6 +72,34 @@ fn map(level: Level, a: &[f32], b: &[f32], out: &mut [f32], storage: Storage, f:
     with_simd!(level, s => s.vectorize(Map { a, b, out, storage, f }));
 }
 
+/// `values = f(values)`, sixteen elements at a time.
+struct Update<'a, F> {
+    values: &'a mut [f32],
+    storage: Storage,
+    f: F,
+}
+
+impl<F: Function> Kernel for Update<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for part in self.values.chunks_mut(LANES) {
+            let mut lanes = [1.0; LANES];
+            lanes[..part.len()].copy_from_slice(part);
+            let value = s.load(&lanes);
+            s.store(self.f.call(s, value, value, value), &mut lanes);
+            for (value, result) in part.iter_mut().zip(lanes) {
+                *value = self.storage.round(result);
+            }
+        }
+    }
+}
+
+fn update(level: Level, values: &mut [f32], storage: Storage, f: impl Function) {
+    with_simd!(level, s => s.vectorize(Update { values, storage, f }));
+}
+
 /// Sum of squares.
 struct Squares<'a>(&'a [f32]);
 
@@ -219,7 +247,7 @@ struct Scale {
 
 impl Function for Scale {
     #[inline(always)]
-    fn call<S: Simd>(&self, s: S, _: S::F, _: S::F, logit: S::F) -> S::F {
+    fn call<S: Simd>(&self, s: S, logit: S::F, _: S::F, _: S::F) -> S::F {
         let scaled = s.mul(logit, s.splat(self.scale));
         let capped = match self.softcap {
             Some(cap) => s.mul(s.splat(cap), s.tanh(s.div(scaled, s.splat(cap)))),
@@ -237,8 +265,7 @@ pub(super) fn scale_logits(step: &ScaleLogits, loaded: &mut Loaded, team: &mut T
         let columns = loaded.columns(step.logits);
         let part = if columns.is_multiple_of(PART) { PART } else { columns };
         each_row(team, logits, part, |_, logits| {
-            let unused = logits.to_vec();
-            map(loaded.level, &unused, &unused, logits, storage, Scale { scale: step.scale, softcap: step.softcap });
+            update(loaded.level, logits, storage, Scale { scale: step.scale, softcap: step.softcap });
         });
     });
 }

@@ -231,9 +231,10 @@ fn adjusted(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Opti
             return None;
         }
         for (values, word) in values.chunks_mut(32).zip(&inputs.masks[row.mask_start as usize..]) {
-            for (bit, value) in values.iter_mut().enumerate().filter(|(bit, _)| word >> bit & 1 == 0) {
-                let _ = bit;
-                *value = f32::NEG_INFINITY;
+            for (bit, value) in values.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 {
+                    *value = f32::NEG_INFINITY;
+                }
             }
         }
     }
