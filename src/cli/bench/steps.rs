@@ -310,16 +310,7 @@ fn run(device: &Device, case: Case) -> Result<Times> {
 fn run_on<B: Backend>(mut backend: B, case: Case) -> Result<Times> {
     let plan = Arc::new(case.plan);
     backend.load(plan.clone(), &case.capacity)?;
-    for (index, spec) in plan.weights.iter().enumerate() {
-        let chunk = ((16 << 20) / spec.row_bytes_max()).max(1) as u32;
-        let mut first = 0;
-        while first < spec.rows {
-            let count = chunk.min(spec.rows - first);
-            let bytes = spec.bytes_before(first + count) - spec.bytes_before(first);
-            backend.write_weight(WeightId(index as u32), first, random_bytes(index as u64, bytes))?;
-            first += count;
-        }
-    }
+    fill(&mut backend, &plan)?;
     backend.allocate_pool(&case.blocks)?;
     let mut seconds = Vec::new();
     let begin = Instant::now();
@@ -337,9 +328,44 @@ fn run_on<B: Backend>(mut backend: B, case: Case) -> Result<Times> {
     Ok(Times(seconds))
 }
 
+/// Writes random rows into every weight, in chunks that each lie in one section.
+fn fill(backend: &mut impl Backend, plan: &Plan) -> Result<(), BackendError> {
+    for (index, spec) in (0..).zip(&plan.weights) {
+        let mut first = 0;
+        for section in &spec.sections {
+            let row_bytes = section.format.row_bytes(spec.columns);
+            let (end, chunk) = (first + section.rows, ((16 << 20) / row_bytes).max(1) as u32);
+            while first < end {
+                let rows = chunk.min(end - first);
+                let bytes = random_bytes(u64::from(index), u64::from(rows) * row_bytes);
+                backend.write_weight(WeightId(index), first, bytes)?;
+                first += rows;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Random bytes that are finite numbers of ordinary size in every format, for codes and scales alike.
 fn random_bytes(seed: u64, bytes: u64) -> Bytes {
     let mut numbers = Numbers(seed);
     let pattern: Vec<u8> = (0..8191).map(|_| numbers.below(256) as u8 & 0x2b | 0x10).collect();
     Bytes::from(pattern.into_iter().cycle().take(bytes as usize).collect::<Vec<u8>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files with 4-bit weights may have v in a longer format than q and k, in one matrix with them.
+    #[test]
+    fn a_matrix_with_several_formats_is_filled() {
+        let section = |rows, format| Section { rows, format };
+        let sections = vec![section(6, WeightFormat::Q5), section(2, WeightFormat::Q8)];
+        let matrix = Matrix { name: "qkv".into(), columns: 64, sections, uses: 1 };
+        let case = product(&Config::default(), &matrix, 1, Storage::F32);
+        let (plan, mut backend) = (Arc::new(case.plan), ReferenceBackend::new());
+        backend.load(plan.clone(), &case.capacity).expect("the plan is right");
+        fill(&mut backend, &plan).expect("each chunk is whole rows of one format");
+    }
 }
