@@ -7,7 +7,7 @@
 //! fails if any row does.
 
 use bytes::Bytes;
-use folio::model::Texts;
+use folio::model::{LoadError, Texts};
 use folio::platform::ModelFile;
 use folio::text::{ChatInput, TextModel};
 use serde_json::{Value, json};
@@ -63,10 +63,11 @@ fn beside(file: &Path, extension: &str) -> Result<String, String> {
 fn vocabulary(file: &Path) -> Result<String, String> {
     let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
     let name = file.display().to_string();
-    let texts = Texts::from_gguf(&name, &ModelFile::in_memory(Bytes::from(bytes)))
-        .map_err(|error| error.to_string().replace(&name, ""))?;
-    let config = Some(&texts.tokenizer_config_json[..]);
-    let model = TextModel::from_parts(texts.tokenizer_json.as_deref(), config, None).map_err(|e| e.to_string())?;
+    let without_name = |error: LoadError| error.to_string().replace(&name, "");
+    let texts = Texts::from_gguf(&name, &ModelFile::in_memory(Bytes::from(bytes))).map_err(without_name)?;
+    let tokenizer = texts.tokenizer_json().map_err(without_name)?;
+    let config = texts.tokenizer_config_json().map_err(without_name)?;
+    let model = TextModel::from_parts(tokenizer.as_deref(), Some(&config), None).map_err(|e| e.to_string())?;
     let tokenizer = model.tokenizer.ok_or("has no vocabulary")?;
     let (Ok(inputs), Ok(outputs)) = (beside(file, "inp"), beside(file, "out")) else {
         return Ok(format!("loads, {} tokens (no expected ids)", tokenizer.vocabulary()));

@@ -19,7 +19,9 @@ fuzz_target!(|head: &[u8]| {
     let file = ModelFile::in_memory(Bytes::from(file));
     let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else { return };
     let texts = gguf.texts();
-    let _ = TextModel::from_parts(texts.tokenizer_json.as_deref(), Some(&texts.tokenizer_config_json), None);
+    if let (Ok(tokenizer), Ok(config)) = (texts.tokenizer_json(), texts.tokenizer_config_json()) {
+        let _ = TextModel::from_parts(tokenizer.as_deref(), Some(&config), None);
+    }
     let Ok(model) = Model::from_gguf(gguf) else { return };
     let plan = model.record(Storage::F32);
     let uploaded = block_on(model.upload(&plan, |_, _, _| Ok::<_, Infallible>(())));

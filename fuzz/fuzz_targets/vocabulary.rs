@@ -38,10 +38,8 @@ fuzz_target!(|bytes: &[u8]| {
     let file = ModelFile::in_memory(Bytes::from(file.file()));
     let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else { return };
     let texts = gguf.texts();
-    let Ok(model) = TextModel::from_parts(texts.tokenizer_json.as_deref(), Some(&texts.tokenizer_config_json), None)
-    else {
-        return;
-    };
+    let (Ok(tokenizer), Ok(config)) = (texts.tokenizer_json(), texts.tokenizer_config_json()) else { return };
+    let Ok(model) = TextModel::from_parts(tokenizer.as_deref(), Some(&config), None) else { return };
     let Some(tokenizer) = &model.tokenizer else { return };
     for add_special in [false, true] {
         let Ok(ids) = tokenizer.encode(&text, add_special) else { continue };

@@ -28,15 +28,14 @@ pub(crate) struct ChatArgs {
 }
 
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
-    let text = args.model.open_text()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let session = Session::start(&args.model, &args.engine)?;
     ensure!(
-        text.tokenizer.is_some() && text.template.is_some(),
+        session.text.tokenizer.is_some() && session.text.template.is_some(),
         "this model has no chat template: pass --chat-template, or continue text with `folio run --prompt` or \
          POST /v1/completions"
     );
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (device, config) = (args.engine.device()?, args.engine.config()?);
-    let session = Session::start_on(device, args.model.open()?, text, config)?.wait_ready()?;
+    let session = session.wait_ready()?;
     let outcome = converse(&runtime, &session, args);
     outcome.and(session.close())
 }

@@ -167,7 +167,21 @@ impl ModelArgs {
 
     /// Opens the weights and reads the config; tensors are read later.
     pub(crate) fn open(&self) -> Result<Model> {
-        self.quantized(self.open_as_stored()?)
+        Ok(self.open_with_text()?.0)
+    }
+
+    /// [`Self::open`], with the files of tokenizer and chat template, which are also read later.
+    pub(crate) fn open_with_text(&self) -> Result<(Model, TextFiles)> {
+        let template = self.chat_template.as_deref().map(read_text).transpose()?;
+        let Some(path) = self.path()? else {
+            return Ok((self.quantized(Model::demo())?, TextFiles { place: TextPlace::Demo, template }));
+        };
+        let (model, texts) = self.open_path(path)?;
+        let place = match texts {
+            Some(texts) => TextPlace::Gguf(path.to_owned(), texts),
+            None => TextPlace::Folder(path.to_owned()),
+        };
+        Ok((self.quantized(model)?, TextFiles { place, template }))
     }
 
     /// The model, quantized if that was requested.
@@ -194,7 +208,7 @@ impl ModelArgs {
     pub(crate) fn describe(&self) -> Result<Model> {
         let Some(model) = &self.model else { return self.quantized(Model::demo()) };
         self.quantized(match hub::describe(model, self.hub)? {
-            Described::At(path) => self.open_path(&path)?,
+            Described::At(path) => self.open_path(&path)?.0,
             Described::Far(model) => *model,
         })
     }
@@ -208,43 +222,63 @@ impl ModelArgs {
         }
     }
 
-    fn open_as_stored(&self) -> Result<Model> {
-        self.path()?.map_or_else(|| Ok(Model::demo()), |path| self.open_path(path))
-    }
-
-    fn open_path(&self, path: &Path) -> Result<Model> {
+    /// The model at `path`, and the texts of a GGUF file.
+    fn open_path(&self, path: &Path) -> Result<(Model, Option<Texts>)> {
         let access = if self.mmap { FileAccess::Map } else { FileAccess::Read };
         if is_gguf(path) {
-            return Ok(Model::from_gguf(Gguf::open_with(path, access)?)?);
+            let gguf = Gguf::open_with(path, access)?;
+            let texts = gguf.texts();
+            return Ok((Model::from_gguf(gguf)?, Some(texts)));
         }
         let what = "is neither a GGUF file nor a folder with config.json and safetensors";
         ensure!(path.is_dir(), "{} {what}", path.display());
-        Ok(Model::open_with(path, access)?)
+        Ok((Model::open_with(path, access)?, None))
+    }
+}
+
+/// The files of a model's tokenizer and chat template, to be read.
+pub(crate) struct TextFiles {
+    place: TextPlace,
+    /// The text of `--chat-template`.
+    template: Option<String>,
+}
+
+enum TextPlace {
+    Nowhere,
+    Demo,
+    Folder(PathBuf),
+    Gguf(PathBuf, Texts),
+}
+
+impl TextFiles {
+    /// Neither tokenizer nor template.
+    pub(crate) fn none() -> Self {
+        Self { place: TextPlace::Nowhere, template: None }
     }
 
-    /// Tokenizer and chat template; each may be missing.
-    pub(crate) fn open_text(&self) -> Result<TextModel> {
-        let template = self.chat_template.as_deref().map(read_text).transpose()?;
-        let Some(folder) = self.path()? else {
-            let (tokenizer, config) = (demo::TOKENIZER_JSON, demo::TOKENIZER_CONFIG_JSON);
-            return Ok(TextModel::from_parts(Some(tokenizer), Some(config), template.as_deref())?);
-        };
-        if is_gguf(folder) {
-            let gguf = Gguf::open(folder)?;
-            let Texts { tokenizer_json, tokenizer_config_json, .. } = gguf.texts();
-            let texts = (tokenizer_json.as_deref(), Some(&tokenizer_config_json[..]));
-            return TextModel::from_parts(texts.0, texts.1, template.as_deref())
-                .with_context(|| folder.display().to_string());
+    /// Reads tokenizer and chat template; each may be missing. The vocabulary of a large one takes half a second.
+    pub(crate) fn read(self) -> Result<TextModel> {
+        let template = self.template;
+        match self.place {
+            TextPlace::Nowhere => Ok(TextModel::default()),
+            TextPlace::Demo => {
+                let (tokenizer, config) = (demo::TOKENIZER_JSON, demo::TOKENIZER_CONFIG_JSON);
+                Ok(TextModel::from_parts(Some(tokenizer), Some(config), template.as_deref())?)
+            }
+            TextPlace::Gguf(path, texts) => {
+                let (tokenizer, config) = (texts.tokenizer_json()?, texts.tokenizer_config_json()?);
+                TextModel::from_parts(tokenizer.as_deref(), Some(&config), template.as_deref())
+                    .with_context(|| path.display().to_string())
+            }
+            TextPlace::Folder(folder) => {
+                let own = read_if_there(&folder.join("chat_template.jinja"))?.map(String::from_utf8).transpose();
+                let own = own.with_context(|| format!("{}: chat_template.jinja is not UTF-8", folder.display()))?;
+                let tokenizer = read_if_there(&folder.join("tokenizer.json"))?;
+                let config = read_if_there(&folder.join("tokenizer_config.json"))?;
+                TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.or(own).as_deref())
+                    .with_context(|| folder.display().to_string())
+            }
         }
-        let own = read_if_there(&folder.join("chat_template.jinja"))?.map(String::from_utf8).transpose();
-        let template = match template {
-            Some(given) => Some(given),
-            None => own.with_context(|| format!("{}: chat_template.jinja is not UTF-8", folder.display()))?,
-        };
-        let tokenizer = read_if_there(&folder.join("tokenizer.json"))?;
-        let config = read_if_there(&folder.join("tokenizer_config.json"))?;
-        TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.as_deref())
-            .with_context(|| folder.display().to_string())
     }
 }
 

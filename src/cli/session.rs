@@ -2,7 +2,7 @@
 //! one.
 
 use super::device::{Device, DeviceJob};
-use super::options::{EngineArgs, ModelArgs};
+use super::options::{EngineArgs, ModelArgs, TextFiles};
 use super::output::{bar_style, note};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use folio::backend::{Backend, BackendError};
@@ -54,8 +54,7 @@ impl DeviceJob for Spawn {
 impl Session {
     /// Checks model, tokenizer, device and limits, then starts to load; [`Self::wait_ready`] waits until loading ends.
     pub(crate) fn start(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
-        let text = model.open_text()?;
-        let (model, config) = (model.open()?, engine.config()?);
+        let ((model, text), config) = (model.open_with_text()?, engine.config()?);
         Self::start_on(engine.device()?, model, text, config)
     }
 
@@ -68,20 +67,21 @@ impl Session {
             let report = FitReport::new(&model, &model.record(caps.activations), &config, &caps);
             ensure!(report.requested.fits(), StartError::DoesNotFit(Box::new(report)));
         }
-        let text = model.open_text()?;
-        Self::spawn(device, model.open()?, text, config, true)
+        let (model, text) = model.open_with_text()?;
+        Self::spawn(device, model, text, config, true)
     }
 
     /// Like [`Self::start`], with parts from the caller.
-    pub(crate) fn start_on(device: Device, model: Model, text: TextModel, config: Config) -> Result<Self> {
+    pub(crate) fn start_on(device: Device, model: Model, text: TextFiles, config: Config) -> Result<Self> {
         Self::spawn(device, model, text, config, false)
     }
 
-    fn spawn(device: Device, model: Model, text: TextModel, config: Config, tells_sizes: bool) -> Result<Self> {
+    /// Reads the texts while the weights load.
+    fn spawn(device: Device, model: Model, text: TextFiles, config: Config, tells_sizes: bool) -> Result<Self> {
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let generation = model.generation().clone();
         let thread = device.with(Spawn { model, config, inbox, tells_sizes });
-        Ok(Self { handle, text: Arc::new(text), generation, thread })
+        Ok(Self { handle, text: Arc::new(text.read()?), generation, thread })
     }
 
     /// Blocks until the engine accepts requests. Returns the error if loading failed.

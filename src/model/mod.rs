@@ -188,8 +188,8 @@ impl Model {
 
     /// A model from GGUF. Take tokenizer and template from [`Gguf::texts`] first.
     pub fn from_gguf(gguf: Gguf) -> Result<Self, LoadError> {
-        let (texts, source, rope_divisors) = gguf.into_parts();
-        let mut spec = ModelSpec::from_json(source.name(), &texts.config_json)?;
+        let (config_json, source, rope_divisors) = gguf.into_parts();
+        let mut spec = ModelSpec::from_json(source.name(), &config_json)?;
         // In GGUF, norm weights include the 1 and experts are separate, whatever the checkpoint had.
         spec.norm.one_plus = false;
         spec.tensors = spec.tensors.with_experts_apart();

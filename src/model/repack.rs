@@ -42,23 +42,23 @@ impl<'a> RowWriter<'a> {
         }
     }
 
+    /// Low and high four bits of a byte: codes `i` and `i + 4` of each eight.
     fn four(&mut self, group: usize, codes: &[u8; GROUP]) {
-        for (eight, codes) in codes.chunks_exact(8).enumerate() {
-            for i in 0..4 {
-                self.out[16 * group + 4 * eight + i] = codes[i] & 15 | (codes[4 + i] & 15) << 4;
-            }
+        let out = &mut self.out[16 * group..][..16];
+        for (out, codes) in out.as_chunks_mut::<4>().0.iter_mut().zip(codes.as_chunks::<8>().0) {
+            *out = std::array::from_fn(|i| codes[i] & 15 | (codes[4 + i] & 15) << 4);
         }
     }
 
     fn two(&mut self, at: usize, codes: &[u8; GROUP], shift: u32) {
-        for (index, code) in codes.iter().enumerate() {
-            self.out[at + index / 4] |= (code >> shift & 3) << (2 * (index % 4));
+        for (out, codes) in self.out[at..][..8].iter_mut().zip(codes.as_chunks::<4>().0) {
+            *out = (0..4).fold(0, |bits, i| bits | (codes[i] >> shift & 3) << (2 * i));
         }
     }
 
     fn one(&mut self, at: usize, codes: &[u8; GROUP], shift: u32) {
-        for (index, code) in codes.iter().enumerate() {
-            self.out[at + index / 8] |= (code >> shift & 1) << (index % 8);
+        for (out, codes) in self.out[at..][..4].iter_mut().zip(codes.as_chunks::<8>().0) {
+            *out = (0..8).fold(0, |bits, i| bits | (codes[i] >> shift & 1) << i);
         }
     }
 

@@ -6,6 +6,7 @@
 //! of the first chunk end and those of the second continue. The result is exact. If neighbors never agree (a word of
 //! kilobytes), or the tokenizer is of another kind ([`is_local`]), the text is encoded in one piece.
 
+use super::tokenizer_file::TokenizerFile;
 use serde_json::Value;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,18 +34,19 @@ struct Chunk {
 }
 
 /// Whether a tokenizer.json splits text into words independently of the preceding text.
-pub(super) fn is_local(json: &Value) -> bool {
-    let normalizer = json["normalizer"]["type"].as_str();
+pub(super) fn is_local(file: &TokenizerFile<'_>) -> bool {
+    let normalizer = file.normalizer["type"].as_str();
     let is_unicode_form = normalizer.is_none_or(|kind| ["NFC", "NFD", "NFKC", "NFKD"].contains(&kind));
-    let added = json["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
-    let is_word_only = |token: &Value| token["single_word"] == true;
-    let pre_tokenizer = &json["pre_tokenizer"];
+    let pre_tokenizer = &file.pre_tokenizer;
     let parts = match pre_tokenizer["pretokenizers"].as_array() {
         Some(parts) => parts.as_slice(),
         None => std::slice::from_ref(pre_tokenizer),
     };
     let scans = parts.iter().filter(|part| part["type"] == "Split" || part["use_regex"] != false).count();
-    is_unicode_form && !added.iter().any(is_word_only) && scans == 1 && parts.iter().all(is_local_part)
+    is_unicode_form
+        && !file.added_tokens.iter().any(|token| token.single_word)
+        && scans == 1
+        && parts.iter().all(is_local_part)
 }
 
 fn is_local_part(part: &Value) -> bool {
@@ -181,6 +183,11 @@ mod tests {
 
     fn demo_json() -> Value {
         serde_json::from_slice(TOKENIZER_JSON).expect("the demo's tokenizer is JSON")
+    }
+
+    fn is_local(json: &Value) -> bool {
+        let json = json.to_string();
+        super::is_local(&TokenizerFile::from_json(json.as_bytes()).expect("it is a tokenizer.json"))
     }
 
     fn split(pattern: &str) -> Value {

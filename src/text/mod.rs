@@ -18,6 +18,7 @@ mod stream;
 mod template;
 mod template_limits;
 mod tokenizer;
+mod tokenizer_file;
 
 pub use grammar::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, schema_in_lark};
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};

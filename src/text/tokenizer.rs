@@ -7,6 +7,7 @@
 use super::TextError;
 use super::chunks;
 use super::literal::Literals;
+use super::tokenizer_file::TokenizerFile;
 use serde_json::Value;
 use std::sync::OnceLock;
 use tokenizers::{AddedToken, PostProcessor as _};
@@ -54,15 +55,13 @@ impl Tokenizer {
     /// Reads a tokenizer.json. Truncation and padding in the file are ignored: a prompt is never cut silently.
     pub fn from_json(bytes: &[u8]) -> Result<Self, TextError> {
         let wrong = |error: &dyn std::fmt::Display| TextError::Tokenizer(error.to_string());
-        let json: Value = serde_json::from_slice(bytes).map_err(|error| wrong(&error))?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| wrong(&error))?;
-        inner.with_truncation(None).map_err(|error| wrong(&error))?;
-        inner.with_padding(None);
+        let file = TokenizerFile::from_json(bytes).map_err(|error| wrong(&error))?;
+        let inner = file.tokenizer().map_err(|error| wrong(&error))?;
         let added = inner.get_added_tokens_decoder();
         let special = added.values().filter(|token| token.special).map(|token| token.content.clone()).collect();
         let literals = Literals::new(special, added.values().map(|token| token.content.clone()).collect());
-        let decoding = Decoding::of(&json["decoder"]);
-        Ok(Self { inner, literal: OnceLock::new(), literals, decoding, in_chunks: chunks::is_local(&json) })
+        let decoding = Decoding::of(&file.decoder);
+        Ok(Self { inner, literal: OnceLock::new(), literals, decoding, in_chunks: chunks::is_local(&file) })
     }
 
     /// Ids of `text`. Special-token strings become special tokens. With `add_special`, includes the ids that the

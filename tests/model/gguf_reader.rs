@@ -33,7 +33,7 @@ fn the_demo_model_is_itself_in_gguf() {
         let mut file = demo();
         file.version = version;
         let gguf = open(file.bytes()).expect("it opens");
-        let texts = gguf.texts().clone();
+        let texts = gguf.texts();
         let model = Model::from_gguf(gguf).expect("it loads");
         let original = Model::demo();
         assert_eq!(model.record(Storage::F32).to_string(), original.record(Storage::F32).to_string());
@@ -41,8 +41,9 @@ fn the_demo_model_is_itself_in_gguf() {
         let eos = &model.generation().eos_token_ids;
         assert!(original.generation().eos_token_ids.iter().all(|id| eos.contains(id)), "{eos:?}");
 
-        let config = Some(&texts.tokenizer_config_json[..]);
-        let text = TextModel::from_parts(texts.tokenizer_json.as_deref(), config, None).expect("text is right");
+        let tokenizer = texts.tokenizer_json().expect("the vocabulary is right");
+        let config = texts.tokenizer_config_json().expect("the metadata is right");
+        let text = TextModel::from_parts(tokenizer.as_deref(), Some(&config), None).expect("text is right");
         assert!(text.template.is_some(), "the file has a chat template");
         let found = text.tokenizer.expect("the file has a vocabulary");
         let expected = Tokenizer::from_json(demo_model::TOKENIZER_JSON).expect("the demo's tokenizer");
@@ -73,7 +74,8 @@ fn the_way_to_split_text_decides_about_a_bos() {
             file.set("tokenizer.ggml.add_bos_token", Item::Boolean(flag));
         }
         let texts = Texts::from_gguf("x.gguf", &ModelFile::in_memory(Bytes::from(file.bytes()))).expect("it reads");
-        let tokenizer = Tokenizer::from_json(&texts.tokenizer_json.expect("a vocabulary")).expect("it is a tokenizer");
+        let json = texts.tokenizer_json().expect("the vocabulary is right").expect("there is one");
+        let tokenizer = Tokenizer::from_json(&json).expect("it is a tokenizer");
         let ids = tokenizer.encode("Once upon", true).expect("it encodes");
         assert_eq!(ids[0] == 5, begins, "{pre} {flag:?}: {ids:?}");
         assert_ne!(tokenizer.encode("Once upon", false).expect("it encodes")[0], 5, "{pre} {flag:?}");
@@ -116,7 +118,7 @@ fn a_file_without_vocabulary_has_no_tokenizer() {
     let mut file = demo();
     file.pairs.retain(|(key, _)| !key.starts_with("tokenizer."));
     let gguf = open(file.bytes()).expect("it opens");
-    assert!(gguf.texts().tokenizer_json.is_none());
+    assert_eq!(gguf.texts().tokenizer_json(), Ok(None));
     assert!(Model::from_gguf(gguf).is_ok(), "it still serves token ids");
 }
 
@@ -140,7 +142,8 @@ fn scores_merge_as_sentence_piece_does() {
     file.set("tokenizer.ggml.token_type", Item::I32s(kinds));
     file.set("tokenizer.ggml.scores", Item::F32s(scores));
     file.set("tokenizer.ggml.bos_token_id", Item::U32(1));
-    let json = open(file.bytes()).expect("it opens").texts().tokenizer_json.clone().expect("a vocabulary");
+    let json = open(file.bytes()).expect("it opens").texts().tokenizer_json();
+    let json = json.expect("the vocabulary is right").expect("there is one");
     let tokenizer = Tokenizer::from_json(&json).expect("it is a tokenizer");
     let tokens = |text: &str| -> Vec<String> {
         let ids = tokenizer.encode(text, true).expect("it encodes");

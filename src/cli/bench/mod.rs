@@ -14,14 +14,13 @@ mod serve;
 mod steps;
 
 use super::device::Device;
-use super::options::{EngineArgs, ModelArgs};
+use super::options::{EngineArgs, ModelArgs, TextFiles};
 use super::output;
 use super::session::Session;
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use folio::config::Config;
 use folio::model::{Model, ModelSpec};
-use folio::text::TextModel;
 use report::Report;
 
 /// What to measure.
@@ -97,7 +96,7 @@ impl Subject<'_> {
     /// Starts an engine for this model with these limits, and waits until it is ready.
     fn session(&self, config: Config) -> Result<Session> {
         let device = self.args.engine.device()?;
-        Session::start_on(device, self.model()?, TextModel::default(), config)?.wait_ready()
+        Session::start_on(device, self.model()?, TextFiles::none(), config)?.wait_ready()
     }
 }
 

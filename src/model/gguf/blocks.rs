@@ -89,7 +89,7 @@ impl BlockType {
         for (index, block) in source.chunks_exact(self.bytes()).enumerate() {
             match self {
                 Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => row.simple(self, index, block),
-                Self::Q8_0 => row.group(index, &std::array::from_fn(|i| block[2 + i]), &block[..2]),
+                Self::Q8_0 => row.group(index, run(&block[2..]), &block[..2]),
                 Self::Iq4Nl => row.group(index, &nibbles(&block[2..]), &block[..2]),
                 Self::Mxfp4 => row.group(index, &nibbles(&block[1..]), &block[..1]),
                 Self::Q4K | Self::Q5K => row.k32_min(self, index, block),
@@ -111,7 +111,17 @@ impl fmt::Display for BlockType {
 
 /// Sixteen bytes unpacked into nibbles: all low ones, then all high ones.
 fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
-    std::array::from_fn(|index| if index < 16 { bytes[index] & 15 } else { bytes[index - 16] >> 4 })
+    let bytes: &[u8; 16] = run(bytes);
+    let mut codes = [0; GROUP];
+    for (index, byte) in bytes.iter().enumerate() {
+        (codes[index], codes[16 + index]) = (byte & 15, byte >> 4);
+    }
+    codes
+}
+
+/// The first bytes of a part of a block. With a length that the compiler knows, loops over them become vector code.
+fn run<const N: usize>(bytes: &[u8]) -> &[u8; N] {
+    bytes.first_chunk().expect("blocks are whole")
 }
 
 /// Scale and minimum number `index`, from the twelve bytes in which Q4_K and Q5_K pack eight pairs of 6-bit numbers.
@@ -143,8 +153,9 @@ impl RowWriter<'_> {
         let tail = &block[head + if has_bit { 4 } else { 0 }..];
         let mut codes = nibbles(tail);
         if has_bit {
+            let bits = u32::from_le_bytes(*run(&block[head..]));
             for (index, code) in codes.iter_mut().enumerate() {
-                *code |= (block[head + index / 8] >> (index % 8) & 1) << 4;
+                *code |= ((bits >> index & 1) << 4) as u8;
             }
         }
         let scale = half::f16::from_le_bytes([block[0], block[1]]);
@@ -155,14 +166,11 @@ impl RowWriter<'_> {
     }
 
     fn k32_min(&mut self, kind: BlockType, index: usize, block: &[u8]) {
-        let (packed, high) = (&block[4..16], &block[16..48]);
-        let low = if kind == BlockType::Q5K { &block[48..] } else { &block[16..] };
+        let (packed, high): (_, &[u8; GROUP]) = (&block[4..16], run(&block[16..]));
+        let (low, fifths) = if kind == BlockType::Q5K { (&block[48..], 1) } else { (&block[16..], 0) };
         for group in 0..8 {
-            let bytes = &low[32 * (group / 2)..][..32];
-            let codes = std::array::from_fn(|i| {
-                let fifth = if kind == BlockType::Q5K { high[i] >> group & 1 } else { 0 };
-                bytes[i] >> (4 * (group % 2)) & 15 | fifth << 4
-            });
+            let bytes: &[u8; GROUP] = run(&low[32 * (group / 2)..]);
+            let codes = std::array::from_fn(|i| bytes[i] >> (4 * (group % 2)) & 15 | (high[i] >> group & fifths) << 4);
             self.group(8 * index + group, &codes, &six_bits(packed, group));
         }
         self.supers(index, [&block[..2], &block[2..4]]);
@@ -170,7 +178,7 @@ impl RowWriter<'_> {
 
     fn q2k(&mut self, index: usize, block: &[u8]) {
         for group in 0..8 {
-            let bytes = &block[16 + 32 * (group / 4)..][..32];
+            let bytes: &[u8; GROUP] = run(&block[16 + 32 * (group / 4)..]);
             let codes = std::array::from_fn(|i| bytes[i] >> (2 * (group % 4)) & 3);
             self.group(8 * index + group, &codes, &block[2 * group..][..2]);
         }
@@ -178,14 +186,14 @@ impl RowWriter<'_> {
     }
 
     fn q3k(&mut self, index: usize, block: &[u8]) {
-        let (mask, low, packed) = (&block[..32], &block[32..96], &block[96..108]);
+        let (mask, low, packed): (&[u8; GROUP], _, _) = (run(block), &block[32..96], &block[96..108]);
         let scale = |at: usize| {
             let low = packed[at % 8] >> (4 * (at / 8)) & 15;
             let high = packed[8 + at % 4] >> (2 * (at / 4)) & 3;
             (low | high << 4).wrapping_sub(32)
         };
         for group in 0..8 {
-            let bytes = &low[32 * (group / 4)..][..32];
+            let bytes: &[u8; GROUP] = run(&low[32 * (group / 4)..]);
             let codes = std::array::from_fn(|i| bytes[i] >> (2 * (group % 4)) & 3 | (mask[i] >> group & 1) << 2);
             self.group(8 * index + group, &codes, &[scale(2 * group), scale(2 * group + 1)]);
         }
@@ -195,7 +203,8 @@ impl RowWriter<'_> {
     fn q6k(&mut self, index: usize, block: &[u8]) {
         for group in 0..8 {
             let (half, quarter) = (group / 4, group % 4);
-            let (low, high) = (&block[64 * half + 32 * (quarter % 2)..], &block[128 + 32 * half..]);
+            let low: &[u8; GROUP] = run(&block[64 * half + 32 * (quarter % 2)..]);
+            let high: &[u8; GROUP] = run(&block[128 + 32 * half..]);
             let codes =
                 std::array::from_fn(|i| low[i] >> (4 * (quarter / 2)) & 15 | (high[i] >> (2 * quarter) & 3) << 4);
             self.group(8 * index + group, &codes, &block[192 + 2 * group..][..2]);

@@ -5,6 +5,7 @@ use crate::model::spec::LAYERS_MAX;
 use crate::model::{LoadError, read_error};
 use crate::platform::ModelFile;
 use bytes::{Bytes, BytesMut};
+use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 /// Maximum strings in a list that is read: eight times the largest vocabulary.
@@ -16,6 +17,7 @@ const HEAD_BYTES: u64 = 4 << 20;
 const HEAD_BYTES_MAX: u64 = 256 << 20;
 
 /// The parsed header of a file, and the file's first bytes, which hold its strings.
+#[derive(Debug)]
 pub(super) struct Metadata {
     file: String,
     bytes: Bytes,
@@ -29,7 +31,7 @@ impl Metadata {
         let mut head_bytes = HEAD_BYTES;
         loop {
             let wanted = head_bytes.min(file.bytes());
-            head.extend(file.read(head.len() as u64..wanted).map_err(|error| read_error(label, &error))?);
+            head.extend_from_slice(&file.read(head.len() as u64..wanted).map_err(|error| read_error(label, &error))?);
             match reader::read(label, &head, file.bytes()) {
                 // A field that is cut off causes a field error, so more bytes are read.
                 Err(LoadError::Field { .. }) if wanted < file.bytes() && head_bytes < HEAD_BYTES_MAX => head_bytes *= 4,
@@ -129,7 +131,7 @@ impl Metadata {
     }
 
     /// The strings of a list; bytes that are not UTF-8 are replaced, as in a `tokenizer.json`.
-    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<String>>, LoadError> {
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<Cow<'_, str>>>, LoadError> {
         let Some(list) = self.list(key, &[Kind::Text])? else { return Ok(None) };
         if list.count > TEXTS_MAX {
             return Err(self.invalid(key, format!("has {} entries, more than {TEXTS_MAX}", list.count)));
@@ -137,7 +139,7 @@ impl Metadata {
         let mut cursor = Cursor::new(&self.file, &self.bytes[..list.bytes.end], list.bytes.start);
         let mut texts = Vec::with_capacity(list.count);
         for _ in 0..list.count {
-            texts.push(String::from_utf8_lossy(&self.bytes[cursor.text(key)?]).into_owned());
+            texts.push(String::from_utf8_lossy(&self.bytes[cursor.text(key)?]));
         }
         Ok(Some(texts))
     }

@@ -33,37 +33,33 @@ const PIECE_ROWS: usize = 16;
 /// A model in GGUF.
 #[derive(Debug)]
 pub struct Gguf {
-    /// The metadata, translated to the files of a checkpoint folder.
     texts: Texts,
+    /// The metadata, translated to the `config.json` of a checkpoint.
+    config_json: Vec<u8>,
     tensors: GgufTensors,
     /// Divisors of the rotary frequencies, if the file has any.
     rope_divisors: Vec<f32>,
 }
 
-/// The files of a checkpoint folder other than weights.
-#[derive(Clone, Debug, Default)]
-pub struct Texts {
-    /// `config.json`.
-    pub config_json: Vec<u8>,
-    /// `tokenizer.json`, if there is a vocabulary.
-    pub tokenizer_json: Option<Vec<u8>>,
-    /// `tokenizer_config.json`: special tokens and the chat template.
-    pub tokenizer_config_json: Vec<u8>,
-}
+/// Tokenizer and chat template of a GGUF file, as the files of a checkpoint folder. They are translated when they are
+/// asked for: a vocabulary is large, and not every command needs it.
+#[derive(Clone, Debug)]
+pub struct Texts(Arc<Metadata>);
 
 impl Texts {
-    /// Reads tokenizer and template of a GGUF file, which needs no tensors and may have any architecture; the config is
-    /// empty.
+    /// Reads the header of a GGUF file, which needs no tensors and may have any architecture.
     pub fn from_gguf(label: &str, file: &ModelFile) -> Result<Self, LoadError> {
-        Self::of_vocabulary(&Metadata::read(label, file)?)
+        Ok(Self(Arc::new(Metadata::read(label, file)?)))
     }
 
-    fn of_vocabulary(metadata: &Metadata) -> Result<Self, LoadError> {
-        Ok(Self {
-            config_json: Vec::new(),
-            tokenizer_json: vocabulary::tokenizer_json(metadata)?.map(|json| json.to_string().into_bytes()),
-            tokenizer_config_json: vocabulary::tokenizer_config_json(metadata)?.to_string().into_bytes(),
-        })
+    /// `tokenizer.json`, if there is a vocabulary.
+    pub fn tokenizer_json(&self) -> Result<Option<Vec<u8>>, LoadError> {
+        vocabulary::tokenizer_json(&self.0)
+    }
+
+    /// `tokenizer_config.json`: special tokens and the chat template.
+    pub fn tokenizer_config_json(&self) -> Result<Vec<u8>, LoadError> {
+        Ok(vocabulary::tokenizer_config_json(&self.0)?.to_string().into_bytes())
     }
 }
 
@@ -100,8 +96,10 @@ impl Gguf {
             Ok((label, file))
         };
         let (label, file) = open(path)?;
-        let splits = Metadata::read(&label, &file)?.splits()?;
+        let first = Metadata::read(&label, &file)?;
+        let splits = first.splits()?;
         let mut files = vec![(label.clone(), file)];
+        let mut parts = vec![first];
         if let Some((number, count)) = splits.filter(|(_, count)| *count > 1) {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let tail = format!("-{:05}-of-{count:05}.gguf", number + 1);
@@ -114,15 +112,22 @@ impl Gguf {
             }
             for number in 2..=count {
                 let sibling: PathBuf = path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
-                files.push(open(&sibling)?);
+                let (label, file) = open(&sibling)?;
+                parts.push(Metadata::read(&label, &file)?);
+                files.push((label, file));
             }
         }
-        Self::from_files(files)
+        Self::from_parts(files, parts)
     }
 
     /// A model from its files, with their names; the first file comes first. Reads only metadata and tensor lists.
     pub fn from_files(files: Vec<(String, ModelFile)>) -> Result<Self, LoadError> {
-        let parts = files.iter().map(|(label, file)| Metadata::read(label, file)).collect::<Result<Vec<_>, _>>()?;
+        let parts = files.iter().map(|(label, file)| Metadata::read(label, file)).collect::<Result<_, _>>()?;
+        Self::from_parts(files, parts)
+    }
+
+    /// A model from its files and their headers.
+    fn from_parts(files: Vec<(String, ModelFile)>, parts: Vec<Metadata>) -> Result<Self, LoadError> {
         let count = parts.len();
         for (index, part) in parts.iter().enumerate().filter(|_| count > 1) {
             let found = part.splits()?;
@@ -151,17 +156,18 @@ impl Gguf {
             return Err(first.invalid(&format!("tensor {name:?}"), "uses a kind of rotation that is not supported"));
         }
         let config_json = config::config_json(first, family, &tensors.infos)?.to_string().into_bytes();
-        let texts = Texts { config_json, ..Texts::of_vocabulary(first)? };
-        Ok(Self { texts, tensors, rope_divisors })
+        let first = parts.into_iter().next().expect("there is a first file");
+        Ok(Self { texts: Texts(Arc::new(first)), config_json, tensors, rope_divisors })
     }
 
-    /// The metadata, translated to the files of a checkpoint folder.
-    pub fn texts(&self) -> &Texts {
-        &self.texts
+    /// Tokenizer and chat template.
+    pub fn texts(&self) -> Texts {
+        self.texts.clone()
     }
 
-    pub(super) fn into_parts(self) -> (Texts, Box<dyn TensorSource>, Vec<f32>) {
-        (self.texts, Box::new(self.tensors), self.rope_divisors)
+    /// The config, the tensors, and the divisors of the rotary frequencies.
+    pub(super) fn into_parts(self) -> (Vec<u8>, Box<dyn TensorSource>, Vec<f32>) {
+        (self.config_json, Box::new(self.tensors), self.rope_divisors)
     }
 }
 

@@ -3,8 +3,12 @@
 
 use super::metadata::Metadata;
 use crate::model::LoadError;
+use hashbrown::HashMap;
+use serde::{Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::cmp::Reverse;
 
 /// Value in `tokenizer.ggml.token_type` of control tokens, which never come from a user's text.
 const CONTROL: u32 = 3;
@@ -82,13 +86,34 @@ fn style(name: &str) -> Option<Style> {
 }
 
 /// The tokens of a vocabulary.
-struct Tokens {
-    texts: Vec<String>,
+struct Tokens<'a> {
+    texts: Vec<Cow<'a, str>>,
     kinds: Vec<u32>,
 }
 
-impl Tokens {
-    fn read(metadata: &Metadata) -> Result<Self, LoadError> {
+/// Ids by text. Serialized as `model.vocab` of a tokenizer.json.
+struct Ids<'a>(HashMap<&'a str, u32>);
+
+impl Serialize for Ids<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(&self.0)
+    }
+}
+
+/// `model` of a tokenizer.json. It has up to a million strings, so it is written without a [`Value`] for each.
+#[derive(Serialize)]
+struct Bpe<'a, Merge> {
+    r#type: &'a str,
+    unk_token: Option<&'a str>,
+    fuse_unk: bool,
+    byte_fallback: bool,
+    ignore_merges: bool,
+    vocab: Ids<'a>,
+    merges: Vec<Merge>,
+}
+
+impl<'a> Tokens<'a> {
+    fn read(metadata: &'a Metadata) -> Result<Self, LoadError> {
         let key = "tokenizer.ggml.tokens";
         let texts = metadata.required(key, metadata.texts(key)?)?;
         let kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_else(|| vec![1; texts.len()]);
@@ -97,27 +122,18 @@ impl Tokens {
     }
 
     /// Ids by text; the first id if several tokens have the same text.
-    fn ids(&self) -> HashMap<&str, usize> {
+    fn ids(&self) -> Ids<'_> {
         let mut ids = HashMap::with_capacity(self.texts.len());
-        for (id, text) in self.texts.iter().enumerate() {
-            ids.entry(text.as_str()).or_insert(id);
+        for (id, text) in (0..).zip(&self.texts) {
+            ids.entry(text.as_ref()).or_insert(id);
         }
-        ids
-    }
-
-    /// `model.vocab` of a tokenizer.json.
-    fn vocabulary(&self) -> Value {
-        let mut vocabulary = Map::new();
-        for (id, text) in self.texts.iter().enumerate() {
-            vocabulary.entry(text.as_str()).or_insert_with(|| id.into());
-        }
-        Value::Object(vocabulary)
+        Ids(ids)
     }
 
     fn added(&self) -> Value {
         let added = self.texts.iter().zip(&self.kinds).enumerate();
         let added = added.filter(|(_, (text, kind))| matches!(**kind, CONTROL | USER_DEFINED) && !text.is_empty());
-        let entry = |(id, (text, kind)): (usize, (&String, &u32))| {
+        let entry = |(id, (text, kind)): (usize, (&Cow<'_, str>, &u32))| {
             json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
                    "normalized": false, "special": *kind == CONTROL})
         };
@@ -132,31 +148,42 @@ fn same_length(metadata: &Metadata, key: &str, found: usize, tokens: usize) -> R
     Err(metadata.invalid(key, format!("has {found} entries for {tokens} tokens")))
 }
 
+/// A tokenizer.json.
+#[derive(Serialize)]
+struct File {
+    version: &'static str,
+    added_tokens: Value,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    post_processor: Value,
+    decoder: Value,
+    model: Box<RawValue>,
+}
+
 /// The equivalent `tokenizer.json`; `None` if the file has no vocabulary.
-pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<Option<Value>, LoadError> {
+pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<Option<Vec<u8>>, LoadError> {
     let key = "tokenizer.ggml.model";
     let Some(kind) = metadata.text(key)?.filter(|kind| !matches!(*kind, "none" | "no_vocab")) else {
         return Ok(None);
     };
     let tokens = Tokens::read(metadata)?;
-    let (model, normalizer, splitter, decoder) = match kind {
+    let (model, normalizer, pre_tokenizer, decoder) = match kind {
         "gpt2" => byte_level(metadata, &tokens)?,
         "llama" => sentence_piece(metadata, &tokens)?,
         other => return Err(metadata.invalid(key, format!("is {other:?}, not gpt2 or llama"))),
     };
     let pre = metadata.text("tokenizer.ggml.pre")?.and_then(style);
     let adds_bos = kind == "llama" || pre.is_some_and(|style| style.adds_bos);
-    Ok(Some(json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": tokens.added(),
-        "normalizer": normalizer, "pre_tokenizer": splitter, "decoder": decoder, "model": model,
-        "post_processor": post_processor(metadata, &tokens, adds_bos)?,
-    })))
+    let post_processor = post_processor(metadata, &tokens, adds_bos)?;
+    let added_tokens = tokens.added();
+    let file = File { version: "1.0", added_tokens, normalizer, pre_tokenizer, post_processor, decoder, model };
+    Ok(Some(serde_json::to_vec(&file).expect("strings and numbers")))
 }
 
 /// Model, normalizer, pre-tokenizer and decoder.
-type Parts = (Value, Value, Value, Value);
+type Parts = (Box<RawValue>, Value, Value, Value);
 
-fn byte_level(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadError> {
+fn byte_level(metadata: &Metadata, tokens: &Tokens<'_>) -> Result<Parts, LoadError> {
     let key = "tokenizer.ggml.pre";
     let name = metadata.text(key)?.unwrap_or("default");
     let Style { split, ignore_merges, .. } = style(name)
@@ -167,16 +194,15 @@ fn byte_level(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadError> 
     for merge in &merges {
         // The first character of a token may be the one that stands for a space, but never a space.
         let whole = merge.split_once(' ').map(|(left, right)| (left, right, format!("{left}{right}")));
-        let known = whole.is_some_and(|(left, right, both)| [left, right, &both].iter().all(|t| ids.contains_key(*t)));
+        let known =
+            whole.is_some_and(|(left, right, both)| [left, right, &both].iter().all(|t| ids.0.contains_key(*t)));
         if !known {
             return Err(metadata.invalid(key, format!("has the merge {merge:?}, which is not two tokens")));
         }
     }
-    let model = json!({
-        "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": ignore_merges,
-        "vocab": tokens.vocabulary(), "merges": merges,
-    });
+    let (r#type, unk_token) = ("BPE", None);
+    let model = Bpe { r#type, unk_token, fuse_unk: false, byte_fallback: false, ignore_merges, vocab: ids, merges };
+    let model = to_raw_value(&model).expect("strings and numbers");
     let bytes = |use_regex: bool| {
         let kind = "ByteLevel";
         json!({"type": kind, "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
@@ -194,17 +220,17 @@ fn byte_level(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadError> 
     Ok((model, normalizer, splitter, bytes(true)))
 }
 
-fn sentence_piece(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadError> {
+fn sentence_piece(metadata: &Metadata, tokens: &Tokens<'_>) -> Result<Parts, LoadError> {
     let key = "tokenizer.ggml.scores";
     let scores = metadata.required(key, metadata.numbers(key)?)?;
     same_length(metadata, key, scores.len(), tokens.texts.len())?;
     let unknown = metadata.integer("tokenizer.ggml.unknown_token_id", 0..=u32::MAX)?.unwrap_or(0);
-    let unknown = tokens.texts.get(unknown as usize);
-    let model = json!({
-        "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
-        "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
-        "vocab": tokens.vocabulary(), "merges": merges_by_score(tokens, &scores),
-    });
+    let unk_token = tokens.texts.get(unknown as usize).map(AsRef::as_ref);
+    let vocab = tokens.ids();
+    let merges = merges_by_score(tokens, &vocab, &scores);
+    let (r#type, ignore_merges) = ("BPE", false);
+    let model = Bpe { r#type, unk_token, fuse_unk: true, byte_fallback: true, ignore_merges, vocab, merges };
+    let model = to_raw_value(&model).expect("strings and numbers");
     let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
     let has_prefix = metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let mut normalizers = Vec::new();
@@ -224,32 +250,40 @@ fn sentence_piece(metadata: &Metadata, tokens: &Tokens) -> Result<Parts, LoadErr
 
 /// Every way to make a token of two others, the highest-scored token first. Merging by this rank is equivalent to
 /// SentencePiece's merging by score.
-fn merges_by_score(tokens: &Tokens, scores: &[f32]) -> Vec<Value> {
-    let ids = tokens.ids();
-    let mut merges = Vec::new();
+fn merges_by_score<'a>(tokens: &'a Tokens<'_>, ids: &Ids<'_>, scores: &[f32]) -> Vec<[&'a str; 2]> {
+    let mut merges = Vec::with_capacity(2 * tokens.texts.len());
     for (text, (&score, &kind)) in tokens.texts.iter().zip(scores.iter().zip(&tokens.kinds)) {
         if kind == CONTROL || text.len() > MERGED_BYTES_MAX {
             continue;
         }
         for (at, _) in text.char_indices().skip(1) {
             let (left, right) = text.split_at(at);
-            if let (Some(&left_id), Some(&right_id)) = (ids.get(left), ids.get(right)) {
-                merges.push((score, left_id, right_id, left, right));
+            if let Some(&left) = ids.0.get(left)
+                && let Some(&right) = ids.0.get(right)
+            {
+                merges.push((Reverse(ordered(score)), left, right));
             }
         }
     }
-    merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
-    merges.into_iter().map(|(_, _, _, left, right)| json!([left, right])).collect()
+    merges.sort_unstable();
+    let text = |id: u32| tokens.texts[id as usize].as_ref();
+    merges.into_iter().map(|(_, left, right)| [text(left), text(right)]).collect()
+}
+
+/// An integer in the order of [`f32::total_cmp`].
+fn ordered(score: f32) -> i32 {
+    let bits = score.to_bits() as i32;
+    bits ^ (((bits >> 31) as u32) >> 1) as i32
 }
 
 /// Adds BOS and EOS around a text, if the file says so.
-fn post_processor(metadata: &Metadata, tokens: &Tokens, bos_default: bool) -> Result<Value, LoadError> {
+fn post_processor(metadata: &Metadata, tokens: &Tokens<'_>, bos_default: bool) -> Result<Value, LoadError> {
     let wanted = |flag: &str, id: &str, default: bool| -> Result<Option<(u32, String)>, LoadError> {
         if !metadata.boolean(flag)?.unwrap_or(default) {
             return Ok(None);
         }
         let id = metadata.integer(id, 0..=u32::MAX)?;
-        Ok(id.and_then(|id| Some((id, tokens.texts.get(id as usize)?.clone()))))
+        Ok(id.and_then(|id| Some((id, tokens.texts.get(id as usize)?.to_string()))))
     };
     let bos = wanted("tokenizer.ggml.add_bos_token", "tokenizer.ggml.bos_token_id", bos_default)?;
     let eos = wanted("tokenizer.ggml.add_eos_token", "tokenizer.ggml.eos_token_id", false)?;
@@ -286,7 +320,7 @@ pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadEr
     ] {
         let id = metadata.integer(key, 0..=u32::MAX)?;
         if let Some(text) = id.and_then(|id| texts.get(id as usize)) {
-            config.insert(name.into(), text.as_str().into());
+            config.insert(name.into(), text.as_ref().into());
         }
     }
     Ok(Value::Object(config))
@@ -323,7 +357,7 @@ pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, Lo
     }
     let kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_default();
     for ((id, text), kind) in (0..).zip(&texts).zip(kinds) {
-        if kind == CONTROL && END_NAMES.contains(&text.as_str()) && u64::from(id) < vocab {
+        if kind == CONTROL && END_NAMES.contains(&text.as_ref()) && u64::from(id) < vocab {
             ids.push(id);
         }
     }
