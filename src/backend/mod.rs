@@ -28,6 +28,8 @@ use std::time::Duration;
 pub enum DeviceKind {
     /// The CPU reference, or a driver that runs shaders on the CPU.
     Software,
+    /// The machine's processors, by kernels made for them.
+    Processor,
     /// A GPU with its own memory.
     Discrete,
     /// A GPU that shares the system's memory.

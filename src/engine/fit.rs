@@ -493,6 +493,19 @@ mod tests {
     }
 
     #[test]
+    fn processors_leave_memory_to_other_programs() {
+        let on = |kind, bytes| {
+            let caps = Caps { kind, machine_bytes: Some(bytes), ..gpu(Some(bytes)) };
+            report_for(&config(), &caps).requested
+        };
+        let pool = |kind| on(kind, 4_000_000).kv_bytes;
+        let [all, half] = [DeviceKind::Discrete, DeviceKind::Processor].map(pool);
+        assert!(half.abs_diff(all / 2) <= BLOCK_BYTES, "{half} of {all}");
+        let small = on(DeviceKind::Processor, 1_500_000);
+        assert!(!small.fits(), "weights and activations do not fit: {small:?}");
+    }
+
+    #[test]
     fn bytes_read_well() {
         let check = |bytes: u64, text: &str| assert_eq!(Bytes(bytes).to_string(), text);
         check(0, "0 B");

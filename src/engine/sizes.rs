@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::engine::request::{EOS_TOKEN_IDS_MAX, LOGIT_BIAS_MAX, STOP_TOKEN_IDS_MAX};
 use crate::plan::Plan;
 
-/// Pool bytes for a device that does not report its memory, or shares it with the rest of the machine.
+/// Pool bytes for a device that does not report its memory, or runs on the processors for tests only.
 const KV_BYTES_DEFAULT: u64 = 512 << 20;
 /// Maximum entries in each side array of a step, unless one sequence alone needs more.
 const SIDE_ENTRIES_MAX: u64 = 1 << 20;
@@ -150,7 +150,10 @@ fn pool_bytes(config: &Config, caps: &Caps, taken: u64, demand_bytes: u64) -> u6
         return bytes;
     }
     let Some(usable) = budget_bytes(config, caps) else { return KV_BYTES_DEFAULT.min(demand_bytes) };
-    usable.saturating_sub(taken).min(demand_bytes)
+    let left = usable.saturating_sub(taken);
+    // Other programs need some of a machine's memory, and the system needs some for its page cache.
+    let left = if caps.kind == DeviceKind::Processor { left / 2 } else { left };
+    left.min(demand_bytes)
 }
 
 /// Memory of which [`budget_bytes`] is a share; `None` if unknown. With an explicit pool size, a device that shares the
@@ -165,7 +168,7 @@ pub(super) fn memory_bytes(config: &Config, caps: &Caps) -> Option<u64> {
 }
 
 /// Bytes that weights, row buffers and pool may use together; `None` if unknown. With an explicit pool size, they may
-/// use all of the memory; else a share of it, and a processor never takes a share of the machine's memory by itself.
+/// use all of the memory; else a share of it.
 pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
     let memory = memory_bytes(config, caps)?;
     match (config.kv_cache_bytes, caps.kind) {

@@ -226,8 +226,12 @@ fn hostile_entries_are_named() {
     for (change, expected) in table {
         let mut file = demo();
         change(&mut file);
-        let loaded = open(file.bytes()).and_then(Model::from_gguf);
-        let message = loaded.err().unwrap_or_else(|| panic!("{expected} is refused")).to_string();
+        let read = |gguf: Gguf| {
+            gguf.texts().tokenizer_json()?;
+            Model::from_gguf(gguf)
+        };
+        let message =
+            open(file.bytes()).and_then(read).err().unwrap_or_else(|| panic!("{expected} is refused")).to_string();
         assert!(message.contains(expected) && message.starts_with("x.gguf: "), "{message:?} lacks {expected:?}");
     }
 }

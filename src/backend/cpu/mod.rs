@@ -65,7 +65,7 @@ impl CpuBackend {
         let caps = Caps {
             name: "cpu".into(),
             api: "cpu",
-            kind: DeviceKind::Software,
+            kind: DeviceKind::Processor,
             tier: format!("{level}, {} threads", team.threads()),
             activations: Storage::F32,
             binding_bytes_max: u64::MAX,

@@ -35,7 +35,7 @@ impl Class {
     /// The class of an adapter, unless overridden.
     pub(crate) fn of(kind: DeviceKind) -> Self {
         match kind {
-            DeviceKind::Software => Self::Software,
+            DeviceKind::Software | DeviceKind::Processor => Self::Software,
             DeviceKind::Integrated => Self::Integrated,
             DeviceKind::Discrete | DeviceKind::Virtual => Self::Discrete,
         }
@@ -322,7 +322,7 @@ fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize,
         DeviceKind::Discrete => 0,
         DeviceKind::Integrated => 1,
         DeviceKind::Virtual => 2,
-        DeviceKind::Software => 3,
+        DeviceKind::Software | DeviceKind::Processor => 3,
     };
     // The same GPU is listed once per API; Vulkan comes first in wgpu's order and `min_by_key` keeps the first.
     let best = (0..adapters.len()).filter(|index| rank(index) < 3).min_by_key(rank);
