@@ -1,5 +1,6 @@
 //! Test cases for the steps that work on heads and the KV pool: RopeStoreKv, AttendPaged, and both in a layer.
 
+use super::Shapes;
 use super::compare::{ATTENTION, RELATIVE, attention};
 use super::fixture::{
     Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, exact, paged_batch, pool_content, relative,
@@ -19,27 +20,31 @@ const BATCHES: [(&str, &[(u32, u32)]); 6] = [
     ("mixed", &[(1, 130), (33, 33), (1, 16), (9, 47), (2, 2)]),
 ];
 
+/// (head size, query heads, KV heads)
+const HEADS: [(u32, u32, u32); 8] =
+    [(8, 3, 1), (16, 4, 4), (64, 4, 2), (80, 7, 1), (96, 2, 2), (128, 4, 1), (192, 2, 1), (256, 2, 2)];
+
 /// All fixtures of these steps, with `storage` for row buffers.
-pub(super) fn fixtures(storage: Storage) -> Vec<Fixture> {
+pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
+    let (all, some) = (shapes.of(&BATCHES), shapes.of(&BATCHES[1..4]));
     let mut fixtures = Vec::new();
-    for (head_dim, query_heads, kv_heads) in
-        [(8, 3, 1), (16, 4, 4), (64, 4, 2), (80, 7, 1), (96, 2, 2), (128, 4, 1), (192, 2, 1), (256, 2, 2)]
-    {
-        let heads = Heads { head_dim, query: query_heads, kv: kv_heads };
+    for &(head_dim, query, kv) in shapes.of(&HEADS) {
+        let heads = Heads { head_dim, query, kv };
         for format in [KvFormat::F32, KvFormat::F16] {
             fixtures.push(rope_store_kv(storage, format, heads, Turn { pairs: head_dim / 2, ..Turn::default() }));
         }
-        fixtures.push(attend(storage, KvFormat::F32, heads, View::default(), &BATCHES));
-        fixtures.push(attend(storage, KvFormat::F16, heads, View::default(), &BATCHES[1..4]));
+        fixtures.push(attend(storage, KvFormat::F32, heads, View::default(), all));
+        fixtures.push(attend(storage, KvFormat::F16, heads, View::default(), some));
     }
-    for (head_dim, query, kv) in [(8, 3, 1), (40, 6, 2), (64, 4, 2), (80, 7, 1), (128, 4, 1), (256, 2, 2)] {
+    for &(head_dim, query, kv) in shapes.of(&[(8, 3, 1), (40, 6, 2), (64, 4, 2), (80, 7, 1), (128, 4, 1), (256, 2, 2)])
+    {
         let heads = Heads { head_dim, query, kv };
         let turn = Turn { pairs: head_dim / 2, ..Turn::default() };
         fixtures.push(rope_store_kv(storage, KvFormat::Q8, heads, turn));
-        fixtures.push(attend(storage, KvFormat::Q8, heads, View::default(), &BATCHES[1..4]));
+        fixtures.push(attend(storage, KvFormat::Q8, heads, View::default(), some));
     }
     fixtures.extend(turns(storage));
-    fixtures.extend(views(storage));
+    fixtures.extend(views(storage, shapes));
     for format in [KvFormat::F32, KvFormat::Q8] {
         fixtures.push(layer(storage, format, None));
         fixtures.push(layer(storage, format, Some(20)));
@@ -177,24 +182,25 @@ struct View {
     sinks: bool,
 }
 
-fn views(storage: Storage) -> Vec<Fixture> {
+fn views(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
+    let (all, some) = (shapes.of(&BATCHES), shapes.of(&BATCHES[1..4]));
     let heads = Heads { head_dim: 64, query: 6, kv: 2 };
     let mut fixtures = Vec::new();
     for options in 1..16u32 {
         let [window, softcap, alibi, sinks] = [1, 2, 4, 8].map(|bit| options & bit != 0);
         let view = View { window: window.then_some(20), softcap, alibi, sinks };
         let format = if options % 2 == 0 { KvFormat::F16 } else { KvFormat::F32 };
-        fixtures.push(attend(storage, format, heads, view, &BATCHES));
-        fixtures.push(attend(storage, KvFormat::Q8, heads, view, &BATCHES[1..4]));
+        fixtures.push(attend(storage, format, heads, view, all));
+        fixtures.push(attend(storage, KvFormat::Q8, heads, view, some));
     }
-    for window in [1, 16, 100, 4096] {
+    for &window in shapes.of(&[1, 16, 100, 4096]) {
         let view = View { window: Some(window), ..View::default() };
-        fixtures.push(attend(storage, KvFormat::F16, heads, view, &BATCHES));
+        fixtures.push(attend(storage, KvFormat::F16, heads, view, all));
     }
-    for (query, kv) in [(1, 1), (6, 2), (5, 1), (7, 1), (16, 2), (12, 1), (16, 1)] {
+    for &(query, kv) in shapes.of(&[(1, 1), (6, 2), (5, 1), (7, 1), (16, 2), (12, 1), (16, 1)]) {
         let heads = Heads { head_dim: 32, query, kv };
         for format in [KvFormat::F16, KvFormat::Q8] {
-            fixtures.push(attend(storage, format, heads, View::default(), &BATCHES[1..4]));
+            fixtures.push(attend(storage, format, heads, View::default(), some));
         }
     }
     fixtures

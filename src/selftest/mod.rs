@@ -35,10 +35,32 @@ pub struct SelftestOptions {
     pub filter: Option<String>,
     /// Element types of row buffers besides f32; the device's own is always checked.
     pub activations: Vec<Storage>,
+    /// The shapes of each step and option.
+    pub shapes: Shapes,
     /// Number of tokens that the sampling checks draw.
     pub draws: Draws,
     /// With several devices, run every case on each device instead of a pairwise cover.
     pub product: bool,
+}
+
+/// The shapes that each step and option is checked with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shapes {
+    /// The middle one of each list, which is rarely a multiple of a vector or tile: for emulators of a processor.
+    One,
+    /// All.
+    #[default]
+    All,
+}
+
+impl Shapes {
+    /// The entries of an ascending list that are checked.
+    fn of<T>(self, list: &[T]) -> &[T] {
+        match self {
+            Self::One => &list[list.len() / 2..][..1],
+            Self::All => list,
+        }
+    }
 }
 
 /// Number of tokens that the sampling checks draw per option.
@@ -270,11 +292,17 @@ fn fixtures(options: &SelftestOptions, activations: Storage) -> Vec<Fixture> {
     }
     let mut fixtures = Vec::new();
     for storage in storages {
-        fixtures.extend(dense::fixtures(storage));
-        fixtures.extend(experts::fixtures(storage));
-        fixtures.extend(attention::fixtures(storage));
+        fixtures.extend(dense::fixtures(storage, options.shapes));
+        fixtures.extend(experts::fixtures(storage, options.shapes));
+        fixtures.extend(attention::fixtures(storage, options.shapes));
     }
-    fixtures.extend(sampling::fixtures(options.draws));
+    fixtures.extend(sampling::fixtures(options.draws, options.shapes));
+    if options.shapes == Shapes::One {
+        for fixture in &mut fixtures {
+            let middle = fixture.runs.len() / 2;
+            fixture.runs = vec![fixture.runs.swap_remove(middle)];
+        }
+    }
     fixtures
 }
 

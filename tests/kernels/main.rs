@@ -6,6 +6,9 @@
 //! cases: each case runs at least once, and each configuration runs every option and size of every step.
 //! `FOLIO_KERNELS_FULL=1` runs every case with every configuration, and draws 10⁵ tokens. The other tests need no
 //! device: they check the reference against itself, and the comparison against mutants.
+//!
+//! `FOLIO_KERNELS_BRIEF=1` runs one shape of each step and option with every configuration: for emulated processors,
+//! which are slow. `FOLIO_KERNELS_FILTER` selects cases by name.
 
 #[cfg(all(feature = "cuda", unix))]
 mod cuda;
@@ -22,7 +25,7 @@ use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
 use folio::plan::Storage;
 use folio::platform::block_on;
-use folio::selftest::{Draws, Report, SelftestOptions, blind_spots, cover_gaps, run, run_all};
+use folio::selftest::{Draws, Report, SelftestOptions, Shapes, blind_spots, cover_gaps, run, run_all};
 
 fn check(backend: &str, device: &mut impl Inspect, options: &SelftestOptions) {
     expect_passed(backend, block_on(run(device, options)).expect("the device survives the check"));
@@ -43,6 +46,19 @@ fn expect_passed(backend: &str, report: Report) {
     }
 }
 
+/// The checks that the environment asks for.
+fn options() -> SelftestOptions {
+    let is_on = |name| std::env::var(name).is_ok_and(|value| value == "1");
+    let (brief, full) = (is_on("FOLIO_KERNELS_BRIEF"), is_on("FOLIO_KERNELS_FULL"));
+    let (shapes, draws) = match (brief, full) {
+        (true, _) => (Shapes::One, Draws::Few),
+        (false, true) => (Shapes::All, Draws::Many),
+        (false, false) => (Shapes::All, Draws::Usual),
+    };
+    let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
+    SelftestOptions { filter, shapes, draws, product: brief || full, ..SelftestOptions::default() }
+}
+
 /// The reference agrees with itself for every storage type, regardless of the machine's load.
 #[test]
 fn the_reference_repeats_itself() {
@@ -55,8 +71,7 @@ fn the_reference_repeats_itself() {
 fn every_instruction_set_is_the_reference() {
     let open = |(index, level)| CpuBackend::new(&CpuOptions { threads: Some(1 + index % 3), level: Some(level) });
     let mut devices: Vec<_> = Level::available().into_iter().enumerate().map(open).collect();
-    let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
-    for report in block_on(run_all(&mut devices, &SelftestOptions { filter, ..Default::default() })).expect("it runs") {
+    for report in block_on(run_all(&mut devices, &options())).expect("it runs") {
         expect_passed("cpu", report);
     }
 }
@@ -106,10 +121,7 @@ fn every_adapter_is_the_reference() {
         println!("SKIPPED: wgpu finds no adapter, so no kernel was checked. Install a Vulkan driver, such as Mesa's.");
         return;
     }
-    let many = std::env::var("FOLIO_KERNELS_FULL").is_ok_and(|value| value == "1");
-    let draws = if many { Draws::Many } else { Draws::Usual };
-    let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
-    let options = SelftestOptions { filter, draws, product: many, ..SelftestOptions::default() };
+    let options = options();
     for adapter in adapters {
         let (names, opened): (Vec<_>, Vec<_>) = openings().into_iter().unzip();
         println!("{} {}: {}", adapter.api, adapter.name, names.join("; "));
