@@ -3,6 +3,7 @@
 
 use super::{Kernel, LANES, Lanes, Level, Simd, Words};
 use std::arch::aarch64::*;
+use std::arch::asm;
 
 /// The processor has NEON.
 #[derive(Clone, Copy)]
@@ -36,6 +37,22 @@ macro_rules! each {
     };
 }
 
+/// Widens four half-precision floats. The intrinsic is newer than the oldest compiler that is supported.
+#[inline(always)]
+fn widen(halves: uint16x4_t) -> float32x4_t {
+    let floats;
+    // SAFETY: every processor with NEON has the instruction; it reads and writes registers only.
+    unsafe {
+        asm!(
+            "fcvtl {0:v}.4s, {1:v}.4h",
+            out(vreg) floats,
+            in(vreg) halves,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    floats
+}
+
 type F = [float32x4_t; 4];
 type I = [uint32x4_t; 4];
 
@@ -60,8 +77,8 @@ impl Simd for Neon {
     }
     #[inline(always)]
     fn load(self, from: &Lanes) -> F {
-        let part = |at: usize| neon!(vld1q_f32(from[at..at + 4].as_ptr()));
-        [part(0), part(4), part(8), part(12)]
+        let from = from.as_chunks::<4>().0;
+        each!(|from| vld1q_f32(from.as_ptr()))
     }
     #[inline(always)]
     fn store(self, value: F, to: &mut Lanes) {
@@ -107,8 +124,8 @@ impl Simd for Neon {
     }
     #[inline(always)]
     fn load_words(self, from: &Words) -> I {
-        let part = |at: usize| neon!(vld1q_u32(from[at..at + 4].as_ptr()));
-        [part(0), part(4), part(8), part(12)]
+        let from = from.as_chunks::<4>().0;
+        each!(|from| vld1q_u32(from.as_ptr()))
     }
     #[inline(always)]
     fn add_words(self, a: I, b: I) -> I {
@@ -154,22 +171,41 @@ impl Simd for Neon {
         each!(|a| vreinterpretq_u32_f32(a))
     }
     #[inline(always)]
+    fn half(self, a: I) -> F {
+        each!(|a| widen(vmovn_u32(a)))
+    }
+    #[inline(always)]
+    fn load_halves(self, from: &[u16; LANES]) -> F {
+        let from = from.as_chunks::<4>().0;
+        each!(|from| widen(vld1_u16(from.as_ptr())))
+    }
+    #[inline(always)]
     fn load_bytes(self, from: &[i8; LANES]) -> F {
         let bytes = neon!(vld1q_s8(from.as_ptr()));
-        let (low, high) = (neon!(vmovl_s8(vget_low_s8(bytes))), neon!(vmovl_high_s8(bytes)));
-        let widen = |half: int16x8_t| {
-            let words = [neon!(vmovl_s16(vget_low_s16(half))), neon!(vmovl_high_s16(half))];
-            words.map(|part| neon!(vcvtq_f32_s32(part)))
-        };
-        let ([a, b], [c, d]) = (widen(low), widen(high));
-        [a, b, c, d]
+        let halves = neon!([vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)]);
+        let [low, high] = halves;
+        let parts = neon!([
+            vmovl_s16(vget_low_s16(low)),
+            vmovl_high_s16(low),
+            vmovl_s16(vget_low_s16(high)),
+            vmovl_high_s16(high),
+        ]);
+        each!(|parts| vcvtq_f32_s32(parts))
     }
     #[inline(always)]
     fn select(self, a: I, table: &Lanes) -> F {
-        let mut words = [0; LANES];
-        for (part, words) in a.into_iter().zip(words.as_chunks_mut::<4>().0) {
-            neon!(vst1q_u32(words.as_mut_ptr(), part));
-        }
-        self.load(&words.map(|word| table[(word & 15) as usize]))
+        // The instruction looks up bytes: of entry n, those from 4n to 4n + 3.
+        let [b, c, d, e] = self.load_words(&table.map(f32::to_bits));
+        let bytes = neon!(uint8x16x4_t(
+            vreinterpretq_u8_u32(b),
+            vreinterpretq_u8_u32(c),
+            vreinterpretq_u8_u32(d),
+            vreinterpretq_u8_u32(e),
+        ));
+        let (mask, each_byte) = (self.splat_word(15), self.splat_word(0x0404_0404));
+        let places = self.splat_word(0x0302_0100);
+        let entries = self.and(a, mask);
+        let at = each!(|entries, each_byte, places| vmlaq_u32(places, entries, each_byte));
+        each!(|at| vreinterpretq_f32_u8(vqtbl4q_u8(bytes, vreinterpretq_u8_u32(at))))
     }
 }
