@@ -26,6 +26,7 @@ mod quantized;
 mod remote;
 #[path = "../support/mod.rs"]
 mod support;
+mod threads;
 
 use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 use folio::backend::reference::ReferenceBackend;
