@@ -49,8 +49,9 @@ impl Kernel for Decode<'_> {
 impl Decode<'_> {
     #[inline(always)]
     fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
+        let layout = word_layout(format, self.weights.columns);
         for (panel, out) in self.panels.zip(self.out.chunks_exact_mut(self.columns.len())) {
-            let vectors = Vectors { s, format, weights: self.weights, panel };
+            let vectors = Vectors { s, format, layout, weights: self.weights, panel };
             vectors.each(self.columns.clone(), &mut Store { s, out });
         }
     }
@@ -72,18 +73,22 @@ impl<S: Simd> Visit<S> for Store<'_, S> {
     }
 }
 
-/// Adds the products of one row with `columns` of a panel to its sums. The first column is a multiple of 32.
+/// Adds the products of one row with `columns` of consecutive panels to their sums. The first column is a multiple of
+/// 32.
+///
+/// A sum is a chain of multiply-adds, each of which waits for the one before. Panels take turns after every 32 columns,
+/// so that a processor that looks ahead works on several chains at once.
 pub(super) struct Dot<'a> {
     /// The weights.
     pub(super) weights: Panels<'a>,
-    /// Which panel.
-    pub(super) panel: usize,
+    /// Which panels.
+    pub(super) panels: Range<usize>,
     /// Which columns.
     pub(super) columns: Range<usize>,
     /// The row's elements in these columns.
     pub(super) x: &'a [f32],
-    /// The sums.
-    pub(super) sums: &'a mut Lanes,
+    /// One vector per panel.
+    pub(super) sums: &'a mut [Lanes],
 }
 
 impl Kernel for Dot<'_> {
@@ -98,10 +103,15 @@ impl Kernel for Dot<'_> {
 impl Dot<'_> {
     #[inline(always)]
     fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
-        let vectors = Vectors { s, format, weights: self.weights, panel: self.panel };
-        let mut products = Products { s, x: self.x, total: s.load(self.sums) };
-        vectors.each(self.columns, &mut products);
-        s.store(products.total, self.sums);
+        let layout = word_layout(format, self.weights.columns);
+        for (x, first) in self.x.chunks(GROUP).zip(self.columns.step_by(GROUP)) {
+            for (panel, sums) in self.panels.clone().zip(&mut *self.sums) {
+                let vectors = Vectors { s, format, layout, weights: self.weights, panel };
+                let mut products = Products { s, x, total: s.load(sums) };
+                vectors.each(first..first + x.len(), &mut products);
+                s.store(products.total, sums);
+            }
+        }
     }
 }
 
@@ -121,10 +131,17 @@ impl<S: Simd> Visit<S> for Products<'_, S> {
     }
 }
 
+/// Where the parts of a row are; rows of dense formats have no parts.
+#[inline(always)]
+fn word_layout(format: WeightFormat, columns: usize) -> WordLayout {
+    if format.is_quantised() { format.layout(columns).into() } else { WordLayout::default() }
+}
+
 /// The columns of a panel.
 struct Vectors<'a, S> {
     s: S,
     format: WeightFormat,
+    layout: WordLayout,
     weights: Panels<'a>,
     panel: usize,
 }
@@ -157,7 +174,7 @@ impl<S: Simd> Vectors<'_, S> {
                 }
             }
             format => {
-                let layout = format.layout(self.weights.columns).into();
+                let layout = self.layout;
                 for (index, group) in (columns.start / GROUP..columns.end.div_ceil(GROUP)).enumerate() {
                     Group { s, format, lines, layout, group }.decode(index * GROUP, visitor);
                 }

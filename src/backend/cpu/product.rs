@@ -23,6 +23,9 @@ const ROWS_MAX: usize = 256;
 const TILE_ROWS: usize = 12;
 /// Maximum panels of a tile.
 const TILE_PANELS: usize = 8;
+/// Panels that are multiplied at once with one row, without storing what is decoded. Fewer leave the processor waiting
+/// for chains of multiply-adds, more are too many streams from memory; measured with one, two, four and eight.
+const DOT_PANELS: usize = 4;
 
 /// Sixteen outputs per panel.
 pub(super) trait Source {
@@ -32,9 +35,9 @@ pub(super) trait Source {
     /// Decodes `columns` of consecutive panels: `out` is `[panel][column]`. The first column is a multiple of 32.
     fn decode<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]);
 
-    /// Adds the products of one row's elements with `columns` of a panel to its sums.
+    /// Adds the products of one row's elements with `columns` of consecutive panels to their sums.
     #[inline(always)]
-    fn dot<S: Simd>(&self, _: S, _panel: usize, _columns: Range<usize>, _x: &[f32], _sums: &mut Lanes) {}
+    fn dot<S: Simd>(&self, _: S, _panels: Range<usize>, _columns: Range<usize>, _x: &[f32], _sums: &mut [Lanes]) {}
 }
 
 impl Source for Panels<'_> {
@@ -46,8 +49,8 @@ impl Source for Panels<'_> {
     }
 
     #[inline(always)]
-    fn dot<S: Simd>(&self, s: S, panel: usize, columns: Range<usize>, x: &[f32], sums: &mut Lanes) {
-        s.vectorize(Dot { weights: *self, panel, columns, x, sums });
+    fn dot<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, x: &[f32], sums: &mut [Lanes]) {
+        s.vectorize(Dot { weights: *self, panels, columns, x, sums });
     }
 }
 
@@ -156,14 +159,15 @@ fn multiply<S: Simd, W: Source>(
     let (sums, totals) = (&mut scratch.sums[..outputs], &mut scratch.totals[..outputs]);
     totals.fill([0.0; LANES]);
     if x.count == 1 && W::DOTS {
-        // Panel by panel: memory is read in one stream.
-        for (panel, total) in panels.zip(totals.chunks_exact_mut(1)) {
+        for (index, totals) in totals.chunks_mut(DOT_PANELS).enumerate() {
+            let first = panels.start + index * DOT_PANELS;
             for block in columns.clone().step_by(BLOCK) {
                 let block = block..(block + BLOCK).min(columns.end);
-                let mut sums = [[0.0; LANES]];
+                let sums = &mut sums[..totals.len()];
+                sums.fill([0.0; LANES]);
                 let x = &x.row(0)[block.start - columns.start..block.end - columns.start];
-                source.dot(s, panel, block, x, &mut sums[0]);
-                s.vectorize(Add { to: total, from: &sums });
+                source.dot(s, first..first + totals.len(), block, x, sums);
+                s.vectorize(Add { to: totals, from: sums });
             }
         }
         return;

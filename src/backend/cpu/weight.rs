@@ -211,7 +211,7 @@ fn write_panel<'a>(lines: &mut [Words], byte_lines: usize, rows: impl Iterator<I
 }
 
 /// Word offsets of the sections of a row.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct WordLayout {
     /// Second plane of codes.
     pub(super) plane: usize,
