@@ -5,7 +5,7 @@ use super::output::note;
 use super::printer::Printer;
 use super::request::{RequestArgs, server_options};
 use super::session::Session;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use folio::server::LocalApi;
 use futures_util::StreamExt as _;
@@ -30,11 +30,13 @@ pub(crate) struct ChatArgs {
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let session = Session::start(&args.model, &args.engine)?;
-    ensure!(
-        session.text.tokenizer.is_some() && session.text.template.is_some(),
-        "this model has no chat template: pass --chat-template, or continue text with `folio run --prompt` or \
-         POST /v1/completions"
-    );
+    if session.text.tokenizer.is_none() || session.text.template.is_none() {
+        session.close()?;
+        bail!(
+            "this model has no chat template: pass --chat-template, or continue text with `folio run --prompt` or \
+             POST /v1/completions"
+        );
+    }
     let session = session.wait_ready()?;
     let outcome = converse(&runtime, &session, args);
     outcome.and(session.close())

@@ -272,10 +272,13 @@ impl TextFiles {
             }
             TextPlace::Folder(folder) => {
                 let own = read_if_there(&folder.join("chat_template.jinja"))?.map(String::from_utf8).transpose();
-                let own = own.with_context(|| format!("{}: chat_template.jinja is not UTF-8", folder.display()))?;
+                let template = match template {
+                    Some(given) => Some(given),
+                    None => own.with_context(|| format!("{}: chat_template.jinja is not UTF-8", folder.display()))?,
+                };
                 let tokenizer = read_if_there(&folder.join("tokenizer.json"))?;
                 let config = read_if_there(&folder.join("tokenizer_config.json"))?;
-                TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.or(own).as_deref())
+                TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.as_deref())
                     .with_context(|| folder.display().to_string())
             }
         }

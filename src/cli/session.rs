@@ -81,7 +81,15 @@ impl Session {
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let generation = model.generation().clone();
         let thread = device.with(Spawn { model, config, inbox, tells_sizes });
-        Ok(Self { handle, text: Arc::new(text.read()?), generation, thread })
+        match text.read() {
+            Ok(text) => Ok(Self { handle, text: Arc::new(text), generation, thread }),
+            Err(error) => {
+                // A process must not end while one of its threads uses a driver. The first error is the one to report.
+                handle.drain();
+                let _ = thread.join();
+                Err(error)
+            }
+        }
     }
 
     /// Blocks until the engine accepts requests. Returns the error if loading failed.

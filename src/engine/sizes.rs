@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::engine::request::{EOS_TOKEN_IDS_MAX, LOGIT_BIAS_MAX, STOP_TOKEN_IDS_MAX};
 use crate::plan::Plan;
 
-/// Pool bytes for a device that does not report its memory, or runs on the processors for tests only.
+/// Pool bytes for a device that does not report its memory, or is a [`DeviceKind::Software`].
 const KV_BYTES_DEFAULT: u64 = 512 << 20;
 /// Maximum entries in each side array of a step, unless one sequence alone needs more.
 const SIDE_ENTRIES_MAX: u64 = 1 << 20;

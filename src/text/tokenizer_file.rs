@@ -58,7 +58,8 @@ fn model(json: &RawValue) -> tokenizers::Result<ModelWrapper> {
         return Ok(serde_json::from_str(json.get())?);
     }
     let file: Bpe = serde_json::from_str(json.get())?;
-    let builder = BpeBuilder::new().vocab_and_merges(file.vocab, file.merges.0);
+    let merges = file.merges.into_iter().filter_map(|Merge(pair)| pair).collect();
+    let builder = BpeBuilder::new().vocab_and_merges(file.vocab, merges);
     let builder = builder.fuse_unk(file.fuse_unk.unwrap_or_default());
     let builder = builder.byte_fallback(file.byte_fallback.unwrap_or_default());
     let mut builder = builder.ignore_merges(file.ignore_merges.unwrap_or_default());
@@ -88,32 +89,8 @@ struct Bpe {
     byte_fallback: Option<bool>,
     ignore_merges: Option<bool>,
     vocab: Vocab,
-    merges: Merges,
-}
-
-/// Pairs of tokens to merge, in order of rank.
-struct Merges(Vec<(String, String)>);
-
-impl<'de> Deserialize<'de> for Merges {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
-            type Value = Merges;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a list of merges")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merges, A::Error> {
-                let mut merges = Vec::new();
-                while let Some(Merge(merge)) = list.next_element()? {
-                    merges.extend(merge);
-                }
-                Ok(Merges(merges))
-            }
-        }
-        deserializer.deserialize_seq(List)
-    }
+    /// In order of rank.
+    merges: Vec<Merge>,
 }
 
 /// Two tokens, as a list or as text with a space between them; `None` for a line with the format's version.
@@ -147,5 +124,45 @@ impl<'de> Deserialize<'de> for Merge {
             }
         }
         deserializer.deserialize_any(Pair)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::demo;
+    use serde_json::json;
+
+    /// The library's own reader is the reference.
+    #[test]
+    fn a_file_is_read_as_the_library_reads_it() {
+        let demo: Value = serde_json::from_slice(demo::TOKENIZER_JSON).expect("the demo's tokenizer is JSON");
+        let mut with_pairs = demo.clone();
+        let merges = with_pairs["model"]["merges"].as_array_mut().expect("it has merges");
+        for merge in merges.iter_mut() {
+            let pair: Vec<&str> = merge.as_str().map_or_else(Vec::new, |text| text.split(' ').collect());
+            *merge = if pair.is_empty() { merge.clone() } else { json!(pair) };
+        }
+        let small = json!({
+            "type": "BPE", "dropout": 0.5, "unk_token": "?", "continuing_subword_prefix": "##",
+            "end_of_word_suffix": "</w>", "fuse_unk": true, "byte_fallback": true, "ignore_merges": true,
+            "vocab": {"?": 0, "a": 1, "##b": 2, "ab": 3}, "merges": ["#version: 0.2", "a ##b"],
+        });
+        let pieces = json!({"type": "WordLevel", "vocab": {"?": 0, "a": 1}, "unk_token": "?"});
+        let with_model = |model: Value| json!({"version": "1.0", "added_tokens": [], "model": model});
+        for json in [demo, with_pairs, with_model(small), with_model(pieces)] {
+            let text = json.to_string();
+            let expected = Tokenizer::from_bytes(text.as_bytes()).expect("the library reads it");
+            let found = TokenizerFile::from_json(text.as_bytes()).expect("it is a tokenizer.json");
+            let found = found.tokenizer().expect("it describes a tokenizer");
+            let value = |tokenizer: &Tokenizer| serde_json::to_value(tokenizer).expect("it is JSON");
+            assert!(value(&found) == value(&expected), "{text:.300}");
+        }
+        for merge in [json!("ab"), json!("a b c"), json!(["a"]), json!(["a", "b", "c"]), json!(7)] {
+            let model = json!({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [merge]});
+            let text = with_model(model).to_string();
+            let file = TokenizerFile::from_json(text.as_bytes()).expect("it is a tokenizer.json");
+            assert!(file.tokenizer().is_err(), "{text}");
+        }
     }
 }

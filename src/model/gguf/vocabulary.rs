@@ -8,7 +8,6 @@ use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
-use std::cmp::Reverse;
 
 /// Value in `tokenizer.ggml.token_type` of control tokens, which never come from a user's text.
 const CONTROL: u32 = 3;
@@ -261,19 +260,13 @@ fn merges_by_score<'a>(tokens: &'a Tokens<'_>, ids: &Ids<'_>, scores: &[f32]) ->
             if let Some(&left) = ids.0.get(left)
                 && let Some(&right) = ids.0.get(right)
             {
-                merges.push((Reverse(ordered(score)), left, right));
+                merges.push((score, left, right));
             }
         }
     }
-    merges.sort_unstable();
+    merges.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
     let text = |id: u32| tokens.texts[id as usize].as_ref();
     merges.into_iter().map(|(_, left, right)| [text(left), text(right)]).collect()
-}
-
-/// An integer in the order of [`f32::total_cmp`].
-fn ordered(score: f32) -> i32 {
-    let bits = score.to_bits() as i32;
-    bits ^ (((bits >> 31) as u32) >> 1) as i32
 }
 
 /// Adds BOS and EOS around a text, if the file says so.
