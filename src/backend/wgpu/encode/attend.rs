@@ -382,7 +382,7 @@ pub(super) fn variants() -> Vec<Variant> {
     let classes =
         [(Class::Discrete, Tier::T0, false), (Class::Software, Tier::T1, false), (Class::Software, Tier::T1, true)];
     for (class, tier, texels) in classes {
-        for head_dim in [8, 96, 256] {
+        for head_dim in [8, 96, 128, 256] {
             for rows in [1, 2, 4, 8, TILE_ROWS] {
                 if texels && rows > ROWS_MAX {
                     continue;

@@ -24,7 +24,11 @@ pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> P
 pub(crate) fn weight_variants(make: impl Fn(WeightFormat, &Profile) -> Variant) -> Vec<Variant> {
     let soft = [WeightFormat::F16, WeightFormat::Q4].map(|format| (format, false));
     let formats = WeightFormat::ALL.into_iter().map(|format| (format, true)).chain(soft);
-    formats.map(|(format, half)| make(format, &test_profile(Class::Discrete, Tier::T0, half))).collect()
+    let with_format = |(format, half)| Variant {
+        format: Some(format),
+        ..make(format, &test_profile(Class::Discrete, Tier::T0, half))
+    };
+    formats.map(with_format).collect()
 }
 
 /// A kernel variant for tests, which needs no device.
@@ -33,12 +37,13 @@ pub struct Variant {
     pub(crate) kernel: Kernel,
     pub(crate) fields: &'static [(&'static str, usize)],
     pub(crate) params_bytes: usize,
+    format: Option<WeightFormat>,
 }
 
 impl Variant {
     /// `kernel` with params of type `P`.
     pub(crate) fn new<P: Pod>(kernel: Kernel, fields: &'static [(&'static str, usize)]) -> Self {
-        Self { kernel, fields, params_bytes: size_of::<P>() }
+        Self { kernel, fields, params_bytes: size_of::<P>(), format: None }
     }
 
     /// Name of the variant: stem and defines.
@@ -69,7 +74,18 @@ impl Variant {
         self.is_defined("BIAS")
     }
 
-    fn is_defined(&self, define: &str) -> bool {
+    /// Format of the weight that it multiplies with or looks up.
+    pub fn format(&self) -> Option<WeightFormat> {
+        self.format
+    }
+
+    /// The number defined as `name`.
+    pub fn number(&self, name: &str) -> Option<u32> {
+        self.kernel.defines.iter().find_map(|(define, number)| number.filter(|_| *define == name))
+    }
+
+    /// Whether `define` is defined.
+    pub fn is_defined(&self, define: &str) -> bool {
         self.kernel.defines.iter().any(|(name, _)| *name == define)
     }
 

@@ -1,0 +1,177 @@
+//! What a compiler for real GPUs makes of the WGSL kernels, without such a GPU.
+//!
+//! Mesa's RADV compiles for AMD chips that are not there, and reports registers, spills, memory, occupancy and the
+//! machine code. The figures of every hot kernel are in the table of `docs/gpu-code.md`, which this test holds: a
+//! change that alters one must change the table (`FOLIO_REFRESH=1` writes it). They hold for one version of Mesa; with
+//! another, differences are only printed. Spills and scratch memory fail with any version.
+//!
+//! Without RADV, the test is skipped with a message, or fails under `FOLIO_REQUIRE_GPU=1`.
+
+mod listing;
+mod radv;
+
+use folio::backend::wgpu::{Variant, variants};
+use folio::plan::WeightFormat;
+use radv::{Chip, Report};
+use std::fmt::Write as _;
+
+/// The version of Mesa for which the table holds: Debian 12's.
+const MESA: &str = "22.3.6";
+const CHIPS: [Chip; 3] = [
+    Chip { family: "NAVI21", name: "RDNA 2 (Navi 21)" },
+    Chip { family: "GFX1100", name: "RDNA 3 (Navi 31)" },
+    Chip { family: "VEGA10", name: "GCN 5 (Vega 10)" },
+];
+const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/gpu-code.md");
+const BEGIN: &str = "<!-- begin: written by tests/gpu_code -->\n";
+const END: &str = "<!-- end -->";
+
+/// A kernel that takes a share of a model's time.
+struct Hot {
+    name: String,
+    variant: Variant,
+    /// Products of a weight with an element of x per invocation and turn of the inner loop.
+    products: Option<u32>,
+}
+
+/// The kernels that run in every layer, or on all logits, in their usual variants.
+fn hot_kernels() -> Vec<Hot> {
+    let is_usual = |variant: &Variant| {
+        let optional = ["BIAS", "SOFT_HALF", "SOFTCAP", "ALIBI", "SINKS", "TEXELS"];
+        !optional.iter().any(|define| variant.is_defined(define))
+    };
+    let few = [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Q6K];
+    let mut all = variants();
+    // Quantized products are listed with a bias, which only changes their last lines.
+    all.retain(|variant| is_usual(variant) || (variant.stem().starts_with("matmul") && !variant.texels()));
+    let mut kernels: Vec<Hot> = Vec::new();
+    for variant in all {
+        let number = |name: &str| variant.number(name).unwrap_or(0);
+        let dense = !variant.is_defined("GROUPS");
+        let format_named = |list: &[WeightFormat]| variant.format().is_some_and(|format| list.contains(&format));
+        let (name, products) = match variant.stem() {
+            "matmul_vec" if variant.subgroups() && number("WORKGROUP") == 64 => ("matmul_vec".into(), Some(32)),
+            "matmul_skinny" if format_named(&few) => {
+                let (rows, outputs) = (number("ROWS"), number("OUTPUTS"));
+                (format!("matmul_skinny, {rows} rows"), Some(8 * rows * outputs))
+            }
+            "matmul_tile" if format_named(&few) => (format!("matmul_tile, {} rows", number("TILE_ROWS")), None),
+            "matmul_experts_vec" if variant.subgroups() && format_named(&[WeightFormat::Mxfp4, WeightFormat::Q4K]) => {
+                ("matmul_experts_vec".into(), None)
+            }
+            "matmul_experts_tile" if format_named(&[WeightFormat::Mxfp4, WeightFormat::Q4K]) => {
+                ("matmul_experts_tile".into(), None)
+            }
+            "attend_paged_decode" | "attend_paged_prefill"
+                if [16, 32].contains(&number("HEAD_CHUNKS")) && [0, 1, 4, 8].contains(&number("ROWS")) =>
+            {
+                let kv = if variant.is_defined("KV_Q8") { "q8" } else { "f16" };
+                let rows = variant.number("ROWS").map_or_else(String::new, |rows| format!(", {rows} rows"));
+                (format!("{}, head of {}, {kv}{rows}", variant.stem(), 8 * number("HEAD_CHUNKS")), None)
+            }
+            "attend_paged_merge" => (variant.stem().into(), None),
+            "sample" | "sample_argmax" if number("WORKGROUP") == 256 => {
+                let options = ["ADJUST", "LOGPROBS"].into_iter().filter(|option| variant.is_defined(option));
+                let options: Vec<String> = options.map(str::to_lowercase).collect();
+                (format!("{} {}", variant.stem(), options.join(", ")).trim().to_owned(), None)
+            }
+            _ => continue,
+        };
+        let name = match variant.format() {
+            Some(format) => format!("{name}, {format}"),
+            None => name,
+        };
+        if variant.is_defined("BIAS") && dense || kernels.iter().any(|hot| hot.name == name) {
+            continue;
+        }
+        kernels.push(Hot { name, variant, products });
+    }
+    kernels
+}
+
+/// One line of the table: the figures of a kernel on every chip.
+fn line(hot: &Hot, reports: &[Report]) -> String {
+    let mut line = format!("| {} |", hot.name);
+    for report in reports {
+        let registers = format!("{} · {}", report.vector_registers, report.waves);
+        let inner = match (&report.inner, hot.products) {
+            (None, _) => "– | –".to_owned(),
+            (Some(inner), Some(products)) => {
+                format!("{:.1} | {}", f64::from(inner.vector) / f64::from(products), inner.loads)
+            }
+            (Some(inner), None) => {
+                format!(
+                    "{:.0} % | {}",
+                    100.0 * f64::from(inner.multiply_adds) / f64::from(inner.vector.max(1)),
+                    inner.loads
+                )
+            }
+        };
+        write!(line, " {registers} | {} | {inner} |", report.workgroup_bytes).expect("a string takes everything");
+    }
+    line
+}
+
+#[test]
+fn hot_kernels_compile_for_real_gpus_as_the_table_says() {
+    if !radv::is_there() {
+        let message =
+            "RADV (Debian's mesa-vulkan-drivers) is not installed: the kernels are not compiled for real GPUs";
+        assert!(std::env::var_os("FOLIO_REQUIRE_GPU").is_none(), "{message}");
+        println!("skipped: {message}");
+        return;
+    }
+    let kernels = hot_kernels();
+    assert!(kernels.len() > 60, "every hot kernel is listed, not {}", kernels.len());
+    let compilers = CHIPS.each_ref().map(|chip| radv::Compiler::new(chip));
+    let mut lines = String::new();
+    let mut spilled = Vec::new();
+    for hot in &kernels {
+        let reports = compilers.each_ref().map(|compiler| compiler.compile(&hot.variant));
+        for (chip, report) in CHIPS.iter().zip(&reports) {
+            if report.spills > 0 || report.scratch_bytes > 0 {
+                let (spills, scratch) = (report.spills, report.scratch_bytes);
+                spilled.push(format!("{} on {}: {spills} spills, {scratch} bytes of scratch", hot.name, chip.name));
+            }
+        }
+        lines += &line(hot, &reports);
+        lines.push('\n');
+    }
+    compare(&header(), &lines, &compilers[0].version);
+    assert!(spilled.is_empty(), "{}", spilled.join("\n"));
+}
+
+fn header() -> String {
+    let (mut names, mut dashes) = ("| kernel |".to_owned(), "|---|".to_owned());
+    for chip in &CHIPS {
+        write!(names, " {}: registers · waves | bytes | work | loads |", chip.name).expect("a string takes everything");
+        dashes += "---|---|---|---|";
+    }
+    format!("{names}\n{dashes}\n")
+}
+
+/// Compares the lines with those of the document, or writes them there.
+fn compare(header: &str, lines: &str, version: &str) {
+    let document = std::fs::read_to_string(TABLE).expect("docs/gpu-code.md is there");
+    let (before, rest) = document.split_once(BEGIN).expect("the table begins at its marker");
+    let (table, after) = rest.split_once(END).expect("the table ends at its marker");
+    if std::env::var_os("FOLIO_REFRESH").is_some() {
+        let text = format!("{before}{BEGIN}{header}{lines}{END}{after}");
+        std::fs::write(TABLE, text).expect("the table is written");
+        return;
+    }
+    let known = table.strip_prefix(header).expect("the table has its header");
+    let changed: Vec<String> = lines
+        .lines()
+        .filter(|line| !known.lines().any(|known| known == *line))
+        .chain(known.lines().filter(|line| !lines.lines().any(|found| found == *line)))
+        .map(str::to_owned)
+        .collect();
+    let message =
+        format!("docs/gpu-code.md differs (FOLIO_REFRESH=1 writes it); new and old lines:\n{}", changed.join("\n"));
+    if version.contains(MESA) {
+        assert!(changed.is_empty(), "{message}");
+    } else if !changed.is_empty() {
+        println!("the table holds for Mesa {MESA}, this is {version}: {message}");
+    }
+}
