@@ -32,6 +32,7 @@ struct Params {
 
 @compute @workgroup_size(64)
 fn main(at: Invocation) {
+    fill_levels(at.local);
     let item = flat_workgroup(at) * 64u + at.local;
     let token = item / params.eights;
     let eight = item - token * params.eights;

@@ -1,48 +1,52 @@
 // out = W_e * x + bias_e for every route or, with COMBINE, their weighted sum for every token. Each route reads the
 // matrix of its expert once. Bound by memory bandwidth if there are few routes.
-// Workgroup: 4 outputs of a unit; its invocations run over the columns with 16-byte loads and sum at the end.
-// Variants: weight format, BIAS, COMBINE, SUBGROUPS, WORKGROUP. Twin: backend/reference/matmul_experts.rs
+// Workgroup of 64: slots of OUTPUTS outputs of a unit (see slots.wgsl), whose lanes run over the columns.
+// Variants: weight format, BIAS, COMBINE, ONE_ROW, ROWS (1), OUTPUTS, LANES, PARTIAL (the last group is not whole).
+// Twin: backend/reference/matmul_experts.rs
+#import invocation
 #import matmul_experts
 #import weight
-#import reduce
+#import slots
 
-@compute @workgroup_size(WORKGROUP)
+#ifdef GROUPS
+const UNIT: u32 = 32u;
+#else
+const UNIT: u32 = 8u;
+#endif
+
+@compute @workgroup_size(64)
 fn main(at: Invocation) {
-    let tiles = (params.outputs + 3u) / 4u;
+    fill_levels(at.local);
+    let tiles = (params.outputs + SLOTS * OUTPUTS - 1u) / (SLOTS * OUTPUTS);
     let tile = flat_workgroup(at);
     let unit = tile / tiles;
-    let output = 4u * (tile % tiles);
-    // Outputs past the end read the last row again; emit drops them.
-    let last = params.outputs - 1u;
-    var sum = vec4<f32>(0.0);
+    let first = (tile % tiles * SLOTS + at.local / LANES) * OUTPUTS;
+    let lane = at.local % LANES;
+    var sums: LaneSums;
     // Excess workgroups of a grid spread over x and y have no unit, but reach every barrier.
     let count = select(0u, params.routes_each, unit < params.units);
     for (var j = 0u; j < count; j++) {
         let route = unit * params.routes_each + j;
         let expert = expert_of(route);
         if expert < params.expert_count {
-            let base = expert * params.outputs;
-            let row0 = weight_row(base + min(output, last));
-            let row1 = weight_row(base + min(output + 1u, last));
-            let row2 = weight_row(base + min(output + 2u, last));
-            let row3 = weight_row(base + min(output + 3u, last));
+            var weight_rows: array<u32, OUTPUTS>;
+            // Outputs past the end read the last row again; emit drops them.
+#for output OUTPUTS
+            weight_rows[output] = weight_row(expert * params.outputs + min(first + output, params.outputs - 1u));
+#endfor
             let x_row = route / params.x_routes * 2u * params.eights;
-            var part = vec4<f32>(0.0);
-            for (var k = at.local; k < params.eights; k += WORKGROUP) {
-                let low = x[x_row + 2u * k];
-                let high = x[x_row + 2u * k + 1u];
-                let w0 = weight_eight(row0, k);
-                let w1 = weight_eight(row1, k);
-                let w2 = weight_eight(row2, k);
-                let w3 = weight_eight(row3, k);
-                part += vec4<f32>(dot(w0.low, low), dot(w1.low, low), dot(w2.low, low), dot(w3.low, low));
-                part += vec4<f32>(dot(w0.high, high), dot(w1.high, high), dot(w2.high, high), dot(w3.high, high));
+            var products: LaneSums;
+            for (var part = lane; UNIT * part < 8u * params.eights; part += LANES) {
+                add_unit(weight_rows, x_row, part, &products);
             }
-            sum += factor_of(route) * part;
+            let factor = factor_of(route);
+#for output OUTPUTS
+            sums[output] += factor * products[output];
+#endfor
         }
     }
-    let total = reduce_sum(at, sum);
-    if at.local < 4u {
-        emit(unit, output + at.local, total[at.local]);
+    add_lanes(at.local, sums);
+    for (var output = lane; output < OUTPUTS; output += LANES) {
+        emit(unit, first + output, slot_sum(at.local, output));
     }
 }

@@ -53,7 +53,7 @@ fn main(at: Invocation) {
 #endfor
 #for output OUTPUTS
         {
-            let scale = placed_scale(w[output]);
+            let scale = w[output].scale;
             var dots: array<vec2<f32>, ROWS>;
 #for part 4
             {

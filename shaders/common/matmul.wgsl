@@ -12,6 +12,8 @@ struct Params {
     plane: u32,
     scales: u32,
     supers: u32,
+    splits: u32,        // parts of the columns, each computed by other workgroups
+    span: u32,          // columns of a part, a multiple of 32
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -48,4 +50,33 @@ fn emit(row: u32, output: u32, product: f32) {
         value += out[index];
     }
     out[index] = value;
+}
+
+// What a workgroup computes: outputs and rows of a tile, for columns from begin to end.
+struct Part {
+    tile: u32,
+    split: u32,
+    begin: u32,
+    end: u32,
+}
+
+fn part_of(workgroup: u32) -> Part {
+#ifdef SPLITS
+    let split = workgroup % params.splits;
+    let begin = split * params.span;
+    return Part(workgroup / params.splits, split, begin, min(begin + params.span, 8u * params.eights));
+#else
+    return Part(workgroup, 0u, 0u, 8u * params.eights);
+#endif
+}
+
+// SPLITS: out is [split][row][output of the shard], and matmul_merge computes the rest.
+fn emit_part(part: Part, row: u32, output: u32, product: f32) {
+#ifdef SPLITS
+    if row < params.rows && output < params.outputs {
+        out[(part.split * params.rows + row) * params.outputs + output] = product;
+    }
+#else
+    emit(row, output, product);
+#endif
 }

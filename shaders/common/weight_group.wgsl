@@ -1,6 +1,6 @@
 // A group of 32 quantized weights: codes in one or two planes, a * level(code) + b.
-// Defines: CODES_2, CODES_4 or CODES_8; ONE_MORE_AT or TWO_MORE_AT (bit) for a second plane; LEVELS_* (none: the code
-// minus OFFSET); SCALES_*.
+// Defines: CODES_2, CODES_4 or CODES_8; ONE_MORE_AT or TWO_MORE_AT (bit) for a second plane; LEVELS_* (none: the code);
+// SCALES_*; OFFSET of the codes, which `b` contains.
 #import half
 #import weight_levels
 
@@ -37,7 +37,12 @@ fn unsigned_byte(word: u32, place: u32) -> f32 {
 #ifdef SCALES_HALF
 fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
     let a = unpack_halves(bits & 0xffffu).x;
-    return vec4<f32>(a, 0.0, a, 0.0);
+#ifdef OFFSET
+    let b = a * -f32(OFFSET);
+#else
+    let b = 0.0;
+#endif
+    return vec4<f32>(a, b, a, b);
 }
 #endif
 #ifdef SCALES_HALF_MIN
@@ -140,35 +145,54 @@ fn weight_group(row: u32, group: u32) -> Group {
     return loaded;
 }
 
-// Codes 8 * part to 8 * part + 7 of a group, before scaling.
-fn group_levels(group: Group, part: u32) -> Eight {
+// Spreads four pairs of bits, the lowest of a word, over the bytes of a word.
+fn spread_pairs(bits: u32) -> u32 {
+    let halves = (bits | (bits << 12u)) & 0x000f000fu;
+    return (halves | (halves << 6u)) & 0x03030303u;
+}
+
+// Spreads four bits, the lowest of a word, over the bytes of a word.
+fn spread_bits(bits: u32) -> u32 {
+    let halves = (bits | (bits << 14u)) & 0x00030003u;
+    return (halves | (halves << 7u)) & 0x01010101u;
+}
+
+// Codes 8 * part to 8 * part + 7 of a group, one per byte. The sign bit of signed bytes is flipped, which gives an
+// unsigned code and the OFFSET 128.
+fn code_bytes(group: Group, part: u32) -> vec2<u32> {
 #ifdef CODES_8
     let half = select(group.codes, group.more, part >= 2u);
-    let words = select(half.xy, half.zw, (part & 1u) != 0u);
-    let at = vec4<u32>(0u, 8u, 16u, 24u);
-    let low = vec4<u32>(words.x) >> at;
-    let high = vec4<u32>(words.y) >> at;
+    var bytes = select(half.xy, half.zw, (part & 1u) != 0u);
+#ifdef LEVELS_SIGNED
+    bytes ^= vec2<u32>(0x80808080u);
+#endif
 #endif
 #ifdef CODES_4
-    let word = vec4<u32>(group.codes[part]);
-    var low = (word >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(15u);
-    var high = (word >> vec4<u32>(4u, 12u, 20u, 28u)) & vec4<u32>(15u);
+    let word = group.codes[part];
+    var bytes = vec2<u32>(word, word >> 4u) & vec2<u32>(0x0f0f0f0fu);
 #endif
 #ifdef CODES_2
-    let word = vec4<u32>(select(group.codes.x, group.codes.y, part >= 2u) >> (16u * (part & 1u)));
-    var low = (word >> vec4<u32>(0u, 2u, 4u, 6u)) & vec4<u32>(3u);
-    var high = (word >> vec4<u32>(8u, 10u, 12u, 14u)) & vec4<u32>(3u);
+    let word = select(group.codes.x, group.codes.y, part >= 2u) >> (16u * (part & 1u));
+    var bytes = vec2<u32>(spread_pairs(word & 0xffu), spread_pairs((word >> 8u) & 0xffu));
 #endif
 #ifdef ONE_MORE_AT
-    let bits = vec4<u32>(group.more.x >> (8u * part));
-    low |= ((bits >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u)) << vec4<u32>(ONE_MORE_AT);
-    high |= ((bits >> vec4<u32>(4u, 5u, 6u, 7u)) & vec4<u32>(1u)) << vec4<u32>(ONE_MORE_AT);
+    let bits = group.more.x >> (8u * part);
+    bytes |= vec2<u32>(spread_bits(bits & 0xfu), spread_bits((bits >> 4u) & 0xfu)) << vec2<u32>(ONE_MORE_AT);
 #endif
 #ifdef TWO_MORE_AT
-    let pairs = vec4<u32>(select(group.more.x, group.more.y, part >= 2u) >> (16u * (part & 1u)));
-    low |= ((pairs >> vec4<u32>(0u, 2u, 4u, 6u)) & vec4<u32>(3u)) << vec4<u32>(TWO_MORE_AT);
-    high |= ((pairs >> vec4<u32>(8u, 10u, 12u, 14u)) & vec4<u32>(3u)) << vec4<u32>(TWO_MORE_AT);
+    let pairs = select(group.more.x, group.more.y, part >= 2u) >> (16u * (part & 1u));
+    let more = vec2<u32>(spread_pairs(pairs & 0xffu), spread_pairs((pairs >> 8u) & 0xffu));
+    bytes |= more << vec2<u32>(TWO_MORE_AT);
 #endif
+    return bytes;
+}
+
+// Codes 8 * part to 8 * part + 7 of a group as levels, before scaling.
+fn group_levels(group: Group, part: u32) -> Eight {
+    let bytes = code_bytes(group, part);
+    let places = vec4<u32>(0u, 8u, 16u, 24u);
+    let low = (vec4<u32>(bytes.x) >> places) & vec4<u32>(0xffu);
+    let high = (vec4<u32>(bytes.y) >> places) & vec4<u32>(0xffu);
     return Eight(levels(low), levels(high));
 }
 
@@ -177,4 +201,27 @@ fn group_eight(group: Group, part: u32) -> Eight {
     let scale = select(group.scale.xy, group.scale.zw, part >= 2u);
     let codes = group_levels(group, part);
     return Eight(codes.low * scale.x + scale.y, codes.high * scale.x + scale.y);
+}
+
+// The group with its halves exchanged.
+fn other_half(group: Group) -> Group {
+    var other = group;
+#ifdef CODES_8
+    other.codes = group.more;
+    other.more = group.codes;
+#endif
+#ifdef CODES_4
+    other.codes = group.codes.zwxy;
+#endif
+#ifdef CODES_2
+    other.codes = group.codes.yxzw;
+#endif
+#ifdef ONE_MORE_AT
+    other.more.x = (group.more.x >> 16u) | (group.more.x << 16u);
+#endif
+#ifdef TWO_MORE_AT
+    other.more = group.more.yxzw;
+#endif
+    other.scale = group.scale.zwxy;
+    return other;
 }

@@ -1,7 +1,6 @@
 // Codes of a group left at their bit positions, for CPU cores, where a shift costs as much as a multiplication: code i
 // of eight is 2^place times too large, and the matching element of x is multiplied by PLACES_*, which is exact.
-// The sign bit of signed bytes is flipped, which gives an unsigned code minus 128. Codes of other formats cannot be
-// extracted by a mask alone; they use group_levels.
+// Codes of other formats than these cannot be extracted by a mask alone; they use group_levels.
 #import weight_group
 
 #ifdef PLACED_NIBBLES
@@ -15,26 +14,17 @@ fn placed_levels(group: Group, part: u32) -> Eight {
     let high = vec4<u32>(vec3<u32>(word) & vec3<u32>(0xf0u, 0xf000u, 0xf00000u), word >> 28u);
     return Eight(vec4<f32>(bitcast<vec4<i32>>(low)), vec4<f32>(bitcast<vec4<i32>>(high)));
 }
-
-fn placed_scale(group: Group) -> vec4<f32> {
-    return group.scale;
-}
 #else
 #ifdef PLACED_BYTES
 const PLACES_LOW = vec4<f32>(1.0, 0.00390625, 0.0000152587890625, 1.0);
 const PLACES_HIGH = PLACES_LOW;
 
 fn placed_levels(group: Group, part: u32) -> Eight {
-    let half = select(group.codes, group.more, part >= 2u);
-    let words = select(half.xy, half.zw, (part & 1u) != 0u) ^ vec2<u32>(0x80808080u);
+    let words = code_bytes(group, part);
     let masks = vec3<u32>(0xffu, 0xff00u, 0xff0000u);
     let low = vec4<u32>(vec3<u32>(words.x) & masks, words.x >> 24u);
     let high = vec4<u32>(vec3<u32>(words.y) & masks, words.y >> 24u);
     return Eight(vec4<f32>(bitcast<vec4<i32>>(low)), vec4<f32>(bitcast<vec4<i32>>(high)));
-}
-
-fn placed_scale(group: Group) -> vec4<f32> {
-    return group.scale - vec4<f32>(0.0, 128.0, 0.0, 128.0) * group.scale.xxzz;
 }
 #else
 const PLACES_LOW = vec4<f32>(1.0);
@@ -42,10 +32,6 @@ const PLACES_HIGH = PLACES_LOW;
 
 fn placed_levels(group: Group, part: u32) -> Eight {
     return group_levels(group, part);
-}
-
-fn placed_scale(group: Group) -> vec4<f32> {
-    return group.scale;
 }
 #endif
 #endif

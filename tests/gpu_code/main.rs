@@ -40,6 +40,10 @@ fn hot_kernels() -> Vec<Hot> {
         let optional = ["BIAS", "SOFT_HALF", "SOFTCAP", "ALIBI", "SINKS", "TEXELS"];
         !optional.iter().any(|define| variant.is_defined(define))
     };
+    let usual_rows = |variant: &Variant| {
+        let lanes = if variant.number("ROWS") == Some(1) { 16 } else { 8 };
+        variant.number("LANES") == Some(lanes) && !["SPLITS", "PARTIAL"].iter().any(|name| variant.is_defined(name))
+    };
     let few = [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Q6K];
     let mut all = variants();
     // Quantized products are listed with a bias, which only changes their last lines.
@@ -50,14 +54,15 @@ fn hot_kernels() -> Vec<Hot> {
         let dense = !variant.is_defined("GROUPS");
         let format_named = |list: &[WeightFormat]| variant.format().is_some_and(|format| list.contains(&format));
         let (name, products) = match variant.stem() {
-            "matmul_vec" if variant.subgroups() && number("WORKGROUP") == 64 => ("matmul_vec".into(), Some(32)),
-            "matmul_skinny" if format_named(&few) => {
+            "matmul_rows" if usual_rows(&variant) && (number("ROWS") == 1 || format_named(&few)) => {
                 let (rows, outputs) = (number("ROWS"), number("OUTPUTS"));
-                (format!("matmul_skinny, {rows} rows"), Some(8 * rows * outputs))
+                (format!("matmul_rows, {rows} rows"), Some(if dense { 8 } else { 32 } * rows * outputs))
             }
-            "matmul_tile" if format_named(&few) => (format!("matmul_tile, {} rows", number("TILE_ROWS")), None),
-            "matmul_experts_vec" if variant.subgroups() && format_named(&[WeightFormat::Mxfp4, WeightFormat::Q4K]) => {
-                ("matmul_experts_vec".into(), None)
+            "matmul_tile" if format_named(&few) => (format!("matmul_tile, {} rows", 8 * number("ROWS_EACH")), None),
+            "matmul_experts_vec"
+                if !variant.is_defined("PARTIAL") && format_named(&[WeightFormat::Mxfp4, WeightFormat::Q4K]) =>
+            {
+                ("matmul_experts_vec".into(), Some(32 * number("OUTPUTS")))
             }
             "matmul_experts_tile" if format_named(&[WeightFormat::Mxfp4, WeightFormat::Q4K]) => {
                 ("matmul_experts_tile".into(), None)

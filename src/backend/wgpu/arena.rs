@@ -98,6 +98,8 @@ pub(crate) struct Arena {
     pub(crate) sample_scratch: GpuBuffer,
     /// One row per route: products that a later dispatch sums.
     pub(crate) expert_scratch: GpuBuffer,
+    /// Partial sums of products whose columns are split.
+    pub(crate) product_scratch: GpuBuffer,
 }
 
 /// Sizes in bytes of the buffers besides weights, rows and pool.
@@ -110,6 +112,7 @@ pub(crate) struct SideBytes {
     pub(crate) attend_scratch: u64,
     pub(crate) sample_scratch: u64,
     pub(crate) expert_scratch: u64,
+    pub(crate) product_scratch: u64,
     pub(crate) readback: u64,
 }
 
@@ -127,6 +130,7 @@ impl Arena {
         let attend_scratch = make("attend scratch", side.attend_scratch, storage)?;
         let sample_scratch = make("sample scratch", side.sample_scratch, storage)?;
         let expert_scratch = make("expert scratch", side.expert_scratch, storage)?;
+        let product_scratch = make("product scratch", side.product_scratch, storage)?;
         let mut rows = Vec::with_capacity(plan.buffers.len());
         for (spec, &bytes) in plan.buffers.iter().zip(&layout.rows) {
             if spec.storage != Storage::F32 {
@@ -154,6 +158,7 @@ impl Arena {
             attend_scratch,
             sample_scratch,
             expert_scratch,
+            product_scratch,
         };
         let zeroed = [&arena.feed, &arena.results, &arena.attend_scratch, &arena.sample_scratch, &arena.expert_scratch];
         clear(gpu, arena.rows.iter().chain(zeroed))?;

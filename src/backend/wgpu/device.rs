@@ -4,6 +4,7 @@
 //! uncaptured error or a loss is stored in [`DeviceErrors`] and returned by the next call.
 
 use super::super::{BackendError, DeviceKind};
+use super::hardware::{self, memory_bytes};
 use super::texels;
 use futures_channel::oneshot;
 use futures_util::FutureExt as _;
@@ -38,6 +39,16 @@ impl Class {
             DeviceKind::Software | DeviceKind::Processor => Self::Software,
             DeviceKind::Integrated => Self::Integrated,
             DeviceKind::Discrete | DeviceKind::Virtual => Self::Discrete,
+        }
+    }
+
+    /// Number of cores of a typical device, for drivers that do not report it. Too large a guess costs some reuse of
+    /// loaded data; too small a guess leaves cores idle, which costs more.
+    pub(crate) fn usual_cores(self) -> u32 {
+        match self {
+            Self::Discrete => 64,
+            Self::Integrated => 20,
+            Self::Software => 1,
         }
     }
 }
@@ -112,9 +123,16 @@ pub(crate) struct Profile {
     pub(crate) texels: bool,
     /// Minimum lanes of a subgroup; 0 below [`Tier::T1`].
     pub(crate) subgroup_size_min: u32,
+    /// Number of cores that run workgroups independently.
+    pub(crate) cores: u32,
 }
 
 impl Profile {
+    /// Number of workgroups that keep all cores busy: with fewer than two each, a core often waits for the slowest.
+    pub(crate) fn workgroups_to_fill(&self) -> u32 {
+        4 * self.cores
+    }
+
     /// Restricts the profile to what every device supports. Buffers allocated for the old profile stay large enough.
     pub(crate) fn make_portable(&mut self) {
         (self.tier, self.texels, self.subgroup_size_min) = (Tier::T0, false, 0);
@@ -370,6 +388,8 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
         texels,
         subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },
+        // Another class is another device.
+        cores: hardware::cores(adapter).filter(|_| options.class.is_none()).unwrap_or(class.usual_cores()),
     }
 }
 
@@ -394,41 +414,4 @@ fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
 /// Whether a device's memory is the machine's.
 pub(super) fn shares_memory(kind: DeviceKind) -> bool {
     matches!(kind, DeviceKind::Integrated | DeviceKind::Software)
-}
-
-/// Bytes available for weights and KV pool: Vulkan's memory budget (or heap size) of the largest device-local heap, or
-/// half of it if that heap is system memory. Other APIs do not report this; there the engine uses a fixed size.
-#[cfg(any(target_os = "linux", target_os = "android", windows))]
-fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
-    let bytes = heap_bytes(adapter)?;
-    Some(if shares_memory(profile_kind(&adapter.get_info())) { bytes / 2 } else { bytes })
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
-fn memory_bytes(_adapter: &wgpu::Adapter) -> Option<u64> {
-    None
-}
-
-#[cfg(any(target_os = "linux", target_os = "android", windows))]
-#[allow(unsafe_code, reason = "wgpu's public API does not report memory; its Vulkan layer does")]
-fn heap_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
-    // SAFETY: the guard is only read; nothing of it is kept or destroyed.
-    let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
-    let (instance, physical) = (hal.shared_instance().raw_instance(), hal.raw_physical_device());
-    // SAFETY: `physical` was enumerated from `instance`, which the guard keeps alive.
-    let extensions = unsafe { instance.enumerate_device_extension_properties(physical) }.ok()?;
-    let budgeted = extensions.iter().any(|e| e.extension_name_as_c_str() == Ok(ash::ext::memory_budget::NAME));
-    let mut budget = ash::vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
-    let mut properties = ash::vk::PhysicalDeviceMemoryProperties2::default();
-    if budgeted {
-        properties = properties.push_next(&mut budget);
-    }
-    // SAFETY: as above; wgpu needs Vulkan 1.1 or its extension for this call, and the chained struct outlives it.
-    unsafe { instance.get_physical_device_memory_properties2(physical, &mut properties) };
-    let memory = properties.memory_properties;
-    let heaps = memory.memory_heaps.iter().take(memory.memory_heap_count as usize).enumerate();
-    let local = heaps.filter(|(_, heap)| heap.flags.contains(ash::vk::MemoryHeapFlags::DEVICE_LOCAL));
-    let (index, heap) = local.max_by_key(|(_, heap)| heap.size)?;
-    let left = if budgeted { budget.heap_budget[index].saturating_sub(budget.heap_usage[index]) } else { heap.size };
-    Some(left.min(heap.size))
 }

@@ -12,6 +12,7 @@ pub(crate) mod arena;
 pub mod bench;
 pub(crate) mod device;
 pub(crate) mod encode;
+mod hardware;
 mod inspect;
 #[cfg(not(target_arch = "wasm32"))]
 mod pipeline_cache;
@@ -299,6 +300,7 @@ pub fn usual_allocation(binding_bytes_max: u64) -> Allocation {
         half_conversion: true,
         texels: false,
         subgroup_size_min: 32,
+        cores: Class::Discrete.usual_cores(),
     })
 }
 

@@ -3,7 +3,7 @@
 use super::super::{Capacity, SideBuffer, metadata};
 use super::arena::SideBytes;
 use super::device::Profile;
-use super::encode::{PARAMS_SLOTS, attend, experts, pool, sample};
+use super::encode::{PARAMS_SLOTS, attend, experts, matmul, pool, sample};
 use super::pipelines::PARAMS_SLOT_BYTES;
 use super::readback;
 use crate::plan::Plan;
@@ -21,6 +21,7 @@ impl SideBytes {
             attend_scratch: attend::scratch_bytes(plan, capacity, profile),
             sample_scratch: sample::scratch_bytes(plan, capacity, profile),
             expert_scratch: experts::scratch_bytes(plan, capacity, profile),
+            product_scratch: matmul::scratch_bytes(capacity, profile),
             readback: readback::slot_bytes(capacity.samples_max, pooled_words),
         }
     }
@@ -36,6 +37,7 @@ impl SideBytes {
             ("attend scratch", self.attend_scratch),
             ("sample scratch", self.sample_scratch),
             ("expert scratch", self.expert_scratch),
+            ("product scratch", self.product_scratch),
         ];
         let slots = std::iter::repeat_n(("readback", self.readback), readback::SLOTS);
         once.into_iter().chain(slots).map(|(name, bytes)| SideBuffer { name, bytes }).collect()

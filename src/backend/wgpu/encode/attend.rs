@@ -60,15 +60,6 @@ pub(crate) struct AttendShape {
     pub(crate) merges: u32,
 }
 
-/// Number of workgroups that fill a device.
-fn workgroups_to_fill(class: Class) -> u32 {
-    match class {
-        Class::Discrete => 512,
-        Class::Integrated => 64,
-        Class::Software => 4,
-    }
-}
-
 /// Query heads per KV head in KV group `group`, if all its layers have the same number.
 fn heads_ratio(plan: &Plan, group: usize) -> Option<u32> {
     debug_assert!(group < plan.kv_groups.len(), "a KV group of this plan");
@@ -90,7 +81,7 @@ fn layers(plan: &Plan, group: usize) -> impl Iterator<Item = &KvLayer> {
 /// Maximum slots of the partial buffer used by the splits of one batch.
 fn slots_max(plan: &Plan, group: usize, capacity: &Capacity, profile: &Profile) -> u32 {
     let heads = layers(plan, group).map(|layer| layer.heads).min().unwrap_or(1).max(1);
-    if capacity.deterministic { 0 } else { workgroups_to_fill(profile.class) / heads }
+    if capacity.deterministic { 0 } else { profile.workgroups_to_fill() / heads }
 }
 
 /// Maximum words that [`work`] appends for one group.

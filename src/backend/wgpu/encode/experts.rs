@@ -8,6 +8,7 @@ use super::super::super::{BackendError, Capacity};
 use super::super::arena::Shard;
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
+use super::matmul::for_tile;
 use super::{Recorder, RowParams, Variant, for_weight, params};
 use crate::plan::{MatMulExperts, Plan, RouteExperts, Rows, Step, WeightFormat};
 
@@ -85,6 +86,15 @@ enum Shape {
     Tile,
 }
 
+/// Lanes that share the outputs of a slot of `matmul_experts_vec`, and these outputs.
+const VEC_LANES: u32 = 16;
+const VEC_OUTPUTS: u32 = 4;
+/// Slots of its workgroup.
+const VEC_SLOTS: u32 = 64 / VEC_LANES;
+/// Rows and outputs of a tile of `matmul_experts_tile`.
+const TILE_ROWS: u32 = 32;
+const TILE_OUTPUTS: u32 = 128;
+
 impl Shape {
     /// The tile table: class and routes per expert → kernel. A tile reads each matrix once, so it pays off as soon as
     /// experts are chosen twice. In deterministic plans, a row's sums must not depend on the number of rows.
@@ -100,18 +110,21 @@ impl Shape {
     fn workgroups(self, units: u32, part: &Part) -> u32 {
         match self {
             Self::Lane => (units * part.outputs.div_ceil(4)).div_ceil(64),
-            Self::Vec => units * part.outputs.div_ceil(4),
-            Self::Tile => part.expert_count * part.outputs.div_ceil(64),
+            Self::Vec => units * part.outputs.div_ceil(VEC_SLOTS * VEC_OUTPUTS),
+            Self::Tile => part.expert_count * part.outputs.div_ceil(TILE_OUTPUTS),
         }
     }
 
-    fn kernel(self, profile: &Profile, format: WeightFormat, combine: bool, bias: bool) -> Kernel {
+    fn kernel(self, profile: &Profile, format: WeightFormat, eights: u32, combine: bool, bias: bool) -> Kernel {
         let kernel = match self {
             Self::Lane => Kernel::new("matmul_experts_lane"),
             Self::Vec => Kernel::new("matmul_experts_vec")
-                .number("WORKGROUP", 64)
-                .define_if(profile.tier >= Tier::T1, "SUBGROUPS"),
-            Self::Tile => Kernel::new("matmul_experts_tile"),
+                .number("ROWS", 1)
+                .define("ONE_ROW")
+                .number("OUTPUTS", VEC_OUTPUTS)
+                .number("LANES", VEC_LANES)
+                .define_if(format.is_quantised() && !eights.is_multiple_of(4), "PARTIAL"),
+            Self::Tile => for_tile(Kernel::new("matmul_experts_tile"), TILE_ROWS),
         };
         for_weight(kernel, format, profile).define_if(combine, "COMBINE").define_if(bias, "BIAS")
     }
@@ -155,7 +168,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
     let in_kernel = combine && !merged;
     let units = if in_kernel { recorder.rows(step.out) } else { routes };
     for shard in &weight.shards {
-        let kernel = shape.kernel(recorder.profile, shard.format, in_kernel, step.bias.is_some());
+        let kernel = shape.kernel(recorder.profile, shard.format, weight.columns / 8, in_kernel, step.bias.is_some());
         let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
         let part = Part::of(shard, columns);
         let params = Params {
@@ -202,16 +215,15 @@ pub(super) fn variants() -> Vec<Variant> {
     let mut variants: Vec<Variant> =
         [false, true].map(|serial| Variant::new::<RouteParams>(route_kernel(serial), RouteParams::FIELDS)).into();
     variants.push(Variant::new::<MergeParams>(Kernel::new("matmul_experts_merge"), MergeParams::FIELDS));
-    for (shape, tier) in
-        [(Shape::Lane, Tier::T0), (Shape::Vec, Tier::T0), (Shape::Vec, Tier::T1), (Shape::Tile, Tier::T0)]
-    {
+    for (shape, eights) in [(Shape::Lane, 4), (Shape::Vec, 4), (Shape::Vec, 5), (Shape::Tile, 4)] {
         for (combine, bias) in [(false, false), (false, true), (true, false), (true, true)] {
             if combine && shape == Shape::Tile {
                 continue;
             }
             variants.extend(super::weight_variants(|format, profile| {
-                let profile = super::test_profile(Class::Discrete, tier, profile.half_conversion);
-                Variant::new::<Params>(shape.kernel(&profile, format, combine, bias), Params::FIELDS)
+                let class = if shape == Shape::Lane { Class::Software } else { Class::Discrete };
+                let profile = super::test_profile(class, Tier::T0, profile.half_conversion);
+                Variant::new::<Params>(shape.kernel(&profile, format, eights, combine, bias), Params::FIELDS)
             }));
         }
     }

@@ -1,11 +1,13 @@
-//! `MatMul` → one dispatch per shard of the weight.
+//! `MatMul` → one dispatch per shard of the weight, and one more if its columns are split.
 //!
-//! Kernel by number of rows: `matmul_vec` for one row, `matmul_skinny` for 2 to 16, `matmul_tile` for more. Software
+//! Kernel by number of rows: `matmul_rows` for 1 to 16, `matmul_tile` for more. If that gives fewer workgroups than the
+//! device has cores for, the columns are split among more workgroups, whose partial sums `matmul_merge` adds. Software
 //! adapters use `matmul_lane`, which needs no workgroup memory, or `matmul_texel` if buffers have images
 //! (`matmul_texel_group` for quantized weights). Deterministic plans use one kernel for every row count, so that the
 //! sums of a row do not depend on the other rows.
 
-use super::super::super::BackendError;
+use super::super::super::{BackendError, Capacity};
+use super::super::arena::Shard;
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
 use super::{Recorder, RowParams, Variant, for_weight, params};
@@ -15,31 +17,77 @@ use std::collections::BTreeSet;
 params! {
     Params {
         rows: u32, eights: u32, outputs: u32, output_start: u32, output_stride: u32, accumulate: u32,
-        row_vectors: u32, plane: u32, scales: u32, supers: u32,
+        row_vectors: u32, plane: u32, scales: u32, supers: u32, splits: u32, span: u32,
     }
+}
+
+params! {
+    MergeParams { rows: u32, outputs: u32, output_start: u32, output_stride: u32, accumulate: u32, splits: u32 }
 }
 
 /// The kernel and its tile shape, which determines the grid for given rows and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    Vec { workgroup: u32 },
-    Skinny { rows: u32, outputs: u32 },
-    Tile { rows: u32 },
-    Lane { rows: u32, outputs: u32 },
-    Texel { rows: u32, many: bool, groups: bool },
+    /// `lanes` invocations share `outputs` outputs.
+    Rows {
+        rows: u32,
+        outputs: u32,
+        lanes: u32,
+    },
+    Tile {
+        rows: u32,
+    },
+    Lane {
+        rows: u32,
+        outputs: u32,
+    },
+    Texel {
+        rows: u32,
+        many: bool,
+        groups: bool,
+    },
+}
+
+/// A product of one shard.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    rows: u32,
+    eights: u32,
+    outputs: u32,
+    format: WeightFormat,
+}
+
+impl Size {
+    /// Columns that one invocation of `matmul_rows` takes at once, divided by eight.
+    fn unit_eights(&self) -> u32 {
+        if self.format.is_quantised() { 4 } else { 1 }
+    }
 }
 
 /// Outputs per workgroup of `matmul_texel`.
 const TEXEL_OUTPUTS: u32 = 8;
+/// Invocations of a workgroup of `matmul_rows`.
+const ROWS_WORKGROUP: u32 = 64;
+/// Rows of the largest tile of `matmul_tile`.
+const TILE_ROWS: u32 = 64;
+/// Outputs of a tile.
+const TILE_OUTPUTS: u32 = 128;
+/// Maximum rows of `matmul_rows`: beyond, reading x costs more than reading the weights.
+const ROWS_MAX: u32 = 16;
+/// Columns in which the columns are split at least, so that the merge costs little in comparison.
+const SPLIT_COLUMNS_MIN: u32 = 256;
+/// A span of columns is a multiple of a group.
+const SPAN_COLUMNS: u32 = 32;
 
 impl Shape {
-    /// The tile table: class, rows and columns → shape.
-    fn choose(profile: &Profile, deterministic: bool, rows: u32, eights: u32) -> Self {
+    /// The tile table: class, rows, columns and outputs → shape.
+    fn choose(profile: &Profile, deterministic: bool, size: &Size) -> Self {
+        let rows = size.rows;
         debug_assert!(rows > 0, "a product has rows");
         match (profile.class, rows) {
             (Class::Software, _) if profile.texels => {
                 let tile = texel_rows(deterministic, rows);
-                Self::Texel { rows: tile, many: rows > tile, groups: eights.is_multiple_of(4) }
+                Self::Texel { rows: tile, many: rows > tile, groups: size.eights.is_multiple_of(4) }
             }
             (Class::Software, _) if deterministic => Self::Lane { rows: 8, outputs: 2 },
             (Class::Software, 1) => Self::Lane { rows: 1, outputs: 4 },
@@ -47,36 +95,59 @@ impl Shape {
             (Class::Software, 3..=4) => Self::Lane { rows: 4, outputs: 4 },
             (Class::Software, _) => Self::Lane { rows: 8, outputs: 2 },
             _ if deterministic => Self::Tile { rows: 32 },
-            (Class::Discrete, 1) if eights > 128 => Self::Vec { workgroup: 128 },
-            (_, 1) => Self::Vec { workgroup: 64 },
-            (_, 2) => Self::Skinny { rows: 2, outputs: 4 },
-            (_, 3..=4) => Self::Skinny { rows: 4, outputs: 4 },
-            (_, 5..=8) => Self::Skinny { rows: 8, outputs: 2 },
-            (_, 9..=16) => Self::Skinny { rows: 16, outputs: 2 },
+            (_, ..=ROWS_MAX) => Self::few_rows(profile, size),
             (_, 17..=32) => Self::Tile { rows: 32 },
-            _ => Self::Tile { rows: 64 },
+            _ => Self::Tile { rows: TILE_ROWS },
         }
     }
 
-    fn workgroups(self, rows: u32, outputs: u32) -> u32 {
+    /// As few lanes per output as fill the device: the fewer, the more outputs of a workgroup share what it loads of x.
+    fn few_rows(profile: &Profile, size: &Size) -> Self {
+        let outputs = if size.rows > 8 { 2 } else { 4 };
+        let units = size.eights.div_ceil(size.unit_eights());
+        let shape = |lanes| Self::Rows { rows: size.rows.next_power_of_two(), outputs, lanes };
+        let fills = |lanes: &u32| shape(*lanes).workgroups(size) >= profile.workgroups_to_fill();
+        // At most a quarter of the lanes is idle in the last turn.
+        let is_busy = |lanes: &u32| 4 * units >= 3 * units.next_multiple_of(*lanes);
+        let busy = || [8, 16, 32, 64].into_iter().filter(is_busy);
+        shape(busy().find(fills).or(busy().last()).unwrap_or(8))
+    }
+
+    /// Number of workgroups, without splits.
+    fn workgroups(self, size: &Size) -> u32 {
+        let Size { rows, outputs, .. } = *size;
         match self {
-            Self::Vec { .. } => outputs.div_ceil(4),
-            Self::Skinny { outputs: each, .. } => outputs.div_ceil(16 * each),
-            Self::Tile { rows: tile } => rows.div_ceil(tile) * outputs.div_ceil(64),
+            Self::Rows { outputs: each, lanes, .. } => outputs.div_ceil(each * (ROWS_WORKGROUP / lanes)),
+            Self::Tile { rows: tile } => rows.div_ceil(tile) * outputs.div_ceil(TILE_OUTPUTS),
             Self::Texel { rows: tile, .. } => (rows.div_ceil(tile) * outputs.div_ceil(TEXEL_OUTPUTS)).div_ceil(4),
             Self::Lane { rows: tile, outputs: each } => (rows.div_ceil(tile) * outputs.div_ceil(each)).div_ceil(64),
         }
     }
 
-    fn kernel(self, format: WeightFormat, bias: bool, profile: &Profile) -> Kernel {
+    /// Into how many parts the columns are split, and the columns of a part. There is only one if the device has
+    /// enough workgroups without splits.
+    fn splits(self, profile: &Profile, deterministic: bool, size: &Size) -> (u32, u32) {
+        let columns = 8 * size.eights;
+        let tiles = self.workgroups(size);
+        let can_split = matches!(self, Self::Rows { .. } | Self::Tile { .. }) && !deterministic;
+        if !can_split || tiles >= 2 * profile.cores {
+            return (1, columns);
+        }
+        let wanted = (profile.workgroups_to_fill() / tiles).clamp(1, (columns / SPLIT_COLUMNS_MIN).max(1));
+        let span = columns.div_ceil(wanted).next_multiple_of(SPAN_COLUMNS);
+        (columns.div_ceil(span), span)
+    }
+
+    fn kernel(self, size: &Size, splits: u32, bias: bool, profile: &Profile) -> Kernel {
+        let format = size.format;
         let kernel = match self {
-            Self::Vec { workgroup } => Kernel::new("matmul_vec")
-                .number("WORKGROUP", workgroup)
-                .define_if(profile.tier >= Tier::T1, "SUBGROUPS"),
-            Self::Skinny { rows, outputs } => {
-                Kernel::new("matmul_skinny").number("ROWS", rows).number("OUTPUTS", outputs)
-            }
-            Self::Tile { rows } => Kernel::new("matmul_tile").number("TILE_ROWS", rows),
+            Self::Rows { rows, outputs, lanes } => Kernel::new("matmul_rows")
+                .number("ROWS", rows)
+                .number("OUTPUTS", outputs)
+                .number("LANES", lanes)
+                .define_if(rows == 1, "ONE_ROW")
+                .define_if(format.is_quantised() && !size.eights.is_multiple_of(4), "PARTIAL"),
+            Self::Tile { rows } => for_tile(Kernel::new("matmul_tile"), rows),
             Self::Texel { rows, many, groups } => Kernel::new(texel_stem(groups && format.is_quantised()))
                 .number("ROWS", rows)
                 .number("OUTPUTS", TEXEL_OUTPUTS)
@@ -85,8 +156,14 @@ impl Shape {
                 .define("SUBGROUPS"),
             Self::Lane { rows, outputs } => Kernel::new("matmul_lane").number("ROWS", rows).number("OUTPUTS", outputs),
         };
-        for_weight(kernel, format, profile).define_if(bias, "BIAS")
+        let kernel = for_weight(kernel, format, profile).define_if(splits > 1, "SPLITS");
+        kernel.define_if(bias && splits == 1, "BIAS")
     }
+}
+
+/// `kernel` with tiles of `rows` rows, 32 or 64: see `shaders/common/tile.wgsl`.
+pub(super) fn for_tile(kernel: Kernel, rows: u32) -> Kernel {
+    kernel.number("ROWS_EACH", rows / 8).number("VECTORS_EACH", rows / 32)
 }
 
 /// Quantized rows of whole groups have a separate kernel.
@@ -99,73 +176,121 @@ fn texel_rows(deterministic: bool, rows: u32) -> u32 {
     if deterministic { 8 } else { rows.min(8).next_power_of_two() }
 }
 
+/// Bytes of scratch for partial sums: a tile for each workgroup of a product that is split.
+pub(crate) fn scratch_bytes(capacity: &Capacity, profile: &Profile) -> u64 {
+    if profile.class == Class::Software || capacity.deterministic {
+        return 0;
+    }
+    (u64::from(profile.workgroups_to_fill() * TILE_ROWS * TILE_OUTPUTS) * 4).min(profile.buffer_bytes_max)
+}
+
 /// Records the dispatches.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), BackendError> {
     let weight = recorder.weight(step.weight);
-    let (rows, eights) = (recorder.rows(step.x), weight.columns / 8);
-    if rows == 0 {
+    if recorder.rows(step.x) == 0 {
         return Ok(());
     }
     if !weight.columns.is_multiple_of(8) {
         return Err(BackendError::columns("matmul", weight.columns, 8));
     }
-    let shape = Shape::choose(recorder.profile, recorder.capacity.deterministic, rows, eights);
-    let output_stride = recorder.columns(step.out);
     debug_assert_eq!(weight.columns, recorder.columns(step.x), "a row of x is as long as a row of the weight");
-    for shard in &weight.shards {
-        let kernel = shape.kernel(shard.format, step.bias.is_some(), recorder.profile);
-        let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
-        debug_assert!(shard.row_start + shard.rows <= output_stride, "a shard gives columns of out");
-        let params = Params {
-            rows,
-            eights,
-            outputs: shard.rows,
-            output_start: shard.row_start,
-            output_stride,
-            accumulate: u32::from(step.accumulate),
-            row_vectors,
-            plane,
-            scales,
-            supers,
-        };
-        let mut bindings = vec![recorder.row_buffer(step.x).fetch(), shard.buffer.fetch()];
-        bindings.extend(step.bias.map(|bias| recorder.vector(bias).read()));
-        bindings.push(recorder.row_buffer(step.out).read_write());
-        recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(rows, params.outputs))?;
+    weight.shards.iter().try_for_each(|shard| encode_shard(recorder, step, shard, weight.columns))
+}
+
+fn encode_shard(recorder: &mut Recorder<'_>, step: &MatMul, shard: &Shard, columns: u32) -> Result<(), BackendError> {
+    let (profile, deterministic) = (recorder.profile, recorder.capacity.deterministic);
+    let size = Size { rows: recorder.rows(step.x), eights: columns / 8, outputs: shard.rows, format: shard.format };
+    let shape = Shape::choose(profile, deterministic, &size);
+    let scratch = &recorder.arena.product_scratch;
+    let partial_bytes = u64::from(size.rows) * u64::from(size.outputs) * 4;
+    let (splits, span) = match shape.splits(profile, deterministic, &size) {
+        (splits, _) if u64::from(splits) * partial_bytes > scratch.bytes => (1, columns),
+        split => split,
+    };
+    let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, columns);
+    let (output_start, output_stride) = (shard.row_start, recorder.columns(step.out));
+    debug_assert!(output_start + shard.rows <= output_stride, "a shard gives columns of out");
+    let (rows, eights, outputs, accumulate) = (size.rows, size.eights, size.outputs, u32::from(step.accumulate));
+    let params = Params {
+        rows,
+        eights,
+        outputs,
+        output_start,
+        output_stride,
+        accumulate,
+        row_vectors,
+        plane,
+        scales,
+        supers,
+        splits,
+        span,
+    };
+    let bias = step.bias.map(|bias| recorder.vector(bias).read());
+    let out = recorder.row_buffer(step.out).read_write();
+    let mut bindings = vec![recorder.row_buffer(step.x).fetch(), shard.buffer.fetch()];
+    bindings.extend(bias.filter(|_| splits == 1));
+    bindings.push(if splits == 1 { out } else { scratch.read_write() });
+    let kernel = shape.kernel(&size, splits, step.bias.is_some(), profile);
+    recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(&size) * splits)?;
+    if splits == 1 {
+        return Ok(());
     }
-    Ok(())
+    let params = MergeParams { rows, outputs, output_start, output_stride, accumulate, splits };
+    let mut bindings = vec![scratch.read()];
+    bindings.extend(bias);
+    bindings.push(out);
+    recorder.dispatch(&merge_kernel(bias.is_some()), &params, &bindings, (rows * outputs).div_ceil(64))
+}
+
+fn merge_kernel(bias: bool) -> Kernel {
+    Kernel::new("matmul_merge").define_if(bias, "BIAS")
 }
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let mut variants = Vec::new();
-    for (class, tier, texels) in [
-        (Class::Discrete, Tier::T0, false),
-        (Class::Discrete, Tier::T1, false),
-        (Class::Software, Tier::T0, false),
-        (Class::Software, Tier::T1, true),
-    ] {
+    let merge = |bias| Variant::new::<MergeParams>(merge_kernel(bias), MergeParams::FIELDS);
+    let mut variants = vec![merge(false), merge(true)];
+    for (class, tier, texels) in
+        [(Class::Discrete, Tier::T0, false), (Class::Software, Tier::T0, false), (Class::Software, Tier::T1, true)]
+    {
         let with = |half| Profile { texels, ..super::test_profile(class, tier, half) };
-        let mut shapes: Vec<Shape> = Vec::new();
-        for (deterministic, rows, eights) in (1..=65).flat_map(|rows| {
-            [(false, rows, 64), (false, rows, 65), (false, rows, 512), (true, rows, 64), (true, rows, 65)]
+        let mut seen: Vec<(Shape, bool, bool)> = Vec::new();
+        for (deterministic, rows, eights, outputs) in (1..=65).flat_map(|rows| {
+            let sizes = [(64, 16), (64, 4096), (64, 1 << 13), (64, 1 << 14), (64, 1 << 16), (65, 1 << 16), (512, 4096)];
+            sizes.into_iter().flat_map(move |(eights, outputs)| {
+                [false, true].map(|deterministic| (deterministic, rows, eights, outputs))
+            })
         }) {
-            let shape = Shape::choose(&with(true), deterministic, rows, eights);
-            if !shapes.contains(&shape) {
-                shapes.push(shape);
-            }
-        }
-        for shape in shapes {
-            for bias in [false, true] {
-                variants.extend(super::weight_variants(|format, profile| {
-                    let profile = with(profile.half_conversion);
-                    Variant::new::<Params>(shape.kernel(format, bias, &profile), Params::FIELDS)
-                }));
+            let profile = with(true);
+            // Dense and quantized weights may have different shapes.
+            for format in [WeightFormat::F32, WeightFormat::Q4] {
+                let size = Size { rows, eights, outputs, format };
+                let shape = Shape::choose(&profile, deterministic, &size);
+                let (splits, _) = shape.splits(&profile, deterministic, &size);
+                let partial = !eights.is_multiple_of(4);
+                if seen.contains(&(shape, splits > 1, partial)) {
+                    continue;
+                }
+                seen.push((shape, splits > 1, partial));
+                for bias in [false, true] {
+                    variants.extend(super::weight_variants(|format, profile| {
+                        let profile = with(profile.half_conversion);
+                        let kernel = shape.kernel(&Size { format, ..size }, splits, bias, &profile);
+                        Variant::new::<Params>(kernel, Params::FIELDS)
+                    }));
+                }
             }
         }
     }
-    // Tiers and classes share kernels. A bias only affects the epilogue, so quantized formats appear with bias only.
-    let mut seen = BTreeSet::new();
-    variants.retain(|variant| (variant.has_bias() || !variant.is_quantised()) && seen.insert(variant.name()));
+    // Tiers and classes share kernels. A bias only affects the epilogue, so quantized formats appear with bias only,
+    // and splits and the number of lanes only affect the loops around the products, so few formats appear with them.
+    let mut names = BTreeSet::new();
+    variants.retain(|variant| {
+        let few = [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q6K, WeightFormat::Mxfp4];
+        let plain = !variant.is_defined("SPLITS") && [None, Some(8), Some(16)].contains(&variant.number("LANES"));
+        let format = variant.format().is_none_or(|format| plain || few.contains(&format));
+        let bias = variant.has_bias() || !variant.is_quantised() || variant.is_defined("SPLITS");
+        format && bias && names.insert(variant.name())
+    });
     variants
 }

@@ -25,7 +25,7 @@ mod embed;
 pub(crate) mod experts;
 mod gated;
 mod gather;
-mod matmul;
+pub(crate) mod matmul;
 pub(crate) mod pool;
 mod rms_norm;
 pub(crate) mod rope;

@@ -17,6 +17,7 @@ pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> P
         half_conversion,
         texels: false,
         subgroup_size_min,
+        cores: class.usual_cores(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The format of a weight, as kernels need it: which parts of `shaders/common/weight*.wgsl` to compile, and where the
 //! sections of a row start.
 
-use super::super::device::Profile;
+use super::super::device::{Class, Profile};
 use super::super::pipelines::Kernel;
 use crate::plan::WeightFormat;
 use crate::plan::format::{Codes, Levels, Scales};
@@ -32,12 +32,16 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
     let kernel = match levels {
         Levels::Unsigned(0) => kernel,
         Levels::Unsigned(offset) => kernel.number("OFFSET", offset.into()),
-        Levels::Signed => kernel.define("LEVELS_SIGNED"),
+        Levels::Signed => kernel.define("LEVELS_SIGNED").number("OFFSET", 128),
         Levels::Iq4 => kernel.define("LEVELS_IQ4"),
         Levels::E2m1 => kernel.define("LEVELS_E2M1"),
         Levels::E4m3 => kernel.define("LEVELS_E4M3"),
     };
+    // GPUs convert any byte of a word in one instruction, and their workgroup memory looks up a level in another.
+    let is_gpu = profile.class != Class::Software;
     let kernel = kernel
+        .define_if(is_gpu, "BYTE_CONVERSION")
+        .define_if(is_gpu && levels.table().is_some(), "LEVEL_TABLE")
         .define_if((codes, levels) == (Codes::Four, Levels::Unsigned(0)), "PLACED_NIBBLES")
         .define_if((codes, levels) == (Codes::Eight, Levels::Signed), "PLACED_BYTES");
     let kernel = kernel.define(match scales {
@@ -59,7 +63,12 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
         Scales::HalfMin | Scales::HalfZero => kernel.define("SCALE_BITS_32"),
     };
     let supers = matches!(scales, Scales::K32 | Scales::K32Min | Scales::K16 | Scales::K16Min);
-    kernel.define_if(supers, "SUPERS").define("GROUPS")
+    let offsets = match scales {
+        Scales::HalfMin | Scales::HalfZero | Scales::K32Min | Scales::K16 | Scales::K16Min => true,
+        Scales::Half => levels == Levels::Signed,
+        Scales::None | Scales::Exponent | Scales::Wide | Scales::K32 => false,
+    };
+    kernel.define_if(supers, "SUPERS").define_if(offsets, "OFFSETS").define("GROUPS")
 }
 
 /// Starts of the sections of a row, in vectors of 16 bytes.

@@ -1,0 +1,85 @@
+//! Facts about the hardware that wgpu's API does not report, from the layers below it.
+
+use super::device::{profile_kind, shares_memory};
+
+/// Bytes available for weights and KV pool: Vulkan's memory budget (or heap size) of the largest device-local heap, or
+/// half of it if that heap is system memory. Other APIs do not report this; there the engine uses a fixed size.
+pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    let bytes = vulkan::heap_bytes(adapter)?;
+    Some(if shares_memory(profile_kind(&adapter.get_info())) { bytes / 2 } else { bytes })
+}
+
+/// Number of cores (AMD's compute units, NVIDIA's streaming multiprocessors), if the driver reports it.
+pub(crate) fn cores(adapter: &wgpu::Adapter) -> Option<u32> {
+    vulkan::cores(adapter)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", windows))]
+#[allow(unsafe_code, reason = "wgpu's Vulkan layer gives raw handles")]
+mod vulkan {
+    use ash::vk;
+    use std::ffi::CStr;
+
+    /// What is read through the raw handles of an adapter; nothing of it is kept or destroyed.
+    fn with<T>(
+        adapter: &wgpu::Adapter,
+        read: impl FnOnce(&ash::Instance, vk::PhysicalDevice, &dyn Fn(&CStr) -> bool) -> Option<T>,
+    ) -> Option<T> {
+        // SAFETY: the guard is only read.
+        let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+        let (instance, physical) = (hal.shared_instance().raw_instance(), hal.raw_physical_device());
+        // SAFETY: `physical` was enumerated from `instance`, which the guard keeps alive.
+        let extensions = unsafe { instance.enumerate_device_extension_properties(physical) }.ok()?;
+        let has = |name: &CStr| extensions.iter().any(|found| found.extension_name_as_c_str() == Ok(name));
+        read(instance, physical, &has)
+    }
+
+    pub(super) fn heap_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+        with(adapter, |instance, physical, has| {
+            let budgeted = has(ash::ext::memory_budget::NAME);
+            let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+            let mut properties = vk::PhysicalDeviceMemoryProperties2::default();
+            if budgeted {
+                properties = properties.push_next(&mut budget);
+            }
+            // SAFETY: wgpu needs Vulkan 1.1 or its extension for this call, and the chained struct outlives it.
+            unsafe { instance.get_physical_device_memory_properties2(physical, &mut properties) };
+            let memory = properties.memory_properties;
+            let heaps = memory.memory_heaps.iter().take(memory.memory_heap_count as usize).enumerate();
+            let local = heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+            let (index, heap) = local.max_by_key(|(_, heap)| heap.size)?;
+            let left = budget.heap_budget[index].saturating_sub(budget.heap_usage[index]);
+            Some(if budgeted { left.min(heap.size) } else { heap.size })
+        })
+    }
+
+    pub(super) fn cores(adapter: &wgpu::Adapter) -> Option<u32> {
+        with(adapter, |instance, physical, has| {
+            let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
+            let mut nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+            let mut properties = vk::PhysicalDeviceProperties2::default();
+            if has(ash::amd::shader_core_properties::NAME) {
+                properties = properties.push_next(&mut amd);
+            } else if has(ash::nv::shader_sm_builtins::NAME) {
+                properties = properties.push_next(&mut nvidia);
+            } else {
+                return None;
+            }
+            // SAFETY: as above; the device has the extension of the chained struct.
+            unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
+            let amd = amd.shader_engine_count * amd.shader_arrays_per_engine_count * amd.compute_units_per_shader_array;
+            [amd, nvidia.shader_sm_count].into_iter().find(|cores| *cores > 0)
+        })
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
+mod vulkan {
+    pub(super) fn heap_bytes(_adapter: &wgpu::Adapter) -> Option<u64> {
+        None
+    }
+
+    pub(super) fn cores(_adapter: &wgpu::Adapter) -> Option<u32> {
+        None
+    }
+}
