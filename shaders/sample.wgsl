@@ -1,14 +1,19 @@
 // Draws one token per sample row, following the specification in its twin step by step.
 //
-// logits [rows of this run][vocab], scratch [sample rows of this dispatch][vocab] (only with ADJUST),
-// results [sample row of the batch][record]. One workgroup: one sample row, unless sample_argmax draws it.
-// Thresholds are keys found by radix search; weights are integers, so sums do not depend on their order.
-// Numbers: WORKGROUP. Variants: ADJUST (bias, penalties, mask), LOGPROBS. Twin: backend/reference/sample.rs
+// logits [rows of this run][vocab]; parts: survey of the rows, and draws from the parts of open rows; scratch [sample
+// rows of this dispatch][vocab] (only with ADJUST), results [sample row of the batch][record]. One workgroup: one sample
+// row, unless sample_merge draws it.
+// top-k and top-p are computed over a short list of the row's largest keys, which a bound from the survey selects; only
+// if that is not enough, over the whole row. Thresholds are keys found by radix search; weights are integers, so sums do
+// not depend on their order.
+// Numbers: WORKGROUP. Variants: ADJUST (bias, penalties, mask), LOGPROBS, VECTORS. Twin: backend/reference/sample.rs
 
 #import invocation
 #import philox
+#import sample_list
+#import sample_parts
 #import sample_row
-#import sample_threshold
+#import sample_shared
 #ifdef ADJUST
 #import sample_adjust
 #endif
@@ -16,59 +21,57 @@
 #import sample_logprobs
 #endif
 
+// Keys that a bound for top-p alone is made for.
+const NUCLEUS_KEYS: u32 = 192u;
+
 // This invocation's share of (largest key, its lowest id, any bad logit).
 fn survey(row: Row, local: u32) -> vec3<u32> {
 #ifdef ADJUST
     return adjust(row, local);
 #else
     var best = vec3<u32>(0u, NONE, 0u);
-    for (var id = local; id < row.vocab; id += WORKGROUP) {
-        let bits = logits[row.logits + id];
-        best.z |= select(0u, 1u, is_bad(bits));
-        let key = key_of(bits);
+    for (var part = local; part < select(0u, params.parts, row.vocab > 0u); part += WORKGROUP) {
+        let at = row.part + part * PART_WORDS;
+        let key = parts[at];
+        best.z |= select(0u, 1u, key == BAD_KEY);
         if key > best.x {
-            best = vec3<u32>(key, id, best.z);
+            best = vec3<u32>(key, parts[at + 1u], best.z);
         }
     }
     return best;
 #endif
 }
 
-// The threshold key: top-k and top-p keep tokens with this key or a larger one.
-fn kept_floor(row: Row, local: u32, scale: Scale) -> u32 {
-    var floor = KEY_LOWEST + 1u;
-    let top_k = row_word(row.index, SAMPLE_TOP_K);
-    if top_k > 0u && top_k < row.vocab {
-        floor = threshold(row, local, Selection(false, floor, false, 0u, top_k), scale);
+// The token that is drawn from an open row.
+fn draw_open(row: Row, local: u32, scale: Scale) -> u32 {
+#ifdef ADJUST
+    return draw(row, local, KEY_LOWEST + 1u, scale);
+#else
+    var best = 0u;
+    var winner = NONE;
+    // Parts are in the order of their ids.
+    for (var part = local; part < select(0u, params.parts, row.vocab > 0u); part += WORKGROUP) {
+        let at = row.part + part * PART_WORDS + PART_SCORE;
+        if parts[at] > best {
+            best = parts[at];
+            winner = parts[at + 1u];
+        }
     }
-    let share_wanted = u32(min(row_float(row.index, SAMPLE_TOP_P), 1.0) * 1048576.0 + 0.5);
-    if share_wanted < 1048576u {
-        let selection = Selection(false, floor, true, max(share_wanted, 1u), 0u);
-        floor = threshold(row, local, selection, scale);
-    }
-    return floor;
+    return best_of(local, best, winner).y;
+#endif
 }
 
-// Gumbel-max over the kept tokens.
+// Gumbel-max over the kept tokens of the row.
 fn draw(row: Row, local: u32, floor: u32, scale: Scale) -> u32 {
-    let seed = vec2<u32>(row_word(row.index, SAMPLE_SEED_LOW), row_word(row.index, SAMPLE_CHOICE));
-    let position = row_word(row.index, SAMPLE_POSITION);
-    let seed_high = row_word(row.index, SAMPLE_SEED_HIGH);
     var best = 0u;
     var winner = NONE;
     for (var four = local; four * 4u < row.vocab; four += WORKGROUP) {
-        var keys = vec4<u32>();
-        for (var i = 0u; i < 4u; i++) {
-            if four * 4u + i < row.vocab {
-                keys[i] = key_at(row, four * 4u + i);
-            }
-        }
+        let keys = keys_of(row, four, false);
         if any(keys >= vec4<u32>(floor)) {
-            let words = philox(vec4<u32>(position, four, seed_high, 0u), seed);
+            let words = words_of(row.index, four);
             for (var i = 0u; i < 4u; i++) {
-                let d = distance_of(max(keys[i], KEY_LOWEST + 1u), scale);
-                let score = key_of(bitcast<u32>(d + gumbel(words[i])));
-                if keys[i] >= floor && d >= scale.lowest && score > best {
+                let score = score_of(keys[i], floor, words[i], scale);
+                if score > best {
                     best = score;
                     winner = four * 4u + i;
                 }
@@ -78,32 +81,79 @@ fn draw(row: Row, local: u32, floor: u32, scale: Scale) -> u32 {
     return best_of(local, best, winner).y;
 }
 
+// Gumbel-max over the kept tokens of the list.
+fn draw_listed(row: Row, local: u32, listed: u32, floor: u32, scale: Scale) -> u32 {
+    var best = 0u;
+    var winner = NONE;
+    for (var i = local; i < listed; i += WORKGROUP) {
+        let id = list_ids[i];
+        let score = score_of(list_keys[i], floor, words_of(row.index, id / 4u)[id % 4u], scale);
+        if score > best || (score == best && id < winner && score > 0u) {
+            best = score;
+            winner = id;
+        }
+    }
+    return best_of(local, best, winner).y;
+}
+
+// The token that is drawn with top-k and top-p; `own` is the largest key that this invocation has adjusted.
+fn draw_kept(row: Row, local: u32, own: u32, scale: Scale) -> u32 {
+    let top_k = row_word(row.index, SAMPLE_TOP_K);
+    let share_wanted = share_of(row.index);
+    let is_top_k = top_k > 0u && top_k < row.vocab;
+    let is_top_p = share_wanted < 1048576u;
+    let keys = select(NUCLEUS_KEYS, top_k, is_top_k);
+#ifdef ADJUST
+    let bound = bound_of(row, local, own, ADJUSTED, keys);
+#else
+    let bound = bound_of(row, local, own, RAW, keys);
+#endif
+    // top-p alone needs the sum over the row.
+    let listed = list_keys_from(row, local, bound, ADJUSTED, is_top_p && !is_top_k, scale);
+    let row_share = part_of(listed.weights, max(share_wanted, 1u));
+    let is_whole = listed.count <= LIST && (is_top_k || !is_less(listed.weights_listed, row_share));
+    let source = select(ADJUSTED, LISTED, is_whole);
+    var floor = KEY_LOWEST + 1u;
+    if is_top_k {
+        // Of the keys that min-p keeps: they are the largest ones, so counting others below them changes nothing.
+        floor = threshold(row, local, Selection(source, listed.count, floor, false, 0u, vec2<u32>(top_k, 0u)), scale);
+    }
+    if is_top_p {
+        let share_left = select(max(share_wanted, 1u), 0u, is_whole && !is_top_k);
+        let selection = Selection(source, listed.count, floor, true, share_left, row_share);
+        floor = threshold(row, local, selection, scale);
+    }
+    if is_whole {
+        return draw_listed(row, local, listed.count, floor, scale);
+    }
+    return draw(row, local, floor, scale);
+}
+
 @compute @workgroup_size(WORKGROUP)
 fn main(invocation: Invocation) {
     let local = invocation.local;
     // Shared, so that values that depend on it are uniform even for compilers that do not tell struct members apart.
     let flat = share(local, vec4<u32>(flat_workgroup(invocation), 0u, 0u, 0u)).x;
-    let index = params.row_first + min(flat, params.rows - 1u);
+    let own_row = min(flat, params.rows - 1u);
+    let index = params.row_first + own_row;
     let is_ours = flat < params.rows && !is_plain(index);
     // No early return: a workgroup without a row has an empty vocabulary.
     let vocab = select(0u, params.vocab, is_ours);
     let logits_row = row_word(index, SAMPLE_LOGITS_ROW) - params.logits_first;
-    let row = Row(index, vocab, logits_row * params.vocab, flat * params.vocab);
+    let row = Row(index, part_at(own_row, 0u), vocab, logits_row * params.vocab, flat * params.vocab);
 
     let own = survey(row, local);
     let best = best_of(local, own.x, own.y);
     let is_bad_row = best_of(local, own.z, 0u).x != 0u || best.x <= KEY_LOWEST;
     var chosen = best.y;
     let scored_token = row_word(index, SAMPLE_SCORED_TOKEN);
-    let temperature = row_float(index, SAMPLE_TEMPERATURE);
-    if temperature != 0.0 && scored_token == NONE {
-        let min_p = row_float(index, SAMPLE_MIN_P);
-        var scale = Scale(value_of(max(best.x, KEY_LOWEST + 1u)), temperature, -3.0e38);
-        if min_p > 0.0 {
-            scale.lowest = log(min_p);
+    if row_float(index, SAMPLE_TEMPERATURE) != 0.0 && scored_token == NONE {
+        let scale = scale_of(index, best.x);
+        if is_open(index, params.vocab) {
+            chosen = draw_open(row, local, scale);
+        } else {
+            chosen = draw_kept(row, local, own.x, scale);
         }
-        let floor = kept_floor(row, local, scale);
-        chosen = draw(row, local, floor, scale);
     }
     chosen = select(select(scored_token, chosen, scored_token == NONE), NUMERICAL_ERROR, is_bad_row);
 

@@ -12,7 +12,7 @@ fn row_float(row: u32, word: u32) -> f32 {
     return bitcast<f32>(row_word(row, word));
 }
 
-// Plain greedy rows, which have no other option; sample_argmax draws them.
+// Plain greedy rows, which have no other option; sample_merge draws them.
 fn is_plain(row: u32) -> bool {
     let is_penalised = row_float(row, SAMPLE_REPETITION_PENALTY) != 1.0
         || row_float(row, SAMPLE_PRESENCE_PENALTY) != 0.0 || row_float(row, SAMPLE_FREQUENCY_PENALTY) != 0.0;
@@ -35,4 +35,16 @@ fn key_of(bits: u32) -> u32 {
 
 fn value_of(key: u32) -> f32 {
     return bitcast<f32>(key ^ select(0xffffffffu, 0x80000000u, (key >> 31u) == 1u));
+}
+
+// Rows that are drawn from their whole vocabulary: neither greedy nor scored, without top-k and top-p.
+fn is_open(row: u32, vocab: u32) -> bool {
+    let top_k = row_word(row, SAMPLE_TOP_K);
+    return row_float(row, SAMPLE_TEMPERATURE) != 0.0 && row_word(row, SAMPLE_SCORED_TOKEN) == NONE
+        && (top_k == 0u || top_k >= vocab) && share_of(row) >= 1048576u;
+}
+
+// top-p as a multiple of 2⁻²⁰.
+fn share_of(row: u32) -> u32 {
+    return u32(min(row_float(row, SAMPLE_TOP_P), 1.0) * 1048576.0 + 0.5);
 }

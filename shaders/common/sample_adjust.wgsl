@@ -52,7 +52,7 @@ fn penalise_history(row: Row, local: u32) {
 fn adjust(row: Row, local: u32) -> vec3<u32> {
     var best = vec3<u32>(0u, NONE, 0u);
     for (var id = local; id < row.vocab; id += WORKGROUP) {
-        let bits = logits[row.logits + id];
+        let bits = logit_at(row.logits, id);
         best.z |= select(0u, 1u, is_bad(bits));
         scratch[row.scratch + id] = bits;
     }

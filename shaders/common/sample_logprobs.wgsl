@@ -1,29 +1,26 @@
 // Logprobs of the raw row: those of the drawn token and of the most likely tokens, in order.
 
+#import sample_list
+#import sample_parts
 #import sample_row
-#import sample_threshold
+#import sample_shared
 
 var<workgroup> sums: array<f32, WORKGROUP>;
-var<workgroup> top_count: atomic<u32>;
-var<workgroup> top_keys: array<u32, TOP_LOGPROBS_MAX>;
-var<workgroup> top_ids: array<u32, TOP_LOGPROBS_MAX>;
 
 // max + ln Σ exp(l − max) as (max, ln Σ). Four sums per invocation keep the rounding error of 2¹⁷ terms near 1e-6.
 fn log_total(row: Row, local: u32) -> vec2<f32> {
     var key = 0u;
-    for (var id = local; id < row.vocab; id += WORKGROUP) {
-        key = max(key, raw_key(row, id));
+    for (var part = local; part < select(0u, params.parts, row.vocab > 0u); part += WORKGROUP) {
+        key = max(key, parts[row.part + part * PART_WORDS]);
     }
     let largest = value_of(best_of(local, key, 0u).x);
-    var parts = vec4<f32>();
-    for (var id = local * 4u; id < row.vocab; id += WORKGROUP * 4u) {
-        for (var i = 0u; i < 4u; i++) {
-            if id + i < row.vocab {
-                parts[i] += exp(value_of(raw_key(row, id + i)) - largest);
-            }
-        }
+    var four_sums = vec4<f32>();
+    for (var four = local; four * 4u < row.vocab; four += WORKGROUP) {
+        let bits = logits_four(row.logits, four, row.vocab);
+        // A minus infinity past the end is not passed to exp: a device may assume that there is none.
+        four_sums += select(exp(bitcast<vec4<f32>>(bits) - largest), vec4<f32>(), bits == vec4<u32>(MINUS_INFINITY));
     }
-    sums[local] = (parts.x + parts.y) + (parts.z + parts.w);
+    sums[local] = (four_sums.x + four_sums.y) + (four_sums.z + four_sums.w);
     workgroupBarrier();
     for (var stride = WORKGROUP / 2u; stride > 0u; stride >>= 1u) {
         if local < stride {
@@ -39,34 +36,21 @@ fn logprob(row: Row, id: u32, total: vec2<f32>) -> f32 {
 }
 
 fn keep_top(key: u32, id: u32) {
-    let at = atomicAdd(&top_count, 1u);
-    if at < TOP_LOGPROBS_MAX {
-        top_keys[at] = key;
-        top_ids[at] = id;
+    let at = atomicAdd(&list_count, 1u);
+    if at < LIST {
+        list_keys[at] = key;
+        list_ids[at] = id;
     }
 }
 
-// Writes the `count` most likely tokens, or fewer if fewer are above −∞.
-fn write_top(row: Row, local: u32, count: u32, total: vec2<f32>) {
-    if local == 0u {
-        atomicStore(&top_count, 0u);
-    }
-    let selection = Selection(true, KEY_LOWEST + 1u, false, 0u, count);
-    let least = threshold(row, local, selection, Scale(0.0, 1.0, 0.0));
-    for (var id = local; id < row.vocab; id += WORKGROUP) {
-        let key = raw_key(row, id);
-        if key > least {
-            keep_top(key, id);
-        }
-    }
-    // Equal keys: lowest ids first. More than one iteration is needed only for ties.
+// Lists the `count` largest raw keys above −∞ where a bound leaves too many: those above the count-th largest, and of
+// those equal to it the ones with the lowest ids. More than one round is needed only for ties.
+fn list_with_ties(row: Row, local: u32, count: u32) {
+    let selection = Selection(RAW, 0u, KEY_LOWEST + 1u, false, 0u, vec2<u32>(count, 0u));
+    let least = threshold(row, local, selection, Scale(0.0, 1.0, -3.0e38));
+    let above = list_keys_from(row, local, least + 1u, RAW, false, Scale(0.0, 1.0, -3.0e38)).count;
     var next = 0u;
-    for (var round = 0u; round < TOP_LOGPROBS_MAX; round++) {
-        workgroupBarrier();
-        let missing = share(local, vec4<u32>(count - min(count, atomicLoad(&top_count)), 0u, 0u, 0u)).x;
-        if missing == 0u {
-            break;
-        }
+    for (var missing = count - min(count, above); missing > 0u; missing--) {
         var lowest = NONE;
         for (var id = next + local; id < row.vocab && lowest == NONE; id += WORKGROUP) {
             lowest = select(NONE, id, raw_key(row, id) == least);
@@ -78,15 +62,25 @@ fn write_top(row: Row, local: u32, count: u32, total: vec2<f32>) {
         next = select(row.vocab, found + 1u, found != NONE);
     }
     workgroupBarrier();
-    let kept = min(atomicLoad(&top_count), count);
-    for (var i = local; i < kept; i += WORKGROUP) {
+}
+
+// Writes the `count` most likely tokens, or fewer if fewer are above −∞.
+fn write_top(row: Row, local: u32, count: u32, total: vec2<f32>) {
+    let bound = bound_of(row, local, 0u, RAW, count);
+    if list_keys_from(row, local, bound, RAW, false, Scale(0.0, 1.0, -3.0e38)).count > LIST {
+        list_with_ties(row, local, count);
+    }
+    let listed = atomicLoad(&list_count);
+    for (var i = local; i < listed; i += WORKGROUP) {
         var rank = 0u;
-        for (var j = 0u; j < kept; j++) {
-            let is_ahead = top_keys[j] > top_keys[i] || (top_keys[j] == top_keys[i] && top_ids[j] < top_ids[i]);
+        for (var j = 0u; j < listed; j++) {
+            let is_ahead = list_keys[j] > list_keys[i] || (list_keys[j] == list_keys[i] && list_ids[j] < list_ids[i]);
             rank += select(0u, 1u, is_ahead);
         }
-        let at = row.index * RESULT_WORDS + rank;
-        results[at + RESULT_TOP_IDS] = top_ids[i];
-        results[at + RESULT_TOP_LOGPROBS] = bitcast<u32>(logprob(row, top_ids[i], total));
+        if rank < count {
+            let at = row.index * RESULT_WORDS + rank;
+            results[at + RESULT_TOP_IDS] = list_ids[i];
+            results[at + RESULT_TOP_LOGPROBS] = bitcast<u32>(logprob(row, list_ids[i], total));
+        }
     }
 }

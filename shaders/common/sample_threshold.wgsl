@@ -1,6 +1,7 @@
 // Exact thresholds by radix search: a histogram of 256 bins per byte of the key, from the highest byte down.
 
 #import sample_row
+#import sample_shared
 #import wide
 
 // Sums per bin of weights of at most 2²⁴, in two parts of 12 bits, so that 2¹⁹ of them fit a word.
@@ -8,24 +9,21 @@ var<workgroup> bins_low: array<atomic<u32>, 256>;
 var<workgroup> bins_high: array<atomic<u32>, 256>;
 var<workgroup> bin_groups: array<vec2<u32>, 16>;
 
+// Where keys come from.
+const ADJUSTED: u32 = 0u; // the row
+const RAW: u32 = 1u; // the row, without bias, penalties and mask
+const LISTED: u32 = 2u; // list_keys, whatever they are
+const LIST: u32 = 1024u;
+var<workgroup> list_keys: array<u32, LIST>;
+
 // The input and target of a threshold search.
 struct Selection {
-    is_raw: bool, // search raw logits, else adjusted ones
+    source: u32,
+    listed: u32, // number of listed keys
     floor: u32, // keys below this are excluded
     is_weighted: bool, // sum exp(d) · 2²⁴, else count keys
-    share: u32, // weighted: the sum must reach share / 2²⁰ of the total
-    count: u32, // not weighted: the count must reach this
-}
-
-// Parameters for the weights of keys.
-struct Scale {
-    largest: f32,
-    temperature: f32,
-    lowest: f32, // d below this is excluded
-}
-
-fn distance_of(key: u32, scale: Scale) -> f32 {
-    return (value_of(key) - scale.largest) / scale.temperature;
+    share: u32, // if not 0: the sum must reach share / 2²⁰ of the total
+    sum: vec2<u32>, // otherwise, the sum to reach
 }
 
 fn add_wide(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
@@ -53,29 +51,40 @@ fn part_of(total: vec2<u32>, share: u32) -> vec2<u32> {
     return vec2<u32>((product.x >> 20u) | (product.y << 12u), product.y >> 20u);
 }
 
-fn fill_bins(row: Row, local: u32, selection: Selection, scale: Scale, shift: u32, prefix: u32) {
-    for (var id = local; id < row.vocab; id += WORKGROUP) {
-        var key: u32;
-        if selection.is_raw {
-            key = raw_key(row, id);
-        } else {
-            key = key_at(row, id);
-        }
-        // All bytes above this one must equal the threshold's.
-        let is_near = shift == 24u || (key >> ((shift + 8u) & 31u)) == prefix;
+// The weight of a key in sums; 0 if it is not kept.
+fn weight_of(key: u32, floor: u32, scale: Scale) -> u32 {
+    let d = distance_of(key, scale);
+    let weight = u32(round(exp(min(d, 0.0)) * 16777216.0));
+    return select(0u, weight, key >= floor && d >= scale.lowest);
+}
+
+fn add_to_bins(key: u32, selection: Selection, scale: Scale, shift: u32, prefix: u32) {
+    // All bytes above this one must equal the threshold's.
+    let is_near = shift == 24u || (key >> ((shift + 8u) & 31u)) == prefix;
+    if key >= selection.floor && is_near {
         var weight = 1u;
-        var is_kept = key >= selection.floor && is_near;
-        if !selection.is_raw {
-            let d = distance_of(key, scale);
-            is_kept = is_kept && d >= scale.lowest;
-            weight = select(1u, u32(round(exp(min(d, 0.0)) * 16777216.0)), selection.is_weighted);
+        if selection.is_weighted {
+            weight = weight_of(key, selection.floor, scale);
         }
-        if is_kept {
-            let bin = (key >> shift) & 255u;
-            atomicAdd(&bins_low[bin], weight & 0xfffu);
-            if weight > 0xfffu {
-                atomicAdd(&bins_high[bin], weight >> 12u);
-            }
+        let bin = (key >> shift) & 255u;
+        atomicAdd(&bins_low[bin], weight & 0xfffu);
+        if weight > 0xfffu {
+            atomicAdd(&bins_high[bin], weight >> 12u);
+        }
+    }
+}
+
+fn fill_bins(row: Row, local: u32, selection: Selection, scale: Scale, shift: u32, prefix: u32) {
+    if selection.source == LISTED {
+        for (var i = local; i < selection.listed; i += WORKGROUP) {
+            add_to_bins(list_keys[i], selection, scale, shift, prefix);
+        }
+        return;
+    }
+    for (var four = local; four * 4u < row.vocab; four += WORKGROUP) {
+        let keys = keys_of(row, four, selection.source == RAW);
+        for (var i = 0u; i < 4u; i++) {
+            add_to_bins(keys[i], selection, scale, shift, prefix);
         }
     }
 }
@@ -99,7 +108,7 @@ fn find_bin(target_sum: vec2<u32>) -> vec3<u32> {
 // The largest key such that the sum over it and all larger keys reaches the target; the floor if there is none.
 fn threshold(row: Row, local: u32, selection: Selection, scale: Scale) -> u32 {
     var prefix = 0u;
-    var left = vec2<u32>(selection.count, 0u);
+    var left = selection.sum;
     var is_reached = true;
     for (var shift = 32u; shift > 0u;) {
         shift -= 8u;
@@ -123,7 +132,7 @@ fn threshold(row: Row, local: u32, selection: Selection, scale: Scale) -> u32 {
             for (var group = 0u; group < 16u; group++) {
                 total = add_wide(total, bin_groups[group]);
             }
-            if selection.is_weighted {
+            if selection.share != 0u {
                 left = part_of(total, selection.share);
             }
             is_reached = !is_less(total, left);

@@ -75,7 +75,9 @@ fn hot_kernels() -> Vec<Hot> {
                 (format!("{}, head of {}, {kv}{rows}", variant.stem(), 8 * number("HEAD_CHUNKS")), None)
             }
             "attend_paged_merge" => (variant.stem().into(), None),
-            "sample" | "sample_argmax" if number("WORKGROUP") == 256 => {
+            "sample" | "sample_survey" | "sample_draw"
+                if number("WORKGROUP") == 256 && variant.is_defined("VECTORS") =>
+            {
                 let options = ["ADJUST", "LOGPROBS"].into_iter().filter(|option| variant.is_defined(option));
                 let options: Vec<String> = options.map(str::to_lowercase).collect();
                 (format!("{} {}", variant.stem(), options.join(", ")).trim().to_owned(), None)

@@ -96,6 +96,8 @@ pub(crate) struct Arena {
     pub(crate) pooled: GpuBuffer,
     pub(crate) attend_scratch: GpuBuffer,
     pub(crate) sample_scratch: GpuBuffer,
+    /// One record per part of a row of logits.
+    pub(crate) sample_parts: GpuBuffer,
     /// One row per route: products that a later dispatch sums.
     pub(crate) expert_scratch: GpuBuffer,
     /// Partial sums of products whose columns are split.
@@ -111,6 +113,7 @@ pub(crate) struct SideBytes {
     pub(crate) pooled: u64,
     pub(crate) attend_scratch: u64,
     pub(crate) sample_scratch: u64,
+    pub(crate) sample_parts: u64,
     pub(crate) expert_scratch: u64,
     pub(crate) product_scratch: u64,
     pub(crate) readback: u64,
@@ -129,6 +132,7 @@ impl Arena {
         let pooled = make("pooled", side.pooled, storage)?;
         let attend_scratch = make("attend scratch", side.attend_scratch, storage)?;
         let sample_scratch = make("sample scratch", side.sample_scratch, storage)?;
+        let sample_parts = make("sample parts", side.sample_parts, storage)?;
         let expert_scratch = make("expert scratch", side.expert_scratch, storage)?;
         let product_scratch = make("product scratch", side.product_scratch, storage)?;
         let mut rows = Vec::with_capacity(plan.buffers.len());
@@ -157,6 +161,7 @@ impl Arena {
             pooled,
             attend_scratch,
             sample_scratch,
+            sample_parts,
             expert_scratch,
             product_scratch,
         };

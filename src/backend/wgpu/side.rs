@@ -20,6 +20,7 @@ impl SideBytes {
             pooled: u64::from(pooled_words) * 4,
             attend_scratch: attend::scratch_bytes(plan, capacity, profile),
             sample_scratch: sample::scratch_bytes(plan, capacity, profile),
+            sample_parts: sample::parts_bytes(plan, capacity, profile),
             expert_scratch: experts::scratch_bytes(plan, capacity, profile),
             product_scratch: matmul::scratch_bytes(capacity, profile),
             readback: readback::slot_bytes(capacity.samples_max, pooled_words),
@@ -36,6 +37,7 @@ impl SideBytes {
             ("pooled", self.pooled),
             ("attend scratch", self.attend_scratch),
             ("sample scratch", self.sample_scratch),
+            ("sample parts", self.sample_parts),
             ("expert scratch", self.expert_scratch),
             ("product scratch", self.product_scratch),
         ];

@@ -99,6 +99,8 @@ pub(crate) struct BatchShape {
     pub(crate) attend: Vec<attend::AttendShape>,
     /// Sampling options used by any row.
     pub(crate) sample: SampleShape,
+    /// Whether any row is drawn from its whole vocabulary.
+    pub(crate) open_rows: bool,
     /// Runs of the sampling tail; empty when nothing is sampled.
     pub(crate) sample_groups: Vec<SampleGroup>,
     /// Number of pool rows.
@@ -138,6 +140,7 @@ pub(crate) fn flatten(
         copies: inputs.groups.iter().map(|group| count(group.copies.len())).collect(),
         attend: attends,
         sample: SampleShape::of(&inputs.samples),
+        open_rows: sample::has_open_rows(inputs),
         sample_groups: if sampling { sample_groups(inputs, group_rows) } else { Vec::new() },
         pools: if inputs.tails.contains(&Tail::Pool) { count(inputs.pools.len()) } else { 0 },
     })

@@ -1,32 +1,34 @@
 //! `Sample` → dispatches for the sample rows of one run of the tail.
 //!
-//! Plain greedy rows use `sample_argmax`, split in parts; all others use `sample`, one workgroup per row. Each kernel
-//! decides from the row's record whether it draws the row, so a mixed batch runs both. Bias, penalties and masks need
-//! the row's adjusted keys in scratch: then rows are processed in slices of as many rows as the scratch holds.
+//! `sample_survey` reads all logits once, each row in parts. Then `sample_merge` draws plain greedy rows, `sample` all
+//! others with one workgroup per row; rows without top-k and top-p are drawn in parts by `sample_draw` first. Each kernel
+//! decides from the row's record whether it draws the row, so a mixed batch runs them all. Bias, penalties and masks
+//! need the row's adjusted keys in scratch: then rows are processed in slices of as many rows as the scratch holds.
 
 use super::super::super::{BackendError, Capacity};
 use super::super::device::{Class, Profile};
 use super::super::pipelines::Kernel;
 use super::{Recorder, SampleGroup, Variant, params};
-use crate::plan::inputs::SampleShape;
+use crate::plan::inputs::{BatchInputs, SampleShape};
 use crate::plan::{Plan, Sample, Step, Tail};
 
 params! {
-    ArgmaxParams { rows: u32, row_first: u32, logits_first: u32, vocab: u32, parts: u32 }
+    Params {
+        rows: u32, row_first: u32, logits_first: u32, vocab: u32, parts: u32, part_fours: u32, parts_first: u32,
+    }
 }
 
-params! {
-    Params { rows: u32, row_first: u32, logits_first: u32, vocab: u32 }
-}
-
-/// Minimum logits per part of an argmax, and maximum parts.
-const PART_LOGITS: u32 = 8192;
-const PARTS_MAX: u32 = 32;
+/// Words of the record of a part: PART_WORDS of `shaders/common/sample_parts.wgsl`.
+const PART_WORDS: u32 = 12;
 /// Maximum bytes of adjusted rows in scratch, unless a single row is larger.
 const SCRATCH_BYTES: u64 = 32 << 20;
 
-fn parts(vocab: u32) -> u32 {
-    vocab.div_ceil(PART_LOGITS).clamp(1, PARTS_MAX)
+/// Number of parts of a row, and groups of four logits in a part.
+fn parts(vocab: u32, class: Class) -> (u32, u32) {
+    let (part_fours_min, parts_max) = if class == Class::Software { (2048, 32) } else { (256, 128) };
+    let fours = vocab.div_ceil(4).max(1);
+    let part_fours = fours.div_ceil(parts_max).max(part_fours_min);
+    (fours.div_ceil(part_fours), part_fours)
 }
 
 /// Number of rows whose adjusted keys fit the scratch.
@@ -44,20 +46,31 @@ fn vocab_of(plan: &Plan) -> u32 {
     sampled.unwrap_or(plan.vocab)
 }
 
-/// Bytes of scratch for one run of the tail.
+/// Bytes of scratch for the adjusted rows of one dispatch.
 pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
     let vocab = vocab_of(plan);
-    let adjusted = u64::from(scratch_rows(vocab, capacity.samples_max, profile)) * u64::from(vocab) * 4;
-    adjusted.max(u64::from(capacity.samples_max) * u64::from(parts(vocab)) * 8)
+    u64::from(scratch_rows(vocab, capacity.samples_max, profile)) * u64::from(vocab) * 4
 }
 
-fn kernel(shape: SampleShape, class: Class) -> Kernel {
-    let kernel = Kernel::new("sample").number("WORKGROUP", workgroup(class));
+/// Bytes of the parts of one run of the tail.
+pub(crate) fn parts_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
+    let (parts, _) = parts(vocab_of(plan), profile.class);
+    u64::from(capacity.samples_max) * u64::from(parts * PART_WORDS) * 4
+}
+
+/// Whether some rows may be drawn from their whole vocabulary. The kernels decide it exactly, after rounding top-p.
+pub(crate) fn has_open_rows(inputs: &BatchInputs) -> bool {
+    inputs.samples.iter().any(|row| row.draw.temperature != 0.0 && row.draw.top_p > 0.99)
+}
+
+/// `kernel` for a whole number of vectors of logits per row.
+fn for_vocab(kernel: Kernel, vocab: u32, class: Class) -> Kernel {
+    kernel.number("WORKGROUP", workgroup(class)).define_if(vocab.is_multiple_of(4), "VECTORS")
+}
+
+fn kernel(shape: SampleShape, vocab: u32, class: Class) -> Kernel {
+    let kernel = for_vocab(Kernel::new("sample"), vocab, class);
     kernel.define_if(shape.adjust, "ADJUST").define_if(shape.logprobs, "LOGPROBS")
-}
-
-fn argmax_kernel(class: Class) -> Kernel {
-    Kernel::new("sample_argmax").number("WORKGROUP", workgroup(class))
 }
 
 fn workgroup(class: Class) -> u32 {
@@ -66,59 +79,60 @@ fn workgroup(class: Class) -> u32 {
 
 /// Records the dispatches for the sample rows of `recorder.group`.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
-    let shape = recorder.shape.sample;
+    let (shape, arena, class) = (recorder.shape.sample, recorder.arena, recorder.profile.class);
+    let SampleGroup { logits_start, sample_start, samples, .. } = recorder.group;
+    let vocab = recorder.columns(step.logits);
+    let (parts, part_fours) = parts(vocab, class);
+    let params = Params {
+        rows: samples,
+        row_first: sample_start,
+        logits_first: logits_start,
+        vocab,
+        parts,
+        part_fours,
+        parts_first: 0,
+    };
+    let (metadata, logits) = (arena.metadata.read(), recorder.row_buffer(step.logits).read());
+    debug_assert!(u64::from(samples * parts * PART_WORDS) * 4 <= arena.sample_parts.bytes, "parts of all rows fit");
+    let surveyed = [metadata, logits, arena.sample_parts.read_write()];
+    recorder.dispatch(&for_vocab(Kernel::new("sample_survey"), vocab, class), &params, &surveyed, samples * parts)?;
+    let outputs = [arena.feed.read_write(), arena.results.read_write()];
     if shape.plain {
-        encode_argmax(recorder, step)?;
+        let bindings = [metadata, arena.sample_parts.read(), outputs[0], outputs[1]];
+        recorder.dispatch(&Kernel::new("sample_merge"), &params, &bindings, samples.div_ceil(64))?;
     }
     if !shape.full {
         return Ok(());
     }
-    let arena = recorder.arena;
-    let (vocab, group) = (recorder.columns(step.logits), recorder.group);
-    let kernel = kernel(shape, recorder.profile.class);
-    let slice = if shape.adjust {
-        scratch_rows(vocab, recorder.capacity.samples_max, recorder.profile)
-    } else {
-        group.samples.max(1)
+    if recorder.shape.open_rows && !shape.adjust {
+        recorder.dispatch(&for_vocab(Kernel::new("sample_draw"), vocab, class), &params, &surveyed, samples * parts)?;
+    }
+    let slice = match shape.adjust {
+        true => scratch_rows(vocab, recorder.capacity.samples_max, recorder.profile),
+        false => samples.max(1),
     };
-    let adjusted_bytes = u64::from(slice.min(group.samples)) * u64::from(vocab) * 4;
+    let adjusted_bytes = u64::from(slice.min(samples)) * u64::from(vocab) * 4;
     debug_assert!(!shape.adjust || adjusted_bytes <= arena.sample_scratch.bytes, "the adjusted rows fit the scratch");
-    for start in (0..group.samples).step_by(slice as usize) {
-        let rows = slice.min(group.samples - start);
-        let row_first = group.sample_start + start;
-        let params = Params { rows, row_first, logits_first: group.logits_start, vocab };
-        let inputs = [arena.metadata.read(), recorder.row_buffer(step.logits).read()];
-        let [metadata, logits] = inputs;
-        let (scratch, feed) = (arena.sample_scratch.read_write(), arena.feed.read_write());
-        let bindings = [metadata, logits, scratch, feed, arena.results.read_write()];
-        recorder.dispatch(&kernel, &params, &bindings, rows)?;
+    for start in (0..samples).step_by(slice as usize) {
+        let rows = slice.min(samples - start);
+        let params = Params { rows, row_first: sample_start + start, parts_first: start, ..params };
+        let scratch = arena.sample_scratch.read_write();
+        let bindings = [metadata, logits, arena.sample_parts.read(), scratch, outputs[0], outputs[1]];
+        recorder.dispatch(&kernel(shape, vocab, class), &params, &bindings, rows)?;
     }
     Ok(())
 }
 
-fn encode_argmax(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
-    let arena = recorder.arena;
-    let vocab = recorder.columns(step.logits);
-    let SampleGroup { logits_start, sample_start, samples, .. } = recorder.group;
-    let parts = parts(vocab);
-    let params = ArgmaxParams { rows: samples, row_first: sample_start, logits_first: logits_start, vocab, parts };
-    let scratch = &arena.sample_scratch;
-    debug_assert!(u64::from(samples * parts) * 8 <= scratch.bytes, "the parts of all rows fit the scratch");
-    let bindings = [arena.metadata.read(), recorder.row_buffer(step.logits).read(), scratch.read_write()];
-    recorder.dispatch(&argmax_kernel(recorder.profile.class), &params, &bindings, samples * parts)?;
-    let outputs = [arena.feed.read_write(), arena.results.read_write()];
-    let bindings = [arena.metadata.read(), scratch.read(), outputs[0], outputs[1]];
-    recorder.dispatch(&Kernel::new("sample_argmax_merge"), &params, &bindings, samples.div_ceil(64))
-}
-
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let mut variants = vec![Variant::new::<ArgmaxParams>(Kernel::new("sample_argmax_merge"), ArgmaxParams::FIELDS)];
-    for class in [Class::Discrete, Class::Software] {
-        variants.push(Variant::new::<ArgmaxParams>(argmax_kernel(class), ArgmaxParams::FIELDS));
+    let variant = |kernel| Variant::new::<Params>(kernel, Params::FIELDS);
+    let mut variants = vec![variant(Kernel::new("sample_merge"))];
+    for (class, vocab) in [(Class::Discrete, 4), (Class::Discrete, 5), (Class::Software, 4), (Class::Software, 5)] {
+        variants.push(variant(for_vocab(Kernel::new("sample_survey"), vocab, class)));
+        variants.push(variant(for_vocab(Kernel::new("sample_draw"), vocab, class)));
         for (adjust, logprobs) in [(false, false), (false, true), (true, false), (true, true)] {
             let shape = SampleShape { plain: false, full: true, adjust, logprobs };
-            variants.push(Variant::new::<Params>(kernel(shape, class), Params::FIELDS));
+            variants.push(variant(kernel(shape, vocab, class)));
         }
     }
     variants
