@@ -14,6 +14,10 @@ const UNIT: u32 = 32u;
 const UNIT: u32 = 8u;
 #endif
 
+fn x_vector(x_row: u32, vector: u32) -> vec4<f32> {
+    return x[x_row + vector];
+}
+
 @compute @workgroup_size(64)
 fn main(at: Invocation) {
     fill_levels(at.local);

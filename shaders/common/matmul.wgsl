@@ -14,6 +14,10 @@ struct Params {
     supers: u32,
     splits: u32,        // parts of the columns, each computed by other workgroups
     span: u32,          // columns of a part, a multiple of 32
+    epsilon: f32,       // NORM: as in rms_norm
+    weight_offset: f32,
+    alpha: f32,         // GATED: as in gated_activation
+    limit: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -29,11 +33,21 @@ fn x_vector(index: u32) -> vec4<f32> {
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> weight: array<vec4<u32>>;
 #endif
+#ifdef NORM
+@group(0) @binding(3) var<storage, read> norm: array<vec4<f32>>;
+#ifdef BIAS
+@group(0) @binding(4) var<storage, read> bias: array<f32>;
+@group(0) @binding(5) var<storage, read_write> out: array<f32>;
+#else
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;
+#endif
+#else
 #ifdef BIAS
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 #else
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
+#endif
 #endif
 
 fn emit(row: u32, output: u32, product: f32) {

@@ -40,7 +40,7 @@ fn add_products(weights: Eight, low: vec4<f32>, high: vec4<f32>, sum: f32) -> f3
 
 #ifdef ONE_ROW
 // sums += weights * x for 16 bytes of dense rows, or for a group of 32 quantized weights of each row. `x_row` is the
-// first vector of the row of x. PARTIAL: the last group is not whole.
+// first vector of the row of x; the importer defines x_vector(x_row, vector). PARTIAL: the last group is not whole.
 fn add_unit(weight_rows: array<u32, OUTPUTS>, x_row: u32, unit: u32, sums: ptr<function, LaneSums>) {
 #ifdef GROUPS
     var groups: array<Group, OUTPUTS>;
@@ -57,8 +57,8 @@ fn add_unit(weight_rows: array<u32, OUTPUTS>, x_row: u32, unit: u32, sums: ptr<f
 #else
     {
 #endif
-        let low = x[x_row + 8u * unit + 2u * quarter];
-        let high = x[x_row + 8u * unit + 2u * quarter + 1u];
+        let low = x_vector(x_row, 8u * unit + 2u * quarter);
+        let high = x_vector(x_row, 8u * unit + 2u * quarter + 1u);
 #ifdef OFFSETS
         let pairs = low + high;
         x_sums[quarter / 2u] += (pairs.x + pairs.y) + (pairs.z + pairs.w);
@@ -82,8 +82,8 @@ fn add_unit(weight_rows: array<u32, OUTPUTS>, x_row: u32, unit: u32, sums: ptr<f
     }
 #endfor
 #else
-    let low = x[x_row + 2u * unit];
-    let high = x[x_row + 2u * unit + 1u];
+    let low = x_vector(x_row, 2u * unit);
+    let high = x_vector(x_row, 2u * unit + 1u);
 #for output OUTPUTS
     (*sums)[output] = add_products(weight_eight(weight_rows[output], unit), low, high, (*sums)[output]);
 #endfor

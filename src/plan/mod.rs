@@ -10,6 +10,7 @@
 pub mod check;
 pub mod error;
 pub mod format;
+pub mod fuse;
 pub mod inputs;
 pub mod operands;
 pub mod philox;

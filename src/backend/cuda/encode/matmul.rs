@@ -4,14 +4,14 @@
 //! the weight is bfloat16 and there is no bias; otherwise `matmul_tile`. f32 rows or weights always use `matmul_vec`.
 //! Deterministic plans use one kernel for every row count, so that a row's sums do not depend on the other rows.
 //!
-//! With few rows, the norm before a product and the activation after it run in the same kernel ([`super::fuse`]).
+//! With few rows, the norm before a product and the activation after it run in the same kernel ([`crate::plan::fuse`]).
 
 use super::super::super::BackendError;
 use super::super::arena::DeviceSection;
 use super::super::blas::{Product, ProductShape};
-use super::fuse::Fused;
 use super::rows::activation_of;
 use super::{Kernel, Recorder, eights_of, matmul_tile, params};
+use crate::plan::fuse::Fused;
 use crate::plan::{GatedActivation, MatMul, RmsNorm, Storage, WeightFormat};
 
 params! {

@@ -14,7 +14,6 @@
 pub(super) mod attend;
 mod copy;
 pub(super) mod experts;
-mod fuse;
 mod gather;
 mod matmul;
 pub(super) mod matmul_tile;
@@ -32,6 +31,7 @@ use super::arena::{Arena, DeviceWeight};
 use super::driver::{Command, Facts, Launch};
 pub(super) use super::kernel::Kernel;
 use super::modules::Modules;
+use crate::plan::fuse;
 use crate::plan::inputs::{BatchInputs, SampleShape};
 use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail, WeightId};
 use bytemuck::Pod;

@@ -16,14 +16,19 @@ fn kernel(define: &'static str, texels: bool) -> Kernel {
     Kernel::new("gated_activation").define(define).define_if(texels, "TEXELS")
 }
 
-/// Records the dispatch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Result<(), BackendError> {
-    let GatedActivation { gate_up, activation, out } = *step;
-    let (define, alpha, limit) = match activation {
+/// The define of an activation, with its `alpha` and `limit`.
+pub(super) fn activation(activation: Activation) -> (&'static str, f32, f32) {
+    match activation {
         Activation::Silu => ("SILU", 0.0, 0.0),
         Activation::GeluTanh => ("GELU_TANH", 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => ("CLAMPED_SWIGLU", alpha, limit),
-    };
+    }
+}
+
+/// Records the dispatch.
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Result<(), BackendError> {
+    let GatedActivation { gate_up, out, .. } = *step;
+    let (define, alpha, limit) = activation(step.activation);
     let rows = recorder.rows(out);
     let vectors = vectors_of("gated_activation", recorder.columns(out))?;
     debug_assert_eq!(

@@ -5,19 +5,24 @@
 //! adapters use `matmul_lane`, which needs no workgroup memory, or `matmul_texel` if buffers have images
 //! (`matmul_texel_group` for quantized weights). Deterministic plans use one kernel for every row count, so that the
 //! sums of a row do not depend on the other rows.
+//!
+//! With few rows, the norm before a product and the activation after it run in `matmul_rows` too
+//! ([`crate::plan::fuse`]).
 
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::Shard;
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
-use super::{Recorder, RowParams, Variant, for_weight, params};
-use crate::plan::{MatMul, WeightFormat};
+use super::{Recorder, RowParams, Variant, for_weight, gated, params};
+use crate::plan::fuse::Fused;
+use crate::plan::{Activation, BufferId, GatedActivation, MatMul, RmsNorm, WeightFormat, WeightId};
 use std::collections::BTreeSet;
 
 params! {
     Params {
         rows: u32, eights: u32, outputs: u32, output_start: u32, output_stride: u32, accumulate: u32,
         row_vectors: u32, plane: u32, scales: u32, supers: u32, splits: u32, span: u32,
+        epsilon: f32, weight_offset: f32, alpha: f32, limit: f32,
     }
 }
 
@@ -48,6 +53,13 @@ enum Shape {
     },
 }
 
+/// The steps that run with a product.
+#[derive(Clone, Copy, Debug, Default)]
+struct Neighbours<'a> {
+    norm: Option<&'a RmsNorm>,
+    gated: Option<&'a GatedActivation>,
+}
+
 /// A product of one shard.
 #[derive(Clone, Copy, Debug)]
 struct Size {
@@ -74,6 +86,8 @@ const TILE_ROWS: u32 = 64;
 const TILE_OUTPUTS: u32 = 128;
 /// Maximum rows of `matmul_rows`: beyond, reading x costs more than reading the weights.
 const ROWS_MAX: u32 = 16;
+/// Maximum rows that every workgroup normalizes for itself: with more, that costs more than a dispatch.
+const NORM_ROWS_MAX: u32 = 4;
 /// Columns in which the columns are split at least, so that the merge costs little in comparison.
 const SPLIT_COLUMNS_MIN: u32 = 256;
 /// A span of columns is a multiple of a group.
@@ -138,7 +152,7 @@ impl Shape {
         (columns.div_ceil(span), span)
     }
 
-    fn kernel(self, size: &Size, splits: u32, bias: bool, profile: &Profile) -> Kernel {
+    fn kernel(self, size: &Size, splits: u32, bias: bool, with: Neighbours<'_>, profile: &Profile) -> Kernel {
         let format = size.format;
         let kernel = match self {
             Self::Rows { rows, outputs, lanes } => Kernel::new("matmul_rows")
@@ -157,7 +171,11 @@ impl Shape {
             Self::Lane { rows, outputs } => Kernel::new("matmul_lane").number("ROWS", rows).number("OUTPUTS", outputs),
         };
         let kernel = for_weight(kernel, format, profile).define_if(splits > 1, "SPLITS");
-        kernel.define_if(bias && splits == 1, "BIAS")
+        let kernel = kernel.define_if(bias && splits == 1, "BIAS").define_if(with.norm.is_some(), "NORM");
+        match with.gated {
+            Some(gated) => kernel.define("GATED").define(gated::activation(gated.activation).0),
+            None => kernel,
+        }
     }
 }
 
@@ -194,10 +212,42 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), B
         return Err(BackendError::columns("matmul", weight.columns, 8));
     }
     debug_assert_eq!(weight.columns, recorder.columns(step.x), "a row of x is as long as a row of the weight");
-    weight.shards.iter().try_for_each(|shard| encode_shard(recorder, step, shard, weight.columns))
+    let alone = Neighbours::default();
+    weight.shards.iter().try_for_each(|shard| encode_shard(recorder, step, alone, shard, weight.columns))
 }
 
-fn encode_shard(recorder: &mut Recorder<'_>, step: &MatMul, shard: &Shard, columns: u32) -> Result<(), BackendError> {
+/// Records a product of few rows with its fused steps as one product. Returns `false` if the steps run better
+/// separately.
+pub(super) fn encode_fused(recorder: &mut Recorder<'_>, fused: &Fused) -> Result<bool, BackendError> {
+    let (step, norm, gated) = (&fused.product, fused.norm.as_ref(), fused.gated.as_ref());
+    let weight = recorder.weight(step.weight);
+    let (rows, columns) = (recorder.rows(step.x), weight.columns);
+    let rows_max = if norm.is_some() { NORM_ROWS_MAX } else { ROWS_MAX };
+    let few = (1..=rows_max).contains(&rows) && recorder.profile.class != Class::Software;
+    if !few || recorder.capacity.deterministic || !columns.is_multiple_of(8) {
+        return Ok(false);
+    }
+    // An activation needs both of its operands in one workgroup, whole.
+    let whole = |shard: &Shard| {
+        let size = Size { rows, eights: columns / 8, outputs: shard.rows, format: shard.format };
+        let shape = Shape::choose(recorder.profile, false, &size);
+        shape.splits(recorder.profile, false, &size).0 == 1
+    };
+    if gated.is_some() && !matches!(&weight.shards[..], [shard] if shard.rows.is_multiple_of(2) && whole(shard)) {
+        return Ok(false);
+    }
+    let with = Neighbours { norm, gated };
+    weight.shards.iter().try_for_each(|shard| encode_shard(recorder, step, with, shard, columns))?;
+    Ok(true)
+}
+
+fn encode_shard(
+    recorder: &mut Recorder<'_>,
+    step: &MatMul,
+    with: Neighbours<'_>,
+    shard: &Shard,
+    columns: u32,
+) -> Result<(), BackendError> {
     let (profile, deterministic) = (recorder.profile, recorder.capacity.deterministic);
     let size = Size { rows: recorder.rows(step.x), eights: columns / 8, outputs: shard.rows, format: shard.format };
     let shape = Shape::choose(profile, deterministic, &size);
@@ -207,10 +257,13 @@ fn encode_shard(recorder: &mut Recorder<'_>, step: &MatMul, shard: &Shard, colum
         (splits, _) if u64::from(splits) * partial_bytes > scratch.bytes => (1, columns),
         split => split,
     };
+    let x = with.norm.map_or(step.x, |norm| norm.x);
+    let out = with.gated.map_or(step.out, |gated| gated.out);
     let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, columns);
-    let (output_start, output_stride) = (shard.row_start, recorder.columns(step.out));
-    debug_assert!(output_start + shard.rows <= output_stride, "a shard gives columns of out");
+    let (output_start, output_stride) = (shard.row_start, recorder.columns(out));
+    debug_assert!(with.gated.is_some() || output_start + shard.rows <= output_stride, "a shard gives columns of out");
     let (rows, eights, outputs, accumulate) = (size.rows, size.eights, size.outputs, u32::from(step.accumulate));
+    let (_, alpha, limit) = with.gated.map_or(("", 0.0, 0.0), |gated| gated::activation(gated.activation));
     let params = Params {
         rows,
         eights,
@@ -224,13 +277,18 @@ fn encode_shard(recorder: &mut Recorder<'_>, step: &MatMul, shard: &Shard, colum
         supers,
         splits,
         span,
+        epsilon: with.norm.map_or(0.0, |norm| norm.epsilon),
+        weight_offset: with.norm.map_or(0.0, |norm| if norm.one_plus { 1.0 } else { 0.0 }),
+        alpha,
+        limit,
     };
     let bias = step.bias.map(|bias| recorder.vector(bias).read());
-    let out = recorder.row_buffer(step.out).read_write();
-    let mut bindings = vec![recorder.row_buffer(step.x).fetch(), shard.buffer.fetch()];
+    let out = recorder.row_buffer(out).read_write();
+    let mut bindings = vec![recorder.row_buffer(x).fetch(), shard.buffer.fetch()];
+    bindings.extend(with.norm.map(|norm| recorder.vector(norm.weight).read()));
     bindings.extend(bias.filter(|_| splits == 1));
     bindings.push(if splits == 1 { out } else { scratch.read_write() });
-    let kernel = shape.kernel(&size, splits, step.bias.is_some(), profile);
+    let kernel = shape.kernel(&size, splits, step.bias.is_some(), with, profile);
     recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(&size) * splits)?;
     if splits == 1 {
         return Ok(());
@@ -246,14 +304,42 @@ fn merge_kernel(bias: bool) -> Kernel {
     Kernel::new("matmul_merge").define_if(bias, "BIAS")
 }
 
-/// Every variant that [`encode`] can use.
+/// A norm, and one activation of each kind.
+fn fusible_steps() -> (RmsNorm, Vec<GatedActivation>) {
+    let (x, out) = (BufferId(0), BufferId(1));
+    let weight = WeightId(0);
+    let norm = RmsNorm { x, delta: None, weight, epsilon: 1e-6, one_plus: false, accumulate: false, out };
+    let kinds = [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu { alpha: 1.0, limit: 1.0 }];
+    (norm, kinds.map(|activation| GatedActivation { gate_up: x, activation, out }).into())
+}
+
+/// The biases and neighbours that a shape can have. Activations are the same in every combination, so each appears once.
+fn neighbours(
+    shape: Shape,
+    splits: u32,
+    (norm, activations): &(RmsNorm, Vec<GatedActivation>),
+) -> Vec<(bool, Neighbours<'_>)> {
+    let alone = Neighbours::default();
+    let mut all = vec![(false, alone), (true, alone)];
+    let Shape::Rows { rows, .. } = shape else { return all };
+    let norm = (rows <= NORM_ROWS_MAX).then_some(norm);
+    all.extend(norm.map(|norm| (true, Neighbours { norm: Some(norm), gated: None })));
+    if splits == 1 {
+        all.extend(activations.iter().map(|gated| (true, Neighbours { norm, gated: Some(gated) })));
+        all.push((false, Neighbours { norm: None, gated: activations.first() }));
+    }
+    all
+}
+
+/// Every variant that [`encode`] and [`encode_fused`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let merge = |bias| Variant::new::<MergeParams>(merge_kernel(bias), MergeParams::FIELDS);
     let mut variants = vec![merge(false), merge(true)];
+    let fusible = fusible_steps();
     for (class, tier, texels) in
         [(Class::Discrete, Tier::T0, false), (Class::Software, Tier::T0, false), (Class::Software, Tier::T1, true)]
     {
-        let with = |half| Profile { texels, ..super::test_profile(class, tier, half) };
+        let with_half = |half| Profile { texels, ..super::test_profile(class, tier, half) };
         let mut seen: Vec<(Shape, bool, bool)> = Vec::new();
         for (deterministic, rows, eights, outputs) in (1..=65).flat_map(|rows| {
             let sizes = [(64, 16), (64, 4096), (64, 1 << 13), (64, 1 << 14), (64, 1 << 16), (65, 1 << 16), (512, 4096)];
@@ -261,7 +347,7 @@ pub(super) fn variants() -> Vec<Variant> {
                 [false, true].map(|deterministic| (deterministic, rows, eights, outputs))
             })
         }) {
-            let profile = with(true);
+            let profile = with_half(true);
             // Dense and quantized weights may have different shapes.
             for format in [WeightFormat::F32, WeightFormat::Q4] {
                 let size = Size { rows, eights, outputs, format };
@@ -272,10 +358,10 @@ pub(super) fn variants() -> Vec<Variant> {
                     continue;
                 }
                 seen.push((shape, splits > 1, partial));
-                for bias in [false, true] {
+                for (bias, with) in neighbours(shape, splits, &fusible) {
                     variants.extend(super::weight_variants(|format, profile| {
-                        let profile = with(profile.half_conversion);
-                        let kernel = shape.kernel(&Size { format, ..size }, splits, bias, &profile);
+                        let profile = with_half(profile.half_conversion);
+                        let kernel = shape.kernel(&Size { format, ..size }, splits, bias, with, &profile);
                         Variant::new::<Params>(kernel, Params::FIELDS)
                     }));
                 }
@@ -287,9 +373,11 @@ pub(super) fn variants() -> Vec<Variant> {
     let mut names = BTreeSet::new();
     variants.retain(|variant| {
         let few = [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q6K, WeightFormat::Mxfp4];
-        let plain = !variant.is_defined("SPLITS") && [None, Some(8), Some(16)].contains(&variant.number("LANES"));
+        let fused = variant.is_defined("NORM") || variant.is_defined("GATED");
+        let split = variant.is_defined("SPLITS");
+        let plain = !split && !fused && [None, Some(8), Some(16)].contains(&variant.number("LANES"));
         let format = variant.format().is_none_or(|format| plain || few.contains(&format));
-        let bias = variant.has_bias() || !variant.is_quantised() || variant.is_defined("SPLITS");
+        let bias = variant.has_bias() || !variant.is_quantised() || split;
         format && bias && names.insert(variant.name())
     });
     variants

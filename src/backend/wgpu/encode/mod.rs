@@ -43,6 +43,7 @@ use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding, DeviceWeight, GpuBuffer};
 use super::device::{Gpu, Profile, Tier};
 use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
+use crate::plan::fuse;
 use crate::plan::inputs::{BatchInputs, SampleShape};
 use crate::plan::{BufferId, Plan, Step, Tail, WeightId};
 use bytemuck::Pod;
@@ -256,7 +257,7 @@ impl Recordings {
             group: SampleGroup::default(),
             commands: Vec::new(),
             recordings: self,
-            running: None,
+            running: &[],
         };
         let outcome = recorder.record();
         let commands = recorder.commands;
@@ -309,31 +310,45 @@ pub(crate) struct Recorder<'a> {
     pub(crate) group: SampleGroup,
     commands: Vec<Command>,
     recordings: &'a mut Recordings,
-    /// The step being recorded. Its dispatches may bind only the operands of the plan that it declares.
-    running: Option<Step>,
+    /// The steps being recorded; several if they are fused. Their dispatches may bind only the operands of the plan that
+    /// they declare.
+    running: &'a [Step],
 }
 
 impl<'a> Recorder<'a> {
     fn record(&mut self) -> Result<(), BackendError> {
         let plan = self.plan;
         self.group = SampleGroup { logits_rows: self.shape.logits_rows, ..SampleGroup::default() };
-        for step in &plan.body {
-            self.step(step)?;
-        }
+        self.steps(&plan.body)?;
         for group in &self.shape.sample_groups {
             self.group = *group;
-            for step in plan.tail(Tail::Sample) {
-                self.step(step)?;
-            }
+            self.steps(plan.tail(Tail::Sample))?;
         }
-        for step in plan.tail(Tail::Pool).iter().filter(|_| self.shape.pools > 0) {
-            self.step(step)?;
+        if self.shape.pools > 0 {
+            self.steps(plan.tail(Tail::Pool))?;
+        }
+        Ok(())
+    }
+
+    fn steps(&mut self, mut steps: &'a [Step]) -> Result<(), BackendError> {
+        while let Some(first) = steps.first() {
+            let mut taken = 1;
+            if let Some(fused) = fuse::find(self.plan, steps) {
+                self.running = &steps[..fused.steps()];
+                if matmul::encode_fused(self, &fused)? {
+                    taken = fused.steps();
+                }
+            }
+            if taken == 1 {
+                self.running = &steps[..1];
+                self.step(first)?;
+            }
+            steps = &steps[taken..];
         }
         Ok(())
     }
 
     fn step(&mut self, step: &Step) -> Result<(), BackendError> {
-        self.running = Some(*step);
         match step {
             Step::CopyBlocks(_) => copy::encode(self),
             Step::Embed(step) => embed::encode(self, step),
@@ -358,13 +373,13 @@ impl<'a> Recorder<'a> {
 
     /// A row buffer of the step.
     pub(crate) fn row_buffer(&self, id: BufferId) -> &'a GpuBuffer {
-        debug_assert!(self.running.is_some_and(|step| step.buffers().iter().any(|(named, _)| *named == id)));
+        debug_assert!(self.running.iter().flat_map(Step::buffers).any(|(named, _)| named == id));
         self.arena.row_buffer(id)
     }
 
     /// A weight of the step.
     pub(crate) fn weight(&self, id: WeightId) -> &'a DeviceWeight {
-        debug_assert!(self.running.is_some_and(|step| step.weights().contains(&id)));
+        debug_assert!(self.running.iter().any(|step| step.weights().contains(&id)));
         self.arena.weight(id)
     }
 

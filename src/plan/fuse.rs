@@ -1,26 +1,31 @@
-//! Which adjacent steps run in one kernel: the norm before a product of few rows, and the activation after it.
+//! Which adjacent steps a backend may run in one kernel: the norm before a product, and the activation after it.
 //!
-//! A row buffer between two fused steps is not written, so nothing else may read it: no later step before the buffer is
-//! next written, and no tail. Values are rounded in between exactly as the buffer would have rounded them.
+//! It follows from what each step reads and writes. A row buffer between two fused steps is not written, so nothing else
+//! may read it: no later step before the buffer is next written, and no tail. Values are rounded in between exactly as
+//! the buffer would have rounded them.
 
-use crate::plan::{BufferId, GatedActivation, MatMul, Plan, RmsNorm, Step};
+use super::{BufferId, GatedActivation, MatMul, Plan, RmsNorm, Step};
 
 /// A product with the adjacent steps fused into it.
-pub(super) struct Fused {
-    pub(super) norm: Option<RmsNorm>,
-    pub(super) product: MatMul,
-    pub(super) gated: Option<GatedActivation>,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fused {
+    /// The norm whose result is multiplied.
+    pub norm: Option<RmsNorm>,
+    /// The product.
+    pub product: MatMul,
+    /// The activation of the product.
+    pub gated: Option<GatedActivation>,
 }
 
 impl Fused {
     /// Number of steps that this replaces.
-    pub(super) fn steps(&self) -> usize {
+    pub fn steps(&self) -> usize {
         1 + usize::from(self.norm.is_some()) + usize::from(self.gated.is_some())
     }
 }
 
 /// The fused product that `rest` starts with, if its first steps can be fused.
-pub(super) fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
+pub fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
     let norm = match rest.first()? {
         Step::RmsNorm(norm) if norm.delta.is_none() && !norm.accumulate => Some(*norm),
         _ => None,
@@ -40,6 +45,11 @@ pub(super) fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
         }
         _ => None,
     };
+    // Parts of a product run at different times: none may write what another one still normalizes.
+    let out = gated.map_or(product.out, |gated| gated.out);
+    if norm.is_some_and(|norm| norm.x == out) {
+        return None;
+    }
     let fused = Fused { norm, product, gated };
     debug_assert!(fused.steps() <= rest.len(), "only steps that are there are fused");
     (fused.steps() > 1).then_some(fused)
@@ -89,6 +99,19 @@ mod tests {
         assert_eq!(found(&alone, 0), Some((true, true, 3)));
         assert_eq!(found(&alone, 1), Some((false, true, 2)));
         assert_eq!(found(&alone, 2), None);
+    }
+
+    /// Every part of the product reads all of x, so none may write it.
+    #[test]
+    fn what_is_normalized_is_not_written() {
+        let mut onto_x = plan(|_| Vec::new());
+        let Step::MatMul(product) = &mut onto_x.body[1] else { unreachable!("the second step is the product") };
+        product.out = BufferId(0);
+        assert_eq!(found(&onto_x, 0), None);
+        let mut gated_onto_x = plan(|_| Vec::new());
+        let Step::GatedActivation(gated) = &mut gated_onto_x.body[2] else { unreachable!("the third step is gated") };
+        gated.out = BufferId(0);
+        assert_eq!(found(&gated_onto_x, 0), None);
     }
 
     /// A buffer that is read later must be written.
