@@ -132,9 +132,12 @@ fn main(invocation: Invocation) {
             }
             bases[local] = select(block + slot * HEAD_CHUNKS, NONE, block == NONE);
 #ifdef KV_Q8
+            // Zero for keys that are not read: workgroup memory may hold a NaN.
+            var pair = vec2<f32>();
             if block != NONE {
-                scales[local] = vec2<f32>(k_scale(block, slot), v_scale(block, slot));
+                pair = vec2<f32>(k_scale(block, slot), v_scale(block, slot));
             }
+            scales[local] = pair;
 #endif
         }
         workgroupBarrier();

@@ -363,6 +363,8 @@ struct Product {
     bias: bool,
     accumulate: bool,
     tail: bool,
+    /// Weights so small that their scales are subnormal halves.
+    tiny: bool,
 }
 
 fn matmuls(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
@@ -377,6 +379,7 @@ fn matmuls(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
             bias: false,
             accumulate: false,
             tail: false,
+            tiny: false,
         };
         if format.is_quantised() {
             // Rows with and without partial groups; options around the product are covered with dense formats.
@@ -387,6 +390,9 @@ fn matmuls(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
                 let added = Product { bias: true, accumulate: true, ..plain(256, 33) };
                 fixtures.push(matmul(storage, added, &[1, 5, 33]));
                 fixtures.push(matmul(storage, Product { tail: true, other_rows: 31, ..plain(96, 515) }, &[4, 18]));
+            }
+            if matches!(format, WeightFormat::Q4 | WeightFormat::Q8) {
+                fixtures.push(matmul(storage, Product { tiny: true, ..plain(256, 33) }, &[1, 5, 33]));
             }
             continue;
         }
@@ -405,12 +411,20 @@ fn matmuls(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
 }
 
 fn matmul(storage: Storage, product: Product, all_rows: &[u32]) -> Fixture {
-    let Product { format, other_rows, columns, weight_rows, bias, accumulate, tail } = product;
-    let flags = [(other_rows > 0, " and Bf16"), (bias, ", bias"), (accumulate, ", accumulate"), (tail, ", in a tail")];
+    let Product { format, other_rows, columns, weight_rows, bias, accumulate, tail, tiny } = product;
+    let flags = [
+        (other_rows > 0, " and Bf16"),
+        (bias, ", bias"),
+        (accumulate, ", accumulate"),
+        (tail, ", in a tail"),
+        (tiny, ", subnormal scales"),
+    ];
     let options = flags.map(|(on, name)| if on { name } else { "" }).concat();
     let mut fixture = Fixture::new("matmul", format!("{storage:?} · {format}{options}"));
     let mut noise = Noise::new(&format!("matmul {}{columns}{weight_rows}", fixture.option));
-    let values = noise.values((columns * weight_rows) as usize);
+    // Scales below 2⁻¹⁴ are subnormal as halves.
+    let factor = if tiny { 1e-5 } else { 1.0 };
+    let values: Vec<f32> = noise.values((columns * weight_rows) as usize).iter().map(|value| factor * value).collect();
     let own_rows = weight_rows - other_rows;
     let sections = [(own_rows, format), (other_rows, WeightFormat::Bf16)];
     let sections = sections.map(|(rows, format)| Section { rows, format });

@@ -65,6 +65,7 @@ pub(super) fn fixtures(draws: Draws, shapes: Shapes) -> Vec<Fixture> {
     fixtures.extend(shapes.of(&[256, 4100]).iter().copied().map(bad_rows));
     if shapes == Shapes::All {
         fixtures.extend([OPTIONS[0], OPTIONS[1], OPTIONS[3], OPTIONS[11]].map(|option| drawn(151_937, option, 1)));
+        fixtures.extend([OPTIONS[1], OPTIONS[2], OPTIONS[3], OPTIONS[10]].map(|option| drawn(151_936, option, 1)));
         fixtures.push(groups());
     }
     fixtures

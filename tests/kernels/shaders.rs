@@ -122,19 +122,53 @@ fn every_variant_passes_the_msl_back_end() {
 
 #[test]
 fn every_variant_passes_the_hlsl_back_end() {
+    use naga::back::hlsl::ShaderModel;
     for variant in variants() {
         let (module, info) = validate(&variant);
-        let options = naga::back::hlsl::Options {
-            shader_model: naga::back::hlsl::ShaderModel::V6_0,
-            fake_missing_bindings: true,
-            special_constants_binding: Some(naga::back::hlsl::BindTarget { space: 1, ..Default::default() }),
-            ..Default::default()
-        };
-        let pipeline = naga::back::hlsl::PipelineOptions::default();
-        let mut text = String::new();
-        let mut writer = naga::back::hlsl::Writer::new(&mut text, &options, &pipeline);
-        writer.write(&module, &info, None).unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()));
-        assert!(text.contains("numthreads"), "{}: a kernel was written", variant.name());
+        // FXC, the compiler of last resort, ends with shader model 5.1, which has no subgroups.
+        for shader_model in [ShaderModel::V5_1, ShaderModel::V6_0, ShaderModel::V6_4] {
+            if variant.subgroups() && shader_model < ShaderModel::V6_0 {
+                continue;
+            }
+            let options = naga::back::hlsl::Options {
+                shader_model,
+                fake_missing_bindings: true,
+                special_constants_binding: Some(naga::back::hlsl::BindTarget { space: 1, ..Default::default() }),
+                ..Default::default()
+            };
+            let pipeline = naga::back::hlsl::PipelineOptions::default();
+            let mut text = String::new();
+            let mut writer = naga::back::hlsl::Writer::new(&mut text, &options, &pipeline);
+            let written = writer.write(&module, &info, None);
+            written.unwrap_or_else(|error| panic!("{}, {shader_model:?}: {error:?}", variant.name()));
+            assert!(text.contains("numthreads"), "{}: a kernel was written", variant.name());
+        }
+    }
+}
+
+/// Khronos's own validator, which is stricter than naga. Without it the test is skipped, or fails under
+/// `FOLIO_REQUIRE_GPU=1`.
+#[test]
+fn every_variant_is_valid_spirv() {
+    let validator = |arguments: &[&std::ffi::OsStr]| std::process::Command::new("spirv-val").args(arguments).output();
+    if validator(&["--version".as_ref()]).is_err() {
+        assert!(std::env::var_os("FOLIO_REQUIRE_GPU").is_none(), "spirv-val (Debian's spirv-tools) is not installed");
+        println!("skipped: spirv-val (Debian's spirv-tools) is not installed");
+        return;
+    }
+    let options = naga::back::spv::Options { lang_version: (1, 6), ..Default::default() };
+    let folder = tempfile::tempdir().expect("a folder for the modules");
+    let path = folder.path().join("module.spv");
+    for variant in variants() {
+        let (module, info) = validate(&variant);
+        let words = naga::back::spv::write_vec(&module, &info, &options, None);
+        let words = words.unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()));
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        std::fs::write(&path, bytes).expect("the module is written");
+        let environment = ["--target-env".as_ref(), "vulkan1.3".as_ref(), path.as_os_str()];
+        let output = validator(&environment).expect("spirv-val runs");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}: {message}", variant.name());
     }
 }
 

@@ -123,8 +123,9 @@ impl WgpuBackend {
     fn warm_up(&mut self) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
         let (plan, capacity) = (Arc::clone(&loaded.plan), loaded.capacity.clone());
-        for tokens in [1, 2, 4, 8, 16, 32, capacity.tokens_max] {
-            for inputs in warm_up_batches(&plan, &capacity, tokens) {
+        let blocks = self.loaded()?.arena.blocks.clone();
+        for tokens in [1, 2, 4, 8, 16, 32, 64, capacity.tokens_max] {
+            for inputs in warm_up_batches(&plan, &capacity, &blocks, tokens) {
                 self.prepare(&inputs)?;
             }
         }
@@ -133,9 +134,12 @@ impl WgpuBackend {
     }
 }
 
+/// Positions of the long context that a typical batch has: enough for attention to split it on most devices.
+const LONG_CONTEXT: u32 = 2048;
+
 /// Typical batches of `tokens` rows: greedy decoding of up to 16 sequences, or one prompt; for one row also every kind
-/// of sampling, and pooling.
-fn warm_up_batches(plan: &Plan, capacity: &Capacity, tokens: u32) -> Vec<BatchInputs> {
+/// of sampling, pooling, a long context and copied blocks.
+fn warm_up_batches(plan: &Plan, capacity: &Capacity, blocks: &[u32], tokens: u32) -> Vec<BatchInputs> {
     let sequences = if tokens <= 16 { tokens } else { 1 };
     let rows = tokens / sequences;
     let entries = rows.div_ceil(capacity.block_size);
@@ -171,7 +175,17 @@ fn warm_up_batches(plan: &Plan, capacity: &Capacity, tokens: u32) -> Vec<BatchIn
             drawn.samples[0] = SampleRow { draw, logprob, ..drawn.samples[0] };
             batches.push(drawn);
         }
-        batches.push(BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain });
+        batches.push(BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain.clone() });
+        let mut long = plain;
+        let entries = LONG_CONTEXT.div_ceil(capacity.block_size).min(capacity.table_entries_max);
+        let context_len = (entries * capacity.block_size).min(plan.positions_max).max(1);
+        long.positions = vec![context_len - 1];
+        long.sequences[0].context_len = context_len;
+        for (group, blocks) in long.groups.iter_mut().zip(blocks) {
+            group.block_tables = vec![NONE; entries as usize];
+            group.copies = if *blocks > 1 && capacity.copies_max > 0 { vec![(0, 1)] } else { Vec::new() };
+        }
+        batches.push(long);
     }
     batches
 }
@@ -232,9 +246,9 @@ impl Backend for WgpuBackend {
             }
             loaded.ring.copy(slot, &mut encoder, &loaded.arena, counts);
             let submission = gpu.queue.submit([encoder.finish()]);
-            let ticket = loaded.ring.map(slot, submission, inputs, counts);
+            // Before the slot is taken: nobody would read a failed batch, and thus free it.
             gpu.errors.check()?;
-            return Ok(ticket);
+            return Ok(loaded.ring.map(slot, submission, inputs, counts));
         }
     }
 

@@ -43,7 +43,7 @@ const TILE_ROWS: u32 = 32;
 /// Keys per tile of a kernel. Ranges start and end at multiples of it, except at the ends of a sequence.
 const TILE: u32 = 32;
 /// Minimum keys of a range after splitting.
-const SPLIT_KEYS_MIN: u32 = 128;
+const SPLIT_KEYS_MIN: u32 = 64;
 /// Maximum ranges per row.
 const SPLITS_MAX: u32 = 32;
 

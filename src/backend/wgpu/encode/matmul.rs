@@ -382,3 +382,67 @@ pub(super) fn variants() -> Vec<Variant> {
     });
     variants
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Columns and rows of the products of a layer, and of the LM head, of the shapes of `folio bench`.
+    const PRODUCTS: [(u32, u32); 10] = [
+        // qwen3-0.6b
+        (1024, 4096),
+        (2048, 1024),
+        (1024, 6144),
+        (3072, 1024),
+        (1024, 151_936),
+        // llama-3-8b
+        (4096, 6144),
+        (4096, 4096),
+        (4096, 28_672),
+        (14_336, 4096),
+        (4096, 128_256),
+    ];
+
+    /// Every core has at least two workgroups, unless the columns cannot be split further.
+    #[test]
+    fn grids_fill_the_device() {
+        for cores in [10, 20, 40, 96, 132] {
+            let profile = Profile { cores, ..super::super::test_profile(Class::Discrete, Tier::T1, true) };
+            for (columns, outputs) in PRODUCTS {
+                for rows in [1, 2, 4, 8, 16, 32, 64, 512] {
+                    for format in [WeightFormat::Bf16, WeightFormat::Q4] {
+                        let size = Size { rows, eights: columns / 8, outputs, format };
+                        let shape = Shape::choose(&profile, false, &size);
+                        let (splits, span) = shape.splits(&profile, false, &size);
+                        let workgroups = shape.workgroups(&size) * splits;
+                        // A part of a few hundred columns takes less time than another merge.
+                        let cannot_split = span < 2 * SPLIT_COLUMNS_MIN;
+                        let what =
+                            format!("{rows} rows, {columns} columns, {outputs} outputs, {cores} cores: {shape:?}");
+                        assert!(workgroups >= 2 * cores || cannot_split, "{what}: {workgroups} workgroups");
+                        assert!((splits - 1) * span < columns && splits * span >= columns, "{what}: parts of {span}");
+                        assert!(splits == 1 || span.is_multiple_of(SPAN_COLUMNS), "{what}: whole groups");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The partial sums of a product that is split fit the scratch.
+    #[test]
+    fn partial_sums_fit_their_scratch() {
+        for cores in [1, 20, 132] {
+            let profile = Profile { cores, ..super::super::test_profile(Class::Integrated, Tier::T0, true) };
+            let bytes = u64::from(profile.workgroups_to_fill() * TILE_ROWS * TILE_OUTPUTS) * 4;
+            for (rows, columns, outputs) in [(1, 8000, 8), (16, 4096, 100), (33, 14_336, 129), (512, 2048, 1024)] {
+                let size = Size { rows, eights: columns / 8, outputs, format: WeightFormat::Bf16 };
+                let shape = Shape::choose(&profile, false, &size);
+                let (splits, _) = shape.splits(&profile, false, &size);
+                assert!(
+                    splits == 1 || u64::from(splits * rows * outputs) * 4 <= bytes,
+                    "{rows} × {columns} × {outputs}"
+                );
+            }
+        }
+    }
+}
