@@ -16,7 +16,7 @@ pub const TOKENIZER_CONFIG_JSON: &[u8] = include_bytes!("../../assets/demo/token
 /// A static, not a constant: a constant could be embedded once per use.
 static WEIGHTS: &[u8] = include_bytes!("../../assets/demo/model.safetensors");
 
-pub(super) fn model() -> Model {
+pub(crate) fn model() -> Model {
     let name = "model.safetensors";
     let file = ModelFile::in_memory(Bytes::from_static(WEIGHTS));
     let source = Safetensors::from_files(name, vec![(name.into(), file)]).expect("the embedded weights are whole");

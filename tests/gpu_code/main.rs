@@ -130,7 +130,7 @@ fn hot_kernels_compile_for_real_gpus_as_the_table_says() {
     }
     let kernels = hot_kernels();
     assert!(kernels.len() > 60, "every hot kernel is listed, not {}", kernels.len());
-    let compilers = CHIPS.each_ref().map(|chip| radv::Compiler::new(chip));
+    let compilers = CHIPS.each_ref().map(radv::Compiler::new);
     let mut lines = String::new();
     let mut spilled = Vec::new();
     for hot in &kernels {

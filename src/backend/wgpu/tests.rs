@@ -304,3 +304,26 @@ fn grids_stay_within_the_limit_and_cover_every_workgroup() {
         assert!(u64::from(x) * u64::from(y) < u64::from(workgroups) + u64::from(y), "{workgroups}: little waste");
     }
 }
+
+/// A layer takes six dispatches for up to four sequences (norm and qkv, rotation and store, attention, o, norm with
+/// gate, up and activation, down), and few more for others.
+#[test]
+fn neighbours_share_dispatches() {
+    let plan = Arc::new(crate::model::demo::model().record(Storage::F32));
+    let layers = plan.kv_layers.len();
+    let Some(mut backend) = open(|options| options.class = Some(Class::Discrete)) else { return };
+    let capacity = Capacity { sequences_max: 16, samples_max: 16, tokens_max: 16, ..capacity(16) };
+    backend.load(Arc::clone(&plan), &capacity).expect("the plan fits");
+    backend.allocate_pool(&vec![8; plan.kv_groups.len()]).expect("the pool fits");
+    let mut dispatches = |rows: u32| {
+        let batch = warm_up_batches(&plan, &capacity, &[8], rows).swap_remove(0);
+        backend.dispatches(&batch).expect("the batch is valid")
+    };
+    // Around the layers: look-up; gathered rows, norm and head, survey and merge, and pooling with its own norm.
+    let around = 8;
+    for (rows, each) in [(1, 6), (4, 6), (8, 8), (16, 8)] {
+        let found = dispatches(rows);
+        assert!(found <= layers * each + around, "{rows} rows: {found} dispatches for {layers} layers");
+        assert!(found >= layers * each, "{rows} rows: the test counts {found} dispatches for {layers} layers");
+    }
+}

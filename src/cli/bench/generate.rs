@@ -75,24 +75,32 @@ impl Numbers {
     }
 }
 
-/// A greedy request that ends only by length.
-pub(super) fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
-    let greedy = SamplingParams {
-        draw: DrawParams::greedy(),
-        ignore_eos: true,
-        max_tokens: Some(max_tokens),
-        ..Default::default()
-    };
-    Request { prompt: prompt.into(), params: greedy, ..Request::default() }
+/// A request that ends only by length.
+pub(super) fn request(prompt: Vec<u32>, max_tokens: u32, draw: DrawParams) -> Request {
+    let params = SamplingParams { draw, ignore_eos: true, max_tokens: Some(max_tokens), ..Default::default() };
+    Request { prompt: prompt.into(), params, ..Request::default() }
+}
+
+/// How tokens are drawn: greedily, and as many models recommend it in their generation_config.json.
+fn draws() -> [(&'static str, DrawParams); 2] {
+    let recommended = DrawParams { temperature: 0.6, top_k: 20, top_p: 0.95, ..DrawParams::default() };
+    [("decode", DrawParams::greedy()), ("decode, sampled", recommended)]
 }
 
 /// Sends `batch` equal-length prompts at once and waits for all of them.
-fn round(session: &Session, numbers: &mut Numbers, batch: u32, context: u32, new_tokens: u32) -> Result<Vec<Arrivals>> {
+fn round(
+    session: &Session,
+    numbers: &mut Numbers,
+    batch: u32,
+    context: u32,
+    new_tokens: u32,
+    draw: DrawParams,
+) -> Result<Vec<Arrivals>> {
     let vocab = session.info()?.vocab;
     let start = Instant::now();
     let sent: Result<Vec<_>> = (0..batch)
         .map(|_| {
-            let request = request(numbers.token_ids(context, vocab), new_tokens);
+            let request = request(numbers.token_ids(context, vocab), new_tokens, draw);
             let mut receivers = session.handle.submit(request)?;
             Ok(watch(receivers.remove(0), start, || {}))
         })
@@ -128,10 +136,11 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
     let largest = subject.batches().into_iter().max().unwrap_or(1);
     let session = open(subject, config, largest, context + new_tokens)?;
     let mut numbers = Numbers(config.seed.unwrap_or(0));
-    round(&session, &mut numbers, 1, 8, 4)?;
-    for batch in subject.batches() {
-        note(format_args!("decode, batch {batch} …"));
-        let arrivals = round(&session, &mut numbers, batch, context, new_tokens)?;
+    round(&session, &mut numbers, 1, 8, 4, DrawParams::greedy())?;
+    let batches = subject.batches().into_iter().flat_map(|batch| draws().map(|draw| (batch, draw)));
+    for (batch, (scenario, draw)) in batches {
+        note(format_args!("{scenario}, batch {batch} …"));
+        let arrivals = round(&session, &mut numbers, batch, context, new_tokens, draw)?;
         // The time in which all sequences generate: from the latest first token to the earliest last token.
         let from = arrivals.iter().map(Arrivals::first).fold(0.0, f64::max);
         let to = arrivals.iter().map(Arrivals::last).fold(f64::INFINITY, f64::min);
@@ -145,7 +154,7 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
         let gbps = bytes * steps_per_s / 1e9;
         let mut gaps: Vec<f64> = arrivals.iter().flat_map(Arrivals::gaps_ms).collect();
         report.push(Row {
-            scenario: "decode",
+            scenario,
             shape: subject.name(),
             batch,
             context: Some(context),
@@ -158,7 +167,7 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
             p99_ms: percentile(&mut gaps, 0.99),
             ..Row::default()
         })?;
-        if let (1, Some(bound)) = (batch, report.matvec_tokens_per_s) {
+        if let (1, "decode", Some(bound)) = (batch, scenario, report.matvec_tokens_per_s) {
             report.set("decode_share_of_matvec", json!(super::report::rounded(tokens_per_s / bound)));
         }
     }
@@ -170,13 +179,13 @@ pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Repor
     let largest = subject.batches().into_iter().max().unwrap_or(1);
     let session = open(subject, config, largest, context + 2)?;
     let mut numbers = Numbers(config.seed.unwrap_or(0));
-    round(&session, &mut numbers, 1, context.min(64), 1)?;
+    round(&session, &mut numbers, 1, context.min(64), 1, DrawParams::greedy())?;
     for batch in subject.batches() {
         note(format_args!("prefill, batch {batch} …"));
         let mut best = f64::INFINITY;
         let mut firsts = Vec::new();
         for _ in 0..PREFILL_RUNS {
-            let arrivals = round(&session, &mut numbers, batch, context, 1)?;
+            let arrivals = round(&session, &mut numbers, batch, context, 1, DrawParams::greedy())?;
             best = best.min(arrivals.iter().map(Arrivals::last).fold(0.0, f64::max));
             firsts.extend(arrivals.iter().map(|arrivals| 1e3 * arrivals.first()));
         }

@@ -8,6 +8,7 @@ use crate::cli::session::Session;
 use anyhow::{Result, ensure};
 use clap::Args;
 use folio::config::Config;
+use folio::engine::request::DrawParams;
 use folio::platform::{self, Instant};
 use futures_util::future;
 use serde_json::json;
@@ -134,7 +135,7 @@ fn run(session: &Session, load: &LoadArgs, config: &Config, utilisation: &Utilis
             let output = between(&mut numbers, load.output_len_min, load.output_len_max);
             let mut prompt = shared.clone();
             prompt.extend(numbers.token_ids(input, info.vocab));
-            request(prompt, output)
+            request(prompt, output, DrawParams::greedy())
         })
         .collect();
     let start = Instant::now();

@@ -88,8 +88,10 @@ const TILE_OUTPUTS: u32 = 128;
 const ROWS_MAX: u32 = 16;
 /// Maximum rows that every workgroup normalizes for itself: with more, that costs more than a dispatch.
 const NORM_ROWS_MAX: u32 = 4;
-/// Columns in which the columns are split at least, so that the merge costs little in comparison.
-const SPLIT_COLUMNS_MIN: u32 = 256;
+/// Minimum columns of a part, so that the merge costs little in comparison: a workgroup takes some microseconds for
+/// them, as does another dispatch.
+const SPLIT_COLUMNS_MIN_ROWS: u32 = 1024;
+const SPLIT_COLUMNS_MIN_TILE: u32 = 256;
 /// A span of columns is a multiple of a group.
 const SPAN_COLUMNS: u32 = 32;
 
@@ -124,7 +126,7 @@ impl Shape {
         // At most a quarter of the lanes is idle in the last turn.
         let is_busy = |lanes: &u32| 4 * units >= 3 * units.next_multiple_of(*lanes);
         let busy = || [8, 16, 32, 64].into_iter().filter(is_busy);
-        shape(busy().find(fills).or(busy().last()).unwrap_or(8))
+        shape(busy().find(fills).or(busy().next_back()).unwrap_or(8))
     }
 
     /// Number of workgroups, without splits.
@@ -143,13 +145,20 @@ impl Shape {
     fn splits(self, profile: &Profile, deterministic: bool, size: &Size) -> (u32, u32) {
         let columns = 8 * size.eights;
         let tiles = self.workgroups(size);
-        let can_split = matches!(self, Self::Rows { .. } | Self::Tile { .. }) && !deterministic;
-        if !can_split || tiles >= 2 * profile.cores {
-            return (1, columns);
-        }
-        let wanted = (profile.workgroups_to_fill() / tiles).clamp(1, (columns / SPLIT_COLUMNS_MIN).max(1));
+        let least = self.span_min().filter(|_| !deterministic && tiles < 2 * profile.cores);
+        let Some(least) = least else { return (1, columns) };
+        let wanted = (profile.workgroups_to_fill() / tiles).clamp(1, (columns / least).max(1));
         let span = columns.div_ceil(wanted).next_multiple_of(SPAN_COLUMNS);
         (columns.div_ceil(span), span)
+    }
+
+    /// Minimum columns of a part, if the columns can be split.
+    fn span_min(self) -> Option<u32> {
+        match self {
+            Self::Rows { .. } => Some(SPLIT_COLUMNS_MIN_ROWS),
+            Self::Tile { .. } => Some(SPLIT_COLUMNS_MIN_TILE),
+            Self::Lane { .. } | Self::Texel { .. } => None,
+        }
     }
 
     fn kernel(self, size: &Size, splits: u32, bias: bool, with: Neighbours<'_>, profile: &Profile) -> Kernel {
@@ -415,8 +424,8 @@ mod tests {
                         let shape = Shape::choose(&profile, false, &size);
                         let (splits, span) = shape.splits(&profile, false, &size);
                         let workgroups = shape.workgroups(&size) * splits;
-                        // A part of a few hundred columns takes less time than another merge.
-                        let cannot_split = span < 2 * SPLIT_COLUMNS_MIN;
+                        // Shorter parts would take less time than their merge.
+                        let cannot_split = shape.span_min().is_some_and(|least| span < 2 * least);
                         let what =
                             format!("{rows} rows, {columns} columns, {outputs} outputs, {cores} cores: {shape:?}");
                         assert!(workgroups >= 2 * cores || cannot_split, "{what}: {workgroups} workgroups");
