@@ -8,6 +8,8 @@
 #import tile
 
 var<private> row_start: u32;
+// Shared, so that loops with barriers are uniform even for compilers that do not tell struct members apart.
+var<workgroup> range: vec2<u32>; // begin and end, in 32 columns
 
 fn tile_x(row: u32, vector: u32) -> vec4<f32> {
     if row_start + row < params.rows && vector < 2u * params.eights {
@@ -25,7 +27,11 @@ fn main(at: Invocation) {
     let output_start = (part.tile / row_tiles) * 128u;
     // Outputs past the end read the last row again; emit drops them.
     let row = weight_row(min(output_start + at.local, params.outputs - 1u));
-    let sums = multiply_tile(at.local, row, part.begin / 32u, (part.end + 31u) / 32u);
+    if at.local == 0u {
+        range = vec2<u32>(part.begin / 32u, (part.end + 31u) / 32u);
+    }
+    let columns = workgroupUniformLoad(&range);
+    let sums = multiply_tile(at.local, row, columns.x, columns.y);
     for (var n = 0u; n < ROWS_EACH; n++) {
         for (var j = 0u; j < OUTPUTS_EACH; j++) {
             let to = row_start + 8u * n + (at.local >> 4u);
