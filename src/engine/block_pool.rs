@@ -436,6 +436,15 @@ mod tests {
     }
 
     #[test]
+    fn the_first_visible_block_holds_the_oldest_key_of_the_window() {
+        // Window 6, blocks of 4: a query at 9 attends to positions 4..=9.
+        let windowed = pool(8, Some(6));
+        let first = |position| windowed.first_visible(0, position);
+        assert_eq!([0, 5, 8, 9, 12, 13].map(first), [0, 0, 0, 1, 1, 2]);
+        assert_eq!(pool(8, None).first_visible(0, 1000), 0, "full attention attends to everything");
+    }
+
+    #[test]
     fn a_window_group_needs_only_what_the_next_query_sees() {
         // Window 6, blocks of 4: a query at 16 attends to positions 11..=16, so blocks 2 and 3.
         let mut pool = pool(8, Some(6));

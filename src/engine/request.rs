@@ -440,3 +440,30 @@ fn check_ids<'a>(field: &'static str, mut ids: impl Iterator<Item = &'a u32>, vo
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_the_last_values_that_are_allowed() {
+        let check = |params: SamplingParams| params.check(100, 50);
+        let refused = |params| matches!(check(params), Err(SubmitError::Invalid { .. }));
+        let usual = SamplingParams::default;
+        assert_eq!(check(SamplingParams { min_tokens: 50, ..usual() }), Ok(()));
+        assert!(refused(SamplingParams { min_tokens: 51, ..usual() }));
+        assert!(refused(SamplingParams { min_tokens: 52, ..usual() }));
+        for (count, is_refused) in [(LOGPROBS_MAX, false), (LOGPROBS_MAX + 1, true), (LOGPROBS_MAX + 2, true)] {
+            assert_eq!(refused(SamplingParams { logprobs: Some(count), ..usual() }), is_refused, "{count}");
+            assert_eq!(refused(SamplingParams { prompt_logprobs: Some(count), ..usual() }), is_refused, "{count}");
+        }
+    }
+
+    #[test]
+    fn a_models_defaults_are_taken_over() {
+        let draw = DrawParams { temperature: 0.25, ..DrawParams::default() };
+        let defaults = GenerationDefaults { max_new_tokens: Some(17), draw, ..GenerationDefaults::default() };
+        let params = SamplingParams::from_defaults(&defaults);
+        assert_eq!((params.max_tokens, params.draw), (Some(17), draw));
+    }
+}

@@ -304,6 +304,9 @@ impl Readers {
                 let due = case.arrivals[index].aborts[choice].is_some_and(|due| due <= turn);
                 if due && receiver.take().is_some() {
                     let phase = scheduler.phase(StreamId(self.first_stream[index] + choice as u64));
+                    let has_tokens = !self.seen[index][choice].tokens.is_empty();
+                    assert!(phase != Some(Phase::Prefill) || !has_tokens, "an answer begins after its prompt");
+                    assert!(phase != Some(Phase::Queued) || scheduler.waiting_len() > 0, "queued ones are counted");
                     *self.aborted_in.entry(phase.unwrap_or(Phase::Queued)).or_default() += 1;
                     self.seen[index][choice].end = Some(End::Aborted);
                 }
