@@ -130,9 +130,39 @@ impl WgpuBackend {
             }
         }
         store_cache(&self.gpu, &self.options, &self.recordings);
+        self.calibrate()
+    }
+
+    /// A browser cannot wait for a batch here.
+    #[cfg(target_arch = "wasm32")]
+    fn calibrate(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Runs a small and a larger batch, so that the time of the first request's batches can be predicted. They write no
+    /// keys and no feed slots.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn calibrate(&mut self) -> Result<(), BackendError> {
+        if self.gpu.profile.class == Class::Software {
+            return Ok(());
+        }
+        let loaded = self.loaded()?;
+        let (plan, capacity, blocks) = (Arc::clone(&loaded.plan), loaded.capacity.clone(), loaded.arena.blocks.clone());
+        for tokens in [1, CALIBRATION_ROWS.min(capacity.tokens_max)] {
+            let Some(inputs) = warm_up_batches(&plan, &capacity, &blocks, tokens).into_iter().next() else { continue };
+            // The first run of a kernel may take longer than the later ones.
+            for _ in 0..2 {
+                let ticket = self.submit(&inputs)?;
+                platform::block_on(self.read(ticket))?;
+            }
+        }
         Ok(())
     }
 }
+
+/// Rows of the larger batch that is measured at start.
+#[cfg(not(target_arch = "wasm32"))]
+const CALIBRATION_ROWS: u32 = 64;
 
 /// Positions of the long context that a typical batch has: enough for attention to split it on most devices.
 const LONG_CONTEXT: u32 = 2048;
@@ -270,6 +300,7 @@ impl Backend for WgpuBackend {
 
     async fn reset(&mut self) -> Result<(), BackendError> {
         self.loaded = None;
+        self.throttle.note_loss();
         self.recordings = Recordings::default();
         self.gpu.device.destroy();
         self.gpu = Gpu::open(&self.options).await?;

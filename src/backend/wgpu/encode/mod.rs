@@ -179,9 +179,18 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// All dispatches in order, split into at most `parts` runs of about the same length.
-    pub(crate) fn parts(&self, parts: usize) -> std::slice::Chunks<'_, Command> {
-        self.commands.chunks(self.commands.len().div_ceil(parts.max(1)).max(1))
+    /// All dispatches in order, split into at most `parts` runs of about the same number of workgroups.
+    pub(crate) fn parts(&self, parts: usize) -> impl Iterator<Item = &[Command]> {
+        let cost = |command: &Command| u64::from(command.grid.0) * u64::from(command.grid.1);
+        let total: u64 = self.commands.iter().map(cost).sum();
+        let share = total.div_ceil(parts.max(1) as u64).max(1);
+        let mut done = 0;
+        // A run ends with the dispatch that begins the next share.
+        self.commands.chunk_by(move |command, _| {
+            let before = done / share;
+            done += cost(command);
+            done / share == before
+        })
     }
 
     /// Number of dispatches of one batch.
