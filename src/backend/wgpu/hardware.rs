@@ -3,10 +3,37 @@
 use super::device::{profile_kind, shares_memory};
 
 /// Bytes available for weights and KV pool: Vulkan's memory budget (or heap size) of the largest device-local heap, or
-/// half of it if that heap is system memory. Other APIs do not report this; there the engine uses a fixed size.
+/// half of it if that heap is system memory; the budget of DXGI; Metal's recommended working set. `None` in a browser,
+/// where the engine uses a fixed size.
 pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
-    let bytes = vulkan::heap_bytes(adapter)?;
-    Some(if shares_memory(profile_kind(&adapter.get_info())) { bytes / 2 } else { bytes })
+    let of_heap = |bytes| if shares_memory(profile_kind(&adapter.get_info())) { bytes / 2 } else { bytes };
+    vulkan::heap_bytes(adapter).map(of_heap).or_else(|| budget_bytes(adapter))
+}
+
+/// What DXGI grants this process of the memory that the GPU reaches fastest.
+#[cfg(windows)]
+#[allow(unsafe_code, reason = "wgpu's DX12 layer gives the adapter")]
+fn budget_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    use windows::Win32::Graphics::Dxgi::DXGI_MEMORY_SEGMENT_GROUP_LOCAL;
+    // SAFETY: the guard is only read.
+    let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Dx12>() }?;
+    let info = hal.raw_adapter().query_video_memory_info(DXGI_MEMORY_SEGMENT_GROUP_LOCAL).ok()?;
+    Some(info.Budget.saturating_sub(info.CurrentUsage))
+}
+
+/// What Metal recommends to use at most.
+#[cfg(target_vendor = "apple")]
+#[allow(unsafe_code, reason = "wgpu's Metal layer gives the device")]
+fn budget_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    use objc2_metal::MTLDevice as _;
+    // SAFETY: the guard is only read.
+    let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }?;
+    Some(hal.raw_device().recommendedMaxWorkingSetSize()).filter(|bytes| *bytes > 0)
+}
+
+#[cfg(not(any(windows, target_vendor = "apple")))]
+fn budget_bytes(_adapter: &wgpu::Adapter) -> Option<u64> {
+    None
 }
 
 /// Number of cores (AMD's compute units, NVIDIA's streaming multiprocessors), if the driver reports it.

@@ -22,7 +22,7 @@ impl SideBytes {
             sample_scratch: sample::scratch_bytes(plan, capacity, profile),
             sample_parts: sample::parts_bytes(plan, capacity, profile),
             expert_scratch: experts::scratch_bytes(plan, capacity, profile),
-            product_scratch: matmul::scratch_bytes(capacity, profile),
+            product_scratch: matmul::scratch_bytes(plan, capacity, profile),
             readback: readback::slot_bytes(capacity.samples_max, pooled_words),
         }
     }

@@ -15,7 +15,7 @@ use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
 use super::{Recorder, RowParams, Variant, for_weight, gated, params};
 use crate::plan::fuse::Fused;
-use crate::plan::{Activation, BufferId, GatedActivation, MatMul, RmsNorm, WeightFormat, WeightId};
+use crate::plan::{Activation, BufferId, GatedActivation, MatMul, Plan, RmsNorm, Step, WeightFormat, WeightId};
 use std::collections::BTreeSet;
 
 params! {
@@ -203,12 +203,26 @@ fn texel_rows(deterministic: bool, rows: u32) -> u32 {
     if deterministic { 8 } else { rows.min(8).next_power_of_two() }
 }
 
-/// Bytes of scratch for partial sums: a tile for each workgroup of a product that is split.
-pub(crate) fn scratch_bytes(capacity: &Capacity, profile: &Profile) -> u64 {
-    if profile.class == Class::Software || capacity.deterministic {
-        return 0;
-    }
-    (u64::from(profile.workgroups_to_fill() * TILE_ROWS * TILE_OUTPUTS) * 4).min(profile.buffer_bytes_max)
+/// Bytes of scratch for partial sums: the most that a product of the plan needs at usual numbers of rows. A batch that
+/// needs more is not split.
+pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
+    let product = |step: &Step| match step {
+        Step::MatMul(step) => Some((plan.weight_spec(step.weight), plan.buffer_spec(step.x).rows)),
+        _ => None,
+    };
+    let usual_rows = |rows_max: u32| (0..16).map(|power| 1 << power).chain([rows_max]).filter(move |r| *r <= rows_max);
+    let bytes = plan.steps().filter_map(product).flat_map(|(weight, rows)| {
+        usual_rows(rows.count(capacity.tokens_max, capacity.samples_max)).map(|rows| {
+            let format = weight.format_of(0);
+            let size = Size { rows, eights: weight.columns / 8, outputs: weight.rows, format };
+            let shape = Shape::choose(profile, capacity.deterministic, &size);
+            match shape.splits(profile, capacity.deterministic, &size) {
+                (1, _) => 0,
+                (splits, _) => u64::from(splits) * u64::from(rows) * u64::from(weight.rows) * 4,
+            }
+        })
+    });
+    bytes.filter(|bytes| *bytes <= profile.buffer_bytes_max).max().unwrap_or(0)
 }
 
 /// Records the dispatches.
@@ -437,18 +451,18 @@ mod tests {
         }
     }
 
-    /// The partial sums of a product that is split fit the scratch.
+    /// The scratch is no larger than what fills the device: a tile for each workgroup.
     #[test]
-    fn partial_sums_fit_their_scratch() {
+    fn partial_sums_take_little_memory() {
         for cores in [1, 20, 132] {
             let profile = Profile { cores, ..super::super::test_profile(Class::Integrated, Tier::T0, true) };
-            let bytes = u64::from(profile.workgroups_to_fill() * TILE_ROWS * TILE_OUTPUTS) * 4;
+            let most = u64::from(profile.workgroups_to_fill() * TILE_ROWS * TILE_OUTPUTS) * 4;
             for (rows, columns, outputs) in [(1, 8000, 8), (16, 4096, 100), (33, 14_336, 129), (512, 2048, 1024)] {
                 let size = Size { rows, eights: columns / 8, outputs, format: WeightFormat::Bf16 };
                 let shape = Shape::choose(&profile, false, &size);
                 let (splits, _) = shape.splits(&profile, false, &size);
                 assert!(
-                    splits == 1 || u64::from(splits * rows * outputs) * 4 <= bytes,
+                    splits == 1 || u64::from(splits * rows * outputs) * 4 <= most,
                     "{rows} × {columns} × {outputs}"
                 );
             }
