@@ -56,7 +56,12 @@ fn hot_kernels() -> Vec<Hot> {
         let (name, products) = match variant.stem() {
             "matmul_rows" if usual_rows(&variant) && (number("ROWS") == 1 || format_named(&few)) => {
                 let (rows, outputs) = (number("ROWS"), number("OUTPUTS"));
-                (format!("matmul_rows, {rows} rows"), Some(if dense { 8 } else { 32 } * rows * outputs))
+                let norm = if variant.is_defined("NORM") { ", after a norm" } else { "" };
+                let gated = if variant.is_defined("GATED") { ", activated" } else { "" };
+                if !gated.is_empty() && !variant.is_defined("SILU") {
+                    continue;
+                }
+                (format!("matmul_rows, {rows} rows{norm}{gated}"), Some(if dense { 8 } else { 32 } * rows * outputs))
             }
             "matmul_tile" if format_named(&few) => (format!("matmul_tile, {} rows", 8 * number("ROWS_EACH")), None),
             "matmul_experts_vec"
@@ -88,7 +93,8 @@ fn hot_kernels() -> Vec<Hot> {
             Some(format) => format!("{name}, {format}"),
             None => name,
         };
-        if variant.is_defined("BIAS") && dense || kernels.iter().any(|hot| hot.name == name) {
+        let fused = variant.is_defined("NORM") || variant.is_defined("GATED");
+        if variant.is_defined("BIAS") && dense && !fused || kernels.iter().any(|hot| hot.name == name) {
             continue;
         }
         kernels.push(Hot { name, variant, products });

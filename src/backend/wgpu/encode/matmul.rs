@@ -86,7 +86,9 @@ const TILE_ROWS: u32 = 64;
 const TILE_OUTPUTS: u32 = 128;
 /// Maximum rows of `matmul_rows`: beyond, reading x costs more than reading the weights.
 const ROWS_MAX: u32 = 16;
-/// Maximum elements that every workgroup normalizes for itself: with more, reading them costs more than a dispatch.
+/// Maximum rows, and elements of all rows, that every workgroup normalizes for itself: with more, reading them costs
+/// more than a dispatch.
+const NORM_ROWS_MAX: u32 = 8;
 const NORM_ELEMENTS_MAX: u32 = 16 << 10;
 /// Minimum columns of a part, so that the merge costs little in comparison: a workgroup takes some microseconds for
 /// them, as does another dispatch.
@@ -245,7 +247,8 @@ pub(super) fn encode_fused(recorder: &mut Recorder<'_>, fused: &Fused) -> Result
     let (step, norm, gated) = (&fused.product, fused.norm.as_ref(), fused.gated.as_ref());
     let weight = recorder.weight(step.weight);
     let (rows, columns) = (recorder.rows(step.x), weight.columns);
-    let few = (1..=ROWS_MAX).contains(&rows) && (norm.is_none() || rows * columns <= NORM_ELEMENTS_MAX);
+    let short = rows <= NORM_ROWS_MAX && rows * columns <= NORM_ELEMENTS_MAX;
+    let few = (1..=ROWS_MAX).contains(&rows) && (norm.is_none() || short);
     let is_gpu = recorder.profile.class != Class::Software;
     if !few || !is_gpu || recorder.capacity.deterministic || !columns.is_multiple_of(8) {
         return Ok(false);
@@ -344,10 +347,11 @@ fn neighbours(
 ) -> Vec<(bool, Neighbours<'_>)> {
     let alone = Neighbours::default();
     let mut all = vec![(false, alone), (true, alone)];
-    let Shape::Rows { .. } = shape else { return all };
-    all.push((true, Neighbours { norm: Some(norm), gated: None }));
+    let Shape::Rows { rows, .. } = shape else { return all };
+    let norm = (rows <= NORM_ROWS_MAX).then_some(norm);
+    all.extend(norm.map(|norm| (true, Neighbours { norm: Some(norm), gated: None })));
     if splits == 1 {
-        all.extend(activations.iter().map(|gated| (true, Neighbours { norm: Some(norm), gated: Some(gated) })));
+        all.extend(activations.iter().map(|gated| (true, Neighbours { norm, gated: Some(gated) })));
         all.push((false, Neighbours { norm: None, gated: activations.first() }));
     }
     all
