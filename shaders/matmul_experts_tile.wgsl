@@ -1,7 +1,7 @@
 // out = W_e * x + bias_e for many routes: a register-tiled product of the rows routed to an expert, so that its matrix
 // is read once for 32 rows. Products to be combined are written to scratch, and matmul_experts_merge sums them.
-// Workgroup of 128: 128 outputs of one expert for all its routes, in tiles of 32 (see tile.wgsl). It finds its routes by
-// reading all routes, 512 tokens at a time (a token has an expert at most once), in any order: a row's sums do not
+// Workgroup of 128: 128 outputs of one expert for all its routes, in tiles of 32 (see tile.wgsl). It finds its routes
+// by reading all routes, 512 tokens at a time (a token has an expert at most once), in any order: a row's sums do not
 // depend on its position.
 // Variants: weight format, BIAS, ROWS_EACH, VECTORS_EACH. Twin: backend/reference/matmul_experts.rs
 #import invocation

@@ -3,7 +3,7 @@
 // Workgroup of 64: slots of OUTPUTS outputs (see slots.wgsl), whose lanes run over the columns, each with 16 bytes of a
 // dense row or with a whole group of 32 quantized weights. ROWS is the number of rows rounded up to a power of two.
 // NORM: x is normalized first, as by rms_norm. Its factor is applied to the sums, so that only the weights of the norm
-// are needed on the way. GATED: the outputs of a slot are gates and their up projections, and out gets their activation.
+// are needed on the way. GATED: the outputs of a slot are gates and their up projections; out gets their activation.
 // SPLITS: a workgroup takes one of params.splits parts of the columns and writes partial sums (see matmul.wgsl).
 // Variants: weight format, BIAS, SPLITS, ROWS, ONE_ROW, OUTPUTS, LANES, PARTIAL (the last group is not whole),
 // NORM, GATED with SILU, GELU_TANH or CLAMPED_SWIGLU.

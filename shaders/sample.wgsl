@@ -1,11 +1,11 @@
 // Draws one token per sample row, following the specification in its twin step by step.
 //
 // logits [rows of this run][vocab]; parts: survey of the rows, and draws from the parts of open rows; scratch [sample
-// rows of this dispatch][vocab] (only with ADJUST), results [sample row of the batch][record]. One workgroup: one sample
-// row, unless sample_merge draws it.
+// rows of this dispatch][vocab] (only with ADJUST), results [sample row of the batch][record]. One workgroup: one
+// sample row, unless sample_merge draws it.
 // top-k and top-p are computed over a short list of the row's largest keys, which a bound from the survey selects; only
-// if that is not enough, over the whole row. Thresholds are keys found by radix search; weights are integers, so sums do
-// not depend on their order.
+// if that is not enough, over the whole row. Thresholds are keys found by radix search; weights are integers, so sums
+// do not depend on their order.
 // Numbers: WORKGROUP. Variants: ADJUST (bias, penalties, mask), LOGPROBS, VECTORS. Twin: backend/reference/sample.rs
 
 #import invocation

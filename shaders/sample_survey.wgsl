@@ -1,8 +1,8 @@
 // Surveys the logits of every sample row: the largest key of each part of a row and its lowest id, and the largest keys
 // of subsets, from which `sample` derives a bound for the n-th largest key.
 //
-// logits [rows of this run][vocab]; parts [row][part] of records (see sample_parts.wgsl). One workgroup: one part of one
-// row. Numbers: WORKGROUP. Variants: VECTORS. Twin: backend/reference/sample.rs
+// logits [rows of this run][vocab]; parts [row][part] of records (see sample_parts.wgsl). One workgroup: one part of
+// one row. Numbers: WORKGROUP. Variants: VECTORS. Twin: backend/reference/sample.rs
 
 #import invocation
 #import sample

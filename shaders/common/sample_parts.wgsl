@@ -1,6 +1,6 @@
-// Parts of a row that a workgroup surveys or draws from: one record each, of the largest key (BAD_KEY if a logit is bad)
-// and its lowest id, the largest keys of PART_MAXIMA subsets of the part and, for an open row, the largest score and its
-// id.
+// Parts of a row that a workgroup surveys or draws from: one record each, of the largest key (BAD_KEY if a logit is
+// bad) and its lowest id, the largest keys of PART_MAXIMA subsets of the part and, for an open row, the largest score
+// and its id.
 
 const PART_MAXIMA: u32 = 8u;
 const PART_SCORE: u32 = 2u + PART_MAXIMA;

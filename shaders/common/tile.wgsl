@@ -1,5 +1,5 @@
-// A tile of a product: 8 * ROWS_EACH rows of x times 128 rows of W, by 128 invocations. Columns are taken 32 at a time, and
-// the next ones are loaded from memory while these are multiplied. They pass through workgroup memory 16 at a time,
+// A tile of a product: 8 * ROWS_EACH rows of x times 128 rows of W, by 128 invocations. Columns are taken 32 at a time,
+// and the next ones are loaded from memory while these are multiplied. They pass through workgroup memory 16 at a time,
 // where a vector is four columns of a row, so that neither writes nor reads have bank conflicts: invocation i computes
 // the outputs i % 16 + 16 * j of the rows i / 16 + 8 * n.
 // The importer imports weight and defines tile_x(row, vector): vector `vector` of the tile's row `row`, or zeros.

@@ -1,8 +1,8 @@
 //! Which adjacent steps a backend may run in one kernel: the norm before a product, and the activation after it.
 //!
-//! It follows from what each step reads and writes. A row buffer between two fused steps is not written, so nothing else
-//! may read it: no later step before the buffer is next written, and no tail. Values are rounded in between exactly as
-//! the buffer would have rounded them.
+//! It follows from what each step reads and writes. A row buffer between two fused steps is not written, so nothing
+//! else may read it: no later step before the buffer is next written, and no tail. Values are rounded in between
+//! exactly as the buffer would have rounded them.
 
 use super::{BufferId, GatedActivation, MatMul, Plan, RmsNorm, Step};
 

@@ -4,7 +4,7 @@
 //! uncaptured error or a loss is stored in [`DeviceErrors`] and returned by the next call.
 
 use super::super::{BackendError, DeviceKind};
-use super::hardware::{self, memory_bytes};
+use super::hardware;
 use super::texels;
 use futures_channel::oneshot;
 use futures_util::FutureExt as _;
@@ -325,6 +325,11 @@ pub(crate) async fn reports() -> Vec<AdapterReport> {
         }
     };
     adapters.iter().enumerate().map(report).collect()
+}
+
+/// Bytes available for weights and KV pool, if an API reports them.
+fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    hardware::memory_bytes(adapter, shares_memory(profile_kind(&adapter.get_info())))
 }
 
 fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize, BackendError> {

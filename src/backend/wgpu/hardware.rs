@@ -1,12 +1,10 @@
 //! Facts about the hardware that wgpu's API does not report, from the layers below it.
 
-use super::device::{profile_kind, shares_memory};
-
 /// Bytes available for weights and KV pool: Vulkan's memory budget (or heap size) of the largest device-local heap, or
-/// half of it if that heap is system memory; the budget of DXGI; Metal's recommended working set. `None` in a browser,
-/// where the engine uses a fixed size.
-pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
-    let of_heap = |bytes| if shares_memory(profile_kind(&adapter.get_info())) { bytes / 2 } else { bytes };
+/// half of it if that heap is the machine's memory (`is_shared`); the budget of DXGI; Metal's recommended working set.
+/// `None` in a browser, where the engine uses a fixed size.
+pub(crate) fn memory_bytes(adapter: &wgpu::Adapter, is_shared: bool) -> Option<u64> {
+    let of_heap = |bytes| if is_shared { bytes / 2 } else { bytes };
     vulkan::heap_bytes(adapter).map(of_heap).or_else(|| budget_bytes(adapter))
 }
 

@@ -339,7 +339,7 @@ fn fusible_steps() -> (RmsNorm, Vec<GatedActivation>) {
     (norm, kinds.map(|activation| GatedActivation { gate_up: x, activation, out }).into())
 }
 
-/// The biases and neighbours that a shape can have. Activations are the same in every combination, so each appears once.
+/// The biases and neighbours that a shape can have. Activations are the same in every combination: each appears once.
 fn neighbours(
     shape: Shape,
     splits: u32,

@@ -319,8 +319,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) group: SampleGroup,
     commands: Vec<Command>,
     recordings: &'a mut Recordings,
-    /// The steps being recorded; several if they are fused. Their dispatches may bind only the operands of the plan that
-    /// they declare.
+    /// The steps being recorded; several if they are fused. Their dispatches may bind only the operands of the plan
+    /// that they declare.
     running: &'a [Step],
 }
 

@@ -1,9 +1,10 @@
 //! `Sample` → dispatches for the sample rows of one run of the tail.
 //!
 //! `sample_survey` reads all logits once, each row in parts. Then `sample_merge` draws plain greedy rows, `sample` all
-//! others with one workgroup per row; rows without top-k and top-p are drawn in parts by `sample_draw` first. Each kernel
-//! decides from the row's record whether it draws the row, so a mixed batch runs them all. Bias, penalties and masks
-//! need the row's adjusted keys in scratch: then rows are processed in slices of as many rows as the scratch holds.
+//! others with one workgroup per row; rows without top-k and top-p are drawn in parts by `sample_draw` first. Each
+//! kernel decides from the row's record whether it draws the row, so a mixed batch runs them all. Bias, penalties and
+//! masks need the row's adjusted keys in scratch: then rows are processed in slices of as many rows as the scratch
+//! holds.
 
 use super::super::super::{BackendError, Capacity};
 use super::super::device::{Class, Profile};
