@@ -99,6 +99,24 @@ fn output_of(first: u32, output: u32) -> u32 {
 }
 #endif
 
+#ifndef ONE_ROW
+alias Weights = array<Eight, OUTPUTS>;
+alias XRows = array<u32, ROWS>;
+
+// sums += weights * x for the eight columns `eight` of every row.
+fn add_eight(weights: Weights, x_rows: XRows, eight: u32, sums: ptr<function, LaneSums>) {
+#for row ROWS
+    {
+        let low = x_vector(x_rows[row], 2u * eight);
+        let high = x_vector(x_rows[row], 2u * eight + 1u);
+#for output OUTPUTS
+        (*sums)[output * ROWS + row] = add_products(weights[output], low, high, (*sums)[output * ROWS + row]);
+#endfor
+    }
+#endfor
+}
+#endif
+
 @compute @workgroup_size(64)
 fn main(at: Invocation) {
     fill_levels(at.local);
@@ -115,7 +133,7 @@ fn main(at: Invocation) {
     weight_rows[output] = weight_row(output_of(first, output));
 #endfor
 #ifndef ONE_ROW
-    var x_rows: array<u32, ROWS>;
+    var x_rows: XRows;
 #for row ROWS
     x_rows[row] = min(row, params.rows - 1u) * 2u * params.eights;
 #endfor
@@ -138,19 +156,11 @@ fn main(at: Invocation) {
             {
 #endif
                 let eight = 4u * unit + 2u * half + quarter;
-                var weights: array<Eight, OUTPUTS>;
+                var weights: Weights;
 #for output OUTPUTS
                 weights[output] = group_eight(groups[output], quarter);
 #endfor
-#for row ROWS
-                {
-                    let low = x_vector(x_rows[row], 2u * eight);
-                    let high = x_vector(x_rows[row], 2u * eight + 1u);
-#for output OUTPUTS
-                    sums[output * ROWS + row] = add_products(weights[output], low, high, sums[output * ROWS + row]);
-#endfor
-                }
-#endfor
+                add_eight(weights, x_rows, eight, &sums);
             }
 #endfor
 #for output OUTPUTS
@@ -158,19 +168,11 @@ fn main(at: Invocation) {
 #endfor
         }
 #else
-        var weights: array<Eight, OUTPUTS>;
+        var weights: Weights;
 #for output OUTPUTS
         weights[output] = weight_eight(weight_rows[output], unit);
 #endfor
-#for row ROWS
-        {
-            let low = x_vector(x_rows[row], 2u * unit);
-            let high = x_vector(x_rows[row], 2u * unit + 1u);
-#for output OUTPUTS
-            sums[output * ROWS + row] = add_products(weights[output], low, high, sums[output * ROWS + row]);
-#endfor
-        }
-#endfor
+        add_eight(weights, x_rows, unit, &sums);
 #endif
 #endif
     }

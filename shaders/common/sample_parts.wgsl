@@ -1,10 +1,9 @@
 // Parts of a row that a workgroup surveys or draws from: one record each, of the largest key (BAD_KEY if a logit is
 // bad) and its lowest id, the largest keys of PART_MAXIMA subsets of the part and, for an open row, the largest score
 // and its id.
+// Numbers: PART_WORDS, of a record; PART_MAXIMA.
 
-const PART_MAXIMA: u32 = 8u;
 const PART_SCORE: u32 = 2u + PART_MAXIMA;
-const PART_WORDS: u32 = 4u + PART_MAXIMA;
 const BAD_KEY: u32 = 0xffffffffu;
 
 struct Params {

@@ -8,7 +8,7 @@ use super::super::super::{BackendError, Capacity};
 use super::super::arena::Shard;
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
-use super::matmul::for_tile;
+use super::matmul::{TILE_OUTPUTS, for_tile};
 use super::{Recorder, RowParams, Variant, for_weight, params};
 use crate::plan::{MatMulExperts, Plan, RouteExperts, Rows, Step, WeightFormat};
 
@@ -91,9 +91,8 @@ const VEC_LANES: u32 = 16;
 const VEC_OUTPUTS: u32 = 4;
 /// Slots of its workgroup.
 const VEC_SLOTS: u32 = 64 / VEC_LANES;
-/// Rows and outputs of a tile of `matmul_experts_tile`.
+/// Rows of a tile of `matmul_experts_tile`.
 const TILE_ROWS: u32 = 32;
-const TILE_OUTPUTS: u32 = 128;
 
 impl Shape {
     /// The tile table: class and routes per expert → kernel. A tile reads each matrix once, so it pays off as soon as

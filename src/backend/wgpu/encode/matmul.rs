@@ -82,8 +82,8 @@ const TEXEL_OUTPUTS: u32 = 8;
 const ROWS_WORKGROUP: u32 = 64;
 /// Rows of the largest tile of `matmul_tile`.
 const TILE_ROWS: u32 = 64;
-/// Outputs of a tile.
-const TILE_OUTPUTS: u32 = 128;
+/// Outputs of a tile of `shaders/common/tile.wgsl`.
+pub(super) const TILE_OUTPUTS: u32 = 128;
 /// Maximum rows of `matmul_rows`: beyond, reading x costs more than reading the weights.
 const ROWS_MAX: u32 = 16;
 /// Maximum rows, and elements of all rows, that every workgroup normalizes for itself: with more, reading them costs

@@ -19,8 +19,10 @@ params! {
     }
 }
 
-/// Words of the record of a part: PART_WORDS of `shaders/common/sample_parts.wgsl`.
-const PART_WORDS: u32 = 12;
+/// Largest keys that the record of a part has, and its words: besides those, the largest key and the largest score,
+/// each with its id (`shaders/common/sample_parts.wgsl`).
+const PART_MAXIMA: u32 = 8;
+const PART_WORDS: u32 = PART_MAXIMA + 4;
 /// Maximum bytes of adjusted rows in scratch, unless a single row is larger.
 const SCRATCH_BYTES: u64 = 32 << 20;
 
@@ -64,13 +66,18 @@ pub(crate) fn has_open_rows(inputs: &BatchInputs) -> bool {
     inputs.samples.iter().any(|row| row.draw.temperature != 0.0 && row.draw.top_p > 0.99)
 }
 
-/// `kernel` for a whole number of vectors of logits per row.
-fn for_vocab(kernel: Kernel, vocab: u32, class: Class) -> Kernel {
-    kernel.number("WORKGROUP", workgroup(class)).define_if(vocab.is_multiple_of(4), "VECTORS")
+/// The kernel `stem`, which reads or writes records of parts.
+fn for_parts(stem: &'static str) -> Kernel {
+    Kernel::new(stem).number("PART_WORDS", PART_WORDS).number("PART_MAXIMA", PART_MAXIMA)
+}
+
+/// The kernel `stem`, which reads rows of `vocab` logits.
+fn for_vocab(stem: &'static str, vocab: u32, class: Class) -> Kernel {
+    for_parts(stem).number("WORKGROUP", workgroup(class)).define_if(vocab.is_multiple_of(4), "VECTORS")
 }
 
 fn kernel(shape: SampleShape, vocab: u32, class: Class) -> Kernel {
-    let kernel = for_vocab(Kernel::new("sample"), vocab, class);
+    let kernel = for_vocab("sample", vocab, class);
     kernel.define_if(shape.adjust, "ADJUST").define_if(shape.logprobs, "LOGPROBS")
 }
 
@@ -96,17 +103,17 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), B
     let (metadata, logits) = (arena.metadata.read(), recorder.row_buffer(step.logits).read());
     debug_assert!(u64::from(samples * parts * PART_WORDS) * 4 <= arena.sample_parts.bytes, "parts of all rows fit");
     let surveyed = [metadata, logits, arena.sample_parts.read_write()];
-    recorder.dispatch(&for_vocab(Kernel::new("sample_survey"), vocab, class), &params, &surveyed, samples * parts)?;
+    recorder.dispatch(&for_vocab("sample_survey", vocab, class), &params, &surveyed, samples * parts)?;
     let outputs = [arena.feed.read_write(), arena.results.read_write()];
     if shape.plain {
         let bindings = [metadata, arena.sample_parts.read(), outputs[0], outputs[1]];
-        recorder.dispatch(&Kernel::new("sample_merge"), &params, &bindings, samples.div_ceil(64))?;
+        recorder.dispatch(&for_parts("sample_merge"), &params, &bindings, samples.div_ceil(64))?;
     }
     if !shape.full {
         return Ok(());
     }
     if recorder.shape.open_rows && !shape.adjust {
-        recorder.dispatch(&for_vocab(Kernel::new("sample_draw"), vocab, class), &params, &surveyed, samples * parts)?;
+        recorder.dispatch(&for_vocab("sample_draw", vocab, class), &params, &surveyed, samples * parts)?;
     }
     let slice = match shape.adjust {
         true => scratch_rows(vocab, recorder.capacity.samples_max, recorder.profile),
@@ -127,10 +134,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), B
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let variant = |kernel| Variant::new::<Params>(kernel, Params::FIELDS);
-    let mut variants = vec![variant(Kernel::new("sample_merge"))];
+    let mut variants = vec![variant(for_parts("sample_merge"))];
     for (class, vocab) in [(Class::Discrete, 4), (Class::Discrete, 5), (Class::Software, 4), (Class::Software, 5)] {
-        variants.push(variant(for_vocab(Kernel::new("sample_survey"), vocab, class)));
-        variants.push(variant(for_vocab(Kernel::new("sample_draw"), vocab, class)));
+        variants.push(variant(for_vocab("sample_survey", vocab, class)));
+        variants.push(variant(for_vocab("sample_draw", vocab, class)));
         for (adjust, logprobs) in [(false, false), (false, true), (true, false), (true, true)] {
             let shape = SampleShape { plain: false, full: true, adjust, logprobs };
             variants.push(variant(kernel(shape, vocab, class)));
