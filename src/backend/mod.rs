@@ -320,6 +320,11 @@ pub trait Backend {
         None
     }
 
+    /// Kernels that the last batch was dispatched as; `None` if the backend does not count them.
+    fn dispatches(&self) -> Option<u32> {
+        None
+    }
+
     /// Replaces a lost device with a new one that has no plan, weights or KV pool.
     async fn reset(&mut self) -> Result<(), BackendError>;
 }

@@ -126,6 +126,8 @@ stats! {
     corrupted_requests,
     /// Steps submitted.
     steps,
+    /// Kernels that the last step was dispatched as; 0 if the device does not count them.
+    step_dispatches,
     /// Recoveries from a lost device.
     recoveries,
 }

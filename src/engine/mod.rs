@@ -220,6 +220,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             preemptions: counts.preemptions,
             corrupted_requests: counts.corrupted_requests,
             steps: counts.steps,
+            step_dispatches: self.backend.dispatches().unwrap_or(0).into(),
             recoveries: self.recoveries,
         };
         self.inbox.publish(&stats, u32::try_from(dequeued).expect("the queue is bounded"));

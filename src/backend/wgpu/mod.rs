@@ -65,6 +65,8 @@ pub struct WgpuBackend {
     recordings: Recordings,
     loaded: Option<LoadedPlan>,
     throttle: Throttle,
+    /// Dispatches of the last batch, once there was one.
+    dispatches: Option<u32>,
     /// Metadata words of the batch being submitted; kept to reuse the allocation.
     words: Vec<u32>,
 }
@@ -77,17 +79,13 @@ impl WgpuBackend {
         let mut recordings = Recordings::default();
         restore_cache(&gpu, options, &mut recordings);
         let options = options.clone();
-        Ok(Self { options, caps, gpu, recordings, loaded: None, throttle: Throttle::default(), words: Vec::new() })
+        let (throttle, words) = (Throttle::default(), Vec::new());
+        Ok(Self { options, caps, gpu, recordings, loaded: None, throttle, dispatches: None, words })
     }
 
     /// All adapters, in the order of [`WgpuOptions::adapter`]. Empty in a browser, which cannot list adapters.
     pub fn adapters() -> Vec<AdapterReport> {
         device::reports().now_or_never().unwrap_or_default()
-    }
-
-    /// Number of dispatches for a batch with these inputs; records its program if it is new.
-    pub fn dispatches(&mut self, inputs: &BatchInputs) -> Result<usize, BackendError> {
-        Ok(self.prepare(inputs)?.1.len())
     }
 
     fn loaded(&self) -> Result<&LoadedPlan, BackendError> {
@@ -258,6 +256,7 @@ impl Backend for WgpuBackend {
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {
         self.gpu.errors.check()?;
         let (shape, program) = self.prepare(inputs)?;
+        self.dispatches = Some(program.len());
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let samples = shape.sample_groups.iter().map(|group| group.samples).sum();
         let counts = Counts { samples, pools: shape.pools, columns: loaded.plan.pooled_columns() };
@@ -288,6 +287,10 @@ impl Backend for WgpuBackend {
 
     fn token_budget_hint(&self) -> Option<u32> {
         self.throttle.tokens_max(&self.gpu.profile)
+    }
+
+    fn dispatches(&self) -> Option<u32> {
+        self.dispatches
     }
 
     async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {

@@ -317,7 +317,7 @@ fn neighbours_share_dispatches() {
     backend.allocate_pool(&vec![8; plan.kv_groups.len()]).expect("the pool fits");
     let mut dispatches = |rows: u32| {
         let batch = warm_up_batches(&plan, &capacity, &[8], rows).swap_remove(0);
-        backend.dispatches(&batch).expect("the batch is valid")
+        backend.prepare(&batch).expect("the batch is valid").1.len() as usize
     };
     // Around the layers: look-up; gathered rows, norm and head, survey and merge, and pooling with its own norm.
     let around = 8;

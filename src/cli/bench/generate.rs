@@ -13,6 +13,7 @@ use folio::plan::{KvFormat, Storage};
 use folio::platform::{self, Instant};
 use futures_util::{StreamExt as _, future};
 use serde_json::json;
+use std::cell::RefCell;
 
 /// Default number of prompt tokens.
 const CONTEXT: u32 = 512;
@@ -87,6 +88,13 @@ fn draws() -> [(&'static str, DrawParams); 2] {
     [("decode", DrawParams::greedy()), ("decode, sampled", recommended)]
 }
 
+/// What a round of equal sequences took.
+struct Round {
+    arrivals: Vec<Arrivals>,
+    /// Kernels of a step, if the device counts them: the median over the steps, which are nearly all decoding.
+    step_dispatches: Option<f64>,
+}
+
 /// Sends `batch` equal-length prompts at once and waits for all of them.
 fn round(
     session: &Session,
@@ -95,17 +103,21 @@ fn round(
     context: u32,
     new_tokens: u32,
     draw: DrawParams,
-) -> Result<Vec<Arrivals>> {
+) -> Result<Round> {
     let vocab = session.info()?.vocab;
+    let step_dispatches = RefCell::new(Vec::new());
     let start = Instant::now();
     let sent: Result<Vec<_>> = (0..batch)
         .map(|_| {
             let request = request(numbers.token_ids(context, vocab), new_tokens, draw);
             let mut receivers = session.handle.submit(request)?;
-            Ok(watch(receivers.remove(0), start, || {}))
+            let note = || step_dispatches.borrow_mut().push(session.handle.stats().step_dispatches as f64);
+            Ok(watch(receivers.remove(0), start, note))
         })
         .collect();
-    platform::block_on(future::try_join_all(sent?))
+    let arrivals = platform::block_on(future::try_join_all(sent?))?;
+    let step_dispatches = percentile(&mut step_dispatches.into_inner(), 0.5).filter(|count| *count > 0.0);
+    Ok(Round { arrivals, step_dispatches })
 }
 
 /// A session with room for `batch` sequences of `tokens` tokens. It has no prefix cache, so that every prompt is
@@ -140,7 +152,7 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
     let batches = subject.batches().into_iter().flat_map(|batch| draws().map(|draw| (batch, draw)));
     for (batch, (scenario, draw)) in batches {
         note(format_args!("{scenario}, batch {batch} …"));
-        let arrivals = round(&session, &mut numbers, batch, context, new_tokens, draw)?;
+        let Round { arrivals, step_dispatches } = round(&session, &mut numbers, batch, context, new_tokens, draw)?;
         // The time in which all sequences generate: from the latest first token to the earliest last token.
         let from = arrivals.iter().map(Arrivals::first).fold(0.0, f64::max);
         let to = arrivals.iter().map(Arrivals::last).fold(f64::INFINITY, f64::min);
@@ -163,6 +175,7 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
             // Weights that fit in caches are not read from memory in every step, so no share of the bandwidth is
             // reported.
             bound: (bytes >= CACHED_BYTES_MAX).then_some(Bound::Read),
+            dispatches_per_token: step_dispatches.map(|count| count / f64::from(batch)),
             p50_ms: percentile(&mut gaps, 0.5),
             p99_ms: percentile(&mut gaps, 0.99),
             ..Row::default()
@@ -185,7 +198,7 @@ pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Repor
         let mut best = f64::INFINITY;
         let mut firsts = Vec::new();
         for _ in 0..PREFILL_RUNS {
-            let arrivals = round(&session, &mut numbers, batch, context, 1, DrawParams::greedy())?;
+            let arrivals = round(&session, &mut numbers, batch, context, 1, DrawParams::greedy())?.arrivals;
             best = best.min(arrivals.iter().map(Arrivals::last).fold(0.0, f64::max));
             firsts.extend(arrivals.iter().map(|arrivals| 1e3 * arrivals.first()));
         }

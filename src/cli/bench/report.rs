@@ -34,6 +34,8 @@ pub(crate) struct Row {
     pub(crate) gflops: Option<f64>,
     /// The measured peak that bounds this row, if there is one.
     pub(crate) bound: Option<Bound>,
+    /// Kernels that were dispatched, divided by the tokens that they generated.
+    pub(crate) dispatches_per_token: Option<f64>,
     /// Median time of a kernel, or between two tokens, in milliseconds.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
@@ -130,8 +132,19 @@ impl Report {
             "{}, {}: copy {:.1} GB/s, read {:.1} GB/s, f32 FMA {:.0} GFLOP/s\n{}\n\n",
             self.measured.adapter, self.measured.tier, peaks.copy_gbps, peaks.read_gbps, peaks.fma_gflops, self.name
         );
-        let head =
-            ["scenario", "shape", "batch", "context", "tokens/s", "GB/s", "GFLOP/s", "of peak", "p50 ms", "p99 ms"];
+        let head = [
+            "scenario",
+            "shape",
+            "batch",
+            "context",
+            "tokens/s",
+            "GB/s",
+            "GFLOP/s",
+            "of peak",
+            "dispatches/token",
+            "p50 ms",
+            "p99 ms",
+        ];
         let mut lines = vec![head.map(str::to_owned)];
         lines.extend(self.rows.iter().map(|row| row_text(row, peaks)));
         let widths: Vec<usize> = (0..head.len())
@@ -173,12 +186,13 @@ fn row_json(row: &Row, peaks: &Peaks) -> Value {
         "gbps": number(row.gbps),
         "gflops": number(row.gflops),
         "share_of_peak": number(row.share_of_peak(peaks)),
+        "dispatches_per_token": number(row.dispatches_per_token),
         "p50_ms": number(row.p50_ms),
         "p99_ms": number(row.p99_ms),
     })
 }
 
-fn row_text(row: &Row, peaks: &Peaks) -> [String; 10] {
+fn row_text(row: &Row, peaks: &Peaks) -> [String; 11] {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| rounded(value).to_string());
     [
         row.scenario.to_owned(),
@@ -189,6 +203,7 @@ fn row_text(row: &Row, peaks: &Peaks) -> [String; 10] {
         number(row.gbps),
         number(row.gflops),
         row.share_of_peak(peaks).map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", 100.0 * share)),
+        number(row.dispatches_per_token),
         number(row.p50_ms),
         number(row.p99_ms),
     ]

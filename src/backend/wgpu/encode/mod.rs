@@ -194,8 +194,8 @@ impl Program {
     }
 
     /// Number of dispatches of one batch.
-    pub(crate) fn len(&self) -> usize {
-        self.commands.len()
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.commands.len()).expect("a plan has few steps")
     }
 }
 
