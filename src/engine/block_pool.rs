@@ -436,6 +436,20 @@ mod tests {
     }
 
     #[test]
+    fn a_block_is_queued_while_nobody_holds_it() {
+        let mut pool = pool(3, None);
+        let group = pool.group_mut(0);
+        let queued = |group: &Group| [0, 1, 2].map(|id| group.is_queued(id));
+        assert_eq!(queued(group), [true; 3]);
+        let oldest = group.allocate();
+        assert_eq!((oldest, queued(group)), (Some(0), [false, true, true]));
+        let others = [group.allocate(), group.allocate()];
+        assert_eq!((others, queued(group)), ([Some(1), Some(2)], [false; 3]));
+        group.release(1);
+        assert_eq!(queued(group), [false, true, false], "it is the only one");
+    }
+
+    #[test]
     fn the_first_visible_block_holds_the_oldest_key_of_the_window() {
         // Window 6, blocks of 4: a query at 9 attends to positions 4..=9.
         let windowed = pool(8, Some(6));

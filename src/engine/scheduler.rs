@@ -15,6 +15,8 @@ mod preempt;
 mod prefix;
 mod prompt_outputs;
 mod round_robin;
+#[cfg(test)]
+mod tests;
 
 pub use commit::Events;
 pub use prefix::PrefixEnds;
@@ -279,15 +281,23 @@ impl Scheduler {
     }
 
     /// Number of tokens stored in held blocks, over all KV groups: the slots of those blocks minus the slots that
-    /// sequences have not filled yet. A shared block counts once.
+    /// nobody has filled yet. A shared block counts once.
     pub fn tokens_stored(&self) -> u64 {
-        let block_size = u64::from(self.limits.block_size);
+        let size = self.limits.block_size;
         let held: u64 = self.pool.groups().iter().map(|group| u64::from(group.referenced())).sum();
-        let unfilled = |sequence: &Sequence| {
-            let slots = sequence.tables.iter().map(|table| table.blocks.len() as u64 * block_size);
-            slots.map(|slots| slots.saturating_sub(u64::from(sequence.computed))).sum::<u64>()
-        };
-        (held * block_size).saturating_sub(self.sequences.iter().map(unfilled).sum())
+        let mut unfilled = Vec::new();
+        for sequence in self.sequences.iter() {
+            let (full, filled) = ((sequence.computed / size) as usize, sequence.computed % size);
+            for (group, table) in sequence.tables.iter().enumerate() {
+                let rest = table.blocks.iter().enumerate().skip(full.max(table.passed as usize));
+                unfilled
+                    .extend(rest.map(|(index, &block)| (group, block, size - if index == full { filled } else { 0 })));
+            }
+        }
+        // Of sequences that share a block, the one that has filled most of it counts.
+        unfilled.sort_unstable();
+        unfilled.dedup_by_key(|(group, block, _)| (*group, *block));
+        held * u64::from(size) - unfilled.into_iter().map(|(_, _, slots)| u64::from(slots)).sum::<u64>()
     }
 
     /// The counters since the start.

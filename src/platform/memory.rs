@@ -1,41 +1,58 @@
 //! The memory of the machine.
 
-use std::path::Path;
-
-/// Bytes that a process can still allocate without swapping: what the system calls available, or what is left of the
-/// control group's limit if that is less. `None` where it is not known; only Linux tells it by files.
+/// Bytes that a process can still allocate without swapping: what the system calls available, or on Linux what is left
+/// of the control group's limit if that is less. `None` where it is not known, for example in a browser tab.
 pub fn memory_available() -> Option<u64> {
-    available_below(Path::new("/"))
+    #[cfg(any(windows, target_os = "macos"))]
+    {
+        let mut system = sysinfo::System::new();
+        system.refresh_memory();
+        Some(system.available_memory()).filter(|bytes| *bytes > 0)
+    }
+    #[cfg(not(any(windows, target_os = "macos")))]
+    linux::available_below(std::path::Path::new("/"))
 }
 
-fn available_below(root: &Path) -> Option<u64> {
-    let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
-    let system = available(&text("proc/meminfo")?)?;
-    Some(group(&text).map_or(system, |left| left.min(system)))
-}
+/// Linux tells it by files.
+#[cfg(any(test, not(any(windows, target_os = "macos"))))]
+mod linux {
+    use std::path::Path;
 
-/// The line `MemAvailable:   12345678 kB`.
-fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-}
+    pub(super) fn available_below(root: &Path) -> Option<u64> {
+        let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+        let system = available(&text("proc/meminfo")?)?;
+        Some(group(&text).map_or(system, |left| left.min(system)))
+    }
 
-/// What is left of the lowest limit of this process's control group and its parents (version 2). `None` without one.
-fn group(text: &impl Fn(&str) -> Option<String>) -> Option<u64> {
-    let groups = text("proc/self/cgroup")?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let number = |path: String| text(&path)?.trim().parse::<u64>().ok();
-    let left = |group: &Path| {
-        let group = Path::new("sys/fs/cgroup").join(group).display().to_string();
-        // The word `max` is no number: this group has no limit.
-        Some(number(format!("{group}/memory.max"))?.saturating_sub(number(format!("{group}/memory.current"))?))
-    };
-    Path::new(own).ancestors().filter_map(left).min()
+    /// The line `MemAvailable:   12345678 kB`.
+    fn available(meminfo: &str) -> Option<u64> {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+    }
+
+    /// What is left of the lowest limit of this process's control group and its parents (version 2).
+    fn group(text: &impl Fn(&str) -> Option<String>) -> Option<u64> {
+        let groups = text("proc/self/cgroup")?;
+        let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let number = |path: String| text(&path)?.trim().parse::<u64>().ok();
+        let left = |group: &Path| {
+            let group = Path::new("sys/fs/cgroup").join(group).display().to_string();
+            // The word `max` is no number: this group has no limit.
+            Some(number(format!("{group}/memory.max"))?.saturating_sub(number(format!("{group}/memory.current"))?))
+        };
+        Path::new(own).ancestors().filter_map(left).min()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::linux::available_below;
+
+    #[test]
+    fn the_machine_s_own_memory_is_known() {
+        let bytes = super::memory_available().expect("every system that runs tests tells it");
+        assert!((1 << 20..1 << 50).contains(&bytes), "{bytes}");
+    }
 
     fn machine(files: &[(&str, &str)]) -> Option<u64> {
         let root = tempfile::tempdir().expect("a folder for this test");

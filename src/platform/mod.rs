@@ -57,6 +57,15 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     }
 }
 
+/// Frees a value that takes long to free on a thread of its own. A browser tab has no threads and frees it in place.
+pub fn discard<T: Send + 'static>(value: T) {
+    #[cfg(not(target_arch = "wasm32"))]
+    // If no thread can be started, the value is freed here.
+    drop(std::thread::Builder::new().name("discard".into()).spawn(move || drop(value)));
+    #[cfg(target_arch = "wasm32")]
+    drop(value);
+}
+
 /// Seconds since the Unix epoch, for the `created` fields of the API.
 pub fn unix_time() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
@@ -187,4 +196,27 @@ pub fn set_variable_while_alone(name: &str, value: &str) -> bool {
         std::env::set_var(name, value);
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::{ThreadId, current};
+
+    /// Tells which thread frees it.
+    struct Told(Sender<ThreadId>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.0.send(current().id()).expect("the test waits");
+        }
+    }
+
+    #[test]
+    fn what_is_discarded_is_freed_on_another_thread() {
+        let (sender, receiver) = channel();
+        discard(Told(sender));
+        assert_ne!(receiver.recv().expect("it is freed"), current().id());
+    }
 }

@@ -62,21 +62,31 @@ impl Served {
 
     /// Serves a request and returns why its cached prefix was not longer.
     fn ask(&mut self, prompt: &[u32], salt: Option<&str>, client: u32) -> PrefixReport {
+        self.serve(prompt, salt, client, true).expect("it was asked for")
+    }
+
+    /// Serves a request, which may ask why its cached prefix was not longer.
+    fn serve(&mut self, prompt: &[u32], salt: Option<&str>, client: u32, explain: bool) -> Option<PrefixReport> {
         let params = SamplingParams { max_tokens: Some(1), ..SamplingParams::default() };
         let cache_salt = salt.map(Into::into);
-        let request =
-            Request { prompt: prompt.into(), params, cache_salt, client, explain_prefix: true, ..Request::default() };
+        let request = Request {
+            prompt: prompt.into(),
+            params,
+            cache_salt,
+            client,
+            explain_prefix: explain,
+            ..Request::default()
+        };
         self.scheduler.add(Arc::new(request), &[StreamId(self.requests)], 0, false);
         self.requests += 1;
         let batch = self.scheduler.schedule(64).expect("a request waits");
         self.scheduler.flatten(&batch);
         let results = Results { sampled: vec![Sampled::default()], ..Results::default() };
         let events = self.scheduler.commit(&batch, results);
-        let report = events.into_iter().find_map(|(_, event)| match event {
+        events.into_iter().find_map(|(_, event)| match event {
             Event::Prompt(PromptEvent::Prefix(report)) => Some(report),
             _ => None,
-        });
-        report.expect("it was asked for")
+        })
     }
 
     fn ends(&self) -> PrefixEnds {
@@ -105,6 +115,20 @@ fn a_report_says_where_the_cached_prefix_ends_and_why() {
     let reports = [(); 2].map(|()| uncached.ask(&document, None, 1));
     assert_eq!(reports, [(); 2].map(|()| report(0, 0, Some(10), PrefixEnd::Disabled)));
     assert_eq!(uncached.ends(), PrefixEnds { disabled: 2, ..PrefixEnds::default() });
+}
+
+#[test]
+fn ends_are_counted_whether_or_not_they_are_reported() {
+    let document: Vec<u32> = (10..50).collect();
+    let other: Vec<u32> = (10..30).chain(70..90).collect();
+    let ends = [true, false].map(|explain| {
+        let mut served = Served::new(limits());
+        for (prompt, salt) in [(&document, None), (&document, None), (&other, None), (&document, Some("a"))] {
+            assert_eq!(served.serve(prompt, salt, 1, explain).is_some(), explain);
+        }
+        served.ends()
+    });
+    assert_eq!(ends, [PrefixEnds { prompt: 1, difference: 2, salt: 1, ..PrefixEnds::default() }; 2]);
 }
 
 #[test]
@@ -148,6 +172,16 @@ fn a_shared_block_s_tokens_are_stored_once() {
     scheduler.add(request(&(0..18).collect::<Vec<_>>(), 9), &[StreamId(1)], 0, false);
     step(&mut scheduler, 64);
     assert_eq!(scheduler.tokens_stored(), 21 + 2, "sixteen tokens are shared");
+}
+
+#[test]
+fn a_block_that_forks_share_is_counted_as_full_as_it_is() {
+    let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
+    scheduler.add(request(&(0..20).collect::<Vec<_>>(), 9), &[0, 1, 2].map(StreamId), 0, false);
+    step(&mut scheduler, 64);
+    assert_eq!(scheduler.tokens_stored(), 20, "three sequences share all of it");
+    step(&mut scheduler, 64);
+    assert_eq!(scheduler.tokens_stored(), 16 + 3 * 5, "each has its own copy of the second block");
 }
 
 #[test]

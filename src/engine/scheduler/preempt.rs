@@ -30,7 +30,7 @@ impl Scheduler {
     }
 
     /// Number of blocks that this sequence lacks to compute `tokens` tokens.
-    fn blocks_short(&self, id: SequenceId, group: usize, tokens: u32) -> u32 {
+    pub(super) fn blocks_short(&self, id: SequenceId, group: usize, tokens: u32) -> u32 {
         let sequence = &self.sequences[id];
         let table = &sequence.tables[group];
         debug_assert!(tokens <= sequence.missing(), "only existing tokens need blocks");

@@ -1,5 +1,6 @@
 //! [`Conversation`]: the input of the chat template, from the fields of a chat request.
 
+use crate::server::parameters::kinds::messages::MessageList;
 use crate::server::parameters::table::ConversationFields;
 use crate::server::parameters::tools;
 use crate::server::wire::error::ApiError;
@@ -8,7 +9,7 @@ use serde_json::{Map, Value};
 
 /// Input of the chat template.
 pub(crate) struct Conversation {
-    pub(crate) messages: Value,
+    pub(crate) messages: MessageList,
     pub(crate) tools: ToolChoice,
     pub(crate) kwargs: Option<Map<String, Value>>,
     pub(crate) add_generation_prompt: bool,
@@ -41,7 +42,7 @@ impl Conversation {
 
     /// Minimum bytes of the prompt: the text that every template writes.
     pub(crate) fn content_bytes(&self) -> usize {
-        let Value::Array(messages) = &self.messages else { return 0 };
+        let Value::Array(messages) = &*self.messages else { return 0 };
         messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum()
     }
 }

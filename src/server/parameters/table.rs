@@ -9,7 +9,7 @@ use crate::engine::request::{
     LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX, TEMPERATURE, TOP_P,
 };
 use crate::server::parameters::kind::{Bounds, Foreign, Group, Most, Row, field_name, joined, row, take};
-use crate::server::parameters::kinds::messages::{EFFORTS, Messages, Modalities, TemplateSettings};
+use crate::server::parameters::kinds::messages::{EFFORTS, MessageList, Messages, Modalities, TemplateSettings};
 use crate::server::parameters::kinds::sampling::{
     CacheSalt, LogitBias, LogitBiasPairs, Metadata, OneChoice, StopStrings, StopTokenIds, USER_BYTES_MAX,
 };
@@ -278,7 +278,7 @@ fields! {
     /// What the chat template makes the prompt of.
     ConversationFields {
         /// The conversation so far.
-        messages: Value = Required(Messages),
+        messages: MessageList = Required(Messages),
         /// Functions that the model may call. Tools of other types are left out.
         tools: Option<Vec<Value>> = Optional(Tools),
         /// Whether the model may, must or must not call a function, or which one.

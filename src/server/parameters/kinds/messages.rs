@@ -4,24 +4,49 @@
 //! becomes the content, and a developer message a system message. The arguments of a tool call are parsed from a string
 //! to an object. The template decides which roles may follow each other.
 
+use crate::platform;
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
 use crate::server::parameters::kinds::object;
 use crate::server::wire::error::ApiError;
 use crate::text::RESERVED_KWARGS;
 use serde_json::{Map, Value, json};
+use std::ops::Deref;
 
 const ROLE_BYTES_MAX: usize = 64;
 const CALLS_MAX: usize = 128;
 /// OpenAI's values of `reasoning_effort`. The chat template decides what they mean.
 pub(crate) const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
+/// As many messages are freed where the request ends.
+const FREED_HERE_MAX: usize = 1000;
+
+/// Checked messages. A request may be refused for another reason at any time; if it has many messages, they are freed
+/// beside the async threads.
+pub(crate) struct MessageList(Value);
+
+impl Deref for MessageList {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.0
+    }
+}
+
+impl Drop for MessageList {
+    fn drop(&mut self) {
+        if self.0.as_array().is_some_and(|messages| messages.len() > FREED_HERE_MAX) {
+            platform::discard(self.0.take());
+        }
+    }
+}
+
 /// A list of at least one message.
 pub(crate) struct Messages;
 
 impl Kind for Messages {
-    type Value = Value;
+    type Value = MessageList;
 
-    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Value, ApiError> {
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<MessageList, ApiError> {
         let messages = match value {
             Value::Array(messages) if !messages.is_empty() => messages,
             value => return Err(wrong(at, "a list of at least one message", &value)),
@@ -33,7 +58,7 @@ impl Kind for Messages {
             return Err(ApiError::context_length(at, message));
         }
         let messages = messages.into_iter().enumerate().map(|(index, value)| message(&format!("{at}[{index}]"), value));
-        messages.collect()
+        messages.collect::<Result<_, _>>().map(MessageList)
     }
 
     fn schema(&self, _: &Bounds) -> Value {

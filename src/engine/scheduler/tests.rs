@@ -1,0 +1,128 @@
+//! Tests of what the scheduler does with blocks that are reserved, or about to become free. Only what it keeps to
+//! itself shows these.
+
+use super::*;
+use crate::engine::request::SamplingParams;
+use crate::plan::inputs::{Results, Sampled};
+
+/// A pool of one group with blocks of four tokens.
+fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Scheduler {
+    let limits = Limits {
+        tokens_max: 64,
+        sequences_max: 4,
+        feed_slots: 8,
+        table_entries_max: 400,
+        history_max: 16,
+        bias_max: 16,
+        scores_max: 16,
+        block_size: 4,
+        model_len_max: 200,
+        vocab: 100,
+        windows: vec![window],
+        blocks: vec![blocks],
+        prefix_caching,
+        deterministic: false,
+        eos_token_ids: Vec::new(),
+        hash_key: [3; 32],
+    };
+    Scheduler::new(limits, InjectedFaults::default())
+}
+
+/// Queues a request. With `guarded`, it was preempted so often that all its blocks are reserved.
+fn add(
+    scheduler: &mut Scheduler,
+    stream: u64,
+    (prompt, answer): (u32, u32),
+    priority: i32,
+    guarded: bool,
+) -> SequenceId {
+    let params = SamplingParams { max_tokens: Some(answer), ..SamplingParams::default() };
+    let prompt = (0..prompt).collect();
+    let request = Request { prompt, params, priority, ..Request::default() };
+    scheduler.add(Arc::new(request), &[StreamId(stream)], 0, false);
+    let id = scheduler.by_stream[&StreamId(stream)];
+    scheduler.sequences[id].preemptions = if guarded { PREEMPTIONS_MAX } else { 0 };
+    id
+}
+
+fn commit(scheduler: &mut Scheduler, batch: &Batch) {
+    let sampled = vec![Sampled::default(); batch.draws.len()];
+    drop(scheduler.commit(batch, Results { sampled, ..Results::default() }));
+    scheduler.check();
+}
+
+fn step(scheduler: &mut Scheduler) {
+    let batch = scheduler.schedule(64).expect("some sequence can continue");
+    commit(scheduler, &batch);
+}
+
+/// Numbers of blocks that a sequence holds, and that are reserved for it.
+fn blocks(scheduler: &Scheduler, id: SequenceId) -> (u32, u32) {
+    let table = &scheduler.sequences[id].tables[0];
+    (table.held().count() as u32, table.reserved)
+}
+
+#[test]
+fn what_a_window_has_passed_stays_with_a_sequence_whose_blocks_are_reserved() {
+    for guarded in [false, true] {
+        let mut scheduler = scheduler(Some(8), 40, false);
+        let id = add(&mut scheduler, 0, (4, 40), 0, guarded);
+        step(&mut scheduler);
+        let (held, reserved) = blocks(&scheduler, id);
+        assert_eq!((held, reserved > 0), (1, guarded));
+        for _ in 0..30 {
+            step(&mut scheduler);
+            let (now_held, now_reserved) = blocks(&scheduler, id);
+            let expected = if guarded { held + reserved - now_held } else { 0 };
+            assert_eq!(now_reserved, expected, "guarded: {guarded}, held: {now_held}");
+        }
+        assert!(scheduler.sequences[id].tables[0].passed > 4, "the window has moved on");
+    }
+}
+
+#[test]
+fn a_block_that_a_window_has_passed_is_not_reserved_while_another_sequence_holds_it() {
+    let mut scheduler = scheduler(Some(4), 7, true);
+    let growing = add(&mut scheduler, 0, (3, 9), -2, false);
+    let guarded = add(&mut scheduler, 1, (9, 7), -1, true);
+    let sharing = add(&mut scheduler, 2, (9, 7), 0, false);
+    // Other tokens, so that it shares nothing.
+    scheduler.sequences[growing].tokens = vec![50, 51, 52];
+    step(&mut scheduler);
+    let shared = |id| scheduler.sequences[id].tables[0].blocks[1];
+    assert_eq!(shared(guarded), shared(sharing));
+    assert_eq!((blocks(&scheduler, guarded), scheduler.pool().groups()[0].available()), ((2, 2), 1));
+    step(&mut scheduler);
+    // The growing sequence takes the last block; both others leave the one that they share, first the guarded one.
+    step(&mut scheduler);
+    assert_eq!((blocks(&scheduler, guarded), blocks(&scheduler, sharing)), ((1, 2), (1, 0)));
+    assert_eq!(scheduler.pool().groups()[0].available(), 1, "it is free for all");
+}
+
+#[test]
+fn a_sequence_lacks_no_block_that_is_reserved_for_it() {
+    let mut scheduler = scheduler(None, 4, false);
+    let id = add(&mut scheduler, 0, (9, 7), 0, true);
+    let batch = scheduler.schedule(4).expect("it waits");
+    commit(&mut scheduler, &batch);
+    assert_eq!((blocks(&scheduler, id), scheduler.pool().groups()[0].available()), ((1, 3), 0));
+    assert_eq!(scheduler.blocks_short(id, 0, 5), 0);
+}
+
+#[test]
+fn nobody_is_preempted_for_a_block_that_a_step_in_flight_frees() {
+    let mut scheduler = scheduler(None, 4, false);
+    let ids = [0, 1, 2].map(|stream| add(&mut scheduler, stream, (3, 9), 0, false));
+    let rows = |batch: &Batch| batch.rows.iter().map(|row| row.sequence).collect::<Vec<_>>();
+    step(&mut scheduler);
+    let first = scheduler.schedule(64).expect("all continue");
+    assert_eq!(rows(&first), ids);
+    scheduler.abort(StreamId(0));
+    // One block is free, two sequences need one, and one more comes back with the step in flight.
+    let second = scheduler.schedule(64).expect("one continues");
+    assert_eq!((rows(&second), scheduler.counts().preemptions), (vec![ids[1]], 0));
+    commit(&mut scheduler, &first);
+    let third = scheduler.schedule(64).expect("the other continues");
+    assert!(rows(&third).contains(&ids[2]), "it has the block of the sequence that has left");
+    assert_eq!(scheduler.counts().preemptions, 0);
+}
