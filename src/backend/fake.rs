@@ -8,8 +8,10 @@
 //! when the batch runs, and a batch runs at a random moment between its submission and its read. A batch that fails
 //! when it runs destroys the blocks that it should have filled.
 //!
-//! A [`Script`] lists the faults to inject.
+//! A [`Script`] lists the faults to inject. It may also give the device the speed of a GPU, on a simulated clock with a
+//! watchdog ([`clock`]).
 
+mod clock;
 mod script;
 
 pub use script::{Say, Script};
@@ -23,6 +25,7 @@ use crate::plan::inputs::{
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
+use clock::{Clock, Timed};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -93,11 +96,12 @@ pub struct FakeBackend {
     submitted: u64,
     is_lost: bool,
     random: u64,
+    clock: Option<Clock>,
 }
 
-/// The number of a batch.
+/// The number of a batch, and its times on the simulated clock.
 #[derive(Debug)]
-pub struct Ticket(u64);
+pub struct Ticket(u64, Option<Timed>);
 
 impl FakeBackend {
     /// A device that injects these faults.
@@ -116,6 +120,7 @@ impl FakeBackend {
         Self {
             caps,
             random: script.seed,
+            clock: Clock::new(&script),
             script,
             plan: Arc::default(),
             capacity: None,
@@ -127,6 +132,16 @@ impl FakeBackend {
             submitted: 0,
             is_lost: false,
         }
+    }
+
+    /// Seconds since the device was opened, on the simulated clock.
+    pub fn simulated_seconds(&self) -> f64 {
+        self.clock.as_ref().map_or(0.0, |clock| clock.now)
+    }
+
+    /// Seconds of the longest submission so far, on the simulated clock.
+    pub fn longest_submission(&self) -> f64 {
+        self.clock.as_ref().map_or(0.0, |clock| clock.longest)
     }
 
     /// Destroys a block's content immediately, before pending batches run: no batch may need it any more.
@@ -316,6 +331,10 @@ impl Backend for FakeBackend {
         self.check_memory("weights, rows and the KV pool", self.held_bytes + layout.bytes())?;
         let slots = |&count: &u32| vec![BLANK; count as usize * self.block_size() as usize];
         self.pool = blocks.iter().map(slots).collect();
+        let capacity = self.capacity.as_ref().expect("a pool is allocated after loading");
+        if self.clock.as_mut().is_some_and(|clock| !clock.calibrate(&self.plan, capacity, blocks)) {
+            return Err(self.lose());
+        }
         Ok(())
     }
 
@@ -331,21 +350,29 @@ impl Backend for FakeBackend {
             return Err(BackendError::Validation(format!("fake device: batch {number}, as scripted")));
         }
         self.check(inputs);
+        let capacity = self.capacity.as_ref().expect("a loaded device has a capacity");
+        let timed = self.clock.as_mut().map(|clock| {
+            if self.script.slow.contains(&number) {
+                clock.slow_down();
+            }
+            clock.submit(&self.plan, capacity, inputs)
+        });
         self.queue.push_back((number, inputs.clone()));
         while !self.queue.is_empty() && self.chance() {
             self.run_next();
         }
-        Ok(Ticket(number))
+        Ok(Ticket(number, timed))
     }
 
     async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {
-        let Ticket(number) = ticket;
+        let Ticket(number, timed) = ticket;
         platform::pause(self.script.pause);
         if self.script.hang.contains(&number) {
             self.is_lost = true;
             return Err(BackendError::Hung(self.script.pause));
         }
-        if self.script.lost.contains(&number) || self.script.dead.contains(&number) {
+        let is_killed = self.clock.as_mut().zip(timed).is_some_and(|(clock, timed)| !clock.read(&timed));
+        if is_killed || self.script.lost.contains(&number) || self.script.dead.contains(&number) {
             return Err(self.lose());
         }
         if self.results.is_empty() {
@@ -358,7 +385,14 @@ impl Backend for FakeBackend {
         Ok(results)
     }
 
+    fn token_budget_hint(&self) -> Option<u32> {
+        self.clock.as_ref()?.tokens_max()
+    }
+
     async fn reset(&mut self) -> Result<(), BackendError> {
+        if let Some(clock) = &mut self.clock {
+            clock.note_loss();
+        }
         if self.script.dead.iter().any(|&number| number <= self.submitted) {
             return Err(self.lose());
         }

@@ -12,6 +12,8 @@ mod host;
 pub mod layout;
 pub mod metadata;
 pub mod reference;
+mod throttle;
+mod warm_up;
 pub mod wgpu;
 
 use crate::plan::check::HEAD_DIM_MAX;

@@ -142,7 +142,7 @@ pub(crate) enum Device {
     #[cfg(feature = "cuda")]
     Cuda(CudaOptions),
     Wgpu(WgpuOptions),
-    Fake(Script),
+    Fake(Box<Script>),
 }
 
 /// Work that is generic over the backend; [`Device::with`] runs it on the selected one.
@@ -165,7 +165,7 @@ impl Device {
             #[cfg(feature = "cuda")]
             Self::Cuda(options) => job.run(move || CudaBackend::open(&options)),
             Self::Wgpu(options) => job.run(move || platform::block_on(WgpuBackend::open(&options))),
-            Self::Fake(script) => job.run(move || Ok(FakeBackend::new(script))),
+            Self::Fake(script) => job.run(move || Ok(FakeBackend::new(*script))),
         }
     }
 }
@@ -315,7 +315,7 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
         DeviceChoice::Cpu => Ok(Device::Cpu(CpuOptions::default())),
         DeviceChoice::Reference => Ok(Device::Reference),
         DeviceChoice::Fake(script) => match script.as_deref().unwrap_or_default().parse() {
-            Ok(script) => Ok(Device::Fake(script)),
+            Ok(script) => Ok(Device::Fake(Box::new(script))),
             Err(fault) => bail!("fake: {fault}"),
         },
         DeviceChoice::Cuda(index) => resolve_cuda(*index),

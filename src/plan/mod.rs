@@ -16,6 +16,7 @@ pub mod operands;
 pub mod philox;
 pub mod print;
 pub mod step;
+pub mod work;
 
 pub use format::{KvFormat, Layout, Storage, WeightFormat};
 pub use operands::{BufferId, BufferSpec, KvGroup, KvLayer, Operands, Rows, Section, WeightId, WeightSpec};

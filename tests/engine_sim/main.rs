@@ -11,6 +11,7 @@ mod faults;
 mod round_robin;
 mod rules;
 mod seeds;
+mod watchdog;
 mod world;
 
 use folio::engine::faults::InjectedFault;

@@ -64,9 +64,11 @@ fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
     within(path, top) || allowed.iter().any(|&prefix| within(path, prefix))
 }
 
-/// Modules of `src/backend` that are not backends: checks for those in host memory, buffer sizes, and the batch format
+/// Modules of `src/backend` that are not backends: checks for those in host memory, buffer sizes, the length of
+/// submissions, typical batches, and the batch format
 /// for GPUs.
-const SHARED: [&str; 3] = ["backend::host", "backend::layout", "backend::metadata"];
+const SHARED: [&str; 5] =
+    ["backend::host", "backend::layout", "backend::metadata", "backend::throttle", "backend::warm_up"];
 
 /// `backend::reference`, `backend::wgpu`, …: read from the folder `src/backend`, so that a new backend is included.
 fn backends() -> Vec<String> {

@@ -15,6 +15,9 @@
 //! | `oom=N` | a pool of more than N blocks in total does not fit |
 //! | `memory=BYTES` | device memory for weights, rows and pool, as on a GPU |
 //! | `binding=BYTES` | binding limit: no buffer may be larger |
+//! | `gflops=N`, `gbps=N` | the speed of a GPU, on a simulated clock: 10⁹ operations, and 10⁹ bytes, per second |
+//! | `watchdog=MS` | a submission that takes longer on that clock loses the device |
+//! | `slow@K` | from batch K on, the GPU is 30 times slower, as one that another program uses |
 //! | `pause=MS` | every batch takes MS milliseconds |
 //! | `say=A>B>C` | after the ids A, the device samples the ids B, the second time C, …; ids are separated by dots |
 //! | `rounding=1` | numbers also depend on the chunks that a sequence is computed in, as a real device's rounding |
@@ -50,6 +53,14 @@ pub struct Script {
     pub memory: Option<u64>,
     /// Binding limit in bytes, as a GPU reports it; `None`: no limit.
     pub binding: Option<u64>,
+    /// Speed of the simulated GPU, in 10⁹ operations per second; `None`: no clock is simulated.
+    pub gflops: Option<u64>,
+    /// Memory bandwidth of the simulated GPU, in 10⁹ bytes per second.
+    pub gbps: Option<u64>,
+    /// Maximum time of a submission of the simulated GPU.
+    pub watchdog: Option<Duration>,
+    /// Batches from which on the simulated GPU is slow.
+    pub slow: BTreeSet<u64>,
     /// Scripted answers, if any.
     pub say: Option<Say>,
     /// Duration of a batch.
@@ -94,8 +105,8 @@ impl FromStr for Script {
         for word in text.split(',').filter(|word| !word.is_empty()) {
             script.read_word(word).ok_or_else(|| {
                 let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
-                             memory=BYTES, binding=BYTES, say=A>B>C, pause=MS, rounding=1, \
-                             seed=S";
+                             slow@K, memory=BYTES, binding=BYTES, gflops=N, gbps=N, watchdog=MS, \
+                             say=A>B>C, pause=MS, rounding=1, seed=S";
                 BackendError::Unavailable(format!("fake device: unknown word {word:?}; expected {words}"))
             })?;
         }
@@ -119,6 +130,7 @@ impl Script {
             ("invalid", true) => &mut self.invalid,
             ("failed", true) => &mut self.failed,
             ("panic", true) => &mut self.panic,
+            ("slow", true) => &mut self.slow,
             (_, true) => return None,
             ("nan", false) => return u32::try_from(number).ok().map(|id| self.nan = Some(id)),
             ("oom", false) => return u32::try_from(number).ok().map(|blocks| self.oom = Some(blocks)),
@@ -128,6 +140,18 @@ impl Script {
             }
             ("binding", false) => {
                 self.binding = Some(number);
+                return Some(());
+            }
+            ("gflops", false) => {
+                self.gflops = Some(number);
+                return Some(());
+            }
+            ("gbps", false) => {
+                self.gbps = Some(number);
+                return Some(());
+            }
+            ("watchdog", false) => {
+                self.watchdog = Some(Duration::from_millis(number));
                 return Some(());
             }
             ("pause", false) => {

@@ -23,17 +23,18 @@ mod side;
 #[cfg(test)]
 mod tests;
 mod texels;
-mod throttle;
 
 pub use device::{AdapterReport, Class, Tier, WgpuOptions};
 pub use encode::{Variant, variants};
 pub use readback::Ticket;
 
 use super::layout::{Layout, PoolLayout};
-use super::metadata;
+use super::throttle::{self, Load, Throttle};
 use super::{Allocation, Backend, BackendError, Capacity, Caps, SideBuffers};
-use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, Results, SampleRow, SequenceRows};
-use crate::plan::{Plan, Storage, WeightId};
+use super::{metadata, warm_up};
+use crate::plan::inputs::{BatchInputs, Results};
+use crate::plan::work::{Reach, StepWork, Work};
+use crate::plan::{Plan, Step, Storage, WeightId};
 use crate::platform;
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
@@ -42,11 +43,17 @@ use encode::{BatchShape, Recordings, pool};
 use futures_util::FutureExt as _;
 use readback::{Counts, Ring};
 use std::sync::Arc;
-use throttle::Throttle;
 
 /// Shader texts by stem, with imported files under `common/`, for the tests of `shaders/`.
 pub fn shader_sources() -> &'static [(&'static str, &'static str)] {
     preprocess::SOURCES
+}
+
+/// A batch that is ready to be submitted.
+struct Prepared {
+    shape: BatchShape,
+    program: Arc<encode::Program>,
+    reach: Vec<Reach>,
 }
 
 /// A plan with its buffers.
@@ -79,7 +86,9 @@ impl WgpuBackend {
         let mut recordings = Recordings::default();
         restore_cache(&gpu, options, &mut recordings);
         let options = options.clone();
-        let (throttle, words) = (Throttle::default(), Vec::new());
+        let caps_of_submissions = if cfg!(target_arch = "wasm32") { throttle::TAB } else { throttle::NATIVE };
+        let is_watched = gpu.profile.class != Class::Software;
+        let (throttle, words) = (Throttle::new(is_watched.then_some(caps_of_submissions)), Vec::new());
         Ok(Self { options, caps, gpu, recordings, loaded: None, throttle, dispatches: None, words })
     }
 
@@ -94,7 +103,7 @@ impl WgpuBackend {
 
     /// Flattens a batch and returns its program. If the driver rejects one of its kernels, the portable kernels are
     /// used from then on, on this device and on those that replace it.
-    fn prepare(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
+    fn prepare(&mut self, inputs: &BatchInputs) -> Result<Prepared, BackendError> {
         match self.find_program(inputs) {
             Err(error @ BackendError::Kernel { .. }) if self.gpu.profile.tier > Tier::T0 => {
                 tracing::warn!("{error}; continuing with the portable kernels");
@@ -108,13 +117,15 @@ impl WgpuBackend {
         }
     }
 
-    fn find_program(&mut self, inputs: &BatchInputs) -> Result<(BatchShape, Arc<encode::Program>), BackendError> {
+    fn find_program(&mut self, inputs: &BatchInputs) -> Result<Prepared, BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let (gpu, arena) = (&self.gpu, &loaded.arena);
         let context = metadata::Context { plan: &loaded.plan, capacity: &loaded.capacity, blocks: &arena.blocks };
-        let shape = encode::flatten(&context, &gpu.profile, inputs, arena.group_rows, &mut self.words)?;
+        let mut shape = encode::flatten(&context, &gpu.profile, inputs, arena.group_rows, &mut self.words)?;
+        let reach = Reach::of(&loaded.plan, inputs);
+        shape.attend_slices = self.throttle.slices(shape.tokens, longest_attention(loaded, &shape, &reach));
         let program = self.recordings.program(gpu, &loaded.plan, &loaded.capacity, arena, &shape)?;
-        Ok((shape, program))
+        Ok(Prepared { shape, program, reach })
     }
 
     /// Records the programs of typical batches, so that no kernel is compiled while a user waits.
@@ -123,12 +134,12 @@ impl WgpuBackend {
         let (plan, capacity) = (Arc::clone(&loaded.plan), loaded.capacity.clone());
         let blocks = self.loaded()?.arena.blocks.clone();
         for tokens in [1, 2, 4, 8, 16, 32, 64, capacity.tokens_max] {
-            for inputs in warm_up_batches(&plan, &capacity, &blocks, tokens) {
+            for inputs in warm_up::typical(&plan, &capacity, &blocks, tokens) {
                 self.prepare(&inputs)?;
             }
         }
         store_cache(&self.gpu, &self.options, &self.recordings);
-        self.calibrate()
+        if self.throttle.is_on() { self.calibrate() } else { Ok(()) }
     }
 
     /// A browser cannot wait for a batch here.
@@ -137,17 +148,11 @@ impl WgpuBackend {
         Ok(())
     }
 
-    /// Runs a small and a larger batch, so that the time of the first request's batches can be predicted. They write no
-    /// keys and no feed slots.
+    /// Runs a small and a larger batch, so that the time of the first request's batches can be predicted.
     #[cfg(not(target_arch = "wasm32"))]
     fn calibrate(&mut self) -> Result<(), BackendError> {
-        if self.gpu.profile.class == Class::Software {
-            return Ok(());
-        }
         let loaded = self.loaded()?;
-        let (plan, capacity, blocks) = (Arc::clone(&loaded.plan), loaded.capacity.clone(), loaded.arena.blocks.clone());
-        for tokens in [1, CALIBRATION_ROWS.min(capacity.tokens_max)] {
-            let Some(inputs) = warm_up_batches(&plan, &capacity, &blocks, tokens).into_iter().next() else { continue };
+        for inputs in warm_up::calibration(&loaded.plan, &loaded.capacity, &loaded.arena.blocks) {
             // The first run of a kernel may take longer than the later ones.
             for _ in 0..2 {
                 let ticket = self.submit(&inputs)?;
@@ -156,66 +161,6 @@ impl WgpuBackend {
         }
         Ok(())
     }
-}
-
-/// Rows of the larger batch that is measured at start.
-#[cfg(not(target_arch = "wasm32"))]
-const CALIBRATION_ROWS: u32 = 64;
-
-/// Positions of the long context that a typical batch has: enough for attention to split it on most devices.
-const LONG_CONTEXT: u32 = 2048;
-
-/// Typical batches of `tokens` rows: greedy decoding of up to 16 sequences, or one prompt; for one row also every kind
-/// of sampling, pooling, a long context and copied blocks.
-fn warm_up_batches(plan: &Plan, capacity: &Capacity, blocks: &[u32], tokens: u32) -> Vec<BatchInputs> {
-    let sequences = if tokens <= 16 { tokens } else { 1 };
-    let rows = tokens / sequences;
-    let entries = rows.div_ceil(capacity.block_size);
-    let room = tokens <= capacity.tokens_max
-        && sequences <= capacity.sequences_max.min(capacity.samples_max)
-        && entries * sequences <= capacity.table_entries_max;
-    if !room {
-        return Vec::new();
-    }
-    let group = GroupInputs {
-        block_tables: vec![NONE; (entries * sequences) as usize],
-        table_starts: (0..sequences).map(|sequence| sequence * entries).collect(),
-        slot_mapping: vec![NONE; tokens as usize],
-        copies: Vec::new(),
-    };
-    let plain = BatchInputs {
-        token_ids: vec![0; tokens as usize],
-        positions: (0..sequences).flat_map(|_| 0..rows).collect(),
-        sequences: (0..sequences)
-            .map(|index| SequenceRows { row_start: index * rows, row_count: rows, context_len: rows })
-            .collect(),
-        groups: vec![group; plan.kv_groups.len()],
-        logits_rows: (0..sequences).map(|index| (index + 1) * rows - 1).collect(),
-        samples: (0..sequences).map(|index| SampleRow::greedy(index, rows)).collect(),
-        tails: plan.tails.iter().map(|(tail, _)| *tail).collect(),
-        ..BatchInputs::default()
-    };
-    let mut batches = vec![plain.clone()];
-    if tokens == 1 {
-        for (frequency_penalty, logprob) in [(0.0, false), (0.0, true), (1.0, false), (1.0, true)] {
-            let mut drawn = plain.clone();
-            let draw = DrawParams { frequency_penalty, ..DrawParams::default() };
-            drawn.samples[0] = SampleRow { draw, logprob, ..drawn.samples[0] };
-            batches.push(drawn);
-        }
-        batches.push(BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain.clone() });
-        let mut long = plain;
-        let entries = LONG_CONTEXT.div_ceil(capacity.block_size).min(capacity.table_entries_max);
-        let context_len = (entries * capacity.block_size).min(plan.positions_max).max(1);
-        long.positions = vec![context_len - 1];
-        long.sequences[0].context_len = context_len;
-        for (group, blocks) in long.groups.iter_mut().zip(blocks) {
-            group.block_tables = vec![NONE; entries as usize];
-            group.copies = if *blocks > 1 && capacity.copies_max > 0 { vec![(0, 1)] } else { Vec::new() };
-        }
-        batches.push(long);
-    }
-    batches
 }
 
 impl Backend for WgpuBackend {
@@ -255,7 +200,7 @@ impl Backend for WgpuBackend {
 
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {
         self.gpu.errors.check()?;
-        let (shape, program) = self.prepare(inputs)?;
+        let Prepared { shape, program, reach } = self.prepare(inputs)?;
         self.dispatches = Some(program.len());
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let samples = shape.sample_groups.iter().map(|group| group.samples).sum();
@@ -263,13 +208,14 @@ impl Backend for WgpuBackend {
         let slot = loaded.ring.reserve()?;
         let gpu = &self.gpu;
         gpu.queue.write_buffer(&loaded.arena.metadata.raw, 0, bytemuck::cast_slice(&self.words));
-        let parts = self.throttle.parts(&gpu.profile, shape.tokens);
-        let mut commands = program.parts(parts).peekable();
+        let commands = program.commands();
+        let load = Load { tokens: shape.tokens, work: commands.iter().map(|command| command.work.at(&reach)).sum() };
+        let mut parts = self.throttle.cut(commands, shape.tokens, |command| command.work.at(&reach)).peekable();
         loop {
-            let part = commands.next().unwrap_or_default();
+            let part = parts.next().unwrap_or_default();
             let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
             encode::replay(part, &mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()));
-            if commands.peek().is_some() {
+            if parts.peek().is_some() {
                 gpu.queue.submit([encoder.finish()]);
                 continue;
             }
@@ -277,7 +223,7 @@ impl Backend for WgpuBackend {
             let submission = gpu.queue.submit([encoder.finish()]);
             // Before the slot is taken: nobody would read a failed batch, and thus free it.
             gpu.errors.check()?;
-            return Ok(loaded.ring.map(slot, submission, inputs, counts));
+            return Ok(loaded.ring.map(slot, submission, inputs, counts, load));
         }
     }
 
@@ -286,7 +232,7 @@ impl Backend for WgpuBackend {
     }
 
     fn token_budget_hint(&self) -> Option<u32> {
-        self.throttle.tokens_max(&self.gpu.profile)
+        self.throttle.tokens_max()
     }
 
     fn dispatches(&self) -> Option<u32> {
@@ -295,9 +241,9 @@ impl Backend for WgpuBackend {
 
     async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
-        let (tokens, submitted) = (ticket.tokens, ticket.submitted);
+        let (load, submitted) = (ticket.load, ticket.submitted);
         let results = loaded.ring.read(&self.gpu, ticket).await?;
-        self.throttle.note(tokens, submitted.elapsed());
+        self.throttle.note(load, submitted.elapsed());
         Ok(results)
     }
 
@@ -311,6 +257,15 @@ impl Backend for WgpuBackend {
         restore_cache(&self.gpu, &self.options, &mut self.recordings);
         Ok(())
     }
+}
+
+/// The work of the layer whose attention takes longest.
+fn longest_attention(loaded: &LoadedPlan, shape: &BatchShape, reach: &[Reach]) -> Work {
+    let (plan, kv_format) = (&loaded.plan, loaded.capacity.kv_format);
+    let attends = plan.body.iter().filter(|step| matches!(step, Step::AttendPaged(_)));
+    let work = |step| StepWork::of(plan, step, shape.tokens, shape.logits_rows, kv_format).at(reach);
+    let longer = |one: Work, other: Work| if other.operations > one.operations { other } else { one };
+    attends.map(work).fold(Work::default(), longer)
 }
 
 fn caps(gpu: &Gpu) -> Caps {

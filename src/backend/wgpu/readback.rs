@@ -4,8 +4,9 @@ use super::super::BackendError;
 use super::super::metadata::{self, RESULT_WORDS, Requested};
 use super::arena::Arena;
 use super::device::Gpu;
-use super::throttle::Instant;
+use crate::backend::throttle::Load;
 use crate::plan::inputs::{BatchInputs, Results};
+use crate::platform::Instant;
 use futures_channel::oneshot;
 
 /// Maximum batches that are submitted and not yet read.
@@ -29,7 +30,7 @@ pub struct Ticket {
     submission: wgpu::SubmissionIndex,
     requested: Vec<Requested>,
     counts: Counts,
-    pub(crate) tokens: u32,
+    pub(crate) load: Load,
     pub(crate) submitted: Instant,
 }
 
@@ -96,6 +97,7 @@ impl Ring {
         submission: wgpu::SubmissionIndex,
         inputs: &BatchInputs,
         counts: Counts,
+        load: Load,
     ) -> Ticket {
         let bytes = self.mapped_bytes(counts);
         let mut requested = metadata::requested(inputs);
@@ -104,8 +106,7 @@ impl Ring {
         *busy = true;
         let (sender, mapped) = oneshot::channel();
         buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |result| _ = sender.send(result));
-        let tokens = u32::try_from(inputs.token_ids.len()).expect("token rows are counted in u32");
-        Ticket { slot, mapped, submission, requested, counts, tokens, submitted: Instant::now() }
+        Ticket { slot, mapped, submission, requested, counts, load, submitted: Instant::now() }
     }
 
     /// Waits for a batch and decodes the results that its rows requested.

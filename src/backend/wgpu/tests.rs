@@ -3,7 +3,9 @@
 use super::super::{Backend as _, Inspect as _, KvHalf};
 use super::*;
 use crate::plan::inputs::{GroupInputs, NONE, SampleRow, SequenceRows};
-use crate::plan::{BufferId, CopyBlocks, Embed, KvFormat, KvGroup, KvLayer, MatMul, Rows, Step, WeightFormat};
+use crate::plan::{
+    AttendPaged, BufferId, CopyBlocks, Embed, KvFormat, KvGroup, KvLayer, MatMul, Rows, Step, WeightFormat,
+};
 use pollster::block_on;
 
 /// Opens the first adapter with `change` applied; `None`, with a printed note, if there is no adapter.
@@ -305,6 +307,41 @@ fn grids_stay_within_the_limit_and_cover_every_workgroup() {
     }
 }
 
+/// A device so slow that attention of a layer is divided among many dispatches, each in a submission of its own.
+#[test]
+fn sliced_attention_gives_the_same_bits() {
+    let (rows, heads, head_dim) = (40, 4, 16);
+    let mut plan = Plan { vocab: 4, positions_max: 64, ..Plan::default() };
+    plan.kv_groups.push(KvGroup { window: None });
+    plan.kv_layers.push(KvLayer { group: 0, heads: 2, head_dim });
+    let [q, out] = ["q", "out"].map(|name| plan.buffer(name, Rows::Tokens, heads * head_dim, Storage::F32));
+    let attend =
+        AttendPaged { q, layer: 0, query_heads: heads, scale: 0.25, softcap: None, alibi: None, sinks: None, out };
+    plan.body.push(Step::AttendPaged(attend));
+    let plan = Arc::new(plan);
+    let Some(mut backend) = open(|options| options.class = Some(Class::Discrete)) else { return };
+    load(&mut backend, &plan, rows);
+    let noise = |count: u32| -> Vec<f32> { (0..count).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect() };
+    for half in [KvHalf::Key, KvHalf::Value] {
+        backend.write_kv(0, half, &noise(6 * 2 * 16 * head_dim)).expect("a whole half");
+    }
+    let mut inputs = batch(&vec![1; rows as usize], Vec::new());
+    inputs.groups[0].block_tables = vec![4, 0, 5];
+    let mut outputs = || {
+        backend.write_buffer(q, &noise(rows * heads * head_dim)).expect("a buffer of the plan");
+        run(&mut backend, &inputs).expect("a batch within limits");
+        let values = block_on(backend.read_buffer(out, rows)).expect("a buffer of the plan");
+        let dispatches = backend.dispatches().expect("a batch was submitted");
+        let work = Work { operations: 1.0, bytes: 1.0 };
+        backend.throttle.note(Load { tokens: rows, work }, std::time::Duration::from_secs(1));
+        (values, dispatches)
+    };
+    let (whole, sliced) = (outputs(), outputs());
+    assert_eq!(whole.0, sliced.0);
+    assert!(whole.0.iter().any(|value| *value != 0.0), "attention wrote its rows");
+    assert!(sliced.1 > whole.1 + 1, "{} dispatches, sliced {}", whole.1, sliced.1);
+}
+
 /// A layer takes six dispatches for a few sequences: norm and qkv, rotation and store, attention, o, norm with gate, up
 /// and activation, down.
 #[test]
@@ -316,8 +353,8 @@ fn neighbours_share_dispatches() {
     backend.load(Arc::clone(&plan), &capacity).expect("the plan fits");
     backend.allocate_pool(&vec![8; plan.kv_groups.len()]).expect("the pool fits");
     let mut dispatches = |rows: u32| {
-        let batch = warm_up_batches(&plan, &capacity, &[8], rows).swap_remove(0);
-        backend.prepare(&batch).expect("the batch is valid").1.len() as usize
+        let batch = warm_up::typical(&plan, &capacity, &[8], rows).swap_remove(0);
+        backend.prepare(&batch).expect("the batch is valid").program.len() as usize
     };
     // Around the layers: look-up; gathered rows, norm and head, survey and merge, and pooling with its own norm.
     let around = 8;

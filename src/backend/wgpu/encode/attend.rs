@@ -345,17 +345,26 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
     for shard in &arena.kv[step.layer as usize] {
         for (items, start, rows) in lists {
             let kernel = kernel(options, layer.head_dim, rows, format, profile);
-            let params = params(items, start, shard.head_start, shard.heads);
             let (k, v) = (shard.key.fetch(), shard.value.fetch());
             let partials = arena.attend_scratch.read_write();
             let bindings: [Binding<'_>; 8] = [arena.metadata.fetch(), q, k, v, slopes, sinks, partials, out];
-            recorder.dispatch(&kernel, &params, &bindings, items * shard.heads)?;
+            for slice in slices(items, recorder.shape.attend_slices) {
+                let count = slice.end - slice.start;
+                let params = params(count, start + slice.start, shard.head_start, shard.heads);
+                recorder.dispatch(&kernel, &params, &bindings, count * shard.heads)?;
+            }
         }
     }
     let params = params(shape.merges, tiled_start + shape.tiled, 0, layer.heads);
     let bindings = [arena.metadata.read(), sinks, arena.attend_scratch.read(), out];
     let workgroups = shape.merges * layer.heads * ROWS_MAX;
     recorder.dispatch(&merge_kernel(options.sinks, layer.head_dim), &params, &bindings, workgroups)
+}
+
+/// Divides a list of items among at most `count` dispatches.
+fn slices(items: u32, count: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
+    let each = items.div_ceil(count.max(1)).max(1);
+    (0..items).step_by(each as usize).map(move |start| start..(start + each).min(items))
 }
 
 /// Every variant that [`encode`] can use, at a small, an odd and the largest head size.

@@ -45,6 +45,7 @@ use super::device::{Gpu, Profile, Tier};
 use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
 use crate::plan::fuse;
 use crate::plan::inputs::{BatchInputs, SampleShape};
+use crate::plan::work::StepWork;
 use crate::plan::{BufferId, Plan, Step, Tail, WeightId};
 use bytemuck::Pod;
 use std::collections::HashMap;
@@ -106,6 +107,8 @@ pub(crate) struct BatchShape {
     pub(crate) sample_groups: Vec<SampleGroup>,
     /// Number of pool rows.
     pub(crate) pools: u32,
+    /// Number of dispatches that one layer's attention is divided among.
+    pub(crate) attend_slices: u32,
 }
 
 /// Logits rows computed by one run of a tail, and the sample rows that read them.
@@ -144,6 +147,7 @@ pub(crate) fn flatten(
         open_rows: sample::has_open_rows(inputs),
         sample_groups: if sampling { sample_groups(inputs, group_rows) } else { Vec::new() },
         pools: if inputs.tails.contains(&Tail::Pool) { count(inputs.pools.len()) } else { 0 },
+        attend_slices: 1,
     })
 }
 
@@ -171,6 +175,8 @@ pub(crate) struct Command {
     bind_group: wgpu::BindGroup,
     params_offset: u32,
     grid: (u32, u32),
+    /// Its share of its step's work.
+    pub(crate) work: StepWork,
 }
 
 /// The dispatches of one batch shape.
@@ -179,18 +185,9 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// All dispatches in order, split into at most `parts` runs of about the same number of workgroups.
-    pub(crate) fn parts(&self, parts: usize) -> impl Iterator<Item = &[Command]> {
-        let cost = |command: &Command| u64::from(command.grid.0) * u64::from(command.grid.1);
-        let total: u64 = self.commands.iter().map(cost).sum();
-        let share = total.div_ceil(parts.max(1) as u64).max(1);
-        let mut done = 0;
-        // A run ends with the dispatch that begins the next share.
-        self.commands.chunk_by(move |command, _| {
-            let before = done / share;
-            done += cost(command);
-            done / share == before
-        })
+    /// All dispatches, in order.
+    pub(crate) fn commands(&self) -> &[Command] {
+        &self.commands
     }
 
     /// Number of dispatches of one batch.
@@ -342,6 +339,7 @@ impl<'a> Recorder<'a> {
     fn steps(&mut self, mut steps: &'a [Step]) -> Result<(), BackendError> {
         while let Some(first) = steps.first() {
             let mut taken = 1;
+            let first_command = self.commands.len();
             if let Some(fused) = fuse::find(self.plan, steps) {
                 self.running = &steps[..fused.steps()];
                 if matmul::encode_fused(self, &fused)? {
@@ -352,9 +350,23 @@ impl<'a> Recorder<'a> {
                 self.running = &steps[..1];
                 self.step(first)?;
             }
+            self.share_work(first_command);
             steps = &steps[taken..];
         }
         Ok(())
+    }
+
+    /// Divides the work of the running steps among their dispatches, from the given one on, by workgroups.
+    fn share_work(&mut self, first_command: usize) {
+        let (plan, tokens, samples) = (self.plan, self.shape.tokens, self.group.logits_rows);
+        let work = |step| StepWork::of(plan, step, tokens, samples, self.capacity.kv_format);
+        let work = self.running.iter().map(work).fold(StepWork::default(), StepWork::with);
+        let workgroups = |command: &Command| f64::from(command.grid.0) * f64::from(command.grid.1);
+        let commands = &mut self.commands[first_command..];
+        let all: f64 = commands.iter().map(workgroups).sum();
+        for command in commands {
+            command.work = work.share(workgroups(command) / all);
+        }
     }
 
     fn step(&mut self, step: &Step) -> Result<(), BackendError> {
@@ -437,7 +449,8 @@ impl<'a> Recorder<'a> {
         let make = || bind_group(gpu, &pipeline.layout, params_buffer, bindings, &access);
         let bind_group = self.recordings.bind_groups.entry((access.clone(), ids)).or_insert_with(make).clone();
         let grid = spread(workgroups);
-        self.commands.push(Command { pipeline: pipeline.id, raw: pipeline.raw, bind_group, params_offset, grid });
+        let (pipeline, raw) = (pipeline.id, pipeline.raw);
+        self.commands.push(Command { pipeline, raw, bind_group, params_offset, grid, work: StepWork::default() });
         Ok(())
     }
 }
