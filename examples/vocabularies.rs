@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use folio::model::{LoadError, Texts};
 use folio::platform::ModelFile;
-use folio::text::{ChatInput, TextModel};
+use folio::text::{ChatInput, TextModel, Tokenizer};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -65,10 +65,10 @@ fn vocabulary(file: &Path) -> Result<String, String> {
     let name = file.display().to_string();
     let without_name = |error: LoadError| error.to_string().replace(&name, "");
     let texts = Texts::from_gguf(&name, &ModelFile::in_memory(Bytes::from(bytes))).map_err(without_name)?;
-    let tokenizer = texts.tokenizer_json().map_err(without_name)?;
-    let config = texts.tokenizer_config_json().map_err(without_name)?;
-    let model = TextModel::from_parts(tokenizer.as_deref(), Some(&config), None).map_err(|e| e.to_string())?;
-    let tokenizer = model.tokenizer.ok_or("has no vocabulary")?;
+    let vocabulary = texts.vocabulary().map_err(without_name)?.ok_or("has no vocabulary")?;
+    let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
+    let tokenizer = Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges);
+    let tokenizer = tokenizer.map_err(|error| error.to_string())?;
     let (Ok(inputs), Ok(outputs)) = (beside(file, "inp"), beside(file, "out")) else {
         return Ok(format!("loads, {} tokens (no expected ids)", tokenizer.vocabulary()));
     };

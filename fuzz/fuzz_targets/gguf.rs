@@ -6,7 +6,7 @@ use bytes::Bytes;
 use folio::model::{Gguf, Model};
 use folio::plan::Storage;
 use folio::platform::{ModelFile, block_on};
-use folio::text::TextModel;
+use folio::text::{TextModel, Tokenizer};
 use libfuzzer_sys::fuzz_target;
 use std::convert::Infallible;
 
@@ -19,8 +19,10 @@ fuzz_target!(|head: &[u8]| {
     let file = ModelFile::in_memory(Bytes::from(file));
     let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else { return };
     let texts = gguf.texts();
-    if let (Ok(tokenizer), Ok(config)) = (texts.tokenizer_json(), texts.tokenizer_config_json()) {
-        let _ = TextModel::from_parts(tokenizer.as_deref(), Some(&config), None);
+    if let (Ok(Some(vocabulary)), Ok(config)) = (texts.vocabulary(), texts.tokenizer_config_json()) {
+        let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
+        let tokenizer = Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges);
+        let _ = TextModel::with_tokenizer(tokenizer.ok(), Some(&config), None);
     }
     let Ok(model) = Model::from_gguf(gguf) else { return };
     let plan = model.record(Storage::F32);

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use folio::model::Gguf;
 use folio::platform::ModelFile;
-use folio::text::TextModel;
+use folio::text::{TextModel, Tokenizer};
 use libfuzzer_sys::fuzz_target;
 use std::str::from_utf8;
 
@@ -38,8 +38,10 @@ fuzz_target!(|bytes: &[u8]| {
     let file = ModelFile::in_memory(Bytes::from(file.file()));
     let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else { return };
     let texts = gguf.texts();
-    let (Ok(tokenizer), Ok(config)) = (texts.tokenizer_json(), texts.tokenizer_config_json()) else { return };
-    let Ok(model) = TextModel::from_parts(tokenizer.as_deref(), Some(&config), None) else { return };
+    let (Ok(Some(vocabulary)), Ok(config)) = (texts.vocabulary(), texts.tokenizer_config_json()) else { return };
+    let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
+    let Ok(tokenizer) = Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges) else { return };
+    let Ok(model) = TextModel::with_tokenizer(Some(tokenizer), Some(&config), None) else { return };
     let Some(tokenizer) = &model.tokenizer else { return };
     for add_special in [false, true] {
         let Ok(ids) = tokenizer.encode(&text, add_special) else { continue };

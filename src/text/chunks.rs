@@ -6,7 +6,7 @@
 //! of the first chunk end and those of the second continue. The result is exact. If neighbors never agree (a word of
 //! kilobytes), or the tokenizer is of another kind ([`is_local`]), the text is encoded in one piece.
 
-use super::tokenizer_file::TokenizerFile;
+use super::tokenizer_file::{Inner, TokenizerFile};
 use serde_json::Value;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,11 +69,7 @@ fn looks_ahead_one_character(pattern: &str) -> bool {
 }
 
 /// Ids of `text`, without the special ids that a tokenizer adds around it. `None` if it has to be encoded in one piece.
-pub(super) fn encode(
-    tokenizer: &tokenizers::Tokenizer,
-    text: &str,
-    sizes: Sizes,
-) -> tokenizers::Result<Option<Vec<u32>>> {
+pub(super) fn encode(tokenizer: &Inner, text: &str, sizes: Sizes) -> tokenizers::Result<Option<Vec<u32>>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let ranges = ranges(text, sizes);
     if threads == 1 || ranges.len() == 1 {
@@ -97,7 +93,7 @@ fn ranges(text: &str, sizes: Sizes) -> Vec<Range<usize>> {
 
 /// Encodes all chunks and returns them in order. Every thread takes the next unclaimed one.
 fn encode_all(
-    tokenizer: &tokenizers::Tokenizer,
+    tokenizer: &Inner,
     text: &str,
     ranges: &[Range<usize>],
     threads: usize,
@@ -123,7 +119,7 @@ fn encode_all(
     Ok(chunks)
 }
 
-fn encode_chunk(tokenizer: &tokenizers::Tokenizer, text: &str, range: &Range<usize>) -> tokenizers::Result<Chunk> {
+fn encode_chunk(tokenizer: &Inner, text: &str, range: &Range<usize>) -> tokenizers::Result<Chunk> {
     let added = tokenizer.get_added_vocabulary();
     let mut split = added.extract_and_normalize(tokenizer.get_normalizer(), &text[range.clone()]);
     if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {
@@ -197,7 +193,7 @@ mod tests {
     }
 
     /// The demo's tokenizer with the word patterns of GPT-2, Llama 3, Qwen and GPT-4o.
-    fn tokenizers() -> Vec<tokenizers::Tokenizer> {
+    fn tokenizers() -> Vec<Inner> {
         let contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
         let (letters, digits) = (r"[^\r\n\p{L}\p{N}]?\p{L}+", r"\p{N}{1,3}");
         let (signs, blanks) = (r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+|\s+(?!\S)|\s+");
@@ -213,12 +209,14 @@ mod tests {
             let mut json = demo_json();
             json["pre_tokenizer"] = pre_tokenizer;
             assert!(is_local(&json), "{json:.200}");
-            tokenizers::Tokenizer::from_bytes(json.to_string().as_bytes()).expect("the pattern compiles")
+            let json = json.to_string();
+            let file = TokenizerFile::from_json(json.as_bytes()).expect("it is a tokenizer.json");
+            file.tokenizer().expect("the pattern compiles")
         };
         kinds.into_iter().map(build).collect()
     }
 
-    fn whole(tokenizer: &tokenizers::Tokenizer, text: &str) -> Vec<u32> {
+    fn whole(tokenizer: &Inner, text: &str) -> Vec<u32> {
         tokenizer.encode_fast(text, false).expect("it encodes").get_ids().to_vec()
     }
 

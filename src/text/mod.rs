@@ -10,6 +10,7 @@
 
 #[cfg(feature = "api")]
 pub mod answer;
+mod bpe;
 mod chunks;
 mod grammar;
 mod literal;
@@ -83,7 +84,20 @@ impl TextModel {
         tokenizer_config_json: Option<&[u8]>,
         chat_template: Option<&str>,
     ) -> Result<Self, TextError> {
-        let tokenizer = tokenizer_json.map(Tokenizer::from_json).transpose()?.map(Arc::new);
+        Self::with_tokenizer(
+            tokenizer_json.map(Tokenizer::from_json).transpose()?,
+            tokenizer_config_json,
+            chat_template,
+        )
+    }
+
+    /// [`Self::from_parts`], with a tokenizer that was read before.
+    pub fn with_tokenizer(
+        tokenizer: Option<Tokenizer>,
+        tokenizer_config_json: Option<&[u8]>,
+        chat_template: Option<&str>,
+    ) -> Result<Self, TextError> {
+        let tokenizer = tokenizer.map(Arc::new);
         let template = ChatTemplate::from_config(tokenizer_config_json, chat_template)?;
         let config = tokenizer_config_json.map(serde_json::from_slice).transpose();
         let mut config: Map<_, _> = config.map_err(|error| TextError::Config(error.to_string()))?.unwrap_or_default();

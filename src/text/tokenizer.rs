@@ -7,14 +7,14 @@
 use super::TextError;
 use super::chunks;
 use super::literal::Literals;
-use super::tokenizer_file::TokenizerFile;
+use super::tokenizer_file::{Inner, TokenizerFile};
 use serde_json::Value;
 use std::sync::OnceLock;
 use tokenizers::{AddedToken, PostProcessor as _};
 
 /// A tokenizer of one model.
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: Inner,
     /// Treats special strings as text and aliases as special tokens. Built when a conversation first needs it.
     literal: OnceLock<LiteralTokenizer>,
     literals: Literals,
@@ -24,7 +24,7 @@ pub struct Tokenizer {
 }
 
 struct LiteralTokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: Inner,
     /// Alias id → the special token it stands for.
     alias_ids: std::collections::HashMap<u32, u32>,
 }
@@ -54,14 +54,30 @@ enum Decoding {
 impl Tokenizer {
     /// Reads a tokenizer.json. Truncation and padding in the file are ignored: a prompt is never cut silently.
     pub fn from_json(bytes: &[u8]) -> Result<Self, TextError> {
-        let wrong = |error: &dyn std::fmt::Display| TextError::Tokenizer(error.to_string());
-        let file = TokenizerFile::from_json(bytes).map_err(|error| wrong(&error))?;
-        let inner = file.tokenizer().map_err(|error| wrong(&error))?;
+        let file = TokenizerFile::from_json(bytes).map_err(wrong)?;
+        let inner = file.tokenizer().map_err(wrong)?;
+        Ok(Self::new(&file, inner))
+    }
+
+    /// Reads a tokenizer.json whose model, of type BPE, has neither `vocab` nor `merges`, which are given apart: the
+    /// texts of tokens with their ids, and pairs of tokens that merge with what they become, by id and in order of
+    /// rank. Two texts must not have the same id.
+    pub fn from_tables<'t>(
+        json: &[u8],
+        tokens: impl Iterator<Item = (&'t str, u32)> + Clone,
+        merges: &[[u32; 3]],
+    ) -> Result<Self, TextError> {
+        let file = TokenizerFile::from_json(json).map_err(wrong)?;
+        let inner = file.with_tables(tokens, merges).map_err(wrong)?;
+        Ok(Self::new(&file, inner))
+    }
+
+    fn new(file: &TokenizerFile<'_>, inner: Inner) -> Self {
         let added = inner.get_added_tokens_decoder();
         let special = added.values().filter(|token| token.special).map(|token| token.content.clone()).collect();
         let literals = Literals::new(special, added.values().map(|token| token.content.clone()).collect());
         let decoding = Decoding::of(&file.decoder);
-        Ok(Self { inner, literal: OnceLock::new(), literals, decoding, in_chunks: chunks::is_local(&file) })
+        Self { inner, literal: OnceLock::new(), literals, decoding, in_chunks: chunks::is_local(file) }
     }
 
     /// Ids of `text`. Special-token strings become special tokens. With `add_special`, includes the ids that the
@@ -70,12 +86,7 @@ impl Tokenizer {
         self.encode_by(&self.inner, text, add_special)
     }
 
-    fn encode_by(
-        &self,
-        tokenizer: &tokenizers::Tokenizer,
-        text: &str,
-        add_special: bool,
-    ) -> Result<Vec<u32>, TokenizerError> {
+    fn encode_by(&self, tokenizer: &Inner, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         if self.in_chunks && text.len() > chunks::SIZES.chunk {
             if add_special && tokenizer.get_post_processor().is_some_and(|adder| adder.added_tokens(false) > 0) {
                 return self.encode_with_added(tokenizer, text);
@@ -89,7 +100,7 @@ impl Tokenizer {
     }
 
     /// Adds the special ids around those of `text`, as found by encoding a short text.
-    fn encode_with_added(&self, tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, TokenizerError> {
+    fn encode_with_added(&self, tokenizer: &Inner, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let own = tokenizer.encode_fast("a", false).map_err(TokenizerError::new)?;
         let with = tokenizer.encode_fast("a", true).map_err(TokenizerError::new)?;
         let (own, with) = (own.get_ids(), with.get_ids());
@@ -183,6 +194,10 @@ impl Tokenizer {
         let both = decode(&[previous, id]);
         both.strip_prefix(&decode(&[previous])).map_or_else(|| decode(&[id]), str::to_owned).into_bytes()
     }
+}
+
+fn wrong(error: impl std::fmt::Display) -> TextError {
+    TextError::Tokenizer(error.to_string())
 }
 
 impl Decoding {

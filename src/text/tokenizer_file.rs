@@ -1,17 +1,24 @@
 //! Reads a `tokenizer.json`.
 //!
 //! The library's own reader keeps a vocabulary in a general form before it builds its tables, which takes more than a
-//! second for 262,144 tokens. BPE, which nearly all models use, is read straight into the form of its builder here.
+//! second for 262,144 tokens. BPE, which nearly all models use, is read straight into the tables of [`bpe`] here; only
+//! its rare options are left to the library.
 
-use serde::de::{Error as _, SeqAccess, Visitor};
+use super::bpe::{self, BpeOptions, TokenModel, Vocabulary};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::fmt;
 use tokenizers::models::bpe::{BpeBuilder, Vocab};
 use tokenizers::{
-    AddedToken, DecoderWrapper, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer,
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Result, TokenizerImpl,
 };
+
+/// The library's tokenizer, with a model that may be ours.
+pub(super) type Inner =
+    TokenizerImpl<TokenModel, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
 /// A `tokenizer.json`, except for its model's vocabulary. Truncation and padding are ignored: a prompt is never cut
 /// silently.
@@ -37,8 +44,41 @@ impl<'a> TokenizerFile<'a> {
     }
 
     /// The tokenizer that it describes.
-    pub(super) fn tokenizer(&self) -> tokenizers::Result<Tokenizer> {
-        let mut tokenizer = Tokenizer::new(model(self.model)?);
+    pub(super) fn tokenizer(&self) -> Result<Inner> {
+        let kind = self.model_kind()?;
+        if kind.as_deref() != Some("BPE") {
+            return self.with_model(TokenModel::Library(Box::new(serde_json::from_str(self.model.get())?)));
+        }
+        let model: Bpe<'_> = serde_json::from_str(self.model.get())?;
+        let vocab = model.vocab.as_ref().ok_or("its model has no vocab")?;
+        let merges: Vec<_> = model.merges.iter().flatten().filter_map(|Merge(pair)| pair.as_ref()).collect();
+        if !model.is_rare()
+            && let Some(vocabulary) = Vocabulary::new(vocab.0.iter().map(|(text, id)| (text.as_ref(), *id)))
+        {
+            let merges = merges.into_iter().map(|(left, right)| by_id(&vocabulary, left, right));
+            let merges = merges.collect::<Result<Vec<_>>>()?;
+            return self.with_model(TokenModel::Bpe(bpe::Bpe::new(vocabulary, &merges, model.options())));
+        }
+        let vocab: Vocab = vocab.0.iter().map(|(text, id)| (text.to_string(), *id)).collect();
+        let merges = merges.into_iter().map(|(left, right)| (left.to_string(), right.to_string())).collect();
+        let model = model.builder().vocab_and_merges(vocab, merges).build()?;
+        self.with_model(TokenModel::Library(Box::new(model.into())))
+    }
+
+    /// The tokenizer that it describes, with a vocabulary and merges that are not in the file. A merge is two tokens
+    /// and what they become, by id.
+    pub(super) fn with_tables<'t>(
+        &self,
+        tokens: impl Iterator<Item = (&'t str, u32)> + Clone,
+        merges: &[[u32; 3]],
+    ) -> Result<Inner> {
+        let model: Bpe<'_> = serde_json::from_str(self.model.get())?;
+        let vocabulary = Vocabulary::new(tokens).ok_or("its ids are not those of a list")?;
+        self.with_model(TokenModel::Bpe(bpe::Bpe::new(vocabulary, merges, model.options())))
+    }
+
+    fn with_model(&self, model: TokenModel) -> Result<Inner> {
+        let mut tokenizer = Inner::new(model);
         tokenizer.with_normalizer(Option::<NormalizerWrapper>::deserialize(&self.normalizer)?)?;
         tokenizer.with_pre_tokenizer(Option::<PreTokenizerWrapper>::deserialize(&self.pre_tokenizer)?);
         tokenizer.with_post_processor(Option::<PostProcessorWrapper>::deserialize(&self.post_processor)?);
@@ -46,41 +86,25 @@ impl<'a> TokenizerFile<'a> {
         tokenizer.add_tokens(self.added_tokens.iter().cloned())?;
         Ok(tokenizer)
     }
+
+    fn model_kind(&self) -> Result<Option<String>> {
+        #[derive(Deserialize)]
+        struct Kind {
+            r#type: Option<String>,
+        }
+        Ok(serde_json::from_str::<Kind>(self.model.get())?.r#type)
+    }
 }
 
-fn model(json: &RawValue) -> tokenizers::Result<ModelWrapper> {
-    #[derive(Deserialize)]
-    struct Kind {
-        r#type: Option<String>,
-    }
-    let Kind { r#type: kind } = serde_json::from_str(json.get())?;
-    if kind.as_deref() != Some("BPE") {
-        return Ok(serde_json::from_str(json.get())?);
-    }
-    let file: Bpe = serde_json::from_str(json.get())?;
-    let merges = file.merges.into_iter().filter_map(|Merge(pair)| pair).collect();
-    let builder = BpeBuilder::new().vocab_and_merges(file.vocab, merges);
-    let builder = builder.fuse_unk(file.fuse_unk.unwrap_or_default());
-    let builder = builder.byte_fallback(file.byte_fallback.unwrap_or_default());
-    let mut builder = builder.ignore_merges(file.ignore_merges.unwrap_or_default());
-    if let Some(dropout) = file.dropout {
-        builder = builder.dropout(dropout);
-    }
-    if let Some(token) = file.unk_token {
-        builder = builder.unk_token(token);
-    }
-    if let Some(prefix) = file.continuing_subword_prefix {
-        builder = builder.continuing_subword_prefix(prefix);
-    }
-    if let Some(suffix) = file.end_of_word_suffix {
-        builder = builder.end_of_word_suffix(suffix);
-    }
-    Ok(builder.build()?.into())
+fn by_id(vocabulary: &Vocabulary, left: &str, right: &str) -> Result<[u32; 3]> {
+    let id =
+        |text: &str| vocabulary.id(text).ok_or_else(|| format!("the merge token {text:?} is not in the vocabulary"));
+    Ok([id(left)?, id(right)?, id(&[left, right].concat())?])
 }
 
 /// A `model` of type BPE.
 #[derive(Deserialize)]
-struct Bpe {
+struct Bpe<'a> {
     dropout: Option<f32>,
     unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
@@ -88,37 +112,104 @@ struct Bpe {
     fuse_unk: Option<bool>,
     byte_fallback: Option<bool>,
     ignore_merges: Option<bool>,
-    vocab: Vocab,
+    #[serde(borrow)]
+    vocab: Option<Texts<'a>>,
     /// In order of rank.
-    merges: Vec<Merge>,
+    #[serde(borrow)]
+    merges: Option<Vec<Merge<'a>>>,
+}
+
+impl Bpe<'_> {
+    /// Whether it has an option that only the library knows.
+    fn is_rare(&self) -> bool {
+        let affixes = [&self.continuing_subword_prefix, &self.end_of_word_suffix];
+        self.dropout.is_some_and(|dropout| dropout != 0.0) || affixes.into_iter().flatten().any(|text| !text.is_empty())
+    }
+
+    fn options(&self) -> BpeOptions {
+        BpeOptions {
+            unknown: self.unk_token.clone(),
+            fuse_unknown: self.fuse_unk.unwrap_or_default(),
+            byte_fallback: self.byte_fallback.unwrap_or_default(),
+            ignore_merges: self.ignore_merges.unwrap_or_default(),
+        }
+    }
+
+    fn builder(&self) -> BpeBuilder {
+        let BpeOptions { unknown, fuse_unknown, byte_fallback, ignore_merges } = self.options();
+        let builder = BpeBuilder::new().fuse_unk(fuse_unknown).byte_fallback(byte_fallback);
+        let mut builder = builder.ignore_merges(ignore_merges);
+        if let Some(dropout) = self.dropout {
+            builder = builder.dropout(dropout);
+        }
+        if let Some(token) = unknown {
+            builder = builder.unk_token(token);
+        }
+        if let Some(prefix) = self.continuing_subword_prefix.clone() {
+            builder = builder.continuing_subword_prefix(prefix);
+        }
+        if let Some(suffix) = self.end_of_word_suffix.clone() {
+            builder = builder.end_of_word_suffix(suffix);
+        }
+        builder
+    }
+}
+
+/// A text of the file, copied only if the file escapes a character of it.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Tokens with their ids, in the file's order.
+struct Texts<'a>(Vec<(Cow<'a, str>, u32)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Tokens;
+        impl<'de> Visitor<'de> for Tokens {
+            type Value = Vec<(Cow<'de, str>, u32)>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("ids by token")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+                let mut tokens = Vec::new();
+                while let Some((Text(text), id)) = map.next_entry()? {
+                    tokens.push((text, id));
+                }
+                Ok(tokens)
+            }
+        }
+        deserializer.deserialize_map(Tokens).map(Texts)
+    }
 }
 
 /// Two tokens, as a list or as text with a space between them; `None` for a line with the format's version.
-struct Merge(Option<(String, String)>);
+struct Merge<'a>(Option<(Cow<'a, str>, Cow<'a, str>)>);
 
-impl<'de> Deserialize<'de> for Merge {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+impl<'de: 'a, 'a> Deserialize<'de> for Merge<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         struct Pair;
         impl<'de> Visitor<'de> for Pair {
-            type Value = Merge;
+            type Value = Merge<'de>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("two tokens")
             }
 
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Merge, E> {
-                if text.starts_with("#version") {
-                    return Ok(Merge(None));
-                }
-                match text.split_once(' ') {
-                    Some((left, right)) if !right.contains(' ') => Ok(Merge(Some((left.into(), right.into())))),
-                    _ => Err(E::custom(format_args!("the merge {text:?} is not two tokens"))),
-                }
+            fn visit_borrowed_str<E: serde::de::Error>(self, text: &'de str) -> std::result::Result<Merge<'de>, E> {
+                let pair = split(text).map_err(E::custom)?;
+                Ok(Merge(pair.map(|(left, right)| (left.into(), right.into()))))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merge, A::Error> {
-                match (list.next_element()?, list.next_element()?, list.next_element::<String>()?) {
-                    (Some(left), Some(right), None) => Ok(Merge(Some((left, right)))),
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> std::result::Result<Merge<'de>, E> {
+                let pair = split(text).map_err(E::custom)?;
+                Ok(Merge(pair.map(|(left, right)| (left.to_owned().into(), right.to_owned().into()))))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<Merge<'de>, A::Error> {
+                match (list.next_element()?, list.next_element()?, list.next_element::<Text<'de>>()?) {
+                    (Some(Text(left)), Some(Text(right)), None) => Ok(Merge(Some((left, right)))),
                     _ => Err(A::Error::custom("a merge is not two tokens")),
                 }
             }
@@ -127,11 +218,25 @@ impl<'de> Deserialize<'de> for Merge {
     }
 }
 
+fn split(text: &str) -> std::result::Result<Option<(&str, &str)>, String> {
+    if text.starts_with("#version") {
+        return Ok(None);
+    }
+    match text.split_once(' ') {
+        Some(pair) if !pair.1.contains(' ') => Ok(Some(pair)),
+        _ => Err(format!("the merge {text:?} is not two tokens")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::demo;
     use serde_json::json;
+    use tokenizers::{Model as _, ModelWrapper, Tokenizer};
+
+    const SAMPLES: [&str; 4] =
+        ["Once upon a time, there", " a  b\n\n12345 it's", "<|im_start|>user\nh\u{e9}<|im_end|>", "abaab"];
 
     /// The library's own reader is the reference.
     #[test]
@@ -148,15 +253,30 @@ mod tests {
             "end_of_word_suffix": "</w>", "fuse_unk": true, "byte_fallback": true, "ignore_merges": true,
             "vocab": {"?": 0, "a": 1, "##b": 2, "ab": 3}, "merges": ["#version: 0.2", "a ##b"],
         });
+        let escaped = json!({
+            "type": "BPE", "unk_token": "?", "fuse_unk": true, "byte_fallback": false, "ignore_merges": false,
+            "vocab": {"?": 0, "a": 1, "b": 9, "ab": 3, "\n\u{e9}": 4, "\n": 5, "\u{e9}": 7},
+            "merges": ["#version: 0.2", "a b", "\n \u{e9}"],
+        });
         let pieces = json!({"type": "WordLevel", "vocab": {"?": 0, "a": 1}, "unk_token": "?"});
         let with_model = |model: Value| json!({"version": "1.0", "added_tokens": [], "model": model});
-        for json in [demo, with_pairs, with_model(small), with_model(pieces)] {
+        for json in [demo, with_pairs, with_model(small), with_model(escaped), with_model(pieces)] {
             let text = json.to_string();
             let expected = Tokenizer::from_bytes(text.as_bytes()).expect("the library reads it");
             let found = TokenizerFile::from_json(text.as_bytes()).expect("it is a tokenizer.json");
             let found = found.tokenizer().expect("it describes a tokenizer");
-            let value = |tokenizer: &Tokenizer| serde_json::to_value(tokenizer).expect("it is JSON");
-            assert!(value(&found) == value(&expected), "{text:.300}");
+            assert_eq!(found.get_model().get_vocab(), expected.get_model().get_vocab(), "{text:.300}");
+            if let TokenModel::Library(found) = found.get_model() {
+                let value = |model: &ModelWrapper| serde_json::to_value(model).expect("it is JSON");
+                assert!(value(found) == value(expected.get_model()), "{text:.300}");
+                // With dropout, ids are drawn.
+                continue;
+            }
+            for sample in SAMPLES {
+                let ids = expected.encode_fast(sample, true).map(|encoding| encoding.get_ids().to_vec());
+                let found = found.encode_fast(sample, true).map(|encoding| encoding.get_ids().to_vec());
+                assert_eq!(found.ok(), ids.ok(), "{sample}: {text:.300}");
+            }
         }
         for merge in [json!("ab"), json!("a b c"), json!(["a"]), json!(["a", "b", "c"]), json!(7)] {
             let model = json!({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [merge]});

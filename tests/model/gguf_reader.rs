@@ -27,6 +27,14 @@ fn weights(model: &Model) -> BTreeMap<(String, u32), Bytes> {
     rows
 }
 
+/// The file's tokenizer, if it has a vocabulary.
+fn tokenizer(texts: &Texts) -> Option<Tokenizer> {
+    let vocabulary = texts.vocabulary().expect("the vocabulary is right")?;
+    let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
+    let tokenizer = Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges);
+    Some(tokenizer.expect("it is a tokenizer"))
+}
+
 #[test]
 fn the_demo_model_is_itself_in_gguf() {
     for version in [2, 3] {
@@ -41,9 +49,8 @@ fn the_demo_model_is_itself_in_gguf() {
         let eos = &model.generation().eos_token_ids;
         assert!(original.generation().eos_token_ids.iter().all(|id| eos.contains(id)), "{eos:?}");
 
-        let tokenizer = texts.tokenizer_json().expect("the vocabulary is right");
         let config = texts.tokenizer_config_json().expect("the metadata is right");
-        let text = TextModel::from_parts(tokenizer.as_deref(), Some(&config), None).expect("text is right");
+        let text = TextModel::with_tokenizer(tokenizer(&texts), Some(&config), None).expect("text is right");
         assert!(text.template.is_some(), "the file has a chat template");
         let found = text.tokenizer.expect("the file has a vocabulary");
         let expected = Tokenizer::from_json(demo_model::TOKENIZER_JSON).expect("the demo's tokenizer");
@@ -74,8 +81,7 @@ fn the_way_to_split_text_decides_about_a_bos() {
             file.set("tokenizer.ggml.add_bos_token", Item::Boolean(flag));
         }
         let texts = Texts::from_gguf("x.gguf", &ModelFile::in_memory(Bytes::from(file.bytes()))).expect("it reads");
-        let json = texts.tokenizer_json().expect("the vocabulary is right").expect("there is one");
-        let tokenizer = Tokenizer::from_json(&json).expect("it is a tokenizer");
+        let tokenizer = tokenizer(&texts).expect("there is a vocabulary");
         let ids = tokenizer.encode("Once upon", true).expect("it encodes");
         assert_eq!(ids[0] == 5, begins, "{pre} {flag:?}: {ids:?}");
         assert_ne!(tokenizer.encode("Once upon", false).expect("it encodes")[0], 5, "{pre} {flag:?}");
@@ -118,7 +124,7 @@ fn a_file_without_vocabulary_has_no_tokenizer() {
     let mut file = demo();
     file.pairs.retain(|(key, _)| !key.starts_with("tokenizer."));
     let gguf = open(file.bytes()).expect("it opens");
-    assert_eq!(gguf.texts().tokenizer_json(), Ok(None));
+    assert_eq!(gguf.texts().vocabulary(), Ok(None));
     assert!(Model::from_gguf(gguf).is_ok(), "it still serves token ids");
 }
 
@@ -142,9 +148,7 @@ fn scores_merge_as_sentence_piece_does() {
     file.set("tokenizer.ggml.token_type", Item::I32s(kinds));
     file.set("tokenizer.ggml.scores", Item::F32s(scores));
     file.set("tokenizer.ggml.bos_token_id", Item::U32(1));
-    let json = open(file.bytes()).expect("it opens").texts().tokenizer_json();
-    let json = json.expect("the vocabulary is right").expect("there is one");
-    let tokenizer = Tokenizer::from_json(&json).expect("it is a tokenizer");
+    let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
     let tokens = |text: &str| -> Vec<String> {
         let ids = tokenizer.encode(text, true).expect("it encodes");
         ids.into_iter().map(|id| texts[id as usize].clone()).collect()
@@ -227,7 +231,7 @@ fn hostile_entries_are_named() {
         let mut file = demo();
         change(&mut file);
         let read = |gguf: Gguf| {
-            gguf.texts().tokenizer_json()?;
+            gguf.texts().vocabulary()?;
             Model::from_gguf(gguf)
         };
         let message =

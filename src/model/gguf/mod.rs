@@ -21,6 +21,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use vocabulary::Vocabulary;
+
 /// Maximum files of a split model.
 const SPLITS_MAX: u32 = 999;
 /// Maximum tensors of a model, counting each expert's separately.
@@ -41,7 +43,7 @@ pub struct Gguf {
     rope_divisors: Vec<f32>,
 }
 
-/// Tokenizer and chat template of a GGUF file, as the files of a checkpoint folder. They are translated when they are
+/// Tokenizer and chat template of a GGUF file. They are translated when they are
 /// asked for: a vocabulary is large, and not every command needs it.
 #[derive(Clone, Debug)]
 pub struct Texts(Arc<Metadata>);
@@ -52,9 +54,9 @@ impl Texts {
         Ok(Self(Arc::new(Metadata::read(label, file)?)))
     }
 
-    /// `tokenizer.json`, if there is a vocabulary.
-    pub fn tokenizer_json(&self) -> Result<Option<Vec<u8>>, LoadError> {
-        vocabulary::tokenizer_json(&self.0)
+    /// The tokenizer, if there is a vocabulary.
+    pub fn vocabulary(&self) -> Result<Option<Vocabulary<'_>>, LoadError> {
+        vocabulary::vocabulary(&self.0)
     }
 
     /// `tokenizer_config.json`: special tokens and the chat template.

@@ -1,13 +1,12 @@
-//! Translates a file's vocabulary to a `tokenizer.json`: byte-level BPE with merges, or SentencePiece BPE with scores
-//! and byte fallback.
+//! Translates a file's vocabulary to tables and a `tokenizer.json` around them: byte-level BPE with merges, or
+//! SentencePiece BPE with scores and byte fallback.
 
 use super::metadata::Metadata;
 use crate::model::LoadError;
-use hashbrown::HashMap;
-use serde::{Serialize, Serializer};
-use serde_json::value::{RawValue, to_raw_value};
+use hashbrown::{DefaultHashBuilder, HashTable};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+use std::hash::BuildHasher as _;
 
 /// Value in `tokenizer.ggml.token_type` of control tokens, which never come from a user's text.
 const CONTROL: u32 = 3;
@@ -90,25 +89,50 @@ struct Tokens<'a> {
     kinds: Vec<u32>,
 }
 
-/// Ids by text. Serialized as `model.vocab` of a tokenizer.json.
-struct Ids<'a>(HashMap<&'a str, u32>);
+/// Tokenizer of a GGUF file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vocabulary<'a> {
+    /// A `tokenizer.json` whose model, of type BPE, lacks `vocab` and `merges`.
+    pub tokenizer_json: Vec<u8>,
+    /// Texts of tokens with their ids; the first id if several tokens have the same text.
+    pub tokens: Vec<(Cow<'a, str>, u32)>,
+    /// Two tokens and what they become, by id and in order of rank.
+    pub merges: Vec<[u32; 3]>,
+}
 
-impl Serialize for Ids<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(&self.0)
+/// Ids by text.
+struct Ids<'a> {
+    texts: &'a [Cow<'a, str>],
+    /// Ids, with a part of the hash of their texts: nearly all texts that differ are told apart without a look at them.
+    table: HashTable<(u32, u32)>,
+    hasher: DefaultHashBuilder,
+}
+
+impl<'a> Ids<'a> {
+    /// The first id if several tokens have the same text.
+    fn new(texts: &'a [Cow<'a, str>]) -> Self {
+        let mut ids =
+            Self { texts, table: HashTable::with_capacity(texts.len()), hasher: DefaultHashBuilder::default() };
+        for (id, text) in (0..).zip(texts) {
+            if ids.get(text).is_none() {
+                let (hash, hasher) = (ids.hasher.hash_one(text.as_ref()), &ids.hasher);
+                let rehash = |entry: &(u32, u32)| hasher.hash_one(texts[entry.1 as usize].as_ref());
+                ids.table.insert_unique(hash, (hash_part(hash), id), rehash);
+            }
+        }
+        ids
+    }
+
+    fn get(&self, text: &str) -> Option<u32> {
+        let hash = self.hasher.hash_one(text);
+        let same = |entry: &(u32, u32)| entry.0 == hash_part(hash) && self.texts[entry.1 as usize] == text;
+        self.table.find(hash, same).map(|&(_, id)| id)
     }
 }
 
-/// `model` of a tokenizer.json. It has up to a million strings, so it is written without a [`Value`] for each.
-#[derive(Serialize)]
-struct Bpe<'a, Merge> {
-    r#type: &'a str,
-    unk_token: Option<&'a str>,
-    fuse_unk: bool,
-    byte_fallback: bool,
-    ignore_merges: bool,
-    vocab: Ids<'a>,
-    merges: Vec<Merge>,
+/// The bits of a hash that the table itself uses least.
+fn hash_part(hash: u64) -> u32 {
+    (hash >> 16) as u32
 }
 
 impl<'a> Tokens<'a> {
@@ -118,15 +142,6 @@ impl<'a> Tokens<'a> {
         let kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_else(|| vec![1; texts.len()]);
         same_length(metadata, "tokenizer.ggml.token_type", kinds.len(), texts.len())?;
         Ok(Self { texts, kinds })
-    }
-
-    /// Ids by text; the first id if several tokens have the same text.
-    fn ids(&self) -> Ids<'_> {
-        let mut ids = HashMap::with_capacity(self.texts.len());
-        for (id, text) in (0..).zip(&self.texts) {
-            ids.entry(text.as_ref()).or_insert(id);
-        }
-        Ids(ids)
     }
 
     fn added(&self) -> Value {
@@ -147,61 +162,57 @@ fn same_length(metadata: &Metadata, key: &str, found: usize, tokens: usize) -> R
     Err(metadata.invalid(key, format!("has {found} entries for {tokens} tokens")))
 }
 
-/// A tokenizer.json.
-#[derive(Serialize)]
-struct File {
-    version: &'static str,
-    added_tokens: Value,
-    normalizer: Value,
-    pre_tokenizer: Value,
-    post_processor: Value,
-    decoder: Value,
-    model: Box<RawValue>,
-}
-
-/// The equivalent `tokenizer.json`; `None` if the file has no vocabulary.
-pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<Option<Vec<u8>>, LoadError> {
+/// The file's vocabulary; `None` if it has none.
+pub(super) fn vocabulary(metadata: &Metadata) -> Result<Option<Vocabulary<'_>>, LoadError> {
     let key = "tokenizer.ggml.model";
     let Some(kind) = metadata.text(key)?.filter(|kind| !matches!(*kind, "none" | "no_vocab")) else {
         return Ok(None);
     };
     let tokens = Tokens::read(metadata)?;
-    let (model, normalizer, pre_tokenizer, decoder) = match kind {
-        "gpt2" => byte_level(metadata, &tokens)?,
-        "llama" => sentence_piece(metadata, &tokens)?,
+    let ids = Ids::new(&tokens.texts);
+    let (Parts { model, normalizer, pre_tokenizer, decoder }, merges) = match kind {
+        "gpt2" => byte_level(metadata, &ids)?,
+        "llama" => sentence_piece(metadata, &tokens, &ids)?,
         other => return Err(metadata.invalid(key, format!("is {other:?}, not gpt2 or llama"))),
     };
     let pre = metadata.text("tokenizer.ggml.pre")?.and_then(style);
     let adds_bos = kind == "llama" || pre.is_some_and(|style| style.adds_bos);
     let post_processor = post_processor(metadata, &tokens, adds_bos)?;
-    let added_tokens = tokens.added();
-    let file = File { version: "1.0", added_tokens, normalizer, pre_tokenizer, post_processor, decoder, model };
-    Ok(Some(serde_json::to_vec(&file).expect("strings and numbers")))
+    let json = json!({
+        "version": "1.0", "added_tokens": tokens.added(), "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
+        "post_processor": post_processor, "decoder": decoder, "model": model,
+    });
+    let mut is_first = vec![false; tokens.texts.len()];
+    ids.table.iter().for_each(|&(_, id)| is_first[id as usize] = true);
+    let all = (0..).zip(tokens.texts).zip(is_first);
+    let tokens = all.filter_map(|((id, text), is_first)| is_first.then_some((text, id))).collect();
+    Ok(Some(Vocabulary { tokenizer_json: json.to_string().into_bytes(), tokens, merges }))
 }
 
-/// Model, normalizer, pre-tokenizer and decoder.
-type Parts = (Box<RawValue>, Value, Value, Value);
+/// What a tokenizer.json says of a kind of vocabulary.
+struct Parts {
+    model: Value,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    decoder: Value,
+}
 
-fn byte_level(metadata: &Metadata, tokens: &Tokens<'_>) -> Result<Parts, LoadError> {
+fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 3]>), LoadError> {
     let key = "tokenizer.ggml.pre";
     let name = metadata.text(key)?.unwrap_or("default");
     let Style { split, ignore_merges, .. } = style(name)
         .ok_or_else(|| metadata.invalid(key, format!("is {name:?}, a pre-tokenizer that is not supported")))?;
     let key = "tokenizer.ggml.merges";
     let merges = metadata.required(key, metadata.texts(key)?)?;
-    let ids = tokens.ids();
-    for merge in &merges {
+    let by_id = |merge: &Cow<'_, str>| {
         // The first character of a token may be the one that stands for a space, but never a space.
-        let whole = merge.split_once(' ').map(|(left, right)| (left, right, format!("{left}{right}")));
-        let known =
-            whole.is_some_and(|(left, right, both)| [left, right, &both].iter().all(|t| ids.0.contains_key(*t)));
-        if !known {
-            return Err(metadata.invalid(key, format!("has the merge {merge:?}, which is not two tokens")));
-        }
-    }
-    let (r#type, unk_token) = ("BPE", None);
-    let model = Bpe { r#type, unk_token, fuse_unk: false, byte_fallback: false, ignore_merges, vocab: ids, merges };
-    let model = to_raw_value(&model).expect("strings and numbers");
+        let (left, right) = merge.split_once(' ')?;
+        Some([ids.get(left)?, ids.get(right)?, ids.get(&[left, right].concat())?])
+    };
+    let unknown = |merge| metadata.invalid(key, format!("has the merge {merge:?}, which is not two tokens"));
+    let merges = merges.iter().map(|merge| by_id(merge).ok_or_else(|| unknown(merge)));
+    let merges = merges.collect::<Result<Vec<_>, _>>()?;
+    let model = json!({"type": "BPE", "fuse_unk": false, "byte_fallback": false, "ignore_merges": ignore_merges});
     let bytes = |use_regex: bool| {
         let kind = "ByteLevel";
         json!({"type": kind, "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
@@ -216,20 +227,21 @@ fn byte_level(metadata: &Metadata, tokens: &Tokens<'_>) -> Result<Parts, LoadErr
         Split::Gpt2Digits => sequence(json!({"type": "Digits", "individual_digits": true}), bytes(true)),
     };
     let normalizer = if name == "qwen2" { json!({"type": "NFC"}) } else { Value::Null };
-    Ok((model, normalizer, splitter, bytes(true)))
+    Ok((Parts { model, normalizer, pre_tokenizer: splitter, decoder: bytes(true) }, merges))
 }
 
-fn sentence_piece(metadata: &Metadata, tokens: &Tokens<'_>) -> Result<Parts, LoadError> {
+fn sentence_piece(
+    metadata: &Metadata,
+    tokens: &Tokens<'_>,
+    ids: &Ids<'_>,
+) -> Result<(Parts, Vec<[u32; 3]>), LoadError> {
     let key = "tokenizer.ggml.scores";
     let scores = metadata.required(key, metadata.numbers(key)?)?;
     same_length(metadata, key, scores.len(), tokens.texts.len())?;
     let unknown = metadata.integer("tokenizer.ggml.unknown_token_id", 0..=u32::MAX)?.unwrap_or(0);
-    let unk_token = tokens.texts.get(unknown as usize).map(AsRef::as_ref);
-    let vocab = tokens.ids();
-    let merges = merges_by_score(tokens, &vocab, &scores);
-    let (r#type, ignore_merges) = ("BPE", false);
-    let model = Bpe { r#type, unk_token, fuse_unk: true, byte_fallback: true, ignore_merges, vocab, merges };
-    let model = to_raw_value(&model).expect("strings and numbers");
+    let unknown = tokens.texts.get(unknown as usize);
+    let merges = merges_by_score(tokens, ids, &scores);
+    let model = json!({"type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true});
     let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
     let has_prefix = metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let mut normalizers = Vec::new();
@@ -244,29 +256,31 @@ fn sentence_piece(metadata: &Metadata, tokens: &Tokens<'_>) -> Result<Parts, Loa
     }
     normalizers.push(replace);
     let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
-    Ok((model, normalizer, Value::Null, json!({"type": "Sequence", "decoders": decoders})))
+    let decoder = json!({"type": "Sequence", "decoders": decoders});
+    Ok((Parts { model, normalizer, pre_tokenizer: Value::Null, decoder }, merges))
 }
 
 /// Every way to make a token of two others, the highest-scored token first. Merging by this rank is equivalent to
 /// SentencePiece's merging by score.
-fn merges_by_score<'a>(tokens: &'a Tokens<'_>, ids: &Ids<'_>, scores: &[f32]) -> Vec<[&'a str; 2]> {
+fn merges_by_score(tokens: &Tokens<'_>, ids: &Ids<'_>, scores: &[f32]) -> Vec<[u32; 3]> {
     let mut merges = Vec::with_capacity(2 * tokens.texts.len());
     for (text, (&score, &kind)) in tokens.texts.iter().zip(scores.iter().zip(&tokens.kinds)) {
         if kind == CONTROL || text.len() > MERGED_BYTES_MAX {
             continue;
         }
+        let mut merged = None;
         for (at, _) in text.char_indices().skip(1) {
             let (left, right) = text.split_at(at);
-            if let Some(&left) = ids.0.get(left)
-                && let Some(&right) = ids.0.get(right)
+            if let Some(left) = ids.get(left)
+                && let Some(right) = ids.get(right)
+                && let Some(merged) = *merged.get_or_insert_with(|| ids.get(text))
             {
-                merges.push((score, left, right));
+                merges.push((score, [left, right, merged]));
             }
         }
     }
-    merges.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-    let text = |id: u32| tokens.texts[id as usize].as_ref();
-    merges.into_iter().map(|(_, left, right)| [text(left), text(right)]).collect()
+    merges.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    merges.into_iter().map(|(_, merge)| merge).collect()
 }
 
 /// Adds BOS and EOS around a text, if the file says so.
