@@ -294,7 +294,7 @@ pub trait Backend {
     /// Capabilities of this device.
     fn caps(&self) -> &Caps;
 
-    /// Creates the plan's weights and row buffers and compiles its kernels. Called once, and again after `reset`.
+    /// Creates the plan's weights and row buffers. Called once, and again after `reset`.
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError>;
 
     /// Writes whole rows of a weight, in its format. Each row is written once; chunks may come in any order.
@@ -303,6 +303,13 @@ pub trait Backend {
     /// Creates the KV pool with `blocks[g]` blocks for KV group `g`, zeroed. After `OutOfMemory` nothing stays
     /// allocated, and the caller may retry with fewer blocks.
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError>;
+
+    /// Compiles the kernels that batches may need and measures how fast they are, so that no request waits for either.
+    /// `progress` gets how many kernels are compiled, and of how many. Called once the pool is allocated; without it,
+    /// kernels are compiled when they are first used.
+    fn warm_up(&mut self, _progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// Waits for all work submitted so far and returns any late error: where calls must not block, an out-of-memory
     /// error is reported only after the allocation.

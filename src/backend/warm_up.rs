@@ -9,25 +9,68 @@ use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, S
 const CALIBRATION_ROWS: u32 = 64;
 /// Positions of the long context that a typical batch has: enough for attention to split it on most devices.
 const LONG_CONTEXT: u32 = 2048;
+/// Up to this many rows or sequences, any number may have kernels of its own; beyond, only powers of two.
+const FEW_ROWS: u32 = 16;
 
 /// The batches that are measured before the first request, so that the times of its batches can be predicted: one row,
 /// and a chunk.
-pub(crate) fn calibration(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Vec<BatchInputs> {
-    let plain = |tokens| typical(plan, capacity, blocks, tokens).into_iter().next();
-    [1, CALIBRATION_ROWS.min(capacity.tokens_max)].into_iter().filter_map(plain).collect()
+pub(crate) fn calibration(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
+    let chunk = CALIBRATION_ROWS.min(capacity.tokens_max).min(plan.positions_max.max(1));
+    [1, chunk].into_iter().filter_map(|rows| batch(plan, capacity, 1, rows)).collect()
 }
 
-/// Typical batches of `tokens` rows: greedy decoding of up to 16 sequences, or one prompt; for one row also every kind
-/// of sampling, pooling, a long context and copied blocks.
-pub(crate) fn typical(plan: &Plan, capacity: &Capacity, blocks: &[u32], tokens: u32) -> Vec<BatchInputs> {
-    let sequences = if tokens <= 16 { tokens } else { 1 };
-    let rows = tokens / sequences;
-    let entries = rows.div_ceil(capacity.block_size);
-    let room = tokens <= capacity.tokens_max
+/// Greedy decoding of this many sequences with short contexts; `None` if the capacity has no room for it.
+pub(crate) fn decoding(plan: &Plan, capacity: &Capacity, sequences: u32) -> Option<BatchInputs> {
+    batch(plan, capacity, sequences, 1)
+}
+
+/// Batches that together need every kernel that any batch may need: decoding, prompts, every kind of sampling, pooling,
+/// a long context and copied blocks. `blocks` are the pool's, of each KV group.
+pub(crate) fn every_kind(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Vec<BatchInputs> {
+    let counts = |max: u32| {
+        let powers = (FEW_ROWS.ilog2() + 1..u32::BITS).map(|power| 1 << power);
+        (1..=FEW_ROWS).chain(powers).take_while(move |count| *count < max).chain([max])
+    };
+    let decoding = counts(capacity.sequences_max).filter_map(|sequences| decoding(plan, capacity, sequences));
+    let prompts = counts(capacity.tokens_max).filter_map(|tokens| {
+        let sequences = tokens.div_ceil(plan.positions_max.max(1));
+        batch(plan, capacity, sequences, tokens / sequences)
+    });
+    let special = batch(plan, capacity, 1, 1).map(|plain| special(plan, capacity, blocks, &plain));
+    decoding.chain(prompts).chain(special.into_iter().flatten()).collect()
+}
+
+/// Variations of a batch of one row.
+fn special(plan: &Plan, capacity: &Capacity, blocks: &[u32], plain: &BatchInputs) -> Vec<BatchInputs> {
+    let mut batches = Vec::new();
+    for (frequency_penalty, logprob) in [(0.0, false), (0.0, true), (1.0, false), (1.0, true)] {
+        let mut drawn = plain.clone();
+        let draw = DrawParams { frequency_penalty, ..DrawParams::default() };
+        drawn.samples[0] = SampleRow { draw, logprob, ..drawn.samples[0] };
+        batches.push(drawn);
+    }
+    batches.push(BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain.clone() });
+    let mut long = plain.clone();
+    let entries = LONG_CONTEXT.div_ceil(capacity.block_size).min(capacity.table_entries_max);
+    let context_len = (entries * capacity.block_size).min(plan.positions_max).max(1);
+    long.positions = vec![context_len - 1];
+    long.sequences[0].context_len = context_len;
+    for (group, blocks) in long.groups.iter_mut().zip(blocks) {
+        group.block_tables = vec![NONE; entries as usize];
+        group.copies = if *blocks > 1 && capacity.copies_max > 0 { vec![(0, 1)] } else { Vec::new() };
+    }
+    batches.push(long);
+    batches
+}
+
+/// A batch of greedy sequences of `rows` token rows each; `None` if the capacity has no room for it.
+fn batch(plan: &Plan, capacity: &Capacity, sequences: u32, rows: u32) -> Option<BatchInputs> {
+    let (tokens, entries) = (sequences * rows, rows.div_ceil(capacity.block_size));
+    let has_room = tokens <= capacity.tokens_max
         && sequences <= capacity.sequences_max.min(capacity.samples_max)
         && entries * sequences <= capacity.table_entries_max;
-    if !room {
-        return Vec::new();
+    if !has_room || tokens == 0 {
+        return None;
     }
     let group = GroupInputs {
         block_tables: vec![NONE; (entries * sequences) as usize],
@@ -35,37 +78,15 @@ pub(crate) fn typical(plan: &Plan, capacity: &Capacity, blocks: &[u32], tokens: 
         slot_mapping: vec![NONE; tokens as usize],
         copies: Vec::new(),
     };
-    let plain = BatchInputs {
+    let sequence = |index| SequenceRows { row_start: index * rows, row_count: rows, context_len: rows };
+    Some(BatchInputs {
         token_ids: vec![0; tokens as usize],
         positions: (0..sequences).flat_map(|_| 0..rows).collect(),
-        sequences: (0..sequences)
-            .map(|index| SequenceRows { row_start: index * rows, row_count: rows, context_len: rows })
-            .collect(),
+        sequences: (0..sequences).map(sequence).collect(),
         groups: vec![group; plan.kv_groups.len()],
         logits_rows: (0..sequences).map(|index| (index + 1) * rows - 1).collect(),
         samples: (0..sequences).map(|index| SampleRow::greedy(index, rows)).collect(),
         tails: plan.tails.iter().map(|(tail, _)| *tail).collect(),
         ..BatchInputs::default()
-    };
-    let mut batches = vec![plain.clone()];
-    if tokens == 1 {
-        for (frequency_penalty, logprob) in [(0.0, false), (0.0, true), (1.0, false), (1.0, true)] {
-            let mut drawn = plain.clone();
-            let draw = DrawParams { frequency_penalty, ..DrawParams::default() };
-            drawn.samples[0] = SampleRow { draw, logprob, ..drawn.samples[0] };
-            batches.push(drawn);
-        }
-        batches.push(BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain.clone() });
-        let mut long = plain;
-        let entries = LONG_CONTEXT.div_ceil(capacity.block_size).min(capacity.table_entries_max);
-        let context_len = (entries * capacity.block_size).min(plan.positions_max).max(1);
-        long.positions = vec![context_len - 1];
-        long.sequences[0].context_len = context_len;
-        for (group, blocks) in long.groups.iter_mut().zip(blocks) {
-            group.block_tables = vec![NONE; entries as usize];
-            group.copies = if *blocks > 1 && capacity.copies_max > 0 { vec![(0, 1)] } else { Vec::new() };
-        }
-        batches.push(long);
-    }
-    batches
+    })
 }

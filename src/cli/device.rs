@@ -270,7 +270,7 @@ fn resolve_cuda(index: Option<usize>) -> Result<Device> {
     if device >= adapters.cuda.devices.len() {
         bail!("no device cuda:{device}; available devices: {}", known(&adapters));
     }
-    Ok(Device::Cuda(CudaOptions { device, cache_dir: kernel_cache(), ..CudaOptions::default() }))
+    Ok(Device::Cuda(CudaOptions { device, cache_dir: kernel_cache("cuda"), ..CudaOptions::default() }))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -300,13 +300,12 @@ pub(crate) fn defaults(_choice: &DeviceChoice) -> Config {
     Config::default()
 }
 
-/// Folder of the cache of compiled kernels, in the user's cache folder.
-#[cfg(feature = "cuda")]
-fn kernel_cache() -> Option<std::path::PathBuf> {
+/// Folder of a backend's cache of compiled kernels, in the user's cache folder.
+fn kernel_cache(backend: &str) -> Option<std::path::PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from);
     let home = || Some(set("HOME")?.join(".cache"));
     let root = set("XDG_CACHE_HOME").or_else(|| set("LOCALAPPDATA")).or_else(home)?;
-    Some(root.join("folio").join("cuda"))
+    Some(root.join("folio").join(backend))
 }
 
 /// The requested device, or an error that lists the available ones.
@@ -334,7 +333,7 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
                 let obstacle = adapters.cuda.obstacle.unwrap_or_default();
                 note(format_args!("no CUDA device: {obstacle}; running on wgpu:{index}"));
             }
-            Ok(Device::Wgpu(WgpuOptions { adapter: Some(index), ..WgpuOptions::default() }))
+            Ok(wgpu(index))
         }
         DeviceChoice::Wgpu(index) => {
             let adapters = survey();
@@ -342,9 +341,15 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
             if index >= adapters.reports.len() {
                 bail!("no device wgpu:{index}; available devices: {}", known(&adapters));
             }
-            Ok(Device::Wgpu(WgpuOptions { adapter: Some(index), ..WgpuOptions::default() }))
+            Ok(wgpu(index))
         }
     }
+}
+
+/// The adapter with this index.
+fn wgpu(index: usize) -> Device {
+    let cache_dir = kernel_cache("wgpu");
+    Device::Wgpu(WgpuOptions { adapter: Some(index), cache_dir, ..WgpuOptions::default() })
 }
 
 /// Why [`resolve`] selects its device, as the end of a sentence.

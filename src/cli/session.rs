@@ -17,7 +17,7 @@ use folio::text::TextModel;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval at which a waiting command checks whether the engine is ready.
 const POLL: Duration = Duration::from_millis(5);
@@ -133,20 +133,34 @@ impl Session {
     }
 }
 
-/// Shows loading progress in bytes and the engine's notices, both on stderr. Without a terminal, only the notices.
+/// Shows loading progress, in bytes and then in kernels, and the engine's notices, all on stderr. Without a terminal,
+/// only the notices; a server (`tells_sizes`) also says how long its kernels took to compile.
 fn loading_bar(tells_sizes: bool) -> impl FnMut(Progress) + Send + 'static {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    bar.set_style(bar_style("loading {bar:32} {bytes}/{total_bytes} {binary_bytes_per_sec}"));
+    let bar = |template| {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        bar.with_style(bar_style(template))
+    };
+    let weights = bar("loading {bar:32} {bytes}/{total_bytes} {binary_bytes_per_sec}");
+    let kernels = bar("compiling kernels {bar:32} {pos}/{len}");
+    let mut compiling_since = None;
+    let move_to = |bar: &ProgressBar, done: u64, total: u64| {
+        bar.set_length(total);
+        bar.set_position(done);
+        if done >= total {
+            bar.finish_and_clear();
+        }
+    };
     move |progress| match progress {
-        Progress::Weights { done, total } => {
-            bar.set_length(total);
-            bar.set_position(done);
-            if done >= total {
-                bar.finish_and_clear();
+        Progress::Weights { done, total } => move_to(&weights, done, total),
+        Progress::Kernels { done, total } => {
+            let since = *compiling_since.get_or_insert_with(Instant::now);
+            move_to(&kernels, done.into(), total.into());
+            if done == total && tells_sizes && kernels.is_hidden() {
+                note(format_args!("compiled {total} kernels in {:.1} s", since.elapsed().as_secs_f64()));
             }
         }
         Progress::Fits(fit) if tells_sizes => note(fit),
         Progress::Fits(_) => {}
-        Progress::Notice(text) => bar.suspend(|| note(text)),
+        Progress::Notice(text) => weights.suspend(|| note(text)),
     }
 }

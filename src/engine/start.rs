@@ -29,6 +29,13 @@ pub enum Progress {
         /// Total.
         total: u64,
     },
+    /// Kernels compiled for the device.
+    Kernels {
+        /// Compiled so far.
+        done: u32,
+        /// Total.
+        total: u32,
+    },
     /// What will be allocated. Sent before any allocation.
     Fits(Box<Fit>),
     /// A message for the user.
@@ -76,7 +83,8 @@ impl LoadedPlan {
         backend.reset().await?;
         load(backend, source, &self.plan, &self.capacity, &mut |_| {}).await?;
         backend.allocate_pool(&self.blocks)?;
-        Ok(backend.settle().await?)
+        backend.settle().await?;
+        Ok(backend.warm_up(&mut |_, _| {})?)
     }
 }
 
@@ -118,6 +126,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let capacity = fit.capacity.clone();
         load(&mut backend, &source, &plan, &capacity, &mut progress).await?;
         let blocks = allocate_pool(&mut backend, config, &plan, &fit, &mut progress).await?;
+        backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total }))?;
         let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
         let limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
         inbox.set_ready(info(&backend, &plan, config, &limits, fit.weight_bytes));

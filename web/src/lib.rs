@@ -105,7 +105,8 @@ impl WebEngine {
                 Progress::Weights { done, total } => {
                     on_progress.call2(&JsValue::NULL, &(done as f64).into(), &(total as f64).into())
                 }
-                Progress::Fits(_) => Ok(JsValue::UNDEFINED),
+                // A tab compiles them without returning to its event loop, so nothing could be shown.
+                Progress::Kernels { .. } | Progress::Fits(_) => Ok(JsValue::UNDEFINED),
                 Progress::Notice(text) => on_notice.call1(&JsValue::NULL, &text.into()),
             });
         };

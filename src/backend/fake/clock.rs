@@ -69,8 +69,8 @@ impl Clock {
     }
 
     /// Measures the batches that the wgpu backend measures before the first request. Returns whether the GPU survived.
-    pub(super) fn calibrate(&mut self, plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> bool {
-        let batches = warm_up::calibration(plan, capacity, blocks);
+    pub(super) fn calibrate(&mut self, plan: &Plan, capacity: &Capacity) -> bool {
+        let batches = warm_up::calibration(plan, capacity);
         batches.iter().all(|inputs| {
             (0..CALIBRATION_RUNS).all(|_| {
                 let timed = self.submit(plan, capacity, inputs);

@@ -2,8 +2,8 @@
 //!
 //! [`WgpuBackend`] opens an adapter ([`device`]) and allocates every buffer once ([`arena`]). For each batch, it writes
 //! one metadata buffer ([`metadata`]), replays a recorded program in one compute pass and one submission ([`encode`]),
-//! and copies the sampled ids into a ring of mapped buffers ([`readback`]). Kernels are compiled on first use
-//! ([`pipelines`]) from preprocessed WGSL ([`preprocess`]). Two batches may be in flight: uploads are ordered with the
+//! and copies the sampled ids into a ring of mapped buffers ([`readback`]). Kernels are compiled before the first request, or on
+//! first use ([`pipelines`]), from preprocessed WGSL ([`preprocess`]). Two batches may be in flight: uploads are ordered with the
 //! submissions on the queue, so only the readback needs a ring.
 //!
 //! The backend handles plans and batches; it does not depend on requests, sequences, checkpoints or text.
@@ -42,6 +42,7 @@ use device::{Gpu, Profile};
 use encode::{BatchShape, Recordings, pool};
 use futures_util::FutureExt as _;
 use readback::{Counts, Ring};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Shader texts by stem, with imported files under `common/`, for the tests of `shaders/`.
@@ -101,17 +102,25 @@ impl WgpuBackend {
         self.loaded.as_ref().ok_or_else(BackendError::not_loaded)
     }
 
-    /// Flattens a batch and returns its program. If the driver rejects one of its kernels, the portable kernels are
-    /// used from then on, on this device and on those that replace it.
+    /// Flattens a batch and returns its program.
     fn prepare(&mut self, inputs: &BatchInputs) -> Result<Prepared, BackendError> {
-        match self.find_program(inputs) {
+        self.or_portable(|backend| backend.find_program(inputs))
+    }
+
+    /// Does what may need new kernels. If the driver rejects one of them, the portable kernels are used from then on, on
+    /// this device and on those that replace it.
+    fn or_portable<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Self) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        match work(self) {
             Err(error @ BackendError::Kernel { .. }) if self.gpu.profile.tier > Tier::T0 => {
                 tracing::warn!("{error}; continuing with the portable kernels");
                 self.options.tier = Some(Tier::T0);
                 self.gpu.profile.make_portable();
                 self.caps = caps(&self.gpu);
                 self.recordings.clear();
-                self.find_program(inputs)
+                work(self)
             }
             outcome => outcome,
         }
@@ -128,18 +137,17 @@ impl WgpuBackend {
         Ok(Prepared { shape, program, reach })
     }
 
-    /// Records the programs of typical batches, so that no kernel is compiled while a user waits.
-    fn warm_up(&mut self) -> Result<(), BackendError> {
-        let loaded = self.loaded()?;
-        let (plan, capacity) = (Arc::clone(&loaded.plan), loaded.capacity.clone());
-        let blocks = self.loaded()?.arena.blocks.clone();
-        for tokens in [1, 2, 4, 8, 16, 32, 64, capacity.tokens_max] {
-            for inputs in warm_up::typical(&plan, &capacity, &blocks, tokens) {
-                self.prepare(&inputs)?;
-            }
+    /// Compiles all kernels that batches of the plan may need.
+    fn compile(&mut self, progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
+        let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
+        let (gpu, arena) = (&self.gpu, &loaded.arena);
+        let context = metadata::Context { plan: &loaded.plan, capacity: &loaded.capacity, blocks: &arena.blocks };
+        let mut wanted = HashMap::new();
+        for inputs in warm_up::every_kind(&loaded.plan, &loaded.capacity, &arena.blocks) {
+            let shape = encode::flatten(&context, &gpu.profile, &inputs, arena.group_rows, &mut self.words)?;
+            self.recordings.collect(gpu, &loaded.plan, &loaded.capacity, arena, &shape, &mut wanted)?;
         }
-        store_cache(&self.gpu, &self.options, &self.recordings);
-        if self.throttle.is_on() { self.calibrate() } else { Ok(()) }
+        self.recordings.pipelines.compile(gpu, wanted, progress)
     }
 
     /// A browser cannot wait for a batch here.
@@ -152,7 +160,7 @@ impl WgpuBackend {
     #[cfg(not(target_arch = "wasm32"))]
     fn calibrate(&mut self) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
-        for inputs in warm_up::calibration(&loaded.plan, &loaded.capacity, &loaded.arena.blocks) {
+        for inputs in warm_up::calibration(&loaded.plan, &loaded.capacity) {
             // The first run of a kernel may take longer than the later ones.
             for _ in 0..2 {
                 let ticket = self.submit(&inputs)?;
@@ -194,8 +202,13 @@ impl Backend for WgpuBackend {
         self.recordings.clear();
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let layout = PoolLayout::checked(&loaded.plan, &loaded.capacity, &self.caps, blocks)?;
-        loaded.arena.allocate_pool(&self.gpu, &layout, blocks)?;
-        self.warm_up()
+        loaded.arena.allocate_pool(&self.gpu, &layout, blocks)
+    }
+
+    fn warm_up(&mut self, progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
+        self.or_portable(|backend| backend.compile(progress))?;
+        store_cache(&self.gpu, &self.options, &self.recordings);
+        if self.throttle.is_on() { self.calibrate() } else { Ok(()) }
     }
 
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {

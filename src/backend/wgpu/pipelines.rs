@@ -6,7 +6,14 @@
 use super::super::BackendError;
 use super::device::Gpu;
 use super::preprocess::{self, Define};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::platform;
 use std::collections::HashMap;
+#[cfg(not(target_arch = "wasm32"))]
+use std::sync::{
+    atomic::{AtomicUsize, Ordering},
+    mpsc,
+};
 
 /// Identifies one compiled variant of a shader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -78,11 +85,13 @@ pub(crate) struct Pipeline {
     pub(crate) id: u32,
 }
 
+/// Kernels to compile, with how they use their buffers.
+pub(crate) type Wanted = HashMap<Kernel, Vec<Access>>;
+
 /// All kernels compiled so far.
 #[derive(Default)]
 pub(crate) struct Pipelines {
     layouts: HashMap<Vec<Access>, (wgpu::BindGroupLayout, wgpu::PipelineLayout)>,
-    modules: HashMap<(&'static str, Vec<Define>), wgpu::ShaderModule>,
     compiled: HashMap<Kernel, Pipeline>,
     pub(crate) cache: Option<wgpu::PipelineCache>,
 }
@@ -93,42 +102,50 @@ impl Pipelines {
         if let Some(pipeline) = self.compiled.get(kernel) {
             return Ok(pipeline.clone());
         }
-        let fail = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
-        if kernel.defines.iter().any(|(name, _)| gpu.refused_define == Some(*name)) {
-            return Err(fail("rejected, as the options request".into()));
-        }
         let (layout, pipeline_layout) = self.layout(gpu, access);
-        let module = self.module(gpu, kernel)?;
-        let descriptor = wgpu::ComputePipelineDescriptor {
-            label: Some(kernel.stem),
-            layout: Some(&pipeline_layout),
-            module: &module,
-            entry_point: Some("main"),
-            compilation_options: wgpu::PipelineCompilationOptions {
-                zero_initialize_workgroup_memory: gpu.checked,
-                ..Default::default()
+        let raw = build(gpu, kernel, &pipeline_layout, self.cache.as_ref())?;
+        Ok(self.insert(kernel, layout, raw))
+    }
+
+    /// Compiles these kernels, in parallel where there are threads. `progress` gets how many are done, and of how many.
+    pub(crate) fn compile(
+        &mut self,
+        gpu: &Gpu,
+        wanted: Wanted,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<(), BackendError> {
+        let new = wanted.into_iter().filter(|(kernel, _)| !self.compiled.contains_key(kernel)).collect::<Vec<_>>();
+        let jobs: Vec<_> = new.iter().map(|(kernel, access)| (kernel, self.layout(gpu, access))).collect();
+        let (cache, total) = (self.cache.clone(), u32::try_from(jobs.len()).expect("a plan has few kernels"));
+        let (mut done, mut outcome) = (0, Ok(()));
+        progress(done, total);
+        for_each_in_parallel(
+            &jobs,
+            |(kernel, (_, layout))| build(gpu, kernel, layout, cache.as_ref()),
+            |(kernel, (layout, _)), built| {
+                done += 1;
+                progress(done, total);
+                match built {
+                    Ok(raw) => _ = self.insert(kernel, layout.clone(), raw),
+                    Err(error) if outcome.is_ok() => outcome = Err(error),
+                    Err(_) => {}
+                }
             },
-            cache: self.cache.as_ref(),
-        };
-        let raw = gpu.catch(|| gpu.device.create_compute_pipeline(&descriptor)).map_err(|e| fail(e.to_string()))?;
+        );
+        outcome
+    }
+
+    fn insert(&mut self, kernel: &Kernel, layout: wgpu::BindGroupLayout, raw: wgpu::ComputePipeline) -> Pipeline {
         let id = u32::try_from(self.compiled.len()).expect("a plan has few kernels");
         let pipeline = Pipeline { raw, layout, id };
         self.compiled.insert(kernel.clone(), pipeline.clone());
-        Ok(pipeline)
+        pipeline
     }
 
-    fn module(&mut self, gpu: &Gpu, kernel: &Kernel) -> Result<wgpu::ShaderModule, BackendError> {
-        let key = (kernel.stem, kernel.defines.clone());
-        if let Some(module) = self.modules.get(&key) {
-            return Ok(module.clone());
-        }
-        let fail = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
-        let text = preprocess::expand(kernel.stem, &kernel.defines).map_err(fail)?;
-        let source = wgpu::ShaderSource::Wgsl(text.into());
-        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(kernel.stem), source };
-        let module = gpu.catch(|| create_module(gpu, descriptor)).map_err(|error| fail(error.to_string()))?;
-        self.modules.insert(key, module.clone());
-        Ok(module)
+    /// Number of kernels compiled so far.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.compiled.len()
     }
 
     fn layout(&mut self, gpu: &Gpu, access: &[Access]) -> (wgpu::BindGroupLayout, wgpu::PipelineLayout) {
@@ -153,6 +170,61 @@ impl Pipelines {
         self.layouts.insert(access.to_vec(), (layout.clone(), pipeline.clone()));
         (layout, pipeline)
     }
+}
+
+fn build(
+    gpu: &Gpu,
+    kernel: &Kernel,
+    layout: &wgpu::PipelineLayout,
+    cache: Option<&wgpu::PipelineCache>,
+) -> Result<wgpu::ComputePipeline, BackendError> {
+    let fail = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
+    if kernel.defines.iter().any(|(name, _)| gpu.refused_define == Some(*name)) {
+        return Err(fail("rejected, as the options request".into()));
+    }
+    let text = preprocess::expand(kernel.stem, &kernel.defines).map_err(fail)?;
+    let source = wgpu::ShaderSource::Wgsl(text.into());
+    let descriptor = wgpu::ShaderModuleDescriptor { label: Some(kernel.stem), source };
+    let module = gpu.catch(|| create_module(gpu, descriptor)).map_err(|error| fail(error.to_string()))?;
+    let descriptor = wgpu::ComputePipelineDescriptor {
+        label: Some(kernel.stem),
+        layout: Some(layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            zero_initialize_workgroup_memory: gpu.checked,
+            ..Default::default()
+        },
+        cache,
+    };
+    gpu.catch(|| gpu.device.create_compute_pipeline(&descriptor)).map_err(|error| fail(error.to_string()))
+}
+
+/// Does `work` for every job, and hands each result to `each` on this thread. A driver compiles on the thread that asks
+/// for a pipeline, so several threads ask.
+#[cfg(not(target_arch = "wasm32"))]
+fn for_each_in_parallel<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync, mut each: impl FnMut(&J, R)) {
+    let next = AtomicUsize::new(0);
+    let (sender, results) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..platform::parallelism().min(jobs.len()) {
+            let (sender, work, next) = (sender.clone(), &work, &next);
+            scope.spawn(move || {
+                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // The receiver outlives the threads.
+                    let _ = sender.send((job, work(job)));
+                }
+            });
+        }
+        drop(sender);
+        results.into_iter().for_each(|(job, result)| each(job, result));
+    });
+}
+
+/// A browser compiles in processes of its own.
+#[cfg(target_arch = "wasm32")]
+fn for_each_in_parallel<J, R>(jobs: &[J], work: impl Fn(&J) -> R, mut each: impl FnMut(&J, R)) {
+    jobs.iter().for_each(|job| each(job, work(job)));
 }
 
 fn params_type() -> wgpu::BindingType {

@@ -342,6 +342,74 @@ fn sliced_attention_gives_the_same_bits() {
     assert!(sliced.1 > whole.1 + 1, "{} dispatches, sliced {}", whole.1, sliced.1);
 }
 
+/// What [`warm_up::every_kind`] leaves out would be compiled while a user waits.
+#[test]
+fn no_kernel_is_compiled_for_a_request() {
+    let plan = Arc::new(crate::model::demo::model().record(Storage::F32));
+    let capacity = Capacity { sequences_max: 24, samples_max: 32, tokens_max: 200, ..capacity(200) };
+    let capacity = Capacity { table_entries_max: 24 * 16, history_max: 64, mask_words_max: 512, ..capacity };
+    let groups = plan.kv_groups.len();
+    for class in [Class::Discrete, Class::Integrated, Class::Software] {
+        for deterministic in [false, true] {
+            let Some(mut backend) = open(|options| options.class = Some(class)) else { return };
+            let capacity = Capacity { deterministic, ..capacity.clone() };
+            backend.load(Arc::clone(&plan), &capacity).expect("the plan fits");
+            backend.allocate_pool(&vec![64; groups]).expect("the pool fits");
+            let (mut told, mut total) = (0, 0);
+            backend.compile(&mut |done, all| (told, total) = (told.max(done), all)).expect("all kernels compile");
+            let compiled = backend.recordings.pipelines.len();
+            assert_eq!((told, total as usize), (total, compiled), "progress counts every kernel");
+            for batch in mixed_batches(&plan, &capacity) {
+                backend.prepare(&batch).expect("the batch is valid");
+                let now = backend.recordings.pipelines.len();
+                let rows: Vec<_> = batch.sequences.iter().map(|rows| rows.row_count).collect();
+                assert_eq!(now, compiled, "{class:?}, deterministic {deterministic}: rows {rows:?}");
+            }
+        }
+    }
+}
+
+/// Batches of sequences with any numbers of rows, contexts and options.
+fn mixed_batches(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
+    let mut state = 7_u32;
+    let mut below = move |limit: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % limit
+    };
+    let mut batches = Vec::new();
+    for _ in 0..300 {
+        let mut batch = BatchInputs { tails: plan.tails.iter().map(|(tail, _)| *tail).collect(), ..Default::default() };
+        let mut group = GroupInputs::default();
+        let (sequences, rows_max) = (1 + below(capacity.sequences_max), 1 + below(60));
+        for _ in 0..sequences {
+            let row_start = batch.token_ids.len() as u32;
+            let row_count = (1 + below(rows_max)).min(capacity.tokens_max - row_start);
+            if row_count == 0 {
+                break;
+            }
+            let context_len = row_count + below(180);
+            batch.token_ids.extend((0..row_count).map(|_| 1));
+            batch.positions.extend(context_len - row_count..context_len);
+            batch.sequences.push(SequenceRows { row_start, row_count, context_len });
+            group.table_starts.push(group.block_tables.len() as u32);
+            group.block_tables.extend((0..context_len.div_ceil(16)).map(|_| NONE));
+            group.slot_mapping.extend((0..row_count).map(|_| NONE));
+            if below(4) > 0 {
+                let mut sample = SampleRow::greedy(batch.logits_rows.len() as u32, context_len);
+                sample.draw.temperature = below(2) as f32;
+                sample.draw.top_p = [1.0, 0.5][below(2) as usize];
+                sample.draw.presence_penalty = below(2) as f32;
+                sample.logprob = below(2) > 0;
+                batch.logits_rows.push(row_start + row_count - 1);
+                batch.samples.push(sample);
+            }
+        }
+        batch.groups = vec![group; plan.kv_groups.len()];
+        batches.push(batch);
+    }
+    batches
+}
+
 /// A layer takes six dispatches for a few sequences: norm and qkv, rotation and store, attention, o, norm with gate, up
 /// and activation, down.
 #[test]
@@ -353,7 +421,7 @@ fn neighbours_share_dispatches() {
     backend.load(Arc::clone(&plan), &capacity).expect("the plan fits");
     backend.allocate_pool(&vec![8; plan.kv_groups.len()]).expect("the pool fits");
     let mut dispatches = |rows: u32| {
-        let batch = warm_up::typical(&plan, &capacity, &[8], rows).swap_remove(0);
+        let batch = warm_up::decoding(&plan, &capacity, rows).expect("the capacity has room");
         backend.prepare(&batch).expect("the batch is valid").program.len() as usize
     };
     // Around the layers: look-up; gathered rows, norm and head, survey and merge, and pooling with its own norm.

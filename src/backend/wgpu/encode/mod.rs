@@ -42,7 +42,7 @@ use super::super::metadata::{self, Context};
 use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding, DeviceWeight, GpuBuffer};
 use super::device::{Gpu, Profile, Tier};
-use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines};
+use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines, Wanted};
 use crate::plan::fuse;
 use crate::plan::inputs::{BatchInputs, SampleShape};
 use crate::plan::work::StepWork;
@@ -253,18 +253,7 @@ impl Recordings {
             self.clear();
         }
         let first_slot = self.params.len() as u64;
-        let mut recorder = Recorder {
-            gpu,
-            plan,
-            capacity,
-            arena,
-            shape,
-            profile: &gpu.profile,
-            group: SampleGroup::default(),
-            commands: Vec::new(),
-            recordings: self,
-            running: &[],
-        };
+        let mut recorder = Recorder::new(gpu, plan, capacity, arena, shape, self);
         let outcome = recorder.record();
         let commands = recorder.commands;
         if !self.fresh.is_empty() {
@@ -276,6 +265,21 @@ impl Recordings {
         let program = Arc::new(Program { commands });
         self.programs.insert(shape.clone(), Arc::clone(&program));
         Ok(program)
+    }
+
+    /// Adds the kernels of `shape` to `wanted`, with how they use their buffers, and compiles and creates nothing.
+    pub(crate) fn collect(
+        &mut self,
+        gpu: &Gpu,
+        plan: &Plan,
+        capacity: &Capacity,
+        arena: &Arena,
+        shape: &BatchShape,
+        wanted: &mut Wanted,
+    ) -> Result<(), BackendError> {
+        let mut recorder = Recorder::new(gpu, plan, capacity, arena, shape, self);
+        recorder.wanted = Some(wanted);
+        recorder.record()
     }
 
     fn params_offset(&mut self, bytes: &[u8]) -> Result<u32, BackendError> {
@@ -316,12 +320,37 @@ pub(crate) struct Recorder<'a> {
     pub(crate) group: SampleGroup,
     commands: Vec<Command>,
     recordings: &'a mut Recordings,
+    /// Where kernels are only listed, not compiled.
+    wanted: Option<&'a mut Wanted>,
     /// The steps being recorded; several if they are fused. Their dispatches may bind only the operands of the plan
     /// that they declare.
     running: &'a [Step],
 }
 
 impl<'a> Recorder<'a> {
+    fn new(
+        gpu: &'a Gpu,
+        plan: &'a Plan,
+        capacity: &'a Capacity,
+        arena: &'a Arena,
+        shape: &'a BatchShape,
+        recordings: &'a mut Recordings,
+    ) -> Self {
+        Self {
+            gpu,
+            plan,
+            capacity,
+            arena,
+            shape,
+            profile: &gpu.profile,
+            group: SampleGroup::default(),
+            commands: Vec::new(),
+            recordings,
+            wanted: None,
+            running: &[],
+        }
+    }
+
     fn record(&mut self) -> Result<(), BackendError> {
         let plan = self.plan;
         self.group = SampleGroup { logits_rows: self.shape.logits_rows, ..SampleGroup::default() };
@@ -442,6 +471,12 @@ impl<'a> Recorder<'a> {
         debug_assert!(bindings.len() <= BINDINGS_MAX, "{kernel}: WebGPU promises {BINDINGS_MAX} storage buffers");
         let gpu = self.gpu;
         let access: Vec<Access> = bindings.iter().map(|binding| self.access(binding)).collect();
+        if let Some(wanted) = &mut self.wanted {
+            if !wanted.contains_key(kernel) {
+                wanted.insert(kernel.clone(), access);
+            }
+            return Ok(());
+        }
         let pipeline = self.recordings.pipelines.get(gpu, kernel, &access)?;
         let params_offset = self.recordings.params_offset(bytemuck::bytes_of(params))?;
         let ids = bindings.iter().map(|binding| binding.buffer.id).collect();
