@@ -114,6 +114,7 @@ impl FakeBackend {
             activations: Storage::F32,
             binding_bytes_max: script.binding.unwrap_or(u64::MAX),
             memory_bytes: script.memory,
+            memory_source: "",
             machine_bytes: None,
             allocation: Allocation::default(),
         };

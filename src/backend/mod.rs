@@ -40,6 +40,9 @@ pub enum DeviceKind {
     Virtual,
 }
 
+/// The source of memory that is the machine's.
+pub const MACHINE_MEMORY: &str = "the machine's available memory";
+
 /// Capabilities of a backend; fixed once it is open.
 #[derive(Clone, Debug)]
 pub struct Caps {
@@ -57,6 +60,8 @@ pub struct Caps {
     pub binding_bytes_max: u64,
     /// Bytes available for weights and KV pool together, if the device reports it.
     pub memory_bytes: Option<u64>,
+    /// Where this number comes from, for display; empty if there is nothing to say.
+    pub memory_source: &'static str,
     /// Bytes that the machine has available, if the device shares its memory and they are known.
     pub machine_bytes: Option<u64>,
     /// How the backend allocates.

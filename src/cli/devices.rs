@@ -59,6 +59,8 @@ fn as_json(adapters: &Adapters) -> Value {
             "buffer_bytes_max": report.buffer_bytes_max,
             "workgroup_bytes_max": report.workgroup_bytes_max,
             "memory_bytes": report.memory_bytes,
+            "memory_source": report.memory_source,
+            "shader_compiler": report.shader_compiler,
             "chosen": adapters.chosen_name() == format!("wgpu:{index}"),
         })
     }));
@@ -97,11 +99,14 @@ fn adapter_text(report: &AdapterReport) -> String {
     let kind = format!("{:?}", report.kind).to_lowercase();
     let class = format!("{:?}", report.class).to_lowercase();
     let (smallest, largest) = report.subgroup_sizes;
-    let memory =
-        report.memory_bytes.map_or_else(|| "memory unknown".to_owned(), |bytes| format!("memory {}", mib(bytes)));
+    let memory = match (report.memory_bytes, report.memory_source) {
+        (Some(bytes), Some(source)) => format!("memory {} ({source})", mib(bytes)),
+        _ => "memory unknown".to_owned(),
+    };
+    let compiler = report.shader_compiler.map_or_else(String::new, |name| format!(", shaders by {name}"));
     format!(
         "{} ({}, {kind}), {}\n          {:?}, class {class}, subgroups {smallest}..{largest}, bindings {}, buffers {}, \
-         workgroup memory {} KiB, {memory}",
+         workgroup memory {} KiB, {memory}{compiler}",
         report.name,
         report.api,
         report.driver,

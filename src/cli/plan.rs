@@ -96,6 +96,7 @@ fn subject(args: &PlanArgs) -> Result<Subject> {
             activations: Storage::F32,
             binding_bytes_max: BINDING_BYTES_USUAL,
             memory_bytes: Some(memory),
+            memory_source: "",
             machine_bytes: None,
             allocation: usual_allocation(BINDING_BYTES_USUAL),
         };
@@ -121,13 +122,20 @@ impl Report<'_> {
     fn as_text(&self) -> String {
         let (asked, caps) = (&self.fit_report.requested, &self.subject.caps);
         let share = 100.0 * self.config.gpu_memory_utilization;
+        let source = match asked.memory_source {
+            "" => String::new(),
+            source => format!(" ({source})"),
+        };
         let memory = match (asked.memory_bytes, asked.budget_bytes) {
             (Some(memory), Some(budget)) if asked.pool_is_given => {
-                format!("{}, {} usable (the KV pool's size is set)", Bytes(memory), Bytes(budget))
+                format!("{}{source}, {} usable (the KV pool's size is set)", Bytes(memory), Bytes(budget))
             }
             (Some(memory), Some(budget)) => {
                 let (memory, budget) = (Bytes(memory), Bytes(budget));
-                format!("{memory}, {budget} usable (--gpu-memory-utilization, {share:.0} %)")
+                format!("{memory}{source}, {budget} usable (--gpu-memory-utilization, {share:.0} %)")
+            }
+            _ if caps.kind != DeviceKind::Software && !asked.pool_is_given => {
+                "unknown: a KV pool that the device refuses is halved until it fits".to_owned()
             }
             _ => "unknown or shared with other programs: not checked; the KV pool's size is fixed (--kv-cache-bytes)"
                 .to_owned(),
@@ -238,6 +246,7 @@ impl Report<'_> {
                 "reason": self.subject.reason,
                 "binding_bytes_max": (caps.binding_bytes_max < u64::MAX).then_some(caps.binding_bytes_max),
                 "memory_bytes": caps.memory_bytes,
+                "memory_source": Some(caps.memory_source).filter(|source| !source.is_empty()),
                 "read_gbps": self.subject.read_gbps.map(rounded),
             },
             "asked": self.fit_json(&fit_report.requested),

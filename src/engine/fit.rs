@@ -42,6 +42,8 @@ pub struct Fit {
     /// Device memory in bytes, as the device reports it; for a given pool on a device that shares the machine's memory,
     /// what the machine has available.
     pub memory_bytes: Option<u64>,
+    /// Where that size comes from, for display; empty if there is nothing to say.
+    pub memory_source: &'static str,
     /// Bytes that weights, activations and pool may use together; `None` if unknown.
     pub budget_bytes: Option<u64>,
     /// Whether the user set the pool size.
@@ -91,7 +93,8 @@ impl Fit {
             blocks,
             block_size: config.block_size,
             kv_format: config.kv_format,
-            memory_bytes: sizes::memory_bytes(config, caps),
+            memory_bytes: sizes::memory(config, caps).map(|(bytes, _)| bytes),
+            memory_source: sizes::memory(config, caps).map_or("", |(_, source)| source),
             budget_bytes,
             pool_is_given: config.kv_cache_bytes.is_some(),
             capacity,
@@ -138,8 +141,11 @@ impl Fit {
     fn budget_in_words(&self) -> Option<String> {
         let (budget, memory) = (self.budget_bytes?, self.memory_bytes?);
         let share = (100.0 * budget as f64 / memory.max(1) as f64).round();
-        let of = if budget == memory { String::new() } else { format!(" ({share} % of {})", Bytes(memory)) };
-        Some(format!("{}{of}", Bytes(budget)))
+        let of = (budget != memory).then(|| format!("{share} % of {}", Bytes(memory)));
+        let source = Some(self.memory_source.to_owned()).filter(|source| !source.is_empty());
+        let details: Vec<_> = of.into_iter().chain(source).collect();
+        let details = if details.is_empty() { String::new() } else { format!(" ({})", details.join(", ")) };
+        Some(format!("{}{details}", Bytes(budget)))
     }
 
     /// Why the engine cannot start.
@@ -357,6 +363,7 @@ mod tests {
             activations: Storage::F32,
             binding_bytes_max: 1 << 31,
             memory_bytes: memory,
+            memory_source: "",
             machine_bytes: None,
             allocation: Allocation::default(),
         }
@@ -503,6 +510,28 @@ mod tests {
         assert!(half.abs_diff(all / 2) <= BLOCK_BYTES, "{half} of {all}");
         let small = on(DeviceKind::Processor, 1_500_000);
         assert!(!small.fits(), "weights and activations do not fit: {small:?}");
+    }
+
+    /// In a browser, no size is known: a large pool is tried, and halved while the device refuses it.
+    #[test]
+    fn unknown_memory_is_found_by_trying() {
+        let spec = ModelSpec::named("qwen3-0.6b").expect("a shape");
+        let model = Model::random(spec, 0);
+        let plan = model.record(Storage::F32);
+        let fit = |caps: &Caps| Fit::new(&Config::default(), &plan, caps);
+        let (tried, software) = (fit(&gpu(None)), fit(&Caps { kind: DeviceKind::Software, ..gpu(None) }));
+        let mib = |fit: &Fit| fit.kv_bytes.div_ceil(1 << 20);
+        assert_eq!((mib(&tried), mib(&software)), (2048, 512));
+        assert_eq!(sizes::shrink(&[1000, 31], true), Some(vec![500, 15]));
+        assert_eq!(sizes::shrink(&[1000, 31], false), Some(vec![750, 23]));
+        assert_eq!(sizes::shrink(&[1000, 4], true), None);
+    }
+
+    #[test]
+    fn the_source_of_a_size_is_said() {
+        let caps = Caps { memory_source: "Vulkan's memory budget", ..gpu(Some(6 << 30)) };
+        let text = report_for(&Config::default(), &caps).requested.to_string();
+        assert!(text.contains("(90 % of 6.0 GiB, Vulkan's memory budget)"), "{text}");
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! Sizes: the capacity of a step, the number of pool blocks, the longest sequence. Pure arithmetic over [`Config`],
 //! [`Plan`] and [`Caps`]; the backend computes buffer sizes ([`layout`]).
 
-use crate::backend::{Capacity, Caps, DeviceKind, layout};
+use crate::backend::{Capacity, Caps, DeviceKind, MACHINE_MEMORY, layout};
 use crate::config::Config;
 use crate::engine::request::{EOS_TOKEN_IDS_MAX, LOGIT_BIAS_MAX, STOP_TOKEN_IDS_MAX};
 use crate::plan::Plan;
 
-/// Pool bytes for a device that does not report its memory, or is a [`DeviceKind::Software`].
-const KV_BYTES_DEFAULT: u64 = 512 << 20;
+/// Pool bytes for a [`DeviceKind::Software`], whose memory belongs to other programs.
+const KV_BYTES_SOFTWARE: u64 = 512 << 20;
+/// Pool bytes to try first on a GPU that does not report its memory, as in a browser. What it refuses is halved.
+const KV_BYTES_TRIED: u64 = 2 << 30;
 /// Maximum entries in each side array of a step, unless one sequence alone needs more.
 const SIDE_ENTRIES_MAX: u64 = 1 << 20;
 /// See [`scores_max`].
@@ -95,9 +97,11 @@ pub(super) fn blocks_least(plan: &Plan) -> Vec<u32> {
     vec![BLOCKS_SPARE + 1; plan.kv_groups.len()]
 }
 
-/// The next smaller pool to try after an allocation failed; `None` if it would be too small for any sequence.
-pub(super) fn shrink(blocks: &[u32]) -> Option<Vec<u32>> {
-    let smaller: Vec<_> = blocks.iter().map(|&count| count - count.div_ceil(4)).collect();
+/// The next smaller pool to try after an allocation failed: three quarters, or half if its size was a guess because the
+/// device's memory is unknown. `None` if it would be too small for any sequence.
+pub(super) fn shrink(blocks: &[u32], is_guess: bool) -> Option<Vec<u32>> {
+    let parts = if is_guess { 2 } else { 4 };
+    let smaller: Vec<_> = blocks.iter().map(|&count| count - count.div_ceil(parts)).collect();
     smaller.iter().all(|&count| count > BLOCKS_SPARE).then_some(smaller)
 }
 
@@ -149,28 +153,38 @@ fn pool_bytes(config: &Config, caps: &Caps, taken: u64, demand_bytes: u64) -> u6
     if let Some(bytes) = config.kv_cache_bytes {
         return bytes;
     }
-    let Some(usable) = budget_bytes(config, caps) else { return KV_BYTES_DEFAULT.min(demand_bytes) };
+    let Some(usable) = budget_bytes(config, caps) else {
+        let bytes = if is_guess(config, caps) { KV_BYTES_TRIED } else { KV_BYTES_SOFTWARE };
+        return bytes.min(demand_bytes);
+    };
     let left = usable.saturating_sub(taken);
     // Other programs need some of a machine's memory, and the system needs some for its page cache.
     let left = if caps.kind == DeviceKind::Processor { left / 2 } else { left };
     left.min(demand_bytes)
 }
 
-/// Memory of which [`budget_bytes`] is a share; `None` if unknown. With an explicit pool size, a device that shares the
-/// machine's memory may use what the machine has available; what an integrated GPU itself reports is only a guess.
-pub(super) fn memory_bytes(config: &Config, caps: &Caps) -> Option<u64> {
-    let reported = caps.memory_bytes;
+/// Whether the size of the pool is a guess: a GPU that does not report its memory is asked for much.
+pub(super) fn is_guess(config: &Config, caps: &Caps) -> bool {
+    config.kv_cache_bytes.is_none() && caps.memory_bytes.is_none() && caps.kind != DeviceKind::Software
+}
+
+/// Memory of which [`budget_bytes`] is a share, and where its size comes from; `None` if unknown. With an explicit pool
+/// size, a device that shares the machine's memory may use what the machine has available; what an integrated GPU
+/// itself reports is only a guess.
+pub(super) fn memory(config: &Config, caps: &Caps) -> Option<(u64, &'static str)> {
+    let reported = caps.memory_bytes.map(|bytes| (bytes, caps.memory_source));
+    let machine = caps.machine_bytes.map(|bytes| (bytes, MACHINE_MEMORY));
     match (config.kv_cache_bytes, caps.kind) {
         (None, _) => reported,
-        (Some(_), DeviceKind::Integrated) => caps.machine_bytes,
-        (Some(_), _) => caps.machine_bytes.or(reported),
+        (Some(_), DeviceKind::Integrated) => machine,
+        (Some(_), _) => machine.or(reported),
     }
 }
 
 /// Bytes that weights, row buffers and pool may use together; `None` if unknown. With an explicit pool size, they may
 /// use all of the memory; else a share of it.
 pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
-    let memory = memory_bytes(config, caps)?;
+    let (memory, _) = memory(config, caps)?;
     match (config.kv_cache_bytes, caps.kind) {
         (Some(_), _) => Some(memory),
         (None, DeviceKind::Software) => None,

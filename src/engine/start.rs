@@ -232,6 +232,7 @@ async fn allocate_pool<B: Backend>(
     progress: &mut impl FnMut(Progress),
 ) -> Result<Vec<u32>, StartError> {
     let mut blocks = fit.blocks.clone();
+    let is_guess = sizes::is_guess(config, backend.caps());
     loop {
         let mut outcome = backend.allocate_pool(&blocks);
         if outcome.is_ok() {
@@ -242,7 +243,7 @@ async fn allocate_pool<B: Backend>(
             Err(error @ (BackendError::OutOfMemory { .. } | BackendError::Limit { .. })) => error,
             Err(error) => return Err(error.into()),
         };
-        let Some(smaller) = sizes::shrink(&blocks) else { return Err(error.into()) };
+        let Some(smaller) = sizes::shrink(&blocks, is_guess) else { return Err(error.into()) };
         blocks = smaller;
         let mib = sizes::kv_bytes(config, plan, &blocks) >> 20;
         progress(Progress::Notice(format!("{error}; trying again with a KV pool of {mib} MiB")));

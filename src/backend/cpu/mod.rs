@@ -28,7 +28,7 @@ mod weight;
 pub use simd::Level;
 
 use super::host::{check_batch, overwrite_feed, overwrite_rows};
-use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};
+use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf, MACHINE_MEMORY};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
 use crate::platform;
@@ -70,6 +70,7 @@ impl CpuBackend {
             activations: Storage::F32,
             binding_bytes_max: u64::MAX,
             memory_bytes,
+            memory_source: MACHINE_MEMORY,
             machine_bytes: memory_bytes,
             allocation: Allocation { wide_vectors: true, ..Allocation::default() },
         };

@@ -217,6 +217,7 @@ impl CudaBackend {
             activations: options.activations,
             binding_bytes_max: u64::MAX,
             memory_bytes: Some(facts.memory_bytes),
+            memory_source: "the CUDA driver",
             machine_bytes: None,
             allocation: allocation(facts),
         };

@@ -23,7 +23,7 @@ pub mod sample;
 mod scale_logits;
 
 use super::host::{overwrite_feed, overwrite_rows};
-use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf};
+use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf, MACHINE_MEMORY};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
 use crate::platform;
@@ -49,6 +49,7 @@ impl ReferenceBackend {
             activations: Storage::F32,
             binding_bytes_max: u64::MAX,
             memory_bytes,
+            memory_source: MACHINE_MEMORY,
             machine_bytes: memory_bytes,
             allocation: Allocation::default(),
         };

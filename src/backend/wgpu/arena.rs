@@ -221,23 +221,36 @@ impl Arena {
 
     /// Creates the zeroed pool; after an error nothing stays allocated.
     pub(crate) fn allocate_pool(&mut self, gpu: &Gpu, layout: &PoolLayout, blocks: &[u32]) -> Result<(), BackendError> {
-        self.kv.clear();
+        self.free_pool();
         self.blocks = blocks.to_vec();
-        let mut layers = Vec::with_capacity(layout.layers.len());
+        let made = self.create_pool(gpu, layout);
+        if made.is_err() {
+            self.free_pool();
+        }
+        made
+    }
+
+    fn create_pool(&mut self, gpu: &Gpu, layout: &PoolLayout) -> Result<(), BackendError> {
         for (index, shards) in layout.layers.iter().enumerate() {
-            let mut made = Vec::with_capacity(shards.len());
+            self.kv.push(Vec::with_capacity(shards.len()));
             for &layout::KvShard { head_start, heads, bytes } in shards {
                 let mut half = |name: &str| {
                     let label = format!("{name}.{index}.{head_start}");
                     create(gpu, &mut self.next_id, &label, bytes, wgpu::BufferUsages::STORAGE)
                 };
-                made.push(KvShard { head_start, heads, key: half("key")?, value: half("value")? });
+                let shard = KvShard { head_start, heads, key: half("key")?, value: half("value")? };
+                self.kv[index].push(shard);
             }
-            layers.push(made);
         }
-        clear(gpu, layers.iter().flatten().flat_map(|shard| [&shard.key, &shard.value]))?;
-        self.kv = layers;
-        Ok(())
+        clear(gpu, self.kv.iter().flatten().flat_map(|shard| [&shard.key, &shard.value]))
+    }
+
+    /// Frees the pool's memory now: a browser would free it only on garbage collection, too late for a smaller pool.
+    fn free_pool(&mut self) {
+        for shard in self.kv.drain(..).flatten() {
+            shard.key.raw.destroy();
+            shard.value.raw.destroy();
+        }
     }
 }
 

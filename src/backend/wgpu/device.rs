@@ -104,6 +104,10 @@ pub struct AdapterReport {
     pub workgroup_bytes_max: u32,
     /// Bytes available for weights and KV pool, if the driver reports it.
     pub memory_bytes: Option<u64>,
+    /// Where that number comes from.
+    pub memory_source: Option<&'static str>,
+    /// The compiler of its shaders, where there is a choice (DX12).
+    pub shader_compiler: Option<&'static str>,
     /// Whether `auto` selects it.
     pub chosen: bool,
 }
@@ -186,7 +190,7 @@ pub(crate) struct Gpu {
     pub(crate) info: wgpu::AdapterInfo,
     pub(crate) profile: Profile,
     pub(crate) errors: Arc<DeviceErrors>,
-    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) memory: Option<(u64, &'static str)>,
     pub(crate) checked: bool,
     pub(crate) read_timeout: Duration,
     pub(crate) refused_define: Option<&'static str>,
@@ -222,7 +226,7 @@ impl Gpu {
             queue,
             profile,
             errors,
-            memory_bytes: memory_bytes(adapter),
+            memory: memory(adapter),
             checked: options.checked,
             read_timeout: options.read_timeout.unwrap_or(Duration::from_secs(timeout_seconds)),
             refused_define: options.refused_define,
@@ -298,7 +302,23 @@ async fn enumerate() -> Vec<wgpu::Adapter> {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = backends;
     descriptor.flags = wgpu::InstanceFlags::empty();
+    descriptor.backend_options.dx12.shader_compiler = shader_compiler().0;
     wgpu::Instance::new(descriptor).enumerate_adapters(backends).await
+}
+
+/// The compiler of DX12's shaders, and its name for display: Microsoft's DXC, if this build contains it (feature
+/// `static-dxc`, only with MSVC) or if its library lies beside the program; else FXC, which is a part of Windows, slow,
+/// and without subgroup operations. A library elsewhere is not loaded: it could be anybody's.
+fn shader_compiler() -> (wgpu::Dx12Compiler, &'static str) {
+    let is_linked = cfg!(all(feature = "static-dxc", windows, target_env = "msvc", not(target_arch = "aarch64")));
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("dxcompiler.dll")).filter(|path| path.is_file());
+    match is_linked {
+        true => (wgpu::Dx12Compiler::StaticDxc, "DXC (built in)"),
+        false => match beside().and_then(|path| path.into_os_string().into_string().ok()) {
+            Some(dxc_path) => (wgpu::Dx12Compiler::DynamicDxc { dxc_path }, "DXC (dxcompiler.dll)"),
+            None => (wgpu::Dx12Compiler::Fxc, "FXC"),
+        },
+    }
 }
 
 /// All adapters, in the order of their indices.
@@ -319,7 +339,9 @@ pub(crate) async fn reports() -> Vec<AdapterReport> {
             binding_bytes_max: limits.max_storage_buffer_binding_size,
             buffer_bytes_max: limits.max_buffer_size,
             workgroup_bytes_max: limits.max_compute_workgroup_storage_size,
-            memory_bytes: memory_bytes(adapter),
+            memory_bytes: memory(adapter).map(|(bytes, _)| bytes),
+            memory_source: memory(adapter).map(|(_, source)| source),
+            shader_compiler: (info.backend == wgpu::Backend::Dx12).then(|| shader_compiler().1),
             chosen: chosen == Some(index),
             name: info.name,
         }
@@ -327,9 +349,9 @@ pub(crate) async fn reports() -> Vec<AdapterReport> {
     adapters.iter().enumerate().map(report).collect()
 }
 
-/// Bytes available for weights and KV pool, if an API reports them.
-fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
-    hardware::memory_bytes(adapter, shares_memory(profile_kind(&adapter.get_info())))
+/// Bytes available for weights and KV pool, if an API reports them, and which one does.
+fn memory(adapter: &wgpu::Adapter) -> Option<(u64, &'static str)> {
+    hardware::memory(adapter, shares_memory(profile_kind(&adapter.get_info())))
 }
 
 fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize, BackendError> {

@@ -1,12 +1,20 @@
 //! Facts about the hardware that wgpu's API does not report, from the layers below it.
 
-/// Bytes available for weights and KV pool: Vulkan's memory budget (or heap size) of the largest device-local heap, or
-/// half of it if that heap is the machine's memory (`is_shared`); the budget of DXGI; Metal's recommended working set.
-/// `None` in a browser, where the engine uses a fixed size.
-pub(crate) fn memory_bytes(adapter: &wgpu::Adapter, is_shared: bool) -> Option<u64> {
-    let of_heap = |bytes| if is_shared { bytes / 2 } else { bytes };
-    vulkan::heap_bytes(adapter).map(of_heap).or_else(|| budget_bytes(adapter))
+/// Bytes available for weights and KV pool, and where the number comes from: Vulkan's memory budget (or heap size) of
+/// the largest device-local heap, or half of it if that heap is the machine's memory (`is_shared`); the budget of DXGI;
+/// Metal's recommended working set. `None` in a browser, where the engine tries.
+pub(crate) fn memory(adapter: &wgpu::Adapter, is_shared: bool) -> Option<(u64, &'static str)> {
+    let of_heap = |(bytes, budgeted)| match (is_shared, budgeted) {
+        (false, true) => (bytes, "Vulkan's memory budget"),
+        (false, false) => (bytes, "the size of Vulkan's heap"),
+        (true, true) => (bytes / 2, "half of Vulkan's memory budget"),
+        (true, false) => (bytes / 2, "half of Vulkan's heap"),
+    };
+    vulkan::heap_bytes(adapter).map(of_heap).or_else(|| budget_bytes(adapter).map(|bytes| (bytes, BUDGET)))
 }
+
+/// The source of [`budget_bytes`].
+const BUDGET: &str = if cfg!(windows) { "DXGI's budget" } else { "Metal's recommended working set" };
 
 /// What DXGI grants this process of the memory that the GPU reaches fastest.
 #[cfg(windows)]
@@ -59,7 +67,8 @@ mod vulkan {
         read(instance, physical, &has)
     }
 
-    pub(super) fn heap_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    /// Bytes of the largest local heap, and whether they are a budget.
+    pub(super) fn heap_bytes(adapter: &wgpu::Adapter) -> Option<(u64, bool)> {
         with(adapter, |instance, physical, has| {
             let budgeted = has(ash::ext::memory_budget::NAME);
             let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
@@ -74,7 +83,7 @@ mod vulkan {
             let local = heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
             let (index, heap) = local.max_by_key(|(_, heap)| heap.size)?;
             let left = budget.heap_budget[index].saturating_sub(budget.heap_usage[index]);
-            Some(if budgeted { left.min(heap.size) } else { heap.size })
+            Some((if budgeted { left.min(heap.size) } else { heap.size }, budgeted))
         })
     }
 
@@ -100,7 +109,7 @@ mod vulkan {
 
 #[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
 mod vulkan {
-    pub(super) fn heap_bytes(_adapter: &wgpu::Adapter) -> Option<u64> {
+    pub(super) fn heap_bytes(_adapter: &wgpu::Adapter) -> Option<(u64, bool)> {
         None
     }
 

@@ -2,9 +2,9 @@
 //!
 //! [`WgpuBackend`] opens an adapter ([`device`]) and allocates every buffer once ([`arena`]). For each batch, it writes
 //! one metadata buffer ([`metadata`]), replays a recorded program in one compute pass and one submission ([`encode`]),
-//! and copies the sampled ids into a ring of mapped buffers ([`readback`]). Kernels are compiled before the first request, or on
-//! first use ([`pipelines`]), from preprocessed WGSL ([`preprocess`]). Two batches may be in flight: uploads are ordered with the
-//! submissions on the queue, so only the readback needs a ring.
+//! and copies the sampled ids into a ring of mapped buffers ([`readback`]). Kernels are compiled before the first
+//! request, or on first use ([`pipelines`]), from preprocessed WGSL ([`preprocess`]). Two batches may be in flight:
+//! uploads are ordered with the submissions on the queue, so only the readback needs a ring.
 //!
 //! The backend handles plans and batches; it does not depend on requests, sequences, checkpoints or text.
 
@@ -107,8 +107,8 @@ impl WgpuBackend {
         self.or_portable(|backend| backend.find_program(inputs))
     }
 
-    /// Does what may need new kernels. If the driver rejects one of them, the portable kernels are used from then on, on
-    /// this device and on those that replace it.
+    /// Does what may need new kernels. If the driver rejects one of them, the portable kernels are used from then on,
+    /// on this device and on those that replace it.
     fn or_portable<T>(
         &mut self,
         mut work: impl FnMut(&mut Self) -> Result<T, BackendError>,
@@ -300,7 +300,8 @@ fn caps(gpu: &Gpu) -> Caps {
         tier: tier + &class,
         activations: Storage::F32,
         binding_bytes_max: gpu.profile.binding_bytes_max,
-        memory_bytes: gpu.memory_bytes,
+        memory_bytes: gpu.memory.map(|(bytes, _)| bytes),
+        memory_source: gpu.memory.map_or("", |(_, source)| source),
         machine_bytes: is_shared.then(platform::memory_available).flatten(),
         allocation: allocation(&gpu.profile),
     }
