@@ -12,7 +12,7 @@ use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 use folio::backend::cuda::{CudaBackend, CudaOptions, Survey};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::backend::reference::ReferenceBackend;
-use folio::backend::wgpu::{AdapterReport, Class, Tier, WgpuBackend, WgpuOptions};
+use folio::backend::wgpu::{AdapterReport, Choices, Class, Tier, WgpuBackend, WgpuOptions, choices};
 use folio::backend::{Backend, BackendError, Caps};
 use folio::config::Config;
 use folio::platform;
@@ -333,7 +333,7 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
                 let obstacle = adapters.cuda.obstacle.unwrap_or_default();
                 note(format_args!("no CUDA device: {obstacle}; running on wgpu:{index}"));
             }
-            Ok(wgpu(index))
+            Ok(adapter(index))
         }
         DeviceChoice::Wgpu(index) => {
             let adapters = survey();
@@ -341,15 +341,20 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
             if index >= adapters.reports.len() {
                 bail!("no device wgpu:{index}; available devices: {}", known(&adapters));
             }
-            Ok(wgpu(index))
+            Ok(adapter(index))
         }
     }
 }
 
 /// The adapter with this index.
-fn wgpu(index: usize) -> Device {
+fn adapter(index: usize) -> Device {
     let cache_dir = kernel_cache("wgpu");
     Device::Wgpu(WgpuOptions { adapter: Some(index), cache_dir, ..WgpuOptions::default() })
+}
+
+/// What earlier starts measured to be best on an adapter, by the shapes of models.
+pub(crate) fn tuned(report: &AdapterReport) -> Choices {
+    kernel_cache("wgpu").map_or_else(Default::default, |folder| choices(report, &folder))
 }
 
 /// Why [`resolve`] selects its device, as the end of a sentence.

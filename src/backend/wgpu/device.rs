@@ -112,6 +112,11 @@ pub struct AdapterReport {
     pub chosen: bool,
 }
 
+/// Workgroups of a product per core, if nothing was measured: with fewer than two, a core often waits for the slowest.
+pub(crate) const WORKGROUPS_PER_CORE: u32 = 4;
+/// The most that may be chosen: scratch is allocated for it.
+pub(crate) const WORKGROUPS_PER_CORE_MAX: u32 = 8;
+
 /// Properties of a device that kernels depend on; fixed once the device is open.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
@@ -129,12 +134,19 @@ pub(crate) struct Profile {
     pub(crate) subgroup_size_min: u32,
     /// Number of cores that run workgroups independently.
     pub(crate) cores: u32,
+    /// Workgroups of a product that each core should get; may be tuned.
+    pub(crate) workgroups_per_core: u32,
 }
 
 impl Profile {
     /// Number of workgroups that keep all cores busy: with fewer than two each, a core often waits for the slowest.
     pub(crate) fn workgroups_to_fill(&self) -> u32 {
         4 * self.cores
+    }
+
+    /// Number of workgroups that a product should have, if its rows and columns allow.
+    pub(crate) fn product_workgroups(&self) -> u32 {
+        self.workgroups_per_core * self.cores
     }
 
     /// Restricts the profile to what every device supports. Buffers allocated for the old profile stay large enough.
@@ -331,7 +343,7 @@ pub(crate) async fn reports() -> Vec<AdapterReport> {
         AdapterReport {
             index,
             api: api_name(info.backend),
-            driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+            driver: driver_name(&info),
             kind: profile_kind(&info),
             class: profile.class,
             tier: profile.tier,
@@ -377,6 +389,11 @@ fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize,
     })
 }
 
+/// Name and version of the driver.
+pub(crate) fn driver_name(info: &wgpu::AdapterInfo) -> String {
+    format!("{} {}", info.driver, info.driver_info).trim().to_owned()
+}
+
 pub(crate) fn api_name(backend: wgpu::Backend) -> &'static str {
     match backend {
         wgpu::Backend::Vulkan => "vulkan",
@@ -417,6 +434,7 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },
         // Another class is another device.
         cores: hardware::cores(adapter).filter(|_| options.class.is_none()).unwrap_or(class.usual_cores()),
+        workgroups_per_core: WORKGROUPS_PER_CORE,
     }
 }
 

@@ -23,10 +23,14 @@ mod side;
 #[cfg(test)]
 mod tests;
 mod texels;
+#[cfg(not(target_arch = "wasm32"))]
+mod tune;
 
 pub use device::{AdapterReport, Class, Tier, WgpuOptions};
 pub use encode::{Variant, variants};
 pub use readback::Ticket;
+#[cfg(not(target_arch = "wasm32"))]
+pub use tune::{Choices, choices};
 
 use super::layout::{Layout, PoolLayout};
 use super::throttle::{self, Load, Throttle};
@@ -38,7 +42,7 @@ use crate::plan::{Plan, Step, Storage, WeightId};
 use crate::platform;
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
-use device::{Gpu, Profile};
+use device::{Gpu, Profile, WORKGROUPS_PER_CORE};
 use encode::{BatchShape, Recordings, pool};
 use futures_util::FutureExt as _;
 use readback::{Counts, Ring};
@@ -150,12 +154,6 @@ impl WgpuBackend {
         self.recordings.pipelines.compile(gpu, wanted, progress)
     }
 
-    /// A browser cannot wait for a batch here.
-    #[cfg(target_arch = "wasm32")]
-    fn calibrate(&mut self) -> Result<(), BackendError> {
-        Ok(())
-    }
-
     /// Runs a small and a larger batch, so that the time of the first request's batches can be predicted.
     #[cfg(not(target_arch = "wasm32"))]
     fn calibrate(&mut self) -> Result<(), BackendError> {
@@ -168,6 +166,22 @@ impl WgpuBackend {
             }
         }
         Ok(())
+    }
+}
+
+/// A browser cannot wait for a batch here, and has no folder.
+#[cfg(target_arch = "wasm32")]
+impl WgpuBackend {
+    fn calibrate(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn recall_tuning(&mut self) -> bool {
+        true
+    }
+
+    fn tune(&mut self) -> Result<bool, BackendError> {
+        Ok(false)
     }
 }
 
@@ -206,9 +220,16 @@ impl Backend for WgpuBackend {
     }
 
     fn warm_up(&mut self, progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
+        let is_tuned = self.recall_tuning();
         self.or_portable(|backend| backend.compile(progress))?;
+        if self.throttle.is_on() {
+            self.calibrate()?;
+        }
+        if !is_tuned && self.tune()? {
+            self.or_portable(|backend| backend.compile(progress))?;
+        }
         store_cache(&self.gpu, &self.options, &self.recordings);
-        if self.throttle.is_on() { self.calibrate() } else { Ok(()) }
+        Ok(())
     }
 
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {
@@ -291,13 +312,17 @@ fn caps(gpu: &Gpu) -> Caps {
         class if class == Class::of(device::profile_kind(&gpu.info)) => String::new(),
         forced => format!(", kernels of the {} class", format!("{forced:?}").to_lowercase()),
     };
+    let tuned = match gpu.profile.workgroups_per_core {
+        WORKGROUPS_PER_CORE => String::new(),
+        tuned => format!(", tuned to {tuned} workgroups per core"),
+    };
     let kind = device::profile_kind(&gpu.info);
     let is_shared = device::shares_memory(kind);
     Caps {
         name: gpu.info.name.clone(),
         api: device::api_name(gpu.info.backend),
         kind,
-        tier: tier + &class,
+        tier: tier + &class + &tuned,
         activations: Storage::F32,
         binding_bytes_max: gpu.profile.binding_bytes_max,
         memory_bytes: gpu.memory.map(|(bytes, _)| bytes),
@@ -318,6 +343,7 @@ pub fn usual_allocation(binding_bytes_max: u64) -> Allocation {
         texels: false,
         subgroup_size_min: 32,
         cores: Class::Discrete.usual_cores(),
+        workgroups_per_core: WORKGROUPS_PER_CORE,
     })
 }
 

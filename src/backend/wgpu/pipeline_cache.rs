@@ -8,7 +8,7 @@
 
 use super::device::{Gpu, WgpuOptions};
 use crate::platform;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The first bytes of a file: what it is, and the version of this format.
 const MAGIC: &[u8; 16] = b"folio pipelines\x01";
@@ -28,26 +28,37 @@ pub(super) fn restore(gpu: &Gpu, options: &WgpuOptions) -> Option<wgpu::Pipeline
     if !gpu.device.features().contains(wgpu::Features::PIPELINE_CACHE) {
         return None;
     }
-    let file = platform::read_own_file(&path(gpu, options)?, FILE_BYTES_MAX).ok();
-    let data = file.as_deref().and_then(unsealed);
+    let data = read_sealed(&path(gpu, options)?, FILE_BYTES_MAX);
     let make = |data: Option<&[u8]>| {
         let descriptor = wgpu::PipelineCacheDescriptor { label: Some("folio"), data, fallback: true };
         // SAFETY: the bytes come from `store`: the file is this user's, its checksum is right, and its name contains
         // adapter and driver. wgpu and the driver check their own headers and fall back to an empty cache.
         gpu.catch(|| unsafe { gpu.device.create_pipeline_cache(&descriptor) }).ok()
     };
-    make(data)
+    make(data.as_deref())
 }
 
-/// Writes the cache to a temporary file and renames it.
+/// Writes the cache.
 pub(super) fn store(gpu: &Gpu, options: &WgpuOptions, cache: &wgpu::PipelineCache) {
-    let (Some(path), Some(data)) = (path(gpu, options), cache.get_data()) else { return };
+    if let (Some(path), Some(data)) = (path(gpu, options), cache.get_data()) {
+        write_sealed(&path, &data);
+    }
+}
+
+/// The data of a file of this user with at most `bytes_max` bytes, if [`write_sealed`] wrote it.
+pub(super) fn read_sealed(path: &Path, bytes_max: u64) -> Option<Vec<u8>> {
+    let file = platform::read_own_file(path, bytes_max).ok()?;
+    unsealed(&file).map(<[u8]>::to_vec)
+}
+
+/// Writes data with its checksum to a temporary file and renames it.
+pub(super) fn write_sealed(path: &Path, data: &[u8]) {
     let beside = path.with_extension(format!("{}.tmp", std::process::id()));
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
     let written =
-        folder.and_then(|()| std::fs::write(&beside, sealed(&data))).and_then(|()| std::fs::rename(&beside, &path));
+        folder.and_then(|()| std::fs::write(&beside, sealed(data))).and_then(|()| std::fs::rename(&beside, path));
     if let Err(error) = written {
-        tracing::debug!("the pipeline cache {} was not written: {error}", path.display());
+        tracing::debug!("{} was not written: {error}", path.display());
     }
 }
 

@@ -252,7 +252,8 @@ fn kernels_that_a_driver_refuses_give_way_to_portable_ones() {
     // If the portable kernel is rejected too, the error names it.
     let Some(mut backend) = open(|options| options.refused_define = Some("WEIGHT_BF16")) else { return };
     backend.load(Arc::clone(&plan), &capacity(8)).expect("nothing is compiled yet");
-    let outcome = backend.allocate_pool(&[6]);
+    backend.allocate_pool(&[6]).expect("nor now");
+    let outcome = backend.warm_up(&mut |_, _| {});
     assert!(matches!(&outcome, Err(BackendError::Kernel { kernel, .. }) if kernel.contains("embed")), "{outcome:?}");
 }
 
@@ -349,22 +350,20 @@ fn no_kernel_is_compiled_for_a_request() {
     let capacity = Capacity { sequences_max: 24, samples_max: 32, tokens_max: 200, ..capacity(200) };
     let capacity = Capacity { table_entries_max: 24 * 16, history_max: 64, mask_words_max: 512, ..capacity };
     let groups = plan.kv_groups.len();
-    for class in [Class::Discrete, Class::Integrated, Class::Software] {
-        for deterministic in [false, true] {
-            let Some(mut backend) = open(|options| options.class = Some(class)) else { return };
-            let capacity = Capacity { deterministic, ..capacity.clone() };
-            backend.load(Arc::clone(&plan), &capacity).expect("the plan fits");
-            backend.allocate_pool(&vec![64; groups]).expect("the pool fits");
-            let (mut told, mut total) = (0, 0);
-            backend.compile(&mut |done, all| (told, total) = (told.max(done), all)).expect("all kernels compile");
-            let compiled = backend.recordings.pipelines.len();
-            assert_eq!((told, total as usize), (total, compiled), "progress counts every kernel");
-            for batch in mixed_batches(&plan, &capacity) {
-                backend.prepare(&batch).expect("the batch is valid");
-                let now = backend.recordings.pipelines.len();
-                let rows: Vec<_> = batch.sequences.iter().map(|rows| rows.row_count).collect();
-                assert_eq!(now, compiled, "{class:?}, deterministic {deterministic}: rows {rows:?}");
-            }
+    for (class, deterministic) in [(Class::Discrete, false), (Class::Discrete, true), (Class::Software, false)] {
+        let Some(mut backend) = open(|options| options.class = Some(class)) else { return };
+        let capacity = Capacity { deterministic, ..capacity.clone() };
+        backend.load(Arc::clone(&plan), &capacity).expect("the plan fits");
+        backend.allocate_pool(&vec![64; groups]).expect("the pool fits");
+        let (mut told, mut total) = (0, 0);
+        backend.compile(&mut |done, all| (told, total) = (told.max(done), all)).expect("all kernels compile");
+        let compiled = backend.recordings.pipelines.len();
+        assert_eq!((told, total as usize), (total, compiled), "progress counts every kernel");
+        for batch in mixed_batches(&plan, &capacity) {
+            backend.prepare(&batch).expect("the batch is valid");
+            let now = backend.recordings.pipelines.len();
+            let rows: Vec<_> = batch.sequences.iter().map(|rows| rows.row_count).collect();
+            assert_eq!(now, compiled, "{class:?}, deterministic {deterministic}: rows {rows:?}");
         }
     }
 }
@@ -377,7 +376,7 @@ fn mixed_batches(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
         (state >> 8) % limit
     };
     let mut batches = Vec::new();
-    for _ in 0..300 {
+    for _ in 0..150 {
         let mut batch = BatchInputs { tails: plan.tails.iter().map(|(tail, _)| *tail).collect(), ..Default::default() };
         let mut group = GroupInputs::default();
         let (sequences, rows_max) = (1 + below(capacity.sequences_max), 1 + below(60));
@@ -408,6 +407,40 @@ fn mixed_batches(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
         batches.push(batch);
     }
     batches
+}
+
+/// The first start with a model measures, the next takes what the first has kept.
+#[test]
+fn the_best_number_of_workgroups_is_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (plan, _) = plan(20);
+    let start = |deterministic: bool| {
+        let set = |options: &mut WgpuOptions| {
+            (options.class, options.cache_dir) = (Some(Class::Discrete), Some(folder.path().into()));
+        };
+        let mut backend = open(set)?;
+        let capacity = Capacity { deterministic, ..capacity(16) };
+        backend.load(Arc::clone(&plan), &capacity).expect("the plan fits");
+        backend.allocate_pool(&[6]).expect("the pool fits");
+        backend.warm_up(&mut |_, _| {}).expect("the device works");
+        Some(backend)
+    };
+    let files = || {
+        let files = std::fs::read_dir(folder.path()).expect("the folder").map(|file| file.expect("a file").path());
+        files.filter(|path| path.extension().is_some_and(|name| name == "tuning")).collect::<Vec<_>>()
+    };
+    let Some(deterministic) = start(true) else { return };
+    let of = |backend: &WgpuBackend| backend.gpu.profile.workgroups_per_core;
+    assert_eq!((of(&deterministic), files().len()), (WORKGROUPS_PER_CORE, 0));
+    let first = start(false).expect("as before");
+    let [file] = &files()[..] else { panic!("one adapter has one file") };
+    let written = std::fs::read(file).expect("the file was written");
+    let mut second = start(false).expect("as before");
+    assert_eq!(of(&first), of(&second));
+    assert!(second.recall_tuning(), "nothing is left to measure");
+    assert_eq!(std::fs::read(file).expect("the file"), written, "the second start measured nothing");
+    std::fs::write(file, b"what another program wrote").expect("the file can be written");
+    assert!(!second.recall_tuning(), "a foreign file counts for nothing");
 }
 
 /// A layer takes six dispatches for a few sequences: norm and qkv, rotation and store, attention, o, norm with gate, up

@@ -147,6 +147,7 @@ pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report
     let context = context(subject, new_tokens)?;
     let largest = subject.batches().into_iter().max().unwrap_or(1);
     let session = open(subject, config, largest, context + new_tokens)?;
+    report.set("kernels", json!(session.info()?.tier));
     let mut numbers = Numbers(config.seed.unwrap_or(0));
     round(&session, &mut numbers, 1, 8, 4, DrawParams::greedy())?;
     let batches = subject.batches().into_iter().flat_map(|batch| draws().map(|draw| (batch, draw)));
@@ -191,6 +192,7 @@ pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Repor
     let context = context(subject, 1)?;
     let largest = subject.batches().into_iter().max().unwrap_or(1);
     let session = open(subject, config, largest, context + 2)?;
+    report.set("kernels", json!(session.info()?.tier));
     let mut numbers = Numbers(config.seed.unwrap_or(0));
     round(&session, &mut numbers, 1, context.min(64), 1, DrawParams::greedy())?;
     for batch in subject.batches() {

@@ -11,7 +11,7 @@
 
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::Shard;
-use super::super::device::{Class, Profile, Tier};
+use super::super::device::{Class, Profile, Tier, WORKGROUPS_PER_CORE_MAX};
 use super::super::pipelines::Kernel;
 use super::{Recorder, RowParams, Variant, for_weight, gated, params};
 use crate::plan::fuse::Fused;
@@ -124,7 +124,7 @@ impl Shape {
         let outputs = if size.rows > 8 { 2 } else { 4 };
         let units = size.eights.div_ceil(size.unit_eights());
         let shape = |lanes| Self::Rows { rows: size.rows.next_power_of_two(), outputs, lanes };
-        let fills = |lanes: &u32| shape(*lanes).workgroups(size) >= profile.workgroups_to_fill();
+        let fills = |lanes: &u32| shape(*lanes).workgroups(size) >= profile.product_workgroups();
         // At most a quarter of the lanes is idle in the last turn.
         let is_busy = |lanes: &u32| 4 * units >= 3 * units.next_multiple_of(*lanes);
         let busy = || [8, 16, 32, 64].into_iter().filter(is_busy);
@@ -149,7 +149,7 @@ impl Shape {
         let tiles = self.workgroups(size);
         let least = self.span_min().filter(|_| !deterministic && tiles < 2 * profile.cores);
         let Some(least) = least else { return (1, columns) };
-        let wanted = (profile.workgroups_to_fill() / tiles).clamp(1, (columns / least).max(1));
+        let wanted = (profile.product_workgroups() / tiles).clamp(1, (columns / least).max(1));
         let span = columns.div_ceil(wanted).next_multiple_of(SPAN_COLUMNS);
         (columns.div_ceil(span), span)
     }
@@ -212,6 +212,7 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile)
         Step::MatMul(step) => Some((plan.weight_spec(step.weight), plan.buffer_spec(step.x).rows)),
         _ => None,
     };
+    let profile = &Profile { workgroups_per_core: WORKGROUPS_PER_CORE_MAX, ..profile.clone() };
     let usual_rows = |rows_max: u32| (0..16).map(|power| 1 << power).chain([rows_max]).filter(move |r| *r <= rows_max);
     let bytes = plan.steps().filter_map(product).flat_map(|(weight, rows)| {
         usual_rows(rows.count(capacity.tokens_max, capacity.samples_max)).map(|rows| {
@@ -459,7 +460,7 @@ mod tests {
     fn partial_sums_take_little_memory() {
         for cores in [1, 20, 132] {
             let profile = Profile { cores, ..super::super::test_profile(Class::Integrated, Tier::T0, true) };
-            let most = u64::from(profile.workgroups_to_fill() * TILE_ROWS * TILE_OUTPUTS) * 4;
+            let most = u64::from(profile.product_workgroups() * TILE_ROWS * TILE_OUTPUTS) * 4;
             for (rows, columns, outputs) in [(1, 8000, 8), (16, 4096, 100), (33, 14_336, 129), (512, 2048, 1024)] {
                 let size = Size { rows, eights: columns / 8, outputs, format: WeightFormat::Bf16 };
                 let shape = Shape::choose(&profile, false, &size);
