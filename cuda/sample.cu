@@ -219,8 +219,9 @@ KERNEL(sample, 1024, 1) {
   else if (!is_error && row_float(row, SAMPLE_TEMPERATURE) != 0.0f) chosen = draw(shared, row, source, own.key, best);
 
   if (threadIdx.x != 0) return;
-  params.results[index * RESULT_WORDS + RESULT_TOKEN_ID] = chosen;
-  params.results[index * RESULT_WORDS + RESULT_LOGPROB] = 0;
+  u32 *result = params.results + index * params.metadata[META_RESULT_STRIDE];
+  result[RESULT_TOKEN_ID] = chosen;
+  result[RESULT_LOGPROB] = 0;
   const u32 slot = row[SAMPLE_FEED_SLOT];
   if (slot != NONE) params.feed[slot] = is_error ? 0 : chosen;
 }

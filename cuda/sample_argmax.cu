@@ -52,8 +52,9 @@ KERNEL(sample_argmax, 256, 4) {
   state.arrived = 0;
   const u32 key = packed_key(best);
   const bool is_error = key == KEY_BAD || key <= KEY_LOWEST;
-  params.results[index * RESULT_WORDS + RESULT_TOKEN_ID] = is_error ? NUMERICAL_ERROR : packed_id(best);
-  params.results[index * RESULT_WORDS + RESULT_LOGPROB] = 0;
+  u32 *result = params.results + index * params.metadata[META_RESULT_STRIDE];
+  result[RESULT_TOKEN_ID] = is_error ? NUMERICAL_ERROR : packed_id(best);
+  result[RESULT_LOGPROB] = 0;
   const u32 slot = row[SAMPLE_FEED_SLOT];
   if (slot != NONE) params.feed[slot] = is_error ? 0 : packed_id(best);
 }

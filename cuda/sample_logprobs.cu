@@ -1,10 +1,11 @@
 // Logprobs of the raw logits for the rows that request them: of the token that `sample` has drawn, and of the most
-// likely tokens in order.
+// likely tokens in order, or of those that the mask allows: `sample` has left these in the scratch row.
 //
-// logits [logits rows][vocab] f32; results [sample row][record], whose id is read and whose logprobs are written.
+// logits [logits rows][vocab] f32; scratch as in `sample`; results [sample row][record], whose id is read and whose
+// logprobs are written.
 // logprob(id) = l[id] − l_max − ln Σ exp(l − l_max). One block: one sample row. The n-th largest of the threads' maxima
 // is a lower bound for the top list; only rows with hundreds of ties need histograms.
-// Grid: rows of the bucket. Twin: backend/reference/sample.rs
+// Grid: rows of this launch. Twin: backend/reference/sample.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/sample_threshold.cuh"
@@ -80,24 +81,26 @@ __device__ __forceinline__ void write_top(const Shared &shared, const Source &so
       rank += other > key || (other == key && shared.ids[j] < id) ? 1 : 0;
     }
     if (rank < count) {
-      result[RESULT_TOP_IDS + rank] = id;
-      result[RESULT_TOP_LOGPROBS + rank] = __float_as_uint(total.logprob(source.bits[id]));
+      u32 *likely = result + RESULT_WORDS + rank * LIKELY_WORDS;
+      likely[LIKELY_ID] = id;
+      likely[LIKELY_LOGPROB] = __float_as_uint(total.logprob(source.bits[id]));
     }
   }
-  for (u32 i = min(listed, count) + threadIdx.x; i < TOP_LOGPROBS_MAX; i += THREADS) result[RESULT_TOP_IDS + i] = NONE;
+  for (u32 i = min(listed, count) + threadIdx.x; i < count; i += THREADS)
+    result[RESULT_WORDS + i * LIKELY_WORDS + LIKELY_ID] = NONE;
 }
 
 KERNEL(sample_logprobs, 1024, 1) {
   __shared__ Shared shared;
-  const u32 index = blockIdx.x;
+  const u32 index = params.row_first + blockIdx.x;
   if (index >= params.metadata[META_SAMPLE_COUNT]) return;
   const u32 *row = sample_row(params.metadata, index);
   const u32 top = min(row[SAMPLE_TOP_LOGPROBS], TOP_LOGPROBS_MAX);
   if (row[SAMPLE_LOGPROB] == 0 && top == 0) return;
-  u32 *result = params.results + index * RESULT_WORDS;
+  u32 *result = params.results + index * params.metadata[META_RESULT_STRIDE];
   const u32 chosen = result[RESULT_TOKEN_ID];
   if (chosen == NUMERICAL_ERROR) {
-    if (threadIdx.x < top) result[RESULT_TOP_IDS + threadIdx.x] = NONE;
+    if (threadIdx.x < top) result[RESULT_WORDS + threadIdx.x * LIKELY_WORDS + LIKELY_ID] = NONE;
     return;
   }
   const u32 vocab = params.vocab, fours = ceil_div(vocab, 4);
@@ -109,6 +112,15 @@ KERNEL(sample_logprobs, 1024, 1) {
   if (threadIdx.x == 0 && row[SAMPLE_LOGPROB] != 0)
     result[RESULT_LOGPROB] = __float_as_uint(total.logprob(source.bits[chosen]));
   if (top == 0) return;
-  find_top(shared, source, own.key, highest, top);
+  const bool is_masked = row[SAMPLE_TOP_ALLOWED] != 0 && is_adjusted(row);
+  Source listed = source;
+  u32 largest = highest;
+  if (is_masked) {
+    listed = Source{params.scratch + static_cast<u64>(blockIdx.x) * fours * 4, vocab, true};
+    own = Survey();
+    each_four<THREADS, 4>(listed, 0, fours, [&](uint4 v, u32 four) { own.take(v, four); });
+    largest = packed_key(block_max<THREADS>(packed(own.key, 0), shared.warps));
+  }
+  find_top(shared, listed, own.key, largest, top);
   write_top(shared, source, top, total, result);
 }

@@ -157,12 +157,13 @@ fn main(invocation: Invocation) {
     }
     chosen = select(select(scored_token, chosen, scored_token == NONE), NUMERICAL_ERROR, is_bad_row);
 
-    let at = index * RESULT_WORDS;
+    let stride = metadata_word(META_RESULT_STRIDE);
+    let at = index * stride;
     var chosen_logprob = 0.0;
 #ifdef LOGPROBS
     let top = select(row_word(index, SAMPLE_TOP_LOGPROBS), 0u, is_bad_row || !is_ours);
     let is_reported = (row_word(index, SAMPLE_LOGPROB) != 0u || top > 0u) && !is_bad_row;
-    for (var i = RESULT_LOGPROB + local; i < RESULT_WORDS && is_ours; i += WORKGROUP) {
+    for (var i = RESULT_LOGPROB + local; i < stride && is_ours; i += WORKGROUP) {
         results[at + i] = NONE;
     }
     storageBarrier();
@@ -171,7 +172,8 @@ fn main(invocation: Invocation) {
         let total = log_total(row, local);
         chosen_logprob = logprob(row, select(0u, chosen, is_ours), total);
         if top > 0u {
-            write_top(row, local, min(top, TOP_LOGPROBS_MAX), total);
+            let source = select(RAW, ADJUSTED, row_word(index, SAMPLE_TOP_ALLOWED) != 0u);
+            write_top(row, local, own.x, source, min(top, TOP_LOGPROBS_MAX), total);
         }
     }
     storageBarrier();

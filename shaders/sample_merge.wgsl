@@ -30,7 +30,7 @@ fn main(invocation: Invocation) {
         }
     }
     let is_error = best.x == BAD_KEY || best.x <= KEY_LOWEST;
-    results[row * RESULT_WORDS + RESULT_TOKEN_ID] = select(best.y, NUMERICAL_ERROR, is_error);
+    results[row * metadata_word(META_RESULT_STRIDE) + RESULT_TOKEN_ID] = select(best.y, NUMERICAL_ERROR, is_error);
     let slot = row_word(row, SAMPLE_FEED_SLOT);
     if slot != NONE {
         feed[slot] = select(best.y, 0u, is_error);

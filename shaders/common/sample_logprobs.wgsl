@@ -43,17 +43,17 @@ fn keep_top(key: u32, id: u32) {
     }
 }
 
-// Lists the `count` largest raw keys above −∞ where a bound leaves too many: those above the count-th largest, and of
+// Lists the `count` largest keys above −∞ where a bound leaves too many: those above the count-th largest, and of
 // those equal to it the ones with the lowest ids. More than one round is needed only for ties.
-fn list_with_ties(row: Row, local: u32, count: u32) {
-    let selection = Selection(RAW, 0u, KEY_LOWEST + 1u, false, 0u, vec2<u32>(count, 0u));
+fn list_with_ties(row: Row, local: u32, source: u32, count: u32) {
+    let selection = Selection(source, 0u, KEY_LOWEST + 1u, false, 0u, vec2<u32>(count, 0u));
     let least = threshold(row, local, selection, Scale(0.0, 1.0, -3.0e38));
-    let above = list_keys_from(row, local, least + 1u, RAW, false, Scale(0.0, 1.0, -3.0e38)).count;
+    let above = list_keys_from(row, local, least + 1u, source, false, Scale(0.0, 1.0, -3.0e38)).count;
     var next = 0u;
     for (var missing = count - min(count, above); missing > 0u; missing--) {
         var lowest = NONE;
         for (var id = next + local; id < row.vocab && lowest == NONE; id += WORKGROUP) {
-            lowest = select(NONE, id, raw_key(row, id) == least);
+            lowest = select(NONE, id, key_at(row, id, source == RAW) == least);
         }
         let found = best_of(local, 1u, lowest).y;
         if local == 0u && found != NONE {
@@ -64,11 +64,17 @@ fn list_with_ties(row: Row, local: u32, count: u32) {
     workgroupBarrier();
 }
 
-// Writes the `count` most likely tokens, or fewer if fewer are above −∞.
-fn write_top(row: Row, local: u32, count: u32, total: vec2<f32>) {
-    let bound = bound_of(row, local, 0u, RAW, count);
-    if list_keys_from(row, local, bound, RAW, false, Scale(0.0, 1.0, -3.0e38)).count > LIST {
-        list_with_ties(row, local, count);
+// Writes the `count` most likely tokens, or fewer if fewer are above −∞. `own`: the largest ADJUSTED key of this
+// invocation.
+fn write_top(row: Row, local: u32, own: u32, kind: u32, count: u32, total: vec2<f32>) {
+#ifdef ADJUST
+    let source = kind;
+#else
+    let source = RAW;
+#endif
+    let bound = bound_of(row, local, own, source, count);
+    if list_keys_from(row, local, bound, source, false, Scale(0.0, 1.0, -3.0e38)).count > LIST {
+        list_with_ties(row, local, source, count);
     }
     let listed = atomicLoad(&list_count);
     for (var i = local; i < listed; i += WORKGROUP) {
@@ -78,9 +84,9 @@ fn write_top(row: Row, local: u32, count: u32, total: vec2<f32>) {
             rank += select(0u, 1u, is_ahead);
         }
         if rank < count {
-            let at = row.index * RESULT_WORDS + rank;
-            results[at + RESULT_TOP_IDS] = list_ids[i];
-            results[at + RESULT_TOP_LOGPROBS] = bitcast<u32>(logprob(row, list_ids[i], total));
+            let at = row.index * metadata_word(META_RESULT_STRIDE) + RESULT_WORDS + rank * LIKELY_WORDS;
+            results[at + LIKELY_ID] = list_ids[i];
+            results[at + LIKELY_LOGPROB] = bitcast<u32>(logprob(row, list_ids[i], total));
         }
     }
 }

@@ -27,6 +27,16 @@ fn raw_keys(row: Row, four: u32) -> vec4<u32> {
     return vec4<u32>(key_of(bits.x), key_of(bits.y), key_of(bits.z), key_of(bits.w));
 }
 
+// The key of a token.
+fn key_at(row: Row, id: u32, is_raw: bool) -> u32 {
+#ifdef ADJUST
+    if !is_raw {
+        return scratch[row.scratch + id];
+    }
+#endif
+    return raw_key(row, id);
+}
+
 // The keys of four tokens; past the end, keys that are never kept.
 fn keys_of(row: Row, four: u32, is_raw: bool) -> vec4<u32> {
 #ifdef ADJUST

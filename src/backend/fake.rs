@@ -290,6 +290,10 @@ impl FakeBackend {
         let Some(token_id) = said.or_else(drawn) else {
             return Sampled { token_id: NUMERICAL_ERROR, ..Default::default() };
         };
+        if sample.top_allowed {
+            let top = continuations(history.hash, sample.top_logprobs, mask, self.plan.vocab);
+            return Sampled { top, ..self.told(&SampleRow { top_logprobs: 0, ..*sample }, history.hash, token_id) };
+        }
         self.told(sample, history.hash, token_id)
     }
 
@@ -551,6 +555,18 @@ pub fn next_token(
 pub fn likely(history: u64, token_id: u32, count: u32, vocab: u32) -> Vec<(u32, f32)> {
     let rank = scored_rank(history, token_id);
     (0..count.min(vocab)).map(|index| ((token_id + index) % vocab, logprob(rank + index))).collect()
+}
+
+/// The `count` most likely of the tokens that `mask` allows, with their logprobs.
+pub fn continuations(history: u64, count: u32, mask: Option<&[u32]>, vocab: u32) -> Vec<(u32, f32)> {
+    let allows = |&id: &u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
+    let with_rank = |id| (mix(!history, u64::from(id)) % 4096, id);
+    let mut ranked: Vec<_> = (0..vocab).filter(allows).map(with_rank).collect();
+    ranked.sort_unstable();
+    ranked.truncate(count as usize);
+    #[expect(clippy::cast_precision_loss, reason = "ranks are small")]
+    let logprob = |(rank, id): (u64, u32)| (id, -0.125 - rank as f32 / 512.0);
+    ranked.into_iter().map(logprob).collect()
 }
 
 /// How unlikely a token is after a history, on this device.

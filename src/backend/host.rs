@@ -149,6 +149,7 @@ impl Limits<'_> {
             row.scored_token
         );
         require!(row.top_logprobs <= TOP_LOGPROBS_MAX, "{} top logprobs, more than the maximum", row.top_logprobs);
+        require!(!row.top_allowed || row.lists_allowed(), "a list of allowed tokens with other adjustments");
         let finite = row.draw.temperature.is_finite() && row.draw.temperature.is_sign_positive();
         require!(finite, "temperature {}", row.draw.temperature);
         Ok(())

@@ -60,6 +60,8 @@ table! {
     META_POOLS = 12;
     /// Header word: number of pool rows.
     META_POOL_COUNT = 13;
+    /// Header word: words of a result record with its list, the same for all sample rows.
+    META_RESULT_STRIDE = 14;
     /// Header word: start of the record of KV group 0; see [`group_header`].
     META_GROUPS = 16;
     /// Words of the header; the first array starts here.
@@ -184,6 +186,8 @@ table! {
     SAMPLE_TOP_LOGPROBS = 20;
     /// Word of a sample row.
     SAMPLE_SCORED_TOKEN = 21;
+    /// Word of a sample row: 0 or 1.
+    SAMPLE_TOP_ALLOWED = 22;
     /// Words of a sample row.
     SAMPLE_WORDS = 24;
 
@@ -214,13 +218,19 @@ table! {
     RESULT_TOKEN_ID = 0;
     /// Word of a result: f32, the token's logprob.
     RESULT_LOGPROB = 1;
-    /// First word of a result's top ids, most likely first; NONE ends a shorter list.
-    RESULT_TOP_IDS = 2;
-    /// First word of the logprobs (f32) of a result's top ids.
-    RESULT_TOP_LOGPROBS = RESULT_TOP_IDS + TOP_LOGPROBS_MAX;
-    /// Words of a result.
-    RESULT_WORDS = RESULT_TOP_LOGPROBS + TOP_LOGPROBS_MAX;
+    /// Words of a result before its list of likely tokens, which is as long as the batch's longest.
+    RESULT_WORDS = 2;
+
+    /// Word of a likely token: its id, most likely first; NONE ends a shorter list.
+    LIKELY_ID = 0;
+    /// Word of a likely token: f32, its logprob.
+    LIKELY_LOGPROB = 1;
+    /// Words of a likely token.
+    LIKELY_WORDS = 2;
 }
+
+/// Maximum words of a result record with its list.
+pub(crate) const RESULT_STRIDE_MAX: u32 = RESULT_WORDS + LIKELY_WORDS * TOP_LOGPROBS_MAX;
 
 /// Maximum number of KV groups in the header.
 pub(crate) const GROUPS_MAX: usize = 8;
@@ -278,6 +288,7 @@ pub(crate) fn flatten(
     ] {
         words[header as usize] = u32::try_from(count).expect("checked against the capacity");
     }
+    words[META_RESULT_STRIDE as usize] = result_stride(inputs);
     begin(words, META_TOKEN_IDS);
     words.extend_from_slice(&inputs.token_ids);
     begin(words, META_POSITIONS);
@@ -343,6 +354,7 @@ fn sample_record(row: &SampleRow) -> [u32; SAMPLE_WORDS as usize] {
         (SAMPLE_LOGPROB, u32::from(row.logprob)),
         (SAMPLE_TOP_LOGPROBS, row.top_logprobs),
         (SAMPLE_SCORED_TOKEN, row.scored_token),
+        (SAMPLE_TOP_ALLOWED, u32::from(row.top_allowed)),
     ])
 }
 
@@ -398,6 +410,15 @@ pub(crate) fn requested(inputs: &BatchInputs) -> Vec<Requested> {
     inputs.samples.iter().map(|row| Requested { logprob: row.logprob, top: row.top_logprobs }).collect()
 }
 
+/// Words of each result record of a batch: with the longest list that a row requests.
+pub(crate) fn result_stride(inputs: &BatchInputs) -> u32 {
+    stride_of(inputs.samples.iter().map(|row| row.top_logprobs))
+}
+
+fn stride_of(lists: impl Iterator<Item = u32>) -> u32 {
+    RESULT_WORDS + LIKELY_WORDS * lists.max().unwrap_or(0)
+}
+
 /// Decodes `rows` pooled rows.
 pub(crate) fn pooled(words: &[u32], rows: usize, columns: usize) -> Vec<Vec<f32>> {
     let rows = words.chunks_exact(columns.max(1)).take(rows);
@@ -407,15 +428,16 @@ pub(crate) fn pooled(words: &[u32], rows: usize, columns: usize) -> Vec<Vec<f32>
 /// Decodes the result records of the sample rows.
 pub(crate) fn sampled(words: &[u32], requested: &[Requested]) -> Vec<Sampled> {
     let decode = |(row, requested): (&[u32], &Requested)| {
-        let (ids, logprobs) = row[RESULT_TOP_IDS as usize..].split_at(TOP_LOGPROBS_MAX as usize);
-        let top = ids.iter().zip(logprobs).map(|(id, bits)| (*id, f32::from_bits(*bits)));
+        let list = row[RESULT_WORDS as usize..].chunks_exact(LIKELY_WORDS as usize);
+        let top = list.map(|likely| (likely[LIKELY_ID as usize], f32::from_bits(likely[LIKELY_LOGPROB as usize])));
         Sampled {
             token_id: row[RESULT_TOKEN_ID as usize],
             logprob: if requested.logprob { f32::from_bits(row[RESULT_LOGPROB as usize]) } else { 0.0 },
             top: top.take(requested.top as usize).take_while(|(id, _)| *id != NONE).collect(),
         }
     };
-    words.chunks_exact(RESULT_WORDS as usize).zip(requested).map(decode).collect()
+    let stride = stride_of(requested.iter().map(|requested| requested.top)) as usize;
+    words.chunks_exact(stride).zip(requested).map(decode).collect()
 }
 
 /// Checks that the batch stays within capacity, pool and its own arrays.
@@ -494,7 +516,8 @@ fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Back
             && inside(row.bias, inputs.bias.len())
             && mask
             && (row.scored_token == NONE || row.scored_token < context.plan.vocab)
-            && row.top_logprobs <= TOP_LOGPROBS_MAX;
+            && row.top_logprobs <= TOP_LOGPROBS_MAX
+            && (!row.top_allowed || row.lists_allowed());
         require(whole, "a sample row refers to an unknown row, slot or range")?;
     }
     let sorted = inputs.samples.is_sorted_by_key(|row| row.logits_row);
@@ -531,8 +554,8 @@ mod tests {
             assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), places.len(), "{record}: {places:?} are distinct");
             named += places.len();
         }
-        // Twelve widths, four values, and the word that a merge item has in place of another.
-        assert_eq!(named + 12 + 4 + 1, TABLE.len(), "all others are words of a record");
+        // Thirteen widths, four values, and the word that a merge item has in place of another.
+        assert_eq!(named + 13 + 4 + 1, TABLE.len(), "all others are words of a record");
         const { assert!(META_POOL_COUNT < META_GROUPS, "the records of groups come last in the header") };
     }
 

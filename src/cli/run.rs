@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use folio::server::LocalApi;
 use futures_util::StreamExt as _;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -27,6 +27,9 @@ pub(crate) struct RunArgs {
     /// Continue the prompt as text, without the chat template
     #[arg(long, requires = "prompt")]
     raw: bool,
+    /// Search for the likeliest answer with this many beams instead of sampling
+    #[arg(long, value_name = "N")]
+    beams: Option<u32>,
     /// Print the whole response as one JSON object
     #[arg(long, requires = "prompt")]
     json: bool,
@@ -42,6 +45,16 @@ pub(crate) struct RunArgs {
     served_model_name: Vec<String>,
     #[command(flatten)]
     request: RequestArgs,
+}
+
+impl RunArgs {
+    /// Adds the fields that ask for a beam search, if `--beams` does.
+    fn add_beams(&self, fields: &mut Map<String, Value>) {
+        if let Some(width) = self.beams {
+            fields.insert("use_beam_search".to_owned(), true.into());
+            fields.insert("best_of".to_owned(), width.into());
+        }
+    }
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
@@ -61,7 +74,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     };
     let outcome = match input {
         Some(input) => {
-            let batch = Batch::new(&session, &names, args.request.fields(), lines_in_flight);
+            let mut fields = args.request.fields();
+            args.add_beams(&mut fields);
+            let batch = Batch::new(&session, &names, fields, lines_in_flight);
             runtime.block_on(batch.answer(input, &mut output))
         }
         None => {
@@ -94,8 +109,15 @@ async fn answer_prompt(api: &LocalApi, session: &Session, args: &RunArgs, output
     }
     let choices = body["n"].as_u64().unwrap_or(1);
     ensure!(choices == 1, "`n` is {choices}: pass --json to print all choices");
-    body["stream"] = true.into();
     let mut printer = Printer::new(output);
+    if body["use_beam_search"] == true {
+        // The best answer is known only at the end.
+        let answer: Value = api.post(path, &body).await?.json().await?;
+        let choice = &answer["choices"][0];
+        printer.print(&json!({"choices": [{"index": 0, "delta": choice["message"], "text": choice["text"]}]}))?;
+        return printer.finish().map(|_| ());
+    }
+    body["stream"] = true.into();
     let mut events = api.post(path, &body).await?.events().await?;
     while let Some(event) = events.next().await {
         printer.print(&event?)?;
@@ -110,7 +132,9 @@ fn prompt_request(session: &Session, args: &RunArgs) -> Result<(&'static str, Va
         "this model has no tokenizer: pass token ids, as `prompt_token_ids` in a file for --input"
     );
     let prompt = args.prompt.as_deref().unwrap_or_default();
-    let mut body = args.request.fields_with_seed(args.engine.seed);
+    let seed = args.engine.seed.filter(|_| args.beams.is_none());
+    let mut body = args.request.fields_with_seed(seed);
+    args.add_beams(&mut body);
     let has_template = session.text.template.is_some();
     if has_template && !args.raw {
         body.insert("messages".to_owned(), json!([{"role": "user", "content": prompt}]));

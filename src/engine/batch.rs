@@ -3,9 +3,10 @@
 //! A [`Batch`] names sequences and counts; [`Batch::flatten`] turns it into the arrays that every backend reads. It is
 //! called right after scheduling: the arrays do not change afterwards, while the sequences keep changing.
 
+use super::beams;
 use super::block_pool::{BlockId, BlockPool};
 use super::faults::{InjectedFault, InjectedFaults};
-use super::request::{EOS_TOKEN_IDS_MAX, SamplingParams};
+use super::request::{BeamParams, EOS_TOKEN_IDS_MAX, SamplingParams};
 use super::sequence::{Sequence, SequenceId, Sequences, StreamId};
 use crate::plan::Tail;
 use crate::plan::inputs::{BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows};
@@ -101,7 +102,14 @@ impl Batch {
                 inputs.logits_rows.push(rows.row_start + rows.row_count - 1);
             }
             while let Some(draw) = draws.next_if(|draw| draw.row == row) {
-                let mask_start = sequences[draw.sequence].push_mask(&mut inputs.masks, vocab.div_ceil(32) as usize);
+                let sequence = &mut sequences[draw.sequence];
+                let mask_start = sequence.push_mask(&mut inputs.masks, vocab.div_ceil(32) as usize);
+                let held_back = held_back(sequence.params(), rows.context_len - sequence.prompt_len(), eos);
+                let mask_start = if sequence.beam.is_some() && !held_back.is_empty() {
+                    mask_out(&mut inputs.masks, mask_start, &held_back, vocab)
+                } else {
+                    mask_start
+                };
                 let place = Place { position: rows.context_len, mask_start };
                 self.flatten_draw(draw, &sequences[draw.sequence], place, eos, &mut inputs);
             }
@@ -176,13 +184,16 @@ impl Batch {
 
     fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, place: Place, eos: &[u32], inputs: &mut BatchInputs) {
         let params = sequence.params();
+        let candidates = |beams: BeamParams| beams::candidates(params, beams.width, eos.len());
         assert!(place.position >= sequence.prompt_len(), "prompt tokens are never drawn");
         assert!(sequence.feed_slot != NONE, "a drawn token has a feed slot");
         let start = inputs.history.len();
         inputs.history.extend_from_slice(sequence.history());
         let history = Range { start: index(start), len: index(inputs.history.len() - start) };
         let start = inputs.bias.len();
-        push_bias(params, place.position - sequence.prompt_len(), eos, &mut inputs.bias);
+        if sequence.beam.is_none() {
+            push_bias(params, place.position - sequence.prompt_len(), eos, &mut inputs.bias);
+        }
         let bias = Range { start: index(start), len: index(inputs.bias.len() - start) };
         let unread =
             draw.pending && params.draw.has_penalties() && !self.faults.has(InjectedFault::PenaltyWithoutPending);
@@ -198,8 +209,9 @@ impl Batch {
             bias,
             mask_start: place.mask_start,
             scored_token: NONE,
-            logprob: params.logprobs.is_some(),
-            top_logprobs: params.logprobs.unwrap_or(0),
+            logprob: sequence.beam.is_none() && params.logprobs.is_some(),
+            top_logprobs: params.beams.map_or(params.logprobs.unwrap_or(0), candidates),
+            top_allowed: sequence.beam.is_some(),
         });
     }
 }
@@ -207,14 +219,37 @@ impl Batch {
 /// Adds the request's logit bias. While `generated` is below `min_tokens`, also forbids end and stop tokens.
 fn push_bias(params: &SamplingParams, generated: u32, eos: &[u32], entries: &mut Vec<BiasEntry>) {
     let bias = params.logit_bias.iter().map(|(&token_id, &bias)| BiasEntry { token_id, bias });
-    if generated >= params.min_tokens {
-        entries.extend(bias);
-        return;
-    }
-    let eos = eos.iter().take(if params.ignore_eos { 0 } else { EOS_TOKEN_IDS_MAX });
-    let held_back: BTreeSet<u32> = params.stop_token_ids.iter().chain(eos).copied().collect();
+    let held_back = held_back(params, generated, eos);
     entries.extend(bias.filter(|entry| !held_back.contains(&entry.token_id)));
     entries.extend(held_back.into_iter().map(|token_id| BiasEntry { token_id, bias: HELD_BACK }));
+}
+
+/// The end and stop tokens that may not be drawn yet, while `generated` is below `min_tokens`.
+fn held_back(params: &SamplingParams, generated: u32, eos: &[u32]) -> BTreeSet<u32> {
+    if generated >= params.min_tokens {
+        return BTreeSet::new();
+    }
+    let eos = eos.iter().take(if params.ignore_eos { 0 } else { EOS_TOKEN_IDS_MAX });
+    params.stop_token_ids.iter().chain(eos).copied().collect()
+}
+
+/// Clears the bits of `ids` in the mask at `start`, the last one, unless nothing would be left. [`NONE`]: in a new mask
+/// that allows all other tokens. Returns the mask's offset.
+fn mask_out(masks: &mut Vec<u32>, start: u32, ids: &BTreeSet<u32>, vocab: u32) -> u32 {
+    let start = if start == NONE {
+        let start = index(masks.len());
+        let allowed = |word: u32| if vocab - 32 * word >= 32 { u32::MAX } else { (1 << (vocab - 32 * word)) - 1 };
+        masks.extend((0..vocab.div_ceil(32)).map(allowed));
+        start
+    } else {
+        start
+    };
+    let mut mask = masks[start as usize..].to_vec();
+    ids.iter().for_each(|id| mask[*id as usize / 32] &= !(1 << (id % 32)));
+    if mask.iter().any(|&word| word != 0) {
+        masks[start as usize..].copy_from_slice(&mask);
+    }
+    start
 }
 
 fn index(value: usize) -> u32 {

@@ -69,6 +69,8 @@ pub struct Group {
     newest: BlockId,
     free: u32,
     reserved: u32,
+    /// Sum of all reference counts.
+    held: u64,
     faults: InjectedFaults,
 }
 
@@ -91,6 +93,7 @@ impl Group {
             newest: NONE,
             free: 0,
             reserved: 0,
+            held: 0,
             faults,
         };
         (0..blocks).for_each(|id| group.enqueue_newest(id));
@@ -125,6 +128,11 @@ impl Group {
     /// Number of blocks with at least one holder.
     pub fn referenced(&self) -> u32 {
         self.total() - self.free
+    }
+
+    /// Number of holders of all blocks: entries of block tables.
+    pub fn held(&self) -> u64 {
+        self.held
     }
 
     /// Number of block tables that hold this block.
@@ -162,6 +170,7 @@ impl Group {
             self.withdraw(id);
         }
         self.blocks[id as usize].references = 1;
+        self.held += 1;
         Some(id)
     }
 
@@ -179,6 +188,7 @@ impl Group {
             self.dequeue(id);
         }
         self.blocks[id as usize].references += 1;
+        self.held += 1;
     }
 
     /// Removes a holder. Without holders, the block joins the free queue: a cached block at the end that is reused
@@ -188,6 +198,7 @@ impl Group {
         let block = &mut self.blocks[id as usize];
         assert!(block.references > 0, "only a block with a holder is released");
         block.references -= 1;
+        self.held -= 1;
         self.enqueue_if_free(id);
     }
 
@@ -281,6 +292,8 @@ impl Group {
         for (block, &occurs) in self.blocks.iter().zip(occurrences) {
             assert_eq!(block.references, occurs, "a block's reference count equals its occurrences in live tables");
         }
+        let held: u64 = occurrences.iter().map(|&occurs| u64::from(occurs)).sum();
+        assert_eq!(self.held, held, "holders are counted");
         let (mut id, mut queued, mut older) = (self.oldest, 0, NONE);
         while id != NONE {
             let block = &self.blocks[id as usize];

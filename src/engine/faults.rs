@@ -56,6 +56,14 @@ pub enum InjectedFault {
     PreemptedNotCached,
     /// Admission leaves no block for the running sequences to grow.
     NoWatermark,
+    /// A fork of a beam does not become a holder of its blocks, so they are free once its parent leaves.
+    BeamParentFreedEarly,
+    /// A fork of a beam gets the blocks of another beam.
+    WrongBeamCopied,
+    /// A beam that has ended also goes on.
+    FinishedBeamRevived,
+    /// The beams that are in flight when their request is aborted keep their blocks for ever.
+    BeamBlocksLeaked,
 }
 
 /// What the simulator injects; empty in production.

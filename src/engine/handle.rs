@@ -5,7 +5,7 @@
 //! request is well-formed. [`EngineInbox`] is the other end, owned by the engine: when it is dropped, every request
 //! still in it receives an error.
 
-use super::request::{Event, Request, RequestError, SubmitError};
+use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -54,6 +54,8 @@ pub struct EngineInfo {
     pub eos_token_ids: Vec<u32>,
     /// Length of an embedding; 0 if the model produces none.
     pub embedding_len: u32,
+    /// How long beams may become.
+    pub beam_room: BeamRoom,
 }
 
 macro_rules! stats {
@@ -89,6 +91,8 @@ stats! {
     requests_waiting,
     /// KV blocks in use. Cached blocks without holders do not count.
     blocks_used,
+    /// Entries of all block tables: KV blocks in use, where a shared block counts once for each of its holders.
+    blocks_held,
     /// KV blocks of all groups.
     blocks_total,
     /// Tokens stored in the KV blocks in use. Divided by the slots of those blocks, it shows how well the pool is
@@ -190,6 +194,7 @@ impl EngineHandle {
         }
         let info = self.info().ok_or(SubmitError::Loading)?;
         request.check(info.vocab, info.max_model_len)?;
+        request.check_beams(info.max_num_seqs, &info.beam_room)?;
         request.params = request.params.normalized();
         let limit = self.shared.queue_requests_max;
         let one_more = |queued| (queued < limit).then_some(queued + 1);

@@ -7,6 +7,7 @@
 //! It knows [`Backend`] and [`Source`], never a concrete device. The scheduler decides what is computed when.
 
 pub mod batch;
+mod beams;
 pub mod block_pool;
 #[doc(hidden)]
 pub mod faults;
@@ -25,6 +26,7 @@ pub use start::{Progress, StartError, spawn};
 
 use crate::backend::{Backend, BackendError};
 use crate::engine::batch::Batch;
+use crate::engine::block_pool::Group;
 use crate::engine::faults::InjectedFaults;
 use crate::engine::handle::{EngineInbox, Message, Stats};
 use crate::engine::request::RequestError;
@@ -202,6 +204,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             requests_running: self.scheduler.running_len() as u64,
             requests_waiting: (self.scheduler.waiting_len() as u64).saturating_sub(queued),
             blocks_used: groups.iter().map(|group| u64::from(group.referenced())).sum(),
+            blocks_held: groups.iter().map(Group::held).sum(),
             blocks_total: groups.iter().map(|group| u64::from(group.total())).sum(),
             tokens_stored: self.scheduler.tokens_stored(),
             prefix_queries: counts.prefix_queries,

@@ -1,7 +1,6 @@
 //! Requests and their events. A request is validated once, on submission; an accepted request is well-formed.
 
 use crate::model::GenerationDefaults;
-use crate::plan::inputs::TOP_LOGPROBS_MAX;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -62,6 +61,46 @@ pub struct SamplingParams {
     pub prompt_logprobs: Option<u32>,
     /// Constraint on the tokens of every choice.
     pub constraint: Option<SharedConstraint>,
+    /// Search for the likeliest answers instead of sampling. Temperature and thresholds have no effect.
+    pub beams: Option<BeamParams>,
+}
+
+/// How to search for the likeliest answers: beam search, as Hugging Face's transformers does it. The `n` best answers
+/// found are the choices, best first. Alternatives of a token are those that the constraint allows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BeamParams {
+    /// Number of beams, at most [`BEAMS_MAX`] and at least the number of choices.
+    pub width: u32,
+    /// An answer's score is the sum of its logprobs, divided by its length to the power of this; in the range
+    /// [`LENGTH_PENALTY`].
+    pub length_penalty: f32,
+    /// End the search as soon as `width` answers are found, though a better one may follow.
+    pub early_stopping: bool,
+}
+
+/// The part of a KV pool that limits how long beams may become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BeamRoom {
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Per KV group: number of blocks, and the maximum that one sequence holds at once.
+    pub groups: Vec<(u32, u32)>,
+}
+
+impl BeamRoom {
+    /// Maximum tokens of each of `width` beams after a prompt, so that they fit the pool even if they share nothing but
+    /// the full blocks of the prompt. At most the prompt's length: not one token fits.
+    pub fn tokens_max(&self, prompt_len: u32, width: u32) -> u32 {
+        let shared = prompt_len / self.block_size;
+        let held = |&(blocks, most): &(u32, u32)| {
+            if most.saturating_mul(width) <= blocks {
+                return u32::MAX;
+            }
+            let own = blocks.saturating_sub(shared) / width.max(1);
+            (shared + own).saturating_mul(self.block_size)
+        };
+        self.groups.iter().map(held).min().unwrap_or(u32::MAX)
+    }
 }
 
 /// A rule about which tokens may follow each other, for all choices of a request. It is how the engine, which knows no
@@ -117,6 +156,7 @@ impl Default for SamplingParams {
             logprobs: None,
             prompt_logprobs: None,
             constraint: None,
+            beams: None,
         }
     }
 }
@@ -159,6 +199,9 @@ pub enum RequestError {
     /// The model's logits for this row were NaN or all −∞.
     #[error("the model produced invalid numbers (NaN or infinity) for this request")]
     NumericalError,
+    /// A beam search found fewer answers than choices.
+    #[error("the grammar allows fewer answers than `n` choices")]
+    TooFewAnswers,
     /// This request's grammar allows no further token, or finding one costs too much.
     #[error("the grammar allows no further token at this point of the answer")]
     Grammar,
@@ -326,12 +369,16 @@ pub const MIN_P: NumberRange = NumberRange::new(0.0, 1.0);
 pub const REPETITION_PENALTY: NumberRange = NumberRange::above(0.0, 2.0);
 /// Range of [`DrawParams::presence_penalty`] and of [`DrawParams::frequency_penalty`].
 pub const PENALTY: NumberRange = NumberRange::new(-2.0, 2.0);
+/// Range of [`BeamParams::length_penalty`].
+pub const LENGTH_PENALTY: NumberRange = NumberRange::new(-10.0, 10.0);
 /// Range of one entry of [`SamplingParams::logit_bias`].
 pub const LOGIT_BIAS: NumberRange = NumberRange::new(-100.0, 100.0);
 /// Maximum choices per prompt.
 pub const CHOICES_MAX: u32 = 128;
 /// Maximum alternatives reported per token.
-pub const LOGPROBS_MAX: u32 = TOP_LOGPROBS_MAX;
+pub const LOGPROBS_MAX: u32 = 20;
+/// Maximum beams of a search.
+pub const BEAMS_MAX: u32 = 16;
 /// Maximum entries of a logit bias.
 pub const LOGIT_BIAS_MAX: usize = 1024;
 /// Maximum number of stop token ids.
@@ -357,6 +404,20 @@ impl Request {
         }
         check_ids("prompt", self.prompt.iter(), vocab)?;
         self.check_without_prompt(vocab, model_len_max)
+    }
+
+    /// Checks that the beams of a search fit an engine with `max_num_seqs` sequences and this much room.
+    pub fn check_beams(&self, max_num_seqs: u32, room: &BeamRoom) -> Result<(), SubmitError> {
+        let Some(BeamParams { width, .. }) = self.params.beams else { return Ok(()) };
+        if width > max_num_seqs {
+            return invalid("best_of", format!("must be at most {max_num_seqs}, which run at once, not {width}"));
+        }
+        let prompt_len = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
+        if room.tokens_max(prompt_len, width) <= prompt_len {
+            let message = format!("is {width}, but the KV pool does not hold so many beams after this prompt");
+            return invalid("best_of", message);
+        }
+        Ok(())
     }
 
     /// The part of [`Self::check`] that needs no prompt, for callers that want it before they encode one.
@@ -405,7 +466,31 @@ impl SamplingParams {
         check_count("stop_token_ids", self.stop_token_ids.len(), STOP_TOKEN_IDS_MAX)?;
         check_ids("logit_bias", self.logit_bias.keys(), vocab)?;
         check_ids("stop_token_ids", self.stop_token_ids.iter(), vocab)?;
-        self.logit_bias.values().try_for_each(|&bias| check_range("logit_bias", bias, LOGIT_BIAS))
+        self.logit_bias.values().try_for_each(|&bias| check_range("logit_bias", bias, LOGIT_BIAS))?;
+        self.beams.map_or(Ok(()), |beams| self.check_beams(beams))
+    }
+
+    /// Checks what only a beam search requires.
+    fn check_beams(&self, beams: BeamParams) -> Result<(), SubmitError> {
+        if !(1..=BEAMS_MAX).contains(&beams.width) {
+            return invalid("best_of", format!("must be from 1 to {BEAMS_MAX} beams, not {}", beams.width));
+        }
+        if self.n > beams.width {
+            return invalid("n", format!("must be at most the number of beams ({}), not {}", beams.width, self.n));
+        }
+        check_range("length_penalty", beams.length_penalty, LENGTH_PENALTY)?;
+        let (draw, usual) = (&self.draw, DrawParams::default());
+        let foreign = [
+            ("seed", self.seed.is_some()),
+            ("logit_bias", !self.logit_bias.is_empty()),
+            ("repetition_penalty", draw.repetition_penalty != usual.repetition_penalty),
+            ("presence_penalty", draw.presence_penalty != usual.presence_penalty),
+            ("frequency_penalty", draw.frequency_penalty != usual.frequency_penalty),
+        ];
+        match foreign.into_iter().find(|(_, is_set)| *is_set) {
+            Some((field, _)) => invalid(field, "has no meaning in a beam search".into()),
+            None => Ok(()),
+        }
     }
 
     /// Replaces values that would overflow or underflow: a tiny temperature becomes greedy, a tiny `top_p` or
@@ -417,6 +502,9 @@ impl SamplingParams {
         // A device may flush a denormal number to zero, and `top_p` = 0 would keep no token.
         self.draw.top_p = self.draw.top_p.max(f32::MIN_POSITIVE);
         self.draw.repetition_penalty = self.draw.repetition_penalty.max(REPETITION_PENALTY_MIN);
+        if self.beams.is_some() {
+            self.draw = DrawParams::greedy();
+        }
         self
     }
 }
@@ -465,5 +553,15 @@ mod tests {
         let defaults = GenerationDefaults { max_new_tokens: Some(17), draw, ..GenerationDefaults::default() };
         let params = SamplingParams::from_defaults(&defaults);
         assert_eq!((params.max_tokens, params.draw), (Some(17), draw));
+    }
+
+    #[test]
+    fn the_pool_limits_the_length_of_beams_that_share_only_the_prompt() {
+        let room = BeamRoom { block_size: 4, groups: vec![(20, u32::MAX)] };
+        // Two full blocks are shared; 18 are left for 4 beams, 4 each.
+        assert_eq!(room.tokens_max(10, 4), 24);
+        assert_eq!(room.tokens_max(79, 4), 76, "no token fits");
+        let windowed = BeamRoom { block_size: 4, groups: vec![(20, 5)] };
+        assert_eq!(windowed.tokens_max(10, 4), u32::MAX);
     }
 }

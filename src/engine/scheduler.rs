@@ -9,6 +9,7 @@
 //! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
 
 mod admit;
+mod beams;
 mod chunks;
 mod commit;
 mod preempt;
@@ -27,6 +28,7 @@ use super::faults::{InjectedFault, InjectedFaults};
 use super::request::{EOS_TOKEN_IDS_MAX, Request};
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use crate::plan::inputs::{BatchInputs, NONE};
+use beams::BeamGroups;
 use prefix::Past;
 use round_robin::RoundRobin;
 use std::collections::{BTreeMap, HashMap};
@@ -111,6 +113,7 @@ pub struct Scheduler {
     pool: BlockPool,
     sequences: Sequences,
     by_stream: HashMap<StreamId, SequenceId>,
+    groups: BeamGroups,
     /// Running sequences in scheduling order, without those that are leaving.
     running: Vec<SequenceId>,
     waiting: BTreeMap<Order, SequenceId>,
@@ -160,6 +163,7 @@ impl Scheduler {
             pool: BlockPool::new(limits.block_size, &limits.windows, &limits.blocks, faults),
             sequences: Sequences::default(),
             by_stream: HashMap::new(),
+            groups: BeamGroups::new(),
             running: Vec::new(),
             waiting: BTreeMap::new(),
             leaving: Vec::new(),
@@ -175,7 +179,7 @@ impl Scheduler {
     }
 
     /// Queues a request; `streams` has one entry per choice. With `waits_for_host`, it gets no row while the id of its
-    /// last token is unknown. This is always so under a constraint (and will be for beams).
+    /// last token is unknown. This is always so under a constraint and for beams.
     pub fn add(&mut self, request: Arc<Request>, streams: &[StreamId], seed: u64, waits_for_host: bool) {
         assert!(!streams.is_empty(), "a request has a choice");
         debug_assert!(streams.iter().all(|stream| !self.by_stream.contains_key(stream)), "a stream is used once");
@@ -184,24 +188,36 @@ impl Scheduler {
         let choices: Vec<_> = streams.iter().enumerate().map(choice).collect();
         let (round, arrival) = (self.round_robin.next(request.client), self.arrivals);
         let order = Order { priority: request.priority, round, arrival, choice: 0 };
-        let mut sequence = Sequence::new(request, &choices, seed, order, self.limits.windows.len());
+        let beams = request.params.beams;
+        let own = if beams.is_some() { &choices[..1] } else { &choices };
+        let mut sequence = Sequence::new(request, own, seed, order, self.limits.windows.len());
         let answer_max = if sequence.request.pooling.is_some() { Some(1) } else { sequence.params().max_tokens };
         let answer_max = answer_max.unwrap_or(u32::MAX);
         sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(self.limits.model_len_max);
         let constrained = sequence.is_constrained() && !self.faults.has(InjectedFault::MaskBeforeToken);
-        sequence.waits_for_host = waits_for_host || constrained;
+        sequence.waits_for_host = waits_for_host || constrained || beams.is_some();
+        if let Some(beams) = beams {
+            let room = self.limits.beam_room().tokens_max(sequence.prompt_len(), beams.width);
+            sequence.tokens_limit = sequence.tokens_limit.min(room);
+        }
         assert!(sequence.prompt_len() < sequence.tokens_limit, "a queued prompt leaves room for a token");
         self.arrivals += 1;
         let order = sequence.order;
         let id = self.sequences.insert(sequence);
         self.waiting.insert(order, id);
         self.by_stream.extend(streams.iter().map(|&stream| (stream, id)));
+        if let Some(beams) = beams {
+            self.start_beams(id, beams, choices);
+        }
     }
 
     /// Ends a choice whose receiver was dropped. Its blocks are freed once no step in flight uses them.
     pub fn abort(&mut self, stream: StreamId) {
         let Some(id) = self.by_stream.remove(&stream) else { return };
         self.counts.finished_abort += 1;
+        if let Some(group) = self.group_of(id) {
+            return self.abort_beams(group, stream);
+        }
         let sequence = &mut self.sequences[id];
         debug_assert!(sequence.streams().any(|own| own == stream), "a stream names the sequence that computes for it");
         if sequence.choice.stream != stream {
@@ -219,8 +235,8 @@ impl Scheduler {
     pub fn schedule(&mut self, tokens_max: u32) -> Option<Batch> {
         assert!(self.steps_in_flight <= 1, "a sequence has at most one pending token");
         let mut draft = self.draft(tokens_max.clamp(1, self.limits.tokens_max));
-        self.schedule_decodes(&mut draft);
-        self.schedule_prefills(&mut draft);
+        let others = self.schedule_decodes(&mut draft);
+        self.schedule_prefills(others, &mut draft);
         if !draft.preempted && draft.blocks_awaited.iter().all(|&count| count == 0) {
             self.admit(&mut draft);
         }
@@ -334,10 +350,10 @@ impl Scheduler {
 
     /// Schedules one row for each sequence that misses one token. While there is prefill to do, a quarter of the step
     /// is kept for it. The sequence that has waited longest goes first, so that small steps serve all sequences in
-    /// turn.
-    fn schedule_decodes(&mut self, draft: &mut Draft) {
+    /// turn. Returns the other running sequences, in order.
+    fn schedule_decodes(&mut self, draft: &mut Draft) -> Vec<SequenceId> {
         let decodes = |id: &SequenceId| self.sequences[*id].is_schedulable() && self.sequences[*id].missing() == 1;
-        let mut ids: Vec<_> = self.running.iter().copied().filter(decodes).collect();
+        let (mut ids, others): (Vec<_>, Vec<_>) = self.running.iter().copied().partition(decodes);
         ids.sort_by_key(|&id| self.sequences[id].last_step);
         let prefills = (!self.waiting.is_empty() && self.has_seat()) || ids.len() < self.running.len();
         let kept = if prefills { draft.tokens_left / 4 } else { 0 };
@@ -347,14 +363,15 @@ impl Scheduler {
                 self.schedule_row(id, draft);
             }
         }
+        others
     }
 
     /// Schedules chunks of running sequences that miss more than one token, in order. Tokens forced by constraints come
     /// first, because they are few and their clients are waiting; they get at most half of the room. Prompts follow.
-    fn schedule_prefills(&mut self, draft: &mut Draft) {
+    fn schedule_prefills(&mut self, running: Vec<SequenceId>, draft: &mut Draft) {
         let host_waits = |sequence: &Sequence| sequence.waits_for_host && sequence.pending > 0;
         let (answers, prompts): (Vec<_>, Vec<_>) =
-            self.running.iter().copied().partition(|&id| self.sequences[id].is_answering());
+            running.into_iter().partition(|&id| self.sequences[id].is_answering());
         let kept = if prompts.is_empty() && self.waiting.is_empty() { 0 } else { draft.tokens_left / 2 };
         for (id, kept) in answers.into_iter().map(|id| (id, kept)).chain(prompts.into_iter().map(|id| (id, 0))) {
             let sequence = &mut self.sequences[id];
@@ -469,8 +486,7 @@ impl Scheduler {
         self.request_prompt_outputs(id, draft);
         if complete && self.sequences[id].request.pooling.is_none() {
             let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
-            self.push_draw(id, row, draft);
-            self.fork(id, row, draft);
+            self.draw_or_unfold(id, row, draft);
         }
     }
 
@@ -512,7 +528,12 @@ impl Scheduler {
     }
 
     fn has_seat(&self) -> bool {
-        self.running.len() < self.limits.sequences_max as usize && !self.feed_slots.is_empty()
+        self.has_seats(1)
+    }
+
+    fn has_seats(&self, count: usize) -> bool {
+        let count = count + self.seats_kept();
+        self.running.len() + count <= self.limits.sequences_max as usize && count <= self.feed_slots.len()
     }
 
     /// Moves a sequence to the running ones.
@@ -585,14 +606,18 @@ impl Scheduler {
         self.release_feed_slot(id);
         let sequence = &mut self.sequences[id];
         match sequence.exit.take() {
+            // It is queued when all beams of its group have come so far.
+            Some(Exit::Preempted) if sequence.beam.is_some() => {}
             Some(Exit::Preempted) => {
                 assert_eq!(sequence.pending, 0, "a sequence waits with all its ids known");
                 let order = sequence.order;
                 self.waiting.insert(order, id);
             }
             _ => {
-                self.by_stream.remove(&sequence.choice.stream);
                 let sequence = self.sequences.remove(id);
+                if sequence.beam.is_none() {
+                    self.by_stream.remove(&sequence.choice.stream);
+                }
                 let shareable = self.shareable(&sequence);
                 self.past.remember(sequence, shareable);
             }
@@ -639,8 +664,8 @@ impl Scheduler {
         assert!(slots.iter().copied().eq(0..self.limits.feed_slots), "every feed slot is free or has one owner");
         let order = |id: &SequenceId| self.sequences[*id].order;
         assert!(self.running.is_sorted_by_key(order), "running sequences are in order");
-        let queued = self.running.len() + self.waiting.len() + self.leaving.len();
-        assert_eq!(queued, self.sequences.ids().count(), "every sequence is running, waiting or leaving");
+        let queued = self.running.len() + self.waiting.len() + self.leaving.len() + self.folded_len();
+        assert_eq!(queued, self.sequences.ids().count(), "every sequence is running, waiting, leaving or folded");
     }
 }
 

@@ -5,7 +5,7 @@
 //! flight has completed. This module only stores state; the scheduler makes the decisions.
 
 use super::block_pool::{BlockHash, BlockId};
-use super::request::{ConstraintState, Pooling, PrefixReport, Request, SamplingParams, Unsatisfiable, Usage};
+use super::request::{ConstraintState, Pooling, PrefixReport, Request, SamplingParams, Token, Unsatisfiable, Usage};
 use crate::plan::inputs::{HistoryEntry, NONE};
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
@@ -18,6 +18,29 @@ pub struct SequenceId(u32);
 /// The receiver that a choice's events go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
+
+/// The beams of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GroupId(pub(super) u64);
+
+/// The part of a sequence in a beam search.
+#[derive(Clone, Debug)]
+pub(super) struct Beam {
+    pub(super) group: GroupId,
+    /// Sum of the logprobs of its generated tokens.
+    pub(super) score: f64,
+    /// Its generated tokens.
+    pub(super) answer: Vec<Token>,
+    /// Its best continuations with their logprobs, best first, once they are read. Until its group advances, its next
+    /// token is pending.
+    pub(super) candidates: Option<Vec<(u32, f32)>>,
+}
+
+impl Beam {
+    pub(super) fn new(group: GroupId) -> Self {
+        Self { group, score: 0.0, answer: Vec::new(), candidates: None }
+    }
+}
 
 /// Scheduling order: lower is earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,6 +170,7 @@ pub(super) struct Sequence {
     pub(super) last_step: u64,
     /// Whether the host has work between two tokens (a grammar, a beam). It gets no row while a token is pending.
     pub(super) waits_for_host: bool,
+    pub(super) beam: Option<Box<Beam>>,
     history: Option<History>,
     guide: Option<Guide>,
 }
@@ -181,6 +205,7 @@ impl Sequence {
             skipped: false,
             last_step: 0,
             waits_for_host: false,
+            beam: None,
             history: None,
             guide: None,
             request,
@@ -295,6 +320,11 @@ impl Sequence {
     /// Whether its last mask allowed no token.
     pub(super) fn is_stuck(&self) -> bool {
         self.guide.as_ref().is_some_and(|guide| guide.stuck)
+    }
+
+    /// Whether nothing may follow this token, as far as the constraint is concerned.
+    pub(super) fn would_end_with(&self, token_id: u32) -> Result<bool, Unsatisfiable> {
+        self.guide.as_ref().map_or(Ok(false), |guide| guide.state.fork().accept(token_id))
     }
 
     /// Passes a token whose id has become known to the constraint. Returns `true` if nothing may follow it.

@@ -307,5 +307,6 @@ fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits, 
         max_num_seqs: limits.sequences_max,
         eos_token_ids: limits.eos_token_ids.clone(),
         embedding_len: plan.pooled_columns(),
+        beam_room: limits.beam_room(),
     }
 }

@@ -10,8 +10,9 @@ pub const NONE: u32 = u32::MAX;
 /// Marks a token id that is not known to the host yet: it stands for `feed[id & !FEED]`, the token that the device
 /// sampled into that feed slot.
 pub const FEED: u32 = 1 << 31;
-/// Maximum of [`SampleRow::top_logprobs`].
-pub const TOP_LOGPROBS_MAX: u32 = 20;
+/// Maximum of [`SampleRow::top_logprobs`]. Beam search needs as many for 16 beams of a model whose answers end in many
+/// ways; a request that samples may ask for 20.
+pub const TOP_LOGPROBS_MAX: u32 = 256;
 /// Token id reported for a row whose logits were NaN or all −∞.
 pub const NUMERICAL_ERROR: u32 = u32::MAX;
 
@@ -136,9 +137,17 @@ pub struct SampleRow {
     pub logprob: bool,
     /// Number of most likely tokens to report, at most [`TOP_LOGPROBS_MAX`].
     pub top_logprobs: u32,
+    /// Whether these are the most likely of the tokens that the mask allows, instead of all. Only for rows without
+    /// bias, penalties and scored token.
+    pub top_allowed: bool,
 }
 
 impl SampleRow {
+    /// Whether the row may have [`Self::top_allowed`].
+    pub(crate) fn lists_allowed(&self) -> bool {
+        self.bias.len == 0 && !self.draw.has_penalties() && self.scored_token == NONE
+    }
+
     /// A greedy row over `logits_row` with every option off.
     pub fn greedy(logits_row: u32, position: u32) -> Self {
         Self {
@@ -155,6 +164,7 @@ impl SampleRow {
             scored_token: NONE,
             logprob: false,
             top_logprobs: 0,
+            top_allowed: false,
         }
     }
 }

@@ -13,7 +13,7 @@ const CHOICES: u32 = 4;
 /// Options of a row besides temperature 1.
 type Option_ = (&'static str, fn(&mut SampleRow, &mut Noise));
 
-const OPTIONS: [Option_; 13] = [
+const OPTIONS: [Option_; 14] = [
     ("greedy", |row, _| row.draw.temperature = 0.0),
     ("temperature", |row, noise| row.draw.temperature = [0.3, 0.7, 1.0, 1.9][noise.below(4) as usize]),
     ("top_k", |row, noise| row.draw.top_k = [1, 2, 5, 40, 100_000][noise.below(5) as usize]),
@@ -27,6 +27,7 @@ const OPTIONS: [Option_; 13] = [
     ("logprobs", |row, noise| (row.logprob, row.top_logprobs) = (true, [0, 1, 5, 20][noise.below(4) as usize])),
     ("together", together),
     ("scored", scored),
+    ("beam", beam),
 ];
 
 fn together(row: &mut SampleRow, noise: &mut Noise) {
@@ -47,6 +48,13 @@ fn scored(row: &mut SampleRow, noise: &mut Noise) {
     }
 }
 
+/// The best continuations of a beam: long lists, often of the tokens that a mask allows.
+fn beam(row: &mut SampleRow, noise: &mut Noise) {
+    (row.draw.temperature, row.top_allowed) = (0.0, true);
+    row.top_logprobs = [4, 32, 64, 256][noise.below(4) as usize];
+    row.mask_start = [0, 0, NONE][noise.below(3) as usize];
+}
+
 /// All fixtures.
 pub(super) fn fixtures(draws: Draws, shapes: Shapes) -> Vec<Fixture> {
     let batches = match draws {
@@ -56,7 +64,7 @@ pub(super) fn fixtures(draws: Draws, shapes: Shapes) -> Vec<Fixture> {
     };
     let mut fixtures: Vec<Fixture> = OPTIONS.iter().map(|option| drawn(256, *option, batches)).collect();
     for &vocab in shapes.of(&[33, 4096, 151_937]) {
-        fixtures.push(drawn(vocab, OPTIONS[12], 2));
+        fixtures.extend([OPTIONS[12], OPTIONS[13]].map(|option| drawn(vocab, option, 2)));
     }
     for &vocab in shapes.of(&[1, 33, 1003, 4096]) {
         fixtures.extend([OPTIONS[0], OPTIONS[1], OPTIONS[11]].map(|option| drawn(vocab, option, 2)));

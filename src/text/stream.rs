@@ -141,6 +141,7 @@ pub struct TextPiece {
 }
 
 /// Decodes the text of one choice.
+#[derive(Clone)]
 pub struct TextStream {
     tokenizer: Option<Arc<Tokenizer>>,
     utf8: Utf8Stream,

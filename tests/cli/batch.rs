@@ -149,6 +149,17 @@ fn answers_come_while_the_input_is_open() {
 }
 
 #[test]
+fn beams_answer_a_prompt_and_the_lines_of_a_file() {
+    let greedy = result(&["run", "--device", "cpu", "--temperature", "0", "--max-tokens", "8", "--prompt", "Hello!"]);
+    let search = ["run", "--device", "cpu", "--max-tokens", "8", "--seed", "1", "--prompt", "Hello!", "--beams"];
+    assert_eq!(result(&[&search[..], &["1"]].concat()), greedy, "one beam is greedy");
+    assert!(!result(&[&search[..], &["4"]].concat()).trim().is_empty());
+    let all: Value = serde_json::from_str(&result(&[&search[..], &["4", "--json"]].concat())).expect("JSON");
+    assert_eq!(all["choices"].as_array().map(Vec::len), Some(1), "the best of four");
+    refusal(&[&search[..], &["17"]].concat(), &["best_of", "16"]);
+}
+
+#[test]
 fn a_prompt_takes_every_field_of_the_api() {
     let greedy = ["run", "--device", "cpu", "--temperature", "0", "--max-tokens", "64", "--prompt", "Hello!"];
     let choice = r#"{"structured_outputs": {"choice": ["red"]}}"#;

@@ -6,7 +6,7 @@ use folio::backend::fake::{FakeBackend, Script};
 use folio::config::Config;
 use folio::engine::faults::InjectedFaults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Status, channel};
-use folio::engine::request::{Event, FinishReason, Request, RequestError, SamplingParams, SubmitError};
+use folio::engine::request::{BeamParams, Event, FinishReason, Request, RequestError, SamplingParams, SubmitError};
 use folio::engine::{Engine, EngineEnd, Progress, StartError, spawn};
 use folio::platform::block_on;
 use std::thread::JoinHandle;
@@ -257,6 +257,25 @@ fn bad_requests_are_refused_at_the_door() {
     assert_eq!(field(&|r| r.params.stop_token_ids = vec![1 << 31]), "stop_token_ids");
     assert_eq!(field(&|r| r.cache_salt = Some(String::new())), "cache_salt");
     assert_eq!(field(&|r| r.cache_salt = Some("a b".into())), "cache_salt");
+    let beams = |width| Some(BeamParams { width, length_penalty: 1.0, early_stopping: false });
+    let searching = |change: &dyn Fn(&mut Request)| {
+        field(&|r| {
+            (r.params.seed, r.params.beams) = (None, beams(4));
+            change(r);
+        })
+    };
+    for width in [0, 17, 5] {
+        assert_eq!(searching(&|r| r.params.beams = beams(width)), "best_of", "four sequences run at once");
+    }
+    assert_eq!(searching(&|r| r.params.n = 5), "n");
+    assert_eq!(searching(&|r| r.params.seed = Some(1)), "seed");
+    assert_eq!(searching(&|r| r.params.logit_bias = [(5, 1.0)].into()), "logit_bias");
+    assert_eq!(searching(&|r| r.params.draw.repetition_penalty = 1.1), "repetition_penalty");
+    assert_eq!(searching(&|r| r.params.draw.presence_penalty = 1.0), "presence_penalty");
+    assert_eq!(searching(&|r| r.params.draw.frequency_penalty = 1.0), "frequency_penalty");
+    let with = |length_penalty| Some(BeamParams { width: 2, length_penalty, early_stopping: false });
+    assert_eq!(searching(&|r| r.params.beams = with(f32::NAN)), "length_penalty");
+    assert_eq!(searching(&|r| r.params.beams = with(10.5)), "length_penalty");
     let mut denormal = request(1, 4, 4);
     denormal.params.draw.temperature = 1e-40;
     handle.submit(denormal).expect("a denormal temperature is greedy");

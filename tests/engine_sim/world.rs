@@ -1,7 +1,7 @@
 //! A seeded environment for the engine: a plan without arithmetic, a device that checks its engine, requests that share
 //! prefixes, receivers that are dropped, and a simple oracle that computes every token.
 
-use crate::rules;
+use crate::{beams, rules};
 use folio::backend::fake::{self, FakeBackend, PlainHistory, Script};
 use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
@@ -97,6 +97,14 @@ pub(crate) struct Case {
     pub(crate) script: Script,
     pub(crate) faults: InjectedFaults,
     pub(crate) arrivals: Vec<Arrival>,
+}
+
+impl Case {
+    /// Number of blocks of each KV group.
+    pub(crate) fn blocks(&self) -> u32 {
+        let bytes = self.config.kv_cache_bytes.expect("the case sets it") / BLOCK_BYTES;
+        (bytes / self.shape.windows.len() as u64) as u32
+    }
 }
 
 /// How one choice ended.
@@ -391,6 +399,9 @@ fn wanted_numbers(case: &Case, history: u64, token_id: u32, count: Option<u32>) 
 /// What a choice should get, computed from its list of tokens.
 pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let params = &request.params;
+    if params.beams.is_some() {
+        return beams::search(case, request).seen.swap_remove(choice as usize);
+    }
     let prompt_len = request.prompt.len() as u32;
     let limit = prompt_len.saturating_add(params.max_tokens.unwrap_or(u32::MAX)).min(case.shape.model_len);
     let (mut tokens, mut logprobs) = (request.prompt.to_vec(), Vec::new());
@@ -449,7 +460,7 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
 
 /// The numbers reported for a prompt, up to the first invalid one, and whether all are valid; `histories` are those of
 /// its tokens.
-fn told(case: &Case, request: &Request, histories: &[Option<u64>]) -> (Vec<f32>, bool) {
+pub(crate) fn told(case: &Case, request: &Request, histories: &[Option<u64>]) -> (Vec<f32>, bool) {
     let prompt = &request.prompt;
     let valid = |from: usize, to: usize| histories[from..to].iter().map_while(|&history| history);
     if request.params.prompt_logprobs.is_some() {
@@ -571,10 +582,12 @@ fn shareable_tokens(case: &Case, index: usize) -> u32 {
     let others = case.arrivals.iter().enumerate().filter(|&(other, _)| other != index);
     let same_salt = others.filter(|(_, other)| other.request.cache_salt == request.cache_salt);
     let common = same_salt.flat_map(|(_, other)| {
-        let choices = 0..other.request.params.n;
-        choices.map(|choice| {
-            let mut tokens = other.request.prompt.to_vec();
-            tokens.extend(expected(case, &other.request, choice).tokens);
+        let answers: Vec<_> = match other.request.params.beams {
+            Some(_) => beams::search(case, &other.request).explored,
+            None => (0..other.request.params.n).map(|choice| expected(case, &other.request, choice).tokens).collect(),
+        };
+        answers.into_iter().chain([Vec::new()]).map(|answer| {
+            let tokens = [&other.request.prompt[..], &answer].concat();
             tokens.iter().zip(request.prompt.iter()).take_while(|(left, right)| left == right).count() as u32
         })
     });

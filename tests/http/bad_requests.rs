@@ -132,6 +132,8 @@ fn what_clients_send_beside_is_taken() {
         json!({"max_tokens": 3, "max_completion_tokens": 2, "best_of": 2, "response_format": {"type": "text"}}),
         json!({"stop": ["a", "b"], "logit_bias": {"4095": -100, "0": 100.0}, "suffix": "", "use_beam_search": false}),
         json!({"model": "other/name", "stop": "x", "tool_choice": "none"}),
+        json!({"use_beam_search": true, "n": 2, "best_of": 3, "length_penalty": 0.5, "early_stopping": true}),
+        json!({"use_beam_search": true, "n": 2, "logit_bias": {"5": 0}, "presence_penalty": 0, "temperature": 2}),
         json!({"chat_template_kwargs": {"enable_thinking": true}, "add_generation_prompt": true}),
         json!({"min_tokens": 4, "return_token_ids": true, "reasoning_effort": "low"}),
         json!({"include_stop_str_in_output": true}),

@@ -12,6 +12,8 @@ use std::path::Path;
 const NEEDS: &[(&str, &str)] = &[
     ("best_of", r#"{"max_tokens": 1}"#),
     ("continue_final_message", r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#),
+    ("early_stopping", r#"{"use_beam_search": true}"#),
+    ("length_penalty", r#"{"use_beam_search": true}"#),
     ("min_tokens", r#"{"max_tokens": 100000, "n_predict": -1}"#),
     ("stream_options", r#"{"stream": true}"#),
     ("tool_choice", r#"{"tools": [{"type": "function", "function": {"name": "f"}}]}"#),

@@ -105,6 +105,59 @@ fn the_best_of_several_is_the_likeliest() {
     assert!(silent["usage"]["completion_tokens"].as_u64() > Some(16), "all generated tokens are counted");
 }
 
+/// The sums of the logprobs of a completion's choices, in order.
+fn sums(answer: &Value) -> Vec<f64> {
+    let sum = |choice: &Value| {
+        let values = choice["logprobs"]["token_logprobs"].as_array().expect("logprobs");
+        values.iter().map(|value| value.as_f64().expect("a number")).sum()
+    };
+    answer["choices"].as_array().expect("choices").iter().map(sum).collect()
+}
+
+#[test]
+fn a_beam_search_finds_likelier_answers_than_greedy_sampling_best_first() {
+    let server = Server::cpu();
+    let base = json!({"prompt": "The KV cache", "max_tokens": 12, "logprobs": 1, "ignore_eos": true});
+    let greedy = server.post(COMPLETIONS, &with(&base, &json!({"temperature": 0}))).json();
+    let search = json!({"use_beam_search": true, "n": 3, "best_of": 6, "length_penalty": 0});
+    let found = server.post(COMPLETIONS, &with(&base, &search)).json();
+    let (one, found_sums) = (sums(&greedy)[0], sums(&found));
+    assert_eq!(found_sums.len(), 3, "{found}");
+    assert!(found_sums.is_sorted_by(|a, b| a >= b), "best first: {found_sums:?}");
+    assert!(found_sums[0] >= one - 1e-4, "{found_sums:?}, greedy {one}");
+    assert_eq!(found["usage"]["completion_tokens"], 36);
+    let texts: Vec<_> = (0..3).map(|index| text_of(&found, index)).collect();
+    assert!(texts[0] != texts[1] && texts[1] != texts[2] && texts[0] != texts[2], "{texts:?}");
+    let single = with(&base, &json!({"use_beam_search": true, "n": 1}));
+    assert_eq!(text(&server.post(COMPLETIONS, &single).json()), text(&greedy), "one beam is greedy");
+    let chat = json!({"use_beam_search": true, "n": 2, "max_tokens": 4});
+    let chat = server.post(CHAT, &with(&hello(), &chat)).json();
+    assert_eq!(chat["choices"].as_array().map(Vec::len), Some(2), "{chat}");
+}
+
+fn text_of(answer: &Value, index: usize) -> String {
+    answer["choices"][index]["text"].as_str().expect("a text").to_owned()
+}
+
+#[test]
+fn beams_end_at_stop_strings_and_keep_to_grammars() {
+    let server = Server::cpu();
+    let base = json!({"prompt": "The KV cache", "max_tokens": 16, "use_beam_search": true, "n": 4, "logprobs": 0});
+    let free = server.post(COMPLETIONS, &base).json();
+    let stopped = server.post(COMPLETIONS, &with(&base, &json!({"stop": " KV"}))).json();
+    for choice in stopped["choices"].as_array().expect("choices") {
+        assert!(!choice["text"].as_str().expect("a text").contains(" KV"), "{stopped}");
+    }
+    assert_ne!(free["choices"], stopped["choices"], "some beam has the stop string");
+    let colors = json!({"guided_choice": ["red", "green", "blue", "black"], "n": 3, "best_of": 4});
+    let chosen = server.post(COMPLETIONS, &with(&base, &colors)).json();
+    let texts: std::collections::BTreeSet<_> = (0..3).map(|index| text_of(&chosen, index)).collect();
+    assert_eq!(texts.len(), 3, "{chosen}");
+    assert!(texts.iter().all(|text| ["red", "green", "blue", "black"].contains(&text.as_str())), "{chosen}");
+    let few = server.post(COMPLETIONS, &with(&base, &json!({"guided_choice": ["a", "b"]})));
+    assert_eq!(few.json()["error"]["code"], "grammar_error", "two answers are fewer than four: {}", few.text);
+}
+
 #[test]
 fn a_completion_may_begin_with_its_prompt() {
     let server = Server::cpu();

@@ -5,6 +5,7 @@
 //! Backends are called directly, with batches built by hand: no engine, no scheduler. [`prove`] applies to every
 //! backend; a new backend needs a new [`Target`] and a new test.
 
+mod beams;
 #[path = "../support/gguf_builder.rs"]
 mod builder;
 mod converted;

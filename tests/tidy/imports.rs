@@ -5,8 +5,14 @@ use super::reader::{code, imports, line_of, places, rust, shipped_code, sources}
 use std::collections::BTreeSet;
 
 /// Scheduling modules. They are pure, so that a simulator can drive them: no device, clock, thread or randomness.
-const PURE: &[&str] =
-    &["engine::scheduler", "engine::block_pool", "engine::sequence", "engine::batch", "engine::faults"];
+const PURE: &[&str] = &[
+    "engine::scheduler",
+    "engine::block_pool",
+    "engine::sequence",
+    "engine::batch",
+    "engine::beams",
+    "engine::faults",
+];
 
 /// Module prefix → prefixes it may import; the longest matching row applies. A module may always import its own parts,
 /// unless [`may_import`] says otherwise.

@@ -91,8 +91,14 @@ export interface SamplingFields {
   seed?: number | null;
   /** Choices per prompt; 1 by default. */
   n?: number | null;
-  /** Generate this many choices and answer with the likeliest `n`; not in a stream. */
+  /** Generate this many choices and answer with the likeliest `n`; not in a stream. In a beam search: the beams. */
   best_of?: number | null;
+  /** Search for the likeliest answers with `best_of` beams, else `n`, instead of sampling; not in a stream. */
+  use_beam_search?: boolean | null;
+  /** A search divides the sum of an answer's logprobs by its length to the power of this; 1 by default. */
+  length_penalty?: number | null;
+  /** End a search when it has as many answers as beams, though a better one may follow. */
+  early_stopping?: boolean | null;
   /** Strings that end a choice. */
   stop?: string | Array<string> | null;
   /** Token ids that end a choice. */

@@ -137,12 +137,15 @@ fn sample_row(level: Level, logits: &[f32], row: &SampleRow, inputs: &BatchInput
         return error();
     }
     let is_adjusted = row.bias.len > 0 || row.mask_start != NONE || row.history.len > 0 || pending.is_some();
+    let mut allowed = None;
     let winner = if row.scored_token != NONE {
         Some(row.scored_token)
     } else if is_adjusted {
         adjusted(logits, row, inputs, pending).and_then(|values| {
             let scan = Scan::of(level, &values);
-            (!scan.bad).then(|| draw(&values, &scan, row))
+            let winner = (!scan.bad).then(|| draw(&values, &scan, row));
+            allowed = row.top_allowed.then_some((values, scan));
+            winner
         })
     } else {
         Some(draw(logits, &raw, row))
@@ -157,7 +160,8 @@ fn sample_row(level: Level, logits: &[f32], row: &SampleRow, inputs: &BatchInput
         if row.logprob {
             sampled.logprob = logprob(winner);
         }
-        let top = top_ids(logits, &raw, row.top_logprobs as usize).into_iter();
+        let (values, scan) = allowed.as_ref().map_or((logits, &raw), |(values, scan)| (&values[..], scan));
+        let top = top_ids(values, scan, row.top_logprobs as usize).into_iter();
         sampled.top = top.map(|id| (id, logprob(id))).collect();
     }
     sampled

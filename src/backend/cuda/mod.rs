@@ -35,7 +35,7 @@ pub use audit::Footprint;
 pub use emulator::metadata_constants;
 
 use super::layout::{Layout, PoolLayout};
-use super::metadata::{self, RESULT_WORDS, Requested};
+use super::metadata::{self, RESULT_STRIDE_MAX, Requested};
 use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, SideBuffers};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{Plan, Storage, WeightId};
@@ -113,7 +113,7 @@ struct LoadedPlan {
 impl LoadedPlan {
     /// Where the pooled rows start in a slot: after all sampled rows.
     fn pooled_offset(&self) -> usize {
-        self.capacity.samples_max.max(1) as usize * RESULT_WORDS as usize
+        self.capacity.samples_max.max(1) as usize * RESULT_STRIDE_MAX as usize
     }
 
     fn subject<'a>(&'a self, device: &'a Facts) -> Subject<'a> {
@@ -286,13 +286,13 @@ impl CudaBackend {
         }
     }
 
-    /// Enqueues a batch that has been flattened into `words`; takes its number of sample rows and the words of its
-    /// pooled rows.
+    /// Enqueues a batch that has been flattened into `words`; takes the words of its result records and of its pooled
+    /// rows.
     fn enqueue(
         &mut self,
         slot: usize,
         shape: &BatchShape,
-        (samples, pools): (usize, usize),
+        (results, pools): (usize, usize),
     ) -> Result<(), BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let missing = || BackendError::Validation("the program of this batch is not recorded".into());
@@ -302,7 +302,7 @@ impl CudaBackend {
             Some(graph) => self.driver.run_graph(graph)?,
             None => self.driver.run(&program.commands)?,
         }
-        self.driver.download(slot, loaded.arena.results, samples * RESULT_WORDS as usize, 0)?;
+        self.driver.download(slot, loaded.arena.results, results, 0)?;
         match pools {
             0 => Ok(()),
             pools => self.driver.download(slot, loaded.arena.pooled, pools, loaded.pooled_offset()),
@@ -364,7 +364,8 @@ impl Backend for CudaBackend {
         let requested = if shape.samples > 0 { metadata::requested(inputs) } else { Vec::new() };
         let pools = if shape.pools > 0 { inputs.pools.len() } else { 0 };
         let columns = self.loaded()?.plan.pooled_columns() as usize;
-        self.enqueue(slot, &shape, (requested.len(), pools * columns))?;
+        let results = requested.len() * metadata::result_stride(inputs) as usize;
+        self.enqueue(slot, &shape, (results, pools * columns))?;
         if let Some(loaded) = &mut self.loaded {
             loaded.busy[slot] = true;
         }

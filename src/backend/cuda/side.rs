@@ -11,7 +11,7 @@ impl SideBytes {
         Self {
             feed: u64::from(capacity.feed_slots.max(1)) * 4,
             metadata: metadata::words_max(plan, capacity, attend::work_words_max(plan, capacity, facts)) * 4,
-            results: u64::from(capacity.samples_max.max(1) * metadata::RESULT_WORDS) * 4,
+            results: u64::from(capacity.samples_max.max(1) * metadata::RESULT_STRIDE_MAX) * 4,
             pooled: u64::from(pool::words_max(plan, capacity)) * 4,
             attend_scratch: attend::scratch_bytes(plan, capacity, facts),
             attend_counters: u64::from(attend::counters(plan, capacity, facts)) * 4,

@@ -40,7 +40,8 @@
 //! reads a valid id. No row of a batch writes a slot that another row of the batch reads or writes.
 //! `logprob(id) = l[id] − l_max − ln Σ exp(l − l_max)` over the raw row, reported for the drawn token if `logprob` is
 //! set, else 0. The top list holds the `top_logprobs` largest raw logits by key (zeros and subnormals as +0), ties by
-//! lowest id; tokens with logit −∞ are left out, so the list may be shorter than requested.
+//! lowest id; tokens with logit −∞ are left out, so the list may be shorter than requested. With `top_allowed`, only
+//! the tokens that the mask allows are listed.
 //!
 //! *Accuracy.* In f32, `½ + (x >> 8)` does not fit when `x >= 2³¹`, and WGSL's `log` is only good to 2⁻²¹ absolute near
 //! 1, where the winning draws lie. So with `k = x >> 8`: `k < 2²³`: `e = −ln((k + ½) · 2⁻²⁴)`; else
@@ -81,10 +82,8 @@ pub(super) fn run(step: &Sample, loaded: &mut LoadedPlan, inputs: &BatchInputs) 
 
 /// Draws one token from `logits`; `pending` is the token in the row's pending feed slot.
 pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>) -> Sampled {
-    let drawn = || {
-        let candidates = candidates(logits, row, inputs, pending)?;
-        draw(candidates, row, 0.0).map(|draw| draw.winner)
-    };
+    let allowed = candidates(logits, row, inputs, pending);
+    let drawn = || draw(allowed.clone()?, row, 0.0).map(|draw| draw.winner);
     let winner = if row.scored_token == NONE { drawn() } else { scored(logits, row) };
     let Some(winner) = winner else {
         return Sampled { token_id: NUMERICAL_ERROR, ..Sampled::default() };
@@ -95,7 +94,14 @@ pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending
         if row.logprob {
             sampled.logprob = (f64::from(logits[winner as usize]) - log_total) as f32;
         }
-        let top = top_ids(logits, row.top_logprobs as usize).into_iter();
+        let mut allowed = allowed.filter(|_| row.top_allowed).unwrap_or_default();
+        allowed.sort_by_key(|token| !key(token.value));
+        let top = if row.top_allowed {
+            allowed.into_iter().take(row.top_logprobs as usize).map(|token| token.id).collect()
+        } else {
+            top_ids(logits, row.top_logprobs as usize)
+        };
+        let top = top.into_iter();
         sampled.top = top.map(|id| (id, (f64::from(logits[id as usize]) - log_total) as f32)).collect();
     }
     sampled

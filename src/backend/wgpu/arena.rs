@@ -90,7 +90,7 @@ pub(crate) struct Arena {
     pub(crate) feed: GpuBuffer,
     pub(crate) metadata: GpuBuffer,
     pub(crate) params: GpuBuffer,
-    /// One record of [`crate::backend::metadata::RESULT_WORDS`] words per sample row.
+    /// One record per sample row, of at most [`crate::backend::metadata::RESULT_STRIDE_MAX`] words.
     pub(crate) results: GpuBuffer,
     /// One row of the model's hidden size per pool row.
     pub(crate) pooled: GpuBuffer,

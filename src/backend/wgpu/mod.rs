@@ -238,7 +238,8 @@ impl Backend for WgpuBackend {
         self.dispatches = Some(program.len());
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let samples = shape.sample_groups.iter().map(|group| group.samples).sum();
-        let counts = Counts { samples, pools: shape.pools, columns: loaded.plan.pooled_columns() };
+        let stride = metadata::result_stride(inputs);
+        let counts = Counts { samples, stride, pools: shape.pools, columns: loaded.plan.pooled_columns() };
         let slot = loaded.ring.reserve()?;
         let gpu = &self.gpu;
         gpu.queue.write_buffer(&loaded.arena.metadata.raw, 0, bytemuck::cast_slice(&self.words));

@@ -1,7 +1,7 @@
 //! Readback of sampled ids and logprobs through a ring of mapped buffers.
 
 use super::super::BackendError;
-use super::super::metadata::{self, RESULT_WORDS, Requested};
+use super::super::metadata::{self, RESULT_STRIDE_MAX, Requested};
 use super::arena::Arena;
 use super::device::Gpu;
 use crate::backend::throttle::Load;
@@ -15,8 +15,9 @@ pub(crate) const SLOTS: usize = 4;
 /// Sizes of a batch's results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
-    /// Number of sample rows.
+    /// Number of sample rows, and words of the result record of each.
     pub(crate) samples: u32,
+    pub(crate) stride: u32,
     /// Number of pool rows.
     pub(crate) pools: u32,
     /// Elements per pool row.
@@ -44,7 +45,7 @@ pub(crate) struct Ring {
 /// Byte offset of the pooled rows in a slot for `samples_max` sample rows.
 fn pooled_offset(samples_max: u32) -> u64 {
     // Mapping offsets must be multiples of 8.
-    (u64::from(samples_max.max(1) * RESULT_WORDS) * 4).next_multiple_of(8)
+    (u64::from(samples_max.max(1) * RESULT_STRIDE_MAX) * 4).next_multiple_of(8)
 }
 
 /// Bytes of a slot for `samples_max` sample rows and `pooled_words` words of pooled rows.
@@ -75,7 +76,7 @@ impl Ring {
     /// Copies the results to `slot` at the end of `encoder`.
     pub(crate) fn copy(&self, slot: usize, encoder: &mut wgpu::CommandEncoder, arena: &Arena, counts: Counts) {
         let target = &self.slots[slot].0;
-        encoder.copy_buffer_to_buffer(&arena.results.raw, 0, target, 0, copied_bytes(counts.samples));
+        encoder.copy_buffer_to_buffer(&arena.results.raw, 0, target, 0, copied_bytes(counts));
         if counts.pools > 0 {
             let bytes = u64::from(counts.pools * counts.columns) * 4;
             encoder.copy_buffer_to_buffer(&arena.pooled.raw, 0, target, self.pooled_offset, bytes);
@@ -85,7 +86,7 @@ impl Ring {
     /// Bytes of a slot used by a batch's results.
     fn mapped_bytes(&self, counts: Counts) -> u64 {
         match counts.pools {
-            0 => copied_bytes(counts.samples),
+            0 => copied_bytes(counts),
             pools => self.pooled_offset + u64::from(pools * counts.columns) * 4,
         }
     }
@@ -135,8 +136,8 @@ impl Ring {
 }
 
 /// Bytes to map: at least a word, so that a batch without samples can be awaited too.
-fn copied_bytes(samples: u32) -> u64 {
-    u64::from((samples * RESULT_WORDS).max(1)) * 4
+fn copied_bytes(counts: Counts) -> u64 {
+    u64::from((counts.samples * counts.stride).max(1)) * 4
 }
 
 /// Natively, polls until `submission` has run; in a browser, the event loop completes the mapping.

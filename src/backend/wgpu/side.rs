@@ -16,7 +16,7 @@ impl SideBytes {
             feed: u64::from(capacity.feed_slots) * 4,
             metadata: metadata::words_max(plan, capacity, work_words) * 4,
             params: u64::from(PARAMS_SLOTS * PARAMS_SLOT_BYTES),
-            results: u64::from(capacity.samples_max * metadata::RESULT_WORDS) * 4,
+            results: u64::from(capacity.samples_max * metadata::RESULT_STRIDE_MAX) * 4,
             pooled: u64::from(pooled_words) * 4,
             attend_scratch: attend::scratch_bytes(plan, capacity, profile),
             sample_scratch: sample::scratch_bytes(plan, capacity, profile),

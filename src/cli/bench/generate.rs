@@ -122,7 +122,7 @@ fn round(
 
 /// A session with room for `batch` sequences of `tokens` tokens. It has no prefix cache, so that every prompt is
 /// computed.
-fn open(subject: &Subject<'_>, config: &Config, batch: u32, tokens: u32) -> Result<Session> {
+pub(super) fn open(subject: &Subject<'_>, config: &Config, batch: u32, tokens: u32) -> Result<Session> {
     let config = Config {
         max_num_seqs: config.max_num_seqs.max(batch),
         max_num_batched_tokens: config.max_num_batched_tokens.max(batch + config.block_size),
@@ -136,7 +136,7 @@ fn open(subject: &Subject<'_>, config: &Config, batch: u32, tokens: u32) -> Resu
     Ok(session)
 }
 
-fn context(subject: &Subject<'_>, new_tokens: u32) -> Result<u32> {
+pub(super) fn context(subject: &Subject<'_>, new_tokens: u32) -> Result<u32> {
     let room = subject.spec.positions_max.checked_sub(new_tokens + 1);
     let room = room.context("--new-tokens leaves no room for a prompt")?;
     Ok(subject.args.context.unwrap_or_else(|| CONTEXT.min(room)))

@@ -1,11 +1,12 @@
 //! `folio bench`: tokens per second, latencies and bandwidth, always compared with the device's own peaks.
 //!
 //! First the device's own peaks are measured ([`peaks`]), then the scenarios: [`steps`] runs each kernel alone with
-//! real shapes, [`generate`] decodes and prefills through the engine, [`serve`] loads it with seeded requests, [`host`]
-//! measures the host time of a step.
+//! real shapes, [`generate`] decodes and prefills through the engine, [`serve`] loads it with seeded requests,
+//! [`beams`] counts the memory that beams share, [`host`] measures the host time of a step.
 //!
 //! `docs/measurements.md` has the figures measured so far.
 
+mod beams;
 mod generate;
 mod host;
 mod peaks;
@@ -36,6 +37,8 @@ enum Scenario {
     Prefill,
     /// Many requests of mixed lengths at once
     Serve,
+    /// Memory that the beams of a search save by sharing blocks
+    Beams,
 }
 
 #[derive(Args, Debug)]
@@ -53,13 +56,14 @@ pub(crate) struct BenchArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Batch sizes of decode and prefill [default: 1,8]; rows of the products in steps [default: 1,8,64]
+    /// Batch sizes of decode and prefill [default: 1,8]; rows of the products in steps [default: 1,8,64]; searches of
+    /// beams, the first number only [default: 8]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch: Vec<u32>,
-    /// Prompt tokens of decode and prefill [default: 512, or the rest of the context]
+    /// Prompt tokens of decode, prefill and beams [default: 512, or the rest of the context]
     #[arg(long, value_name = "TOKENS")]
     context: Option<u32>,
-    /// Tokens that decode generates per sequence
+    /// Tokens that decode and beams generate per sequence
     #[arg(long, value_name = "TOKENS", default_value_t = 64)]
     new_tokens: u32,
     #[command(flatten)]
@@ -125,6 +129,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             Scenario::Decode => generate::decode(&subject, &config, &mut report)?,
             Scenario::Prefill => generate::prefill(&subject, &config, &mut report)?,
             Scenario::Serve => serve::measure(&subject, &config, &mut report)?,
+            Scenario::Beams => beams::measure(&subject, &config, &mut report)?,
         }
     }
     let text = if args.json { serde_json::to_string(&report.as_json())? } else { report.as_text() };

@@ -19,7 +19,7 @@ impl Scheduler {
     /// first that does not fit, because under steady arrivals that one would starve.
     pub(super) fn admit(&mut self, draft: &mut Draft) {
         while let Some((&order, &id)) = self.waiting.first_key_value() {
-            if draft.tokens_left == 0 || !self.has_seat() {
+            if draft.tokens_left == 0 || !self.has_seats(self.seats_needed(id)) {
                 break;
             }
             let Some(admission) = self.admission(id) else { break };
@@ -36,10 +36,10 @@ impl Scheduler {
         let sequence = &self.sequences[id];
         debug_assert!(matched as usize <= sequence.hashes.len(), "a matched block has a hash");
         let guarded = sequence.preemptions >= PREEMPTIONS_MAX;
-        let tokens = if guarded { sequence.tokens_limit } else { sequence.tokens_total() + 1 };
+        let tokens = if guarded { sequence.tokens_limit } else { self.tokens_unfolded(id) + 1 };
         let mut reserved = Vec::new();
         for (index, group) in self.pool.groups().iter().enumerate() {
-            let fresh = self.blocks_needed(index, matched, tokens);
+            let fresh = self.blocks_needed(index, matched, tokens) + self.blocks_of_others(id, index, tokens);
             let first = self.pool.first_visible(index, matched * self.limits.block_size).min(matched);
             let chain = &sequence.hashes[first as usize..matched as usize];
             let idle = |hash: &&BlockHash| group.lookup(hash).is_some_and(|block| group.references(block) == 0);
@@ -62,7 +62,7 @@ impl Scheduler {
         let all = self.pool.blocks_for(tokens) - matched.min(self.pool.blocks_for(tokens));
         let pool = &self.pool.groups()[group];
         let Some(window) = pool.window() else { return all };
-        let live = self.pool.blocks_for(window) + self.pool.blocks_for(self.limits.tokens_max) + 2;
+        let live = self.limits.blocks_live_max(self.pool.blocks_for(window));
         all.min(live).min(pool.total())
     }
 

@@ -46,6 +46,7 @@ impl Scheduler {
             self.accept_states(pool, &states, batch.step, &mut events);
         }
         self.land(batch);
+        self.advance_beams(&mut events);
         events
     }
 
@@ -68,6 +69,7 @@ impl Scheduler {
         }
         batch.scores.iter().for_each(|score| self.ask_again(score));
         self.land(batch);
+        self.fold_settled();
         events
     }
 
@@ -89,9 +91,12 @@ impl Scheduler {
             sequence.drop_tables();
             (sequence.pending, sequence.in_flight, sequence.feed_slot) = (0, 0, NONE);
             sequence.outputs_requested = sequence.outputs_reported;
-            let order = sequence.order;
-            self.waiting.insert(order, id);
+            if sequence.beam.is_none() {
+                let order = sequence.order;
+                self.waiting.insert(order, id);
+            }
         }
+        self.restart_beams();
     }
 
     /// Reports the logprobs of prompt tokens to all choices of the prompt that still have a receiver. By now they may
@@ -170,7 +175,7 @@ impl Scheduler {
     }
 
     /// Ends a sequence whose results are not valid numbers. Its blocks are removed from the prefix cache.
-    fn end_corrupted(&mut self, id: SequenceId, events: &mut Events) {
+    pub(super) fn end_corrupted(&mut self, id: SequenceId, events: &mut Events) {
         self.counts.corrupted_requests += 1;
         self.withdraw_all(id);
         self.end(id, &Event::Failed(RequestError::NumericalError), events);
@@ -184,6 +189,9 @@ impl Scheduler {
             return;
         }
         debug_assert!(sequence.pending > 0, "a drawn token was pending");
+        if sequence.beam.is_some() {
+            return self.accept_candidates(id, sampled, events);
+        }
         sequence.pending -= 1;
         if sampled.token_id >= self.limits.vocab {
             // The constraint allowed no token, so the logits may be valid.
@@ -248,6 +256,9 @@ impl Scheduler {
 
     /// Sends the one terminal event of a choice, and of the choices that were to fork from it.
     fn end(&mut self, id: SequenceId, event: &Event, events: &mut Events) {
+        if let Some(group) = self.group_of(id) {
+            return self.end_beams(group, event, events);
+        }
         let streams: Vec<_> = self.sequences[id].streams().collect();
         self.sequences[id].forks.clear();
         for stream in streams {
@@ -350,6 +361,9 @@ impl Scheduler {
 
     /// Returns a sequence to the queue and discards what the steps in flight compute for it.
     fn roll_back(&mut self, id: SequenceId) {
+        if let Some(group) = self.group_of(id) {
+            return self.roll_back_beams(group);
+        }
         self.withdraw_all(id);
         let sequence = &mut self.sequences[id];
         debug_assert!(sequence.exit != Some(Exit::Ended), "a sequence that has ended does not return to the queue");

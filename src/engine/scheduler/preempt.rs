@@ -3,6 +3,7 @@
 use super::{Draft, PREEMPTIONS_MAX, Scheduler};
 use crate::engine::faults::InjectedFault;
 use crate::engine::sequence::{Exit, SequenceId, Table};
+use crate::plan::inputs::NONE;
 
 impl Scheduler {
     /// Frees blocks for a running sequence, by preemption if need be. If the blocks become free only with a step in
@@ -22,7 +23,7 @@ impl Scheduler {
                 let Some(victim) = self.victim(group) else { break };
                 self.preempt(victim);
                 draft.preempted = true;
-                if victim == id {
+                if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE {
                     return;
                 }
             }
@@ -64,7 +65,10 @@ impl Scheduler {
     /// just resumed unless there is no other. Forks that share all their blocks free none individually; then the
     /// youngest is preempted, and the rest share less.
     fn victim(&self, group: usize) -> Option<SequenceId> {
-        let younger = self.running.iter().skip(1).rev().copied().filter(|&id| !self.sequences[id].guarded);
+        let oldest = self.running.first().and_then(|&id| self.group_of(id));
+        let is_oldest = |id: SequenceId| oldest.is_some() && self.group_of(id) == oldest;
+        let younger = self.running.iter().skip(1).rev().copied();
+        let younger = younger.filter(|&id| !self.sequences[id].guarded && !is_oldest(id));
         let freeing = || younger.clone().filter(|&id| self.frees_a_block(id, group));
         let settled = |id: &SequenceId| !self.sequences[*id].resumed;
         let shares = |id: &SequenceId| self.sequences[*id].tables[group].held().next().is_some();
@@ -82,6 +86,9 @@ impl Scheduler {
         if self.faults.has(InjectedFault::PreemptedNotCached) {
             self.withdraw_all(id);
         }
-        self.leave(id, Exit::Preempted);
+        match self.group_of(id) {
+            Some(group) => self.preempt_beams(group),
+            None => self.leave(id, Exit::Preempted),
+        }
     }
 }

@@ -11,6 +11,7 @@ use crate::engine::sequence::{Sequence, SequenceId};
 impl Scheduler {
     /// Requests the prompt outputs of the last row of the draft, which was just pushed.
     pub(super) fn request_prompt_outputs(&mut self, id: SequenceId, draft: &mut Draft) {
+        let streams = self.streams_of(id);
         let sequence = &mut self.sequences[id];
         let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
         let start = draft.batch.rows[row as usize].start;
@@ -24,7 +25,6 @@ impl Scheduler {
                 draft.batch.pools.push(Pool { sequence: id, row, count: end - first, last });
             }
             None if first < end => {
-                let streams = sequence.streams().collect();
                 draft.batch.scores.push(Score { sequence: id, row, first, count: end - first, streams });
                 debug_assert!(end - first <= draft.scores_left, "a row is as long as the step can score");
                 draft.scores_left -= end - first;

@@ -1,8 +1,9 @@
 //! [`Sampling`]: the parameters that chat, completions and llama.cpp's completion share.
 
 use crate::engine::handle::EngineInfo;
-use crate::engine::request::{DrawParams, Request, SamplingParams};
+use crate::engine::request::{DrawParams, Request, SamplingParams, SharedConstraint};
 use crate::server::guards::access::Client;
+use crate::server::parameters::beams::{self, StopAtText};
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::{Queueing, SamplingFields};
 use crate::server::state::ServerState;
@@ -65,6 +66,10 @@ impl Sampling {
         let options = fields.stream_options.as_ref();
         let best = fields.n.unwrap_or(1) as usize;
         let params = SamplingParams { n: best_of(&fields)?, ..sampling_params(&fields, defaults) };
+        let params = match beams::beams(&fields)? {
+            Some(beams) => beams::searching(SamplingParams { n: best as u32, ..params }, &fields, beams),
+            None => params,
+        };
         Ok(Self {
             wants_logprobs: false,
             wants_prompt_logprobs: params.prompt_logprobs.is_some(),
@@ -127,6 +132,15 @@ impl Sampling {
             self.params.constraint = Some(structured::from_the_start(state.grammar(structure).await?));
         }
         Ok(())
+    }
+
+    /// The constraint of all choices. The beams of a search also end at stop strings.
+    pub(crate) fn constraint(&self, tokenizer: Option<&Arc<Tokenizer>>) -> Option<SharedConstraint> {
+        let inner = self.params.constraint.clone();
+        if self.params.beams.is_none() || self.stops.is_empty() {
+            return inner;
+        }
+        Some(StopAtText { start: self.text_stream(tokenizer.cloned()), inner }.shared())
     }
 
     /// The decoder of one choice.

@@ -6,7 +6,7 @@
 //! sampling parameters are the engine's constants, and the engine checks them.
 
 use crate::engine::request::{
-    LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX, TEMPERATURE, TOP_P,
+    LENGTH_PENALTY, LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX, TEMPERATURE, TOP_P,
 };
 use crate::server::parameters::kind::{Bounds, Foreign, Group, Most, Row, field_name, joined, row, take};
 use crate::server::parameters::kinds::messages::{EFFORTS, MessageList, Messages, Modalities, TemplateSettings};
@@ -145,8 +145,14 @@ fields! {
         seed: Option<i64> = Optional(Integer { min: i64::MIN, max: Most::Fixed(i64::MAX) }),
         /// Choices per prompt; 1 by default.
         n: Option<i64> = Optional(Integer { min: 1, max: Most::Choices }),
-        /// Generate this many choices and answer with the likeliest `n`; not in a stream.
+        /// Generate this many choices and answer with the likeliest `n`; not in a stream. In a beam search: the beams.
         best_of: Option<i64> = Optional(Integer { min: 1, max: Most::Choices }),
+        /// Search for the likeliest answers with `best_of` beams, else `n`, instead of sampling; not in a stream.
+        use_beam_search: bool = Flag(false),
+        /// A search divides the sum of an answer's logprobs by its length to the power of this; 1 by default.
+        length_penalty: Option<f32> = Optional(Number(LENGTH_PENALTY)),
+        /// End a search when it has as many answers as beams, though a better one may follow.
+        early_stopping: Option<bool> = Optional(Boolean),
         /// Strings that end a choice.
         stop: Option<Vec<String>> = Optional(StopStrings),
         /// Token ids that end a choice.
@@ -178,7 +184,6 @@ fields! {
         guided_decoding_backend: "there is one implementation of grammars",
         guided_whitespace_pattern: "describe white space in a grammar",
         logprob_token_ids: "only the likeliest tokens are reported",
-        use_beam_search: "`best_of` chooses the likeliest of several samples",
     }
     ignores {
         cache_prompt: "the server decides whether prompts are cached",

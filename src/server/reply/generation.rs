@@ -91,9 +91,12 @@ impl Generation {
         let mut choices = Vec::new();
         let mut totals = Totals::default();
         let cached = vec![0; prompts.len()];
+        let constraint = sampling.constraint(state.text.tokenizer.as_ref());
         for prompt in prompts {
             let prompt_tokens = prompt.len() as u32;
-            let receivers = state.engine.submit(sampling.request(prompt));
+            let mut request = sampling.request(prompt);
+            request.params.constraint.clone_from(&constraint);
+            let receivers = state.engine.submit(request);
             let receivers = receivers.map_err(|error| ApiError::refused(&error, sampling.names))?;
             totals.prompt_tokens += prompt_tokens;
             choices.extend(receivers.into_iter().map(|receiver| Choice {

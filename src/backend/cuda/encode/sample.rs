@@ -100,13 +100,13 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), B
     let slice = if shape.adjust { scratch_rows(vocab, recorder.capacity.samples_max) } else { rows.max(1) };
     for row_first in (0..rows).step_by(slice as usize) {
         params.row_first = row_first;
-        recorder.launch(&kernel, &params, [slice.min(rows - row_first), 1, 1], THREADS, 0)?;
+        let grid = [slice.min(rows - row_first), 1, 1];
+        recorder.launch(&kernel, &params, grid, THREADS, 0)?;
+        if shape.logprobs {
+            recorder.launch(&Kernel::new("sample_logprobs"), &params, grid, THREADS, 0)?;
+        }
     }
-    if !shape.logprobs {
-        return Ok(());
-    }
-    params.row_first = 0;
-    recorder.launch(&Kernel::new("sample_logprobs"), &params, [rows, 1, 1], THREADS, 0)
+    Ok(())
 }
 
 fn encode_argmax(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
