@@ -55,6 +55,7 @@ function wasm() {
     "nontrapping-float-to-int",
     "reference-types",
     "sign-ext",
+    "simd",
     "multivalue",
   ];
   const optimise = [join(web, "node_modules/binaryen/bin/wasm-opt"), "-O1", "--strip-debug", "--strip-producers"];

@@ -1,11 +1,12 @@
 //! folio in a browser tab: the engine and its HTTP API, for the worker in `web/ts/worker.ts`.
 //!
-//! [`WebEngine`] is the engine on the browser's WebGPU device. [`WebEngine::fetch`] calls the server's API without a
-//! socket. JavaScript reads ranges of files ([`files`]), so the worker handles cache and network. The engine's code is
-//! the same as for the native binary.
+//! [`WebEngine`] is the engine on the browser's WebGPU device, or on the CPU ([`cpu`]). [`WebEngine::fetch`] calls the
+//! server's API without a socket. JavaScript reads ranges of files ([`files`]), so the worker handles cache and
+//! network. The engine's code is the same as for the native binary.
 
 #![cfg(target_arch = "wasm32")]
 
+pub mod cpu;
 mod error;
 mod files;
 mod options;
@@ -13,8 +14,10 @@ pub mod sha256;
 pub mod shaders;
 
 use bytes::Bytes;
+use cpu::TabCpu;
 use error::EngineError;
 use files::{Files, JsFiles};
+use folio::backend::Backend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::engine::handle::{self, EngineHandle, Status};
 use folio::engine::request::SamplingParams;
@@ -25,7 +28,7 @@ use folio::text::TextModel;
 use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, abortable};
 use js_sys::{Function, Promise, Uint8Array};
-use options::LoadOptions;
+use options::{Device, LoadOptions};
 use std::sync::Arc;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::{JsFuture, spawn_local};
@@ -80,48 +83,32 @@ pub struct WebEngine {
 impl WebEngine {
     /// Loads the model behind `files`. `options` is JSON ([`options`]); `on_progress(done, total)` counts bytes on the
     /// device. `on_notice(text)` receives notices for the user. `on_end(message)` is called when the engine ends by
-    /// itself. Rejects with an `Error` whose `name` is the kind.
+    /// itself. `pause()` returns a promise that resolves when the worker has handled the messages that wait. Rejects
+    /// with an `Error` whose `name` is the kind.
     pub async fn load(
         files: Files,
         options: &str,
         on_progress: Function,
         on_notice: Function,
         on_end: Function,
+        pause: Function,
     ) -> Result<WebEngine, JsValue> {
         let options = LoadOptions::parse(options)?;
-        let config = options.config()?;
+        options.config()?;
         let files = JsFiles::new(files);
         let text = read_text(&files).await?;
         let model = Model::open_remote(Box::new(files)).await.map_err(EngineError::from)?;
-        let defaults = SamplingParams::from_defaults(model.generation());
-
-        // The browser offers one adapter. Even a software adapter is used, because there is no alternative.
-        let gpu = WgpuOptions { adapter: Some(0), binding_bytes_max: options.binding_bytes, ..WgpuOptions::default() };
-        let backend = WgpuBackend::open(&gpu).await.map_err(EngineError::from)?;
-        let (handle, inbox) = handle::channel(config.queue_requests_max);
-        let mut progress = move |progress| {
-            // Errors of a listener do not concern the engine.
-            drop(match progress {
-                Progress::Weights { done, total } => {
-                    on_progress.call2(&JsValue::NULL, &(done as f64).into(), &(total as f64).into())
-                }
-                // A tab compiles them without returning to its event loop, so nothing could be shown.
-                Progress::Kernels { .. } | Progress::Fits(_) => Ok(JsValue::UNDEFINED),
-                Progress::Notice(text) => on_notice.call1(&JsValue::NULL, &text.into()),
-            });
-        };
-        let engine = Engine::start(backend, model, &config, inbox, &mut progress).await.map_err(EngineError::from)?;
-
-        let server = ServerOptions { allowed_hosts: vec!["*".into()], defaults, ..ServerOptions::default() };
-        let state = ServerState::new(handle.clone(), Arc::new(text), vec![options.name], server);
-        let (running, run) = abortable(engine.run());
-        spawn_local(async move {
-            if let Ok(end) = running.await {
-                let message = end.err().map_or_else(|| "the engine ended".into(), |end| end.to_string());
-                drop(on_end.call1(&JsValue::NULL, &message.into()));
+        let parts = Parts { model, text, on_progress, on_notice, on_end };
+        let engine = match options.device {
+            Device::WebGpu => {
+                // The browser offers one adapter. Even a software adapter is used: the CPU device was not asked for.
+                let (adapter, binding_bytes_max) = (Some(0), options.binding_bytes);
+                let gpu = WgpuOptions { adapter, binding_bytes_max, ..WgpuOptions::default() };
+                Self::start(WgpuBackend::open(&gpu).await.map_err(EngineError::from)?, parts, options).await
             }
-        });
-        Ok(WebEngine { handle, api: LocalApi::new(state), run })
+            Device::Cpu => Self::start(TabCpu::new(pause), parts, options).await,
+        };
+        Ok(engine?)
     }
 
     /// Answers one HTTP request. `headers` are names and values alternating.
@@ -163,6 +150,47 @@ impl WebEngine {
     pub fn unload(self) {
         self.handle.drain();
         self.run.abort();
+    }
+}
+
+/// What an engine is started with, whatever its device.
+struct Parts {
+    model: Model,
+    text: TextModel,
+    on_progress: Function,
+    on_notice: Function,
+    on_end: Function,
+}
+
+impl WebEngine {
+    async fn start<B: Backend + 'static>(backend: B, parts: Parts, options: LoadOptions) -> Result<Self, EngineError> {
+        let Parts { model, text, on_progress, on_notice, on_end } = parts;
+        let config = options.config()?;
+        let defaults = SamplingParams::from_defaults(model.generation());
+        let (handle, inbox) = handle::channel(config.queue_requests_max);
+        let mut progress = move |progress| {
+            // Errors of a listener do not concern the engine.
+            drop(match progress {
+                Progress::Weights { done, total } => {
+                    on_progress.call2(&JsValue::NULL, &(done as f64).into(), &(total as f64).into())
+                }
+                // A tab compiles them without returning to its event loop, so nothing could be shown.
+                Progress::Kernels { .. } | Progress::Fits(_) => Ok(JsValue::UNDEFINED),
+                Progress::Notice(text) => on_notice.call1(&JsValue::NULL, &text.into()),
+            });
+        };
+        let engine = Engine::start(backend, model, &config, inbox, &mut progress).await?;
+
+        let server = ServerOptions { allowed_hosts: vec!["*".into()], defaults, ..ServerOptions::default() };
+        let state = ServerState::new(handle.clone(), Arc::new(text), vec![options.name], server);
+        let (running, run) = abortable(engine.run());
+        spawn_local(async move {
+            if let Ok(end) = running.await {
+                let message = end.err().map_or_else(|| "the engine ended".into(), |end| end.to_string());
+                drop(on_end.call1(&JsValue::NULL, &message.into()));
+            }
+        });
+        Ok(Self { handle, api: LocalApi::new(state), run })
     }
 }
 

@@ -9,8 +9,18 @@ use serde_json::json;
 
 /// Default maximum of sequences computed at once.
 const SEQUENCES: u32 = 8;
-/// Default maximum of tokens computed per step.
+/// Default maximum of tokens computed per step on a GPU.
 const BATCHED_TOKENS: u32 = 256;
+/// The same on the CPU, which computes nothing else meanwhile and keeps the worker from its messages.
+const BATCHED_TOKENS_CPU: u32 = 64;
+
+/// Where the engine computes.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Device {
+    WebGpu,
+    Cpu,
+}
 
 /// The options of [`crate::WebEngine::load`].
 #[derive(Deserialize)]
@@ -18,6 +28,7 @@ const BATCHED_TOKENS: u32 = 256;
 pub(crate) struct LoadOptions {
     /// The model's name in responses.
     pub(crate) name: String,
+    pub(crate) device: Device,
     /// Maximum bytes that a kernel may bind, if less than the device's limit.
     pub(crate) binding_bytes: Option<u64>,
     max_model_len: Option<u32>,
@@ -39,10 +50,14 @@ impl LoadOptions {
         let max_num_seqs = self.max_num_seqs.unwrap_or(SEQUENCES);
         let block_size = self.block_size.unwrap_or(default.block_size);
         let tokens_min = max_num_seqs.saturating_add(block_size);
+        let batched_tokens = match self.device {
+            Device::WebGpu => BATCHED_TOKENS,
+            Device::Cpu => BATCHED_TOKENS_CPU,
+        };
         let config = Config {
             max_model_len: self.max_model_len,
             max_num_seqs,
-            max_num_batched_tokens: self.max_num_batched_tokens.unwrap_or(BATCHED_TOKENS.max(tokens_min)),
+            max_num_batched_tokens: self.max_num_batched_tokens.unwrap_or(batched_tokens.max(tokens_min)),
             block_size,
             kv_cache_bytes: self.kv_cache_bytes,
             seed: self.seed,

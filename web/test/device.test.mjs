@@ -159,23 +159,25 @@ test("no adapter is a reason that people understand", async () => {
   const { page, context } = await browser.page(server.origin);
   const results = await page.evaluate(async (origin) => {
     // The package's worker in a browser that lacks a feature.
-    const load = (script) => {
+    const load = (script, device = "webgpu") => {
       const source = `import "${origin}/test/hold.js"; ${script} await import("${origin}/worker.js"); release();`;
       const worker = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-      return outcome(() => folio.load({ model: "demo", worker }));
+      return outcome(() => folio.load({ model: "demo", worker, device }));
     };
     return [
       await load("navigator.gpu.requestAdapter = async () => null;"),
       await load(`Object.defineProperty(navigator, "gpu", { value: undefined });`),
       await outcome(() => folio.load({ model: "demo", worker: "/no-such-worker.js" })),
+      await load("", "quantum"),
     ];
   }, server.origin);
   assert.deepEqual(
     results.map(({ name }) => name),
-    ["NoAdapterError", "NoAdapterError", "FolioError"],
+    ["NoAdapterError", "NoAdapterError", "FolioError", "FolioError"],
   );
   assert.match(results[0].message, /offers no adapter/);
   assert.match(results[1].message, /has no WebGPU/);
   assert.match(results[2].message, /worker could not be started/);
+  assert.match(results[3].message, /quantum is not auto, webgpu or cpu/);
   await context.close();
 });

@@ -10,7 +10,7 @@ export class FolioError extends Error {
   }
 }
 
-/** The browser has no WebGPU, or WebGPU offers no adapter. */
+/** The browser has no WebGPU, or WebGPU offers no adapter, and the processor was ruled out. */
 export class NoAdapterError extends FolioError {
   override readonly code = "no_adapter";
 }

@@ -262,10 +262,11 @@ export class Engine {
 }
 
 /** The location and name of a model. */
-function findModel({ model, name, cache, limits, hub, rangeBytes }: api.LoadOptions): ModelPlace {
+function findModel({ model, name, cache, limits, device, hub, rangeBytes }: api.LoadOptions): ModelPlace {
   const rest = {
     cache: cache ?? ("opfs" as const),
     limits: limits ?? {},
+    device: device ?? ("auto" as const),
     listing: null,
     rangeBytes: rangeBytes ?? RANGE_BYTES,
   };

@@ -15,6 +15,7 @@ export interface ModelPlace {
   /** Bytes per range request. */
   rangeBytes: number;
   limits: Limits;
+  device: "auto" | "webgpu" | "cpu";
 }
 
 export type ToWorker =

@@ -21,7 +21,7 @@ export interface Limits {
   maxModelLen?: number;
   /** Maximum sequences computed at once (8). */
   maxNumSeqs?: number;
-  /** Maximum tokens computed per step (256). */
+  /** Maximum tokens computed per step (256; 64 on the CPU). */
   maxNumBatchedTokens?: number;
   /** Tokens per KV block: 16, 32 or 64 (32). */
   blockSize?: number;
@@ -42,6 +42,11 @@ export interface LoadOptions {
   /** Aborts the load. */
   signal?: AbortSignal;
   limits?: Limits;
+  /**
+   * Where the model is computed: on the GPU by WebGPU (`webgpu`), on one thread of the processor (`cpu`), or on the
+   * processor only if the browser offers no GPU (`auto`, the default).
+   */
+  device?: "auto" | "webgpu" | "cpu";
   /** Share one engine between all pages of this site that load this model with this option. */
   shared?: boolean;
   /** The model's name in responses; by default `model`. */
@@ -56,7 +61,7 @@ export interface LoadOptions {
 
 /** The loaded model. */
 export interface ModelInfo {
-  /** Name of the adapter, as far as the browser reveals it. */
+  /** Name of the GPU, as far as the browser reveals it, or `CPU`. */
   adapter: string;
   tier: string;
   vocab: number;

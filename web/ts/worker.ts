@@ -3,7 +3,15 @@
 // Loading and every request are calls with an id. A response's body is sent in chunks as the page asks for them. A
 // cancelled call, a closed page and an unload all drop the response, which cancels the request.
 
-import { fromWire, EngineCrashedError, ModelError, NoAdapterError, NetworkError, toWire } from "./errors.js";
+import {
+  fromWire,
+  EngineCrashedError,
+  FolioError,
+  ModelError,
+  NoAdapterError,
+  NetworkError,
+  toWire,
+} from "./errors.js";
 import { ChangedError, ModelFiles } from "./files.js";
 import { PIECES_AHEAD, type LoadResult, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
 import type { ModelInfo, Progress } from "./types.js";
@@ -67,8 +75,32 @@ async function adapterName(): Promise<string> {
   return description || [vendor, architecture || device].filter(Boolean).join(" ") || "unknown adapter";
 }
 
+/** The device to compute on, and its name. */
+async function chooseDevice(wanted: ModelPlace["device"]): Promise<{ device: "webgpu" | "cpu"; adapter: string }> {
+  if (!["auto", "webgpu", "cpu"].includes(wanted)) throw new FolioError(`device: ${wanted} is not auto, webgpu or cpu`);
+  if (wanted === "cpu") return { device: "cpu", adapter: "CPU" };
+  try {
+    return { device: "webgpu", adapter: await adapterName() };
+  } catch (error) {
+    if (wanted === "webgpu") throw error;
+    return { device: "cpu", adapter: "CPU" };
+  }
+}
+
+/** Resolves when the messages that wait have been handled. Timers would wait for milliseconds. */
+function pause(): Promise<void> {
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
+}
+
 async function load(place: ModelPlace, signal: AbortSignal, report: (progress: Progress) => void): Promise<Running> {
-  const adapter = await adapterName();
+  const { device, adapter } = await chooseDevice(place.device);
   const instance = (engineModule ??= instantiate());
   // A failed fetch may succeed later, so the failure is not kept.
   instance.catch(() => engineModule === instance && (engineModule = null));
@@ -77,7 +109,7 @@ async function load(place: ModelPlace, signal: AbortSignal, report: (progress: P
     const files = await ModelFiles.open(place, signal, report);
     const notices: string[] = [];
     try {
-      const options = JSON.stringify({ name: place.name, ...place.limits });
+      const options = JSON.stringify({ name: place.name, device, ...place.limits });
       const note = (text: string) => void notices.push(text);
       const onDevice = (loaded: number, total: number) => report({ phase: "device", file: "", loaded, total });
       const engine = await WebEngine.load(
@@ -88,6 +120,7 @@ async function load(place: ModelPlace, signal: AbortSignal, report: (progress: P
         (message: string) => {
           end(fromWire({ name: "DeviceLostError", message }));
         },
+        pause,
       );
       try {
         await files.complete(() => new Sha256());

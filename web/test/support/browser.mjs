@@ -1,4 +1,4 @@
-// A headless Chromium on its software WebGPU adapter, with pages that have the package as `folio`.
+// A headless Chromium on its software WebGPU adapter or without WebGPU, with pages that have the package as `folio`.
 
 import { existsSync } from "node:fs";
 import { chromium } from "playwright-core";
@@ -6,11 +6,14 @@ import { chromium } from "playwright-core";
 const CANDIDATES = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
 /** Starts a browser; `pages(origin)` opens a page and collects the errors of its console. */
-export async function launch() {
+export async function launch({ webgpu = true } = {}) {
   const executablePath = CANDIDATES.find((path) => path && existsSync(path));
   if (!executablePath) throw new Error("chromium is not installed; CHROMIUM may name it");
-  const args = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--disable-dev-shm-usage"];
-  const browser = await chromium.launch({ executablePath, args: [...args, "--no-sandbox"] });
+  const gpu = webgpu
+    ? ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
+    : ["--disable-gpu", "--disable-blink-features=WebGPU"];
+  const args = [...gpu, "--disable-dev-shm-usage", "--no-sandbox"];
+  const browser = await chromium.launch({ executablePath, args });
   return {
     browser,
     /** Opens a page in a new profile, or another page of `context`. */

@@ -1,9 +1,10 @@
 //! Vectors of sixteen f32 lanes, whatever the processor's registers are.
 //!
-//! Kernels are written once, over [`Simd`]: one AVX-512 register, two of AVX2, four of NEON, or an array that the
-//! compiler vectorizes for the target's baseline. A value of a `Simd` type is the proof that the processor has its
-//! instructions, so its methods are safe. Inner loops are [`Kernel`]s: [`Simd::vectorize`] compiles each with the
-//! instruction set of the `Simd` that it runs on, which is why everything that a kernel calls is `#[inline(always)]`.
+//! Kernels are written once, over [`Simd`]: one AVX-512 register, two of AVX2, four of NEON or of a browser's SIMD128,
+//! or an array that the compiler vectorizes for the target's baseline. A value of a `Simd` type is the proof that the
+//! processor has its instructions, so its methods are safe. Inner loops are [`Kernel`]s: [`Simd::vectorize`] compiles
+//! each with the instruction set of the `Simd` that it runs on, which is why everything that a kernel calls is
+//! `#[inline(always)]`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -13,6 +14,8 @@ mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+#[cfg(target_arch = "wasm32")]
+mod simd128;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx2::Avx2;
@@ -21,6 +24,8 @@ pub(super) use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
 pub(super) use neon::Neon;
 pub(super) use portable::Portable;
+#[cfg(target_arch = "wasm32")]
+pub(super) use simd128::Simd128;
 
 use std::fmt;
 use std::str::FromStr;
@@ -162,6 +167,9 @@ pub enum Level {
     /// NEON with fused multiply-add.
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// SIMD128, without the relaxed instructions.
+    #[cfg(target_arch = "wasm32")]
+    Simd128,
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -177,6 +185,8 @@ impl Level {
             Self::Portable,
             #[cfg(target_arch = "aarch64")]
             Self::Neon,
+            #[cfg(target_arch = "wasm32")]
+            Self::Simd128,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2,
             #[cfg(target_arch = "x86_64")]
@@ -192,6 +202,9 @@ impl Level {
             Self::Portable => true,
             #[cfg(target_arch = "aarch64")]
             Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            // The module would not run without it.
+            #[cfg(target_arch = "wasm32")]
+            Self::Simd128 => true,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => has!("avx2") && has!("fma") && has!("f16c"),
             #[cfg(target_arch = "x86_64")]
@@ -210,6 +223,8 @@ impl fmt::Display for Level {
             Self::Portable => "portable",
             #[cfg(target_arch = "aarch64")]
             Self::Neon => "neon",
+            #[cfg(target_arch = "wasm32")]
+            Self::Simd128 => "simd128",
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
@@ -240,6 +255,11 @@ macro_rules! with_simd {
             #[cfg(target_arch = "aarch64")]
             $crate::backend::cpu::simd::Level::Neon => {
                 let $s = $crate::backend::cpu::simd::Neon::new();
+                $body
+            }
+            #[cfg(target_arch = "wasm32")]
+            $crate::backend::cpu::simd::Level::Simd128 => {
+                let $s = $crate::backend::cpu::simd::Simd128;
                 $body
             }
             #[cfg(target_arch = "x86_64")]

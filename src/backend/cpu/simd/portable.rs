@@ -1,4 +1,4 @@
-//! Arrays, which the compiler vectorizes for the target's baseline: SSE2, SIMD128, or nothing.
+//! Arrays, which the compiler vectorizes for the target's baseline: SSE2, NEON, or nothing.
 
 use super::{Kernel, LANES, Lanes, Simd, Words};
 
