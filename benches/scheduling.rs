@@ -7,6 +7,7 @@ use folio::engine::faults::InjectedFaults;
 use folio::engine::request::{DrawParams, Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
+use folio::engine::tiers::TierLimits;
 use folio::plan::inputs::{Results, Sampled};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,5 +79,6 @@ fn limits() -> Limits {
         deterministic: false,
         eos_token_ids: vec![31_999],
         hash_key: [3; 32],
+        tiers: TierLimits::default(),
     }
 }

@@ -20,6 +20,8 @@ pub struct Config {
     pub gpu_memory_utilization: f32,
     /// Size of the KV pool in bytes; overrides the share of memory.
     pub kv_cache_bytes: Option<u64>,
+    /// Bytes of host memory for KV blocks that leave the pool, and come back when a prompt needs them; 0 for none.
+    pub kv_host_bytes: u64,
     /// Element type of the KV pool.
     pub kv_format: KvFormat,
     /// Whether requests with equal prefixes share KV blocks.
@@ -45,6 +47,7 @@ impl Default for Config {
             block_size: 32,
             gpu_memory_utilization: 0.9,
             kv_cache_bytes: None,
+            kv_host_bytes: 0,
             kv_format: KvFormat::F16,
             prefix_caching: true,
             look_ahead: true,

@@ -6,7 +6,8 @@
 //! its row reads; the expected token is the same hash over a plain list of tokens ([`PlainHistory`], [`next_token`]).
 //! The hash includes penalties and bias; logprobs are a hash of history and token ([`likely`]). Feed slots are read
 //! when the batch runs, and a batch runs at a random moment between its submission and its read. A batch that fails
-//! when it runs destroys the blocks that it should have filled.
+//! when it runs destroys the blocks that it should have filled. Copies of blocks to and from host memory wait in the
+//! same queue as batches.
 //!
 //! A [`Script`] lists the faults to inject. It may also give the device the speed of a GPU, on a simulated clock with a
 //! watchdog ([`clock`]).
@@ -17,7 +18,7 @@ mod script;
 pub use script::{Say, Script};
 
 use super::layout::{Layout, PoolLayout};
-use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind};
+use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind};
 use crate::plan::inputs::{
     BatchInputs, BiasEntry, FEED, GroupInputs, HistoryEntry, NONE, NUMERICAL_ERROR, PoolRow, Results, SampleRow,
     Sampled,
@@ -87,8 +88,11 @@ pub struct FakeBackend {
     /// Per KV group, `[block][slot]`.
     pool: Vec<Vec<Slot>>,
     feed: Vec<u32>,
-    /// Batches submitted and not run yet, with their numbers.
-    queue: VecDeque<(u64, BatchInputs)>,
+    /// What was submitted and has not run yet, in order.
+    queue: VecDeque<Command>,
+    /// Copies of blocks that ran and were not read yet, with their numbers.
+    saved: BTreeMap<u64, Vec<Bytes>>,
+    saves: u64,
     /// Results of batches that ran and were not read yet.
     results: VecDeque<Results>,
     /// Bytes of weights and rows.
@@ -98,6 +102,19 @@ pub struct FakeBackend {
     random: u64,
     clock: Option<Clock>,
 }
+
+/// What the device does next.
+enum Command {
+    /// A batch with its number.
+    Run(u64, Box<BatchInputs>),
+    /// Copies of blocks with their number.
+    Save(u64, Vec<BlockRef>),
+    Restore(Vec<(BlockRef, Bytes)>),
+}
+
+/// The number of copies to host memory.
+#[derive(Debug)]
+pub struct Saves(u64);
 
 /// The number of a batch, and its times on the simulated clock.
 #[derive(Debug)]
@@ -128,6 +145,8 @@ impl FakeBackend {
             pool: Vec::new(),
             feed: Vec::new(),
             queue: VecDeque::new(),
+            saved: BTreeMap::new(),
+            saves: 0,
             results: VecDeque::new(),
             held_bytes: 0,
             submitted: 0,
@@ -174,10 +193,29 @@ impl FakeBackend {
     }
 
     fn run_next(&mut self) {
-        let Some((number, inputs)) = self.queue.pop_front() else { return };
-        let fails = self.script.failed.contains(&number);
-        let results = if fails { self.spoil(&inputs) } else { self.run(&inputs) };
-        self.results.push_back(results);
+        match self.queue.pop_front() {
+            Some(Command::Run(number, inputs)) => {
+                let fails = self.script.failed.contains(&number);
+                let results = if fails { self.spoil(&inputs) } else { self.run(&inputs) };
+                self.results.push_back(results);
+            }
+            Some(Command::Save(number, blocks)) => {
+                let copies = blocks.iter().map(|&block| slots_to_bytes(self.block(block))).collect();
+                self.saved.insert(number, copies);
+            }
+            Some(Command::Restore(blocks)) => {
+                for (block, bytes) in &blocks {
+                    bytes_to_slots(bytes, self.block(*block));
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// The slots of a block.
+    fn block(&mut self, BlockRef { group, block }: BlockRef) -> &mut [Slot] {
+        let size = self.block_size() as usize;
+        &mut self.pool[group][block as usize * size..][..size]
     }
 
     /// Runs a batch that fails: nothing that it should have written can be read afterwards.
@@ -306,6 +344,7 @@ impl FakeBackend {
 
 impl Backend for FakeBackend {
     type Ticket = Ticket;
+    type Saves = Saves;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -366,7 +405,7 @@ impl Backend for FakeBackend {
             }
             clock.submit(&self.plan, capacity, inputs)
         });
-        self.queue.push_back((number, inputs.clone()));
+        self.queue.push_back(Command::Run(number, Box::new(inputs.clone())));
         while !self.queue.is_empty() && self.chance() {
             self.run_next();
         }
@@ -384,7 +423,7 @@ impl Backend for FakeBackend {
         if is_killed || self.script.lost.contains(&number) || self.script.dead.contains(&number) {
             return Err(self.lose());
         }
-        if self.results.is_empty() {
+        while self.results.is_empty() && !self.queue.is_empty() {
             self.run_next();
         }
         let results = self.results.pop_front().expect("a batch is read once, in order");
@@ -398,6 +437,28 @@ impl Backend for FakeBackend {
         self.clock.as_ref()?.tokens_max()
     }
 
+    fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Saves, BackendError> {
+        self.saves += 1;
+        self.queue.push_back(Command::Save(self.saves, blocks.to_vec()));
+        Ok(Saves(self.saves))
+    }
+
+    async fn saved_blocks(&mut self, Saves(number): Saves) -> Result<Vec<Bytes>, BackendError> {
+        while !self.saved.contains_key(&number) && !self.queue.is_empty() {
+            self.run_next();
+        }
+        Ok(self.saved.remove(&number).expect("copies are read once, while their device lives"))
+    }
+
+    fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
+        self.queue.push_back(Command::Restore(blocks.to_vec()));
+        Ok(())
+    }
+
+    fn has_real_times(&self) -> bool {
+        false
+    }
+
     async fn reset(&mut self) -> Result<(), BackendError> {
         if let Some(clock) = &mut self.clock {
             clock.note_loss();
@@ -408,6 +469,7 @@ impl Backend for FakeBackend {
         self.is_lost = false;
         self.queue.clear();
         self.results.clear();
+        self.saved.clear();
         (self.pool, self.feed, self.capacity) = (Vec::new(), Vec::new(), None);
         Ok(())
     }
@@ -461,6 +523,25 @@ fn check_writes(arrays: &GroupInputs, rows: usize, slots: usize) {
     let targets: BTreeSet<_> = arrays.copies.iter().map(|copy| copy.1).collect();
     assert_eq!(targets.len(), arrays.copies.len(), "targets of copies are distinct");
     assert!(sources.is_disjoint(&targets), "no block is both source and target of a copy");
+}
+
+/// Bytes of a slot in a copy of a block.
+const SLOT_BYTES: usize = 12;
+
+/// A copy of a block: the token and the state of each slot, little-endian.
+fn slots_to_bytes(slots: &[Slot]) -> Bytes {
+    let bytes = |slot: &Slot| [&slot.token_id.to_le_bytes()[..], &slot.state.to_le_bytes()].concat();
+    slots.iter().flat_map(bytes).collect()
+}
+
+/// Overwrites a block with a copy. What a short copy lacks becomes unreadable.
+fn bytes_to_slots(bytes: &[u8], slots: &mut [Slot]) {
+    slots.fill(BLANK);
+    for (slot, bytes) in slots.iter_mut().zip(bytes.as_chunks::<SLOT_BYTES>().0) {
+        let (token_id, state) = bytes.split_at(4);
+        slot.token_id = u32::from_le_bytes(token_id.try_into().expect("a token id has four bytes"));
+        slot.state = u64::from_le_bytes(state.try_into().expect("a state has eight bytes"));
+    }
 }
 
 /// First position visible to a query.

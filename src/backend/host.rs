@@ -2,7 +2,7 @@
 //! kernel checks. These backends index with the ids of the batch, so an invalid index must give an error with a clear
 //! message, not a panic or another sequence's data.
 
-use super::{BackendError, Capacity};
+use super::{BackendError, BlockRef, Capacity};
 use crate::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, TOP_LOGPROBS_MAX};
 use crate::plan::{BufferSpec, Plan, Rows};
 
@@ -13,6 +13,29 @@ macro_rules! require {
             return Err(format!($($message)+));
         }
     };
+}
+
+/// Fails unless a block exists and a copy of it, if given, has its size. `blocks` has the number of blocks of each KV
+/// group.
+pub(crate) fn check_block(
+    plan: &Plan,
+    capacity: &Capacity,
+    blocks: &[u32],
+    BlockRef { group, block }: BlockRef,
+    copy: Option<&[u8]>,
+) -> Result<(), BackendError> {
+    let count = *blocks.get(group).ok_or_else(BackendError::no_pool)?;
+    if block >= count {
+        return Err(BackendError::Validation(format!("block {block} of KV group {group}; there are {count}")));
+    }
+    let needed = plan.block_bytes(group, capacity.block_size, capacity.kv_format);
+    match copy {
+        Some(bytes) if bytes.len() as u64 != needed => {
+            let message = format!("a copy of {} bytes for a block of {needed} in KV group {group}", bytes.len());
+            Err(BackendError::Validation(message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Overwrites the first rows of a row buffer, rounded to its storage.

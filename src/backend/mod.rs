@@ -295,6 +295,8 @@ impl BackendError {
 pub trait Backend {
     /// Identifies a submitted batch until it is read.
     type Ticket;
+    /// Identifies copies to host memory until they are read.
+    type Saves;
 
     /// Capabilities of this device.
     fn caps(&self) -> &Caps;
@@ -328,6 +330,21 @@ pub trait Backend {
     /// Waits for a batch and returns the results of its sample rows and pool rows.
     async fn read(&mut self, ticket: Self::Ticket) -> Result<Results, BackendError>;
 
+    /// Starts copying blocks to host memory: their content after the batches submitted so far, and before later calls.
+    /// Every ticket must be read, unless the device is lost.
+    fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Self::Saves, BackendError>;
+
+    /// Waits for copies and returns them, in the form that [`BlockRef`] describes.
+    async fn saved_blocks(&mut self, saves: Self::Saves) -> Result<Vec<Bytes>, BackendError>;
+
+    /// Overwrites blocks with copies, after the batches and copies submitted so far and before later ones.
+    fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError>;
+
+    /// Whether measured times say anything about a model. A fake device computes nothing.
+    fn has_real_times(&self) -> bool {
+        true
+    }
+
     /// Recommended maximum token rows of the next batch, so that no submission runs too long; `None`: no throttling,
     /// the engine's token budget applies.
     fn token_budget_hint(&self) -> Option<u32> {
@@ -341,6 +358,18 @@ pub trait Backend {
 
     /// Replaces a lost device with a new one that has no plan, weights or KV pool.
     async fn reset(&mut self) -> Result<(), BackendError>;
+}
+
+/// A block of the KV pool.
+///
+/// A copy of a block has one form on every backend: for each layer of the KV group in the plan's order, the keys and
+/// then the values, each as one [`KvTile`] per KV head, little-endian. It takes [`Plan::block_bytes`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRef {
+    /// KV group.
+    pub group: usize,
+    /// Index within the group.
+    pub block: u32,
 }
 
 /// Keys or values of the KV pool.

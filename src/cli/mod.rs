@@ -24,6 +24,8 @@ mod run;
 mod selftest;
 mod serve;
 mod session;
+mod tiers;
+mod units;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};

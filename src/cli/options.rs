@@ -2,6 +2,8 @@
 
 use super::device::{self, Device, DeviceArgs, Dtype};
 use super::hub::{self, Described, HubArgs};
+use super::tiers::HostTierArgs;
+use super::units::parse_bytes;
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
@@ -84,6 +86,8 @@ pub(crate) struct EngineArgs {
     /// Size of the KV pool, for example 512MiB [default: what the weights leave of --gpu-memory-utilization]
     #[arg(long, env = "FOLIO_KV_CACHE_BYTES", value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) kv_cache_bytes: Option<u64>,
+    #[command(flatten)]
+    pub(crate) host_tier: HostTierArgs,
     /// Do not share KV blocks between requests with a common prefix
     #[arg(long, env = "FOLIO_NO_PREFIX_CACHING", value_parser = BoolishValueParser::new())]
     pub(crate) no_prefix_caching: bool,
@@ -142,6 +146,7 @@ impl EngineArgs {
             block_size,
             gpu_memory_utilization: self.gpu_memory_utilization.unwrap_or(default.gpu_memory_utilization),
             kv_cache_bytes: self.kv_cache_bytes,
+            kv_host_bytes: self.host_tier.bytes(),
             kv_format: match self.kv_cache_dtype {
                 KvCacheDtype::Auto => default.kv_format,
                 KvCacheDtype::F16 => KvFormat::F16,
@@ -305,43 +310,5 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
         Ok(bytes) => Ok(Some(bytes)),
         Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(fault) => Err(fault).with_context(|| path.display().to_string()),
-    }
-}
-
-/// `1073741824`, `512MiB`, `512M` (powers of 1024) or `1.5GB` (powers of 1000).
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let factor: f64 = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "k" | "kib" => 1024.0,
-        "m" | "mib" => 1024.0 * 1024.0,
-        "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
-        "kb" => 1e3,
-        "mb" => 1e6,
-        "gb" => 1e9,
-        _ => return Err(format!("unknown unit `{unit}`: use KiB, MiB, GiB, KB, MB or GB")),
-    };
-    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is not a number of bytes"))?;
-    if !(number >= 0.0 && number * factor < 1e18) {
-        return Err(format!("`{text}` is not a number of bytes"));
-    }
-    Ok((number * factor) as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_have_units() {
-        let check = |text: &str, bytes: u64| assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
-        check("4096", 4096);
-        check("512MiB", 512 << 20);
-        check("2g", 2 << 30);
-        check("1.5GB", 1_500_000_000);
-        for wrong in ["", "MiB", "-1", "1e30", "12 parsecs", "NaN"] {
-            assert!(parse_bytes(wrong).is_err(), "{wrong:?} is refused");
-        }
     }
 }

@@ -5,8 +5,9 @@
 //! fit.
 
 use super::device::{self, Device};
-use super::options::{EngineArgs, ModelArgs, parse_bytes};
+use super::options::{EngineArgs, ModelArgs};
 use super::output;
+use super::units::parse_bytes;
 use anyhow::{Result, ensure};
 use clap::Args;
 use folio::backend::cpu::CpuBackend;

@@ -8,6 +8,7 @@ use super::block_pool::{BlockId, BlockPool};
 use super::faults::{InjectedFault, InjectedFaults};
 use super::request::{BeamParams, EOS_TOKEN_IDS_MAX, SamplingParams};
 use super::sequence::{Sequence, SequenceId, Sequences, StreamId};
+use super::tiers::{Restore, Save};
 use crate::plan::Tail;
 use crate::plan::inputs::{BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows};
 use std::collections::BTreeSet;
@@ -72,6 +73,10 @@ pub struct Batch {
     pub(super) pools: Vec<Pool>,
     /// Copy-on-write copies (source, target), per KV group.
     pub(super) copies: Vec<Vec<(BlockId, BlockId)>>,
+    /// Blocks to copy to host memory before the step.
+    pub(super) saves: Vec<Save>,
+    /// Blocks to upload from host memory before the step, after the saves.
+    pub(super) restores: Vec<Restore>,
     pub(super) faults: InjectedFaults,
 }
 
@@ -82,7 +87,17 @@ struct Place {
     mask_start: u32,
 }
 
+/// Rows of a sequence from which a step counts as a prefill when its time is measured.
+const PREFILL_ROWS_MIN: u32 = 16;
+
 impl Batch {
+    /// Number of tokens of prompts, if they are most of the step's work; else 0.
+    pub(super) fn prefill_tokens(&self) -> u64 {
+        let counts = || self.rows.iter().map(|row| row.count);
+        let prefill: u32 = counts().filter(|&count| count >= PREFILL_ROWS_MIN).sum();
+        if prefill * 2 > counts().sum() { prefill.into() } else { 0 }
+    }
+
     /// The flat arrays of this batch. `sequences` and `pool` must be unchanged since scheduling; `eos` lists the
     /// model's end tokens. A mask has one bit for each of `vocab` ids.
     pub(super) fn flatten(&self, sequences: &mut Sequences, pool: &BlockPool, eos: &[u32], vocab: u32) -> BatchInputs {

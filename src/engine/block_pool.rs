@@ -157,8 +157,9 @@ impl Group {
         self.reserved -= count;
     }
 
-    /// Takes the least recently used free block and removes it from the prefix cache. Its old content stays in place.
-    pub(super) fn allocate(&mut self) -> Option<BlockId> {
+    /// Takes the least recently used free block and removes it from the prefix cache; also returns the hash it had
+    /// there. Its old content stays in place.
+    pub(super) fn allocate(&mut self) -> Option<(BlockId, Option<BlockHash>)> {
         let id = if self.faults.has(InjectedFault::NewestEvicted) { self.newest } else { self.oldest };
         if id == NONE {
             return None;
@@ -166,12 +167,10 @@ impl Group {
         debug_assert!(self.is_free(id), "the free queue holds only free blocks");
         debug_assert!(self.free > self.reserved, "a reserved block is unreserved before it is allocated");
         self.dequeue(id);
-        if !self.faults.has(InjectedFault::StaleHash) {
-            self.withdraw(id);
-        }
+        let evicted = if self.faults.has(InjectedFault::StaleHash) { None } else { self.withdraw(id) };
         self.blocks[id as usize].references = 1;
         self.held += 1;
-        Some(id)
+        Some((id, evicted))
     }
 
     /// The cached block with this hash: these tokens after exactly this prefix.
@@ -227,11 +226,12 @@ impl Group {
     }
 
     /// Removes a block from the prefix cache: it is about to be overwritten, or its content turned out to be wrong.
-    pub(super) fn withdraw(&mut self, id: BlockId) {
-        if let Some(hash) = self.blocks[id as usize].hash.take() {
-            let named = self.by_hash.remove(&hash);
-            debug_assert_eq!(named, Some(id), "hash and block name each other");
-        }
+    /// Returns the hash it had there.
+    pub(super) fn withdraw(&mut self, id: BlockId) -> Option<BlockHash> {
+        let hash = self.blocks[id as usize].hash.take()?;
+        let named = self.by_hash.remove(&hash);
+        debug_assert_eq!(named, Some(id), "hash and block name each other");
+        Some(hash)
     }
 
     /// Whether the block is in the free queue.
@@ -359,27 +359,29 @@ impl BlockPool {
         first + u32::from(self.faults.has(InjectedFault::WindowBlockFreedEarly))
     }
 
-    /// Number of leading blocks of this chain that a prompt can share. A group with full attention needs all of them to
-    /// be cached; a window group needs those that the next query attends to.
-    pub(super) fn longest_prefix(&self, hashes: &[BlockHash]) -> u32 {
+    /// Number of leading blocks of this chain that a prompt can reuse. A group with full attention needs all of them to
+    /// be cached; a window group needs those that the next query attends to. `elsewhere` says whether a colder tier
+    /// holds a block of a group.
+    pub(super) fn longest_prefix(&self, hashes: &[BlockHash], elsewhere: impl Fn(usize, &BlockHash) -> bool) -> u32 {
         let mut length = hashes.len();
-        for group in self.groups.iter().filter(|group| group.window.is_none()) {
-            let hits = hashes[..length].iter().take_while(|hash| group.lookup(hash).is_some()).count();
-            length = hits;
+        let found =
+            |group: usize, hash: &BlockHash| self.groups[group].lookup(hash).is_some() || elsewhere(group, hash);
+        for group in (0..self.groups.len()).filter(|&group| self.groups[group].window.is_none()) {
+            length = hashes[..length].iter().take_while(|hash| found(group, hash)).count();
         }
         // A gap in a window rules out every length whose window reaches it, so the search continues below it.
-        while let Some(gap) = self.window_gap(&hashes[..length]) {
+        while let Some(gap) = self.window_gap(&hashes[..length], &found) {
             debug_assert!(gap < length, "each gap shortens the chain");
             length = gap;
         }
         u32::try_from(length).expect("a chain has few blocks")
     }
 
-    fn window_gap(&self, hashes: &[BlockHash]) -> Option<usize> {
+    fn window_gap(&self, hashes: &[BlockHash], found: &impl Fn(usize, &BlockHash) -> bool) -> Option<usize> {
         let position = u32::try_from(hashes.len()).expect("a chain has few blocks") * self.block_size;
         (0..self.groups.len()).filter(|&group| self.groups[group].window.is_some()).find_map(|group| {
             let first = (self.first_visible(group, position) as usize).min(hashes.len());
-            (first..hashes.len()).rev().find(|&index| self.groups[group].lookup(&hashes[index]).is_none())
+            (first..hashes.len()).rev().find(|&index| !found(group, &hashes[index]))
         })
     }
 
@@ -418,16 +420,20 @@ mod tests {
         (0..count).scan(root, next).collect()
     }
 
+    fn prefix(pool: &BlockPool, hashes: &[BlockHash]) -> u32 {
+        pool.longest_prefix(hashes, |_, _| false)
+    }
+
     #[test]
     fn blank_blocks_go_before_cached_ones_and_the_deepest_cached_block_before_its_parents() {
         let mut pool = pool(4, None);
         let group = pool.group_mut(0);
-        let ids: Vec<_> = (0..3).map(|_| group.allocate().expect("the case is valid")).collect();
+        let ids: Vec<_> = (0..3).map(|_| group.allocate().expect("the case is valid").0).collect();
         for (&id, hash) in ids.iter().zip(chain(2)) {
             group.register(id, hash);
         }
         ids.iter().rev().for_each(|&id| group.release(id));
-        let order: Vec<_> = (0..4).map(|_| group.allocate().expect("the case is valid")).collect();
+        let order: Vec<_> = (0..4).map(|_| group.allocate().expect("the case is valid").0).collect();
         assert_eq!(order, [ids[2], 3, ids[1], ids[0]], "blocks without a hash first, then the deepest of the chain");
         assert_eq!(group.allocate(), None, "nothing can be allocated from an empty pool");
     }
@@ -435,7 +441,7 @@ mod tests {
     #[test]
     fn a_cached_block_is_taken_back_from_the_middle_of_the_queue() {
         let mut pool = pool(3, None);
-        let ids: Vec<_> = (0..3).map(|_| pool.group_mut(0).allocate().expect("the case is valid")).collect();
+        let ids: Vec<_> = (0..3).map(|_| pool.group_mut(0).allocate().expect("the case is valid").0).collect();
         for (&id, hash) in ids.iter().zip(chain(3)) {
             pool.group_mut(0).register(id, hash);
             pool.group_mut(0).release(id);
@@ -443,9 +449,13 @@ mod tests {
         pool.group_mut(0).share(ids[1]);
         assert_eq!(pool.groups()[0].free(), 2);
         pool.check(&[vec![0, 1, 0]]);
-        assert_eq!(pool.longest_prefix(&chain(3)), 3, "taking a block changes no match");
-        assert_eq!(pool.group_mut(0).allocate(), Some(ids[0]), "the oldest remaining block is evicted");
-        assert_eq!(pool.longest_prefix(&chain(3)), 0, "a chain without its first block matches nothing");
+        assert_eq!(prefix(&pool, &chain(3)), 3, "taking a block changes no match");
+        assert_eq!(
+            pool.group_mut(0).allocate(),
+            Some((ids[0], Some(chain(1)[0]))),
+            "the oldest remaining block is evicted"
+        );
+        assert_eq!(prefix(&pool, &chain(3)), 0, "a chain without its first block matches nothing");
     }
 
     #[test]
@@ -454,9 +464,9 @@ mod tests {
         let group = pool.group_mut(0);
         let queued = |group: &Group| [0, 1, 2].map(|id| group.is_queued(id));
         assert_eq!(queued(group), [true; 3]);
-        let oldest = group.allocate();
+        let oldest = group.allocate().map(|(id, _)| id);
         assert_eq!((oldest, queued(group)), (Some(0), [false, true, true]));
-        let others = [group.allocate(), group.allocate()];
+        let others = [group.allocate(), group.allocate()].map(|taken| taken.map(|(id, _)| id));
         assert_eq!((others, queued(group)), ([Some(1), Some(2)], [false; 3]));
         group.release(1);
         assert_eq!(queued(group), [false, true, false], "it is the only one");
@@ -477,11 +487,11 @@ mod tests {
         let mut pool = pool(8, Some(6));
         let hashes = chain(4);
         for &hash in &hashes[2..] {
-            let id = pool.group_mut(0).allocate().expect("the case is valid");
+            let id = pool.group_mut(0).allocate().expect("the case is valid").0;
             pool.group_mut(0).register(id, hash);
         }
-        assert_eq!(pool.longest_prefix(&hashes), 4);
-        assert_eq!(pool.longest_prefix(&hashes[..3]), 0, "a query at 12 attends to block 1, which was evicted");
+        assert_eq!(prefix(&pool, &hashes), 4);
+        assert_eq!(prefix(&pool, &hashes[..3]), 0, "a query at 12 attends to block 1, which was evicted");
     }
 
     #[test]

@@ -64,6 +64,17 @@ pub enum InjectedFault {
     FinishedBeamRevived,
     /// The beams that are in flight when their request is aborted keep their blocks for ever.
     BeamBlocksLeaked,
+    /// A block from host memory is uploaded a step after the one that reads it.
+    RestoredLate,
+    /// A block that a prompt shares may be evicted to make room for those that it restores.
+    SharedBlockEvicted,
+    /// A block that was evicted from host memory can still be found, though its slot holds another, maybe of another
+    /// salt.
+    StaleHostEntry,
+    /// A slot of host memory gets a new block while the copy of the old one is in flight.
+    HostSlotReusedEarly,
+    /// A block can be found in host memory before its copy has been read.
+    LeavingBlockFound,
 }
 
 /// What the simulator injects; empty in production.

@@ -100,8 +100,18 @@ stats! {
     tokens_stored,
     /// Prompt tokens looked up in the prefix cache.
     prefix_queries,
-    /// Prompt tokens found in the prefix cache.
+    /// Prompt tokens found in the prefix cache, in any tier.
     prefix_hits,
+    /// Those of them that came from host memory.
+    prefix_hits_host,
+    /// KV blocks copied to host memory.
+    blocks_saved,
+    /// KV blocks copied back from host memory.
+    blocks_restored,
+    /// Bytes of KV blocks in host memory.
+    host_bytes_used,
+    /// Most bytes of KV blocks that host memory may hold.
+    host_bytes_total,
     /// Prompts whose shareable blocks were all found in the prefix cache.
     prefix_ends_prompt,
     /// Prompts that differ from every remembered sequence.

@@ -13,6 +13,7 @@ pub mod block_pool;
 pub mod faults;
 pub mod fit;
 pub mod handle;
+mod mover;
 pub mod request;
 pub mod scheduler;
 pub mod sequence;
@@ -20,6 +21,7 @@ mod sizes;
 mod source;
 mod start;
 mod streams;
+pub mod tiers;
 
 pub use source::Source;
 pub use start::{Progress, StartError, spawn};
@@ -29,6 +31,7 @@ use crate::engine::batch::Batch;
 use crate::engine::block_pool::Group;
 use crate::engine::faults::InjectedFaults;
 use crate::engine::handle::{EngineInbox, Message, Stats};
+use crate::engine::mover::Mover;
 use crate::engine::request::RequestError;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::streams::Streams;
@@ -65,7 +68,10 @@ pub struct Engine<B: Backend, S: Source = Model> {
     source: S,
     loaded: LoadedPlan,
     scheduler: Scheduler,
-    in_flight: VecDeque<(Batch, B::Ticket)>,
+    in_flight: VecDeque<InFlight<B>>,
+    mover: Mover,
+    /// When the step before the next one to be read was read.
+    last_read: Option<Instant>,
     inbox: EngineInbox,
     streams: Streams,
     seeds: Seeds,
@@ -74,6 +80,15 @@ pub struct Engine<B: Backend, S: Source = Model> {
     requests_dequeued: u64,
     recoveries: u64,
     faults: InjectedFaults,
+}
+
+/// A step that is submitted and not yet read.
+struct InFlight<B: Backend> {
+    batch: Batch,
+    ticket: B::Ticket,
+    /// Copies of blocks that left the device before it.
+    saves: Option<B::Saves>,
+    submitted: Instant,
 }
 
 /// Generates seeds for requests without one.
@@ -122,18 +137,61 @@ impl<B: Backend, S: Source> Engine<B, S> {
         while self.may_submit() {
             let tokens_max = self.loaded.tokens_max(self.backend.token_budget_hint());
             let Some(batch) = self.scheduler.schedule(tokens_max) else { break };
-            let inputs = self.scheduler.flatten(&batch);
-            match self.backend.submit(&inputs) {
-                Ok(ticket) => self.in_flight.push_back((batch, ticket)),
-                Err(error) => self.refuse(&batch, error)?,
-            }
+            self.submit(batch).await?;
         }
-        let Some((batch, ticket)) = self.in_flight.pop_front() else { return Ok(()) };
-        match self.backend.read(ticket).await {
-            Ok(results) => self.streams.send(self.scheduler.commit(&batch, results)),
-            Err(error) => self.refuse(&batch, error)?,
+        let Some(step) = self.in_flight.pop_front() else { return Ok(()) };
+        let outcome = self.backend.read(step.ticket).await;
+        let is_lost = outcome.as_ref().is_err_and(BackendError::is_loss);
+        // The copies were submitted before the batch, so they have completed.
+        let saved = match step.saves {
+            Some(saves) if !is_lost => self.backend.saved_blocks(saves).await,
+            _ => Ok(Vec::new()),
+        };
+        let results = match (outcome, saved) {
+            (Ok(results), Ok(saved)) => {
+                self.mover.store(&step.batch, saved);
+                results
+            }
+            (Err(error), _) | (_, Err(error)) => return self.refuse(&step.batch, error),
+        };
+        self.note_time(&step.batch, step.submitted);
+        self.streams.send(self.scheduler.commit(&step.batch, results));
+        if !step.batch.saves.is_empty() {
+            self.mover.trim(self.scheduler.host());
         }
         Ok(())
+    }
+
+    /// Starts the copies of a batch, then submits it.
+    async fn submit(&mut self, batch: Batch) -> Result<(), BackendError> {
+        let inputs = self.scheduler.flatten(&batch);
+        let saves = match self.mover.start(&mut self.backend, &batch) {
+            Ok(saves) => saves,
+            Err(error) => return self.refuse(&batch, error),
+        };
+        match self.backend.submit(&inputs) {
+            Ok(ticket) => {
+                self.in_flight.push_back(InFlight { batch, ticket, saves, submitted: Instant::now() });
+                Ok(())
+            }
+            Err(error) => {
+                if let Some(saves) = saves.filter(|_| !error.is_loss()) {
+                    self.backend.saved_blocks(saves).await?;
+                }
+                self.refuse(&batch, error)
+            }
+        }
+    }
+
+    /// Measures what a step's prompt tokens cost. Steps run one after the other.
+    fn note_time(&mut self, batch: &Batch, submitted: Instant) {
+        let now = Instant::now();
+        let start = self.last_read.replace(now).map_or(submitted, |last| last.max(submitted));
+        if !self.scheduler.host().is_off() && self.backend.has_real_times() {
+            let tokens = batch.prefill_tokens();
+            self.mover.rates.note_prefill(tokens, now.duration_since(start));
+            self.scheduler.set_rates(self.mover.rates);
+        }
     }
 
     fn may_submit(&self) -> bool {
@@ -209,6 +267,11 @@ impl<B: Backend, S: Source> Engine<B, S> {
             tokens_stored: self.scheduler.tokens_stored(),
             prefix_queries: counts.prefix_queries,
             prefix_hits: counts.prefix_hits,
+            prefix_hits_host: counts.prefix_hits_host,
+            blocks_saved: counts.blocks_saved,
+            blocks_restored: counts.blocks_restored,
+            host_bytes_used: self.scheduler.host().bytes(),
+            host_bytes_total: self.scheduler.host().bytes_max(),
             prefix_ends_prompt: counts.prefix_ends.prompt,
             prefix_ends_difference: counts.prefix_ends.difference,
             prefix_ends_salt: counts.prefix_ends.salt,

@@ -182,6 +182,8 @@ pub struct Token {
     /// As in [`Usage`]. Every token carries it, because a reader that ends the choice itself (at a stop string) never
     /// sees its `Finished`.
     pub cached_tokens: u32,
+    /// As in [`Usage`].
+    pub restored_tokens: u32,
 }
 
 /// Why a choice finished.
@@ -223,6 +225,8 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Number of prompt tokens found in the prefix cache when the request was first admitted.
     pub cached_tokens: u32,
+    /// Number of these whose keys and values came from host memory.
+    pub restored_tokens: u32,
     /// Number of generated tokens, including the one that ended the choice.
     pub completion_tokens: u32,
 }
@@ -247,6 +251,8 @@ pub enum PrefixEnd {
 pub struct PrefixReport {
     /// Number of leading tokens found in the cache.
     pub cached_tokens: u32,
+    /// Number of these whose keys and values came from host memory.
+    pub restored_tokens: u32,
     /// Number of leading tokens shared with some remembered sequence of the same salt; at least `cached_tokens`.
     pub common_tokens: u32,
     /// Token id after the common tokens: the first that differs from every such sequence.

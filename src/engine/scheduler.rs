@@ -3,7 +3,8 @@
 //! One rule, no phases: a sequence has a number of tokens, some of them computed. A step computes some of the missing
 //! ones; when none is missing, it draws the next token. Prefill, chunked prefill, prefix hits and decode are all this
 //! rule. [`Scheduler::schedule`] is here; `chunks` says how many tokens of a sequence a step computes, `admit` brings
-//! waiting sequences in, `preempt` sends running ones back when blocks run out, `commit` takes results.
+//! waiting sequences in, `preempt` sends running ones back when blocks run out, `tiers` moves blocks between device and
+//! host memory, `commit` takes results.
 //!
 //! Nothing that a step in flight uses is released: a sequence that ends or is preempted leaves after its last step has
 //! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
@@ -12,14 +13,17 @@ mod admit;
 mod beams;
 mod chunks;
 mod commit;
+mod counts;
 mod preempt;
 mod prefix;
 mod prompt_outputs;
 mod round_robin;
 #[cfg(test)]
 mod tests;
+mod tiers;
 
 pub use commit::Events;
+pub use counts::Counts;
 pub use prefix::PrefixEnds;
 
 use super::batch::{Batch, Draw, Row};
@@ -27,6 +31,7 @@ use super::block_pool::BlockPool;
 use super::faults::{InjectedFault, InjectedFaults};
 use super::request::{EOS_TOKEN_IDS_MAX, Request};
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
+use super::tiers::{HostTier, Rates, TierLimits};
 use crate::plan::inputs::{BatchInputs, NONE};
 use beams::BeamGroups;
 use prefix::Past;
@@ -73,37 +78,8 @@ pub struct Limits {
     pub eos_token_ids: Vec<u32>,
     /// Key of the prefix hashes.
     pub hash_key: [u8; 32],
-}
-
-/// Counters since the start; they only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests that left the queue for the first time, by admission or by abort.
-    pub requests_dequeued: u64,
-    /// Prompt tokens looked up in the prefix cache.
-    pub prefix_queries: u64,
-    /// Prompt tokens found in the prefix cache.
-    pub prefix_hits: u64,
-    /// Prompts, by why their cached prefix was not longer.
-    pub prefix_ends: PrefixEnds,
-    /// Prompt tokens of admitted requests.
-    pub prompt_tokens: u64,
-    /// Generated tokens.
-    pub generation_tokens: u64,
-    /// Choices that ended at an end token or stop token.
-    pub finished_stop: u64,
-    /// Choices that reached their length limit.
-    pub finished_length: u64,
-    /// Choices whose receiver was dropped.
-    pub finished_abort: u64,
-    /// Choices that ended with an error.
-    pub finished_error: u64,
-    /// Choices whose logits were invalid (NaN or infinite).
-    pub corrupted_requests: u64,
-    /// Sequences preempted for lack of KV blocks.
-    pub preemptions: u64,
-    /// Scheduled steps.
-    pub steps: u64,
+    /// Sizes of the colder tiers.
+    pub tiers: TierLimits,
 }
 
 /// Decides what each step computes.
@@ -111,6 +87,10 @@ pub struct Counts {
 pub struct Scheduler {
     limits: Limits,
     pool: BlockPool,
+    host: HostTier,
+    rates: Rates,
+    /// Uploads from host memory by the steps in flight.
+    restores_in_flight: u32,
     sequences: Sequences,
     by_stream: HashMap<StreamId, SequenceId>,
     groups: BeamGroups,
@@ -161,6 +141,9 @@ impl Scheduler {
         assert!(!limits.deterministic || limits.tokens_max >= limits.block_size, "a step has room for a fixed chunk");
         Self {
             pool: BlockPool::new(limits.block_size, &limits.windows, &limits.blocks, faults),
+            host: HostTier::new(limits.tiers.host_bytes, limits.tiers.block_bytes.clone(), faults),
+            rates: Rates::default(),
+            restores_in_flight: 0,
             sequences: Sequences::default(),
             by_stream: HashMap::new(),
             groups: BeamGroups::new(),
@@ -241,6 +224,7 @@ impl Scheduler {
             self.admit(&mut draft);
         }
         if draft.batch.rows.is_empty() {
+            debug_assert!(draft.batch.saves.is_empty() && draft.batch.restores.is_empty(), "only rows take blocks");
             let idle = self.running.is_empty() && self.waiting.is_empty();
             assert!(idle || self.steps_in_flight > 0, "with no step in flight, some sequence can always continue");
             return None;
@@ -326,6 +310,11 @@ impl Scheduler {
         &self.pool
     }
 
+    /// The blocks in host memory.
+    pub fn host(&self) -> &HostTier {
+        &self.host
+    }
+
     /// The scheduler's limits.
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -337,7 +326,17 @@ impl Scheduler {
         let (rows, draws) = (Vec::with_capacity(self.running.len()), Vec::with_capacity(self.running.len()));
         let (scores, pools) = (Vec::new(), Vec::new());
         Draft {
-            batch: Batch { step: self.counts.steps, rows, draws, scores, pools, copies, faults: self.faults },
+            batch: Batch {
+                step: self.counts.steps,
+                rows,
+                draws,
+                scores,
+                pools,
+                copies,
+                saves: Vec::new(),
+                restores: Vec::new(),
+                faults: self.faults,
+            },
             tokens_left: tokens_max,
             table_entries_left: self.limits.table_entries_max,
             history_left: self.limits.history_max,
@@ -445,7 +444,7 @@ impl Scheduler {
         for group in 0..self.limits.windows.len() {
             if self.must_copy(&self.sequences[id], group) {
                 let index = (self.sequences[id].computed / self.limits.block_size) as usize;
-                let target = self.take_block(id, group);
+                let target = self.take_block(id, group, draft);
                 let source = std::mem::replace(&mut self.sequences[id].tables[group].blocks[index], target);
                 self.pool.group_mut(group).pin(source);
                 self.pool.group_mut(group).release(source);
@@ -453,19 +452,19 @@ impl Scheduler {
             }
             let length = self.pool.blocks_for(self.sequences[id].computed + count) as usize;
             while self.sequences[id].tables[group].blocks.len() < length {
-                let block = self.take_block(id, group);
+                let block = self.take_block(id, group, draft);
                 self.sequences[id].tables[group].blocks.push(block);
             }
         }
     }
 
-    fn take_block(&mut self, id: SequenceId, group: usize) -> u32 {
+    fn take_block(&mut self, id: SequenceId, group: usize, draft: &mut Draft) -> u32 {
         let table = &mut self.sequences[id].tables[group];
         if table.reserved > 0 {
             table.reserved -= 1;
             self.pool.group_mut(group).unreserve(1);
         }
-        let block = self.pool.group_mut(group).allocate().expect("there are enough blocks for the row");
+        let block = self.allocate(group, draft).expect("there are enough blocks for the row");
         debug_assert_eq!(self.pool.groups()[group].references(block), 1, "a fresh block has one holder");
         block
     }
@@ -660,6 +659,7 @@ impl Scheduler {
             assert!(sequence.computed <= sequence.tokens_total(), "only existing tokens are computed");
         }
         self.pool.check(&occurrences);
+        self.host.check(self.restores_in_flight);
         slots.sort_unstable();
         assert!(slots.iter().copied().eq(0..self.limits.feed_slots), "every feed slot is free or has one owner");
         let order = |id: &SequenceId| self.sequences[*id].order;

@@ -151,6 +151,8 @@ pub(super) struct Sequence {
     pub(super) forks: Vec<Choice>,
     /// Number of tokens found in the prefix cache on first admission; `None` before it.
     pub(super) cached_tokens: Option<u32>,
+    /// Number of these that came from host memory.
+    pub(super) restored_tokens: u32,
     /// Number of leading tokens whose states were requested from steps (for prompt logprobs or the embedding), and how
     /// many of them were reported.
     pub(super) outputs_requested: u32,
@@ -195,6 +197,7 @@ impl Sequence {
             valid_from_step: 0,
             forks: forks.to_vec(),
             cached_tokens: None,
+            restored_tokens: 0,
             outputs_requested: 0,
             outputs_reported: 0,
             pooled: Vec::new(),
@@ -355,6 +358,7 @@ impl Sequence {
         Usage {
             prompt_tokens: self.prompt_len(),
             cached_tokens: self.cached_tokens.unwrap_or(0),
+            restored_tokens: self.restored_tokens,
             completion_tokens: self.tokens_known() - self.prompt_len(),
         }
     }

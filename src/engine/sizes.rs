@@ -142,6 +142,11 @@ pub(super) fn kv_bytes(config: &Config, plan: &Plan, blocks: &[u32]) -> u64 {
     blocks.iter().enumerate().map(bytes).sum()
 }
 
+/// Bytes of a block of each KV group.
+pub(super) fn block_bytes(config: &Config, plan: &Plan) -> Vec<u64> {
+    (0..plan.kv_groups.len()).map(|group| plan.block_bytes(group, config.block_size, config.kv_format)).collect()
+}
+
 /// Number of blocks worth having: twice what all sequences need at their longest. The other half is for cached
 /// prefixes.
 fn demand_blocks(config: &Config, plan: &Plan) -> u64 {

@@ -3,9 +3,11 @@
 use super::faults::InjectedFaults;
 use super::fit::{Fit, FitReport};
 use super::handle::{EngineInbox, EngineInfo};
+use super::mover::Mover;
 use super::scheduler::{Limits, Scheduler};
 use super::source::Source;
 use super::streams::Streams;
+use super::tiers::TierLimits;
 use super::{Engine, EngineEnd, Seeds, sizes};
 use crate::backend::{Backend, BackendError, Capacity, Caps};
 use crate::config::{Config, ConfigError};
@@ -131,11 +133,18 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
         inbox.set_ready(info(&backend, &plan, config, &limits, fit.weight_bytes));
         let loaded = LoadedPlan { config: config.clone(), plan, capacity, blocks };
+        let scheduler = Scheduler::new(limits, faults);
+        let mut mover = Mover::new(faults);
+        if !scheduler.host().is_off() {
+            mover.calibrate(&mut backend).await?;
+        }
         Ok(Self {
             backend,
             source,
             loaded,
-            scheduler: Scheduler::new(limits, faults),
+            scheduler,
+            mover,
+            last_read: None,
             in_flight: VecDeque::new(),
             inbox,
             streams: Streams::new(),
@@ -289,6 +298,10 @@ fn limits(
         deterministic: config.deterministic,
         eos_token_ids: source.eos_token_ids(),
         hash_key: std::array::from_fn(|_| platform::random_u64().to_le_bytes()[0]),
+        tiers: TierLimits {
+            host_bytes: if config.prefix_caching { config.kv_host_bytes } else { 0 },
+            block_bytes: sizes::block_bytes(config, plan),
+        },
     }
 }
 

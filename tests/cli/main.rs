@@ -93,6 +93,17 @@ fn a_pool_larger_than_the_machines_memory_is_refused() {
 }
 
 #[test]
+fn the_size_of_the_host_tier_is_given_once() {
+    let serve = ["serve", "--port", "0", "--device", "fake"];
+    let sizes = [["--kv-host-bytes", "1GiB"], ["--swap-space", "1"], ["--kv-offloading-size", "1"]];
+    for [first, second] in [[0, 1], [0, 2], [1, 2]] {
+        let words = [sizes[first][0], "cannot be used with", sizes[second][0]];
+        refusal(&[&serve[..], &sizes[first], &sizes[second]].concat(), &words);
+    }
+    refusal(&[&serve[..], &["--swap-space", "4GiB"]].concat(), &["`4GiB` is not a number of GiB"]);
+}
+
+#[test]
 fn a_context_that_is_lowered_is_said() {
     let words =
         "the context (max_model_len) is limited to 2048 tokens instead of 5000, because the model has no positions";

@@ -107,7 +107,7 @@ pub(crate) fn search(case: &Case, request: &Request) -> Search {
             _ if !is_sound => failed(RequestError::NumericalError),
             Some(Finished { beam, reason, .. }) => {
                 let (prompt_tokens, completion_tokens) = (request.prompt.len() as u32, beam.tokens.len() as u32);
-                let end = End::Finished(*reason, Usage { prompt_tokens, cached_tokens: 0, completion_tokens });
+                let end = End::Finished(*reason, Usage { prompt_tokens, completion_tokens, ..Usage::default() });
                 (beam.tokens.clone(), beam.logprobs.clone(), end)
             }
             None => failed(RequestError::TooFewAnswers),

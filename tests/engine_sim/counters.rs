@@ -96,8 +96,13 @@ impl Served {
 
 #[test]
 fn a_report_says_where_the_cached_prefix_ends_and_why() {
-    let report =
-        |cached_tokens, common_tokens, differing, end| PrefixReport { cached_tokens, common_tokens, differing, end };
+    let report = |cached_tokens, common_tokens, differing, end| PrefixReport {
+        cached_tokens,
+        restored_tokens: 0,
+        common_tokens,
+        differing,
+        end,
+    };
     let document: Vec<u32> = (10..50).collect();
     let other: Vec<u32> = (10..30).chain(70..90).collect();
     let mut served = Served::new(limits());

@@ -12,7 +12,9 @@ mod faults;
 mod round_robin;
 mod rules;
 mod seeds;
+mod tiers;
 mod watchdog;
+mod watched;
 mod world;
 
 use folio::engine::faults::InjectedFault;

@@ -4,6 +4,7 @@ use folio::engine::faults::InjectedFaults;
 use folio::engine::request::{Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Phase, Scheduler};
 use folio::engine::sequence::StreamId;
+use folio::engine::tiers::TierLimits;
 use folio::plan::inputs::{DrawParams, Results, SampleRow, Sampled};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub(crate) fn limits() -> Limits {
         deterministic: false,
         eos_token_ids: Vec::new(),
         hash_key: [3; 32],
+        tiers: TierLimits::default(),
     }
 }
 

@@ -1,9 +1,10 @@
 //! A seeded environment for the engine: a plan without arithmetic, a device that checks its engine, requests that share
 //! prefixes, receivers that are dropped, and a simple oracle that computes every token.
 
+use crate::watched::{Watched, watch};
 use crate::{beams, rules};
+use folio::backend::BackendError;
 use folio::backend::fake::{self, FakeBackend, PlainHistory, Script};
-use folio::backend::{Backend, BackendError, Capacity, Caps};
 use folio::config::Config;
 use folio::engine::faults::InjectedFaults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
@@ -14,11 +15,10 @@ use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
 use folio::engine::{Engine, EngineEnd, Source};
 use folio::model::UploadError;
-use folio::plan::inputs::{BatchInputs, BiasEntry, DrawParams, FEED, HistoryEntry, NONE, Results, SampleRow};
+use folio::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, SampleRow};
 use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Storage, WeightId};
 use folio::platform::block_on;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum turns of a run; a longer run counts as a hang.
 const TURNS_MAX: u32 = 4000;
@@ -142,87 +142,10 @@ pub(crate) struct Outcome {
     pub(crate) computed: u64,
 }
 
-/// The fake device, with a record of the blocks and feed slots that its steps in flight use, and of how much it
-/// computed.
-pub(crate) struct Watched {
-    pub(crate) device: FakeBackend,
-    in_flight: VecDeque<Named>,
-    computed: u64,
-}
-
-#[derive(Default)]
-struct Named {
-    blocks: BTreeSet<(usize, u32)>,
-    feed_slots: BTreeSet<u32>,
-}
-
-impl Backend for Watched {
-    type Ticket = fake::Ticket;
-
-    fn caps(&self) -> &Caps {
-        self.device.caps()
-    }
-
-    fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
-        self.device.load(plan, capacity)
-    }
-
-    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: bytes::Bytes) -> Result<(), BackendError> {
-        self.device.write_weight(weight, first_row, rows)
-    }
-
-    fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
-        self.device.allocate_pool(blocks)
-    }
-
-    fn submit(&mut self, inputs: &BatchInputs) -> Result<fake::Ticket, BackendError> {
-        let ticket = self.device.submit(inputs)?;
-        let mut named = Named::default();
-        for (group, arrays) in inputs.groups.iter().enumerate() {
-            let copies = arrays.copies.iter().flat_map(|&(source, target)| [source, target]);
-            let blocks = arrays.block_tables.iter().copied().chain(copies).filter(|&block| block != NONE);
-            named.blocks.extend(blocks.map(|block| (group, block)));
-        }
-        let fed = inputs.token_ids.iter().filter(|&&id| id & FEED != 0).map(|&id| id & !FEED);
-        let slots = fed.chain(inputs.samples.iter().map(|sample| sample.feed_slot));
-        named.feed_slots.extend(slots.filter(|&slot| slot != NONE));
-        self.in_flight.push_back(named);
-        self.computed += inputs.token_ids.len() as u64;
-        Ok(ticket)
-    }
-
-    async fn read(&mut self, ticket: fake::Ticket) -> Result<Results, BackendError> {
-        self.in_flight.pop_front();
-        self.device.read(ticket).await
-    }
-
-    async fn reset(&mut self) -> Result<(), BackendError> {
-        self.in_flight.clear();
-        self.device.reset().await
-    }
-}
-
-/// Checks that no step in flight uses a free block. Free blocks that are not cached may be overwritten at any time.
-fn watch(scheduler: &Scheduler, device: &mut Watched) {
-    let slots: BTreeSet<_> = device.in_flight.iter().flat_map(|named| named.feed_slots.iter().copied()).collect();
-    let handed_on = scheduler.feed_slots_free().iter().find(|slot| slots.contains(slot));
-    assert_eq!(handed_on, None, "a feed slot is free while a step in flight uses it");
-    for (index, group) in scheduler.pool().groups().iter().enumerate() {
-        for block in (0..group.total()).filter(|&block| group.is_free(block)) {
-            let named = device.in_flight.iter().any(|named| named.blocks.contains(&(index, block)));
-            assert!(!named, "block {block} of group {index} is free while a step in flight uses it");
-            if !group.is_cached(block) {
-                device.device.poison(index, block);
-            }
-        }
-    }
-}
-
 /// Submits, steps, reads and aborts until everything is done.
 pub(crate) fn run(case: &Case) -> Outcome {
     let (handle, inbox) = channel(case.config.queue_requests_max);
-    let device = FakeBackend::new(case.script.clone());
-    let device = Watched { device, in_flight: VecDeque::new(), computed: 0 };
+    let device = Watched::new(FakeBackend::new(case.script.clone()));
     let start = Engine::start_with_faults(device, case.shape.clone(), &case.config, inbox, case.faults, |_| {});
     let mut engine = block_on(start).expect("the case's pool holds its model");
     let mut readers = Readers::new(case);
@@ -424,7 +347,7 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
             break End::Failed(RequestError::NumericalError);
         }
         if request.pooling.is_some() {
-            let usage = Usage { prompt_tokens: prompt_len, cached_tokens: 0, completion_tokens: 0 };
+            let usage = Usage { prompt_tokens: prompt_len, ..Usage::default() };
             break End::Finished(FinishReason::Stop, usage);
         }
         let mut mask = vec![0; case.shape.vocab.div_ceil(32) as usize];
@@ -452,7 +375,7 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
         if is_stop || tokens.len() as u32 == limit {
             let reason = if is_stop { FinishReason::Stop } else { FinishReason::Length };
             let completion_tokens = tokens.len() as u32 - prompt_len;
-            break End::Finished(reason, Usage { prompt_tokens: prompt_len, cached_tokens: 0, completion_tokens });
+            break End::Finished(reason, Usage { prompt_tokens: prompt_len, completion_tokens, ..Usage::default() });
         }
     };
     Seen { told, tokens: tokens.split_off(prompt_len as usize), logprobs, end }
@@ -567,7 +490,9 @@ pub(crate) fn compare(case: &Case, outcome: &Outcome, wanted: impl Fn(usize, usi
 /// An end without the number of cached tokens, which may depend on other requests.
 fn without_hits(end: &End) -> End {
     match end {
-        End::Finished(reason, usage) => End::Finished(*reason, Usage { cached_tokens: 0, ..*usage }),
+        End::Finished(reason, usage) => {
+            End::Finished(*reason, Usage { cached_tokens: 0, restored_tokens: 0, ..*usage })
+        }
         other => other.clone(),
     }
 }

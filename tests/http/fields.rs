@@ -288,6 +288,30 @@ fn why_a_prefix_missed() {
 }
 
 #[test]
+fn a_prefix_returns_from_host_memory() {
+    let (kv_cache_bytes, kv_host_bytes) = (Some(1 << 20), 64 << 20);
+    let small = folio::config::Config { kv_cache_bytes, kv_host_bytes, max_model_len: Some(400), ..config() };
+    let server = Server::fake("", small, ServerOptions::default());
+    let ask = |first: u32| {
+        let prompt: Vec<u32> = (0..300).map(|place| (first + place) % 500).collect();
+        let request = json!({"prompt": prompt, "max_tokens": 1, "debug": {"prefix": true}});
+        server.post(COMPLETIONS, &request).json()
+    };
+    assert_eq!(ask(0)["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0}));
+    (1..12).for_each(|first| drop(ask(first)));
+    let returned = ask(0);
+    let details = &returned["usage"]["prompt_tokens_details"];
+    assert_eq!(details, &json!({"cached_tokens": 288, "host_cached_tokens": 288}));
+    assert_eq!(returned["debug"]["prefix"][0]["host_cached_tokens"], 288);
+    assert_eq!(ask(0)["usage"]["prompt_tokens_details"], json!({"cached_tokens": 288}), "now it is on the device");
+    server.wait_until_idle();
+    let metrics = server.get("/metrics").text;
+    for line in ["prefix_cache_tier_hits_total{model_name=\"demo\",tier=\"host\"} 288\n", "kv_blocks_restored_total{"] {
+        assert!(metrics.contains(&format!("vllm:{line}")), "{line}{metrics}");
+    }
+}
+
+#[test]
 fn an_evicted_prefix_is_told() {
     let small = folio::config::Config { kv_cache_bytes: Some(1 << 20), max_model_len: Some(400), ..config() };
     let server = Server::fake("", small, ServerOptions::default());

@@ -6,7 +6,7 @@ use folio::backend::fake::FakeBackend;
 use folio::backend::layout::Layout;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions, usual_allocation};
-use folio::backend::{Backend, BackendError, Capacity, Caps};
+use folio::backend::{Backend, BackendError, BlockRef, Capacity, Caps};
 use folio::config::Config;
 use folio::engine::fit::Fit;
 use folio::engine::{Engine, Progress, StartError, handle};
@@ -37,6 +37,7 @@ struct Witness<B> {
 
 impl<B: Backend> Backend for Witness<B> {
     type Ticket = B::Ticket;
+    type Saves = B::Saves;
 
     fn caps(&self) -> &Caps {
         self.inner.caps()
@@ -63,6 +64,18 @@ impl<B: Backend> Backend for Witness<B> {
 
     async fn read(&mut self, ticket: B::Ticket) -> Result<Results, BackendError> {
         self.inner.read(ticket).await
+    }
+
+    fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<B::Saves, BackendError> {
+        self.inner.save_blocks(blocks)
+    }
+
+    async fn saved_blocks(&mut self, saves: B::Saves) -> Result<Vec<Bytes>, BackendError> {
+        self.inner.saved_blocks(saves).await
+    }
+
+    fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
+        self.inner.restore_blocks(blocks)
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {

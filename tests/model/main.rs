@@ -28,6 +28,7 @@ mod remote;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads;
+mod tiers;
 
 use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 use folio::backend::reference::ReferenceBackend;

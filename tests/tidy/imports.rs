@@ -12,6 +12,7 @@ const PURE: &[&str] = &[
     "engine::batch",
     "engine::beams",
     "engine::faults",
+    "engine::tiers",
 ];
 
 /// Module prefix → prefixes it may import; the longest matching row applies. A module may always import its own parts,

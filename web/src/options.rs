@@ -36,6 +36,7 @@ pub(crate) struct LoadOptions {
     max_num_batched_tokens: Option<u32>,
     block_size: Option<u32>,
     kv_cache_bytes: Option<u64>,
+    kv_host_bytes: Option<u64>,
     seed: Option<u64>,
 }
 
@@ -60,6 +61,7 @@ impl LoadOptions {
             max_num_batched_tokens: self.max_num_batched_tokens.unwrap_or(batched_tokens.max(tokens_min)),
             block_size,
             kv_cache_bytes: self.kv_cache_bytes,
+            kv_host_bytes: self.kv_host_bytes.unwrap_or(0),
             seed: self.seed,
             ..default
         };
@@ -92,6 +94,7 @@ pub(crate) fn stats(stats: &Stats, ready: bool) -> String {
         "tokensStored": stats.tokens_stored,
         "prefixQueries": stats.prefix_queries,
         "prefixHits": stats.prefix_hits,
+        "prefixHitsHost": stats.prefix_hits_host,
         "promptTokens": stats.prompt_tokens,
         "generationTokens": stats.generation_tokens,
         "finishedStop": stats.finished_stop,

@@ -27,6 +27,8 @@ export interface Limits {
   blockSize?: number;
   /** Size of the KV pool in bytes. */
   kvCacheBytes?: number;
+  /** Host memory in bytes for KV blocks that leave the pool and may return (0). */
+  kvHostBytes?: number;
   /** Maximum bytes that a kernel may bind, if less than the device's limit. */
   bindingBytes?: number;
   /** Seed of requests without one. */
@@ -85,6 +87,8 @@ export interface Stats {
   tokensStored: number;
   prefixQueries: number;
   prefixHits: number;
+  /** Those of them that came from host memory. */
+  prefixHitsHost: number;
   promptTokens: number;
   generationTokens: number;
   finishedStop: number;
@@ -121,7 +125,7 @@ export interface Usage {
   completion_tokens: number;
   total_tokens: number;
   /** Prompt tokens found in the prefix cache. */
-  prompt_tokens_details?: { cached_tokens?: number };
+  prompt_tokens_details?: { cached_tokens?: number; host_cached_tokens?: number };
   /** Tokens of the reasoning before the answer. */
   completion_tokens_details?: { reasoning_tokens?: number };
 }

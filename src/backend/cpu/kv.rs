@@ -82,6 +82,41 @@ impl TileLayout {
         }
     }
 
+    /// Appends a tile in the order of [`KvTile`], bit for bit.
+    fn save(&self, tile: &[u32], copy: &mut Vec<u8>) {
+        match self.tile.format {
+            KvFormat::F32 => self.collect::<u32>(tile, copy),
+            KvFormat::F16 => self.collect::<u16>(tile, copy),
+            KvFormat::Q8 => {
+                self.collect::<u8>(tile, copy);
+                copy.extend_from_slice(bytemuck::cast_slice(&tile[self.element_words()..][..self.tile.slots]));
+            }
+        }
+    }
+
+    fn collect<T: bytemuck::Pod>(&self, tile: &[u32], copy: &mut Vec<u8>) {
+        let elements: &[T] = bytemuck::cast_slice(tile);
+        for slot in 0..self.tile.slots {
+            let row = (0..self.tile.head_dim).map(|element| elements[self.index(slot, element)]);
+            row.for_each(|value| copy.extend_from_slice(bytemuck::bytes_of(&value)));
+        }
+    }
+
+    /// Overwrites a tile with a copy; `words` is a buffer.
+    fn restore(&self, tile: &mut [u32], copy: &[u8], words: &mut Vec<u32>) {
+        words.resize(self.tile.words(), 0);
+        bytemuck::cast_slice_mut(words).copy_from_slice(copy);
+        let rows = self.tile.words() - if self.tile.format == KvFormat::Q8 { self.tile.slots } else { 0 };
+        for (slot, row) in words[..rows].chunks_exact(rows / self.tile.slots).enumerate() {
+            match self.tile.format {
+                KvFormat::F32 => self.distribute::<u32>(tile, slot, row),
+                KvFormat::F16 => self.distribute::<u16>(tile, slot, row),
+                KvFormat::Q8 => self.distribute::<u8>(tile, slot, row),
+            }
+        }
+        tile[self.element_words()..][..words.len() - rows].copy_from_slice(&words[rows..]);
+    }
+
     /// Widens the row of `slot`.
     fn read(&self, tile: &[u32], slot: usize, row: &mut [f32]) {
         let scale = f32::from_bits(*tile.get(self.element_words() + slot).unwrap_or(&0));
@@ -148,6 +183,23 @@ impl KvStore {
             }
         }
         values
+    }
+
+    /// Appends `count` tiles, starting at tile `first`, in the order of [`KvTile`].
+    pub(super) fn save(&self, first: usize, count: usize, copy: &mut Vec<u8>) {
+        let words = self.layout.words();
+        let tiles = &self.words()[first * words..(first + count) * words];
+        tiles.chunks_exact(words).for_each(|tile| self.layout.save(tile, copy));
+    }
+
+    /// Overwrites tiles, starting at tile `first`, with a copy.
+    pub(super) fn restore(&mut self, first: usize, copy: &[u8]) {
+        let (layout, mut buffer) = (self.layout, Vec::new());
+        let words = layout.words();
+        let copies = copy.chunks_exact(layout.tile.words() * 4);
+        for (tile, copy) in self.words_mut()[first * words..].chunks_exact_mut(words).zip(copies) {
+            layout.restore(tile, copy, &mut buffer);
+        }
     }
 
     /// Copies `count` tiles.

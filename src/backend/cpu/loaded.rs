@@ -6,9 +6,11 @@ use super::simd::Level;
 use super::team::Team;
 use super::turns::Turns;
 use super::weight::{Matrix, decode};
-use crate::backend::{BackendError, Capacity, KvHalf};
+use crate::backend::host::check_block;
+use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, Step, Storage, WeightId, WeightSpec};
+use bytes::Bytes;
 use std::sync::Arc;
 
 /// A weight in the form that its steps read.
@@ -126,6 +128,35 @@ impl Loaded {
         let halves = |layer: &KvLayer| Ok([store(layer, KvHalf::Key)?, store(layer, KvHalf::Value)?]);
         self.pool = self.plan.kv_layers.iter().map(halves).collect::<Result<_, BackendError>>()?;
         self.blocks = blocks.to_vec();
+        Ok(())
+    }
+
+    /// A copy of a block.
+    pub(super) fn save_block(&self, block: BlockRef) -> Result<Bytes, BackendError> {
+        check_block(&self.plan, &self.capacity, &self.blocks, block, None)?;
+        let mut copy = Vec::new();
+        for (layer, halves) in self.plan.kv_layers.iter().zip(&self.pool) {
+            if layer.group as usize == block.group {
+                let (first, count) = ((block.block * layer.heads) as usize, layer.heads as usize);
+                halves.iter().for_each(|half| half.save(first, count, &mut copy));
+            }
+        }
+        Ok(copy.into())
+    }
+
+    /// Overwrites a block with a copy.
+    pub(super) fn restore_block(&mut self, block: BlockRef, mut copy: &[u8]) -> Result<(), BackendError> {
+        check_block(&self.plan, &self.capacity, &self.blocks, block, Some(copy))?;
+        for (layer, halves) in self.plan.kv_layers.iter().zip(&mut self.pool) {
+            if layer.group as usize == block.group {
+                let (first, count) = ((block.block * layer.heads) as usize, layer.heads as usize);
+                for half in halves {
+                    let (own, rest) = copy.split_at(count * half.layout.tile.words() * 4);
+                    half.restore(first, own);
+                    copy = rest;
+                }
+            }
+        }
         Ok(())
     }
 

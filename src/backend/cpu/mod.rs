@@ -28,7 +28,7 @@ mod weight;
 pub use simd::Level;
 
 use super::host::{check_batch, overwrite_feed, overwrite_rows};
-use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, Inspect, KvHalf, MACHINE_MEMORY};
+use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, Inspect, KvHalf, MACHINE_MEMORY};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
 use crate::platform;
@@ -90,6 +90,7 @@ impl Default for CpuBackend {
 
 impl Backend for CpuBackend {
     type Ticket = Results;
+    type Saves = Vec<Bytes>;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -127,6 +128,20 @@ impl Backend for CpuBackend {
 
     async fn read(&mut self, ticket: Self::Ticket) -> Result<Results, BackendError> {
         Ok(ticket)
+    }
+
+    fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Vec<Bytes>, BackendError> {
+        let loaded = self.loaded()?;
+        blocks.iter().map(|&block| loaded.save_block(block)).collect()
+    }
+
+    async fn saved_blocks(&mut self, saves: Vec<Bytes>) -> Result<Vec<Bytes>, BackendError> {
+        Ok(saves)
+    }
+
+    fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
+        let loaded = self.loaded()?;
+        blocks.iter().try_for_each(|(block, bytes)| loaded.restore_block(*block, bytes))
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {

@@ -54,6 +54,21 @@ pub(super) enum Command {
     Product(Product),
 }
 
+/// Device memory to copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) address: u64,
+    pub(super) bytes: usize,
+}
+
+/// Copies to pinned memory in flight, until they are read by [`Driver::copied`].
+#[derive(Debug)]
+pub(super) struct Copies {
+    /// Which buffer they are in.
+    pub(super) buffer: usize,
+    pub(super) bytes: usize,
+}
+
 /// Slots of pinned memory: one for each batch that may be submitted but not yet read, and one more.
 pub(super) const SLOTS: usize = 4;
 
@@ -90,6 +105,12 @@ pub(super) trait Driver {
 
     /// Waits for the last download into a slot and returns its words.
     fn wait(&mut self, slot: usize, timeout: Duration) -> Result<&[u32], BackendError>;
+
+    /// Starts copying memory to one pinned buffer, in the order given and after all submitted work.
+    fn copy_out(&mut self, spans: &[Span]) -> Result<Copies, BackendError>;
+
+    /// Waits for copies and returns them.
+    fn copied(&mut self, copies: Copies, timeout: Duration) -> Result<Vec<u8>, BackendError>;
 
     /// Runs commands in order.
     fn run(&mut self, commands: &[Command]) -> Result<(), BackendError>;

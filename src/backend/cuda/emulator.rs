@@ -9,7 +9,7 @@
 
 use super::super::{BackendError, metadata};
 use super::blas::Product;
-use super::driver::{Command, Driver, Facts, Function, Graph, Launch};
+use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, Span};
 use super::kernel::{self, Compiler, Kernel};
 use super::library;
 use std::ffi::c_void;
@@ -183,6 +183,8 @@ pub(super) struct Emulator {
     memory: Vec<Guarded>,
     graphs: Vec<Vec<Command>>,
     slots: Vec<Vec<u32>>,
+    /// Copies that were not read yet; an empty place is free.
+    copies: Vec<Vec<u8>>,
     /// Seed of the order in which threads and blocks run.
     seed: u32,
 }
@@ -203,7 +205,7 @@ impl Emulator {
         };
         let compiler = Arc::new(compiler);
         let (functions, memory, graphs) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { facts, compiler, functions, memory, graphs, slots: Vec::new(), seed: 1 })
+        Ok(Self { facts, compiler, functions, memory, graphs, slots: Vec::new(), copies: Vec::new(), seed: 1 })
     }
 
     fn range(&self, address: u64, bytes: usize) -> Result<(), BackendError> {
@@ -314,6 +316,25 @@ impl Driver for Emulator {
 
     fn wait(&mut self, slot: usize, _timeout: Duration) -> Result<&[u32], BackendError> {
         Ok(&self.slots[slot])
+    }
+
+    fn copy_out(&mut self, spans: &[Span]) -> Result<Copies, BackendError> {
+        let mut copy = vec![0; spans.iter().map(|span| span.bytes).sum()];
+        let mut rest = &mut copy[..];
+        for span in spans {
+            let (own, after) = rest.split_at_mut(span.bytes);
+            self.read(span.address, own)?;
+            rest = after;
+        }
+        let index = self.copies.iter().position(Vec::is_empty).unwrap_or(self.copies.len());
+        self.copies.resize(self.copies.len().max(index + 1), Vec::new());
+        let bytes = copy.len();
+        self.copies[index] = copy;
+        Ok(Copies { buffer: index, bytes })
+    }
+
+    fn copied(&mut self, Copies { buffer, .. }: Copies, _timeout: Duration) -> Result<Vec<u8>, BackendError> {
+        Ok(std::mem::take(&mut self.copies[buffer]))
     }
 
     fn run(&mut self, commands: &[Command]) -> Result<(), BackendError> {

@@ -18,6 +18,7 @@ mod arena;
 mod audit;
 pub mod bench;
 mod blas;
+mod copies;
 mod driver;
 #[cfg(unix)]
 mod emulator;
@@ -36,11 +37,12 @@ pub use emulator::metadata_constants;
 
 use super::layout::{Layout, PoolLayout};
 use super::metadata::{self, RESULT_STRIDE_MAX, Requested};
-use super::{Allocation, Backend, BackendError, Capacity, Caps, DeviceKind, SideBuffers};
+use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, SideBuffers};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{Plan, Storage, WeightId};
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
+use copies::Saves;
 use driver::{Command, Driver, Facts, Graph, SLOTS};
 use encode::{BatchShape, Subject, attend};
 use modules::Modules;
@@ -312,6 +314,7 @@ impl CudaBackend {
 
 impl Backend for CudaBackend {
     type Ticket = Ticket;
+    type Saves = Saves;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -382,6 +385,20 @@ impl Backend for CudaBackend {
             sampled: metadata::sampled(sampled, &requested),
             pooled: metadata::pooled(pooled, pools, loaded.plan.pooled_columns() as usize),
         })
+    }
+
+    fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Saves, BackendError> {
+        let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
+        loaded.save_blocks(&mut *self.driver, blocks)
+    }
+
+    async fn saved_blocks(&mut self, saves: Saves) -> Result<Vec<Bytes>, BackendError> {
+        copies::saved_blocks(&mut *self.driver, saves)
+    }
+
+    fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
+        let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
+        loaded.restore_blocks(&mut *self.driver, blocks)
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {

@@ -7,7 +7,7 @@
 
 use super::super::BackendError;
 use super::blas::{Blas, Product, ProductShape, WORKSPACE_BYTES};
-use super::driver::{Command, Driver, Facts, Function, Graph, Launch, SLOTS};
+use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, SLOTS, Span};
 use super::kernel::{Compiler, Kernel};
 use super::library;
 use super::nvrtc::{ForArchitecture, Nvrtc, architecture};
@@ -157,6 +157,8 @@ pub(super) struct Nvidia {
     functions: Vec<sys::CUfunction>,
     graphs: Vec<sys::CUgraphExec>,
     slots: Vec<Slot>,
+    /// Buffers for copies of KV blocks.
+    pinned: Vec<Pinned>,
     upload_words: usize,
     download_words: usize,
     /// Address of the cuBLASLt workspace.
@@ -213,6 +215,7 @@ impl Nvidia {
             functions: Vec::new(),
             graphs: Vec::new(),
             slots: Vec::new(),
+            pinned: Vec::new(),
             upload_words: 0,
             download_words: 0,
             workspace,
@@ -286,10 +289,80 @@ impl Nvidia {
         Ok(())
     }
 
+    /// Waits until an event has occurred. A batch that takes longer than `timeout` counts as hung.
+    #[allow(unsafe_code, reason = "a foreign call")]
+    fn await_event(&mut self, event: sys::CUevent, timeout: Duration) -> Result<(), BackendError> {
+        /// Busy-wait for this long before sleeping: a decode step ends sooner, and a sleep would take longer than the
+        /// step.
+        const SPIN: Duration = Duration::from_millis(2);
+        let start = Instant::now();
+        loop {
+            // SAFETY: the event is alive.
+            match unsafe { result::event::query(event) } {
+                Ok(()) => return Ok(()),
+                Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => {}
+                Err(error) => return Err(failed("a batch", error)),
+            }
+            match start.elapsed() {
+                elapsed if elapsed > timeout => {
+                    self.hung = true;
+                    return Err(BackendError::Hung(timeout));
+                }
+                elapsed if elapsed > SPIN => std::thread::sleep(Duration::from_micros(20)),
+                _ => std::hint::spin_loop(),
+            }
+        }
+    }
+
+    /// A pinned buffer of at least this size that is not busy. A smaller one is replaced.
+    fn pinned(&mut self, bytes: usize) -> Result<usize, BackendError> {
+        let fits = |pinned: &Pinned| !pinned.busy && pinned.bytes >= bytes;
+        if let Some(index) = self.pinned.iter().position(fits) {
+            return Ok(index);
+        }
+        let made = make_pinned(bytes.next_power_of_two())?;
+        let Some(index) = self.pinned.iter().position(|pinned| !pinned.busy) else {
+            self.pinned.push(made);
+            return Ok(self.pinned.len() - 1);
+        };
+        free_pinned(&std::mem::replace(&mut self.pinned[index], made));
+        Ok(index)
+    }
+
     fn free_slots(&mut self) {
         for slot in self.slots.drain(..) {
             free_slot(&slot);
         }
+    }
+}
+
+/// A pinned buffer for copies.
+struct Pinned {
+    memory: *mut u8,
+    bytes: usize,
+    event: sys::CUevent,
+    /// Whether it holds copies that were not read yet.
+    busy: bool,
+}
+
+#[allow(unsafe_code, reason = "pinned memory")]
+fn make_pinned(bytes: usize) -> Result<Pinned, BackendError> {
+    // SAFETY: plain allocations in the current context.
+    let made = unsafe {
+        result::malloc_host(bytes, 0).and_then(|memory| {
+            let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
+            Ok(Pinned { memory: memory.cast(), bytes, event, busy: false })
+        })
+    };
+    made.map_err(|error| failed("pinned memory", error))
+}
+
+#[allow(unsafe_code, reason = "frees memory")]
+fn free_pinned(pinned: &Pinned) {
+    // SAFETY: allocated by `make_pinned`; no copy is in flight, since the stream or the event was waited for.
+    unsafe {
+        _ = result::free_host(pinned.memory.cast());
+        _ = result::event::destroy(pinned.event);
     }
 }
 
@@ -433,28 +506,37 @@ impl Driver for Nvidia {
 
     #[allow(unsafe_code, reason = "reads pinned memory")]
     fn wait(&mut self, slot: usize, timeout: Duration) -> Result<&[u32], BackendError> {
-        /// Busy-wait for this long before sleeping: a decode step ends sooner, and a sleep would take longer than the
-        /// step.
-        const SPIN: Duration = Duration::from_millis(2);
-        let start = Instant::now();
-        loop {
-            // SAFETY: the event is alive.
-            match unsafe { result::event::query(self.slots[slot].event) } {
-                Ok(()) => break,
-                Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => {}
-                Err(error) => return Err(failed("a batch", error)),
-            }
-            match start.elapsed() {
-                elapsed if elapsed > timeout => {
-                    self.hung = true;
-                    return Err(BackendError::Hung(timeout));
-                }
-                elapsed if elapsed > SPIN => std::thread::sleep(Duration::from_micros(20)),
-                _ => std::hint::spin_loop(),
-            }
-        }
+        self.await_event(self.slots[slot].event, timeout)?;
         // SAFETY: the download has arrived, and the slot is written again only after the next `download`.
         Ok(unsafe { std::slice::from_raw_parts(self.slots[slot].download, self.download_words) })
+    }
+
+    #[allow(unsafe_code, reason = "copies")]
+    fn copy_out(&mut self, spans: &[Span]) -> Result<Copies, BackendError> {
+        let index = self.pinned(spans.iter().map(|span| span.bytes).sum::<usize>().max(1))?;
+        let Pinned { memory, event, .. } = self.pinned[index];
+        let mut start = 0;
+        for span in spans {
+            // SAFETY: the buffer has room for all spans, and nothing reads it until `copied`.
+            let copied = unsafe {
+                let pinned = std::slice::from_raw_parts_mut(memory.add(start), span.bytes);
+                result::memcpy_dtoh_async(pinned, span.address, self.stream)
+            };
+            copied.map_err(|error| failed("a copy of KV blocks", error))?;
+            start += span.bytes;
+        }
+        // SAFETY: event and stream are alive.
+        unsafe { result::event::record(event, self.stream) }.map_err(|error| failed("an event", error))?;
+        self.pinned[index].busy = true;
+        Ok(Copies { buffer: index, bytes: start })
+    }
+
+    #[allow(unsafe_code, reason = "reads pinned memory")]
+    fn copied(&mut self, Copies { buffer: index, bytes }: Copies, timeout: Duration) -> Result<Vec<u8>, BackendError> {
+        self.await_event(self.pinned[index].event, timeout)?;
+        self.pinned[index].busy = false;
+        // SAFETY: the copies have arrived, and the buffer is written again only by the next `copy_out`.
+        Ok(unsafe { std::slice::from_raw_parts(self.pinned[index].memory, bytes) }.to_vec())
     }
 
     fn run(&mut self, commands: &[Command]) -> Result<(), BackendError> {
@@ -527,6 +609,7 @@ impl Drop for Nvidia {
         }
         self.drop_graphs();
         self.free_slots();
+        self.pinned.iter().for_each(free_pinned);
         self.blas = None;
         // SAFETY: this driver created everything here. The primary context is reference-counted; memory that the arena
         // did not free is released with it.

@@ -2,10 +2,11 @@
 //! of one buffer at a time.
 
 use super::memory::{KvStore, Weight};
-use crate::backend::host::check_batch;
-use crate::backend::{BackendError, Capacity, KvHalf};
+use crate::backend::host::{check_batch, check_block};
+use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, Step, Storage, WeightId};
+use bytes::Bytes;
 use std::sync::Arc;
 
 /// A plan and everything allocated for it.
@@ -58,6 +59,36 @@ impl LoadedPlan {
         let halves = |layer: &KvLayer| Ok([store(layer)?, store(layer)?]);
         self.pool = self.plan.kv_layers.iter().map(halves).collect::<Result<_, BackendError>>()?;
         self.blocks = blocks.to_vec();
+        Ok(())
+    }
+
+    /// A copy of a block.
+    pub(super) fn save_block(&self, block: BlockRef) -> Result<Bytes, BackendError> {
+        check_block(&self.plan, &self.capacity, &self.blocks, block, None)?;
+        let mut copy = Vec::new();
+        for (layer, halves) in self.plan.kv_layers.iter().zip(&self.pool) {
+            if layer.group as usize == block.group {
+                let (first, count) = ((block.block * layer.heads) as usize, layer.heads as usize);
+                halves.iter().for_each(|half| copy.extend_from_slice(half.bytes(first, count)));
+            }
+        }
+        Ok(copy.into())
+    }
+
+    /// Overwrites a block with a copy.
+    pub(super) fn restore_block(&mut self, block: BlockRef, mut copy: &[u8]) -> Result<(), BackendError> {
+        check_block(&self.plan, &self.capacity, &self.blocks, block, Some(copy))?;
+        for (layer, halves) in self.plan.kv_layers.iter().zip(&mut self.pool) {
+            if layer.group as usize == block.group {
+                let (first, count) = ((block.block * layer.heads) as usize, layer.heads as usize);
+                for half in halves {
+                    let tiles = half.bytes_mut(first, count);
+                    let (own, rest) = copy.split_at(tiles.len());
+                    tiles.copy_from_slice(own);
+                    copy = rest;
+                }
+            }
+        }
         Ok(())
     }
 

@@ -117,6 +117,17 @@ impl KvStore {
         self.words.copy_within(source, target.start);
     }
 
+    /// The bytes of `count` tiles, starting at tile `first`.
+    pub(super) fn bytes(&self, first: usize, count: usize) -> &[u8] {
+        bytemuck::cast_slice(&self.words[self.tile_words(first, count)])
+    }
+
+    /// The bytes of `count` tiles, to write.
+    pub(super) fn bytes_mut(&mut self, first: usize, count: usize) -> &mut [u8] {
+        let words = self.tile_words(first, count);
+        bytemuck::cast_slice_mut(&mut self.words[words])
+    }
+
     fn tile_words(&self, first: usize, count: usize) -> std::ops::Range<usize> {
         first * self.tile.words()..(first + count) * self.tile.words()
     }

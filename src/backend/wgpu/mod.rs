@@ -10,6 +10,7 @@
 
 pub(crate) mod arena;
 pub mod bench;
+mod copies;
 pub(crate) mod device;
 pub(crate) mod encode;
 mod hardware;
@@ -34,7 +35,7 @@ pub use tune::{Choices, choices};
 
 use super::layout::{Layout, PoolLayout};
 use super::throttle::{self, Load, Throttle};
-use super::{Allocation, Backend, BackendError, Capacity, Caps, SideBuffers};
+use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, SideBuffers};
 use super::{metadata, warm_up};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::work::{Reach, StepWork, Work};
@@ -42,6 +43,7 @@ use crate::plan::{Plan, Step, Storage, WeightId};
 use crate::platform;
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
+use copies::{Saves, Staging};
 use device::{Gpu, Profile, WORKGROUPS_PER_CORE};
 use encode::{BatchShape, Recordings, pool};
 use futures_util::FutureExt as _;
@@ -67,6 +69,7 @@ struct LoadedPlan {
     capacity: Capacity,
     arena: Arena,
     ring: Ring,
+    staging: Staging,
 }
 
 /// A [`Backend`] that runs WGSL kernels.
@@ -187,6 +190,7 @@ impl WgpuBackend {
 
 impl Backend for WgpuBackend {
     type Ticket = Ticket;
+    type Saves = Saves;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -201,7 +205,7 @@ impl Backend for WgpuBackend {
         let arena = Arena::new(&self.gpu, &plan, &layout, &side)?;
         let ring = Ring::new(&self.gpu, capacity.samples_max, pool::words_max(&plan, capacity));
         self.gpu.errors.check()?;
-        self.loaded = Some(LoadedPlan { plan, capacity: capacity.clone(), arena, ring });
+        self.loaded = Some(LoadedPlan { plan, capacity: capacity.clone(), arena, ring, staging: Staging::default() });
         Ok(())
     }
 
@@ -280,6 +284,20 @@ impl Backend for WgpuBackend {
         let results = loaded.ring.read(&self.gpu, ticket).await?;
         self.throttle.note(load, submitted.elapsed());
         Ok(results)
+    }
+
+    fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Saves, BackendError> {
+        let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
+        loaded.save_blocks(&self.gpu, blocks)
+    }
+
+    async fn saved_blocks(&mut self, saves: Saves) -> Result<Vec<Bytes>, BackendError> {
+        let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
+        loaded.saved_blocks(&self.gpu, saves).await
+    }
+
+    fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
+        self.loaded()?.restore_blocks(&self.gpu, blocks)
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {

@@ -17,6 +17,7 @@ use folio::engine::faults::InjectedFaults;
 use folio::engine::request::{Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
+use folio::engine::tiers::TierLimits;
 use folio::plan::inputs::{BatchInputs, Results, Sampled};
 use folio::platform::{self, Instant};
 use serde_json::json;
@@ -85,6 +86,7 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
             deterministic: false,
             eos_token_ids: Vec::new(),
             hash_key: [7; 32],
+            tiers: TierLimits::default(),
         },
         InjectedFaults::default(),
     );

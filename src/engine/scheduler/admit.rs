@@ -1,9 +1,10 @@
 //! Admission of waiting sequences: first come, first served, each with its longest cached prefix.
 
 use super::{Draft, PREEMPTIONS_MAX, Scheduler};
-use crate::engine::block_pool::BlockHash;
+use crate::engine::block_pool::{BlockHash, BlockId};
 use crate::engine::faults::InjectedFault;
 use crate::engine::sequence::{SequenceId, Table};
+use crate::engine::tiers::HostSlot;
 use crate::plan::inputs::NONE;
 
 /// What a waiting sequence needs if it is admitted now.
@@ -12,6 +13,12 @@ struct Admission {
     matched: u32,
     /// Per KV group: free blocks to reserve, for a sequence that was preempted too often.
     reserved: Option<Vec<u32>>,
+}
+
+/// Where a block of a matched chain is.
+enum Found {
+    Device(BlockId),
+    Host(HostSlot),
 }
 
 impl Scheduler {
@@ -24,7 +31,7 @@ impl Scheduler {
             }
             let Some(admission) = self.admission(id) else { break };
             self.waiting.remove(&order);
-            self.take_prefix(id, &admission);
+            self.take_prefix(id, &admission, draft);
             self.seat(id);
             self.schedule_row(id, draft);
         }
@@ -42,12 +49,13 @@ impl Scheduler {
             let fresh = self.blocks_needed(index, matched, tokens) + self.blocks_of_others(id, index, tokens);
             let first = self.pool.first_visible(index, matched * self.limits.block_size).min(matched);
             let chain = &sequence.hashes[first as usize..matched as usize];
-            let idle = |hash: &&BlockHash| group.lookup(hash).is_some_and(|block| group.references(block) == 0);
-            let taken_back = u32::try_from(chain.iter().filter(idle).count()).expect("a chain has few blocks");
+            // Free blocks that the chain takes: cached ones, and those that it is restored to.
+            let taken = |hash: &&BlockHash| group.lookup(hash).is_none_or(|block| group.references(block) == 0);
+            let taken = u32::try_from(chain.iter().filter(taken).count()).expect("a chain has few blocks");
             // Leaves room for the running sequences to grow.
             let none = self.running.is_empty() || self.faults.has(InjectedFault::NoWatermark);
             let watermark = if none { 0 } else { group.total().div_ceil(100) };
-            if group.available() < fresh + taken_back + watermark {
+            if group.available() < fresh + taken + watermark {
                 return None;
             }
             reserved.push(fresh);
@@ -66,7 +74,8 @@ impl Scheduler {
         all.min(live).min(pool.total())
     }
 
-    /// Number of leading blocks that are cached. The last token is always recomputed, because its logits are needed.
+    /// Number of leading blocks that are cached in some tier. The last token is always recomputed, because its logits
+    /// are needed.
     fn match_prefix(&mut self, id: SequenceId) -> u32 {
         if !self.limits.prefix_caching {
             return 0;
@@ -87,7 +96,8 @@ impl Scheduler {
         loop {
             // A shorter chain ends in another part of a window, whose blocks may be missing.
             let whole = found / unit * unit;
-            found = self.pool.longest_prefix(&hashes[..whole as usize]);
+            let elsewhere = |group: usize, hash: &BlockHash| self.in_host(group, hash).is_some();
+            found = self.pool.longest_prefix(&hashes[..whole as usize], elsewhere);
             if found == whole {
                 return found;
             }
@@ -108,38 +118,82 @@ impl Scheduler {
         }
     }
 
-    /// Adds the matched blocks to the sequence's tables and becomes a holder of them.
-    fn take_prefix(&mut self, id: SequenceId, admission: &Admission) {
+    /// Adds the matched blocks to the sequence's tables and becomes a holder of them. Those in host memory are restored
+    /// to new blocks before the step runs.
+    fn take_prefix(&mut self, id: SequenceId, admission: &Admission, draft: &mut Draft) {
         let matched = admission.matched;
-        let sequence = &mut self.sequences[id];
+        let sequence = &self.sequences[id];
         assert!(matched as usize <= sequence.hashes.len(), "a matched block has a hash");
         debug_assert!(sequence.exit.is_none() && sequence.in_flight == 0, "a waiting sequence is not in use");
         debug_assert!(sequence.tables.iter().all(|table| table.blocks.is_empty()), "a waiting sequence holds no block");
-        for group in 0..self.limits.windows.len() {
-            let passed = self.pool.first_visible(group, matched * self.limits.block_size).min(matched);
-            let pool = self.pool.group_mut(group);
+        let chain = sequence.hashes[..matched as usize].to_vec();
+        // Everything found is kept before anything is restored, because that evicts blocks from device and host.
+        let found: Vec<_> = (0..self.limits.windows.len()).map(|group| self.keep_found(group, &chain)).collect();
+        let mut restored = 0;
+        for (group, found) in found.into_iter().enumerate() {
+            let passed = matched - u32::try_from(found.len()).expect("a chain has few blocks");
             let mut blocks = vec![NONE; passed as usize];
-            for hash in &sequence.hashes[passed as usize..matched as usize] {
-                let block = pool.lookup(hash).expect("a matched block is cached");
-                pool.share(block);
-                blocks.push(block);
+            let mut arrived = 0;
+            for (found, &hash) in found.iter().zip(&chain[passed as usize..]) {
+                blocks.push(match *found {
+                    Found::Device(block) => self.share_found(group, block),
+                    Found::Host(slot) => {
+                        arrived += 1;
+                        self.restore(id, (group, hash), slot, draft)
+                    }
+                });
             }
+            restored = restored.max(arrived);
             let reserved = admission.reserved.as_ref().map_or(0, |reserved| reserved[group]);
-            pool.reserve(reserved);
-            sequence.tables[group] = Table { blocks, passed, reserved };
+            self.pool.group_mut(group).reserve(reserved);
+            self.sequences[id].tables[group] = Table { blocks, passed, reserved };
         }
+        let sequence = &mut self.sequences[id];
         sequence.computed = matched * self.limits.block_size;
         sequence.registered = matched;
         sequence.guarded = admission.reserved.is_some();
         sequence.resumed = sequence.preemptions > 0;
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(sequence.computed);
+            sequence.restored_tokens = restored * self.limits.block_size;
             self.round_robin.admitted(sequence.order.round);
             self.counts.requests_dequeued += 1;
             self.counts.prompt_tokens += u64::from(sequence.prompt_len());
             self.counts.prefix_queries += u64::from(sequence.prompt_len());
             self.counts.prefix_hits += u64::from(sequence.computed);
+            self.counts.prefix_hits_host += u64::from(sequence.restored_tokens);
             self.explain_prefix(id);
         }
+    }
+
+    /// Finds the blocks of a matched chain that the next query attends to, and keeps them from being evicted.
+    fn keep_found(&mut self, group: usize, chain: &[BlockHash]) -> Vec<Found> {
+        let matched = u32::try_from(chain.len()).expect("a chain has few blocks");
+        let passed = self.pool.first_visible(group, matched * self.limits.block_size).min(matched);
+        let evictable = self.faults.has(InjectedFault::SharedBlockEvicted);
+        let mut found = Vec::with_capacity(chain.len());
+        // The first block of a chain is the one used last: without it, the others cannot be found.
+        for hash in chain[passed as usize..].iter().rev() {
+            found.push(if let Some(block) = self.pool.groups()[group].lookup(hash) {
+                if !evictable {
+                    self.pool.group_mut(group).share(block);
+                }
+                Found::Device(block)
+            } else {
+                let slot = self.host.lookup(group, hash).expect("a matched block is in some tier");
+                self.host.pin(slot);
+                Found::Host(slot)
+            });
+        }
+        found.reverse();
+        found
+    }
+
+    /// The injected bug shares a block only here.
+    fn share_found(&mut self, group: usize, block: BlockId) -> BlockId {
+        if self.faults.has(InjectedFault::SharedBlockEvicted) {
+            self.pool.group_mut(group).share(block);
+        }
+        block
     }
 }

@@ -72,6 +72,7 @@ mod tests {
     use crate::engine::request::{Request, SamplingParams};
     use crate::engine::scheduler::Limits;
     use crate::engine::sequence::StreamId;
+    use crate::engine::tiers::TierLimits;
     use std::sync::Arc;
 
     fn scheduler(deterministic: bool, tokens_max: u32) -> Scheduler {
@@ -92,6 +93,7 @@ mod tests {
             deterministic,
             eos_token_ids: Vec::new(),
             hash_key: [3; 32],
+            tiers: TierLimits::default(),
         };
         Scheduler::new(limits, InjectedFaults::default())
     }

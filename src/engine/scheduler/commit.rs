@@ -3,7 +3,7 @@
 use super::Scheduler;
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
 use crate::engine::faults::InjectedFault;
-use crate::engine::request::{Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob};
+use crate::engine::request::{Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob, Usage};
 use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId, Table};
 use crate::plan::inputs::{NONE, Results, Sampled};
 use std::collections::HashSet;
@@ -45,7 +45,7 @@ impl Scheduler {
         for (pool, states) in batch.pools.iter().zip(results.pooled) {
             self.accept_states(pool, &states, batch.step, &mut events);
         }
-        self.land(batch);
+        self.land(batch, false);
         self.advance_beams(&mut events);
         events
     }
@@ -68,7 +68,7 @@ impl Scheduler {
             self.roll_back_sharers(unfilled);
         }
         batch.scores.iter().for_each(|score| self.ask_again(score));
-        self.land(batch);
+        self.land(batch, true);
         self.fold_settled();
         events
     }
@@ -77,6 +77,8 @@ impl Scheduler {
     /// tokens that were read.
     pub fn restart(&mut self) {
         self.pool.reset();
+        self.host.restart();
+        self.restores_in_flight = 0;
         self.running.clear();
         self.waiting.clear();
         self.leaving.clear();
@@ -108,7 +110,7 @@ impl Scheduler {
             self.ask_again(score);
             return;
         }
-        let cached_tokens = sequence.cached_tokens.unwrap_or(0);
+        let usage = sequence.usage();
         let live = self.readers_of(score);
         if sampled.iter().any(|sampled| sampled.token_id >= self.limits.vocab) {
             for (_, id) in live {
@@ -118,7 +120,7 @@ impl Scheduler {
             }
             return;
         }
-        let token = |sampled| token(sampled, true, cached_tokens);
+        let token = |sampled| token(sampled, true, usage);
         let tokens: Arc<[Token]> = sampled.into_iter().map(token).collect();
         for (stream, id) in live {
             self.sequences[id].outputs_reported = score.first + score.count;
@@ -177,7 +179,7 @@ impl Scheduler {
     /// Ends a sequence whose results are not valid numbers. Its blocks are removed from the prefix cache.
     pub(super) fn end_corrupted(&mut self, id: SequenceId, events: &mut Events) {
         self.counts.corrupted_requests += 1;
-        self.withdraw_all(id);
+        self.withdraw_everywhere(id);
         self.end(id, &Event::Failed(RequestError::NumericalError), events);
     }
 
@@ -296,7 +298,7 @@ impl Scheduler {
     }
 
     /// Handles a completed step: sequences that were only waiting for it leave.
-    fn land(&mut self, batch: &Batch) {
+    fn land(&mut self, batch: &Batch, failed: bool) {
         assert!(self.steps_in_flight > 0, "a step that completes was scheduled");
         self.steps_in_flight -= 1;
         for row in &batch.rows {
@@ -305,6 +307,7 @@ impl Scheduler {
         for draw in &batch.draws {
             self.sequences[draw.sequence].in_flight -= 1;
         }
+        self.land_copies(batch, failed);
         for (group, copies) in batch.copies.iter().enumerate() {
             copies.iter().for_each(|&(source, _)| self.pool.group_mut(group).unpin(source));
         }
@@ -314,8 +317,8 @@ impl Scheduler {
         landed.into_iter().for_each(|id| self.settle(id));
     }
 
-    /// Removes the blocks that a failed batch should have filled from the prefix cache, with those that a step in
-    /// flight fills on top of them, and returns them.
+    /// Removes the blocks that a failed batch should have filled or restored from the prefix cache, with those that a
+    /// step in flight fills on top of them, and returns them.
     fn withdraw_filled_by(&mut self, batch: &Batch) -> HashSet<(usize, u32)> {
         let mut blocks = HashSet::new();
         for row in &batch.rows {
@@ -326,7 +329,10 @@ impl Scheduler {
                 blocks.extend(filled.map(|&block| (group, block)));
             }
         }
-        blocks.iter().for_each(|&(group, block)| self.pool.group_mut(group).withdraw(block));
+        blocks.extend(batch.restores.iter().map(|restore| (restore.group, restore.block)));
+        for &(group, block) in &blocks {
+            self.pool.group_mut(group).withdraw(block);
+        }
         blocks
     }
 
@@ -355,7 +361,9 @@ impl Scheduler {
     /// Removes all blocks of a sequence from the prefix cache.
     pub(super) fn withdraw_all(&mut self, id: SequenceId) {
         for (group, table) in self.sequences[id].tables.iter().enumerate() {
-            table.held().for_each(|block| self.pool.group_mut(group).withdraw(block));
+            for block in table.held() {
+                self.pool.group_mut(group).withdraw(block);
+            }
         }
     }
 
@@ -376,15 +384,16 @@ impl Scheduler {
 
 /// A token of an answer, with the details that its request asked for.
 fn answered(sequence: &Sequence, sampled: Sampled) -> Token {
-    token(sampled, sequence.params().logprobs.is_some(), sequence.cached_tokens.unwrap_or(0))
+    token(sampled, sequence.params().logprobs.is_some(), sequence.usage())
 }
 
-fn token(sampled: Sampled, wants_logprob: bool, cached_tokens: u32) -> Token {
+fn token(sampled: Sampled, wants_logprob: bool, usage: Usage) -> Token {
     let logprob = |(token_id, logprob)| TokenLogprob { token_id, logprob };
     Token {
         id: sampled.token_id,
         logprob: wants_logprob.then_some(sampled.logprob),
         top_logprobs: sampled.top.into_iter().map(logprob).collect(),
-        cached_tokens,
+        cached_tokens: usage.cached_tokens,
+        restored_tokens: usage.restored_tokens,
     }
 }

@@ -19,11 +19,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
+/// Tokens of a prompt that were found in the prefix cache.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cached {
+    tokens: u32,
+    /// Those of them that came from host memory.
+    restored: u32,
+}
+
 /// Tokens counted so far over all choices; a prompt counts once, however many choices it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) prompt_tokens: u32,
     pub(crate) cached_tokens: u32,
+    /// Those of them that came from host memory.
+    pub(crate) restored_tokens: u32,
     pub(crate) completion_tokens: u32,
     /// Those of `completion_tokens` that are reasoning.
     pub(crate) reasoning_tokens: u32,
@@ -52,7 +62,7 @@ pub(crate) struct Generation {
     next: usize,
     totals: Totals,
     /// Tokens found in the prefix cache, per prompt.
-    cached: Vec<u32>,
+    cached: Vec<Cached>,
     n: usize,
     metrics: Arc<Metrics>,
     started: Instant,
@@ -90,7 +100,7 @@ impl Generation {
         let end_ids: Arc<[u32]> = end_ids.into();
         let mut choices = Vec::new();
         let mut totals = Totals::default();
-        let cached = vec![0; prompts.len()];
+        let cached = vec![Cached::default(); prompts.len()];
         let constraint = sampling.constraint(state.text.tokenizer.as_ref());
         for prompt in prompts {
             let prompt_tokens = prompt.len() as u32;
@@ -120,7 +130,8 @@ impl Generation {
 
     /// Tokens counted so far.
     pub(crate) fn totals(&self) -> Totals {
-        Totals { cached_tokens: self.cached.iter().sum(), ..self.totals }
+        let sum = |count: fn(&Cached) -> u32| self.cached.iter().map(count).sum();
+        Totals { cached_tokens: sum(|found| found.tokens), restored_tokens: sum(|found| found.restored), ..self.totals }
     }
 
     fn poll_choice(&mut self, index: usize, context: &mut Context<'_>) -> Poll<Result<Delta, RequestError>> {
@@ -140,7 +151,10 @@ impl Generation {
                 Poll::Ready(Some(Event::Finished { .. })) if choice.silent => delta.finish = Some(FinishReason::Length),
                 Poll::Ready(Some(Event::Token(token))) => {
                     new_tokens += 1;
-                    self.cached[index / self.n] = self.cached[index / self.n].max(token.cached_tokens);
+                    let found = &mut self.cached[index / self.n];
+                    if token.cached_tokens > found.tokens {
+                        *found = Cached { tokens: token.cached_tokens, restored: token.restored_tokens };
+                    }
                     if !choice.end_ids.contains(&token.id) {
                         let more = choice.text.push(token.id);
                         choice.answer.push(&more.text, &mut delta.parts);

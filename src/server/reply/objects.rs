@@ -39,6 +39,8 @@ pub(super) struct Debug {
 pub(super) struct PrefixMatch {
     pub(super) prompt: usize,
     pub(super) cached_tokens: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) host_cached_tokens: u32,
     pub(super) matched_tokens: u32,
     pub(super) first_difference: Option<Difference>,
     pub(super) stopped_by: &'static str,
@@ -130,6 +132,13 @@ pub(super) struct Usage {
 #[derive(Clone, Copy, Debug, Serialize)]
 struct PromptTokens {
     cached_tokens: u32,
+    /// Those of them that came from host memory.
+    #[serde(skip_serializing_if = "is_zero")]
+    host_cached_tokens: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -139,12 +148,12 @@ struct CompletionTokens {
 
 impl From<Totals> for Usage {
     fn from(totals: Totals) -> Self {
-        let Totals { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = totals;
+        let Totals { prompt_tokens, cached_tokens, restored_tokens, completion_tokens, reasoning_tokens } = totals;
         Self {
             prompt_tokens,
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
-            prompt_tokens_details: PromptTokens { cached_tokens },
+            prompt_tokens_details: PromptTokens { cached_tokens, host_cached_tokens: restored_tokens },
             completion_tokens_details: (reasoning_tokens > 0).then_some(CompletionTokens { reasoning_tokens }),
         }
     }

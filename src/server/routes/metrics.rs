@@ -29,6 +29,9 @@ fn render(state: &ServerState) -> String {
     one("kv_cache_usage_perc", "gauge", &used);
     one("prefix_cache_queries_total", "counter", &stats.prefix_queries);
     one("prefix_cache_hits_total", "counter", &stats.prefix_hits);
+    one("kv_host_bytes", "gauge", &stats.host_bytes_used);
+    one("kv_blocks_saved_total", "counter", &stats.blocks_saved);
+    one("kv_blocks_restored_total", "counter", &stats.blocks_restored);
     one("prompt_tokens_total", "counter", &stats.prompt_tokens);
     one("generation_tokens_total", "counter", &stats.generation_tokens);
     one("num_preemptions_total", "counter", &stats.preemptions);
@@ -52,6 +55,14 @@ fn render(state: &ServerState) -> String {
         ("eviction", stats.prefix_ends_eviction),
         ("disabled", stats.prefix_ends_disabled),
     ];
+    let tiers = [
+        ("device", stats.prefix_hits - stats.prefix_hits_host.min(stats.prefix_hits)),
+        ("host", stats.prefix_hits_host),
+    ];
+    text.push_str("# TYPE vllm:prefix_cache_tier_hits_total counter\n");
+    for (tier, count) in tiers {
+        let _ = writeln!(text, "vllm:prefix_cache_tier_hits_total{{{label},tier=\"{tier}\"}} {count}");
+    }
     text.push_str("# TYPE vllm:prefix_cache_ends_total counter\n");
     for (cause, count) in ends {
         let _ = writeln!(text, "vllm:prefix_cache_ends_total{{{label},cause=\"{cause}\"}} {count}");

@@ -1,0 +1,48 @@
+//! Options of the colder tiers of the KV pool.
+
+use super::units::parse_bytes;
+use clap::Args;
+
+/// The size of the host tier, under its own name or one of vLLM's.
+#[derive(Args, Clone, Debug)]
+#[group(multiple = false)]
+pub(crate) struct HostTierArgs {
+    /// Host memory for KV blocks that leave the pool, for example 8GiB; they return when a prompt needs them
+    /// [default: none]
+    #[arg(long, env = "FOLIO_KV_HOST_BYTES", value_name = "BYTES", value_parser = parse_bytes)]
+    kv_host_bytes: Option<u64>,
+    /// The same in GiB, under vLLM's name
+    #[arg(long, env = "FOLIO_SWAP_SPACE", value_name = "GIB", value_parser = parse_gib)]
+    swap_space: Option<u64>,
+    /// The same in GiB, under vLLM's newer name
+    #[arg(long, env = "FOLIO_KV_OFFLOADING_SIZE", value_name = "GIB", value_parser = parse_gib)]
+    kv_offloading_size: Option<u64>,
+}
+
+impl HostTierArgs {
+    /// Bytes of host memory; 0 for none.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.kv_host_bytes.or(self.swap_space).or(self.kv_offloading_size).unwrap_or(0)
+    }
+}
+
+/// A number of GiB, in bytes.
+fn parse_gib(text: &str) -> Result<u64, String> {
+    let is_number = text.trim().ends_with(|last: char| last.is_ascii_digit() || last == '.');
+    let bytes = if is_number { parse_bytes(&format!("{}GiB", text.trim())) } else { Err(String::new()) };
+    bytes.map_err(|_| format!("`{text}` is not a number of GiB"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_number_is_in_gib() {
+        assert_eq!(parse_gib("4"), Ok(4 << 30));
+        assert_eq!(parse_gib("0.5"), Ok(1 << 29));
+        for wrong in ["4GiB", "", "-1", "many"] {
+            assert!(parse_gib(wrong).is_err(), "{wrong}");
+        }
+    }
+}

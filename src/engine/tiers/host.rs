@@ -1,0 +1,276 @@
+//! Which blocks host memory holds: slots by hash, least recently used first. Pure: the bytes are the engine's.
+//!
+//! A slot is leaving (its copy is in flight: nobody finds it, nothing replaces it) or held. A held slot from which an
+//! upload is in flight is pinned and is not replaced either.
+
+use crate::engine::block_pool::BlockHash;
+use crate::engine::faults::{InjectedFault, InjectedFaults};
+use std::collections::{BTreeMap, HashMap};
+
+/// Index of a block in host memory.
+pub type HostSlot = u32;
+
+/// KV group and hash of a block.
+type Key = (usize, BlockHash);
+
+/// A slot in use.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: Key,
+    /// Its copy from the device has not been read yet.
+    leaving: bool,
+    /// Steps in flight that upload from it.
+    pins: u32,
+    /// Its content turned out to be wrong: it cannot be found, and is vacated as soon as nothing uses it.
+    withdrawn: bool,
+    last_use: u64,
+}
+
+/// Blocks in host memory.
+#[derive(Debug)]
+pub struct HostTier {
+    bytes_max: u64,
+    block_bytes: Vec<u64>,
+    bytes: u64,
+    entries: Vec<Option<Entry>>,
+    vacant: Vec<HostSlot>,
+    by_key: HashMap<Key, HostSlot>,
+    /// Slots in use, least recently used first.
+    by_use: BTreeMap<u64, HostSlot>,
+    uses: u64,
+    faults: InjectedFaults,
+}
+
+impl HostTier {
+    /// An empty tier of at most `bytes_max` bytes; a block of KV group `g` takes `block_bytes[g]`.
+    pub fn new(bytes_max: u64, block_bytes: Vec<u64>, faults: InjectedFaults) -> Self {
+        debug_assert!(bytes_max == 0 || block_bytes.iter().all(|&bytes| bytes > 0), "a block has bytes");
+        let (entries, vacant, by_key, by_use) = (Vec::new(), Vec::new(), HashMap::new(), BTreeMap::new());
+        Self { bytes_max, block_bytes, bytes: 0, entries, vacant, by_key, by_use, uses: 0, faults }
+    }
+
+    /// Whether there is no such tier.
+    pub fn is_off(&self) -> bool {
+        self.bytes_max == 0
+    }
+
+    /// Most bytes that it may hold.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Bytes of the blocks it holds.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The slot that holds this block, if its bytes are complete.
+    pub fn lookup(&self, group: usize, hash: &BlockHash) -> Option<HostSlot> {
+        let slot = *self.by_key.get(&(group, *hash))?;
+        let entry = self.entries[slot as usize].as_ref()?;
+        (!entry.leaving || self.faults.has(InjectedFault::LeavingBlockFound)).then_some(slot)
+    }
+
+    /// Whether a slot holds or will hold this block.
+    pub(crate) fn has(&self, group: usize, hash: &BlockHash) -> bool {
+        self.by_key.contains_key(&(group, *hash))
+    }
+
+    /// Takes a slot for a block whose copy is about to start. `None` if there is no room, because everything is in use.
+    pub(crate) fn reserve(&mut self, group: usize, hash: BlockHash) -> Option<HostSlot> {
+        debug_assert!(!self.has(group, &hash), "a block has one slot");
+        let needed = *self.block_bytes.get(group)?;
+        while self.bytes + needed > self.bytes_max {
+            self.evict()?;
+        }
+        let (key, last_use) = ((group, hash), self.tick());
+        let entry = Entry { key, leaving: true, pins: 0, withdrawn: false, last_use };
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            HostSlot::try_from(self.entries.len() - 1).expect("slots are counted in u32")
+        });
+        debug_assert!(self.entries[slot as usize].is_none(), "a vacant slot is empty");
+        self.entries[slot as usize] = Some(entry);
+        self.by_key.insert(key, slot);
+        self.by_use.insert(last_use, slot);
+        self.bytes += needed;
+        Some(slot)
+    }
+
+    /// The bytes of a leaving block have arrived in its slot. Returns whether they are still wanted.
+    pub(crate) fn complete(&mut self, slot: HostSlot) -> bool {
+        let Some(entry) = &mut self.entries[slot as usize] else { return false };
+        entry.leaving = false;
+        !self.vacate_if_withdrawn(slot)
+    }
+
+    /// The copy of a leaving block failed.
+    pub(crate) fn abandon(&mut self, slot: HostSlot) {
+        if self.entries[slot as usize].is_some_and(|entry| entry.leaving) {
+            self.vacate(slot);
+        }
+    }
+
+    /// Keeps a slot until [`HostTier::unpin`], and makes it the most recently used.
+    pub(crate) fn pin(&mut self, slot: HostSlot) {
+        let last_use = self.tick();
+        let entry = self.entries[slot as usize].as_mut().expect("a slot that was found is in use");
+        entry.pins += 1;
+        self.by_use.remove(&entry.last_use);
+        entry.last_use = last_use;
+        self.by_use.insert(last_use, slot);
+    }
+
+    /// An upload from this slot has completed.
+    pub(crate) fn unpin(&mut self, slot: HostSlot) {
+        let entry = self.entries[slot as usize].as_mut().expect("a pinned slot is in use");
+        assert!(entry.pins > 0, "only a pinned slot is unpinned");
+        entry.pins -= 1;
+        self.vacate_if_withdrawn(slot);
+    }
+
+    /// Removes a block whose content turned out to be wrong.
+    pub(crate) fn withdraw(&mut self, group: usize, hash: &BlockHash) {
+        let Some(slot) = self.by_key.remove(&(group, *hash)) else { return };
+        if let Some(entry) = &mut self.entries[slot as usize] {
+            entry.withdrawn = true;
+        }
+        self.vacate_if_withdrawn(slot);
+    }
+
+    /// After the device was lost: what was being copied from it is gone, and no upload is in flight.
+    pub(crate) fn restart(&mut self) {
+        for slot in 0..HostSlot::try_from(self.entries.len()).expect("slots are counted in u32") {
+            let Some(entry) = &mut self.entries[slot as usize] else { continue };
+            entry.pins = 0;
+            if entry.leaving || entry.withdrawn {
+                self.vacate(slot);
+            }
+        }
+    }
+
+    /// Whether the slot is in use; the bytes of others can be dropped.
+    pub(crate) fn is_used(&self, slot: HostSlot) -> bool {
+        self.entries.get(slot as usize).is_some_and(Option::is_some)
+    }
+
+    /// Asserts the tier's invariants between two steps; `pinned` is the number of uploads in flight.
+    pub(crate) fn check(&self, pinned: u32) {
+        let used = || self.entries.iter().flatten();
+        let bytes: u64 = used().map(|entry| self.block_bytes[entry.key.0]).sum();
+        assert_eq!(bytes, self.bytes, "every block in host memory is counted");
+        assert!(bytes <= self.bytes_max, "host memory stays within its limit");
+        assert_eq!(used().map(|entry| entry.pins).sum::<u32>(), pinned, "a slot is pinned while it is uploaded");
+        assert_eq!(used().count(), self.by_use.len(), "every slot in use has a place in the order");
+        assert_eq!(used().count() + self.vacant.len(), self.entries.len(), "a slot is vacant or in use");
+        let findable = used().filter(|entry| !entry.withdrawn).count();
+        assert_eq!(findable, self.by_key.len(), "every hash has one slot");
+        for (key, &slot) in &self.by_key {
+            assert!(
+                self.entries[slot as usize].is_some_and(|entry| entry.key == *key),
+                "hash and slot name each other"
+            );
+        }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.uses += 1;
+        self.uses
+    }
+
+    /// Vacates the least recently used slot that no copy in flight needs.
+    fn evict(&mut self) -> Option<()> {
+        let early = self.faults.has(InjectedFault::HostSlotReusedEarly);
+        let idle = |slot: &&HostSlot| {
+            let entry = self.entries[**slot as usize].as_ref();
+            entry.is_some_and(|entry| entry.pins == 0 && (!entry.leaving || early))
+        };
+        let slot = *self.by_use.values().find(idle)?;
+        self.vacate(slot);
+        Some(())
+    }
+
+    fn vacate_if_withdrawn(&mut self, slot: HostSlot) -> bool {
+        let done = |entry: Entry| entry.withdrawn && !entry.leaving && entry.pins == 0;
+        let vacates = self.entries[slot as usize].is_some_and(done);
+        if vacates {
+            self.vacate(slot);
+        }
+        vacates
+    }
+
+    fn vacate(&mut self, slot: HostSlot) {
+        let entry = self.entries[slot as usize].take().expect("only a slot in use is vacated");
+        if !entry.withdrawn && !self.faults.has(InjectedFault::StaleHostEntry) {
+            self.by_key.remove(&entry.key);
+        }
+        self.by_use.remove(&entry.last_use);
+        self.bytes -= self.block_bytes[entry.key.0];
+        self.vacant.push(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(index: u32) -> BlockHash {
+        BlockHash::root(&[7; 32], None).next(&[7; 32], &[index])
+    }
+
+    fn tier(blocks: u64) -> HostTier {
+        HostTier::new(blocks * 10, vec![10], InjectedFaults::default())
+    }
+
+    #[test]
+    fn a_block_is_found_once_its_copy_is_complete() {
+        let mut host = tier(2);
+        let slot = host.reserve(0, hash(1)).expect("there is room");
+        assert!(host.has(0, &hash(1)) && host.lookup(0, &hash(1)).is_none(), "leaving");
+        assert!(host.complete(slot));
+        assert_eq!(host.lookup(0, &hash(1)), Some(slot));
+        host.check(0);
+    }
+
+    #[test]
+    fn the_least_recently_used_block_goes_unless_a_copy_needs_it() {
+        let mut host = tier(3);
+        let slots: Vec<_> = (0..3).map(|index| host.reserve(0, hash(index)).expect("there is room")).collect();
+        assert_eq!(host.reserve(0, hash(3)), None, "all copies are in flight");
+        slots.iter().for_each(|&slot| assert!(host.complete(slot)));
+        host.pin(slots[0]);
+        host.pin(slots[1]);
+        host.unpin(slots[1]);
+        assert_eq!(host.reserve(0, hash(3)), Some(slots[2]), "the others were used later");
+        assert_eq!(host.reserve(0, hash(4)), Some(slots[1]), "the oldest is pinned");
+        assert_eq!(host.reserve(0, hash(5)), None);
+        host.check(1);
+    }
+
+    #[test]
+    fn withdrawn_blocks_vanish_when_their_copies_are_done() {
+        let mut host = tier(3);
+        let slots: Vec<_> = (0..3).map(|index| host.reserve(0, hash(index)).expect("there is room")).collect();
+        assert!(host.complete(slots[0]) && host.complete(slots[1]));
+        host.pin(slots[1]);
+        (0..3).for_each(|index| host.withdraw(0, &hash(index)));
+        assert_eq!(host.bytes(), 20, "two are still in use");
+        host.check(1);
+        assert!(!host.complete(slots[2]), "its bytes are not wanted");
+        host.unpin(slots[1]);
+        assert_eq!(host.bytes(), 0);
+        host.check(0);
+    }
+
+    #[test]
+    fn a_lost_device_loses_what_was_leaving_it() {
+        let mut host = tier(3);
+        let held = host.reserve(0, hash(0)).expect("there is room");
+        host.complete(held);
+        host.pin(held);
+        host.reserve(0, hash(1)).expect("there is room");
+        host.restart();
+        assert_eq!((host.lookup(0, &hash(0)), host.has(0, &hash(1))), (Some(held), false));
+        host.check(0);
+    }
+}

@@ -1,0 +1,53 @@
+//! The colder tiers of the KV pool: blocks that leave the device are kept in host memory and come back on a hit.
+//!
+//! One hash chain finds a block in every tier. A block has these states:
+//!
+//! | State | Where its bytes are | Found by prompts |
+//! |---|---|---|
+//! | device | in a block of the pool | yes, by the pool |
+//! | leaving | being copied to a host slot; its pool block gets a new owner in the same step | no |
+//! | host | in a host slot | yes, by [`HostTier`] |
+//! | arriving | being uploaded, before the step that reads it | yes, by the pool |
+//! | both | in the pool and in a host slot | yes; the pool is asked first |
+//!
+//! The scheduler decides which blocks move and names them in the batch; it knows slots, never bytes. The engine moves
+//! bytes (`engine::mover`): just before it submits the batch it starts the copies of leaving blocks, then uploads
+//! arriving ones. A device executes these calls and batches in order, so a block is saved before its new owner writes,
+//! and restored before it is read. When the batch is read, its copies have completed too, and their slots become
+//! findable. Nothing else waits for a copy.
+
+pub mod host;
+mod rates;
+
+pub use host::{HostSlot, HostTier};
+pub use rates::Rates;
+
+use super::block_pool::BlockId;
+use super::sequence::SequenceId;
+
+/// Sizes of the tiers; the default has only the device.
+#[derive(Clone, Debug, Default)]
+pub struct TierLimits {
+    /// Bytes of host memory for KV blocks; 0 for none.
+    pub host_bytes: u64,
+    /// Bytes of a block of each KV group.
+    pub block_bytes: Vec<u64>,
+}
+
+/// A block that is copied to a host slot before its step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Save {
+    pub(super) group: usize,
+    pub(super) block: BlockId,
+    pub(super) slot: HostSlot,
+}
+
+/// A block that is uploaded from a host slot before its step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Restore {
+    /// The sequence that was admitted with it.
+    pub(super) sequence: SequenceId,
+    pub(super) group: usize,
+    pub(super) block: BlockId,
+    pub(super) slot: HostSlot,
+}

@@ -1,0 +1,57 @@
+//! Whether it is cheaper to move a block than to compute it again: both times are measured.
+
+use std::time::Duration;
+
+/// Weight of a new measurement in the running averages.
+const NEW_SHARE: f64 = 0.25;
+
+/// Measured times; unknown ones favor moving, so that they become known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates {
+    seconds_per_byte: Option<f64>,
+    seconds_per_token: Option<f64>,
+}
+
+impl Rates {
+    /// Adds a measured upload.
+    pub fn note_upload(&mut self, bytes: u64, took: Duration) {
+        note(&mut self.seconds_per_byte, bytes, took);
+    }
+
+    /// Adds a measured step that computed this many prompt tokens.
+    pub fn note_prefill(&mut self, tokens: u64, took: Duration) {
+        note(&mut self.seconds_per_token, tokens, took);
+    }
+
+    /// Whether uploading `bytes` is predicted to take less time than computing `tokens` tokens.
+    pub fn favor_moving(&self, bytes: u64, tokens: u64) -> bool {
+        let (Some(byte), Some(token)) = (self.seconds_per_byte, self.seconds_per_token) else { return true };
+        byte * bytes as f64 <= token * tokens as f64
+    }
+}
+
+fn note(average: &mut Option<f64>, count: u64, took: Duration) {
+    if count == 0 {
+        return;
+    }
+    let new = took.as_secs_f64() / count as f64;
+    *average = Some(average.map_or(new, |old| old + (new - old) * NEW_SHARE));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cheaper_way_is_chosen_once_both_are_measured() {
+        let mut rates = Rates::default();
+        assert!(rates.favor_moving(1 << 30, 1), "nothing is known");
+        rates.note_upload(1_000_000, Duration::from_millis(1));
+        assert!(rates.favor_moving(1 << 30, 1), "the cost of computing is not known");
+        rates.note_prefill(100, Duration::from_millis(10));
+        assert!(rates.favor_moving(3_000_000, 32), "3 ms against 3.2 ms");
+        assert!(!rates.favor_moving(4_000_000, 32), "4 ms against 3.2 ms");
+        (0..50).for_each(|_| rates.note_prefill(100, Duration::from_millis(50)));
+        assert!(rates.favor_moving(4_000_000, 32), "the device has become slower");
+    }
+}

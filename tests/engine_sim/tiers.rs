@@ -1,0 +1,110 @@
+//! The host tier: small pools whose blocks leave and come back, and the bugs that this invites.
+
+use crate::world::{BLOCK_BYTES, Case, Outcome, Random, case};
+use crate::{SEEDS_PER_FAULT, attempt, for_seeds, pass};
+use folio::engine::faults::InjectedFault;
+
+/// A case whose requests return to a few documents, under several salts, on a pool that holds few of them, with host
+/// memory for about as many.
+pub(crate) fn returning(seed: u64) -> Case {
+    let (mut random, mut case) = (Random(!seed), case(seed));
+    let groups = case.shape.windows.len() as u64;
+    (case.config.prefix_caching, case.config.deterministic) = (true, false);
+    case.config.max_num_seqs = random.within(1, 4);
+    case.config.max_num_batched_tokens = case.config.max_num_seqs + 4 + random.below(24);
+    let longest = u64::from(case.shape.model_len.div_ceil(4));
+    case.config.kv_cache_bytes = Some((longest + 2 + u64::from(random.below(4))) * BLOCK_BYTES * groups);
+    case.config.kv_host_bytes = u64::from(random.within(4, 40)) * BLOCK_BYTES;
+    let documents: Vec<Vec<u32>> =
+        (0..3).map(|_| (0..case.shape.model_len).map(|_| random.within(8, case.shape.vocab - 1)).collect()).collect();
+    let pattern = case.arrivals.clone();
+    let (mut turn, count) = (0, random.within(8, 18));
+    case.arrivals = (0..count as usize)
+        .map(|index| {
+            let mut arrival = pattern[index % pattern.len()].clone();
+            let (document, length) = (random.below(3) as usize, random.within(9, case.shape.model_len - 4));
+            arrival.request.prompt = documents[document][..length as usize].into();
+            arrival.request.cache_salt = [None, None, None, Some("a".to_owned())][random.below(4) as usize].clone();
+            turn += random.below(6);
+            (arrival.turn, arrival.request.params.max_tokens) = (turn, Some(random.within(1, 6)));
+            arrival.request.params.min_tokens = 0;
+            arrival.aborts.iter_mut().flatten().for_each(|abort| *abort = turn + random.below(25));
+            arrival
+        })
+        .collect();
+    case
+}
+
+#[derive(Default)]
+struct Sum {
+    saved: u64,
+    restored: u64,
+    hits: u64,
+}
+
+impl Sum {
+    fn add(&mut self, outcome: &Outcome) {
+        self.saved += outcome.stats.blocks_saved;
+        self.restored += outcome.stats.blocks_restored;
+        self.hits += outcome.stats.prefix_hits_host;
+    }
+}
+
+#[test]
+fn blocks_leave_and_return_and_every_token_is_right() {
+    let mut total = Sum::default();
+    let join = |sum: Sum| {
+        total.saved += sum.saved;
+        total.restored += sum.restored;
+        total.hits += sum.hits;
+    };
+    for_seeds(SEEDS_PER_FAULT, |seed, sum: &mut Sum| sum.add(&pass_returning(seed)), join);
+    println!("{} blocks saved, {} restored, {} tokens found", total.saved, total.restored, total.hits);
+    assert!(total.saved > 10 * SEEDS_PER_FAULT && total.restored > 5 * SEEDS_PER_FAULT, "blocks move");
+    assert!(total.hits > 16 * SEEDS_PER_FAULT, "host memory saves computing");
+}
+
+fn pass_returning(seed: u64) -> Outcome {
+    pass(seed, &returning(seed))
+}
+
+/// The case of a seed on a device that fails, refuses or loses batches.
+fn faulty(seed: u64) -> Case {
+    let (mut random, mut case) = (Random(seed), returning(seed));
+    let mut batches = || [(); 2].map(|()| u64::from(random.within(1, 40)));
+    match seed % 3 {
+        0 => case.script.lost.extend(batches()),
+        1 => case.script.failed.extend(batches()),
+        _ => case.script.invalid.extend(batches()),
+    }
+    case
+}
+
+#[test]
+fn faulty_devices_lose_nothing_that_host_memory_holds() {
+    let work = |seed, sum: &mut Sum| sum.add(&pass(seed, &faulty(seed)));
+    let mut restored = 0;
+    for_seeds(SEEDS_PER_FAULT, work, |sum| restored += sum.restored);
+    assert!(restored > SEEDS_PER_FAULT, "blocks return on faulty devices too");
+}
+
+#[test]
+fn every_planted_bug_of_the_tiers_is_found() {
+    const FAULTS: [InjectedFault; 5] = [
+        InjectedFault::RestoredLate,
+        InjectedFault::SharedBlockEvicted,
+        InjectedFault::StaleHostEntry,
+        InjectedFault::HostSlotReusedEarly,
+        InjectedFault::LeavingBlockFound,
+    ];
+    for fault in FAULTS {
+        let with_fault = |seed| {
+            let mut case = returning(seed);
+            case.faults.fault = Some(fault);
+            case
+        };
+        let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
+        let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
+        println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
+    }
+}

@@ -1,0 +1,184 @@
+//! Tiers of the KV pool on real devices: conversations that return after their blocks have left the device get the same
+//! tokens, and a copy of a block has one form on every backend.
+
+#[cfg(all(feature = "cuda", unix))]
+use super::emulator::emulated;
+use super::{Device, adapters, golden, golden_cases};
+use folio::backend::cpu::CpuBackend;
+use folio::backend::reference::ReferenceBackend;
+use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
+use folio::backend::{Backend, BlockRef, Inspect, KvHalf};
+use folio::config::Config;
+use folio::engine::Engine;
+use folio::engine::handle::{EngineHandle, Stats, channel};
+use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
+use folio::model::Model;
+use folio::plan::{KvFormat, Storage};
+use folio::platform::block_on;
+use futures_util::StreamExt as _;
+use futures_util::future::join;
+
+/// Models with one KV group, and with two of which one has a window.
+const MODELS: [&str; 2] = ["llama", "gemma3"];
+/// A pool for one long prompt.
+const CONFIG: Config = Config {
+    max_model_len: Some(160),
+    max_num_seqs: 2,
+    max_num_batched_tokens: 48,
+    block_size: 16,
+    gpu_memory_utilization: 0.9,
+    kv_cache_bytes: None,
+    kv_host_bytes: 8 << 20,
+    kv_format: KvFormat::F16,
+    prefix_caching: true,
+    look_ahead: true,
+    deterministic: false,
+    queue_requests_max: 8,
+    seed: Some(1),
+};
+
+async fn answer(handle: &EngineHandle, prompt: &[u32], count: usize) -> Vec<u32> {
+    let params = SamplingParams {
+        draw: DrawParams::greedy(),
+        ignore_eos: true,
+        max_tokens: Some(u32::try_from(count).expect("answers are short")),
+        ..SamplingParams::default()
+    };
+    let request = Request { prompt: prompt.into(), params, ..Request::default() };
+    let mut events = handle.submit(request).expect("the queue has room").swap_remove(0);
+    let mut tokens = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Event::Token(token) => tokens.push(token.id),
+            Event::Finished { .. } | Event::Prompt(_) => {}
+            Event::Failed(error) => panic!("{error}"),
+        }
+    }
+    tokens
+}
+
+/// Answers prompts one after the other.
+fn serve<B: Backend>(backend: B, model: Model, config: &Config, prompts: &[(&[u32], usize)]) -> (Vec<Vec<u32>>, Stats) {
+    let (handle, inbox) = channel(8);
+    let engine = block_on(Engine::start(backend, model, config, inbox, |_| {})).expect("it starts");
+    let ask = async {
+        let mut answers = Vec::new();
+        for (prompt, count) in prompts {
+            answers.push(answer(&handle, prompt, *count).await);
+        }
+        handle.drain();
+        answers
+    };
+    let (end, answers) = block_on(join(engine.run(), ask));
+    end.expect("the engine ends without an error");
+    (answers, handle.stats())
+}
+
+/// The golden prompts of each model return after others have taken their blocks. Golden tokens are those without tiers.
+fn returns<B: Backend>(name: &str, models: &[&str], mut open: impl FnMut() -> B) {
+    for &family in models {
+        let cases = golden_cases(family);
+        let (short, long) = (&cases[2], &cases[3]);
+        let other: Vec<u32> = long.prompt.iter().rev().copied().collect();
+        let turns: [(&[u32], usize); 6] = [
+            (&long.prompt, 24),
+            (&other, 2),
+            (&short.prompt, 24),
+            (&long.prompt, 24),
+            (&other, 2),
+            (&short.prompt, 24),
+        ];
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let plan = model.record(Storage::F32);
+        let all_groups = |group| plan.block_bytes(group, CONFIG.block_size, CONFIG.kv_format);
+        let pool = (0..plan.kv_groups.len()).map(all_groups).sum::<u64>() * 12;
+        let config = Config { kv_cache_bytes: Some(pool), ..CONFIG };
+        let (with, stats) = serve(open(), model, &config, &turns);
+        for (answer, expected) in [0, 2, 3, 5].into_iter().zip([long, short, long, short]) {
+            assert_eq!(with[answer], expected.greedy, "{family} on {name}, turn {answer}");
+        }
+        assert!(stats.blocks_saved >= 16 && stats.blocks_restored >= 8, "{family} on {name}: blocks move: {stats:?}");
+        assert!(stats.prefix_hits_host >= 128, "{family} on {name}: the long prompt is not computed again: {stats:?}");
+    }
+}
+
+#[test]
+fn conversations_return_on_the_cpu() {
+    returns("reference", &MODELS, ReferenceBackend::new);
+    returns("cpu", &MODELS, CpuBackend::default);
+}
+
+#[test]
+fn conversations_return_on_every_adapter() {
+    for adapter in adapters() {
+        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
+        returns("wgpu", &MODELS, || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+    }
+}
+
+#[cfg(all(feature = "cuda", unix))]
+#[test]
+fn conversations_return_in_the_cuda_emulator() {
+    if emulated(Storage::F32, (8, 0)).is_some() {
+        returns("cuda", &MODELS[..1], || emulated(Storage::F32, (8, 0)).expect("it was just opened"));
+    }
+}
+
+/// Keys and values of each block, and what copies of all blocks look like.
+fn copies<B: Backend + Inspect>(backend: &mut B, blocks: &[BlockRef]) -> Vec<bytes::Bytes> {
+    let ticket = backend.save_blocks(blocks).expect("the blocks exist");
+    block_on(backend.saved_blocks(ticket)).expect("they are copied")
+}
+
+fn one_form<B: Backend + Inspect>(name: &str, backend: &mut B) {
+    for (format, family) in KvFormat::ALL.into_iter().flat_map(|format| MODELS.map(|family| (format, family))) {
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let mut reference = ReferenceBackend::new();
+        let plan = Device::new(&mut reference, &model, format).plan.clone();
+        let groups = plan.kv_groups.len();
+        let blocks: Vec<_> = [5, 0, 96, 40].map(|block| BlockRef { group: block as usize % groups, block }).into();
+        let layers = 0..u32::try_from(plan.kv_layers.len()).expect("layers are few");
+        let halves = || layers.clone().flat_map(|layer| [KvHalf::Key, KvHalf::Value].map(|half| (layer, half)));
+        for (layer, half) in halves() {
+            let mut values = block_on(reference.read_kv(layer, half)).expect("the pool is allocated");
+            let shift = f64::from(layer) + if half == KvHalf::Key { 0.25 } else { 0.75 };
+            (0..).zip(&mut values).for_each(|(at, value)| *value = ((f64::from(at) * 12.9898) + shift).sin() as f32);
+            reference.write_kv(layer, half, &values).expect("the values fit");
+        }
+        let sent = copies(&mut reference, &blocks);
+        let device = Device::new(backend, &model, format);
+        let loads: Vec<_> = blocks.iter().copied().zip(sent.iter().cloned()).collect();
+        device.backend.restore_blocks(&loads).expect("the copies fit");
+        assert_eq!(copies(device.backend, &blocks), sent, "{family} on {name}, {format:?}: copies return as they came");
+        let untouched = BlockRef { group: 0, block: 7 };
+        assert!(copies(device.backend, &[untouched])[0].iter().all(|&byte| byte == 0), "other blocks stay");
+        for (layer, half) in halves() {
+            let found = block_on(device.backend.read_kv(layer, half)).expect("the pool is allocated");
+            let expected = block_on(reference.read_kv(layer, half)).expect("the pool is allocated");
+            let size = found.len() / 97;
+            let group = plan.kv_layers[layer as usize].group as usize;
+            for block in blocks.iter().filter(|block| block.group == group).map(|block| block.block as usize) {
+                let range = block * size..(block + 1) * size;
+                assert_eq!(found[range.clone()], expected[range], "{family} on {name}, {format:?}, layer {layer}");
+            }
+        }
+        let wrong = device.backend.restore_blocks(&[(blocks[0], sent[0].slice(1..))]);
+        assert!(wrong.is_err_and(|error| error.to_string().contains("a copy of")), "a short copy is refused");
+        let unknown = device.backend.save_blocks(&[BlockRef { group: 0, block: 97 }]);
+        assert!(unknown.is_err(), "an unknown block is refused");
+    }
+}
+
+#[test]
+fn a_copy_of_a_block_has_one_form_on_every_backend() {
+    one_form("reference", &mut ReferenceBackend::new());
+    one_form("cpu", &mut CpuBackend::default());
+    for adapter in adapters() {
+        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
+        one_form("wgpu", &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+    }
+    #[cfg(all(feature = "cuda", unix))]
+    if let Some(mut device) = emulated(Storage::F32, (8, 0)) {
+        one_form("cuda", &mut device);
+    }
+}
