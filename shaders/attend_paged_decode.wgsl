@@ -1,77 +1,52 @@
-// Attention of a few packed query rows of one KV head over a range of paged keys.
+// Attention of a few packed query rows of one KV head over a range of paged keys. Bound by the reads of K and V.
 //
 //   out = Σ p_j · v_j / Σ p_j,  p_j = exp(s_j − m),  s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
 // q, out [tokens][query heads][head_dim]; pools [block][kv head of this shard][slot][head_dim].
-// One workgroup: one work item × one KV head of the shard. It processes its keys in tiles of 32: four threads per key
-// each compute the dot product of a quarter of the head; then a thread owns 8 columns of V for every n-th key of the
-// tile.
-// Numbers: HEAD_CHUNKS = head_dim / 8, ROWS = maximum packed rows of an item (1, 2, 4, 8).
-// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS. Twin: backend/reference/attend_paged.rs
+// One workgroup: one work item × one KV head of the shard. LANES lanes share a key: each loads 8 columns of K and V. In
+// a turn, a group of lanes takes KEYS consecutive keys with all loads in flight, and has 8 scores: one per row and key.
+// It keeps an online softmax of its own; at the end the groups are joined.
+// Numbers: HEAD_CHUNKS = head_dim / 8; LANES, the power of two from HEAD_CHUNKS, at least 8; ROWS = maximum packed rows
+// of an item (1, 2, 4, 8); KEYS = 8 / ROWS; LANE_DOUBLINGS = log2(LANES / 8).
+// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS, of at least LANES lanes, exchange scores without
+// workgroup memory. Twin: backend/reference/attend_paged.rs
 // attend_paged_merge joins the results of split ranges.
 
 #import attend_item
+#import attend_lanes
 #import invocation
 
-const THREADS: u32 = 128u;
-const TILE: u32 = 32u;
-const ROW_THREADS: u32 = THREADS / ROWS;
-
-var<workgroup> query: array<vec4<f32>, ROWS * 2u * HEAD_CHUNKS>; // [row][head_dim / 4]
-var<workgroup> quarters: array<f32, 1024>; // [key][quarter][row]; at the end [key group][column] of one row
-var<workgroup> scores: array<f32, 256>; // [key][row]
-var<workgroup> weights: array<f32, 256>; // [key][row]: exp(s − m)
-var<workgroup> bases: array<u32, 64>; // [tile parity][key]: first run of a key's head row in the pools, or NONE
-var<workgroup> rescale: array<f32, ROWS>;
-var<workgroup> ends: array<vec2<f32>, ROWS>; // m and Σ p of a row
+// [row][half of 8 columns][lane]; at the end of the result instead of q.
+var<workgroup> query: array<vec4<f32>, ROWS * 2u * LANES>;
+var<workgroup> ends: array<vec2<f32>, ROWS * KEY_GROUPS>; // [row][group]: m and Σ p
 var<workgroup> bounds: vec4<u32>; // kv begin, kv end, rows
 
-#ifdef KV_Q8
-var<workgroup> value_scales: array<f32, 64>; // indexed like bases
-
-fn value_scale(index: u32) -> f32 {
-    return value_scales[index];
-}
-#else
-fn value_scale(index: u32) -> f32 {
-    return 1.0;
-}
-#endif
-
-fn dot_quarter(base: u32, quarter: u32) -> array<f32, ROWS> {
-    var result: array<f32, ROWS>;
-    for (var chunk = quarter; chunk < HEAD_CHUNKS; chunk += 4u) {
-        let k = load_k(base + chunk);
-        for (var row = 0u; row < ROWS; row++) {
-            let x = (row * HEAD_CHUNKS + chunk) * 2u;
-            result[row] += dot(query[x], k.low) + dot(query[x + 1u], k.high);
-        }
+// m and Σ p of a row over all groups.
+fn joined(row: u32) -> vec2<f32> {
+    var state = vec2<f32>(MASKED, 0.0);
+    for (var i = 0u; i < KEY_GROUPS; i++) {
+        state.x = max(state.x, ends[row * KEY_GROUPS + i].x);
     }
-    return result;
+    for (var i = 0u; i < KEY_GROUPS; i++) {
+        state.y += ends[row * KEY_GROUPS + i].y * exp(ends[row * KEY_GROUPS + i].x - state.x);
+    }
+    return state;
 }
 
-// Scores of the keys of a tile, from the quarters: for this thread's row, every ROW_THREADS-th key.
-fn write_scores(own: Row, own_row: u32, tile: u32, parity: u32, count: u32, first: u32) {
-    for (var i = first; i < TILE; i += ROW_THREADS) {
-        var s = MASKED;
-        let is_read = bases[parity + i] != NONE;
-        if (is_read && own_row < count && is_visible(tile + i, own.position)) {
-            let at = i * 4u * ROWS + own_row;
-            let sum = quarters[at] + quarters[at + ROWS] + quarters[at + 2u * ROWS] + quarters[at + 3u * ROWS];
-            s = score(sum, own, tile + i);
-        }
-        scores[i * ROWS + own_row] = s;
-    }
+fn dot_eight(low: vec4<f32>, high: vec4<f32>, run: Run) -> f32 {
+    let first = fma(low.y, run.low.y, low.x * run.low.x);
+    let second = fma(low.w, run.low.w, fma(low.z, run.low.z, first));
+    let third = fma(high.y, run.high.y, fma(high.x, run.high.x, second));
+    return fma(high.w, run.high.w, fma(high.z, run.high.z, third));
 }
 
 @compute @workgroup_size(128)
 fn main(invocation: Invocation) {
-    let local = invocation.local;
     let flat = flat_workgroup(invocation);
     let is_item = flat < params.items * params.head_count;
     let item = select(0u, flat / params.head_count, is_item);
     let head = flat % params.head_count;
-    if (local == 0u) {
+    if (invocation.local == 0u) {
         let end = item_word(item, ITEM_KEY_END);
         let range = vec3<u32>(item_word(item, ITEM_KEY_BEGIN), end, item_word(item, ITEM_COUNT));
         bounds = vec4<u32>(select(vec3<u32>(), range, is_item), 0u);
@@ -79,113 +54,150 @@ fn main(invocation: Invocation) {
     // No early return: a workgroup beyond the list has no keys and no rows.
     let range = workgroupUniformLoad(&bounds);
     let count = range.z;
+    let lane = lane_of(invocation);
 
-    for (var i = local; i < ROWS * HEAD_CHUNKS * 2u; i += THREADS) {
-        let row = i / (HEAD_CHUNKS * 2u);
+    for (var i = invocation.local; i < ROWS * 2u * LANES; i += THREADS) {
+        let row = i / (2u * LANES);
+        let vector = 2u * (i % LANES) + i / LANES % 2u;
         query[i] = vec4<f32>();
-        if (row < count) {
-            query[i] = q_vector(row_at(packed_row(item, head, row)) + i % (HEAD_CHUNKS * 2u)) * params.scale;
+        if (row < count && vector < 2u * HEAD_CHUNKS) {
+            query[i] = q_vector(row_at(packed_row(item, head, row)) + vector) * params.scale;
         }
     }
-    // Score phases: ROW_THREADS threads per row, which all track its maximum and sum.
-    let own_row = local / ROW_THREADS;
-    let own_first = local % ROW_THREADS;
-    let own = packed_row(item, head, min(own_row, max(count, 1u) - 1u));
-    var largest = MASKED;
-    var total = 0.0;
-    // Value phase: 8 columns of every key_groups-th key, for all rows.
-    let key_groups = min(THREADS / HEAD_CHUNKS, TILE);
-    let column = local % HEAD_CHUNKS;
-    let key_group = local / HEAD_CHUNKS;
+    // Rows beyond the item's repeat its last one; their part of q is zero, and their result is not written.
+    var rows: array<Row, ROWS>;
+#for row ROWS
+    rows[row] = packed_row(item, head, min(row, max(count, 1u) - 1u));
+#endfor
+    // The same holds for lanes beyond the head.
+    let column = min(lane.index, HEAD_CHUNKS - 1u);
+    let slot_mask = (1u << params.block_shift) - 1u;
+    let last = max(range.y, 1u) - 1u;
+    let last_block = block_at(item, head, last);
+
+    var largest: array<f32, ROWS>;
+    var totals: array<f32, ROWS>;
     var low: array<vec4<f32>, ROWS>;
     var high: array<vec4<f32>, ROWS>;
-    var parity = 0u;
+#for row ROWS
+    largest[row] = MASKED;
+#endfor
     workgroupBarrier();
 
-    for (var tile = range.x & ~(TILE - 1u); tile < range.y; tile += TILE) {
-        let key = tile + (local >> 2u);
-        let slot = key & ((1u << params.block_shift) - 1u);
-        var block = NONE;
-        if (key >= range.x && key < range.y) {
-            block = block_at(item, head, key);
+    for (var turn = range.x; turn < range.y; turn += KEY_GROUPS * KEYS) {
+        // Keys that are not read repeat the last one, so that no load waits for a branch. KEYS divides the block size.
+        let first = turn + lane.group * KEYS;
+        var block = block_at(item, head, min(first, last));
+        var first_key = first;
+        if (block == NONE) {
+            block = last_block;
+            first_key = last;
         }
-        let base = select(block + slot * HEAD_CHUNKS, NONE, block == NONE);
-        if (base != NONE) {
-            let dots = dot_quarter(base, local & 3u);
-            let factor = k_scale(block, slot);
-            for (var row = 0u; row < ROWS; row++) {
-                quarters[local * ROWS + row] = dots[row] * factor;
+        var k_runs: array<Packed, KEYS>;
+        var v_runs: array<Packed, KEYS>;
+#for key KEYS
+        {
+            let slot = min(first_key + key, last) & slot_mask;
+            k_runs[key] = packed_k(block + slot * HEAD_CHUNKS + column);
+            v_runs[key] = packed_v(block + slot * HEAD_CHUNKS + column);
+        }
+#endfor
+        var parts: Scores;
+#for row ROWS
+        {
+            let q_low = query[2u * row * LANES + lane.index];
+            let q_high = query[(2u * row + 1u) * LANES + lane.index];
+#for key KEYS
+            parts[row * KEYS + key] = dot_eight(q_low, q_high, unpacked(k_runs[key]));
+#endfor
+        }
+#endfor
+        var scores = group_sums(lane, parts);
+#for key KEYS
+        {
+            let factor = k_scale(block, min(first_key + key, last) & slot_mask);
+#for row ROWS
+            {
+                let s = score(scores[row * KEYS + key] * factor, rows[row], first + key);
+                let is_seen = (first + key < range.y) & is_visible(first + key, rows[row].position);
+                scores[row * KEYS + key] = select(MASKED, s, is_seen);
             }
-#ifdef KV_Q8
-            value_scales[parity + (local >> 2u)] = v_scale(block, slot);
-#endif
+#endfor
         }
-        if ((local & 3u) == 0u) {
-            bases[parity + (local >> 2u)] = base;
-        }
-        workgroupBarrier();
+#endfor
 
-        write_scores(own, own_row, tile, parity, count, own_first);
-        workgroupBarrier();
-
-        let before = largest;
-        for (var i = 0u; i < TILE; i++) {
-            largest = max(largest, scores[i * ROWS + own_row]);
-        }
-        for (var i = own_first; i < TILE; i += ROW_THREADS) {
-            let s = scores[i * ROWS + own_row];
-            weights[i * ROWS + own_row] = select(exp(s - largest), 0.0, s == MASKED);
-        }
-        let shrink = exp(before - largest);
-        rescale[own_row] = shrink;
-        workgroupBarrier();
-
-        total *= shrink;
-        for (var i = 0u; i < TILE; i++) {
-            total += weights[i * ROWS + own_row];
-        }
-        for (var row = 0u; row < ROWS; row++) {
-            low[row] *= rescale[row];
-            high[row] *= rescale[row];
-        }
-        for (var i = key_group; i < TILE; i += key_groups) {
-            let at = bases[parity + i] + column;
-            if (key_group < key_groups && bases[parity + i] != NONE) {
-                let v = load_v(at);
-                let factor = value_scale(parity + i);
-                for (var row = 0u; row < ROWS; row++) {
-                    let p = weights[i * ROWS + row] * factor;
-                    low[row] += p * v.low;
-                    high[row] += p * v.high;
-                }
+        var weights: Scores;
+#for row ROWS
+        {
+            var top = largest[row];
+#for key KEYS
+            top = max(top, scores[row * KEYS + key]);
+#endfor
+            let shrink = exp(largest[row] - top);
+            largest[row] = top;
+            totals[row] *= shrink;
+#for key KEYS
+            {
+                let s = scores[row * KEYS + key];
+                let p = select(exp(s - top), 0.0, s == MASKED);
+                weights[row * KEYS + key] = p;
+                totals[row] += p;
             }
+#endfor
+            low[row] *= shrink;
+            high[row] *= shrink;
         }
-        // The next tile writes its bases while slower threads still read these.
-        parity ^= TILE;
+#endfor
+#for key KEYS
+        {
+            let v = unpacked(v_runs[key]);
+            let factor = v_scale(block, min(first_key + key, last) & slot_mask);
+#for row ROWS
+            {
+                let p = vec4<f32>(weights[row * KEYS + key] * factor);
+                low[row] = fma(p, v.low, low[row]);
+                high[row] = fma(p, v.high, high[row]);
+            }
+#endfor
+        }
+#endfor
     }
 
-    ends[own_row] = vec2<f32>(largest, total);
-    for (var row = 0u; row < ROWS; row++) {
-        workgroupBarrier();
-        if (key_group < key_groups) {
-            for (var i = 0u; i < 4u; i++) {
-                quarters[(key_group * HEAD_CHUNKS + column) * 8u + i] = low[row][i];
-                quarters[(key_group * HEAD_CHUNKS + column) * 8u + 4u + i] = high[row][i];
+    // Joins the groups, one after the other, in place of the queries.
+    if (lane.index == 0u) {
+#for row ROWS
+        ends[row * KEY_GROUPS + lane.group] = vec2<f32>(largest[row], totals[row]);
+#endfor
+    }
+    workgroupBarrier();
+#for row ROWS
+    {
+        let factor = exp(largest[row] - joined(row).x);
+        low[row] *= factor;
+        high[row] *= factor;
+    }
+#endfor
+    for (var group = 0u; group < KEY_GROUPS; group++) {
+        if (lane.group == group) {
+#for row ROWS
+            {
+                let at = 2u * row * LANES + lane.index;
+                query[at] = select(query[at], vec4<f32>(), group == 0u) + low[row];
+                query[at + LANES] = select(query[at + LANES], vec4<f32>(), group == 0u) + high[row];
             }
+#endfor
         }
         workgroupBarrier();
-        if (row < count) {
-            let to = target_of(item, head, row, ends[row].x, ends[row].y);
-            for (var vector = local; vector < HEAD_CHUNKS * 2u; vector += THREADS) {
-                var sum = vec4<f32>();
-                for (var i = 0u; i < key_groups; i++) {
-                    let at = (i * HEAD_CHUNKS * 2u + vector) * 4u;
-                    sum += vec4<f32>(quarters[at], quarters[at + 1u], quarters[at + 2u], quarters[at + 3u]);
-                }
-                write_vector(to, vector, sum);
-            }
-            if (local == 0u) {
-                write_state(to, ends[row].x, ends[row].y);
+    }
+    for (var i = invocation.local; i < ROWS * 2u * LANES; i += THREADS) {
+        let row = i / (2u * LANES);
+        let vector = 2u * (i % LANES) + i / LANES % 2u;
+        if (row < count && vector < 2u * HEAD_CHUNKS) {
+            let state = joined(row);
+            let to = target_of(item, head, row, state.x, state.y);
+            write_vector(to, vector, query[i]);
+            if (vector == 0u) {
+                write_state(to, state.x, state.y);
             }
         }
     }

@@ -27,18 +27,23 @@ fn v_words(run: u32) -> vec2<u32> {
 }
 #endif
 
+// A run as it lies in the pool.
+alias Packed = vec2<u32>;
+
+fn packed_k(at: u32) -> Packed {
+    return k_words(at);
+}
+
+fn packed_v(at: u32) -> Packed {
+    return v_words(at);
+}
+
 fn widened(word: u32) -> vec4<f32> {
     return vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(word) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
 }
 
-fn load_k(at: u32) -> Run {
-    let words = k_words(at);
-    return Run(widened(words.x), widened(words.y));
-}
-
-fn load_v(at: u32) -> Run {
-    let words = v_words(at);
-    return Run(widened(words.x), widened(words.y));
+fn unpacked(run: Packed) -> Run {
+    return Run(widened(run.x), widened(run.y));
 }
 
 // The scale of a slot's row, in the tile that starts at run `tile`.
@@ -57,25 +62,33 @@ fn v_scale(tile: u32, slot: u32) -> f32 {
 #ifdef KV_F16
 #import half
 
-fn widened(packed: vec4<u32>) -> Run {
-    let low = vec4<f32>(unpack_halves(packed.x), unpack_halves(packed.y));
-    return Run(low, vec4<f32>(unpack_halves(packed.z), unpack_halves(packed.w)));
+alias Packed = vec4<u32>;
+
+fn packed_k(at: u32) -> Packed {
+    return k_vector(at);
 }
 
-fn load_k(at: u32) -> Run {
-    return widened(k_vector(at));
+fn packed_v(at: u32) -> Packed {
+    return v_vector(at);
 }
 
-fn load_v(at: u32) -> Run {
-    return widened(v_vector(at));
+fn unpacked(run: Packed) -> Run {
+    let low = vec4<f32>(unpack_halves(run.x), unpack_halves(run.y));
+    return Run(low, vec4<f32>(unpack_halves(run.z), unpack_halves(run.w)));
 }
 #else
-fn load_k(at: u32) -> Run {
+alias Packed = Run;
+
+fn packed_k(at: u32) -> Packed {
     return Run(bitcast<vec4<f32>>(k_vector(2u * at)), bitcast<vec4<f32>>(k_vector(2u * at + 1u)));
 }
 
-fn load_v(at: u32) -> Run {
+fn packed_v(at: u32) -> Packed {
     return Run(bitcast<vec4<f32>>(v_vector(2u * at)), bitcast<vec4<f32>>(v_vector(2u * at + 1u)));
+}
+
+fn unpacked(run: Packed) -> Run {
+    return run;
 }
 #endif
 
@@ -88,3 +101,11 @@ fn v_scale(tile: u32, slot: u32) -> f32 {
     return 1.0;
 }
 #endif
+
+fn load_k(at: u32) -> Run {
+    return unpacked(packed_k(at));
+}
+
+fn load_v(at: u32) -> Run {
+    return unpacked(packed_v(at));
+}

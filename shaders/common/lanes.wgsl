@@ -1,4 +1,4 @@
-// Sums and maxima over the 8 lanes of a subgroup by shuffles: on CPU drivers a shuffle is one instruction, while
+// Sums and maxima over 8 neighbouring lanes of a subgroup by shuffles: on CPU drivers a shuffle is one instruction, while
 // subgroupAdd and subgroupMax loop over the lanes.
 
 // Sums over lane pairs at `distance`: the lower lane of a pair gets the sum of `even`, the upper lane that of `odd`.

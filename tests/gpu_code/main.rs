@@ -76,8 +76,9 @@ fn hot_kernels() -> Vec<Hot> {
                 if [16, 32].contains(&number("HEAD_CHUNKS")) && [0, 1, 4, 8].contains(&number("ROWS")) =>
             {
                 let kv = if variant.is_defined("KV_Q8") { "q8" } else { "f16" };
-                let rows = variant.number("ROWS").map_or_else(String::new, |rows| format!(", {rows} rows"));
-                (format!("{}, head of {}, {kv}{rows}", variant.stem(), 8 * number("HEAD_CHUNKS")), None)
+                let rows = variant.number("ROWS").unwrap_or(32);
+                let tier = if variant.subgroups() { ", subgroups" } else { "" };
+                (format!("{}, head of {}, {kv}, {rows} rows{tier}", variant.stem(), 8 * number("HEAD_CHUNKS")), None)
             }
             "attend_paged_merge" => (variant.stem().into(), None),
             "sample" | "sample_survey" | "sample_draw"

@@ -40,10 +40,10 @@ params! {
 const ROWS_MAX: u32 = 8;
 /// Maximum packed rows of an item of `attend_paged_prefill`.
 const TILE_ROWS: u32 = 32;
-/// Keys per tile of a kernel. Ranges start and end at multiples of it, except at the ends of a sequence.
+/// Ranges of keys start and end at multiples of it, except at the ends of a sequence.
 const TILE: u32 = 32;
 /// Minimum keys of a range after splitting.
-const SPLIT_KEYS_MIN: u32 = 64;
+const SPLIT_KEYS_MIN: u32 = 32;
 /// Maximum ranges per row.
 const SPLITS_MAX: u32 = 32;
 
@@ -270,17 +270,28 @@ fn kernel(options: AttendOptions, head_dim: u32, rows: u32, format: KvFormat, pr
     let kernel = if profile.texels {
         texel_kernel(runs.div_ceil(8), rows)
     } else if rows > ROWS_MAX {
-        Kernel::new("attend_paged_prefill")
+        let runs = runs.next_power_of_two().max(8);
+        let kernel = Kernel::new("attend_paged_prefill").number("HEAD_RUNS", runs);
+        kernel.number("VECTORS_EACH", runs / 8)
     } else if is_serial(profile) {
         let lanes = if profile.subgroup_size_min >= 8 { 8 } else { 4 };
         let kernel = Kernel::new("attend_paged_serial").define("SUBGROUPS").number("ROWS", rows);
         kernel.number("LANES", lanes).number("LANE_CHUNKS", runs.div_ceil(lanes))
     } else {
-        Kernel::new("attend_paged_decode").number("ROWS", rows)
+        decode_kernel(runs, rows, profile)
     };
     let kernel = kernel.number("HEAD_CHUNKS", runs);
     let kernel = kernel.define_if(options.softcap, "SOFTCAP").define_if(options.alibi, "ALIBI");
     for_kv(kernel.define_if(options.sinks, "SINKS"), format, profile)
+}
+
+/// `attend_paged_decode`: its lanes share keys by subgroups if one of any size holds the lanes of a key.
+fn decode_kernel(runs: u32, rows: u32, profile: &Profile) -> Kernel {
+    debug_assert!(rows.is_power_of_two() && rows <= ROWS_MAX, "a lane has {ROWS_MAX} scores");
+    let lanes = runs.next_power_of_two().max(8);
+    let kernel = Kernel::new("attend_paged_decode").define_if(lanes <= profile.subgroup_size_min, "SUBGROUPS");
+    let kernel = kernel.number("ROWS", rows).number("KEYS", ROWS_MAX / rows);
+    kernel.number("LANES", lanes).number("LANE_DOUBLINGS", (lanes / 8).ilog2())
 }
 
 /// `attend_paged_texel`: the more rows and runs per lane, the fewer keys at once, to limit registers.
@@ -379,15 +390,22 @@ pub(super) fn variants() -> Vec<Variant> {
         (off, KvFormat::Q8),
         (all, KvFormat::Q8),
     ];
-    let classes =
-        [(Class::Discrete, Tier::T0, false), (Class::Software, Tier::T1, false), (Class::Software, Tier::T1, true)];
+    let classes = [
+        (Class::Discrete, Tier::T0, false),
+        (Class::Discrete, Tier::T1, false),
+        (Class::Software, Tier::T1, false),
+        (Class::Software, Tier::T1, true),
+    ];
     for (class, tier, texels) in classes {
         for head_dim in [8, 96, 128, 256] {
             for rows in [1, 2, 4, 8, TILE_ROWS] {
                 if texels && rows > ROWS_MAX {
                     continue;
                 }
-                let profile = Profile { texels, ..super::test_profile(class, tier, rows != 4) };
+                let mut profile = Profile { texels, ..super::test_profile(class, tier, rows != 4) };
+                if class == Class::Discrete && tier == Tier::T1 {
+                    profile.subgroup_size_min = 32;
+                }
                 for (options, format) in cases {
                     let kernel = kernel(options, head_dim, rows, format, &profile);
                     variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
