@@ -3,13 +3,13 @@
 //   out = Σ p_j · v_j / Σ p_j,  p_j = exp(s_j − m),  s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
 // q, out [tokens][query heads][head_dim]; pools [block][kv head of this shard][slot][head_dim].
-// One workgroup: one work item × one KV head of the shard. LANES lanes share a key: each loads 8 columns of K and V. In
-// a turn, a group of lanes takes KEYS consecutive keys with all loads in flight, and has 8 scores: one per row and key.
-// It keeps an online softmax of its own; at the end the groups are joined.
+// One workgroup: one work item × one KV head of the shard. LANES lanes share a key: each loads 8 columns of K and V.
+// In a turn, a group of lanes takes KEYS consecutive keys with all loads in flight, and has 8 scores: one per row and
+// key. It keeps an online softmax of its own; at the end the groups are joined.
 // Numbers: HEAD_CHUNKS = head_dim / 8; LANES, the power of two from HEAD_CHUNKS, at least 8; ROWS = maximum packed rows
 // of an item (1, 2, 4, 8); KEYS = 8 / ROWS; LANE_DOUBLINGS = log2(LANES / 8).
-// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS, of at least LANES lanes, exchange scores without
-// workgroup memory. Twin: backend/reference/attend_paged.rs
+// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS, of at least LANES lanes, exchange scores
+// without workgroup memory. Twin: backend/reference/attend_paged.rs
 // attend_paged_merge joins the results of split ranges.
 
 #import attend_item

@@ -1,5 +1,5 @@
-// The lanes of attend_paged_decode: a workgroup of 128 is divided into groups of LANES lanes, which share their keys and
-// sum 8 scores in a turn: of every row and key. Numbers: LANES, LANE_DOUBLINGS = log2(LANES / 8).
+// The lanes of attend_paged_decode: a workgroup of 128 is divided into groups of LANES lanes, which share their keys
+// and sum 8 scores in a turn: of every row and key. Numbers: LANES, LANE_DOUBLINGS = log2(LANES / 8).
 // SUBGROUPS: a subgroup of any size holds whole groups. Without, sums pass through workgroup memory.
 
 #import invocation

@@ -1,7 +1,7 @@
 // A tile of attend_paged_prefill: 32 rows of Q and 64 keys pass through workgroup memory and are multiplied by 128
-// invocations. Scores: invocation i computes the rows i / 16 + 8 * n (n < 4) of the keys 4x to 4x + 3, x = i % 16, from 16
-// columns of Q and K at a time. Results: the same rows of the vectors x + 16 * v (v < VECTORS_EACH) of the head, from
-// VALUE_KEYS keys of V at a time. Neighbours read neighbouring vectors, without bank conflicts.
+// invocations. Scores: invocation i computes the rows i / 16 + 8 * n (n < 4) of the keys 4x to 4x + 3, x = i % 16, from
+// 16 columns of Q and K at a time. Results: the same rows of the vectors x + 16 * v (v < VECTORS_EACH) of the head,
+// from VALUE_KEYS keys of V at a time. Neighbours read neighbouring vectors, without bank conflicts.
 // Numbers: HEAD_CHUNKS, HEAD_RUNS, VECTORS_EACH. Variants: KV_F16, KV_Q8.
 
 #import attend_item
@@ -70,8 +70,8 @@ fn key_at(at: u32) -> u32 {
     return at % KEY_FOURS * 4u + at / KEY_FOURS;
 }
 
-// An invocation loads run local % 2 of a slice of K, of the key at position local / 2. Columns beyond the head repeat its
-// last ones: they are zero in Q.
+// An invocation loads run local % 2 of a slice of K, of the key at position local / 2. Columns beyond the head repeat
+// its last ones: they are zero in Q.
 fn key_run(local: u32, slice: u32) -> Packed {
     return packed_k(bases[key_at(local >> 1u)] + min(2u * slice + (local & 1u), HEAD_CHUNKS - 1u));
 }
@@ -106,8 +106,8 @@ fn add_dots(local: u32, dots: ptr<function, Quad>) {
     }
 }
 
-// An invocation loads run local % HEAD_RUNS of key local / HEAD_RUNS of part `part` of the tile. Results beyond the head
-// are not written.
+// An invocation loads run local % HEAD_RUNS of key local / HEAD_RUNS of part `part` of the tile. Results beyond the
+// head are not written.
 fn value_run(local: u32, part: u32) -> Packed {
     return packed_v(bases[part * VALUE_KEYS + local / HEAD_RUNS] + min(local % HEAD_RUNS, HEAD_CHUNKS - 1u));
 }

@@ -1,5 +1,5 @@
-// Sums and maxima over 8 neighbouring lanes of a subgroup by shuffles: on CPU drivers a shuffle is one instruction, while
-// subgroupAdd and subgroupMax loop over the lanes.
+// Sums and maxima over 8 neighbouring lanes of a subgroup by shuffles: on CPU drivers a shuffle is one instruction,
+// while subgroupAdd and subgroupMax loop over the lanes.
 
 // Sums over lane pairs at `distance`: the lower lane of a pair gets the sum of `even`, the upper lane that of `odd`.
 // Applied at distances 1, 2, 4 to 8, 4, 2 values, it gives lane i the total of value i.
