@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
-use folio::backend::{Backend, BackendError, Capacity, Caps};
+use folio::backend::{Backend, BackendError, BlockRef, Capacity, Caps};
 use folio::plan::inputs::{BatchInputs, Results};
 use folio::plan::{Plan, WeightId};
 use folio::selftest::{Draws, Report, SelftestOptions, Shapes, run_all};
@@ -29,6 +29,7 @@ impl TabCpu {
 
 impl Backend for TabCpu {
     type Ticket = Results;
+    type Saves = Vec<Bytes>;
 
     fn caps(&self) -> &Caps {
         self.device.caps()
@@ -56,6 +57,18 @@ impl Backend for TabCpu {
             drop(JsFuture::from(Promise::resolve(&promise)).await);
         }
         self.device.read(ticket).await
+    }
+
+    fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Vec<Bytes>, BackendError> {
+        self.device.save_blocks(blocks)
+    }
+
+    async fn saved_blocks(&mut self, saves: Vec<Bytes>) -> Result<Vec<Bytes>, BackendError> {
+        self.device.saved_blocks(saves).await
+    }
+
+    fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
+        self.device.restore_blocks(blocks)
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {
