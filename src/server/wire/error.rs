@@ -181,9 +181,8 @@ impl ApiError {
         let fault = |code| Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", code, error.to_string());
         match error {
             RequestError::NumericalError => Self { deterministic: true, ..fault("numerical_error") },
-            RequestError::Grammar | RequestError::TooFewAnswers => {
-                Self { deterministic: true, ..fault("grammar_error") }
-            }
+            RequestError::Grammar => Self { deterministic: true, ..fault("grammar_error") },
+            RequestError::TooFewAnswers => Self::invalid("n", error.to_string()),
             RequestError::Internal => fault("internal_error"),
             RequestError::DeviceLost => Self::device_lost(),
             RequestError::ShuttingDown => Self::shutting_down(),
