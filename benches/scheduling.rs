@@ -65,6 +65,7 @@ fn limits() -> Limits {
     Limits {
         tokens_max: 4096,
         sequences_max: SEQUENCES,
+        draws_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
         table_entries_max: 1 << 20,
         history_max: 1 << 20,
@@ -77,6 +78,7 @@ fn limits() -> Limits {
         blocks: vec![40_000],
         prefix_caching: true,
         deterministic: false,
+        speculation: None,
         eos_token_ids: vec![31_999],
         hash_key: [3; 32],
         tiers: TierLimits::default(),

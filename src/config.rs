@@ -32,10 +32,50 @@ pub struct Config {
     /// cache, and of preemptions. Only whole chunks of prompts are then shared, and what a preempted answer had is
     /// recomputed one token per step.
     pub deterministic: bool,
+    /// How the next tokens are guessed, so that one step verifies several; `None`: they are not.
+    pub speculation: Option<Speculation>,
     /// Maximum waiting requests; further ones are refused.
     pub queue_requests_max: u32,
     /// Seed from which the seeds of requests without one are generated; `None`: a random one from the system.
     pub seed: Option<u64>,
+}
+
+/// How drafts are made: continuations of earlier occurrences of the last tokens (vLLM's method `ngram`). Names are
+/// vLLM's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speculation {
+    /// Maximum drafts per sequence and step, at most [`SPECULATIVE_TOKENS_MAX`].
+    pub num_speculative_tokens: u32,
+    /// Number of last tokens that must have occurred before.
+    pub prompt_lookup_min: u32,
+    /// Number of last tokens that are compared, at most [`PROMPT_LOOKUP_MAX`]: the longest equal run wins.
+    pub prompt_lookup_max: u32,
+}
+
+/// Maximum of [`Speculation::num_speculative_tokens`].
+pub const SPECULATIVE_TOKENS_MAX: u32 = 32;
+/// Maximum of [`Speculation::prompt_lookup_max`].
+pub const PROMPT_LOOKUP_MAX: u32 = 64;
+
+impl Speculation {
+    /// What is used unless it is set.
+    pub const DEFAULT: Self = Self { num_speculative_tokens: 5, prompt_lookup_min: 4, prompt_lookup_max: 4 };
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let fail = |message| Err(ConfigError { option: "speculative-config", message });
+        let Self { num_speculative_tokens, prompt_lookup_min: min, prompt_lookup_max: max } = *self;
+        if !(1..=SPECULATIVE_TOKENS_MAX).contains(&num_speculative_tokens) {
+            let range = format!("must be from 1 to {SPECULATIVE_TOKENS_MAX}");
+            return fail(format!("`num_speculative_tokens` {range}, not {num_speculative_tokens}"));
+        }
+        if !(1..=PROMPT_LOOKUP_MAX).contains(&max) {
+            return fail(format!("`prompt_lookup_max` must be from 1 to {PROMPT_LOOKUP_MAX}, not {max}"));
+        }
+        if !(1..=max).contains(&min) {
+            return fail(format!("`prompt_lookup_min` must be from 1 to `prompt_lookup_max` ({max}), not {min}"));
+        }
+        Ok(())
+    }
 }
 
 impl Default for Config {
@@ -52,6 +92,7 @@ impl Default for Config {
             prefix_caching: true,
             look_ahead: true,
             deterministic: false,
+            speculation: None,
             queue_requests_max: 256,
             seed: None,
         }
@@ -92,6 +133,9 @@ impl Config {
                 "gpu-memory-utilization",
                 format!("must be above 0 and at most 1, not {}", self.gpu_memory_utilization),
             );
+        }
+        if let Some(speculation) = &self.speculation {
+            speculation.check()?;
         }
         if !(1..=65_536).contains(&self.queue_requests_max) {
             return fail("queue-requests-max", format!("must be from 1 to 65536, not {}", self.queue_requests_max));

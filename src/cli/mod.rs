@@ -24,6 +24,7 @@ mod run;
 mod selftest;
 mod serve;
 mod session;
+mod speculation;
 mod tiers;
 mod units;
 

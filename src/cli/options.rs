@@ -2,6 +2,7 @@
 
 use super::device::{self, Device, DeviceArgs, Dtype};
 use super::hub::{self, Described, HubArgs};
+use super::speculation::{self, SpeculativeConfig};
 use super::tiers::HostTierArgs;
 use super::units::parse_bytes;
 use anyhow::{Context as _, Result, ensure};
@@ -94,6 +95,10 @@ pub(crate) struct EngineArgs {
     /// Submit a step only after the tokens of the previous one are read
     #[arg(long, env = "FOLIO_NO_LOOK_AHEAD", value_parser = BoolishValueParser::new())]
     pub(crate) no_look_ahead: bool,
+    /// Guess the next tokens and verify several in one step, as vLLM's JSON object {"method": "ngram",
+    /// "num_speculative_tokens": 5, "prompt_lookup_max": 4}; null for off [default: null]
+    #[arg(long, env = "FOLIO_SPECULATIVE_CONFIG", value_name = "JSON", value_parser = speculation::parse)]
+    pub(crate) speculative_config: Option<SpeculativeConfig>,
     /// Maximum number of waiting requests; more are refused with status 429
     #[arg(long, env = "FOLIO_QUEUE_REQUESTS_MAX", value_name = "N")]
     pub(crate) queue_requests_max: Option<u32>,
@@ -156,6 +161,7 @@ impl EngineArgs {
             prefix_caching: !self.no_prefix_caching,
             look_ahead: !self.no_look_ahead,
             deterministic: self.deterministic,
+            speculation: self.speculative_config.map_or(default.speculation, |config| config.0),
             queue_requests_max: self.queue_requests_max.unwrap_or(default.queue_requests_max),
             seed: self.seed,
         };

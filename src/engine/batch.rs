@@ -17,21 +17,24 @@ use std::collections::BTreeSet;
 const HELD_BACK: f32 = -1e30;
 
 /// Tokens of one sequence that a step computes, in order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) sequence: SequenceId,
     /// Position of the first row.
     pub(super) start: u32,
     pub(super) count: u32,
+    /// Guesses of the tokens that follow, which the step verifies. Each is computed like the row of another sequence,
+    /// so that it has the numerics of a row alone.
+    pub(super) drafts: Vec<u32>,
 }
 
-/// One token to draw.
+/// One token to draw, and one after each draft of the row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     pub(super) sequence: SequenceId,
     /// Index of the row whose last token precedes the drawn one. A fork has no row of its own and uses its parent's.
     pub(super) row: u32,
-    /// Whether the token drawn by the previous step has not been read yet.
+    /// Whether the token drawn by the previous step has not been read yet. It then has no drafts.
     pub(super) pending: bool,
 }
 
@@ -80,11 +83,19 @@ pub struct Batch {
     pub(super) faults: InjectedFaults,
 }
 
-/// Position of a token to draw, and the offset of its mask.
+/// Position of a token to draw, the offset of its mask, and the drafts before it.
 #[derive(Clone, Copy)]
-struct Place {
+struct Place<'a> {
     position: u32,
     mask_start: u32,
+    accepted: &'a [u32],
+}
+
+impl Row {
+    /// Number of drafts.
+    pub(super) fn drafted(&self) -> u32 {
+        index(self.drafts.len())
+    }
 }
 
 /// Rows of a sequence from which a step counts as a prefill when its time is measured.
@@ -98,21 +109,35 @@ impl Batch {
         if prefill * 2 > counts().sum() { prefill.into() } else { 0 }
     }
 
+    /// Number of token rows, and how many of them are drafts, if every sequence computes only one token and its drafts.
+    pub(super) fn single_rows(&self) -> Option<(u32, u32)> {
+        let drafts = self.rows.iter().map(Row::drafted).sum();
+        self.rows.iter().all(|row| row.count == 1).then(|| (index(self.rows.len()) + drafts, drafts))
+    }
+
+    /// Number of results that a draw has.
+    pub(super) fn results_of(&self, draw: &Draw) -> usize {
+        1 + self.rows[draw.row as usize].drafts.len()
+    }
+
     /// The flat arrays of this batch. `sequences` and `pool` must be unchanged since scheduling; `eos` lists the
     /// model's end tokens. A mask has one bit for each of `vocab` ids.
     pub(super) fn flatten(&self, sequences: &mut Sequences, pool: &BlockPool, eos: &[u32], vocab: u32) -> BatchInputs {
         let groups = self.copies.iter().map(|copies| GroupInputs { copies: copies.clone(), ..Default::default() });
         let mut inputs = BatchInputs { groups: groups.collect(), ..Default::default() };
+        let mut firsts = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
+            firsts.push(inputs.sequences.len());
             self.flatten_row(row, &sequences[row.sequence], pool, &mut inputs);
+            self.flatten_drafts(row, &sequences[row.sequence], pool, &mut inputs);
         }
         let mut draws = self.draws.iter().peekable();
         let mut scores = self.scores.iter().peekable();
         for row in 0..index(self.rows.len()) {
+            let rows = inputs.sequences[firsts[row as usize]];
             if let Some(score) = scores.next_if(|score| score.row == row) {
-                self.flatten_score(score, &sequences[score.sequence], &mut inputs);
+                self.flatten_score(score, &sequences[score.sequence], rows.row_start, &mut inputs);
             }
-            let rows = inputs.sequences[row as usize];
             if draws.peek().is_some_and(|draw| draw.row == row) {
                 inputs.logits_rows.push(rows.row_start + rows.row_count - 1);
             }
@@ -125,15 +150,16 @@ impl Batch {
                 } else {
                     mask_start
                 };
-                let place = Place { position: rows.context_len, mask_start };
+                let place = Place { position: rows.context_len, mask_start, accepted: &[] };
                 self.flatten_draw(draw, &sequences[draw.sequence], place, eos, &mut inputs);
+                self.flatten_draft_draws(draw, &sequences[draw.sequence], rows, (eos, vocab), &mut inputs);
             }
         }
         assert!(draws.next().is_none() && scores.next().is_none(), "draws and scores are sorted by row");
         assert_eq!(inputs.token_ids.len(), inputs.positions.len(), "every token row has a position");
         debug_assert!(self.pools.is_sorted_by(|a, b| a.row < b.row), "pools are sorted by row, at most one each");
         inputs.pools.extend(self.pools.iter().map(|pool| {
-            let rows = inputs.sequences[pool.row as usize];
+            let rows = inputs.sequences[firsts[pool.row as usize]];
             debug_assert!(pool.count > 0 && pool.count <= rows.row_count, "only states of the row itself are pooled");
             PoolRow { row_start: rows.row_start + rows.row_count - pool.count, row_count: pool.count }
         }));
@@ -143,12 +169,12 @@ impl Batch {
     }
 
     /// Adds one sample row per scored prompt token. The token is known, not drawn.
-    fn flatten_score(&self, score: &Score, sequence: &Sequence, inputs: &mut BatchInputs) {
+    fn flatten_score(&self, score: &Score, sequence: &Sequence, row_start: u32, inputs: &mut BatchInputs) {
         let row = &self.rows[score.row as usize];
         let scored = score.first..score.first + score.count;
         assert!(row.start <= scored.start && scored.end <= row.start + row.count, "a score lies within its row");
         assert!((scored.end as usize) < sequence.tokens.len(), "a scored token is known");
-        let row_start = inputs.sequences[score.row as usize].row_start + score.first - row.start;
+        let row_start = row_start + score.first - row.start;
         for offset in 0..score.count {
             inputs.logits_rows.push(row_start + offset);
             let position = score.first + offset + 1;
@@ -175,35 +201,83 @@ impl Batch {
             inputs.token_ids.push(FEED | sequence.feed_slot);
         }
         for (group, arrays) in inputs.groups.iter_mut().enumerate() {
-            let first = pool.first_visible(group, row.start).min(pool.blocks_for(end) - 1);
-            self.flatten_table(&sequence.tables[group].blocks, first, row, pool, arrays);
+            self.flatten_table(&sequence.tables[group].blocks, group, row.start..end, pool, arrays);
+        }
+    }
+
+    /// Adds each draft of a row as if it were the only row of another sequence with the same blocks. Keys and values
+    /// are written before attention in every layer, so a draft sees those before it.
+    fn flatten_drafts(&self, row: &Row, sequence: &Sequence, pool: &BlockPool, inputs: &mut BatchInputs) {
+        for (position, &draft) in (row.start + row.count..).zip(&row.drafts) {
+            let row_start = index(inputs.positions.len());
+            inputs.sequences.push(SequenceRows { row_start, row_count: 1, context_len: position + 1 });
+            inputs.positions.push(position);
+            inputs.token_ids.push(draft);
+            for (group, arrays) in inputs.groups.iter_mut().enumerate() {
+                let blocks = &sequence.tables[group].blocks;
+                self.flatten_table(blocks, group, position..position + 1, pool, arrays);
+            }
         }
     }
 
     /// Blocks that no row attends to are left out, so they can be reused while this step is in flight.
-    fn flatten_table(&self, blocks: &[BlockId], first: u32, row: &Row, pool: &BlockPool, arrays: &mut GroupInputs) {
+    fn flatten_table(
+        &self,
+        blocks: &[BlockId],
+        group: usize,
+        positions: std::ops::Range<u32>,
+        pool: &BlockPool,
+        arrays: &mut GroupInputs,
+    ) {
         let block_size = pool.block_size();
-        let end = row.start + row.count;
-        let length = pool.blocks_for(end) as usize;
+        let length = pool.blocks_for(positions.end) as usize;
+        let first = pool.first_visible(group, positions.start).min(pool.blocks_for(positions.end) - 1);
         assert!((first as usize) < length && length <= blocks.len(), "a block table covers the positions of its row");
         arrays.table_starts.push(index(arrays.block_tables.len()));
         arrays.block_tables.extend(std::iter::repeat_n(NONE, first as usize));
         arrays.block_tables.extend_from_slice(&blocks[first as usize..length]);
         let off_by_one = self.faults.has(InjectedFault::SlotOffByOne);
-        arrays.slot_mapping.extend((row.start..end).map(|position| {
+        arrays.slot_mapping.extend(positions.map(|position| {
             let (block, offset) = (blocks[(position / block_size) as usize], position % block_size);
             debug_assert!(block != NONE, "a row writes to blocks that its sequence holds");
             block * block_size + if off_by_one && offset == 0 { 1 } else { offset }
         }));
     }
 
-    fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, place: Place, eos: &[u32], inputs: &mut BatchInputs) {
+    /// Adds the draws after the drafts of a row. Each sees the drafts before it as if they were accepted.
+    fn flatten_draft_draws(
+        &self,
+        draw: &Draw,
+        sequence: &Sequence,
+        rows: SequenceRows,
+        (eos, vocab): (&[u32], u32),
+        inputs: &mut BatchInputs,
+    ) {
+        let drafts = &self.rows[draw.row as usize].drafts;
+        assert!(drafts.is_empty() || !draw.pending, "a draft follows known tokens");
+        let masks = sequence.push_draft_masks(drafts, &mut inputs.masks, vocab.div_ceil(32) as usize);
+        for (accepted, mask_start) in (1..=drafts.len()).zip(masks) {
+            inputs.logits_rows.push(rows.row_start + rows.row_count - 1 + index(accepted));
+            let (position, accepted) = (rows.context_len + index(accepted), &drafts[..accepted]);
+            self.flatten_draw(draw, sequence, Place { position, mask_start, accepted }, eos, inputs);
+        }
+        if self.faults.has(InjectedFault::DraftNoiseOfFirstRow) {
+            let first = inputs.samples.len() - drafts.len();
+            inputs.samples[first..].iter_mut().for_each(|sample| sample.position = rows.context_len);
+        }
+    }
+
+    fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, place: Place<'_>, eos: &[u32], inputs: &mut BatchInputs) {
         let params = sequence.params();
         let candidates = |beams: BeamParams| beams::candidates(params, beams.width, eos.len());
         assert!(place.position >= sequence.prompt_len(), "prompt tokens are never drawn");
         assert!(sequence.feed_slot != NONE, "a drawn token has a feed slot");
         let start = inputs.history.len();
-        inputs.history.extend_from_slice(sequence.history());
+        if place.accepted.is_empty() {
+            inputs.history.extend_from_slice(sequence.history());
+        } else {
+            inputs.history.extend(sequence.history_with(place.accepted));
+        }
         let history = Range { start: index(start), len: index(inputs.history.len() - start) };
         let start = inputs.bias.len();
         if sequence.beam.is_none() {
@@ -214,7 +288,8 @@ impl Batch {
             draw.pending && params.draw.has_penalties() && !self.faults.has(InjectedFault::PenaltyWithoutPending);
         inputs.samples.push(SampleRow {
             logits_row: index(inputs.logits_rows.len() - 1),
-            feed_slot: sequence.feed_slot,
+            // What a step that verifies drafts draws is read before it is used.
+            feed_slot: if self.rows[draw.row as usize].drafts.is_empty() { sequence.feed_slot } else { NONE },
             seed: sequence.seed,
             choice: sequence.choice.index,
             position: place.position,

@@ -75,6 +75,16 @@ pub enum InjectedFault {
     HostSlotReusedEarly,
     /// A block can be found in host memory before its copy has been read.
     LeavingBlockFound,
+    /// Rejected drafts count as computed, so the tokens in their places are not.
+    RejectedDraftsComputed,
+    /// A block that drafts fill can be found in the prefix cache before they are verified.
+    DraftsHashed,
+    /// All drafts of a step are verified with the noise of its first row.
+    DraftNoiseOfFirstRow,
+    /// An accepted draft does not end a choice.
+    DraftAcceptedPastEnd,
+    /// The token that replaces a rejected draft is reported with the logprobs of the row after it.
+    RejectedLogprobs,
 }
 
 /// What the simulator injects; empty in production.

@@ -6,6 +6,7 @@
 //! still in it receives an error.
 
 use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
+use crate::config::SPECULATIVE_TOKENS_MAX;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -54,6 +55,8 @@ pub struct EngineInfo {
     pub eos_token_ids: Vec<u32>,
     /// Length of an embedding; 0 if the model produces none.
     pub embedding_len: u32,
+    /// Maximum drafts per sequence and step; 0 without speculation.
+    pub num_speculative_tokens: u32,
     /// How long beams may become.
     pub beam_room: BeamRoom,
 }
@@ -64,21 +67,27 @@ macro_rules! stats {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
+            /// Drafted tokens that were accepted, by their place among the drafts of a step.
+            pub accepted_at: [u64; SPECULATIVE_TOKENS_MAX as usize],
         }
 
         /// The same values as atomics: the engine writes them, any thread reads them.
         #[derive(Debug, Default)]
         struct Cells {
             $($name: AtomicU64,)*
+            accepted_at: [AtomicU64; SPECULATIVE_TOKENS_MAX as usize],
         }
 
         impl Cells {
             fn store(&self, stats: &Stats) {
                 $(self.$name.store(stats.$name, Ordering::Relaxed);)*
+                let places = self.accepted_at.iter().zip(stats.accepted_at);
+                places.for_each(|(cell, count)| cell.store(count, Ordering::Relaxed));
             }
 
             fn load(&self) -> Stats {
-                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
+                let accepted_at = std::array::from_fn(|place| self.accepted_at[place].load(Ordering::Relaxed));
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* accepted_at }
             }
         }
     };
@@ -136,6 +145,10 @@ stats! {
     finished_error,
     /// Choices preempted for lack of KV blocks.
     preemptions,
+    /// Runs of drafted tokens that were verified.
+    drafts,
+    /// Drafted tokens.
+    draft_tokens,
     /// Choices whose logits were invalid (NaN or infinite).
     corrupted_requests,
     /// Steps submitted.
@@ -144,6 +157,13 @@ stats! {
     step_dispatches,
     /// Recoveries from a lost device.
     recoveries,
+}
+
+impl Stats {
+    /// Drafted tokens that were accepted.
+    pub fn accepted_tokens(&self) -> u64 {
+        self.accepted_at.iter().sum()
+    }
 }
 
 /// State shared by both ends.

@@ -19,6 +19,7 @@ pub mod scheduler;
 pub mod sequence;
 mod sizes;
 mod source;
+mod speculation;
 mod start;
 mod streams;
 pub mod tiers;
@@ -108,6 +109,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
                 if self.inbox.is_draining() {
                     return Ok(());
                 }
+                self.last_read = None;
                 let Some(message) = self.inbox.wait().await else { return Ok(()) };
                 self.take(message);
             }
@@ -183,10 +185,15 @@ impl<B: Backend, S: Source> Engine<B, S> {
         }
     }
 
-    /// Measures what a step's prompt tokens cost. Steps run one after the other.
+    /// Measures what a step costs: to its sequences, with the time in which the device waited for the host; and its
+    /// prompt tokens alone. Steps run one after the other.
     fn note_time(&mut self, batch: &Batch, submitted: Instant) {
         let now = Instant::now();
-        let start = self.last_read.replace(now).map_or(submitted, |last| last.max(submitted));
+        let last = self.last_read.replace(now);
+        let start = last.map_or(submitted, |last| last.max(submitted));
+        if self.backend.has_real_times() {
+            self.scheduler.note_step(batch, now.duration_since(last.unwrap_or(submitted)));
+        }
         if !self.scheduler.host().is_off() && self.backend.has_real_times() {
             let tokens = batch.prefill_tokens();
             self.mover.rates.note_prefill(tokens, now.duration_since(start));
@@ -284,6 +291,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
             finished_abort: counts.finished_abort,
             finished_error: counts.finished_error,
             preemptions: counts.preemptions,
+            drafts: counts.drafts,
+            draft_tokens: counts.draft_tokens,
+            accepted_at: counts.accepted_at,
             corrupted_requests: counts.corrupted_requests,
             steps: counts.steps,
             step_dispatches: self.backend.dispatches().unwrap_or(0).into(),

@@ -25,6 +25,9 @@ pub struct Request {
     pub pooling: Option<Pooling>,
     /// Report how much of the prompt was found in the prefix cache, and why not more.
     pub explain_prefix: bool,
+    /// The answer as it is expected, token by token. With speculation, it is where the drafts of every choice come
+    /// from; what it says never changes an answer.
+    pub predicted: Option<Arc<[u32]>>,
 }
 
 /// How the final hidden states of a prompt's tokens become one vector.
@@ -409,6 +412,7 @@ impl Request {
             return Err(SubmitError::PromptTooLong { tokens: prompt_len, limit: model_len_max });
         }
         check_ids("prompt", self.prompt.iter(), vocab)?;
+        check_ids("prediction", self.predicted.iter().flat_map(|predicted| predicted.iter()), vocab)?;
         self.check_without_prompt(vocab, model_len_max)
     }
 

@@ -4,7 +4,7 @@
 //! ones; when none is missing, it draws the next token. Prefill, chunked prefill, prefix hits and decode are all this
 //! rule. [`Scheduler::schedule`] is here; `chunks` says how many tokens of a sequence a step computes, `admit` brings
 //! waiting sequences in, `preempt` sends running ones back when blocks run out, `tiers` moves blocks between device and
-//! host memory, `commit` takes results.
+//! host memory, `verify` adds drafts to rows and accepts them, `commit` takes results.
 //!
 //! Nothing that a step in flight uses is released: a sequence that ends or is preempted leaves after its last step has
 //! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
@@ -18,9 +18,11 @@ mod preempt;
 mod prefix;
 mod prompt_outputs;
 mod round_robin;
+mod side_arrays;
 #[cfg(test)]
 mod tests;
 mod tiers;
+mod verify;
 
 pub use commit::Events;
 pub use counts::Counts;
@@ -29,13 +31,17 @@ pub use prefix::PrefixEnds;
 use super::batch::{Batch, Draw, Row};
 use super::block_pool::BlockPool;
 use super::faults::{InjectedFault, InjectedFaults};
-use super::request::{EOS_TOKEN_IDS_MAX, Request};
+use super::request::Request;
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
+use super::speculation::Answers;
+use super::speculation::pace::{Pace, Yield};
 use super::tiers::{HostTier, Rates, TierLimits};
+use crate::config::Speculation;
 use crate::plan::inputs::{BatchInputs, NONE};
 use beams::BeamGroups;
 use prefix::Past;
 use round_robin::RoundRobin;
+use side_arrays::side_entries;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -49,6 +55,8 @@ pub struct Limits {
     pub tokens_max: u32,
     /// Maximum sequences that run at once.
     pub sequences_max: u32,
+    /// Maximum rows per batch that draw a token: those of sequences, and drafts.
+    pub draws_max: u32,
     /// Number of feed slots, where the device stores sampled ids. Twice `sequences_max`, because a leaving sequence
     /// keeps its slot for a step.
     pub feed_slots: u32,
@@ -74,6 +82,8 @@ pub struct Limits {
     pub prefix_caching: bool,
     /// Whether a sequence is always computed in the same chunks, whatever else runs.
     pub deterministic: bool,
+    /// How the next tokens are guessed; `None`: they are not.
+    pub speculation: Option<Speculation>,
     /// Token ids that end a sequence.
     pub eos_token_ids: Vec<u32>,
     /// Key of the prefix hashes.
@@ -102,6 +112,8 @@ pub struct Scheduler {
     feed_slots: Vec<u32>,
     round_robin: RoundRobin,
     past: Past,
+    answers: Answers,
+    pace: Pace,
     arrivals: u64,
     steps_in_flight: u32,
     counts: Counts,
@@ -129,6 +141,9 @@ struct Draft {
     history_left: u32,
     bias_left: u32,
     scores_left: u32,
+    drafts_left: u32,
+    /// What the rows that draw a token yield so far.
+    drawn: Yield,
     preempted: bool,
     /// Per KV group: number of blocks held by leaving sequences that skipped sequences are waiting for.
     blocks_awaited: Vec<u32>,
@@ -153,6 +168,8 @@ impl Scheduler {
             feed_slots: (0..limits.feed_slots).rev().collect(),
             round_robin: RoundRobin::default(),
             past: Past::default(),
+            answers: Answers::default(),
+            pace: Pace::default(),
             arrivals: 0,
             steps_in_flight: 0,
             counts: Counts::default(),
@@ -243,7 +260,7 @@ impl Scheduler {
     /// Whether the next step may be submitted before the tokens of the step in flight are read. Rows that need the host
     /// skip such a step. It is not worthwhile with too many of them, and no row may skip two steps in a row.
     pub fn may_look_ahead(&self) -> bool {
-        let waits = |id: &&SequenceId| self.sequences[**id].waits_for_host && self.sequences[**id].pending > 0;
+        let waits = |id: &&SequenceId| self.sequences[**id].awaits_token();
         let waiting = self.running.iter().filter(waits).count();
         let skipped_before = self.running.iter().filter(waits).any(|&id| self.sequences[id].skipped);
         !skipped_before && waiting * 4 < self.running.len().max(1)
@@ -278,26 +295,6 @@ impl Scheduler {
     /// Number of waiting sequences, new or preempted.
     pub fn waiting_len(&self) -> usize {
         self.waiting.len()
-    }
-
-    /// Number of tokens stored in held blocks, over all KV groups: the slots of those blocks minus the slots that
-    /// nobody has filled yet. A shared block counts once.
-    pub fn tokens_stored(&self) -> u64 {
-        let size = self.limits.block_size;
-        let held: u64 = self.pool.groups().iter().map(|group| u64::from(group.referenced())).sum();
-        let mut unfilled = Vec::new();
-        for sequence in self.sequences.iter() {
-            let (full, filled) = ((sequence.computed / size) as usize, sequence.computed % size);
-            for (group, table) in sequence.tables.iter().enumerate() {
-                let rest = table.blocks.iter().enumerate().skip(full.max(table.passed as usize));
-                unfilled
-                    .extend(rest.map(|(index, &block)| (group, block, size - if index == full { filled } else { 0 })));
-            }
-        }
-        // Of sequences that share a block, the one that has filled most of it counts.
-        unfilled.sort_unstable();
-        unfilled.dedup_by_key(|(group, block, _)| (*group, *block));
-        held * u64::from(size) - unfilled.into_iter().map(|(_, _, slots)| u64::from(slots)).sum::<u64>()
     }
 
     /// The counters since the start.
@@ -342,6 +339,8 @@ impl Scheduler {
             history_left: self.limits.history_max,
             bias_left: self.limits.bias_max,
             scores_left: self.limits.scores_max,
+            drafts_left: self.drafts_max(tokens_max),
+            drawn: Yield::default(),
             preempted: false,
             blocks_awaited: vec![0; groups],
         }
@@ -356,6 +355,7 @@ impl Scheduler {
         ids.sort_by_key(|&id| self.sequences[id].last_step);
         let prefills = (!self.waiting.is_empty() && self.has_seat()) || ids.len() < self.running.len();
         let kept = if prefills { draft.tokens_left / 4 } else { 0 };
+        draft.drawn = Yield::plain(ids.len());
         for id in ids {
             self.sequences[id].skipped = true;
             if draft.tokens_left > kept {
@@ -368,13 +368,12 @@ impl Scheduler {
     /// Schedules chunks of running sequences that miss more than one token, in order. Tokens forced by constraints come
     /// first, because they are few and their clients are waiting; they get at most half of the room. Prompts follow.
     fn schedule_prefills(&mut self, running: Vec<SequenceId>, draft: &mut Draft) {
-        let host_waits = |sequence: &Sequence| sequence.waits_for_host && sequence.pending > 0;
         let (answers, prompts): (Vec<_>, Vec<_>) =
             running.into_iter().partition(|&id| self.sequences[id].is_answering());
         let kept = if prompts.is_empty() && self.waiting.is_empty() { 0 } else { draft.tokens_left / 2 };
         for (id, kept) in answers.into_iter().map(|id| (id, kept)).chain(prompts.into_iter().map(|id| (id, 0))) {
             let sequence = &mut self.sequences[id];
-            if host_waits(sequence) {
+            if sequence.awaits_token() {
                 sequence.skipped = true;
             } else if sequence.is_schedulable() && sequence.missing() > 1 && draft.tokens_left > kept {
                 self.schedule_row(id, draft);
@@ -402,8 +401,10 @@ impl Scheduler {
         if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE || count < enough {
             return;
         }
-        self.take_blocks(id, count, draft);
-        self.push_row(id, count, draft);
+        let drafts = self.drafts(id, count, draft);
+        let drafted = u32::try_from(drafts.len()).expect("drafts are few");
+        self.take_blocks(id, count + drafted, draft);
+        self.push_row(id, count, drafts, draft);
     }
 
     fn has_room_for(&self, sequence: &Sequence, count: u32, draft: &Draft) -> bool {
@@ -469,19 +470,26 @@ impl Scheduler {
         block
     }
 
-    fn push_row(&mut self, id: SequenceId, count: u32, draft: &mut Draft) {
+    fn push_row(&mut self, id: SequenceId, count: u32, drafts: Vec<u32>, draft: &mut Draft) {
         debug_assert!(count > 0 && count <= draft.tokens_left, "a row is within the step's budget");
         let sequence = &mut self.sequences[id];
         debug_assert!(count <= sequence.missing(), "a row computes only existing tokens");
-        draft.batch.rows.push(Row { sequence: id, start: sequence.computed, count });
+        // Drafts are computed too, but count only once they are accepted.
+        let row = Row { sequence: id, start: sequence.computed, count, drafts };
         sequence.computed += count;
         sequence.in_flight += 1;
         sequence.skipped = false;
         sequence.last_step = draft.batch.step;
-        draft.tokens_left -= count;
-        draft.table_entries_left -= self.pool.blocks_for(sequence.computed);
+        let tables = 1 + row.drafted();
+        draft.tokens_left -= count + row.drafted();
+        draft.drafts_left -= row.drafted();
+        draft.table_entries_left -= tables * self.pool.blocks_for(sequence.computed + row.drafted());
         let complete = sequence.missing() == 0;
         self.register_full_blocks(id);
+        if self.faults.has(InjectedFault::DraftsHashed) {
+            self.register_drafts(id, &row.drafts);
+        }
+        draft.batch.rows.push(row);
         self.request_prompt_outputs(id, draft);
         if complete && self.sequences[id].request.pooling.is_none() {
             let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
@@ -492,9 +500,13 @@ impl Scheduler {
     fn push_draw(&mut self, id: SequenceId, row: u32, draft: &mut Draft) {
         let sequence = &mut self.sequences[id];
         debug_assert!((row as usize) < draft.batch.rows.len(), "a draw follows a row");
+        let drafted = draft.batch.rows[row as usize].drafted();
+        debug_assert!(drafted == 0 || sequence.pending == 0, "a draft follows known tokens");
         debug_assert!(sequence.feed_slot != NONE && sequence.pending <= 1, "a running sequence draws its next token");
-        draft.history_left -= history_len(sequence);
-        draft.bias_left -= bias_len(sequence, self.limits.eos_token_ids.len());
+        let (history, bias) = side_entries(sequence, self.limits.eos_token_ids.len(), drafted);
+        draft.history_left -= history;
+        draft.bias_left -= bias;
+        sequence.verifies = drafted > 0;
         draft.batch.draws.push(Draw { sequence: id, row, pending: sequence.pending > 0 });
         sequence.pending += 1;
         sequence.in_flight += 1;
@@ -613,11 +625,12 @@ impl Scheduler {
                 self.waiting.insert(order, id);
             }
             _ => {
-                let sequence = self.sequences.remove(id);
+                let mut sequence = self.sequences.remove(id);
                 if sequence.beam.is_none() {
                     self.by_stream.remove(&sequence.choice.stream);
                 }
                 let shareable = self.shareable(&sequence);
+                self.remember_answer(&mut sequence);
                 self.past.remember(sequence, shareable);
             }
         }
@@ -667,21 +680,4 @@ impl Scheduler {
         let queued = self.running.len() + self.waiting.len() + self.leaving.len() + self.folded_len();
         assert_eq!(queued, self.sequences.ids().count(), "every sequence is running, waiting, leaving or folded");
     }
-}
-
-impl Draft {
-    fn has_room_to_draw(&self, sequence: &Sequence, ends: usize) -> bool {
-        history_len(sequence) <= self.history_left && bias_len(sequence, ends) <= self.bias_left
-    }
-}
-
-fn history_len(sequence: &Sequence) -> u32 {
-    u32::try_from(sequence.history().len()).expect("a history fits the vocabulary")
-}
-
-/// Maximum bias entries of a draw; `ends` is the number of the model's end tokens.
-fn bias_len(sequence: &Sequence, ends: usize) -> u32 {
-    let params = sequence.params();
-    let held_back = if params.min_tokens > 0 { params.stop_token_ids.len() + ends.min(EOS_TOKEN_IDS_MAX) } else { 0 };
-    u32::try_from(params.logit_bias.len() + held_back).expect("biases are few")
 }

@@ -6,6 +6,7 @@
 
 use super::block_pool::{BlockHash, BlockId};
 use super::request::{ConstraintState, Pooling, PrefixReport, Request, SamplingParams, Token, Unsatisfiable, Usage};
+use super::speculation::Drafter;
 use crate::plan::inputs::{HistoryEntry, NONE};
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
@@ -172,6 +173,12 @@ pub(super) struct Sequence {
     pub(super) last_step: u64,
     /// Whether the host has work between two tokens (a grammar, a beam). It gets no row while a token is pending.
     pub(super) waits_for_host: bool,
+    /// Guesses its next tokens, once its prompt is computed.
+    pub(super) drafter: Option<Box<Drafter>>,
+    /// Whether its guesses are good enough to wait for a token before the next row, which then verifies them.
+    pub(super) waits_to_draft: bool,
+    /// Whether its last draw verifies drafts, so that the number of its tokens is not known yet.
+    pub(super) verifies: bool,
     pub(super) beam: Option<Box<Beam>>,
     history: Option<History>,
     guide: Option<Guide>,
@@ -208,6 +215,9 @@ impl Sequence {
             skipped: false,
             last_step: 0,
             waits_for_host: false,
+            drafter: None,
+            waits_to_draft: false,
+            verifies: false,
             beam: None,
             history: None,
             guide: None,
@@ -281,8 +291,12 @@ impl Sequence {
     /// Whether a step may have a row for it, if some token is missing: its result is wanted, and no pending token must
     /// be read first.
     pub(super) fn is_schedulable(&self) -> bool {
-        let host = self.waits_for_host && self.pending > 0;
-        self.exit.is_none() && self.tokens_total() < self.tokens_limit && !host
+        self.exit.is_none() && self.tokens_total() < self.tokens_limit && !self.awaits_token()
+    }
+
+    /// Whether its pending token must be read before it gets a row.
+    pub(super) fn awaits_token(&self) -> bool {
+        self.pending > 0 && (self.waits_for_host || self.waits_to_draft || self.verifies)
     }
 
     /// Whether its results of `step` are valid and wanted.
@@ -320,6 +334,43 @@ impl Sequence {
         u32::try_from(start).expect("a batch's arrays are within their capacity")
     }
 
+    /// Appends the masks for the tokens after each of these drafts, which the constraint allows. Returns their offsets.
+    pub(super) fn push_draft_masks(&self, drafts: &[u32], masks: &mut Vec<u32>, words: usize) -> Vec<u32> {
+        let Some(guide) = self.guide.as_ref().filter(|_| !drafts.is_empty()) else { return vec![NONE; drafts.len()] };
+        let mut state = guide.state.fork();
+        let mut push = |&draft: &u32| {
+            let start = masks.len();
+            masks.resize(start + words, 0);
+            match state.accept(draft).and_then(|_| state.fill_mask(&mut masks[start..])) {
+                Ok(true) => {}
+                Ok(false) => {
+                    masks.truncate(start);
+                    return NONE;
+                }
+                // Nothing is drawn, so the draft is the last one accepted; the next step finds out why.
+                Err(Unsatisfiable) => masks[start..].fill(0),
+            }
+            u32::try_from(start).expect("a batch's arrays are within their capacity")
+        };
+        drafts.iter().map(&mut push).collect()
+    }
+
+    /// The leading drafts that the constraint allows, without one after which nothing may follow.
+    pub(super) fn allowed(&self, mut drafts: Vec<u32>) -> Vec<u32> {
+        if let Some(guide) = self.guide.as_ref().filter(|_| !drafts.is_empty()) {
+            let mut state = guide.state.fork();
+            let allowed = drafts.iter().take_while(|&&draft| state.accept(draft) == Ok(false)).count();
+            drafts.truncate(allowed);
+        }
+        drafts
+    }
+
+    /// Tokens that must follow, for a sequence that draws them because of their logprobs.
+    pub(super) fn forced_drafts(&self) -> Vec<u32> {
+        let drawn = self.params().logprobs.is_some();
+        self.guide.as_ref().filter(|_| drawn).map_or_else(Vec::new, |guide| guide.state.fork().forced())
+    }
+
     /// Whether its last mask allowed no token.
     pub(super) fn is_stuck(&self) -> bool {
         self.guide.as_ref().is_some_and(|guide| guide.stuck)
@@ -347,6 +398,28 @@ impl Sequence {
         if let Some(history) = &mut self.history {
             history.count(token_id, 1);
         }
+        if let Some(drafter) = &mut self.drafter {
+            drafter.push(token_id);
+        }
+    }
+
+    /// [`Self::history`] as it will be once these drafts are accepted.
+    pub(super) fn history_with(&self, drafts: &[u32]) -> Vec<HistoryEntry> {
+        let Some(history) = &self.history else { return Vec::new() };
+        let mut entries = history.entries.clone();
+        for &draft in drafts {
+            let added = history.entries.len();
+            let known = history.by_token.get(&draft).copied();
+            let index = known.or_else(|| {
+                let found = entries[added..].iter().position(|entry| entry.token_id == draft);
+                found.map(|index| added + index)
+            });
+            match index {
+                Some(index) => entries[index].generated += 1,
+                None => entries.push(HistoryEntry { token_id: draft, generated: 1 }),
+            }
+        }
+        entries
     }
 
     /// Distinct past tokens; empty if no penalty needs them.

@@ -283,7 +283,8 @@ fn limits(
 ) -> Limits {
     Limits {
         tokens_max: capacity.tokens_max,
-        sequences_max: capacity.sequences_max,
+        sequences_max: config.max_num_seqs,
+        draws_max: capacity.sequences_max,
         feed_slots: capacity.feed_slots,
         table_entries_max: capacity.table_entries_max,
         history_max: capacity.history_max,
@@ -296,6 +297,7 @@ fn limits(
         blocks: blocks.to_vec(),
         prefix_caching: config.prefix_caching,
         deterministic: config.deterministic,
+        speculation: config.speculation,
         eos_token_ids: source.eos_token_ids(),
         hash_key: std::array::from_fn(|_| platform::random_u64().to_le_bytes()[0]),
         tiers: TierLimits {
@@ -320,6 +322,7 @@ fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits, 
         max_num_seqs: limits.sequences_max,
         eos_token_ids: limits.eos_token_ids.clone(),
         embedding_len: plan.pooled_columns(),
+        num_speculative_tokens: limits.speculation.map_or(0, |settings| settings.num_speculative_tokens),
         beam_room: limits.beam_room(),
     }
 }

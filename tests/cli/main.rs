@@ -16,6 +16,7 @@ mod hub;
 #[cfg(unix)]
 #[path = "../support/gguf_models.rs"]
 mod models;
+mod speculation;
 mod wasm;
 
 use serde_json::{Value, json};

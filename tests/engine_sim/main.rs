@@ -12,6 +12,7 @@ mod faults;
 mod round_robin;
 mod rules;
 mod seeds;
+mod speculation;
 mod tiers;
 mod watchdog;
 mod watched;
@@ -114,6 +115,8 @@ impl Totals {
         self.stats.preemptions += stats.preemptions;
         self.stats.prefix_hits += stats.prefix_hits;
         self.stats.generation_tokens += stats.generation_tokens;
+        self.stats.draft_tokens += stats.draft_tokens;
+        self.stats.accepted_at[0] += stats.accepted_tokens();
         for (&phase, count) in aborted_in {
             *self.aborted_in.entry(phase).or_default() += count;
         }
@@ -134,6 +137,8 @@ fn every_seed_gives_the_oracles_tokens() {
     assert!(totals.stats.preemptions > seeds / 2, "pools run out of blocks");
     assert!(totals.stats.prefix_hits > seeds, "prefixes are shared");
     assert_eq!(totals.aborted_in.len(), 4, "readers leave in every phase");
+    let rejected = totals.stats.draft_tokens - totals.stats.accepted_tokens();
+    assert!(totals.stats.accepted_tokens() > 2 * seeds && rejected > 2 * seeds, "drafts are accepted and rejected");
 }
 
 #[test]
@@ -176,7 +181,7 @@ fn what_shares_unfilled_blocks_starts_over() {
 
 #[test]
 fn every_planted_bug_is_found() {
-    const FAULTS: [InjectedFault; 18] = [
+    const FAULTS: [InjectedFault; 23] = [
         InjectedFault::MissingCopyOnWrite,
         InjectedFault::EarlyRelease,
         InjectedFault::HashOfPartBlock,
@@ -195,6 +200,11 @@ fn every_planted_bug_is_found() {
         InjectedFault::LaterBlocksKept,
         InjectedFault::IndirectSharersKept,
         InjectedFault::SaltCutOff,
+        InjectedFault::RejectedDraftsComputed,
+        InjectedFault::DraftsHashed,
+        InjectedFault::DraftNoiseOfFirstRow,
+        InjectedFault::DraftAcceptedPastEnd,
+        InjectedFault::RejectedLogprobs,
     ];
     for fault in FAULTS {
         let sound = |seed| match fault {

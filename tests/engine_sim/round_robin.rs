@@ -17,6 +17,7 @@ pub(crate) fn limits() -> Limits {
     Limits {
         tokens_max: 64,
         sequences_max: SEQUENCES,
+        draws_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
         table_entries_max: 1 << 10,
         history_max: 2 * HISTORY,
@@ -29,6 +30,7 @@ pub(crate) fn limits() -> Limits {
         blocks: vec![1000],
         prefix_caching: true,
         deterministic: false,
+        speculation: None,
         eos_token_ids: Vec::new(),
         hash_key: [3; 32],
         tiers: TierLimits::default(),

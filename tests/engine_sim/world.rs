@@ -2,7 +2,7 @@
 //! prefixes, receivers that are dropped, and a simple oracle that computes every token.
 
 use crate::watched::{Watched, watch};
-use crate::{beams, rules};
+use crate::{beams, rules, speculation};
 use folio::backend::BackendError;
 use folio::backend::fake::{self, FakeBackend, PlainHistory, Script};
 use folio::config::Config;
@@ -536,7 +536,11 @@ pub(crate) fn case(seed: u64) -> Case {
     let host_rows_every = if random.once_in(5) { u64::from(random.within(1, 4)) } else { 0 };
     let faults = InjectedFaults { fault: None, host_rows_every };
     let arrivals = arrivals(&mut random, &shape);
-    Case { shape, config, script, faults, arrivals }
+    let mut case = Case { shape, config, script, faults, arrivals };
+    if random.once_in(3) {
+        speculation::speculate(&mut random, &mut case);
+    }
+    case
 }
 
 fn config(random: &mut Random, shape: &Shape) -> Config {
@@ -614,5 +618,5 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
     let (client, explain_prefix) = (random.below(3), random.once_in(4));
     let pooling = random.once_in(8).then(|| if random.once_in(2) { Pooling::Last } else { Pooling::Mean });
     params.prompt_logprobs = (pooling.is_none() && random.once_in(5)).then(|| random.below(4));
-    Request { prompt: prompt.into(), params, cache_salt, priority, client, explain_prefix, pooling }
+    Request { prompt: prompt.into(), params, cache_salt, priority, client, explain_prefix, pooling, predicted: None }
 }

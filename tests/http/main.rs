@@ -18,5 +18,6 @@ mod peers;
 mod routes;
 mod scores;
 mod sockets;
+mod speculation;
 mod structured;
 mod tools;

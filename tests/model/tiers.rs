@@ -33,6 +33,7 @@ const CONFIG: Config = Config {
     prefix_caching: true,
     look_ahead: true,
     deterministic: false,
+    speculation: None,
     queue_requests_max: 8,
     seed: Some(1),
 };

@@ -9,6 +9,7 @@ const PURE: &[&str] = &[
     "engine::scheduler",
     "engine::block_pool",
     "engine::sequence",
+    "engine::speculation",
     "engine::batch",
     "engine::beams",
     "engine::faults",

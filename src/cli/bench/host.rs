@@ -72,6 +72,7 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
         Limits {
             tokens_max,
             sequences_max: sequences,
+            draws_max: sequences,
             feed_slots: 2 * sequences,
             table_entries_max: blocks_each * sequences,
             history_max: 1,
@@ -84,6 +85,7 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
             blocks: vec![blocks_each * sequences + 16],
             prefix_caching: true,
             deterministic: false,
+            speculation: None,
             eos_token_ids: Vec::new(),
             hash_key: [7; 32],
             tiers: TierLimits::default(),

@@ -2,7 +2,8 @@
 //!
 //! First the device's own peaks are measured ([`peaks`]), then the scenarios: [`steps`] runs each kernel alone with
 //! real shapes, [`generate`] decodes and prefills through the engine, [`serve`] loads it with seeded requests,
-//! [`beams`] counts the memory that beams share, [`host`] measures the host time of a step.
+//! [`beams`] counts the memory that beams share, [`speculation`] compares answers with and without drafts, [`host`]
+//! measures the host time of a step.
 //!
 //! `docs/measurements.md` has the figures measured so far.
 
@@ -12,6 +13,7 @@ mod host;
 mod peaks;
 mod report;
 mod serve;
+mod speculation;
 mod steps;
 
 use super::device::Device;
@@ -39,6 +41,8 @@ enum Scenario {
     Serve,
     /// Memory that the beams of a search save by sharing blocks
     Beams,
+    /// The same answers without drafts and with them
+    Speculation,
 }
 
 #[derive(Args, Debug)]
@@ -57,7 +61,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     json: bool,
     /// Batch sizes of decode and prefill [default: 1,8]; rows of the products in steps [default: 1,8,64]; searches of
-    /// beams, the first number only [default: 8]
+    /// beams, the first number only [default: 8]; sequences of speculation, from 64 on of random text [default: 1,64]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch: Vec<u32>,
     /// Prompt tokens of decode, prefill and beams [default: 512, or the rest of the context]
@@ -66,6 +70,9 @@ pub(crate) struct BenchArgs {
     /// Tokens that decode and beams generate per sequence
     #[arg(long, value_name = "TOKENS", default_value_t = 64)]
     new_tokens: u32,
+    /// Share of the drafts of speculation that are right
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
+    acceptance: f64,
     #[command(flatten)]
     load: serve::LoadArgs,
 }
@@ -130,6 +137,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             Scenario::Prefill => generate::prefill(&subject, &config, &mut report)?,
             Scenario::Serve => serve::measure(&subject, &config, &mut report)?,
             Scenario::Beams => beams::measure(&subject, &config, &mut report)?,
+            Scenario::Speculation => speculation::measure(&subject, &config, &mut report)?,
         }
     }
     let text = if args.json { serde_json::to_string(&report.as_json())? } else { report.as_text() };

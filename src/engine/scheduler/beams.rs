@@ -446,6 +446,7 @@ impl Scheduler {
     /// Draws the next token of a sequence whose tokens are all computed, or unfolds its group.
     pub(super) fn draw_or_unfold(&mut self, id: SequenceId, row: u32, draft: &mut Draft) {
         if !self.unfold(id) {
+            self.start_drafts(id);
             self.push_draw(id, row, draft);
             self.fork(id, row, draft);
         }

@@ -79,6 +79,7 @@ mod tests {
         let limits = Limits {
             tokens_max,
             sequences_max: 4,
+            draws_max: 4,
             feed_slots: 8,
             table_entries_max: 400,
             history_max: 16,
@@ -91,6 +92,7 @@ mod tests {
             blocks: vec![400],
             prefix_caching: true,
             deterministic,
+            speculation: None,
             eos_token_ids: Vec::new(),
             hash_key: [3; 32],
             tiers: TierLimits::default(),

@@ -17,7 +17,8 @@ impl Scheduler {
     /// more.
     pub fn commit(&mut self, batch: &Batch, results: Results) -> Events {
         let scored: usize = batch.scores.iter().map(|score| score.count as usize).sum();
-        assert_eq!(results.sampled.len(), batch.draws.len() + scored, "a batch has one result per draw and score");
+        let drawn: usize = batch.draws.iter().map(|draw| batch.results_of(draw)).sum();
+        assert_eq!(results.sampled.len(), drawn + scored, "a batch has one result per draw, draft and score");
         assert_eq!(results.pooled.len(), batch.pools.len(), "a batch has one result per pool");
         let mut events = Vec::with_capacity(batch.draws.len());
         for row in &batch.rows {
@@ -34,9 +35,8 @@ impl Scheduler {
                     &mut events,
                 );
             }
-            if let Some(sampled) = sampled.next() {
-                self.accept(draw, sampled, batch.step, &mut events);
-            }
+            let drawn = sampled.by_ref().take(batch.results_of(draw)).collect();
+            self.accept(draw, &batch.rows[draw.row as usize].drafts, drawn, batch.step, &mut events);
         }
         for score in scores {
             self.accept_scores(score, sampled.by_ref().take(score.count as usize).collect(), batch.step, &mut events);
@@ -183,8 +183,8 @@ impl Scheduler {
         self.end(id, &Event::Failed(RequestError::NumericalError), events);
     }
 
-    /// Appends a drawn token, and ends the sequence if the token is its last.
-    fn accept(&mut self, draw: &Draw, sampled: Sampled, step: u64, events: &mut Events) {
+    /// Appends a drawn token, and the drafts that the draws agree with. Ends the sequence if one of them is its last.
+    fn accept(&mut self, draw: &Draw, drafts: &[u32], drawn: Vec<Sampled>, step: u64, events: &mut Events) {
         let id = draw.sequence;
         let sequence = &mut self.sequences[id];
         if !sequence.wants_result_of(step) {
@@ -192,10 +192,10 @@ impl Scheduler {
         }
         debug_assert!(sequence.pending > 0, "a drawn token was pending");
         if sequence.beam.is_some() {
-            return self.accept_candidates(id, sampled, events);
+            return drawn.into_iter().for_each(|sampled| self.accept_candidates(id, sampled, events));
         }
         sequence.pending -= 1;
-        if sampled.token_id >= self.limits.vocab {
+        if drawn[0].token_id >= self.limits.vocab {
             // The constraint allowed no token, so the logits may be valid.
             if sequence.is_stuck() {
                 self.end(id, &Event::Failed(RequestError::Grammar), events);
@@ -204,26 +204,42 @@ impl Scheduler {
             }
             return;
         }
-        let drawn = answered(sequence, sampled);
-        if self.append(id, drawn, events) {
-            return;
+        self.verify(id, drafts, drawn, events);
+        if self.sequences[id].exit != Some(Exit::Ended) {
+            self.register_full_blocks(id);
+            self.plan_to_draft(id);
+        }
+    }
+
+    /// Appends a drawn token, and those that a constraint forces after it. Returns whether one of them was the last.
+    pub(super) fn append_drawn(
+        &mut self,
+        id: SequenceId,
+        sampled: Sampled,
+        is_draft: bool,
+        events: &mut Events,
+    ) -> bool {
+        let drawn = answered(&self.sequences[id], sampled);
+        if self.append(id, drawn, is_draft, events) {
+            return true;
         }
         for token_id in self.sequences[id].forced() {
             let forced = answered(&self.sequences[id], Sampled { token_id, ..Sampled::default() });
-            if self.append(id, forced, events) {
-                return;
+            if self.append(id, forced, false, events) {
+                return true;
             }
             self.sequences[id].computed += u32::from(self.faults.has(InjectedFault::ForcedTokenNotComputed));
         }
-        self.register_full_blocks(id);
+        false
     }
 
     /// Appends a drawn or forced token. Returns whether it was the last.
-    fn append(&mut self, id: SequenceId, token: Token, events: &mut Events) -> bool {
+    fn append(&mut self, id: SequenceId, token: Token, is_draft: bool, events: &mut Events) -> bool {
         let sequence = &mut self.sequences[id];
         let token_id = token.id;
         debug_assert!(token_id < self.limits.vocab, "a token is in the vocabulary");
-        debug_assert!(sequence.tokens_known() < sequence.tokens_limit, "a sequence ends at its limit");
+        let past_end = self.faults.has(InjectedFault::DraftAcceptedPastEnd);
+        debug_assert!(past_end || sequence.tokens_known() < sequence.tokens_limit, "a sequence ends at its limit");
         if !(self.faults.has(InjectedFault::PendingTokenLost) && sequence.exit == Some(Exit::Preempted)) {
             sequence.push(token_id);
         }
@@ -234,6 +250,7 @@ impl Scheduler {
         events.push((sequence.choice.stream, Event::Token(token)));
         let reason = match sequence.guide(token_id) {
             Ok(true) => Some(FinishReason::Stop),
+            Ok(false) if is_draft && self.faults.has(InjectedFault::DraftAcceptedPastEnd) => None,
             Ok(false) => self.finish_reason(id, token_id),
             Err(_) => {
                 self.end(id, &Event::Failed(RequestError::Grammar), events);

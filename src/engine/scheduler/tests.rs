@@ -10,6 +10,7 @@ fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Schedule
     let limits = Limits {
         tokens_max: 64,
         sequences_max: 4,
+        draws_max: 4,
         feed_slots: 8,
         table_entries_max: 400,
         history_max: 16,
@@ -22,6 +23,7 @@ fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Schedule
         blocks: vec![blocks],
         prefix_caching,
         deterministic: false,
+        speculation: None,
         eos_token_ids: Vec::new(),
         hash_key: [3; 32],
         tiers: TierLimits::default(),

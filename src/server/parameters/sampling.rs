@@ -123,6 +123,7 @@ impl Sampling {
             client: self.client.0,
             pooling: None,
             explain_prefix: self.explain_prefix,
+            predicted: None,
         }
     }
 

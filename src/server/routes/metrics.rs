@@ -3,12 +3,30 @@
 //! Routers scrape this many times a second, so it takes no lock: gauges and counters come from the engine's snapshot,
 //! latencies from the server's own histograms.
 
+use crate::engine::handle::Stats;
 use crate::server::state::ServerState;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
+
+/// Drafts, and those accepted by their place among the drafts of a step.
+fn write_speculation(text: &mut String, label: &str, places: u32, stats: &Stats) {
+    for (name, count) in
+        [("drafts", stats.drafts), ("draft_tokens", stats.draft_tokens), ("accepted_tokens", stats.accepted_tokens())]
+    {
+        let name = format!("vllm:spec_decode_num_{name}_total");
+        let _ = writeln!(text, "# TYPE {name} counter\n{name}{{{label}}} {count}");
+    }
+    let name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    if places > 0 {
+        let _ = writeln!(text, "# TYPE {name} counter");
+    }
+    for (place, count) in (0..places).zip(stats.accepted_at) {
+        let _ = writeln!(text, "{name}{{{label},position=\"{place}\"}} {count}");
+    }
+}
 
 /// `GET /metrics`.
 pub(crate) async fn metrics(State(state): State<ServerState>) -> impl IntoResponse {
@@ -68,6 +86,7 @@ fn render(state: &ServerState) -> String {
         let _ = writeln!(text, "vllm:prefix_cache_ends_total{{{label},cause=\"{cause}\"}} {count}");
     }
     if let Some(info) = state.engine.info() {
+        write_speculation(&mut text, &label, info.num_speculative_tokens, &stats);
         let (size, blocks) = (info.block_size, info.blocks);
         let _ = writeln!(
             text,

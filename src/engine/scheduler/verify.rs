@@ -1,0 +1,189 @@
+//! Speculation: which rows get drafts, and which of these are accepted.
+//!
+//! A row with k drafts is computed as k + 1 rows with a draw each. Row j's draw has the noise of its own position and
+//! sees the drafts before it in penalties, `min_tokens` and grammar, so it is what the model would draw if they were
+//! its own tokens. Drafts are accepted up to the first that differs from the draw at its place; that draw replaces it,
+//! and what follows is dropped. `computed` and the hashes of blocks cover accepted tokens only; the slots of the others
+//! are written again.
+//!
+//! Drafts need the ids of all tokens before them. A sequence whose guesses pay waits for its token, as one with a
+//! grammar does; the others run ahead without drafts, and their guesses are only compared with what is drawn.
+//!
+//! Drafts take blocks that are free, and never preempt.
+
+use super::commit::Events;
+use super::side_arrays::side_entries;
+use super::{Draft, Scheduler};
+use crate::engine::batch::Batch;
+use crate::engine::faults::InjectedFault;
+use crate::engine::sequence::{Sequence, SequenceId};
+use crate::engine::speculation::Drafter;
+use crate::engine::speculation::pace::{Yield, accepted};
+use crate::plan::inputs::Sampled;
+use std::time::Duration;
+
+/// From this number of running sequences on, one that waits for its token may skip every other step. It has to expect
+/// as many tokens from a step as it loses by that.
+const SEQUENCES_MANY: usize = 4;
+const TOKENS_MIN_AMONG_MANY: f64 = 2.0;
+
+impl Scheduler {
+    /// Takes note of what a step took, read to read.
+    pub fn note_step(&mut self, batch: &Batch, time: Duration) {
+        if let Some((rows, drafts)) = batch.single_rows().filter(|_| self.limits.speculation.is_some()) {
+            self.pace.note(rows, drafts, time.as_secs_f64());
+        }
+    }
+
+    /// Maximum drafts of a step. Rows are kept for every sequence that the step may draw for, and half of the tokens
+    /// for prompts.
+    pub(super) fn drafts_max(&self, tokens_max: u32) -> u32 {
+        let answering = |id: &SequenceId| self.sequences[*id].is_answering();
+        let steady = self.waiting.is_empty() && self.groups.is_empty() && self.running.iter().all(answering);
+        let running = u32::try_from(self.running.len()).expect("running sequences are few");
+        let drawing = if steady { running } else { self.limits.sequences_max };
+        let tokens = tokens_max.saturating_sub(running) / if steady { 1 } else { 2 };
+        self.limits.draws_max.saturating_sub(drawing).min(tokens)
+    }
+
+    /// Guesses of the tokens after the next `count` tokens of a sequence, which are to be verified with them.
+    pub(super) fn drafts(&self, id: SequenceId, count: u32, draft: &mut Draft) -> Vec<u32> {
+        let sequence = &self.sequences[id];
+        let Some(drafter) = sequence.drafter.as_ref().filter(|_| sequence.is_answering()) else { return Vec::new() };
+        if sequence.missing() != count || sequence.pending > 0 {
+            return Vec::new();
+        }
+        let most = self.drafts_that_fit(id, count, draft);
+        let forced = sequence.forced_drafts();
+        let (rate, mut drafts) = match (forced.is_empty(), drafter.rate()) {
+            (false, _) => (1.0, forced),
+            (true, Some(rate)) => (rate, drafter.drafts(most)),
+            (true, None) => return Vec::new(),
+        };
+        let most = most.min(u32::try_from(drafts.len()).unwrap_or(u32::MAX));
+        let best = self.pace.best(draft.drawn, most, rate);
+        drafts.truncate(best as usize);
+        let is_end = |id: &u32| self.limits.eos_token_ids.contains(id) || sequence.params().stop_token_ids.contains(id);
+        if !self.faults.has(InjectedFault::DraftAcceptedPastEnd)
+            && let Some(end) = drafts.iter().position(is_end)
+        {
+            drafts.truncate(end);
+        }
+        let drafts = sequence.allowed(drafts);
+        draft.drawn = draft.drawn.with(u32::try_from(drafts.len()).expect("drafts are few"), rate);
+        drafts
+    }
+
+    /// Maximum drafts after the next `count` tokens of a sequence, as far as the step, the pool and its length allow.
+    fn drafts_that_fit(&self, id: SequenceId, count: u32, draft: &Draft) -> u32 {
+        let (sequence, ends) = (&self.sequences[id], self.limits.eos_token_ids.len());
+        let settings = self.limits.speculation.map_or(0, |settings| settings.num_speculative_tokens);
+        let length = sequence.tokens_limit.saturating_sub(sequence.tokens_known() + 1);
+        let past_end = if self.faults.has(InjectedFault::DraftAcceptedPastEnd) { 1 } else { 0 };
+        let blocks = self.tokens_that_fit(id).saturating_sub(count);
+        let tokens = draft.tokens_left.saturating_sub(count);
+        let most = settings.min(length + past_end).min(blocks).min(tokens).min(draft.drafts_left);
+        // The rows of other sequences need the side arrays too.
+        let fits = |drafts: &u32| {
+            let tables = (1 + drafts) * self.pool.blocks_for(sequence.computed + count + drafts);
+            let (history, bias) = side_entries(sequence, ends, *drafts);
+            tables <= draft.table_entries_left / 2 && history <= draft.history_left / 2 && bias <= draft.bias_left / 2
+        };
+        (1..=most).rev().find(fits).unwrap_or(0)
+    }
+
+    /// Appends the draws of a row: the first, and each after a draft that equals the draw before it.
+    pub(super) fn verify(&mut self, id: SequenceId, drafts: &[u32], mut drawn: Vec<Sampled>, events: &mut Events) {
+        let accepted = self.accept_drafts(id, drafts, &mut drawn, events);
+        if drafts.is_empty() {
+            return;
+        }
+        self.counts.drafts += 1;
+        self.counts.draft_tokens += drafts.len() as u64;
+        self.counts.accepted_at[..accepted].iter_mut().for_each(|count| *count += 1);
+        if self.faults.has(InjectedFault::RejectedDraftsComputed) {
+            let sequence = &mut self.sequences[id];
+            let rejected = u32::try_from(drafts.len() - accepted).expect("drafts are few");
+            sequence.computed = (sequence.computed + rejected).min(sequence.tokens_known() - 1);
+        }
+    }
+
+    /// Returns the number of accepted drafts.
+    fn accept_drafts(&mut self, id: SequenceId, drafts: &[u32], drawn: &mut [Sampled], events: &mut Events) -> usize {
+        let mut accepted = 0;
+        while accepted < drawn.len() {
+            let known = self.sequences[id].tokens.len();
+            let mut sampled = std::mem::take(&mut drawn[accepted]);
+            if accepted > 0 && sampled.token_id >= self.limits.vocab {
+                // The next step computes the last draft again, alone, and finds out why nothing can be drawn after it.
+                self.sequences[id].computed -= 1;
+                break;
+            }
+            let is_draft = drafts.get(accepted) == Some(&sampled.token_id);
+            if !is_draft && self.faults.has(InjectedFault::RejectedLogprobs) && accepted + 1 < drawn.len() {
+                let next = std::mem::take(&mut drawn[accepted + 1]);
+                sampled = Sampled { token_id: sampled.token_id, ..next };
+            }
+            let ended = self.append_drawn(id, sampled, is_draft, events);
+            let sequence = &mut self.sequences[id];
+            // With tokens that a constraint forces after the drawn one, which may be drafts as well.
+            let new = &sequence.tokens[known..];
+            let equal = new.iter().zip(&drafts[accepted..]).take_while(|(token, draft)| token == draft).count();
+            let all_equal = equal == new.len() && !new.is_empty();
+            sequence.computed += u32::try_from(equal).expect("drafts are few");
+            accepted += equal;
+            if ended || !all_equal {
+                break;
+            }
+        }
+        accepted
+    }
+
+    /// The injected bug: registers blocks as if drafts were tokens.
+    pub(super) fn register_drafts(&mut self, id: SequenceId, drafts: &[u32]) {
+        let drafted = u32::try_from(drafts.len()).expect("drafts are few");
+        self.sequences[id].tokens.extend_from_slice(drafts);
+        self.sequences[id].computed += drafted;
+        self.register_full_blocks(id);
+        let sequence = &mut self.sequences[id];
+        sequence.tokens.truncate(sequence.tokens.len() - drafts.len());
+        sequence.computed -= drafted;
+    }
+
+    /// Decides whether a sequence waits for its next token, to verify drafts after it.
+    pub(super) fn plan_to_draft(&mut self, id: SequenceId) {
+        let Some(settings) = self.limits.speculation else { return };
+        let sequence = &self.sequences[id];
+        let Some(rate) = sequence.drafter.as_ref().and_then(|drafter| drafter.rate()) else {
+            self.sequences[id].waits_to_draft = false;
+            return;
+        };
+        let running = self.running.len();
+        let most = settings.num_speculative_tokens.min(sequence.tokens_limit - sequence.tokens_known());
+        let most = most.min(self.limits.draws_max.saturating_sub(u32::try_from(running).unwrap_or(u32::MAX)));
+        let count = self.pace.best(Yield::plain(running.max(1)), most, rate);
+        let enough = running < SEQUENCES_MANY || 1.0 + accepted(count, rate) >= TOKENS_MIN_AMONG_MANY;
+        self.sequences[id].waits_to_draft = count > 0 && enough;
+    }
+
+    /// Gives a sequence whose prompt is computed a drafter.
+    pub(super) fn start_drafts(&mut self, id: SequenceId) {
+        let Some(settings) = self.limits.speculation else { return };
+        let sequence = &self.sequences[id];
+        if sequence.drafter.is_some() || sequence.beam.is_some() {
+            return;
+        }
+        let others = self.answers.similar(&sequence.request);
+        let drafter = Drafter::new(settings, &sequence.request, others);
+        self.sequences[id].drafter = Some(Box::new(drafter));
+        self.plan_to_draft(id);
+    }
+
+    /// Keeps the answer of a sequence that has ended, for drafts of similar requests.
+    pub(super) fn remember_answer(&mut self, sequence: &mut Sequence) {
+        let answer = sequence.drafter.take().and_then(|drafter| drafter.into_answer());
+        if let Some(answer) = answer {
+            self.answers.remember(&sequence.request, answer);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Speculation: guesses of the next tokens, which one step verifies together.
+//!
+//! A draw depends on seed, choice, position and logits alone, so a draft is right exactly when the model's own draw at
+//! its position equals it: the answer is the same with and without. Here is where drafts come from ([`Drafter`]) and
+//! when they pay ([`pace`]); the scheduler verifies them.
+//!
+//! Drafts are continuations of earlier occurrences of the last tokens ([`lookup`]): in the sequence itself, and in the
+//! answers to earlier requests of the same client, with the same salt and the same beginning ([`Answers`]). A guess
+//! costs nothing unless it is verified, so every drafter guesses all the time; how often it was right decides how many
+//! drafts are verified.
+
+mod lookup;
+pub(crate) mod pace;
+
+use super::request::Request;
+use crate::config::Speculation;
+use lookup::Text;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// How likely a new drafter's first guess is held to be right.
+const RATE_FIRST: f64 = 0.6;
+/// Weight of a new guess in the average.
+const RATE_NEW: f64 = 0.1;
+/// Maximum kinds of requests whose answers are remembered, and answers of each.
+const KINDS_MAX: usize = 64;
+const ANSWERS_MAX: usize = 4;
+/// Maximum tokens of a remembered answer.
+const ANSWER_TOKENS_MAX: usize = 1 << 15;
+/// Number of leading tokens in which the prompts of one kind agree, if they have as many.
+const BEGINNING: usize = 32;
+
+/// Guesses what a sequence goes on with.
+#[derive(Clone, Debug)]
+pub(crate) struct Drafter {
+    settings: Speculation,
+    prompt: Arc<Text>,
+    /// The end of the prompt, and the answer.
+    answer: Text,
+    /// Answers to similar requests, most recent first.
+    others: Vec<Answer>,
+    /// The answer as the request predicts it, by position. It is then the only source.
+    predicted: Option<Arc<[u32]>>,
+    /// Tokens of the answer so far.
+    generated: usize,
+    /// What the last tokens occurred in, and where they went on.
+    found: Option<(Source, usize)>,
+    /// Share of right guesses, recent ones most.
+    rate: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Answer,
+    Prompt,
+    Other(usize),
+}
+
+impl Drafter {
+    /// A drafter after a prompt.
+    pub(crate) fn new(settings: Speculation, request: &Request, others: Vec<Answer>) -> Self {
+        let predicted = request.predicted.clone();
+        let indexed: &[u32] = if predicted.is_some() { &[] } else { &request.prompt };
+        let mut prompt = Text::new(settings.prompt_lookup_min);
+        indexed.iter().for_each(|&id| prompt.push(id));
+        let mut answer = Text::new(settings.prompt_lookup_min);
+        let end = indexed.len().saturating_sub(settings.prompt_lookup_max as usize);
+        indexed[end..].iter().for_each(|&id| answer.push(id));
+        let mut drafter = Self {
+            settings,
+            prompt: Arc::new(prompt),
+            answer,
+            others,
+            predicted,
+            generated: 0,
+            found: None,
+            rate: RATE_FIRST,
+        };
+        drafter.look_up();
+        drafter
+    }
+
+    /// Takes the next token of the answer.
+    pub(crate) fn push(&mut self, token_id: u32) {
+        let guess = self.guess(0);
+        if let Some(guess) = guess {
+            let right = if guess == token_id { 1.0 } else { 0.0 };
+            self.rate += RATE_NEW * (right - self.rate);
+        }
+        self.generated += 1;
+        if self.predicted.is_some() {
+            return;
+        }
+        self.answer.push(token_id);
+        match &mut self.found {
+            Some((_, place)) if guess == Some(token_id) => *place += 1,
+            found => *found = None,
+        }
+        if self.guess(0).is_none() {
+            self.look_up();
+        }
+    }
+
+    /// Up to `count` guesses of the next tokens.
+    pub(crate) fn drafts(&self, count: u32) -> Vec<u32> {
+        (0..count as usize).map_while(|index| self.guess(index)).collect()
+    }
+
+    /// How likely a guess is to be right, if there is one.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.guess(0).map(|_| self.rate)
+    }
+
+    /// The answer, for requests that are similar.
+    pub(crate) fn into_answer(self) -> Option<Answer> {
+        let length = self.answer.len();
+        (self.predicted.is_none() && self.generated > 0 && length <= ANSWER_TOKENS_MAX)
+            .then(|| Answer(Arc::new(self.answer)))
+    }
+
+    /// The `index`-th of the next tokens.
+    fn guess(&self, index: usize) -> Option<u32> {
+        if let Some(predicted) = &self.predicted {
+            return predicted.get(self.generated + index).copied();
+        }
+        let (source, place) = self.found?;
+        let text = self.text(source);
+        // Only the sequence's own text may repeat itself after its end.
+        let is_own = matches!(source, Source::Answer);
+        (place < text.len() && (is_own || place + index < text.len())).then(|| text.ahead(place, index))
+    }
+
+    fn text(&self, source: Source) -> &Text {
+        match source {
+            Source::Answer => &self.answer,
+            Source::Prompt => &self.prompt,
+            Source::Other(index) => &self.others[index].0,
+        }
+    }
+
+    /// Finds the longest earlier occurrence of the last tokens. Of equal ones, the sequence's own wins.
+    fn look_up(&mut self) {
+        let tokens = self.answer.tokens();
+        let recent = &tokens[tokens.len().saturating_sub(self.settings.prompt_lookup_max as usize)..];
+        let sources = [Source::Answer, Source::Prompt].into_iter().chain((0..self.others.len()).map(Source::Other));
+        let mut best = None;
+        for source in sources {
+            let found = self.text(source).find(recent);
+            let Some((place, length)) = found else { continue };
+            if best.is_none_or(|(_, _, longest)| length > longest) {
+                best = Some((source, place, length));
+            }
+        }
+        self.found = best.map(|(source, place, _)| (source, place));
+    }
+}
+
+/// An answer that drafts may be taken from.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer(Arc<Text>);
+
+/// Requests of one client, with one salt and one beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kind {
+    client: u32,
+    salt: Option<String>,
+    beginning: Vec<u32>,
+}
+
+impl Kind {
+    fn of(request: &Request) -> Self {
+        let beginning = request.prompt.iter().take(BEGINNING).copied().collect();
+        Self { client: request.client, salt: request.cache_salt.clone(), beginning }
+    }
+}
+
+/// The latest answers, by kind of request. Drafts never come from another client or salt.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    /// The kind used last is at the back.
+    kinds: VecDeque<(Kind, VecDeque<Answer>)>,
+}
+
+impl Answers {
+    /// The answers to similar requests, most recent first.
+    pub(crate) fn similar(&self, request: &Request) -> Vec<Answer> {
+        let kind = Kind::of(request);
+        let found = self.kinds.iter().find(|(other, _)| *other == kind);
+        found.map_or_else(Vec::new, |(_, answers)| answers.iter().cloned().collect())
+    }
+
+    /// Keeps an answer.
+    pub(crate) fn remember(&mut self, request: &Request, answer: Answer) {
+        let kind = Kind::of(request);
+        let found = self.kinds.iter().position(|(other, _)| *other == kind);
+        let (kind, mut answers) =
+            found.and_then(|index| self.kinds.remove(index)).unwrap_or_else(|| (kind, VecDeque::new()));
+        answers.push_front(answer);
+        answers.truncate(ANSWERS_MAX);
+        self.kinds.push_back((kind, answers));
+        if self.kinds.len() > KINDS_MAX {
+            self.kinds.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: Speculation = Speculation { num_speculative_tokens: 5, prompt_lookup_min: 2, prompt_lookup_max: 4 };
+
+    fn request(prompt: &[u32]) -> Request {
+        Request { prompt: prompt.into(), ..Request::default() }
+    }
+
+    #[test]
+    fn a_prompt_that_is_quoted_is_guessed() {
+        let mut drafter = Drafter::new(SETTINGS, &request(&[1, 2, 3, 4, 5, 6, 9, 1, 2]), Vec::new());
+        assert_eq!(drafter.drafts(5), [3, 4, 5, 6, 9], "the prompt's end occurred before");
+        drafter.push(3);
+        assert_eq!(drafter.drafts(2), [4, 5]);
+        let rate = drafter.rate().expect("there is a guess");
+        assert!(rate > RATE_FIRST);
+        drafter.push(8);
+        assert_eq!((drafter.rate(), drafter.drafts(3)), (None, vec![]), "nothing like it was seen");
+        for id in [5, 6] {
+            drafter.push(id);
+        }
+        assert_eq!(drafter.drafts(2), [9, 1]);
+        assert!(drafter.rate().expect("there is a guess") < rate, "a wrong guess is remembered");
+    }
+
+    #[test]
+    fn an_answer_that_repeats_itself_is_guessed_past_its_end() {
+        let mut drafter = Drafter::new(SETTINGS, &request(&[1]), Vec::new());
+        [7, 8, 9, 7, 8].into_iter().for_each(|id| drafter.push(id));
+        assert_eq!(drafter.drafts(5), [9, 7, 8, 9, 7]);
+        drafter.push(9);
+        assert_eq!(drafter.drafts(3), [7, 8, 9]);
+    }
+
+    #[test]
+    fn answers_are_shared_by_similar_requests_of_one_client_and_salt() {
+        let (mut answers, mine) = (Answers::default(), request(&[1, 2, 3]));
+        let mut drafter = Drafter::new(SETTINGS, &mine, Vec::new());
+        [10, 11, 12, 13].into_iter().for_each(|id| drafter.push(id));
+        answers.remember(&mine, drafter.into_answer().expect("it has an answer"));
+        let guesses = |request: &Request| {
+            let mut drafter = Drafter::new(SETTINGS, request, answers.similar(request));
+            [10, 11].into_iter().for_each(|id| drafter.push(id));
+            drafter.drafts(5)
+        };
+        assert_eq!(guesses(&mine), [12, 13]);
+        assert!(guesses(&request(&[1, 2, 4])).is_empty(), "another beginning");
+        assert!(guesses(&Request { client: 1, ..mine.clone() }).is_empty(), "another client");
+        assert!(guesses(&Request { cache_salt: Some("a".into()), ..mine.clone() }).is_empty(), "another salt");
+        for first in 0..2 * KINDS_MAX as u32 {
+            let request = request(&[first]);
+            let mut drafter = Drafter::new(SETTINGS, &request, Vec::new());
+            drafter.push(1);
+            answers.remember(&request, drafter.into_answer().expect("it has an answer"));
+        }
+        assert_eq!(answers.kinds.len(), KINDS_MAX);
+    }
+
+    #[test]
+    fn a_predicted_answer_is_guessed_by_position() {
+        let predicted = Request { predicted: Some([4, 5, 6].into()), ..request(&[1]) };
+        let mut drafter = Drafter::new(SETTINGS, &predicted, Vec::new());
+        assert_eq!(drafter.drafts(2), [4, 5]);
+        drafter.push(9);
+        assert_eq!(drafter.drafts(5), [5, 6], "a wrong position leaves the others as they are");
+    }
+}

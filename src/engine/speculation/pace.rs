@@ -1,0 +1,173 @@
+//! What a step costs by its number of rows, and how many drafts are worth their rows.
+//!
+//! Times are measured per number of rows, separately for steps that verify drafts: their sequences wait for the tokens
+//! of the step before, so nothing hides the host's time. What was not measured is interpolated, or extrapolated with
+//! [`ROW_COST`].
+
+/// A row's share of a step's time, until it is measured.
+const ROW_COST: f64 = 0.04;
+/// Weight of a new time in the average.
+const NEW: f64 = 0.2;
+/// Rows of a step up to which times are kept.
+const ROWS_MAX: usize = 512;
+/// After this many steps, times are measured anew, so that one slow step does not decide for ever.
+const STEPS_REMEMBERED: u32 = 2048;
+/// A plan with drafts has to promise this much more than one without.
+const GAIN_MIN: f64 = 1.03;
+
+/// Measured times of steps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pace {
+    plain: Curve,
+    verified: Curve,
+    steps: u32,
+    /// Whether the step before had drafts.
+    after_drafts: bool,
+}
+
+/// Seconds by number of rows.
+#[derive(Clone, Debug, Default)]
+struct Curve(Vec<Option<f64>>);
+
+/// What a step computes so far: its rows, and the tokens it is expected to yield.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Yield {
+    pub(crate) rows: u32,
+    pub(crate) drafts: u32,
+    pub(crate) tokens: f64,
+}
+
+impl Yield {
+    /// A step of `rows` rows that draw one token each.
+    pub(crate) fn plain(rows: usize) -> Self {
+        Self { rows: u32::try_from(rows).unwrap_or(u32::MAX), drafts: 0, tokens: rows as f64 }
+    }
+
+    /// The same with `count` drafts more, each of which is right with this probability if the one before it is.
+    pub(crate) fn with(self, count: u32, rate: f64) -> Self {
+        Self { rows: self.rows + count, drafts: self.drafts + count, tokens: self.tokens + accepted(count, rate) }
+    }
+}
+
+/// Expected number of accepted drafts out of `count`.
+pub(crate) fn accepted(count: u32, rate: f64) -> f64 {
+    (1..=count).map(|draft| rate.powi(i32::try_from(draft).unwrap_or(i32::MAX))).sum()
+}
+
+impl Pace {
+    /// Takes note of a step of single rows.
+    pub(crate) fn note(&mut self, rows: u32, drafts: u32, seconds: f64) {
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_REMEMBERED) {
+            (self.plain, self.verified) = Default::default();
+        }
+        // A step after one with drafts was not submitted ahead, so its time is not that of plain steps in a row.
+        let is_first = std::mem::replace(&mut self.after_drafts, drafts > 0) && drafts == 0;
+        if !is_first {
+            let curve = if drafts > 0 { &mut self.verified } else { &mut self.plain };
+            curve.note(rows as usize, seconds);
+        }
+    }
+
+    /// Number of drafts, at most `most`, with which the step yields the most tokens per second.
+    pub(crate) fn best(&self, step: Yield, most: u32, rate: f64) -> u32 {
+        // Plain steps have to be known to be compared with.
+        if self.plain.0.is_empty() && !self.verified.0.is_empty() {
+            return 0;
+        }
+        let speed = |plan: &Yield| plan.tokens / self.seconds(*plan);
+        let alone = speed(&step) * if step.drafts == 0 { GAIN_MIN } else { 1.0 };
+        let plans = (1..=most).map(|count| (count, speed(&step.with(count, rate))));
+        let best = plans.fold((0, alone), |best, plan| if plan.1 > best.1 { plan } else { best });
+        best.0
+    }
+
+    fn seconds(&self, step: Yield) -> f64 {
+        let (rows, base) = (step.rows as usize, (step.rows - step.drafts) as usize);
+        let plain = self.plain.at(base).unwrap_or(1.0);
+        if step.drafts == 0 {
+            return plain;
+        }
+        let first = Some((base, plain));
+        self.verified.between(rows, first).unwrap_or(plain)
+    }
+}
+
+impl Curve {
+    fn note(&mut self, rows: usize, seconds: f64) {
+        if rows > ROWS_MAX {
+            return;
+        }
+        if self.0.len() <= rows {
+            self.0.resize(rows + 1, None);
+        }
+        let cell = &mut self.0[rows];
+        *cell = Some(cell.map_or(seconds, |old| old + NEW * (seconds - old)));
+    }
+
+    /// Seconds of a step of `rows` rows, if any step was measured.
+    fn at(&self, rows: usize) -> Option<f64> {
+        self.between(rows, None)
+    }
+
+    /// The same; `known` is a time that is known from elsewhere, for a smaller number of rows.
+    fn between(&self, rows: usize, known: Option<(usize, f64)>) -> Option<f64> {
+        let measured = |index: usize| self.0.get(index).copied().flatten().map(|seconds| (index, seconds));
+        let floor = known.map_or(0, |(rows, _)| rows);
+        let below = (floor..=rows).rev().find_map(measured).or(known);
+        let above = (rows..self.0.len()).find_map(measured);
+        let scale = |(from, seconds): (usize, f64)| {
+            let change = ROW_COST * (rows as f64 - from as f64);
+            seconds * (1.0 + change).max(0.25)
+        };
+        match (below, above) {
+            (Some((from, low)), Some((to, high))) if to > from => {
+                let share = (rows - from) as f64 / (to - from) as f64;
+                Some(low + share * (high - low))
+            }
+            (Some(point), _) | (None, Some(point)) => Some(scale(point)),
+            (None, None) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_drafts_as_pay() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.best(Yield::plain(1), 5, 0.9), 5, "rows are cheap until they are measured");
+        assert_eq!(pace.best(Yield::plain(1), 5, 0.01), 0, "drafts that are never right");
+        pace.note(1, 0, 1.0);
+        for drafts in 1..=5 {
+            pace.note(1 + drafts, drafts, 1.0 + 0.5 * f64::from(drafts));
+        }
+        assert_eq!(pace.best(Yield::plain(1), 5, 0.4), 0, "a row costs half a step");
+        assert_eq!(pace.best(Yield::plain(1), 5, 0.8), 2, "3 tokens in 2 steps' time, not 3.36 in 2.5");
+        assert_eq!(pace.best(Yield::plain(1), 5, 1.0), 5);
+    }
+
+    #[test]
+    fn a_full_batch_drafts_only_what_it_gains_by() {
+        let mut pace = Pace::default();
+        pace.note(64, 0, 1.0);
+        pace.note(69, 5, 1.1);
+        assert_eq!(pace.best(Yield::plain(64), 5, 0.9), 0, "4 tokens of 64 for a tenth of the time");
+        let cheap = Pace { verified: Curve::default(), ..pace };
+        assert_eq!(cheap.best(Yield::plain(64), 5, 0.5), 0, "an unmeasured row is not free");
+    }
+
+    #[test]
+    fn times_between_measured_ones_are_interpolated() {
+        let mut curve = Curve::default();
+        assert_eq!(curve.at(3), None);
+        curve.note(2, 1.0);
+        curve.note(6, 3.0);
+        assert_eq!((curve.at(2), curve.at(4), curve.at(6)), (Some(1.0), Some(2.0), Some(3.0)));
+        assert!(curve.at(8) > Some(3.0) && curve.at(1) < Some(1.0));
+        curve.note(1 + ROWS_MAX, 1.0);
+        assert_eq!(curve.0.len(), 7, "times of huge steps are not kept");
+    }
+}

@@ -1,0 +1,32 @@
+//! `--speculative-config`: what it refuses, and that drafts change no answer.
+
+use super::{refusal, run, text};
+
+#[test]
+fn speculation_is_refused_by_the_name_of_the_field() {
+    for (config, words) in [
+        (r#"{"method":"eagle"}"#, "`method` must be \"ngram\""),
+        (r#"{"draft_tokens":4}"#, "unknown field `draft_tokens`"),
+        (r#"{"num_speculative_tokens":33}"#, "`num_speculative_tokens` must be from 1 to 32, not 33"),
+        (r#"{"prompt_lookup_max":0}"#, "`prompt_lookup_max` must be from 1 to 64, not 0"),
+        (r#"{"prompt_lookup_max":2,"prompt_lookup_min":3}"#, "must be from 1 to `prompt_lookup_max` (2), not 3"),
+    ] {
+        let command = ["run", "--prompt", "a", "--device", "fake", "--speculative-config", config];
+        refusal(&command, &["--speculative-config", words]);
+    }
+}
+
+#[test]
+fn drafts_do_not_change_an_answer() {
+    let lookup = r#"{"method":"ngram","prompt_lookup_min":1,"prompt_lookup_max":3}"#;
+    let prompt = "one two three one two three one two";
+    for device in ["reference", "cpu"] {
+        for sampling in [["--temperature", "0"], ["--temperature", "0.8"]] {
+            let fixed = ["run", "--device", device, "--max-tokens", "48", "--seed", "7", "--prompt", prompt];
+            let plain = run(&[&fixed[..], &sampling].concat());
+            let drafted = run(&[&fixed[..], &sampling, &["--speculative-config", lookup]].concat());
+            assert!(plain.status.success() && drafted.status.success(), "{}", text(&drafted.stderr));
+            assert_eq!(text(&plain.stdout), text(&drafted.stdout), "{device}, {sampling:?}");
+        }
+    }
+}
