@@ -106,12 +106,17 @@ impl<B: Backend, S: Source> Engine<B, S> {
             }
             if self.scheduler.is_idle() {
                 self.scheduler.check();
-                if self.inbox.is_draining() {
-                    return Ok(());
-                }
                 self.last_read = None;
-                let Some(message) = self.inbox.wait().await else { return Ok(()) };
-                self.take(message);
+                if self.inbox.is_draining() {
+                    // A request may have come before the drain, and after messages were taken above.
+                    self.take_messages();
+                    if self.scheduler.is_idle() {
+                        return Ok(());
+                    }
+                } else {
+                    let Some(message) = self.inbox.wait().await else { return Ok(()) };
+                    self.take(message);
+                }
             }
             self.step().await?;
         }
