@@ -17,13 +17,17 @@ pub(crate) struct AccessArgs {
     /// File with API keys, one per line; with several keys, waiting requests are served round-robin by key
     #[arg(long, env = "FOLIO_API_KEY_FILE", value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Origin of a site whose pages may use this server (https://example.org), or * for all; may be given several times
+    /// Origin of a site whose pages may use this server, such as https://example.org, http://localhost:* or app://; *
+    /// stands for any characters; may be given several times
     #[arg(long, env = "FOLIO_ALLOWED_ORIGINS", value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
     allowed_origins: Vec<String>,
-    /// Host name of this server in requests, besides localhost and IP addresses, or * for all; may be given several
-    /// times
-    #[arg(long, env = "FOLIO_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',', value_parser = host)]
+    /// Host name of this server in requests without an API key, besides localhost, IP addresses and the machine's own
+    /// names; * stands for any characters (*.example.org); may be given several times
+    #[arg(long, env = "FOLIO_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',', value_parser = host_pattern)]
     allowed_host: Vec<String>,
+    /// Let /metrics be read without an API key
+    #[arg(long, env = "FOLIO_METRICS_OPEN")]
+    metrics_open: bool,
 }
 
 /// Checked settings.
@@ -32,6 +36,7 @@ pub(crate) struct Access {
     pub(crate) api_keys: Vec<String>,
     pub(crate) allowed_origins: Vec<String>,
     pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) metrics_open: bool,
 }
 
 impl AccessArgs {
@@ -47,7 +52,7 @@ impl AccessArgs {
             api_keys.extend(keys_of(&text).context(name)?);
         }
         let (allowed_origins, allowed_hosts) = (self.allowed_origins.clone(), self.allowed_host.clone());
-        Ok(Access { api_keys, allowed_origins, allowed_hosts })
+        Ok(Access { api_keys, allowed_origins, allowed_hosts, metrics_open: self.metrics_open })
     }
 }
 
@@ -80,13 +85,34 @@ pub(crate) fn host(text: &str) -> Result<String> {
     bail!("expected a host name without scheme and port, such as gpu.example.org")
 }
 
-/// An origin as browsers send it (scheme, host and port, without a trailing slash), or `*`.
+/// A [`host`] in which `*` stands for any characters.
+fn host_pattern(text: &str) -> Result<String> {
+    host(&text.replace('*', "x")).map(|_| text.to_owned())
+}
+
+/// Names under which other machines of a network find this one, if it has the name `name`. None of the domains can be
+/// registered by a stranger.
+pub(crate) fn own_names(name: &str) -> Vec<String> {
+    let domains = ["", ".local", ".lan", ".home", ".home.arpa", ".internal", ".localdomain"];
+    domains.iter().map(|domain| format!("{name}{domain}")).filter(|name| host(name).is_ok()).collect()
+}
+
+/// An origin as browsers send it (scheme, host and port, without a trailing slash), in which `*` stands for any
+/// characters of host and port. A scheme that belongs to one application may stand alone: `app://`.
 fn origin(text: &str) -> Result<String> {
-    let origin = text.trim_end_matches('/');
-    let scheme_and_host = origin.split_once("://");
-    let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@*".contains(&b));
-    if text == "*" || scheme_and_host.is_some_and(|(scheme, host)| plain(scheme) && plain(host)) {
-        return Ok(origin.to_owned());
+    let plain = |part: &str| part.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@".contains(&b));
+    let is_scheme = |scheme: &str| !scheme.is_empty() && plain(scheme) && !scheme.contains('*');
+    let is_web = |scheme: &str| ["http", "https"].contains(&scheme);
+    match text.split_once("://") {
+        Some((scheme, "")) if is_scheme(scheme) && !is_web(scheme) => return Ok(format!("{scheme}://*")),
+        Some((scheme, host)) if is_scheme(scheme) => {
+            let host = host.trim_end_matches('/');
+            if !host.is_empty() && plain(host) {
+                return Ok(format!("{scheme}://{host}"));
+            }
+        }
+        _ if text == "*" => return Ok(text.to_owned()),
+        _ => {}
     }
     bail!("expected an origin such as https://example.org, or *")
 }
@@ -116,10 +142,18 @@ mod tests {
         for wrong in ["", " ", "http://gpu", "gpu:80", "*.example.org", "a/b"] {
             assert!(host(wrong).is_err(), "{wrong}");
         }
-        for (given, sent) in [("https://a.org", "https://a.org"), ("http://a.org:80/", "http://a.org:80"), ("*", "*")] {
+        assert!(host_pattern("*.example.org").is_ok() && host_pattern("http://*").is_err());
+        assert!(own_names("gpu").contains(&"gpu.local".to_owned()) && own_names("a b").is_empty());
+        for (given, sent) in [
+            ("https://a.org", "https://a.org"),
+            ("http://a.org:80/", "http://a.org:80"),
+            ("*", "*"),
+            ("app://", "app://*"),
+            ("http://localhost:*", "http://localhost:*"),
+        ] {
             assert_eq!(origin(given).expect(given), sent);
         }
-        for wrong in ["", "/", "a.org", "https://", "://a.org", "https://a.org/page", "https://*.a.org", "null"] {
+        for wrong in ["", "/", "a.org", "https://", "://a.org", "https://a.org/page", "*://a.org", "null"] {
             assert!(origin(wrong).is_err(), "{wrong}");
         }
     }

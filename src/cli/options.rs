@@ -171,9 +171,13 @@ impl EngineArgs {
 }
 
 impl ModelArgs {
-    /// Default name of the served model: the path as typed, or the name of the demo model.
+    /// Default name of the served model: the stem of a GGUF file, else the path as typed, or the name of the demo
+    /// model.
     pub(crate) fn name(&self) -> String {
-        self.model.as_deref().map_or_else(|| "folio-tiny".to_owned(), |path| path.to_string_lossy().into_owned())
+        let Some(path) = self.model.as_deref() else { return "folio-tiny".to_owned() };
+        let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+        let stem = path.file_stem().filter(|_| is_gguf);
+        stem.map_or(path.to_string_lossy(), |stem| stem.to_string_lossy()).into_owned()
     }
 
     /// Opens the weights and reads the config; tensors are read later.

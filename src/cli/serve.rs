@@ -9,10 +9,11 @@ use super::session::Session;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use folio::platform;
 use folio::server::socket::{self, SocketOptions};
-use folio::server::{Limits, ServerOptions, ServerState};
+use folio::server::{Limits, ResponseBytes, ServerOptions, ServerState};
 use folio::text::answer::{ReasoningParser, ToolParser};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
@@ -31,7 +32,7 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 takes a free one
     #[arg(long, env = "FOLIO_PORT", default_value_t = 8000)]
     port: u16,
-    /// Name of the model in requests; may be given several times [default: what --model says]
+    /// Name of the model in requests, or * for any; may be given several times [default: what --model says]
     #[arg(long, env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',', num_args = 1..,
           value_parser = NonEmptyStringValueParser::new())]
     served_model_name: Vec<String>,
@@ -57,6 +58,10 @@ pub(crate) struct ServeArgs {
           default_value_t = Limits::default().body_bytes_max as u32,
           value_parser = clap::value_parser!(u32).range(1024..=64 << 20))]
     body_bytes_max: u32,
+    /// Maximum size of the responses kept for `previous_response_id` and `GET /v1/responses/{id}`
+    #[arg(long, env = "FOLIO_RESPONSE_STORE_BYTES", value_name = "BYTES",
+          default_value_t = ResponseBytes::default().0)]
+    response_store_bytes: usize,
     /// Maximum open connections; when they are reached, the one that has waited longest for a request is closed
     #[arg(long, env = "FOLIO_MAX_CONNECTIONS", value_name = "N",
           default_value_t = SocketOptions::default().connections_max as u32,
@@ -66,6 +71,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "FOLIO_MAX_CONNECTIONS_PER_PEER", value_name = "N",
           default_value_t = SocketOptions::default().connections_per_peer_max.unwrap_or(0) as u32)]
     max_connections_per_peer: u32,
+    /// Seconds that a connection stays open between two requests
+    #[arg(long, env = "FOLIO_TIMEOUT_KEEP_ALIVE", value_name = "SECONDS",
+          default_value_t = SocketOptions::default().idle_timeout.as_secs() as u32)]
+    timeout_keep_alive: u32,
     /// Seconds after a shutdown signal in which requests are still accepted, while /health already answers 503
     #[arg(long, env = "FOLIO_SHUTDOWN_GRACE", value_name = "SECONDS", default_value_t = 0)]
     shutdown_grace: u32,
@@ -85,6 +94,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<()> {
     let sockets = SocketOptions {
         connections_max: open_files::connections(args.max_connections as usize),
         connections_per_peer_max: Some(args.max_connections_per_peer as usize).filter(|limit| *limit > 0),
+        idle_timeout: Duration::from_secs(args.timeout_keep_alive.into()),
         shutdown_grace: Duration::from_secs(args.shutdown_grace.into()),
         shutdown_timeout: Some(Duration::from_secs(args.shutdown_timeout.into())),
         ..SocketOptions::default()
@@ -133,11 +143,14 @@ async fn listen(args: &ServeArgs) -> Result<TcpListener> {
 
 /// The state of the routes, from the arguments and the model.
 fn state(args: ServeArgs, access: Access, session: &Session) -> ServerState {
-    let names = match args.served_model_name.as_slice() {
-        [] => vec![args.model.name()],
-        names => names.to_vec(),
-    };
-    let Access { api_keys, allowed_origins, mut allowed_hosts } = access;
+    let (any, mut names): (Vec<_>, Vec<_>) = args.served_model_name.into_iter().partition(|name| name == "*");
+    if names.is_empty() {
+        names.push(args.model.name());
+    }
+    let Access { api_keys, allowed_origins, mut allowed_hosts, metrics_open } = access;
+    if args.host.parse::<IpAddr>().is_ok_and(|address| !address.is_loopback()) {
+        allowed_hosts.extend(platform::host_name().into_iter().flat_map(|name| access::own_names(&name)));
+    }
     allowed_hosts.push(args.host);
     let limits = Limits {
         choices_max: args.choices_max,
@@ -149,9 +162,12 @@ fn state(args: ServeArgs, access: Access, session: &Session) -> ServerState {
         api_keys,
         allowed_origins,
         allowed_hosts,
+        metrics_open,
+        any_model: !any.is_empty(),
         limits,
         tool_call_parser,
         reasoning_parser,
+        response_store_bytes: ResponseBytes(args.response_store_bytes),
         ..ServerOptions::default()
     };
     session.api_state(names, options)

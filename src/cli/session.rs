@@ -80,6 +80,13 @@ impl Session {
     fn spawn(device: Device, model: Model, text: TextFiles, config: Config, tells_sizes: bool) -> Result<Self> {
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let generation = model.generation().clone();
+        let model = match &device {
+            Device::Fake(script) => match script.context {
+                Some(count) => model.with_positions(count),
+                None => model,
+            },
+            _ => model,
+        };
         let thread = device.with(Spawn { model, config, inbox, tells_sizes });
         match text.read() {
             Ok(text) => Ok(Self { handle, text: Arc::new(text), generation, thread }),

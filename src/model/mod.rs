@@ -237,6 +237,12 @@ impl Model {
         Ok(Self { spec, generation, source, stored: None, weights })
     }
 
+    /// The same model with another context length; for devices that compute nothing with positions.
+    pub fn with_positions(mut self, positions_max: u32) -> Self {
+        self.spec.positions_max = positions_max;
+        self
+    }
+
     /// The architecture.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec

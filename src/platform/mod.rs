@@ -71,6 +71,14 @@ pub fn unix_time() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 
+/// The name of this machine, if it is known.
+pub fn host_name() -> Option<String> {
+    let file =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::fs::read_to_string("/etc/hostname"));
+    let variable = || std::env::var("COMPUTERNAME").or_else(|_| std::env::var("HOSTNAME")).ok();
+    file.ok().or_else(variable).map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
 /// Number of threads that compute in parallel.
 pub fn parallelism() -> usize {
     #[cfg(not(target_arch = "wasm32"))]

@@ -141,7 +141,8 @@ impl LocalEvents {
         while !self.ended {
             let length = self.held.windows(2).position(|window| window == b"\n\n")?;
             let event: Vec<u8> = self.held.drain(..length + 2).collect();
-            match event.trim_ascii_end().strip_prefix(b"data: ") {
+            let lines = event.trim_ascii_end().split(|byte| *byte == b'\n');
+            match lines.filter_map(|line| line.strip_prefix(b"data: ")).next() {
                 // A comment.
                 None => {}
                 Some(b"[DONE]") => self.ended = true,

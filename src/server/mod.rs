@@ -20,14 +20,16 @@ pub(crate) mod routes;
 #[cfg(feature = "server")]
 pub mod socket;
 pub(crate) mod state;
+pub(crate) mod stored;
 pub(crate) mod wire;
 
 pub use local::{LocalApi, LocalBody, LocalError, LocalEvents, LocalResponse};
-pub use state::{Limits, ServerOptions, ServerState};
+pub use state::{Limits, ResponseBytes, ServerOptions, ServerState};
 pub use wire::error::BodyTimeout;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method};
 use guards::access;
 use parameters::kind::{Bounds, Group, Row};
@@ -54,11 +56,13 @@ pub fn field_help(name: &str) -> String {
 
 /// CORS for pages of the allowed sites; `None` if no site is allowed.
 fn cors(origins: &[String]) -> Option<CorsLayer> {
-    let any = origins.iter().any(|origin| origin == "*");
-    let listed = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
-    let origin = if any { AllowOrigin::mirror_request() } else { AllowOrigin::list(listed) };
-    let seen = ["x-request-id", "x-should-retry", "retry-after"].map(HeaderName::from_static);
-    let layer = CorsLayer::new().allow_origin(origin).allow_methods([Method::GET, Method::POST]);
+    let allowed = origins.to_vec();
+    let is_allowed = move |origin: &HeaderValue, _: &Parts| {
+        origin.to_str().is_ok_and(|origin| allowed.iter().any(|pattern| access::matches(pattern, origin)))
+    };
+    let origin = AllowOrigin::predicate(is_allowed);
+    let seen = ["x-request-id", "x-should-retry", "retry-after", "x-ignored-tools"].map(HeaderName::from_static);
+    let layer = CorsLayer::new().allow_origin(origin).allow_methods([Method::GET, Method::POST, Method::DELETE]);
     let layer = layer.allow_headers(AllowHeaders::mirror_request()).expose_headers(seen);
     (!origins.is_empty()).then(|| layer.max_age(PREFLIGHT_MAX_AGE))
 }
@@ -72,6 +76,10 @@ pub fn router(state: ServerState) -> Router {
     let cors = cors(&state.options.allowed_origins);
     let mut router = Router::new();
     for route in routes() {
+        // Base addresses that end with a slash are common.
+        if !route.path.ends_with(['/', '}']) {
+            router = router.route(&format!("{}/", route.path), route.handlers.clone());
+        }
         router = router.route(route.path, route.handlers);
     }
     let router = router

@@ -1,15 +1,18 @@
 //! [`ServerState`]: what the routes share: the engine's handle, the text model, options, counters.
 
 use super::counters::{Metrics, Throughput};
+use super::stored::Responses;
 use super::wire::error::ApiError;
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{SamplingParams, SubmitError};
 use crate::platform;
 use crate::text::answer::{AnswerFormat, ReasoningParser, ToolParser};
 use crate::text::{GrammarError, Grammars, TextModel};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Maximum bytes of prompt per token of context. A longer prompt cannot fit, so it is refused before it is tokenized.
 const BYTES_PER_TOKEN_MAX: usize = 8;
@@ -18,6 +21,8 @@ const BYTES_PER_TOKEN_MAX: usize = 8;
 const OFFLOAD_BYTES: usize = 4 << 10;
 /// The size of an input whose work always goes to a separate thread.
 pub(crate) const ALWAYS: usize = usize::MAX;
+/// Maximum number of names that are logged.
+const NAMES_MAX: usize = 256;
 /// Maximum number of such threads; further work is refused like a full queue.
 const OFFLOADS_MAX: usize = 64;
 pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
@@ -41,16 +46,31 @@ impl Default for Limits {
     }
 }
 
+/// The size of the store of responses.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseBytes(pub usize);
+
+impl Default for ResponseBytes {
+    fn default() -> Self {
+        Self(64 << 20)
+    }
+}
+
 /// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
     /// API keys. Every route except `/health`, `/ping` and the chat page requires one; if the list is empty, none is
     /// required. Waiting requests are served round-robin by key.
     pub api_keys: Vec<String>,
-    /// Origins of other sites whose pages may use this server; `*` allows all, an empty list none.
+    /// Origins of other sites whose pages may use this server; `*` stands for any characters, an empty list for none.
     pub allowed_origins: Vec<String>,
-    /// Host names by which browsers may reach this server, beside `localhost` and IP addresses; `*` allows all.
+    /// Host names by which this server may be reached without a key, beside `localhost` and IP addresses; `*` stands
+    /// for any characters.
     pub allowed_hosts: Vec<String>,
+    /// `/metrics` needs no key.
+    pub metrics_open: bool,
+    /// The model is served by any name.
+    pub any_model: bool,
     /// Sampling defaults, from the model's generation_config.json.
     pub defaults: SamplingParams,
     /// Limits of one request.
@@ -59,6 +79,8 @@ pub struct ServerOptions {
     pub tool_call_parser: Option<ToolParser>,
     /// How the model marks its reasoning; `None`: found in its chat template.
     pub reasoning_parser: Option<ReasoningParser>,
+    /// Maximum bytes of the responses that clients may refer to by their ids; the oldest go first.
+    pub response_store_bytes: ResponseBytes,
     /// Refuse unknown request fields; otherwise they are logged and ignored.
     pub strict_fields: bool,
 }
@@ -78,11 +100,13 @@ pub struct ServerState {
     pub(crate) active: Arc<AtomicUsize>,
     /// Number of inputs being processed on separate threads.
     pub(crate) offloads: Arc<AtomicUsize>,
-    /// Names of unknown request fields that were already logged.
-    pub(crate) unknown_fields: Arc<Mutex<BTreeSet<String>>>,
+    /// Names of unknown request fields and tools that were already logged.
+    logged_names: Arc<Mutex<BTreeSet<String>>>,
     pub(crate) ids: Arc<AtomicU64>,
     pub(crate) created: u64,
     pub(crate) answer_format: AnswerFormat,
+    pub(crate) responses: Arc<Responses>,
+    pub(crate) seal: Arc<Seal>,
     /// Created when a request first needs it.
     pub(crate) grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
 }
@@ -93,6 +117,7 @@ impl ServerState {
         assert!(!model_names.is_empty(), "a served model has a name");
         assert!(!options.api_keys.iter().any(String::is_empty), "an API key is not empty");
         let answer_format = AnswerFormat::new(&text, options.tool_call_parser, options.reasoning_parser);
+        let responses = Arc::new(Responses::new(options.response_store_bytes.0));
         Self {
             engine,
             text,
@@ -103,12 +128,20 @@ impl ServerState {
             closing: Arc::default(),
             active: Arc::default(),
             offloads: Arc::default(),
-            unknown_fields: Arc::default(),
+            logged_names: Arc::default(),
             ids: Arc::default(),
             created: platform::unix_time(),
             answer_format,
+            responses,
+            seal: Arc::new(Seal::new()),
             grammars: Arc::default(),
         }
+    }
+
+    /// Whether a name of a client's is seen for the first time, so that it is logged. After many names, none is new.
+    pub(crate) fn is_new_name(&self, name: &str) -> bool {
+        let mut seen = self.logged_names.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.len() < NAMES_MAX && seen.insert(name.to_owned())
     }
 
     /// Number of running answers.
@@ -139,9 +172,15 @@ impl ServerState {
     pub(crate) fn model(&self, asked: Option<String>) -> Result<String, ApiError> {
         match asked {
             None => Ok(self.model_names[0].clone()),
-            Some(name) if self.model_names.contains(&name) => Ok(name),
+            Some(name) if self.options.any_model || self.model_names.contains(&name) => Ok(name),
+            // Ollama's clients add the tag that they see in its lists.
+            Some(name) if name.strip_suffix(":latest").is_some_and(|plain| self.is_served(plain)) => Ok(name),
             Some(name) => Err(ApiError::unknown_model(&name)),
         }
+    }
+
+    fn is_served(&self, name: &str) -> bool {
+        self.model_names.iter().any(|served| served == name)
     }
 
     /// Runs `work` on the text model; see [`Self::offload`].
@@ -193,6 +232,31 @@ impl ServerState {
         hasher.update(&self.created.to_le_bytes()).update(&count.to_le_bytes());
         hasher.update(&(Arc::as_ptr(&self.ids) as usize).to_le_bytes());
         format!("{prefix}-{}", &hasher.finalize().to_hex()[..24])
+    }
+}
+
+/// Makes texts that clients keep and send back, and that nobody else can make.
+pub(crate) struct Seal([u8; 32]);
+
+impl Seal {
+    fn new() -> Self {
+        let mut key = [0; 32];
+        key.chunks_mut(8).for_each(|bytes| bytes.copy_from_slice(&platform::random_u64().to_le_bytes()));
+        Self(key)
+    }
+
+    /// The text in an opaque form, with a signature.
+    pub(crate) fn seal(&self, text: &str) -> String {
+        let signature = blake3::keyed_hash(&self.0, text.as_bytes());
+        URL_SAFE_NO_PAD.encode([signature.as_bytes(), text.as_bytes()].concat())
+    }
+
+    /// The text of a sealed one; `None` if this server did not seal it since it was started.
+    pub(crate) fn open(&self, sealed: &str) -> Option<String> {
+        let bytes = URL_SAFE_NO_PAD.decode(sealed).ok()?;
+        let (signature, text) = bytes.split_first_chunk::<32>()?;
+        let expected = blake3::keyed_hash(&self.0, text);
+        (expected == blake3::Hash::from_bytes(*signature)).then(|| String::from_utf8(text.to_vec()).ok()).flatten()
     }
 }
 

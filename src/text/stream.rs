@@ -58,6 +58,8 @@ impl Utf8Stream {
 pub struct StopStrings {
     matchers: Vec<Matcher>,
     held: String,
+    /// Index of the complete one.
+    complete: Option<usize>,
     /// Whether the stop string itself is part of the output.
     shown: bool,
 }
@@ -100,7 +102,7 @@ impl StopStrings {
     /// Empty strings are ignored.
     pub fn new(stops: &[String]) -> Self {
         let matchers = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Matcher::new(stop)).collect();
-        Self { matchers, held: String::new(), shown: false }
+        Self { matchers, held: String::new(), complete: None, shown: false }
     }
 
     /// Takes more text. Returns the text that is certainly before any stop string, and whether one is complete. After a
@@ -113,8 +115,10 @@ impl StopStrings {
         self.held.push_str(text);
         for (at, byte) in text.bytes().enumerate() {
             // If several stop strings end here, the longest starts first and wins.
-            let complete = self.matchers.iter_mut().filter_map(|m| m.push(byte).then_some(m.stop.len())).max();
-            if let Some(length) = complete {
+            let matchers = self.matchers.iter_mut().enumerate();
+            let complete = matchers.filter_map(|(index, m)| m.push(byte).then_some((m.stop.len(), index))).max();
+            if let Some((length, index)) = complete {
+                self.complete = Some(index);
                 self.held.truncate(before + at + 1 - if self.shown { 0 } else { length });
                 return (std::mem::take(&mut self.held), true);
             }
@@ -128,6 +132,11 @@ impl StopStrings {
     /// Ends the stream. The held text was not a stop string, so it is returned.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
+    }
+
+    /// The stop string that is complete.
+    pub fn complete(&self) -> Option<&str> {
+        std::str::from_utf8(&self.matchers[self.complete?].stop).ok()
     }
 }
 
@@ -200,6 +209,11 @@ impl TextStream {
         }
         let (text, stopped) = self.stops.push(&text);
         TextPiece { text, stopped }
+    }
+
+    /// The stop string that ended the text.
+    pub fn stop(&self) -> Option<&str> {
+        self.stops.complete()
     }
 
     /// Ends the choice after its last token. Returns the held text, unless its last character completes a stop string.

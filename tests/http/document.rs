@@ -8,15 +8,21 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Fields that require another field, with that field as JSON.
+/// Fields that require another field, with that field as JSON; first those of one path.
 const NEEDS: &[(&str, &str)] = &[
     ("best_of", r#"{"max_tokens": 1}"#),
     ("continue_final_message", r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#),
     ("early_stopping", r#"{"use_beam_search": true}"#),
     ("length_penalty", r#"{"use_beam_search": true}"#),
-    ("min_tokens", r#"{"max_tokens": 100000, "n_predict": -1}"#),
+    ("min_tokens", r#"{"max_tokens": 100000, "max_output_tokens": 100000, "n_predict": -1}"#),
     ("stream_options", r#"{"stream": true}"#),
     ("tool_choice", r#"{"tools": [{"type": "function", "function": {"name": "f"}}]}"#),
+    ("/v1/responses tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
+    ("/responses tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
+    ("/v1/responses/input_tokens tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
+    ("/api/chat tools", r#"{"messages": []}"#),
+    ("/v1/messages tool_choice", r#"{"tools": [{"name": "f"}]}"#),
+    ("/v1/messages tools", r#"{"tool_choice": {"type": "none"}}"#),
     ("tools", r#"{"tool_choice": "none"}"#),
     ("top_logprobs", r#"{"logprobs": true}"#),
 ];
@@ -28,7 +34,7 @@ fn document() -> Value {
 }
 
 /// Compares a file of the repository with its expected contents, or writes it with `FOLIO_REFRESH=1`.
-fn golden(path: &str, text: &str) {
+pub(crate) fn golden(path: &str, text: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var("FOLIO_REFRESH").is_ok_and(|value| value == "1") {
         std::fs::write(&file, text).expect("the file can be written");
@@ -233,8 +239,13 @@ fn fields_of_other_servers_are_refused_or_ignored_by_name() {
                 let answer = ask(name, "x".into());
                 let message = format!("`{name}` is not supported: {}", reason.as_str().expect("a reason"));
                 assert_eq!(answer.status, 400, "{path} {name}");
-                let error = &answer.json()["error"];
-                assert_eq!((&error["param"], &error["message"]), (&name.as_str().into(), &message.into()), "{path}");
+                let json = answer.json();
+                let [param, said] = if json["error"].is_string() {
+                    [&json["param"], &json["error"]]
+                } else {
+                    [&json["error"]["param"], &json["error"]["message"]]
+                };
+                assert_eq!((param, said), (&name.as_str().into(), &message.into()), "{path}");
                 assert_eq!(ask(name, Value::Null).status, 200, "{path}: {name} is not used");
             }
             for name in ignored.keys() {
@@ -260,7 +271,9 @@ fn a_field_is_refused_by_name_only_where_other_servers_have_it() {
 /// How the response to `example` with one more field contradicts the document, if it does.
 fn fault(server: &Server, path: &str, example: &Value, (name, value): (&str, &Value), taken: bool) -> Option<String> {
     let mut request = example.clone();
-    if let Some((_, more)) = NEEDS.iter().find(|(field, _)| *field == name) {
+    let of_path = format!("{} {name}", path.trim_end_matches("/count_tokens"));
+    let needs = |of: &str| NEEDS.iter().find(|(field, _)| *field == of);
+    if let Some((_, more)) = needs(&of_path).or_else(|| needs(name)) {
         request = with(&request, &serde_json::from_str(more).expect("JSON"));
     }
     if name == "max_tokens" && *value == 0 {
@@ -274,7 +287,8 @@ fn fault(server: &Server, path: &str, example: &Value, (name, value): (&str, &Va
     if answer.status != 400 {
         return Some(format!("taken: {}", answer.status));
     }
-    let param = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
+    let json = answer.json();
+    let param = json["error"]["param"].as_str().or(json["param"].as_str()).unwrap_or_default().to_owned();
     let renamed = NAMES.contains(&(name, param.as_str()));
     (!renamed && !param.starts_with(name)).then(|| format!("refused by another name: {}", answer.text))
 }

@@ -12,6 +12,21 @@ use serde_json::{Value, json};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+/// Clients cut texts between the two halves of a character.
+#[test]
+fn half_a_character_is_replaced() {
+    let server = Server::plain();
+    let ids = |content: &str| {
+        let body = format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{content}\"}}]}}");
+        let request = Request::post("/v1/chat/completions/render/").header("content-type", "application/json");
+        let answer = server.send(request.body(Body::from(body)).expect("a request"));
+        assert_eq!(answer.status, 200, "{content}: {}", answer.text);
+        answer.json()["token_ids"].clone()
+    };
+    assert_eq!(ids(r"a\ud83d"), ids("a\u{FFFD}"));
+    assert_eq!(ids(r"\udc00b\\ud83d\ud83d\ude00"), ids("\u{FFFD}b\\\\ud83d😀"));
+}
+
 #[test]
 fn limits_are_what_the_operator_says() {
     let limits = Limits { choices_max: 2, prompts_max: 3, body_bytes_max: 2000 };

@@ -272,3 +272,26 @@ fn append(last: &mut Value, next: &Value) {
 pub(crate) fn params() -> SamplingParams {
     SamplingParams::default()
 }
+
+/// The demo model's end token.
+pub(crate) const END: u32 = 4091;
+
+pub(crate) fn ids(text: &str) -> Vec<u32> {
+    demo_text().tokenizer.as_ref().expect("the demo has one").encode(text, false).expect("it encodes")
+}
+
+pub(crate) fn dotted(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
+}
+
+/// A script of the fake device with these answers, one per turn.
+pub(crate) fn say(answers: &[&str]) -> String {
+    let begin = dotted(&ids("<|im_start|>assistant\n"));
+    let answers = answers.iter().map(|answer| format!(">{}", dotted(&[ids(answer), vec![END]].concat())));
+    format!("say={begin}{}", answers.collect::<String>())
+}
+
+/// A server whose device says these answers, one per turn.
+pub(crate) fn saying(answers: &[&str]) -> Server {
+    Server::fake(&say(answers), config(), ServerOptions::default())
+}

@@ -3,6 +3,7 @@
 //! structured output.
 #![cfg(feature = "server")]
 
+mod agents;
 mod answers;
 mod bad_requests;
 mod connections;
@@ -14,7 +15,9 @@ mod fields;
 mod grammars;
 mod harness;
 mod local;
+mod ollama;
 mod peers;
+mod responses;
 mod routes;
 mod scores;
 mod sockets;

@@ -125,8 +125,8 @@ fn the_document_lists_every_route() {
     let names: BTreeSet<_> = listed.keys().map(|path| path.replace("{name}", "{*name}")).collect();
     assert_eq!(names, paths().into_iter().map(str::to_owned).collect::<BTreeSet<_>>());
     for (path, operations) in listed {
-        let uri = path.replace("{name}", "demo");
-        let probe = Request::delete(&uri).body(Body::empty()).expect("a request");
+        let uri = path.replace("{name}", "demo").replace("{id}", "x");
+        let probe = Request::patch(&uri).body(Body::empty()).expect("a request");
         let answer = server.send(probe);
         assert_eq!(answer.status, 405, "{path}");
         let allowed: BTreeSet<_> = answer.header("allow").split(',').filter(|method| *method != "HEAD").collect();
@@ -165,7 +165,7 @@ fn pages_of_other_sites_are_let_in_only_if_listed() {
     assert_eq!(call(&plain, "POST", "https://a.example").status, 403);
     let refused = call(&plain, "OPTIONS", "https://a.example");
     assert!(refused.status.is_client_error() && refused.header("access-control-allow-origin").is_empty());
-    let allowed_origins = vec!["https://a.example".into()];
+    let allowed_origins = vec!["https://a.example".into(), "http://localhost:*".into(), "app://*".into()];
     let options = ServerOptions { allowed_origins, api_keys: vec!["k".into()], ..ServerOptions::default() };
     let listed = Server::fake("", config(), options);
     let preflight = call(&listed, "OPTIONS", "https://a.example");
@@ -176,7 +176,17 @@ fn pages_of_other_sites_are_let_in_only_if_listed() {
     assert_eq!((answer.status.as_u16(), answer.header("access-control-allow-origin")), (200, "https://a.example"));
     assert_eq!(call(&listed, "POST", "https://b.example").status, 403);
     assert!(call(&listed, "OPTIONS", "https://b.example").header("access-control-allow-origin").is_empty());
-    for look_alike in ["https://a.example.evil", "https://a.exampl", "http://a.example", "https://evil-a.example"] {
+    for origin in ["http://localhost:5173", "app://obsidian.md"] {
+        let answer = call(&listed, "POST", origin);
+        assert_eq!((answer.status.as_u16(), answer.header("access-control-allow-origin")), (200, origin));
+    }
+    for look_alike in [
+        "http://localhost.evil:1",
+        "https://a.example.evil",
+        "https://a.exampl",
+        "http://a.example",
+        "https://evil-a.example",
+    ] {
         let refused = call(&listed, "POST", look_alike);
         assert_eq!(refused.status, 403, "{look_alike}");
         assert!(refused.header("access-control-allow-origin").is_empty(), "{look_alike}");

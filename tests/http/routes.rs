@@ -106,7 +106,8 @@ fn every_route_but_the_open_ones_needs_the_key() {
 
 #[test]
 fn hosts_that_are_ours_pass() {
-    let options = ServerOptions { allowed_hosts: vec!["gpu.lan".into()], ..ServerOptions::default() };
+    let options =
+        ServerOptions { allowed_hosts: vec!["gpu.lan".into(), "*.gpu.test".into()], ..ServerOptions::default() };
     let server = Server::fake("", config(), options);
     let call = |headers: &[(&str, &str)]| {
         let mut request = Request::post(CHAT).header("content-type", "application/json");
@@ -125,14 +126,30 @@ fn hosts_that_are_ours_pass() {
         "192.168.0.7:80",
         "gpu.lan:8000",
         "GPU.lan",
+        "a.b.gpu.test:1",
     ] {
         assert_eq!(call(&[("host", host)]), 200, "{host}");
         let origin = format!("http://{host}");
         assert_eq!(call(&[("host", host), ("origin", &origin), ("sec-fetch-site", "same-origin")]), 200, "{host}");
     }
-    for look_alike in ["gpu.lan.evil", "evil-gpu.lan", "evil-localhost", "localhost.evil", "xlocalhost", "1.2.3.4.evil"]
-    {
+    for look_alike in [
+        "gpu.lan.evil",
+        "evil-gpu.lan",
+        "evil-localhost",
+        "localhost.evil",
+        "xlocalhost",
+        "1.2.3.4.evil",
+        "gpu.test",
+        "a.gpu.test.evil",
+    ] {
         assert_eq!(call(&[("host", look_alike)]), 403, "{look_alike}");
+    }
+    // A key stops pages that reach the server by a foreign name.
+    let options = ServerOptions { api_keys: vec!["k".into()], ..ServerOptions::default() };
+    let keyed = Server::fake("", config(), options);
+    for (key, status) in [("k", 200), ("x", 401)] {
+        let request = Request::get("/v1/models").header("host", "gpu.example.org").header("x-api-key", key);
+        assert_eq!(keyed.send(request.body(Body::empty()).expect("a request")).status, status, "{key}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tools: the loop from question to call to answer, streamed and not; forced calls; reasoning.
 
-use crate::harness::{Answer, CHAT, MODEL, Server, config, demo_text, hello, with};
+use crate::harness::{Answer, CHAT, END, MODEL, Server, config, dotted, hello, ids, saying, with};
 use folio::backend::fake::FakeBackend;
 use folio::engine;
 use folio::model::{Model, demo};
@@ -9,27 +9,6 @@ use folio::text::TextModel;
 use folio::text::answer::{ReasoningParser, ToolParser};
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-const END: u32 = 4091;
-
-fn ids(text: &str) -> Vec<u32> {
-    demo_text().tokenizer.as_ref().expect("the demo has one").encode(text, false).expect("it encodes")
-}
-
-fn dotted(ids: &[u32]) -> String {
-    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
-}
-
-/// A script of the fake device with these answers, one per turn.
-fn say(answers: &[&str]) -> String {
-    let begin = dotted(&ids("<|im_start|>assistant\n"));
-    let answers = answers.iter().map(|answer| format!(">{}", dotted(&[ids(answer), vec![END]].concat())));
-    format!("say={begin}{}", answers.collect::<String>())
-}
-
-fn saying(answers: &[&str]) -> Server {
-    Server::fake(&say(answers), config(), ServerOptions::default())
-}
 
 fn weather() -> Value {
     json!({"type": "function", "function": {"name": "get_weather", "description": "The weather", "parameters": {

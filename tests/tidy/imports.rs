@@ -34,11 +34,15 @@ const IMPORTS: &[(&str, &[&str])] = &[
 const ROOMS: &[(&str, &[&str])] = &[
     ("server::wire", &[]),
     ("server::counters", &[]),
-    ("server::state", &["server::counters", "server::wire"]),
+    ("server::stored", &[]),
+    ("server::state", &["server::counters", "server::stored", "server::wire"]),
     ("server::guards", &["server::state", "server::wire"]),
     ("server::parameters", &["server::guards", "server::state", "server::wire"]),
-    ("server::reply", &["server::counters", "server::parameters", "server::state", "server::wire"]),
-    ("server::routes", &["server::guards", "server::parameters", "server::reply", "server::state", "server::wire"]),
+    ("server::reply", &["server::counters", "server::parameters", "server::state", "server::stored", "server::wire"]),
+    (
+        "server::routes",
+        &["server::guards", "server::parameters", "server::reply", "server::state", "server::stored", "server::wire"],
+    ),
 ];
 
 /// Crate → folders that may use it.

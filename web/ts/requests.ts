@@ -73,7 +73,7 @@ export interface SamplingFields {
   } | null;
   /** Sampling temperature; 0 always takes the likeliest token. */
   temperature?: number | null;
-  /** Sample from the likeliest tokens whose probabilities add up to this. */
+  /** Sample from the likeliest tokens whose probabilities add up to this; 0 always takes the likeliest one. */
   top_p?: number | null;
   /** Sample from this many of the likeliest tokens; 0 and -1 keep all. */
   top_k?: number | null;
@@ -135,6 +135,115 @@ export interface Queueing {
   truncate_prompt_tokens?: number | null;
   /** Accepted and not used. */
   user?: string | null;
+}
+
+export interface ResponsesPrompt {
+  /** What to answer: a text, or a list of items. */
+  input?: string | Array<InputItem> | null;
+  /** Instructions that come before the input. */
+  instructions?: string | null;
+  /** The stored response that the input follows. */
+  previous_response_id?: string | null;
+  /** Tools that the model may call. Those of types without a form here are left out and named in `x-ignored-tools`. */
+  tools?: Array<ToolItem | OtherToolItem> | null;
+  /** Whether the model may, must or must not call a tool, or which one. */
+  tool_choice?: ItemToolChoice | null;
+  /** False: at most one call. */
+  parallel_tool_calls?: boolean | null;
+  /** How long the model should think, and whether its thoughts are reported as a summary. */
+  reasoning?: {
+    /** How long the model should think; a variable of the chat template. */
+    effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
+    /** Report thoughts as the summary of a reasoning item; otherwise they are its content. */
+    summary?: "auto" | "concise" | "detailed" | null;
+  } | null;
+  /** The form of the answer. */
+  text?: {
+    /** What the answer is. */
+    format?: {
+      /** What the answer is. */
+      type: "text" | "json_object" | "json_schema";
+      /** The name of the schema. */
+      name?: string | null;
+      /** The schema itself. */
+      schema?: Record<string, unknown> | boolean | null;
+      /** True: refuse a schema with keywords that cannot be enforced. */
+      strict?: boolean | null;
+    } | null;
+  } | null;
+}
+
+export interface MessagesPrompt {
+  /** The conversation so far. */
+  messages: Array<BlockMessage>;
+  /** Instructions: a text, or text blocks. */
+  system?: string | Array<{
+    type: "text";
+    text: string;
+  }> | null;
+  /** Functions that the model may call. Tools of other types are left out and named in `x-ignored-tools`. */
+  tools?: Array<BlockTool | BlockOtherTool> | null;
+  /** Whether the model may, must or must not call a function, or which one. */
+  tool_choice?: BlockToolChoice | null;
+  /** Whether the model thinks before it answers; off by default. */
+  thinking?: {
+    type: "enabled" | "adaptive" | "between_tools" | "disabled";
+  } | null;
+  /** The form of the answer, and how long the model should think. */
+  output_config?: {
+    /** How long the model should think; a variable of the chat template. */
+    effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
+    /** The form of the answer. */
+    format?: {
+      /** What the answer is. */
+      type: "json_schema";
+      /** The JSON schema of the answer. */
+      schema: Record<string, unknown> | boolean;
+    } | null;
+  } | null;
+  /** An older name of `output_config.format`. */
+  output_format?: {
+    /** What the answer is. */
+    type: "json_schema";
+    /** The JSON schema of the answer. */
+    schema: Record<string, unknown> | boolean;
+  } | null;
+}
+
+export interface OllamaSettings {
+  /** Answer with lines of JSON, one for each part of the answer. */
+  stream?: boolean | null;
+  /** The form of the answer: `json`, or a JSON schema. */
+  format?: "json" | Record<string, unknown> | null;
+  /** Sampling parameters. */
+  options?: {
+    /** Tokens to generate at most; negative: as many as fit into the context. */
+    num_predict?: number | null;
+    /** Sampling temperature; 0 always takes the likeliest token. */
+    temperature?: number | null;
+    /** Sample from the likeliest tokens whose probabilities add up to this. */
+    top_p?: number | null;
+    /** Sample from this many of the likeliest tokens; 0 and -1 keep all. */
+    top_k?: number | null;
+    /** Leave out tokens less likely than this share of the likeliest one. */
+    min_p?: number | null;
+    /** Divides the logits of tokens that were there before; 1 is off. */
+    repeat_penalty?: number | null;
+    /** Subtracted from the logits of tokens that were generated before. */
+    presence_penalty?: number | null;
+    /** Subtracted from the logits of tokens for each time that they were generated before. */
+    frequency_penalty?: number | null;
+    /** Requests with the same seed sample the same tokens. */
+    seed?: number | null;
+    /** Strings that end the answer. */
+    stop?: string | Array<string> | null;
+  } | null;
+  /** Whether the model thinks before it answers, or how long. */
+  think?: true | false | "low" | "medium" | "high" | null;
+  /** Report the log-probabilities of the answer's tokens. */
+  logprobs?: boolean | null;
+  /** Alternatives to report for each token; needs `logprobs`. */
+  top_logprobs?: number | null;
 }
 
 export type ContentPart = {
@@ -216,7 +325,7 @@ export interface ResponseFormat {
 
 export interface ChatRequest
   extends Target, ConversationFields, StructuredFields, SamplingFields, Queueing {
-  /** Tokens to generate at most; by default as many as fit into the context. */
+  /** Tokens to generate at most; by default, and with -1, as many as fit into the context. */
   max_completion_tokens?: number | null;
   /** The older name of `max_completion_tokens`. */
   max_tokens?: number | null;
@@ -230,11 +339,147 @@ export interface RenderChatRequest
   extends Target, ConversationFields {
 }
 
+export interface ItemPart {
+  type: "input_text" | "output_text" | "text";
+  text: string;
+}
+
+export interface MessageItem {
+  type?: "message";
+  role: "user" | "assistant" | "system" | "developer";
+  content: string | Array<ItemPart>;
+}
+
+export interface CallItem {
+  call_id: string;
+  name: string;
+  arguments: string;
+  type: "function_call";
+}
+
+export interface ResultItem {
+  call_id: string;
+  output: string | Array<ItemPart>;
+  type: "function_call_output";
+}
+
+export interface ReasoningItem {
+  encrypted_content?: string | null;
+  type: "reasoning";
+}
+
+export type InputItem = MessageItem | CallItem | ResultItem | ReasoningItem;
+
+export interface ToolItem {
+  type: "function";
+  name: string;
+  description?: string | null;
+  /** The arguments, as a JSON schema. */
+  parameters?: Record<string, unknown> | null;
+}
+
+export interface OtherToolItem {
+  type: string;
+}
+
+export type ItemToolChoice = "none" | "auto" | "required" | {
+  type: "function" | "custom";
+  name: string;
+};
+
+export interface ResponsesRequest
+  extends Target, StructuredFields, Omit<SamplingFields, "n" | "best_of" | "metadata">, Queueing, ResponsesPrompt {
+  /** Tokens to generate at most; by default as many as fit into the context. */
+  max_output_tokens?: number | null;
+  /** Keep the response, for `previous_response_id` and `GET /v1/responses/{id}`. */
+  store?: boolean | null;
+  /** What to report beside the answer: `reasoning.encrypted_content`, `message.output_text.logprobs`. */
+  include?: Array<string> | null;
+  /** Alternatives to report for each token. */
+  top_logprobs?: number | null;
+  /** Returned with the response. */
+  metadata?: Record<string, string> | null;
+  /** Accepted and not used: an input that is too long is refused. */
+  truncation?: "auto" | "disabled" | null;
+  /** One answer is generated here. */
+  n?: number | null;
+  /** One answer is generated here. */
+  best_of?: number | null;
+}
+
+export interface InputTokensRequest
+  extends Target, ResponsesPrompt {
+}
+
+export type ContentBlock = {
+  type: "text";
+  text: string;
+} | {
+  type: "thinking";
+  thinking: string;
+  signature?: string;
+} | {
+  type: "tool_use";
+  id: string;
+  name: string;
+  input: Record<string, unknown>;
+} | {
+  type: "tool_result";
+  tool_use_id: string;
+  content?: string | Array<{
+    type: "text";
+    text: string;
+  }>;
+  is_error?: boolean;
+};
+
+export interface BlockMessage {
+  role: "user" | "assistant" | "system";
+  content: string | Array<ContentBlock>;
+}
+
+export interface BlockTool {
+  type?: "custom" | null;
+  name: string;
+  description?: string | null;
+  /** The arguments, as a JSON schema. */
+  input_schema?: Record<string, unknown> | null;
+}
+
+export interface BlockOtherTool {
+  type: string;
+}
+
+export type BlockToolChoice = {
+  type: "auto" | "any" | "none";
+  disable_parallel_tool_use?: boolean;
+} | {
+  type: "tool";
+  name: string;
+  disable_parallel_tool_use?: boolean;
+};
+
+export interface MessagesRequest
+  extends Target, StructuredFields, Omit<SamplingFields, "n" | "best_of">, Queueing, MessagesPrompt {
+  /** Tokens to generate at most; as many as fit into the context if that is less. */
+  max_tokens: number;
+  /** Strings that end the answer. */
+  stop_sequences?: string | Array<string> | null;
+  /** One answer is generated here. */
+  n?: number | null;
+  /** One answer is generated here. */
+  best_of?: number | null;
+}
+
+export interface CountTokensRequest
+  extends Target, MessagesPrompt {
+}
+
 export interface CompletionRequest
   extends Target, StructuredFields, SamplingFields, Queueing {
   /** What to continue: a text, several, a list of token ids, or several lists. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
-  /** Tokens to generate at most; 16 by default, 0 only with `echo`. */
+  /** Tokens to generate at most; 16 by default, 0 only with `echo`; -1: as many as fit into the context. */
   max_tokens?: number | null;
   /** Report the log-probabilities of the answer's tokens, with this many alternatives. */
   logprobs?: number | null;
@@ -326,4 +571,44 @@ export interface LlamaRequest
   best_of?: number | null;
   /** Added to logits, by token id; in a list of pairs, `false` forbids a token. */
   logit_bias?: Record<string, number> | Array<[number, number | false]> | null;
+}
+
+export interface OllamaShowRequest
+  extends Target {
+  /** An older name of `model`. */
+  name?: string | null;
+}
+
+export interface OllamaChatRequest
+  extends Target, Queueing, OllamaSettings {
+  /** The conversation so far; without one, nothing is generated. */
+  messages?: Array<Message> | null;
+  /** Functions that the model may call. */
+  tools?: Array<FunctionTool | OtherTool> | null;
+}
+
+export interface OllamaGenerateRequest
+  extends Target, Queueing, OllamaSettings {
+  /** What to answer; without it, nothing is generated. */
+  prompt?: string | null;
+  /** Instructions. */
+  system?: string | null;
+  /** Continue the prompt as it is, without the chat template. */
+  raw?: boolean | null;
+}
+
+export interface OllamaEmbedRequest
+  extends Target, Queueing {
+  /** What to embed: a text, or several. */
+  input: string | Array<string> | Array<number> | Array<Array<number>>;
+  /** Cut an input that is too long; it is refused otherwise. */
+  truncate?: boolean | null;
+  /** Elements to keep of each vector. */
+  dimensions?: number | null;
+}
+
+export interface OllamaEmbeddingsRequest
+  extends Target, Queueing {
+  /** What to embed. */
+  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
 }

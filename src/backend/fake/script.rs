@@ -20,13 +20,18 @@
 //! | `slow@K` | from batch K on, the GPU is 30 times slower, as one that another program uses |
 //! | `pause=MS` | every batch takes MS milliseconds |
 //! | `say=A>B>C` | after the ids A, the device samples the ids B, the second time C, …; ids are separated by dots |
+//! | `context=N` | the model takes N positions, as clients with long prompts need (`folio serve`) |
 //! | `rounding=1` | numbers also depend on the chunks that a sequence is computed in, as a real device's rounding |
 //! | `seed=S` | seed of the random moments when batches run |
 
 use super::BackendError;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// Values of `context`.
+const CONTEXTS: RangeInclusive<u32> = 16..=1 << 24;
 
 /// The faults that a fake device injects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +68,8 @@ pub struct Script {
     pub slow: BTreeSet<u64>,
     /// Scripted answers, if any.
     pub say: Option<Say>,
+    /// Number of positions of the model, instead of its own.
+    pub context: Option<u32>,
     /// Duration of a batch.
     pub pause: Duration,
     /// Whether numbers also depend on the chunks that a sequence is computed in.
@@ -106,7 +113,7 @@ impl FromStr for Script {
             script.read_word(word).ok_or_else(|| {
                 let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
                              slow@K, memory=BYTES, binding=BYTES, gflops=N, gbps=N, watchdog=MS, \
-                             say=A>B>C, pause=MS, rounding=1, seed=S";
+                             say=A>B>C, context=N, pause=MS, rounding=1, seed=S";
                 BackendError::Unavailable(format!("fake device: unknown word {word:?}; expected {words}"))
             })?;
         }
@@ -133,6 +140,10 @@ impl Script {
             ("slow", true) => &mut self.slow,
             (_, true) => return None,
             ("nan", false) => return u32::try_from(number).ok().map(|id| self.nan = Some(id)),
+            ("context", false) => {
+                self.context = Some(u32::try_from(number).ok().filter(|count| CONTEXTS.contains(count))?);
+                return Some(());
+            }
             ("oom", false) => return u32::try_from(number).ok().map(|blocks| self.oom = Some(blocks)),
             ("memory", false) => {
                 self.memory = Some(number);

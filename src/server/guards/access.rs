@@ -2,9 +2,11 @@
 //!
 //! Every page that a developer's browser opens can reach a server on the same machine. The host check stops DNS
 //! rebinding (a foreign name that resolves to this address); the origin check stops pages of other sites from posting.
+//! `docs/proxies.md` says what a proxy needs.
 
 use crate::server::state::ServerState;
-use crate::server::wire::error::{ApiError, shorten};
+use crate::server::wire::error::{ApiError, Dialect, shorten};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
@@ -34,11 +36,19 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
         }
         Err(error) => refusal(error, request.headers()),
     };
+    let dialect = Dialect::of(&path);
+    if let Some(error) = response.extensions_mut().remove::<ApiError>().filter(|_| dialect != Dialect::OpenAi) {
+        *response.body_mut() = Body::from(error.json(dialect));
+    }
     let status = response.status().as_u16();
     tracing::debug!(request = id, method = method.as_str(), path = shorten(&path), status, "answered");
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Ok(id) = HeaderValue::from_str(&id) {
+        // Anthropic's clients read the id without the `x-`.
+        if dialect == Dialect::Anthropic {
+            headers.insert(HeaderName::from_static("request-id"), id.clone());
+        }
         headers.insert(REQUEST_ID, id);
     }
     response
@@ -75,13 +85,18 @@ impl Client {
 
 fn check(state: &ServerState, request: &Request) -> Result<Client, ApiError> {
     let (uri, headers) = (request.uri(), request.headers());
-    check_host(uri, headers, &state.options.allowed_hosts)?;
+    let keys = &state.options.api_keys;
+    // A page that reaches this server by a foreign name has no key, so it gets nothing.
+    if keys.is_empty() {
+        check_host(uri, headers, &state.options.allowed_hosts)?;
+    }
     if !request.method().is_safe() {
         check_origin(headers, &state.options.allowed_origins)?;
     }
-    let keys = &state.options.api_keys;
     let key = if keys.is_empty() { Some(0) } else { key_of(headers, keys) };
-    let Some(client) = key.or(OPEN.contains(&uri.path()).then_some(0)) else {
+    let path = if uri.path() == "/" { "/" } else { uri.path().trim_end_matches('/') };
+    let is_open = OPEN.contains(&path) || (state.options.metrics_open && path == "/metrics");
+    let Some(client) = key.or(is_open.then_some(0)) else {
         return Err(ApiError::unauthorized());
     };
     if climbs(uri.path()) {
@@ -101,11 +116,12 @@ fn check_host(uri: &Uri, headers: &HeaderMap, allowed: &[String]) -> Result<(), 
     // Browsers always send a host, so a request without one is not from a browser.
     for authority in header.chain(uri.authority().map(axum::http::uri::Authority::as_str)) {
         let host = host_of(authority);
-        let listed = |name: &String| name == "*" || name.eq_ignore_ascii_case(host);
+        let listed = |pattern: &String| matches(pattern, host);
         // DNS rebinding needs a name; an IP address cannot be rebound.
         let is_address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
         if !is_address && !host.eq_ignore_ascii_case("localhost") && !allowed.iter().any(listed) {
-            let message = format!("host {} is not allowed; allow it with --allowed-host", shorten(host));
+            let message =
+                format!("host {} is not allowed; allow it with --allowed-host, or set an API key", shorten(host));
             return Err(ApiError::forbidden(message));
         }
     }
@@ -120,6 +136,20 @@ fn host_of(authority: &str) -> &str {
     }
 }
 
+/// Whether a text, in any case, is what a pattern stands for: `*` in it stands for any characters.
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.to_ascii_lowercase(), text.to_ascii_lowercase());
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
+    let mut parts: Vec<_> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+    }
+    rest.ends_with(last)
+}
+
 /// Browsers say which site a request comes from; other clients do not.
 fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
@@ -131,7 +161,7 @@ fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError>
         }
         (Some(_), None) => false,
     };
-    if text(ORIGIN).is_some_and(|origin| allowed.iter().any(|allowed| allowed == "*" || allowed == origin)) {
+    if text(ORIGIN).is_some_and(|origin| allowed.iter().any(|pattern| matches(pattern, origin))) {
         return Ok(());
     }
     let site = text(HeaderName::from_static("sec-fetch-site")).unwrap_or("none");

@@ -2,7 +2,7 @@
 //! the async threads.
 
 use crate::server::state::ServerState;
-use crate::server::wire::error::{ApiError, BodyTimeout, shorten};
+use crate::server::wire::error::{ApiError, BodyTimeout, Dialect, shorten};
 use crate::server::wire::json::parse;
 use axum::body::Body;
 use axum::extract::Request;
@@ -20,7 +20,7 @@ pub(crate) async fn read_object<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let bytes_max = state.options.limits.body_bytes_max;
     let (parts, body) = request.into_parts();
-    check_headers(&parts.headers, bytes_max)?;
+    check_headers(&parts.headers, bytes_max, Dialect::of(parts.uri.path()))?;
     let bytes = read_body(body, bytes_max).await?;
     let bytes_len = bytes.len();
     let work = move || match parse(&bytes)? {
@@ -30,14 +30,17 @@ pub(crate) async fn read_object<T: Send + 'static>(
     state.offload(bytes_len, work).await?
 }
 
-fn check_headers(headers: &HeaderMap, bytes_max: usize) -> Result<(), ApiError> {
+fn check_headers(headers: &HeaderMap, bytes_max: usize, dialect: Dialect) -> Result<(), ApiError> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     if let Some(encoding) = text(CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
         let encoding = shorten(encoding);
         return Err(ApiError::media_type(format!("Content-Encoding {encoding} is not supported")));
     }
     let media_type = text(CONTENT_TYPE).unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
-    if media_type != "application/json" {
+    // Ollama's users call it with curl, which sends a form's type unless told otherwise. The origin check keeps pages
+    // of other sites away.
+    let is_from_curl = dialect == Dialect::Ollama && ["", "application/x-www-form-urlencoded"].contains(&&*media_type);
+    if media_type != "application/json" && !is_from_curl {
         return Err(ApiError::media_type("the body must be sent with Content-Type: application/json"));
     }
     let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());

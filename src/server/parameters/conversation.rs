@@ -1,11 +1,26 @@
-//! [`Conversation`]: the input of the chat template, from the fields of a chat request.
+//! [`Turn`]: what every API asks for, whatever its form: a conversation to answer, and how. [`Conversation`]: the input
+//! of the chat template.
 
 use crate::server::parameters::kinds::messages::MessageList;
-use crate::server::parameters::table::ConversationFields;
+use crate::server::parameters::table::{ConversationFields, Queueing, SamplingFields};
 use crate::server::parameters::tools;
-use crate::server::wire::error::ApiError;
+use crate::server::wire::error::{ApiError, Names};
 use crate::text::answer::ToolChoice;
 use serde_json::{Map, Value};
+
+/// One answer that a client asks for.
+pub(crate) struct Turn {
+    pub(crate) model: Option<String>,
+    pub(crate) conversation: Conversation,
+    pub(crate) sampling: SamplingFields,
+    pub(crate) queueing: Queueing,
+    /// Alternatives to report for each token; `None`: the answer has no logprobs.
+    pub(crate) alternatives: Option<u32>,
+    /// Maximum tokens of the answer; `None`: as many as fit into the context.
+    pub(crate) max_tokens: Option<u32>,
+    /// The engine's field names and those of the request, where they differ.
+    pub(crate) names: Names,
+}
 
 /// Input of the chat template.
 pub(crate) struct Conversation {

@@ -117,10 +117,8 @@ fn checked_text(field: &str, text: String, bounds: &Bounds) -> Result<String, Ap
     }
     let Bounds { context, prompt_bytes, .. } = *bounds;
     if text.len() > prompt_bytes {
-        let bytes = text.len();
-        let message =
-            format!("the prompt has {bytes} bytes; the context is {context} tokens, at most {prompt_bytes} bytes");
-        return Err(ApiError::context_length(field, message));
+        let has = format!("your prompt has {} bytes, of at most {prompt_bytes}", text.len());
+        return Err(ApiError::context_length(field, context, &has));
     }
     Ok(text)
 }

@@ -7,11 +7,9 @@ use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, shorten};
 use axum::extract::Request;
 use serde_json::{Map, Value};
-use std::sync::PoisonError;
 
-/// Maximum number of unknown field names that are logged, per request and in total.
+/// Maximum number of unknown field names of one request that are logged.
 const UNKNOWN_PER_REQUEST: usize = 8;
-const UNKNOWN_MAX: usize = 256;
 
 /// Reads a whole request. Unknown fields are logged, each name once, or refused with `strict_fields`.
 pub(crate) async fn read<G: Group + Send + 'static>(request: Request, state: &ServerState) -> Result<G, ApiError> {
@@ -50,8 +48,7 @@ fn report_unknown(rest: &Map<String, Value>, state: &ServerState) -> Result<(), 
             return Err(ApiError::invalid(name, format!("unknown field {}", shorten(name))));
         }
         let name = shorten(name);
-        let mut seen = state.unknown_fields.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() < UNKNOWN_MAX && seen.insert(name.clone()) {
+        if state.is_new_name(&name) {
             tracing::warn!(field = name, "an unknown request field is ignored");
         }
     }
@@ -66,7 +63,7 @@ fn is_off(value: &Value) -> bool {
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.is_empty(),
+        Value::Object(map) => map.values().all(is_off),
     }
 }
 

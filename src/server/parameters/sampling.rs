@@ -159,11 +159,12 @@ impl Sampling {
 
 /// `logprobs` and `max_tokens` are set later ([`Sampling::complete`]).
 fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> SamplingParams {
+    let is_greedy = fields.top_p == Some(0.0);
     SamplingParams {
         max_tokens: None,
         draw: DrawParams {
-            temperature: fields.temperature.unwrap_or(defaults.draw.temperature),
-            top_p: fields.top_p.unwrap_or(defaults.draw.top_p),
+            temperature: if is_greedy { 0.0 } else { fields.temperature.unwrap_or(defaults.draw.temperature) },
+            top_p: fields.top_p.filter(|_| !is_greedy).unwrap_or(defaults.draw.top_p),
             top_k: fields.top_k.map_or(defaults.draw.top_k, |top_k| top_k.max(0) as u32),
             min_p: fields.min_p.unwrap_or(defaults.draw.min_p),
             repetition_penalty: fields.repetition_penalty.unwrap_or(defaults.draw.repetition_penalty),

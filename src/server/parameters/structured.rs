@@ -20,7 +20,7 @@ pub(crate) struct Structure {
 }
 
 impl StructuredFields {
-    /// The form that these fields set. At most one of them may be given.
+    /// The form that these fields set. At most one of them may be given, or the same several times.
     pub(crate) fn structure(self) -> Result<Option<Structure>, ApiError> {
         let outputs = self.structured_outputs.map(StructuredOutputs::structures).into_iter().flatten();
         let others = [
@@ -34,7 +34,8 @@ impl StructuredFields {
         let found = std::iter::once(("response_format", format)).chain(outputs).chain(others);
         let mut found = found.filter_map(|(field, spec)| Some(Structure { spec: spec?, field }));
         let first = found.next();
-        match first.as_ref().zip(found.next()) {
+        // Some clients give the same constraint under two names.
+        match first.as_ref().and_then(|first| Some((first, found.find(|other| other.spec != first.spec)?))) {
             None => Ok(first),
             Some((first, second)) => {
                 let message = format!("`{}` and `{}` cannot both constrain the answer", first.field, second.field);

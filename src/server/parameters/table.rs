@@ -6,12 +6,14 @@
 //! sampling parameters are the engine's constants, and the engine checks them.
 
 use crate::engine::request::{
-    LENGTH_PENALTY, LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX, TEMPERATURE, TOP_P,
+    LENGTH_PENALTY, LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX, TEMPERATURE,
 };
-use crate::server::parameters::kind::{Bounds, Foreign, Group, Most, Row, field_name, joined, row, take};
+use crate::server::parameters::fields::fields;
+use crate::server::parameters::kind::Most;
 use crate::server::parameters::kinds::messages::{EFFORTS, MessageList, Messages, Modalities, TemplateSettings};
 use crate::server::parameters::kinds::sampling::{
-    CacheSalt, LogitBias, LogitBiasPairs, Metadata, OneChoice, StopStrings, StopTokenIds, USER_BYTES_MAX,
+    CacheSalt, LogitBias, LogitBiasPairs, MaxTokens, Metadata, OneChoice, StopStrings, StopTokenIds, TOP_P_OR_GREEDY,
+    USER_BYTES_MAX,
 };
 use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, Notation};
 use crate::server::parameters::kinds::{
@@ -19,60 +21,12 @@ use crate::server::parameters::kinds::{
 };
 use crate::server::parameters::prompts::{AlwaysTrue, Content, Prompts, PromptsKind};
 use crate::server::parameters::tools::{ToolChoice, Tools};
-use crate::server::wire::error::ApiError;
 use crate::text::GrammarSpec;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Maximum inputs of one embeddings request, as in OpenAI's API.
-const INPUTS_MAX: i64 = 2048;
-
-/// Declares a group with one field per row: `/// sentence`, name, type of the value, and kind. `with` adds the fields
-/// of other groups; a group's own row hides a row of the same name there. `#[expect(dead_code)]` marks fields that are
-/// checked and not used.
-///
-/// `refuses` and `ignores` list fields of other servers, each with what to use instead or why nothing is lost. Ignoring
-/// a field that would change what is generated would give a wrong answer or bypass a restriction, so it is refused
-/// until it is implemented.
-macro_rules! fields {
-    (
-        $(#[doc = $about:literal])+
-        $group:ident $(with $($part:ident: $inner:ident),+)? {
-            $($(#[doc = $sentence:literal])+ $(#[expect($lint:ident)])? $name:ident: $value:ty = $presence:expr,)*
-        }
-        $(refuses { $($refused:ident: $instead:literal,)+ })?
-        $(ignores { $($ignored:ident: $why:literal,)+ })?
-    ) => {
-        $(#[doc = $about])+
-        pub(crate) struct $group {
-            $($(#[doc = $sentence])+ $(#[expect($lint, reason = "checked and not used")])? pub(crate) $name: $value,)*
-            $($(pub(crate) $part: $inner,)+)?
-        }
-
-        impl Group for $group {
-            fn take(map: &mut Map<String, Value>, at: &str, bounds: &Bounds) -> Result<Self, ApiError> {
-                Ok(Self {
-                    $($name: take(map, at, field_name(stringify!($name)), &$presence, bounds)?,)*
-                    $($($part: $inner::take(map, at, bounds)?,)+)?
-                })
-            }
-
-            fn rows(bounds: &Bounds) -> Vec<Row> {
-                let own = vec![
-                    $(row((stringify!($group), field_name(stringify!($name))), &[$($sentence),+], &$presence, bounds),)*
-                ];
-                joined(own, vec![$($($inner::rows(bounds),)+)?])
-            }
-
-            fn foreign() -> Vec<Foreign> {
-                let refused = [$($((stringify!($refused), $instead),)+)?].map(Foreign::refused);
-                let ignored = [$($((stringify!($ignored), $why),)+)?].map(Foreign::ignored);
-                let parts: Vec<Vec<Foreign>> = vec![$($($inner::foreign(),)+)?];
-                refused.into_iter().chain(ignored).chain(parts.into_iter().flatten()).collect()
-            }
-        }
-    };
-}
+pub(crate) const INPUTS_MAX: i64 = 2048;
 
 fields! {
     /// In every request.
@@ -127,8 +81,8 @@ fields! {
         stream_options: Option<StreamOptions> = Optional(Nested::<StreamOptions>::new()),
         /// Sampling temperature; 0 always takes the likeliest token.
         temperature: Option<f32> = Optional(Number(TEMPERATURE)),
-        /// Sample from the likeliest tokens whose probabilities add up to this.
-        top_p: Option<f32> = Optional(Number(TOP_P)),
+        /// Sample from the likeliest tokens whose probabilities add up to this; 0 always takes the likeliest one.
+        top_p: Option<f32> = Optional(Number(TOP_P_OR_GREEDY)),
         /// Sample from this many of the likeliest tokens; 0 and -1 keep all.
         top_k: Option<i64> = Optional(Integer { min: -1, max: Most::Fixed(i32::MAX as i64) }),
         /// Leave out tokens less likely than this share of the likeliest one.
@@ -175,17 +129,17 @@ fields! {
         debug: Option<Debug> = Optional(Nested::<Debug>::new()),
         /// Accepted and not used.
         #[expect(dead_code)]
-        metadata: Option<()> = Optional(Metadata),
+        metadata: Option<Map<String, Value>> = Optional(Metadata),
     }
     refuses {
         allowed_token_ids: "constrain the answer with `structured_outputs`",
         bad_words: "forbid tokens with `logit_bias`",
         grammar: "use `structured_outputs.grammar`, which is in Lark's notation",
-        guided_decoding_backend: "there is one implementation of grammars",
         guided_whitespace_pattern: "describe white space in a grammar",
         logprob_token_ids: "only the likeliest tokens are reported",
     }
     ignores {
+        guided_decoding_backend: "there is one implementation of grammars",
         cache_prompt: "the server decides whether prompts are cached",
         id_slot: "the prefix cache serves every request",
         spaces_between_special_tokens: "no spaces are added to a text",
@@ -313,10 +267,10 @@ fields! {
 fields! {
     /// `POST /v1/chat/completions`.
     ChatRequest with target: Target, conversation: ConversationFields, sampling: SamplingFields, queueing: Queueing {
-        /// Tokens to generate at most; by default as many as fit into the context.
-        max_completion_tokens: Option<u32> = Optional(Count { min: 1, max: Most::Any }),
+        /// Tokens to generate at most; by default, and with -1, as many as fit into the context.
+        max_completion_tokens: Option<Option<u32>> = Optional(MaxTokens { min: 1 }),
         /// The older name of `max_completion_tokens`.
-        max_tokens: Option<u32> = Optional(Count { min: 1, max: Most::Any }),
+        max_tokens: Option<Option<u32>> = Optional(MaxTokens { min: 1 }),
         /// Report the log-probabilities of the answer's tokens.
         logprobs: bool = Flag(false),
         /// Alternatives to report for each token; needs `logprobs`.
@@ -339,8 +293,8 @@ fields! {
     CompletionRequest with target: Target, sampling: SamplingFields, queueing: Queueing {
         /// What to continue: a text, several, a list of token ids, or several lists.
         prompt: Prompts = Required(PromptsKind { most: Most::Prompts }),
-        /// Tokens to generate at most; 16 by default, 0 only with `echo`.
-        max_tokens: Option<u32> = Optional(Count { min: 0, max: Most::Any }),
+        /// Tokens to generate at most; 16 by default, 0 only with `echo`; -1: as many as fit into the context.
+        max_tokens: Option<Option<u32>> = Optional(MaxTokens { min: 0 }),
         /// Report the log-probabilities of the answer's tokens, with this many alternatives.
         logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
         /// Begin each choice with its prompt.

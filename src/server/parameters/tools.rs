@@ -7,8 +7,27 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-const TOOLS_MAX: usize = 128;
-const TOOL_NAME_BYTES_MAX: usize = 64;
+pub(crate) const TOOLS_MAX: usize = 128;
+/// As in Anthropic's API; OpenAI's allows 64. Clients build long names from those of a server and its tool.
+const TOOL_NAME_BYTES_MAX: usize = 128;
+pub(crate) const TOOL_NAME_PATTERN: &str = "^[A-Za-z0-9_-]{1,128}$";
+
+/// The tools of a request.
+#[derive(Default)]
+pub(crate) struct ToolList {
+    /// In the form of a chat request.
+    pub(crate) functions: Vec<Value>,
+    /// Names of tools that have no form here.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// A list of tools.
+pub(crate) fn list(at: &str, value: Value) -> Result<Vec<Value>, ApiError> {
+    match value {
+        Value::Array(tools) if tools.len() <= TOOLS_MAX => Ok(tools),
+        value => Err(wrong(at, &format!("a list of at most {TOOLS_MAX} tools"), &value)),
+    }
+}
 
 /// Combines a request's `tools` and `tool_choice`; `single`: at most one call.
 pub(crate) fn resolve(
@@ -80,10 +99,7 @@ impl Kind for Tools {
     type Value = Vec<Value>;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<Value>, ApiError> {
-        let mut tools = match value {
-            Value::Array(tools) if tools.len() <= TOOLS_MAX => tools,
-            value => return Err(wrong(at, &format!("a list of at most {TOOLS_MAX} tools"), &value)),
-        };
+        let mut tools = list(at, value)?;
         for (index, tool) in tools.iter().enumerate() {
             match tool["type"].as_str() {
                 Some("function") => check_function(&format!("{at}[{index}].function"), &tool["function"])?,
@@ -96,7 +112,7 @@ impl Kind for Tools {
     }
 
     fn schema(&self, _: &Bounds) -> Value {
-        let name = json!({"type": "string", "pattern": format!("^[A-Za-z0-9_-]{{1,{TOOL_NAME_BYTES_MAX}}}$")});
+        let name = json!({"type": "string", "pattern": TOOL_NAME_PATTERN});
         let tool = json!({
             "title": "FunctionTool",
             "type": "object",
@@ -166,7 +182,8 @@ impl Kind for ToolChoice {
     }
 }
 
-fn check_function(name: &str, function: &Value) -> Result<(), ApiError> {
+/// Checks a function; `name` is where it is in the request.
+pub(crate) fn check_function(name: &str, function: &Value) -> Result<(), ApiError> {
     let at = |field: &str| format!("{name}.{field}");
     let fits = |name: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';

@@ -53,6 +53,8 @@ pub(crate) struct Delta {
     pub(crate) prefix: Option<PrefixReport>,
     /// Why the choice ended; `None` while it runs.
     pub(crate) finish: Option<FinishReason>,
+    /// The stop string that ended it.
+    pub(crate) stop: Option<String>,
 }
 
 /// The running choices of one request.
@@ -162,7 +164,7 @@ impl Generation {
                         by_text = more.stopped || choice.answer.is_done();
                         delta.finish = by_text.then_some(FinishReason::Stop);
                         if by_text {
-                            choice.answer.finish(&mut delta.parts);
+                            choice.answer.finish(&mut delta.parts, false);
                         }
                     }
                     if choice.keeps_tokens {
@@ -172,8 +174,9 @@ impl Generation {
                 Poll::Ready(Some(Event::Finished { reason, .. })) => {
                     let rest = choice.text.finish();
                     choice.answer.push(&rest.text, &mut delta.parts);
-                    choice.answer.finish(&mut delta.parts);
-                    delta.finish = Some(if rest.stopped { FinishReason::Stop } else { reason });
+                    let reason = if rest.stopped { FinishReason::Stop } else { reason };
+                    choice.answer.finish(&mut delta.parts, reason == FinishReason::Length);
+                    delta.finish = Some(reason);
                 }
                 Poll::Ready(Some(Event::Failed(error))) => return Poll::Ready(Err(error)),
                 // The engine ends every choice with an event. A receiver closed without one means that the engine is
@@ -183,6 +186,7 @@ impl Generation {
         }
         self.count(index, new_tokens);
         if delta.finish.is_some() {
+            delta.stop = self.choices[index].text.stop().map(str::to_owned);
             self.end(index, by_text);
         } else if delta.parts.is_empty() {
             return Poll::Pending;

@@ -7,6 +7,7 @@ use crate::engine::handle::EngineInfo;
 use crate::engine::request::{FinishReason, Token};
 use crate::platform::Instant;
 use crate::server::state::ServerState;
+use crate::server::wire::sse;
 use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
@@ -197,7 +198,7 @@ impl ReplyForm for LlamaReply {
     }
 
     fn event(&self, chunk: &Chunk) -> String {
-        json(chunk)
+        sse::event(&json(chunk))
     }
 
     fn whole(&self, chunks: Vec<Chunk>) -> String {

@@ -97,6 +97,14 @@ impl TokenNames {
         })
     }
 
+    /// Logprobs in the form of chats, an entry for each token.
+    pub(super) fn entries(&self, tokens: &[Token]) -> Vec<Value> {
+        match json!(self.chat(tokens))["content"].take() {
+            Value::Array(entries) => entries,
+            _ => Vec::new(),
+        }
+    }
+
     pub(super) fn chat(&self, tokens: &[Token]) -> Logprobs {
         let entry = |id: u32, logprob: Option<f32>| {
             let (token, bytes) = (self.id_name(id).unwrap_or_else(|| self.text(id)), self.bytes(id));

@@ -1,18 +1,22 @@
 //! From the events of a request's choices to its reply.
 //!
 //! A [`generation::Generation`] merges the running choices into one stream of deltas. A [`ReplyForm`] turns each delta
-//! into chunks: OpenAI's ([`openai`]) or llama.cpp's ([`llama`]). A streamed reply sends each chunk as an event. A
-//! whole reply is the fold of the same chunks, so every JSON object is built in one place for both.
+//! into chunks: OpenAI's ([`openai`], [`responses`]), Anthropic's ([`anthropic`]), Ollama's ([`ollama`]) or llama.cpp's
+//! ([`llama`]). A streamed reply sends each chunk as an event. A whole reply is the fold of the same chunks, so every
+//! JSON object is built in one place for both.
 //!
 //! Nothing here knows routes, or how a request's fields are read.
 
+pub(crate) mod anthropic;
 pub(crate) mod generation;
 pub(crate) mod llama;
 mod logprobs;
 mod objects;
+pub(crate) mod ollama;
 pub(crate) mod openai;
+pub(crate) mod responses;
 
-use super::wire::error::ApiError;
+use super::wire::error::{ApiError, Dialect};
 use super::wire::sse;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -23,6 +27,9 @@ use generation::{Delta, Generation, Totals};
 pub(crate) trait ReplyForm: Send + 'static {
     /// The content of one event of a stream.
     type Chunk: Send;
+
+    /// The media type of a stream.
+    const MEDIA_TYPE: &'static str = sse::EVENTS;
 
     /// The event that ends a stream, after the last chunk or an error.
     const END: &'static str;
@@ -36,16 +43,28 @@ pub(crate) trait ReplyForm: Send + 'static {
     /// An additional chunk after the last delta.
     fn last_chunk(&self, totals: Totals) -> Option<Self::Chunk>;
 
-    /// A chunk as JSON.
+    /// A chunk as an event of a stream.
     fn event(&self, chunk: &Self::Chunk) -> String;
+
+    /// The event of a failure: the status has already been sent.
+    fn error(&mut self, error: &ApiError) -> String {
+        sse::event(&error.json(Dialect::OpenAi))
+    }
 
     /// The whole reply as JSON, folded from all chunks.
     fn whole(&self, chunks: Vec<Self::Chunk>) -> String;
 }
 
 /// Sends the reply as a stream or as a whole. Dropping the future or the response cancels the generation.
-pub(crate) async fn respond(generation: Generation, form: impl ReplyForm, streams: bool) -> Result<Response, ApiError> {
-    if streams { Ok(sse::response(events(generation, form))) } else { whole(generation, form).await }
+pub(crate) async fn respond<F: ReplyForm>(
+    generation: Generation,
+    form: F,
+    streams: bool,
+) -> Result<Response, ApiError> {
+    if streams {
+        return Ok(sse::response(F::MEDIA_TYPE, events(generation, form)));
+    }
+    whole(generation, form).await
 }
 
 /// The events of each delta as one string, then the end event.
@@ -58,13 +77,12 @@ fn events<F: ReplyForm>(generation: Generation, form: F) -> impl stream::Stream<
             Some(Ok(delta)) => {
                 form.begins();
                 let chunks = form.chunks(delta, totals);
-                let events = chunks.iter().map(|chunk| sse::event(&form.event(chunk))).collect();
+                let events = chunks.iter().map(|chunk| form.event(chunk)).collect();
                 (events, Some((generation, form)))
             }
-            // The status has already been sent, so the error is sent as an event.
-            Some(Err(error)) => (sse::event(&ApiError::failed(error).json()) + F::END, None),
+            Some(Err(error)) => (form.error(&ApiError::failed(error)) + F::END, None),
             None => {
-                let last = form.last_chunk(totals).map(|chunk| sse::event(&form.event(&chunk)));
+                let last = form.last_chunk(totals).map(|chunk| form.event(&chunk));
                 (last.unwrap_or_default() + F::END, None)
             }
         })

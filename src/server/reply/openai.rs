@@ -268,7 +268,7 @@ impl ReplyForm for OpenAiReply {
 
     fn event(&self, chunk: &Chunk) -> String {
         let object = if self.kind == Kind::Chat { "chat.completion.chunk" } else { "text_completion" };
-        self.json(object, chunk)
+        sse::event(&self.json(object, chunk))
     }
 
     fn whole(&self, chunks: Vec<Chunk>) -> String {

@@ -1,9 +1,10 @@
-//! `POST /v1/chat/completions`.
+//! `POST /v1/chat/completions`, and [`begin`], with which every API begins an answer to a conversation.
 
 use crate::engine::handle::EngineInfo;
 use crate::platform;
 use crate::server::guards::Client;
-use crate::server::parameters::conversation::Conversation;
+use crate::server::parameters::conversation::{Conversation, Turn};
+use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::structured::{self, Structure};
@@ -12,41 +13,106 @@ use crate::server::reply::generation::Generation;
 use crate::server::reply::openai::{Kind, OpenAiReply, PromptPart};
 use crate::server::reply::respond;
 use crate::server::state::{ALWAYS, ServerState, prompt_bytes_max};
-use crate::server::wire::error::{ApiError, Names};
+use crate::server::wire::error::{ApiError, Names, name_of, shorten};
 use crate::text::answer::{AnswerFormat, AnswerParser, ToolChoice, calls_or_json, forced_calls};
 use crate::text::{ChatInput, Grammar, PromptError, TemplateError, TextModel};
 use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use std::sync::Arc;
 
 /// The engine's field names and those of a chat request, where they differ.
-const NAMES: Names = &[("prompt", "messages"), ("logprobs", "top_logprobs")];
+pub(crate) const NAMES: Names = &[("prompt", "messages"), ("logprobs", "top_logprobs")];
 
 /// Answers a conversation.
 pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: ChatRequest = read::read(request, &state).await?;
-    let info = state.ready()?;
-    let model = state.model(request.target.model)?;
+    let Begun { generation, sampling, model, ids, info } = begin(&state, client, turn(request)?).await?;
+    let prompts = vec![PromptPart { ids, echo: None }];
+    let form = OpenAiReply::new(Kind::Chat, (&state, info), model, &sampling, prompts);
+    respond(generation, form, sampling.stream).await
+}
+
+fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
     let alternatives = match (request.logprobs, request.top_logprobs) {
         (false, Some(_)) => return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true")),
         (logprobs, top) => logprobs.then(|| top.unwrap_or(0)),
     };
-    let defaults = &state.options.defaults;
-    let from = (client, NAMES);
-    let mut sampling = Sampling::new(request.sampling, request.queueing, defaults, info.max_model_len, from)?;
-    // If neither is given, the answer may fill the context.
-    sampling.complete(alternatives, request.max_completion_tokens.or(request.max_tokens), info)?;
-    let conversation = Conversation::new(request.conversation)?;
+    Ok(Turn {
+        model: request.target.model,
+        conversation: Conversation::new(request.conversation)?,
+        sampling: request.sampling,
+        queueing: request.queueing,
+        alternatives,
+        max_tokens: request.max_completion_tokens.or(request.max_tokens).flatten(),
+        names: NAMES,
+    })
+}
 
+/// An answer that is being generated.
+pub(crate) struct Begun<'a> {
+    pub(crate) generation: Generation,
+    pub(crate) sampling: Sampling,
+    /// The served name that the client asked for.
+    pub(crate) model: String,
+    /// The prompt.
+    pub(crate) ids: Arc<[u32]>,
+    /// The engine when it took the prompt; it may be gone by now.
+    pub(crate) info: &'a EngineInfo,
+}
+
+/// Begins the answer to a turn, from whatever API it came.
+pub(crate) async fn begin(state: &ServerState, client: Client, turn: Turn) -> Result<Begun<'_>, ApiError> {
+    let info = state.ready()?;
+    let Turn { model, conversation, sampling, queueing, alternatives, max_tokens, names } = turn;
+    let model = state.model(model)?;
+    let defaults = &state.options.defaults;
+    let mut sampling = Sampling::new(sampling, queueing, defaults, info.max_model_len, (client, names))?;
+    // Without a maximum, the answer may fill the context.
+    sampling.complete(alternatives, max_tokens, info)?;
     let (tools, continued) = (conversation.tools.clone(), conversation.continued());
-    let shape = Shape::new(&state, sampling.structure.take(), &tools).await?;
-    let ids: Arc<[u32]> = sampling.truncated(prompt(&state, info, conversation).await?).into();
-    shape.apply(&state, &mut sampling, &tools, (&ids, continued.as_deref()));
-    let generation = Generation::submit(&state, vec![ids.clone()], &sampling)?;
-    let prompts = vec![PromptPart { ids, echo: None }];
-    let form = OpenAiReply::new(Kind::Chat, (&state, info), model, &sampling, prompts);
-    respond(generation, form, sampling.stream).await
+    let shape = Shape::new(state, sampling.structure.take(), &tools).await?;
+    let ids: Arc<[u32]> = sampling.truncated(prompt(state, info, conversation, names).await?).into();
+    shape.apply(state, &mut sampling, &tools, (&ids, continued.as_deref()));
+    let generation = Generation::submit(state, vec![ids.clone()], &sampling)?;
+    Ok(Begun { generation, sampling, model, ids, info })
+}
+
+/// Begins the continuation of a prompt as it is, without the chat template.
+pub(crate) async fn begin_raw(
+    state: &ServerState,
+    client: Client,
+    prompt: String,
+    turn: Turn,
+) -> Result<Begun<'_>, ApiError> {
+    let info = state.ready()?;
+    let model = state.model(turn.model)?;
+    let defaults = &state.options.defaults;
+    let mut sampling = Sampling::new(turn.sampling, turn.queueing, defaults, info.max_model_len, (client, turn.names))?;
+    sampling.complete(turn.alternatives, turn.max_tokens, info)?;
+    sampling.constrain(state).await?;
+    let ids = Prompts::Texts(vec![prompt]).encode(state, true).await?.remove(0);
+    let ids: Arc<[u32]> = sampling.truncated(ids).into();
+    let generation = Generation::submit(state, vec![ids.clone()], &sampling)?;
+    Ok(Begun { generation, sampling, model, ids, info })
+}
+
+/// Names in a header, and once in the log, the tools that were left out of a prompt.
+pub(crate) fn naming_ignored(state: &ServerState, mut response: Response, left_out: &[String]) -> Response {
+    for name in left_out {
+        if state.is_new_name(&format!("tool {}", shorten(name))) {
+            tracing::warn!(tool = shorten(name), "a tool that has no form here is left out of prompts");
+        }
+    }
+    let plain = |name: &String| name.chars().filter(|c| c.is_ascii_graphic() && *c != ',').take(64).collect::<String>();
+    let names = left_out.iter().map(plain).collect::<Vec<_>>().join(", ");
+    if let Ok(names) = HeaderValue::from_str(&names)
+        && !names.is_empty()
+    {
+        response.headers_mut().insert(HeaderName::from_static("x-ignored-tools"), names);
+    }
+    response
 }
 
 /// How the answer is constrained and split, as far as it does not depend on the prompt.
@@ -107,10 +173,11 @@ pub(crate) async fn prompt(
     state: &ServerState,
     info: &EngineInfo,
     conversation: Conversation,
+    names: Names,
 ) -> Result<Vec<u32>, ApiError> {
-    let ids = rendered(state, info, conversation, TextModel::chat_prompt).await?;
+    let ids = rendered(state, info, (conversation, names), TextModel::chat_prompt).await?;
     if ids.is_empty() {
-        return Err(ApiError::invalid("messages", "the conversation renders to an empty prompt"));
+        return Err(ApiError::invalid(name_of("prompt", names), "the conversation renders to an empty prompt"));
     }
     Ok(ids)
 }
@@ -119,7 +186,7 @@ pub(crate) async fn prompt(
 pub(crate) async fn rendered<T: Send + 'static>(
     state: &ServerState,
     info: &EngineInfo,
-    conversation: Conversation,
+    (conversation, names): (Conversation, Names),
     render: impl FnOnce(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let bytes_max = prompt_bytes_max(info);
@@ -139,13 +206,12 @@ pub(crate) async fn rendered<T: Send + 'static>(
         render(text, &input)
     };
     state.with_text(ALWAYS, work).await?.map_err(|error| match error {
-        PromptError::Template(TemplateError::TooLong { .. }) => too_many_bytes(info, bytes_max),
-        error => ApiError::invalid("messages", error.to_string()),
+        PromptError::Template(TemplateError::TooLong { .. }) => too_many_bytes(info, bytes_max, names),
+        error => ApiError::invalid(name_of("prompt", names), error.to_string()),
     })
 }
 
-fn too_many_bytes(info: &EngineInfo, bytes_max: usize) -> ApiError {
-    let context = info.max_model_len;
-    let message = format!("the conversation has more than {bytes_max} bytes of text; the context is {context} tokens");
-    ApiError::context_length("messages", message)
+fn too_many_bytes(info: &EngineInfo, bytes_max: usize, names: Names) -> ApiError {
+    let has = format!("the conversation has more than {bytes_max} bytes of text");
+    ApiError::context_length(name_of("prompt", names), info.max_model_len, &has)
 }

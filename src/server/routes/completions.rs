@@ -28,9 +28,9 @@ pub(crate) async fn completions(State(state): State<ServerState>, request: Reque
     let mut sampling = Sampling::new(request.sampling, request.queueing, defaults, info.max_model_len, from)?;
     let echo = request.echo;
     // The answer repeats only the prompt, with its logprobs.
-    sampling.silent = echo && request.max_tokens == Some(0);
-    let max_tokens = request.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT);
-    sampling.complete(request.logprobs, Some(if sampling.silent { 1 } else { max_tokens }), info)?;
+    let max_tokens = request.max_tokens.unwrap_or(Some(MAX_TOKENS_DEFAULT));
+    sampling.silent = echo && max_tokens == Some(0);
+    sampling.complete(request.logprobs, if sampling.silent { Some(1) } else { max_tokens }, info)?;
     if echo && sampling.wants_logprobs {
         sampling.params.prompt_logprobs = sampling.params.prompt_logprobs.max(sampling.params.logprobs);
     }

@@ -5,9 +5,10 @@
 
 use crate::engine::request::{Event, Pooling, PromptEvent, Request as EngineRequest, RequestError, SamplingParams};
 use crate::server::guards::Client;
+use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
-use crate::server::parameters::table::EmbeddingRequest;
+use crate::server::parameters::table::{EmbeddingRequest, Queueing};
 use crate::server::state::{Counted, ServerState};
 use crate::server::wire::error::{ApiError, Names};
 use axum::body::Body;
@@ -24,13 +25,32 @@ const NAMES: Names = &[("prompt", "input")];
 /// Maximum inputs of one request that are submitted at once, so that it does not fill the queue.
 const INPUTS_AT_ONCE: usize = 16;
 
-/// How the request wants its vectors.
-struct Form {
+/// What to embed, and how.
+pub(crate) struct Inputs {
+    prompts: Prompts,
+    queueing: Queueing,
+    add_special: bool,
     pooling: Pooling,
     normalize: bool,
-    base64: bool,
+    /// Cut what does not fit into the context.
+    pub(crate) truncates: bool,
     /// Number of leading elements to keep.
-    dimensions: Option<usize>,
+    pub(crate) dimensions: Option<usize>,
+}
+
+impl Inputs {
+    /// Normalized vectors of the last tokens.
+    pub(crate) fn new(prompts: Prompts, queueing: Queueing) -> Self {
+        Self {
+            prompts,
+            queueing,
+            add_special: true,
+            pooling: Pooling::Last,
+            normalize: true,
+            truncates: false,
+            dimensions: None,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -53,32 +73,18 @@ enum Vector {
 pub(crate) async fn embeddings(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: EmbeddingRequest = read::read(request, &state).await?;
-    let info = state.ready()?;
-    let form = Form::new(&request);
     let model = state.model(request.target.model)?;
-    if info.embedding_len == 0 {
-        return Err(ApiError::unsupported("model", "this model does not support embeddings"));
-    }
-    let most = prompt_tokens_max(&request.queueing, info.max_model_len);
-    let base = EngineRequest {
-        params: SamplingParams { max_tokens: Some(1), ..SamplingParams::default() },
-        cache_salt: request.queueing.cache_salt,
-        priority: request.queueing.priority.unwrap_or(0) as i32,
-        client: client.0,
-        pooling: Some(form.pooling),
-        ..EngineRequest::default()
+    let as_base64 = request.encoding_format == Some("base64");
+    let inputs = Inputs {
+        add_special: request.add_special_tokens,
+        pooling: if request.pooling == Some("mean") { Pooling::Mean } else { Pooling::Last },
+        normalize: request.normalize,
+        dimensions: request.dimensions.map(|count| count as usize),
+        ..Inputs::new(request.input, request.queueing)
     };
-    let checked = base.check_without_prompt(info.vocab, info.max_model_len);
-    checked.map_err(|error| ApiError::refused(&error, NAMES))?;
-
-    let inputs = request.input.encode(&state, request.add_special_tokens).await?;
-    let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();
-    let prompt_tokens: usize = inputs.iter().map(Vec::len).sum();
-    let _active = Counted::new(&state.active);
-    let all = inputs.into_iter().map(|ids| embed(&state, EngineRequest { prompt: ids.into(), ..base.clone() }));
-    let vectors: Vec<_> = futures_util::stream::iter(all).buffered(INPUTS_AT_ONCE).try_collect().await?;
+    let (vectors, prompt_tokens) = vectors(&state, client, inputs).await?;
     let entries = vectors.into_iter().enumerate().map(|(index, vector)| {
-        let embedding = form.finish(vector);
+        let embedding = if as_base64 { Vector::base64(&vector) } else { Vector::Floats(vector) };
         Entry { object: "embedding", index, embedding }
     });
     let data = serde_json::to_string(&entries.collect::<Vec<_>>()).map_err(|_| ApiError::internal())?;
@@ -87,6 +93,39 @@ pub(crate) async fn embeddings(State(state): State<ServerState>, request: Reques
     let model = Value::from(model);
     let body = format!("{{\"object\":\"list\",\"data\":{data},\"model\":{model},\"usage\":{usage}}}");
     Ok(([(CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+}
+
+/// The vectors of inputs, and the number of their tokens.
+pub(crate) async fn vectors(
+    state: &ServerState,
+    client: Client,
+    inputs: Inputs,
+) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    let info = state.ready()?;
+    if info.embedding_len == 0 {
+        return Err(ApiError::unsupported("model", "this model does not support embeddings"));
+    }
+    let Inputs { prompts, queueing, add_special, pooling, normalize, truncates, dimensions } = inputs;
+    let most = prompt_tokens_max(&queueing, info.max_model_len).or(truncates.then_some(info.max_model_len - 1));
+    let base = EngineRequest {
+        params: SamplingParams { max_tokens: Some(1), ..SamplingParams::default() },
+        cache_salt: queueing.cache_salt,
+        priority: queueing.priority.unwrap_or(0) as i32,
+        client: client.0,
+        pooling: Some(pooling),
+        ..EngineRequest::default()
+    };
+    let checked = base.check_without_prompt(info.vocab, info.max_model_len);
+    checked.map_err(|error| ApiError::refused(&error, NAMES))?;
+
+    let inputs = prompts.encode(state, add_special).await?;
+    let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();
+    let prompt_tokens = inputs.iter().map(Vec::len).sum();
+    let _active = Counted::new(&state.active);
+    let all = inputs.into_iter().map(|ids| embed(state, EngineRequest { prompt: ids.into(), ..base.clone() }));
+    let vectors: Vec<_> = futures_util::stream::iter(all).buffered(INPUTS_AT_ONCE).try_collect().await?;
+    let finish = |vector| finished(vector, dimensions, normalize);
+    Ok((vectors.into_iter().map(finish).collect(), prompt_tokens))
 }
 
 /// The embedding of one prompt.
@@ -106,27 +145,19 @@ async fn embed(state: &ServerState, request: EngineRequest) -> Result<Vec<f32>, 
     Err(ApiError::failed(RequestError::Internal))
 }
 
-impl Form {
-    fn new(request: &EmbeddingRequest) -> Self {
-        Self {
-            pooling: if request.pooling == Some("mean") { Pooling::Mean } else { Pooling::Last },
-            normalize: request.normalize,
-            base64: request.encoding_format == Some("base64"),
-            dimensions: request.dimensions.map(|count| count as usize),
-        }
+/// Truncates and normalizes one vector.
+fn finished(mut vector: Vec<f32>, dimensions: Option<usize>, normalize: bool) -> Vec<f32> {
+    vector.truncate(dimensions.unwrap_or(usize::MAX));
+    let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    if normalize && length > 0.0 {
+        vector.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
     }
+    vector
+}
 
-    /// Truncates, normalizes and encodes one vector.
-    fn finish(&self, mut vector: Vec<f32>) -> Vector {
-        vector.truncate(self.dimensions.unwrap_or(usize::MAX));
-        let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
-        if self.normalize && length > 0.0 {
-            vector.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
-        }
-        if !self.base64 {
-            return Vector::Floats(vector);
-        }
+impl Vector {
+    fn base64(vector: &[f32]) -> Self {
         let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Vector::Base64(base64::engine::general_purpose::STANDARD.encode(bytes))
+        Self::Base64(base64::engine::general_purpose::STANDARD.encode(bytes))
     }
 }

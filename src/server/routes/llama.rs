@@ -34,7 +34,7 @@ pub(crate) async fn apply_template(
     let info = state.ready()?;
     state.model(request.target.model)?;
     let conversation = Conversation::new(request.conversation)?;
-    let prompt = chat::rendered(&state, info, conversation, TextModel::chat_text).await?;
+    let prompt = chat::rendered(&state, info, (conversation, chat::NAMES), TextModel::chat_text).await?;
     Ok(Json(json!({"prompt": prompt})))
 }
 

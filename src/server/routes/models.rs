@@ -2,6 +2,7 @@
 
 use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
+use crate::text::iso_time;
 use axum::Json;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
@@ -12,6 +13,10 @@ fn card(state: &ServerState, name: &str) -> Value {
         "object": "model",
         "created": state.created,
         "owned_by": "folio",
+        // As Anthropic's clients read it.
+        "type": "model",
+        "display_name": name,
+        "created_at": iso_time(state.created),
         "root": state.model_names[0],
         "max_model_len": state.engine.info().map(|info| info.max_model_len),
     })
@@ -20,7 +25,8 @@ fn card(state: &ServerState, name: &str) -> Value {
 /// All served names.
 pub(crate) async fn list(State(state): State<ServerState>) -> Json<Value> {
     let cards: Vec<_> = state.model_names.iter().map(|name| card(&state, name)).collect();
-    Json(json!({"object": "list", "data": cards}))
+    let [first, last] = [cards.first(), cards.last()].map(|card| card.map(|card| card["id"].clone()));
+    Json(json!({"object": "list", "data": cards, "has_more": false, "first_id": first, "last_id": last}))
 }
 
 /// One served name; it may contain slashes.
@@ -28,6 +34,6 @@ pub(crate) async fn retrieve(
     State(state): State<ServerState>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let name = state.model(Some(name))?;
+    let name = state.model(Some(name.trim_end_matches('/').to_owned()))?;
     Ok(Json(card(&state, &name)))
 }

@@ -41,6 +41,8 @@ pub(crate) enum Answer {
     One(&'static str),
     List(&'static str),
     OneOrStream(&'static str),
+    /// An object, or lines of them.
+    Lines,
 }
 
 impl Operation {
@@ -93,6 +95,9 @@ fn operation(operation: &Operation, names: &[&str], bounds: &Bounds, components:
         Answer::Object => json!({"application/json": {"schema": {"type": "object"}}}),
         Answer::One(name) => json!({"application/json": {"schema": reference(name)}}),
         Answer::List(name) => json!({"application/json": {"schema": {"type": "array", "items": reference(name)}}}),
+        Answer::Lines => {
+            json!({"application/json": {"schema": {"type": "object"}}, "application/x-ndjson": {}})
+        }
         Answer::OneOrStream(name) => {
             json!({"application/json": {"schema": reference(name)}, "text/event-stream": {}})
         }

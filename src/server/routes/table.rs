@@ -2,17 +2,24 @@
 //!
 //! Routes of OpenAI's API also exist without `/v1`, because clients of llama.cpp leave it out.
 
+use crate::server::parameters::anthropic::{CountTokensRequest, MessagesRequest};
 use crate::server::parameters::kind::Bounds;
+use crate::server::parameters::ollama::{
+    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaShowRequest,
+};
+use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
     ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, LlamaRequest, RenderChatRequest,
     RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
 };
 use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, group};
-use crate::server::routes::{chat, completions, embeddings, health, llama, load, metrics, models, tokens, ui};
+use crate::server::routes::{
+    chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama, responses, tokens, ui,
+};
 use crate::server::state::ServerState;
 use axum::Json;
 use axum::extract::State;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 
 /// `GET /openapi.json`.
@@ -46,6 +53,17 @@ pub(crate) fn routes() -> Vec<Route> {
         route("/v1/chat/completions", post(chat::chat), chat_operation()),
         route("/chat/completions", post(chat::chat), chat_operation()),
         route("/v1/chat/completions/render", post(tokens::render_chat), render_chat_operation(Answer::One("TokenIds"))),
+        route("/v1/responses", post(responses::create), responses_operation()),
+        route("/responses", post(responses::create), responses_operation()),
+        route("/v1/responses/input_tokens", post(responses::input_tokens), input_tokens_operation()),
+        route("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete), stored_operation()),
+        route(
+            "/v1/responses/{id}/input_items",
+            get(responses::input_items),
+            object("The items of a response's input."),
+        ),
+        route("/v1/messages", post(messages::messages), messages_operation()),
+        route("/v1/messages/count_tokens", post(messages::count_tokens), count_tokens_operation()),
         route("/v1/completions", post(completions::completions), completion_operation()),
         route("/completions", post(completions::completions), completion_operation()),
         route("/v1/completions/render", post(tokens::render_completions), render_completion_operation()),
@@ -57,6 +75,19 @@ pub(crate) fn routes() -> Vec<Route> {
         route("/props", get(llama::props), object("The server's settings, as llama.cpp's server reports them.")),
         route("/apply-template", post(llama::apply_template), render_chat_operation(Answer::Object)),
         route("/completion", post(llama::completion), llama_operation()),
+        route("/api/version", get(ollama::version), object("The version of Ollama whose API this is.")),
+        route("/api/tags", get(ollama::tags), object("All served names of the model, in Ollama's form.")),
+        route("/api/ps", get(ollama::ps), object("The loaded model, in Ollama's form.")),
+        route("/api/show", post(ollama::show), show_operation()),
+        route("/api/chat", post(ollama::chat), ollama_chat_operation()),
+        route("/api/generate", post(ollama::generate), generate_operation()),
+        route("/api/embed", post(ollama::embed), embed_operation()),
+        route("/api/embeddings", post(ollama::embed_one), embed_one_operation()),
+        route("/api/pull", post(ollama::refused), refused_operation()),
+        route("/api/create", post(ollama::refused), refused_operation()),
+        route("/api/copy", post(ollama::refused), refused_operation()),
+        route("/api/push", post(ollama::refused), refused_operation()),
+        route("/api/delete", delete(ollama::refused), Operation { methods: &["delete"], ..refused_operation() }),
     ]
 }
 
@@ -80,6 +111,71 @@ fn chat_operation() -> Operation {
     let example = || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16});
     let body = Body { name: "ChatRequest", schema: group::<ChatRequest>, example };
     Operation::post("Answers a conversation.", body, Answer::OneOrStream("ChatAnswer"))
+}
+
+fn responses_operation() -> Operation {
+    let example = || json!({"input": "Hello!", "max_output_tokens": 16});
+    let body = Body { name: "ResponsesRequest", schema: group::<ResponsesRequest>, example };
+    Operation::post("Answers an input, as OpenAI's newer API does.", body, Answer::OneOrStream("ResponsesAnswer"))
+}
+
+fn input_tokens_operation() -> Operation {
+    let body = Body {
+        name: "InputTokensRequest",
+        schema: group::<InputTokensRequest>,
+        example: || json!({"input": "Hello!"}),
+    };
+    Operation::post("The number of tokens of an input.", body, Answer::One("TokenCount"))
+}
+
+fn stored_operation() -> Operation {
+    Operation { methods: &["get", "delete"], ..Operation::get("A stored response.", Answer::Object) }
+}
+
+fn refused_operation() -> Operation {
+    let summary = "Refused: models are chosen when the server starts.";
+    Operation { methods: &["post"], ..Operation::get(summary, Answer::Object) }
+}
+
+fn show_operation() -> Operation {
+    let body = Body { name: "OllamaShowRequest", schema: group::<OllamaShowRequest>, example: || json!({}) };
+    Operation::post("What is known of a model, in Ollama's form.", body, Answer::Object)
+}
+
+fn ollama_chat_operation() -> Operation {
+    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}], "options": {"num_predict": 16}});
+    let body = Body { name: "OllamaChatRequest", schema: group::<OllamaChatRequest>, example };
+    Operation::post("Answers a conversation, in Ollama's form.", body, Answer::Lines)
+}
+
+fn generate_operation() -> Operation {
+    let example = || json!({"prompt": "Hello!", "options": {"num_predict": 16}});
+    let body = Body { name: "OllamaGenerateRequest", schema: group::<OllamaGenerateRequest>, example };
+    Operation::post("Answers a prompt, in Ollama's form.", body, Answer::Lines)
+}
+
+fn embed_operation() -> Operation {
+    let body =
+        Body { name: "OllamaEmbedRequest", schema: group::<OllamaEmbedRequest>, example: || json!({"input": "Hello"}) };
+    Operation::post("Texts as vectors, in Ollama's form.", body, Answer::Object)
+}
+
+fn embed_one_operation() -> Operation {
+    let example = || json!({"prompt": "Hello"});
+    let body = Body { name: "OllamaEmbeddingsRequest", schema: group::<OllamaEmbeddingsRequest>, example };
+    Operation::post("A text as a vector, in Ollama's older form.", body, Answer::Object)
+}
+
+fn messages_operation() -> Operation {
+    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16});
+    let body = Body { name: "MessagesRequest", schema: group::<MessagesRequest>, example };
+    Operation::post("Answers a conversation, in Anthropic's form.", body, Answer::OneOrStream("MessagesAnswer"))
+}
+
+fn count_tokens_operation() -> Operation {
+    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}]});
+    let body = Body { name: "CountTokensRequest", schema: group::<CountTokensRequest>, example };
+    Operation::post("The number of tokens of a prompt, in Anthropic's form.", body, Answer::One("TokenCount"))
 }
 
 fn completion_operation() -> Operation {

@@ -75,7 +75,7 @@ pub(crate) async fn tokenize(State(state): State<ServerState>, request: Request)
         TokenizeRequest::Chat(request) => {
             let request = *request;
             state.model(request.target.model)?;
-            let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?).await?;
+            let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?, chat::NAMES).await?;
             (ids, request.return_token_strs)
         }
         TokenizeRequest::Content(request) => return tokenize_content(&state, request).await,
@@ -140,7 +140,7 @@ pub(crate) async fn render_chat(State(state): State<ServerState>, request: Reque
     let request: RenderChatRequest = read::read_part(request, &state).await?;
     let info = state.ready()?;
     state.model(request.target.model)?;
-    let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?).await?;
+    let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?, chat::NAMES).await?;
     Ok(Json(json!({"token_ids": ids})))
 }
 

@@ -22,7 +22,7 @@ mod tests;
 pub use signals::shutdown_signal;
 
 use super::guards::access::{Passed, WrongKey};
-use super::wire::error::ApiError;
+use super::wire::error::{ApiError, Dialect};
 use super::{ServerState, router};
 use axum::body::Body;
 use axum::http::header::CONNECTION;
@@ -242,7 +242,7 @@ impl Server {
 /// The response to a connection for which there is no room.
 fn no_room() -> String {
     let error = ApiError::too_many_connections();
-    let body = error.json();
+    let body = error.json(Dialect::OpenAi);
     let response = error.into_response();
     let mut text = format!("HTTP/1.1 {}\r\nconnection: close\r\ncontent-length: {}\r\n", response.status(), body.len());
     for (name, value) in response.headers() {

@@ -14,6 +14,35 @@ const ECHO_CHARACTERS: usize = 64;
 /// Pairs of a field's name in the engine and its name in a request, where they differ.
 pub(crate) type Names = &'static [(&'static str, &'static str)];
 
+/// The name of one of the engine's fields in a request.
+pub(crate) fn name_of(field: &'static str, names: Names) -> &'static str {
+    names.iter().find(|(ours, _)| *ours == field).map_or(field, |(_, theirs)| *theirs)
+}
+
+/// The form of an error's JSON. All have the same message, parameter and code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// `{"error": {message, type, param, code}}`.
+    OpenAi,
+    /// `{"type": "error", "error": {message, type, param, code}}`, with Anthropic's types.
+    Anthropic,
+    /// `{"error": message, param, code}`.
+    Ollama,
+}
+
+impl Dialect {
+    /// The form that clients of a path expect.
+    pub(crate) fn of(path: &str) -> Self {
+        let is_under =
+            |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        match path {
+            _ if is_under("/v1/messages") => Self::Anthropic,
+            _ if is_under("/api") => Self::Ollama,
+            _ => Self::OpenAi,
+        }
+    }
+}
+
 /// An error: the request was refused, or the server failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
@@ -25,6 +54,8 @@ pub(crate) struct ApiError {
     retry_after_seconds: Option<u32>,
     /// The same request would fail again, so clients must not retry it, although the status is 5xx.
     deterministic: bool,
+    /// The prompt's tokens and the context, if the prompt is too long.
+    overflow: Option<(u32, u32)>,
 }
 
 /// The sender of a request body stalled. The socket raises this error, and the body's reader turns it into status 408.
@@ -35,7 +66,16 @@ pub struct BodyTimeout;
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, kind, message, param: None, code, retry_after_seconds: None, deterministic: false }
+        Self {
+            status,
+            kind,
+            message,
+            param: None,
+            code,
+            retry_after_seconds: None,
+            deterministic: false,
+            overflow: None,
+        }
     }
 
     fn bad(code: &'static str, message: impl Into<String>) -> Self {
@@ -83,14 +123,26 @@ impl ApiError {
         Self::unsupported(param, format!("`{param}` is not supported"))
     }
 
-    /// A prompt that is longer than the context.
-    pub(crate) fn context_length(param: impl Into<String>, message: impl Into<String>) -> Self {
+    /// A prompt that is longer than the context. Clients recognise OpenAI's sentence and code, and shorten the prompt.
+    pub(crate) fn context_length(param: impl Into<String>, context: u32, has: &str) -> Self {
+        let (param, limit) = (param.into(), format!("This model's maximum context length is {context} tokens."));
+        let message = format!("{limit} However, {has}. Please reduce the length of `{param}`.");
         Self::bad("context_length_exceeded", message).about(param)
     }
 
     pub(crate) fn unknown_model(name: &str) -> Self {
         let message = format!("model {} not found; GET /v1/models lists the served names", shorten(name));
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "model_not_found", message).about("model")
+    }
+
+    pub(crate) fn unknown_response(id: &str) -> Self {
+        let message = format!("response {} is not stored", shorten(id));
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "response_not_found", message)
+    }
+
+    pub(crate) fn previous_response(id: &str) -> Self {
+        let message = format!("response {}, or one that it follows, is not stored", shorten(id));
+        Self::bad("previous_response_not_found", message).about("previous_response_id")
     }
 
     pub(crate) fn unknown_route(path: &str) -> Self {
@@ -158,7 +210,7 @@ impl ApiError {
 
     /// A request that the engine refused on submission. `names` maps the engine's field names to the request's.
     pub(crate) fn refused(error: &SubmitError, names: Names) -> Self {
-        let name = |field| names.iter().find(|(ours, _)| *ours == field).map_or(field, |(_, theirs)| *theirs);
+        let name = |field| name_of(field, names);
         match error {
             SubmitError::Overloaded { .. } => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
@@ -168,7 +220,11 @@ impl ApiError {
             SubmitError::Loading => Self::loading(),
             SubmitError::ShuttingDown => Self::shutting_down(),
             SubmitError::DeviceLost => Self::device_lost(),
-            SubmitError::PromptTooLong { .. } => Self::context_length(name("prompt"), error.to_string()),
+            SubmitError::PromptTooLong { tokens, limit } => {
+                let name = name("prompt");
+                let has = format!("your `{name}` resulted in {tokens} tokens, which leaves no room for an answer");
+                Self { overflow: Some((*tokens, *limit)), ..Self::context_length(name, *limit, &has) }
+            }
             SubmitError::Invalid { field, message } => {
                 let name = name(*field);
                 Self::invalid(name, format!("`{name}` {message}"))
@@ -190,15 +246,47 @@ impl ApiError {
     }
 
     /// The body of the response, or an event if the status of the stream was already sent.
-    pub(crate) fn json(&self) -> String {
+    pub(crate) fn json(&self, dialect: Dialect) -> String {
         let Self { message, kind, param, code, .. } = self;
-        json!({"error": {"message": message, "type": kind, "param": param, "code": code}}).to_string()
+        let error = |kind: &str, message: &str| json!({"message": message, "type": kind, "param": param, "code": code});
+        match dialect {
+            Dialect::OpenAi => json!({"error": error(kind, message)}),
+            Dialect::Anthropic => {
+                json!({"type": "error", "error": error(self.anthropic_kind(), &self.anthropic_message())})
+            }
+            Dialect::Ollama => json!({"error": message, "param": param, "code": code}),
+        }
+        .to_string()
+    }
+
+    /// What is wrong.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    fn anthropic_kind(&self) -> &'static str {
+        match self.status {
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::INTERNAL_SERVER_ERROR => "api_error",
+            _ => self.kind,
+        }
+    }
+
+    /// Anthropic's clients recognise these words, and shorten the conversation.
+    fn anthropic_message(&self) -> String {
+        match self.overflow {
+            Some((tokens, limit)) => format!("prompt is too long: {tokens} tokens > {limit} maximum"),
+            None if self.code == "context_length_exceeded" => format!("prompt is too long: {}", self.message),
+            None => self.message.clone(),
+        }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, self.json()).into_response();
+        let mut response = (self.status, self.json(Dialect::OpenAi)).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(seconds) = self.retry_after_seconds {
@@ -211,6 +299,8 @@ impl IntoResponse for ApiError {
         if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        // The guard, which knows the path, writes it in another form where clients expect one.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -14,16 +14,44 @@ const DEPTH_MAX: u32 = 64;
 /// Maximum values in one body: enough for millions of prompt tokens, about 200 MB as a tree.
 const VALUES_MAX: u32 = 4 << 20;
 
-/// Parses one JSON value under the rules above.
+/// Parses one JSON value under the rules above. An escaped half of a character becomes U+FFFD.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
     let wrong = |error: &dyn fmt::Display| ApiError::body(format!("the body is not valid JSON: {error}"));
     std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
     let values_left = Cell::new(VALUES_MAX);
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let strict = Strict { depth: 0, values_left: &values_left };
-    let value = strict.deserialize(&mut deserializer).map_err(|error| wrong(&error))?;
+    let value = match strict.deserialize(&mut deserializer) {
+        // Clients cut texts between the two halves of a character.
+        Err(error) if error.to_string().contains("hex escape") => {
+            return parse_mended(bytes).ok_or_else(|| wrong(&error))?;
+        }
+        value => value.map_err(|error| wrong(&error))?,
+    };
     deserializer.end().map_err(|error| wrong(&error))?;
     Ok(value)
+}
+
+/// [`parse`] with U+FFFD for escaped halves of characters; `None` if there are none.
+fn parse_mended(bytes: &[u8]) -> Option<Result<Value, ApiError>> {
+    let unit = |at: usize| {
+        let escape = bytes.get(at..at + 6).filter(|escape| escape.starts_with(b"\\u"))?;
+        u16::from_str_radix(std::str::from_utf8(&escape[2..]).ok()?, 16).ok()
+    };
+    let (mut mended, mut at) = (bytes.to_vec(), 0);
+    while at < bytes.len() {
+        at += match (bytes[at], unit(at), unit(at + 6)) {
+            (b'\\', Some(0xD800..0xDC00), Some(0xDC00..0xE000)) => 12,
+            (b'\\', Some(0xD800..0xE000), _) => {
+                mended[at + 2..at + 6].copy_from_slice(b"fffd");
+                6
+            }
+            (b'\\', Some(_), _) => 6,
+            (b'\\', None, _) => 2,
+            _ => 1,
+        };
+    }
+    (mended != bytes).then(|| parse(&mended))
 }
 
 #[derive(Clone, Copy)]

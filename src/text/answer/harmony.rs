@@ -57,10 +57,10 @@ impl Harmony {
         self.text(&certain, parts);
     }
 
-    /// Ends the text.
-    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+    /// Ends the text. If it was cut, a marker that has begun is left out.
+    pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         let rest = std::mem::take(&mut self.held);
-        self.text(&rest, parts);
+        self.text(if is_cut { "" } else { &rest }, parts);
         // Text without any header is an answer.
         if self.body.is_none() && !self.header.contains("<|") {
             parts.content.push_str(&std::mem::take(&mut self.header));

@@ -117,17 +117,17 @@ impl AnswerParser {
         self.drop_unwanted(parts);
     }
 
-    /// Ends the text.
-    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+    /// Ends the text. If it was cut by a limit, the beginning of a call is left out: it is no content.
+    pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         match &mut self.form {
             Form::Tagged { reasoning, calls } => {
                 if let Some(reasoning) = reasoning {
                     let answer = reasoning.finish(&mut parts.reasoning);
                     calls.push(&answer, parts);
                 }
-                calls.finish(parts);
+                calls.finish(parts, is_cut);
             }
-            Form::Harmony(harmony) => harmony.finish(parts),
+            Form::Harmony(harmony) => harmony.finish(parts, is_cut),
         }
         self.drop_unwanted(parts);
     }

@@ -21,6 +21,9 @@ const TOLD_CHARACTERS: usize = 400;
 /// model may write white space until it reaches its token limit.
 const JSON_SPACE: &str = r" |\n {0,24}|\n\t{0,8}";
 
+/// A key of a schema: true restores the standard's meaning of a missing `additionalProperties`.
+const ALLOW_EXTRA: &str = "x-allow-extra";
+
 /// A constraint on an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GrammarSpec {
@@ -107,15 +110,52 @@ pub fn schema_in_lark(schema: &Value, strict: bool) -> Result<String, GrammarErr
 
 /// Adds the compiler's options to the schema, where the compiler reads them.
 fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
-    let mut schema = match schema {
+    let schema = match schema {
         Value::Object(map) => map.clone(),
         Value::Bool(true) => Map::new(),
         Value::Bool(false) => return Err(GrammarError("the schema allows no value".into())),
         _ => return Err(GrammarError("a schema must be an object, true or false".into())),
     };
+    let mut schema = Value::Object(schema);
+    let allows_extra =
+        schema.as_object_mut().and_then(|map| map.remove(ALLOW_EXTRA)).is_some_and(|value| value == true);
+    if !allows_extra && !composes(&schema) {
+        close(&mut schema);
+    }
     let options = json!({"whitespace_pattern": JSON_SPACE, "lenient": !strict, "coerce_one_of": !strict});
-    schema.insert("x-guidance".into(), options);
-    Ok(Value::Object(schema))
+    schema["x-guidance"] = options;
+    Ok(schema)
+}
+
+/// Whether objects are described in several places at once, so that none of them knows all properties.
+fn composes(schema: &Value) -> bool {
+    const KEYS: [&str; 6] = ["allOf", "if", "not", "dependentSchemas", "unevaluatedProperties", "patternProperties"];
+    match schema {
+        Value::Array(items) => items.iter().any(composes),
+        Value::Object(map) => {
+            let has = |key: &&str| map.contains_key(*key);
+            let beside = map.contains_key("properties") && ["anyOf", "oneOf", "$ref"].iter().any(has);
+            beside || KEYS.iter().any(has) || map.values().any(composes)
+        }
+        _ => false,
+    }
+}
+
+/// Lets objects have only the properties that they declare, if the schema does not say whether they may have others.
+/// The standard allows any, and a model that may write any property seldom stops.
+fn close(schema: &mut Value) {
+    let Value::Object(map) = schema else { return };
+    if map.get("properties").is_some_and(Value::is_object) {
+        map.entry("additionalProperties").or_insert(Value::Bool(false));
+    }
+    for (key, value) in map.iter_mut() {
+        match (key.as_str(), value) {
+            ("properties" | "$defs" | "definitions", Value::Object(schemas)) => schemas.values_mut().for_each(close),
+            ("anyOf" | "oneOf" | "prefixItems", Value::Array(schemas)) => schemas.iter_mut().for_each(close),
+            ("items" | "additionalProperties", schema) => close(schema),
+            _ => {}
+        }
+    }
 }
 
 fn choice_grammar(choices: &[String]) -> String {

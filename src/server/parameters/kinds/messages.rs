@@ -24,6 +24,13 @@ const FREED_HERE_MAX: usize = 1000;
 /// beside the async threads.
 pub(crate) struct MessageList(Value);
 
+impl MessageList {
+    /// Messages in the form that chat templates expect.
+    pub(crate) fn new(messages: Vec<Value>) -> Self {
+        Self(Value::Array(messages))
+    }
+}
+
 impl Deref for MessageList {
     type Target = Value;
 
@@ -51,12 +58,7 @@ impl Kind for Messages {
             Value::Array(messages) if !messages.is_empty() => messages,
             value => return Err(wrong(at, "a list of at least one message", &value)),
         };
-        // Before anything is done for each message: every one takes at least one token.
-        let (count, context) = (messages.len(), bounds.context);
-        if count > context as usize {
-            let message = format!("`{at}` has {count} messages; the context is {context} tokens");
-            return Err(ApiError::context_length(at, message));
-        }
+        check_count(at, messages.len(), bounds)?;
         let messages = messages.into_iter().enumerate().map(|(index, value)| message(&format!("{at}[{index}]"), value));
         messages.collect::<Result<_, _>>().map(MessageList)
     }
@@ -111,7 +113,16 @@ impl Kind for Messages {
     }
 }
 
-fn message(name: &str, value: Value) -> Result<Value, ApiError> {
+/// Refuses a conversation of more messages than the context has tokens, before anything is done for each message.
+pub(crate) fn check_count(at: &str, count: usize, bounds: &Bounds) -> Result<(), ApiError> {
+    if count <= bounds.context as usize {
+        return Ok(());
+    }
+    Err(ApiError::context_length(at, bounds.context, &format!("`{at}` has {count} messages")))
+}
+
+/// Checks and normalizes one message.
+pub(crate) fn message(name: &str, value: Value) -> Result<Value, ApiError> {
     let at = |field: &str| format!("{name}.{field}");
     let mut message = object(name, value)?;
     let role = match message.get("role") {

@@ -119,6 +119,12 @@ impl Kind for Number {
     }
 }
 
+/// A number without a fraction. Clients that know only floats write `1.0`.
+pub(crate) fn whole(value: &Value) -> Option<i64> {
+    let exact = |number: &f64| number.fract() == 0.0 && number.abs() < 9e15;
+    value.as_i64().or_else(|| value.as_f64().filter(exact).map(|number| number as i64))
+}
+
 /// A count whose maximum, if any, the engine checks. A value beyond 32 bits becomes the largest 32-bit one.
 pub(crate) struct Count {
     pub(crate) min: u32,
@@ -129,7 +135,7 @@ impl Kind for Count {
     type Value = u32;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<u32, ApiError> {
-        let count = value.as_u64().filter(|count| *count >= self.min.into());
+        let count = value.as_u64().or_else(|| whole(&value)?.try_into().ok()).filter(|count| *count >= self.min.into());
         let count = count.ok_or_else(|| wrong(at, &format!("a whole number of at least {}", self.min), &value))?;
         Ok(u32::try_from(count).unwrap_or(u32::MAX))
     }
@@ -155,7 +161,7 @@ impl Kind for Integer {
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<i64, ApiError> {
         let range = self.min..=self.max.of(bounds).unwrap_or(i64::MAX);
         let rule = || format!("a whole number from {} to {}", range.start(), range.end());
-        value.as_i64().filter(|number| range.contains(number)).ok_or_else(|| wrong(at, &rule(), &value))
+        whole(&value).filter(|number| range.contains(number)).ok_or_else(|| wrong(at, &rule(), &value))
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
@@ -171,7 +177,7 @@ impl Kind for NotZero {
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<i64, ApiError> {
         let rule = "negative, or at least 1";
-        if value == 0 { Err(wrong(at, rule, &value)) } else { self.0.read(at, value, bounds) }
+        if whole(&value) == Some(0) { Err(wrong(at, rule, &value)) } else { self.0.read(at, value, bounds) }
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
@@ -244,7 +250,7 @@ impl Kind for TokenIds {
 
 /// Reads a token id of the model.
 pub(crate) fn token_id(at: &str, value: &Value, bounds: &Bounds) -> Result<u32, ApiError> {
-    let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| *id < bounds.vocab);
+    let id = whole(value).and_then(|id| u32::try_from(id).ok()).filter(|id| *id < bounds.vocab);
     id.ok_or_else(|| wrong(at, &format!("token ids from 0 to {}", bounds.vocab - 1), value))
 }
 

@@ -1,8 +1,8 @@
 //! Kinds of fields that set how text is generated.
 
-use crate::engine::request::{CACHE_SALT_LEN_MAX, LOGIT_BIAS, LOGIT_BIAS_MAX};
-use crate::server::parameters::kind::{Bounds, Kind, wrong};
-use crate::server::parameters::kinds::{Number, object, token_id_schema};
+use crate::engine::request::{CACHE_SALT_LEN_MAX, LOGIT_BIAS, LOGIT_BIAS_MAX, NumberRange, TOP_P};
+use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
+use crate::server::parameters::kinds::{Count, Number, object, token_id_schema, whole};
 use crate::server::wire::error::ApiError;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -12,7 +12,34 @@ const STOP_BYTES_MAX: usize = 256;
 const METADATA_MAX: usize = 16;
 const METADATA_KEY_BYTES_MAX: usize = 64;
 const METADATA_VALUE_BYTES_MAX: usize = 512;
+/// `top_p` in requests: 0 always takes the likeliest token.
+pub(crate) const TOP_P_OR_GREEDY: NumberRange = NumberRange { above_min: false, ..TOP_P };
 pub(crate) const USER_BYTES_MAX: usize = 4096;
+
+/// A maximum number of tokens; `None`, which is sent as -1, stands for as many as fit into the context. A value beyond
+/// 32 bits becomes the largest 32-bit one.
+pub(crate) struct MaxTokens {
+    pub(crate) min: u32,
+}
+
+impl Kind for MaxTokens {
+    type Value = Option<u32>;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Option<u32>, ApiError> {
+        if whole(&value) == Some(-1) {
+            return Ok(None);
+        }
+        Count { min: self.min, max: Most::Any }.read(at, value, bounds).map(Some)
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        let mut schema = json!({"type": "integer", "minimum": -1});
+        if self.min > 0 {
+            schema["not"] = json!({"const": 0});
+        }
+        schema
+    }
+}
 
 /// One string, or a list of them.
 pub(crate) struct StopStrings;
@@ -52,7 +79,7 @@ impl Kind for StopTokenIds {
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<u32>, ApiError> {
         let Value::Array(items) = &value else { return Err(wrong(at, "a list of token ids", &value)) };
-        let id = |item: &Value| item.as_u64().and_then(|id| u32::try_from(id).ok());
+        let id = |item: &Value| whole(item).and_then(|id| u32::try_from(id).ok());
         items.iter().map(|item| id(item).ok_or_else(|| wrong(at, "a list of token ids", item))).collect()
     }
 
@@ -148,16 +175,16 @@ impl Kind for OneChoice {
 pub(crate) struct Metadata;
 
 impl Kind for Metadata {
-    type Value = ();
+    type Value = Map<String, Value>;
 
-    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<(), ApiError> {
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Self::Value, ApiError> {
         let map = object(at, value)?;
         let fits = |(key, value): (&String, &Value)| {
             let short = value.as_str().is_some_and(|text| text.len() <= METADATA_VALUE_BYTES_MAX);
             key.len() <= METADATA_KEY_BYTES_MAX && short
         };
         if map.len() <= METADATA_MAX && map.iter().all(fits) {
-            return Ok(());
+            return Ok(map);
         }
         let message = format!(
             "`{at}` must be at most {METADATA_MAX} pairs of a key of up to {METADATA_KEY_BYTES_MAX} bytes and a string \

@@ -35,8 +35,9 @@ impl Bare {
         Self { tools, stage: Stage::Start(String::new()), calls: 0 }
     }
 
-    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+    pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         match &mut self.stage {
+            _ if is_cut => {}
             Stage::Start(held) => parts.content.push_str(held),
             Stage::Call { held, call } if call.name().is_none() => {
                 parts.content.push_str(held);

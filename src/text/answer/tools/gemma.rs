@@ -49,12 +49,14 @@ impl Gemma {
         }
     }
 
-    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+    pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         let rest = self.open.finish();
-        self.content.push(&rest, parts);
-        if let Some((raw, close)) = &mut self.call {
-            raw.push_str(&close.finish());
-            self.end_call(parts);
+        if !is_cut {
+            self.content.push(&rest, parts);
+            if let Some((raw, close)) = &mut self.call {
+                raw.push_str(&close.finish());
+                self.end_call(parts);
+            }
         }
         self.content.finish(parts);
     }

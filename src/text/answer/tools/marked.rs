@@ -73,7 +73,7 @@ impl Hermes {
         Some(rest.to_owned())
     }
 
-    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+    pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         let raw = match &mut self.stage {
             Stage::Content => self.open.finish(),
             Stage::Opened(space) => format!("{OPEN}{space}"),
@@ -89,7 +89,7 @@ impl Hermes {
             Stage::Closing(held) => std::mem::take(held),
             Stage::Json(_) => String::new(),
         };
-        self.content.push(&raw, parts);
+        self.content.push(if is_cut { "" } else { &raw }, parts);
         self.content.finish(parts);
     }
 }
@@ -208,14 +208,14 @@ impl Mistral {
         Some(arguments.to_owned())
     }
 
-    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+    pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         let raw = match &mut self.stage {
             MistralStage::Content => self.open.finish(),
             MistralStage::Opened(head) => format!("{CALLS}{head}"),
             MistralStage::ListCall(call) if call.name().is_none() => call.raw().to_owned(),
             _ => String::new(),
         };
-        self.content.push(&raw, parts);
+        self.content.push(if is_cut { "" } else { &raw }, parts);
         self.content.finish(parts);
     }
 }

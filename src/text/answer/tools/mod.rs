@@ -180,14 +180,14 @@ impl CallParser {
         }
     }
 
-    /// Ends the text.
-    pub(crate) fn finish(&mut self, parts: &mut Parts) {
+    /// Ends the text. What looked like the beginning of a call was content, unless the text was cut.
+    pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         match self {
             Self::Off => {}
-            Self::Hermes(parser) => parser.finish(parts),
-            Self::Mistral(parser) => parser.finish(parts),
-            Self::Gemma(parser) => parser.finish(parts),
-            Self::Bare(parser) => parser.finish(parts),
+            Self::Hermes(parser) => parser.finish(parts, is_cut),
+            Self::Mistral(parser) => parser.finish(parts, is_cut),
+            Self::Gemma(parser) => parser.finish(parts, is_cut),
+            Self::Bare(parser) => parser.finish(parts, is_cut),
         }
     }
 }

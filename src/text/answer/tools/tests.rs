@@ -23,7 +23,7 @@ fn read(form: ToolParser, answer: &str, size: usize) -> Parts {
         all.extend(parts);
     }
     let mut parts = Parts::default();
-    parser.finish(&mut parts);
+    parser.finish(&mut parts, false);
     all.extend(parts);
     all
 }
@@ -171,7 +171,7 @@ fn harmony(answer: &str, size: usize) -> Parts {
         parser.push(&piece.iter().collect::<String>(), &mut parts);
         all.extend(parts);
     }
-    parser.finish(&mut all);
+    parser.finish(&mut all, false);
     all
 }
 

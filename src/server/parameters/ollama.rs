@@ -1,0 +1,319 @@
+//! Requests of Ollama's API, and their translation to a [`Turn`].
+//!
+//! Sampling parameters are in `options`. Those about loading a model are ignored: the server was started with its own.
+//! A request without a prompt loads the model, which is loaded already.
+
+use crate::engine::request::{MIN_P, PENALTY, REPETITION_PENALTY, TEMPERATURE};
+use crate::server::parameters::conversation::{Conversation, Turn};
+use crate::server::parameters::fields::fields;
+use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
+use crate::server::parameters::kinds::messages::{MessageList, Messages, check_count, message};
+use crate::server::parameters::kinds::sampling::{StopStrings, TOP_P_OR_GREEDY};
+use crate::server::parameters::kinds::structured::JsonSchema;
+use crate::server::parameters::kinds::{Count, Flag, Integer, Nested, Number, Optional, Required, Text};
+use crate::server::parameters::prompts::{Prompts, PromptsKind};
+use crate::server::parameters::table::{INPUTS_MAX, Queueing, SamplingFields, Target};
+use crate::server::parameters::tools::{self, Tools};
+use crate::server::parameters::turns::Turns;
+use crate::server::wire::error::{ApiError, Names};
+use crate::text::GrammarSpec;
+use serde_json::{Map, Value, json};
+
+/// The engine's field names and Ollama's, where they differ.
+const CHAT_NAMES: Names = &[
+    ("prompt", "messages"),
+    ("logprobs", "top_logprobs"),
+    ("max_tokens", "options.num_predict"),
+    ("temperature", "options.temperature"),
+    ("top_p", "options.top_p"),
+    ("min_p", "options.min_p"),
+    ("repetition_penalty", "options.repeat_penalty"),
+    ("presence_penalty", "options.presence_penalty"),
+    ("frequency_penalty", "options.frequency_penalty"),
+];
+
+fields! {
+    /// In requests that generate.
+    OllamaSettings {
+        /// Answer with lines of JSON, one for each part of the answer.
+        stream: bool = Flag(true),
+        /// The form of the answer: `json`, or a JSON schema.
+        format: Option<GrammarSpec> = Optional(OllamaFormat),
+        /// Sampling parameters.
+        options: Option<OllamaOptions> = Optional(Nested::<OllamaOptions>::new()),
+        /// Whether the model thinks before it answers, or how long.
+        think: Option<Value> = Optional(Think),
+        /// Report the log-probabilities of the answer's tokens.
+        logprobs: bool = Flag(false),
+        /// Alternatives to report for each token; needs `logprobs`.
+        top_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(20) }),
+    }
+    ignores {
+        keep_alive: "the model stays loaded",
+        shift: "an answer ends with the context",
+        truncate: "a prompt that is too long is refused",
+    }
+}
+
+fields! {
+    /// `options`.
+    OllamaOptions {
+        /// Tokens to generate at most; negative: as many as fit into the context.
+        num_predict: Option<i64> = Optional(Integer { min: -2, max: Most::Fixed(u32::MAX as i64) }),
+        /// Sampling temperature; 0 always takes the likeliest token.
+        temperature: Option<f32> = Optional(Number(TEMPERATURE)),
+        /// Sample from the likeliest tokens whose probabilities add up to this.
+        top_p: Option<f32> = Optional(Number(TOP_P_OR_GREEDY)),
+        /// Sample from this many of the likeliest tokens; 0 and -1 keep all.
+        top_k: Option<i64> = Optional(Integer { min: -1, max: Most::Fixed(i32::MAX as i64) }),
+        /// Leave out tokens less likely than this share of the likeliest one.
+        min_p: Option<f32> = Optional(Number(MIN_P)),
+        /// Divides the logits of tokens that were there before; 1 is off.
+        repeat_penalty: Option<f32> = Optional(Number(REPETITION_PENALTY)),
+        /// Subtracted from the logits of tokens that were generated before.
+        presence_penalty: Option<f32> = Optional(Number(PENALTY)),
+        /// Subtracted from the logits of tokens for each time that they were generated before.
+        frequency_penalty: Option<f32> = Optional(Number(PENALTY)),
+        /// Requests with the same seed sample the same tokens.
+        seed: Option<i64> = Optional(Integer { min: i64::MIN, max: Most::Fixed(i64::MAX) }),
+        /// Strings that end the answer.
+        stop: Option<Vec<String>> = Optional(StopStrings),
+    }
+}
+
+fields! {
+    /// `POST /api/chat`.
+    OllamaChatRequest with target: Target, settings: OllamaSettings, queueing: Queueing {
+        /// The conversation so far; without one, nothing is generated.
+        messages: Option<MessageList> = Optional(OllamaMessages),
+        /// Functions that the model may call.
+        tools: Option<Vec<Value>> = Optional(Tools),
+    }
+}
+
+fields! {
+    /// `POST /api/generate`.
+    OllamaGenerateRequest with target: Target, settings: OllamaSettings, queueing: Queueing {
+        /// What to answer; without it, nothing is generated.
+        prompt: Option<String> = Optional(Text::ANY),
+        /// Instructions.
+        system: Option<String> = Optional(Text::ANY),
+        /// Continue the prompt as it is, without the chat template.
+        raw: bool = Flag(false),
+    }
+    refuses {
+        images: "models take text only",
+        suffix: "write both sides of the gap into the prompt, in the model's own form, with `raw`",
+        template: "set it when the server starts, with `--chat-template`",
+    }
+    ignores {
+        context: "the prefix cache finds what prompts share",
+    }
+}
+
+fields! {
+    /// `POST /api/embed`.
+    OllamaEmbedRequest with target: Target, queueing: Queueing {
+        /// What to embed: a text, or several.
+        input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
+        /// Cut an input that is too long; it is refused otherwise.
+        truncate: bool = Flag(true),
+        /// Elements to keep of each vector.
+        dimensions: Option<i64> = Optional(Integer { min: 1, max: Most::Embedding }),
+    }
+    ignores {
+        keep_alive: "the model stays loaded",
+        options: "nothing is sampled",
+    }
+}
+
+fields! {
+    /// `POST /api/embeddings`, the older form of `/api/embed`.
+    OllamaEmbeddingsRequest with target: Target, queueing: Queueing {
+        /// What to embed.
+        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
+    }
+    ignores {
+        keep_alive: "the model stays loaded",
+        options: "nothing is sampled",
+    }
+}
+
+fields! {
+    /// `POST /api/show`.
+    OllamaShowRequest with target: Target {
+        /// An older name of `model`.
+        name: Option<String> = Optional(Text::ANY),
+    }
+    ignores {
+        verbose: "everything that is known is reported",
+    }
+}
+
+/// What to generate.
+pub(crate) enum Task {
+    Chat(Turn),
+    /// A prompt without a template, and what else a turn has.
+    Raw(String, Turn),
+    /// The model is loaded already.
+    Load(Option<String>),
+}
+
+impl OllamaChatRequest {
+    /// What to generate, and whether in a stream.
+    pub(crate) fn task(self, defaults: SamplingFields) -> Result<(Task, bool), ApiError> {
+        let stream = self.settings.stream;
+        let messages = self.messages.filter(|messages| messages.as_array().is_some_and(|list| !list.is_empty()));
+        let Some(messages) = messages else { return Ok((Task::Load(self.target.model), stream)) };
+        let tools = tools::resolve(self.tools, None, false)?;
+        let turn = self.settings.turn(defaults, (self.target, self.queueing), messages, tools)?;
+        Ok((Task::Chat(turn), stream))
+    }
+}
+
+impl OllamaGenerateRequest {
+    /// What to generate, and whether in a stream.
+    pub(crate) fn task(self, defaults: SamplingFields) -> Result<(Task, bool), ApiError> {
+        let stream = self.settings.stream;
+        let Some(prompt) = self.prompt.filter(|prompt| !prompt.is_empty()) else {
+            return Ok((Task::Load(self.target.model), stream));
+        };
+        let mut turns = Turns::default();
+        self.system.iter().for_each(|system| turns.system(system));
+        if !self.raw {
+            turns.user(&prompt);
+        }
+        let none = tools::resolve(None, None, false)?;
+        let turn = self.settings.turn(defaults, (self.target, self.queueing), turns.messages(), none)?;
+        let turn = Turn { names: &CHAT_NAMES[1..], ..turn };
+        Ok((if self.raw { Task::Raw(prompt, turn) } else { Task::Chat(turn) }, stream))
+    }
+}
+
+impl OllamaSettings {
+    fn turn(
+        self,
+        defaults: SamplingFields,
+        (target, queueing): (Target, Queueing),
+        messages: MessageList,
+        tools: crate::text::answer::ToolChoice,
+    ) -> Result<Turn, ApiError> {
+        if self.top_logprobs.is_some() && !self.logprobs {
+            return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
+        }
+        let mut sampling = SamplingFields { stream: self.stream, ..defaults };
+        sampling.structured.guided_json = self.format;
+        let mut max_tokens = None;
+        if let Some(options) = self.options {
+            max_tokens = options.num_predict.and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0);
+            sampling = SamplingFields {
+                temperature: options.temperature,
+                top_p: options.top_p,
+                top_k: options.top_k,
+                min_p: options.min_p,
+                repetition_penalty: options.repeat_penalty,
+                presence_penalty: options.presence_penalty,
+                frequency_penalty: options.frequency_penalty,
+                seed: options.seed,
+                stop: options.stop,
+                ..sampling
+            };
+        }
+        let kwargs = self.think.map(|think| match think {
+            Value::Bool(on) => Map::from_iter(["enable_thinking", "thinking"].map(|name| (name.to_owned(), on.into()))),
+            effort => Map::from_iter([("reasoning_effort".to_owned(), effort)]),
+        });
+        let conversation = Conversation { messages, tools, kwargs, add_generation_prompt: true, continue_final: false };
+        Ok(Turn {
+            model: target.model,
+            conversation,
+            sampling,
+            queueing,
+            alternatives: self.logprobs.then(|| self.top_logprobs.unwrap_or(0)),
+            max_tokens,
+            names: CHAT_NAMES,
+        })
+    }
+}
+
+/// A list of messages in Ollama's form; an empty one counts as none.
+struct OllamaMessages;
+
+impl Kind for OllamaMessages {
+    type Value = MessageList;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<MessageList, ApiError> {
+        let Value::Array(messages) = value else { return Err(wrong(at, "a list of messages", &value)) };
+        check_count(at, messages.len(), bounds)?;
+        let read =
+            messages.into_iter().enumerate().map(|(index, value)| chat_message(&format!("{at}[{index}]"), value));
+        read.collect::<Result<_, _>>().map(MessageList::new)
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        let mut schema = Messages.schema(bounds);
+        if let Some(map) = schema.as_object_mut() {
+            map.remove("minItems");
+        }
+        schema
+    }
+}
+
+/// A message in the form of chats.
+fn chat_message(name: &str, mut value: Value) -> Result<Value, ApiError> {
+    if let Value::Object(map) = &mut value {
+        if map.remove("images").is_some_and(|images| images.as_array().is_none_or(|images| !images.is_empty())) {
+            let message = "images are not supported: models take text only";
+            return Err(ApiError::unsupported(format!("{name}.images"), message));
+        }
+        for (theirs, ours) in [("thinking", "reasoning_content"), ("tool_name", "name")] {
+            if let Some(text) = map.remove(theirs).filter(|text| !text.is_null()) {
+                if !text.is_string() {
+                    return Err(wrong(&format!("{name}.{theirs}"), "a string", &text));
+                }
+                map.insert(ours.to_owned(), text);
+            }
+        }
+    }
+    message(name, value)
+}
+
+/// `json`, a JSON schema, or an empty string for no form.
+struct OllamaFormat;
+
+impl Kind for OllamaFormat {
+    type Value = GrammarSpec;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<GrammarSpec, ApiError> {
+        match value {
+            Value::String(name) if name == "json" => Ok(GrammarSpec::json_object()),
+            Value::Object(_) => {
+                JsonSchema.read(at, value, bounds).map(|schema| GrammarSpec::Schema { schema, strict: false })
+            }
+            other => Err(wrong(at, "\"json\" or a JSON schema", &other)),
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"anyOf": [{"const": "json"}, {"type": "object"}]})
+    }
+}
+
+/// True, false, or how long to think.
+struct Think;
+
+impl Kind for Think {
+    type Value = Value;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Value, ApiError> {
+        match &value {
+            Value::Bool(_) => Ok(value),
+            Value::String(effort) if ["low", "medium", "high"].contains(&effort.as_str()) => Ok(value),
+            other => Err(wrong(at, "true, false, low, medium or high", other)),
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"enum": [true, false, "low", "medium", "high"]})
+    }
+}

@@ -1,0 +1,126 @@
+//! [`Turns`]: a conversation of another API, in the form of chat messages.
+//!
+//! Anthropic's and OpenAI's newer APIs send a conversation as blocks or items, several for one turn. Chat templates
+//! expect turns: at most one system message, which is first, then messages of the user, of the assistant with its
+//! calls, and of tools. Text that follows text of the same role is joined to it. Instructions that come later than the
+//! first message of the user become part of the user's turn, because many templates refuse them anywhere else.
+
+use crate::server::parameters::kinds::messages::MessageList;
+use serde_json::{Map, Value, json};
+
+/// A conversation, turn by turn.
+#[derive(Default)]
+pub(crate) struct Turns {
+    system: String,
+    turns: Vec<Map<String, Value>>,
+}
+
+impl Turns {
+    /// Adds instructions.
+    pub(crate) fn system(&mut self, text: &str) {
+        if self.turns.is_empty() { join(&mut self.system, text) } else { self.user(text) }
+    }
+
+    /// Adds text of the user.
+    pub(crate) fn user(&mut self, text: &str) {
+        join_value(self.turn("user").entry("content").or_insert_with(|| "".into()), text);
+    }
+
+    /// Adds text of the assistant.
+    pub(crate) fn assistant(&mut self, text: &str) {
+        join_value(self.turn("assistant").entry("content").or_insert_with(|| "".into()), text);
+    }
+
+    /// Adds what the assistant thought before its answer.
+    pub(crate) fn reasoning(&mut self, text: &str) {
+        join_value(self.turn("assistant").entry("reasoning_content").or_insert_with(|| "".into()), text);
+    }
+
+    /// Adds a call by the assistant. Arguments that are not a JSON object stay text.
+    pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &Value) {
+        let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+        match self.turn("assistant").entry("tool_calls").or_insert_with(|| json!([])) {
+            Value::Array(calls) => calls.push(call),
+            _ => unreachable!("only this function writes calls"),
+        }
+    }
+
+    /// Adds the result of a call.
+    pub(crate) fn result(&mut self, id: &str, text: &str) {
+        let turn = json!({"role": "tool", "tool_call_id": id, "content": text});
+        self.turns.extend(turn.as_object().cloned());
+    }
+
+    /// Whether the conversation ends with text of the assistant, which an answer continues.
+    pub(crate) fn ends_with_text(&self) -> bool {
+        let last = self.turns.last().filter(|turn| turn["role"] == "assistant");
+        last.is_some_and(|turn| !turn.contains_key("tool_calls") && turn.get("content").is_some_and(|text| text != ""))
+    }
+
+    /// Whether there is nothing but instructions.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// The messages for the chat template.
+    pub(crate) fn messages(self) -> MessageList {
+        let system = (!self.system.is_empty()).then(|| json!({"role": "system", "content": self.system}));
+        let turns = self.turns.into_iter().map(|mut turn| {
+            turn.entry("content").or_insert_with(|| "".into());
+            Value::Object(turn)
+        });
+        MessageList::new(system.into_iter().chain(turns).collect())
+    }
+
+    /// The last turn, if it is of this role; else a new one.
+    fn turn(&mut self, role: &'static str) -> &mut Map<String, Value> {
+        if self.turns.last().is_none_or(|turn| turn["role"] != role) {
+            self.turns.push(Map::from_iter([("role".to_owned(), role.into())]));
+        }
+        self.turns.last_mut().expect("there is a turn: added above")
+    }
+}
+
+/// Adds a paragraph.
+fn join(text: &mut String, more: &str) {
+    if !text.is_empty() && !more.is_empty() {
+        text.push('\n');
+    }
+    text.push_str(more);
+}
+
+fn join_value(value: &mut Value, more: &str) {
+    if let Value::String(text) = value {
+        join(text, more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_one_role_is_one_turn_and_instructions_come_first() {
+        let mut turns = Turns::default();
+        turns.system("Be brief.");
+        turns.system("Be kind.");
+        turns.user("Hello!");
+        turns.system("It is noon.");
+        turns.reasoning("A greeting.");
+        turns.assistant("Hi.");
+        turns.call("1", "look", &json!({"at": "a"}));
+        assert!(!turns.ends_with_text());
+        turns.result("1", "A fox.");
+        turns.assistant("I see");
+        assert!(turns.ends_with_text());
+        let call = json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": {"at": "a"}}});
+        let expected = json!([
+            {"role": "system", "content": "Be brief.\nBe kind."},
+            {"role": "user", "content": "Hello!\nIt is noon."},
+            {"role": "assistant", "reasoning_content": "A greeting.", "content": "Hi.", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "A fox."},
+            {"role": "assistant", "content": "I see"},
+        ]);
+        assert_eq!(*turns.messages(), expected);
+    }
+}

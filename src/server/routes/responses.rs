@@ -1,0 +1,108 @@
+//! `/v1/responses`: OpenAI's Responses API. A request is translated to a chat turn, and the answer back to items.
+//! Stored responses can be read, listed and deleted.
+
+use crate::server::guards::Client;
+use crate::server::parameters::read;
+use crate::server::parameters::responses::{Earlier, InputTokensRequest, NAMES, ResponsesRequest};
+use crate::server::reply::respond;
+use crate::server::reply::responses::ResponsesReply;
+use crate::server::routes::chat::{self, Begun};
+use crate::server::state::ServerState;
+use crate::server::stored::Stored;
+use crate::server::wire::error::ApiError;
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+/// Items of one page, and those of a page whose size is not given.
+const PAGE_MAX: usize = 100;
+const PAGE_DEFAULT: usize = 20;
+
+/// Answers an input.
+pub(crate) async fn create(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+    let client = Client::of(&request);
+    let request: ResponsesRequest = read::read(request, &state).await?;
+    let find = |id: &str| state.responses.item(client.0, id);
+    let items = earlier(&state, client, request.prompt.previous_response_id.as_deref())?;
+    let (turn, asked) = request.turn(&Earlier { items, find: &find, seal: &state.seal })?;
+    let Begun { generation, sampling, model, .. } = chat::begin(&state, client, turn).await?;
+    let left_out = asked.left_out.clone();
+    let form = ResponsesReply::new(&state, client.0, model, asked, sampling.wants_logprobs);
+    let response = respond(generation, form, sampling.stream).await?;
+    Ok(chat::naming_ignored(&state, response, &left_out))
+}
+
+/// Number of tokens of an input.
+pub(crate) async fn input_tokens(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+    let client = Client::of(&request);
+    let request: InputTokensRequest = read::read(request, &state).await?;
+    let info = state.ready()?;
+    state.model(request.target.model)?;
+    let find = |id: &str| state.responses.item(client.0, id);
+    let items = earlier(&state, client, request.prompt.previous_response_id.as_deref())?;
+    let (conversation, ..) = request.prompt.conversation(&Earlier { items, find: &find, seal: &state.seal })?;
+    let ids = chat::prompt(&state, info, conversation, NAMES).await?;
+    Ok(Json(json!({"object": "response.input_tokens", "input_tokens": ids.len()})))
+}
+
+/// The items before an input.
+fn earlier(state: &ServerState, client: Client, previous: Option<&str>) -> Result<Vec<Value>, ApiError> {
+    let Some(id) = previous else { return Ok(Vec::new()) };
+    state.responses.chain(client.0, id).ok_or_else(|| ApiError::previous_response(id))
+}
+
+fn stored(state: &ServerState, client: Client, id: &str) -> Result<Stored, ApiError> {
+    state.responses.get(client.0, id).ok_or_else(|| ApiError::unknown_response(id))
+}
+
+/// A stored response.
+pub(crate) async fn retrieve(
+    State(state): State<ServerState>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    Ok(Json(stored(&state, Client::of(&request), &id)?.response))
+}
+
+/// Forgets a stored response.
+pub(crate) async fn delete(
+    State(state): State<ServerState>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    if !state.responses.delete(Client::of(&request).0, &id) {
+        return Err(ApiError::unknown_response(&id));
+    }
+    Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
+}
+
+/// The items of a stored response's input, newest first unless `order` is `asc`; `after` is the id of an item.
+pub(crate) async fn input_items(
+    State(state): State<ServerState>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    // Ids and numbers have no characters that a query would escape.
+    let query: HashMap<_, _> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
+    let mut items = stored(&state, Client::of(&request), &id)?.input;
+    if query.get("order").is_none_or(|order| *order != "asc") {
+        items.reverse();
+    }
+    let limit = match query.get("limit").map(|limit| limit.parse()) {
+        None => PAGE_DEFAULT,
+        Some(Ok(limit @ 1..=PAGE_MAX)) => limit,
+        Some(_) => return Err(ApiError::invalid("limit", format!("`limit` must be from 1 to {PAGE_MAX}"))),
+    };
+    let start = match query.get("after") {
+        None => 0,
+        Some(after) => items.iter().position(|item| item["id"] == **after).map_or(items.len(), |at| at + 1),
+    };
+    let has_more = items.len() > start + limit;
+    let page: Vec<_> = items.into_iter().skip(start).take(limit).collect();
+    let id_of = |item: Option<&Value>| item.map(|item| item["id"].clone());
+    let (first_id, last_id) = (id_of(page.first()), id_of(page.last()));
+    Ok(Json(json!({"object": "list", "data": page, "first_id": first_id, "last_id": last_id, "has_more": has_more})))
+}

@@ -1,0 +1,134 @@
+//! Ollama's API: lines of JSON, whole answers, calls, embeddings, and what its clients ask about models.
+
+use crate::agents::{CALL, thinking};
+use crate::harness::{Answer, MODEL, Server, demo_text, saying, with};
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::{Value, json};
+
+fn ask() -> Value {
+    let tool = json!({"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}});
+    json!({"model": format!("{MODEL}:latest"), "messages": [{"role": "user", "content": "What is the weather?"}],
+        "tools": [tool], "options": {"num_predict": 100, "temperature": 0, "num_ctx": 4096}, "keep_alive": "5m"})
+}
+
+fn lines(answer: &Answer) -> Vec<Value> {
+    assert_eq!(
+        (answer.status.as_u16(), answer.header("content-type")),
+        (200, "application/x-ndjson"),
+        "{}",
+        answer.text
+    );
+    answer.text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+/// Joins the messages of a stream. Every line but the last says that there are more.
+fn joined(lines: &[Value]) -> (String, String, Vec<Value>) {
+    let mut all = (String::new(), String::new(), Vec::new());
+    for (index, line) in lines.iter().enumerate() {
+        assert_eq!(line["done"], index + 1 == lines.len(), "{line}");
+        let message = &line["message"];
+        all.0 += message["thinking"].as_str().unwrap_or_default();
+        all.1 += message["content"].as_str().expect("every message has a content");
+        all.2.extend(message["tool_calls"].as_array().into_iter().flatten().cloned());
+    }
+    all
+}
+
+#[test]
+fn a_chat_in_lines_and_whole() {
+    let server = thinking(&[&format!("<think>\nHm.\n</think>\n\nI look.\n{CALL}"), "It is sunny."]);
+    let stream = lines(&server.post("/api/chat", &with(&ask(), &json!({"think": true}))));
+    let (thinking, content, calls) = joined(&stream);
+    assert_eq!((thinking.as_str(), content.as_str()), ("Hm.\n", "I look."));
+    assert_eq!(calls[0]["function"]["arguments"], json!({"city": "Paris", "days": 2}));
+    let whole = server.post("/api/chat", &with(&ask(), &json!({"stream": false}))).json();
+    let message = &whole["message"];
+    assert_eq!((&message["thinking"], &message["content"]), (&thinking.as_str().into(), &content.as_str().into()));
+    assert_eq!(message["tool_calls"], json!(calls));
+    let last = stream.last().expect("a line");
+    for name in
+        ["total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration"]
+    {
+        assert!(last[name].is_u64() && whole[name].is_u64(), "{name}");
+    }
+    assert_eq!((&last["done_reason"], &whole["model"]), (&"stop".into(), &format!("{MODEL}:latest").into()));
+    let mut next = with(&ask(), &json!({"stream": false}));
+    let messages = next["messages"].as_array_mut().expect("a list");
+    messages.extend([message.clone(), json!({"role": "tool", "tool_name": "get_weather", "content": "sunny"})]);
+    assert_eq!(server.post("/api/chat", &next).json()["message"]["content"], "It is sunny.");
+}
+
+#[test]
+fn a_prompt_is_answered_or_continued() {
+    let server = saying(&["One two three."]);
+    let request = json!({"model": MODEL, "prompt": "Count.", "system": "Be brief.", "stream": false});
+    let whole = server.post("/api/generate", &request).json();
+    assert_eq!((&whole["response"], &whole["done_reason"]), (&"One two three.".into(), &"stop".into()));
+    let cut = json!({"options": {"num_predict": 1, "stop": ["x"], "seed": 3, "repeat_penalty": 1.1}});
+    assert_eq!(server.post("/api/generate", &with(&request, &cut)).json()["done_reason"], "length");
+    let raw = with(&request, &json!({"raw": true, "prompt": "<|im_start|>assistant\n"}));
+    assert_eq!(server.post("/api/generate", &raw).json()["response"], "One two three.");
+    let loaded = server.post("/api/generate", &json!({"model": MODEL, "stream": false})).json();
+    assert_eq!((&loaded["done_reason"], &loaded["response"]), (&"load".into(), &"".into()));
+    assert_eq!(lines(&server.post("/api/chat", &json!({"model": MODEL, "messages": []})))[0]["done_reason"], "load");
+    // As curl sends it.
+    let form = Request::post("/api/generate").header("content-type", "application/x-www-form-urlencoded");
+    assert_eq!(server.send(form.body(Body::from(request.to_string())).expect("a request")).status, 200);
+    let properties = json!({"n": {"type": "integer", "maximum": 9, "minimum": 0}});
+    let schema = json!({"type": "object", "properties": properties, "required": ["n"]});
+    let object = with(&request, &json!({"format": schema}));
+    let text = server.post("/api/generate", &object).json()["response"].as_str().expect("a text").to_owned();
+    assert!(serde_json::from_str::<Value>(&text).expect("JSON")["n"].is_u64(), "{text}");
+}
+
+#[test]
+fn models_are_listed_and_not_changed() {
+    let server = Server::plain();
+    let tags = server.get("/api/tags").json();
+    assert_eq!(tags["models"][0]["name"], format!("{MODEL}:latest"));
+    assert!(server.get("/api/ps").json()["models"][0]["size_vram"].is_u64());
+    assert!(server.get("/api/version").json()["version"].is_string());
+    let show = server.post("/api/show", &json!({"model": format!("{MODEL}:latest")})).json();
+    assert!(show["model_info"]["folio.context_length"].is_u64(), "{show}");
+    assert!(show["capabilities"].as_array().expect("a list").contains(&"tools".into()));
+    let missing = server.post("/api/show", &json!({"model": "no"}));
+    assert!(missing.status == 404 && missing.json()["error"].is_string(), "{}", missing.text);
+    for path in ["pull", "create", "copy", "push"] {
+        let refused = server.post(&format!("/api/{path}"), &json!({"model": "a"}));
+        assert!(
+            refused.status == 400 && refused.text.contains(&format!("`/api/{path}` is not supported")),
+            "{}",
+            refused.text
+        );
+    }
+}
+
+#[test]
+fn texts_become_vectors() {
+    let server = Server::cpu();
+    let several =
+        server.post("/api/embed", &json!({"model": MODEL, "input": ["Hello", "A fox"], "dimensions": 8})).json();
+    assert_eq!(
+        several["embeddings"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|v| v.as_array().map_or(0, Vec::len))
+            .collect::<Vec<_>>(),
+        [8, 8]
+    );
+    let tokens = |text: &str| {
+        demo_text().tokenizer.as_ref().expect("the demo has one").encode(text, true).expect("it encodes").len()
+    };
+    assert_eq!(several["prompt_eval_count"], tokens("Hello") + tokens("A fox"));
+    let one = server.post("/api/embeddings", &json!({"model": MODEL, "prompt": "Hello"})).json();
+    let openai = server.post("/v1/embeddings", &json!({"input": "Hello"})).json();
+    assert_eq!(
+        one["embedding"].as_array().expect("a list").len(),
+        openai["data"][0]["embedding"].as_array().expect("a list").len()
+    );
+    let long = json!({"model": MODEL, "input": "a ".repeat(4000)});
+    assert_eq!(server.post("/api/embed", &long).status, 200, "it is cut");
+    assert_eq!(server.post("/api/embed", &with(&long, &json!({"truncate": false}))).status, 400);
+}
