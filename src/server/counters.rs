@@ -31,6 +31,11 @@ pub(crate) struct Metrics {
     pub(crate) e2e_request_latency: Histogram,
     pub(crate) request_prompt_tokens: Histogram,
     pub(crate) request_generation_tokens: Histogram,
+    pub(crate) request_max_num_generation_tokens: Histogram,
+    /// From the first token of a choice to its last.
+    pub(crate) request_decode_time: Histogram,
+    /// The mean time of a choice's tokens after the first.
+    pub(crate) request_time_per_output_token: Histogram,
     /// Choices ended by a stop string. Only the server sees these: the engine does not know text.
     pub(crate) stopped_by_text: AtomicU64,
 }
@@ -43,8 +48,31 @@ impl Default for Metrics {
             e2e_request_latency: Histogram::new(REQUEST_SECONDS),
             request_prompt_tokens: Histogram::new(TOKENS),
             request_generation_tokens: Histogram::new(TOKENS),
+            request_max_num_generation_tokens: Histogram::new(TOKENS),
+            request_decode_time: Histogram::new(REQUEST_SECONDS),
+            request_time_per_output_token: Histogram::new(TOKEN_SECONDS),
             stopped_by_text: AtomicU64::new(0),
         }
+    }
+}
+
+impl Metrics {
+    /// All histograms, with vLLM's names and what they count.
+    pub(crate) fn histograms(&self) -> [(&'static str, &'static str, &Histogram); 8] {
+        [
+            ("time_to_first_token_seconds", "Time to the first token.", &self.time_to_first_token),
+            ("inter_token_latency_seconds", "Time between two tokens.", &self.inter_token_latency),
+            ("request_time_per_output_token_seconds", "Mean time per token.", &self.request_time_per_output_token),
+            ("e2e_request_latency_seconds", "Time of a whole answer.", &self.e2e_request_latency),
+            ("request_decode_time_seconds", "Time from the first token to the last.", &self.request_decode_time),
+            ("request_prompt_tokens", "Tokens of a prompt.", &self.request_prompt_tokens),
+            ("request_generation_tokens", "Tokens of an answer.", &self.request_generation_tokens),
+            (
+                "request_max_num_generation_tokens",
+                "Tokens of the longest answer of a request.",
+                &self.request_max_num_generation_tokens,
+            ),
+        ]
     }
 }
 
@@ -70,7 +98,6 @@ impl Histogram {
     }
 
     pub(crate) fn write(&self, text: &mut String, name: &str, label: &str) {
-        let _ = writeln!(text, "# TYPE vllm:{name} histogram");
         let mut total = 0;
         for (bound, count) in self.bounds.iter().map(Some).chain([None]).zip(&self.counts) {
             total += count.load(Ordering::Relaxed);

@@ -305,6 +305,24 @@ fn thinking(answers: &[&str], tail: &str, parser: Option<ReasoningParser>) -> Se
     Server::start(spawn, ServerOptions { reasoning_parser: parser, ..ServerOptions::default() }, Arc::new(text))
 }
 
+/// A template that knows no tools gets them as text, and a call is JSON as the whole answer.
+#[test]
+fn tools_work_with_a_template_that_ignores_them() {
+    let call = "{\"name\": \"get_time\", \"arguments\": {}}";
+    let server = thinking(&[call, "It is noon."], "", None);
+    let first = both(&server, &ask());
+    assert_eq!((first.calls.len(), first.content.clone(), first.reason.as_str()), (1, None, "tool_calls"), "{first:?}");
+    let last = both(&server, &follow(&ask(), &first, &["12:00"]));
+    assert_eq!(last.content.as_deref(), Some("It is noon."));
+    let prompt = |request: &Value| server.post("/apply-template", request).json()["prompt"].as_str().map(str::to_owned);
+    let shown = prompt(&follow(&ask(), &first, &["12:00"])).expect("a prompt");
+    let written = json!({"name": "get_time", "arguments": {}}).to_string();
+    for part in ["get_weather", "The weather", "12:00", &written] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!prompt(&with(&ask(), &json!({"tools": null}))).expect("a prompt").contains("get_time"));
+}
+
 #[test]
 fn thoughts_are_told_apart() {
     let server = thinking(&["Two and two.\n</think>\n\nFour."], "<think>\n", None);

@@ -57,6 +57,8 @@ export interface StructuredFields {
   guided_choice?: Array<string> | null;
   /** An older name of `structured_outputs.grammar`. */
   guided_grammar?: string | null;
+  /** SGLang's name of `structured_outputs.regex`. */
+  regex?: string | null;
   /** llama.cpp's name of `structured_outputs.json`. */
   json_schema?: Record<string, unknown> | boolean | string | null;
 }
@@ -81,6 +83,8 @@ export interface SamplingFields {
   min_p?: number | null;
   /** Divides the logits of tokens that were there before; 1 is off. */
   repetition_penalty?: number | null;
+  /** llama.cpp's name of `repetition_penalty`. */
+  repeat_penalty?: number | null;
   /** Subtracted from the logits of tokens that were generated before. */
   presence_penalty?: number | null;
   /** Subtracted from the logits of tokens for each time that they were generated before. */
@@ -559,8 +563,6 @@ export interface LlamaRequest
   n_predict?: number | null;
   /** Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none. */
   n_probs?: number | null;
-  /** llama.cpp's name of `repetition_penalty`. */
-  repeat_penalty?: number | null;
   /** llama.cpp's name of `return_token_ids`. */
   return_tokens?: boolean | null;
   /** One choice is generated here. */

@@ -4,9 +4,15 @@
 use crate::server::parameters::kinds::messages::MessageList;
 use crate::server::parameters::table::{ConversationFields, Queueing, SamplingFields};
 use crate::server::parameters::tools;
+use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::answer::ToolChoice;
 use serde_json::{Map, Value};
+
+/// How tools are described where the chat template does not do it.
+const TOOLS_BEFORE: &str = "You can call these functions:";
+const TOOLS_AFTER: &str = "To call one, answer with nothing but JSON: {\"name\": …, \"arguments\": {…}}. To call \
+                           several, answer with a JSON list of such objects. Otherwise answer in words.";
 
 /// One answer that a client asks for.
 pub(crate) struct Turn {
@@ -53,6 +59,36 @@ impl Conversation {
     pub(crate) fn continued(&self) -> Option<String> {
         let last = self.messages.as_array().and_then(|messages| messages.last()).filter(|_| self.continue_final);
         last.map(|message| message["content"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// For a template that shows no tools: the same conversation with tools, calls and results written as text. A call
+    /// is JSON as the whole answer, which is what such a model's answers are parsed for.
+    pub(crate) fn with_tools_as_text(self) -> Self {
+        let mut turns = Turns::default();
+        if let Some(Value::Array(tools)) = &self.tools.shown {
+            let functions: Vec<_> = tools.iter().map(|tool| tool["function"].to_string()).collect();
+            turns.system(&format!("{TOOLS_BEFORE}\n{}\n{TOOLS_AFTER}", functions.join("\n")));
+        }
+        for message in self.messages.as_array().into_iter().flatten() {
+            let content = message["content"].as_str().unwrap_or_default();
+            match message["role"].as_str() {
+                Some("system") => turns.system(content),
+                Some("assistant") => {
+                    turns.assistant(content);
+                    let calls = message["tool_calls"].as_array().into_iter().flatten();
+                    calls.for_each(|call| turns.assistant(&call["function"].to_string()));
+                }
+                Some("tool") => turns.user(&format!("The function returned:\n{content}")),
+                _ => turns.user(content),
+            }
+        }
+        Self { messages: turns.messages(), ..self }
+    }
+
+    /// Whether the conversation has tools, or calls of earlier turns.
+    pub(crate) fn uses_tools(&self) -> bool {
+        let has_calls = |message: &Value| message["role"] == "tool" || message["tool_calls"].is_array();
+        self.tools.shown.is_some() || self.messages.as_array().into_iter().flatten().any(has_calls)
     }
 
     /// Minimum bytes of the prompt: the text that every template writes.

@@ -167,7 +167,10 @@ fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> Sampli
             top_p: fields.top_p.filter(|_| !is_greedy).unwrap_or(defaults.draw.top_p),
             top_k: fields.top_k.map_or(defaults.draw.top_k, |top_k| top_k.max(0) as u32),
             min_p: fields.min_p.unwrap_or(defaults.draw.min_p),
-            repetition_penalty: fields.repetition_penalty.unwrap_or(defaults.draw.repetition_penalty),
+            repetition_penalty: fields
+                .repetition_penalty
+                .or(fields.repeat_penalty)
+                .unwrap_or(defaults.draw.repetition_penalty),
             presence_penalty: fields.presence_penalty.unwrap_or(defaults.draw.presence_penalty),
             frequency_penalty: fields.frequency_penalty.unwrap_or(defaults.draw.frequency_penalty),
         },

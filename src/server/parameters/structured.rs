@@ -28,6 +28,7 @@ impl StructuredFields {
             ("guided_regex", self.guided_regex),
             ("guided_choice", self.guided_choice),
             ("guided_grammar", self.guided_grammar),
+            ("regex", self.regex),
             ("json_schema", self.json_schema),
         ];
         let format = self.response_format.map(ResponseFormat::spec).transpose()?.flatten();

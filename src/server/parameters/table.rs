@@ -89,6 +89,8 @@ fields! {
         min_p: Option<f32> = Optional(Number(MIN_P)),
         /// Divides the logits of tokens that were there before; 1 is off.
         repetition_penalty: Option<f32> = Optional(Number(REPETITION_PENALTY)),
+        /// llama.cpp's name of `repetition_penalty`.
+        repeat_penalty: Option<f32> = Optional(Number(REPETITION_PENALTY)),
         /// Subtracted from the logits of tokens that were generated before.
         presence_penalty: Option<f32> = Optional(Number(PENALTY)),
         /// Subtracted from the logits of tokens for each time that they were generated before.
@@ -134,6 +136,7 @@ fields! {
     refuses {
         allowed_token_ids: "constrain the answer with `structured_outputs`",
         bad_words: "forbid tokens with `logit_bias`",
+        ebnf: "use `structured_outputs.grammar`, which is in Lark's notation",
         grammar: "use `structured_outputs.grammar`, which is in Lark's notation",
         guided_whitespace_pattern: "describe white space in a grammar",
         logprob_token_ids: "only the likeliest tokens are reported",
@@ -180,6 +183,8 @@ fields! {
         guided_choice: Option<GrammarSpec> = Optional(Notation::Choice),
         /// An older name of `structured_outputs.grammar`.
         guided_grammar: Option<GrammarSpec> = Optional(Notation::Lark),
+        /// SGLang's name of `structured_outputs.regex`.
+        regex: Option<GrammarSpec> = Optional(Notation::Regex),
         /// llama.cpp's name of `structured_outputs.json`.
         json_schema: Option<GrammarSpec> = Optional(Notation::JsonSchema),
     }
@@ -395,8 +400,6 @@ fields! {
         n_predict: Option<i64> = Optional(NotZero(Integer { min: -2, max: Most::Fixed(u32::MAX as i64) })),
         /// Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none.
         n_probs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
-        /// llama.cpp's name of `repetition_penalty`.
-        repeat_penalty: Option<f32> = Optional(Number(REPETITION_PENALTY)),
         /// llama.cpp's name of `return_token_ids`.
         return_tokens: bool = Flag(false),
         /// One choice is generated here.

@@ -86,6 +86,7 @@ struct Choice {
     prefix: Option<PrefixReport>,
     prompt_tokens: u32,
     completion_tokens: u32,
+    first_token: Option<Instant>,
     last_token: Option<Instant>,
 }
 
@@ -123,6 +124,7 @@ impl Generation {
                 prefix: None,
                 prompt_tokens,
                 completion_tokens: 0,
+                first_token: None,
                 last_token: None,
             }));
         }
@@ -204,6 +206,7 @@ impl Generation {
         let now = Instant::now();
         let choice = &mut self.choices[index];
         let mut gaps = new_tokens;
+        choice.first_token.get_or_insert(now);
         let since = choice.last_token.replace(now).unwrap_or_else(|| {
             self.metrics.time_to_first_token.observe((now - self.started).as_secs_f64());
             gaps -= 1;
@@ -222,7 +225,19 @@ impl Generation {
         choice.receiver = None;
         self.metrics.request_prompt_tokens.observe(f64::from(choice.prompt_tokens));
         self.metrics.request_generation_tokens.observe(f64::from(choice.completion_tokens));
+        if let (Some(first), Some(last)) = (choice.first_token, choice.last_token) {
+            let seconds = (last - first).as_secs_f64();
+            self.metrics.request_decode_time.observe(seconds);
+            if choice.completion_tokens > 1 {
+                let mean = seconds / f64::from(choice.completion_tokens - 1);
+                self.metrics.request_time_per_output_token.observe(mean);
+            }
+        }
         self.metrics.e2e_request_latency.observe(self.started.elapsed().as_secs_f64());
+        if self.choices.iter().all(|choice| choice.receiver.is_none()) {
+            let most = self.choices.iter().map(|choice| choice.completion_tokens).max().unwrap_or(0);
+            self.metrics.request_max_num_generation_tokens.observe(f64::from(most));
+        }
         if by_text {
             // The engine sees a dropped receiver and counts an abort.
             self.metrics.stopped_by_text.fetch_add(1, Ordering::Relaxed);

@@ -190,6 +190,15 @@ pub(crate) async fn rendered<T: Send + 'static>(
     render: impl FnOnce(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let bytes_max = prompt_bytes_max(info);
+    let shows_tools = state.text.template.as_ref().is_none_or(|template| template.source().contains("tool"));
+    let conversation = if !shows_tools && conversation.uses_tools() {
+        if state.is_new_name("the chat template") {
+            tracing::warn!("the chat template shows no tools, so they are described in the system message");
+        }
+        conversation.with_tools_as_text()
+    } else {
+        conversation
+    };
     let work = move |text: &TextModel| {
         if conversation.content_bytes() > bytes_max {
             return Err(TemplateError::TooLong { bytes_max }.into());

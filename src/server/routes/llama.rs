@@ -80,7 +80,6 @@ pub(crate) async fn completion(State(state): State<ServerState>, request: Reques
     let info = state.ready()?;
     let model = state.model(request.target.model)?;
     let mut given = request.sampling;
-    given.repetition_penalty = request.repeat_penalty.or(given.repetition_penalty);
     given.logit_bias = request.logit_bias;
     // A seed of -1 means a random seed.
     given.seed = given.seed.filter(|seed| *seed != -1);

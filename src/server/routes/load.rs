@@ -14,6 +14,17 @@ pub(crate) async fn load(State(state): State<ServerState>) -> Json<Value> {
     Json(json!({"server_load": state.active_answers()}))
 }
 
+/// `GET /get_load`: load in SGLang's form.
+pub(crate) async fn sglang_load(State(state): State<ServerState>) -> Json<Value> {
+    let stats: Stats = state.engine.stats();
+    Json(json!([{
+        "dp_rank": 0,
+        "num_reqs": stats.requests_running + stats.requests_waiting,
+        "num_waiting_reqs": stats.requests_waiting,
+        "num_tokens": stats.tokens_stored,
+    }]))
+}
+
 /// Load of the one engine, under the names that SGLang's routers expect.
 pub(crate) async fn loads(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
     let info = state.ready()?;

@@ -38,23 +38,24 @@ fn render(state: &ServerState) -> String {
     let model = state.model_names[0].replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let label = format!("model_name=\"{model}\"");
     let mut text = String::with_capacity(16 << 10);
-    let mut one = |name: &str, kind: &str, value: &dyn std::fmt::Display| {
-        let _ = writeln!(text, "# TYPE vllm:{name} {kind}\nvllm:{name}{{{label}}} {value}");
+    let mut one = |name: &str, kind: &str, help: &str, value: &dyn std::fmt::Display| {
+        head(&mut text, name, kind, help);
+        let _ = writeln!(text, "vllm:{name}{{{label}}} {value}");
     };
     let used = stats.blocks_used as f64 / stats.blocks_total.max(1) as f64;
-    one("num_requests_running", "gauge", &stats.requests_running);
-    one("num_requests_waiting", "gauge", &stats.requests_waiting);
-    one("kv_cache_usage_perc", "gauge", &used);
-    one("prefix_cache_queries_total", "counter", &stats.prefix_queries);
-    one("prefix_cache_hits_total", "counter", &stats.prefix_hits);
-    one("kv_host_bytes", "gauge", &stats.host_bytes_used);
-    one("kv_blocks_saved_total", "counter", &stats.blocks_saved);
-    one("kv_blocks_restored_total", "counter", &stats.blocks_restored);
-    one("prompt_tokens_total", "counter", &stats.prompt_tokens);
-    one("generation_tokens_total", "counter", &stats.generation_tokens);
-    one("num_preemptions_total", "counter", &stats.preemptions);
-    one("corrupted_requests", "counter", &stats.corrupted_requests);
-    one("engine_steps_total", "counter", &stats.steps);
+    one("num_requests_running", "gauge", "Requests that run.", &stats.requests_running);
+    one("num_requests_waiting", "gauge", "Requests that wait.", &stats.requests_waiting);
+    one("kv_cache_usage_perc", "gauge", "Share of the KV blocks in use.", &used);
+    one("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the cache.", &stats.prefix_queries);
+    one("prefix_cache_hits_total", "counter", "Prompt tokens found in the cache.", &stats.prefix_hits);
+    one("kv_host_bytes", "gauge", "Bytes of KV blocks in host memory.", &stats.host_bytes_used);
+    one("kv_blocks_saved_total", "counter", "KV blocks moved to host memory.", &stats.blocks_saved);
+    one("kv_blocks_restored_total", "counter", "KV blocks moved back.", &stats.blocks_restored);
+    one("prompt_tokens_total", "counter", "Tokens of prompts.", &stats.prompt_tokens);
+    one("generation_tokens_total", "counter", "Generated tokens.", &stats.generation_tokens);
+    one("num_preemptions_total", "counter", "Preemptions.", &stats.preemptions);
+    one("corrupted_requests", "counter", "Requests that ended because of invalid numbers.", &stats.corrupted_requests);
+    one("engine_steps_total", "counter", "Steps of the engine.", &stats.steps);
     let by_text = state.metrics.stopped_by_text.load(Ordering::Relaxed);
     let finished = [
         ("stop", stats.finished_stop + by_text),
@@ -62,10 +63,6 @@ fn render(state: &ServerState) -> String {
         ("abort", stats.finished_abort.saturating_sub(by_text)),
         ("error", stats.finished_error),
     ];
-    text.push_str("# TYPE vllm:request_success_total counter\n");
-    for (reason, count) in finished {
-        let _ = writeln!(text, "vllm:request_success_total{{{label},finished_reason=\"{reason}\"}} {count}");
-    }
     let ends = [
         ("end_of_prompt", stats.prefix_ends_prompt),
         ("difference", stats.prefix_ends_difference),
@@ -77,28 +74,30 @@ fn render(state: &ServerState) -> String {
         ("device", stats.prefix_hits - stats.prefix_hits_host.min(stats.prefix_hits)),
         ("host", stats.prefix_hits_host),
     ];
-    text.push_str("# TYPE vllm:prefix_cache_tier_hits_total counter\n");
-    for (tier, count) in tiers {
-        let _ = writeln!(text, "vllm:prefix_cache_tier_hits_total{{{label},tier=\"{tier}\"}} {count}");
-    }
-    text.push_str("# TYPE vllm:prefix_cache_ends_total counter\n");
-    for (cause, count) in ends {
-        let _ = writeln!(text, "vllm:prefix_cache_ends_total{{{label},cause=\"{cause}\"}} {count}");
-    }
+    let mut several = |(name, help): (&str, &str), key: &str, counts: &[(&str, u64)]| {
+        head(&mut text, name, "counter", help);
+        for (value, count) in counts {
+            let _ = writeln!(text, "vllm:{name}{{{label},{key}=\"{value}\"}} {count}");
+        }
+    };
+    several(("request_success_total", "Answers, by why they ended."), "finished_reason", &finished);
+    several(("prefix_cache_tier_hits_total", "Prompt tokens found in the cache, by where."), "tier", &tiers);
+    several(("prefix_cache_ends_total", "Lookups in the cache, by why they ended."), "cause", &ends);
     if let Some(info) = state.engine.info() {
         write_speculation(&mut text, &label, info.num_speculative_tokens, &stats);
         let (size, blocks) = (info.block_size, info.blocks);
-        let _ = writeln!(
-            text,
-            "# TYPE vllm:cache_config_info gauge\n\
-             vllm:cache_config_info{{{label},block_size=\"{size}\",num_gpu_blocks=\"{blocks}\"}} 1"
-        );
+        head(&mut text, "cache_config_info", "gauge", "Size and number of the KV blocks.");
+        let _ = writeln!(text, "vllm:cache_config_info{{{label},block_size=\"{size}\",num_gpu_blocks=\"{blocks}\"}} 1");
     }
     let metrics = &state.metrics;
-    metrics.time_to_first_token.write(&mut text, "time_to_first_token_seconds", &label);
-    metrics.inter_token_latency.write(&mut text, "inter_token_latency_seconds", &label);
-    metrics.e2e_request_latency.write(&mut text, "e2e_request_latency_seconds", &label);
-    metrics.request_prompt_tokens.write(&mut text, "request_prompt_tokens", &label);
-    metrics.request_generation_tokens.write(&mut text, "request_generation_tokens", &label);
+    for (name, help, histogram) in metrics.histograms() {
+        head(&mut text, name, "histogram", help);
+        histogram.write(&mut text, name, &label);
+    }
     text
+}
+
+/// The lines before the values of a metric.
+fn head(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(text, "# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}");
 }

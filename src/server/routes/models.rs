@@ -29,6 +29,34 @@ pub(crate) async fn list(State(state): State<ServerState>) -> Json<Value> {
     Json(json!({"object": "list", "data": cards, "has_more": false, "first_id": first, "last_id": last}))
 }
 
+/// The model in SGLang's form.
+pub(crate) async fn sglang_model(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
+    let info = state.ready()?;
+    Ok(Json(json!({
+        "model_path": state.model_names[0],
+        "tokenizer_path": state.model_names[0],
+        "served_model_name": state.model_names[0],
+        "is_generation": true,
+        "max_model_len": info.max_model_len,
+        "vocab_size": info.vocab,
+    })))
+}
+
+/// The server in SGLang's form.
+pub(crate) async fn sglang_server(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
+    let info = state.ready()?;
+    Ok(Json(json!({
+        "model_path": state.model_names[0],
+        "served_model_name": state.model_names[0],
+        "context_length": info.max_model_len,
+        "max_running_requests": info.max_num_seqs,
+        "max_total_num_tokens": u64::from(info.blocks) * u64::from(info.block_size),
+        "page_size": info.block_size,
+        "device": info.device,
+        "version": env!("CARGO_PKG_VERSION"),
+    })))
+}
+
 /// One served name; it may contain slashes.
 pub(crate) async fn retrieve(
     State(state): State<ServerState>,

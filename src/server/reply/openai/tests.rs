@@ -111,7 +111,7 @@ fn both(mut form: OpenAiReply, deltas: Vec<Delta>) -> (Vec<Value>, Value) {
     let mut chunks: Vec<Chunk> = deltas.into_iter().flat_map(|delta| form.chunks(delta, totals)).collect();
     chunks.extend(form.last_chunk(totals));
     let parse = |json: &str| serde_json::from_str(json).expect("a reply is JSON");
-    let events = chunks.iter().map(|chunk| parse(&form.event(chunk))).collect();
+    let events = chunks.iter().map(|chunk| parse(form.event(chunk).trim_start_matches("data: "))).collect();
     (events, parse(&form.whole(chunks)))
 }
 
