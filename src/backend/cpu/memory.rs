@@ -1,64 +1,62 @@
 //! Memory of the device: words at the boundary of a cache line, zero until they are written.
-#![allow(unsafe_code, reason = "advice to the system about an own allocation")]
+#![allow(unsafe_code, reason = "threads that write disjoint parts of one slice")]
 
-use super::simd::{LANES, Words};
+use super::simd::Words;
 use crate::backend::BackendError;
+
+/// Pages directly from the system. An allocator may return memory that was used before, which it writes zeros to: the
+/// whole KV pool would be touched before the first request.
+#[cfg(not(target_arch = "wasm32"))]
+type Pages = memmap2::MmapMut;
+#[cfg(target_arch = "wasm32")]
+type Pages = Vec<Words>;
 
 /// Lines of sixteen words, each in one cache line.
 #[derive(Default)]
 pub(super) struct Lines {
-    words: Vec<u32>,
-    /// The first word on a boundary.
-    start: usize,
-    count: usize,
+    /// `None` if there are no lines.
+    pages: Option<Pages>,
 }
 
 impl Lines {
     /// Allocates zeros. Pages that are never written take no memory.
     pub(super) fn zeroed(count: usize, what: &str) -> Result<Self, BackendError> {
-        let words = count * LANES + LANES - 1;
-        let out_of_memory = || BackendError::OutOfMemory { what: what.into(), bytes: words as u64 * 4 };
-        Vec::<u32>::new().try_reserve_exact(words).map_err(|_| out_of_memory())?;
-        let words = vec![0; words];
-        let start = words.as_ptr().align_offset(64).min(LANES - 1);
-        advise_huge_pages(&words);
-        Ok(Self { words, start, count })
+        if count == 0 {
+            return Ok(Self::default());
+        }
+        let bytes = count.saturating_mul(size_of::<Words>());
+        let out_of_memory = || BackendError::OutOfMemory { what: what.into(), bytes: bytes as u64 };
+        Ok(Self { pages: Some(pages(bytes).ok_or_else(out_of_memory)?) })
     }
 
     /// All lines.
     pub(super) fn lines(&self) -> &[Words] {
-        self.words[self.start..].as_chunks().0.get(..self.count).unwrap_or_default()
+        self.pages.as_ref().map_or(&[], |pages| bytemuck::cast_slice(&pages[..]))
     }
 
     /// All lines, to write.
     pub(super) fn lines_mut(&mut self) -> &mut [Words] {
-        let (count, start) = (self.count, self.start);
-        self.words[start..].as_chunks_mut().0.get_mut(..count).unwrap_or_default()
+        self.pages.as_mut().map_or(&mut [], |pages| bytemuck::cast_slice_mut(&mut pages[..]))
     }
 }
 
-/// Asks for huge pages: with small ones, streaming through weights misses the address cache all the time.
-fn advise_huge_pages(words: &[u32]) {
+/// `None` if the system has no memory left.
+#[cfg(not(target_arch = "wasm32"))]
+fn pages(bytes: usize) -> Option<Pages> {
+    let pages = Pages::map_anon(bytes).ok()?;
+    // With small pages, streaming through weights misses the address cache all the time. Neighboring maps share huge
+    // pages. A system without them refuses, which costs nothing.
     #[cfg(target_os = "linux")]
-    {
-        const HUGE_BYTES: usize = 2 << 20;
-        let (start, bytes) = (words.as_ptr().addr(), size_of_val(words));
-        let first = start.next_multiple_of(HUGE_BYTES);
-        let end = (start + bytes) / HUGE_BYTES * HUGE_BYTES;
-        if first < end {
-            // SAFETY: the range lies within a live allocation of this process, and the advice changes no content. If
-            // the system has no huge pages, it refuses, which costs nothing.
-            unsafe {
-                libc::madvise(
-                    words.as_ptr().wrapping_byte_add(first - start).cast_mut().cast(),
-                    end - first,
-                    libc::MADV_HUGEPAGE,
-                )
-            };
-        }
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = words;
+    let _ = pages.advise(memmap2::Advice::HugePage);
+    Some(pages)
+}
+
+/// `None` if the tab has no memory left.
+#[cfg(target_arch = "wasm32")]
+fn pages(bytes: usize) -> Option<Pages> {
+    let count = bytes / size_of::<Words>();
+    Pages::new().try_reserve_exact(count).ok()?;
+    Some(vec![Words::default(); count])
 }
 
 /// A slice that several threads write, each its own elements.
@@ -92,6 +90,7 @@ impl<'a, T> SharedSlice<'a, T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::simd::LANES;
     use super::*;
 
     #[test]

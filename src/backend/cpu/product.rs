@@ -6,10 +6,11 @@
 //! panel.
 //!
 //! Several panels are decoded to a buffer that fits the first-level cache, and multiplied from there with several rows
-//! at once, so that a decoded vector is used by many rows, and enough chains run at once to hide their latency.
+//! at once, so that a decoded vector is used by many rows, and enough chains run at once to hide their latency. Meanwhile
+//! the next panels are fetched from memory, which is idle otherwise.
 
 use super::decode::{Decode, Dot};
-use super::simd::{Kernel, LANES, Lanes, Simd};
+use super::simd::{Kernel, LANES, Lanes, Simd, Words};
 use super::weight::Panels;
 use std::ops::Range;
 
@@ -17,6 +18,8 @@ use std::ops::Range;
 pub(super) const BLOCK: usize = 256;
 /// Decoded vectors: 32 KiB.
 const DECODED: usize = 512;
+/// Panels that take more bytes are not fetched early: they would replace each other in a second-level cache of 1 MiB.
+const FETCHED_MAX: usize = 512 << 10;
 /// Rows that share what is decoded; more are multiplied in several passes.
 const ROWS_MAX: usize = 256;
 /// Maximum rows of a tile.
@@ -35,6 +38,11 @@ pub(super) trait Source {
     /// Decodes `columns` of consecutive panels: `out` is `[panel][column]`. The first column is a multiple of 32.
     fn decode<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]);
 
+    /// What is read when these panels are decoded, if it is worth fetching early.
+    fn lines(&self, _panels: Range<usize>) -> &[Words] {
+        &[]
+    }
+
     /// Adds the products of one row's elements with `columns` of consecutive panels to their sums.
     #[inline(always)]
     fn dot<S: Simd>(&self, _: S, _panels: Range<usize>, _columns: Range<usize>, _x: &[f32], _sums: &mut [Lanes]) {}
@@ -46,6 +54,10 @@ impl Source for Panels<'_> {
     #[inline(always)]
     fn decode<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]) {
         s.vectorize(Decode { weights: *self, panels, columns, out });
+    }
+
+    fn lines(&self, panels: Range<usize>) -> &[Words] {
+        &self.lines[panels.start * self.words..panels.end * self.words]
     }
 
     #[inline(always)]
@@ -133,7 +145,8 @@ pub(super) fn product<S: Simd>(
                 at_once /= 2;
             }
             let group = first..first + at_once;
-            multiply(s, rows, source, group.clone(), columns.clone(), scratch);
+            let next = group.end..(group.end + at_once).min(panels.end);
+            multiply(s, rows, source, [group.clone(), next], columns.clone(), scratch);
             for row in 0..count {
                 for (panel, outputs) in group.clone().zip(&scratch.totals[row * at_once..]) {
                     emit(first_row + row, panel, outputs);
@@ -144,13 +157,13 @@ pub(super) fn product<S: Simd>(
     }
 }
 
-/// Leaves the products of all rows with a few panels in `scratch.totals`.
+/// Leaves the products of all rows with a few panels in `scratch.totals`, and fetches the next panels.
 #[inline(always)]
 fn multiply<S: Simd, W: Source>(
     s: S,
     x: Rows<'_>,
     source: &W,
-    panels: Range<usize>,
+    [panels, next]: [Range<usize>; 2],
     columns: Range<usize>,
     scratch: &mut Scratch,
 ) {
@@ -174,6 +187,8 @@ fn multiply<S: Simd, W: Source>(
     }
     let tiles = x.count.div_ceil(tile_rows(S::ACCUMULATORS));
     let part = (DECODED / at_once).min(BLOCK);
+    let next = source.lines(next);
+    let next = if size_of_val(next) <= FETCHED_MAX { next } else { &[] };
     for block in columns.clone().step_by(BLOCK) {
         let block = block..(block + BLOCK).min(columns.end);
         sums.fill([0.0; LANES]);
@@ -181,10 +196,13 @@ fn multiply<S: Simd, W: Source>(
             let part = from..(from + part).min(block.end);
             let decoded = &mut scratch.decoded[..at_once * part.len()];
             source.decode(s, panels.clone(), part.clone(), decoded);
+            let part = part.start - columns.start..part.end - columns.start;
             for tile in 0..tiles {
                 let rows = super::team::share(x.count, tile, tiles);
                 let sums = &mut sums[rows.start * at_once..rows.end * at_once];
-                multiply_tile(s, x, rows, part.start - columns.start..part.end - columns.start, decoded, sums);
+                let [start, end] = [part.start, part.end].map(|at| at * next.len() / columns.len());
+                let fetched = if tile == 0 { &next[start..end] } else { &[] };
+                multiply_tile(s, x, rows, part.clone(), decoded, fetched, sums);
             }
         }
         s.vectorize(Add { to: totals, from: sums });
@@ -216,6 +234,7 @@ fn multiply_tile<S: Simd>(
     rows: Range<usize>,
     columns: Range<usize>,
     decoded: &[Lanes],
+    fetched: &[Words],
     sums: &mut [Lanes],
 ) {
     /// One arm per size; the ones that this instruction set never uses are not compiled.
@@ -224,7 +243,10 @@ fn multiply_tile<S: Simd>(
             match (rows.len(), sums.len() / rows.len()) {
                 $($(($count, $panels) if $count * $panels <= S::ACCUMULATORS.max($count) => {
                     let x: [&[f32]; $count] = std::array::from_fn(|row| &x.row(rows.start + row)[columns.clone()]);
-                    s.vectorize(Tile::<$count, $panels> { x, decoded, sums });
+                    match fetched {
+                        [] => s.vectorize(Tile::<$count, $panels, false> { x, decoded, fetched, sums }),
+                        _ => s.vectorize(Tile::<$count, $panels, true> { x, decoded, fetched, sums }),
+                    }
                 })+)+
                 (rows, panels) => unreachable!("a tile of {rows} rows and {panels} panels"),
             }
@@ -237,14 +259,16 @@ fn multiply_tile<S: Simd>(
 }
 
 /// Adds the products of `M` rows with `P` panels to the sums, which stay in registers meanwhile.
-struct Tile<'a, const M: usize, const P: usize> {
+struct Tile<'a, const M: usize, const P: usize, const FETCHES: bool> {
     x: [&'a [f32]; M],
     decoded: &'a [Lanes],
+    /// Lines to fetch meanwhile, if `FETCHES`: the test for a next one takes registers in the inner loop.
+    fetched: &'a [Words],
     /// `[row][panel]`.
     sums: &'a mut [Lanes],
 }
 
-impl<const M: usize, const P: usize> Kernel for Tile<'_, M, P> {
+impl<const M: usize, const P: usize, const FETCHES: bool> Kernel for Tile<'_, M, P, FETCHES> {
     type Output = ();
 
     #[inline(always)]
@@ -252,11 +276,15 @@ impl<const M: usize, const P: usize> Kernel for Tile<'_, M, P> {
         let columns = self.decoded.len() / P;
         let x = self.x.map(|row| &row[..columns]);
         let panels: [&[Lanes]; P] = std::array::from_fn(|panel| &self.decoded[panel * columns..][..columns]);
+        let mut fetched = self.fetched.chunks(self.fetched.len().div_ceil(columns).max(1));
         let sums = self.sums.as_chunks_mut::<P>().0;
         let sums: &mut [[Lanes; P]; M] = sums.try_into().expect("one sum per row and panel");
         let mut registers: [[S::F; P]; M] =
             std::array::from_fn(|row| std::array::from_fn(|panel| s.load(&sums[row][panel])));
         for column in 0..columns {
+            if FETCHES {
+                fetched.next().unwrap_or_default().iter().for_each(|line| s.prefetch(line));
+            }
             let weights: [S::F; P] = std::array::from_fn(|panel| s.load(&panels[panel][column]));
             for row in 0..M {
                 let value = s.splat(x[row][column]);

@@ -50,6 +50,10 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(self, line: &Words) {
+        avx2!(_mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()));
+    }
+    #[inline(always)]
     fn splat(self, value: f32) -> F {
         [avx2!(_mm256_set1_ps(value)); 2]
     }

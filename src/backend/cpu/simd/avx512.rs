@@ -40,6 +40,10 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(self, line: &Words) {
+        avx512!(_mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()));
+    }
+    #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
         avx512!(_mm512_set1_ps(value))
     }

@@ -58,6 +58,10 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// Runs a kernel that is compiled with this instruction set.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
 
+    /// Starts to fetch a line into the second-level cache, where the processor can.
+    #[inline(always)]
+    fn prefetch(self, _line: &Words) {}
+
     /// The same value in all lanes.
     fn splat(self, value: f32) -> Self::F;
     /// Loads sixteen floats.
