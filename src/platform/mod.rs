@@ -6,6 +6,7 @@ mod file_map;
 mod memory;
 mod model_file;
 mod own_file;
+mod pages;
 mod processors;
 #[cfg(unix)]
 mod signals;
@@ -13,6 +14,7 @@ mod signals;
 pub use memory::memory_available;
 pub use model_file::{FileAccess, ModelFile};
 pub use own_file::{open_no_link, read_own_file};
+pub use pages::Pages;
 pub use processors::physical_cores;
 #[cfg(unix)]
 pub use signals::ignores_hang_up;

@@ -3,13 +3,7 @@
 
 use super::simd::Words;
 use crate::backend::BackendError;
-
-/// Pages directly from the system. An allocator may return memory that was used before, which it writes zeros to: the
-/// whole KV pool would be touched before the first request.
-#[cfg(not(target_arch = "wasm32"))]
-type Pages = memmap2::MmapMut;
-#[cfg(target_arch = "wasm32")]
-type Pages = Vec<Words>;
+use crate::platform::Pages;
 
 /// Lines of sixteen words, each in one cache line.
 #[derive(Default)]
@@ -26,37 +20,18 @@ impl Lines {
         }
         let bytes = count.saturating_mul(size_of::<Words>());
         let out_of_memory = || BackendError::OutOfMemory { what: what.into(), bytes: bytes as u64 };
-        Ok(Self { pages: Some(pages(bytes).ok_or_else(out_of_memory)?) })
+        Ok(Self { pages: Some(Pages::zeroed(bytes).ok_or_else(out_of_memory)?) })
     }
 
     /// All lines.
     pub(super) fn lines(&self) -> &[Words] {
-        self.pages.as_ref().map_or(&[], |pages| bytemuck::cast_slice(&pages[..]))
+        self.pages.as_ref().map_or(&[], |pages| pages.words().as_chunks().0)
     }
 
     /// All lines, to write.
     pub(super) fn lines_mut(&mut self) -> &mut [Words] {
-        self.pages.as_mut().map_or(&mut [], |pages| bytemuck::cast_slice_mut(&mut pages[..]))
+        self.pages.as_mut().map_or(&mut [], |pages| pages.words_mut().as_chunks_mut().0)
     }
-}
-
-/// `None` if the system has no memory left.
-#[cfg(not(target_arch = "wasm32"))]
-fn pages(bytes: usize) -> Option<Pages> {
-    let pages = Pages::map_anon(bytes).ok()?;
-    // With small pages, streaming through weights misses the address cache all the time. Neighboring maps share huge
-    // pages. A system without them refuses, which costs nothing.
-    #[cfg(target_os = "linux")]
-    let _ = pages.advise(memmap2::Advice::HugePage);
-    Some(pages)
-}
-
-/// `None` if the tab has no memory left.
-#[cfg(target_arch = "wasm32")]
-fn pages(bytes: usize) -> Option<Pages> {
-    let count = bytes / size_of::<Words>();
-    Pages::new().try_reserve_exact(count).ok()?;
-    Some(vec![Words::default(); count])
 }
 
 /// A slice that several threads write, each its own elements.

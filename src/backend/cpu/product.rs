@@ -6,8 +6,8 @@
 //! panel.
 //!
 //! Several panels are decoded to a buffer that fits the first-level cache, and multiplied from there with several rows
-//! at once, so that a decoded vector is used by many rows, and enough chains run at once to hide their latency. Meanwhile
-//! the next panels are fetched from memory, which is idle otherwise.
+//! at once, so that a decoded vector is used by many rows, and enough chains run at once to hide their latency.
+//! Meanwhile the next panels are fetched from memory, which is idle otherwise.
 
 use super::decode::{Decode, Dot};
 use super::simd::{Kernel, LANES, Lanes, Simd, Words};
