@@ -6,14 +6,17 @@
 
 /// A row's share of a step's time, until it is measured.
 const ROW_COST: f64 = 0.04;
-/// Weight of a new time in the average.
-const NEW: f64 = 0.2;
+/// A time is the median of the last so many steps: single steps take long when code or data are cold, or nothing when
+/// their results came while the host was busy.
+const TIMES_KEPT: usize = 5;
+/// With fewer steps than this, the time is not known.
+const TIMES_MIN: usize = 3;
 /// Rows of a step up to which times are kept.
 const ROWS_MAX: usize = 512;
-/// After this many steps, times are measured anew, so that one slow step does not decide for ever.
-const STEPS_REMEMBERED: u32 = 2048;
-/// A plan with drafts has to promise this much more than one without.
-const GAIN_MIN: f64 = 1.03;
+/// After this many steps, times are measured anew: contexts grow, and other load comes and goes.
+const STEPS_REMEMBERED: u32 = 1024;
+/// A step with drafts has to promise this much more than one without, because times are noisy.
+const GAIN_MIN: f64 = 1.1;
 
 /// Measured times of steps.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +30,28 @@ pub(crate) struct Pace {
 
 /// Seconds by number of rows.
 #[derive(Clone, Debug, Default)]
-struct Curve(Vec<Option<f64>>);
+struct Curve(Vec<Times>);
+
+/// Seconds of the last steps with one number of rows.
+#[derive(Clone, Debug, Default)]
+struct Times {
+    last: [f64; TIMES_KEPT],
+    count: usize,
+}
+
+impl Times {
+    fn note(&mut self, seconds: f64) {
+        self.last[self.count % TIMES_KEPT] = seconds;
+        self.count += 1;
+    }
+
+    fn median(&self) -> Option<f64> {
+        let mut known = self.last;
+        let known = &mut known[..self.count.min(TIMES_KEPT)];
+        known.sort_unstable_by(f64::total_cmp);
+        (known.len() >= TIMES_MIN).then(|| known[known.len() / 2])
+    }
+}
 
 /// What a step computes so far: its rows, and the tokens it is expected to yield.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -72,7 +96,7 @@ impl Pace {
     /// Number of drafts, at most `most`, with which the step yields the most tokens per second.
     pub(crate) fn best(&self, step: Yield, most: u32, rate: f64) -> u32 {
         // Plain steps have to be known to be compared with.
-        if self.plain.0.is_empty() && !self.verified.0.is_empty() {
+        if self.plain.at(1).is_none() && !self.verified.0.is_empty() {
             return 0;
         }
         let speed = |plan: &Yield| plan.tokens / self.seconds(*plan);
@@ -99,10 +123,9 @@ impl Curve {
             return;
         }
         if self.0.len() <= rows {
-            self.0.resize(rows + 1, None);
+            self.0.resize_with(rows + 1, Times::default);
         }
-        let cell = &mut self.0[rows];
-        *cell = Some(cell.map_or(seconds, |old| old + NEW * (seconds - old)));
+        self.0[rows].note(seconds);
     }
 
     /// Seconds of a step of `rows` rows, if any step was measured.
@@ -112,7 +135,7 @@ impl Curve {
 
     /// The same; `known` is a time that is known from elsewhere, for a smaller number of rows.
     fn between(&self, rows: usize, known: Option<(usize, f64)>) -> Option<f64> {
-        let measured = |index: usize| self.0.get(index).copied().flatten().map(|seconds| (index, seconds));
+        let measured = |index: usize| Some((index, self.0.get(index)?.median()?));
         let floor = known.map_or(0, |(rows, _)| rows);
         let below = (floor..=rows).rev().find_map(measured).or(known);
         let above = (rows..self.0.len()).find_map(measured);
@@ -135,36 +158,56 @@ impl Curve {
 mod tests {
     use super::*;
 
+    /// Notes a step often enough for its time to be known.
+    fn measure(pace: &mut Pace, rows: u32, drafts: u32, seconds: f64) {
+        (0..=TIMES_MIN).for_each(|_| pace.note(rows, drafts, seconds));
+    }
+
     #[test]
     fn as_many_drafts_as_pay() {
         let mut pace = Pace::default();
         assert_eq!(pace.best(Yield::plain(1), 5, 0.9), 5, "rows are cheap until they are measured");
         assert_eq!(pace.best(Yield::plain(1), 5, 0.01), 0, "drafts that are never right");
-        pace.note(1, 0, 1.0);
+        pace.note(6, 5, 9.0);
+        assert_eq!(pace.best(Yield::plain(1), 5, 0.9), 0, "there is nothing to compare with yet");
+        measure(&mut pace, 1, 0, 1.0);
+        assert_eq!(pace.best(Yield::plain(1), 5, 0.9), 5, "one slow step proves nothing");
         for drafts in 1..=5 {
-            pace.note(1 + drafts, drafts, 1.0 + 0.5 * f64::from(drafts));
+            (0..5).for_each(|_| pace.note(1 + drafts, drafts, 1.0 + 0.5 * f64::from(drafts)));
         }
         assert_eq!(pace.best(Yield::plain(1), 5, 0.4), 0, "a row costs half a step");
-        assert_eq!(pace.best(Yield::plain(1), 5, 0.8), 2, "3 tokens in 2 steps' time, not 3.36 in 2.5");
+        assert_eq!(pace.best(Yield::plain(1), 5, 0.8), 2, "2.44 tokens in 2 steps' time, not 2.95 in 2.5");
         assert_eq!(pace.best(Yield::plain(1), 5, 1.0), 5);
     }
 
     #[test]
     fn a_full_batch_drafts_only_what_it_gains_by() {
         let mut pace = Pace::default();
-        pace.note(64, 0, 1.0);
-        pace.note(69, 5, 1.1);
+        measure(&mut pace, 64, 0, 1.0);
+        assert_eq!(pace.best(Yield::plain(64), 5, 0.5), 0, "a row that is not measured is not free");
+        measure(&mut pace, 69, 5, 1.1);
         assert_eq!(pace.best(Yield::plain(64), 5, 0.9), 0, "4 tokens of 64 for a tenth of the time");
-        let cheap = Pace { verified: Curve::default(), ..pace };
-        assert_eq!(cheap.best(Yield::plain(64), 5, 0.5), 0, "an unmeasured row is not free");
+    }
+
+    #[test]
+    fn a_plain_step_after_one_with_drafts_does_not_count() {
+        let mut pace = Pace::default();
+        for _ in 0..4 {
+            pace.note(6, 5, 2.0);
+            pace.note(1, 0, 9.0);
+        }
+        assert_eq!(pace.plain.at(1), None, "it was not submitted ahead");
+        measure(&mut pace, 1, 0, 1.0);
+        assert_eq!(pace.plain.at(1), Some(1.0));
     }
 
     #[test]
     fn times_between_measured_ones_are_interpolated() {
         let mut curve = Curve::default();
         assert_eq!(curve.at(3), None);
-        curve.note(2, 1.0);
-        curve.note(6, 3.0);
+        for (rows, seconds) in [(2, 1.0), (6, 3.0)] {
+            [90.0, seconds, seconds, 0.0, seconds].into_iter().for_each(|seconds| curve.note(rows, seconds));
+        }
         assert_eq!((curve.at(2), curve.at(4), curve.at(6)), (Some(1.0), Some(2.0), Some(3.0)));
         assert!(curve.at(8) > Some(3.0) && curve.at(1) < Some(1.0));
         curve.note(1 + ROWS_MAX, 1.0);
