@@ -5,8 +5,9 @@
 // NORM: x is normalized first, as by rms_norm. Its factor is applied to the sums, so that only the weights of the norm
 // are needed on the way. GATED: the outputs of a slot are gates and their up projections; out gets their activation.
 // SPLITS: a workgroup takes one of params.splits parts of the columns and writes partial sums (see matmul.wgsl).
+// INT8: one row, rounded to bytes (see int8.wgsl).
 // Variants: weight format, BIAS, SPLITS, ROWS, ONE_ROW, OUTPUTS, LANES, PARTIAL (the last group is not whole),
-// NORM, GATED with SILU, GELU_TANH or CLAMPED_SWIGLU.
+// INT8, NORM, GATED with SILU, GELU_TANH or CLAMPED_SWIGLU.
 // Twin: backend/reference/matmul.rs
 #import invocation
 #import matmul

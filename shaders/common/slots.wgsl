@@ -39,6 +39,52 @@ fn add_products(weights: Eight, low: vec4<f32>, high: vec4<f32>, sum: f32) -> f3
 }
 
 #ifdef ONE_ROW
+#ifdef INT8
+#import int8
+// sums += weights * x for a group of 32 quantized weights of each row: x is rounded to bytes, and the scales of both
+// are applied to the sums of integers. Arguments as below.
+fn add_unit(weight_rows: array<u32, OUTPUTS>, x_row: u32, unit: u32, sums: ptr<function, LaneSums>) {
+    var groups: array<Group, OUTPUTS>;
+#for output OUTPUTS
+    groups[output] = weight_group(weight_rows[output], unit);
+#endfor
+    var values: array<vec4<f32>, 8>;
+#for quarter 4
+#ifdef PARTIAL
+    if 4u * unit + quarter < params.eights {
+#else
+    {
+#endif
+        values[2u * quarter] = x_vector(x_row, 8u * unit + 2u * quarter);
+        values[2u * quarter + 1u] = x_vector(x_row, 8u * unit + 2u * quarter + 1u);
+    }
+#endfor
+    let x_bytes = byte_group(values);
+#ifndef LEVELS_SIGNED
+#ifdef OFFSETS
+    let ones = vec2<u32>(0x01010101u);
+    let first_sum = byte_products(x_bytes.words[0], ones) + byte_products(x_bytes.words[1], ones);
+    let last_sum = byte_products(x_bytes.words[2], ones) + byte_products(x_bytes.words[3], ones);
+#endif
+#endif
+#for output OUTPUTS
+    {
+        let group = groups[output];
+        let first = byte_products(weight_bytes(group, 0u), x_bytes.words[0])
+            + byte_products(weight_bytes(group, 1u), x_bytes.words[1]);
+        let last = byte_products(weight_bytes(group, 2u), x_bytes.words[2])
+            + byte_products(weight_bytes(group, 3u), x_bytes.words[3]);
+        var sum = fma(f32(first), group.scale.x, f32(last) * group.scale.z);
+#ifndef LEVELS_SIGNED
+#ifdef OFFSETS
+        sum = fma(f32(first_sum), group.scale.y, fma(f32(last_sum), group.scale.w, sum));
+#endif
+#endif
+        (*sums)[output] = fma(sum, x_bytes.scale, (*sums)[output]);
+    }
+#endfor
+}
+#else
 // sums += weights * x for 16 bytes of dense rows, or for a group of 32 quantized weights of each row. `x_row` is the
 // first vector of the row of x; the importer defines x_vector(x_row, vector). PARTIAL: the last group is not whole.
 fn add_unit(weight_rows: array<u32, OUTPUTS>, x_row: u32, unit: u32, sums: ptr<function, LaneSums>) {
@@ -89,4 +135,5 @@ fn add_unit(weight_rows: array<u32, OUTPUTS>, x_row: u32, unit: u32, sums: ptr<f
 #endfor
 #endif
 }
+#endif
 #endif

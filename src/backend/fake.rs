@@ -129,6 +129,7 @@ impl FakeBackend {
             kind: if script.memory.is_some() { DeviceKind::Discrete } else { DeviceKind::Software },
             tier: "no arithmetic".into(),
             activations: Storage::F32,
+            int8_activations: false,
             binding_bytes_max: script.binding.unwrap_or(u64::MAX),
             memory_bytes: script.memory,
             memory_source: "",

@@ -56,6 +56,8 @@ pub struct Caps {
     pub tier: String,
     /// Storage type of activations between steps. The residual stream is always f32.
     pub activations: Storage,
+    /// Whether the product of a single row with a quantized weight rounds the row to bytes.
+    pub int8_activations: bool,
     /// Maximum bytes that a kernel can bind at once; `u64::MAX` if there is no such limit.
     pub binding_bytes_max: u64,
     /// Bytes available for weights and KV pool together, if the device reports it.

@@ -12,7 +12,7 @@ use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 use folio::backend::cuda::{CudaBackend, CudaOptions, Survey};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::backend::reference::ReferenceBackend;
-use folio::backend::wgpu::{AdapterReport, Choices, Class, Tier, WgpuBackend, WgpuOptions, choices};
+use folio::backend::wgpu::{AdapterReport, Choices, Class, Int8Activations, Tier, WgpuBackend, WgpuOptions, choices};
 use folio::backend::{Backend, BackendError, Caps};
 use folio::config::Config;
 use folio::platform;
@@ -95,6 +95,28 @@ impl From<TierChoice> for Tier {
     }
 }
 
+/// When a single row of activations is rounded to bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Int8Choice {
+    /// Never
+    Off,
+    /// If the GPU multiplies bytes in hardware (Vulkan only)
+    Native,
+    /// On every GPU; for tests
+    #[value(hide = true)]
+    Always,
+}
+
+impl From<Int8Choice> for Int8Activations {
+    fn from(choice: Int8Choice) -> Self {
+        match choice {
+            Int8Choice::Off => Self::Off,
+            Int8Choice::Native => Self::Native,
+            Int8Choice::Always => Self::Always,
+        }
+    }
+}
+
 /// Which device, and how its kernels are chosen.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeviceArgs {
@@ -107,6 +129,10 @@ pub(crate) struct DeviceArgs {
     /// Use this instruction set on the CPU device, one that the processor has; for tests
     #[arg(long, env = "FOLIO_CPU_SIMD", value_name = "SET", hide_short_help = true)]
     cpu_simd: Option<Level>,
+    /// Round activations to 8 bits in products with quantized weights, when a wgpu device runs a single sequence: less
+    /// arithmetic per weight, for a loss far below that of 8-bit weights; never with --deterministic
+    #[arg(long, env = "FOLIO_INT8_ACTIVATIONS", value_name = "WHEN", default_value = "off")]
+    int8_activations: Int8Choice,
     /// Use the kernels of this class of GPU on a wgpu device, whatever the adapter is; for tests
     #[arg(long, env = "FOLIO_WGPU_CLASS", value_name = "CLASS", hide_short_help = true)]
     class: Option<ClassChoice>,
@@ -126,6 +152,7 @@ impl DeviceArgs {
             Device::Wgpu(options) => Device::Wgpu(WgpuOptions {
                 class: self.class.map(Class::from),
                 tier: self.tier.map(Tier::from),
+                int8_activations: self.int8_activations.into(),
                 binding_bytes_max: self.binding_bytes_max,
                 ..options
             }),

@@ -95,6 +95,7 @@ fn subject(args: &PlanArgs) -> Result<Subject> {
             kind: DeviceKind::Discrete,
             tier: "unknown".into(),
             activations: Storage::F32,
+            int8_activations: false,
             binding_bytes_max: BINDING_BYTES_USUAL,
             memory_bytes: Some(memory),
             memory_source: "",

@@ -361,6 +361,7 @@ mod tests {
             kind: DeviceKind::Discrete,
             tier: String::new(),
             activations: Storage::F32,
+            int8_activations: false,
             binding_bytes_max: 1 << 31,
             memory_bytes: memory,
             memory_source: "",

@@ -3,6 +3,7 @@
 //! | what | allowed deviation |
 //! |---|---|
 //! | f32 products | 1e-5 · Σ of the absolute products (and bias, and old value) |
+//! | products with activations in bytes | one code of one element more |
 //! | norms, activations, embedding, rotation | 1e-5 of the value (of the length of a rotated pair) |
 //! | attention | 1e-4 of the largest visible value |
 //! | attention over 16-bit rows | 2⁻¹¹ more: probabilities are rounded to the operands' type, half precision |

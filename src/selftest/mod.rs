@@ -151,15 +151,15 @@ pub async fn run<B: Inspect>(device: &mut B, options: &SelftestOptions) -> Resul
 /// Like [`run`], for several ways to open one adapter. The reference computes expected results once for all of them.
 /// Unless [`SelftestOptions::product`] is set, the cases are distributed over them; see [`cover`].
 pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -> Result<Vec<Report>, BackendError> {
-    let Some(activations) = devices.first().map(|device| device.caps().activations) else { return Ok(Vec::new()) };
-    assert!(devices.iter().all(|device| device.caps().activations == activations), "one adapter has one row type");
+    let Some(rows) = devices.first().map(|device| RowKind::of(device.caps())) else { return Ok(Vec::new()) };
+    assert!(devices.iter().all(|device| RowKind::of(device.caps()) == rows), "the devices have one kind of rows");
     let mut reports: Vec<Report> = devices.iter().map(|device| Report::new(device.caps())).collect();
-    let fixtures = fixtures(options, activations);
+    let fixtures = fixtures(options, rows);
     let mut shares = shares(options, &fixtures, devices.len()).into_iter();
     for fixture in &fixtures {
         let runs: Vec<&Run> = fixture.runs.iter().filter(|run| selected(options, fixture, run)).collect();
         let shares: Vec<BTreeSet<usize>> = shares.by_ref().take(runs.len()).collect();
-        let expected = expected(fixture, &runs).await?;
+        let expected = expected(fixture, &runs, rows.int8).await?;
         for (index, (device, report)) in devices.iter_mut().zip(&mut reports).enumerate() {
             let own = runs.iter().copied().zip(&expected).zip(&shares);
             let own: Vec<(&Run, &Outcome)> =
@@ -175,7 +175,7 @@ pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -
 /// How [`run_all`] distributes the cases over this many devices: the number of cases, the number of runs, and gaps: one
 /// line for each case that no device runs and for each value of a step that a device does not run.
 pub fn cover_gaps(options: &SelftestOptions, devices: usize) -> (usize, usize, Vec<String>) {
-    let fixtures = fixtures(options, Storage::F32);
+    let fixtures = fixtures(options, RowKind::default());
     let cases = cases(options, &fixtures);
     let shares = shares(options, &fixtures, devices);
     let (mut all, mut met, mut gaps) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
@@ -207,10 +207,10 @@ fn shares(options: &SelftestOptions, fixtures: &[Fixture], devices: usize) -> Ve
 }
 
 /// The expected results, from the reference.
-async fn expected(fixture: &Fixture, runs: &[&Run]) -> Result<Vec<Outcome>, BackendError> {
+async fn expected(fixture: &Fixture, runs: &[&Run], int8: bool) -> Result<Vec<Outcome>, BackendError> {
     let mut outcomes = Vec::new();
     if !runs.is_empty() {
-        let mut reference = ReferenceBackend::new();
+        let mut reference = ReferenceBackend::with_int8_activations(int8);
         let kv_format = fixture.kv_expected.unwrap_or(fixture.kv_format);
         load(&mut reference, fixture, &fixture.weights, &Capacity { kv_format, ..fixture.capacity() })?;
         for run in runs {
@@ -263,7 +263,7 @@ impl ReportRow {
 /// The mutants that the comparison does not detect, each as `step/option/shape: mutant`.
 pub async fn blind_spots(options: &SelftestOptions) -> Result<(usize, Vec<String>), BackendError> {
     let (mut mutants, mut unnoticed) = (0, Vec::new());
-    for fixture in fixtures(options, Storage::F32) {
+    for fixture in fixtures(options, RowKind::default()) {
         let (mut reference, mut device) = (ReferenceBackend::new(), ReferenceBackend::new());
         load(&mut device, &fixture, &fixture.weights, &fixture.capacity())?;
         for run in fixture.runs.iter().filter(|run| selected(options, &fixture, run)) {
@@ -282,17 +282,37 @@ pub async fn blind_spots(options: &SelftestOptions) -> Result<(usize, Vec<String
     Ok((mutants, unnoticed))
 }
 
+/// A device's rows of activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RowKind {
+    storage: Storage,
+    /// Whether a single row is rounded to bytes for quantized products: see [`Caps::int8_activations`].
+    int8: bool,
+}
+
+impl RowKind {
+    fn of(caps: &Caps) -> Self {
+        Self { storage: caps.activations, int8: caps.int8_activations }
+    }
+}
+
+impl Default for RowKind {
+    fn default() -> Self {
+        Self { storage: Storage::F32, int8: false }
+    }
+}
+
 /// Every fixture, in the order of the steps in a plan.
-fn fixtures(options: &SelftestOptions, activations: Storage) -> Vec<Fixture> {
+fn fixtures(options: &SelftestOptions, rows: RowKind) -> Vec<Fixture> {
     let mut storages = vec![Storage::F32];
-    for storage in options.activations.iter().chain([&activations]) {
+    for storage in options.activations.iter().chain([&rows.storage]) {
         if !storages.contains(storage) {
             storages.push(*storage);
         }
     }
     let mut fixtures = Vec::new();
     for storage in storages {
-        fixtures.extend(dense::fixtures(storage, options.shapes));
+        fixtures.extend(dense::fixtures(RowKind { storage, ..rows }, options.shapes));
         fixtures.extend(experts::fixtures(storage, options.shapes));
         fixtures.extend(attention::fixtures(storage, options.shapes));
     }

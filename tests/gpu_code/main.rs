@@ -42,7 +42,8 @@ fn hot_kernels() -> Vec<Hot> {
     };
     let usual_rows = |variant: &Variant| {
         let lanes = if variant.number("ROWS") == Some(1) { 16 } else { 8 };
-        variant.number("LANES") == Some(lanes) && !["SPLITS", "PARTIAL"].iter().any(|name| variant.is_defined(name))
+        let few = ["SPLITS", "PARTIAL", "GELU_TANH", "CLAMPED_SWIGLU"];
+        variant.number("LANES") == Some(lanes) && !few.iter().any(|name| variant.is_defined(name))
     };
     let few = [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Q6K];
     let mut all = variants();
@@ -56,12 +57,10 @@ fn hot_kernels() -> Vec<Hot> {
         let (name, products) = match variant.stem() {
             "matmul_rows" if usual_rows(&variant) && (number("ROWS") == 1 || format_named(&few)) => {
                 let (rows, outputs) = (number("ROWS"), number("OUTPUTS"));
-                let norm = if variant.is_defined("NORM") { ", after a norm" } else { "" };
-                let gated = if variant.is_defined("GATED") { ", activated" } else { "" };
-                if !gated.is_empty() && !variant.is_defined("SILU") {
-                    continue;
-                }
-                (format!("matmul_rows, {rows} rows{norm}{gated}"), Some(if dense { 8 } else { 32 } * rows * outputs))
+                let options = [("INT8", ", in bytes"), ("NORM", ", after a norm"), ("GATED", ", activated")];
+                let options = options.map(|(define, text)| if variant.is_defined(define) { text } else { "" }).concat();
+                let products = if dense { 8 } else { 32 } * rows * outputs;
+                (format!("matmul_rows, {rows} rows{options}"), Some(products))
             }
             "matmul_tile" if format_named(&few) => (format!("matmul_tile, {} rows", 8 * number("ROWS_EACH")), None),
             "matmul_experts_vec"

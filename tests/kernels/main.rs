@@ -19,10 +19,10 @@ mod shaders;
 #[path = "../support/mod.rs"]
 mod support;
 
-use folio::backend::Inspect;
 use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 use folio::backend::reference::ReferenceBackend;
-use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
+use folio::backend::wgpu::{Class, Int8Activations, Tier, WgpuBackend, WgpuOptions};
+use folio::backend::{Backend as _, Inspect};
 use folio::plan::Storage;
 use folio::platform::block_on;
 use folio::selftest::{Draws, Report, SelftestOptions, Shapes, blind_spots, cover_gaps, run, run_all};
@@ -131,6 +131,26 @@ fn every_adapter_is_the_reference() {
         for report in block_on(run_all(&mut devices, &options)).expect("the devices survive the check") {
             expect_passed("wgpu", report);
         }
+    }
+}
+
+/// Products of a single row that is rounded to bytes. The instruction itself is emulated where the adapter has none.
+#[test]
+fn products_of_bytes_are_the_reference() {
+    for adapter in WgpuBackend::adapters() {
+        let options = WgpuOptions {
+            adapter: Some(adapter.index),
+            class: Some(Class::Discrete),
+            int8_activations: Int8Activations::Always,
+            ..Default::default()
+        };
+        let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        assert!(device.caps().int8_activations, "{}", device.caps().tier);
+        check(
+            "wgpu",
+            &mut device,
+            &SelftestOptions { filter: Some("/1 × |/1 rows".into()), ..SelftestOptions::default() },
+        );
     }
 }
 

@@ -36,6 +36,28 @@ fn quantising_on_load_costs_little() {
     }
 }
 
+/// Rounding activations to bytes, which concerns batches of one token: for a text; for 40 in two formats with
+/// `FOLIO_MODEL_FULL=1`.
+#[test]
+fn activations_in_bytes_cost_little() {
+    let full = std::env::var("FOLIO_MODEL_FULL").is_ok_and(|value| value == "1");
+    let (texts, quantizations) =
+        if full { (40, &[Quantization::Q4, Quantization::Q8][..]) } else { (1, &[Quantization::Q4][..]) };
+    let texts: Vec<Text> = held_out().into_iter().take(texts).collect();
+    for quantization in quantizations {
+        let model = Model::demo().quantized(*quantization).expect("it is quantized");
+        let [exact, rounded] = [false, true].map(|int8| {
+            let mut backend = ReferenceBackend::with_int8_activations(int8);
+            loss_in_batches(&mut backend, &model, KvFormat::F32, &texts, 1)
+        });
+        let change = rounded.0 / exact.0 - 1.0;
+        let (found, tokens) = rounded;
+        println!("held-out loss of {tokens} tokens, {quantization:?}: {found:.4} ({:+.3} %)", 100.0 * change);
+        assert!(change.abs() <= 0.005, "{quantization:?}: {change} is more than 0.5 %");
+        assert!(rounded.0.to_bits() != exact.0.to_bits(), "{quantization:?}: rounding changes something");
+    }
+}
+
 /// Maximum change of the logits by quantizing, relative to their spread. These models have random weights, which
 /// amplify errors many times; unrelated logits would differ by √2. The test above measures the cost for a trained
 /// model.
@@ -102,28 +124,44 @@ pub(super) fn loss<B: Backend + Inspect>(
     kv_format: KvFormat,
     texts: &[Text],
 ) -> (f64, usize) {
+    loss_in_batches(backend, model, kv_format, texts, TOKENS_MAX)
+}
+
+/// Like [`loss`], computed with batches of at most `rows_max` tokens.
+fn loss_in_batches<B: Backend + Inspect>(
+    backend: &mut B,
+    model: &Model,
+    kv_format: KvFormat,
+    texts: &[Text],
+    rows_max: u32,
+) -> (f64, usize) {
     let device = Device::new(backend, model, kv_format);
     let (mut sum, mut count) = (0.0, 0);
     for (ids, counts) in texts {
         let rows = ids.len() as u32;
-        let counted: Vec<usize> = (1..ids.len()).filter(|&place| counts[place]).collect();
-        let mut inputs = BatchInputs { tails: vec![Tail::Sample], ..BatchInputs::default() };
-        inputs.token_ids = ids.clone();
-        inputs.positions = (0..rows).collect();
-        inputs.sequences = vec![SequenceRows { row_start: 0, row_count: rows, context_len: rows }];
         let blocks: Vec<u32> = (0..rows.div_ceil(BLOCK_SIZE)).collect();
-        inputs.groups = vec![GroupInputs::default()];
-        push_tables(&mut inputs.groups[0], &blocks, 0..rows, None);
-        inputs.logits_rows = counted.iter().map(|&place| place as u32 - 1).collect();
-        inputs.samples = (0..).zip(&counted).map(|(row, _)| SampleRow::greedy(row, 0)).collect();
-        let ticket = device.backend.submit(&inputs).expect("the batch is accepted");
-        block_on(device.backend.read(ticket)).expect("the batch is read");
-        let logits = block_on(device.backend.read_buffer(device.logits, counted.len() as u32)).expect("logits");
-        for (place, logits) in counted.iter().zip(logits.chunks_exact(device.plan.vocab as usize)) {
-            let largest = logits.iter().copied().fold(f32::MIN, f32::max);
-            let total: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
-            sum += total.ln() - f64::from(logits[ids[*place] as usize] - largest);
-            count += 1;
+        for start in (0..rows).step_by(rows_max as usize) {
+            let end = rows.min(start + rows_max);
+            // The logits of a token predict the next one.
+            let next = start as usize + 1..ids.len().min(end as usize + 1);
+            let counted: Vec<usize> = next.filter(|&place| counts[place]).collect();
+            let mut inputs = BatchInputs { tails: vec![Tail::Sample], ..BatchInputs::default() };
+            inputs.token_ids = ids[start as usize..end as usize].to_vec();
+            inputs.positions = (start..end).collect();
+            inputs.sequences = vec![SequenceRows { row_start: 0, row_count: end - start, context_len: end }];
+            inputs.groups = vec![GroupInputs::default()];
+            push_tables(&mut inputs.groups[0], &blocks, start..end, None);
+            inputs.logits_rows = counted.iter().map(|&place| place as u32 - 1 - start).collect();
+            inputs.samples = (0..).zip(&counted).map(|(row, _)| SampleRow::greedy(row, 0)).collect();
+            let ticket = device.backend.submit(&inputs).expect("the batch is accepted");
+            block_on(device.backend.read(ticket)).expect("the batch is read");
+            let logits = block_on(device.backend.read_buffer(device.logits, counted.len() as u32)).expect("logits");
+            for (place, logits) in counted.iter().zip(logits.chunks_exact(device.plan.vocab as usize)) {
+                let largest = logits.iter().copied().fold(f32::MIN, f32::max);
+                let total: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+                sum += total.ln() - f64::from(logits[ids[*place] as usize] - largest);
+                count += 1;
+            }
         }
     }
     (sum / count as f64, count)

@@ -68,6 +68,7 @@ impl CpuBackend {
             kind: DeviceKind::Processor,
             tier: format!("{level}, {} threads", team.threads()),
             activations: Storage::F32,
+            int8_activations: false,
             binding_bytes_max: u64::MAX,
             memory_bytes,
             memory_source: MACHINE_MEMORY,

@@ -217,6 +217,7 @@ impl CudaBackend {
             kind: if warm { DeviceKind::Discrete } else { DeviceKind::Software },
             tier: format!("sm_{}{}, {}", facts.compute.0, facts.compute.1, facts.versions),
             activations: options.activations,
+            int8_activations: false,
             binding_bytes_max: u64::MAX,
             memory_bytes: Some(facts.memory_bytes),
             memory_source: "the CUDA driver",

@@ -22,6 +22,8 @@ pub(super) struct LoadedPlan {
     pub(super) pool: Vec<[KvStore; 2]>,
     /// The token in each feed slot.
     pub(super) feed: Vec<u32>,
+    /// Whether products of a single row round it to bytes.
+    pub(super) int8_activations: bool,
     /// Whether all weights were found complete. Rows are never removed, so this is checked once.
     pub(super) weights_whole: bool,
     /// The running step. It may access only the operands that it declares.
@@ -30,7 +32,7 @@ pub(super) struct LoadedPlan {
 
 impl LoadedPlan {
     /// Allocates row buffers and feed slots; weights and pool follow.
-    pub(super) fn new(plan: Arc<Plan>, capacity: Capacity) -> Self {
+    pub(super) fn new(plan: Arc<Plan>, capacity: Capacity, int8_activations: bool) -> Self {
         let rows_max = |rows: Rows| rows.count(capacity.tokens_max, capacity.samples_max) as usize;
         let buffer = |spec: &BufferSpec| vec![0.0; rows_max(spec.rows) * spec.columns as usize];
         Self {
@@ -39,6 +41,7 @@ impl LoadedPlan {
             blocks: Vec::new(),
             pool: Vec::new(),
             feed: vec![0; capacity.feed_slots as usize],
+            int8_activations,
             weights_whole: false,
             running: None,
             capacity,

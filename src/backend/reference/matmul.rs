@@ -4,8 +4,10 @@
 //!
 //! Every output is one dot product as defined in `dot.rs`, so it depends neither on the other rows nor on how the work
 //! is split. A single row of x multiplies weights while decoding them; for more rows, each weight row is decoded once.
+//! Where activations are bytes, a single row is rounded first ([`int8`]), for weights with byte codes.
 
 use super::dot::{Kernel, PartialSums, decode_wide, dispatch, dot_encoded, dot_wide, dot_wide_two};
+use super::int8;
 use super::loaded::LoadedPlan;
 use super::memory::Weight;
 use crate::plan::inputs::BatchInputs;
@@ -32,12 +34,12 @@ pub(super) struct Output<'a> {
 pub(super) fn run(step: &MatMul, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, values, storage| {
         let output = Output { bias: loaded.vector(step.bias), accumulate: step.accumulate, values, storage };
-        matmul(loaded.rows(step.x, inputs), loaded.weight(step.weight), output);
+        matmul(loaded.rows(step.x, inputs), loaded.weight(step.weight), loaded.int8_activations, output);
     });
 }
 
 /// Multiplies the rows of `x` by the transposed weight.
-pub(super) fn matmul(x: &[f32], weight: &Weight, mut output: Output<'_>) {
+pub(super) fn matmul(x: &[f32], weight: &Weight, int8_activations: bool, mut output: Output<'_>) {
     let (columns, weight_rows) = (weight.spec().columns as usize, weight.spec().rows as usize);
     assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
     let rows = x.len() / columns;
@@ -45,8 +47,17 @@ pub(super) fn matmul(x: &[f32], weight: &Weight, mut output: Output<'_>) {
     if rows == 0 {
         return;
     }
-    let x: Vec<f64> = x.iter().map(|&value| f64::from(value)).collect();
-    finish(&products(&x, weight, 0..weight_rows), rows, &mut output);
+    let exact: Vec<f64> = x.iter().map(|&value| f64::from(value)).collect();
+    let mut sums = Vec::new();
+    let mut first = 0;
+    for section in &weight.spec().sections {
+        let weight_rows = first..first + section.rows as usize;
+        first = weight_rows.end;
+        let rounds = int8_activations && rows == 1 && section.format.has_byte_codes();
+        let rounded: Option<Vec<f64>> = rounds.then(|| int8::rounded(x).collect());
+        sums.extend(products(rounded.as_ref().unwrap_or(&exact), weight, weight_rows));
+    }
+    finish(&sums, rows, &mut output);
 }
 
 /// The products of the rows of `x` with some rows of the weight, `[weight rows × rows]`, so that threads share no row.
@@ -137,7 +148,7 @@ mod tests {
         let rows = x.len() / weight.spec().columns as usize;
         let mut values = vec![start.unwrap_or(f32::NAN); rows * weight.spec().rows as usize];
         let accumulate = start.is_some();
-        matmul(x, weight, Output { bias, accumulate, values: &mut values, storage: Storage::F32 });
+        matmul(x, weight, false, Output { bias, accumulate, values: &mut values, storage: Storage::F32 });
         values
     }
 

@@ -11,6 +11,7 @@ mod dot;
 mod embed;
 mod gated_activation;
 mod gather_rows;
+pub(crate) mod int8;
 mod loaded;
 mod matmul;
 mod matmul_experts;
@@ -40,6 +41,12 @@ pub struct ReferenceBackend {
 impl ReferenceBackend {
     /// A backend without plan, weights or pool.
     pub fn new() -> Self {
+        Self::with_int8_activations(false)
+    }
+
+    /// Like [`Self::new`]; optionally, the product of a single row with a quantized weight rounds the row to bytes, as
+    /// [`Caps::int8_activations`] says.
+    pub fn with_int8_activations(int8_activations: bool) -> Self {
         let memory_bytes = platform::memory_available();
         let caps = Caps {
             name: "reference".into(),
@@ -47,6 +54,7 @@ impl ReferenceBackend {
             kind: DeviceKind::Software,
             tier: "f64, one step after the other".into(),
             activations: Storage::F32,
+            int8_activations,
             binding_bytes_max: u64::MAX,
             memory_bytes,
             memory_source: MACHINE_MEMORY,
@@ -76,7 +84,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
-        self.loaded = Some(LoadedPlan::new(plan, capacity.clone()));
+        self.loaded = Some(LoadedPlan::new(plan, capacity.clone(), self.caps.int8_activations));
         Ok(())
     }
 

@@ -53,6 +53,20 @@ impl Class {
     }
 }
 
+/// Whether products of a single row with quantized weights round the row to bytes ([`Caps::int8_activations`]).
+///
+/// [`Caps::int8_activations`]: crate::backend::Caps::int8_activations
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Int8Activations {
+    /// Never: activations stay f32.
+    #[default]
+    Off,
+    /// If the driver says that the GPU multiplies and adds four signed bytes in one instruction.
+    Native,
+    /// On every adapter; for tests. Without such an instruction it only costs time.
+    Always,
+}
+
 /// Which adapter to open, and overrides for tests.
 #[derive(Clone, Debug, Default)]
 pub struct WgpuOptions {
@@ -62,6 +76,8 @@ pub struct WgpuOptions {
     pub class: Option<Class>,
     /// Use at most this tier.
     pub tier: Option<Tier>,
+    /// Products of bytes.
+    pub int8_activations: Int8Activations,
     /// Bind at most this many bytes at once, for tests of sharding.
     pub binding_bytes_max: Option<u64>,
     /// Allow at most this many bytes for a buffer that is never sharded, for tests of memory limits.
@@ -134,6 +150,8 @@ pub(crate) struct Profile {
     pub(crate) subgroup_size_min: u32,
     /// Number of cores that run workgroups independently.
     pub(crate) cores: u32,
+    /// Whether products of a single row with quantized weights round the row to bytes.
+    pub(crate) int8_activations: bool,
     /// Workgroups of a product that each core should get; may be tuned.
     pub(crate) workgroups_per_core: u32,
 }
@@ -422,6 +440,11 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
     let flags = adapter.get_downlevel_capabilities().flags;
     let tier = options.tier.map_or(best, |tier| tier.min(best));
     let texels = class == Class::Software && tier >= Tier::T1 && texels::available(&info);
+    let int8_activations = match options.int8_activations {
+        Int8Activations::Off => false,
+        Int8Activations::Native => hardware::multiplies_bytes(adapter),
+        Int8Activations::Always => true,
+    };
     let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     let binding = if texels { binding.min(texels::BYTES_MAX) } else { binding };
     Profile {
@@ -434,6 +457,8 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },
         // Another class is another device.
         cores: hardware::cores(adapter).filter(|_| options.class.is_none()).unwrap_or(class.usual_cores()),
+        // Kernels of software adapters have no such variant.
+        int8_activations: int8_activations && class != Class::Software,
         workgroups_per_core: WORKGROUPS_PER_CORE,
     }
 }

@@ -47,6 +47,12 @@ pub(crate) fn cores(adapter: &wgpu::Adapter) -> Option<u32> {
     vulkan::cores(adapter)
 }
 
+/// Whether the GPU multiplies and adds four signed bytes in one instruction. Only Vulkan's drivers tell; Metal has no
+/// such instruction.
+pub(crate) fn multiplies_bytes(adapter: &wgpu::Adapter) -> bool {
+    vulkan::multiplies_bytes(adapter) == Some(true)
+}
+
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
 #[allow(unsafe_code, reason = "wgpu's Vulkan layer gives raw handles")]
 mod vulkan {
@@ -105,6 +111,23 @@ mod vulkan {
             [amd, nvidia.shader_sm_count].into_iter().find(|cores| *cores > 0)
         })
     }
+
+    pub(super) fn multiplies_bytes(adapter: &wgpu::Adapter) -> Option<bool> {
+        with(adapter, |instance, physical, has| {
+            let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
+            let mut properties = vk::PhysicalDeviceProperties2::default();
+            // SAFETY: as above.
+            unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
+            let is_core = properties.properties.api_version >= vk::API_VERSION_1_3;
+            if !is_core && !has(ash::khr::shader_integer_dot_product::NAME) {
+                return None;
+            }
+            properties = vk::PhysicalDeviceProperties2::default().push_next(&mut dots);
+            // SAFETY: as above; the device has the extension of the chained struct.
+            unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
+            Some(dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE)
+        })
+    }
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
@@ -114,6 +137,10 @@ mod vulkan {
     }
 
     pub(super) fn cores(_adapter: &wgpu::Adapter) -> Option<u32> {
+        None
+    }
+
+    pub(super) fn multiplies_bytes(_adapter: &wgpu::Adapter) -> Option<bool> {
         None
     }
 }

@@ -27,7 +27,7 @@ mod texels;
 #[cfg(not(target_arch = "wasm32"))]
 mod tune;
 
-pub use device::{AdapterReport, Class, Tier, WgpuOptions};
+pub use device::{AdapterReport, Class, Int8Activations, Tier, WgpuOptions};
 pub use encode::{Variant, variants};
 pub use readback::Ticket;
 #[cfg(not(target_arch = "wasm32"))]
@@ -335,14 +335,16 @@ fn caps(gpu: &Gpu) -> Caps {
         WORKGROUPS_PER_CORE => String::new(),
         tuned => format!(", tuned to {tuned} workgroups per core"),
     };
+    let bytes = if gpu.profile.int8_activations { ", activations in bytes" } else { "" };
     let kind = device::profile_kind(&gpu.info);
     let is_shared = device::shares_memory(kind);
     Caps {
         name: gpu.info.name.clone(),
         api: device::api_name(gpu.info.backend),
         kind,
-        tier: tier + &class + &tuned,
+        tier: tier + bytes + &class + &tuned,
         activations: Storage::F32,
+        int8_activations: gpu.profile.int8_activations,
         binding_bytes_max: gpu.profile.binding_bytes_max,
         memory_bytes: gpu.memory.map(|(bytes, _)| bytes),
         memory_source: gpu.memory.map_or("", |(_, source)| source),
@@ -362,6 +364,7 @@ pub fn usual_allocation(binding_bytes_max: u64) -> Allocation {
         texels: false,
         subgroup_size_min: 32,
         cores: Class::Discrete.usual_cores(),
+        int8_activations: false,
         workgroups_per_core: WORKGROUPS_PER_CORE,
     })
 }

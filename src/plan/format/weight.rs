@@ -204,6 +204,11 @@ impl WeightFormat {
         }
     }
 
+    /// Whether the codes of a group are signed bytes, once unpacked, so that they can be multiplied as integers.
+    pub const fn has_byte_codes(self) -> bool {
+        self.is_quantised() && matches!(self.parts().1, Levels::Unsigned(_) | Levels::Signed)
+    }
+
     /// Whether weights are stored as quantization codes.
     pub const fn is_quantised(self) -> bool {
         !matches!(self.parts().0, Codes::Dense)

@@ -171,6 +171,7 @@ impl Shape {
                 .number("OUTPUTS", outputs)
                 .number("LANES", lanes)
                 .define_if(rows == 1, "ONE_ROW")
+                .define_if(rows == 1 && profile.int8_activations && format.has_byte_codes(), "INT8")
                 .define_if(format.is_quantised() && !size.eights.is_multiple_of(4), "PARTIAL"),
             Self::Tile { rows } => for_tile(Kernel::new("matmul_tile"), rows),
             Self::Texel { rows, many, groups } => Kernel::new(texel_stem(groups && format.is_quantised()))
@@ -358,55 +359,73 @@ fn neighbours(
     all
 }
 
+/// Profiles that select different kernels.
+fn profiles() -> [Profile; 4] {
+    let gpu = super::test_profile(Class::Discrete, Tier::T0, true);
+    let software = |tier| super::test_profile(Class::Software, tier, true);
+    [
+        gpu.clone(),
+        Profile { int8_activations: true, ..gpu },
+        software(Tier::T0),
+        Profile { texels: true, ..software(Tier::T1) },
+    ]
+}
+
+/// Sizes with every shape that a profile can choose, one for each combination with splits and partial groups.
+fn shapes(profile: &Profile) -> Vec<(Shape, u32, Size)> {
+    let mut found: Vec<(Shape, u32, Size)> = Vec::new();
+    let sizes = [(64, 16), (64, 4096), (64, 1 << 13), (64, 1 << 14), (64, 1 << 16), (65, 1 << 16), (512, 4096)];
+    for (rows, (eights, outputs)) in (1..=65).flat_map(|rows| sizes.map(|size| (rows, size))) {
+        // Dense and quantized weights may have different shapes.
+        for (deterministic, format) in
+            [false, true].into_iter().flat_map(|fixed| [(fixed, WeightFormat::F32), (fixed, WeightFormat::Q4)])
+        {
+            let size = Size { rows, eights, outputs, format };
+            let shape = Shape::choose(profile, deterministic, &size);
+            let (splits, _) = shape.splits(profile, deterministic, &size);
+            let key = |(shape, splits, size): &(Shape, u32, Size)| (*shape, *splits > 1, size.eights % 4);
+            if !found.iter().any(|known| key(known) == key(&(shape, splits, size))) {
+                found.push((shape, splits, size));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a kernel is listed with this format. A bias only affects the epilogue, so quantized formats are listed with
+/// bias only; splits, neighbours and the number of lanes only affect the loops around the products, so few formats are
+/// listed with them.
+fn is_listed(shape: Shape, splits: u32, bias: bool, with: Neighbours<'_>, format: WeightFormat) -> bool {
+    const FEW: [WeightFormat; 5] =
+        [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q6K, WeightFormat::Mxfp4];
+    let fused = with.norm.is_some() || with.gated.is_some();
+    let usual_lanes = !matches!(shape, Shape::Rows { lanes, .. } if ![8, 16].contains(&lanes));
+    let plain = splits == 1 && !fused && usual_lanes;
+    (plain || FEW.contains(&format)) && (bias || splits > 1 || !format.is_quantised())
+}
+
 /// Every variant that [`encode`] and [`encode_fused`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let merge = |bias| Variant::new::<MergeParams>(merge_kernel(bias), MergeParams::FIELDS);
     let mut variants = vec![merge(false), merge(true)];
+    // Profiles share kernels.
+    let mut names = BTreeSet::new();
     let fusible = fusible_steps();
-    for (class, tier, texels) in
-        [(Class::Discrete, Tier::T0, false), (Class::Software, Tier::T0, false), (Class::Software, Tier::T1, true)]
-    {
-        let with_half = |half| Profile { texels, ..super::test_profile(class, tier, half) };
-        let mut seen: Vec<(Shape, bool, bool)> = Vec::new();
-        for (deterministic, rows, eights, outputs) in (1..=65).flat_map(|rows| {
-            let sizes = [(64, 16), (64, 4096), (64, 1 << 13), (64, 1 << 14), (64, 1 << 16), (65, 1 << 16), (512, 4096)];
-            sizes.into_iter().flat_map(move |(eights, outputs)| {
-                [false, true].map(|deterministic| (deterministic, rows, eights, outputs))
-            })
-        }) {
-            let profile = with_half(true);
-            // Dense and quantized weights may have different shapes.
-            for format in [WeightFormat::F32, WeightFormat::Q4] {
-                let size = Size { rows, eights, outputs, format };
-                let shape = Shape::choose(&profile, deterministic, &size);
-                let (splits, _) = shape.splits(&profile, deterministic, &size);
-                let partial = !eights.is_multiple_of(4);
-                if seen.contains(&(shape, splits > 1, partial)) {
-                    continue;
-                }
-                seen.push((shape, splits > 1, partial));
-                for (bias, with) in neighbours(shape, splits, &fusible) {
-                    variants.extend(super::weight_variants(|format, profile| {
-                        let profile = with_half(profile.half_conversion);
-                        let kernel = shape.kernel(&Size { format, ..size }, splits, bias, with, &profile);
-                        Variant::new::<Params>(kernel, Params::FIELDS)
-                    }));
-                }
+    for profile in profiles() {
+        for (shape, splits, size) in shapes(&profile) {
+            for (bias, with) in neighbours(shape, splits, &fusible) {
+                let all = super::weight_variants(|format, half| {
+                    let profile = Profile { half_conversion: half.half_conversion, ..profile.clone() };
+                    let kernel = shape.kernel(&Size { format, ..size }, splits, bias, with, &profile);
+                    Variant::new::<Params>(kernel, Params::FIELDS)
+                });
+                let listed = |variant: &Variant| {
+                    variant.format().is_some_and(|format| is_listed(shape, splits, bias, with, format))
+                };
+                variants.extend(all.into_iter().filter(|variant| listed(variant) && names.insert(variant.name())));
             }
         }
     }
-    // Tiers and classes share kernels. A bias only affects the epilogue, so quantized formats appear with bias only,
-    // and splits and the number of lanes only affect the loops around the products, so few formats appear with them.
-    let mut names = BTreeSet::new();
-    variants.retain(|variant| {
-        let few = [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q6K, WeightFormat::Mxfp4];
-        let fused = variant.is_defined("NORM") || variant.is_defined("GATED");
-        let split = variant.is_defined("SPLITS");
-        let plain = !split && !fused && [None, Some(8), Some(16)].contains(&variant.number("LANES"));
-        let format = variant.format().is_none_or(|format| plain || few.contains(&format));
-        let bias = variant.has_bias() || !variant.is_quantised() || split;
-        format && bias && names.insert(variant.name())
-    });
     variants
 }
 

@@ -18,6 +18,7 @@ pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> P
         texels: false,
         subgroup_size_min,
         cores: class.usual_cores(),
+        int8_activations: false,
         workgroups_per_core: WORKGROUPS_PER_CORE,
     }
 }
@@ -66,14 +67,6 @@ impl Variant {
     /// Whether it reads buffers as images; never in a browser.
     pub fn texels(&self) -> bool {
         self.is_defined("TEXELS")
-    }
-
-    pub(crate) fn is_quantised(&self) -> bool {
-        self.is_defined("GROUPS")
-    }
-
-    pub(crate) fn has_bias(&self) -> bool {
-        self.is_defined("BIAS")
     }
 
     /// Format of the weight that it multiplies with or looks up.
