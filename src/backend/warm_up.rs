@@ -7,6 +7,8 @@ use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, S
 
 /// Rows of the larger batch that is measured at start.
 const CALIBRATION_ROWS: u32 = 64;
+/// Rows of a prompt of usual length.
+const PROMPT_ROWS: u32 = 512;
 /// Positions of the long context that a typical batch has: enough for attention to split it on most devices.
 const LONG_CONTEXT: u32 = 2048;
 /// Up to this many rows or sequences, any number may have kernels of its own; beyond, only powers of two.
@@ -22,6 +24,20 @@ pub(crate) fn calibration(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> 
 /// Greedy decoding of this many sequences with short contexts; `None` if the capacity has no room for it.
 pub(crate) fn decoding(plan: &Plan, capacity: &Capacity, sequences: u32) -> Option<BatchInputs> {
     batch(plan, capacity, sequences, 1)
+}
+
+/// A prompt of usual length.
+pub(crate) fn prompt(plan: &Plan, capacity: &Capacity) -> Option<BatchInputs> {
+    batch(plan, capacity, 1, PROMPT_ROWS.min(capacity.tokens_max).min(plan.positions_max))
+}
+
+/// Greedy decoding with a long context, whose keys are spread over the pool.
+pub(crate) fn long_context(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Option<BatchInputs> {
+    let mut long = stretched(plan, capacity, &batch(plan, capacity, 1, 1)?);
+    for (group, blocks) in long.groups.iter_mut().zip(blocks) {
+        (0..).zip(&mut group.block_tables).for_each(|(index, entry)| *entry = index % (*blocks).max(1));
+    }
+    Some(long)
 }
 
 /// Batches that together need every kernel that any batch may need: decoding, prompts, every kind of sampling, pooling,
@@ -50,17 +66,23 @@ fn special(plan: &Plan, capacity: &Capacity, blocks: &[u32], plain: &BatchInputs
         batches.push(drawn);
     }
     batches.push(BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain.clone() });
+    let mut long = stretched(plan, capacity, plain);
+    for (group, blocks) in long.groups.iter_mut().zip(blocks) {
+        group.copies = if *blocks > 1 && capacity.copies_max > 0 { vec![(0, 1)] } else { Vec::new() };
+    }
+    batches.push(long);
+    batches
+}
+
+/// A batch of one row with a long context.
+fn stretched(plan: &Plan, capacity: &Capacity, plain: &BatchInputs) -> BatchInputs {
     let mut long = plain.clone();
     let entries = LONG_CONTEXT.div_ceil(capacity.block_size).min(capacity.table_entries_max);
     let context_len = (entries * capacity.block_size).min(plan.positions_max).max(1);
     long.positions = vec![context_len - 1];
     long.sequences[0].context_len = context_len;
-    for (group, blocks) in long.groups.iter_mut().zip(blocks) {
-        group.block_tables = vec![NONE; entries as usize];
-        group.copies = if *blocks > 1 && capacity.copies_max > 0 { vec![(0, 1)] } else { Vec::new() };
-    }
-    batches.push(long);
-    batches
+    long.groups.iter_mut().for_each(|group| group.block_tables = vec![NONE; entries as usize]);
+    long
 }
 
 /// A batch of greedy sequences of `rows` token rows each; `None` if the capacity has no room for it.

@@ -61,7 +61,7 @@ fn as_json(adapters: &Adapters) -> Value {
             "memory_bytes": report.memory_bytes,
             "memory_source": report.memory_source,
             "shader_compiler": report.shader_compiler,
-            "tuned_workgroups_per_core": device::tuned(report),
+            "tuned": device::tuned(report),
             "chosen": adapters.chosen_name() == format!("wgpu:{index}"),
         })
     }));

@@ -128,10 +128,28 @@ pub struct AdapterReport {
     pub chosen: bool,
 }
 
-/// Workgroups of a product per core, if nothing was measured: with fewer than two, a core often waits for the slowest.
-pub(crate) const WORKGROUPS_PER_CORE: u32 = 4;
-/// The most that may be chosen: scratch is allocated for it.
-pub(crate) const WORKGROUPS_PER_CORE_MAX: u32 = 8;
+/// What is best on a device, but depends on how its chips hide latencies, which no API reports. It may be measured
+/// (`tune.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuning {
+    /// Workgroups of a product that each core should get: with fewer than two, a core often waits for the slowest.
+    pub product_workgroups: u32,
+    /// Outputs that an invocation computes at once for up to 8 rows.
+    pub product_outputs: u32,
+    /// Rows of a tile of a product with many rows.
+    pub tile_rows: u32,
+    /// Workgroups of attention that each core should get: long contexts are split among them.
+    pub attention_workgroups: u32,
+}
+
+impl Tuning {
+    /// The one that needs most scratch memory: enough for all others.
+    pub(crate) const LARGEST: Self = Self { product_workgroups: 8, attention_workgroups: 8, ..Self::USUAL };
+    /// What is used if nothing was measured.
+    pub(crate) const USUAL: Self =
+        Self { product_workgroups: 4, product_outputs: 4, tile_rows: 64, attention_workgroups: 4 };
+}
 
 /// Properties of a device that kernels depend on; fixed once the device is open.
 #[derive(Clone, Debug)]
@@ -152,19 +170,24 @@ pub(crate) struct Profile {
     pub(crate) cores: u32,
     /// Whether products of a single row with quantized weights round the row to bytes.
     pub(crate) int8_activations: bool,
-    /// Workgroups of a product that each core should get; may be tuned.
-    pub(crate) workgroups_per_core: u32,
+    /// May be measured once the device is open.
+    pub(crate) tuning: Tuning,
 }
 
 impl Profile {
-    /// Number of workgroups that keep all cores busy: with fewer than two each, a core often waits for the slowest.
-    pub(crate) fn workgroups_to_fill(&self) -> u32 {
-        4 * self.cores
-    }
-
     /// Number of workgroups that a product should have, if its rows and columns allow.
     pub(crate) fn product_workgroups(&self) -> u32 {
-        self.workgroups_per_core * self.cores
+        self.tuning.product_workgroups * self.cores
+    }
+
+    /// Number of workgroups that attention should have, if contexts are long enough.
+    pub(crate) fn attention_workgroups(&self) -> u32 {
+        self.tuning.attention_workgroups * self.cores
+    }
+
+    /// The profile whose kernels need most scratch memory.
+    pub(crate) fn with_most_scratch(&self) -> Self {
+        Self { tuning: Tuning::LARGEST, ..self.clone() }
     }
 
     /// Restricts the profile to what every device supports. Buffers allocated for the old profile stay large enough.
@@ -459,7 +482,7 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         cores: hardware::cores(adapter).filter(|_| options.class.is_none()).unwrap_or(class.usual_cores()),
         // Kernels of software adapters have no such variant.
         int8_activations: int8_activations && class != Class::Software,
-        workgroups_per_core: WORKGROUPS_PER_CORE,
+        tuning: Tuning::USUAL,
     }
 }
 

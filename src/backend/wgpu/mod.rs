@@ -27,7 +27,7 @@ mod texels;
 #[cfg(not(target_arch = "wasm32"))]
 mod tune;
 
-pub use device::{AdapterReport, Class, Int8Activations, Tier, WgpuOptions};
+pub use device::{AdapterReport, Class, Int8Activations, Tier, Tuning, WgpuOptions};
 pub use encode::{Variant, variants};
 pub use readback::Ticket;
 #[cfg(not(target_arch = "wasm32"))]
@@ -44,7 +44,7 @@ use crate::platform;
 use arena::{Arena, SideBytes};
 use bytes::Bytes;
 use copies::{Saves, Staging};
-use device::{Gpu, Profile, WORKGROUPS_PER_CORE};
+use device::{Gpu, Profile};
 use encode::{BatchShape, Recordings, pool};
 use futures_util::FutureExt as _;
 use readback::{Counts, Ring};
@@ -331,10 +331,7 @@ fn caps(gpu: &Gpu) -> Caps {
         class if class == Class::of(device::profile_kind(&gpu.info)) => String::new(),
         forced => format!(", kernels of the {} class", format!("{forced:?}").to_lowercase()),
     };
-    let tuned = match gpu.profile.workgroups_per_core {
-        WORKGROUPS_PER_CORE => String::new(),
-        tuned => format!(", tuned to {tuned} workgroups per core"),
-    };
+    let tuned = tuned(gpu.profile.tuning);
     let bytes = if gpu.profile.int8_activations { ", activations in bytes" } else { "" };
     let kind = device::profile_kind(&gpu.info);
     let is_shared = device::shares_memory(kind);
@@ -353,6 +350,20 @@ fn caps(gpu: &Gpu) -> Caps {
     }
 }
 
+/// What was measured to be better than usual, for display.
+fn tuned(tuning: Tuning) -> String {
+    let usual = Tuning::USUAL;
+    let numbers = [
+        ("workgroups of products per core", tuning.product_workgroups, usual.product_workgroups),
+        ("outputs at once", tuning.product_outputs, usual.product_outputs),
+        ("rows of a tile", tuning.tile_rows, usual.tile_rows),
+        ("workgroups of attention per core", tuning.attention_workgroups, usual.attention_workgroups),
+    ];
+    let changed = numbers.into_iter().filter(|(_, number, usual)| number != usual);
+    let changed: Vec<String> = changed.map(|(what, number, _)| format!("{number} {what}")).collect();
+    if changed.is_empty() { String::new() } else { format!(", tuned: {}", changed.join(", ")) }
+}
+
 /// The allocation of a typical discrete GPU with this binding limit, for a device that is not present.
 pub fn usual_allocation(binding_bytes_max: u64) -> Allocation {
     allocation(&Profile {
@@ -365,7 +376,7 @@ pub fn usual_allocation(binding_bytes_max: u64) -> Allocation {
         subgroup_size_min: 32,
         cores: Class::Discrete.usual_cores(),
         int8_activations: false,
-        workgroups_per_core: WORKGROUPS_PER_CORE,
+        tuning: Tuning::USUAL,
     })
 }
 

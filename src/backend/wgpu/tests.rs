@@ -411,7 +411,7 @@ fn mixed_batches(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
 
 /// The first start with a model measures, the next takes what the first has kept.
 #[test]
-fn the_best_number_of_workgroups_is_kept() {
+fn what_was_measured_is_kept() {
     let folder = tempfile::tempdir().expect("a folder");
     let (plan, _) = plan(20);
     let start = |deterministic: bool| {
@@ -430,8 +430,8 @@ fn the_best_number_of_workgroups_is_kept() {
         files.filter(|path| path.extension().is_some_and(|name| name == "tuning")).collect::<Vec<_>>()
     };
     let Some(deterministic) = start(true) else { return };
-    let of = |backend: &WgpuBackend| backend.gpu.profile.workgroups_per_core;
-    assert_eq!((of(&deterministic), files().len()), (WORKGROUPS_PER_CORE, 0));
+    let of = |backend: &WgpuBackend| backend.gpu.profile.tuning;
+    assert_eq!((of(&deterministic), files().len()), (Tuning::USUAL, 0));
     let first = start(false).expect("as before");
     let [file] = &files()[..] else { panic!("one adapter has one file") };
     let written = std::fs::read(file).expect("the file was written");

@@ -1,45 +1,90 @@
-//! Autotune: how many workgroups of a product each core should get.
+//! Autotune: measures the [`Tuning`] of a device with the shapes of a model.
 //!
-//! The best number depends on how a chip hides the latency of its memory, and no API reports it. So at the first start
-//! with a model, decode steps of the model itself are timed with a few candidates, within [`BUDGET`]. The choice is
-//! kept in a file beside the pipeline cache: the file's name says adapter and driver, an entry the shapes of the
-//! model's products. A file that is damaged or another user's is ignored, like a pipeline cache.
+//! The best numbers depend on how a chip hides the latency of its memory, and no API reports it. So at the first start
+//! with a model, batches of the model itself are timed with a few candidates for one parameter after the other, within
+//! [`BUDGET`]; a later start goes on where the time was up. The choice is kept in a file beside the pipeline cache: the
+//! file's name says adapter and driver, an entry the shapes of the model's products. A file that is damaged or another
+//! user's is ignored, like a pipeline cache.
 //!
-//! Deterministic plans and software adapters use [`WORKGROUPS_PER_CORE`]; so does a device without a folder to keep the
-//! choice in.
+//! Deterministic plans and software adapters use [`Tuning::USUAL`]; so does a device without a folder to keep the choice
+//! in.
 
 use super::super::{BackendError, warm_up};
-use super::device::{self, Gpu, WORKGROUPS_PER_CORE, WORKGROUPS_PER_CORE_MAX};
-use super::{AdapterReport, WgpuBackend, pipeline_cache};
+use super::device::{self, Gpu, Tuning};
+use super::{AdapterReport, LoadedPlan, WgpuBackend, pipeline_cache};
 use crate::backend::Backend as _;
 use crate::plan::Plan;
 use crate::plan::inputs::BatchInputs;
 use crate::platform::{self, Instant};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The candidates; the first is preferred.
-const CANDIDATES: [u32; 3] = [WORKGROUPS_PER_CORE, 2, WORKGROUPS_PER_CORE_MAX];
+/// A number of [`Tuning`], its candidates, and the batches that are timed with them.
+struct Parameter {
+    of: fn(&mut Tuning) -> &mut u32,
+    /// The first is the usual one, and preferred.
+    candidates: &'static [u32],
+    batches: fn(&LoadedPlan) -> Vec<BatchInputs>,
+}
+
+/// In the order in which they are measured.
+const PARAMETERS: [Parameter; 4] = [
+    Parameter { of: |tuning| &mut tuning.product_workgroups, candidates: &[4, 2, 8], batches: decoding },
+    Parameter { of: |tuning| &mut tuning.product_outputs, candidates: &[4, 2], batches: decoding },
+    Parameter { of: |tuning| &mut tuning.attention_workgroups, candidates: &[4, 2, 8], batches: long_context },
+    Parameter { of: |tuning| &mut tuning.tile_rows, candidates: &[64, 32], batches: prompt },
+];
 /// Maximum time for all measurements of a start.
 const BUDGET: Duration = Duration::from_secs(2);
-/// Sequences of the decode steps that are timed, and how often each is timed; the best time counts.
-const SEQUENCES: [u32; 2] = [1, 8];
+/// How often each batch is timed; the best time counts.
 const RUNS: usize = 3;
 /// Another candidate is chosen only if it takes less than this share of the time: less is noise.
 const GAIN: f64 = 0.97;
 /// Changes when the kernels change so much that old choices should not be used.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Maximum models in a file; and its bytes.
 const ENTRIES_MAX: usize = 256;
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
+fn decoding(loaded: &LoadedPlan) -> Vec<BatchInputs> {
+    [1, 8].into_iter().filter_map(|sequences| warm_up::decoding(&loaded.plan, &loaded.capacity, sequences)).collect()
+}
+
+fn long_context(loaded: &LoadedPlan) -> Vec<BatchInputs> {
+    warm_up::long_context(&loaded.plan, &loaded.capacity, &loaded.arena.blocks).into_iter().collect()
+}
+
+fn prompt(loaded: &LoadedPlan) -> Vec<BatchInputs> {
+    warm_up::prompt(&loaded.plan, &loaded.capacity).into_iter().collect()
+}
+
+/// What was measured for one model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Choice {
+    tuning: Tuning,
+    /// How many of the [`PARAMETERS`] were measured.
+    measured: usize,
+}
+
+impl Choice {
+    const NONE: Self = Self { tuning: Tuning::USUAL, measured: 0 };
+
+    /// Whether every number is one of its candidates.
+    fn is_possible(mut self) -> bool {
+        let tuning = &mut self.tuning;
+        self.measured <= PARAMETERS.len() && PARAMETERS.iter().all(|each| each.candidates.contains((each.of)(tuning)))
+    }
+}
+
 /// The choices of one adapter and driver, by [`shapes_of`] a model.
-pub type Choices = BTreeMap<String, u32>;
+pub type Choices = BTreeMap<String, Tuning>;
 
 /// The choices kept in `folder` for an adapter; empty if there are none.
 pub fn choices(report: &AdapterReport, folder: &Path) -> Choices {
-    read(&path(folder, report.api, &report.name, &report.driver))
+    let kept = read(&path(folder, report.api, &report.name, &report.driver));
+    kept.into_iter().map(|(shapes, choice)| (shapes, choice.tuning)).collect()
 }
 
 fn path(folder: &Path, api: &str, name: &str, driver: &str) -> PathBuf {
@@ -48,10 +93,11 @@ fn path(folder: &Path, api: &str, name: &str, driver: &str) -> PathBuf {
     folder.join(format!("{name}.tuning"))
 }
 
-fn read(path: &Path) -> Choices {
+fn read(path: &Path) -> BTreeMap<String, Choice> {
     let data = pipeline_cache::read_sealed(path, FILE_BYTES_MAX);
-    let mut choices: Choices = data.and_then(|data| serde_json::from_slice(&data).ok()).unwrap_or_default();
-    choices.retain(|_, workgroups| CANDIDATES.contains(workgroups));
+    let mut choices: BTreeMap<String, Choice> =
+        data.and_then(|data| serde_json::from_slice(&data).ok()).unwrap_or_default();
+    choices.retain(|_, choice| choice.is_possible());
     choices
 }
 
@@ -76,39 +122,59 @@ impl WgpuBackend {
 
     /// Takes the choice of an earlier start. Returns whether there is nothing to measure.
     pub(super) fn recall_tuning(&mut self) -> bool {
-        self.set_workgroups(WORKGROUPS_PER_CORE);
+        self.set_tuning(Tuning::USUAL);
         let Some((path, shapes)) = self.place() else { return true };
-        let kept = read(&path).get(&shapes).copied();
-        kept.into_iter().for_each(|workgroups| self.set_workgroups(workgroups));
-        kept.is_some()
+        let kept = read(&path).get(&shapes).copied().unwrap_or(Choice::NONE);
+        self.set_tuning(kept.tuning);
+        kept.measured == PARAMETERS.len()
     }
 
-    /// Times the candidates and keeps the best. Returns whether it is another one than before.
+    /// Measures the parameters that no earlier start has measured, and keeps the best. Returns whether anything is
+    /// another than before.
     pub(super) fn tune(&mut self) -> Result<bool, BackendError> {
         let Some((path, shapes)) = self.place() else { return Ok(false) };
-        let loaded = self.loaded()?;
-        let step = |sequences| warm_up::decoding(&loaded.plan, &loaded.capacity, sequences);
-        let steps: Vec<_> = SEQUENCES.into_iter().filter_map(step).collect();
-        let (begin, mut best) = (Instant::now(), (WORKGROUPS_PER_CORE, f64::INFINITY));
-        for candidate in CANDIDATES {
-            self.set_workgroups(candidate);
-            let Some(seconds) = self.time(&steps, begin)? else { break };
-            if seconds < GAIN * best.1 {
-                best = (candidate, seconds);
+        let (begin, before) = (Instant::now(), self.gpu.profile.tuning);
+        let first = read(&path).get(&shapes).map_or(0, |choice| choice.measured);
+        let mut measured = first;
+        for parameter in &PARAMETERS[first..] {
+            let is_whole = self.tune_one(parameter, begin)?;
+            // One that takes a whole start is not measured again: it would never end.
+            measured += usize::from(is_whole || measured == first);
+            if !is_whole {
+                break;
             }
         }
-        self.set_workgroups(best.0);
-        // Without a whole measurement, the next start tries again.
-        if best.1.is_finite() {
-            keep(&path, shapes, best.0);
-        }
-        Ok(best.0 != WORKGROUPS_PER_CORE)
+        keep(&path, shapes, Choice { tuning: self.gpu.profile.tuning, measured });
+        Ok(self.gpu.profile.tuning != before)
     }
 
-    /// Geometric mean of the steps' best times, in seconds; `None` if the budget is spent.
-    fn time(&mut self, steps: &[BatchInputs], begin: Instant) -> Result<Option<f64>, BackendError> {
+    /// Times the candidates of one parameter and sets the best. Returns whether there was time for all.
+    fn tune_one(&mut self, parameter: &Parameter, begin: Instant) -> Result<bool, BackendError> {
+        let batches = (parameter.batches)(self.loaded()?);
+        let set = |backend: &mut Self, candidate| {
+            let mut tuning = backend.gpu.profile.tuning;
+            *(parameter.of)(&mut tuning) = candidate;
+            backend.set_tuning(tuning);
+        };
+        let (mut best, mut is_whole) = ((parameter.candidates[0], f64::INFINITY), true);
+        for candidate in parameter.candidates {
+            set(self, *candidate);
+            let Some(seconds) = self.time(&batches, begin)? else {
+                is_whole = false;
+                break;
+            };
+            if seconds < GAIN * best.1 {
+                best = (*candidate, seconds);
+            }
+        }
+        set(self, best.0);
+        Ok(is_whole)
+    }
+
+    /// Geometric mean of the batches' best times, in seconds; `None` if the budget is spent.
+    fn time(&mut self, batches: &[BatchInputs], begin: Instant) -> Result<Option<f64>, BackendError> {
         let mut product = 1.0_f64;
-        for inputs in steps {
+        for inputs in batches {
             let mut shortest = f64::INFINITY;
             for run in 0..=RUNS {
                 if begin.elapsed() > BUDGET {
@@ -124,12 +190,12 @@ impl WgpuBackend {
             }
             product *= shortest;
         }
-        Ok(Some(product.powf(1.0 / steps.len().max(1) as f64)))
+        Ok(Some(product.powf(1.0 / batches.len().max(1) as f64)))
     }
 
-    fn set_workgroups(&mut self, per_core: u32) {
-        if self.gpu.profile.workgroups_per_core != per_core {
-            self.gpu.profile.workgroups_per_core = per_core;
+    fn set_tuning(&mut self, tuning: Tuning) {
+        if self.gpu.profile.tuning != tuning {
+            self.gpu.profile.tuning = tuning;
             self.caps = super::caps(&self.gpu);
             self.recordings.clear();
         }
@@ -137,12 +203,12 @@ impl WgpuBackend {
 }
 
 /// Adds a choice to a file. A full file starts anew.
-fn keep(path: &Path, shapes: String, workgroups: u32) {
+fn keep(path: &Path, shapes: String, choice: Choice) {
     let mut choices = read(path);
     if choices.len() >= ENTRIES_MAX {
         choices.clear();
     }
-    choices.insert(shapes, workgroups);
+    choices.insert(shapes, choice);
     let data = serde_json::to_vec(&choices).expect("strings and numbers are JSON");
     pipeline_cache::write_sealed(path, &data);
 }
@@ -151,24 +217,41 @@ fn keep(path: &Path, shapes: String, workgroups: u32) {
 mod tests {
     use super::*;
 
+    /// The usual choice is the first candidate, and scratch memory is enough for all of them.
+    #[test]
+    fn candidates_are_between_the_usual_and_the_largest() {
+        for parameter in &PARAMETERS {
+            let (mut usual, mut largest) = (Tuning::USUAL, Tuning::LARGEST);
+            assert_eq!(*(parameter.of)(&mut usual), parameter.candidates[0]);
+            assert!(parameter.candidates.iter().all(|candidate| candidate <= (parameter.of)(&mut largest)));
+        }
+    }
+
     #[test]
     fn choices_are_kept_and_what_is_not_ours_is_ignored() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = path(folder.path(), "vulkan", "A GPU (rev. 2)", "driver/../1.0");
         assert_eq!(path.parent(), Some(folder.path()), "a driver's name does not lead elsewhere");
-        assert_eq!(read(&path), Choices::new());
-        keep(&path, "one".into(), 8);
-        keep(&path, "two".into(), 2);
-        let kept = Choices::from([("one".to_owned(), 8), ("two".to_owned(), 2)]);
+        assert_eq!(read(&path), BTreeMap::new());
+        let one = Choice { tuning: Tuning { product_workgroups: 8, ..Tuning::USUAL }, measured: 1 };
+        let two = Choice { tuning: Tuning::LARGEST, measured: PARAMETERS.len() };
+        keep(&path, "one".into(), one);
+        keep(&path, "two".into(), two);
+        let kept = BTreeMap::from([("one".to_owned(), one), ("two".to_owned(), two)]);
         assert_eq!(read(&path), kept);
-        keep(&path, "odd".into(), 1000);
-        assert_eq!(read(&path), kept, "only candidates are taken");
+        for odd in [
+            Choice { tuning: Tuning { tile_rows: 1000, ..Tuning::USUAL }, ..one },
+            Choice { measured: PARAMETERS.len() + 1, ..one },
+        ] {
+            keep(&path, "odd".into(), odd);
+            assert_eq!(read(&path), kept, "only candidates are taken");
+        }
         let mut bytes = std::fs::read(&path).expect("the file was written");
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
         std::fs::write(&path, &bytes).expect("the file can be written");
-        assert_eq!(read(&path), Choices::new(), "a damaged file");
+        assert_eq!(read(&path), BTreeMap::new(), "a damaged file");
         std::fs::write(&path, br#"{"one": 8}"#).expect("the file can be written");
-        assert_eq!(read(&path), Choices::new(), "a file that another program wrote");
+        assert_eq!(read(&path), BTreeMap::new(), "a file that another program wrote");
     }
 }

@@ -81,11 +81,12 @@ fn layers(plan: &Plan, group: usize) -> impl Iterator<Item = &KvLayer> {
 /// Maximum slots of the partial buffer used by the splits of one batch.
 fn slots_max(plan: &Plan, group: usize, capacity: &Capacity, profile: &Profile) -> u32 {
     let heads = layers(plan, group).map(|layer| layer.heads).min().unwrap_or(1).max(1);
-    if capacity.deterministic { 0 } else { profile.workgroups_to_fill() / heads }
+    if capacity.deterministic { 0 } else { profile.attention_workgroups() / heads }
 }
 
 /// Maximum words that [`work`] appends for one group.
 pub(crate) fn work_words_max(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
+    let profile = &profile.with_most_scratch();
     let items = |group| {
         let ratio = u64::from(heads_ratio(plan, group).unwrap_or(1));
         let rows = u64::from(capacity.tokens_max) * ratio / u64::from(ROWS_MAX);
@@ -97,6 +98,7 @@ pub(crate) fn work_words_max(plan: &Plan, capacity: &Capacity, profile: &Profile
 
 /// Bytes of scratch for partial results; one buffer, reused by every layer.
 pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
+    let profile = &profile.with_most_scratch();
     let layer_bytes = |layer: &KvLayer| {
         let slots = slots_max(plan, layer.group as usize, capacity, profile);
         u64::from(slots) * u64::from(layer.heads * ROWS_MAX) * u64::from(layer.head_dim + 4) * 4

@@ -11,7 +11,7 @@
 
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::Shard;
-use super::super::device::{Class, Profile, Tier, WORKGROUPS_PER_CORE_MAX};
+use super::super::device::{Class, Profile, Tier, Tuning};
 use super::super::pipelines::Kernel;
 use super::{Recorder, RowParams, Variant, for_weight, gated, params};
 use crate::plan::fuse::Fused;
@@ -80,8 +80,6 @@ impl Size {
 const TEXEL_OUTPUTS: u32 = 8;
 /// Invocations of a workgroup of `matmul_rows`.
 const ROWS_WORKGROUP: u32 = 64;
-/// Rows of the largest tile of `matmul_tile`.
-const TILE_ROWS: u32 = 64;
 /// Outputs of a tile of `shaders/common/tile.wgsl`.
 pub(super) const TILE_OUTPUTS: u32 = 128;
 /// Maximum rows of `matmul_rows`: beyond, reading x costs more than reading the weights.
@@ -115,13 +113,13 @@ impl Shape {
             _ if deterministic => Self::Tile { rows: 32 },
             (_, ..=ROWS_MAX) => Self::few_rows(profile, size),
             (_, 17..=32) => Self::Tile { rows: 32 },
-            _ => Self::Tile { rows: TILE_ROWS },
+            _ => Self::Tile { rows: profile.tuning.tile_rows },
         }
     }
 
     /// As few lanes per output as fill the device: the fewer, the more outputs of a workgroup share what it loads of x.
     fn few_rows(profile: &Profile, size: &Size) -> Self {
-        let outputs = if size.rows > 8 { 2 } else { 4 };
+        let outputs = if size.rows > 8 { 2 } else { profile.tuning.product_outputs };
         let units = size.eights.div_ceil(size.unit_eights());
         let shape = |lanes| Self::Rows { rows: size.rows.next_power_of_two(), outputs, lanes };
         let fills = |lanes: &u32| shape(*lanes).workgroups(size) >= profile.product_workgroups();
@@ -213,7 +211,7 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile)
         Step::MatMul(step) => Some((plan.weight_spec(step.weight), plan.buffer_spec(step.x).rows)),
         _ => None,
     };
-    let profile = &Profile { workgroups_per_core: WORKGROUPS_PER_CORE_MAX, ..profile.clone() };
+    let profile = &profile.with_most_scratch();
     let usual_rows = |rows_max: u32| (0..16).map(|power| 1 << power).chain([rows_max]).filter(move |r| *r <= rows_max);
     let bytes = plan.steps().filter_map(product).flat_map(|(weight, rows)| {
         usual_rows(rows.count(capacity.tokens_max, capacity.samples_max)).map(|rows| {
@@ -360,11 +358,12 @@ fn neighbours(
 }
 
 /// Profiles that select different kernels.
-fn profiles() -> [Profile; 4] {
+fn profiles() -> [Profile; 5] {
     let gpu = super::test_profile(Class::Discrete, Tier::T0, true);
     let software = |tier| super::test_profile(Class::Software, tier, true);
     [
         gpu.clone(),
+        Profile { tuning: Tuning { product_outputs: 2, ..Tuning::USUAL }, ..gpu.clone() },
         Profile { int8_activations: true, ..gpu },
         software(Tier::T0),
         Profile { texels: true, ..software(Tier::T1) },
@@ -393,14 +392,17 @@ fn shapes(profile: &Profile) -> Vec<(Shape, u32, Size)> {
 }
 
 /// Whether a kernel is listed with this format. A bias only affects the epilogue, so quantized formats are listed with
-/// bias only; splits, neighbours and the number of lanes only affect the loops around the products, so few formats are
-/// listed with them.
+/// bias only; splits, neighbours and the numbers of lanes and outputs only affect the loops around the products, so few
+/// formats are listed with them.
 fn is_listed(shape: Shape, splits: u32, bias: bool, with: Neighbours<'_>, format: WeightFormat) -> bool {
     const FEW: [WeightFormat; 5] =
         [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q6K, WeightFormat::Mxfp4];
     let fused = with.norm.is_some() || with.gated.is_some();
-    let usual_lanes = !matches!(shape, Shape::Rows { lanes, .. } if ![8, 16].contains(&lanes));
-    let plain = splits == 1 && !fused && usual_lanes;
+    let usual = match shape {
+        Shape::Rows { rows, outputs, lanes } => [8, 16].contains(&lanes) && (rows > 8 || outputs == 4),
+        _ => true,
+    };
+    let plain = splits == 1 && !fused && usual;
     (plain || FEW.contains(&format)) && (bias || splits > 1 || !format.is_quantised())
 }
 
@@ -479,7 +481,7 @@ mod tests {
     fn partial_sums_take_little_memory() {
         for cores in [1, 20, 132] {
             let profile = Profile { cores, ..super::super::test_profile(Class::Integrated, Tier::T0, true) };
-            let most = u64::from(profile.product_workgroups() * TILE_ROWS * TILE_OUTPUTS) * 4;
+            let most = u64::from(profile.product_workgroups() * Tuning::LARGEST.tile_rows * TILE_OUTPUTS) * 4;
             for (rows, columns, outputs) in [(1, 8000, 8), (16, 4096, 100), (33, 14_336, 129), (512, 2048, 1024)] {
                 let size = Size { rows, eights: columns / 8, outputs, format: WeightFormat::Bf16 };
                 let shape = Shape::choose(&profile, false, &size);

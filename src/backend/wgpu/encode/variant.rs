@@ -1,6 +1,6 @@
 //! Kernel variants for the tests of `shaders/`: every variant that any encoder can use, without a device.
 
-use super::super::device::{Class, Profile, Tier, WORKGROUPS_PER_CORE};
+use super::super::device::{Class, Profile, Tier, Tuning};
 use super::super::pipelines::Kernel;
 use crate::plan::WeightFormat;
 use bytemuck::Pod;
@@ -19,7 +19,7 @@ pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> P
         subgroup_size_min,
         cores: class.usual_cores(),
         int8_activations: false,
-        workgroups_per_core: WORKGROUPS_PER_CORE,
+        tuning: Tuning::USUAL,
     }
 }
 
