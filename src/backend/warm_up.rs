@@ -8,6 +8,7 @@ use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, S
 /// Rows of the larger batch that is measured at start.
 const CALIBRATION_ROWS: u32 = 64;
 /// Rows of a prompt of usual length.
+#[cfg(not(target_arch = "wasm32"))]
 const PROMPT_ROWS: u32 = 512;
 /// Positions of the long context that a typical batch has: enough for attention to split it on most devices.
 const LONG_CONTEXT: u32 = 2048;
@@ -27,11 +28,13 @@ pub(crate) fn decoding(plan: &Plan, capacity: &Capacity, sequences: u32) -> Opti
 }
 
 /// A prompt of usual length.
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn prompt(plan: &Plan, capacity: &Capacity) -> Option<BatchInputs> {
     batch(plan, capacity, 1, PROMPT_ROWS.min(capacity.tokens_max).min(plan.positions_max))
 }
 
 /// Greedy decoding with a long context, whose keys are spread over the pool.
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn long_context(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Option<BatchInputs> {
     let mut long = stretched(plan, capacity, &batch(plan, capacity, 1, 1)?);
     for (group, blocks) in long.groups.iter_mut().zip(blocks) {

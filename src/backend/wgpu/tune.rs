@@ -3,11 +3,10 @@
 //! The best numbers depend on how a chip hides the latency of its memory, and no API reports it. So at the first start
 //! with a model, batches of the model itself are timed with a few candidates for one parameter after the other, within
 //! [`BUDGET`]; a later start goes on where the time was up. The choice is kept in a file beside the pipeline cache: the
-//! file's name says adapter and driver, an entry the shapes of the model's products. A file that is damaged or another
-//! user's is ignored, like a pipeline cache.
+//! file's name says adapter and driver, an entry the shapes of the model's products. A file that is damaged or that of
+//! another user is ignored, like a pipeline cache.
 //!
-//! Deterministic plans and software adapters use [`Tuning::USUAL`]; so does a device without a folder to keep the choice
-//! in.
+//! Deterministic plans and software adapters use [`Tuning::USUAL`]; so does a device without a folder for the choice.
 
 use super::super::{BackendError, warm_up};
 use super::device::{self, Gpu, Tuning};
