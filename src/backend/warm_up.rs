@@ -7,9 +7,6 @@ use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, S
 
 /// Rows of the larger batch that is measured at start.
 const CALIBRATION_ROWS: u32 = 64;
-/// Rows of a prompt of usual length.
-#[cfg(not(target_arch = "wasm32"))]
-const PROMPT_ROWS: u32 = 512;
 /// Positions of the long context that a typical batch has: enough for attention to split it on most devices.
 const LONG_CONTEXT: u32 = 2048;
 /// Up to this many rows or sequences, any number may have kernels of its own; beyond, only powers of two.
@@ -25,22 +22,6 @@ pub(crate) fn calibration(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> 
 /// Greedy decoding of this many sequences with short contexts; `None` if the capacity has no room for it.
 pub(crate) fn decoding(plan: &Plan, capacity: &Capacity, sequences: u32) -> Option<BatchInputs> {
     batch(plan, capacity, sequences, 1)
-}
-
-/// A prompt of usual length.
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) fn prompt(plan: &Plan, capacity: &Capacity) -> Option<BatchInputs> {
-    batch(plan, capacity, 1, PROMPT_ROWS.min(capacity.tokens_max).min(plan.positions_max))
-}
-
-/// Greedy decoding with a long context, whose keys are spread over the pool.
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) fn long_context(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Option<BatchInputs> {
-    let mut long = stretched(plan, capacity, &batch(plan, capacity, 1, 1)?);
-    for (group, blocks) in long.groups.iter_mut().zip(blocks) {
-        (0..).zip(&mut group.block_tables).for_each(|(index, entry)| *entry = index % (*blocks).max(1));
-    }
-    Some(long)
 }
 
 /// Batches that together need every kernel that any batch may need: decoding, prompts, every kind of sampling, pooling,
@@ -78,7 +59,7 @@ fn special(plan: &Plan, capacity: &Capacity, blocks: &[u32], plain: &BatchInputs
 }
 
 /// A batch of one row with a long context.
-fn stretched(plan: &Plan, capacity: &Capacity, plain: &BatchInputs) -> BatchInputs {
+pub(crate) fn stretched(plan: &Plan, capacity: &Capacity, plain: &BatchInputs) -> BatchInputs {
     let mut long = plain.clone();
     let entries = LONG_CONTEXT.div_ceil(capacity.block_size).min(capacity.table_entries_max);
     let context_len = (entries * capacity.block_size).min(plan.positions_max).max(1);
@@ -89,7 +70,7 @@ fn stretched(plan: &Plan, capacity: &Capacity, plain: &BatchInputs) -> BatchInpu
 }
 
 /// A batch of greedy sequences of `rows` token rows each; `None` if the capacity has no room for it.
-fn batch(plan: &Plan, capacity: &Capacity, sequences: u32, rows: u32) -> Option<BatchInputs> {
+pub(crate) fn batch(plan: &Plan, capacity: &Capacity, sequences: u32, rows: u32) -> Option<BatchInputs> {
     let (tokens, entries) = (sequences * rows, rows.div_ceil(capacity.block_size));
     let has_room = tokens <= capacity.tokens_max
         && sequences <= capacity.sequences_max.min(capacity.samples_max)

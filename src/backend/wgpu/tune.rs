@@ -37,6 +37,8 @@ const PARAMETERS: [Parameter; 4] = [
 ];
 /// Maximum time for all measurements of a start.
 const BUDGET: Duration = Duration::from_secs(2);
+/// Rows of a prompt of usual length.
+const PROMPT_ROWS: u32 = 512;
 /// How often each batch is timed; the best time counts.
 const RUNS: usize = 3;
 /// Another candidate is chosen only if it takes less than this share of the time: less is noise.
@@ -51,12 +53,22 @@ fn decoding(loaded: &LoadedPlan) -> Vec<BatchInputs> {
     [1, 8].into_iter().filter_map(|sequences| warm_up::decoding(&loaded.plan, &loaded.capacity, sequences)).collect()
 }
 
+/// A token with a long context, whose keys are spread over the pool.
 fn long_context(loaded: &LoadedPlan) -> Vec<BatchInputs> {
-    warm_up::long_context(&loaded.plan, &loaded.capacity, &loaded.arena.blocks).into_iter().collect()
+    let (plan, capacity) = (&loaded.plan, &loaded.capacity);
+    let plain = warm_up::decoding(plan, capacity, 1);
+    let mut long = plain.map(|plain| warm_up::stretched(plan, capacity, &plain));
+    let groups = long.iter_mut().flat_map(|long| &mut long.groups);
+    for (group, blocks) in groups.zip(&loaded.arena.blocks) {
+        (0..).zip(&mut group.block_tables).for_each(|(index, entry)| *entry = index % (*blocks).max(1));
+    }
+    long.into_iter().collect()
 }
 
 fn prompt(loaded: &LoadedPlan) -> Vec<BatchInputs> {
-    warm_up::prompt(&loaded.plan, &loaded.capacity).into_iter().collect()
+    let (plan, capacity) = (&loaded.plan, &loaded.capacity);
+    let rows = PROMPT_ROWS.min(capacity.tokens_max).min(plan.positions_max);
+    warm_up::batch(plan, capacity, 1, rows).into_iter().collect()
 }
 
 /// What was measured for one model.

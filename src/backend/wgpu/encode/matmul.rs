@@ -396,14 +396,17 @@ fn shapes(profile: &Profile) -> Vec<(Shape, u32, Size)> {
 /// formats are listed with them.
 fn is_listed(shape: Shape, splits: u32, bias: bool, with: Neighbours<'_>, format: WeightFormat) -> bool {
     const FEW: [WeightFormat; 5] =
-        [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q6K, WeightFormat::Mxfp4];
+        [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::F32, WeightFormat::Q6K, WeightFormat::Mxfp4];
     let fused = with.norm.is_some() || with.gated.is_some();
-    let usual = match shape {
-        Shape::Rows { rows, outputs, lanes } => [8, 16].contains(&lanes) && (rows > 8 || outputs == 4),
-        _ => true,
+    let (usual_lanes, usual_outputs) = match shape {
+        Shape::Rows { rows, outputs, lanes } => ([8, 16].contains(&lanes), rows > 8 || outputs == 4),
+        _ => (true, true),
     };
-    let plain = splits == 1 && !fused && usual;
-    (plain || FEW.contains(&format)) && (bias || splits > 1 || !format.is_quantised())
+    let is_shown = match usual_outputs {
+        true => splits == 1 && !fused && usual_lanes || FEW.contains(&format),
+        false => splits == 1 && usual_lanes && FEW[..2].contains(&format),
+    };
+    is_shown && (bias || splits > 1 || !format.is_quantised())
 }
 
 /// Every variant that [`encode`] and [`encode_fused`] can use.
