@@ -1,6 +1,7 @@
 //! Beam search in the simulator: a plain oracle over lists of tokens, requests that search among those that sample, and
 //! the bugs that only a search can show.
 
+use crate::faults::faulty;
 use crate::world::{Case, End, Outcome, Random, Seen, case, check, run, told};
 use crate::{attempt, for_seeds, pass};
 use folio::backend::fake::{self, PlainHistory};
@@ -292,18 +293,8 @@ fn answers_do_not_depend_on_company_or_memory() {
     assert!(searches > 200);
 }
 
-/// Searches on devices that are lost, or fail or refuse batches.
 #[test]
 fn searches_on_faulty_devices() {
-    let mut random = Random(7);
-    for seed in 0..1500 {
-        let mut case = searching(seed);
-        let mut batch = || u64::from(random.within(1, 40));
-        match seed % 3 {
-            0 => case.script.lost.extend([batch(), batch()]),
-            1 => case.script.failed.extend([batch(), batch()]),
-            _ => case.script.invalid.extend([batch(), batch()]),
-        }
-        attempt(&case, false).unwrap_or_else(|error| panic!("seed {seed}, {:?}: {error}", case.script));
-    }
+    let work = |seed, (): &mut ()| drop(pass(seed, &faulty(seed, searching(seed))));
+    for_seeds(1500, work, |()| ());
 }

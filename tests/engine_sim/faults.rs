@@ -1,7 +1,7 @@
 //! What the engine does when its device fails, its thread panics, its queue is full, or it is asked to stop.
 
-use crate::attempt;
 use crate::world::{Arrival, Case, End, Random, Shape, case, check, expected, run};
+use crate::{for_seeds, pass};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::config::Config;
 use folio::engine::faults::InjectedFaults;
@@ -139,19 +139,22 @@ fn invalid_numbers_end_one_request_and_are_not_cached() {
     assert_eq!(outcome.stats.corrupted_requests, 1);
 }
 
+/// The case on a device that is lost, or fails or refuses batches, twice.
+pub(crate) fn faulty(seed: u64, mut case: Case) -> Case {
+    let mut random = Random(seed);
+    let batches = [(); 2].map(|()| u64::from(random.within(1, 40)));
+    match seed % 3 {
+        0 => case.script.lost.extend(batches),
+        1 => case.script.failed.extend(batches),
+        _ => case.script.invalid.extend(batches),
+    }
+    case
+}
+
 #[test]
 fn faulty_devices_under_load() {
-    let mut random = Random(99);
-    for seed in 0..4000 {
-        let mut case = case(seed);
-        let mut batch = || u64::from(random.within(1, 40));
-        match seed % 3 {
-            0 => case.script.lost.extend([batch(), batch()]),
-            1 => case.script.failed.extend([batch(), batch()]),
-            _ => case.script.invalid.extend([batch(), batch()]),
-        }
-        attempt(&case, false).unwrap_or_else(|error| panic!("seed {seed}, {:?}: {error}", case.script));
-    }
+    let work = |seed, (): &mut ()| drop(pass(seed, &faulty(seed, case(seed))));
+    for_seeds(4000, work, |()| ());
 }
 
 #[test]

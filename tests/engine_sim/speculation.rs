@@ -1,5 +1,6 @@
 //! Speculation: drafts that are often right and sometimes wrong, in every kind of request, change no answer.
 
+use crate::faults::faulty;
 use crate::world::{Case, End, Random, case, compare, expected, run};
 use crate::{for_seeds, pass};
 use folio::config::Speculation;
@@ -98,15 +99,7 @@ fn drafts_change_no_bit_of_a_deterministic_answer() {
 
 #[test]
 fn drafts_survive_devices_that_fail() {
-    let work = |seed, (): &mut ()| {
-        let (mut random, mut case) = (Random(seed), speculating(seed));
-        let mut batch = || u64::from(random.within(1, 40));
-        match seed % 2 {
-            0 => case.script.lost.extend([batch(), batch()]),
-            _ => case.script.failed.extend([batch(), batch()]),
-        }
-        pass(seed, &case);
-    };
+    let work = |seed, (): &mut ()| drop(pass(seed, &faulty(seed, speculating(seed))));
     for_seeds(600, work, |()| ());
 }
 

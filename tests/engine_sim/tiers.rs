@@ -1,5 +1,6 @@
 //! The host tier: small pools whose blocks leave and come back, and the bugs that this invites.
 
+use crate::faults::faulty;
 use crate::world::{BLOCK_BYTES, Case, Outcome, Random, case};
 use crate::{SEEDS_PER_FAULT, attempt, for_seeds, pass};
 use folio::engine::faults::InjectedFault;
@@ -68,21 +69,9 @@ fn pass_returning(seed: u64) -> Outcome {
     pass(seed, &returning(seed))
 }
 
-/// The case of a seed on a device that fails, refuses or loses batches.
-fn faulty(seed: u64) -> Case {
-    let (mut random, mut case) = (Random(seed), returning(seed));
-    let mut batches = || [(); 2].map(|()| u64::from(random.within(1, 40)));
-    match seed % 3 {
-        0 => case.script.lost.extend(batches()),
-        1 => case.script.failed.extend(batches()),
-        _ => case.script.invalid.extend(batches()),
-    }
-    case
-}
-
 #[test]
 fn faulty_devices_lose_nothing_that_host_memory_holds() {
-    let work = |seed, sum: &mut Sum| sum.add(&pass(seed, &faulty(seed)));
+    let work = |seed, sum: &mut Sum| sum.add(&pass(seed, &faulty(seed, returning(seed))));
     let mut restored = 0;
     for_seeds(SEEDS_PER_FAULT, work, |sum| restored += sum.restored);
     assert!(restored > SEEDS_PER_FAULT, "blocks return on faulty devices too");
