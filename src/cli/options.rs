@@ -171,13 +171,16 @@ impl EngineArgs {
 }
 
 impl ModelArgs {
-    /// Default name of the served model: the stem of a GGUF file, else the path as typed, or the name of the demo
-    /// model.
+    /// Name of the model in reports: the path as typed, or the name of the demo model.
     pub(crate) fn name(&self) -> String {
-        let Some(path) = self.model.as_deref() else { return "folio-tiny".to_owned() };
-        let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-        let stem = path.file_stem().filter(|_| is_gguf);
-        stem.map_or(path.to_string_lossy(), |stem| stem.to_string_lossy()).into_owned()
+        self.model.as_deref().map_or_else(|| "folio-tiny".to_owned(), |path| path.to_string_lossy().into_owned())
+    }
+
+    /// Default name of the model in requests: the stem of a GGUF file, else [`Self::name`].
+    pub(crate) fn served_name(&self) -> String {
+        let is_gguf = |path: &&Path| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+        let stem = self.model.as_deref().filter(is_gguf).and_then(Path::file_stem);
+        stem.map_or_else(|| self.name(), |stem| stem.to_string_lossy().into_owned())
     }
 
     /// Opens the weights and reads the config; tensors are read later.

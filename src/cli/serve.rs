@@ -32,7 +32,8 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 takes a free one
     #[arg(long, env = "FOLIO_PORT", default_value_t = 8000)]
     port: u16,
-    /// Name of the model in requests, or * for any; may be given several times [default: what --model says]
+    /// Name of the model in requests, or * for any; may be given several times [default: what --model says,
+    /// of a GGUF file the name without folder and ending]
     #[arg(long, env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',', num_args = 1..,
           value_parser = NonEmptyStringValueParser::new())]
     served_model_name: Vec<String>,
@@ -145,7 +146,7 @@ async fn listen(args: &ServeArgs) -> Result<TcpListener> {
 fn state(args: ServeArgs, access: Access, session: &Session) -> ServerState {
     let (any, mut names): (Vec<_>, Vec<_>) = args.served_model_name.into_iter().partition(|name| name == "*");
     if names.is_empty() {
-        names.push(args.model.name());
+        names.push(args.model.served_name());
     }
     let Access { api_keys, allowed_origins, mut allowed_hosts, metrics_open } = access;
     if args.host.parse::<IpAddr>().is_ok_and(|address| !address.is_loopback()) {
