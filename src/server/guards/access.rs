@@ -18,7 +18,7 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_CHARACTERS: usize = 64;
 /// Paths that need no key. The chat page holds no secret, and users enter the key there.
-const OPEN: [&str; 5] = ["/", "/ui/app.js", "/ui/style.css", "/health", "/ping"];
+const OPEN: [&str; 6] = ["/", "/ui/app.js", "/ui/style.css", "/ui/licences.txt", "/health", "/ping"];
 
 /// Refuses a request, or passes it on and adds a request id to the response. The client's own id is only echoed, never
 /// used as a key, because two requests may carry the same one.

@@ -15,4 +15,5 @@ pub(crate) mod openapi;
 pub(crate) mod responses;
 pub(crate) mod table;
 pub(crate) mod tokens;
+#[cfg(feature = "server")]
 pub(crate) mod ui;

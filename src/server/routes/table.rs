@@ -14,8 +14,10 @@ use crate::server::parameters::table::{
 };
 use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, group};
 use crate::server::routes::{
-    chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama, responses, tokens, ui,
+    chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama, responses, tokens,
 };
+#[cfg(feature = "server")]
+use crate::server::routes::ui;
 use crate::server::state::ServerState;
 use axum::Json;
 use axum::extract::State;
@@ -30,14 +32,35 @@ async fn document(State(state): State<ServerState>) -> Json<Value> {
 
 /// All paths.
 pub(crate) fn routes() -> Vec<Route> {
+    page_routes().into_iter().chain(api_routes()).collect()
+}
+
+/// In a tab the API is called by a page.
+#[cfg(not(feature = "server"))]
+fn page_routes() -> Vec<Route> {
+    Vec::new()
+}
+
+#[cfg(feature = "server")]
+fn page_routes() -> Vec<Route> {
+    let file = |path, handlers, (summary, kind)| Route {
+        path,
+        handlers,
+        operation: Operation::get(summary, Answer::Text(kind)).open(),
+    };
+    vec![
+        file("/", get(ui::page), ("The chat page.", "text/html")),
+        file("/ui/app.js", get(ui::script), ("The chat page's script.", "text/javascript")),
+        file("/ui/style.css", get(ui::style), ("The chat page's style.", "text/css")),
+        file("/ui/licences.txt", get(ui::licences), ("Licences of the chat page's libraries.", "text/plain")),
+    ]
+}
+
+fn api_routes() -> Vec<Route> {
     let route = |path, handlers, operation| Route { path, handlers, operation };
-    let page = |summary, kind| Operation::get(summary, Answer::Text(kind)).open();
     let object = |summary| Operation::get(summary, Answer::Object);
     let ping = Operation { methods: &["get", "post"], ..health_operation().open() };
     vec![
-        route("/", get(ui::page), page("The chat page.", "text/html")),
-        route("/ui/app.js", get(ui::script), page("The chat page's script.", "text/javascript")),
-        route("/ui/style.css", get(ui::style), page("The chat page's style.", "text/css")),
         route("/openapi.json", get(document), object("This document.")),
         route("/health", get(health::health), health_operation().open()),
         route("/v1/health", get(health::health), health_operation()),

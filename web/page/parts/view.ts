@@ -1,0 +1,36 @@
+// The state of the page's own furniture: which panel is open, the theme, what the model's place says about it.
+
+import { signal, type ReadonlySignal } from "@preact/signals";
+
+export type PanelName = "settings" | "server";
+export type Theme = "system" | "light" | "dark";
+
+const THEME = "folio theme";
+
+export class View {
+  readonly panel = signal<PanelName | null>(null);
+  readonly sidebar = signal(matchMedia("(min-width: 60rem)").matches);
+  readonly theme = signal<Theme>((localStorage.getItem(THEME) as Theme | null) ?? "system");
+
+  constructor(
+    /** Whether the model answers. */
+    readonly ready: ReadonlySignal<boolean>,
+    /** Positions of the model's context, if known. */
+    readonly context: ReadonlySignal<number | null>,
+    /** What happens with what the user writes. */
+    readonly promise: string,
+  ) {
+    this.theme.subscribe((theme) => {
+      document.documentElement.dataset.theme = theme;
+      localStorage.setItem(THEME, theme);
+    });
+  }
+
+  show(panel: PanelName): void {
+    this.panel.value = panel;
+  }
+
+  toggle(panel: PanelName): void {
+    this.panel.value = this.panel.value === panel ? null : panel;
+  }
+}
