@@ -1,5 +1,5 @@
-// Builds dist/: the engine as wasm, the package's TypeScript, the demo model and the demo page. With the argument `page`
-// it builds the server's chat page instead, into assets/page, where it is committed.
+// Builds dist/: the engine as wasm, the package's TypeScript, the demo model and the demo page. With the argument
+// `page` it builds the server's chat page instead, into assets/page, where it is committed.
 //
 // dist/ needs cargo with the target wasm32-unknown-unknown; everything else comes with `npm ci`.
 

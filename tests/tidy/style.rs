@@ -47,7 +47,7 @@ fn lines_are_narrow_and_clean() {
     let mut findings = Vec::new();
     for source in sources(
         &["src", "tests", "benches", "cuda", "shaders", "web", ".ci"],
-        &["rs", "cu", "cuh", "h", "wgsl", "ts", "mjs", "js", "css", SCRIPT],
+        &["rs", "cu", "cuh", "h", "wgsl", "ts", "tsx", "mjs", "js", "css", SCRIPT],
     ) {
         for (index, line) in source.text.lines().enumerate() {
             if line.chars().count() > WIDTH_MAX {
@@ -133,7 +133,8 @@ fn every_module_opens_with_its_essay() {
 fn no_file_knows_a_machine() {
     let private = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/tm", "p/")];
     let folders = ["src", "tests", "benches", "cuda", "shaders", "web", "assets", ".ci"];
-    let mut files = sources(&folders, &["rs", "cu", "cuh", "h", "wgsl", "md", "py", "js", "mjs", "ts", "html", SCRIPT]);
+    let web = ["js", "mjs", "ts", "tsx", "html"];
+    let mut files = sources(&folders, &[&["rs", "cu", "cuh", "h", "wgsl", "md", "py", SCRIPT][..], &web].concat());
     for name in ["README.md", "Cargo.toml", "deny.toml"] {
         let text = fs::read_to_string(root().join(name));
         files.push(Source { path: name.to_owned(), text: text.expect("the file is part of the repository") });

@@ -1,4 +1,5 @@
-// The demo page of the package: the chat page, with the engine in this tab. It uses only the package's public interface.
+// The demo page of the package: the chat page, with the engine in this tab. It uses the package's public interface
+// alone.
 
 import { computed, signal } from "@preact/signals";
 import { render } from "preact";
@@ -161,7 +162,8 @@ function More() {
   );
 }
 
-render(<App store={store} view={view} models={<Models />} gate={<Gate />} more={<More />} />, document.getElementById("page")!);
+const parts = { models: <Models />, gate: <Gate />, more: <More /> };
+render(<App store={store} view={view} {...parts} />, document.getElementById("page")!);
 const isWide = matchMedia("(min-width: 60rem)").matches;
 await store.start(location.pathname, isWide ? DRAFTS.length : 1);
 store.panes.value.forEach((id, at) => {

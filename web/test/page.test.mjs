@@ -1,4 +1,5 @@
-// The demo page from a visitor's view: on a phone, on a desktop, and offline on the second visit.
+// The demo page from a visitor's view: on a phone, on a desktop, and offline on the second visit. What all pages share
+// is tested on the server's page, in `chat.test.mjs`.
 
 import assert from "node:assert/strict";
 import { join } from "node:path";
@@ -20,84 +21,93 @@ after(async () => {
 });
 
 const open = async (page) => {
+  page.setDefaultTimeout(300_000);
   const errors = [];
   page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
   page.on("pageerror", (error) => errors.push(String(error)));
   await page.goto(`${server.origin}/`);
+  await page.waitForSelector(".composer");
   return errors;
 };
 
 const fitsItsWidth = (page) => page.evaluate(() => document.documentElement.scrollWidth <= innerWidth);
+const message = (page, pane = 0) => page.getByRole("textbox", { name: "Message", exact: true }).nth(pane);
 
-async function chat(page) {
-  await page.click("#start");
-  await page.waitForSelector("body.ready");
-  await page.fill("#both-text", "Tell me a story about a robot.");
-  await page.click("#both button");
-  const busy = () => document.querySelectorAll(".busy").length;
+async function load(page) {
+  await page.getByRole("button", { name: "Load" }).click();
+  await page.waitForSelector(".dot.ready");
+}
+
+/** Asks here, or everywhere, until every answer has text. */
+async function ask(page, panes) {
+  await message(page).fill("Tell me a story about a robot.");
+  await message(page).press("Enter");
   await page.waitForFunction(
-    `(${busy})() === 2 && [...document.querySelectorAll(".busy")].every((line) => line.textContent)`,
+    (panes) => document.querySelectorAll("article.assistant .markdown").length === panes,
+    panes,
   );
 }
 
 test("desktop: two chats stream side by side", async () => {
   const context = await browser.browser.newContext({ viewport: { width: 1280, height: 860 }, colorScheme: "light" });
   const page = await context.newPage();
-  page.setDefaultTimeout(300_000);
   const errors = await open(page);
   assert.ok(await fitsItsWidth(page));
-  await chat(page);
+  await load(page);
+  await page.getByLabel("Ask both").first().check();
+  await ask(page, 2);
   const tops = await page.$$eval(".chat", (chats) => chats.map((chat) => chat.getBoundingClientRect().top));
   assert.equal(tops[0], tops[1], "the chats stand side by side");
   await page.waitForTimeout(2500);
-  if (pictures) await page.screenshot({ path: join(pictures, "desktop.png") });
-  await page.click(".chat:nth-child(1) .stop");
-  await page.waitForFunction(() => document.querySelectorAll(".busy").length === 0);
-  await page.fill(".chat:nth-child(1) input", "Hello!");
-  await page.click(".chat:nth-child(1) form button");
-  await page.waitForFunction(
-    () => document.querySelectorAll(".busy").length === 0 && document.querySelectorAll(".assistant").length === 3,
-  );
-  const cached = await page.textContent(".chat:nth-child(1) .cached");
-  assert.match(cached, /^[1-9]\d* of \d+$/, "the shared system prompt was cached");
-  assert.match(await page.textContent(".chat:nth-child(2) .rate"), /^\d+\.\d$/);
-  assert.match(await page.textContent("#adapter"), /swiftshader/i);
-  assert.match(await page.textContent("#kv"), /^\d+ of \d+ blocks$/);
+  if (pictures) await page.screenshot({ path: join(pictures, "page-tab.png") });
+  const stop = page.getByRole("button", { name: "Stop (Esc)" });
+  for (let left = await stop.count(); left > 0; left = await stop.count()) await stop.first().click();
+  await page.waitForFunction(() => document.querySelectorAll("article.assistant .figures").length === 2);
+  await page.getByLabel("Ask both").first().uncheck();
+  await message(page).fill("Hello!");
+  await message(page).press("Enter");
+  await page.waitForFunction(() => document.querySelectorAll("article.assistant .figures").length === 3);
+  const figures = await page.locator(".chat").first().locator(".figures").last().textContent();
+  assert.match(figures, /prompt \d+, [1-9]\d* cached/, "the shared system prompt was cached");
+  assert.match(await page.textContent(".models .state"), /swiftshader/i);
+  await page.getByRole("button", { name: "What the server does" }).click();
+  await page.getByRole("img", { name: /^Running: 0 of 8 now/ }).waitFor();
   assert.deepEqual(errors, []);
   await context.close();
 });
 
-test("phone: the same in one column, and a model that is not there", async () => {
+test("phone: one chat, and a model that is not there", async () => {
   const context = await browser.browser.newContext({
     viewport: { width: 390, height: 844 },
     isMobile: true,
     colorScheme: "dark",
   });
   const page = await context.newPage();
-  page.setDefaultTimeout(300_000);
   await open(page);
   assert.ok(await fitsItsWidth(page));
-  await page.fill("#model", `${server.origin}/nothing/`);
-  await page.click("#start");
-  await page.waitForSelector("#error:not([hidden])");
-  assert.match(await page.textContent("#error"), /config\.json: there is no such file/);
-  await page.fill("#model", "demo");
-  await chat(page);
+  await page.getByLabel("Model").fill(`${server.origin}/nothing/`);
+  await page.getByRole("button", { name: "Load" }).click();
+  const alert = page.getByRole("alert");
+  await alert.waitFor();
+  assert.match(await alert.textContent(), /config\.json: there is no such file/);
+  await page.getByLabel("Model").fill("demo");
+  await load(page);
+  await ask(page, 1);
   assert.ok(await fitsItsWidth(page));
-  if (pictures) await page.screenshot({ path: join(pictures, "phone.png"), fullPage: true });
   await context.close();
 });
 
 test("after the first visit it needs no server", async () => {
   const context = await browser.browser.newContext();
   const page = await context.newPage();
-  page.setDefaultTimeout(300_000);
   await open(page);
   await page.evaluate(() => navigator.serviceWorker.ready);
   await page.waitForFunction(() => navigator.serviceWorker.controller !== null);
-  await chat(page);
+  await load(page);
+  await ask(page, 1);
   await server.close();
   await page.reload();
-  await chat(page);
+  await load(page);
+  await ask(page, 1);
   await context.close();
 });

@@ -72,8 +72,8 @@ export class Api {
 
   /** Answers a conversation, in pieces also if the answer is not streamed. */
   async *chat(body: Record<string, unknown>, signal: AbortSignal): AsyncGenerator<ChatCompletionChunk> {
-    const init = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, signal };
-    const response = await this.request("v1/chat/completions", init);
+    const init = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+    const response = await this.request("v1/chat/completions", { ...init, signal });
     if (body.stream) yield* events(response);
     else yield asChunk(await response.json());
   }

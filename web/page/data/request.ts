@@ -6,7 +6,7 @@ import { withAttachments } from "./files.js";
 /** Error of a setting; the message names it. */
 export class SettingError extends Error {}
 
-/** The body of the request for an answer after the message `last`; with `continues`, `last` is an answer to go on with. */
+/** The body of the request for an answer after the message `last`, or with `continues` for the rest of that answer. */
 export function requestBody(
   conversation: Conversation,
   last: string,

@@ -61,7 +61,8 @@ export class Sampler {
     ]);
     const metrics = parse(text);
     const one = (name: string) => metrics.get(name)?.get("") ?? 0;
-    const now = { at: performance.now(), generated: one("generation_tokens_total"), prompted: one("prompt_tokens_total") };
+    const [generated, prompted] = [one("generation_tokens_total"), one("prompt_tokens_total")];
+    const now = { at: performance.now(), generated, prompted };
     const { last } = this;
     const rate = (name: "generated" | "prompted") =>
       last ? Math.max(0, (1000 * (now[name] - last[name])) / (now.at - last.at)) : 0;

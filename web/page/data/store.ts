@@ -15,12 +15,13 @@ import {
   type Attachment,
   type Call,
   type Conversation,
+  type Figures,
   type Message,
   type Settings,
 } from "./conversation.js";
 import { Database, type SavedPrompt, type Summary } from "./database.js";
 import { requestBody } from "./request.js";
-import type { ChatCompletionChunk } from "../../ts/types.js";
+import type { ChatCompletionChunk, Usage } from "../../ts/types.js";
 
 const SAVE_MS = 1000;
 
@@ -473,7 +474,7 @@ class Answer {
     session.conversation.value = change(session.conversation.value, id, changes);
   }
 
-  private figures({ prompt_tokens, completion_tokens, prompt_tokens_details }: NonNullable<ChatCompletionChunk["usage"]>) {
+  private figures({ prompt_tokens, completion_tokens, prompt_tokens_details }: Usage): Figures {
     const now = performance.now();
     // The time to the first token is spent on the prompt.
     const seconds = (now - this.firstAt) / 1000;

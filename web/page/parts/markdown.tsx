@@ -43,8 +43,9 @@ markdown.renderer.rules.image = (tokens, at) => {
 
 function code(text: string, language: string): string {
   const body = highlighted(text, language.toLowerCase()) ?? escapeHtml(text);
-  const head = `<span>${escapeHtml(language)}</span><button type="button" data-copy>Copy</button>`;
-  return `<div class="code" dir="ltr"><div class="code-head">${head}</div><pre tabindex="0"><code>${body}</code></pre></div>`;
+  const button = `<button type="button" data-copy>Copy</button>`;
+  const head = `<div class="code-head"><span>${escapeHtml(language)}</span>${button}</div>`;
+  return `<div class="code" dir="ltr">${head}<pre tabindex="0"><code>${body}</code></pre></div>`;
 }
 
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {

@@ -85,7 +85,8 @@ function AttachmentView({ file }: { file: Attachment }) {
 /** Length of a text for people. */
 export function size(text: string): string {
   const bytes = new Blob([text]).size;
-  return bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${(bytes / 1000).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+  if (bytes < 1000) return `${bytes} B`;
+  return bytes < 1e6 ? `${(bytes / 1000).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
 function AnswerBody({ store, session, message, live, isLast, answered }: MessageProps) {

@@ -39,7 +39,7 @@ export function ServerPanel({ api }: { api: Api }) {
       {failed.value && <p class="wrong">{failed.value}</p>}
       <Plot name="Generated" unit="tokens/s" values={of((sample) => sample.generated)} digits={1} />
       <Plot name="Prompts" unit="tokens/s" values={of((sample) => sample.prompted)} />
-      <Plot name="Running" unit={`of ${now.runningMax}`} values={of((sample) => sample.running)} most={now.runningMax} />
+      <Plot name="Running" unit={`of ${now.runningMax}`} values={of((sample) => sample.running)} />
       <Plot name="Waiting" unit="in the queue" values={of((sample) => sample.waiting)} />
       <Plot name="KV pool" unit="%" values={of((sample) => 100 * sample.pool)} most={100} digits={0} />
       <dl>
