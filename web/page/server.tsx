@@ -9,7 +9,7 @@ import { App } from "./parts/app.js";
 import { View } from "./parts/view.js";
 
 const WAIT_MS = 1000;
-const WATCH_MS = 15_000;
+const WATCH_MS = 5000;
 const KEY = "folio key";
 
 /** The page's own folder, which may lie below the server's root. This script lies in its folder `ui`. */
@@ -21,6 +21,8 @@ const models = signal<Served[]>([]);
 /** Why the model does not answer, if it does not. */
 const trouble = signal<string | null>("Connecting…");
 
+/** The user closed the question for the key. */
+const locked = signal(false);
 let waiting: Promise<boolean> | null = null;
 
 /** Asks for a key, once for all requests that wait for it; resolves to whether one was given. */
@@ -38,8 +40,12 @@ async function send(path: string, init: RequestInit = {}): Promise<Response> {
     const used = key.value;
     if (used) headers.set("Authorization", `Bearer ${used}`);
     const response = await fetch(new URL(path, base), { ...init, headers });
+    if (response.status !== 401 || locked.value) return response;
     // Another request may have got a key meanwhile.
-    if (response.status !== 401 || (used === key.value && !(await askForKey()))) return response;
+    if (used === key.value && !(await askForKey())) {
+      locked.value = true;
+      return response;
+    }
   }
 }
 
@@ -94,6 +100,11 @@ function Models() {
             <option value={name}>{name}</option>
           ))}
         </select>
+      )}
+      {locked.value && (
+        <button type="button" onClick={() => (locked.value = false)}>
+          Enter the API key
+        </button>
       )}
       <span class="state" role="status">
         {trouble.value ?? "ready"}
@@ -157,5 +168,5 @@ render(
   </>,
   document.getElementById("page")!,
 );
-void store.start(base.pathname, 1);
+void store.start(base.pathname, 1, location.hash.slice(1));
 void watch();

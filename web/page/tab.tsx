@@ -165,9 +165,10 @@ function More() {
 const parts = { models: <Models />, gate: <Gate />, more: <More /> };
 render(<App store={store} view={view} {...parts} />, document.getElementById("page")!);
 const isWide = matchMedia("(min-width: 60rem)").matches;
-await store.start(location.pathname, isWide ? DRAFTS.length : 1);
+await store.start(location.pathname, isWide ? DRAFTS.length : 1, location.hash.slice(1));
 store.panes.value.forEach((id, at) => {
   const session = store.session(id);
+  if (session.kept) return;
   session.draft.value = DRAFTS[at]!;
   const { settings } = session.conversation.value;
   if (JSON.stringify(settings) === JSON.stringify(noSettings())) store.configure(session, { system: SYSTEM });

@@ -120,7 +120,6 @@ test("an answer: thoughts, markdown, code, formulas, figures, and all of it agai
   await accessible(page, "a page with an answer");
   await picture(page, "desktop");
   await page.reload();
-  await page.getByRole("navigation").getByRole("button", { name: "Show me everything.", exact: true }).click();
   assert.match(await (await ended(page, 1)).textContent(), /Here is all of it/);
   assert.deepEqual(page.errors, []);
   const origins = new Set(page.asked.map((request) => new URL(request.url()).origin));

@@ -120,6 +120,11 @@ export function siblings({ messages }: Conversation, parent: string): Message[] 
   return Object.values(messages).filter((message) => message.parent === parent);
 }
 
+/** The messages by their parents, oldest first. */
+export function families({ messages }: Conversation): Map<string, Message[]> {
+  return Map.groupBy(Object.values(messages), ({ parent }) => parent);
+}
+
 /** Adds a message and shows it. */
 export function add(conversation: Conversation, message: Message): Conversation {
   const { messages, chosen, named, title } = conversation;

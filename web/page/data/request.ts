@@ -14,7 +14,7 @@ export function requestBody(
   continues: boolean,
 ): Record<string, unknown> {
   const { settings } = conversation;
-  const path = pathTo(conversation, last).map(wireMessage);
+  const path = joined(pathTo(conversation, last)).map(wireMessage);
   const system = settings.system.trim();
   const messages = system ? [{ role: "system", content: system }, ...path] : path;
   const { fields } = settings;
@@ -31,6 +31,20 @@ export function requestBody(
     stream,
     ...(stream && { stream_options: options }),
   };
+}
+
+/** Without answers that have nothing in them, and with questions in a row as one: many templates want turns. */
+function joined(path: Message[]): Message[] {
+  const full: Message[] = [];
+  for (const message of path) {
+    const before = full.at(-1);
+    if (message.role === "assistant" && !message.text && !message.calls) continue;
+    if (message.role === "user" && before?.role === "user") {
+      const [text, attachments] = [`${before.text}\n\n${message.text}`.trim(), message.attachments ?? []];
+      full[full.length - 1] = { ...before, text, attachments: [...(before.attachments ?? []), ...attachments] };
+    } else full.push(message);
+  }
+  return full;
 }
 
 function wireMessage(message: Message): Record<string, unknown> {

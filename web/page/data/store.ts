@@ -67,8 +67,8 @@ export class Store {
 
   constructor(readonly api: Api) {}
 
-  /** Opens the database and shows a new conversation. */
-  async start(scope: string, panes: number): Promise<void> {
+  /** Opens the database and shows the kept conversation `id`, or else new ones. */
+  async start(scope: string, panes: number, id = ""): Promise<void> {
     try {
       this.db = await Database.open(scope);
       const [prompts, settings] = await Promise.all([this.db.value("prompts"), this.db.value("settings")]);
@@ -80,7 +80,9 @@ export class Store {
     } catch (error) {
       this.lost(error);
     }
-    this.panes.value = Array.from({ length: panes }, () => this.create().id);
+    const kept = await this.db?.get(id).catch(() => undefined);
+    if (kept) this.hold(kept, true);
+    this.panes.value = kept ? [kept.id] : Array.from({ length: panes }, () => this.create().id);
   }
 
   session(id: string): Session {
@@ -171,10 +173,15 @@ export class Store {
 
   async deleteAll(): Promise<void> {
     for (const session of this.sessions.values()) session.running.value?.abort();
-    for (const { id } of this.list.value) this.forget(id);
     await this.guarded((db) => db.deleteAll());
     await this.refresh();
+    this.forgetDeleted();
     this.channel?.postMessage("");
+  }
+
+  private forgetDeleted(): void {
+    const left = new Set(this.list.value.map(({ id }) => id));
+    for (const { id, kept } of [...this.sessions.values()]) if (kept && !left.has(id)) this.forget(id);
   }
 
   /** Replaces a conversation that is gone by a new one, where it is shown. */
@@ -216,6 +223,8 @@ export class Store {
   }
 
   private async keep(session: Session): Promise<void> {
+    // A conversation may have been deleted while its answer ran.
+    if (this.sessions.get(session.id) !== session) return;
     session.kept = true;
     await this.guarded((db) => db.put(session.conversation.value));
     await this.refresh();
@@ -244,10 +253,11 @@ export class Store {
   private async changedElsewhere(id: string): Promise<void> {
     await this.refresh();
     const session = this.sessions.get(id);
-    if (!session || session.running.value) return;
-    const conversation = await this.db?.get(id);
-    if (conversation) session.conversation.value = conversation;
-    else this.forget(id);
+    if (session && !session.running.value) {
+      const conversation = await this.db?.get(id);
+      if (conversation) session.conversation.value = conversation;
+    }
+    this.forgetDeleted();
   }
 
   /** Asks the question that was written, here or in all open conversations. */
@@ -337,10 +347,11 @@ export class Store {
     const ids = Array.from({ length: typeof n === "number" ? n : 1 }, newId);
     const created = Date.now();
     const model = this.model.value;
-    for (const id of ids.toReversed()) {
-      const empty: Message = { id, parent: last, role: "assistant", text: "", created, ...(model && { model }) };
-      session.conversation.value = add(session.conversation.value, empty);
+    let { value } = session.conversation;
+    for (const id of ids) {
+      value = add(value, { id, parent: last, role: "assistant", text: "", created, ...(model && { model }) });
     }
+    session.conversation.value = choose(value, value.messages[ids[0]!]!);
     await this.run(session, last, ids, false);
   }
 

@@ -1,6 +1,7 @@
 // The whole page: conversations at the side, one or two of them in the middle, a panel that takes its own room.
 
 import type { ComponentChildren } from "preact";
+import { useSignalEffect } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { Activity, Columns2, Menu as MenuIcon, Monitor, Moon, SlidersHorizontal, Sun, X } from "lucide";
 import type { Store } from "../data/store.js";
@@ -9,7 +10,7 @@ import { IconButton } from "./icons.js";
 import { ServerPanel } from "./server-view.js";
 import { SettingsPanel } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
-import type { Theme, View } from "./view.js";
+import type { PanelName, Theme, View } from "./view.js";
 
 const NOTICE_MS = 6000;
 const THEMES: Record<Theme, [Theme, typeof Sun, string]> = {
@@ -35,22 +36,32 @@ export function App({ store, view, models, gate, more }: AppProps) {
     addEventListener("keydown", listen);
     return () => removeEventListener("keydown", listen);
   }, []);
+  useSignalEffect(() => {
+    if (store.panes.value.length === 0) return;
+    const { conversation, id } = store.current.value;
+    const { title, chosen } = conversation.value;
+    const isEmpty = chosen[""] === undefined;
+    document.title = isEmpty ? "folio" : `${title} · folio`;
+    // A reload shows the same conversation.
+    history.replaceState(null, "", isEmpty ? location.pathname + location.search : `#${id}`);
+  });
   const panes = store.panes.value;
   if (panes.length === 0) return null;
-  const isNarrow = () => !matchMedia("(min-width: 60rem)").matches;
   const closeDrawer = () => {
-    if (isNarrow()) view.sidebar.value = false;
+    if (view.narrow.value) view.sidebar.value = false;
   };
+  // Under the list, nothing takes part.
+  const inert = view.narrow.value && view.sidebar.value;
   return (
     <div class={`app ${view.sidebar.value ? "with-sidebar" : ""} ${view.panel.value ? "with-panel" : ""}`}>
       {view.sidebar.value && (
         <>
           <div class="backdrop" onClick={closeDrawer} />
-          <Sidebar store={store} close={closeDrawer} />
+          <Sidebar store={store} isDrawer={inert} close={closeDrawer} />
         </>
       )}
-      <Header store={store} view={view} models={models} />
-      <main class={panes.length > 1 ? "split" : ""}>
+      <Header store={store} view={view} models={models} inert={inert} />
+      <main class={panes.length > 1 ? "split" : ""} inert={inert}>
         {store.notKept.value && <p class="banner">{store.notKept.value}</p>}
         {gate}
         <div class="panes">
@@ -60,7 +71,7 @@ export function App({ store, view, models, gate, more }: AppProps) {
         </div>
       </main>
       {view.panel.value && (
-        <Panel name={view.panel.value} close={() => (view.panel.value = null)}>
+        <Panel name={view.panel.value} inert={inert} close={() => (view.panel.value = null)}>
           {view.panel.value === "settings" ? (
             <>
               <SettingsPanel key={store.current.value.id} store={store} session={store.current.value} />
@@ -79,11 +90,11 @@ export function App({ store, view, models, gate, more }: AppProps) {
   );
 }
 
-function Header({ store, view, models }: AppProps) {
+function Header({ store, view, models, inert }: AppProps & { inert: boolean }) {
   const { panel, sidebar, theme } = view;
   const [next, icon, name] = THEMES[theme.value];
   return (
-    <header>
+    <header inert={inert}>
       <IconButton
         icon={MenuIcon}
         name="Conversations"
@@ -120,24 +131,27 @@ function Header({ store, view, models }: AppProps) {
 }
 
 interface PanelProps {
-  name: "settings" | "server";
+  name: PanelName;
+  inert: boolean;
   close: () => void;
   children: ComponentChildren;
 }
 
-function Panel({ name, close, children }: PanelProps) {
+function Panel({ name, inert, close, children }: PanelProps) {
   const head = useRef<HTMLHeadingElement>(null);
   const title = name === "settings" ? "Settings" : "Server";
   useEffect(() => head.current?.focus(), [name]);
   return (
-    <aside class="panel" aria-label={title}>
+    <aside class="panel" aria-label={title} inert={inert}>
       <div class="panel-head">
         <h2 ref={head} tabIndex={-1}>
           {title}
         </h2>
         <IconButton icon={X} name={`Close ${title.toLowerCase()}`} onClick={close} />
       </div>
-      <div class="panel-body">{children}</div>
+      <div class="panel-body" tabIndex={0} role="group" aria-label={title}>
+        {children}
+      </div>
     </aside>
   );
 }
@@ -175,7 +189,8 @@ function Notice({ store }: { store: Store }) {
 function onKey(event: KeyboardEvent, store: Store, view: View): void {
   const command = event.ctrlKey || event.metaKey;
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
-    if (store.current.value.running.value) store.stop(store.current.value);
+    if (view.narrow.value && view.sidebar.value) view.sidebar.value = false;
+    else if (store.current.value.running.value) store.stop(store.current.value);
     else if (view.panel.value) view.panel.value = null;
     else return;
   } else if (command && event.key.toLowerCase() === "k") {

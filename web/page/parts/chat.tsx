@@ -3,7 +3,7 @@
 import { useComputed } from "@preact/signals";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { ArrowDown, ArrowUp, Paperclip, Square, X } from "lucide";
-import { shown, siblings } from "../data/conversation.js";
+import { families, shown } from "../data/conversation.js";
 import { readAttachment } from "../data/files.js";
 import type { Session, Store } from "../data/store.js";
 import { Icon, IconButton } from "./icons.js";
@@ -24,7 +24,9 @@ interface ChatProps {
 export function Chat({ store, session, view }: ChatProps) {
   const conversation = session.conversation.value;
   const messages = shown(conversation);
+  const branches = families(conversation);
   const busy = session.running.value !== null;
+  const lastSaid = messages.findLastIndex(({ role }) => role !== "tool");
   const scroller = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
   const [away, setAway] = useState(false);
@@ -47,6 +49,7 @@ export function Chat({ store, session, view }: ChatProps) {
     <section
       class="chat"
       aria-label={conversation.title}
+      onFocusCapture={() => (store.focused.value = Math.max(0, store.panes.value.indexOf(session.id)))}
       onDragOver={(event) => event.preventDefault()}
       onDrop={(event) => {
         event.preventDefault();
@@ -57,8 +60,8 @@ export function Chat({ store, session, view }: ChatProps) {
         <div class="messages">
           {messages.length === 0 && <Welcome view={view} />}
           {messages.map((message, at) => {
-            const all = siblings(conversation, message.parent);
-            const results = messages.slice(at).filter(({ role }) => role === "tool");
+            const all = branches.get(message.parent) ?? [];
+            const results = message.calls ? messages.slice(at).filter(({ role }) => role === "tool") : [];
             return (
               <MessageView
                 key={message.id}
@@ -69,7 +72,7 @@ export function Chat({ store, session, view }: ChatProps) {
                 branches={all.length}
                 live={busy && message.role === "assistant" && at === messages.length - 1}
                 busy={busy}
-                isLast={at === messages.length - 1 || messages.slice(at + 1).every(({ role }) => role === "tool")}
+                isLast={at >= lastSaid}
                 answered={results.map(({ callId }) => callId).join(" ")}
               />
             );
@@ -193,7 +196,6 @@ function Composer({ store, session, view }: ChatProps) {
           onInput={(event) => (draft.value = event.currentTarget.value)}
           onKeyDown={onKeyDown}
           onPaste={onPaste}
-          onFocus={() => store.focused.value = Math.max(0, store.panes.value.indexOf(session.id))}
         />
         {busy ? (
           <IconButton icon={Square} class="primary stop" name="Stop (Esc)" onClick={() => store.stop(session)} />

@@ -12,7 +12,15 @@ import { Menu } from "./menu.js";
 const SEARCH_MS = 150;
 const DAY_MS = 86_400_000;
 
-export function Sidebar({ store, close }: { store: Store; close: () => void }) {
+interface SidebarProps {
+  store: Store;
+  /** Whether the list lies over the conversation. */
+  isDrawer: boolean;
+  /** Called after a choice. */
+  close: () => void;
+}
+
+export function Sidebar({ store, isDrawer, close }: SidebarProps) {
   const search = useSignal("");
   const found = useSignal<Set<string> | null>(null);
   useEffect(() => {
@@ -21,6 +29,10 @@ export function Sidebar({ store, close }: { store: Store; close: () => void }) {
     const timer = setTimeout(() => void store.find(text).then((ids) => (found.value = ids)), SEARCH_MS);
     return () => clearTimeout(timer);
   }, [search.value, store.list.value]);
+  const first = useRef<HTMLButtonElement>(null);
+  useEffect(() => {
+    if (isDrawer) first.current?.focus();
+  }, [isDrawer]);
   const list = store.list.value.filter(({ id }) => !found.value || found.value.has(id));
   return (
     <nav class="sidebar" id="sidebar" aria-label="Conversations">
@@ -28,6 +40,7 @@ export function Sidebar({ store, close }: { store: Store; close: () => void }) {
         <button
           type="button"
           class="new"
+          ref={first}
           title="New chat (Ctrl+Shift+O)"
           onClick={() => {
             store.open();

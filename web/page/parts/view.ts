@@ -5,11 +5,15 @@ import { signal, type ReadonlySignal } from "@preact/signals";
 export type PanelName = "settings" | "server";
 export type Theme = "system" | "light" | "dark";
 
+/** As in `style.css`. */
+const NARROW = matchMedia("(max-width: 60rem)");
 const THEME = "folio theme";
 
 export class View {
   readonly panel = signal<PanelName | null>(null);
-  readonly sidebar = signal(matchMedia("(min-width: 60rem)").matches);
+  /** Whether the window is too narrow for the list beside the conversation. */
+  readonly narrow = signal(NARROW.matches);
+  readonly sidebar = signal(!NARROW.matches);
   readonly theme = signal<Theme>((localStorage.getItem(THEME) as Theme | null) ?? "system");
 
   constructor(
@@ -20,6 +24,10 @@ export class View {
     /** What happens with what the user writes. */
     readonly promise: string,
   ) {
+    NARROW.addEventListener("change", () => {
+      this.narrow.value = NARROW.matches;
+      this.sidebar.value = !NARROW.matches;
+    });
     this.theme.subscribe((theme) => {
       document.documentElement.dataset.theme = theme;
       localStorage.setItem(THEME, theme);
