@@ -18,7 +18,13 @@ markdown.use(tex, {
   delimiters: "all",
   mathFence: true,
   render: (formula: string, display: boolean) => {
-    const math = temml.renderToString(formula, { displayMode: display, throwOnError: false, wrap: "none" });
+    let math: string;
+    try {
+      math = temml.renderToString(formula, { displayMode: display, throwOnError: false, wrap: "none" });
+    } catch {
+      // Temml fails on some formulas that end early, as all do while they arrive.
+      return `<code>${escapeHtml(formula)}</code>`;
+    }
     // Styles in HTML are against the server's policy; they are set after the formula was inserted.
     const shown = math.replaceAll(' style="', ' data-style="');
     return display ? `<div class="formula" tabindex="0">${shown}</div>` : shown;
