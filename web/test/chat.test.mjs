@@ -37,11 +37,13 @@ const PHONE = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch:
 
 const pictures = process.env.FOLIO_PICTURES;
 const axe = readFileSync(join(web, "node_modules/axe-core/axe.min.js"), "utf8");
-let browser, server, options;
+let browser, server, options, slow;
 
 before(async () => {
   const script = await saying([SHOWCASE, CALL, SUNNY, LAST]);
-  options = ["--device", `fake:pause=4,${script}`, "--reasoning-parser", "think"];
+  const on = (pause) => ["--device", `fake:pause=${pause},${script}`, "--reasoning-parser", "think"];
+  // Answers of the slow one are still running when a test interrupts them.
+  [options, slow] = [on(4), on(60)];
   [browser, server] = await Promise.all([launch({ webgpu: false }), start(options)]);
 });
 after(async () => {
@@ -152,7 +154,8 @@ test("branches: another answer, an edited question, and the way back", async () 
 });
 
 test("stop: by Escape and by the button; what arrived stays, and the next question works", async () => {
-  const page = await open();
+  const own = await start(slow);
+  const page = await open(DESKTOP, `${own.origin}/`);
   await ready(page);
   const stops = [() => page.keyboard.press("Escape"), () => button(page, "Stop (Esc)").click()];
   for (const stop of stops) {
@@ -168,6 +171,7 @@ test("stop: by Escape and by the button; what arrived stays, and the next questi
   assert.match(lastBody(page).messages.at(-1).content, /And now\?$/);
   assert.deepEqual(page.errors, []);
   await page.context().close();
+  await own.kill();
 });
 
 test("settings: fields of the server, a saved system prompt, a JSON schema, tools with results", async () => {
@@ -291,22 +295,24 @@ test("the live view: figures and plots of the server", async () => {
 });
 
 test("an error keeps the question and what arrived, and retry works", async () => {
-  const page = await open();
+  let own = await start(slow);
+  const page = await open(DESKTOP, `${own.origin}/`);
   await ready(page);
   await message(page).fill("Show me everything.");
   await message(page).press("Enter");
   await page.locator("article.assistant .thoughts").waitFor();
-  const { port } = server;
-  await server.kill();
+  const { port } = own;
+  await own.kill();
   const answer = await ended(page, 1);
   await answer.getByText(/connection|network error|Failed to fetch/i).waitFor();
   assert.equal(await page.locator(".bubble").textContent(), "Show me everything.");
   await accessible(page, "an error");
-  server = await start(options, port);
+  own = await start(options, port);
   await answer.getByRole("button", { name: "Retry" }).click();
   await page.getByText("finished").waitFor();
   assert.match(await articles(page, "Answer").last().textContent(), /Here is all of it/);
   await page.context().close();
+  await own.kill();
 });
 
 test("with a key, below a path", async () => {

@@ -13,11 +13,11 @@ use crate::server::parameters::table::{
     RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
 };
 use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, group};
+#[cfg(feature = "server")]
+use crate::server::routes::ui;
 use crate::server::routes::{
     chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama, responses, tokens,
 };
-#[cfg(feature = "server")]
-use crate::server::routes::ui;
 use crate::server::state::ServerState;
 use axum::Json;
 use axum::extract::State;

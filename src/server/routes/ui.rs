@@ -1,7 +1,7 @@
 //! The chat page: embedded files, and a content security policy that allows no third-party content and no inline code.
 //!
-//! `docs/page.md` describes it to users. `assets/page` is built from `web/page` by `npm run page` in `web`; a test there
-//! keeps both equal.
+//! `docs/page.md` describes it to users. `assets/page` is built from `web/page` by `npm run page` in `web`; a test
+//! there keeps both equal.
 
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, X_FRAME_OPTIONS,
