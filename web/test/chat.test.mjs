@@ -223,6 +223,41 @@ test("settings: fields of the server, a saved system prompt, a JSON schema, tool
   await page.context().close();
 });
 
+test("limits, several answers, and two conversations side by side", async () => {
+  const page = await open();
+  await ready(page);
+  await button(page, "Settings").click();
+  const panel = page.getByRole("complementary", { name: "Settings" });
+  await panel.getByLabel("Max completion tokens").fill("80");
+  const cut = await ask(page, "Show me everything.");
+  assert.match(await cut.locator(".figures").textContent(), /80 tokens.*reached the token limit$/);
+  const before = await cut.locator(".markdown").last().textContent();
+  await panel.getByLabel("Max completion tokens").fill("");
+  await button(page, "Continue this answer").click();
+  await page.getByText("finished").waitFor();
+  const { continue_final_message, add_generation_prompt, messages } = lastBody(page);
+  assert.deepEqual([continue_final_message, add_generation_prompt], [true, false]);
+  assert.equal(messages.at(-1).role, "assistant");
+  const whole = await cut.locator(".markdown").last().textContent();
+  assert.ok(whole.length > before.length && whole.startsWith(before.slice(0, 20)), "the rest follows what was there");
+  await panel.getByText("Several answers").click();
+  await panel.getByLabel("N", { exact: true }).fill("2");
+  await button(page, "Close settings").click();
+  await button(page, "New chat").click();
+  await ask(page, "Twice, please.");
+  await page.getByRole("img", { name: "Branch 1 of 2" }).waitFor();
+  await button(page, "Two conversations side by side").click();
+  await page.getByLabel("Ask both").first().check();
+  await message(page).last().fill("To both");
+  await message(page).last().press("Enter");
+  await ended(page, 3);
+  await accessible(page, "two conversations");
+  await message(page).last().press("ArrowUp");
+  assert.equal(await page.getByRole("textbox", { name: "Edit the question" }).inputValue(), "To both");
+  assert.deepEqual(page.errors, []);
+  await page.context().close();
+});
+
 test("conversations: rename, search, export, delete, import", async () => {
   const page = await open();
   await ready(page);

@@ -34,7 +34,7 @@ const fitsItsWidth = (page) => page.evaluate(() => document.documentElement.scro
 const message = (page, pane = 0) => page.getByRole("textbox", { name: "Message", exact: true }).nth(pane);
 
 async function load(page) {
-  await page.getByRole("button", { name: "Load" }).click();
+  await page.getByRole("button", { name: "Load", exact: true }).click();
   await page.waitForSelector(".dot.ready");
 }
 
@@ -60,8 +60,7 @@ test("desktop: two chats stream side by side", async () => {
   assert.equal(tops[0], tops[1], "the chats stand side by side");
   await page.waitForTimeout(2500);
   if (pictures) await page.screenshot({ path: join(pictures, "page-tab.png") });
-  const stop = page.getByRole("button", { name: "Stop (Esc)" });
-  for (let left = await stop.count(); left > 0; left = await stop.count()) await stop.first().click();
+  await page.$$eval(".stop", (buttons) => buttons.forEach((button) => button.click()));
   await page.waitForFunction(() => document.querySelectorAll("article.assistant .figures").length === 2);
   await page.getByLabel("Ask both").first().uncheck();
   await message(page).fill("Hello!");
@@ -86,7 +85,7 @@ test("phone: one chat, and a model that is not there", async () => {
   await open(page);
   assert.ok(await fitsItsWidth(page));
   await page.getByLabel("Model").fill(`${server.origin}/nothing/`);
-  await page.getByRole("button", { name: "Load" }).click();
+  await page.getByRole("button", { name: "Load", exact: true }).click();
   const alert = page.getByRole("alert");
   await alert.waitFor();
   assert.match(await alert.textContent(), /config\.json: there is no such file/);
@@ -106,7 +105,7 @@ test("after the first visit it needs no server", async () => {
   await load(page);
   await ask(page, 1);
   await server.close();
-  await page.reload();
+  await page.goto(`${server.origin}/`);
   await load(page);
   await ask(page, 1);
   await context.close();

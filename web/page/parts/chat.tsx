@@ -22,6 +22,8 @@ interface ChatProps {
 }
 
 export function Chat({ store, session, view }: ChatProps) {
+  const panes = store.panes.value;
+  const place = panes.length > 1 ? panes.indexOf(session.id) + 1 : 0;
   const conversation = session.conversation.value;
   const messages = shown(conversation);
   const branches = families(conversation);
@@ -48,7 +50,7 @@ export function Chat({ store, session, view }: ChatProps) {
   return (
     <section
       class="chat"
-      aria-label={conversation.title}
+      aria-label={place > 0 ? `${place}: ${conversation.title}` : conversation.title}
       onFocusCapture={() => (store.focused.value = Math.max(0, store.panes.value.indexOf(session.id)))}
       onDragOver={(event) => event.preventDefault()}
       onDrop={(event) => {
@@ -134,6 +136,13 @@ function Composer({ store, session, view }: ChatProps) {
     if (view.ready.value) store.send(session);
   };
   const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === "ArrowUp" && !draft.value && !busy) {
+      const form = (event.currentTarget as HTMLElement).closest(".chat");
+      const edit = form?.querySelectorAll<HTMLElement>("article.user [aria-label=Edit]");
+      if (!edit?.length) return;
+      event.preventDefault();
+      return edit[edit.length - 1]!.click();
+    }
     // Where there is no keyboard but on the screen, Enter begins a line.
     const hasKeys = matchMedia("(hover: hover)").matches;
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing && (hasKeys || event.ctrlKey)) {
