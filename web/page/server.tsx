@@ -10,10 +10,10 @@ import { View } from "./parts/view.js";
 
 const WAIT_MS = 1000;
 const WATCH_MS = 5000;
-const KEY = "folio key";
 
 /** The page's own folder, which may lie below the server's root. This script lies in its folder `ui`. */
 const base = new URL("..", import.meta.url);
+const KEY = `folio key ${base.pathname}`;
 const key = signal(sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "");
 /** Ends the wait for a key; set while the page asks for one. */
 const asking = signal<((given: boolean) => void) | null>(null);
@@ -74,7 +74,7 @@ async function watch(): Promise<void> {
       trouble.value = error instanceof ApiError ? error.message : "The server does not answer.";
       models.value = [];
     }
-    await new Promise((resolve) => setTimeout(resolve, ready.value && !document.hidden ? WATCH_MS : WAIT_MS));
+    await new Promise((resolve) => setTimeout(resolve, ready.value ? WATCH_MS : WAIT_MS));
   }
 }
 

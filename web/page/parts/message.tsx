@@ -137,7 +137,7 @@ function Waiting({ started }: { started: boolean }) {
         <i />
         <i />
       </span>
-      {seconds.value > 2 && `Reading the prompt, ${seconds.value} s`}
+      {seconds.value > 2 && `Waiting for the first word, ${seconds.value} s`}
     </p>
   );
 }
