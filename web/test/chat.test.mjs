@@ -153,7 +153,7 @@ test("branches: another answer, an edited question, and the way back", async () 
   await page.context().close();
 });
 
-test("stop: by Escape and by the button; what arrived stays, and the next question works", async () => {
+test("stop: by Escape, by the button and by a reload; what arrived stays, and the next question works", async () => {
   const own = await start(slow);
   const page = await open(DESKTOP, `${own.origin}/`);
   await ready(page);
@@ -169,6 +169,19 @@ test("stop: by Escape and by the button; what arrived stays, and the next questi
   }
   await ask(page, "And now?", 2);
   assert.match(lastBody(page).messages.at(-1).content, /And now\?$/);
+  await button(page, "New chat").click();
+  await message(page).fill("Show me everything.");
+  await message(page).press("Enter");
+  await page.locator("article.assistant .markdown").waitFor();
+  // Another tab of the page lists the conversation that runs here.
+  const tab = await page.context().newPage();
+  await tab.goto(`${own.origin}/`);
+  await tab.getByRole("navigation").getByText("Show me everything.").nth(2).waitFor();
+  await tab.close();
+  await page.reload();
+  const answer = await ended(page, 1);
+  assert.match(await answer.locator(".figures").textContent(), /interrupted$/);
+  assert.equal(await answer.locator(".thoughts").count(), 1, "thoughts that had arrived are there");
   assert.deepEqual(page.errors, []);
   await page.context().close();
   await own.kill();
