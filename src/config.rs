@@ -40,16 +40,28 @@ pub struct Config {
     pub seed: Option<u64>,
 }
 
-/// How drafts are made: continuations of earlier occurrences of the last tokens (vLLM's method `ngram`). Names are
-/// vLLM's.
+/// Where drafts come from. Names are vLLM's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpeculationMethod {
+    /// `ngram`: continuations of earlier occurrences of the last tokens.
+    Ngram,
+    /// `draft_model`: a smaller model with the same vocabulary.
+    DraftModel,
+}
+
+/// How drafts are made. Names are vLLM's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speculation {
+    /// Where drafts come from.
+    pub method: SpeculationMethod,
     /// Maximum drafts per sequence and step, at most [`SPECULATIVE_TOKENS_MAX`].
     pub num_speculative_tokens: u32,
     /// Number of last tokens that must have occurred before.
     pub prompt_lookup_min: u32,
     /// Number of last tokens that are compared, at most [`PROMPT_LOOKUP_MAX`]: the longest equal run wins.
     pub prompt_lookup_max: u32,
+    /// Maximum sequences that run at once while drafts are verified; `None`: any number.
+    pub disable_by_batch_size: Option<u32>,
 }
 
 /// Maximum of [`Speculation::num_speculative_tokens`].
@@ -59,11 +71,22 @@ pub const PROMPT_LOOKUP_MAX: u32 = 64;
 
 impl Speculation {
     /// What is used unless it is set.
-    pub const DEFAULT: Self = Self { num_speculative_tokens: 5, prompt_lookup_min: 4, prompt_lookup_max: 4 };
+    pub const DEFAULT: Self = Self {
+        method: SpeculationMethod::Ngram,
+        num_speculative_tokens: 5,
+        prompt_lookup_min: 4,
+        prompt_lookup_max: 4,
+        disable_by_batch_size: None,
+    };
+
+    /// Maximum sequences that run at once while drafts are verified, of `max_num_seqs`.
+    pub fn sequences_max(&self, max_num_seqs: u32) -> u32 {
+        self.disable_by_batch_size.map_or(max_num_seqs, |most| most.min(max_num_seqs))
+    }
 
     fn check(&self) -> Result<(), ConfigError> {
         let fail = |message| Err(ConfigError { option: "speculative-config", message });
-        let Self { num_speculative_tokens, prompt_lookup_min: min, prompt_lookup_max: max } = *self;
+        let Self { num_speculative_tokens, prompt_lookup_min: min, prompt_lookup_max: max, .. } = *self;
         if !(1..=SPECULATIVE_TOKENS_MAX).contains(&num_speculative_tokens) {
             let range = format!("must be from 1 to {SPECULATIVE_TOKENS_MAX}");
             return fail(format!("`num_speculative_tokens` {range}, not {num_speculative_tokens}"));
@@ -73,6 +96,9 @@ impl Speculation {
         }
         if !(1..=max).contains(&min) {
             return fail(format!("`prompt_lookup_min` must be from 1 to `prompt_lookup_max` ({max}), not {min}"));
+        }
+        if self.disable_by_batch_size == Some(0) {
+            return fail("`disable_by_batch_size` must be at least 1, not 0".into());
         }
         Ok(())
     }

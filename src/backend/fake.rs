@@ -39,6 +39,9 @@ const POISON: u32 = u32::MAX - 1;
 /// State of a row without valid numbers, and of all rows that see it.
 const INVALID: u64 = u64::MAX;
 
+/// Chooses the rows whose tokens are strays.
+const STRAY: u64 = 0x57a7;
+
 /// A token with a lower bias is drawn only if no other is allowed. A request's own biases are far above.
 const HELD_BACK: f32 = -1e20;
 
@@ -329,6 +332,8 @@ impl FakeBackend {
         let Some(token_id) = said.or_else(drawn) else {
             return Sampled { token_id: NUMERICAL_ERROR, ..Default::default() };
         };
+        let strays = self.script.stray.is_some_and(|count| mix(!history.hash, STRAY).is_multiple_of(count));
+        let token_id = if strays { (token_id + 1) % self.plan.vocab } else { token_id };
         if sample.top_allowed {
             let top = continuations(history.hash, sample.top_logprobs, mask, self.plan.vocab);
             return Sampled { top, ..self.told(&SampleRow { top_logprobs: 0, ..*sample }, history.hash, token_id) };

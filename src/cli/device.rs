@@ -176,11 +176,11 @@ pub(crate) enum Device {
 pub(crate) trait DeviceJob {
     type Output;
 
-    /// Runs the work. `open` is called once, in the thread that will own the backend.
+    /// Runs the work. `open` is called in the thread that will own the backend: once for each model.
     fn run<B, F>(self, open: F) -> Self::Output
     where
         B: Backend + 'static,
-        F: FnOnce() -> Result<B, BackendError> + Send + 'static;
+        F: Fn() -> Result<B, BackendError> + Send + 'static;
 }
 
 impl Device {
@@ -192,7 +192,7 @@ impl Device {
             #[cfg(feature = "cuda")]
             Self::Cuda(options) => job.run(move || CudaBackend::open(&options)),
             Self::Wgpu(options) => job.run(move || platform::block_on(WgpuBackend::open(&options))),
-            Self::Fake(script) => job.run(move || Ok(FakeBackend::new(*script))),
+            Self::Fake(script) => job.run(move || Ok(FakeBackend::new((*script).clone()))),
         }
     }
 }
@@ -224,7 +224,7 @@ impl DeviceJob for ReadCaps {
     fn run<B, F>(self, open: F) -> Self::Output
     where
         B: Backend + 'static,
-        F: FnOnce() -> Result<B, BackendError> + Send + 'static,
+        F: Fn() -> Result<B, BackendError> + Send + 'static,
     {
         Ok(open()?.caps().clone())
     }

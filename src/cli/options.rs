@@ -8,7 +8,7 @@ use super::units::parse_bytes;
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
-use folio::config::Config;
+use folio::config::{Config, Speculation, SpeculationMethod};
 use folio::model::{Gguf, Model, Quantization, Texts, demo};
 use folio::plan::KvFormat;
 use folio::platform::FileAccess;
@@ -98,7 +98,10 @@ pub(crate) struct EngineArgs {
     /// Guess the next tokens and verify several in one step, as vLLM's JSON object {"method": "ngram",
     /// "num_speculative_tokens": 5, "prompt_lookup_max": 4}; null for off [default: null]
     #[arg(long, env = "FOLIO_SPECULATIVE_CONFIG", value_name = "JSON", value_parser = speculation::parse)]
-    pub(crate) speculative_config: Option<SpeculativeConfig>,
+    speculative_config: Option<SpeculativeConfig>,
+    /// Smaller model with the same tokenizer that guesses the next tokens, as "model" in --speculative-config
+    #[arg(long, env = "FOLIO_DRAFT_MODEL", value_name = "PATH_OR_NAME")]
+    draft_model: Option<PathBuf>,
     /// Maximum number of waiting requests; more are refused with status 429
     #[arg(long, env = "FOLIO_QUEUE_REQUESTS_MAX", value_name = "N")]
     pub(crate) queue_requests_max: Option<u32>,
@@ -161,7 +164,7 @@ impl EngineArgs {
             prefix_caching: !self.no_prefix_caching,
             look_ahead: !self.no_look_ahead,
             deterministic: self.deterministic,
-            speculation: self.speculative_config.map_or(default.speculation, |config| config.0),
+            speculation: self.speculation(default.speculation)?,
             queue_requests_max: self.queue_requests_max.unwrap_or(default.queue_requests_max),
             seed: self.seed,
         };
@@ -170,7 +173,36 @@ impl EngineArgs {
     }
 }
 
+impl EngineArgs {
+    /// How drafts are made.
+    fn speculation(&self, default: Option<Speculation>) -> Result<Option<Speculation>> {
+        let config = self.speculative_config.as_ref();
+        let Some(draft_model) = &self.draft_model else {
+            return Ok(config.map_or(default, |config| config.settings));
+        };
+        let taken = config.and_then(|config| config.model.as_ref());
+        ensure!(
+            taken.is_none_or(|model| model == draft_model),
+            "--draft-model and `model` in --speculative-config name different models"
+        );
+        let settings = config.map_or(Some(speculation::BY_MODEL), |config| config.settings);
+        let settings = settings.context("--draft-model: --speculative-config null turns drafts off")?;
+        Ok(Some(Speculation { method: SpeculationMethod::DraftModel, ..settings }))
+    }
+
+    /// The draft model, if drafts come from one.
+    pub(crate) fn draft_model(&self) -> Option<&Path> {
+        let named = self.speculative_config.as_ref().and_then(|config| config.model.as_deref());
+        self.draft_model.as_deref().or(named)
+    }
+}
+
 impl ModelArgs {
+    /// The same options for another model, whose chat template is not needed.
+    pub(crate) fn beside(&self, model: &Path) -> Self {
+        Self { model: Some(model.to_owned()), located: OnceLock::new(), chat_template: None, ..self.clone() }
+    }
+
     /// Name of the model in reports: the path as typed, or the name of the demo model.
     pub(crate) fn name(&self) -> String {
         self.model.as_deref().map_or_else(|| "folio-tiny".to_owned(), |path| path.to_string_lossy().into_owned())

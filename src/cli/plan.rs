@@ -8,7 +8,7 @@ use super::device::{self, Device};
 use super::options::{EngineArgs, ModelArgs};
 use super::output;
 use super::units::parse_bytes;
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use folio::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
@@ -16,11 +16,13 @@ use folio::backend::cuda;
 use folio::backend::wgpu::{bench::Yardstick, usual_allocation};
 use folio::backend::{Caps, DeviceKind};
 use folio::config::Config;
+use folio::engine::DraftPlan;
 use folio::engine::fit::{Bytes, Change, Fit, FitReport};
 use folio::model::{Model, ModelSpec};
 use folio::plan::{Plan, Storage};
 use folio::platform;
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// Bytes read to measure bandwidth: more than caches can hold.
 const READ_BYTES: u64 = 256 << 20;
@@ -71,7 +73,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<bool> {
     let model = model(args)?;
     let subject = subject(args)?;
     let plan = model.record(subject.caps.activations);
-    let fit_report = FitReport::new(&model, &plan, &config, &subject.caps);
+    let draft = args.engine.draft_model().map(|name| draft_plan(args, name, &plan, &subject.caps)).transpose()?;
+    let fit_report = FitReport::new(&model, &plan, draft.as_ref(), &config, &subject.caps);
     let name = args.shape.clone().unwrap_or_else(|| args.model.name());
     let report = Report { name, model: &model, plan: &plan, config: &config, subject: &subject, fit_report };
     let text = if args.json { report.as_json().to_string() } else { report.as_text() };
@@ -84,6 +87,11 @@ fn model(args: &PlanArgs) -> Result<Model> {
         Some(shape) => args.model.quantized(Model::random(ModelSpec::named(shape)?, 0)),
         None => args.model.describe(),
     }
+}
+
+fn draft_plan(args: &PlanArgs, name: &Path, model: &Plan, caps: &Caps) -> Result<DraftPlan> {
+    let draft = args.model.beside(name).describe().context("the draft model")?;
+    Ok(DraftPlan::new(draft.record(caps.activations), model)?)
 }
 
 fn subject(args: &PlanArgs) -> Result<Subject> {

@@ -15,6 +15,7 @@ use folio::model::{GenerationDefaults, Model};
 use folio::server::{ServerOptions, ServerState};
 use folio::text::TextModel;
 use indicatif::{ProgressBar, ProgressDrawTarget};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,6 +35,7 @@ pub(crate) struct Session {
 /// Starts the engine's thread on the selected backend.
 struct Spawn {
     model: Model,
+    draft: Option<Model>,
     config: Config,
     inbox: EngineInbox,
     tells_sizes: bool,
@@ -45,17 +47,18 @@ impl DeviceJob for Spawn {
     fn run<B, F>(self, open: F) -> Self::Output
     where
         B: Backend + 'static,
-        F: FnOnce() -> Result<B, BackendError> + Send + 'static,
+        F: Fn() -> Result<B, BackendError> + Send + 'static,
     {
-        engine::spawn(open, self.model, self.config, self.inbox, loading_bar(self.tells_sizes))
+        engine::spawn_with_draft(open, self.model, self.draft, self.config, self.inbox, loading_bar(self.tells_sizes))
     }
 }
 
 impl Session {
     /// Checks model, tokenizer, device and limits, then starts to load; [`Self::wait_ready`] waits until loading ends.
     pub(crate) fn start(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
-        let ((model, text), config) = (model.open_with_text()?, engine.config()?);
-        Self::start_on(engine.device()?, model, text, config)
+        let config = engine.config()?;
+        let models = Models::open(model, engine)?;
+        Self::spawn(engine.device()?, models, config, false)
     }
 
     /// Like [`Self::start`], for a server: prints a line on stderr with the memory to be allocated, and does not
@@ -64,20 +67,21 @@ impl Session {
         let (config, device) = (engine.config()?, engine.device()?);
         if let Some(model) = model.describe_far()? {
             let caps = device.caps()?;
-            let report = FitReport::new(&model, &model.record(caps.activations), &config, &caps);
+            let report = FitReport::new(&model, &model.record(caps.activations), None, &config, &caps);
             ensure!(report.requested.fits(), StartError::DoesNotFit(Box::new(report)));
         }
-        let (model, text) = model.open_with_text()?;
-        Self::spawn(device, model, text, config, true)
+        Self::spawn(device, Models::open(model, engine)?, config, true)
     }
 
     /// Like [`Self::start`], with parts from the caller.
     pub(crate) fn start_on(device: Device, model: Model, text: TextFiles, config: Config) -> Result<Self> {
-        Self::spawn(device, model, text, config, false)
+        Self::spawn(device, Models { model, text, draft: None }, config, false)
     }
 
     /// Reads the texts while the weights load.
-    fn spawn(device: Device, model: Model, text: TextFiles, config: Config, tells_sizes: bool) -> Result<Self> {
+    fn spawn(device: Device, models: Models, config: Config, tells_sizes: bool) -> Result<Self> {
+        let Models { model, text, draft } = models;
+        let (draft, draft_text) = draft.unzip();
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let generation = model.generation().clone();
         let model = match &device {
@@ -87,8 +91,8 @@ impl Session {
             },
             _ => model,
         };
-        let thread = device.with(Spawn { model, config, inbox, tells_sizes });
-        match text.read() {
+        let thread = device.with(Spawn { model, draft, config, inbox, tells_sizes });
+        match read_texts(text, draft_text) {
             Ok(text) => Ok(Self { handle, text: Arc::new(text), generation, thread }),
             Err(error) => {
                 // A process must not end while one of its threads uses a driver. The first error is the one to report.
@@ -138,6 +142,40 @@ impl Session {
             Err(_) => Err(anyhow!("the engine's thread panicked")),
         }
     }
+}
+
+/// A model with the files of its texts, and the draft model with its own.
+struct Models {
+    model: Model,
+    text: TextFiles,
+    draft: Option<(Model, TextFiles)>,
+}
+
+impl Models {
+    fn open(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
+        let (opened, text) = model.open_with_text()?;
+        let open_draft = |name: &Path| model.beside(name).open_with_text().context("the draft model");
+        let draft = engine.draft_model().map(open_draft).transpose()?;
+        Ok(Self { model: opened, text, draft })
+    }
+}
+
+/// Reads the texts of a model. A draft model must have the same tokenizer.
+fn read_texts(text: TextFiles, draft: Option<TextFiles>) -> Result<TextModel> {
+    let text = text.read()?;
+    let Some(draft) = draft else { return Ok(text) };
+    let draft = draft.read().context("the draft model")?;
+    match (&text.tokenizer, &draft.tokenizer) {
+        (Some(own), Some(other)) => {
+            if let Some(id) = own.difference(other) {
+                bail!("the draft model has another tokenizer: token {id} differs");
+            }
+        }
+        (None, None) => {}
+        (Some(_), None) => bail!("the draft model has no tokenizer, but the model has one"),
+        (None, Some(_)) => bail!("the draft model has a tokenizer, but the model has none"),
+    }
+    Ok(text)
 }
 
 /// Shows loading progress, in bytes and then in kernels, and the engine's notices, all on stderr. Without a terminal,

@@ -8,6 +8,7 @@ use super::block_pool::{BlockId, BlockPool};
 use super::faults::{InjectedFault, InjectedFaults};
 use super::request::{BeamParams, EOS_TOKEN_IDS_MAX, SamplingParams};
 use super::sequence::{Sequence, SequenceId, Sequences, StreamId};
+use super::speculation::UNKNOWN;
 use super::tiers::{Restore, Save};
 use crate::plan::Tail;
 use crate::plan::inputs::{BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows};
@@ -96,6 +97,16 @@ impl Row {
     pub(super) fn drafted(&self) -> u32 {
         index(self.drafts.len())
     }
+
+    /// Number of leading drafts that are known. A draft model guesses the others, one after the other.
+    pub(super) fn drafts_known(&self) -> usize {
+        self.drafts.iter().take_while(|&&draft| draft != UNKNOWN).count()
+    }
+
+    /// Whether a draft model has to guess its next draft.
+    pub(super) fn awaits_guess(&self) -> bool {
+        self.drafts_known() < self.drafts.len()
+    }
 }
 
 /// Rows of a sequence from which a step counts as a prefill when its time is measured.
@@ -123,8 +134,7 @@ impl Batch {
     /// The flat arrays of this batch. `sequences` and `pool` must be unchanged since scheduling; `eos` lists the
     /// model's end tokens. A mask has one bit for each of `vocab` ids.
     pub(super) fn flatten(&self, sequences: &mut Sequences, pool: &BlockPool, eos: &[u32], vocab: u32) -> BatchInputs {
-        let groups = self.copies.iter().map(|copies| GroupInputs { copies: copies.clone(), ..Default::default() });
-        let mut inputs = BatchInputs { groups: groups.collect(), ..Default::default() };
+        let mut inputs = self.no_rows();
         let mut firsts = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
             firsts.push(inputs.sequences.len());
@@ -165,6 +175,39 @@ impl Batch {
         }));
         let tails = [(Tail::Sample, inputs.samples.is_empty()), (Tail::Pool, inputs.pools.is_empty())];
         inputs.tails = tails.into_iter().filter(|(_, empty)| !empty).map(|(tail, _)| tail).collect();
+        inputs
+    }
+
+    /// The arrays without rows: only the copies of blocks.
+    fn no_rows(&self) -> BatchInputs {
+        let groups = self.copies.iter().map(|copies| GroupInputs { copies: copies.clone(), ..Default::default() });
+        BatchInputs { groups: groups.collect(), ..Default::default() }
+    }
+
+    /// The arrays with which a draft model guesses the next draft of each row that waits for one: the row itself, then
+    /// one draft after the other. A guess is drawn as the model draws at that place, with the same noise, so that it is
+    /// more often right; though without a mask.
+    pub(super) fn flatten_guesses(&self, sequences: &Sequences, pool: &BlockPool, eos: &[u32]) -> BatchInputs {
+        let mut inputs = self.no_rows();
+        for (row_index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.awaits_guess()) {
+            let (sequence, known) = (&sequences[row.sequence], row.drafts_known());
+            let position = row.start + row.count + index(known);
+            if known == 0 {
+                self.flatten_row(row, sequence, pool, &mut inputs);
+            } else {
+                // The copies came with the first guess.
+                inputs.groups.iter_mut().for_each(|group| group.copies.clear());
+                self.flatten_draft(position - 1, row.drafts[known - 1], sequence, pool, &mut inputs);
+            }
+            inputs.logits_rows.push(index(inputs.positions.len()) - 1);
+            let draw = Draw { sequence: row.sequence, row: index(row_index), pending: false };
+            let place = Place { position, mask_start: NONE, accepted: &row.drafts[..known] };
+            self.flatten_draw(&draw, sequence, place, eos, &mut inputs);
+        }
+        for sample in &mut inputs.samples {
+            (sample.logprob, sample.top_logprobs) = (false, 0);
+        }
+        inputs.tails.push(Tail::Sample);
         inputs
     }
 
@@ -209,14 +252,26 @@ impl Batch {
     /// are written before attention in every layer, so a draft sees those before it.
     fn flatten_drafts(&self, row: &Row, sequence: &Sequence, pool: &BlockPool, inputs: &mut BatchInputs) {
         for (position, &draft) in (row.start + row.count..).zip(&row.drafts) {
-            let row_start = index(inputs.positions.len());
-            inputs.sequences.push(SequenceRows { row_start, row_count: 1, context_len: position + 1 });
-            inputs.positions.push(position);
-            inputs.token_ids.push(draft);
-            for (group, arrays) in inputs.groups.iter_mut().enumerate() {
-                let blocks = &sequence.tables[group].blocks;
-                self.flatten_table(blocks, group, position..position + 1, pool, arrays);
-            }
+            self.flatten_draft(position, draft, sequence, pool, inputs);
+        }
+    }
+
+    fn flatten_draft(
+        &self,
+        position: u32,
+        draft: u32,
+        sequence: &Sequence,
+        pool: &BlockPool,
+        inputs: &mut BatchInputs,
+    ) {
+        assert!(draft != UNKNOWN, "a draft is known when it is computed");
+        let row_start = index(inputs.positions.len());
+        inputs.sequences.push(SequenceRows { row_start, row_count: 1, context_len: position + 1 });
+        inputs.positions.push(position);
+        inputs.token_ids.push(draft);
+        for (group, arrays) in inputs.groups.iter_mut().enumerate() {
+            let blocks = &sequence.tables[group].blocks;
+            self.flatten_table(blocks, group, position..position + 1, pool, arrays);
         }
     }
 

@@ -4,6 +4,7 @@
 //! sizes of buffers come from [`layout`](crate::backend::layout), from which the devices take them too. [`FitReport`]
 //! adds which other settings would fit better, as text; `folio plan` and a refused start print the same text.
 
+use super::draft_model::DraftPlan;
 use super::sizes;
 use super::source::Source;
 use crate::backend::layout::{Excess, Layout, PoolLayout};
@@ -64,14 +65,20 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Computes what fits on a device with these capabilities.
-    pub fn new(config: &Config, plan: &Plan, caps: &Caps) -> Self {
+    /// Computes what fits on a device with these capabilities, with a draft model if there is one.
+    pub fn new(config: &Config, model: &Plan, draft: Option<&DraftPlan>, caps: &Caps) -> Self {
+        let joined = draft.map(|draft| draft.joined(model));
+        let plan = joined.as_ref().unwrap_or(model);
         let capacity = sizes::capacity(config, plan, caps);
-        let layout = Layout::new(plan, &capacity, caps);
-        let (weight_bytes, activation_bytes) = (layout.weight_bytes(), layout.work_bytes());
+        let layouts: Vec<_> = std::iter::once(model)
+            .chain(draft.map(|draft| &*draft.plan))
+            .map(|plan| Layout::new(plan, &capacity, caps))
+            .collect();
+        let weight_bytes = layouts.iter().map(Layout::weight_bytes).sum();
+        let activation_bytes = layouts.iter().map(Layout::work_bytes).sum();
         let blocks = sizes::pool_blocks(config, plan, caps, &capacity, weight_bytes + activation_bytes);
         let smallest = || PoolLayout::new(plan, &capacity, caps, &sizes::blocks_least(plan));
-        let excess = layout.excess.or_else(|| smallest().excess);
+        let excess = layouts.into_iter().find_map(|layout| layout.excess).or_else(|| smallest().excess);
         let requested = sizes::model_len_requested(config, plan);
         let kv_bytes = sizes::kv_bytes(config, plan, &blocks);
         let budget_bytes = sizes::budget_bytes(config, caps);
@@ -102,7 +109,7 @@ impl Fit {
             model_len_requested: requested,
             model_len_max,
             sequences,
-            token_bytes: plan.token_weight_bytes() + plan.token_kv_bytes(model_len_max / 2, config.kv_format),
+            token_bytes: model.token_weight_bytes() + model.token_kv_bytes(model_len_max / 2, config.kv_format),
         }
     }
 
@@ -214,23 +221,24 @@ pub struct FitReport {
 impl FitReport {
     /// Computes the fit and, if it is below the whole context, the alternatives. `plan` is the plan that `source`
     /// recorded.
-    pub fn new(source: &impl Source, plan: &Plan, config: &Config, caps: &Caps) -> Self {
-        let requested = Fit::new(config, plan, caps);
+    pub fn new(source: &impl Source, plan: &Plan, draft: Option<&DraftPlan>, config: &Config, caps: &Caps) -> Self {
+        let wanted = Wanted { draft, config, caps };
+        let requested = wanted.fit(plan);
         let mut alternatives = Vec::new();
         if requested.is_full() || requested.excess.is_some() {
             return Self { requested, alternatives };
         }
-        alternatives.extend(narrower_kv(&requested, Change::default(), plan, config, caps));
+        alternatives.extend(wanted.narrower_kv(&requested, Change::default(), plan));
         if requested.pool_is_given || requested.budget_bytes.is_none() {
-            alternatives.extend(larger_pool(requested.kv_full_bytes, plan, config, caps));
+            alternatives.extend(wanted.larger_pool(requested.kv_full_bytes, plan));
         }
         if requested.budget_bytes.is_some() {
             for quantization in [Quantization::Q8, Quantization::Q4] {
                 let Some(smaller) = source.record_quantized(caps.activations, quantization) else { continue };
-                let fit = Fit::new(config, &smaller, caps);
+                let fit = wanted.fit(&smaller);
                 if fit.weight_bytes < requested.weight_bytes {
                     let change = Change { quantization: Some(quantization), ..Change::default() };
-                    let narrower = narrower_kv(&fit, change, &smaller, config, caps);
+                    let narrower = wanted.narrower_kv(&fit, change, &smaller);
                     alternatives.push((change, fit));
                     alternatives.extend(narrower);
                 }
@@ -260,26 +268,41 @@ impl FitReport {
     }
 }
 
-/// `change` plus 8-bit keys and values, if the whole context does not fit and this allows a longer one.
-fn narrower_kv(fit: &Fit, change: Change, plan: &Plan, config: &Config, caps: &Caps) -> Option<(Change, Fit)> {
-    if fit.is_full() || config.kv_format == KvFormat::Q8 {
-        return None;
-    }
-    let config = Config { kv_format: KvFormat::Q8, ..config.clone() };
-    let narrower = Fit::new(&config, plan, caps);
-    let change = Change { kv_format: Some(KvFormat::Q8), ..change };
-    (narrower.model_len_max > fit.model_len_max).then_some((change, narrower))
+/// The requested settings, for other forms of the model.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    draft: Option<&'a DraftPlan>,
+    config: &'a Config,
+    caps: &'a Caps,
 }
 
-/// A pool that holds the whole context. Window groups and full-attention groups divide the pool by separate rules, so
-/// with both kinds the sum of what a sequence needs may not be enough.
-fn larger_pool(kv_full_bytes: u64, plan: &Plan, config: &Config, caps: &Caps) -> Option<(Change, Fit)> {
-    let first = kv_full_bytes.next_multiple_of(1 << 20);
-    let fit = |bytes: u64| {
-        let given = Config { kv_cache_bytes: Some(bytes), ..config.clone() };
-        (Change { kv_cache_bytes: Some(bytes), ..Change::default() }, Fit::new(&given, plan, caps))
-    };
-    (0..POOL_DOUBLINGS_MAX).map(|doublings| fit(first << doublings)).find(|(_, fit)| fit.is_full())
+impl Wanted<'_> {
+    fn fit(&self, plan: &Plan) -> Fit {
+        Fit::new(self.config, plan, self.draft, self.caps)
+    }
+
+    /// `change` plus 8-bit keys and values, if the whole context does not fit and this allows a longer one.
+    fn narrower_kv(&self, fit: &Fit, change: Change, plan: &Plan) -> Option<(Change, Fit)> {
+        if fit.is_full() || self.config.kv_format == KvFormat::Q8 {
+            return None;
+        }
+        let config = Config { kv_format: KvFormat::Q8, ..self.config.clone() };
+        let narrower = Wanted { config: &config, ..*self }.fit(plan);
+        let change = Change { kv_format: Some(KvFormat::Q8), ..change };
+        (narrower.model_len_max > fit.model_len_max).then_some((change, narrower))
+    }
+
+    /// A pool that holds the whole context. Window groups and full-attention groups divide the pool by separate rules,
+    /// so with both kinds the sum of what a sequence needs may not be enough.
+    fn larger_pool(&self, kv_full_bytes: u64, plan: &Plan) -> Option<(Change, Fit)> {
+        let first = kv_full_bytes.next_multiple_of(1 << 20);
+        let fit = |bytes: u64| {
+            let config = Config { kv_cache_bytes: Some(bytes), ..self.config.clone() };
+            let change = Change { kv_cache_bytes: Some(bytes), ..Change::default() };
+            (change, Wanted { config: &config, ..*self }.fit(plan))
+        };
+        (0..POOL_DOUBLINGS_MAX).map(|doublings| fit(first << doublings)).find(|(_, fit)| fit.is_full())
+    }
 }
 
 /// One line: why the whole context does not fit, and what to do.
@@ -372,7 +395,7 @@ mod tests {
 
     fn report_for(config: &Config, caps: &Caps) -> FitReport {
         let model = Model::random(ModelSpec::named(SHAPE).expect("a shape"), 0);
-        FitReport::new(&model, &model.record(caps.activations), config, caps)
+        FitReport::new(&model, &model.record(caps.activations), None, config, caps)
     }
 
     #[test]
@@ -520,7 +543,7 @@ mod tests {
         let spec = ModelSpec::named("qwen3-0.6b").expect("a shape");
         let model = Model::random(spec, 0);
         let plan = model.record(Storage::F32);
-        let fit = |caps: &Caps| Fit::new(&Config::default(), &plan, caps);
+        let fit = |caps: &Caps| Fit::new(&Config::default(), &plan, None, caps);
         let (tried, software) = (fit(&gpu(None)), fit(&Caps { kind: DeviceKind::Software, ..gpu(None) }));
         let block = tried.kv_bytes / u64::from(tried.blocks[0]);
         for (fit, bytes) in [(&tried, 2 << 30), (&software, 512 << 20)] {

@@ -9,6 +9,7 @@
 pub mod batch;
 mod beams;
 pub mod block_pool;
+mod draft_model;
 #[doc(hidden)]
 pub mod faults;
 pub mod fit;
@@ -24,12 +25,14 @@ mod start;
 mod streams;
 pub mod tiers;
 
+pub use draft_model::{DraftError, DraftPlan};
 pub use source::Source;
-pub use start::{Progress, StartError, spawn};
+pub use start::{Progress, StartError, spawn, spawn_with_draft};
 
 use crate::backend::{Backend, BackendError};
 use crate::engine::batch::Batch;
 use crate::engine::block_pool::Group;
+use crate::engine::draft_model::DraftModel;
 use crate::engine::faults::InjectedFaults;
 use crate::engine::handle::{EngineInbox, Message, Stats};
 use crate::engine::mover::Mover;
@@ -37,6 +40,7 @@ use crate::engine::request::RequestError;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::streams::Streams;
 use crate::model::Model;
+use crate::plan::inputs::BatchInputs;
 use crate::platform::Instant;
 use start::LoadedPlan;
 use std::collections::VecDeque;
@@ -68,6 +72,7 @@ pub struct Engine<B: Backend, S: Source = Model> {
     backend: B,
     source: S,
     loaded: LoadedPlan,
+    draft: Option<DraftModel<B, S>>,
     scheduler: Scheduler,
     in_flight: VecDeque<InFlight<B>>,
     mover: Mover,
@@ -89,6 +94,8 @@ struct InFlight<B: Backend> {
     ticket: B::Ticket,
     /// Copies of blocks that left the device before it.
     saves: Option<B::Saves>,
+    /// The same rows on the draft model.
+    follower: Option<B::Ticket>,
     submitted: Instant,
 }
 
@@ -143,11 +150,13 @@ impl<B: Backend, S: Source> Engine<B, S> {
     async fn submit_and_read(&mut self) -> Result<(), BackendError> {
         while self.may_submit() {
             let tokens_max = self.loaded.tokens_max(self.backend.token_budget_hint());
-            let Some(batch) = self.scheduler.schedule(tokens_max) else { break };
+            let Some(mut batch) = self.scheduler.schedule(tokens_max) else { break };
+            self.guess_drafts(&mut batch).await?;
             self.submit(batch).await?;
         }
         let Some(step) = self.in_flight.pop_front() else { return Ok(()) };
         let outcome = self.backend.read(step.ticket).await;
+        self.read_follower(step.follower).await?;
         let is_lost = outcome.as_ref().is_err_and(BackendError::is_loss);
         // The copies were submitted before the batch, so they have completed.
         let saved = match step.saves {
@@ -178,7 +187,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
         };
         match self.backend.submit(&inputs) {
             Ok(ticket) => {
-                self.in_flight.push_back(InFlight { batch, ticket, saves, submitted: Instant::now() });
+                let submitted = Instant::now();
+                let follower = self.follow(&inputs)?;
+                self.in_flight.push_back(InFlight { batch, ticket, saves, follower, submitted });
                 Ok(())
             }
             Err(error) => {
@@ -187,6 +198,47 @@ impl<B: Backend, S: Source> Engine<B, S> {
                 }
                 self.refuse(&batch, error)
             }
+        }
+    }
+
+    /// Has the draft model guess the drafts that a step is to verify. If it fails, the step goes on without them.
+    async fn guess_drafts(&mut self, batch: &mut Batch) -> Result<(), BackendError> {
+        let Some(draft) = &mut self.draft else { return Ok(()) };
+        while let Some(inputs) = self.scheduler.flatten_guesses(batch) {
+            match draft.guess(inputs).await {
+                Ok(guesses) => self.scheduler.take_guesses(batch, &guesses),
+                Err(error) if error.is_loss() => return Err(error),
+                Err(error) => {
+                    tracing::warn!("the draft model failed: {error}");
+                    self.scheduler.drop_unguessed(batch);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the draft model compute the rows of a step too.
+    fn follow(&mut self, inputs: &BatchInputs) -> Result<Option<B::Ticket>, BackendError> {
+        let Some(draft) = &mut self.draft else { return Ok(None) };
+        match draft.follow(inputs) {
+            Err(error) if !error.is_loss() => {
+                tracing::warn!("the draft model failed: {error}");
+                Ok(None)
+            }
+            outcome => outcome.map(Some),
+        }
+    }
+
+    /// Waits for the draft model's rows of a step.
+    async fn read_follower(&mut self, follower: Option<B::Ticket>) -> Result<(), BackendError> {
+        let Some((draft, ticket)) = self.draft.as_mut().zip(follower) else { return Ok(()) };
+        match draft.backend.read(ticket).await {
+            Err(error) if error.is_loss() => Err(error),
+            Err(error) => {
+                tracing::warn!("the draft model failed: {error}");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
         }
     }
 
@@ -207,7 +259,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
     }
 
     fn may_submit(&self) -> bool {
-        let ahead = self.loaded.config.look_ahead && self.in_flight.len() < STEPS_IN_FLIGHT_MAX;
+        // A draft model gets the ids of all tokens from the host.
+        let may_look_ahead = self.loaded.config.look_ahead && self.draft.is_none();
+        let ahead = may_look_ahead && self.in_flight.len() < STEPS_IN_FLIGHT_MAX;
         self.in_flight.is_empty() || (ahead && self.scheduler.may_look_ahead())
     }
 
@@ -234,11 +288,19 @@ impl<B: Backend, S: Source> Engine<B, S> {
         if self.losses.len() >= LOSSES_MAX {
             return Err(self.give_up(format!("{lost} ({LOSSES_MAX} times within ten minutes)")));
         }
-        if let Err(error) = self.loaded.bring_back(&mut self.backend, &self.source).await {
+        if let Err(error) = self.bring_back().await {
             return Err(self.give_up(format!("{lost}; recovery failed: {error}")));
         }
         self.recoveries += 1;
         self.inbox.set_loading(false);
+        Ok(())
+    }
+
+    async fn bring_back(&mut self) -> Result<(), StartError> {
+        self.loaded.bring_back(&mut self.backend, &self.source).await?;
+        if let Some((draft, loaded)) = self.draft.as_mut().zip(self.loaded.draft.as_ref()) {
+            loaded.bring_back(&mut draft.backend, &draft.source).await?;
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! [`Plan`] and [`Caps`]; the backend computes buffer sizes ([`layout`]).
 
 use crate::backend::{Capacity, Caps, DeviceKind, MACHINE_MEMORY, layout};
-use crate::config::Config;
+use crate::config::{Config, Speculation};
 use crate::engine::request::{EOS_TOKEN_IDS_MAX, LOGIT_BIAS_MAX, STOP_TOKEN_IDS_MAX};
 use crate::plan::Plan;
 
@@ -29,10 +29,12 @@ pub(super) fn scores_max(config: &Config) -> u32 {
     SCORES_MAX.min(config.max_num_batched_tokens)
 }
 
-/// Maximum rows per step that draw a token: one per sequence, and the drafts of one sequence. A step with fewer
-/// sequences has room for more drafts.
+/// Maximum rows per step that draw a token: one per sequence, and the drafts of one sequence beside as many others as
+/// may run then. A step with fewer sequences has room for more drafts.
 fn draws_max(config: &Config) -> u32 {
-    config.max_num_seqs + config.speculation.map_or(0, |speculation| speculation.num_speculative_tokens)
+    let sequences = config.max_num_seqs;
+    let with_drafts = |settings: Speculation| settings.sequences_max(sequences) + settings.num_speculative_tokens;
+    config.speculation.map_or(0, with_drafts).max(sequences)
 }
 
 /// Maximum rows of logits per step: one per draw, plus the prompt logprobs.

@@ -1,5 +1,6 @@
 //! Starting an engine, and restarting it after a device loss: record, load, upload, size the pool.
 
+use super::draft_model::{DraftError, DraftModel, DraftPlan};
 use super::faults::InjectedFaults;
 use super::fit::{Fit, FitReport};
 use super::handle::{EngineInbox, EngineInfo};
@@ -10,7 +11,7 @@ use super::streams::Streams;
 use super::tiers::TierLimits;
 use super::{Engine, EngineEnd, Seeds, sizes};
 use crate::backend::{Backend, BackendError, Capacity, Caps};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, SpeculationMethod};
 use crate::model::{LoadError, UploadError};
 use crate::plan::Plan;
 use crate::plan::check::check;
@@ -59,6 +60,9 @@ pub enum StartError {
     /// The weights could not be read.
     #[error(transparent)]
     Weights(#[from] LoadError),
+    /// The draft model does not go with the model.
+    #[error(transparent)]
+    Draft(#[from] DraftError),
     /// The weights do not fit, or leave no room for the KV cache of even a short sequence. Detected before anything is
     /// loaded.
     #[error("{0}")]
@@ -71,6 +75,8 @@ pub(super) struct LoadedPlan {
     plan: Arc<Plan>,
     capacity: Capacity,
     blocks: Vec<u32>,
+    /// The same of the draft model.
+    pub(super) draft: Option<Box<Self>>,
 }
 
 impl LoadedPlan {
@@ -108,15 +114,29 @@ impl<B: Backend, S: Source> Engine<B, S> {
         inbox: EngineInbox,
         progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
-        config.check()?;
-        Self::start_with_faults(backend, model, config, inbox, InjectedFaults::default(), progress).await
+        Self::start_with_draft(backend, model, None, config, inbox, progress).await
     }
 
-    /// [`Engine::start`] for the simulator: allows any block size and injects bugs.
+    /// [`Engine::start`] with a draft model, if there is one, on a device of its own of the same kind.
+    pub async fn start_with_draft(
+        backend: B,
+        model: S,
+        draft: Option<(B, S)>,
+        config: &Config,
+        inbox: EngineInbox,
+        progress: impl FnMut(Progress),
+    ) -> Result<Self, StartError> {
+        config.check()?;
+        let faults = InjectedFaults::default();
+        Self::start_with_faults(backend, model, draft, config, inbox, faults, progress).await
+    }
+
+    /// [`Engine::start_with_draft`] for the simulator: allows any block size and injects bugs.
     #[doc(hidden)]
     pub async fn start_with_faults(
         mut backend: B,
         source: S,
+        draft: Option<(B, S)>,
         config: &Config,
         inbox: EngineInbox,
         faults: InjectedFaults,
@@ -124,15 +144,29 @@ impl<B: Backend, S: Source> Engine<B, S> {
     ) -> Result<Self, StartError> {
         let plan = Arc::new(source.record(backend.caps().activations));
         check(&plan).map_err(StartError::Plan)?;
-        let fit = check_fit(&source, &plan, config, backend.caps(), &mut progress)?;
+        let mut draft = draft.map(|(backend, source)| Drafting::new(backend, source, &plan)).transpose()?;
+        check_method(config, draft.is_some())?;
+        let draft_plan = draft.as_ref().map(|draft| &draft.plan);
+        let fit = check_fit(&source, &plan, draft_plan, config, backend.caps(), &mut progress)?;
         let capacity = fit.capacity.clone();
         load(&mut backend, &source, &plan, &capacity, &mut progress).await?;
-        let blocks = allocate_pool(&mut backend, config, &plan, &fit, &mut progress).await?;
+        if let Some(draft) = &mut draft {
+            load(&mut draft.backend, &draft.source, &draft.plan.plan, &capacity, &mut progress).await?;
+        }
+        let blocks = allocate_pool(&mut backend, draft.as_mut(), config, &plan, &fit, &mut progress).await?;
         backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total }))?;
+        if let Some(draft) = &mut draft {
+            draft.backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total }))?;
+        }
         let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
         let limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
-        inbox.set_ready(info(&backend, &plan, config, &limits, fit.weight_bytes));
-        let loaded = LoadedPlan { config: config.clone(), plan, capacity, blocks };
+        let bytes = |plan: &Plan, blocks: &[u32]| sizes::kv_bytes(config, plan, blocks);
+        let draft_bytes = draft.as_ref().map_or(0, |draft| bytes(&draft.plan.plan, &draft.plan.blocks(&blocks)));
+        let kv_bytes = bytes(&plan, &blocks) + draft_bytes;
+        inbox.set_ready(info(&backend, &plan, &limits, fit.weight_bytes, kv_bytes));
+        let draft_loaded = draft.as_ref().map(|draft| Box::new(draft.loaded(config, &capacity, &blocks)));
+        let loaded = LoadedPlan { config: config.clone(), plan, capacity, blocks, draft: draft_loaded };
+        let draft = draft.map(Drafting::finish);
         let scheduler = Scheduler::new(limits, faults);
         let mut mover = Mover::new(faults);
         if !scheduler.host().is_off() {
@@ -142,6 +176,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             backend,
             source,
             loaded,
+            draft,
             scheduler,
             mover,
             last_read: None,
@@ -178,6 +213,65 @@ where
     platform::spawn("folio-engine", serve, |panic| Err(EngineEnd::Panicked(panic)))
 }
 
+/// [`spawn`] with a draft model, if there is one: opens the device once for each model.
+pub fn spawn_with_draft<B, S, F>(
+    open: F,
+    model: S,
+    draft: Option<S>,
+    config: Config,
+    inbox: EngineInbox,
+    progress: impl FnMut(Progress) + Send + 'static,
+) -> JoinHandle<Result<(), EngineEnd>>
+where
+    B: Backend + 'static,
+    S: Source + Send + 'static,
+    F: Fn() -> Result<B, BackendError> + Send + 'static,
+{
+    let serve = move || async move {
+        let backend = open().map_err(StartError::from)?;
+        let opened = draft.map(|draft| Ok((open()?, draft))).transpose();
+        let draft = opened.map_err(|error: BackendError| StartError::from(error))?;
+        Engine::start_with_draft(backend, model, draft, &config, inbox, progress).await?.run().await
+    };
+    platform::spawn("folio-engine", serve, |panic| Err(EngineEnd::Panicked(panic)))
+}
+
+/// A draft model while it is loaded.
+struct Drafting<B, S> {
+    backend: B,
+    source: S,
+    plan: DraftPlan,
+}
+
+impl<B: Backend, S: Source> Drafting<B, S> {
+    fn new(backend: B, source: S, model: &Plan) -> Result<Self, StartError> {
+        let plan = source.record(backend.caps().activations);
+        check(&plan).map_err(StartError::Plan)?;
+        let plan = DraftPlan::new(plan, model)?;
+        Ok(Self { backend, source, plan })
+    }
+
+    fn loaded(&self, config: &Config, capacity: &Capacity, blocks: &[u32]) -> LoadedPlan {
+        let (plan, blocks) = (self.plan.plan.clone(), self.plan.blocks(blocks));
+        LoadedPlan { config: config.clone(), plan, capacity: capacity.clone(), blocks, draft: None }
+    }
+
+    fn finish(self) -> DraftModel<B, S> {
+        DraftModel { backend: self.backend, source: self.source, groups: self.plan.groups }
+    }
+}
+
+/// Checks that there is a draft model if, and only if, drafts come from one.
+fn check_method(config: &Config, has_draft: bool) -> Result<(), ConfigError> {
+    let method = config.speculation.map(|settings| settings.method);
+    let message = match (method == Some(SpeculationMethod::DraftModel), has_draft) {
+        (true, false) => "the method `draft_model` needs a `model`",
+        (false, true) => "a draft model needs the method `draft_model`",
+        _ => return Ok(()),
+    };
+    Err(ConfigError { option: "speculative-config", message: message.into() })
+}
+
 async fn load<B: Backend>(
     backend: &mut B,
     source: &impl Source,
@@ -202,11 +296,12 @@ async fn load<B: Backend>(
 fn check_fit(
     source: &impl Source,
     plan: &Plan,
+    draft: Option<&DraftPlan>,
     config: &Config,
     caps: &Caps,
     progress: &mut impl FnMut(Progress),
 ) -> Result<Fit, StartError> {
-    let report = FitReport::new(source, plan, config, caps);
+    let report = FitReport::new(source, plan, draft, config, caps);
     if !report.requested.fits() {
         return Err(StartError::DoesNotFit(Box::new(report)));
     }
@@ -232,9 +327,10 @@ fn check_fit(
     Ok(report.requested)
 }
 
-/// Allocates the pool; if the device refuses, tries smaller ones.
-async fn allocate_pool<B: Backend>(
+/// Allocates the pool, and the draft model's; if the device refuses, tries smaller ones.
+async fn allocate_pool<B: Backend, S: Source>(
     backend: &mut B,
+    mut draft: Option<&mut Drafting<B, S>>,
     config: &Config,
     plan: &Plan,
     fit: &Fit,
@@ -246,6 +342,12 @@ async fn allocate_pool<B: Backend>(
         let mut outcome = backend.allocate_pool(&blocks);
         if outcome.is_ok() {
             outcome = backend.settle().await;
+        }
+        if let Some(draft) = draft.as_mut().filter(|_| outcome.is_ok()) {
+            outcome = draft.backend.allocate_pool(&draft.plan.blocks(&blocks));
+            if outcome.is_ok() {
+                outcome = draft.backend.settle().await;
+            }
         }
         let error = match outcome {
             Ok(()) => return Ok(blocks),
@@ -307,7 +409,7 @@ fn limits(
     }
 }
 
-fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits, weight_bytes: u64) -> EngineInfo {
+fn info<B: Backend>(backend: &B, plan: &Plan, limits: &Limits, weight_bytes: u64, kv_bytes: u64) -> EngineInfo {
     let caps = backend.caps();
     EngineInfo {
         device: caps.name.clone(),
@@ -317,7 +419,7 @@ fn info<B: Backend>(backend: &B, plan: &Plan, config: &Config, limits: &Limits, 
         max_model_len: limits.model_len_max,
         block_size: limits.block_size,
         blocks: limits.blocks.iter().sum(),
-        kv_bytes: sizes::kv_bytes(config, plan, &limits.blocks),
+        kv_bytes,
         weight_bytes,
         max_num_seqs: limits.sequences_max,
         eos_token_ids: limits.eos_token_ids.clone(),

@@ -155,6 +155,12 @@ impl Tokenizer {
         model.max(added)
     }
 
+    /// The lowest id that is another token here than there, if the two differ.
+    pub fn difference(&self, other: &Self) -> Option<u32> {
+        let vocabulary = self.vocabulary().max(other.vocabulary());
+        (0..vocabulary).find(|&id| self.inner.id_to_token(id) != other.inner.id_to_token(id))
+    }
+
     /// The id of the token with this content, special or not.
     pub fn id_of(&self, content: &str) -> Option<u32> {
         self.inner.token_to_id(content)

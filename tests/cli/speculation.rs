@@ -1,11 +1,11 @@
 //! `--speculative-config`: what it refuses, and that drafts change no answer.
 
-use super::{refusal, run, text};
+use super::{refusal, repository, run, text};
 
 #[test]
 fn speculation_is_refused_by_the_name_of_the_field() {
     for (config, words) in [
-        (r#"{"method":"eagle"}"#, "`method` must be \"ngram\""),
+        (r#"{"method":"eagle"}"#, "`method` must be \"ngram\" or \"draft_model\""),
         (r#"{"draft_tokens":4}"#, "unknown field `draft_tokens`"),
         (r#"{"num_speculative_tokens":33}"#, "`num_speculative_tokens` must be from 1 to 32, not 33"),
         (r#"{"prompt_lookup_max":0}"#, "`prompt_lookup_max` must be from 1 to 64, not 0"),
@@ -29,4 +29,37 @@ fn drafts_do_not_change_an_answer() {
             assert_eq!(text(&plain.stdout), text(&drafted.stdout), "{device}, {sampling:?}");
         }
     }
+}
+
+fn path(path: &str) -> String {
+    repository(path).to_str().expect("the path is UTF-8").to_owned()
+}
+
+#[test]
+fn a_draft_model_changes_no_answer() {
+    let demo = path("assets/demo");
+    for sampling in [["--temperature", "0"], ["--temperature", "0.8"]] {
+        let fixed = ["run", "--device", "cpu", "--max-tokens", "32", "--seed", "7", "--prompt", "the moon", "--raw"];
+        let plain = run(&[&fixed[..], &sampling].concat());
+        let drafted = run(&[&fixed[..], &sampling, &["--draft-model", &demo]].concat());
+        assert!(plain.status.success() && drafted.status.success(), "{}", text(&drafted.stderr));
+        assert_eq!(text(&plain.stdout), text(&drafted.stdout), "{sampling:?}");
+    }
+    let llama = path("tests/data/golden/llama");
+    let other = ["run", "--prompt", "a", "--device", "cpu", "--draft-model", &llama];
+    refusal(&other, &["the draft model has no tokenizer, but the model has one"]);
+    let both = ["run", "--prompt", "a", "--device", "cpu", "--draft-model", &llama];
+    refusal(&[&both[..], &["--speculative-config", "null"]].concat(), &["--speculative-config null turns drafts off"]);
+}
+
+#[test]
+fn a_draft_model_is_part_of_the_plan() {
+    let weights = |more: &[&str]| {
+        let output = run(&[&["plan", "--json", "--memory", "1GiB"], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_str(&text(&output.stdout)).expect("it is JSON");
+        report["asked"]["weight_bytes"].as_u64().expect("a number")
+    };
+    let alone = weights(&[]);
+    assert_eq!(weights(&["--draft-model", &path("assets/demo")]), 2 * alone);
 }

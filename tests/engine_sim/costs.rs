@@ -117,7 +117,7 @@ fn quiet(seed: u64, sequences: u32, blocks: u64, arrivals: Vec<Arrival>) -> Case
         ..Config::default()
     };
     let script = Script { seed, ..Script::default() };
-    Case { shape, config, script, faults: InjectedFaults::default(), arrivals }
+    Case { shape, config, script, draft: None, faults: InjectedFaults::default(), arrivals }
 }
 
 fn arrival(turn: u32, client: u32, prompt: Vec<u32>, answer_len: u32) -> Arrival {

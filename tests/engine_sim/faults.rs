@@ -36,6 +36,7 @@ pub(crate) fn scripted(script: &str, arrivals: Vec<(u32, Request)>) -> Case {
         shape: shape(),
         config: Config { block_size: 4, ..config() },
         script: script.parse().expect("a script of this test"),
+        draft: None,
         faults: InjectedFaults::default(),
         arrivals: arrivals.into_iter().map(arrival).collect(),
     }

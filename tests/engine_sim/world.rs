@@ -95,6 +95,8 @@ pub(crate) struct Case {
     pub(crate) shape: Shape,
     pub(crate) config: Config,
     pub(crate) script: Script,
+    /// The draft model and its device, if drafts come from one.
+    pub(crate) draft: Option<(Shape, Script)>,
     pub(crate) faults: InjectedFaults,
     pub(crate) arrivals: Vec<Arrival>,
 }
@@ -103,7 +105,8 @@ impl Case {
     /// Number of blocks of each KV group.
     pub(crate) fn blocks(&self) -> u32 {
         let bytes = self.config.kv_cache_bytes.expect("the case sets it") / BLOCK_BYTES;
-        (bytes / self.shape.windows.len() as u64) as u32
+        let layers = self.shape.windows.len() + self.draft.as_ref().map_or(0, |(shape, _)| shape.windows.len());
+        (bytes / layers as u64) as u32
     }
 }
 
@@ -145,8 +148,10 @@ pub(crate) struct Outcome {
 /// Submits, steps, reads and aborts until everything is done.
 pub(crate) fn run(case: &Case) -> Outcome {
     let (handle, inbox) = channel(case.config.queue_requests_max);
-    let device = Watched::new(FakeBackend::new(case.script.clone()));
-    let start = Engine::start_with_faults(device, case.shape.clone(), &case.config, inbox, case.faults, |_| {});
+    let device = |script: &Script| Watched::new(FakeBackend::new(script.clone()));
+    let draft = case.draft.as_ref().map(|(shape, script)| (device(script), shape.clone()));
+    let model = (device(&case.script), case.shape.clone());
+    let start = Engine::start_with_faults(model.0, model.1, draft, &case.config, inbox, case.faults, |_| {});
     let mut engine = block_on(start).expect("the case's pool holds its model");
     let mut readers = Readers::new(case);
     for turn in 0.. {
@@ -536,7 +541,7 @@ pub(crate) fn case(seed: u64) -> Case {
     let host_rows_every = if random.once_in(5) { u64::from(random.within(1, 4)) } else { 0 };
     let faults = InjectedFaults { fault: None, host_rows_every };
     let arrivals = arrivals(&mut random, &shape);
-    let mut case = Case { shape, config, script, faults, arrivals };
+    let mut case = Case { shape, config, script, draft: None, faults, arrivals };
     if random.once_in(3) {
         speculation::speculate(&mut random, &mut case);
     }

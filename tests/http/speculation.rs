@@ -44,7 +44,8 @@ fn requests() -> Vec<(&'static str, Value)> {
 
 #[test]
 fn answers_with_drafts_are_those_without() {
-    let lookup = Speculation { num_speculative_tokens: 5, prompt_lookup_min: 1, prompt_lookup_max: 3 };
+    let lookup =
+        Speculation { prompt_lookup_min: 1, prompt_lookup_max: 3, disable_by_batch_size: None, ..Speculation::DEFAULT };
     let answers = |server: &Server| -> Vec<String> {
         let all = requests();
         let sent = all.iter().map(|(path, body)| send(&server.app, post(path, body)));

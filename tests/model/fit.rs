@@ -23,16 +23,22 @@ use std::sync::Arc;
 
 /// What a device was asked to allocate.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+pub(super) struct Told {
     loads: u32,
     weight_bytes: u64,
     blocks: Vec<u32>,
 }
 
-/// A device that records what it is asked to allocate.
-struct Witness<B> {
+/// A device that records what it is asked to allocate. Its times count as those of a fake device: they change nothing.
+pub(super) struct Witness<B> {
     inner: B,
     told: Rc<RefCell<Told>>,
+}
+
+impl<B> Witness<B> {
+    pub(super) fn new(inner: B) -> Self {
+        Self { inner, told: Rc::default() }
+    }
 }
 
 impl<B: Backend> Backend for Witness<B> {
@@ -78,6 +84,10 @@ impl<B: Backend> Backend for Witness<B> {
         self.inner.restore_blocks(blocks)
     }
 
+    fn has_real_times(&self) -> bool {
+        false
+    }
+
     async fn reset(&mut self) -> Result<(), BackendError> {
         self.inner.reset().await
     }
@@ -91,9 +101,10 @@ fn golden(name: &str) -> Model {
 /// Computes the fit, starts an engine, compares both, and returns the fit.
 fn prove<B: Backend>(name: &str, backend: B, model: Model, config: &Config) -> Fit {
     let plan = model.record(backend.caps().activations);
-    let fit = Fit::new(config, &plan, backend.caps());
+    let fit = Fit::new(config, &plan, None, backend.caps());
     let stored_bytes = plan.weight_bytes();
-    let told = Rc::new(RefCell::new(Told::default()));
+    let witness = Witness::new(backend);
+    let told = witness.told.clone();
     let (handle, inbox) = handle::channel(1);
     let mut announced = None;
     let progress = |progress| {
@@ -101,7 +112,6 @@ fn prove<B: Backend>(name: &str, backend: B, model: Model, config: &Config) -> F
             announced = Some(*fit);
         }
     };
-    let witness = Witness { inner: backend, told: told.clone() };
     let outcome = block_on(Engine::start(witness, model, config, inbox, progress)).map(|_| ());
     if !fit.fits() {
         assert!(matches!(outcome, Err(StartError::DoesNotFit(_))), "{name}: {outcome:?}");
@@ -182,14 +192,14 @@ fn more_kv_groups_than_the_kernels_know_are_found_before_loading() {
     let mut plan = Model::demo().record(Storage::F32);
     let caps = Caps { allocation: usual_allocation(1 << 30), ..ReferenceBackend::new().caps().clone() };
     plan.kv_groups = (1..=9).map(|window| KvGroup { window: Some(window) }).collect();
-    let fit = Fit::new(&Config::default(), &plan, &caps);
+    let fit = Fit::new(&Config::default(), &plan, None, &caps);
     let expected = "a plan with 9 KV groups is unsupported: the kernels support at most 8";
     assert!(!fit.fits());
     assert_eq!(fit.excess.map(|excess| excess.to_string()).as_deref(), Some(expected));
     let refused = Layout::checked(&plan, &fit.capacity, &caps).expect_err("devices refuse it in the same words");
     assert_eq!(refused.to_string(), expected);
     plan.kv_groups.pop();
-    assert!(Fit::new(&Config::default(), &plan, &caps).fits());
+    assert!(Fit::new(&Config::default(), &plan, None, &caps).fits());
 }
 
 /// A model of random shape, and settings for it.
@@ -230,7 +240,7 @@ fn cases() -> impl Strategy<Value = Case> {
 fn prove_exact<B: Backend>(backend: &mut B, model: &Model, config: &Config) -> Result<bool, TestCaseError> {
     config.check().expect("the settings are in range");
     let plan = Arc::new(model.record(backend.caps().activations));
-    let fit = Fit::new(config, &plan, backend.caps());
+    let fit = Fit::new(config, &plan, None, backend.caps());
     let loaded = backend.load(plan.clone(), &fit.capacity);
     if fit.fits() {
         prop_assert!(loaded.is_ok(), "it fits, but loading failed: {loaded:?}, {fit:?}");

@@ -25,6 +25,7 @@ mod models;
 mod plan;
 mod quantized;
 mod remote;
+mod speculation;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads;

@@ -21,6 +21,7 @@
 //! | `pause=MS` | every batch takes MS milliseconds |
 //! | `say=A>B>C` | after the ids A, the device samples the ids B, the second time C, …; ids are separated by dots |
 //! | `context=N` | the model takes N positions, as clients with long prompts need (`folio serve`) |
+//! | `stray=N` | one of N drawn tokens is another one, as a draft model's |
 //! | `rounding=1` | numbers also depend on the chunks that a sequence is computed in, as a real device's rounding |
 //! | `seed=S` | seed of the random moments when batches run |
 
@@ -74,6 +75,8 @@ pub struct Script {
     pub pause: Duration,
     /// Whether numbers also depend on the chunks that a sequence is computed in.
     pub rounding: bool,
+    /// One of so many drawn tokens is another one.
+    pub stray: Option<u64>,
     /// Seed of the random moments when batches run.
     pub seed: u64,
 }
@@ -113,7 +116,7 @@ impl FromStr for Script {
             script.read_word(word).ok_or_else(|| {
                 let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
                              slow@K, memory=BYTES, binding=BYTES, gflops=N, gbps=N, watchdog=MS, \
-                             say=A>B>C, context=N, pause=MS, rounding=1, seed=S";
+                             say=A>B>C, context=N, pause=MS, stray=N, rounding=1, seed=S";
                 BackendError::Unavailable(format!("fake device: unknown word {word:?}; expected {words}"))
             })?;
         }
@@ -167,6 +170,10 @@ impl Script {
             }
             ("pause", false) => {
                 self.pause = Duration::from_millis(number);
+                return Some(());
+            }
+            ("stray", false) => {
+                self.stray = Some(number).filter(|&number| number > 0);
                 return Some(());
             }
             ("rounding", false) => {

@@ -1,8 +1,8 @@
 //! Scenario `speculation`: the same requests without drafts and with them.
 //!
 //! A sequence gets drafts from its own recorded answer, spoilt at random so that a given share of them is right; this
-//! measures what verification costs and saves, whatever drafts a text would allow. A full batch of random text has no
-//! drafts worth verifying, and must not become slower by looking for them.
+//! measures what verification costs and saves, whatever drafts a text would allow. Random text has no drafts worth
+//! verifying, and must not become slower by looking for them; a full batch is measured with it alone.
 
 use super::Subject;
 use super::generate::{Numbers, context, open};
@@ -42,20 +42,23 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
     let new_tokens = subject.args.new_tokens.max(2);
     let context = context(subject, new_tokens)?;
     let settings = config.speculation.unwrap_or(Speculation::DEFAULT);
+    let settings = Speculation { disable_by_batch_size: None, ..settings };
     let batches = if subject.args.batch.is_empty() { &[1, FULL] } else { &subject.args.batch[..] };
     let largest = batches.iter().copied().max().unwrap_or(FULL);
     let speculating = |speculation| Config { speculation, ..config.clone() };
     let without = open(subject, &speculating(None), largest, context + new_tokens)?;
     let with = open(subject, &speculating(Some(settings)), largest, context + new_tokens)?;
     let mut rows = Vec::new();
-    for &batch in batches {
-        note(format_args!("speculation, batch {batch} …"));
+    let spoilt = |&batch: &u32| (batch < FULL).then_some((batch, Some(acceptance)));
+    let cases = batches.iter().flat_map(|batch| spoilt(batch).into_iter().chain([(*batch, None)]));
+    for (batch, acceptance) in cases {
+        let what = if acceptance.is_some() { "own answer, spoilt" } else { "random text" };
+        note(format_args!("speculation, batch {batch}, {what} …"));
         let before = with.handle.stats();
-        let speeds = rounds(&without, &with, batch, (context, new_tokens), (batch < FULL).then_some(acceptance))?;
+        let speeds = rounds(&without, &with, batch, (context, new_tokens), acceptance)?;
         let stats = with.handle.stats();
         let [plain, drafted] = [speeds.without, speeds.with].map(|mut all| percentile(&mut all, 0.5).unwrap_or(0.0));
         let share = accepted_share(&before, &stats);
-        let what = if batch < FULL { "own answer, spoilt" } else { "random text" };
         for (shape, tokens_per_s) in [
             (format!("{what}: no drafts"), plain),
             (format!("{what}: {:.2} ×, {:.0} % accepted", drafted / plain, 100.0 * share), drafted),
@@ -65,7 +68,7 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
             report.push(Row { scenario: "speculation", shape, batch, context, tokens_per_s, ..Row::default() })?;
         }
         let (speedup, accepted) = (rounded(drafted / plain), rounded(share));
-        rows.push(json!({"batch": batch, "speedup": speedup, "accepted": accepted}));
+        rows.push(json!({"batch": batch, "drafts": what, "speedup": speedup, "accepted": accepted}));
     }
     report.set("speculation", rows.into());
     without.close()?;

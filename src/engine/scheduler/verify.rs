@@ -14,12 +14,13 @@
 use super::commit::Events;
 use super::side_arrays::side_entries;
 use super::{Draft, Scheduler};
+use crate::config::Speculation;
 use crate::engine::batch::Batch;
 use crate::engine::faults::InjectedFault;
 use crate::engine::sequence::{Sequence, SequenceId};
-use crate::engine::speculation::Drafter;
 use crate::engine::speculation::pace::{Yield, accepted};
-use crate::plan::inputs::Sampled;
+use crate::engine::speculation::{Drafter, UNKNOWN};
+use crate::plan::inputs::{BatchInputs, Sampled};
 use std::time::Duration;
 
 /// From this number of running sequences on, one that waits for its token may skip every other step. It has to expect
@@ -33,6 +34,13 @@ impl Scheduler {
         if let Some((rows, drafts)) = batch.single_rows().filter(|_| self.limits.speculation.is_some()) {
             self.pace.note(rows, drafts, time.as_secs_f64());
         }
+    }
+
+    /// The settings, while drafts are verified: not with more running sequences than they allow.
+    fn speculation(&self) -> Option<Speculation> {
+        let few =
+            |settings: &Speculation| self.running.len() <= settings.sequences_max(self.limits.sequences_max) as usize;
+        self.limits.speculation.filter(few)
     }
 
     /// Maximum drafts of a step. Rows are kept for every sequence that the step may draw for, and half of the tokens
@@ -63,21 +71,62 @@ impl Scheduler {
         let most = most.min(u32::try_from(drafts.len()).unwrap_or(u32::MAX));
         let best = self.pace.best(draft.drawn, most, rate);
         drafts.truncate(best as usize);
+        let drafts = self.without_ends(sequence, drafts);
+        draft.drawn = draft.drawn.with(u32::try_from(drafts.len()).expect("drafts are few"), rate);
+        drafts
+    }
+
+    /// The leading drafts after which more may follow, or that are not known yet.
+    fn without_ends(&self, sequence: &Sequence, mut drafts: Vec<u32>) -> Vec<u32> {
         let is_end = |id: &u32| self.limits.eos_token_ids.contains(id) || sequence.params().stop_token_ids.contains(id);
         if !self.faults.has(InjectedFault::DraftAcceptedPastEnd)
             && let Some(end) = drafts.iter().position(is_end)
         {
             drafts.truncate(end);
         }
-        let drafts = sequence.allowed(drafts);
-        draft.drawn = draft.drawn.with(u32::try_from(drafts.len()).expect("drafts are few"), rate);
+        let known = drafts.iter().take_while(|&&id| id != UNKNOWN).count();
+        let unknown = drafts.split_off(known);
+        let mut drafts = sequence.allowed(drafts);
+        if drafts.len() == known {
+            drafts.extend(unknown);
+        }
         drafts
+    }
+
+    /// The arrays for a draft model's next guess of each row that waits for one; `None` if there is no such row.
+    pub fn flatten_guesses(&self, batch: &Batch) -> Option<BatchInputs> {
+        let inputs = batch.flatten_guesses(&self.sequences, &self.pool, &self.limits.eos_token_ids);
+        (!inputs.samples.is_empty()).then_some(inputs)
+    }
+
+    /// Takes a draft model's guesses, one for each row that waits for one. After an invalid one, or one that may end
+    /// the answer, the row gets no more.
+    pub fn take_guesses(&self, batch: &mut Batch, guesses: &[u32]) {
+        let mut guesses = guesses.iter();
+        for row in batch.rows.iter_mut().filter(|row| row.awaits_guess()) {
+            let guess = *guesses.next().expect("every row that waits gets a guess");
+            let known = row.drafts_known();
+            if guess < self.limits.vocab {
+                row.drafts[known] = guess;
+                row.drafts = self.without_ends(&self.sequences[row.sequence], std::mem::take(&mut row.drafts));
+            } else {
+                row.drafts.truncate(known);
+            }
+        }
+        assert!(guesses.next().is_none(), "only rows that wait get a guess");
+    }
+
+    /// Goes on without the drafts that a draft model has not guessed.
+    pub fn drop_unguessed(&self, batch: &mut Batch) {
+        for row in &mut batch.rows {
+            row.drafts.truncate(row.drafts_known());
+        }
     }
 
     /// Maximum drafts after the next `count` tokens of a sequence, as far as the step, the pool and its length allow.
     fn drafts_that_fit(&self, id: SequenceId, count: u32, draft: &Draft) -> u32 {
         let (sequence, ends) = (&self.sequences[id], self.limits.eos_token_ids.len());
-        let settings = self.limits.speculation.map_or(0, |settings| settings.num_speculative_tokens);
+        let settings = self.speculation().map_or(0, |settings| settings.num_speculative_tokens);
         let length = sequence.tokens_limit.saturating_sub(sequence.tokens_known() + 1);
         let past_end = if self.faults.has(InjectedFault::DraftAcceptedPastEnd) { 1 } else { 0 };
         let blocks = self.tokens_that_fit(id).saturating_sub(count);
@@ -101,6 +150,9 @@ impl Scheduler {
         self.counts.drafts += 1;
         self.counts.draft_tokens += drafts.len() as u64;
         self.counts.accepted_at[..accepted].iter_mut().for_each(|count| *count += 1);
+        if let Some(drafter) = &mut self.sequences[id].drafter {
+            drafter.note_verified(accepted, drafts.len());
+        }
         if self.faults.has(InjectedFault::RejectedDraftsComputed) {
             let sequence = &mut self.sequences[id];
             let rejected = u32::try_from(drafts.len() - accepted).expect("drafts are few");
@@ -152,9 +204,9 @@ impl Scheduler {
 
     /// Decides whether a sequence waits for its next token, to verify drafts after it.
     pub(super) fn plan_to_draft(&mut self, id: SequenceId) {
-        let Some(settings) = self.limits.speculation else { return };
         let sequence = &self.sequences[id];
-        let Some(rate) = sequence.drafter.as_ref().and_then(|drafter| drafter.rate()) else {
+        let rate = sequence.drafter.as_ref().and_then(|drafter| drafter.rate());
+        let (Some(settings), Some(rate)) = (self.speculation(), rate) else {
             self.sequences[id].waits_to_draft = false;
             return;
         };
@@ -168,13 +220,15 @@ impl Scheduler {
 
     /// Gives a sequence whose prompt is computed a drafter.
     pub(super) fn start_drafts(&mut self, id: SequenceId) {
-        let Some(settings) = self.limits.speculation else { return };
+        let Some(settings) = self.speculation() else { return };
         let sequence = &self.sequences[id];
         if sequence.drafter.is_some() || sequence.beam.is_some() {
             return;
         }
         let others = self.answers.similar(&sequence.request);
-        let drafter = Drafter::new(settings, &sequence.request, others);
+        let mut drafter = Drafter::new(settings, &sequence.request, others);
+        // Others may have run beside it so far.
+        sequence.tokens[sequence.request.prompt.len()..].iter().for_each(|&token_id| drafter.push(token_id));
         self.sequences[id].drafter = Some(Box::new(drafter));
         self.plan_to_draft(id);
     }

@@ -8,12 +8,16 @@
 //! answers to earlier requests of the same client, with the same salt and the same beginning ([`Answers`]). A guess
 //! costs nothing unless it is verified, so every drafter guesses all the time; how often it was right decides how many
 //! drafts are verified.
+//!
+//! With a draft model, a drafter only keeps account: it asks for drafts that are not known yet ([`UNKNOWN`]), and the
+//! engine has the draft model guess them once their step is scheduled.
 
 mod lookup;
 pub(crate) mod pace;
 
 use super::request::Request;
-use crate::config::Speculation;
+use crate::config::{Speculation, SpeculationMethod};
+use crate::plan::inputs::NONE;
 use lookup::Text;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,6 +26,10 @@ use std::sync::Arc;
 const RATE_FIRST: f64 = 0.6;
 /// Weight of a new guess in the average.
 const RATE_NEW: f64 = 0.1;
+/// A share of the way back to [`RATE_FIRST`], at every token: a draft model is asked again after bad guesses.
+const RATE_REGAINED: f64 = 0.02;
+/// A draft that the draft model has not guessed yet.
+pub(crate) const UNKNOWN: u32 = NONE;
 /// Maximum kinds of requests whose answers are remembered, and answers of each.
 const KINDS_MAX: usize = 64;
 const ANSWERS_MAX: usize = 4;
@@ -60,7 +68,8 @@ impl Drafter {
     /// A drafter after a prompt.
     pub(crate) fn new(settings: Speculation, request: &Request, others: Vec<Answer>) -> Self {
         let predicted = request.predicted.clone();
-        let indexed: &[u32] = if predicted.is_some() { &[] } else { &request.prompt };
+        let is_looked_up = predicted.is_none() && settings.method == SpeculationMethod::Ngram;
+        let indexed: &[u32] = if is_looked_up { &request.prompt } else { &[] };
         let mut prompt = Text::new(settings.prompt_lookup_min);
         indexed.iter().for_each(|&id| prompt.push(id));
         let mut answer = Text::new(settings.prompt_lookup_min);
@@ -82,10 +91,14 @@ impl Drafter {
 
     /// Takes the next token of the answer.
     pub(crate) fn push(&mut self, token_id: u32) {
+        if self.asks_model() {
+            self.generated += 1;
+            self.rate += RATE_REGAINED * (RATE_FIRST - self.rate).max(0.0);
+            return;
+        }
         let guess = self.guess(0);
         if let Some(guess) = guess {
-            let right = if guess == token_id { 1.0 } else { 0.0 };
-            self.rate += RATE_NEW * (right - self.rate);
+            self.note(guess == token_id);
         }
         self.generated += 1;
         if self.predicted.is_some() {
@@ -101,6 +114,21 @@ impl Drafter {
         }
     }
 
+    /// Takes note of verified drafts of a draft model. Those after the first wrong one say nothing.
+    pub(crate) fn note_verified(&mut self, accepted: usize, drafted: usize) {
+        if self.asks_model() {
+            (0..accepted).for_each(|_| self.note(true));
+            if accepted < drafted {
+                self.note(false);
+            }
+        }
+    }
+
+    fn note(&mut self, is_right: bool) {
+        let right = if is_right { 1.0 } else { 0.0 };
+        self.rate += RATE_NEW * (right - self.rate);
+    }
+
     /// Up to `count` guesses of the next tokens.
     pub(crate) fn drafts(&self, count: u32) -> Vec<u32> {
         (0..count as usize).map_while(|index| self.guess(index)).collect()
@@ -111,15 +139,23 @@ impl Drafter {
         self.guess(0).map(|_| self.rate)
     }
 
+    /// Whether its guesses come from a draft model.
+    fn asks_model(&self) -> bool {
+        self.predicted.is_none() && self.settings.method == SpeculationMethod::DraftModel
+    }
+
     /// The answer, for requests that are similar.
     pub(crate) fn into_answer(self) -> Option<Answer> {
         let length = self.answer.len();
-        (self.predicted.is_none() && self.generated > 0 && length <= ANSWER_TOKENS_MAX)
+        (self.predicted.is_none() && !self.asks_model() && self.generated > 0 && length <= ANSWER_TOKENS_MAX)
             .then(|| Answer(Arc::new(self.answer)))
     }
 
     /// The `index`-th of the next tokens.
     fn guess(&self, index: usize) -> Option<u32> {
+        if self.asks_model() {
+            return Some(UNKNOWN);
+        }
         if let Some(predicted) = &self.predicted {
             return predicted.get(self.generated + index).copied();
         }
@@ -208,7 +244,7 @@ impl Answers {
 mod tests {
     use super::*;
 
-    const SETTINGS: Speculation = Speculation { num_speculative_tokens: 5, prompt_lookup_min: 2, prompt_lookup_max: 4 };
+    const SETTINGS: Speculation = Speculation { prompt_lookup_min: 2, ..Speculation::DEFAULT };
 
     fn request(prompt: &[u32]) -> Request {
         Request { prompt: prompt.into(), ..Request::default() }
