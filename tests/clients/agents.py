@@ -1,4 +1,5 @@
-"""Codex and Claude Code edit a file: their command lines against a scripted model (`--device fake:say=…`).
+"""Codex and Claude Code edit a file: their command lines against a scripted model (`--device fake:say=…`), with the
+settings that the README gives for them.
 
     python agents.py FOLIO NPM
 
@@ -66,13 +67,20 @@ def edits(call, command, settings):
         assert DONE in said, said
 
 
+def readme(agent, language, url):
+    """The settings of an agent in the README, for this server."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    text = text.split("## Agents and apps", 1)[1].split(f"{agent}", 1)[1]
+    block = re.search(f"```{language}\n(.*?)```", text, re.S)[1]
+    assert "http://127.0.0.1:8000" in block and "Qwen/Qwen3-0.6B" in block, block
+    return block.replace("http://127.0.0.1:8000", url).replace("Qwen/Qwen3-0.6B", "demo")
+
+
 def codex():
     def settings(url, home):
         folder = home / ".codex"
         folder.mkdir()
-        provider = f'{{ name = "folio", base_url = "{url}/v1", wire_api = "responses" }}'
-        lines = ['model = "demo"', 'model_provider = "folio"', f"model_providers.folio = {provider}"]
-        (folder / "config.toml").write_text("\n".join(lines))
+        (folder / "config.toml").write_text(readme("Codex", "toml", url))
         return {}
 
     options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
@@ -82,8 +90,10 @@ def codex():
 
 def claude_code():
     def settings(url, _):
-        quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
-        return {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "none", "ANTHROPIC_MODEL": "demo", **quiet}
+        lines = readme("Claude Code", "sh", url).splitlines()
+        assert lines[-1] == "claude" and len(lines) == 3, lines
+        exports = (line.removeprefix("export ").split() for line in lines[:-1])
+        return dict(pair.split("=", 1) for line in exports for pair in line)
 
     command = [NPM / "node_modules/.bin/claude", "-p", "Edit note.txt.", "--allowedTools", "Bash"]
     call = {"name": "Bash", "arguments": {"command": COMMAND, "description": "edit"}}
