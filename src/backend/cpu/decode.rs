@@ -1,4 +1,4 @@
-//! Decodes panels of weights to f32: to memory, or into the sums of one row.
+//! Decodes panels of weights to f32: to memory, or into the sums of a few rows.
 
 use super::simd::{Kernel, LANES, Lanes, Simd, Words};
 use super::weight::{Panels, WordLayout};
@@ -73,25 +73,26 @@ impl<S: Simd> Visit<S> for Store<'_, S> {
     }
 }
 
-/// Adds the products of one row with `columns` of consecutive panels to their sums. The first column is a multiple of
+/// Adds the products of `M` rows with `columns` of consecutive panels to their sums. The first column is a multiple of
 /// 32.
 ///
 /// A sum is a chain of multiply-adds, each of which waits for the one before. Panels take turns after every 32 columns,
 /// so that a processor that looks ahead works on several chains at once.
-pub(super) struct Dot<'a> {
+pub(super) struct Dot<'a, const M: usize> {
     /// The weights.
     pub(super) weights: Panels<'a>,
     /// Which panels.
     pub(super) panels: Range<usize>,
     /// Which columns.
     pub(super) columns: Range<usize>,
-    /// The row's elements in these columns.
-    pub(super) x: &'a [f32],
-    /// One vector per panel.
+    /// The rows' elements in these columns, `[column][row]`: one pointer for all rows, which all levels have a register
+    /// for.
+    pub(super) x: &'a [[f32; M]],
+    /// `[panel][row]`.
     pub(super) sums: &'a mut [Lanes],
 }
 
-impl Kernel for Dot<'_> {
+impl<const M: usize> Kernel for Dot<'_, M> {
     type Output = ();
 
     #[inline(always)]
@@ -100,33 +101,39 @@ impl Kernel for Dot<'_> {
     }
 }
 
-impl Dot<'_> {
+impl<const M: usize> Dot<'_, M> {
     #[inline(always)]
     fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
         let layout = word_layout(format, self.weights.columns);
+        let sums = self.sums.as_chunks_mut::<M>().0;
         for (x, first) in self.x.chunks(GROUP).zip(self.columns.step_by(GROUP)) {
-            for (panel, sums) in self.panels.clone().zip(&mut *self.sums) {
+            for (panel, sums) in self.panels.clone().zip(&mut *sums) {
                 let vectors = Vectors { s, format, layout, weights: self.weights, panel };
-                let mut products = Products { s, x, total: s.load(sums) };
+                let totals = std::array::from_fn(|row| s.load(&sums[row]));
+                let mut products = Products { s, x, totals };
                 vectors.each(first..first + x.len(), &mut products);
-                s.store(products.total, sums);
+                for (sum, total) in sums.iter_mut().zip(products.totals) {
+                    s.store(total, sum);
+                }
             }
         }
     }
 }
 
-/// Adds the products of the values with the elements of a row.
-struct Products<'a, S: Simd> {
+/// Adds the products of the values with the elements of `M` rows.
+struct Products<'a, S: Simd, const M: usize> {
     s: S,
-    x: &'a [f32],
-    total: S::F,
+    x: &'a [[f32; M]],
+    totals: [S::F; M],
 }
 
-impl<S: Simd> Visit<S> for Products<'_, S> {
+impl<S: Simd, const M: usize> Visit<S> for Products<'_, S, M> {
     #[inline(always)]
     fn visit(&mut self, column: usize, values: S::F) {
         if let Some(x) = self.x.get(column) {
-            self.total = self.s.mul_add(self.s.splat(*x), values, self.total);
+            for (x, total) in x.iter().zip(&mut self.totals) {
+                *total = self.s.mul_add(self.s.splat(*x), values, *total);
+            }
         }
     }
 }

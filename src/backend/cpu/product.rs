@@ -7,7 +7,8 @@
 //!
 //! Several panels are decoded to a buffer that fits the first-level cache, and multiplied from there with several rows
 //! at once, so that a decoded vector is used by many rows, and enough chains run at once to hide their latency.
-//! Meanwhile the next panels are fetched from memory, which is idle otherwise.
+//! Meanwhile the next panels are fetched from memory, which is idle otherwise. A few rows are multiplied as the weights
+//! are decoded, without the buffer.
 
 use super::decode::{Decode, Dot};
 use super::simd::{Kernel, LANES, Lanes, Simd, Words};
@@ -26,13 +27,13 @@ const ROWS_MAX: usize = 256;
 const TILE_ROWS: usize = 12;
 /// Maximum panels of a tile.
 const TILE_PANELS: usize = 8;
-/// Panels that are multiplied at once with one row, without storing what is decoded. Fewer leave the processor waiting
-/// for chains of multiply-adds, more are too many streams from memory; measured with one, two, four and eight.
+/// Panels that are multiplied at once with a few rows, without storing what is decoded. Fewer leave the processor
+/// waiting for chains of multiply-adds, more are too many streams from memory; measured with one, two, four and eight.
 const DOT_PANELS: usize = 4;
 
 /// Sixteen outputs per panel.
 pub(super) trait Source {
-    /// Whether one row is multiplied without storing what is decoded.
+    /// Whether a few rows are multiplied without storing what is decoded.
     const DOTS: bool = false;
 
     /// Decodes `columns` of consecutive panels: `out` is `[panel][column]`. The first column is a multiple of 32.
@@ -43,9 +44,18 @@ pub(super) trait Source {
         &[]
     }
 
-    /// Adds the products of one row's elements with `columns` of consecutive panels to their sums.
+    /// Adds the products of some rows' elements, `[column][row]`, with `columns` of consecutive panels to their sums,
+    /// `[panel][row]`.
     #[inline(always)]
-    fn dot<S: Simd>(&self, _: S, _panels: Range<usize>, _columns: Range<usize>, _x: &[f32], _sums: &mut [Lanes]) {}
+    fn dot<S: Simd, const M: usize>(
+        &self,
+        _: S,
+        _panels: Range<usize>,
+        _columns: Range<usize>,
+        _x: &[[f32; M]],
+        _sums: &mut [Lanes],
+    ) {
+    }
 }
 
 impl Source for Panels<'_> {
@@ -61,7 +71,14 @@ impl Source for Panels<'_> {
     }
 
     #[inline(always)]
-    fn dot<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, x: &[f32], sums: &mut [Lanes]) {
+    fn dot<S: Simd, const M: usize>(
+        &self,
+        s: S,
+        panels: Range<usize>,
+        columns: Range<usize>,
+        x: &[[f32; M]],
+        sums: &mut [Lanes],
+    ) {
         s.vectorize(Dot { weights: *self, panels, columns, x, sums });
     }
 }
@@ -92,13 +109,15 @@ pub(super) struct Scratch {
     sums: Vec<Lanes>,
     /// Sums of all earlier blocks.
     totals: Vec<Lanes>,
+    /// A few rows, `[column][row]`.
+    interleaved: Vec<f32>,
 }
 
 impl Scratch {
     /// Allocates the buffers.
     pub(super) fn new() -> Self {
         let outputs = vec![[0.0; LANES]; ROWS_MAX * TILE_PANELS];
-        Self { decoded: vec![[0.0; LANES]; DECODED], sums: outputs.clone(), totals: outputs }
+        Self { decoded: vec![[0.0; LANES]; DECODED], sums: outputs.clone(), totals: outputs, interleaved: Vec::new() }
     }
 }
 
@@ -123,10 +142,10 @@ const fn tile_rows(accumulators: usize) -> usize {
 
 /// Multiplies `x` with panels of `columns` columns and calls `emit(row, panel, outputs)` for each of them.
 #[inline(always)]
-pub(super) fn product<S: Simd>(
+pub(super) fn product<S: Simd, W: Source>(
     s: S,
     x: Rows<'_>,
-    source: &impl Source,
+    source: &W,
     panels: Range<usize>,
     columns: Range<usize>,
     scratch: &mut Scratch,
@@ -138,6 +157,11 @@ pub(super) fn product<S: Simd>(
             Some(list) => Rows { list: Some(&list[first_row..]), count, ..x },
             None => Rows { values: x.row(first_row), count, ..x },
         };
+        if W::DOTS
+            && let Some(padded) = dot_rows(S::ACCUMULATORS, count)
+        {
+            interleave(rows, padded, columns.len(), &mut scratch.interleaved);
+        }
         let mut first = panels.start;
         while first < panels.end {
             let mut at_once = panels_at_once(S::ACCUMULATORS, count);
@@ -146,10 +170,10 @@ pub(super) fn product<S: Simd>(
             }
             let group = first..first + at_once;
             let next = group.end..(group.end + at_once).min(panels.end);
-            multiply(s, rows, source, [group.clone(), next], columns.clone(), scratch);
+            let [of_row, of_panel] = multiply(s, rows, source, [group.clone(), next], columns.clone(), scratch);
             for row in 0..count {
-                for (panel, outputs) in group.clone().zip(&scratch.totals[row * at_once..]) {
-                    emit(first_row + row, panel, outputs);
+                for (index, panel) in group.clone().enumerate() {
+                    emit(first_row + row, panel, &scratch.totals[row * of_row + index * of_panel]);
                 }
             }
             first += at_once;
@@ -157,7 +181,20 @@ pub(super) fn product<S: Simd>(
     }
 }
 
-/// Leaves the products of all rows with a few panels in `scratch.totals`, and fetches the next panels.
+/// Rows that are multiplied without storing what is decoded, at least as many as `count`: the ones beyond it are
+/// repetitions of the last. None if the sums of so many rows do not fit the registers.
+const fn dot_rows(accumulators: usize, count: usize) -> Option<usize> {
+    let rows = match count {
+        0..=2 => count,
+        3..=4 => 4,
+        5..=6 => 6,
+        _ => 8,
+    };
+    if count == 1 || count <= 8 && rows <= accumulators { Some(rows) } else { None }
+}
+
+/// Leaves the products of all rows with a few panels in `scratch.totals`, and fetches the next panels. Returns the
+/// distances of two rows and of two panels there.
 #[inline(always)]
 fn multiply<S: Simd, W: Source>(
     s: S,
@@ -166,25 +203,23 @@ fn multiply<S: Simd, W: Source>(
     [panels, next]: [Range<usize>; 2],
     columns: Range<usize>,
     scratch: &mut Scratch,
-) {
+) -> [usize; 2] {
+    if W::DOTS
+        && let Some(rows) = dot_rows(S::ACCUMULATORS, x.count)
+    {
+        match rows {
+            1 => multiply_few::<S, W, 1>(s, source, panels, columns, scratch),
+            2 => multiply_few::<S, W, 2>(s, source, panels, columns, scratch),
+            4 => multiply_few::<S, W, 4>(s, source, panels, columns, scratch),
+            6 => multiply_few::<S, W, 6>(s, source, panels, columns, scratch),
+            _ => multiply_few::<S, W, 8>(s, source, panels, columns, scratch),
+        }
+        return [1, rows];
+    }
     let at_once = panels.len();
     let outputs = x.count * at_once;
     let (sums, totals) = (&mut scratch.sums[..outputs], &mut scratch.totals[..outputs]);
     totals.fill([0.0; LANES]);
-    if x.count == 1 && W::DOTS {
-        for (index, totals) in totals.chunks_mut(DOT_PANELS).enumerate() {
-            let first = panels.start + index * DOT_PANELS;
-            for block in columns.clone().step_by(BLOCK) {
-                let block = block..(block + BLOCK).min(columns.end);
-                let sums = &mut sums[..totals.len()];
-                sums.fill([0.0; LANES]);
-                let x = &x.row(0)[block.start - columns.start..block.end - columns.start];
-                source.dot(s, first..first + totals.len(), block, x, sums);
-                s.vectorize(Add { to: totals, from: sums });
-            }
-        }
-        return;
-    }
     let tiles = x.count.div_ceil(tile_rows(S::ACCUMULATORS));
     let part = (DECODED / at_once).min(BLOCK);
     let next = source.lines(next);
@@ -206,6 +241,45 @@ fn multiply<S: Simd, W: Source>(
             }
         }
         s.vectorize(Add { to: totals, from: sums });
+    }
+    [at_once, 1]
+}
+
+/// Writes elements `[column][row]`; rows beyond the last one repeat it.
+fn interleave(x: Rows<'_>, padded: usize, columns: usize, to: &mut Vec<f32>) {
+    // Grows to the widest product of a plan, in its first steps.
+    to.resize(columns * padded, 0.0);
+    for row in 0..padded {
+        let values = x.row(row.min(x.count - 1))[..columns].iter();
+        to[row..].iter_mut().step_by(padded).zip(values).for_each(|(to, value)| *to = *value);
+    }
+}
+
+/// Leaves the products of `M` interleaved rows with a few panels in `scratch.totals`, `[panel][row]`.
+#[inline(always)]
+fn multiply_few<S: Simd, W: Source, const M: usize>(
+    s: S,
+    source: &W,
+    panels: Range<usize>,
+    columns: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    // Instruction sets with few registers do not compile what they never use.
+    if const { dot_rows(S::ACCUMULATORS, M).is_none() } {
+        unreachable!("{M} rows are multiplied from the buffer");
+    }
+    let x = scratch.interleaved.as_chunks::<M>().0;
+    let totals = &mut scratch.totals[..panels.len() * M];
+    totals.fill([0.0; LANES]);
+    for (totals, first) in totals.chunks_mut(DOT_PANELS * M).zip(panels.step_by(DOT_PANELS)) {
+        for block in columns.clone().step_by(BLOCK) {
+            let block = block..(block + BLOCK).min(columns.end);
+            let sums = &mut scratch.sums[..totals.len()];
+            sums.fill([0.0; LANES]);
+            let x = &x[block.start - columns.start..block.end - columns.start];
+            source.dot(s, first..first + totals.len() / M, block, x, sums);
+            s.vectorize(Add { to: totals, from: sums });
+        }
     }
 }
 
