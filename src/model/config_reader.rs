@@ -87,6 +87,15 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
+    /// A required multiple of 8, up to `max`.
+    pub(super) fn multiple_of_eight(&self, name: &str, max: u32) -> Result<u32, LoadError> {
+        let value = self.required(name, self.integer(name, 8..=max)?)?;
+        if value % 8 != 0 {
+            return Err(self.invalid(name, format!("is {value}, not a multiple of 8")));
+        }
+        Ok(value)
+    }
+
     /// A finite number within `range`.
     pub(super) fn number(&self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, LoadError> {
         let Some(value) = self.get(name) else { return Ok(None) };

@@ -8,6 +8,7 @@
 //! All errors in a model's files are found when it is opened, and are reported in one line ([`LoadError`]).
 
 mod config;
+mod config_layers;
 mod config_reader;
 mod decoder;
 pub mod demo;
@@ -21,6 +22,7 @@ pub mod remote;
 mod repack;
 pub mod rope;
 pub mod safetensors;
+mod shapes;
 pub mod source;
 pub mod spec;
 mod tensor_names;

@@ -20,6 +20,17 @@ pub struct RopeSpec {
     pub divisors: Vec<f32>,
 }
 
+/// What an architecture says of its rotary embeddings, including the values of absent fields.
+#[derive(Clone, Copy)]
+pub(super) struct RopeOptions {
+    /// See [`RopeSpec::interleaved`].
+    pub(super) interleaved: bool,
+    /// Default of `rope_theta`.
+    pub(super) theta: f64,
+    /// Default of `partial_rotary_factor`.
+    pub(super) partial_rotary_factor: f64,
+}
+
 /// How a model stretches its rotary frequencies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
@@ -57,22 +68,45 @@ pub enum RopeScaling {
 
 impl RopeSpec {
     /// From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (transformers 4).
-    pub(super) fn from_config(config: &ConfigReader<'_>, head_dim: u32) -> Result<Self, LoadError> {
-        Self::read(config, config.object("rope_parameters")?.as_ref(), head_dim, 10_000.0)
+    pub(super) fn from_config(
+        config: &ConfigReader<'_>,
+        head_dim: u32,
+        options: RopeOptions,
+    ) -> Result<Self, LoadError> {
+        Self::read(config, config.object("rope_parameters")?.as_ref(), head_dim, options)
+    }
+
+    /// The variant for layers without a window, which is scaled, and the one for layers with a window, which is not.
+    pub(super) fn scaled_and_plain(
+        config: &ConfigReader<'_>,
+        head_dim: u32,
+        options: RopeOptions,
+    ) -> Result<[Self; 2], LoadError> {
+        let parameters = config.object("rope_parameters")?;
+        if parameters.is_some_and(|parameters| parameters.get("full_attention").is_some()) {
+            return Self::global_and_local(config, head_dim, options);
+        }
+        let scaled = Self::from_config(config, head_dim, options)?;
+        let plain = Self { scaling: RopeScaling::None, ..scaled.clone() };
+        Ok([scaled, plain])
     }
 
     /// The variant for layers without a window, and the one for layers with a window: `rope_parameters` has an object
     /// for each (transformers 5), or `rope_local_base_freq` is the base of the latter (transformers 4).
-    pub(super) fn global_and_local(config: &ConfigReader<'_>, head_dim: u32) -> Result<[Self; 2], LoadError> {
+    pub(super) fn global_and_local(
+        config: &ConfigReader<'_>,
+        head_dim: u32,
+        options: RopeOptions,
+    ) -> Result<[Self; 2], LoadError> {
         if let Some(parameters) = config.object("rope_parameters")? {
             let kinds = ["full_attention", "sliding_attention"].map(|kind| {
                 let parameters = parameters.required(kind, parameters.object(kind)?)?;
-                Self::read(config, Some(&parameters), head_dim, 10_000.0)
+                Self::read(config, Some(&parameters), head_dim, options)
             });
             let [global, local] = kinds;
             return Ok([global?, local?]);
         }
-        let global = Self::read(config, None, head_dim, 1e6)?;
+        let global = Self::read(config, None, head_dim, RopeOptions { theta: 1e6, ..options })?;
         let theta = config.number("rope_local_base_freq", 1e-3..=1e30)?.unwrap_or(10_000.0);
         let local = Self { theta, scaling: RopeScaling::None, ..global.clone() };
         Ok([global, local])
@@ -82,25 +116,25 @@ impl RopeSpec {
         config: &ConfigReader<'_>,
         parameters: Option<&ConfigReader<'_>>,
         head_dim: u32,
-        theta_default: f64,
+        options: RopeOptions,
     ) -> Result<Self, LoadError> {
         let scaling = parameters.cloned().or(config.object("rope_scaling")?);
         let theta = |fields: &ConfigReader<'_>| fields.number("rope_theta", 1e-3..=1e30);
         let own_theta = parameters.map(theta).transpose()?.flatten();
         let fraction = |fields: &ConfigReader<'_>| fields.number("partial_rotary_factor", 0.0..=1.0);
         let own_fraction = parameters.map(fraction).transpose()?.flatten();
-        let fraction = own_fraction.or(fraction(config)?).unwrap_or(1.0);
+        let fraction = own_fraction.or(fraction(config)?).unwrap_or(options.partial_rotary_factor);
         let rotary_dim = (f64::from(head_dim) * fraction) as u32;
         if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
             let message = format!("is {fraction}: it rotates {rotary_dim} of {head_dim} elements, not an even number");
             return Err(config.invalid("partial_rotary_factor", message));
         }
-        let theta = own_theta.or(theta(config)?).unwrap_or(theta_default);
+        let theta = own_theta.or(theta(config)?).unwrap_or(options.theta);
         let scaling = match scaling {
             Some(fields) => RopeScaling::from_fields(&fields, config, theta, f64::from(rotary_dim))?,
             None => RopeScaling::None,
         };
-        Ok(Self { theta, rotary_dim, interleaved: false, scaling, divisors: Vec::new() })
+        Ok(Self { theta, rotary_dim, interleaved: options.interleaved, scaling, divisors: Vec::new() })
     }
 
     /// Factor of cos and sin.

@@ -131,6 +131,27 @@ const EXPERTS_APART: &[LayerNames] = &[
     names("expert_down", &["model.layers.{}.mlp.experts.{e}.down_proj.weight"]),
 ];
 
+/// Norms around, with the names of GLM 4.
+const NORMS_AROUND_GLM: &[LayerNames] = &[
+    names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
+    names("attention_post_norm", &["model.layers.{}.post_self_attn_layernorm.weight"]),
+    names("mlp_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
+    names("mlp_post_norm", &["model.layers.{}.post_mlp_layernorm.weight"]),
+];
+
+/// [`GATED_MLP`] of Granite 4, which is called shared even if there are no experts.
+const SHARED_MLP: &[LayerNames] = &[
+    names("gate_up", &["model.layers.{}.shared_mlp.input_linear.weight"]),
+    names("down", &["model.layers.{}.shared_mlp.output_linear.weight"]),
+];
+
+/// Experts of Granite: all in one tensor.
+const GRANITE_EXPERTS: &[LayerNames] = &[
+    names("router", &["model.layers.{}.block_sparse_moe.router.layer.weight"]),
+    stacked("expert_gate_up", &["model.layers.{}.block_sparse_moe.input_linear.weight"], Order::Experts),
+    stacked("expert_down", &["model.layers.{}.block_sparse_moe.output_linear.weight"], Order::Experts),
+];
+
 /// Experts of gpt-oss: all in one tensor.
 const GPT_OSS_EXPERTS: &[LayerNames] = &[
     names("router", &["model.layers.{}.mlp.router.weight"]),
@@ -162,6 +183,17 @@ pub(super) const PHI3: TensorNames = TensorNames { layer: &[NORMS_BEFORE, FUSED_
 /// OLMo 2.
 pub(super) const OLMO2: TensorNames = TensorNames { layer: &[NORMS_AFTER, ATTENTION, GATED_MLP], ..HUGGING_FACE };
 
+/// GLM 4: one tensor for gate and up.
+pub(super) const GLM4: TensorNames = TensorNames { layer: &[NORMS_AROUND_GLM, ATTENTION, FUSED_MLP], ..HUGGING_FACE };
+
+/// Granite with experts.
+pub(super) const GRANITE_MOE: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GRANITE_EXPERTS], ..HUGGING_FACE };
+
+/// Granite 4.
+pub(super) const GRANITE_HYBRID: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SHARED_MLP], ..HUGGING_FACE };
+
 /// Qwen 3 with experts; some layers may have an MLP instead.
 pub(super) const QWEN3_MOE: TensorNames =
     TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, EXPERTS_APART], ..HUGGING_FACE };
@@ -173,6 +205,34 @@ pub(super) const GPT_OSS: TensorNames =
 /// gpt-oss in GGUF.
 const GPT_OSS_APART: TensorNames =
     TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS_APART, EXPERTS_APART], ..HUGGING_FACE };
+
+/// How the tensors of a checkpoint's text model are nested among those of other parts, such as vision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Nesting {
+    /// Not at all.
+    Plain,
+    /// `model.…` is called `model.language_model.…`.
+    Inner,
+    /// Everything has the prefix `language_model.`.
+    Outer,
+}
+
+impl Nesting {
+    /// The nesting with which `exists` knows `name`.
+    pub(super) fn find(name: &str, exists: impl Fn(&str) -> bool) -> Self {
+        let nestings = [Self::Plain, Self::Inner, Self::Outer];
+        nestings.into_iter().find(|nesting| exists(&nesting.of(name))).unwrap_or(Self::Plain)
+    }
+
+    /// The nested name of a tensor.
+    pub(super) fn of(self, name: &str) -> String {
+        match (self, name.strip_prefix("model.")) {
+            (Self::Inner, Some(rest)) => format!("model.language_model.{rest}"),
+            (Self::Outer, _) => format!("language_model.{name}"),
+            _ => name.into(),
+        }
+    }
+}
 
 impl TensorNames {
     /// The names of the same weights if each expert has its own tensors, as in GGUF.

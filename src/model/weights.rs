@@ -6,7 +6,7 @@
 
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::{ExpertsSpec, HeadNorms, ModelSpec};
-use super::tensor_names::{LayerNames, Order};
+use super::tensor_names::{LayerNames, Nesting, Order};
 use super::{LoadError, UploadError};
 use crate::plan::{Plan, Section, WeightFormat, WeightId};
 use crate::platform;
@@ -57,13 +57,14 @@ impl Part {
 
     /// The same tensor stored by rows: quantized checkpoints store all matrices by rows, others some by columns.
     fn by_rows(mut self) -> Self {
-        if let [experts, columns, rows] = self.shape[..] {
-            self.shape = vec![experts, rows, columns];
-            self.order = match self.order {
-                Order::Transposed => Order::Experts,
-                Order::TransposedInterleaved => Order::ExpertsInterleaved,
-                other => other,
-            };
+        let order = match self.order {
+            Order::Transposed => Order::Experts,
+            Order::TransposedInterleaved => Order::ExpertsInterleaved,
+            _ => return self,
+        };
+        if let [_, columns, rows] = &mut self.shape[..] {
+            std::mem::swap(columns, rows);
+            self.order = order;
         }
         self
     }
@@ -118,12 +119,14 @@ impl WeightTable {
         tensors: &BTreeMap<String, TensorInfo>,
     ) -> Result<Self, LoadError> {
         let mut weights = BTreeMap::new();
-        for Required { name: weight, experts, parts } in required(spec) {
+        let nesting = Nesting::find(spec.tensors.embedding, |tensor| tensors.contains_key(tensor));
+        for Required { name: weight, experts, mut parts } in required(spec) {
+            parts.iter_mut().for_each(|part| part.tensor = nesting.of(&part.tensor));
             weights.insert(weight, resolve_weight(experts, parts, name, tensors)?);
         }
         for (index, rope) in spec.ropes.iter().enumerate() {
             let frequencies = rope.frequencies();
-            let columns = u32::try_from(frequencies.len()).expect("a head has at most 256 elements");
+            let columns = u32::try_from(frequencies.len()).expect("a head has few elements");
             let content = Content::Computed(frequencies);
             let weight = Weight { rows: 1, columns, sections: f32_row(), experts: 1, content };
             weights.insert(format!("rope.{index}"), weight);
@@ -286,7 +289,14 @@ fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes }:
     let order = row.order;
     let tensors = row.tensors.iter().map(|name| name.replace("{}", &layer.to_string()));
     if order != Order::Rows {
-        let stack = |shape: Vec<u64>| std::iter::once(u64::from(experts)).chain(shape.into_iter().rev()).collect();
+        let is_transposed = matches!(order, Order::Transposed | Order::TransposedInterleaved);
+        let stack = |mut shape: Vec<u64>| {
+            if is_transposed {
+                shape.reverse();
+            }
+            shape.insert(0, u64::from(experts));
+            shape
+        };
         let parts = tensors.zip(shapes.into_iter().map(stack));
         return parts.map(|(tensor, shape)| Part { tensor, shape, order }).collect();
     }

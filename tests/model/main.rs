@@ -30,6 +30,7 @@ mod speculation;
 mod support;
 mod threads;
 mod tiers;
+mod today;
 
 use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 use folio::backend::reference::ReferenceBackend;
@@ -465,9 +466,15 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
     }
 
     fn with(backend: &'a mut B, model: &Model, kv_format: KvFormat, sizes: Sizes) -> Self {
+        let plan = model.record(backend.caps().activations);
+        Self::of_plan(backend, model, plan, kv_format, sizes)
+    }
+
+    /// [`Device::with`], with a plan that may differ from the recorded one.
+    fn of_plan(backend: &'a mut B, model: &Model, plan: Plan, kv_format: KvFormat, sizes: Sizes) -> Self {
         let Sizes { tokens_max, blocks, deterministic } = sizes;
-        let plan = Arc::new(model.record(backend.caps().activations));
         check(&plan).expect("the recorded plan is right");
+        let plan = Arc::new(plan);
         let capacity = Capacity {
             tokens_max,
             sequences_max: SEQUENCES_MAX,
