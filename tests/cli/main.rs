@@ -9,6 +9,7 @@ mod batch;
 #[path = "../support/gguf_builder.rs"]
 mod builder;
 mod closed;
+mod disk;
 mod files;
 #[cfg(unix)]
 mod hostile;

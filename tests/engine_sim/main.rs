@@ -8,6 +8,7 @@ mod beams;
 mod costs;
 mod counters;
 mod deterministic;
+mod disk;
 mod faults;
 mod round_robin;
 mod rules;
