@@ -81,7 +81,6 @@ fn limits() -> Limits {
         speculation: None,
         eos_token_ids: vec![31_999],
         hash_key: [3; 32],
-        shared_key: [3; 32],
         tiers: TierLimits::default(),
     }
 }

@@ -4,7 +4,6 @@
 //! device are computed from it when the engine starts.
 
 use crate::plan::KvFormat;
-use std::path::PathBuf;
 
 /// Limits and switches of one engine.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,8 +22,6 @@ pub struct Config {
     pub kv_cache_bytes: Option<u64>,
     /// Bytes of host memory for KV blocks that leave the pool, and come back when a prompt needs them; 0 for none.
     pub kv_host_bytes: u64,
-    /// A folder for KV blocks that later requests and later processes may need; `None` for none.
-    pub kv_disk: Option<DiskConfig>,
     /// Element type of the KV pool.
     pub kv_format: KvFormat,
     /// Whether requests with equal prefixes share KV blocks.
@@ -41,15 +38,6 @@ pub struct Config {
     pub queue_requests_max: u32,
     /// Seed from which the seeds of requests without one are generated; `None`: a random one from the system.
     pub seed: Option<u64>,
-}
-
-/// A folder for files of KV blocks. Several processes may use it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskConfig {
-    /// The folder; it is created if necessary.
-    pub folder: PathBuf,
-    /// Maximum bytes of its files; the least recently used ones are removed.
-    pub bytes: u64,
 }
 
 /// Where drafts come from. Names are vLLM's.
@@ -126,7 +114,6 @@ impl Default for Config {
             gpu_memory_utilization: 0.9,
             kv_cache_bytes: None,
             kv_host_bytes: 0,
-            kv_disk: None,
             kv_format: KvFormat::F16,
             prefix_caching: true,
             look_ahead: true,

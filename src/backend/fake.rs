@@ -204,7 +204,7 @@ impl FakeBackend {
                 self.results.push_back(results);
             }
             Some(Command::Save(number, blocks)) => {
-                let copies = blocks.iter().map(|&block| self.copy_of(block)).collect();
+                let copies = blocks.iter().map(|&block| slots_to_bytes(self.block(block))).collect();
                 self.saved.insert(number, copies);
             }
             Some(Command::Restore(blocks)) => {
@@ -214,15 +214,6 @@ impl FakeBackend {
             }
             None => {}
         }
-    }
-
-    /// A copy of a block: its slots, and zeros up to the length that a copy has on every backend.
-    fn copy_of(&mut self, block: BlockRef) -> Bytes {
-        let kv_format = self.capacity.as_ref().expect("a loaded device has a capacity").kv_format;
-        let length = self.plan.block_bytes(block.group, self.block_size(), kv_format);
-        let mut copy = slots_to_bytes(self.block(block));
-        copy.resize(copy.len().max(usize::try_from(length).expect("a block fits memory")), 0);
-        copy.into()
     }
 
     /// The slots of a block.
@@ -544,7 +535,7 @@ fn check_writes(arrays: &GroupInputs, rows: usize, slots: usize) {
 const SLOT_BYTES: usize = 12;
 
 /// A copy of a block: the token and the state of each slot, little-endian.
-fn slots_to_bytes(slots: &[Slot]) -> Vec<u8> {
+fn slots_to_bytes(slots: &[Slot]) -> Bytes {
     let bytes = |slot: &Slot| [&slot.token_id.to_le_bytes()[..], &slot.state.to_le_bytes()].concat();
     slots.iter().flat_map(bytes).collect()
 }

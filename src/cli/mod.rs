@@ -8,7 +8,6 @@
 mod access;
 mod batch;
 mod bench;
-mod cache;
 mod chat;
 mod device;
 mod devices;
@@ -58,8 +57,6 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Measure speed, and compare it with the device's own peaks
     Bench(bench::BenchArgs),
-    /// Take the KV blocks of a prompt to another process, or to a web page
-    Cache(cache::CacheArgs),
     /// Download a model into the Hugging Face cache, and print its path
     Pull(pull::PullArgs),
     /// List the models in the Hugging Face cache
@@ -96,7 +93,6 @@ pub(crate) fn main() -> ExitCode {
             Err(fault) => Err(fault),
         },
         Command::Bench(options) => bench::run(&options),
-        Command::Cache(options) => cache::run(&options),
         Command::Pull(options) => pull::run(&options),
         Command::List(options) => list::run(&options),
         Command::Devices(options) => devices::run(&options),

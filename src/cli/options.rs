@@ -3,7 +3,7 @@
 use super::device::{self, Device, DeviceArgs, Dtype};
 use super::hub::{self, Described, HubArgs};
 use super::speculation::{self, SpeculativeConfig};
-use super::tiers::{DiskTierArgs, HostTierArgs};
+use super::tiers::HostTierArgs;
 use super::units::parse_bytes;
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::BoolishValueParser;
@@ -89,8 +89,6 @@ pub(crate) struct EngineArgs {
     pub(crate) kv_cache_bytes: Option<u64>,
     #[command(flatten)]
     pub(crate) host_tier: HostTierArgs,
-    #[command(flatten)]
-    pub(crate) disk_tier: DiskTierArgs,
     /// Do not share KV blocks between requests with a common prefix
     #[arg(long, env = "FOLIO_NO_PREFIX_CACHING", value_parser = BoolishValueParser::new())]
     pub(crate) no_prefix_caching: bool,
@@ -157,7 +155,6 @@ impl EngineArgs {
             gpu_memory_utilization: self.gpu_memory_utilization.unwrap_or(default.gpu_memory_utilization),
             kv_cache_bytes: self.kv_cache_bytes,
             kv_host_bytes: self.host_tier.bytes(),
-            kv_disk: self.disk_tier.config(),
             kv_format: match self.kv_cache_dtype {
                 KvCacheDtype::Auto => default.kv_format,
                 KvCacheDtype::F16 => KvFormat::F16,

@@ -113,14 +113,6 @@ stats! {
     prefix_hits,
     /// Those of them that came from host memory.
     prefix_hits_host,
-    /// Those of them that were read from disk.
-    prefix_hits_disk,
-    /// Files of KV blocks written.
-    files_written,
-    /// Files of KV blocks read.
-    files_read,
-    /// KV blocks that can be read from disk.
-    blocks_on_disk,
     /// KV blocks copied to host memory.
     blocks_saved,
     /// KV blocks copied back from host memory.

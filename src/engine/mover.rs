@@ -2,7 +2,7 @@
 
 use super::batch::Batch;
 use super::faults::{InjectedFault, InjectedFaults};
-use super::tiers::{HostSlot, HostTier, Rates, Save};
+use super::tiers::{HostSlot, HostTier, Rates};
 use crate::backend::{Backend, BackendError, BlockRef};
 use crate::platform::Instant;
 use bytes::Bytes;
@@ -49,7 +49,8 @@ impl Mover {
         backend: &mut B,
         batch: &Batch,
     ) -> Result<Option<B::Saves>, BackendError> {
-        let leaving = Self::leaving(&batch.saves);
+        let leaving: Vec<_> =
+            batch.saves.iter().map(|save| BlockRef { group: save.group, block: save.block }).collect();
         let saves = if leaving.is_empty() { None } else { Some(backend.save_blocks(&leaving)?) };
         let arriving = batch.restores.iter().map(|restore| {
             let bytes = self.slots.get(restore.slot as usize).cloned().unwrap_or_default();
@@ -67,16 +68,14 @@ impl Mover {
         Ok(saves)
     }
 
-    /// The blocks to copy.
-    pub(super) fn leaving(saves: &[Save]) -> Vec<BlockRef> {
-        saves.iter().map(|save| BlockRef { group: save.group, block: save.block }).collect()
-    }
-
-    /// Stores the bytes of a block that has arrived in host memory.
-    pub(super) fn fill(&mut self, slot: HostSlot, bytes: Bytes) {
-        let slot = slot as usize;
-        self.slots.resize(self.slots.len().max(slot + 1), Bytes::new());
-        self.slots[slot] = bytes;
+    /// Stores the copies of a batch that has been read.
+    pub(super) fn store(&mut self, batch: &Batch, saved: Vec<Bytes>) {
+        assert_eq!(saved.len(), batch.saves.len(), "every leaving block has a copy");
+        for (save, bytes) in batch.saves.iter().zip(saved) {
+            let slot = save.slot as usize;
+            self.slots.resize(self.slots.len().max(slot + 1), Bytes::new());
+            self.slots[slot] = bytes;
+        }
     }
 
     /// Drops the bytes of slots that are no longer in use.

@@ -187,8 +187,6 @@ pub struct Token {
     pub cached_tokens: u32,
     /// As in [`Usage`].
     pub restored_tokens: u32,
-    /// As in [`Usage`].
-    pub disk_tokens: u32,
 }
 
 /// Why a choice finished.
@@ -232,8 +230,6 @@ pub struct Usage {
     pub cached_tokens: u32,
     /// Number of these whose keys and values came from host memory.
     pub restored_tokens: u32,
-    /// Number of these whose keys and values were read from disk.
-    pub disk_tokens: u32,
     /// Number of generated tokens, including the one that ended the choice.
     pub completion_tokens: u32,
 }
@@ -260,8 +256,6 @@ pub struct PrefixReport {
     pub cached_tokens: u32,
     /// Number of these whose keys and values came from host memory.
     pub restored_tokens: u32,
-    /// Number of these whose keys and values were read from disk.
-    pub disk_tokens: u32,
     /// Number of leading tokens shared with some remembered sequence of the same salt; at least `cached_tokens`.
     pub common_tokens: u32,
     /// Token id after the common tokens: the first that differs from every such sequence.

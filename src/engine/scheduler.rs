@@ -4,8 +4,7 @@
 //! ones; when none is missing, it draws the next token. Prefill, chunked prefill, prefix hits and decode are all this
 //! rule. [`Scheduler::schedule`] is here; `chunks` says how many tokens of a sequence a step computes, `admit` brings
 //! waiting sequences in, `preempt` sends running ones back when blocks run out, `tiers` moves blocks between device and
-//! host memory, `disk` between host memory and files, `verify` adds drafts to rows and accepts them, `commit` takes
-//! results.
+//! host memory, `verify` adds drafts to rows and accepts them, `commit` takes results.
 //!
 //! Nothing that a step in flight uses is released: a sequence that ends or is preempted leaves after its last step has
 //! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
@@ -15,7 +14,6 @@ mod beams;
 mod chunks;
 mod commit;
 mod counts;
-pub(super) mod disk;
 mod preempt;
 mod prefix;
 mod prompt_outputs;
@@ -37,7 +35,7 @@ use super::request::Request;
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::Answers;
 use super::speculation::pace::{Pace, Yield};
-use super::tiers::{DiskTier, HostTier, Rates, TierLimits};
+use super::tiers::{HostTier, Rates, TierLimits};
 use crate::config::Speculation;
 use crate::plan::inputs::{BatchInputs, NONE};
 use beams::BeamGroups;
@@ -88,19 +86,10 @@ pub struct Limits {
     pub speculation: Option<Speculation>,
     /// Token ids that end a sequence.
     pub eos_token_ids: Vec<u32>,
-    /// Key of the hashes of blocks with a salt.
+    /// Key of the prefix hashes.
     pub hash_key: [u8; 32],
-    /// Key of the hashes of other blocks. With a disk, it is the same in every process that can use the same files.
-    pub shared_key: [u8; 32],
     /// Sizes of the colder tiers.
     pub tiers: TierLimits,
-}
-
-impl Limits {
-    /// Blocks of each KV group that the longest sequence has.
-    pub(super) fn blocks_of_longest(&self) -> Vec<u32> {
-        vec![self.model_len_max.div_ceil(self.block_size); self.windows.len()]
-    }
 }
 
 /// Decides what each step computes.
@@ -109,7 +98,6 @@ pub struct Scheduler {
     limits: Limits,
     pool: BlockPool,
     host: HostTier,
-    disk: DiskTier,
     rates: Rates,
     /// Uploads from host memory by the steps in flight.
     restores_in_flight: u32,
@@ -169,7 +157,6 @@ impl Scheduler {
         Self {
             pool: BlockPool::new(limits.block_size, &limits.windows, &limits.blocks, faults),
             host: HostTier::new(limits.tiers.host_bytes, limits.tiers.block_bytes.clone(), faults),
-            disk: DiskTier::new(limits.tiers.disk, limits.tiers.block_bytes.clone()),
             rates: Rates::default(),
             restores_in_flight: 0,
             sequences: Sequences::default(),
@@ -255,11 +242,10 @@ impl Scheduler {
         }
         if draft.batch.rows.is_empty() {
             debug_assert!(draft.batch.saves.is_empty() && draft.batch.restores.is_empty(), "only rows take blocks");
-            let idle = self.running.is_empty() && self.waiting.is_empty() || !self.disk.reading.is_empty();
+            let idle = self.running.is_empty() && self.waiting.is_empty();
             assert!(idle || self.steps_in_flight > 0, "with no step in flight, some sequence can always continue");
             return None;
         }
-        self.save_some_finished(&mut draft.batch.saves);
         self.counts.steps += 1;
         self.steps_in_flight += 1;
         Some(draft.batch)
@@ -627,8 +613,6 @@ impl Scheduler {
     /// place.
     fn settle(&mut self, id: SequenceId) {
         assert_eq!(self.sequences[id].in_flight, 0, "nothing that a step in flight uses is released");
-        self.end_disk_wait(id);
-        self.finish_blocks(id);
         self.release_blocks(id);
         self.release_feed_slot(id);
         let sequence = &mut self.sequences[id];
@@ -688,8 +672,7 @@ impl Scheduler {
             assert!(sequence.computed <= sequence.tokens_total(), "only existing tokens are computed");
         }
         self.pool.check(&occurrences);
-        let kept = |sequence: &Sequence| sequence.disk.arrived.len() + sequence.disk.kept.len();
-        self.host.check(self.restores_in_flight, self.sequences.iter().map(kept).sum());
+        self.host.check(self.restores_in_flight);
         slots.sort_unstable();
         assert!(slots.iter().copied().eq(0..self.limits.feed_slots), "every feed slot is free or has one owner");
         let order = |id: &SequenceId| self.sequences[*id].order;

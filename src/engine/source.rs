@@ -18,9 +18,6 @@ pub trait Source {
         None
     }
 
-    /// Identifies the model by its config and its list of tensors; the weights do not count.
-    fn identity(&self) -> [u8; 32];
-
     /// Ids that end a sequence.
     fn eos_token_ids(&self) -> Vec<u32>;
 
@@ -39,10 +36,6 @@ impl Source for Model {
 
     fn record_quantized(&self, activations: Storage, quantization: Quantization) -> Option<Plan> {
         Model::record_quantized(self, activations, quantization).ok()
-    }
-
-    fn identity(&self) -> [u8; 32] {
-        Model::identity(self)
     }
 
     fn eos_token_ids(&self) -> Vec<u32> {

@@ -1,16 +1,14 @@
 //! Starting an engine, and restarting it after a device loss: record, load, upload, size the pool.
 
-use super::disk::{Disk, FolderDisk, Form, MemoryDisk, MemoryFiles, file};
 use super::draft_model::{DraftError, DraftModel, DraftPlan};
 use super::faults::InjectedFaults;
-use super::fingerprint::Samples;
 use super::fit::{Fit, FitReport};
 use super::handle::{EngineInbox, EngineInfo};
 use super::mover::Mover;
 use super::scheduler::{Limits, Scheduler};
 use super::source::Source;
 use super::streams::Streams;
-use super::tiers::{DiskUse, TierLimits};
+use super::tiers::TierLimits;
 use super::{Engine, EngineEnd, Seeds, sizes};
 use crate::backend::{Backend, BackendError, Capacity, Caps};
 use crate::config::{Config, ConfigError, SpeculationMethod};
@@ -21,12 +19,8 @@ use crate::plan::error::PlanError;
 use crate::platform;
 use bytes::Bytes;
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-
-/// Host memory for blocks that are read from files, if the longest sequence needs as much and no more is configured.
-const PASSING_BYTES_MAX: u64 = 256 << 20;
 
 /// Progress reported while an engine starts.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,14 +54,6 @@ pub enum StartError {
     /// The device cannot hold or run the model.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The folder for files of KV blocks cannot be used.
-    #[error("--kv-disk {folder}: {message}")]
-    Disk {
-        /// The folder.
-        folder: String,
-        /// The system's message.
-        message: String,
-    },
     /// The recorded plan is inconsistent. This is a bug in this program, not an error in the model's files.
     #[error("internal error: the model's plan is inconsistent: {0}")]
     Plan(PlanError),
@@ -103,7 +89,7 @@ impl LoadedPlan {
     /// Reloads everything after a device loss.
     pub(super) async fn bring_back<B: Backend>(&self, backend: &mut B, source: &impl Source) -> Result<(), StartError> {
         backend.reset().await?;
-        load(backend, source, &self.plan, &self.capacity, &mut Samples::default(), &mut |_| {}).await?;
+        load(backend, source, &self.plan, &self.capacity, &mut |_| {}).await?;
         backend.allocate_pool(&self.blocks)?;
         backend.settle().await?;
         Ok(backend.warm_up(&mut |_, _| {})?)
@@ -117,17 +103,6 @@ impl From<UploadError<BackendError>> for StartError {
             UploadError::Write(error) => Self::Backend(error),
         }
     }
-}
-
-/// What an engine may be started with besides a device, a model and limits.
-#[doc(hidden)]
-pub struct Extras<B, S, D> {
-    /// A draft model on a device of its own.
-    pub draft: Option<(B, S)>,
-    /// What the simulator injects.
-    pub faults: InjectedFaults,
-    /// Opens the disk for blocks of this form.
-    pub open_disk: D,
 }
 
 impl<B: Backend, S: Source> Engine<B, S> {
@@ -152,52 +127,31 @@ impl<B: Backend, S: Source> Engine<B, S> {
         progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         config.check()?;
-        let open_disk = |form: &Form| {
-            let disk = config.kv_disk.as_ref().map(|disk| FolderDisk::open(&disk.folder, disk.bytes, form));
-            Ok(disk.transpose()?.map(|disk| Box::new(disk) as Box<dyn Disk>))
-        };
-        let extras = Extras { draft, faults: InjectedFaults::default(), open_disk };
-        Self::start_with(backend, model, extras, config, inbox, progress).await
+        let faults = InjectedFaults::default();
+        Self::start_with_faults(backend, model, draft, config, inbox, faults, progress).await
     }
 
-    /// [`Engine::start`], with KV blocks from imported files.
-    pub async fn start_with_files(
-        backend: B,
-        model: S,
-        files: &MemoryFiles,
-        config: &Config,
-        inbox: EngineInbox,
-        progress: impl FnMut(Progress),
-    ) -> Result<Self, StartError> {
-        config.check()?;
-        let open_disk = |form: &Form| Ok(Some(Box::new(MemoryDisk::new(files.clone(), form.clone())) as Box<dyn Disk>));
-        let extras = Extras { draft: None, faults: InjectedFaults::default(), open_disk };
-        Self::start_with(backend, model, extras, config, inbox, progress).await
-    }
-
-    /// [`Engine::start_with_draft`] for the simulator: allows any block size, injects bugs, and has another disk.
+    /// [`Engine::start_with_draft`] for the simulator: allows any block size and injects bugs.
     #[doc(hidden)]
-    pub async fn start_with(
+    pub async fn start_with_faults(
         mut backend: B,
         source: S,
-        extras: Extras<B, S, impl FnOnce(&Form) -> io::Result<Option<Box<dyn Disk>>>>,
+        draft: Option<(B, S)>,
         config: &Config,
         inbox: EngineInbox,
+        faults: InjectedFaults,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         let plan = Arc::new(source.record(backend.caps().activations));
         check(&plan).map_err(StartError::Plan)?;
-        let faults = extras.faults;
-        let mut draft = extras.draft.map(|(backend, source)| Drafting::new(backend, source, &plan)).transpose()?;
+        let mut draft = draft.map(|(backend, source)| Drafting::new(backend, source, &plan)).transpose()?;
         check_method(config, draft.is_some())?;
         let draft_plan = draft.as_ref().map(|draft| &draft.plan);
         let fit = check_fit(&source, &plan, draft_plan, config, backend.caps(), &mut progress)?;
         let capacity = fit.capacity.clone();
-        let mut samples = Samples::default();
-        load(&mut backend, &source, &plan, &capacity, &mut samples, &mut progress).await?;
+        load(&mut backend, &source, &plan, &capacity, &mut progress).await?;
         if let Some(draft) = &mut draft {
-            let (source, plan, samples) = (&draft.source, &draft.plan.plan, &mut Samples::default());
-            load(&mut draft.backend, source, plan, &capacity, samples, &mut progress).await?;
+            load(&mut draft.backend, &draft.source, &draft.plan.plan, &capacity, &mut progress).await?;
         }
         let blocks = allocate_pool(&mut backend, draft.as_mut(), config, &plan, &fit, &mut progress).await?;
         backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total }))?;
@@ -205,13 +159,11 @@ impl<B: Backend, S: Source> Engine<B, S> {
             draft.backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total }))?;
         }
         let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
-        let form = form(&backend, &source, &plan, &capacity, config, samples);
-        let mut limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
-        let disk = open(extras.open_disk, &form, config, &mut limits)?;
+        let limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
         let bytes = |plan: &Plan, blocks: &[u32]| sizes::kv_bytes(config, plan, blocks);
         let draft_bytes = draft.as_ref().map_or(0, |draft| bytes(&draft.plan.plan, &draft.plan.blocks(&blocks)));
         let kv_bytes = bytes(&plan, &blocks) + draft_bytes;
-        let info = info(&backend, &plan, &limits, fit.weight_bytes, kv_bytes);
+        inbox.set_ready(info(&backend, &plan, &limits, fit.weight_bytes, kv_bytes));
         let draft_loaded = draft.as_ref().map(|draft| Box::new(draft.loaded(config, &capacity, &blocks)));
         let loaded = LoadedPlan { config: config.clone(), plan, capacity, blocks, draft: draft_loaded };
         let draft = draft.map(Drafting::finish);
@@ -220,15 +172,13 @@ impl<B: Backend, S: Source> Engine<B, S> {
         if !scheduler.host().is_off() {
             mover.calibrate(&mut backend).await?;
         }
-        let mut engine = Self {
+        Ok(Self {
             backend,
             source,
             loaded,
             draft,
             scheduler,
             mover,
-            disk,
-            waits_for_disk: false,
             last_read: None,
             in_flight: VecDeque::new(),
             inbox,
@@ -239,10 +189,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             requests_dequeued: 0,
             recoveries: 0,
             faults,
-        };
-        engine.find_files().await;
-        engine.inbox.set_ready(info);
-        Ok(engine)
+        })
     }
 }
 
@@ -330,14 +277,12 @@ async fn load<B: Backend>(
     source: &impl Source,
     plan: &Arc<Plan>,
     capacity: &Capacity,
-    samples: &mut Samples,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), StartError> {
     backend.load(plan.clone(), capacity)?;
     let (mut done, total) = (0, plan.weight_bytes());
     let mut write = |weight, first_row, rows: Bytes| {
         let bytes = rows.len() as u64;
-        samples.add(weight, first_row, &rows);
         backend.write_weight(weight, first_row, rows)?;
         done += bytes;
         progress(Progress::Weights { done, total });
@@ -456,75 +401,12 @@ fn limits(
         deterministic: config.deterministic,
         speculation: config.speculation,
         eos_token_ids: source.eos_token_ids(),
-        hash_key: random_key(),
-        shared_key: random_key(),
+        hash_key: std::array::from_fn(|_| platform::random_u64().to_le_bytes()[0]),
         tiers: TierLimits {
             host_bytes: if config.prefix_caching { config.kv_host_bytes } else { 0 },
             block_bytes: sizes::block_bytes(config, plan),
-            disk: DiskUse::Off,
         },
     }
-}
-
-fn random_key() -> [u8; 32] {
-    std::array::from_fn(|_| platform::random_u64().to_le_bytes()[0])
-}
-
-fn no_folder(config: &Config, error: &io::Error) -> StartError {
-    let folder = config.kv_disk.as_ref().map_or_else(String::new, |disk| disk.folder.display().to_string());
-    StartError::Disk { folder, message: error.to_string() }
-}
-
-/// What the blocks of this engine have in common.
-fn form<B: Backend>(
-    backend: &B,
-    source: &impl Source,
-    plan: &Plan,
-    capacity: &Capacity,
-    config: &Config,
-    samples: Samples,
-) -> Form {
-    let caps = backend.caps();
-    let layers_of = |group: usize| {
-        let own = plan.kv_layers.iter().filter(move |layer| layer.group as usize == group);
-        own.map(|layer| [layer.heads, layer.head_dim]).collect()
-    };
-    // Fixed chunks depend on the size of a step.
-    let build = [env!("CARGO_PKG_VERSION"), &platform::build_id(), caps.api, &caps.name, &caps.tier].join(" ");
-    Form {
-        fingerprint: samples.fingerprint(&source.identity(), plan),
-        kv_format: config.kv_format,
-        block_size: config.block_size,
-        adapter: file::NO_ADAPTER.to_owned(),
-        build: format!("{build} {:?} {}", caps.activations, capacity.tokens_max),
-        deterministic: config.deterministic,
-        layers: (0..plan.kv_groups.len()).map(layers_of).collect(),
-    }
-}
-
-/// Opens the disk, if there is one and prefixes are shared, and adapts the limits to it.
-fn open(
-    open_disk: impl FnOnce(&Form) -> io::Result<Option<Box<dyn Disk>>>,
-    form: &Form,
-    config: &Config,
-    limits: &mut Limits,
-) -> Result<Option<Box<dyn Disk>>, StartError> {
-    if !config.prefix_caching {
-        return Ok(None);
-    }
-    let disk = open_disk(form).map_err(|error| no_folder(config, &error))?;
-    if let Some(disk) = &disk {
-        let disk_use = if disk.is_written() { DiskUse::ReadAndWrite } else { DiskUse::Read };
-        limits.shared_key = form.key();
-        limits.tiers = tiers_with_disk(&limits.tiers, disk_use, &limits.blocks_of_longest());
-    }
-    Ok(disk)
-}
-
-/// Blocks from files pass through host memory: there is room for the longest sequence, within reason.
-fn tiers_with_disk(tiers: &TierLimits, disk: DiskUse, longest: &[u32]) -> TierLimits {
-    let one: u64 = tiers.block_bytes.iter().zip(longest).map(|(bytes, &count)| bytes * u64::from(count)).sum();
-    TierLimits { host_bytes: tiers.host_bytes.max(one.min(PASSING_BYTES_MAX)), disk, ..tiers.clone() }
 }
 
 fn info<B: Backend>(backend: &B, plan: &Plan, limits: &Limits, weight_bytes: u64, kv_bytes: u64) -> EngineInfo {

@@ -255,17 +255,6 @@ impl Model {
         &self.generation
     }
 
-    /// Identifies the model by its config and its list of tensors, as they are read; where its files are does not
-    /// count.
-    pub fn identity(&self) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new_derive_key("folio 2026 identity of a model");
-        hasher.update(format!("{:?}", self.spec).as_bytes());
-        for (name, info) in self.source.tensors() {
-            hasher.update(format!("{name:?} {:?} {:?}", info.shape, info.element).as_bytes());
-        }
-        *hasher.finalize().as_bytes()
-    }
-
     /// Records the forward pass. `activations` is the element type between steps; residual stream and logits are f32.
     pub fn record(&self, activations: Storage) -> Plan {
         decoder::record(&self.spec, &self.weights, activations)

@@ -1,7 +1,7 @@
 //! Files that nobody else may have planted: they are opened without following a link.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
 use std::path::Path;
 
 /// Opens a file; fails if its last component is a link. A check before opening would leave time to plant one. Only Unix
@@ -23,25 +23,6 @@ pub fn read_own_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// Writes a new file that only this user can read; fails if there is one of this name.
-pub fn write_own_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path)?;
-    parts.iter().try_for_each(|part| file.write_all(part))
-}
-
-/// Creates a folder that only this user can use, and the folders that it is in; one that is there stays as it is.
-pub fn create_own_folder(path: &Path) -> io::Result<()> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
 }
 
 #[cfg(unix)]

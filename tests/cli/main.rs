@@ -9,7 +9,6 @@ mod batch;
 #[path = "../support/gguf_builder.rs"]
 mod builder;
 mod closed;
-mod disk;
 mod files;
 #[cfg(unix)]
 mod hostile;

@@ -8,7 +8,6 @@ mod beams;
 mod costs;
 mod counters;
 mod deterministic;
-mod disk;
 mod faults;
 mod round_robin;
 mod rules;

@@ -33,7 +33,6 @@ pub(crate) fn limits() -> Limits {
         speculation: None,
         eos_token_ids: Vec::new(),
         hash_key: [3; 32],
-        shared_key: [3; 32],
         tiers: TierLimits::default(),
     }
 }

@@ -6,7 +6,6 @@ use crate::{beams, rules, speculation};
 use folio::backend::BackendError;
 use folio::backend::fake::{self, FakeBackend, PlainHistory, Script};
 use folio::config::Config;
-use folio::engine::disk::{Disk, Form};
 use folio::engine::faults::InjectedFaults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
 use folio::engine::request::{
@@ -14,7 +13,7 @@ use folio::engine::request::{
 };
 use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::engine::{Engine, EngineEnd, Extras, Source};
+use folio::engine::{Engine, EngineEnd, Source};
 use folio::model::UploadError;
 use folio::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, SampleRow};
 use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Storage, WeightId};
@@ -67,10 +66,6 @@ impl Source for Shape {
             positions_max: self.model_len,
             ..Plan::default()
         }
-    }
-
-    fn identity(&self) -> [u8; 32] {
-        *blake3::hash(format!("{self:?}").as_bytes()).as_bytes()
     }
 
     fn eos_token_ids(&self) -> Vec<u32> {
@@ -152,16 +147,11 @@ pub(crate) struct Outcome {
 
 /// Submits, steps, reads and aborts until everything is done.
 pub(crate) fn run(case: &Case) -> Outcome {
-    run_with(case, |_| None)
-}
-
-/// [`run`] with a disk.
-pub(crate) fn run_with(case: &Case, disk: impl FnOnce(&Form) -> Option<Box<dyn Disk>>) -> Outcome {
     let (handle, inbox) = channel(case.config.queue_requests_max);
     let device = |script: &Script| Watched::new(FakeBackend::new(script.clone()));
     let draft = case.draft.as_ref().map(|(shape, script)| (device(script), shape.clone()));
-    let extras = Extras { draft, faults: case.faults, open_disk: |form: &Form| Ok(disk(form)) };
-    let start = Engine::start_with(device(&case.script), case.shape.clone(), extras, &case.config, inbox, |_| {});
+    let model = (device(&case.script), case.shape.clone());
+    let start = Engine::start_with_faults(model.0, model.1, draft, &case.config, inbox, case.faults, |_| {});
     let mut engine = block_on(start).expect("the case's pool holds its model");
     let mut readers = Readers::new(case);
     for turn in 0.. {
@@ -506,7 +496,7 @@ pub(crate) fn compare(case: &Case, outcome: &Outcome, wanted: impl Fn(usize, usi
 fn without_hits(end: &End) -> End {
     match end {
         End::Finished(reason, usage) => {
-            End::Finished(*reason, Usage { cached_tokens: 0, restored_tokens: 0, disk_tokens: 0, ..*usage })
+            End::Finished(*reason, Usage { cached_tokens: 0, restored_tokens: 0, ..*usage })
         }
         other => other.clone(),
     }

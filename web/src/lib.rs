@@ -19,7 +19,6 @@ use error::EngineError;
 use files::{Files, JsFiles};
 use folio::backend::Backend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
-use folio::engine::disk::MemoryFiles;
 use folio::engine::handle::{self, EngineHandle, Status};
 use folio::engine::request::SamplingParams;
 use folio::engine::{Engine, Progress};
@@ -59,9 +58,6 @@ extern "C" {
     fn fail(this: &Sink, message: &str);
 }
 
-/// Maximum bytes of imported KV blocks.
-const IMPORTED_BYTES_MAX: u64 = 1 << 30;
-
 /// Module initialization: runs once, before everything else.
 #[wasm_bindgen(start)]
 pub fn start() {
@@ -80,7 +76,6 @@ pub fn start() {
 pub struct WebEngine {
     handle: EngineHandle,
     api: LocalApi,
-    files: MemoryFiles,
     run: AbortHandle,
 }
 
@@ -141,14 +136,6 @@ impl WebEngine {
         Call { abort }
     }
 
-    /// Adds the KV blocks of a file that `folio cache export` has written; `name` is for errors. Returns how many there
-    /// are.
-    pub fn import_cache(&self, name: &str, file: Vec<u8>) -> Result<u32, JsValue> {
-        let imported = self.files.import(&Bytes::from(file));
-        let count = imported.map_err(|error| EngineError::model(format!("{name}: {error}")))?;
-        Ok(u32::try_from(count).expect("a file has few blocks"))
-    }
-
     /// Counters and gauges of the last step, as JSON.
     pub fn stats(&self) -> String {
         options::stats(&self.handle.stats(), self.handle.status() == Status::Ready)
@@ -192,8 +179,7 @@ impl WebEngine {
                 Progress::Notice(text) => on_notice.call1(&JsValue::NULL, &text.into()),
             });
         };
-        let files = MemoryFiles::new(IMPORTED_BYTES_MAX);
-        let engine = Engine::start_with_files(backend, model, &files, &config, inbox, &mut progress).await?;
+        let engine = Engine::start(backend, model, &config, inbox, &mut progress).await?;
 
         let server = ServerOptions { allowed_hosts: vec!["*".into()], defaults, ..ServerOptions::default() };
         let state = ServerState::new(handle.clone(), Arc::new(text), vec![options.name], server);
@@ -204,7 +190,7 @@ impl WebEngine {
                 drop(on_end.call1(&JsValue::NULL, &message.into()));
             }
         });
-        Ok(Self { handle, api: LocalApi::new(state), files, run })
+        Ok(Self { handle, api: LocalApi::new(state), run })
     }
 }
 

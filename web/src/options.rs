@@ -95,7 +95,6 @@ pub(crate) fn stats(stats: &Stats, ready: bool) -> String {
         "prefixQueries": stats.prefix_queries,
         "prefixHits": stats.prefix_hits,
         "prefixHitsHost": stats.prefix_hits_host,
-        "prefixHitsDisk": stats.prefix_hits_disk,
         "promptTokens": stats.prompt_tokens,
         "generationTokens": stats.generation_tokens,
         "finishedStop": stats.finished_stop,

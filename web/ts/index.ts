@@ -154,15 +154,6 @@ export class Engine {
       this.call("GET", `/models/${name}`, undefined, options),
   };
 
-  readonly cache = {
-    /**
-     * Loads the KV blocks of a prompt, as `folio cache export` has written them for this model: prompts that begin with
-     * it are then not computed again. Resolves to the number of blocks.
-     */
-    import: (url: string | URL): Promise<number> =>
-      this.worker().ask({ op: "import", url: new URL(url, globalThis.location?.href).href }),
-  };
-
   /** Counters and gauges after the engine's last step. */
   stats(): Promise<api.Stats> {
     return this.worker().ask({ op: "stats" });

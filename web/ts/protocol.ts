@@ -27,8 +27,6 @@ export type ToWorker =
   | { id: number; op: "pull" }
   | { id: number; op: "cancel" }
   | { id: number; op: "stats" }
-  /** A file of KV blocks, at an absolute URL. */
-  | { id: number; op: "import"; url: string }
   | { id: number; op: "unload" };
 
 export type ToPage =

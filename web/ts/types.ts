@@ -89,8 +89,6 @@ export interface Stats {
   prefixHits: number;
   /** Those of them that came from host memory. */
   prefixHitsHost: number;
-  /** Those of `prefixHits` that came from files of {@link Engine.cache}. */
-  prefixHitsDisk: number;
   promptTokens: number;
   generationTokens: number;
   finishedStop: number;
@@ -127,7 +125,7 @@ export interface Usage {
   completion_tokens: number;
   total_tokens: number;
   /** Prompt tokens found in the prefix cache. */
-  prompt_tokens_details?: { cached_tokens?: number; host_cached_tokens?: number; disk_cached_tokens?: number };
+  prompt_tokens_details?: { cached_tokens?: number; host_cached_tokens?: number };
   /** Tokens of the reasoning before the answer. */
   completion_tokens_details?: { reasoning_tokens?: number };
 }

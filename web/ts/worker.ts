@@ -174,8 +174,6 @@ class PageSide {
           message.id,
           this.withEngine(({ engine }) => JSON.parse(engine.stats())),
         );
-      case "import":
-        return this.answer(message.id, this.import(message.url));
       case "unload":
         return this.answer(message.id, this.leave());
     }
@@ -203,15 +201,6 @@ class PageSide {
   private async withEngine<T>(use: (running: Running) => T): Promise<T> {
     if (!running) throw new EngineCrashedError("no engine is loaded");
     return use(await running);
-  }
-
-  private async import(url: string): Promise<number> {
-    const response = await fetch(url).catch((error: Error) => {
-      throw new NetworkError(`${url}: ${error.message}`);
-    });
-    if (!response.ok) throw new NetworkError(`${url}: status ${response.status}`);
-    const file = new Uint8Array(await response.arrayBuffer());
-    return await this.withEngine(({ engine }) => engine.import_cache(url, file));
   }
 
   private async fetch({ id, method, url, headers, body }: ToWorker & { op: "fetch" }): Promise<void> {

@@ -88,7 +88,6 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
             speculation: None,
             eos_token_ids: Vec::new(),
             hash_key: [7; 32],
-            shared_key: [7; 32],
             tiers: TierLimits::default(),
         },
         InjectedFaults::default(),

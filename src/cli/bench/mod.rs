@@ -2,9 +2,8 @@
 //!
 //! First the device's own peaks are measured ([`peaks`]), then the scenarios: [`steps`] runs each kernel alone with
 //! real shapes, [`generate`] decodes and prefills through the engine, [`serve`] loads it with seeded requests,
-//! [`beams`] counts the memory that beams share, [`speculation`] compares answers with and without drafts,
-//! [`returning`] the first tokens of conversations with and without tiers of the KV cache, [`host`] measures the host
-//! time of a step.
+//! [`beams`] counts the memory that beams share, [`speculation`] compares answers with and without drafts, [`host`]
+//! measures the host time of a step.
 //!
 //! `docs/measurements.md` has the figures measured so far.
 
@@ -13,7 +12,6 @@ mod generate;
 mod host;
 mod peaks;
 mod report;
-mod returning;
 mod serve;
 mod speculation;
 mod steps;
@@ -45,8 +43,6 @@ enum Scenario {
     Beams,
     /// The same answers without drafts and with them
     Speculation,
-    /// Conversations that return after others have taken their KV blocks, without and with colder tiers
-    Returning,
 }
 
 #[derive(Args, Debug)]
@@ -65,12 +61,10 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     json: bool,
     /// Batch sizes of decode and prefill [default: 1,8]; rows of the products in steps [default: 1,8,64]; searches of
-    /// beams, the first number only [default: 8]; conversations of returning, the first number only [default: 40];
-    /// sequences of speculation, from 64 on of random text [default: 1,64]
+    /// beams, the first number only [default: 8]; sequences of speculation, from 64 on of random text [default: 1,64]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch: Vec<u32>,
-    /// Prompt tokens of decode, prefill, beams and returning [default: 512, or the rest of the context; 1500 for
-    /// returning]
+    /// Prompt tokens of decode, prefill and beams [default: 512, or the rest of the context]
     #[arg(long, value_name = "TOKENS")]
     context: Option<u32>,
     /// Tokens that decode and beams generate per sequence
@@ -143,7 +137,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             Scenario::Prefill => generate::prefill(&subject, &config, &mut report)?,
             Scenario::Serve => serve::measure(&subject, &config, &mut report)?,
             Scenario::Beams => beams::measure(&subject, &config, &mut report)?,
-            Scenario::Returning => returning::measure(&subject, &config, &mut report)?,
             Scenario::Speculation => speculation::measure(&subject, &config, &mut report)?,
         }
     }

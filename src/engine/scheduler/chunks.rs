@@ -95,7 +95,6 @@ mod tests {
             speculation: None,
             eos_token_ids: Vec::new(),
             hash_key: [3; 32],
-            shared_key: [3; 32],
             tiers: TierLimits::default(),
         };
         Scheduler::new(limits, InjectedFaults::default())

@@ -78,7 +78,6 @@ impl Scheduler {
     pub fn restart(&mut self) {
         self.pool.reset();
         self.host.restart();
-        self.disk.restart();
         self.restores_in_flight = 0;
         self.running.clear();
         self.waiting.clear();
@@ -296,17 +295,12 @@ impl Scheduler {
 
     /// Releases the blocks that neither the next row nor a step in flight attends to.
     fn pass_windows(&mut self, row: &Row) {
+        let sequence = &mut self.sequences[row.sequence];
         for group in 0..self.limits.windows.len() {
             let first = self.pool.first_visible(group, row.start + row.count) as usize;
-            let table = &self.sequences[row.sequence].tables[group];
-            let (passed, end) = (table.passed as usize, first.min(table.blocks.len()));
-            for index in passed..end {
-                let block = self.sequences[row.sequence].tables[group].blocks[index];
-                self.finish_block(row.sequence, group, index, block);
-            }
-            let sequence = &mut self.sequences[row.sequence];
             let table = &mut sequence.tables[group];
-            for index in passed..end {
+            let end = first.min(table.blocks.len());
+            for index in table.passed as usize..end {
                 let block = std::mem::replace(&mut table.blocks[index], NONE);
                 debug_assert!(block != NONE, "a window passes a block once");
                 let pool = self.pool.group_mut(group);
@@ -418,6 +412,5 @@ fn token(sampled: Sampled, wants_logprob: bool, usage: Usage) -> Token {
         top_logprobs: sampled.top.into_iter().map(logprob).collect(),
         cached_tokens: usage.cached_tokens,
         restored_tokens: usage.restored_tokens,
-        disk_tokens: usage.disk_tokens,
     }
 }

@@ -26,7 +26,6 @@ fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Schedule
         speculation: None,
         eos_token_ids: Vec::new(),
         hash_key: [3; 32],
-        shared_key: [3; 32],
         tiers: TierLimits::default(),
     };
     Scheduler::new(limits, InjectedFaults::default())

@@ -25,7 +25,6 @@ struct Cached {
     tokens: u32,
     /// Those of them that came from host memory.
     restored: u32,
-    from_disk: u32,
 }
 
 /// Tokens counted so far over all choices; a prompt counts once, however many choices it has.
@@ -35,8 +34,6 @@ pub(crate) struct Totals {
     pub(crate) cached_tokens: u32,
     /// Those of them that came from host memory.
     pub(crate) restored_tokens: u32,
-    /// Those of them that were read from disk.
-    pub(crate) disk_tokens: u32,
     pub(crate) completion_tokens: u32,
     /// Those of `completion_tokens` that are reasoning.
     pub(crate) reasoning_tokens: u32,
@@ -138,12 +135,7 @@ impl Generation {
     /// Tokens counted so far.
     pub(crate) fn totals(&self) -> Totals {
         let sum = |count: fn(&Cached) -> u32| self.cached.iter().map(count).sum();
-        Totals {
-            cached_tokens: sum(|found| found.tokens),
-            restored_tokens: sum(|found| found.restored),
-            disk_tokens: sum(|found| found.from_disk),
-            ..self.totals
-        }
+        Totals { cached_tokens: sum(|found| found.tokens), restored_tokens: sum(|found| found.restored), ..self.totals }
     }
 
     fn poll_choice(&mut self, index: usize, context: &mut Context<'_>) -> Poll<Result<Delta, RequestError>> {
@@ -165,11 +157,7 @@ impl Generation {
                     new_tokens += 1;
                     let found = &mut self.cached[index / self.n];
                     if token.cached_tokens > found.tokens {
-                        *found = Cached {
-                            tokens: token.cached_tokens,
-                            restored: token.restored_tokens,
-                            from_disk: token.disk_tokens,
-                        };
+                        *found = Cached { tokens: token.cached_tokens, restored: token.restored_tokens };
                     }
                     if !choice.end_ids.contains(&token.id) {
                         let more = choice.text.push(token.id);

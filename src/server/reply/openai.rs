@@ -188,7 +188,6 @@ impl OpenAiReply {
             prompt,
             cached_tokens: report.cached_tokens,
             host_cached_tokens: report.restored_tokens,
-            disk_cached_tokens: report.disk_tokens,
             matched_tokens: report.common_tokens,
             first_difference: report.differing.map(difference),
             stopped_by: end_name(report.end),

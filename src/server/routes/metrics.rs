@@ -51,9 +51,6 @@ fn render(state: &ServerState) -> String {
     one("kv_host_bytes", "gauge", "Bytes of KV blocks in host memory.", &stats.host_bytes_used);
     one("kv_blocks_saved_total", "counter", "KV blocks moved to host memory.", &stats.blocks_saved);
     one("kv_blocks_restored_total", "counter", "KV blocks moved back.", &stats.blocks_restored);
-    one("kv_disk_blocks", "gauge", "KV blocks that can be read from disk.", &stats.blocks_on_disk);
-    one("kv_files_written_total", "counter", "Files of KV blocks written.", &stats.files_written);
-    one("kv_files_read_total", "counter", "Files of KV blocks read.", &stats.files_read);
     one("prompt_tokens_total", "counter", "Tokens of prompts.", &stats.prompt_tokens);
     one("generation_tokens_total", "counter", "Generated tokens.", &stats.generation_tokens);
     one("num_preemptions_total", "counter", "Preemptions.", &stats.preemptions);
@@ -74,9 +71,8 @@ fn render(state: &ServerState) -> String {
         ("disabled", stats.prefix_ends_disabled),
     ];
     let tiers = [
-        ("device", stats.prefix_hits.saturating_sub(stats.prefix_hits_host + stats.prefix_hits_disk)),
+        ("device", stats.prefix_hits - stats.prefix_hits_host.min(stats.prefix_hits)),
         ("host", stats.prefix_hits_host),
-        ("disk", stats.prefix_hits_disk),
     ];
     let mut several = |(name, help): (&str, &str), key: &str, counts: &[(&str, u64)]| {
         head(&mut text, name, "counter", help);

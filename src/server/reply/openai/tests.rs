@@ -51,9 +51,7 @@ fn answer() -> impl Strategy<Value = Answer> {
 
 fn token(id: u32) -> Token {
     let top = (0..id % 3).map(|rank| TokenLogprob { token_id: id + rank, logprob: -0.1 - rank as f32 });
-    let (cached_tokens, restored_tokens, disk_tokens) = (0, 0, 0);
-    let (logprob, top_logprobs) = (Some(-(id as f32) / 100.0), top.collect());
-    Token { id, logprob, top_logprobs, cached_tokens, restored_tokens, disk_tokens }
+    Token { id, logprob: Some(-(id as f32) / 100.0), top_logprobs: top.collect(), cached_tokens: 0, restored_tokens: 0 }
 }
 
 /// The deltas of one choice: split as the answer says, or all in one.
@@ -109,7 +107,7 @@ fn form(kind: Kind, flags: [bool; 4], drawn: usize) -> OpenAiReply {
 /// The events of a stream, and the whole reply.
 fn both(mut form: OpenAiReply, deltas: Vec<Delta>) -> (Vec<Value>, Value) {
     let totals =
-        Totals { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 9, reasoning_tokens: 2, ..Totals::default() };
+        Totals { prompt_tokens: 3, cached_tokens: 1, restored_tokens: 0, completion_tokens: 9, reasoning_tokens: 2 };
     let mut chunks: Vec<Chunk> = deltas.into_iter().flat_map(|delta| form.chunks(delta, totals)).collect();
     chunks.extend(form.last_chunk(totals));
     let parse = |json: &str| serde_json::from_str(json).expect("a reply is JSON");
