@@ -26,6 +26,7 @@ mod serve;
 mod session;
 mod speculation;
 mod tiers;
+mod traces;
 mod units;
 
 use clap::error::{ContextKind, ContextValue};

@@ -14,9 +14,12 @@ mod faults;
 mod fields;
 mod grammars;
 mod harness;
+mod infill;
 mod local;
+mod metrics;
 mod ollama;
 mod peers;
+mod rerank;
 mod responses;
 mod routes;
 mod scores;
@@ -24,3 +27,5 @@ mod sockets;
 mod speculation;
 mod structured;
 mod tools;
+#[cfg(unix)]
+mod unix_socket;

@@ -1,0 +1,249 @@
+//! `POST /v1/rerank` and `POST /score`: how well documents answer a query.
+//!
+//! A reranker is asked, in the words of Qwen3-Reranker, whether a document meets the requirements. Both answers are
+//! found by a beam search of one token, so the score is that of the model's own probabilities. Other models compare
+//! embeddings.
+
+use crate::engine::handle::EngineInfo;
+use crate::engine::request::{BeamParams, Event, Request as EngineRequest, RequestError, SamplingParams};
+use crate::server::guards::Client;
+use crate::server::parameters::conversation::Conversation;
+use crate::server::parameters::prompts::Prompts;
+use crate::server::parameters::rerank::{Judging, RerankRequest, ScoreRequest};
+use crate::server::parameters::turns::Turns;
+use crate::server::parameters::{read, tools, vocabulary};
+use crate::server::routes::chat;
+use crate::server::routes::embeddings::{self, Inputs};
+use crate::server::state::{Counted, Reranker, ServerState, prompt_bytes_max};
+use crate::server::wire::error::{ApiError, Names};
+use crate::text::{TextModel, TextStream};
+use axum::Json;
+use axum::extract::{Request, State};
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use serde_json::{Map, Value, json};
+
+/// The engine's field names and those of these requests, where they differ.
+const NAMES: Names = &[("prompt", "documents")];
+/// Documents of one request that are judged at once, so that it does not fill the queue.
+const DOCUMENTS_AT_ONCE: usize = 16;
+/// The answer that counts.
+const YES: &str = "yes";
+/// From Qwen3-Reranker's documentation.
+const JUDGE: &str = "Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
+                     Note that the answer can only be \"yes\" or \"no\".";
+/// Its default instruction.
+const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
+
+/// Ranks documents.
+pub(crate) async fn rerank(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+    let client = Client::of(&request);
+    let request: RerankRequest = read::read(request, &state).await?;
+    let model = state.model(request.judging.target.model.clone())?;
+    let pairs = request.documents.iter().map(|document| (request.query.clone(), document.clone())).collect();
+    let (scores, tokens) = scores(&state, client, pairs, request.judging).await?;
+    let mut ranked: Vec<_> = scores.into_iter().enumerate().collect();
+    // Of equal ones, the first comes first.
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    ranked.truncate(request.top_n.map_or(usize::MAX, |most| most as usize));
+    let result = |(index, score): (usize, f64)| {
+        let mut result = json!({"index": index, "relevance_score": score});
+        if request.return_documents {
+            result["document"] = json!({"text": request.documents[index]});
+        }
+        result
+    };
+    let results: Vec<_> = ranked.into_iter().map(result).collect();
+    let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+    Ok(Json(json!({"id": state.new_id("rerank"), "model": model, "usage": usage, "results": results})))
+}
+
+/// Scores pairs of texts.
+pub(crate) async fn score(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+    let client = Client::of(&request);
+    let ScoreRequest { judging, text_1, text_2 } = read::read(request, &state).await?;
+    let model = state.model(judging.target.model.clone())?;
+    if text_1.len() > 1 && text_1.len() != text_2.len() {
+        let message =
+            format!("`text_1` must be one text, or as many as `text_2` ({}), not {}", text_2.len(), text_1.len());
+        return Err(ApiError::invalid("text_1", message));
+    }
+    let pairs = text_1.iter().cycle().cloned().zip(text_2).collect();
+    let (scores, tokens) = scores(&state, client, pairs, judging).await?;
+    let entry = |(index, score)| json!({"index": index, "object": "score", "score": score});
+    let data: Vec<_> = scores.into_iter().enumerate().map(entry).collect();
+    Ok(Json(json!({
+        "id": state.new_id("score"),
+        "object": "list",
+        "created": crate::platform::unix_time(),
+        "model": model,
+        "data": data,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    })))
+}
+
+/// A score for each pair of a query and a document, and the number of tokens that were read.
+async fn scores(
+    state: &ServerState,
+    client: Client,
+    mut pairs: Vec<(String, String)>,
+    judging: Judging,
+) -> Result<(Vec<f64>, usize), ApiError> {
+    let longest = judging.instruction.as_ref().map_or(0, String::len);
+    if longest > prompt_bytes_max(state.ready()?) {
+        let message = "`instruction` is longer than the context";
+        return Err(ApiError::invalid("instruction", message));
+    }
+    if let Some(most) = judging.max_tokens_per_doc.or(judging.truncate_prompt_tokens) {
+        pairs = cut(state, pairs, most as usize).await?;
+    }
+    match state.reranker() {
+        Reranker::YesNo => judged(state, client, pairs, &judging).await,
+        Reranker::Embedding => compared(state, client, pairs, judging).await,
+    }
+}
+
+/// The pairs with at most `most` tokens of each document.
+async fn cut(
+    state: &ServerState,
+    pairs: Vec<(String, String)>,
+    most: usize,
+) -> Result<Vec<(String, String)>, ApiError> {
+    let bytes = pairs.iter().map(|(_, document)| document.len()).sum();
+    let work = move |text: &TextModel| {
+        let tokenizer = text.tokenizer.clone();
+        let cut = |(query, document): (String, String)| {
+            let Some(tokenizer) = &tokenizer else { return Ok((query, document)) };
+            let ids = tokenizer.encode(&document, false)?;
+            if ids.len() <= most {
+                return Ok((query, document));
+            }
+            // A character that is cut in two is left out.
+            let mut decoder = TextStream::new(Some(tokenizer.clone()), &[], false);
+            Ok((query, ids[..most].iter().map(|id| decoder.push(*id).text).collect()))
+        };
+        pairs.into_iter().map(cut).collect::<Result<_, crate::text::TokenizerError>>()
+    };
+    state.with_text(bytes, work).await?.map_err(|error| ApiError::invalid("documents", error.to_string()))
+}
+
+/// Cosines of embeddings.
+async fn compared(
+    state: &ServerState,
+    client: Client,
+    pairs: Vec<(String, String)>,
+    judging: Judging,
+) -> Result<(Vec<f64>, usize), ApiError> {
+    // How embedding models are given an instruction: with the query only.
+    let query = |query: String| match &judging.instruction {
+        Some(instruction) => format!("Instruct: {instruction}\nQuery:{query}"),
+        None => query,
+    };
+    let (mut queries, documents): (Vec<_>, Vec<_>) =
+        pairs.into_iter().map(|(text, document)| (query(text), document)).unzip();
+    // One query is embedded once.
+    if queries.iter().all(|query| *query == queries[0]) {
+        queries.truncate(1);
+    }
+    let (count, texts) = (queries.len(), [queries, documents].concat());
+    let mut inputs = Inputs::new(Prompts::Texts(texts), judging.queueing);
+    inputs.names = NAMES;
+    let (vectors, tokens) = embeddings::vectors(state, client, inputs).await?;
+    let (queries, documents) = vectors.split_at(count);
+    let one = |(index, document): (usize, &Vec<f32>)| {
+        let query = if count == documents.len() { &queries[index] } else { &queries[0] };
+        query.iter().zip(document).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    };
+    Ok((documents.iter().enumerate().map(one).collect(), tokens))
+}
+
+/// Probabilities that the answer is yes rather than no.
+async fn judged(
+    state: &ServerState,
+    client: Client,
+    pairs: Vec<(String, String)>,
+    judging: &Judging,
+) -> Result<(Vec<f64>, usize), ApiError> {
+    let info = state.ready()?;
+    let base = base(state, info, client, judging)?;
+    let checked = base.check_without_prompt(info.vocab, info.max_model_len);
+    checked.map_err(|error| ApiError::refused(&error, NAMES))?;
+    let instruction = judging.instruction.as_deref().unwrap_or(INSTRUCTION);
+    let _active = Counted::new(&state.active);
+    let all = pairs.into_iter().map(|(query, document)| {
+        let text = format!("<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}");
+        let base = base.clone();
+        async move {
+            let prompt = chat::prompt(state, info, question(&text)?, NAMES).await?;
+            let tokens = prompt.len();
+            let request = EngineRequest { prompt: prompt.into(), ..base };
+            Ok::<_, ApiError>((yes_share(state, request).await?, tokens))
+        }
+    });
+    let judged: Vec<_> = futures_util::stream::iter(all).buffered(DOCUMENTS_AT_ONCE).try_collect().await?;
+    Ok((judged.iter().map(|(score, _)| *score).collect(), judged.iter().map(|(_, tokens)| tokens).sum()))
+}
+
+/// The request without its prompt: a search for the two answers.
+fn base(state: &ServerState, info: &EngineInfo, client: Client, judging: &Judging) -> Result<EngineRequest, ApiError> {
+    let refusal = || ApiError::unsupported("model", "this model's tokenizer has no tokens `yes` and `no`");
+    let tokenizer = state.text.tokenizer.as_ref().ok_or_else(refusal)?;
+    let id = |word: &str| match tokenizer.encode(word, false).as_deref() {
+        Ok([id]) => Ok(*id),
+        _ => Err(refusal()),
+    };
+    let answers = [id(YES)?, id("no")?];
+    let params = SamplingParams {
+        n: 2,
+        max_tokens: Some(1),
+        logprobs: Some(0),
+        constraint: vocabulary::limited(None, (&answers, &[]), None, info.vocab)?,
+        beams: Some(BeamParams { width: 2, length_penalty: 1.0, early_stopping: false }),
+        ..SamplingParams::default()
+    };
+    Ok(EngineRequest {
+        params,
+        cache_salt: judging.queueing.cache_salt.clone(),
+        priority: judging.queueing.priority.unwrap_or(0) as i32,
+        client: client.0,
+        ..EngineRequest::default()
+    })
+}
+
+/// The conversation in which a document is judged. The model does not think first.
+fn question(text: &str) -> Result<Conversation, ApiError> {
+    let mut turns = Turns::default();
+    turns.system(JUDGE);
+    turns.user(text);
+    Ok(Conversation {
+        messages: turns.messages(),
+        tools: tools::resolve(None, None, false)?,
+        kwargs: Some(Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))])),
+        add_generation_prompt: true,
+        continue_final: false,
+    })
+}
+
+/// The probability of yes among the two answers.
+async fn yes_share(state: &ServerState, request: EngineRequest) -> Result<f64, ApiError> {
+    let yes = state.text.tokenizer.as_ref().and_then(|tokenizer| tokenizer.encode(YES, false).ok());
+    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, NAMES))?;
+    let (mut share_of_yes, mut whole) = (0.0, 0.0);
+    for mut receiver in receivers {
+        loop {
+            match receiver.next().await {
+                Some(Event::Token(token)) => {
+                    let share = f64::from(token.logprob.unwrap_or(f32::NEG_INFINITY)).exp();
+                    whole += share;
+                    share_of_yes += if yes.as_deref() == Some(&[token.id]) { share } else { 0.0 };
+                }
+                Some(Event::Finished { .. }) => break,
+                Some(Event::Failed(error)) => return Err(ApiError::failed(error)),
+                Some(Event::Prompt(_)) => {}
+                // The engine ends every request with an event; without one, it is gone.
+                None => return Err(ApiError::failed(RequestError::Internal)),
+            }
+        }
+    }
+    // Both may be too unlikely for a number.
+    Ok(if whole > 0.0 { share_of_yes / whole } else { 0.5 })
+}
