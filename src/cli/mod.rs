@@ -26,7 +26,6 @@ mod serve;
 mod session;
 mod speculation;
 mod tiers;
-mod traces;
 mod units;
 
 use clap::error::{ContextKind, ContextValue};

@@ -2,22 +2,18 @@
 //! "loading"; Ctrl-C, SIGTERM or SIGHUP lets open streams finish.
 
 use super::access::{self, Access, AccessArgs};
-use super::hub::{self, HubArgs};
 use super::open_files;
 use super::options::{EngineArgs, ModelArgs};
 use super::output::note;
 use super::session::Session;
-use super::traces::{TraceArgs, Traces};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
+use clap::builder::NonEmptyStringValueParser;
 use folio::platform;
-use folio::server::socket::{self, Address, Listener, SocketOptions};
-use folio::server::{Limits, Puller, Reranker, ResponseBytes, ServerOptions, ServerState, TraceSink};
+use folio::server::socket::{self, SocketOptions};
+use folio::server::{Limits, ResponseBytes, ServerOptions, ServerState};
 use folio::text::answer::{ReasoningParser, ToolParser};
-use std::fs;
-use std::net::IpAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
@@ -30,8 +26,8 @@ pub(crate) struct ServeArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Address to listen on, or unix:PATH for a Unix socket, which its owner and group may use
-    #[arg(long, env = "FOLIO_HOST", default_value = "127.0.0.1", value_parser = access::place)]
+    /// Address to listen on
+    #[arg(long, env = "FOLIO_HOST", default_value = "127.0.0.1", value_parser = access::host)]
     host: String,
     /// Port to listen on; 0 takes a free one
     #[arg(long, env = "FOLIO_PORT", default_value_t = 8000)]
@@ -43,8 +39,6 @@ pub(crate) struct ServeArgs {
     served_model_name: Vec<String>,
     #[command(flatten)]
     access: AccessArgs,
-    #[command(flatten)]
-    traces: TraceArgs,
     /// Format of the model's tool calls: hermes, llama3_json, mistral, gemma, gemma4, harmony, json [default: found in
     /// its chat template]
     #[arg(long, env = "FOLIO_TOOL_CALL_PARSER", value_name = "NAME")]
@@ -52,10 +46,6 @@ pub(crate) struct ServeArgs {
     /// Format of the model's reasoning: none, think, mistral, gemma, harmony [default: found in its chat template]
     #[arg(long, env = "FOLIO_REASONING_PARSER", value_name = "NAME")]
     reasoning_parser: Option<ReasoningParser>,
-    /// How /v1/rerank and /score judge documents: yes-no (the probability of the answer yes, as Qwen3-Reranker is made)
-    /// or embedding (the cosine of embeddings) [default: yes-no if the model's name has `rerank`, else embedding]
-    #[arg(long, env = "FOLIO_RERANKER", value_name = "FORM")]
-    reranker: Option<Reranker>,
     /// Maximum `n` of a request, up to 128
     #[arg(long, env = "FOLIO_CHOICES_MAX", value_name = "N", default_value_t = Limits::default().choices_max,
           value_parser = clap::value_parser!(u32).range(1..=128))]
@@ -73,12 +63,6 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "FOLIO_RESPONSE_STORE_BYTES", value_name = "BYTES",
           default_value_t = ResponseBytes::default().0)]
     response_store_bytes: usize,
-    /// Folder in which these responses are kept as files, so that they outlive the server
-    #[arg(long, env = "FOLIO_RESPONSE_STORE", value_name = "FOLDER")]
-    response_store: Option<PathBuf>,
-    /// Let clients download models of Hugging Face into the cache by /api/pull; --model serves them after a restart
-    #[arg(long, env = "FOLIO_ALLOW_PULL", value_parser = BoolishValueParser::new())]
-    allow_pull: bool,
     /// Maximum open connections; when they are reached, the one that has waited longest for a request is closed
     #[arg(long, env = "FOLIO_MAX_CONNECTIONS", value_name = "N",
           default_value_t = SocketOptions::default().connections_max as u32,
@@ -102,15 +86,12 @@ pub(crate) struct ServeArgs {
 
 pub(crate) fn run(args: ServeArgs) -> Result<()> {
     let access = args.access.read()?;
-    if let Some(folder) = &args.response_store {
-        fs::create_dir_all(folder).with_context(|| format!("--response-store {}", folder.display()))?;
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // The port is opened first, so that a port in use is reported before the model loads.
     let listener = runtime.block_on(listen(&args))?;
-    let address = listener.address()?;
+    let address = listener.local_addr()?;
     let session = Session::start_to_serve(&args.model, &args.engine)?;
-    warn_if_open(&access, &address);
+    warn_if_open(&access, address);
     let sockets = SocketOptions {
         connections_max: open_files::connections(args.max_connections as usize),
         connections_per_peer_max: Some(args.max_connections_per_peer as usize).filter(|limit| *limit > 0),
@@ -119,12 +100,11 @@ pub(crate) fn run(args: ServeArgs) -> Result<()> {
         shutdown_timeout: Some(Duration::from_secs(args.shutdown_timeout.into())),
         ..SocketOptions::default()
     };
-    let traces = args.traces.start()?;
-    let state = state(args, access, traces.as_ref().map(Traces::sink), &session);
+    let state = state(args, access, &session);
     runtime.block_on(async {
         let stop = async {
             tokio::select! {
-                () = announce(&session, &address) => {}
+                () = announce(&session, address) => {}
                 () = socket::shutdown_signal() => {}
             }
         };
@@ -132,59 +112,38 @@ pub(crate) fn run(args: ServeArgs) -> Result<()> {
     });
     // The runtime keeps running meanwhile, so that a second signal ends the process even while a model is loading.
     let end = session.close();
-    if let Some(traces) = traces {
-        traces.close();
-    }
     // Work on separate threads ends with the process; nothing waits for it.
     runtime.shutdown_background();
     end
 }
 
 /// Warns if the server accepts requests from other machines without an API key.
-fn warn_if_open(access: &Access, address: &Address) {
-    if let Address::Tcp(address) = address
-        && !address.ip().is_loopback()
-        && access.api_keys.is_empty()
-    {
+fn warn_if_open(access: &Access, address: SocketAddr) {
+    if !address.ip().is_loopback() && access.api_keys.is_empty() {
         note(format_args!("warning: {address} is reachable from other machines and no --api-key is set"));
     }
 }
 
 /// Prints the server's address once it is ready. Returns when the engine has ended by itself.
-async fn announce(session: &Session, address: &Address) {
+async fn announce(session: &Session, address: SocketAddr) {
     let mut told = false;
     while !session.is_finished() {
         if let (false, Some(info)) = (told, session.handle.info()) {
             told = true;
             let (device, context, seqs) = (&info.device, info.max_model_len, info.max_num_seqs);
-            note(format_args!("ready on {address} ({device}, context {context}, {seqs} sequences at once)"));
+            note(format_args!("ready on http://{address} ({device}, context {context}, {seqs} sequences at once)"));
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
-async fn listen(args: &ServeArgs) -> Result<Listener> {
-    #[cfg(unix)]
-    if let Some(path) = args.host.strip_prefix(access::UNIX) {
-        return Listener::bind_unix(path.as_ref()).with_context(|| format!("cannot listen on {}", args.host));
-    }
+async fn listen(args: &ServeArgs) -> Result<TcpListener> {
     let place = format!("{}:{}", args.host, args.port);
-    let listener = TcpListener::bind((args.host.as_str(), args.port)).await;
-    listener.map(Listener::from).with_context(|| format!("cannot listen on {place}"))
-}
-
-/// Downloads models for clients.
-fn puller(options: HubArgs) -> Puller {
-    Puller::new(move |name| {
-        // Ollama's names of such models begin with the host.
-        let plain = ["hf.co/", "huggingface.co/"].iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
-        let name = plain.parse().map_err(|why| format!("{plain} is not a model name: {why}"))?;
-        hub::fetch(&name, options, false).map(drop).map_err(|error| format!("{error:#}"))
-    })
+    TcpListener::bind((args.host.as_str(), args.port)).await.with_context(|| format!("cannot listen on {place}"))
 }
 
 /// The state of the routes, from the arguments and the model.
-fn state(args: ServeArgs, access: Access, traces: Option<TraceSink>, session: &Session) -> ServerState {
+fn state(args: ServeArgs, access: Access, session: &Session) -> ServerState {
     let (any, mut names): (Vec<_>, Vec<_>) = args.served_model_name.into_iter().partition(|name| name == "*");
     if names.is_empty() {
         names.push(args.model.served_name());
@@ -193,9 +152,7 @@ fn state(args: ServeArgs, access: Access, traces: Option<TraceSink>, session: &S
     if args.host.parse::<IpAddr>().is_ok_and(|address| !address.is_loopback()) {
         allowed_hosts.extend(platform::host_name().into_iter().flat_map(|name| access::own_names(&name)));
     }
-    if !args.host.starts_with(access::UNIX) {
-        allowed_hosts.push(args.host);
-    }
+    allowed_hosts.push(args.host);
     let limits = Limits {
         choices_max: args.choices_max,
         prompts_max: args.prompts_max as usize,
@@ -211,11 +168,7 @@ fn state(args: ServeArgs, access: Access, traces: Option<TraceSink>, session: &S
         limits,
         tool_call_parser,
         reasoning_parser,
-        reranker: args.reranker,
         response_store_bytes: ResponseBytes(args.response_store_bytes),
-        response_store: args.response_store,
-        traces,
-        pull: args.allow_pull.then(|| puller(args.model.hub)),
         ..ServerOptions::default()
     };
     session.api_state(names, options)

@@ -233,7 +233,7 @@ impl EngineHandle {
 
         let prompt_len = u32::try_from(request.prompt.len()).expect("a checked prompt fits the context");
         let room = info.max_model_len - prompt_len;
-        let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 4;
+        let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 3;
         // Worst case: every step reports the logprobs of only one prompt token.
         let events_max = events_max + request.params.prompt_logprobs.map_or(0, |_| prompt_len as usize);
         let channels = (0..request.params.n).map(|_| mpsc::channel(events_max));

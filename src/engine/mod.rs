@@ -36,7 +36,7 @@ use crate::engine::draft_model::DraftModel;
 use crate::engine::faults::InjectedFaults;
 use crate::engine::handle::{EngineInbox, Message, Stats};
 use crate::engine::mover::Mover;
-use crate::engine::request::{Event, PromptEvent, RequestError};
+use crate::engine::request::RequestError;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::streams::Streams;
 use crate::model::Model;
@@ -150,10 +150,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     async fn submit_and_read(&mut self) -> Result<(), BackendError> {
         while self.may_submit() {
             let tokens_max = self.loaded.tokens_max(self.backend.token_budget_hint());
-            let batch = self.scheduler.schedule(tokens_max);
-            let admitted = self.scheduler.take_admitted().into_iter();
-            self.streams.send(admitted.map(|stream| (stream, Event::Prompt(PromptEvent::Admitted))).collect());
-            let Some(mut batch) = batch else { break };
+            let Some(mut batch) = self.scheduler.schedule(tokens_max) else { break };
             self.guess_drafts(&mut batch).await?;
             self.submit(batch).await?;
         }

@@ -25,8 +25,6 @@ pub struct Request {
     pub pooling: Option<Pooling>,
     /// Report how much of the prompt was found in the prefix cache, and why not more.
     pub explain_prefix: bool,
-    /// Report when the request is admitted.
-    pub report_admission: bool,
     /// The answer as it is expected, token by token. With speculation, it is where the drafts of every choice come
     /// from; what it says never changes an answer.
     pub predicted: Option<Arc<[u32]>>,
@@ -269,8 +267,6 @@ pub struct PrefixReport {
 /// Information about the prompt that the request asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PromptEvent {
-    /// The request waits no longer; sent to its first choice, before anything else, if requested.
-    Admitted,
     /// Prefix cache report, sent to the first choice on admission.
     Prefix(PrefixReport),
     /// Logprobs of the next prompt tokens, starting with the second token; each is sent once, in order.

@@ -117,8 +117,6 @@ pub struct Scheduler {
     arrivals: u64,
     steps_in_flight: u32,
     counts: Counts,
-    /// First choices of requests that were admitted since [`Self::take_admitted`].
-    admitted: Vec<StreamId>,
     faults: InjectedFaults,
 }
 
@@ -175,7 +173,6 @@ impl Scheduler {
             arrivals: 0,
             steps_in_flight: 0,
             counts: Counts::default(),
-            admitted: Vec::new(),
             limits,
             faults,
         }
@@ -298,11 +295,6 @@ impl Scheduler {
     /// Number of waiting sequences, new or preempted.
     pub fn waiting_len(&self) -> usize {
         self.waiting.len()
-    }
-
-    /// The first choices of requests that were admitted since the last call.
-    pub fn take_admitted(&mut self) -> Vec<StreamId> {
-        std::mem::take(&mut self.admitted)
     }
 
     /// The counters since the start.

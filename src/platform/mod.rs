@@ -13,7 +13,7 @@ mod signals;
 
 pub use memory::memory_available;
 pub use model_file::{FileAccess, ModelFile};
-pub use own_file::{open_no_link, read_own_file, write_own_file};
+pub use own_file::{open_no_link, read_own_file};
 pub use pages::Pages;
 pub use processors::physical_cores;
 #[cfg(unix)]

@@ -1,7 +1,7 @@
 //! Files that nobody else may have planted: they are opened without following a link.
 
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Read, Write as _};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
 use std::path::Path;
 
 /// Opens a file; fails if its last component is a link. A check before opening would leave time to plant one. Only Unix
@@ -25,17 +25,6 @@ pub fn read_own_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a file that only this user may read. It appears whole, in place of one that was there.
-pub fn write_own_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let beside = path.with_extension("part");
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    open_no_link(&mut options, &beside)?.write_all(bytes)?;
-    fs::rename(&beside, path)
-}
-
 #[cfg(unix)]
 fn is_own(found: &Metadata) -> bool {
     #[allow(unsafe_code, reason = "the standard library does not tell the process's user")]
@@ -57,10 +46,7 @@ mod tests {
     fn links_and_long_files_are_not_read() {
         let folder = tempfile::tempdir().expect("a folder for this test");
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
-        write_own_file(&file, b"long text").expect("the folder takes files");
-        write_own_file(&file, b"text").expect("it is replaced");
-        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).expect("it is there").permissions());
-        assert_eq!(mode & 0o777, 0o600);
+        std::fs::write(&file, "text").expect("the folder takes files");
         std::os::unix::fs::symlink(&file, &link).expect("the folder takes links");
         assert_eq!(read_own_file(&file, 4).expect("it is ours"), b"text");
         assert!(read_own_file(&file, 3).is_err());

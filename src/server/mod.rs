@@ -21,12 +21,10 @@ pub(crate) mod routes;
 pub mod socket;
 pub(crate) mod state;
 pub(crate) mod stored;
-pub(crate) mod traces;
 pub(crate) mod wire;
 
 pub use local::{LocalApi, LocalBody, LocalError, LocalEvents, LocalResponse};
-pub use state::{Limits, Puller, Reranker, ResponseBytes, ServerOptions, ServerState};
-pub use traces::{RequestTrace, TraceParent, TraceSink};
+pub use state::{Limits, ResponseBytes, ServerOptions, ServerState};
 pub use wire::error::BodyTimeout;
 
 use axum::Router;

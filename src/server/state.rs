@@ -2,7 +2,6 @@
 
 use super::counters::{Metrics, Throughput};
 use super::stored::Responses;
-use super::traces::TraceSink;
 use super::wire::error::ApiError;
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{SamplingParams, SubmitError};
@@ -12,10 +11,8 @@ use crate::text::{GrammarError, Grammars, TextModel};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use std::collections::BTreeSet;
-use std::fmt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Maximum bytes of prompt per token of context. A longer prompt cannot fit, so it is refused before it is tokenized.
 const BYTES_PER_TOKEN_MAX: usize = 8;
@@ -59,57 +56,6 @@ impl Default for ResponseBytes {
     }
 }
 
-/// Downloads one model at a time into the cache, by its name.
-#[derive(Clone)]
-pub struct Puller(Arc<Mutex<Download>>);
-
-/// Downloads a model; an error says why it could not.
-type Download = Box<dyn FnMut(&str) -> Result<(), String> + Send>;
-
-impl Puller {
-    /// Downloads with this function.
-    pub fn new(download: impl FnMut(&str) -> Result<(), String> + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(Box::new(download))))
-    }
-
-    /// Downloads a model, which may take hours; `None` if another one is being downloaded.
-    pub(crate) fn pull(&self, name: &str) -> Option<Result<(), String>> {
-        match self.0.try_lock() {
-            Ok(mut download) => Some(download(name)),
-            Err(TryLockError::Poisoned(download)) => Some(download.into_inner()(name)),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-}
-
-impl fmt::Debug for Puller {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Puller").finish_non_exhaustive()
-    }
-}
-
-/// How a model judges texts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reranker {
-    /// It is asked whether a document meets the requirements, and the probability of `yes` against `no` is the score:
-    /// how Qwen3-Reranker is made.
-    YesNo,
-    /// The score is the cosine of the embeddings.
-    Embedding,
-}
-
-impl std::str::FromStr for Reranker {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "yes-no" => Ok(Self::YesNo),
-            "embedding" => Ok(Self::Embedding),
-            _ => Err("expected yes-no or embedding".into()),
-        }
-    }
-}
-
 /// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
@@ -133,16 +79,8 @@ pub struct ServerOptions {
     pub tool_call_parser: Option<ToolParser>,
     /// How the model marks its reasoning; `None`: found in its chat template.
     pub reasoning_parser: Option<ReasoningParser>,
-    /// How documents are judged; `None`: by yes or no if a name of the model has `rerank`, else by embeddings.
-    pub reranker: Option<Reranker>,
     /// Maximum bytes of the responses that clients may refer to by their ids; the oldest go first.
     pub response_store_bytes: ResponseBytes,
-    /// A folder in which these responses are kept as files, and from which they are read; it exists.
-    pub response_store: Option<PathBuf>,
-    /// Takes a trace of each request that generates; `None`: there are none.
-    pub traces: Option<TraceSink>,
-    /// Downloads models for clients; `None`: such requests are refused.
-    pub pull: Option<Puller>,
     /// Refuse unknown request fields; otherwise they are logged and ignored.
     pub strict_fields: bool,
 }
@@ -179,11 +117,7 @@ impl ServerState {
         assert!(!model_names.is_empty(), "a served model has a name");
         assert!(!options.api_keys.iter().any(String::is_empty), "an API key is not empty");
         let answer_format = AnswerFormat::new(&text, options.tool_call_parser, options.reasoning_parser);
-        let bytes_max = options.response_store_bytes.0;
-        let responses = match &options.response_store {
-            Some(folder) => Responses::with_folder(bytes_max, folder, &options.api_keys),
-            None => Responses::new(bytes_max),
-        };
+        let responses = Arc::new(Responses::new(options.response_store_bytes.0));
         Self {
             engine,
             text,
@@ -198,7 +132,7 @@ impl ServerState {
             ids: Arc::default(),
             created: platform::unix_time(),
             answer_format,
-            responses: Arc::new(responses),
+            responses,
             seal: Arc::new(Seal::new()),
             grammars: Arc::default(),
         }
@@ -243,12 +177,6 @@ impl ServerState {
             Some(name) if name.strip_suffix(":latest").is_some_and(|plain| self.is_served(plain)) => Ok(name),
             Some(name) => Err(ApiError::unknown_model(&name)),
         }
-    }
-
-    /// How documents are judged.
-    pub(crate) fn reranker(&self) -> Reranker {
-        let is_reranker = self.model_names.iter().any(|name| name.to_ascii_lowercase().contains("rerank"));
-        self.options.reranker.unwrap_or(if is_reranker { Reranker::YesNo } else { Reranker::Embedding })
     }
 
     fn is_served(&self, name: &str) -> bool {

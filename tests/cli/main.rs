@@ -17,9 +17,6 @@ mod hub;
 #[path = "../support/gguf_models.rs"]
 mod models;
 mod speculation;
-mod traces;
-#[cfg(unix)]
-mod unix_socket;
 mod wasm;
 
 use serde_json::{Value, json};

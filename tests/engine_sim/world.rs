@@ -261,7 +261,7 @@ impl Readers {
                         Event::Prompt(fact) => {
                             assert!(tokens.is_empty(), "prompt events come before tokens");
                             match fact {
-                                PromptEvent::Admitted | PromptEvent::Prefix(_) => {}
+                                PromptEvent::Prefix(_) => {}
                                 PromptEvent::Logprobs(tokens) => told.extend(tokens.iter().flat_map(numbers)),
                                 PromptEvent::Embedding(vector) => told.extend(vector),
                             }
@@ -623,15 +623,5 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
     let (client, explain_prefix) = (random.below(3), random.once_in(4));
     let pooling = random.once_in(8).then(|| if random.once_in(2) { Pooling::Last } else { Pooling::Mean });
     params.prompt_logprobs = (pooling.is_none() && random.once_in(5)).then(|| random.below(4));
-    Request {
-        prompt: prompt.into(),
-        params,
-        cache_salt,
-        priority,
-        client,
-        explain_prefix,
-        report_admission: explain_prefix,
-        pooling,
-        predicted: None,
-    }
+    Request { prompt: prompt.into(), params, cache_salt, priority, client, explain_prefix, pooling, predicted: None }
 }

@@ -12,7 +12,7 @@ use folio::engine::{self, EngineEnd};
 use folio::model::{Model, demo};
 use folio::platform::block_on;
 use folio::server::{ServerOptions, ServerState, router};
-use folio::text::{TextModel, Tokenizer};
+use folio::text::TextModel;
 use futures_util::StreamExt;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -98,20 +98,6 @@ pub(crate) fn demo_text() -> Arc<TextModel> {
     TEXT.clone()
 }
 
-/// The demo's tokenizer with other names of its special tokens, in their order.
-pub(crate) fn renamed(names: [&str; 4]) -> Tokenizer {
-    let own = ["<tool_call>", "</tool_call>", "<think>", "</think>"];
-    let text = std::str::from_utf8(demo::TOKENIZER_JSON).expect("JSON is text").to_owned();
-    let text = own
-        .iter()
-        .zip(names)
-        .fold(text, |text, (own, name)| text.replace(&format!("\"{own}\""), &format!("\"{name}\"")));
-    Tokenizer::from_json(text.as_bytes()).expect("it is a tokenizer")
-}
-
-/// The names of Qwen's tokens that mark a gap, and a file.
-pub(crate) const QWEN: [&str; 4] = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"];
-
 pub(crate) fn config() -> Config {
     Config { kv_cache_bytes: Some(32 << 20), block_size: 16, ..Config::default() }
 }
@@ -122,7 +108,7 @@ impl Server {
         Self::fake_with(script, config, options, demo_text())
     }
 
-    pub(crate) fn fake_with(script: &str, config: Config, options: ServerOptions, text: Arc<TextModel>) -> Self {
+    fn fake_with(script: &str, config: Config, options: ServerOptions, text: Arc<TextModel>) -> Self {
         let script: Script = script.parse().expect("a script");
         let spawn = |inbox| engine::spawn(move || Ok(FakeBackend::new(script)), Model::demo(), config, inbox, |_| {});
         Self::start(spawn, options, text)

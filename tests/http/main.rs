@@ -14,12 +14,9 @@ mod faults;
 mod fields;
 mod grammars;
 mod harness;
-mod infill;
 mod local;
-mod metrics;
 mod ollama;
 mod peers;
-mod rerank;
 mod responses;
 mod routes;
 mod scores;
@@ -27,5 +24,3 @@ mod sockets;
 mod speculation;
 mod structured;
 mod tools;
-#[cfg(unix)]
-mod unix_socket;

@@ -211,7 +211,7 @@ fn metrics_are_there_before_the_first_request_and_count_after_it() {
         "num_preemptions_total",
         "prefix_cache_queries_total",
         "prefix_cache_hits_total",
-        "corrupted_requests_total",
+        "corrupted_requests",
         "time_to_first_token_seconds_count",
         "e2e_request_latency_seconds_sum",
     ] {

@@ -40,7 +40,7 @@ export interface StructuredFields {
     regex?: string | null;
     /** One of these strings. */
     choice?: Array<string> | null;
-    /** A grammar in Lark's notation, or in llama.cpp's (`root ::= …`). */
+    /** A grammar in Lark's notation. */
     grammar?: string | null;
     /** Accepted and not used. */
     disable_any_whitespace?: boolean | null;
@@ -59,10 +59,6 @@ export interface StructuredFields {
   guided_grammar?: string | null;
   /** SGLang's name of `structured_outputs.regex`. */
   regex?: string | null;
-  /** SGLang's name of `structured_outputs.grammar`. */
-  ebnf?: string | null;
-  /** llama.cpp's name of `structured_outputs.grammar`. */
-  grammar?: string | null;
   /** llama.cpp's name of `structured_outputs.json`. */
   json_schema?: Record<string, unknown> | boolean | string | null;
 }
@@ -109,10 +105,6 @@ export interface SamplingFields {
   early_stopping?: boolean | null;
   /** Strings that end a choice. */
   stop?: string | Array<string> | null;
-  /** The only tokens that an answer may have; an empty list means all. */
-  allowed_token_ids?: Array<number> | null;
-  /** Texts that an answer may not have, as the tokenizer writes them at the beginning of a text or after a space. */
-  bad_words?: Array<string> | null;
   /** Token ids that end a choice. */
   stop_token_ids?: Array<number> | null;
   /** Whether the text ends with the stop string that ended it. */
@@ -220,32 +212,6 @@ export interface MessagesPrompt {
     /** The JSON schema of the answer. */
     schema: Record<string, unknown> | boolean;
   } | null;
-}
-
-export interface Judging {
-  /** What makes a document relevant, for models that read an instruction. */
-  instruction?: string | null;
-  /** Keep only this many of each document's first tokens. */
-  max_tokens_per_doc?: number | null;
-  /** Another name of `max_tokens_per_doc`. */
-  truncate_prompt_tokens?: number | null;
-}
-
-export interface LlamaSettings {
-  /** Tokens to generate at most; negative: as many as fit into the context. */
-  n_predict?: number | null;
-  /** Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none. */
-  n_probs?: number | null;
-  /** llama.cpp's name of `return_token_ids`. */
-  return_tokens?: boolean | null;
-  /** One choice is generated here. */
-  n_cmpl?: number | null;
-  /** One choice is generated here. */
-  n?: number | null;
-  /** One choice is generated here. */
-  best_of?: number | null;
-  /** Added to logits, by token id; in a list of pairs, `false` forbids a token. */
-  logit_bias?: Record<string, number> | Array<[number, number | false]> | null;
 }
 
 export interface OllamaSettings {
@@ -523,8 +489,6 @@ export interface CompletionRequest
   logprobs?: number | null;
   /** Begin each choice with its prompt. */
   echo?: boolean | null;
-  /** The text after a gap that follows the prompt, for models that can fill one. */
-  suffix?: string | null;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
 }
@@ -551,40 +515,6 @@ export interface EmbeddingRequest
   normalize?: boolean | null;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
-}
-
-export interface RerankRequest
-  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
-  /** What the documents are compared with. */
-  query: string | {
-    text: string;
-  };
-  /** What to rank: texts, or objects with `text`. */
-  documents: string | {
-    text: string;
-  } | Array<string | {
-    text: string;
-  }>;
-  /** Report only this many of the best documents. */
-  top_n?: number | null;
-  /** Repeat each document in its result. */
-  return_documents?: boolean | null;
-}
-
-export interface ScoreRequest
-  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
-  /** A query, or one for each document. */
-  text_1: string | {
-    text: string;
-  } | Array<string | {
-    text: string;
-  }>;
-  /** A document, or several. */
-  text_2: string | {
-    text: string;
-  } | Array<string | {
-    text: string;
-  }>;
 }
 
 export interface TokenizeTextRequest
@@ -626,24 +556,23 @@ export interface DetokenizeRequest
 }
 
 export interface LlamaRequest
-  extends Target, StructuredFields, Omit<SamplingFields, "logit_bias" | "n" | "best_of">, Queueing, LlamaSettings {
+  extends Target, StructuredFields, Omit<SamplingFields, "logit_bias" | "n" | "best_of">, Queueing {
   /** What to continue: one text, or one list of token ids. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
-}
-
-export interface InfillRequest
-  extends Target, StructuredFields, Omit<SamplingFields, "logit_bias" | "n" | "best_of">, Queueing, LlamaSettings {
-  /** The text before the gap. */
-  input_prefix: string;
-  /** The text after the gap. */
-  input_suffix: string;
-  /** Other files: objects with `filename` and `text`. */
-  input_extra?: Array<{
-    filename: string;
-    text: string;
-  }> | null;
-  /** What the answer begins with. */
-  prompt?: string | null;
+  /** Tokens to generate at most; negative: as many as fit into the context. */
+  n_predict?: number | null;
+  /** Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none. */
+  n_probs?: number | null;
+  /** llama.cpp's name of `return_token_ids`. */
+  return_tokens?: boolean | null;
+  /** One choice is generated here. */
+  n_cmpl?: number | null;
+  /** One choice is generated here. */
+  n?: number | null;
+  /** One choice is generated here. */
+  best_of?: number | null;
+  /** Added to logits, by token id; in a list of pairs, `false` forbids a token. */
+  logit_bias?: Record<string, number> | Array<[number, number | false]> | null;
 }
 
 export interface OllamaShowRequest
@@ -666,8 +595,6 @@ export interface OllamaGenerateRequest
   prompt?: string | null;
   /** Instructions. */
   system?: string | null;
-  /** The text after a gap that follows the prompt, for models that can fill one. */
-  suffix?: string | null;
   /** Continue the prompt as it is, without the chat template. */
   raw?: boolean | null;
 }
@@ -686,12 +613,4 @@ export interface OllamaEmbeddingsRequest
   extends Target, Queueing {
   /** What to embed. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
-}
-
-export interface OllamaPullRequest
-  extends Target {
-  /** An older name of `model`. */
-  name?: string | null;
-  /** Report the progress line by line. */
-  stream?: boolean | null;
 }

@@ -158,9 +158,6 @@ impl Scheduler {
             sequence.restored_tokens = restored * self.limits.block_size;
             self.round_robin.admitted(sequence.order.round);
             self.counts.requests_dequeued += 1;
-            if sequence.request.report_admission {
-                self.admitted.push(sequence.choice.stream);
-            }
             self.counts.prompt_tokens += u64::from(sequence.prompt_len());
             self.counts.prefix_queries += u64::from(sequence.prompt_len());
             self.counts.prefix_hits += u64::from(sequence.computed);

@@ -5,7 +5,6 @@
 //! `docs/proxies.md` says what a proxy needs.
 
 use crate::server::state::ServerState;
-use crate::server::traces::TraceParent;
 use crate::server::wire::error::{ApiError, Dialect, shorten};
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -17,7 +16,6 @@ use subtle::ConstantTimeEq;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 const REQUEST_ID_CHARACTERS: usize = 64;
 /// Paths that need no key. The chat page holds no secret, and users enter the key there.
 const OPEN: [&str; 6] = ["/", "/ui/app.js", "/ui/style.css", "/ui/licences.txt", "/health", "/ping"];
@@ -74,10 +72,9 @@ pub(crate) struct WrongKey;
 #[derive(Clone)]
 pub(crate) struct Passed(pub(crate) std::sync::Arc<dyn Fn() + Send + Sync>);
 
-/// The client of a request: the index of the API key that it carries, or 0 where no keys are needed, and the span that
-/// it sent the request in.
+/// The client of a request: the index of the API key that it carries, or 0 where no keys are needed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Client(pub(crate) u32, pub(crate) Option<TraceParent>);
+pub(crate) struct Client(pub(crate) u32);
 
 impl Client {
     /// The client of a request that has passed the guard.
@@ -105,8 +102,7 @@ fn check(state: &ServerState, request: &Request) -> Result<Client, ApiError> {
     if climbs(uri.path()) {
         return Err(ApiError::unknown_route(uri.path()));
     }
-    let parent = headers.get(TRACE_PARENT).and_then(|value| TraceParent::parse(value.to_str().ok()?));
-    Ok(Client(client, parent))
+    Ok(Client(client))
 }
 
 /// Whether a path has a `..` segment, also percent-encoded.

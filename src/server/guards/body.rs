@@ -1,17 +1,15 @@
-//! Checks of a request's body: its headers, its size, the time it takes to arrive. A gzip body is decompressed, within
-//! the same limit. Large bodies are parsed and read off the async threads.
+//! Checks of a request's body: its headers, its size, the time it takes to arrive. Large bodies are parsed and read off
+//! the async threads.
 
-use crate::server::state::{ALWAYS, ServerState};
+use crate::server::state::ServerState;
 use crate::server::wire::error::{ApiError, BodyTimeout, Dialect, shorten};
 use crate::server::wire::json::parse;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use flate2::read::MultiGzDecoder;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value};
-use std::io::Read as _;
 
 /// Reads the body of a request as a JSON object and passes it to `read`. If the body is large, it is parsed and read on
 /// a separate thread.
@@ -22,36 +20,22 @@ pub(crate) async fn read_object<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let bytes_max = state.options.limits.body_bytes_max;
     let (parts, body) = request.into_parts();
-    let encoding = check_headers(&parts.headers, bytes_max, Dialect::of(parts.uri.path()))?;
+    check_headers(&parts.headers, bytes_max, Dialect::of(parts.uri.path()))?;
     let bytes = read_body(body, bytes_max).await?;
-    let bytes_len = if encoding == Encoding::Gzip { ALWAYS } else { bytes.len() };
-    let work = move || {
-        let bytes = if encoding == Encoding::Gzip { decompressed(&bytes, bytes_max)? } else { bytes };
-        match parse(&bytes)? {
-            Value::Object(map) => read(map),
-            _ => Err(ApiError::body("the body must be a JSON object")),
-        }
+    let bytes_len = bytes.len();
+    let work = move || match parse(&bytes)? {
+        Value::Object(map) => read(map),
+        _ => Err(ApiError::body("the body must be a JSON object")),
     };
     state.offload(bytes_len, work).await?
 }
 
-/// How a body is encoded.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Encoding {
-    Plain,
-    Gzip,
-}
-
-fn check_headers(headers: &HeaderMap, bytes_max: usize, dialect: Dialect) -> Result<Encoding, ApiError> {
+fn check_headers(headers: &HeaderMap, bytes_max: usize, dialect: Dialect) -> Result<(), ApiError> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    let encoding = match text(CONTENT_ENCODING).map(str::to_ascii_lowercase).as_deref() {
-        None | Some("identity") => Encoding::Plain,
-        Some("gzip" | "x-gzip") => Encoding::Gzip,
-        Some(other) => {
-            let other = shorten(other);
-            return Err(ApiError::media_type(format!("Content-Encoding {other} is not supported; gzip is")));
-        }
-    };
+    if let Some(encoding) = text(CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        let encoding = shorten(encoding);
+        return Err(ApiError::media_type(format!("Content-Encoding {encoding} is not supported")));
+    }
     let media_type = text(CONTENT_TYPE).unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
     // Ollama's users call it with curl, which sends a form's type unless told otherwise. The origin check keeps pages
     // of other sites away.
@@ -63,18 +47,7 @@ fn check_headers(headers: &HeaderMap, bytes_max: usize, dialect: Dialect) -> Res
     if length.is_some_and(|length| length > bytes_max as u64) {
         return Err(ApiError::body_too_large(bytes_max));
     }
-    Ok(encoding)
-}
-
-/// The content of a gzip body. A few bytes may stand for very many, so no more than the limit is decompressed.
-fn decompressed(bytes: &[u8], bytes_max: usize) -> Result<Vec<u8>, ApiError> {
-    let mut plain = Vec::new();
-    let read = MultiGzDecoder::new(bytes).take(bytes_max as u64 + 1).read_to_end(&mut plain);
-    read.map_err(|_| ApiError::body("the body is not valid gzip"))?;
-    if plain.len() > bytes_max {
-        return Err(ApiError::body_too_large(bytes_max));
-    }
-    Ok(plain)
+    Ok(())
 }
 
 /// The whole body. Each frame is copied and dropped as it arrives: it may be a few bytes of a buffer of several KiB,

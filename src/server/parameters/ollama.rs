@@ -11,7 +11,7 @@ use crate::server::parameters::kinds::messages::{MessageList, Messages, check_co
 use crate::server::parameters::kinds::sampling::{StopStrings, TOP_P_OR_GREEDY};
 use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Count, Flag, Integer, Nested, Number, Optional, Required, Text};
-use crate::server::parameters::prompts::{GapFields, Prompts, PromptsKind};
+use crate::server::parameters::prompts::{Prompts, PromptsKind};
 use crate::server::parameters::table::{INPUTS_MAX, Queueing, SamplingFields, Target};
 use crate::server::parameters::tools::{self, Tools};
 use crate::server::parameters::turns::Turns;
@@ -98,13 +98,12 @@ fields! {
         prompt: Option<String> = Optional(Text::ANY),
         /// Instructions.
         system: Option<String> = Optional(Text::ANY),
-        /// The text after a gap that follows the prompt, for models that can fill one.
-        suffix: Option<String> = Optional(Text::ANY),
         /// Continue the prompt as it is, without the chat template.
         raw: bool = Flag(false),
     }
     refuses {
         images: "models take text only",
+        suffix: "write both sides of the gap into the prompt, in the model's own form, with `raw`",
         template: "set it when the server starts, with `--chat-template`",
     }
     ignores {
@@ -151,26 +150,11 @@ fields! {
     }
 }
 
-fields! {
-    /// `POST /api/pull`.
-    OllamaPullRequest with target: Target {
-        /// An older name of `model`.
-        name: Option<String> = Optional(Text::ANY),
-        /// Report the progress line by line.
-        stream: bool = Flag(true),
-    }
-    refuses {
-        insecure: "models are downloaded over TLS only",
-    }
-}
-
 /// What to generate.
 pub(crate) enum Task {
     Chat(Turn),
     /// A prompt without a template, and what else a turn has.
     Raw(String, Turn),
-    /// A gap to fill.
-    Gap(GapFields, Turn),
     /// The model is loaded already.
     Load(Option<String>),
 }
@@ -202,15 +186,7 @@ impl OllamaGenerateRequest {
         let none = tools::resolve(None, None, false)?;
         let turn = self.settings.turn(defaults, (self.target, self.queueing), turns.messages(), none)?;
         let turn = Turn { names: &CHAT_NAMES[1..], ..turn };
-        let task = match self.suffix.filter(|suffix| !suffix.is_empty()) {
-            Some(after) => {
-                let gap = GapFields { before: vec![prompt], after, field: "suffix", ..GapFields::default() };
-                Task::Gap(gap, turn)
-            }
-            None if self.raw => Task::Raw(prompt, turn),
-            None => Task::Chat(turn),
-        };
-        Ok((task, stream))
+        Ok((if self.raw { Task::Raw(prompt, turn) } else { Task::Chat(turn) }, stream))
     }
 }
 

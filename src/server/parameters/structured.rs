@@ -29,8 +29,6 @@ impl StructuredFields {
             ("guided_choice", self.guided_choice),
             ("guided_grammar", self.guided_grammar),
             ("regex", self.regex),
-            ("ebnf", self.ebnf),
-            ("grammar", self.grammar),
             ("json_schema", self.json_schema),
         ];
         let format = self.response_format.map(ResponseFormat::spec).transpose()?.flatten();

@@ -10,7 +10,6 @@ use crate::platform::Instant;
 use crate::server::counters::Metrics;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::state::{Counted, ServerState};
-use crate::server::traces::{OpenTrace, RequestTrace};
 use crate::server::wire::error::ApiError;
 use crate::text::TextStream;
 use crate::text::answer::{AnswerParser, Parts};
@@ -69,8 +68,6 @@ pub(crate) struct Generation {
     n: usize,
     metrics: Arc<Metrics>,
     started: Instant,
-    /// `None` if traces are not asked for.
-    trace: Option<OpenTrace>,
     _active: Counted,
 }
 
@@ -89,7 +86,6 @@ struct Choice {
     prefix: Option<PrefixReport>,
     prompt_tokens: u32,
     completion_tokens: u32,
-    admitted: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
 }
@@ -108,7 +104,7 @@ impl Generation {
         let mut choices = Vec::new();
         let mut totals = Totals::default();
         let cached = vec![Cached::default(); prompts.len()];
-        let constraint = sampling.constraint(state.text.tokenizer.as_ref(), info.vocab)?;
+        let constraint = sampling.constraint(state.text.tokenizer.as_ref());
         for prompt in prompts {
             let prompt_tokens = prompt.len() as u32;
             let mut request = sampling.request(prompt);
@@ -128,17 +124,12 @@ impl Generation {
                 prefix: None,
                 prompt_tokens,
                 completion_tokens: 0,
-                admitted: None,
                 first_token: None,
                 last_token: None,
             }));
         }
         let (metrics, started) = (state.metrics.clone(), Instant::now());
-        let trace = state.options.traces.as_ref().map(|sink| {
-            let trace = RequestTrace { prompt_tokens: totals.prompt_tokens, ..sampling.trace(&state.model_names[0]) };
-            OpenTrace::new(sink, trace)
-        });
-        Ok(Self { choices, next: 0, totals, cached, n: params.n as usize, metrics, started, trace, _active: active })
+        Ok(Self { choices, next: 0, totals, cached, n: params.n as usize, metrics, started, _active: active })
     }
 
     /// Tokens counted so far.
@@ -156,11 +147,6 @@ impl Generation {
         while delta.finish.is_none() {
             match receiver.poll_next_unpin(context) {
                 Poll::Pending => break,
-                Poll::Ready(Some(Event::Prompt(PromptEvent::Admitted))) => {
-                    choice.admitted = Some(Instant::now());
-                    self.metrics.request_queue_time.observe(self.started.elapsed().as_secs_f64());
-                    self.trace.iter_mut().for_each(OpenTrace::admitted);
-                }
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Prefix(report)))) => choice.prefix = Some(report),
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Logprobs(tokens)))) => choice.prompt.push(tokens),
                 // Not requested here.
@@ -204,9 +190,6 @@ impl Generation {
         if delta.finish.is_some() {
             delta.stop = self.choices[index].text.stop().map(str::to_owned);
             self.end(index, by_text);
-            if let (Some(trace), Some(reason)) = (&mut self.trace, delta.finish) {
-                trace.trace.finish_reasons.push(if reason == FinishReason::Length { "length" } else { "stop" });
-            }
         } else if delta.parts.is_empty() {
             return Poll::Pending;
         }
@@ -221,7 +204,6 @@ impl Generation {
             return;
         }
         let now = Instant::now();
-        self.trace.iter_mut().for_each(OpenTrace::token);
         let choice = &mut self.choices[index];
         let mut gaps = new_tokens;
         choice.first_token.get_or_insert(now);
@@ -246,10 +228,6 @@ impl Generation {
         if let (Some(first), Some(last)) = (choice.first_token, choice.last_token) {
             let seconds = (last - first).as_secs_f64();
             self.metrics.request_decode_time.observe(seconds);
-            if let Some(admitted) = choice.admitted {
-                self.metrics.request_prefill_time.observe((first - admitted).as_secs_f64());
-                self.metrics.request_inference_time.observe((last - admitted).as_secs_f64());
-            }
             if choice.completion_tokens > 1 {
                 let mean = seconds / f64::from(choice.completion_tokens - 1);
                 self.metrics.request_time_per_output_token.observe(mean);
@@ -267,30 +245,6 @@ impl Generation {
     }
 }
 
-impl Generation {
-    fn fail_trace(&mut self, why: String) {
-        if let Some(trace) = &mut self.trace {
-            trace.trace.error = Some(why);
-        }
-    }
-}
-
-impl Drop for Generation {
-    fn drop(&mut self) {
-        if self.trace.is_none() {
-            return;
-        }
-        if self.choices.iter().any(|choice| choice.receiver.is_some()) {
-            self.fail_trace("the client is gone".to_owned());
-        }
-        let totals = self.totals();
-        if let Some(trace) = &mut self.trace {
-            trace.trace.cached_tokens = totals.cached_tokens;
-            trace.trace.completion_tokens = totals.completion_tokens;
-        }
-    }
-}
-
 impl Stream for Generation {
     type Item = Result<Delta, RequestError>;
 
@@ -301,8 +255,7 @@ impl Stream for Generation {
             let index = (self.next + offset) % count;
             if let Poll::Ready(delta) = self.poll_choice(index, context) {
                 self.next = (index + 1) % count;
-                if let Err(error) = &delta {
-                    self.fail_trace(error.to_string());
+                if delta.is_err() {
                     self.choices.iter_mut().for_each(|choice| choice.receiver = None);
                 }
                 return Poll::Ready(Some(delta));

@@ -4,6 +4,7 @@ use crate::engine::handle::EngineInfo;
 use crate::platform;
 use crate::server::guards::Client;
 use crate::server::parameters::conversation::{Conversation, Turn};
+use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::structured::{self, Structure};
@@ -68,7 +69,6 @@ pub(crate) async fn begin(state: &ServerState, client: Client, turn: Turn) -> Re
     let model = state.model(model)?;
     let defaults = &state.options.defaults;
     let mut sampling = Sampling::new(sampling, queueing, defaults, info.max_model_len, (client, names))?;
-    sampling.operation = "chat";
     // Without a maximum, the answer may fill the context.
     sampling.complete(alternatives, max_tokens, info)?;
     let (tools, continued) = (conversation.tools.clone(), conversation.continued());
@@ -79,12 +79,11 @@ pub(crate) async fn begin(state: &ServerState, client: Client, turn: Turn) -> Re
     Ok(Begun { generation, sampling, model, ids, info })
 }
 
-/// Begins the continuation of a prompt as it is, without the chat template. It comes with more tokens that end an
-/// answer.
+/// Begins the continuation of a prompt as it is, without the chat template.
 pub(crate) async fn begin_raw(
     state: &ServerState,
     client: Client,
-    prompt: impl Future<Output = Result<(Vec<u32>, Vec<u32>), ApiError>>,
+    prompt: String,
     turn: Turn,
 ) -> Result<Begun<'_>, ApiError> {
     let info = state.ready()?;
@@ -93,8 +92,7 @@ pub(crate) async fn begin_raw(
     let mut sampling = Sampling::new(turn.sampling, turn.queueing, defaults, info.max_model_len, (client, turn.names))?;
     sampling.complete(turn.alternatives, turn.max_tokens, info)?;
     sampling.constrain(state).await?;
-    let (ids, ends) = prompt.await?;
-    sampling.also_ends_at(ends);
+    let ids = Prompts::Texts(vec![prompt]).encode(state, true).await?.remove(0);
     let ids: Arc<[u32]> = sampling.truncated(ids).into();
     let generation = Generation::submit(state, vec![ids.clone()], &sampling)?;
     Ok(Begun { generation, sampling, model, ids, info })

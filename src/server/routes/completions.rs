@@ -1,7 +1,6 @@
 //! `POST /v1/completions`: a prompt, several, or lists of token ids, each continued `n` times.
 
 use crate::server::guards::Client;
-use crate::server::parameters::prompts::{GapFields, Prompts};
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::table::CompletionRequest;
@@ -37,14 +36,7 @@ pub(crate) async fn completions(State(state): State<ServerState>, request: Reque
     }
 
     sampling.constrain(&state).await?;
-    let prompts = match request.suffix.filter(|suffix| !suffix.is_empty()) {
-        None => request.prompt.encode(&state, request.add_special_tokens).await?,
-        Some(suffix) => {
-            let (prompts, ends) = gap(request.prompt, suffix, echo)?.encode(&state).await?;
-            sampling.also_ends_at(ends);
-            prompts
-        }
-    };
+    let prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
     let ids: Vec<Arc<[u32]>> = prompts.into_iter().map(|ids| sampling.truncated(ids).into()).collect();
     let texts = if echo { decode_all(&state, ids.clone(), sampling.skip_special).await? } else { Vec::new() };
     let mut texts = texts.into_iter();
@@ -52,14 +44,4 @@ pub(crate) async fn completions(State(state): State<ServerState>, request: Reque
     let generation = Generation::submit(&state, ids, &sampling)?;
     let form = OpenAiReply::new(Kind::Completion, (&state, info), model, &sampling, prompts);
     respond(generation, form, sampling.stream).await
-}
-
-/// The gap between prompts and a suffix.
-fn gap(prompt: Prompts, after: String, echo: bool) -> Result<GapFields, ApiError> {
-    let before = match prompt {
-        Prompts::Texts(texts) if !echo => texts,
-        Prompts::Texts(_) => return Err(ApiError::invalid("suffix", "`suffix` needs `echo`: false")),
-        Prompts::Ids(_) => return Err(ApiError::invalid("suffix", "`suffix` needs a `prompt` that is a text")),
-    };
-    Ok(GapFields { before, after, field: "suffix", ..GapFields::default() })
 }

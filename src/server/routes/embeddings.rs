@@ -34,8 +34,6 @@ pub(crate) struct Inputs {
     normalize: bool,
     /// Cut what does not fit into the context.
     pub(crate) truncates: bool,
-    /// The engine's field names and the request's, where they differ.
-    pub(crate) names: Names,
     /// Number of leading elements to keep.
     pub(crate) dimensions: Option<usize>,
 }
@@ -50,7 +48,6 @@ impl Inputs {
             pooling: Pooling::Last,
             normalize: true,
             truncates: false,
-            names: NAMES,
             dimensions: None,
         }
     }
@@ -108,7 +105,7 @@ pub(crate) async fn vectors(
     if info.embedding_len == 0 {
         return Err(ApiError::unsupported("model", "this model does not support embeddings"));
     }
-    let Inputs { prompts, queueing, add_special, pooling, normalize, truncates, names, dimensions } = inputs;
+    let Inputs { prompts, queueing, add_special, pooling, normalize, truncates, dimensions } = inputs;
     let most = prompt_tokens_max(&queueing, info.max_model_len).or(truncates.then_some(info.max_model_len - 1));
     let base = EngineRequest {
         params: SamplingParams { max_tokens: Some(1), ..SamplingParams::default() },
@@ -119,21 +116,21 @@ pub(crate) async fn vectors(
         ..EngineRequest::default()
     };
     let checked = base.check_without_prompt(info.vocab, info.max_model_len);
-    checked.map_err(|error| ApiError::refused(&error, names))?;
+    checked.map_err(|error| ApiError::refused(&error, NAMES))?;
 
     let inputs = prompts.encode(state, add_special).await?;
     let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
     let _active = Counted::new(&state.active);
-    let all = inputs.into_iter().map(|ids| embed(state, EngineRequest { prompt: ids.into(), ..base.clone() }, names));
+    let all = inputs.into_iter().map(|ids| embed(state, EngineRequest { prompt: ids.into(), ..base.clone() }));
     let vectors: Vec<_> = futures_util::stream::iter(all).buffered(INPUTS_AT_ONCE).try_collect().await?;
     let finish = |vector| finished(vector, dimensions, normalize);
     Ok((vectors.into_iter().map(finish).collect(), prompt_tokens))
 }
 
 /// The embedding of one prompt.
-async fn embed(state: &ServerState, request: EngineRequest, names: Names) -> Result<Vec<f32>, ApiError> {
-    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, names))?;
+async fn embed(state: &ServerState, request: EngineRequest) -> Result<Vec<f32>, ApiError> {
+    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, NAMES))?;
     let mut events = futures_util::stream::iter(receivers).flatten();
     let mut embedding = Vec::new();
     while let Some(event) = events.next().await {

@@ -13,21 +13,18 @@ use std::sync::atomic::Ordering;
 
 /// Drafts, and those accepted by their place among the drafts of a step.
 fn write_speculation(text: &mut String, label: &str, places: u32, stats: &Stats) {
-    for (name, help, count) in [
-        ("drafts", "Steps of a sequence that verified drafts.", stats.drafts),
-        ("draft_tokens", "Drafts.", stats.draft_tokens),
-        ("accepted_tokens", "Drafts that were right.", stats.accepted_tokens()),
-    ] {
-        let name = format!("spec_decode_num_{name}_total");
-        head(text, &name, "counter", help);
-        let _ = writeln!(text, "vllm:{name}{{{label}}} {count}");
+    for (name, count) in
+        [("drafts", stats.drafts), ("draft_tokens", stats.draft_tokens), ("accepted_tokens", stats.accepted_tokens())]
+    {
+        let name = format!("vllm:spec_decode_num_{name}_total");
+        let _ = writeln!(text, "# TYPE {name} counter\n{name}{{{label}}} {count}");
     }
-    let name = "spec_decode_num_accepted_tokens_per_pos_total";
+    let name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
     if places > 0 {
-        head(text, name, "counter", "Drafts that were right, by their place in a step.");
+        let _ = writeln!(text, "# TYPE {name} counter");
     }
     for (place, count) in (0..places).zip(stats.accepted_at) {
-        let _ = writeln!(text, "vllm:{name}{{{label},position=\"{place}\"}} {count}");
+        let _ = writeln!(text, "{name}{{{label},position=\"{place}\"}} {count}");
     }
 }
 
@@ -57,12 +54,7 @@ fn render(state: &ServerState) -> String {
     one("prompt_tokens_total", "counter", "Tokens of prompts.", &stats.prompt_tokens);
     one("generation_tokens_total", "counter", "Generated tokens.", &stats.generation_tokens);
     one("num_preemptions_total", "counter", "Preemptions.", &stats.preemptions);
-    one(
-        "corrupted_requests_total",
-        "counter",
-        "Requests that ended because of invalid numbers.",
-        &stats.corrupted_requests,
-    );
+    one("corrupted_requests", "counter", "Requests that ended because of invalid numbers.", &stats.corrupted_requests);
     one("engine_steps_total", "counter", "Steps of the engine.", &stats.steps);
     let by_text = state.metrics.stopped_by_text.load(Ordering::Relaxed);
     let finished = [

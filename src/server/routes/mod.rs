@@ -12,7 +12,6 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod ollama;
 pub(crate) mod openapi;
-pub(crate) mod rerank;
 pub(crate) mod responses;
 pub(crate) mod table;
 pub(crate) mod tokens;

@@ -6,10 +6,8 @@ use crate::platform::{self, Instant};
 use crate::server::guards::Client;
 use crate::server::parameters::kind::{Bounds, Group as _};
 use crate::server::parameters::ollama::{
-    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaPullRequest,
-    OllamaShowRequest, Task,
+    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaShowRequest, Task,
 };
-use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
 use crate::server::parameters::table::SamplingFields;
 use crate::server::reply::ollama::{OllamaReply, loaded};
@@ -17,14 +15,13 @@ use crate::server::reply::respond;
 use crate::server::routes::chat::{self, Begun};
 use crate::server::routes::embeddings::{self, Inputs};
 use crate::server::state::ServerState;
-use crate::server::wire::error::{ApiError, Dialect};
+use crate::server::wire::error::ApiError;
 use crate::server::wire::sse;
 use crate::text::answer::ReasoningParser;
 use crate::text::iso_time;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 
 /// The version of Ollama whose API this is. Some clients ask for a minimum.
@@ -72,18 +69,7 @@ async fn answer(
             return Ok(if stream { streamed() } else { Json(line).into_response() });
         }
         Task::Chat(turn) => chat::begin(state, client, turn).await?,
-        Task::Raw(prompt, turn) => {
-            let prompt = Prompts::Texts(vec![prompt]).encode(state, true);
-            let prompt = async { Ok((prompt.await?.remove(0), Vec::new())) };
-            chat::begin_raw(state, client, prompt, turn).await?
-        }
-        Task::Gap(gap, turn) => {
-            let prompt = async {
-                let (mut prompts, ends) = gap.encode(state).await?;
-                Ok((prompts.remove(0), ends))
-            };
-            chat::begin_raw(state, client, prompt, turn).await?
-        }
+        Task::Raw(prompt, turn) => chat::begin_raw(state, client, prompt, turn).await?,
     };
     let form = OllamaReply::new(state, model, is_chat, sampling.wants_logprobs);
     respond(generation, form, stream).await
@@ -186,40 +172,6 @@ pub(crate) async fn show(State(state): State<ServerState>, request: Request) -> 
         "capabilities": capabilities,
         "modified_at": iso_time(state.created),
     })))
-}
-
-/// Downloads a model into the cache, from which the next `folio serve` loads it. A served model is there already.
-pub(crate) async fn pull(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
-    let request: OllamaPullRequest = read::read(request, &state).await?;
-    let name = request.target.model.or(request.name).ok_or_else(|| ApiError::missing("model"))?;
-    let puller = match (state.model(Some(name.clone())), &state.options.pull) {
-        (Ok(_), _) => None,
-        (Err(_), Some(puller)) => Some(puller.clone()),
-        (Err(_), None) => {
-            let message = "`/api/pull` is refused: this server was started without --allow-pull";
-            return Err(ApiError::unsupported("model", message));
-        }
-    };
-    let work = async move {
-        let Some(puller) = puller else { return Ok(()) };
-        let done = platform::offload(move || puller.pull(&name)).await.ok_or_else(ApiError::internal)?;
-        let busy = || ApiError::busy("another model is being downloaded");
-        done.ok_or_else(busy)?.map_err(|why| ApiError::invalid("model", why))
-    };
-    if !request.stream {
-        work.await?;
-        return Ok(Json(json!({"status": "success"})).into_response());
-    }
-    let line = |value: Value| format!("{value}\n");
-    let begun = line(json!({"status": "pulling manifest"}));
-    let end = async move {
-        match work.await {
-            Ok(()) => line(json!({"status": "success"})),
-            Err(error) => error.json(Dialect::Ollama) + "\n",
-        }
-    };
-    let lines = futures_util::stream::iter([begun]).chain(futures_util::stream::once(end));
-    Ok(sse::response(sse::LINES, lines))
 }
 
 /// A route that changes models.

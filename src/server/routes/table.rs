@@ -5,25 +5,23 @@
 use crate::server::parameters::anthropic::{CountTokensRequest, MessagesRequest};
 use crate::server::parameters::kind::Bounds;
 use crate::server::parameters::ollama::{
-    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaPullRequest,
-    OllamaShowRequest,
+    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaShowRequest,
 };
-use crate::server::parameters::rerank::{RerankRequest, ScoreRequest};
 use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
-    ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, InfillRequest, LlamaRequest,
-    RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
+    ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, LlamaRequest, RenderChatRequest,
+    RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
 };
 use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, group};
 #[cfg(feature = "server")]
 use crate::server::routes::ui;
 use crate::server::routes::{
-    chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama, rerank, responses, tokens,
+    chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama, responses, tokens,
 };
 use crate::server::state::ServerState;
 use axum::Json;
 use axum::extract::State;
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 
 /// `GET /openapi.json`.
@@ -34,18 +32,7 @@ async fn document(State(state): State<ServerState>) -> Json<Value> {
 
 /// All paths.
 pub(crate) fn routes() -> Vec<Route> {
-    let mut routes = page_routes();
-    routes.extend(own_routes());
-    routes.extend(routes_of_others());
-    routes
-}
-
-fn route(path: &'static str, handlers: MethodRouter<ServerState>, operation: Operation) -> Route {
-    Route { path, handlers, operation }
-}
-
-fn object(summary: &'static str) -> Operation {
-    Operation::get(summary, Answer::Object)
+    page_routes().into_iter().chain(api_routes()).collect()
 }
 
 /// In a tab the API is called by a page.
@@ -69,8 +56,9 @@ fn page_routes() -> Vec<Route> {
     ]
 }
 
-/// Routes of OpenAI's, Anthropic's, vLLM's and llama.cpp's servers.
-fn own_routes() -> Vec<Route> {
+fn api_routes() -> Vec<Route> {
+    let route = |path, handlers, operation| Route { path, handlers, operation };
+    let object = |summary| Operation::get(summary, Answer::Object);
     let ping = Operation { methods: &["get", "post"], ..health_operation().open() };
     vec![
         route("/openapi.json", get(document), object("This document.")),
@@ -104,24 +92,12 @@ fn own_routes() -> Vec<Route> {
         route("/v1/completions/render", post(tokens::render_completions), render_completion_operation()),
         route("/v1/embeddings", post(embeddings::embeddings), embedding_operation()),
         route("/embeddings", post(embeddings::embeddings), embedding_operation()),
-        route("/v1/rerank", post(rerank::rerank), rerank_operation()),
-        route("/v2/rerank", post(rerank::rerank), rerank_operation()),
-        route("/rerank", post(rerank::rerank), rerank_operation()),
-        route("/v1/score", post(rerank::score), score_operation()),
-        route("/score", post(rerank::score), score_operation()),
         route("/tokenize", post(tokens::tokenize), tokenize_operation()),
         route("/detokenize", post(tokens::detokenize), detokenize_operation()),
         route("/tokenizer_info", get(tokens::tokenizer_info), object("The settings of the model's tokenizer.")),
         route("/props", get(llama::props), object("The server's settings, as llama.cpp's server reports them.")),
         route("/apply-template", post(llama::apply_template), render_chat_operation(Answer::Object)),
         route("/completion", post(llama::completion), llama_operation()),
-        route("/infill", post(llama::infill), infill_operation()),
-    ]
-}
-
-/// Routes of SGLang's and Ollama's servers.
-fn routes_of_others() -> Vec<Route> {
-    vec![
         route("/get_model_info", get(models::sglang_model), object("The model, in SGLang's form.")),
         route("/model_info", get(models::sglang_model), object("The model, in SGLang's form.")),
         route("/get_server_info", get(models::sglang_server), object("The server, in SGLang's form.")),
@@ -135,7 +111,7 @@ fn routes_of_others() -> Vec<Route> {
         route("/api/generate", post(ollama::generate), generate_operation()),
         route("/api/embed", post(ollama::embed), embed_operation()),
         route("/api/embeddings", post(ollama::embed_one), embed_one_operation()),
-        route("/api/pull", post(ollama::pull), pull_operation()),
+        route("/api/pull", post(ollama::refused), refused_operation()),
         route("/api/create", post(ollama::refused), refused_operation()),
         route("/api/copy", post(ollama::refused), refused_operation()),
         route("/api/push", post(ollama::refused), refused_operation()),
@@ -187,12 +163,6 @@ fn stored_operation() -> Operation {
 fn refused_operation() -> Operation {
     let summary = "Refused: models are chosen when the server starts.";
     Operation { methods: &["post"], ..Operation::get(summary, Answer::Object) }
-}
-
-fn pull_operation() -> Operation {
-    let body =
-        Body { name: "OllamaPullRequest", schema: group::<OllamaPullRequest>, example: || json!({"model": "demo"}) };
-    Operation::post("Downloads a model into the cache, if `--allow-pull` was given.", body, Answer::Lines)
 }
 
 fn show_operation() -> Operation {
@@ -248,18 +218,6 @@ fn embedding_operation() -> Operation {
     Operation::post("Texts or token ids as vectors.", body, Answer::One("EmbeddingAnswer"))
 }
 
-fn rerank_operation() -> Operation {
-    let example = || json!({"query": "Who sleeps?", "documents": ["A cat sleeps.", "It rains."]});
-    let body = Body { name: "RerankRequest", schema: group::<RerankRequest>, example };
-    Operation::post("Ranks documents by how well they answer a query.", body, Answer::One("RerankAnswer"))
-}
-
-fn score_operation() -> Operation {
-    let example = || json!({"text_1": "Who sleeps?", "text_2": ["A cat sleeps.", "It rains."]});
-    let body = Body { name: "ScoreRequest", schema: group::<ScoreRequest>, example };
-    Operation::post("Scores pairs of a query and a document.", body, Answer::One("ScoreAnswer"))
-}
-
 fn render_chat_operation(answer: Answer) -> Operation {
     let example = || json!({"messages": [{"role": "user", "content": "Hello!"}]});
     let body = Body { name: "RenderChatRequest", schema: group::<RenderChatRequest>, example };
@@ -304,11 +262,4 @@ fn llama_operation() -> Operation {
     let example = || json!({"prompt": "Once upon a time", "n_predict": 16});
     let body = Body { name: "LlamaRequest", schema: group::<LlamaRequest>, example };
     Operation::post("Continues one prompt, in llama.cpp's form.", body, Answer::OneOrStream("LlamaAnswer"))
-}
-
-fn infill_operation() -> Operation {
-    let example = || json!({"input_prefix": "def sum(a, b):\n    ", "input_suffix": "\n", "n_predict": 16});
-    let body = Body { name: "InfillRequest", schema: group::<InfillRequest>, example };
-    let summary = "Fills a gap in a text, in llama.cpp's form, if the model has tokens for it.";
-    Operation::post(summary, body, Answer::OneOrStream("LlamaAnswer"))
 }

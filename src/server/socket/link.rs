@@ -79,7 +79,8 @@ struct Socket {
 }
 
 impl Link {
-    pub(super) fn new(stream: Box<dyn Stream>) -> Self {
+    pub(super) fn new(stream: impl Stream + 'static) -> Self {
+        let stream = Box::new(stream);
         let socket = Socket { stream, phase: Phase::Waiting, flushed: true, heard: false, comment: false, requests: 0 };
         Self(Arc::new(Mutex::new(socket)))
     }

@@ -15,12 +15,10 @@ mod bodies;
 mod connections;
 mod guesses;
 mod link;
-mod listener;
 mod signals;
 #[cfg(test)]
 mod tests;
 
-pub use listener::{Address, Listener};
 pub use signals::shutdown_signal;
 
 use super::guards::access::{Passed, WrongKey};
@@ -46,6 +44,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWrite as _;
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tower::ServiceExt;
@@ -105,12 +104,11 @@ impl Default for SocketOptions {
 
 /// Serves until `shutdown` is done and the last answer has been sent.
 pub async fn serve(
-    listener: impl Into<Listener>,
+    listener: TcpListener,
     state: ServerState,
     options: SocketOptions,
     shutdown: impl Future<Output = ()>,
 ) {
-    let listener = listener.into();
     let server = Server::new(router(state.clone()), options);
     // One future for all phases, so that no connection is lost between two of them.
     let mut accept = Box::pin(server.accept(&listener));
@@ -178,10 +176,13 @@ impl Server {
     }
 
     /// Accepts connections forever.
-    async fn accept(&self, listener: &Listener) {
+    async fn accept(&self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, peer)) => self.admit(stream, peer).await,
+                Ok((stream, peer)) => match stream.set_nodelay(true) {
+                    Ok(()) => self.admit(stream, peer.ip()).await,
+                    Err(error) => tracing::debug!(%error, "a connection was lost"),
+                },
                 // Out of file descriptors, or the client has already disconnected; other connections are not affected.
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
@@ -192,14 +193,14 @@ impl Server {
     }
 
     /// Serves a new connection, once there is room for it, or refuses it.
-    async fn admit(&self, stream: Box<dyn Stream>, peer: IpAddr) {
+    async fn admit(&self, stream: impl Stream + 'static, peer: IpAddr) {
         match self.connections.admit(peer).await {
             Some(seat) => self.connect(stream, peer, seat),
             None => self.refuse(stream),
         }
     }
 
-    fn connect(&self, stream: Box<dyn Stream>, peer: IpAddr, seat: Seat) {
+    fn connect(&self, stream: impl Stream + 'static, peer: IpAddr, seat: Seat) {
         let (link, seat) = (Link::new(stream), Arc::new(seat));
         let service = Service {
             app: self.app.clone(),
@@ -223,7 +224,7 @@ impl Server {
     }
 
     /// Answers 503 without reading the request, because every connection has one in progress.
-    fn refuse(&self, stream: Box<dyn Stream>) {
+    fn refuse(&self, stream: impl Stream + 'static) {
         let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return };
         let mut connection = Connection::new(Link::new(stream), self.options.write_timeout);
         tokio::spawn(async move {

@@ -186,12 +186,6 @@ impl ApiError {
         Self::unavailable("too_many_connections", "every connection of this server has a request in progress")
     }
 
-    /// Something of which there is one, which is used already.
-    pub(crate) fn busy(message: &str) -> Self {
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "busy", message);
-        Self { retry_after_seconds: Some(10), ..error }
-    }
-
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_error", "forbidden", message)
     }

@@ -10,7 +10,6 @@
 //! other requests.
 
 mod cache;
-mod gbnf;
 mod spec;
 mod vocabulary;
 

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
-const BAD_WORDS_MAX: usize = 128;
 const METADATA_MAX: usize = 16;
 const METADATA_KEY_BYTES_MAX: usize = 64;
 const METADATA_VALUE_BYTES_MAX: usize = 512;
@@ -53,46 +52,21 @@ impl Kind for StopStrings {
             Value::Array(items) => items,
             value => vec![value],
         };
-        short_strings(at, items, STOPS_MAX)
-    }
-
-    fn schema(&self, _: &Bounds) -> Value {
-        json!({"anyOf": [short_string(), {"type": "array", "maxItems": STOPS_MAX, "items": short_string()}]})
-    }
-}
-
-/// Texts that an answer may not have.
-pub(crate) struct BadWords;
-
-impl Kind for BadWords {
-    type Value = Vec<String>;
-
-    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<String>, ApiError> {
-        match value {
-            Value::Array(items) => short_strings(at, items, BAD_WORDS_MAX),
-            value => Err(wrong(at, "a list of strings", &value)),
+        if items.len() > STOPS_MAX {
+            let message = format!("`{at}` has {} strings; at most {STOPS_MAX} are allowed", items.len());
+            return Err(ApiError::invalid(at, message));
         }
+        let string = |item: Value| match item {
+            Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
+            other => Err(wrong(at, &format!("strings of 1 to {STOP_BYTES_MAX} bytes"), &other)),
+        };
+        items.into_iter().map(string).collect()
     }
 
     fn schema(&self, _: &Bounds) -> Value {
-        json!({"type": "array", "maxItems": BAD_WORDS_MAX, "items": short_string()})
+        let string = json!({"type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX});
+        json!({"anyOf": [string, {"type": "array", "maxItems": STOPS_MAX, "items": string}]})
     }
-}
-
-fn short_strings(at: &str, items: Vec<Value>, most: usize) -> Result<Vec<String>, ApiError> {
-    if items.len() > most {
-        let message = format!("`{at}` has {} strings; at most {most} are allowed", items.len());
-        return Err(ApiError::invalid(at, message));
-    }
-    let string = |item: Value| match item {
-        Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
-        other => Err(wrong(at, &format!("strings of 1 to {STOP_BYTES_MAX} bytes"), &other)),
-    };
-    items.into_iter().map(string).collect()
-}
-
-fn short_string() -> Value {
-    json!({"type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX})
 }
 
 /// Token ids that the engine checks.

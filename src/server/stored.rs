@@ -1,16 +1,11 @@
 //! [`Responses`]: the responses of the Responses API that clients may refer to, in memory, within a number of bytes.
-//! With a folder, they are also written to files, and read again when a server starts.
 //!
 //! A response is kept with the items of its own input and the id of the one that it follows, so a conversation is a
 //! chain. When there is no room, the one that was not used for the longest time goes. A client sees only its own: each
 //! belongs to the API key it was made with.
 
-mod folder;
-
-use folder::{Folder, Found};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Maximum responses of a chain.
@@ -31,7 +26,6 @@ pub(crate) struct Stored {
 #[derive(Debug)]
 pub(crate) struct Responses {
     bytes_max: usize,
-    folder: Option<Folder>,
     kept: Mutex<Kept>,
 }
 
@@ -71,26 +65,9 @@ impl Kept {
     }
 }
 
-/// The size of a response in the store.
-fn bytes_of(id: &str, stored: &Stored) -> usize {
-    let input = stored.input.iter().map(|item| item.to_string().len()).sum::<usize>();
-    stored.response.to_string().len() + input + id.len()
-}
-
 impl Responses {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, folder: None, kept: Mutex::default() }
-    }
-
-    /// A store whose responses are also files of this folder, which belong to the clients of these API keys.
-    pub(crate) fn with_folder(bytes_max: usize, path: &Path, api_keys: &[String]) -> Self {
-        let (mut store, folder) = (Self::new(bytes_max), Folder::new(path, api_keys));
-        let found = folder.read(bytes_max);
-        store.folder = Some(folder);
-        for Found { client, id, stored } in found {
-            store.insert(client, &id, stored);
-        }
-        store
+        Self { bytes_max, kept: Mutex::default() }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -99,21 +76,12 @@ impl Responses {
 
     /// Keeps a response, unless it alone is larger than the store.
     pub(crate) fn keep(&self, client: u32, id: &str, stored: Stored) {
-        let bytes = bytes_of(id, &stored);
+        let input = stored.input.iter().map(|item| item.to_string().len()).sum::<usize>();
+        let bytes = stored.response.to_string().len() + input + id.len();
         if bytes > self.bytes_max {
             tracing::warn!(bytes, "a response is larger than --response-store-bytes and is not stored");
             return;
         }
-        // First, so that it can be removed from the folder as soon as others can remove it here.
-        if let Some(folder) = &self.folder {
-            folder.write(client, id, &stored);
-        }
-        self.insert(client, id, stored);
-    }
-
-    /// Adds a response, and removes the oldest ones until there is room for it.
-    fn insert(&self, client: u32, id: &str, stored: Stored) {
-        let bytes = bytes_of(id, &stored);
         let mut kept = self.kept();
         kept.bytes += bytes;
         kept.now += 1;
@@ -123,13 +91,6 @@ impl Responses {
         while kept.bytes > self.bytes_max {
             let Some((_, oldest)) = kept.uses.pop_first() else { break };
             kept.remove(&oldest);
-            self.remove_file(&oldest);
-        }
-    }
-
-    fn remove_file(&self, id: &str) {
-        if let Some(folder) = &self.folder {
-            folder.remove(id);
         }
     }
 
@@ -144,7 +105,6 @@ impl Responses {
         let found = kept.find(client, id).is_some();
         if found {
             kept.remove(id);
-            self.remove_file(id);
         }
         found
     }
@@ -197,26 +157,6 @@ mod tests {
         assert!(store.item(own, "out-a").is_some() && store.item(other, "out-a").is_none());
         assert!(store.delete(own, "1") && !store.delete(own, "1"));
         assert!(store.chain(own, "2").is_none(), "its beginning is gone");
-    }
-
-    #[test]
-    fn a_folder_outlives_its_server_and_its_keys_stay_apart() {
-        let folder = tempfile::tempdir().expect("a folder for this test");
-        let (first, both) = (["one".to_owned()], ["two".to_owned(), "one".to_owned()]);
-        let store = Responses::with_folder(10_000, folder.path(), &first);
-        store.keep(0, "1", response("a", None));
-        store.keep(0, "2", response("b", Some("1")));
-        store.keep(0, "3", response("c", None));
-        assert!(store.delete(0, "3"));
-        std::fs::write(folder.path().join("4.json"), "no JSON").expect("the folder takes files");
-        let again = Responses::with_folder(10_000, folder.path(), &both);
-        let texts = |client| Some(again.chain(client, "2")?.len());
-        assert_eq!((texts(0), texts(1)), (None, Some(4)), "the key has another index now");
-        assert!(again.get(1, "3").is_none() && again.get(1, "4").is_none());
-        let small = Responses::with_folder(bytes_of("1", &response("a", None)) + 10, folder.path(), &first);
-        assert!(small.get(0, "1").is_none() && small.get(0, "2").is_some(), "the oldest makes room");
-        assert!(!folder.path().join("1.json").exists() && folder.path().join("2.json").exists());
-        assert!(Responses::with_folder(10_000, folder.path(), &[]).get(0, "2").is_none(), "no key is another client");
     }
 
     #[test]
