@@ -7,7 +7,7 @@
 // head, 16 keys at a time. A thread computes the scores of some (head, key) pairs, a warp the weights of some heads,
 // and a thread sums some runs of 8 columns.
 // Threads: 128. Grid: rows of the bucket × KV heads. Shared: 4 · (GROUP · (HEAD_DIM + 19) + 16 · (HEAD_DIM + 4)) bytes.
-// -D: HEAD_DIM (multiple of 8, ≤ 512), GROUP (1 to 16), KV_F32 or KV_F16 or KV_Q8, Q_TYPE, OUT_TYPE (float, u16).
+// -D: HEAD_DIM (multiple of 8, ≤ 256), GROUP (1 to 16), KV_F32 or KV_F16 or KV_Q8, Q_TYPE, OUT_TYPE (float, u16).
 // Twin: backend/reference/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 

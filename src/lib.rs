@@ -100,11 +100,11 @@
 //! - **A family** of models whose layers consist of existing steps:
 //!   1. `src/model/families.rs`: a row of data: what its `config.json` decides, and the defaults where it is silent.
 //!   2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
-//!   3. `src/model/config.rs` or `config_layers.rs`, if the row needs an option that no other family has;
-//!      `src/model/decoder`, if the forward pass does.
+//!   3. `src/model/config.rs`, if the row needs an option that no other family has; `src/model/decoder.rs`, if the
+//!      forward pass does.
 //!   4. `src/model/gguf/config.rs`: a row that translates GGUF's metadata to the same config.
-//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, its line in `tests/model/main.rs` with its name in GGUF
-//!      in `tests/model/converted.rs`, or in `tests/model/today.rs` until it is read from GGUF.
+//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, its line in `tests/model/main.rs`, and its name in GGUF
+//!      in `tests/model/converted.rs`.
 //! - **A weight format** is codes, levels and scales. A new combination of existing ones:
 //!   1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
 //!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.

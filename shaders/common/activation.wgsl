@@ -1,19 +1,11 @@
 // act(gate) * up; params.alpha and params.limit belong to CLAMPED_SWIGLU.
-// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, RELU2, XIELU.
+// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU.
 
 // The bound keeps exp finite: shader compilers may assume that there are no infinities.
 fn sigmoid(x: vec4<f32>) -> vec4<f32> {
     return 1.0 / (1.0 + exp(min(-x, vec4<f32>(87.0))));
 }
 
-#ifdef XIELU
-// xIELU with numbers (a for positive, a for negative, beta, epsilon).
-fn xielu(gate: vec4<f32>, numbers: vec4<f32>) -> vec4<f32> {
-    let fall = exp(min(gate, vec4<f32>(numbers.w))) - 1.0 - gate;
-    let curved = select(numbers.y * fall, numbers.x * gate * gate, gate > vec4<f32>(0.0));
-    return curved + numbers.z * gate;
-}
-#else
 fn activate(gate: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
 #ifdef SILU
     return gate * sigmoid(gate) * up;
@@ -28,9 +20,4 @@ fn activate(gate: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
     let linear = clamp(up, vec4<f32>(-params.limit), vec4<f32>(params.limit));
     return bounded * sigmoid(params.alpha * bounded) * (linear + 1.0);
 #endif
-#ifdef RELU2
-    let positive = max(gate, vec4<f32>(0.0));
-    return positive * positive * up;
-#endif
 }
-#endif

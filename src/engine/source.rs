@@ -9,9 +9,6 @@ use bytes::Bytes;
 /// What an engine needs from a model.
 #[allow(async_fn_in_trait, reason = "one thread owns the engine; a Send bound is not wanted")]
 pub trait Source {
-    /// Says that no sequence will be longer than this, before anything else is asked for.
-    fn limit_context(&mut self, _tokens: u32) {}
-
     /// The model's plan; `activations` is the storage type of values between steps.
     fn record(&self, activations: Storage) -> Plan;
 
@@ -33,10 +30,6 @@ pub trait Source {
 }
 
 impl Source for Model {
-    fn limit_context(&mut self, tokens: u32) {
-        Model::limit_context(self, tokens);
-    }
-
     fn record(&self, activations: Storage) -> Plan {
         Model::record(self, activations)
     }

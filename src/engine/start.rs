@@ -135,15 +135,13 @@ impl<B: Backend, S: Source> Engine<B, S> {
     #[doc(hidden)]
     pub async fn start_with_faults(
         mut backend: B,
-        mut source: S,
+        source: S,
+        draft: Option<(B, S)>,
         config: &Config,
         inbox: EngineInbox,
         faults: InjectedFaults,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
-        if let Some(tokens) = config.max_model_len {
-            source.limit_context(tokens);
-        }
         let plan = Arc::new(source.record(backend.caps().activations));
         check(&plan).map_err(StartError::Plan)?;
         let mut draft = draft.map(|(backend, source)| Drafting::new(backend, source, &plan)).transpose()?;

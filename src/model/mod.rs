@@ -89,14 +89,12 @@ pub enum LoadError {
         message: String,
     },
     /// This architecture is not supported.
-    #[error("{file}: architecture {found:?} is not supported{hint}; expected one of {known}")]
+    #[error("{file}: architecture {found:?} is not supported; expected one of {known}")]
     Architecture {
         /// Path.
         file: String,
         /// The architecture that the file names.
         found: String,
-        /// The nearest supported architecture, and what it lacks, each if known: words that follow a sentence.
-        hint: String,
         /// The supported architectures.
         known: String,
     },
@@ -245,12 +243,6 @@ impl Model {
     pub fn with_positions(mut self, positions_max: u32) -> Self {
         self.spec.positions_max = positions_max;
         self
-    }
-
-    /// Says that no sequence will be longer than this, which selects the rotary frequencies of longrope.
-    pub fn limit_context(&mut self, tokens: u32) {
-        let positions_max = tokens.min(self.spec.positions_max);
-        self.weights.compute_ropes(&ModelSpec { positions_max, ..self.spec.clone() });
     }
 
     /// The architecture.

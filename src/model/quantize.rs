@@ -85,8 +85,8 @@ pub(super) fn quantized_infos(
 /// Excludes biases of experts, which are vectors, and experts' matrices that are stored by columns in one tensor.
 /// Routers are excluded too: they are small, and rounding them could change which experts are chosen.
 fn is_matrix(name: &str, info: &TensorInfo) -> bool {
-    let routers = [".mlp.gate.weight", ".router.weight", ".router.layer.weight", ".router.proj.weight"];
-    let chooses = routers.iter().any(|router| name.ends_with(router)) || name.ends_with(".shared_expert_gate.weight");
+    let routers = [".mlp.gate.weight", ".router.weight", ".router.layer.weight"];
+    let chooses = routers.iter().any(|router| name.ends_with(router));
     info.shape.len() == 2 && !name.ends_with("bias") && !chooses
 }
 

@@ -64,7 +64,7 @@ fn check_kv(plan: &Plan) -> Result<(), PlanErrorKind> {
         let whole = layer.head_dim.is_multiple_of(8) && (8..=HEAD_DIM_MAX).contains(&layer.head_dim);
         if layer.heads == 0 || !whole {
             let (what, found) = (format!("KV layer {index}"), format!("{} heads of {}", layer.heads, layer.head_dim));
-            let expected = "at least one head of a multiple of 8 elements, up to 512";
+            let expected = "at least one head of a multiple of 8 elements, up to 256";
             return Err(PlanErrorKind::Unsupported { what, found, expected });
         }
     }

@@ -93,8 +93,6 @@ impl Display for Activation {
             Self::Silu => f.write_str("silu"),
             Self::GeluTanh => f.write_str("gelu_tanh"),
             Self::ClampedSwiglu { alpha, limit } => write!(f, "clamped_swiglu alpha {alpha} limit {limit}"),
-            Self::Relu2 => f.write_str("relu2"),
-            Self::Xielu => f.write_str("xielu"),
         }
     }
 }

@@ -370,7 +370,7 @@ fn golden_cases(family: &str) -> Vec<Case> {
     });
     let cases: Vec<Case> = cases.collect();
     let lengths: Vec<usize> = cases.iter().map(|case| case.prompt.len()).collect();
-    assert!(lengths.starts_with(&[1, 7, 33, 130]), "{family}: the cases the tests are made for");
+    assert_eq!(lengths, [1, 7, 33, 130], "{family}: the cases the tests are made for");
     cases
 }
 

@@ -205,7 +205,7 @@ mod tests {
     use crate::plan::inputs::{DrawParams, GroupInputs, NONE, SampleRow, SequenceRows};
     use crate::plan::{
         AttendPaged, CopyBlocks, Embed, GatherRows, KvFormat, KvGroup, KvLayer, MatMul, RopeStoreKv, Rows, Sample,
-        StoreOptions, Tail, WeightFormat,
+        Tail, WeightFormat,
     };
     use crate::platform::block_on;
 
@@ -224,12 +224,11 @@ mod tests {
         let logits = plan.buffer("logits", Rows::Samples, 32, Storage::F32);
         let matmul = |x, weight, out| Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out });
         let (q_norm, k_norm, rope, softcap, alibi, sinks) = (None, None, None, None, None, None);
-        let options = StoreOptions::default();
         plan.body = vec![
             Step::CopyBlocks(CopyBlocks),
             Step::Embed(Embed { table, scale: 1.0, out: x }),
             matmul(x, qkv_weight, qkv),
-            Step::RopeStoreKv(RopeStoreKv { qkv, layer: 0, query_heads: 1, q_norm, k_norm, rope, options, q }),
+            Step::RopeStoreKv(RopeStoreKv { qkv, layer: 0, query_heads: 1, q_norm, k_norm, rope, q }),
             Step::AttendPaged(AttendPaged {
                 q,
                 layer: 0,

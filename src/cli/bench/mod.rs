@@ -51,8 +51,7 @@ pub(crate) struct BenchArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Random weights of this shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, phi-4-mini,
-    /// granite-4.0-micro, ministral-3-8b, gpt-oss-20b, gpt-oss-120b, glm-4.5-air or HxLxNxKxDxFxV
+    /// Random weights of this shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b or HxLxNxKxDxFxV
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     shape: Option<String>,
     /// What to measure; may be given several times [default: decode and prefill]

@@ -170,7 +170,6 @@ pub(super) fn family(metadata: &Metadata) -> Result<&'static Family, LoadError> 
     FAMILIES.into_iter().find(|family| family.name == found).ok_or_else(|| LoadError::Architecture {
         file: metadata.file().into(),
         found: found.into(),
-        hint: String::new(),
         known: FAMILIES.map(|family| family.name).join(", "),
     })
 }

@@ -22,15 +22,15 @@ mod scale_logits;
 pub use attend_paged::AttendPaged;
 pub use copy_blocks::CopyBlocks;
 pub use embed::Embed;
-pub use gated_activation::{Activation, GatedActivation, Up};
+pub use gated_activation::{Activation, GatedActivation};
 pub use gather_rows::GatherRows;
 pub use matmul::MatMul;
 pub use matmul_experts::MatMulExperts;
 pub use operation::Access;
 pub use pool::Pool;
-pub use rms_norm::{NormOptions, RmsNorm};
-pub use rope_store_kv::{HeadNorm, QueryGrowth, Rope, RopeStoreKv, StoreOptions};
-pub use route_experts::{ExpertGroups, RouteExperts, Routing};
+pub use rms_norm::RmsNorm;
+pub use rope_store_kv::{HeadNorm, Rope, RopeStoreKv};
+pub use route_experts::RouteExperts;
 pub use rules::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX};
 pub use sample::Sample;
 pub use scale_logits::ScaleLogits;
@@ -54,7 +54,7 @@ pub enum Step {
     RopeStoreKv(RopeStoreKv),
     /// Attention over the paged KV pool.
     AttendPaged(AttendPaged),
-    /// The activation of an MLP.
+    /// The activation of a gated MLP.
     GatedActivation(GatedActivation),
     /// Chooses the experts of each token.
     RouteExperts(RouteExperts),

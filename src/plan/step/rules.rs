@@ -5,7 +5,7 @@ use super::super::format::{Storage, WeightFormat};
 use super::super::operands::{BufferId, BufferSpec, KvLayer, Operands, Rows, WeightId, WeightSpec};
 
 /// Maximum elements per head.
-pub const HEAD_DIM_MAX: u32 = 512;
+pub const HEAD_DIM_MAX: u32 = 256;
 /// Maximum query heads per KV head.
 pub const GROUP_SIZE_MAX: u32 = 16;
 /// Maximum experts per token.
