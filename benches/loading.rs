@@ -138,6 +138,7 @@ fn capacity() -> Capacity {
         sequences_max: 1,
         samples_max: 1,
         feed_slots: 1,
+        state_slots: 0,
         table_entries_max: 1,
         history_max: 1,
         bias_max: 1,

@@ -67,6 +67,7 @@ fn limits() -> Limits {
         sequences_max: SEQUENCES,
         draws_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
+        state_slots: 0,
         table_entries_max: 1 << 20,
         history_max: 1 << 20,
         bias_max: 1 << 16,
@@ -81,6 +82,7 @@ fn limits() -> Limits {
         speculation: None,
         eos_token_ids: vec![31_999],
         hash_key: [3; 32],
+        shared_key: [3; 32],
         tiers: TierLimits::default(),
     }
 }

@@ -7,7 +7,7 @@
 // head, 16 keys at a time. A thread computes the scores of some (head, key) pairs, a warp the weights of some heads,
 // and a thread sums some runs of 8 columns.
 // Threads: 128. Grid: rows of the bucket × KV heads. Shared: 4 · (GROUP · (HEAD_DIM + 19) + 16 · (HEAD_DIM + 4)) bytes.
-// -D: HEAD_DIM (multiple of 8, ≤ 256), GROUP (1 to 16), KV_F32 or KV_F16 or KV_Q8, Q_TYPE, OUT_TYPE (float, u16).
+// -D: HEAD_DIM (multiple of 8, ≤ 512), GROUP (1 to 16), KV_F32 or KV_F16 or KV_Q8, Q_TYPE, OUT_TYPE (float, u16).
 // Twin: backend/reference/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -119,17 +119,6 @@ __device__ __forceinline__ void add_values(const Shared &shared, Eight (&sums)[P
       for (u32 i = 0; i < 8; i++) sums[piece].v[i] += weight * value.v[i];
     }
   }
-}
-
-// The last sequence that starts at or before `row`: sequences cover the rows in order.
-__device__ __forceinline__ u32 sequence_of(const u32 *metadata, u32 row) {
-  u32 low = 0, high = metadata[META_SEQUENCE_COUNT];
-  while (high - low > 1) {
-    const u32 middle = (low + high) / 2;
-    if (metadata_at(metadata, META_SEQUENCES, middle * SEQUENCE_WORDS + SEQUENCE_ROW_START) <= row) low = middle;
-    else high = middle;
-  }
-  return low;
 }
 
 KERNEL(attend_paged_vec, THREADS, 1) {

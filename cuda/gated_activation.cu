@@ -1,6 +1,7 @@
-// out[r][c] = act(gate[r][c]) · up[r][c]; a row of gate_up is all gates, then all ups.
+// out[r][c] = act(gate[r][c]) · up[r][c]; up is in the same row (all gates, then all ups), in another buffer, or 1.
 //
-// gate_up [rows][2 · columns] of -DX_TYPE, out [rows][columns] of -DOUT_TYPE. A thread: 8 columns of a row.
+// gate_up [rows][gate_stride] of -DX_TYPE, up [rows][up_stride] of -DUP_TYPE or null, out [rows][columns] of
+// -DOUT_TYPE. A thread: 8 columns of a row. Strides and starts are in runs of 8.
 // Twin: backend/reference/gated_activation.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/activation.cuh"
@@ -8,14 +9,20 @@
 
 struct Params {
   const X_TYPE *gate_up;
+  const UP_TYPE *up;     // or null
+  const float *numbers;  // of xIELU
   OUT_TYPE *out;
   const u32 *metadata;
   u32 row_header;
   u32 row_times;
   u32 eights;  // of out
+  u32 gate_stride;
+  u32 up_stride;
+  u32 up_start;
   u32 activation;
   float alpha;
   float limit;
+  u32 unused;
 };
 
 KERNEL(gated_activation, 256, 1) {
@@ -23,10 +30,16 @@ KERNEL(gated_activation, 256, 1) {
   const u32 at = blockIdx.x * blockDim.x + threadIdx.x;
   const u32 row = at / params.eights, eight = at % params.eights;
   if (row >= rows) return;
-  const X_TYPE *gates = params.gate_up + static_cast<u64>(row) * params.eights * 16;
-  const Eight gate = load_eight(gates + 8 * eight);
-  const Eight up = load_eight(gates + 8 * (params.eights + eight));
+  const Eight gate = load_eight(params.gate_up + (static_cast<u64>(row) * params.gate_stride + eight) * 8);
+  Eight up;
+  for (u32 i = 0; i < 8; i++) up.v[i] = 1.0f;
+  if (params.up)
+    up = load_eight(params.up + (static_cast<u64>(row) * params.up_stride + params.up_start + eight) * 8);
   Eight result;
-  for (u32 i = 0; i < 8; i++) result.v[i] = gated(params.activation, gate.v[i], up.v[i], params.alpha, params.limit);
+  for (u32 i = 0; i < 8; i++) {
+    result.v[i] = params.activation == XIELU
+                      ? xielu(gate.v[i], params.numbers) * up.v[i]
+                      : gated(params.activation, gate.v[i], up.v[i], params.alpha, params.limit);
+  }
   store_eight(params.out + (static_cast<u64>(row) * params.eights + eight) * 8, result);
 }

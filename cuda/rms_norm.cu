@@ -1,4 +1,5 @@
-// x[r] += delta[r] (optional); out[r][c] (=, +=) x[r][c] / sqrt(mean_c(x[r]²) + ε) · (w[c] + offset)
+// x[r] += delta[r] (optional); out[r][c] (=, +=) x[r][c] / sqrt(mean_c(x[r]²) + ε) · (w[c] + offset) + b[c];
+// out[r] *= s. With `center`, x[r] minus its mean. A row here is a run of the step.
 //
 // x, delta, out [rows][columns] of -DX_TYPE, -DDELTA_TYPE, -DOUT_TYPE; w f32. A block: one row; a thread: every 256th
 // run of 8 columns, read twice, the second time from the cache.
@@ -19,6 +20,10 @@ struct Params {
   float epsilon;
   float offset;  // 1 if the weight is 1 + w
   u32 accumulate;
+  const float *bias;   // or null
+  const float *scale;  // or null
+  u32 center;
+  u32 unused;
 };
 
 constexpr u32 THREADS = 256;
@@ -28,7 +33,9 @@ KERNEL(rms_norm, THREADS, 1) {
   if (row >= params.metadata[params.row_header] * params.row_times) return;
   const u64 first = static_cast<u64>(row) * params.eights * 8;
   X_TYPE *x = params.x + first;
-  float sum = 0.0f;
+  // An element is subtracted before the sums: a row's mean may be large against its spread.
+  const float start = params.center ? load_one(x) : 0.0f;
+  float sum = 0.0f, total = 0.0f;
   for (u32 eight = threadIdx.x; eight < params.eights; eight += THREADS) {
     Eight values = load_eight(x + 8 * eight);
     if (params.delta) {
@@ -38,18 +45,31 @@ KERNEL(rms_norm, THREADS, 1) {
       // The value as stored, rounded.
       values = load_eight(x + 8 * eight);
     }
-    for (u32 i = 0; i < 8; i++) sum = fmaf(values.v[i], values.v[i], sum);
+    for (u32 i = 0; i < 8; i++) {
+      const float value = values.v[i] - start;
+      sum = fmaf(value, value, sum);
+      total += value;
+    }
   }
-  const float mean = block_sum<THREADS>(sum) / static_cast<float>(params.eights * 8);
-  const float inverse = rsqrtf(mean + params.epsilon);
+  const float columns = static_cast<float>(params.eights * 8);
+  const float mean = params.center ? block_sum<THREADS>(total) / columns : 0.0f;
+  const float inverse = rsqrtf(block_sum<THREADS>(sum) / columns - mean * mean + params.epsilon);
+  const float shift = start + mean;
   OUT_TYPE *out = params.out + first;
   for (u32 eight = threadIdx.x; eight < params.eights; eight += THREADS) {
     Eight values = load_eight(x + 8 * eight);
     const Eight weight = load_eight(params.weight + 8 * eight);
-    for (u32 i = 0; i < 8; i++) values.v[i] *= inverse * (weight.v[i] + params.offset);
+    for (u32 i = 0; i < 8; i++) values.v[i] = (values.v[i] - shift) * (inverse * (weight.v[i] + params.offset));
+    if (params.bias) {
+      const Eight bias = load_eight(params.bias + 8 * eight);
+      for (u32 i = 0; i < 8; i++) values.v[i] += bias.v[i];
+    }
     if (params.accumulate) {
       const Eight old = load_eight(out + 8 * eight);
       for (u32 i = 0; i < 8; i++) values.v[i] += old.v[i];
+    }
+    if (params.scale) {
+      for (u32 i = 0; i < 8; i++) values.v[i] *= params.scale[0];
     }
     store_eight(out + 8 * eight, values);
   }

@@ -3,9 +3,12 @@
 //   h' = h / sqrt(mean(h²) + ε) · w                      (q and k, optional; w or 1 + w; h a head or all heads)
 //   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), turned by position · frequency[i] and scaled
 //
+// By params, the norms follow the rotation, v is normalized without weights, q grows with its position, or qkv has q
+// only.
+//
 // qkv [tokens][query + 2 · kv heads][head_dim] of -DX_TYPE, q [tokens][query heads][head_dim] of -DOUT_TYPE; pools
 // [block][kv head] tiles in -DKV (0 f32, 1 f16, 2 q8). A unit is one head of one token, shared by -DLANES lanes, each
-// with one run of 8 elements.
+// with -DRUNS runs of 8 elements (2 only if there are 32 lanes).
 // Twin: backend/reference/rope_store_kv.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/kv_store.cuh"
@@ -35,6 +38,12 @@ struct Params {
   float q_offset;  // 1 if the weight is 1 + w
   float k_epsilon;
   float k_offset;
+  u32 norm_after;  // norms follow the rotation
+  u32 v_norm;
+  float v_epsilon;
+  float q_slope;  // q *= 1 + q_slope · log(1 + floor(position / q_positions))
+  u32 q_positions;
+  u32 stored;  // 0 if qkv has q only, else 1
 };
 
 constexpr u32 THREADS = 128;
@@ -44,6 +53,7 @@ struct Unit {
   const X_TYPE *from;
   const float *weight;  // of this head, or null
   float inverse, offset;
+  bool weighs_after;
   u32 position;
 };
 
@@ -64,16 +74,32 @@ __device__ __forceinline__ float squares(const X_TYPE *from, u32 runs, u32 lane)
 
 __device__ __forceinline__ Eight normed_run(const Unit &unit, u32 run) {
   Eight e = load_eight(unit.from + 8 * run);
-  if (unit.weight) {
+  if (unit.weight && !unit.weighs_after) {
     const Eight w = load_eight(unit.weight + 8 * run);
     for (u32 i = 0; i < 8; i++) e.v[i] *= unit.inverse * (w.v[i] + unit.offset);
+  } else {
+    for (u32 i = 0; i < 8; i++) e.v[i] *= unit.inverse;
+  }
+  return e;
+}
+
+// What follows the rotation: the weights of a norm, and the growth of q.
+__device__ __forceinline__ Eight finished_run(const Params &params, const Unit &unit, Eight e, u32 run, bool is_query) {
+  if (unit.weight && unit.weighs_after) {
+    const Eight w = load_eight(unit.weight + 8 * run);
+    for (u32 i = 0; i < 8; i++) e.v[i] *= w.v[i] + unit.offset;
+  }
+  if (is_query && params.q_slope != 0.0f) {
+    const float growth = 1.0f + params.q_slope * logf(1.0f + static_cast<float>(unit.position / params.q_positions));
+    for (u32 i = 0; i < 8; i++) e.v[i] *= growth;
   }
   return e;
 }
 
 __device__ __forceinline__ float normed(const Unit &unit, u32 element) {
   const float x = load_one(unit.from + element);
-  return unit.weight ? x * (unit.inverse * (unit.weight[element] + unit.offset)) : x;
+  if (!unit.weight || unit.weighs_after) return x * unit.inverse;
+  return x * (unit.inverse * (unit.weight[element] + unit.offset));
 }
 
 // A rotated run. If the halves are whole runs, the partner elements form a run; otherwise each is looked up.
@@ -102,7 +128,7 @@ __device__ __forceinline__ Eight turned_run(const Params &params, const Unit &un
 
 KERNEL(rope_store_kv, THREADS, 1) {
   const u32 lane = threadIdx.x % LANES;
-  const u32 heads = params.query_heads + 2 * params.kv_heads;
+  const u32 heads = params.query_heads + 2 * params.kv_heads * params.stored;
   const u32 at = (blockIdx.x * THREADS + threadIdx.x) / LANES;
   const u32 head = at % heads;
   const u32 count = params.metadata[META_TOKEN_COUNT];
@@ -121,26 +147,37 @@ KERNEL(rope_store_kv, THREADS, 1) {
   unit.weight = is_query ? params.q_weight : is_key ? params.k_weight : nullptr;
   unit.offset = is_query ? params.q_offset : params.k_offset;
   unit.inverse = 1.0f;
-  if (params.q_weight || params.k_weight) {
+  unit.weighs_after = params.norm_after != 0;
+  const bool is_value = !is_query && !is_key;
+  if (params.q_weight || params.k_weight || params.v_norm) {
     const bool whole = params.whole_row >> (is_query ? 0 : 1) & 1;
-    const u32 runs = whole ? params.runs * (is_query ? params.query_heads : params.kv_heads) : params.runs;
-    const float sum = squares(whole ? row + first * params.runs * 8 : unit.from, runs, lane);
-    unit.inverse = rsqrtf(sum / static_cast<float>(runs * 8) + (is_query ? params.q_epsilon : params.k_epsilon));
+    const u32 runs = whole && !is_value ? params.runs * (is_query ? params.query_heads : params.kv_heads) : params.runs;
+    const float sum = squares(whole && !is_value ? row + first * params.runs * 8 : unit.from, runs, lane);
+    const float epsilon = is_query ? params.q_epsilon : is_key ? params.k_epsilon : params.v_epsilon;
+    const bool is_normed = is_value ? params.v_norm != 0 : unit.weight != nullptr;
+    if (is_normed) unit.inverse = rsqrtf(sum / static_cast<float>(runs * 8) + epsilon);
     if (whole && unit.weight) unit.weight += (head - first) * params.runs * 8;
   }
 
-  const bool has_run = lane < params.runs;
-  Eight run = {};
-  if (has_run) {
+  Eight run[RUNS] = {};
+#pragma unroll
+  for (u32 i = 0; i < RUNS; i++) {
+    const u32 own = lane + i * LANES;
+    if (own >= params.runs) break;
     const bool rotates = (is_query || is_key) && params.frequencies;
-    run = rotates ? turned_run(params, unit, lane) : normed_run(unit, lane);
+    run[i] = rotates ? turned_run(params, unit, own) : normed_run(unit, own);
+    run[i] = finished_run(params, unit, run[i], own, is_query);
   }
   const u32 slot = metadata_at(params.metadata, params.group_header + GROUP_SLOTS, token);
   const bool stores = !is_query && is_live && slot != NONE;
   const u32 kv_head = is_query ? 0 : (head - params.query_heads) % params.kv_heads;
   u8 *pool = is_key ? params.keys : params.values;
   const KvRow to = kv_row<KV>(pool, stores ? slot : 0, kv_head, params.kv_heads, params.block_shift, params.runs * 8);
-  store_kv<KV, LANES>(to, run, lane, stores && has_run, stores);
-  if (is_query && is_live && has_run)
-    store_eight(params.q + (static_cast<u64>(token) * params.query_heads + head) * params.runs * 8 + 8 * lane, run);
+  store_kv<KV, LANES, RUNS>(to, run, lane, params.runs, stores);
+  OUT_TYPE *q = params.q + (static_cast<u64>(token) * params.query_heads + head) * params.runs * 8;
+#pragma unroll
+  for (u32 i = 0; i < RUNS; i++) {
+    const u32 own = lane + i * LANES;
+    if (is_query && is_live && own < params.runs) store_eight(q + 8 * own, run[i]);
+  }
 }

@@ -1,6 +1,9 @@
 // Chooses the experts of each token: its largest logits, largest first, ties by lowest id. Each gets a weight: its
 // softmax probability over all logits, or over the chosen ones. Logits are compared by their bits as integers, so a NaN
 // is above everything.
+// With `sigmoid`, a weight is sigmoid(logit), divided by the sum of the chosen if `renormalize`; with a bias, experts
+// are chosen by sigmoid(logit) + bias, and with groups only among those of the groups with the largest sums of two.
+// Weights are multiplied by `factor` and the expert's scale.
 //
 // logits [tokens][experts] f32; routes [tokens][per_token] of (expert, weight), per_token ≤ 32.
 // One warp: one token; lane j keeps route j. Block: four tokens. Grid: tokens of the bucket / 4, rounded up.
@@ -14,13 +17,48 @@ struct Params {
   const u32 *metadata;
   const u32 *logits;
   float2 *routes;
+  const float *bias;   // or null
+  const float *scale;  // or null
   u32 experts;
   u32 per_token;
   u32 renormalize;
+  u32 sigmoid;
+  u32 groups;  // 0: none; at most 32
+  u32 kept;
+  float factor;
   u32 unused;
 };
 
 constexpr u32 TOKENS = 4;
+
+__device__ __forceinline__ float sigmoid(u32 logit) { return 1.0f / (1.0f + expf(-__uint_as_float(logit))); }
+
+// The number by whose bits an expert is ordered.
+__device__ __forceinline__ u32 choice(const Params &params, const u32 *logits, u32 id) {
+  return params.bias ? __float_as_uint(sigmoid(logits[id]) + params.bias[id]) : logits[id];
+}
+
+// A bit for each group whose experts may be chosen. A lane values one group.
+__device__ __forceinline__ u32 kept_groups(const Params &params, const u32 *logits, u32 lane) {
+  if (params.groups == 0) return ~0u;
+  const u32 size = params.experts / params.groups;
+  float first = -3.0e38f, second = -3.0e38f;
+  for (u32 i = 0; i < size && lane < params.groups; i++) {
+    const float value = __uint_as_float(choice(params, logits, lane * size + i));
+    second = fmaxf(second, fminf(first, value));
+    first = fmaxf(first, value);
+  }
+  const u32 key = lane < params.groups ? order_of(__float_as_uint(first + second)) : 0;
+  u32 rank = 0;
+  for (u32 distance = 1; distance < 32; distance++) {
+    const u32 other = lane ^ distance;
+    const u32 theirs = __shfl_xor_sync(ALL_LANES, key, distance);
+    if (theirs > key || (theirs == key && other < lane)) rank++;
+  }
+  u32 kept = lane < params.groups && rank < params.kept ? 1u << lane : 0;
+  for (u32 lanes = 16; lanes > 0; lanes >>= 1) kept |= __shfl_xor_sync(ALL_LANES, kept, lanes);
+  return kept;
+}
 
 KERNEL(route_experts, 128, 8) {
   const u32 lane = threadIdx.x % 32;
@@ -28,13 +66,16 @@ KERNEL(route_experts, 128, 8) {
   if (token >= params.metadata[META_TOKEN_COUNT]) return;
   const u32 *logits = params.logits + static_cast<u64>(token) * params.experts;
 
+  const u32 kept = kept_groups(params, logits, lane);
+  const u32 size = params.groups ? params.experts / params.groups : params.experts;
   u64 last = ~0ull;
   u32 own_id = 0;
   float top = 0.0f, own_share = 0.0f;
   for (u32 j = 0; j < params.per_token; j++) {
     u64 best = 0;
     for (u32 id = lane; id < params.experts; id += 32) {
-      const u64 candidate = packed(order_of(logits[id]), id);
+      if ((kept >> (id / size) & 1) == 0) continue;
+      const u64 candidate = packed(order_of(choice(params, logits, id)), id);
       if (candidate < last && candidate > best) best = candidate;
     }
     last = warp_max(best);
@@ -43,16 +84,18 @@ KERNEL(route_experts, 128, 8) {
     if (j == 0) top = logit;
     if (j == lane) {
       own_id = id;
-      own_share = expf(logit - top);
+      own_share = params.sigmoid ? sigmoid(logits[id]) : expf(logit - top);
     }
   }
   float counted = own_share;
-  if (params.renormalize == 0) {
+  if (params.renormalize == 0 && params.sigmoid == 0) {
     counted = 0.0f;
     for (u32 id = lane; id < params.experts; id += 32) counted += expf(__uint_as_float(logits[id]) - top);
   }
-  const float sum = warp_sum(counted);
+  const float all = warp_sum(counted);
+  const float sum = params.sigmoid == 0 ? all : params.renormalize ? all + 1e-20f : 1.0f;
+  const float factor = params.scale ? params.factor * params.scale[own_id] : params.factor;
   if (lane < params.per_token)
     params.routes[static_cast<u64>(token) * params.per_token + lane] =
-        make_float2(static_cast<float>(own_id), own_share / sum);
+        make_float2(static_cast<float>(own_id), own_share / sum * factor);
 }

@@ -64,7 +64,7 @@ fn vocabulary(file: &Path) -> Result<String, String> {
     let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
     let name = file.display().to_string();
     let without_name = |error: LoadError| error.to_string().replace(&name, "");
-    let texts = Texts::from_gguf(&name, &ModelFile::in_memory(Bytes::from(bytes))).map_err(without_name)?;
+    let texts = Texts::from_gguf(&name, ModelFile::in_memory(Bytes::from(bytes))).map_err(without_name)?;
     let vocabulary = texts.vocabulary().map_err(without_name)?.ok_or("has no vocabulary")?;
     let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
     let tokenizer = Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges);

@@ -1,30 +1,81 @@
-// out = act(gate) * up. gate_up: [rows, gate | up] f32, out: [rows, columns] f32. Invocation: 4 elements.
+// out = act(gate) * up. gate_up: [rows, gate_stride] f32, out: [rows, columns] f32; up: [rows, up_stride] from
+// up_start on, the same buffer if it holds gate and up. Invocation: 4 elements.
+// ALONE: there is no up. XIELU: `numbers` are [p, n, beta, epsilon].
 // TEXELS: 8 lanes process a run of 64 vectors of a row, so that the division by the row's length is done once.
-// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, TEXELS. Twin: backend/reference/gated_activation.rs
+// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, RELU2, XIELU, ALONE, TEXELS. Twin: backend/reference/gated_activation.rs
 #import invocation
 #import activation
 
 struct Params {
     rows: u32,
-    vectors: u32, // columns of out / 4
+    vectors: u32, // columns of out / 4, as are strides and start
+    gate_stride: u32,
+    up_stride: u32,
+    up_start: u32,
     alpha: f32,
     limit: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> out: array<vec4<f32>>;
 #ifdef TEXELS
 #import texel
-@group(0) @binding(1) var gate_up: texture_storage_2d<rgba32uint, read>;
+@group(0) @binding(2) var gate_up: texture_storage_2d<rgba32uint, read>;
 #else
-@group(0) @binding(1) var<storage, read> gate_up: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> gate_up: array<vec4<f32>>;
 #endif
-@group(0) @binding(2) var<storage, read_write> out: array<vec4<f32>>;
-
+#ifdef ALONE
+#ifdef XIELU
+@group(0) @binding(3) var<storage, read> numbers: array<f32>;
+#endif
+#else
 #ifdef TEXELS
-fn gate_up_vector(index: u32) -> vec4<f32> {
-    return bitcast<vec4<f32>>(textureLoad(gate_up, texel(index)));
+@group(0) @binding(3) var up: texture_storage_2d<rgba32uint, read>;
+#else
+@group(0) @binding(3) var<storage, read> up: array<vec4<f32>>;
+#endif
+#ifdef XIELU
+@group(0) @binding(4) var<storage, read> numbers: array<f32>;
+#endif
+#endif
+
+// log(1 + exp(x)), without overflow.
+fn softplus(x: f32) -> f32 {
+    return max(x, 0.0) + log(1.0 + exp(-abs(x)));
 }
 
+fn gate_vector(index: u32) -> vec4<f32> {
+#ifdef TEXELS
+    return bitcast<vec4<f32>>(textureLoad(gate_up, texel(index)));
+#else
+    return gate_up[index];
+#endif
+}
+
+fn up_vector(index: u32) -> vec4<f32> {
+#ifdef ALONE
+    return vec4<f32>(1.0);
+#else
+#ifdef TEXELS
+    return bitcast<vec4<f32>>(textureLoad(up, texel(index)));
+#else
+    return up[index];
+#endif
+#endif
+}
+
+fn activated(row: u32, vector: u32) -> vec4<f32> {
+    let gate = gate_vector(row * params.gate_stride + vector);
+#ifdef XIELU
+    let negative = numbers[2] + softplus(numbers[1]);
+    return xielu(gate, vec4<f32>(softplus(numbers[0]), negative, numbers[2], numbers[3]))
+        * up_vector(row * params.up_stride + params.up_start + vector);
+#else
+    return activate(gate, up_vector(row * params.up_stride + params.up_start + vector));
+#endif
+}
+
+#ifdef TEXELS
 @compute @workgroup_size(32)
 fn main(at: Invocation) {
     let runs = (params.vectors + 63u) / 64u;
@@ -32,10 +83,8 @@ fn main(at: Invocation) {
     let row = flat / runs;
     let start = (flat % runs) * 64u;
     let end = select(0u, min(start + 64u, params.vectors), row < params.rows);
-    let base = row * params.vectors;
-    for (var index = start + (at.local & 7u); index < end; index += 8u) {
-        let gate = 2u * base + index;
-        out[base + index] = activate(gate_up_vector(gate), gate_up_vector(gate + params.vectors));
+    for (var vector = start + (at.local & 7u); vector < end; vector += 8u) {
+        out[row * params.vectors + vector] = activated(row, vector);
     }
 }
 #else
@@ -46,7 +95,6 @@ fn main(at: Invocation) {
     if row >= params.rows {
         return;
     }
-    let gate = row * params.vectors + item;
-    out[item] = activate(gate_up[gate], gate_up[gate + params.vectors]);
+    out[item] = activated(row, item % params.vectors);
 }
 #endif

@@ -1,5 +1,6 @@
 // out (=, +=) x * W^T + bias without workgroup memory, for shaders that run on CPU cores.
 // Invocation: OUTPUTS outputs x ROWS rows, so that a loaded weight is used for all rows and a loaded x for all outputs.
+// Arrays stay in registers only if every index is a literal: hence #for. Otherwise a browser checks each index, too.
 // Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/reference/matmul.rs
 #import invocation
 #import matmul
@@ -18,28 +19,30 @@ fn main(at: Invocation) {
     var weight_rows: array<u32, OUTPUTS>;
     var x_rows: array<u32, ROWS>;
     // Rows and outputs past the end repeat the last one; emit drops them.
-    for (var output = 0u; output < OUTPUTS; output++) {
-        weight_rows[output] = weight_row(min(first + output, params.outputs - 1u));
-    }
-    for (var row = 0u; row < ROWS; row++) {
-        x_rows[row] = min(first_row + row, params.rows - 1u) * 2u * params.eights;
-    }
+#for output OUTPUTS
+    weight_rows[output] = weight_row(min(first + output, params.outputs - 1u));
+#endfor
+#for row ROWS
+    x_rows[row] = min(first_row + row, params.rows - 1u) * 2u * params.eights;
+#endfor
     for (var k = 0u; k < params.eights; k++) {
         var w: array<Eight, OUTPUTS>;
-        for (var output = 0u; output < OUTPUTS; output++) {
-            w[output] = weight_eight(weight_rows[output], k);
-        }
-        for (var row = 0u; row < ROWS; row++) {
+#for output OUTPUTS
+        w[output] = weight_eight(weight_rows[output], k);
+#endfor
+#for row ROWS
+        {
             let low = x[x_rows[row] + 2u * k];
             let high = x[x_rows[row] + 2u * k + 1u];
-            for (var output = 0u; output < OUTPUTS; output++) {
-                sums[output * ROWS + row] += dot(w[output].low, low) + dot(w[output].high, high);
-            }
+#for output OUTPUTS
+            sums[output * ROWS + row] += dot(w[output].low, low) + dot(w[output].high, high);
+#endfor
         }
+#endfor
     }
-    for (var output = 0u; output < OUTPUTS; output++) {
-        for (var row = 0u; row < ROWS; row++) {
-            emit(first_row + row, first + output, sums[output * ROWS + row]);
-        }
-    }
+#for output OUTPUTS
+#for row ROWS
+    emit(first_row + row, first + output, sums[output * ROWS + row]);
+#endfor
+#endfor
 }

@@ -1,4 +1,5 @@
-// Splits qkv rows into heads; normalizes and rotates q and k; writes K and V to the pool by slot, and q.
+// Splits qkv rows into heads; normalizes and rotates q and k; writes K and V to the pool by slot, and q. By params, the
+// norms follow the rotation, v is normalized without weights, q grows with its position, or qkv has q only.
 //
 //   h' = h / sqrt(mean(h²) + ε) · w                      (q and k, optional; w or 1 + w; h a head or all heads)
 //   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), rotated by position · frequency[i] and scaled
@@ -16,9 +17,6 @@
 #import invocation
 #import kv_store
 #import metadata
-#ifdef TEXELS
-#import lanes
-#endif
 
 struct Params {
     tokens: u32,
@@ -39,6 +37,12 @@ struct Params {
     k_norm: u32,
     k_epsilon: f32,
     k_offset: f32,
+    norm_after: u32, // norms follow the rotation
+    v_norm: u32, // NORM_HEAD or 0
+    v_epsilon: f32,
+    q_slope: f32, // q *= 1 + q_slope * log(1 + floor(position / q_positions))
+    q_positions: u32,
+    stored: u32, // 0 if qkv has q only, else 1
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -102,35 +106,10 @@ struct Unit {
     norm_vector: u32, // first vector of the norm weights of this head
     inverse: f32, // 1 / root of the mean square
     offset: f32,
+    scale: f32, // factor of a value, or of a rotated query
 }
 
-fn inverse_rms(base: u32, vectors: u32, epsilon: f32, lane: u32) -> f32 {
-    var sum = 0.0;
-#ifdef TEXELS
-    for (var i = lane & 7u; i < vectors; i += 8u) {
-        let x = qkv_vector(base + i);
-        sum += dot(x, x);
-    }
-    sum = lanes_sum(sum);
-#else
-    for (var i = 0u; i < vectors; i++) {
-        let x = qkv[base + i];
-        sum += dot(x, x);
-    }
-#endif
-    return inverseSqrt(sum / f32(vectors * 4u) + epsilon);
-}
-
-// A vector of a head after its norm.
-fn normed(unit: Unit, vector: u32) -> vec4<f32> {
-    let x = qkv_vector(unit.base + vector);
-#ifdef NORM
-    if unit.is_normed {
-        return x * unit.inverse * (weight_vector(unit.norm_vector + vector, unit.is_key) + unit.offset);
-    }
-#endif
-    return x;
-}
+#import head_norm
 
 #ifdef ROPE
 #import rotated
@@ -140,12 +119,30 @@ fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
 }
 #endif
 
-// A run of a head as it is stored.
-fn stored_run(unit: Unit, run: u32) -> Run {
-    if unit.is_turned {
-        return Run(rotated(unit, run * 2u), rotated(unit, run * 2u + 1u));
+// A vector of a head as it is stored.
+fn stored_vector(unit: Unit, vector: u32) -> vec4<f32> {
+    if !unit.is_turned {
+        return qkv_vector(unit.base + vector) * unit.scale;
     }
-    return Run(qkv_vector(unit.base + run * 2u), qkv_vector(unit.base + run * 2u + 1u));
+    let turned = rotated(unit, vector) * unit.scale;
+#ifdef NORM
+    if unit.is_normed && params.norm_after != 0u {
+        return turned * norm_weight(unit, vector);
+    }
+#endif
+    return turned;
+}
+
+fn stored_run(unit: Unit, run: u32) -> Run {
+    return Run(stored_vector(unit, run * 2u), stored_vector(unit, run * 2u + 1u));
+}
+
+// How much a query has grown at its position.
+fn growth(position: u32) -> f32 {
+    if params.q_slope == 0.0 {
+        return 1.0;
+    }
+    return 1.0 + params.q_slope * log(1.0 + f32(position / params.q_positions));
 }
 
 @compute @workgroup_size(THREADS)
@@ -154,7 +151,7 @@ fn main(invocation: Invocation) {
     let lane = thread % params.lanes;
     let group = params.query_heads / params.kv_heads;
     let query_count = group * params.head_count;
-    let units = query_count + 2u * params.head_count;
+    let units = query_count + 2u * params.head_count * params.stored;
     // No early return before a barrier: a unit beyond the last token repeats that token and writes nothing.
     let row_token = thread / params.lanes / units;
     let token = min(row_token, params.tokens - 1u);
@@ -171,12 +168,13 @@ fn main(invocation: Invocation) {
     let is_live = row_token < params.tokens && (is_query || pool_slot != NONE);
 
     var unit: Unit;
-    unit.base = (token * (params.query_heads + 2u * params.kv_heads) + head) * params.runs * 2u;
+    unit.base = (token * (params.query_heads + 2u * params.kv_heads * params.stored) + head) * params.runs * 2u;
     unit.position = metadata_at(META_POSITIONS, token);
     unit.is_key = is_key;
     unit.is_turned = is_query || is_key;
+    unit.scale = select(1.0, growth(unit.position), is_query);
 #ifdef NORM
-    let kind = select(params.q_norm, params.k_norm, is_key);
+    let kind = select(params.v_norm, select(params.q_norm, params.k_norm, is_key), unit.is_turned);
     unit.is_normed = kind != 0u && unit.is_turned;
     unit.offset = select(params.q_offset, params.k_offset, is_key);
     var squares = params.runs * 2u;
@@ -186,7 +184,9 @@ fn main(invocation: Invocation) {
         first = unit.base - unit.norm_vector;
         squares *= select(params.query_heads, params.kv_heads, is_key);
     }
-    unit.inverse = inverse_rms(first, squares, select(params.q_epsilon, params.k_epsilon, is_key), invocation.local);
+    let epsilon = select(params.v_epsilon, select(params.q_epsilon, params.k_epsilon, is_key), unit.is_turned);
+    unit.inverse = inverse_rms(first, squares, epsilon, invocation.local);
+    unit.scale *= select(1.0, unit.inverse, kind != 0u && !unit.is_turned);
 #endif
     let slot = pool_slot & ((1u << params.block_shift) - 1u);
     let tile_index = (pool_slot >> params.block_shift) * params.head_count + pool_head;

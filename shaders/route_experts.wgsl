@@ -1,10 +1,14 @@
 // Chooses the experts of each token: those with the largest logits, largest first, ties by lowest id; with the softmax
-// probability of each over all logits, or over the chosen ones. Logits are compared by their bits as integers, so NaN
+// probability of each over all logits, or over the chosen ones. Numbers are compared by their bits as integers, so NaN
 // is above everything.
-// logits: [tokens, experts] f32; routes: [tokens, per_token] of (expert, weight).
+// SIGMOID: a weight is sigmoid(logit), divided by the sum of the chosen if params.renormalize. With params.has_bias,
+// experts are chosen by sigmoid(logit) + bias; with params.groups, only those of the `kept` groups with the largest
+// sums of two. SIGMOID or SCALED: weights are multiplied by params.factor and, with params.has_scale, the expert's
+// scale.
+// logits: [tokens, experts] f32; bias, scale: [experts]; routes: [tokens, per_token] of (expert, weight).
 // Workgroup: one token; each invocation counts the experts that come before its own. SERIAL, for shaders that run on
 // CPU cores: one token per invocation, without workgroup memory.
-// Variants: SERIAL. Twin: backend/reference/route_experts.rs
+// Variants: SIGMOID, SCALED, SERIAL. Twin: backend/reference/route_experts.rs
 #import invocation
 
 struct Params {
@@ -12,15 +16,103 @@ struct Params {
     experts: u32,
     per_token: u32,
     renormalize: u32,
+    has_bias: u32,
+    groups: u32, // 0: none
+    kept: u32,
+    has_scale: u32,
+    factor: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> logits: array<u32>;
 @group(0) @binding(2) var<storage, read_write> routes: array<vec2<f32>>;
+#ifdef SIGMOID
+@group(0) @binding(3) var<storage, read> scale: array<f32>;
+@group(0) @binding(4) var<storage, read> bias: array<f32>;
+#else
+#ifdef SCALED
+@group(0) @binding(3) var<storage, read> scale: array<f32>;
+#endif
+#endif
 
-// Maps a logit to an integer with the same order.
+// Maps a number to an integer with the same order.
 fn order(bits: u32) -> u32 {
     return select(bits | 0x80000000u, ~bits, (bits >> 31u) != 0u);
+}
+
+#ifdef SIGMOID
+fn score(base: u32, id: u32) -> f32 {
+    return 1.0 / (1.0 + exp(min(-bitcast<f32>(logits[base + id]), 87.0)));
+}
+
+fn biased(base: u32, id: u32) -> f32 {
+    return score(base, id) + bias[id];
+}
+
+// The sum of the two largest biased scores of a group, in order.
+fn group_key(base: u32, group: u32) -> u32 {
+    let size = params.experts / params.groups;
+    var first = biased(base, group * size);
+    var second = biased(base, group * size + 1u);
+    if second > first {
+        let swapped = first;
+        first = second;
+        second = swapped;
+    }
+    for (var id = group * size + 2u; id < (group + 1u) * size; id++) {
+        let value = biased(base, id);
+        second = max(second, min(first, value));
+        first = max(first, value);
+    }
+    return order(bitcast<u32>(first + second));
+}
+
+// A bit for each group whose experts may be chosen.
+fn kept_groups(base: u32) -> u32 {
+    if params.groups == 0u {
+        return ~0u;
+    }
+    var kept = 0u;
+    for (var group = 0u; group < params.groups; group++) {
+        let key = group_key(base, group);
+        var rank = 0u;
+        for (var other = 0u; other < params.groups; other++) {
+            let theirs = group_key(base, other);
+            rank += select(0u, 1u, theirs > key || (theirs == key && other < group));
+        }
+        kept |= select(0u, 1u << group, rank < params.kept);
+    }
+    return kept;
+}
+
+// What experts are ordered by; 0 for those of groups that are not kept.
+fn key_of(base: u32, id: u32, kept: u32) -> u32 {
+    if params.has_bias == 0u {
+        return order(logits[base + id]);
+    }
+    let group = id / (params.experts / max(params.groups, 1u));
+    return select(0u, order(bitcast<u32>(biased(base, id))), ((kept >> group) & 1u) != 0u);
+}
+
+fn largest(base: u32) -> f32 {
+    return 0.0;
+}
+
+fn share(base: u32, id: u32, top: f32) -> f32 {
+    return score(base, id);
+}
+
+// What weights are divided by if they are not renormalized.
+fn sum_of_all(base: u32, top: f32) -> f32 {
+    return 1.0;
+}
+#else
+fn kept_groups(base: u32) -> u32 {
+    return ~0u;
+}
+
+fn key_of(base: u32, id: u32, kept: u32) -> u32 {
+    return order(logits[base + id]);
 }
 
 fn largest(base: u32) -> f32 {
@@ -42,6 +134,19 @@ fn sum_of_all(base: u32, top: f32) -> f32 {
     }
     return sum;
 }
+#endif
+
+fn weight_of(id: u32, part: f32, sum: f32) -> f32 {
+#ifdef SIGMOID
+    return part / (sum + 1e-20) * params.factor * select(1.0, scale[id], params.has_scale != 0u);
+#else
+#ifdef SCALED
+    return part / sum * params.factor * select(1.0, scale[id], params.has_scale != 0u);
+#else
+    return part / sum;
+#endif
+#endif
+}
 
 #ifdef SERIAL
 @compute @workgroup_size(64)
@@ -53,6 +158,7 @@ fn main(at: Invocation) {
     let base = token * params.experts;
     let first = token * params.per_token;
     let top = largest(base);
+    let kept = kept_groups(base);
     var chosen_sum = 0.0;
     var last_key = 0u;
     var last_id = 0u;
@@ -60,7 +166,7 @@ fn main(at: Invocation) {
         var best_key = 0u;
         var best_id = params.experts;
         for (var id = 0u; id < params.experts; id++) {
-            let key = order(logits[base + id]);
+            let key = key_of(base, id, kept);
             let is_open = j == 0u || key < last_key || (key == last_key && id > last_id);
             if is_open && (best_id == params.experts || key > best_key) {
                 best_key = key;
@@ -75,7 +181,8 @@ fn main(at: Invocation) {
     }
     let sum = select(sum_of_all(base, top), chosen_sum, params.renormalize != 0u);
     for (var j = 0u; j < params.per_token; j++) {
-        routes[first + j].y /= sum;
+        let route = routes[first + j];
+        routes[first + j].y = weight_of(u32(route.x), route.y, sum);
     }
 }
 #else
@@ -87,11 +194,12 @@ fn main(at: Invocation) {
     // Excess workgroups of a grid spread over x and y repeat a token and write nothing, but reach every barrier.
     let base = min(token, params.tokens - 1u) * params.experts;
     let top = largest(base);
+    let kept = kept_groups(base);
     for (var own = at.local; own < params.experts; own += 64u) {
-        let key = order(logits[base + own]);
+        let key = key_of(base, own, kept);
         var rank = 0u;
         for (var id = 0u; id < params.experts; id++) {
-            let other = order(logits[base + id]);
+            let other = key_of(base, id, kept);
             rank += select(0u, 1u, other > key || (other == key && id < own));
         }
         if rank < params.per_token {
@@ -109,7 +217,8 @@ fn main(at: Invocation) {
     }
     if at.local < params.per_token && token < params.tokens {
         let route = chosen[at.local];
-        routes[token * params.per_token + at.local] = vec2<f32>(route.x, route.y / sum);
+        let weight = weight_of(u32(route.x), route.y, sum);
+        routes[token * params.per_token + at.local] = vec2<f32>(route.x, weight);
     }
 }
 #endif

@@ -4,6 +4,7 @@
 //! device are computed from it when the engine starts.
 
 use crate::plan::KvFormat;
+use std::path::PathBuf;
 
 /// Limits and switches of one engine.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +23,8 @@ pub struct Config {
     pub kv_cache_bytes: Option<u64>,
     /// Bytes of host memory for KV blocks that leave the pool, and come back when a prompt needs them; 0 for none.
     pub kv_host_bytes: u64,
+    /// A folder for KV blocks that later requests and later processes may need; `None` for none.
+    pub kv_disk: Option<DiskConfig>,
     /// Element type of the KV pool.
     pub kv_format: KvFormat,
     /// Whether requests with equal prefixes share KV blocks.
@@ -38,6 +41,15 @@ pub struct Config {
     pub queue_requests_max: u32,
     /// Seed from which the seeds of requests without one are generated; `None`: a random one from the system.
     pub seed: Option<u64>,
+}
+
+/// A folder for files of KV blocks. Several processes may use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// The folder; it is created if necessary.
+    pub folder: PathBuf,
+    /// Maximum bytes of its files; the least recently used ones are removed.
+    pub bytes: u64,
 }
 
 /// Where drafts come from. Names are vLLM's.
@@ -70,7 +82,7 @@ pub const SPECULATIVE_TOKENS_MAX: u32 = 32;
 pub const PROMPT_LOOKUP_MAX: u32 = 64;
 
 impl Speculation {
-    /// What is used unless it is set.
+    /// Values of fields that are not set.
     pub const DEFAULT: Self = Self {
         method: SpeculationMethod::Ngram,
         num_speculative_tokens: 5,
@@ -78,6 +90,9 @@ impl Speculation {
         prompt_lookup_max: 4,
         disable_by_batch_size: None,
     };
+
+    /// N-grams for a sequence that runs alone: its steps wait for memory, so that verified drafts cost little.
+    pub const SINGLE_SEQUENCE: Self = Self { disable_by_batch_size: Some(1), ..Self::DEFAULT };
 
     /// Maximum sequences that run at once while drafts are verified, of `max_num_seqs`.
     pub fn sequences_max(&self, max_num_seqs: u32) -> u32 {
@@ -114,11 +129,12 @@ impl Default for Config {
             gpu_memory_utilization: 0.9,
             kv_cache_bytes: None,
             kv_host_bytes: 0,
+            kv_disk: None,
             kv_format: KvFormat::F16,
             prefix_caching: true,
             look_ahead: true,
             deterministic: false,
-            speculation: None,
+            speculation: Some(Speculation::SINGLE_SEQUENCE),
             queue_requests_max: 256,
             seed: None,
         }

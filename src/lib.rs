@@ -59,7 +59,8 @@
 //!   `folio selftest`.
 //! - **[`config`]**: all settings and limits, checked once.
 //! - **[`platform`]**: what differs between a process and a browser tab.
-//! - **`web/`**: the browser: a wasm crate over this library, an npm package around it, a demo page, tests in Chromium.
+//! - **`web/`**: the browser: a wasm crate over this library, an npm package around it and one for the demo model, a
+//!   demo page, tests in Chromium.
 //! - **`src/cli`**: the binary: one file per command; `hub` resolves a model's name to a path and downloads the model
 //!   if necessary.
 //! - **`shaders/`**: one WGSL kernel per file; `common/` holds imported code; `bench_*` measure a device's peak speed
@@ -100,11 +101,11 @@
 //! - **A family** of models whose layers consist of existing steps:
 //!   1. `src/model/families.rs`: a row of data: what its `config.json` decides, and the defaults where it is silent.
 //!   2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
-//!   3. `src/model/config.rs`, if the row needs an option that no other family has; `src/model/decoder.rs`, if the
-//!      forward pass does.
+//!   3. `src/model/config.rs` or `config_layers.rs`, if the row needs an option that no other family has;
+//!      `src/model/decoder`, if the forward pass does.
 //!   4. `src/model/gguf/config.rs`: a row that translates GGUF's metadata to the same config.
-//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, its line in `tests/model/main.rs`, and its name in GGUF
-//!      in `tests/model/converted.rs`.
+//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, its line in `tests/model/main.rs` with its name in GGUF
+//!      in `tests/model/converted.rs`, or in `tests/model/today.rs` until it is read from GGUF.
 //! - **A weight format** is codes, levels and scales. A new combination of existing ones:
 //!   1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
 //!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.

@@ -1,5 +1,6 @@
-// Builds dist/: the engine as wasm, the package's TypeScript, the demo model and the demo page. With the argument
-// `page` it builds the server's chat page instead, into assets/page, where it is committed.
+// Builds dist/, the package: the engine as wasm and the package's TypeScript; the files of the demo model's package,
+// demo/; and site/, the demo page with both. With the argument `demo` it builds demo/ alone; with `page`, the server's
+// chat page, into assets/page, where it is committed.
 //
 // dist/ needs cargo with the target wasm32-unknown-unknown; everything else comes with `npm ci`.
 
@@ -14,6 +15,10 @@ import { SERVER_PAGE, serverPage, tabPage } from "./bundle.mjs";
 const web = dirname(fileURLToPath(import.meta.url));
 const root = dirname(web);
 const dist = join(web, "dist");
+/** The folder that holds the script of the worker; ts/index.ts says why it is named like the package. */
+const inner = join(dist, "folio-web");
+const demo = join(web, "demo");
+const site = join(web, "site");
 const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
 /** Maximum size of the engine's wasm, which a page downloads before it can load a model. */
 const WASM_GZIP_BYTES_MAX = 5 << 20;
@@ -32,11 +37,13 @@ const PAGE_FILES = [
   "index.js",
   "errors.js",
   "files.js",
+  "place.js",
   "protocol.js",
   "stream.js",
-  "worker.js",
-  "engine.js",
-  "engine_bg.wasm",
+  "folio-web/worker.js",
+  "folio-web/engine.js",
+  "folio-web/engine_bg.wasm",
+  "demo/index.js",
 ];
 
 function run(command, args, options = {}) {
@@ -50,8 +57,8 @@ function wasm() {
   const bindgen = join(target, "bindgen");
   run("cargo", ["build", "--locked", "--manifest-path", join(web, "bindgen/Cargo.toml"), "--target-dir", bindgen]);
   const built = join(target, "wasm32-unknown-unknown/wasm/folio_web.wasm");
-  run(join(bindgen, "debug/folio-bindgen"), [built, dist, "engine"]);
-  const module = join(dist, "engine_bg.wasm");
+  run(join(bindgen, "debug/folio-bindgen"), [built, inner, "engine"]);
+  const module = join(inner, "engine_bg.wasm");
   const features = [
     "bulk-memory",
     "mutable-globals",
@@ -72,15 +79,17 @@ function typescript() {
   run(process.execPath, [join(web, "node_modules/typescript/bin/tsc"), "-p", web]);
 }
 
-function copyFiles() {
-  mkdirSync(join(dist, "demo"), { recursive: true });
-  const listing = DEMO_FILES.map((path) => {
-    const bytes = readFileSync(join(root, "assets/demo", path));
-    writeFileSync(join(dist, "demo", path), bytes);
-    return { path, size: bytes.length, lfs: { oid: createHash("sha256").update(bytes).digest("hex") } };
-  });
-  writeFileSync(join(dist, "demo/files.json"), JSON.stringify(listing));
-  cpSync(join(web, "page/sw.js"), join(dist, "sw.js"));
+function demoPackage() {
+  rmSync(join(demo, "folio-web-demo"), { recursive: true, force: true });
+  for (const file of DEMO_FILES) cpSync(join(root, "assets/demo", file), join(demo, "folio-web-demo", file));
+}
+
+async function demoPage() {
+  rmSync(site, { recursive: true, force: true });
+  cpSync(dist, site, { recursive: true });
+  cpSync(demo, join(site, "demo"), { recursive: true });
+  write(site, await tabPage());
+  stampPage();
 }
 
 function write(folder, files) {
@@ -91,21 +100,29 @@ function write(folder, files) {
 /** Names the service worker's cache by a hash of the page's files, so that any change makes a new version. */
 function stampPage() {
   const hash = createHash("sha256");
-  for (const file of ["index.html", ...PAGE_FILES]) hash.update(readFileSync(join(dist, file)));
-  const script = readFileSync(join(dist, "sw.js"), "utf8")
+  for (const file of ["index.html", ...PAGE_FILES]) hash.update(readFileSync(join(site, file)));
+  const script = readFileSync(join(web, "page/sw.js"), "utf8")
     .replace("VERSION_OF_THE_BUILD", hash.digest("hex").slice(0, 16))
     .replace("FILES_OF_THE_PAGE", JSON.stringify(PAGE_FILES));
-  writeFileSync(join(dist, "sw.js"), script);
+  writeFileSync(join(site, "sw.js"), script);
 }
 
-run(process.execPath, [join(web, "node_modules/typescript/bin/tsc"), "-p", join(web, "page")]);
-if (process.argv[2] === "page") write(SERVER_PAGE, await serverPage());
-else {
+/** Compiles the page's TypeScript without output; it uses the package's types. */
+function checkPage() {
+  run(process.execPath, [join(web, "node_modules/typescript/bin/tsc"), "-p", join(web, "page")]);
+}
+
+const [part = "all"] = process.argv.slice(2);
+if (part === "demo") demoPackage();
+else if (part === "page") {
+  checkPage();
+  write(SERVER_PAGE, await serverPage());
+} else {
   rmSync(dist, { recursive: true, force: true });
-  mkdirSync(dist);
+  mkdirSync(inner, { recursive: true });
   wasm();
   typescript();
-  copyFiles();
-  write(dist, await tabPage());
-  stampPage();
+  demoPackage();
+  checkPage();
+  await demoPage();
 }

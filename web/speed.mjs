@@ -71,7 +71,7 @@ const { page } = await browser.page(server.origin);
 await page.addScriptTag({ content: `window.measure = ${measure}` });
 const loadedInTab = await page.evaluate(async () => {
   const began = performance.now();
-  window.engine = await folio.load({ model: "demo" });
+  window.engine = await folio.load({ model: demo });
   return (performance.now() - began) / 1000;
 });
 const { child, loaded } = await native();

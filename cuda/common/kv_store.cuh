@@ -33,30 +33,40 @@ __device__ __forceinline__ KvRow kv_row(u8 *pool, u32 slot, u32 head, u32 heads,
           reinterpret_cast<float *>(start + slots * head_dim) + offset};
 }
 
-// Writes run `lane` of the row if `has_run`. All lanes of a warp must call this; LANES of them share a row, which is
-// written if `stores`.
-template <u32 FORMAT, u32 LANES_>
-__device__ __forceinline__ void store_kv(const KvRow &row, const Eight &run, u32 lane, bool has_run, bool stores) {
-  if (FORMAT == KV_F32) {
-    if (has_run) store_eight(reinterpret_cast<float *>(row.elements) + 8 * lane, run);
-  } else if (FORMAT == KV_F16) {
-    float c[8];
-    for (u32 i = 0; i < 8; i++) c[i] = clamp_f16(run.v[i]);
-    const uint2 low = make_uint2(pack_f16(c[0], c[1]), pack_f16(c[2], c[3]));
-    const uint4 halves = make_uint4(low.x, low.y, pack_f16(c[4], c[5]), pack_f16(c[6], c[7]));
-    if (has_run) reinterpret_cast<uint4 *>(row.elements)[lane] = halves;
-  } else {
-    // Compared as integers, which orders a NaN above everything else.
+// Writes the runs `lane`, `lane + LANES_`, … below `runs` of the row if it is stored. All lanes of a warp must call
+// this; LANES_ of them share a row.
+template <u32 FORMAT, u32 LANES_, u32 RUNS_>
+__device__ __forceinline__ void store_kv(const KvRow &row, const Eight (&values)[RUNS_], u32 lane, u32 runs,
+                                         bool stores) {
+  float inverse = 0.0f;
+  if (FORMAT == KV_Q8) {
+    // Compared as integers, which orders a NaN above everything else. Runs that the row does not have are zero.
     u32 bits = 0;
-    for (u32 i = 0; i < 8; i++) bits = max(bits, __float_as_uint(run.v[i]) & 0x7fffffffu);
+    for (u32 r = 0; r < RUNS_; r++)
+      for (u32 i = 0; i < 8; i++) bits = max(bits, __float_as_uint(values[r].v[i]) & 0x7fffffffu);
     for (u32 lanes = LANES_ / 2; lanes > 0; lanes >>= 1) bits = max(bits, __shfl_xor_sync(ALL_LANES, bits, lanes));
     const float largest = __uint_as_float(bits);
     const bool is_zero = largest < KV_ROW_MIN;
-    const float inverse = is_zero ? 0.0f : 127.0f / largest;
-    u32 words[2] = {0, 0};
-    for (u32 i = 0; i < 8; i++)
-      words[i / 4] |= (static_cast<u32>(static_cast<int>(rintf(run.v[i] * inverse))) & 255) << 8 * (i % 4);
-    if (has_run) reinterpret_cast<uint2 *>(row.elements)[lane] = make_uint2(words[0], words[1]);
+    inverse = is_zero ? 0.0f : 127.0f / largest;
     if (stores && lane == 0) *row.scale = is_zero ? 0.0f : largest * (1.0f / 127.0f);
+  }
+  for (u32 r = 0; r < RUNS_; r++) {
+    const u32 at = lane + r * LANES_;
+    if (!stores || at >= runs) break;
+    const Eight &run = values[r];
+    if (FORMAT == KV_F32) {
+      store_eight(reinterpret_cast<float *>(row.elements) + 8 * at, run);
+    } else if (FORMAT == KV_F16) {
+      float c[8];
+      for (u32 i = 0; i < 8; i++) c[i] = clamp_f16(run.v[i]);
+      const uint2 low = make_uint2(pack_f16(c[0], c[1]), pack_f16(c[2], c[3]));
+      const uint4 halves = make_uint4(low.x, low.y, pack_f16(c[4], c[5]), pack_f16(c[6], c[7]));
+      reinterpret_cast<uint4 *>(row.elements)[at] = halves;
+    } else {
+      u32 words[2] = {0, 0};
+      for (u32 i = 0; i < 8; i++)
+        words[i / 4] |= (static_cast<u32>(static_cast<int>(rintf(run.v[i] * inverse))) & 255) << 8 * (i % 4);
+      reinterpret_cast<uint2 *>(row.elements)[at] = make_uint2(words[0], words[1]);
+    }
   }
 }

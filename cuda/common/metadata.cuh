@@ -10,3 +10,14 @@
 __device__ __forceinline__ u32 metadata_at(const u32 *metadata, u32 header, u32 index) {
   return metadata[metadata[header] + index];
 }
+
+// The last sequence that starts at or before `row`: sequences cover the rows in order.
+__device__ __forceinline__ u32 sequence_of(const u32 *metadata, u32 row) {
+  u32 low = 0, high = metadata[META_SEQUENCE_COUNT];
+  while (high - low > 1) {
+    const u32 middle = (low + high) / 2;
+    if (metadata_at(metadata, META_SEQUENCES, middle * SEQUENCE_WORDS + SEQUENCE_ROW_START) <= row) low = middle;
+    else high = middle;
+  }
+  return low;
+}

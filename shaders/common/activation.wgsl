@@ -1,11 +1,26 @@
 // act(gate) * up; params.alpha and params.limit belong to CLAMPED_SWIGLU.
-// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU.
+// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, RELU2, XIELU.
 
 // The bound keeps exp finite: shader compilers may assume that there are no infinities.
 fn sigmoid(x: vec4<f32>) -> vec4<f32> {
     return 1.0 / (1.0 + exp(min(-x, vec4<f32>(87.0))));
 }
 
+#ifdef XIELU
+// e^x - 1 for x <= 0. Near 0, where the difference would lose most digits, it is Taylor's polynomial, whose first
+// missing term is 5e-8 of it at -1/4.
+fn exp_m1(x: vec4<f32>) -> vec4<f32> {
+    let sum = ((x / 720.0 + 1.0 / 120.0) * x + 1.0 / 24.0) * x + 1.0 / 6.0;
+    return select(exp(x) - 1.0, (sum * x + 0.5) * x * x + x, x > vec4<f32>(-0.25));
+}
+
+// xIELU with numbers (a for positive, a for negative, beta, epsilon).
+fn xielu(gate: vec4<f32>, numbers: vec4<f32>) -> vec4<f32> {
+    let fall = exp_m1(min(gate, vec4<f32>(numbers.w))) - gate;
+    let curved = select(numbers.y * fall, numbers.x * gate * gate, gate > vec4<f32>(0.0));
+    return curved + numbers.z * gate;
+}
+#else
 fn activate(gate: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
 #ifdef SILU
     return gate * sigmoid(gate) * up;
@@ -20,4 +35,9 @@ fn activate(gate: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
     let linear = clamp(up, vec4<f32>(-params.limit), vec4<f32>(params.limit));
     return bounded * sigmoid(params.alpha * bounded) * (linear + 1.0);
 #endif
+#ifdef RELU2
+    let positive = max(gate, vec4<f32>(0.0));
+    return positive * positive * up;
+#endif
 }
+#endif

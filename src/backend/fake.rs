@@ -2,7 +2,8 @@
 //!
 //! Where a real device stores keys and values, it stores the *state* of each row: a hash of the row's token and of all
 //! states that the row reads *through the block table*. So a wrong, stale or mistakenly shared block changes the states
-//! of all later rows, near or far, as attention does in every layer. The sampled token is a hash of the states that
+//! of all later rows, near or far, as attention does in every layer. If the model keeps a state per sequence, it is a
+//! hash of all its rows, which each row also reads ([`states`]). The sampled token is a hash of the states that
 //! its row reads; the expected token is the same hash over a plain list of tokens ([`PlainHistory`], [`next_token`]).
 //! The hash includes penalties and bias; logprobs are a hash of history and token ([`likely`]). Feed slots are read
 //! when the batch runs, and a batch runs at a random moment between its submission and its read. A batch that fails
@@ -13,8 +14,11 @@
 //! watchdog ([`clock`]).
 
 mod clock;
+mod plain;
 mod script;
+mod states;
 
+pub use plain::PlainHistory;
 pub use script::{Say, Script};
 
 use super::layout::{Layout, PoolLayout};
@@ -27,6 +31,7 @@ use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
 use clock::{Clock, Timed};
+use states::States;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -91,6 +96,7 @@ pub struct FakeBackend {
     /// Per KV group, `[block][slot]`.
     pool: Vec<Vec<Slot>>,
     feed: Vec<u32>,
+    states: States,
     /// What was submitted and has not run yet, in order.
     queue: VecDeque<Command>,
     /// Copies of blocks that ran and were not read yet, with their numbers.
@@ -98,7 +104,7 @@ pub struct FakeBackend {
     saves: u64,
     /// Results of batches that ran and were not read yet.
     results: VecDeque<Results>,
-    /// Bytes of weights and rows.
+    /// Bytes of weights, rows and states.
     held_bytes: u64,
     submitted: u64,
     is_lost: bool,
@@ -148,6 +154,7 @@ impl FakeBackend {
             capacity: None,
             pool: Vec::new(),
             feed: Vec::new(),
+            states: States::default(),
             queue: VecDeque::new(),
             saved: BTreeMap::new(),
             saves: 0,
@@ -204,7 +211,7 @@ impl FakeBackend {
                 self.results.push_back(results);
             }
             Some(Command::Save(number, blocks)) => {
-                let copies = blocks.iter().map(|&block| slots_to_bytes(self.block(block))).collect();
+                let copies = blocks.iter().map(|&block| self.copy_of(block)).collect();
                 self.saved.insert(number, copies);
             }
             Some(Command::Restore(blocks)) => {
@@ -214,6 +221,15 @@ impl FakeBackend {
             }
             None => {}
         }
+    }
+
+    /// A copy of a block: its slots, and zeros up to the length that a copy has on every backend.
+    fn copy_of(&mut self, block: BlockRef) -> Bytes {
+        let kv_format = self.capacity.as_ref().expect("a loaded device has a capacity").kv_format;
+        let length = self.plan.block_bytes(block.group, self.block_size(), kv_format);
+        let mut copy = slots_to_bytes(self.block(block));
+        copy.resize(copy.len().max(usize::try_from(length).expect("a block fits memory")), 0);
+        copy.into()
     }
 
     /// The slots of a block.
@@ -230,6 +246,7 @@ impl FakeBackend {
             let copied = group.copies.iter().map(|&(_, target)| target);
             written.chain(copied).for_each(|block| self.poison(index, block));
         }
+        self.states.spoil(inputs);
         let slots = inputs.samples.iter().map(|sample| sample.feed_slot).filter(|&slot| slot != NONE);
         slots.for_each(|slot| self.feed[slot as usize] = POISON);
         Results::default()
@@ -277,6 +294,7 @@ impl FakeBackend {
         let rounding = self.script.rounding.then(|| u64::from(start) << 32 | u64::from(rows.row_count));
         let windows: Vec<_> = self.plan.kv_groups.iter().map(|group| group.window).collect();
         let mut views = vec![View::default(); windows.len()];
+        let mut kept = self.states.before(inputs, index);
         for (group, view) in views.iter_mut().enumerate() {
             for position in first_visible(start, windows[group])..start {
                 view.add(position, self.slot(group, index, position, inputs).state);
@@ -284,9 +302,11 @@ impl FakeBackend {
         }
         for row in (rows.row_start..rows.row_start + rows.row_count).map(|row| row as usize) {
             let (position, token_id) = (inputs.positions[row], token_ids[row]);
-            let is_invalid = self.script.nan == Some(token_id) || views.iter().any(|view| view.invalid > 0);
-            let sums = views.iter().map(|view| view.sum).chain(rounding);
+            let is_invalid = self.script.nan == Some(token_id) || kept == Some(INVALID);
+            let is_invalid = is_invalid || views.iter().any(|view| view.invalid > 0);
+            let sums = views.iter().map(|view| view.sum).chain(rounding).chain(kept);
             let state = if is_invalid { INVALID } else { row_state(position, token_id, sums) };
+            kept = kept.map(|kept| states::fold(kept, state));
             for (group, view) in views.iter_mut().enumerate() {
                 self.pool[group][inputs.groups[group].slot_mapping[row] as usize].state = state;
                 view.add(position, self.slot(group, index, position, inputs).state);
@@ -299,6 +319,7 @@ impl FakeBackend {
                 }
             }
         }
+        self.states.store(inputs, index, kept);
     }
 
     /// A slot of a sequence's block table.
@@ -358,9 +379,10 @@ impl Backend for FakeBackend {
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
         let layout = Layout::checked(&plan, capacity, &self.caps)?;
-        self.held_bytes = layout.weight_bytes() + layout.work_bytes();
+        self.held_bytes = layout.weight_bytes() + layout.state_bytes() + layout.work_bytes();
         self.check_memory("weights and rows", self.held_bytes)?;
         self.feed = vec![POISON; capacity.feed_slots as usize];
+        self.states = States::new(&plan, capacity);
         (self.plan, self.capacity) = (plan, Some(capacity.clone()));
         Ok(())
     }
@@ -384,7 +406,7 @@ impl Backend for FakeBackend {
         Ok(())
     }
 
-    fn warm_up(&mut self, _progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
+    async fn warm_up(&mut self, _progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
         let capacity = self.capacity.as_ref().expect("the pool is allocated");
         match self.clock.as_mut().is_none_or(|clock| clock.calibrate(&self.plan, capacity)) {
             true => Ok(()),
@@ -498,6 +520,7 @@ impl FakeBackend {
         assert!(
             inputs.samples.iter().all(|sample| within(sample.logits_row as usize + 1, inputs.logits_rows.len() as u32))
         );
+        self.states.check(inputs);
         let mut next_row = 0;
         for rows in &inputs.sequences {
             assert_eq!(rows.row_start, next_row, "sequences cover the rows in order");
@@ -535,7 +558,7 @@ fn check_writes(arrays: &GroupInputs, rows: usize, slots: usize) {
 const SLOT_BYTES: usize = 12;
 
 /// A copy of a block: the token and the state of each slot, little-endian.
-fn slots_to_bytes(slots: &[Slot]) -> Bytes {
+fn slots_to_bytes(slots: &[Slot]) -> Vec<u8> {
     let bytes = |slot: &Slot| [&slot.token_id.to_le_bytes()[..], &slot.state.to_le_bytes()].concat();
     slots.iter().flat_map(bytes).collect()
 }
@@ -568,33 +591,6 @@ fn row_state(position: u32, token_id: u32, sums: impl Iterator<Item = u64>) -> u
 /// The hash of what a row sees, itself included; `sums` has one sum per KV group.
 fn history(sums: impl Iterator<Item = u64>) -> u64 {
     sums.fold(0, mix)
-}
-
-/// The history of a plain list of tokens: what a row should see, whatever blocks and batches its tokens were in.
-#[derive(Clone, Debug)]
-pub struct PlainHistory {
-    windows: Vec<Option<u32>>,
-    states: Vec<u64>,
-}
-
-impl PlainHistory {
-    /// An empty list for a model with these windows, one for each KV group.
-    pub fn new(windows: &[Option<u32>]) -> Self {
-        Self { windows: windows.to_vec(), states: Vec::new() }
-    }
-
-    /// Adds a token and returns the hash of what its row sees.
-    pub fn push(&mut self, token_id: u32) -> u64 {
-        let position = u32::try_from(self.states.len()).expect("a list fits the context");
-        let sum = |states: &[u64], window: &Option<u32>| {
-            let visible =
-                (first_visible(position, *window)..).zip(&states[first_visible(position, *window) as usize..]);
-            visible.fold(0_u64, |sum, (position, &state)| sum.wrapping_add(see(position, state)))
-        };
-        let state = row_state(position, token_id, self.windows.iter().map(|window| sum(&self.states, window)));
-        self.states.push(state);
-        history(self.windows.iter().map(|window| sum(&self.states, window)))
-    }
 }
 
 /// The token that follows a history, given the row's parameters and its earlier tokens for penalties: `past` has

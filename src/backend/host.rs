@@ -49,6 +49,15 @@ pub(crate) fn overwrite_rows(spec: &BufferSpec, elements: &mut [f32], values: &[
     Ok(())
 }
 
+/// Overwrites all states of a layer.
+pub(crate) fn overwrite_states(states: &mut [f32], values: &[f32]) -> Result<(), BackendError> {
+    if values.len() != states.len() {
+        return Err(BackendError::values(values.len(), "the states of a layer", states.len()));
+    }
+    states.copy_from_slice(values);
+    Ok(())
+}
+
 /// Writes token ids to the first feed slots.
 pub(crate) fn overwrite_feed(feed: &mut [u32], token_ids: &[u32]) -> Result<(), BackendError> {
     let slots = feed.len();
@@ -78,6 +87,7 @@ struct Limits<'a> {
 impl Limits<'_> {
     fn check(&self, inputs: &BatchInputs) -> Result<(), String> {
         self.check_rows(inputs)?;
+        self.check_states(inputs)?;
         require!(inputs.groups.len() == self.plan.kv_groups.len(), "{} KV groups of inputs", inputs.groups.len());
         for (index, group) in inputs.groups.iter().enumerate() {
             self.check_group(inputs, index, group).map_err(|message| format!("KV group {index}: {message}"))?;
@@ -94,6 +104,17 @@ impl Limits<'_> {
         }
         let sorted = inputs.samples.is_sorted_by_key(|row| row.logits_row);
         require!(sorted, "sample rows are not sorted by logits row");
+        Ok(())
+    }
+
+    fn check_states(&self, inputs: &BatchInputs) -> Result<(), String> {
+        let wanted = if self.plan.state_layers.is_empty() { 0 } else { inputs.sequences.len() };
+        require!(inputs.states.len() == wanted, "{} state slots for {wanted} states", inputs.states.len());
+        let slots = self.capacity.state_slots;
+        for (index, state) in inputs.states.iter().enumerate() {
+            let known = (state.from < slots || state.from == NONE) && state.to < slots;
+            require!(known, "the state of sequence {index} has an unknown slot; there are {slots}");
+        }
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! Sizes of all buffers that a device allocates for a plan, used both to predict memory and to allocate it.
 //!
-//! [`Layout`] lists the buffers of weights, rows and scratch, and [`PoolLayout`] those of keys and values, under the
-//! limits in [`Caps`]. The arenas create exactly these buffers; `engine::fit` adds them up before anything is loaded.
-//! So a plan that is predicted to fit does fit, unless the memory has been taken meanwhile.
+//! [`Layout`] lists the buffers of weights, rows, states and scratch; [`PoolLayout`] lists those of keys and values.
+//! Both keep to the limits in [`Caps`]. The arenas create exactly these buffers; `engine::fit` adds them up before
+//! anything is loaded. So a plan that is predicted to fit does fit, unless the memory has been taken meanwhile.
 //!
 //! A weight matrix is cut by output rows into shards within the binding limit: between experts, or within an expert
 //! that exceeds the limit. A layer's K and V are cut by KV heads. Buffers of `Rows::Samples` hold as many rows as fit,
@@ -92,6 +92,8 @@ pub struct Layout {
     pub weights: Vec<Vec<WeightShard>>,
     /// Bytes of each row buffer.
     pub rows: Vec<u64>,
+    /// Bytes of the states of each state layer, in all slots.
+    pub states: Vec<u64>,
     /// Rows of a `Rows::Samples` buffer; a tail runs in groups of this many rows.
     pub group_rows: u32,
     /// Other buffers that the backend needs.
@@ -120,6 +122,11 @@ impl Layout {
             limits.binding(u64::from(count) * spec.row_bytes(), || format!("row buffer {} ({count} rows)", spec.name))
         });
         let rows = rows.collect();
+        let states = plan.state_layers.iter().enumerate().map(|(index, layer)| {
+            let bytes = u64::from(capacity.state_slots) * layer.bytes();
+            limits.binding(bytes, || format!("state layer {index} ({} slots)", capacity.state_slots))
+        });
+        let states = states.collect();
         let weights = plan.weights.iter().map(|spec| weight_shards(spec, &mut limits)).collect();
         let side = caps
             .allocation
@@ -128,7 +135,7 @@ impl Layout {
             .into_iter()
             .map(|SideBuffer { name, bytes }| SideBuffer { name, bytes: limits.buffer(bytes, || name.to_owned()) });
         let side = side.collect();
-        Self { weights, rows, group_rows, side, excess: limits.excess }
+        Self { weights, rows, states, group_rows, side, excess: limits.excess }
     }
 
     /// Like [`Self::new`], but fails if a limit is exceeded.
@@ -140,6 +147,11 @@ impl Layout {
     /// Bytes of the weights in device memory.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.iter().flatten().map(|shard| shard.bytes).sum()
+    }
+
+    /// Bytes of all state slots.
+    pub fn state_bytes(&self) -> u64 {
+        self.states.iter().sum()
     }
 
     /// Bytes of row buffers and side buffers.

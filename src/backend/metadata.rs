@@ -62,6 +62,8 @@ table! {
     META_POOL_COUNT = 13;
     /// Header word: words of a result record with its list, the same for all sample rows.
     META_RESULT_STRIDE = 14;
+    /// Header word: offset of the records of the sequences' states.
+    META_STATES = 15;
     /// Header word: start of the record of KV group 0; see [`group_header`].
     META_GROUPS = 16;
     /// Words of the header; the first array starts here.
@@ -99,6 +101,13 @@ table! {
     SEQUENCE_CONTEXT_LEN = 2;
     /// Words of a sequence.
     SEQUENCE_WORDS = 4;
+
+    /// Word of a sequence's state: the slot to read, or NONE.
+    STATE_FROM = 0;
+    /// Word of a sequence's state: the slot to write.
+    STATE_TO = 1;
+    /// Words of a sequence's state.
+    STATE_WORDS = 2;
 
     // Attention's work list, which each backend plans as its kernels need it. The first words of an item are the same.
 
@@ -247,6 +256,7 @@ pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -
     let wide = |count: u32| u64::from(count);
     let shared = wide(c.tokens_max) * 2
         + wide(c.sequences_max) * wide(SEQUENCE_WORDS)
+        + wide(c.sequences_max) * wide(STATE_WORDS)
         + wide(c.samples_max) * wide(1 + SAMPLE_WORDS)
         + wide(c.history_max) * wide(HISTORY_WORDS)
         + wide(c.bias_max) * wide(BIAS_WORDS)
@@ -295,6 +305,13 @@ pub(crate) fn flatten(
     words.extend_from_slice(&inputs.positions);
     begin(words, META_SEQUENCES);
     words.extend(inputs.sequences.iter().flat_map(sequence_record));
+    begin(words, META_STATES);
+    words.extend(
+        inputs
+            .states
+            .iter()
+            .flat_map(|state| record::<{ STATE_WORDS as usize }>(&[(STATE_FROM, state.from), (STATE_TO, state.to)])),
+    );
     begin(words, META_LOGITS_ROWS);
     words.extend_from_slice(&inputs.logits_rows);
     push_samples(inputs, words);
@@ -474,6 +491,11 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
         rows.zip(first).is_some_and(|(rows, first)| rows.iter().zip(first..).all(|(row, expected)| *row == expected))
     };
     require(inputs.sequences.iter().all(rows), "a sequence's rows are not the last positions of its context")?;
+    let states = if context.plan.state_layers.is_empty() { 0 } else { inputs.sequences.len() };
+    require(inputs.states.len() == states, "states and sequences differ in number")?;
+    let slot = |slot: u32| slot < capacity.state_slots;
+    let states = inputs.states.iter().all(|state| (state.from == NONE || slot(state.from)) && slot(state.to));
+    require(states, "a state slot is unknown")?;
     require(inputs.groups.len() == context.plan.kv_groups.len(), "inputs for the wrong number of KV groups")?;
     for (group, blocks) in inputs.groups.iter().zip(context.blocks) {
         check_group(context, inputs, group, *blocks)?;
@@ -554,9 +576,9 @@ mod tests {
             assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), places.len(), "{record}: {places:?} are distinct");
             named += places.len();
         }
-        // Thirteen widths, four values, and the word that a merge item has in place of another.
-        assert_eq!(named + 13 + 4 + 1, TABLE.len(), "all others are words of a record");
-        const { assert!(META_POOL_COUNT < META_GROUPS, "the records of groups come last in the header") };
+        // Fourteen widths, four values, and the word that a merge item has in place of another.
+        assert_eq!(named + 14 + 4 + 1, TABLE.len(), "all others are words of a record");
+        const { assert!(META_STATES < META_GROUPS, "the records of groups come last in the header") };
     }
 
     #[test]

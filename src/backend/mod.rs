@@ -148,6 +148,8 @@ pub struct Capacity {
     pub samples_max: u32,
     /// Number of feed slots.
     pub feed_slots: u32,
+    /// Number of state slots; 0 if the plan has no state layers.
+    pub state_slots: u32,
     /// Maximum block-table entries per batch and KV group.
     pub table_entries_max: u32,
     /// Maximum entries of [`BatchInputs::history`].
@@ -266,6 +268,11 @@ impl BackendError {
         Self::Validation(format!("the plan has no KV layer {layer}"))
     }
 
+    /// A state layer that the plan does not have.
+    pub(crate) fn no_state_layer(layer: u32) -> Self {
+        Self::Validation(format!("the plan has no state layer {layer}"))
+    }
+
     /// A number of pool sizes that differs from the plan's number of KV groups.
     pub(crate) fn pool_sizes(sizes: usize, groups: usize) -> Self {
         Self::Validation(format!("{sizes} pool sizes for {groups} KV groups"))
@@ -303,7 +310,7 @@ pub trait Backend {
     /// Capabilities of this device.
     fn caps(&self) -> &Caps;
 
-    /// Creates the plan's weights and row buffers. Called once, and again after `reset`.
+    /// Creates the plan's weights, row buffers and state slots. Called once, and again after `reset`.
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError>;
 
     /// Writes whole rows of a weight, in its format. Each row is written once; chunks may come in any order.
@@ -316,7 +323,7 @@ pub trait Backend {
     /// Compiles the kernels that batches may need and measures how fast they are, so that no request waits for either.
     /// `progress` gets how many kernels are compiled, and of how many. Called once the pool is allocated; without it,
     /// kernels are compiled when they are first used.
-    fn warm_up(&mut self, _progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
+    async fn warm_up(&mut self, _progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
         Ok(())
     }
 
@@ -397,6 +404,12 @@ pub trait Inspect: Backend {
 
     /// Reads all keys or all values of a layer, widened to f32.
     async fn read_kv(&mut self, layer: u32, half: KvHalf) -> Result<Vec<f32>, BackendError>;
+
+    /// Overwrites all states of a state layer, `[slot][element]`.
+    fn write_state(&mut self, layer: u32, values: &[f32]) -> Result<(), BackendError>;
+
+    /// Reads all states of a state layer.
+    async fn read_state(&mut self, layer: u32) -> Result<Vec<f32>, BackendError>;
 
     /// Writes token ids to the feed slots, starting at slot 0.
     fn write_feed(&mut self, token_ids: &[u32]) -> Result<(), BackendError>;

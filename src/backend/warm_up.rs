@@ -1,9 +1,10 @@
 //! Typical batches, to compile kernels for and to measure before the first request. They write no keys and no feed
-//! slots: all of their slots are [`NONE`].
+//! slots: all of their slots are [`NONE`]. The states that they leave behind are never read: every sequence starts from
+//! zero.
 
 use super::Capacity;
 use crate::plan::Plan;
-use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, SampleRow, SequenceRows};
+use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, SampleRow, SequenceRows, StateRows};
 
 /// Rows of the larger batch that is measured at start.
 const CALIBRATION_ROWS: u32 = 64;
@@ -24,9 +25,9 @@ pub(crate) fn decoding(plan: &Plan, capacity: &Capacity, sequences: u32) -> Opti
     batch(plan, capacity, sequences, 1)
 }
 
-/// Batches that together need every kernel that any batch may need: decoding, prompts, every kind of sampling, pooling,
-/// a long context and copied blocks. `blocks` are the pool's, of each KV group.
-pub(crate) fn every_kind(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Vec<BatchInputs> {
+/// Batches that together need the kernels of most requests: decoding, prompts, plain sampling, a long context and
+/// copied blocks. `blocks` are the pool's, of each KV group.
+pub(crate) fn usual_kinds(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Vec<BatchInputs> {
     let counts = |max: u32| {
         let powers = (FEW_ROWS.ilog2() + 1..u32::BITS).map(|power| 1 << power);
         (1..=FEW_ROWS).chain(powers).take_while(move |count| *count < max).chain([max])
@@ -36,26 +37,30 @@ pub(crate) fn every_kind(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Ve
         let sequences = tokens.div_ceil(plan.positions_max.max(1));
         batch(plan, capacity, sequences, tokens / sequences)
     });
-    let special = batch(plan, capacity, 1, 1).map(|plain| special(plan, capacity, blocks, &plain));
+    let special = batch(plan, capacity, 1, 1).map(|plain| {
+        let mut long = stretched(plan, capacity, &plain);
+        for (group, blocks) in long.groups.iter_mut().zip(blocks) {
+            group.copies = if *blocks > 1 && capacity.copies_max > 0 { vec![(0, 1)] } else { Vec::new() };
+        }
+        [drawn(&plain, 0.0, false), long]
+    });
     decoding.chain(prompts).chain(special.into_iter().flatten()).collect()
 }
 
-/// Variations of a batch of one row.
-fn special(plan: &Plan, capacity: &Capacity, blocks: &[u32], plain: &BatchInputs) -> Vec<BatchInputs> {
-    let mut batches = Vec::new();
-    for (frequency_penalty, logprob) in [(0.0, false), (0.0, true), (1.0, false), (1.0, true)] {
-        let mut drawn = plain.clone();
-        let draw = DrawParams { frequency_penalty, ..DrawParams::default() };
-        drawn.samples[0] = SampleRow { draw, logprob, ..drawn.samples[0] };
-        batches.push(drawn);
-    }
-    batches.push(BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain.clone() });
-    let mut long = stretched(plan, capacity, plain);
-    for (group, blocks) in long.groups.iter_mut().zip(blocks) {
-        group.copies = if *blocks > 1 && capacity.copies_max > 0 { vec![(0, 1)] } else { Vec::new() };
-    }
-    batches.push(long);
-    batches
+/// Batches that need all other kernels: penalties, logprobs, pooling.
+pub(crate) fn rare_kinds(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
+    let Some(plain) = batch(plan, capacity, 1, 1) else { return Vec::new() };
+    let pooled = BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain.clone() };
+    let drawn = [(0.0, true), (1.0, false), (1.0, true)].map(|(penalty, logprob)| drawn(&plain, penalty, logprob));
+    drawn.into_iter().chain([pooled]).collect()
+}
+
+/// A batch of one row, drawn in this way.
+fn drawn(plain: &BatchInputs, frequency_penalty: f32, logprob: bool) -> BatchInputs {
+    let mut drawn = plain.clone();
+    let draw = DrawParams { frequency_penalty, ..DrawParams::default() };
+    drawn.samples[0] = SampleRow { draw, logprob, ..drawn.samples[0] };
+    drawn
 }
 
 /// A batch of one row with a long context.
@@ -75,7 +80,8 @@ pub(crate) fn batch(plan: &Plan, capacity: &Capacity, sequences: u32, rows: u32)
     let has_room = tokens <= capacity.tokens_max
         && sequences <= capacity.sequences_max.min(capacity.samples_max)
         && entries * sequences <= capacity.table_entries_max;
-    if !has_room || tokens == 0 {
+    let states = if plan.state_layers.is_empty() { 0 } else { sequences };
+    if !has_room || tokens == 0 || states > capacity.state_slots {
         return None;
     }
     let group = GroupInputs {
@@ -89,6 +95,7 @@ pub(crate) fn batch(plan: &Plan, capacity: &Capacity, sequences: u32, rows: u32)
         token_ids: vec![0; tokens as usize],
         positions: (0..sequences).flat_map(|_| 0..rows).collect(),
         sequences: (0..sequences).map(sequence).collect(),
+        states: (0..states).map(|slot| StateRows { from: NONE, to: slot }).collect(),
         groups: vec![group; plan.kv_groups.len()],
         logits_rows: (0..sequences).map(|index| (index + 1) * rows - 1).collect(),
         samples: (0..sequences).map(|index| SampleRow::greedy(index, rows)).collect(),

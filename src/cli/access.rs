@@ -9,6 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
+#[command(next_help_heading = "Access")]
 pub(crate) struct AccessArgs {
     /// API key that requests must send; may be given several times. Other users of this machine can see it in the list
     /// of processes; --api-key-file is safer
@@ -73,6 +74,19 @@ fn check_key(key: &str) -> Result<()> {
     ensure!(!key.contains(','), "the key contains a comma: pass --api-key several times, or use --api-key-file");
     ensure!(key.bytes().all(|byte| byte.is_ascii_graphic()), "a key consists of ASCII characters without spaces");
     Ok(())
+}
+
+/// Before the path of a Unix socket.
+pub(crate) const UNIX: &str = "unix:";
+
+/// Where to listen: a [`host`], or `unix:PATH`.
+pub(crate) fn place(text: &str) -> Result<String> {
+    match text.strip_prefix(UNIX) {
+        None => host(text),
+        Some("") => bail!("expected the path of a socket after unix:"),
+        Some(_) if cfg!(not(unix)) => bail!("this system has no Unix sockets here"),
+        Some(_) => Ok(text.to_owned()),
+    }
 }
 
 /// A host name or address as in a `Host` header, without its port, or `*`.
@@ -142,6 +156,7 @@ mod tests {
         for wrong in ["", " ", "http://gpu", "gpu:80", "*.example.org", "a/b"] {
             assert!(host(wrong).is_err(), "{wrong}");
         }
+        assert!(place("unix:folio.sock").is_ok() == cfg!(unix) && place("unix:").is_err() && place("a/b").is_err());
         assert!(host_pattern("*.example.org").is_ok() && host_pattern("http://*").is_err());
         assert!(own_names("gpu").contains(&"gpu.local".to_owned()) && own_names("a b").is_empty());
         for (given, sent) in [

@@ -1,10 +1,12 @@
 //! Turns `--device` into a concrete backend; no other file does.
 //!
-//! `auto` selects the best GPU, or the CPU if there is none. A software adapter is used only if it is selected by
-//! number. [`DeviceArgs`] are the device options of every command. For tests they also make an adapter run the kernels
-//! of another class or tier.
+//! `auto` selects the best GPU, or the CPU if there is none, or if the GPU is an integrated one and was measured to be
+//! slower ([`rivals`]). A software adapter is used only if it is selected by number. [`DeviceArgs`] are the device
+//! options of every command. For tests they also make an adapter run the kernels of another class or tier.
 
+use super::folders;
 use super::output::note;
+use super::rivals::{self, Rivals, Speed};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
@@ -13,7 +15,7 @@ use folio::backend::cuda::{CudaBackend, CudaOptions, Survey};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{AdapterReport, Choices, Class, Int8Activations, Tier, WgpuBackend, WgpuOptions, choices};
-use folio::backend::{Backend, BackendError, Caps};
+use folio::backend::{Backend, BackendError, Caps, DeviceKind};
 use folio::config::Config;
 use folio::platform;
 use std::str::FromStr;
@@ -246,6 +248,8 @@ pub(crate) struct Adapters {
     pub(crate) chosen: Option<usize>,
     /// Why this device was chosen, or why none, as the end of a sentence.
     pub(crate) reason: String,
+    /// What was measured of an integrated GPU and the processor.
+    rivals: Option<Rivals>,
 }
 
 impl Adapters {
@@ -255,7 +259,27 @@ impl Adapters {
         if self.cuda.obstacle.is_none() {
             return "cuda:0".to_owned();
         }
-        self.chosen.map_or_else(|| "cpu".to_owned(), |index| format!("wgpu:{index}"))
+        self.best().map_or_else(|| "cpu".to_owned(), |index| format!("wgpu:{index}"))
+    }
+
+    /// The chosen adapter, unless the processor was measured to be faster.
+    fn best(&self) -> Option<usize> {
+        self.chosen.filter(|_| self.rivals.is_none_or(|rivals| rivals.gpu_wins()))
+    }
+
+    /// The chosen adapter, if it is an integrated GPU that is yet to be compared with the processor.
+    fn untried(&self) -> Option<&AdapterReport> {
+        self.integrated().filter(|_| self.rivals.is_none())
+    }
+
+    fn integrated(&self) -> Option<&AdapterReport> {
+        let chosen = self.chosen.and_then(|index| self.reports.get(index));
+        chosen.filter(|report| report.kind == DeviceKind::Integrated)
+    }
+
+    fn set_rivals(&mut self, rivals: Rivals) {
+        self.rivals = Some(rivals);
+        self.reason = rivals.to_string();
     }
 }
 
@@ -277,13 +301,50 @@ pub(crate) fn survey() -> Adapters {
         };
         (cuda, reason)
     };
-    Adapters {
+    let mut adapters = Adapters {
         #[cfg(feature = "cuda")]
         cuda,
         reports,
         chosen,
         reason: reason.to_string(),
+        rivals: None,
+    };
+    if let Some(known) = adapters.integrated().and_then(|report| rivals::known(&key(report))) {
+        adapters.set_rivals(known);
     }
+    adapters
+}
+
+/// Names a machine, a driver and a version of folio, for measurements.
+fn key(report: &AdapterReport) -> String {
+    let cpu = CpuBackend::default();
+    let (gpu, driver, threads) = (&report.name, &report.driver, platform::parallelism());
+    format!("{gpu}, {driver}, {} with {threads} threads, folio {}", cpu.caps().tier, env!("CARGO_PKG_VERSION"))
+}
+
+/// Measures a device.
+struct Measure;
+
+impl DeviceJob for Measure {
+    type Output = Result<Speed>;
+
+    fn run<B, F>(self, open: F) -> Self::Output
+    where
+        B: Backend + 'static,
+        F: Fn() -> Result<B, BackendError> + Send + 'static,
+    {
+        rivals::speed(open)
+    }
+}
+
+/// Compares an integrated GPU with the processor and keeps the result.
+fn compare(report: &AdapterReport) -> Result<Rivals> {
+    note(format_args!("measuring whether {} or the processor is faster; later starts know it", report.name));
+    let gpu = adapter(report.index).with(Measure)?;
+    let cpu = Device::Cpu(CpuOptions::default()).with(Measure)?;
+    let rivals = Rivals { gpu, cpu };
+    rivals::keep(&key(report), rivals);
+    Ok(rivals)
 }
 
 /// The NVIDIA device with this number, if it can be opened.
@@ -297,7 +358,7 @@ fn resolve_cuda(index: Option<usize>) -> Result<Device> {
     if device >= adapters.cuda.devices.len() {
         bail!("no device cuda:{device}; available devices: {}", known(&adapters));
     }
-    Ok(Device::Cuda(CudaOptions { device, cache_dir: kernel_cache("cuda"), ..CudaOptions::default() }))
+    Ok(Device::Cuda(CudaOptions { device, cache_dir: folders::cache("cuda"), ..CudaOptions::default() }))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -327,14 +388,6 @@ pub(crate) fn defaults(_choice: &DeviceChoice) -> Config {
     Config::default()
 }
 
-/// Folder of a backend's cache of compiled kernels, in the user's cache folder.
-fn kernel_cache(backend: &str) -> Option<std::path::PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from);
-    let home = || Some(set("HOME")?.join(".cache"));
-    let root = set("XDG_CACHE_HOME").or_else(|| set("LOCALAPPDATA")).or_else(home)?;
-    Some(root.join("folio").join(backend))
-}
-
 /// The requested device, or an error that lists the available ones.
 fn resolve(choice: &DeviceChoice) -> Result<Device> {
     match choice {
@@ -346,15 +399,27 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
         },
         DeviceChoice::Cuda(index) => resolve_cuda(*index),
         DeviceChoice::Auto => {
-            let adapters = survey();
+            let mut adapters = survey();
             #[cfg(feature = "cuda")]
             if adapters.cuda.obstacle.is_none() {
                 return resolve_cuda(None);
             }
-            let Some(index) = adapters.chosen else {
-                note(format_args!("no GPU: {}; running on the CPU", adapters.reason));
+            match adapters.untried().map(compare) {
+                None => {}
+                Some(Ok(rivals)) => adapters.set_rivals(rivals),
+                Some(Err(error)) => {
+                    note(format_args!("the integrated GPU cannot be used: {error:#}; running on the CPU"));
+                    return Ok(Device::Cpu(CpuOptions::default()));
+                }
+            }
+            let Some(index) = adapters.best() else {
+                let why = if adapters.rivals.is_some() { "auto" } else { "no GPU" };
+                note(format_args!("{why}: {}; running on the CPU", adapters.reason));
                 return Ok(Device::Cpu(CpuOptions::default()));
             };
+            if adapters.rivals.is_some() {
+                note(format_args!("auto: {}; running on wgpu:{index}", adapters.reason));
+            }
             #[cfg(feature = "cuda")]
             {
                 let obstacle = adapters.cuda.obstacle.unwrap_or_default();
@@ -375,13 +440,13 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
 
 /// The adapter with this index.
 fn adapter(index: usize) -> Device {
-    let cache_dir = kernel_cache("wgpu");
+    let cache_dir = folders::cache("wgpu");
     Device::Wgpu(WgpuOptions { adapter: Some(index), cache_dir, ..WgpuOptions::default() })
 }
 
 /// What earlier starts measured to be best on an adapter, by the shapes of models.
 pub(crate) fn tuned(report: &AdapterReport) -> Choices {
-    kernel_cache("wgpu").map_or_else(Default::default, |folder| choices(report, &folder))
+    folders::cache("wgpu").map_or_else(Default::default, |folder| choices(report, &folder))
 }
 
 /// Why [`resolve`] selects its device, as the end of a sentence.
@@ -419,6 +484,44 @@ mod tests {
         check("fake:lose at=4", DeviceChoice::Fake(Some("lose at=4".to_owned())));
         for wrong in ["", "gpu", "cpu:1", "wgpu:", "wgpu:-1", "auto:2"] {
             assert!(wrong.parse::<DeviceChoice>().is_err(), "{wrong:?} is refused");
+        }
+    }
+
+    #[test]
+    fn an_integrated_gpu_is_taken_unless_the_processor_was_faster() {
+        let adapters = |kind, rivals| Adapters {
+            #[cfg(feature = "cuda")]
+            cuda: CudaBackend::survey(),
+            reports: vec![AdapterReport {
+                index: 0,
+                name: "A GPU".to_owned(),
+                api: "vulkan",
+                driver: "a driver".to_owned(),
+                kind,
+                class: Class::Integrated,
+                tier: Tier::T0,
+                subgroup_sizes: (0, 0),
+                binding_bytes_max: 1 << 27,
+                buffer_bytes_max: 1 << 28,
+                workgroup_bytes_max: 1 << 14,
+                memory_bytes: None,
+                memory_source: None,
+                shader_compiler: None,
+                chosen: true,
+            }],
+            chosen: Some(0),
+            reason: String::new(),
+            rivals,
+        };
+        let integrated = |rivals| adapters(DeviceKind::Integrated, rivals);
+        assert!(integrated(None).untried().is_some(), "it is measured first");
+        assert!(adapters(DeviceKind::Discrete, None).untried().is_none(), "nothing is measured");
+        assert_eq!(adapters(DeviceKind::Discrete, None).best(), Some(0));
+        let [fast, slow] = [900.0, 100.0].map(|speed| Speed { prefill: speed, decode: speed });
+        for (gpu, cpu, best) in [(fast, slow, Some(0)), (slow, fast, None)] {
+            let measured = integrated(Some(Rivals { gpu, cpu }));
+            assert_eq!(measured.best(), best);
+            assert!(measured.untried().is_none(), "it is measured once");
         }
     }
 }

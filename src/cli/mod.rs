@@ -8,9 +8,12 @@
 mod access;
 mod batch;
 mod bench;
+mod cache;
 mod chat;
 mod device;
 mod devices;
+mod folders;
+mod generate;
 mod hub;
 mod list;
 mod open_files;
@@ -18,18 +21,27 @@ mod options;
 mod output;
 mod plan;
 mod printer;
+mod progress;
+mod prose;
+mod ps;
 mod pull;
+mod remote;
 mod request;
+mod rivals;
+mod rm;
 mod run;
 mod selftest;
 mod serve;
 mod session;
+mod shares;
+mod show;
 mod speculation;
 mod tiers;
+mod traces;
 mod units;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use folio::platform;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -39,7 +51,7 @@ const USAGE: u8 = 2;
 
 /// Runs language models on any GPU.
 #[derive(Parser, Debug)]
-#[command(name = "folio", version, max_term_width = 110)]
+#[command(name = "folio", version, max_term_width = 110, after_help = LOG_HELP, after_long_help = more_help())]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -57,44 +69,122 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Measure speed, and compare it with the device's own peaks
     Bench(bench::BenchArgs),
+    /// Take the KV blocks of a prompt to another process, or to a web page
+    Cache(cache::CacheArgs),
     /// Download a model into the Hugging Face cache, and print its path
     Pull(pull::PullArgs),
     /// List the models in the Hugging Face cache
     List(list::ListArgs),
+    /// Tell what a model is: family, size, format, context, template and licence
+    Show(show::ShowArgs),
+    /// Remove a model from the Hugging Face cache
+    Rm(rm::RmArgs),
+    /// List the models of a running server, and which of them are loaded
+    Ps(ps::PsArgs),
+    /// Have a model of a running server loaded
+    Load(ps::NameArgs),
+    /// Have a model of a running server unloaded, when its answers are complete
+    Stop(ps::NameArgs),
     /// List devices and their limits, and which one is the default
     Devices(devices::DevicesArgs),
     /// Check every kernel of a device against the CPU reference
     Selftest(selftest::SelftestArgs),
+    /// Write completions for a shell to stdout, or man pages to a folder
+    #[command(hide = true)]
+    Generate(generate::GenerateArgs),
 }
+
+/// Options that `-h` shows; `--help` shows all.
+const COMMON: [&str; 34] = [
+    "first",
+    "rest",
+    "config",
+    "server",
+    "idle_unload",
+    "model",
+    "offline",
+    "quantization",
+    "chat_template",
+    "choice",
+    "max_model_len",
+    "max_num_seqs",
+    "kv_cache_dtype",
+    "kv_cache_bytes",
+    "seed",
+    "host",
+    "port",
+    "served_model_name",
+    "api_key",
+    "prompt",
+    "raw",
+    "json",
+    "input",
+    "output",
+    "system",
+    "verbose",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "shape",
+    "memory",
+    "name",
+    "filter",
+    "scenario",
+];
 
 /// The command line; its help has the defaults that depend on the device.
 fn command_line() -> clap::Command {
-    Cli::command().mut_subcommands(options::with_defaults)
+    let cli = Cli::command().mut_subcommand("serve", |serve| {
+        // Several models; their number is checked where they are read.
+        serve.mut_arg("model", |model| model.action(ArgAction::Append))
+    });
+    cli.mut_subcommands(|command| {
+        let is_long = command.get_arguments().count() > COMMON.len() / 2;
+        let command = options::with_defaults(command);
+        if !is_long {
+            return command;
+        }
+        let command = command.mut_args(|arg| {
+            let is_common = COMMON.contains(&arg.get_id().as_str());
+            arg.hide_short_help(!is_common)
+        });
+        command.after_help("--help shows all options").after_long_help(LOG_HELP)
+    })
 }
 
 /// Parses the arguments and runs the command.
 pub(crate) fn main() -> ExitCode {
     hush_display_layer();
-    log_to_stderr();
     panic_in_one_line();
-    let parsed = command_line().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
-    let command = match parsed {
-        Ok(cli) => cli.command,
+    let parsed = command_line().try_get_matches();
+    let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.command, matches)));
+    let (command, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(fault) => return explain(&fault),
     };
+    // Which options were given, of the command.
+    let given = matches.subcommand().map_or(&matches, |(_, given)| given);
+    log_to_stderr(matches!(command, Command::Serve(_)));
     let outcome = match command {
-        Command::Serve(options) => serve::run(options),
+        Command::Serve(options) => serve::run(options, given),
         Command::Chat(options) => chat::run(&options),
         Command::Run(options) => run::run(&options),
-        Command::Plan(options) => match plan::run(&options) {
+        Command::Plan(options) => match plan::run(&options, given) {
             Ok(true) => Ok(()),
             // The report on stdout says that the model does not fit.
             Ok(false) => return ExitCode::FAILURE,
             Err(fault) => Err(fault),
         },
         Command::Bench(options) => bench::run(&options),
+        Command::Cache(options) => cache::run(&options),
         Command::Pull(options) => pull::run(&options),
         Command::List(options) => list::run(&options),
+        Command::Show(options) => show::run(&options),
+        Command::Rm(options) => rm::run(&options),
+        Command::Ps(options) => ps::run(&options),
+        Command::Load(options) => ps::load(&options),
+        Command::Stop(options) => ps::stop(&options),
+        Command::Generate(options) => generate::run(&options, command_line()),
         Command::Devices(options) => devices::run(&options),
         Command::Selftest(options) => selftest::run(&options),
     };
@@ -129,7 +219,7 @@ fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Prints help and version to stdout. Of an error it prints only the first paragraph, which says what is wrong.
+/// Prints help and version to stdout. Of an error it prints the first paragraph, which says what is wrong, and tips.
 fn explain(fault: &clap::Error) -> ExitCode {
     if !fault.use_stderr() {
         return end(output::result(fault));
@@ -139,10 +229,13 @@ fn explain(fault: &clap::Error) -> ExitCode {
         return ExitCode::from(USAGE);
     }
     let text = fault.to_string();
-    let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    let mut paragraphs = text.split("\n\n").map(str::trim);
+    let first = paragraphs.next().unwrap_or_default().trim_start_matches("error: ");
     let variable =
         variable_at_fault(fault, std::env::args()).map_or_else(String::new, |name| format!(", set by {name}"));
-    fail(&format!("{first}{variable} (try --help)"), USAGE)
+    let tips: Vec<&str> = paragraphs.filter(|paragraph| paragraph.starts_with("tip: ")).collect();
+    let advice = if tips.is_empty() { "try --help".to_owned() } else { tips.join("; ") };
+    fail(&format!("{first}{variable} ({advice})"), USAGE)
 }
 
 /// The environment variable that set an option's invalid value; `None` if the value is from the command line.
@@ -159,10 +252,24 @@ fn variable_at_fault(fault: &clap::Error, mut arguments: impl Iterator<Item = St
     std::env::var_os(name).map(|_| name.to_owned())
 }
 
-/// Logs warnings to stderr. `FOLIO_LOG=info`, or any `tracing-subscriber` filter, logs more.
-fn log_to_stderr() {
+/// What `FOLIO_LOG` means, for the help.
+const LOG_HELP: &str = "FOLIO_LOG=folio=info, or another filter of the Rust crate tracing-subscriber, sets what is \
+                        logged on stderr; by default warnings, and of `serve` one line for each request \
+                        (folio=warn,folio::access=info)";
+
+/// What the long help says after the commands.
+fn more_help() -> String {
+    format!(
+        "folio generate bash (or elvish, fish, powershell, zsh) writes completions for a shell, folio generate man \
+         FOLDER man pages.\n\n{LOG_HELP}"
+    )
+}
+
+/// Logs warnings to stderr, and requests if this is a server. `FOLIO_LOG` sets another filter.
+fn log_to_stderr(is_server: bool) {
+    let usual = if is_server { "folio=warn,folio::access=info" } else { "folio=warn" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIO_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("folio=warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     // If stderr is closed, that error cannot be reported anywhere.

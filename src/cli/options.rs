@@ -1,11 +1,12 @@
 //! Options of every command that runs an engine, under vLLM's names. Each also has a `FOLIO_…` environment variable.
 
 use super::device::{self, Device, DeviceArgs, Dtype};
+use super::folders::names_in;
 use super::hub::{self, Described, HubArgs};
 use super::speculation::{self, SpeculativeConfig};
-use super::tiers::HostTierArgs;
+use super::tiers::{DiskTierArgs, HostTierArgs};
 use super::units::parse_bytes;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use folio::config::{Config, Speculation, SpeculationMethod};
@@ -34,10 +35,11 @@ pub(crate) enum QuantizationChoice {
 
 /// The model and its hub options.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
     /// Folder with config.json and safetensors, GGUF file, or Hugging Face name org/repo[@revision][:QUANT or
     /// :FILE.gguf], which is downloaded [default: the built-in demo model]
-    #[arg(long, env = "FOLIO_MODEL", value_name = "PATH_OR_NAME")]
+    #[arg(short, long, env = "FOLIO_MODEL", value_name = "PATH_OR_NAME")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) hub: HubArgs,
@@ -57,6 +59,7 @@ pub(crate) struct ModelArgs {
 
 /// The device, and the engine's limits on it.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Device and engine")]
 pub(crate) struct EngineArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
@@ -89,6 +92,8 @@ pub(crate) struct EngineArgs {
     pub(crate) kv_cache_bytes: Option<u64>,
     #[command(flatten)]
     pub(crate) host_tier: HostTierArgs,
+    #[command(flatten)]
+    pub(crate) disk_tier: DiskTierArgs,
     /// Do not share KV blocks between requests with a common prefix
     #[arg(long, env = "FOLIO_NO_PREFIX_CACHING", value_parser = BoolishValueParser::new())]
     pub(crate) no_prefix_caching: bool,
@@ -96,7 +101,8 @@ pub(crate) struct EngineArgs {
     #[arg(long, env = "FOLIO_NO_LOOK_AHEAD", value_parser = BoolishValueParser::new())]
     pub(crate) no_look_ahead: bool,
     /// Guess the next tokens and verify several in one step, as vLLM's JSON object {"method": "ngram",
-    /// "num_speculative_tokens": 5, "prompt_lookup_max": 4}; null for off [default: null]
+    /// "num_speculative_tokens": 5, "prompt_lookup_max": 4}; null for off [default: these, and
+    /// "disable_by_batch_size": 1]
     #[arg(long, env = "FOLIO_SPECULATIVE_CONFIG", value_name = "JSON", value_parser = speculation::parse)]
     speculative_config: Option<SpeculativeConfig>,
     /// Smaller model with the same tokenizer that guesses the next tokens, as "model" in --speculative-config
@@ -155,6 +161,7 @@ impl EngineArgs {
             gpu_memory_utilization: self.gpu_memory_utilization.unwrap_or(default.gpu_memory_utilization),
             kv_cache_bytes: self.kv_cache_bytes,
             kv_host_bytes: self.host_tier.bytes(),
+            kv_disk: self.disk_tier.config(),
             kv_format: match self.kv_cache_dtype {
                 KvCacheDtype::Auto => default.kv_format,
                 KvCacheDtype::F16 => KvFormat::F16,
@@ -174,6 +181,11 @@ impl EngineArgs {
 }
 
 impl EngineArgs {
+    /// Whether the options ask for drafts.
+    pub(crate) fn asks_for_drafts(&self) -> bool {
+        self.speculative_config.is_some() || self.draft_model.is_some()
+    }
+
     /// How drafts are made.
     fn speculation(&self, default: Option<Speculation>) -> Result<Option<Speculation>> {
         let config = self.speculative_config.as_ref();
@@ -198,9 +210,26 @@ impl EngineArgs {
 }
 
 impl ModelArgs {
+    /// Whether --model is on the command line. A typed value that is also the variable's makes no difference.
+    pub(crate) fn is_typed(&self) -> bool {
+        self.model.is_some() && self.model.as_deref().map(Path::as_os_str) != std::env::var_os("FOLIO_MODEL").as_deref()
+    }
+
+    /// These options, with the model that is the command's first argument, if it has one. It wins over the variable.
+    pub(crate) fn or_first(&self, first: Option<&Path>) -> Result<Self> {
+        let Some(first) = first else { return Ok(self.clone()) };
+        ensure!(!self.is_typed(), "the model is named twice: as `{}` and by --model", first.display());
+        Ok(Self { model: Some(first.to_owned()), ..self.clone() })
+    }
+
+    /// The same options for another model.
+    pub(crate) fn instead(&self, model: &Path) -> Self {
+        Self { model: Some(model.to_owned()), located: OnceLock::new(), ..self.clone() }
+    }
+
     /// The same options for another model, whose chat template is not needed.
     pub(crate) fn beside(&self, model: &Path) -> Self {
-        Self { model: Some(model.to_owned()), located: OnceLock::new(), chat_template: None, ..self.clone() }
+        Self { chat_template: None, ..self.instead(model) }
     }
 
     /// Name of the model in reports: the path as typed, or the name of the demo model.
@@ -282,6 +311,14 @@ impl ModelArgs {
         }
         let what = "is neither a GGUF file nor a folder with config.json and safetensors";
         ensure!(path.is_dir(), "{} {what}", path.display());
+        if !path.join("config.json").exists() {
+            let ggufs: Vec<String> = names_in(path).into_iter().filter(|name| is_gguf(name.as_ref())).collect();
+            if let Some(first) = ggufs.first() {
+                let first = path.join(first);
+                let all = ggufs.join(", ");
+                bail!("{} holds GGUF files ({all}); name the file: {}", path.display(), first.display());
+            }
+        }
         Ok((Model::open_with(path, access)?, None))
     }
 }
@@ -304,6 +341,22 @@ impl TextFiles {
     /// Neither tokenizer nor template.
     pub(crate) fn none() -> Self {
         Self { place: TextPlace::Nowhere, template: None }
+    }
+
+    /// The model's licence, if a GGUF file or the head of a folder's README.md names one.
+    pub(crate) fn licence(&self) -> Option<String> {
+        match &self.place {
+            TextPlace::Gguf(_, texts) => texts.licence().map(str::to_owned),
+            TextPlace::Folder(folder) => {
+                let readme = read_if_there(&folder.join("README.md")).ok().flatten()?;
+                let readme = String::from_utf8_lossy(&readme).into_owned();
+                let head = readme.strip_prefix("---\n")?.split("\n---").next()?;
+                let licence = head.lines().find_map(|line| line.strip_prefix("license:"))?.trim();
+                Some(licence.trim_matches(['"', '\'']).to_owned())
+            }
+            TextPlace::Demo => Some(concat!("that of folio: ", env!("CARGO_PKG_LICENSE")).to_owned()),
+            TextPlace::Nowhere => None,
+        }
     }
 
     /// Reads tokenizer and chat template; each may be missing. A large vocabulary takes a fifth of a second.

@@ -7,9 +7,13 @@
 use super::device::{self, Device};
 use super::options::{EngineArgs, ModelArgs};
 use super::output;
+use super::serve;
+use super::serve::config::ConfigFile;
+use super::serve::served::Sources;
+use super::shares::{Member, Shares};
 use super::units::parse_bytes;
 use anyhow::{Context as _, Result, ensure};
-use clap::Args;
+use clap::{ArgMatches, Args};
 use folio::backend::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
 use folio::backend::cuda;
@@ -22,7 +26,7 @@ use folio::model::{Model, ModelSpec};
 use folio::plan::{Plan, Storage};
 use folio::platform;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes read to measure bandwidth: more than caches can hold.
 const READ_BYTES: u64 = 256 << 20;
@@ -35,9 +39,14 @@ pub(crate) struct PlanArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Shape to plan for instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b or HxLxNxKxDxFxV
+    /// Shape to plan for instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, phi-4-mini,
+    /// granite-4.0-micro, ministral-3-8b, gpt-oss-20b, gpt-oss-120b, glm-4.5-air, gemma-4-e2b,
+    /// gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b or HxLxNxKxDxFxV
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     shape: Option<String>,
+    /// Plan for all models of a file for `folio serve --config`, on its devices
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["shape", "memory"])]
+    config: Option<PathBuf>,
     /// Plan for a GPU with this much memory, for example 6GiB, instead of a device of this machine
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory: Option<u64>,
@@ -67,8 +76,11 @@ struct Report<'a> {
     fit_report: FitReport,
 }
 
-/// Prints the report. Returns whether the model fits.
-pub(crate) fn run(args: &PlanArgs) -> Result<bool> {
+/// Prints the report. Returns whether the model fits, or all models.
+pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
+    if let Some(file) = &args.config {
+        return run_all(file, args.json, given);
+    }
     let config = args.engine.config()?;
     let model = model(args)?;
     let subject = subject(args)?;
@@ -80,6 +92,31 @@ pub(crate) fn run(args: &PlanArgs) -> Result<bool> {
     let text = if args.json { report.as_json().to_string() } else { report.as_text() };
     output::result(text)?;
     Ok(report.fit_report.requested.fits())
+}
+
+/// Prints the plan of all models of a file.
+fn run_all(file: &Path, json: bool, given: &ArgMatches) -> Result<bool> {
+    let typed: Vec<_> = std::env::args_os().skip(2).collect();
+    let command = super::command_line().find_subcommand("plan").cloned().context("this command is gone")?;
+    let sources =
+        Sources { command, known: serve::command(), typed: &typed, given, file: Some(ConfigFile::read(file)?) };
+    let mut models = sources.tables::<PlanArgs>()?;
+    if models.is_empty() {
+        let (all, _) = sources.parse::<PlanArgs>(None)?;
+        models.push(("", all));
+    }
+    let names: Vec<_> = models
+        .iter()
+        .map(|(name, args)| match *name {
+            "" => args.model.name(),
+            name => name.to_owned(),
+        })
+        .collect();
+    let members =
+        models.iter().zip(&names).map(|((_, args), name)| Member { name, model: &args.model, engine: &args.engine });
+    let shares = Shares::new(&members.collect::<Vec<_>>())?;
+    output::result(if json { shares.as_json().to_string() } else { shares.as_text() })?;
+    Ok(shares.fits())
 }
 
 fn model(args: &PlanArgs) -> Result<Model> {
@@ -160,6 +197,11 @@ impl Report<'_> {
             format!("KV pool      {}", self.pool_in_words()),
             format!("context      {}", self.context_in_words()),
         ];
+        if asked.state_bytes > 0 {
+            let (bytes, each) = (Bytes(asked.state_bytes), Bytes(self.plan.state_bytes()));
+            let slots = asked.capacity.state_slots;
+            lines.insert(6, format!("states       {bytes}: {slots} sequences, {each} each"));
+        }
         if asked.fits() {
             lines.push(format!("decode       {}", self.speed_in_words(asked)));
         }
@@ -271,6 +313,7 @@ impl Report<'_> {
             "fits": fit.fits(),
             "weight_bytes": fit.weight_bytes,
             "activation_bytes": fit.activation_bytes,
+            "state_bytes": fit.state_bytes,
             "kv_bytes": fit.kv_bytes,
             "kv_token_bytes": fit.kv_token_bytes,
             "kv_format": fit.kv_format.to_string(),

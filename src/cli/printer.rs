@@ -1,17 +1,15 @@
 //! Prints a streamed response while it arrives: the answer to the command's output, reasoning to a terminal's stderr.
 
+use super::prose;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 use std::io::{self, IsTerminal as _, Write};
 
-/// Dim text in a terminal, and back to normal.
-const DIM: &str = "\x1b[2m";
-const NORMAL: &str = "\x1b[0m";
-
 /// Prints the first choice of a response and records it.
 pub(crate) struct Printer<'a> {
     output: &'a mut dyn Write,
-    shows_reasoning: bool,
+    /// Where reasoning is shown.
+    thoughts: Option<Box<dyn Write>>,
     content: String,
     reasoning: String,
     tool_calls: Vec<Value>,
@@ -19,8 +17,8 @@ pub(crate) struct Printer<'a> {
 
 impl<'a> Printer<'a> {
     pub(crate) fn new(output: &'a mut dyn Write) -> Self {
-        let shows_reasoning = io::stderr().is_terminal();
-        Self { output, shows_reasoning, content: String::new(), reasoning: String::new(), tool_calls: Vec::new() }
+        let thoughts = io::stderr().is_terminal().then(|| Box::new(prose::thoughts()) as Box<dyn Write>);
+        Self { output, thoughts, content: String::new(), reasoning: String::new(), tool_calls: Vec::new() }
     }
 
     /// Prints the new output of one event.
@@ -41,9 +39,9 @@ impl<'a> Printer<'a> {
             return;
         }
         self.reasoning.push_str(text);
-        if self.shows_reasoning {
+        if let Some(thoughts) = &mut self.thoughts {
             // Reasoning is optional output: if stderr is closed, the answer is still printed.
-            let _ = io::stderr().write_all(format!("{DIM}{text}{NORMAL}").as_bytes());
+            let _ = thoughts.write_all(text.as_bytes());
         }
     }
 
@@ -51,12 +49,19 @@ impl<'a> Printer<'a> {
         if text.is_empty() {
             return Ok(());
         }
-        if self.content.is_empty() && self.shows_reasoning && !self.reasoning.is_empty() {
-            let _ = io::stderr().write_all(b"\n");
+        if self.content.is_empty() {
+            self.end_reasoning();
         }
         self.content.push_str(text);
         self.output.write_all(text.as_bytes())?;
         Ok(self.output.flush()?)
+    }
+
+    /// Ends the last line of the reasoning, which may wait for the end of a word.
+    fn end_reasoning(&mut self) {
+        if let Some(thoughts) = self.thoughts.as_mut().filter(|_| !self.reasoning.is_empty()) {
+            let _ = thoughts.write_all(b"\n");
+        }
     }
 
     /// The first part of a call has its name; later parts add to its arguments.
@@ -73,7 +78,10 @@ impl<'a> Printer<'a> {
     }
 
     /// Ends the output: prints tool calls as lines of JSON. Returns the message for the conversation's history.
-    pub(crate) fn finish(self) -> Result<Value> {
+    pub(crate) fn finish(mut self) -> Result<Value> {
+        if self.content.is_empty() {
+            self.end_reasoning();
+        }
         let mut message = Map::from_iter([("role".to_owned(), json!("assistant"))]);
         message.insert("content".to_owned(), self.content.clone().into());
         if !self.content.is_empty() || self.tool_calls.is_empty() {

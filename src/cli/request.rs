@@ -11,6 +11,7 @@ pub(crate) const MAX_TOKENS_ROOM: u32 = u32::MAX;
 
 /// Sampling flags. Their help is the API's documentation of the fields.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Sampling")]
 pub(crate) struct RequestArgs {
     #[arg(long, value_name = "N", help = field_help("max_completion_tokens"))]
     max_tokens: Option<u32>,

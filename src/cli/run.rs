@@ -1,6 +1,8 @@
-//! `folio run`: answers one prompt, streamed to stdout, or a file of requests as one batch ([`batch`]).
+//! `folio run`: answers one prompt, streamed to stdout, or a file of requests as one batch ([`batch`]). Without any, a
+//! person at a terminal gets a conversation ([`chat`]).
 
 use super::batch::{self, Batch};
+use super::chat;
 use super::options::{EngineArgs, ModelArgs};
 use super::output::note;
 use super::printer::Printer;
@@ -12,39 +14,53 @@ use folio::server::LocalApi;
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
+    /// The model, as --model names it
+    #[arg(value_name = "MODEL")]
+    first: Option<PathBuf>,
+    /// Message to answer; without a chat template, text to continue; - reads it from stdin, which a pipe does anyway
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "input"])]
+    rest: Vec<String>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Message to answer; without a chat template, text to continue
-    #[arg(long, value_name = "TEXT", required_unless_present = "input", conflicts_with = "input")]
+    /// The same as PROMPT
+    #[arg(help_heading = "Task", short, long, value_name = "TEXT", conflicts_with = "input")]
     prompt: Option<String>,
     /// Continue the prompt as text, without the chat template
-    #[arg(long, requires = "prompt")]
+    #[arg(help_heading = "Task", long)]
     raw: bool,
     /// Search for the likeliest answer with this many beams instead of sampling
-    #[arg(long, value_name = "N")]
+    #[arg(help_heading = "Task", long, value_name = "N")]
     beams: Option<u32>,
     /// Print the whole response as one JSON object
-    #[arg(long, requires = "prompt")]
+    #[arg(help_heading = "Task", long, conflicts_with = "input")]
     json: bool,
     /// File of requests, one JSON object per line; - is stdin. A line is {"prompt"}, {"messages"} or
-    /// {"prompt_token_ids"} with fields of the API, or has the OpenAI batch format: custom_id, method, url, body
-    #[arg(long, value_name = "FILE")]
+    /// {"prompt_token_ids"} with fields of the API, or has the OpenAI batch format: custom_id, method, url, body. A
+    /// prompt is one message of a user; "raw": true, or a model without a chat template, makes it text to continue
+    #[arg(help_heading = "Task", long, value_name = "FILE")]
     input: Option<PathBuf>,
     /// Write results to this file instead of stdout
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Task", long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Name of the model in requests; may be given several times [default: the value of --model]
-    #[arg(long, env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',', num_args = 1..)]
+    #[arg(help_heading = "Task", long, env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',',
+          num_args = 1..)]
     served_model_name: Vec<String>,
     #[command(flatten)]
     request: RequestArgs,
+}
+
+/// What is to be answered.
+enum Task {
+    Prompt(String),
+    Lines(Box<dyn BufRead + Send>),
 }
 
 impl RunArgs {
@@ -55,33 +71,62 @@ impl RunArgs {
             fields.insert("best_of".to_owned(), width.into());
         }
     }
+
+    /// The model and the words of the prompt. After --model, the first argument is the prompt's.
+    fn model_and_words(&self) -> Result<(ModelArgs, Option<String>)> {
+        let mut words = self.rest.clone();
+        let mut first = self.first.as_deref();
+        if words.is_empty() && self.prompt.is_none() && self.input.is_none() && self.model.is_typed() {
+            words.extend(first.take().map(|word| word.to_string_lossy().into_owned()));
+        }
+        let text = (!words.is_empty()).then(|| words.join(" "));
+        Ok((self.model.or_first(first)?, text.or_else(|| self.prompt.clone())))
+    }
+
+    /// What is to be answered; `None` if nothing is given and a person is at the terminal.
+    fn task(&self, text: Option<String>) -> Result<Option<Task>> {
+        if let Some(path) = &self.input {
+            return Ok(Some(Task::Lines(open_input(path)?)));
+        }
+        if let Some(text) = text.filter(|text| text != "-") {
+            return Ok(Some(Task::Prompt(text)));
+        }
+        if io::stdin().is_terminal() {
+            return Ok(None);
+        }
+        let text = io::read_to_string(io::stdin()).context("cannot read the prompt from stdin")?;
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        ensure!(!text.is_empty(), "there is no prompt: pass it after the model, by --prompt, or through a pipe");
+        Ok(Some(Task::Prompt(text.to_owned())))
+    }
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    let (model, text) = args.model_and_words()?;
     // Files are opened first, so that a wrong name is reported before the model loads.
-    let input = args.input.as_deref().map(open_input).transpose()?;
+    let Some(task) = args.task(text)? else { return chat::start(&model, &args.engine, &args.request) };
     let mut output = open_output(args.output.as_deref())?;
     let mut engine = args.engine.clone();
     let lines_in_flight = engine.queue_requests_max.unwrap_or(batch::LINES_IN_FLIGHT) as usize;
-    if input.is_some() {
+    if matches!(task, Task::Lines(_)) {
         engine.queue_requests_max = Some(batch::QUEUE_REQUESTS_MAX);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let session = Session::start(&args.model, &engine)?.wait_ready()?;
+    let session = Session::start(&model, &engine)?.wait_ready()?;
     let names = match args.served_model_name.as_slice() {
-        [] => vec![args.model.name()],
+        [] => vec![model.name()],
         names => names.to_vec(),
     };
-    let outcome = match input {
-        Some(input) => {
+    let outcome = match task {
+        Task::Lines(input) => {
             let mut fields = args.request.fields();
             args.add_beams(&mut fields);
-            let batch = Batch::new(&session, &names, fields, lines_in_flight);
+            let batch = Batch::new(&session, &names, (fields, args.raw), lines_in_flight);
             runtime.block_on(batch.answer(input, &mut output))
         }
-        None => {
+        Task::Prompt(prompt) => {
             let api = LocalApi::new(session.api_state(names, server_options(true)));
-            runtime.block_on(answer_prompt(&api, &session, args, &mut output))
+            runtime.block_on(answer_prompt(&api, &session, args, &prompt, &mut output))
         }
     };
     // A failed answer is the better error message, so it precedes that of a failed engine.
@@ -100,8 +145,14 @@ fn open_output(path: Option<&Path>) -> Result<Box<dyn Write>> {
     Ok(Box::new(BufWriter::new(File::create(path).with_context(|| path.display().to_string())?)))
 }
 
-async fn answer_prompt(api: &LocalApi, session: &Session, args: &RunArgs, output: &mut dyn Write) -> Result<()> {
-    let (path, mut body) = prompt_request(session, args)?;
+async fn answer_prompt(
+    api: &LocalApi,
+    session: &Session,
+    args: &RunArgs,
+    prompt: &str,
+    output: &mut dyn Write,
+) -> Result<()> {
+    let (path, mut body) = prompt_request(session, args, prompt)?;
     if args.json {
         let answer = api.post(path, &body).await?.json().await?;
         writeln!(output, "{answer}")?;
@@ -125,19 +176,18 @@ async fn answer_prompt(api: &LocalApi, session: &Session, args: &RunArgs, output
     printer.finish().map(|_| ())
 }
 
-/// The route for `--prompt` and the request's body.
-fn prompt_request(session: &Session, args: &RunArgs) -> Result<(&'static str, Value)> {
+/// The route for a prompt and the request's body.
+fn prompt_request(session: &Session, args: &RunArgs, prompt: &str) -> Result<(&'static str, Value)> {
     ensure!(
         session.text.tokenizer.is_some(),
         "this model has no tokenizer: pass token ids, as `prompt_token_ids` in a file for --input"
     );
-    let prompt = args.prompt.as_deref().unwrap_or_default();
     let seed = args.engine.seed.filter(|_| args.beams.is_none());
     let mut body = args.request.fields_with_seed(seed);
     args.add_beams(&mut body);
     let has_template = session.text.template.is_some();
     if has_template && !args.raw {
-        body.insert("messages".to_owned(), json!([{"role": "user", "content": prompt}]));
+        body.insert("messages".to_owned(), batch::user_message(&prompt.into()));
         return Ok(("/v1/chat/completions", body.into()));
     }
     if !has_template && !args.raw {

@@ -3,6 +3,7 @@
 
 use super::device::{Device, DeviceArgs};
 use super::output;
+use super::progress::{Phase, Unit};
 use anyhow::{Result, ensure};
 use clap::Args;
 use folio::backend::BackendError;
@@ -11,7 +12,9 @@ use folio::backend::cpu::CpuBackend;
 use folio::backend::cuda::CudaBackend;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::WgpuBackend;
+use folio::selftest::OnProgress;
 use folio::{platform, selftest};
+use std::sync::Arc;
 
 #[derive(Args, Debug)]
 pub(crate) struct SelftestArgs {
@@ -28,7 +31,10 @@ pub(crate) struct SelftestArgs {
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     let device = args.device.resolve()?;
     let draws = if args.full { selftest::Draws::Many } else { selftest::Draws::Usual };
-    let checks = selftest::SelftestOptions { filter: args.filter.clone(), draws, ..Default::default() };
+    let phase = Arc::new(Phase::start("checking kernels", Unit::Pieces));
+    let shown = phase.clone();
+    let progress = OnProgress(Some(Arc::new(move |done, total| shown.update(done as u64, total as u64))));
+    let checks = selftest::SelftestOptions { filter: args.filter.clone(), draws, progress, ..Default::default() };
     let report = platform::block_on(async {
         match device {
             Device::Cpu(options) => selftest::run(&mut CpuBackend::new(&options), &checks).await,
@@ -39,6 +45,7 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
             Device::Fake(_) => Err(BackendError::Unavailable("the fake device computes no results to check".into())),
         }
     })?;
+    drop((checks, phase));
     output::result(&report)?;
     ensure!(!report.rows.is_empty(), "no check name contains {:?}", args.filter.as_deref().unwrap_or_default());
     ensure!(report.passed(), "results of this device differ from the CPU reference");

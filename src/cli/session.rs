@@ -3,18 +3,19 @@
 
 use super::device::{Device, DeviceJob};
 use super::options::{EngineArgs, ModelArgs, TextFiles};
-use super::output::{bar_style, note};
+use super::output::note;
+use super::progress::{Phase, Unit};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use folio::backend::{Backend, BackendError};
 use folio::config::Config;
 use folio::engine::fit::FitReport;
 use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status};
 use folio::engine::request::SamplingParams;
-use folio::engine::{self, EngineEnd, Progress, StartError};
+use folio::engine::{self, EngineEnd, Progress, StartError, Turns};
 use folio::model::{GenerationDefaults, Model};
 use folio::server::{ServerOptions, ServerState};
 use folio::text::TextModel;
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -38,7 +39,17 @@ struct Spawn {
     draft: Option<Model>,
     config: Config,
     inbox: EngineInbox,
-    tells_sizes: bool,
+    tells: Tells,
+}
+
+/// What is said on stderr of a start that goes well, besides its progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Tells {
+    Nothing,
+    /// What the folder for files of KV blocks has.
+    Disk,
+    /// That, what is allocated, and without a terminal how long kernels took to compile.
+    Everything,
 }
 
 impl DeviceJob for Spawn {
@@ -49,7 +60,9 @@ impl DeviceJob for Spawn {
         B: Backend + 'static,
         F: Fn() -> Result<B, BackendError> + Send + 'static,
     {
-        engine::spawn_with_draft(open, self.model, self.draft, self.config, self.inbox, loading_bar(self.tells_sizes))
+        let mut loading = Loading::new(self.tells, &self.model);
+        let progress = move |progress| loading.tell(progress);
+        engine::spawn_with_draft(open, self.model, self.draft, self.config, self.inbox, progress)
     }
 }
 
@@ -58,7 +71,7 @@ impl Session {
     pub(crate) fn start(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
         let config = engine.config()?;
         let models = Models::open(model, engine)?;
-        Self::spawn(engine.device()?, models, config, false)
+        Self::spawn(engine.device()?, models, config, (Tells::Disk, None))
     }
 
     /// Like [`Self::start`], for a server: prints a line on stderr with the memory to be allocated, and does not
@@ -70,19 +83,28 @@ impl Session {
             let report = FitReport::new(&model, &model.record(caps.activations), None, &config, &caps);
             ensure!(report.requested.fits(), StartError::DoesNotFit(Box::new(report)));
         }
-        Self::spawn(device, Models::open(model, engine)?, config, true)
+        Self::spawn(device, Models::open(model, engine)?, config, (Tells::Everything, None))
     }
 
-    /// Like [`Self::start`], with parts from the caller.
+    /// Like [`Self::start_to_serve`], with limits that were planned for several models, which take turns on the device.
+    pub(crate) fn start_planned(model: &ModelArgs, engine: &EngineArgs, config: Config, turns: Turns) -> Result<Self> {
+        Self::spawn(engine.device()?, Models::open(model, engine)?, config, (Tells::Everything, Some(turns)))
+    }
+
+    /// Like [`Self::start`], with parts from the caller, who knows what is in them.
     pub(crate) fn start_on(device: Device, model: Model, text: TextFiles, config: Config) -> Result<Self> {
-        Self::spawn(device, Models { model, text, draft: None }, config, false)
+        Self::spawn(device, Models { model, text, draft: None }, config, (Tells::Nothing, None))
     }
 
     /// Reads the texts while the weights load.
-    fn spawn(device: Device, models: Models, config: Config, tells_sizes: bool) -> Result<Self> {
+    fn spawn(device: Device, models: Models, config: Config, (tells, turns): (Tells, Option<Turns>)) -> Result<Self> {
         let Models { model, text, draft } = models;
         let (draft, draft_text) = draft.unzip();
         let (handle, inbox) = handle::channel(config.queue_requests_max);
+        let inbox = match turns {
+            Some(turns) => inbox.with_turns(turns),
+            None => inbox,
+        };
         let generation = model.generation().clone();
         let model = match &device {
             Device::Fake(script) => match script.context {
@@ -91,7 +113,7 @@ impl Session {
             },
             _ => model,
         };
-        let thread = device.with(Spawn { model, draft, config, inbox, tells_sizes });
+        let thread = device.with(Spawn { model, draft, config, inbox, tells });
         match read_texts(text, draft_text) {
             Ok(text) => Ok(Self { handle, text: Arc::new(text), generation, thread }),
             Err(error) => {
@@ -130,8 +152,13 @@ impl Session {
     /// State of the API over this engine, for a socket or for calls in process. Requests name the model by one of
     /// `names`. Sampling defaults are the model's own.
     pub(crate) fn api_state(&self, names: Vec<String>, options: ServerOptions) -> ServerState {
-        let options = ServerOptions { defaults: SamplingParams::from_defaults(&self.generation), ..options };
+        let options = ServerOptions { defaults: self.defaults(), ..options };
         ServerState::new(self.handle.clone(), self.text.clone(), names, options)
+    }
+
+    /// The model's sampling defaults.
+    pub(crate) fn defaults(&self) -> SamplingParams {
+        SamplingParams::from_defaults(&self.generation)
     }
 
     /// Finishes the running requests and ends the thread. Returns an error if the thread had ended by itself.
@@ -178,34 +205,83 @@ fn read_texts(text: TextFiles, draft: Option<TextFiles>) -> Result<TextModel> {
     Ok(text)
 }
 
-/// Shows loading progress, in bytes and then in kernels, and the engine's notices, all on stderr. Without a terminal,
-/// only the notices; a server (`tells_sizes`) also says how long its kernels took to compile.
-fn loading_bar(tells_sizes: bool) -> impl FnMut(Progress) + Send + 'static {
-    let bar = |template| {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        bar.with_style(bar_style(template))
-    };
-    let weights = bar("loading {bar:32} {bytes}/{total_bytes} {binary_bytes_per_sec}");
-    let kernels = bar("compiling kernels {bar:32} {pos}/{len}");
-    let mut compiling_since = None;
-    let move_to = |bar: &ProgressBar, done: u64, total: u64| {
-        bar.set_length(total);
-        bar.set_position(done);
-        if done >= total {
-            bar.finish_and_clear();
-        }
-    };
-    move |progress| match progress {
-        Progress::Weights { done, total } => move_to(&weights, done, total),
-        Progress::Kernels { done, total } => {
-            let since = *compiling_since.get_or_insert_with(Instant::now);
-            move_to(&kernels, done.into(), total.into());
-            if done == total && tells_sizes && kernels.is_hidden() {
-                note(format_args!("compiled {total} kernels in {:.1} s", since.elapsed().as_secs_f64()));
+/// Shows on stderr how loading goes, and the engine's notices.
+struct Loading {
+    phase: Option<(Stage, Phase)>,
+    tells: Tells,
+    /// Whether weights are quantized while they load, which takes most of that time.
+    quantizes: bool,
+    compiling_since: Option<Instant>,
+}
+
+/// What is being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Device,
+    Weights,
+    Kernels,
+    /// The KV pool, and measurements.
+    Rest,
+}
+
+impl Loading {
+    fn new(tells: Tells, model: &Model) -> Self {
+        let quantizes = model.quantizes();
+        let mut loading = Self { phase: None, tells, quantizes, compiling_since: None };
+        loading.phase(Stage::Device);
+        loading
+    }
+
+    /// The phase of a stage; another one ends.
+    fn phase(&mut self, stage: Stage) -> &Phase {
+        self.phase.take_if(|(present, _)| *present != stage);
+        let (_, phase) = self.phase.get_or_insert_with(|| {
+            let (name, unit) = match stage {
+                Stage::Device => ("opening the device", Unit::Pieces),
+                Stage::Weights if self.quantizes => ("quantizing weights", Unit::Bytes),
+                Stage::Weights => ("loading weights", Unit::Bytes),
+                Stage::Kernels => ("compiling kernels", Unit::Pieces),
+                Stage::Rest => ("allocating the KV pool", Unit::Pieces),
+            };
+            (stage, Phase::start(name, unit))
+        });
+        phase
+    }
+
+    fn tell(&mut self, progress: Progress) {
+        match progress {
+            Progress::Weights { done, total } => {
+                self.phase(Stage::Weights).update(done, total);
+                if done >= total {
+                    self.phase(Stage::Rest);
+                }
             }
+            Progress::Kernels { done, total } => {
+                let since = *self.compiling_since.get_or_insert_with(Instant::now);
+                self.phase(Stage::Kernels).update(done.into(), total.into());
+                if done == total {
+                    self.phase(Stage::Rest);
+                    if self.tells == Tells::Everything && !std::io::stderr().is_terminal() {
+                        note(format_args!("compiled {total} kernels in {:.1} s", since.elapsed().as_secs_f64()));
+                    }
+                }
+            }
+            Progress::Fits(fit) if self.tells == Tells::Everything => self.note(fit),
+            Progress::Disk { folder, blocks, fingerprint } if self.tells >= Tells::Disk => {
+                let (folder, ms) = (folder.display(), 1e3 * fingerprint.as_secs_f64());
+                self.note(format_args!(
+                    "{folder} has {blocks} KV blocks of this model, whose fingerprint took {ms:.1} ms"
+                ));
+            }
+            Progress::Fits(_) | Progress::Disk { .. } => {}
+            Progress::Notice(text) => self.note(text),
         }
-        Progress::Fits(fit) if tells_sizes => note(fit),
-        Progress::Fits(_) => {}
-        Progress::Notice(text) => weights.suspend(|| note(text)),
+    }
+
+    fn note(&self, text: impl std::fmt::Display) {
+        match &self.phase {
+            Some((_, phase)) => phase.note(text),
+            None => note(text),
+        }
     }
 }

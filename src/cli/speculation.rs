@@ -74,8 +74,7 @@ mod tests {
         assert_eq!(read(r#"{"prompt_lookup_min":2,"prompt_lookup_max":6}"#), Ok(settings(5, 2, 6)));
         assert_eq!(read(r#"{"prompt_lookup_min":2}"#), Ok(settings(5, 2, 2)));
         assert_eq!(read("{}"), Ok(settings(5, 4, 4)));
-        let alone = Speculation { disable_by_batch_size: Some(1), ..Speculation::DEFAULT };
-        assert_eq!(read(r#"{"disable_by_batch_size":1}"#), Ok(Some(alone)));
+        assert_eq!(read(r#"{"disable_by_batch_size":1}"#), Ok(Some(Speculation::SINGLE_SEQUENCE)));
         assert_eq!(read("null"), Ok(None));
         for text in [r#"{"method":"draft_model","model":"a/b"}"#, r#"{"model":"a/b"}"#] {
             let config = SpeculativeConfig { settings: Some(BY_MODEL), model: Some("a/b".into()) };

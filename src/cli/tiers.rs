@@ -2,6 +2,8 @@
 
 use super::units::parse_bytes;
 use clap::Args;
+use folio::config::DiskConfig;
+use std::path::PathBuf;
 
 /// The size of the host tier, under its own name or one of vLLM's.
 #[derive(Args, Clone, Debug)]
@@ -23,6 +25,26 @@ impl HostTierArgs {
     /// Bytes of host memory; 0 for none.
     pub(crate) fn bytes(&self) -> u64 {
         self.kv_host_bytes.or(self.swap_space).or(self.kv_offloading_size).unwrap_or(0)
+    }
+}
+
+/// The folder of the disk tier.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DiskTierArgs {
+    /// Folder for KV blocks of prompts without a cache salt, which later requests and later starts find again; several
+    /// processes may use it [default: none]
+    #[arg(long, env = "FOLIO_KV_DISK", value_name = "FOLDER", requires = "kv_disk_bytes")]
+    kv_disk: Option<PathBuf>,
+    /// Maximum bytes of the files in --kv-disk, for example 64GiB; the least recently used are removed
+    #[arg(long, env = "FOLIO_KV_DISK_BYTES", value_name = "BYTES", value_parser = parse_bytes, requires = "kv_disk")]
+    kv_disk_bytes: Option<u64>,
+}
+
+impl DiskTierArgs {
+    /// The folder and its size; `None` for none.
+    pub(crate) fn config(&self) -> Option<DiskConfig> {
+        let (folder, bytes) = self.kv_disk.clone().zip(self.kv_disk_bytes)?;
+        Some(DiskConfig { folder, bytes })
     }
 }
 

@@ -11,7 +11,9 @@ use super::sequence::{Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::UNKNOWN;
 use super::tiers::{Restore, Save};
 use crate::plan::Tail;
-use crate::plan::inputs::{BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows};
+use crate::plan::inputs::{
+    BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows, StateRows,
+};
 use std::collections::BTreeSet;
 
 /// Bias of a forbidden token: below every logit, and still finite when divided by the lowest temperature.
@@ -236,6 +238,7 @@ impl Batch {
         assert!(end <= sequence.tokens_known() + 1, "a row computes known tokens, or exactly the pending one");
         let row_start = index(inputs.positions.len());
         inputs.sequences.push(SequenceRows { row_start, row_count: row.count, context_len: end });
+        inputs.states.extend(self.state_of(row, sequence));
         inputs.positions.extend(row.start..end);
         let known = sequence.tokens.get(row.start as usize..end.min(sequence.tokens_known()) as usize);
         inputs.token_ids.extend_from_slice(known.unwrap_or_default());
@@ -246,6 +249,14 @@ impl Batch {
         for (group, arrays) in inputs.groups.iter_mut().enumerate() {
             self.flatten_table(&sequence.tables[group].blocks, group, row.start..end, pool, arrays);
         }
+    }
+
+    /// The state slots of a row, if the model keeps states: the live slot, which starts at zero with the sequence.
+    fn state_of(&self, row: &Row, sequence: &Sequence) -> Option<StateRows> {
+        let slot = sequence.state_slot;
+        let kept = self.faults.has(InjectedFault::StateKeptInPreemption) && sequence.preemptions > 0;
+        let from = if row.start == 0 && !kept { NONE } else { slot };
+        (slot != NONE).then_some(StateRows { from, to: slot })
     }
 
     /// Adds each draft of a row as if it were the only row of another sequence with the same blocks. Keys and values
@@ -265,6 +276,7 @@ impl Batch {
         inputs: &mut BatchInputs,
     ) {
         assert!(draft != UNKNOWN, "a draft is known when it is computed");
+        assert_eq!(sequence.state_slot, NONE, "a sequence that keeps a state has no drafts");
         let row_start = index(inputs.positions.len());
         inputs.sequences.push(SequenceRows { row_start, row_count: 1, context_len: position + 1 });
         inputs.positions.push(position);

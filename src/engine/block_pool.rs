@@ -17,8 +17,11 @@ pub type BlockId = u32;
 
 /// Identifies the tokens of a full block and of everything before it. The hash is keyed, so that clients cannot
 /// construct a collision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash([u8; 16]);
+
+/// KV group and hash of a block.
+pub type BlockKey = (usize, BlockHash);
 
 impl BlockHash {
     /// The parent hash of a sequence's first block. Prompts with different salts have different roots and never share
@@ -39,9 +42,20 @@ impl BlockHash {
         Self::truncated(&hasher)
     }
 
+    /// The hash as bytes, for names and files.
+    pub fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+
     fn truncated(hasher: &blake3::Hasher) -> Self {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Self(bytes)
+    }
+}
+
+impl From<[u8; 16]> for BlockHash {
+    fn from(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 }

@@ -22,6 +22,9 @@ pub enum DraftError {
         /// Vocabulary size of the model.
         model: u32,
     },
+    /// One of the two keeps a state, which cannot be taken back to the last accepted token.
+    #[error("a draft model is not supported if it, or the model, keeps a recurrent state")]
+    States,
     /// No layer of the model keeps as many tokens as one of its layers needs.
     #[error("the draft model attends to {window} tokens, but no layer of the model keeps so many")]
     Window {
@@ -74,6 +77,9 @@ pub struct DraftPlan {
 impl DraftPlan {
     /// Matches the plan of a draft model with that of the model; fails if they do not go together.
     pub fn new(plan: Plan, model: &Plan) -> Result<Self, DraftError> {
+        if !model.state_layers.is_empty() || !plan.state_layers.is_empty() {
+            return Err(DraftError::States);
+        }
         let groups = shared_groups(model, &plan)?;
         Ok(Self { plan: Arc::new(plan), groups })
     }

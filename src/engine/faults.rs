@@ -75,6 +75,14 @@ pub enum InjectedFault {
     HostSlotReusedEarly,
     /// A block can be found in host memory before its copy has been read.
     LeavingBlockFound,
+    /// The form of a file is not compared, so one of another model is used.
+    OtherModelRead,
+    /// The checksum of a file is not compared, so a part-written file is used.
+    PartFileRead,
+    /// The token ids of a file are not compared, so one with the same hash but another text is used.
+    OtherTextRead,
+    /// A file that is gone when it is read counts as read.
+    MissingFileRead,
     /// Rejected drafts count as computed, so the tokens in their places are not.
     RejectedDraftsComputed,
     /// A block that drafts fill can be found in the prefix cache before they are verified.
@@ -83,6 +91,10 @@ pub enum InjectedFault {
     DraftNoiseOfFirstRow,
     /// An accepted draft does not end a choice.
     DraftAcceptedPastEnd,
+    /// Two sequences that run at once get the same state slot.
+    StateSlotShared,
+    /// A preempted sequence starts again with the state that its slot has.
+    StateKeptInPreemption,
     /// The token that replaces a rejected draft is reported with the logprobs of the row after it.
     RejectedLogprobs,
 }

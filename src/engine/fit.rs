@@ -7,6 +7,7 @@
 use super::draft_model::DraftPlan;
 use super::sizes;
 use super::source::Source;
+use super::states;
 use crate::backend::layout::{Excess, Layout, PoolLayout};
 use crate::backend::{Capacity, Caps};
 use crate::config::Config;
@@ -26,6 +27,8 @@ pub struct Fit {
     pub weight_bytes: u64,
     /// Bytes of the row buffers between steps and of everything else that a step needs.
     pub activation_bytes: u64,
+    /// Bytes of the states of all sequences that may run at once; 0 if the model keeps none.
+    pub state_bytes: u64,
     /// Bytes of the KV pool.
     pub kv_bytes: u64,
     /// Bytes of the smallest KV pool that holds one sequence of the requested context.
@@ -60,13 +63,15 @@ pub struct Fit {
     pub model_len_max: u32,
     /// Number of sequences of that length that the pool holds at once, at most `max_num_seqs`.
     pub sequences: u32,
-    /// Bytes read per generated token of a sequence that runs alone: all weights, plus K and V of half its context.
+    /// Bytes read per generated token of a sequence that runs alone: all weights, plus K and V of half its context and
+    /// its state.
     pub token_bytes: u64,
 }
 
 impl Fit {
     /// Computes what fits on a device with these capabilities, with a draft model if there is one.
     pub fn new(config: &Config, model: &Plan, draft: Option<&DraftPlan>, caps: &Caps) -> Self {
+        let config = &states::adapted(config, model);
         let joined = draft.map(|draft| draft.joined(model));
         let plan = joined.as_ref().unwrap_or(model);
         let capacity = sizes::capacity(config, plan, caps);
@@ -76,14 +81,15 @@ impl Fit {
             .collect();
         let weight_bytes = layouts.iter().map(Layout::weight_bytes).sum();
         let activation_bytes = layouts.iter().map(Layout::work_bytes).sum();
-        let blocks = sizes::pool_blocks(config, plan, caps, &capacity, weight_bytes + activation_bytes);
+        let state_bytes: u64 = layouts.iter().map(Layout::state_bytes).sum();
+        let taken = weight_bytes + activation_bytes + state_bytes;
+        let blocks = sizes::pool_blocks(config, plan, caps, &capacity, taken);
         let smallest = || PoolLayout::new(plan, &capacity, caps, &sizes::blocks_least(plan));
         let excess = layouts.into_iter().find_map(|layout| layout.excess).or_else(|| smallest().excess);
         let requested = sizes::model_len_requested(config, plan);
         let kv_bytes = sizes::kv_bytes(config, plan, &blocks);
         let budget_bytes = sizes::budget_bytes(config, caps);
-        let total = weight_bytes + activation_bytes + kv_bytes;
-        let within = excess.is_none() && budget_bytes.is_none_or(|budget| total <= budget);
+        let within = excess.is_none() && budget_bytes.is_none_or(|budget| taken + kv_bytes <= budget);
         let held = sizes::model_len_held(requested, config.block_size, plan, &blocks);
         let model_len_max = if within && held >= MODEL_LEN_MIN { held } else { 0 };
         let sequences = match model_len_max {
@@ -93,6 +99,7 @@ impl Fit {
         Self {
             weight_bytes,
             activation_bytes,
+            state_bytes,
             kv_bytes,
             kv_full_bytes: sizes::kv_bytes_min(config, plan, requested),
             kv_least_bytes: sizes::kv_bytes_min(config, plan, MODEL_LEN_MIN),
@@ -109,7 +116,9 @@ impl Fit {
             model_len_requested: requested,
             model_len_max,
             sequences,
-            token_bytes: model.token_weight_bytes() + model.token_kv_bytes(model_len_max / 2, config.kv_format),
+            token_bytes: model.token_weight_bytes()
+                + model.token_kv_bytes(model_len_max / 2, config.kv_format)
+                + model.state_bytes(),
         }
     }
 
@@ -123,9 +132,9 @@ impl Fit {
         self.fits() && self.model_len_max == self.model_len_requested
     }
 
-    /// Bytes of weights, activations and pool together.
+    /// Bytes of weights, activations, states and pool together.
     pub fn total_bytes(&self) -> u64 {
-        self.weight_bytes + self.activation_bytes + self.kv_bytes
+        self.weight_bytes + self.work_bytes() + self.kv_bytes
     }
 
     /// Upper bound of tokens per second for a sequence that runs alone, given the device's read bandwidth.
@@ -142,7 +151,12 @@ impl Fit {
     /// Bytes of the largest pool that could be given beside weights and activations; 0 if unknown.
     fn pool_left(&self) -> u64 {
         let budget = self.budget_bytes.filter(|_| self.pool_is_given).unwrap_or(0);
-        budget.saturating_sub(self.weight_bytes + self.activation_bytes)
+        budget.saturating_sub(self.weight_bytes + self.work_bytes())
+    }
+
+    /// Bytes of activations and states together.
+    fn work_bytes(&self) -> u64 {
+        self.activation_bytes + self.state_bytes
     }
 
     fn budget_in_words(&self) -> Option<String> {
@@ -157,7 +171,7 @@ impl Fit {
 
     /// Why the engine cannot start.
     fn obstacle(&self) -> String {
-        let (weights, activations) = (Bytes(self.weight_bytes), Bytes(self.activation_bytes));
+        let (weights, activations) = (Bytes(self.weight_bytes), Bytes(self.work_bytes()));
         let (pool, least) = (Bytes(self.kv_bytes), Bytes(self.kv_least_bytes));
         if let Some(excess) = &self.excess {
             return excess.to_string();
@@ -178,7 +192,11 @@ impl Fit {
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [weights, activations, pool] = [self.weight_bytes, self.activation_bytes, self.kv_bytes].map(Bytes);
-        write!(f, "weights {weights}, activations {activations}, KV pool {pool}")?;
+        write!(f, "weights {weights}, activations {activations}, ")?;
+        if self.state_bytes > 0 {
+            write!(f, "states {}, ", Bytes(self.state_bytes))?;
+        }
+        write!(f, "KV pool {pool}")?;
         if let Some(budget) = self.budget_in_words() {
             write!(f, " of {budget}")?;
         }
@@ -259,7 +277,7 @@ impl FitReport {
     /// Device memory in bytes needed for the smallest alternative and the shortest sequence.
     fn memory_least_bytes(&self) -> u64 {
         let forms = self.alternatives.iter().map(|(_, fit)| fit).chain([&self.requested]);
-        let least = forms.map(|fit| fit.weight_bytes + fit.activation_bytes + fit.kv_least_bytes).min().unwrap_or(0);
+        let least = forms.map(|fit| fit.weight_bytes + fit.work_bytes() + fit.kv_least_bytes).min().unwrap_or(0);
         let share = match (self.requested.budget_bytes, self.requested.memory_bytes) {
             (Some(budget), Some(memory)) if budget > 0 => memory as f64 / budget as f64,
             _ => 1.0,

@@ -5,7 +5,9 @@
 //! request is well-formed. [`EngineInbox`] is the other end, owned by the engine: when it is dropped, every request
 //! still in it receives an error.
 
+use super::Turns;
 use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
+use super::states;
 use crate::config::SPECULATIVE_TOKENS_MAX;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -59,6 +61,8 @@ pub struct EngineInfo {
     pub num_speculative_tokens: u32,
     /// How long beams may become.
     pub beam_room: BeamRoom,
+    /// Whether a sequence keeps a recurrent state.
+    pub keeps_states: bool,
 }
 
 macro_rules! stats {
@@ -113,6 +117,14 @@ stats! {
     prefix_hits,
     /// Those of them that came from host memory.
     prefix_hits_host,
+    /// Those of them that were read from disk.
+    prefix_hits_disk,
+    /// Files of KV blocks written.
+    files_written,
+    /// Files of KV blocks read.
+    files_read,
+    /// KV blocks that can be read from disk.
+    blocks_on_disk,
     /// KV blocks copied to host memory.
     blocks_saved,
     /// KV blocks copied back from host memory.
@@ -203,7 +215,7 @@ pub fn channel(queue_requests_max: u32) -> (EngineHandle, EngineInbox) {
         cells: Cells::default(),
     });
     let handle = EngineHandle { sender, shared: shared.clone() };
-    (handle, EngineInbox { receiver, shared, last_words: RequestError::Internal })
+    (handle, EngineInbox { receiver, shared, last_words: RequestError::Internal, turns: None })
 }
 
 /// Submits requests to an engine and monitors it.
@@ -225,6 +237,7 @@ impl EngineHandle {
         let info = self.info().ok_or(SubmitError::Loading)?;
         request.check(info.vocab, info.max_model_len)?;
         request.check_beams(info.max_num_seqs, &info.beam_room)?;
+        states::check_request(&request, info.keeps_states)?;
         request.params = request.params.normalized();
         let limit = self.shared.queue_requests_max;
         let one_more = |queued| (queued < limit).then_some(queued + 1);
@@ -233,7 +246,7 @@ impl EngineHandle {
 
         let prompt_len = u32::try_from(request.prompt.len()).expect("a checked prompt fits the context");
         let room = info.max_model_len - prompt_len;
-        let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 3;
+        let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 4;
         // Worst case: every step reports the logprobs of only one prompt token.
         let events_max = events_max + request.params.prompt_logprobs.map_or(0, |_| prompt_len as usize);
         let channels = (0..request.params.n).map(|_| mpsc::channel(events_max));
@@ -283,9 +296,20 @@ pub struct EngineInbox {
     shared: Arc<Shared>,
     /// Error for requests that will never be admitted.
     last_words: RequestError,
+    turns: Option<Turns>,
 }
 
 impl EngineInbox {
+    /// Lets the engine take turns with others on its device.
+    pub fn with_turns(mut self, turns: Turns) -> Self {
+        self.turns = Some(turns);
+        self
+    }
+
+    pub(super) fn turns(&self) -> Option<Turns> {
+        self.turns.clone()
+    }
+
     /// The next message, if one is ready.
     pub(super) fn take(&mut self) -> Option<Message> {
         self.receiver.try_recv().ok()

@@ -9,9 +9,11 @@
 pub mod batch;
 mod beams;
 pub mod block_pool;
+pub mod disk;
 mod draft_model;
 #[doc(hidden)]
 pub mod faults;
+mod fingerprint;
 pub mod fit;
 pub mod handle;
 mod mover;
@@ -22,28 +24,40 @@ mod sizes;
 mod source;
 mod speculation;
 mod start;
+mod states;
 mod streams;
 pub mod tiers;
+mod turns;
 
 pub use draft_model::{DraftError, DraftPlan};
 pub use source::Source;
+#[doc(hidden)]
+pub use start::Extras;
 pub use start::{Progress, StartError, spawn, spawn_with_draft};
+pub use turns::Turns;
 
 use crate::backend::{Backend, BackendError};
 use crate::engine::batch::Batch;
 use crate::engine::block_pool::Group;
+use crate::engine::disk::{Disk, DiskEvent};
 use crate::engine::draft_model::DraftModel;
 use crate::engine::faults::InjectedFaults;
 use crate::engine::handle::{EngineInbox, Message, Stats};
 use crate::engine::mover::Mover;
-use crate::engine::request::RequestError;
+use crate::engine::request::{Event, PromptEvent, RequestError};
 use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::disk::SAVES_WHILE_IDLE;
 use crate::engine::streams::Streams;
+use crate::engine::tiers::{DiskJob, Save};
+use crate::engine::turns::Turn;
 use crate::model::Model;
 use crate::plan::inputs::BatchInputs;
 use crate::platform::Instant;
+use bytes::Bytes;
+use futures_util::future::{Either, select};
 use start::LoadedPlan;
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,7 +89,12 @@ pub struct Engine<B: Backend, S: Source = Model> {
     draft: Option<DraftModel<B, S>>,
     scheduler: Scheduler,
     in_flight: VecDeque<InFlight<B>>,
+    /// Of a device that other engines use too; held while steps are in flight.
+    turn: Option<Turn>,
     mover: Mover,
+    disk: Option<Box<dyn Disk>>,
+    /// Whether nothing can be computed before a file is read.
+    waits_for_disk: bool,
     /// When the step before the next one to be read was read.
     last_read: Option<Instant>,
     inbox: EngineInbox,
@@ -114,16 +133,22 @@ impl<B: Backend, S: Source> Engine<B, S> {
             if self.scheduler.is_idle() {
                 self.scheduler.check();
                 self.last_read = None;
-                if self.inbox.is_draining() {
+                if self.scheduler.has_finished_blocks() {
+                    // Some of them are copied in the next step; then whoever came meanwhile is served.
+                    if self.scheduler.is_disk_busy() {
+                        self.wait_for_disk().await;
+                    }
+                } else if self.inbox.is_draining() {
                     // A request may have come before the drain, and after messages were taken above.
                     self.take_messages();
                     if self.scheduler.is_idle() {
                         return Ok(());
                     }
-                } else {
-                    let Some(message) = self.inbox.wait().await else { return Ok(()) };
-                    self.take(message);
+                } else if !self.wait_while_idle().await {
+                    return Ok(());
                 }
+            } else if self.waits_for_disk {
+                self.wait_for_disk().await;
             }
             self.step().await?;
         }
@@ -132,10 +157,18 @@ impl<B: Backend, S: Source> Engine<B, S> {
     /// One iteration: takes new messages, keeps the device busy, and delivers the tokens of the oldest step in flight.
     pub async fn step(&mut self) -> Result<(), EngineEnd> {
         self.take_messages();
+        self.take_disk_events();
         for stream in self.streams.take_closed() {
             self.scheduler.abort(stream);
         }
-        if let Err(lost) = self.submit_and_read().await {
+        let mut outcome = self.submit_and_read().await;
+        if self.in_flight.is_empty() {
+            self.turn = None;
+        }
+        if outcome.is_ok() && self.scheduler.is_idle() {
+            outcome = self.save_while_idle().await;
+        }
+        if let Err(lost) = outcome {
             self.recover(&lost).await?;
         }
         // An injected bug has to be detected from what the device computes, not by these checks.
@@ -150,10 +183,16 @@ impl<B: Backend, S: Source> Engine<B, S> {
     async fn submit_and_read(&mut self) -> Result<(), BackendError> {
         while self.may_submit() {
             let tokens_max = self.loaded.tokens_max(self.backend.token_budget_hint());
-            let Some(mut batch) = self.scheduler.schedule(tokens_max) else { break };
+            let batch = self.scheduler.schedule(tokens_max);
+            self.ask_disk();
+            let admitted = self.scheduler.take_admitted().into_iter();
+            self.streams.send(admitted.map(|stream| (stream, Event::Prompt(PromptEvent::Admitted))).collect());
+            let Some(mut batch) = batch else { break };
+            self.take_turn().await;
             self.guess_drafts(&mut batch).await?;
             self.submit(batch).await?;
         }
+        self.waits_for_disk = self.in_flight.is_empty() && !self.scheduler.is_idle();
         let Some(step) = self.in_flight.pop_front() else { return Ok(()) };
         let outcome = self.backend.read(step.ticket).await;
         self.read_follower(step.follower).await?;
@@ -165,7 +204,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         };
         let results = match (outcome, saved) {
             (Ok(results), Ok(saved)) => {
-                self.mover.store(&step.batch, saved);
+                self.store(&step.batch.saves, saved);
                 results
             }
             (Err(error), _) | (_, Err(error)) => return self.refuse(&step.batch, error),
@@ -176,6 +215,15 @@ impl<B: Backend, S: Source> Engine<B, S> {
             self.mover.trim(self.scheduler.host());
         }
         Ok(())
+    }
+
+    /// Waits until this engine may submit a step.
+    async fn take_turn(&mut self) {
+        if self.turn.is_none()
+            && let Some(turns) = self.inbox.turns()
+        {
+            self.turn = Some(turns.take().await);
+        }
     }
 
     /// Starts the copies of a batch, then submits it.
@@ -217,6 +265,25 @@ impl<B: Backend, S: Source> Engine<B, S> {
         Ok(())
     }
 
+    /// Copies finished blocks and has them written, while nothing else runs.
+    async fn save_while_idle(&mut self) -> Result<(), BackendError> {
+        let saves = self.scheduler.save_finished(SAVES_WHILE_IDLE);
+        if saves.is_empty() {
+            return Ok(());
+        }
+        let saved = match self.backend.save_blocks(&Mover::leaving(&saves)) {
+            Ok(ticket) => self.backend.saved_blocks(ticket).await,
+            Err(error) => Err(error),
+        };
+        self.scheduler.land_saves(&saves, saved.is_err());
+        match saved {
+            Ok(saved) => self.store(&saves, saved),
+            Err(error) if error.is_loss() => return Err(error),
+            Err(error) => tracing::error!("KV blocks were not copied: {error}"),
+        }
+        Ok(())
+    }
+
     /// Has the draft model compute the rows of a step too.
     fn follow(&mut self, inputs: &BatchInputs) -> Result<Option<B::Ticket>, BackendError> {
         let Some(draft) = &mut self.draft else { return Ok(None) };
@@ -242,6 +309,99 @@ impl<B: Backend, S: Source> Engine<B, S> {
         }
     }
 
+    /// Keeps copies of blocks in host memory, or has them written, or both.
+    fn store(&mut self, saves: &[Save], saved: Vec<Bytes>) {
+        assert_eq!(saved.len(), saves.len(), "every leaving block has a copy");
+        for (save, bytes) in saves.iter().zip(saved) {
+            let origin = save.origin.as_ref().filter(|origin| self.scheduler.hand_over(origin));
+            if let Some((disk, origin)) = self.disk.as_mut().zip(origin) {
+                disk.write(origin.clone(), bytes.clone());
+            }
+            if let Some(slot) = save.slot {
+                self.mover.fill(slot, bytes);
+            }
+        }
+    }
+
+    /// Asks for the files that the scheduler wants.
+    fn ask_disk(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        for job in self.scheduler.take_disk_jobs() {
+            match job {
+                DiskJob::Read(slot, origin) => disk.read(slot, origin),
+                DiskJob::Remove(key) => disk.remove(key),
+            }
+        }
+    }
+
+    /// Waits for the list of the files that are there at the start.
+    async fn find_files(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        let event = disk.wait().await;
+        self.take_disk_event(event);
+    }
+
+    fn take_disk_events(&mut self) {
+        while let Some(event) = self.disk.as_mut().and_then(|disk| disk.take()) {
+            self.take_disk_event(event);
+        }
+    }
+
+    fn take_disk_event(&mut self, event: DiskEvent) {
+        match event {
+            DiskEvent::Read { slot, data, took } => {
+                if let Some(data) = data.as_ref().filter(|_| self.backend.has_real_times()) {
+                    self.mover.rates.note_file(data.len() as u64, took);
+                    self.scheduler.set_rates(self.mover.rates);
+                }
+                let wanted = self.scheduler.read_file(slot, data.is_some());
+                if wanted {
+                    self.mover.fill(slot, data.unwrap_or_default());
+                }
+            }
+            DiskEvent::Written { key, done } => self.scheduler.wrote(key, done),
+            DiskEvent::Found(keys) => self.scheduler.found_on_disk(keys),
+            DiskEvent::Lost(keys) => self.scheduler.lost_on_disk(keys),
+        }
+    }
+
+    /// Waits for a message; meanwhile files become known. Returns whether there is still a handle.
+    async fn wait_while_idle(&mut self) -> bool {
+        loop {
+            let outcome = match &mut self.disk {
+                Some(disk) => match select(disk.wait(), pin!(self.inbox.wait())).await {
+                    Either::Left((event, _)) => Err(event),
+                    Either::Right((message, _)) => Ok(message),
+                },
+                None => Ok(self.inbox.wait().await),
+            };
+            match outcome {
+                Ok(Some(message)) => {
+                    self.take(message);
+                    return true;
+                }
+                Ok(None) => return false,
+                Err(event) => {
+                    self.take_disk_event(event);
+                    self.publish();
+                }
+            }
+        }
+    }
+
+    /// Waits for a file or a message.
+    async fn wait_for_disk(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        let (event, message) = match select(disk.wait(), pin!(self.inbox.wait())).await {
+            Either::Left((event, _)) => (Some(event), None),
+            Either::Right((Some(message), _)) => (None, Some(message)),
+            // All handles are gone, but the requests are still served.
+            Either::Right((None, event)) => (Some(event.await), None),
+        };
+        event.into_iter().for_each(|event| self.take_disk_event(event));
+        message.into_iter().for_each(|message| self.take(message));
+    }
+
     /// Measures what a step costs: to its sequences, with the time in which the device waited for the host; and its
     /// prompt tokens alone. Steps run one after the other.
     fn note_time(&mut self, batch: &Batch, submitted: Instant) {
@@ -261,7 +421,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
     fn may_submit(&self) -> bool {
         // A draft model gets the ids of all tokens from the host.
         let may_look_ahead = self.loaded.config.look_ahead && self.draft.is_none();
-        let ahead = may_look_ahead && self.in_flight.len() < STEPS_IN_FLIGHT_MAX;
+        let is_wanted = self.turn.as_ref().is_some_and(Turn::is_wanted);
+        let ahead = may_look_ahead && !is_wanted && self.in_flight.len() < STEPS_IN_FLIGHT_MAX;
         self.in_flight.is_empty() || (ahead && self.scheduler.may_look_ahead())
     }
 
@@ -281,6 +442,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         tracing::warn!("{lost}; reloading the model");
         self.inbox.set_loading(true);
         self.in_flight.clear();
+        self.turn = None;
         self.scheduler.restart();
         let now = Instant::now();
         self.losses.retain(|&loss| now.duration_since(loss) < RECOVERY_PERIOD);
@@ -322,6 +484,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let streams = self.streams.open(submission.senders);
         let seed = submission.request.params.seed.unwrap_or_else(|| self.seeds.draw());
         self.requests_taken += 1;
+        if let Some(disk) = &mut self.disk {
+            disk.refresh();
+        }
         let waits_for_host = self.faults.waits_for_host(self.requests_taken);
         self.scheduler.add(Arc::new(submission.request), &streams, seed, waits_for_host);
     }
@@ -342,6 +507,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
             prefix_queries: counts.prefix_queries,
             prefix_hits: counts.prefix_hits,
             prefix_hits_host: counts.prefix_hits_host,
+            prefix_hits_disk: counts.prefix_hits_disk,
+            files_written: counts.files_written,
+            files_read: counts.files_read,
+            blocks_on_disk: self.scheduler.disk().len() as u64,
             blocks_saved: counts.blocks_saved,
             blocks_restored: counts.blocks_restored,
             host_bytes_used: self.scheduler.host().bytes(),

@@ -2,10 +2,19 @@
 
 use super::batch::Batch;
 use super::faults::{InjectedFault, InjectedFaults};
-use super::tiers::{HostSlot, HostTier, Rates};
+use super::request::Request;
+use super::scheduler::{Limits, Scheduler};
+use super::sequence::StreamId;
+use super::tiers::{HostSlot, HostTier, Rates, Save};
 use crate::backend::{Backend, BackendError, BlockRef};
 use crate::platform::Instant;
 use bytes::Bytes;
+use std::sync::Arc;
+
+/// Tokens of the step that is measured at the start, if the longest sequence has as many.
+const TRIAL_TOKENS: u32 = 64;
+/// Bytes that are copied at the start, if the longest sequence has as many.
+const TRIAL_BYTES_MAX: u64 = 64 << 20;
 
 /// The bytes of the blocks in host memory, by slot.
 #[derive(Debug, Default)]
@@ -18,27 +27,56 @@ pub(super) struct Mover {
 }
 
 impl Mover {
-    pub(super) fn new(faults: InjectedFaults) -> Self {
-        Self { faults, ..Self::default() }
+    /// A mover of no blocks yet. If there are tiers, it measures what its first decisions need.
+    pub(super) async fn calibrated<B: Backend>(
+        backend: &mut B,
+        limits: &Limits,
+        faults: InjectedFaults,
+    ) -> Result<Self, BackendError> {
+        let mut mover = Self { faults, ..Self::default() };
+        if limits.tiers.host_bytes > 0 && backend.has_real_times() {
+            mover.calibrate(backend, limits).await?;
+        }
+        Ok(mover)
     }
 
-    /// Measures an upload, so that the first decisions are informed. The pool is still empty; its first block is read
-    /// and written back.
-    pub(super) async fn calibrate<B: Backend>(&mut self, backend: &mut B) -> Result<(), BackendError> {
+    /// Measures an upload and a step of prompt tokens, so that the first decisions are informed. The pool is still
+    /// empty, and nothing that is left in it is ever read.
+    pub(super) async fn calibrate<B: Backend>(&mut self, backend: &mut B, limits: &Limits) -> Result<(), BackendError> {
         if !backend.has_real_times() {
             return Ok(());
         }
-        let block = BlockRef { group: 0, block: 0 };
-        // The first copy also makes the buffers that copies go through.
+        let blocks = trial_blocks(limits);
+        // Two steps may be in flight. This makes the buffers that later copies go through, so that a device which has
+        // no memory for them refuses now.
+        let tickets = [backend.save_blocks(&blocks)?, backend.save_blocks(&blocks)?];
+        let mut copies = Vec::new();
+        for ticket in tickets {
+            copies = backend.saved_blocks(ticket).await?;
+        }
+        let copies: Vec<_> = blocks.into_iter().zip(copies).collect();
+        // The first upload is slower than later ones.
         for _ in 0..2 {
-            let ticket = backend.save_blocks(&[block])?;
-            let bytes = backend.saved_blocks(ticket).await?.swap_remove(0);
-            let (count, start) = (bytes.len() as u64, Instant::now());
-            backend.restore_blocks(&[(block, bytes)])?;
+            let (bytes, start) = (copies.iter().map(|(_, copy)| copy.len() as u64).sum(), Instant::now());
+            backend.restore_blocks(&copies)?;
             backend.settle().await?;
             self.rates = Rates::default();
-            self.note_upload(backend, count, start);
+            self.note_upload(backend, bytes, start);
         }
+        self.time_prefill(backend, limits).await
+    }
+
+    /// Measures a step of prompt tokens.
+    async fn time_prefill<B: Backend>(&mut self, backend: &mut B, limits: &Limits) -> Result<(), BackendError> {
+        let tokens = TRIAL_TOKENS.min(limits.model_len_max - 1).min(limits.tokens_max);
+        let mut trial = Scheduler::new(limits.clone(), InjectedFaults::default());
+        let request = Request { prompt: vec![0; tokens as usize].into(), ..Request::default() };
+        trial.add(Arc::new(request), &[StreamId(0)], 0, false);
+        let Some(batch) = trial.schedule(limits.tokens_max) else { return Ok(()) };
+        let (inputs, start) = (trial.flatten(&batch), Instant::now());
+        let ticket = backend.submit(&inputs)?;
+        backend.read(ticket).await?;
+        self.rates.note_prefill(batch.prefill_tokens(), start.elapsed());
         Ok(())
     }
 
@@ -49,8 +87,7 @@ impl Mover {
         backend: &mut B,
         batch: &Batch,
     ) -> Result<Option<B::Saves>, BackendError> {
-        let leaving: Vec<_> =
-            batch.saves.iter().map(|save| BlockRef { group: save.group, block: save.block }).collect();
+        let leaving = Self::leaving(&batch.saves);
         let saves = if leaving.is_empty() { None } else { Some(backend.save_blocks(&leaving)?) };
         let arriving = batch.restores.iter().map(|restore| {
             let bytes = self.slots.get(restore.slot as usize).cloned().unwrap_or_default();
@@ -68,14 +105,16 @@ impl Mover {
         Ok(saves)
     }
 
-    /// Stores the copies of a batch that has been read.
-    pub(super) fn store(&mut self, batch: &Batch, saved: Vec<Bytes>) {
-        assert_eq!(saved.len(), batch.saves.len(), "every leaving block has a copy");
-        for (save, bytes) in batch.saves.iter().zip(saved) {
-            let slot = save.slot as usize;
-            self.slots.resize(self.slots.len().max(slot + 1), Bytes::new());
-            self.slots[slot] = bytes;
-        }
+    /// The blocks to copy.
+    pub(super) fn leaving(saves: &[Save]) -> Vec<BlockRef> {
+        saves.iter().map(|save| BlockRef { group: save.group, block: save.block }).collect()
+    }
+
+    /// Stores the bytes of a block that has arrived in host memory.
+    pub(super) fn fill(&mut self, slot: HostSlot, bytes: Bytes) {
+        let slot = slot as usize;
+        self.slots.resize(self.slots.len().max(slot + 1), Bytes::new());
+        self.slots[slot] = bytes;
     }
 
     /// Drops the bytes of slots that are no longer in use.
@@ -92,4 +131,20 @@ impl Mover {
             self.rates.note_upload(bytes, start.elapsed());
         }
     }
+}
+
+/// The blocks of the longest sequence, or as many of them as are copied at the start.
+fn trial_blocks(limits: &Limits) -> Vec<BlockRef> {
+    let groups = limits.blocks_of_longest().into_iter().enumerate();
+    let blocks = groups.flat_map(|(group, count)| (0..count).map(move |block| BlockRef { group, block }));
+    let mut bytes = 0;
+    let fits = |block: &BlockRef| {
+        bytes += limits.tiers.block_bytes[block.group];
+        bytes <= TRIAL_BYTES_MAX
+    };
+    let mut some: Vec<_> = blocks.take_while(fits).collect();
+    if some.is_empty() {
+        some.push(BlockRef { group: 0, block: 0 });
+    }
+    some
 }

@@ -25,6 +25,8 @@ pub struct Request {
     pub pooling: Option<Pooling>,
     /// Report how much of the prompt was found in the prefix cache, and why not more.
     pub explain_prefix: bool,
+    /// Report when the request is admitted.
+    pub report_admission: bool,
     /// The answer as it is expected, token by token. With speculation, it is where the drafts of every choice come
     /// from; what it says never changes an answer.
     pub predicted: Option<Arc<[u32]>>,
@@ -187,6 +189,8 @@ pub struct Token {
     pub cached_tokens: u32,
     /// As in [`Usage`].
     pub restored_tokens: u32,
+    /// As in [`Usage`].
+    pub disk_tokens: u32,
 }
 
 /// Why a choice finished.
@@ -230,6 +234,8 @@ pub struct Usage {
     pub cached_tokens: u32,
     /// Number of these whose keys and values came from host memory.
     pub restored_tokens: u32,
+    /// Number of these whose keys and values were read from disk.
+    pub disk_tokens: u32,
     /// Number of generated tokens, including the one that ended the choice.
     pub completion_tokens: u32,
 }
@@ -256,6 +262,8 @@ pub struct PrefixReport {
     pub cached_tokens: u32,
     /// Number of these whose keys and values came from host memory.
     pub restored_tokens: u32,
+    /// Number of these whose keys and values were read from disk.
+    pub disk_tokens: u32,
     /// Number of leading tokens shared with some remembered sequence of the same salt; at least `cached_tokens`.
     pub common_tokens: u32,
     /// Token id after the common tokens: the first that differs from every such sequence.
@@ -267,6 +275,8 @@ pub struct PrefixReport {
 /// Information about the prompt that the request asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PromptEvent {
+    /// The request waits no longer; sent to its first choice, before anything else, if requested.
+    Admitted,
     /// Prefix cache report, sent to the first choice on admission.
     Prefix(PrefixReport),
     /// Logprobs of the next prompt tokens, starting with the second token; each is sent once, in order.
@@ -401,6 +411,19 @@ const TEMPERATURE_MIN: f32 = 1e-5;
 /// A smaller repetition penalty would only make logits infinite.
 const REPETITION_PENALTY_MIN: f32 = 1e-3;
 
+/// Checks a cache salt: 1 to [`CACHE_SALT_LEN_MAX`] of `[A-Za-z0-9_-]`.
+///
+/// # Errors
+/// What it must be, without the field's name.
+pub fn check_cache_salt(salt: &str) -> Result<(), String> {
+    let in_alphabet = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if (1..=CACHE_SALT_LEN_MAX).contains(&salt.len()) && salt.bytes().all(in_alphabet) {
+        Ok(())
+    } else {
+        Err(format!("must be 1 to {CACHE_SALT_LEN_MAX} of [A-Za-z0-9_-]"))
+    }
+}
+
 impl Request {
     /// Validates a request for a model with `vocab` tokens and a context of `model_len_max` tokens.
     pub fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
@@ -432,11 +455,8 @@ impl Request {
 
     /// The part of [`Self::check`] that needs no prompt, for callers that want it before they encode one.
     pub fn check_without_prompt(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
-        let in_alphabet = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-        if let Some(salt) = &self.cache_salt
-            && !((1..=CACHE_SALT_LEN_MAX).contains(&salt.len()) && salt.bytes().all(in_alphabet))
-        {
-            return invalid("cache_salt", format!("must be 1 to {CACHE_SALT_LEN_MAX} of [A-Za-z0-9_-]"));
+        if let Some(salt) = &self.cache_salt {
+            check_cache_salt(salt).or_else(|message| invalid("cache_salt", message))?;
         }
         self.params.check(vocab, model_len_max)
     }

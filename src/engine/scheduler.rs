@@ -4,7 +4,8 @@
 //! ones; when none is missing, it draws the next token. Prefill, chunked prefill, prefix hits and decode are all this
 //! rule. [`Scheduler::schedule`] is here; `chunks` says how many tokens of a sequence a step computes, `admit` brings
 //! waiting sequences in, `preempt` sends running ones back when blocks run out, `tiers` moves blocks between device and
-//! host memory, `verify` adds drafts to rows and accepts them, `commit` takes results.
+//! host memory, `disk` between host memory and files, `verify` adds drafts to rows and accepts them, `commit` takes
+//! results.
 //!
 //! Nothing that a step in flight uses is released: a sequence that ends or is preempted leaves after its last step has
 //! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
@@ -14,11 +15,13 @@ mod beams;
 mod chunks;
 mod commit;
 mod counts;
+pub(super) mod disk;
 mod preempt;
 mod prefix;
 mod prompt_outputs;
 mod round_robin;
 mod side_arrays;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -35,7 +38,7 @@ use super::request::Request;
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::Answers;
 use super::speculation::pace::{Pace, Yield};
-use super::tiers::{HostTier, Rates, TierLimits};
+use super::tiers::{DiskTier, HostTier, Rates, TierLimits};
 use crate::config::Speculation;
 use crate::plan::inputs::{BatchInputs, NONE};
 use beams::BeamGroups;
@@ -60,6 +63,9 @@ pub struct Limits {
     /// Number of feed slots, where the device stores sampled ids. Twice `sequences_max`, because a leaving sequence
     /// keeps its slot for a step.
     pub feed_slots: u32,
+    /// Number of state slots, one per running sequence; 0 if the model keeps no state. A sequence that leaves keeps its
+    /// slot for a step.
+    pub state_slots: u32,
     /// Maximum block-table entries per batch and KV group.
     pub table_entries_max: u32,
     /// Maximum penalty history entries per batch.
@@ -86,10 +92,19 @@ pub struct Limits {
     pub speculation: Option<Speculation>,
     /// Token ids that end a sequence.
     pub eos_token_ids: Vec<u32>,
-    /// Key of the prefix hashes.
+    /// Key of the hashes of blocks with a salt.
     pub hash_key: [u8; 32],
+    /// Key of the hashes of other blocks. With a disk, it is the same in every process that can use the same files.
+    pub shared_key: [u8; 32],
     /// Sizes of the colder tiers.
     pub tiers: TierLimits,
+}
+
+impl Limits {
+    /// Blocks of each KV group that the longest sequence has.
+    pub(super) fn blocks_of_longest(&self) -> Vec<u32> {
+        vec![self.model_len_max.div_ceil(self.block_size); self.windows.len()]
+    }
 }
 
 /// Decides what each step computes.
@@ -98,6 +113,7 @@ pub struct Scheduler {
     limits: Limits,
     pool: BlockPool,
     host: HostTier,
+    disk: DiskTier,
     rates: Rates,
     /// Uploads from host memory by the steps in flight.
     restores_in_flight: u32,
@@ -110,6 +126,8 @@ pub struct Scheduler {
     /// Sequences that have ended or been preempted, but are still used by a step in flight.
     leaving: Vec<SequenceId>,
     feed_slots: Vec<u32>,
+    /// State slots that no sequence has.
+    state_slots: Vec<u32>,
     round_robin: RoundRobin,
     past: Past,
     answers: Answers,
@@ -117,6 +135,8 @@ pub struct Scheduler {
     arrivals: u64,
     steps_in_flight: u32,
     counts: Counts,
+    /// First choices of requests that were admitted since [`Self::take_admitted`].
+    admitted: Vec<StreamId>,
     faults: InjectedFaults,
 }
 
@@ -157,6 +177,7 @@ impl Scheduler {
         Self {
             pool: BlockPool::new(limits.block_size, &limits.windows, &limits.blocks, faults),
             host: HostTier::new(limits.tiers.host_bytes, limits.tiers.block_bytes.clone(), faults),
+            disk: DiskTier::new(limits.tiers.disk, limits.tiers.block_bytes.clone()),
             rates: Rates::default(),
             restores_in_flight: 0,
             sequences: Sequences::default(),
@@ -166,6 +187,7 @@ impl Scheduler {
             waiting: BTreeMap::new(),
             leaving: Vec::new(),
             feed_slots: (0..limits.feed_slots).rev().collect(),
+            state_slots: (0..limits.state_slots).rev().collect(),
             round_robin: RoundRobin::default(),
             past: Past::default(),
             answers: Answers::default(),
@@ -173,6 +195,7 @@ impl Scheduler {
             arrivals: 0,
             steps_in_flight: 0,
             counts: Counts::default(),
+            admitted: Vec::new(),
             limits,
             faults,
         }
@@ -242,10 +265,11 @@ impl Scheduler {
         }
         if draft.batch.rows.is_empty() {
             debug_assert!(draft.batch.saves.is_empty() && draft.batch.restores.is_empty(), "only rows take blocks");
-            let idle = self.running.is_empty() && self.waiting.is_empty();
+            let idle = self.running.is_empty() && self.waiting.is_empty() || !self.disk.reading.is_empty();
             assert!(idle || self.steps_in_flight > 0, "with no step in flight, some sequence can always continue");
             return None;
         }
+        self.save_some_finished(&mut draft.batch.saves);
         self.counts.steps += 1;
         self.steps_in_flight += 1;
         Some(draft.batch)
@@ -538,22 +562,13 @@ impl Scheduler {
         }
     }
 
-    fn has_seat(&self) -> bool {
-        self.has_seats(1)
-    }
-
-    fn has_seats(&self, count: usize) -> bool {
-        let count = count + self.seats_kept();
-        self.running.len() + count <= self.limits.sequences_max as usize && count <= self.feed_slots.len()
-    }
-
     /// Moves a sequence to the running ones.
     fn seat(&mut self, id: SequenceId) {
         debug_assert!(self.sequences[id].feed_slot == NONE, "a sequence starts running only once");
         let order = self.sequences[id].order;
         let at = self.running.partition_point(|&other| self.sequences[other].order < order);
         self.running.insert(at, id);
-        self.sequences[id].feed_slot = self.feed_slots.pop().expect("a running sequence has a feed slot");
+        self.take_slots(id);
     }
 
     /// Registers the full blocks whose token ids are known in the prefix cache. Keys and values are written before
@@ -613,8 +628,11 @@ impl Scheduler {
     /// place.
     fn settle(&mut self, id: SequenceId) {
         assert_eq!(self.sequences[id].in_flight, 0, "nothing that a step in flight uses is released");
+        self.end_disk_wait(id);
+        self.finish_blocks(id);
         self.release_blocks(id);
         self.release_feed_slot(id);
+        self.release_state_slot(id);
         let sequence = &mut self.sequences[id];
         match sequence.exit.take() {
             // It is queued when all beams of its group have come so far.
@@ -651,30 +669,19 @@ impl Scheduler {
         sequence.drop_tables();
     }
 
-    fn release_feed_slot(&mut self, id: SequenceId) {
-        let slot = std::mem::replace(&mut self.sequences[id].feed_slot, NONE);
-        if slot != NONE {
-            debug_assert!(slot < self.limits.feed_slots, "a feed slot's index is within the limit");
-            debug_assert!(!self.feed_slots.contains(&slot), "a feed slot is released once");
-            self.feed_slots.push(slot);
-        }
-    }
-
     /// Asserts the invariants that hold between two steps.
     pub fn check(&self) {
         let mut occurrences: Vec<_> = self.limits.blocks.iter().map(|&count| vec![0; count as usize]).collect();
-        let mut slots: Vec<_> = self.feed_slots.clone();
         for sequence in self.sequences.iter() {
             for (table, occurrences) in sequence.tables.iter().zip(&mut occurrences) {
                 table.held().for_each(|block| occurrences[block as usize] += 1);
             }
-            slots.extend((sequence.feed_slot != NONE).then_some(sequence.feed_slot));
             assert!(sequence.computed <= sequence.tokens_total(), "only existing tokens are computed");
         }
         self.pool.check(&occurrences);
-        self.host.check(self.restores_in_flight);
-        slots.sort_unstable();
-        assert!(slots.iter().copied().eq(0..self.limits.feed_slots), "every feed slot is free or has one owner");
+        let kept = |sequence: &Sequence| sequence.disk.arrived.len() + sequence.disk.kept.len();
+        self.host.check(self.restores_in_flight, self.sequences.iter().map(kept).sum());
+        self.check_slots();
         let order = |id: &SequenceId| self.sequences[*id].order;
         assert!(self.running.is_sorted_by_key(order), "running sequences are in order");
         let queued = self.running.len() + self.waiting.len() + self.leaving.len() + self.folded_len();

@@ -120,6 +120,19 @@ impl Clone for Guide {
     }
 }
 
+/// The files that a waiting sequence waits for, and what it keeps in host memory meanwhile.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DiskWait {
+    /// Whether it has asked for files since it was queued.
+    pub(super) asked: bool,
+    /// Files that are still being read.
+    pub(super) unread: u32,
+    /// Slots of host memory with blocks that were read for it.
+    pub(super) arrived: Vec<u32>,
+    /// Slots whose blocks were in host memory before.
+    pub(super) kept: Vec<u32>,
+}
+
 /// One choice that is being computed.
 #[derive(Clone, Debug)]
 pub(super) struct Sequence {
@@ -143,6 +156,8 @@ pub(super) struct Sequence {
     pub(super) registered: u32,
     /// Feed slot where the device stores the last sampled id; [`NONE`] while waiting.
     pub(super) feed_slot: u32,
+    /// State slot; [`NONE`] while waiting, or if the model keeps no state.
+    pub(super) state_slot: u32,
     /// Number of rows and draws of submitted steps that use this sequence.
     pub(super) in_flight: u32,
     pub(super) exit: Option<Exit>,
@@ -154,6 +169,10 @@ pub(super) struct Sequence {
     pub(super) cached_tokens: Option<u32>,
     /// Number of these that came from host memory.
     pub(super) restored_tokens: u32,
+    /// Number of these that were read from disk.
+    pub(super) disk_tokens: u32,
+    /// The files that it waits for.
+    pub(super) disk: DiskWait,
     /// Number of leading tokens whose states were requested from steps (for prompt logprobs or the embedding), and how
     /// many of them were reported.
     pub(super) outputs_requested: u32,
@@ -199,12 +218,15 @@ impl Sequence {
             hashes: Vec::new(),
             registered: 0,
             feed_slot: NONE,
+            state_slot: NONE,
             in_flight: 0,
             exit: None,
             valid_from_step: 0,
             forks: forks.to_vec(),
             cached_tokens: None,
             restored_tokens: 0,
+            disk_tokens: 0,
+            disk: DiskWait::default(),
             outputs_requested: 0,
             outputs_reported: 0,
             pooled: Vec::new(),
@@ -237,6 +259,8 @@ impl Sequence {
         fork.order.choice = choice.index;
         fork.forks.clear();
         fork.prefix_report = None;
+        assert_eq!(fork.state_slot, NONE, "a sequence that keeps a state does not fork");
+        fork.disk = DiskWait::default();
         (fork.feed_slot, fork.in_flight, fork.pending) = (NONE, 0, 0);
         (fork.preemptions, fork.resumed, fork.guarded, fork.skipped) = (0, false, false, false);
         fork.tables.iter_mut().for_each(|table| table.reserved = 0);
@@ -432,6 +456,7 @@ impl Sequence {
             prompt_tokens: self.prompt_len(),
             cached_tokens: self.cached_tokens.unwrap_or(0),
             restored_tokens: self.restored_tokens,
+            disk_tokens: self.disk_tokens,
             completion_tokens: self.tokens_known() - self.prompt_len(),
         }
     }

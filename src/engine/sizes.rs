@@ -4,6 +4,7 @@
 use crate::backend::{Capacity, Caps, DeviceKind, MACHINE_MEMORY, layout};
 use crate::config::{Config, Speculation};
 use crate::engine::request::{EOS_TOKEN_IDS_MAX, LOGIT_BIAS_MAX, STOP_TOKEN_IDS_MAX};
+use crate::engine::states;
 use crate::plan::Plan;
 
 /// Pool bytes for a [`DeviceKind::Software`], whose memory belongs to other programs.
@@ -64,6 +65,7 @@ pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
         sequences_max: draws,
         samples_max: samples_max(config),
         feed_slots: 2 * config.max_num_seqs,
+        state_slots: states::slots(config, plan),
         table_entries_max: bounded(length.div_ceil(config.block_size)),
         history_max: bounded(length.min(plan.vocab)),
         bias_max: bounded(u32::try_from(BIAS_MAX).expect("the limits are small")),
@@ -76,7 +78,7 @@ pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
     }
 }
 
-/// Number of blocks per KV group, before any allocation is tried. `taken` is the bytes of weights and row buffers.
+/// Number of blocks per KV group, before any allocation is tried. `taken` is the bytes of everything else.
 pub(super) fn pool_blocks(config: &Config, plan: &Plan, caps: &Caps, capacity: &Capacity, taken: u64) -> Vec<u32> {
     let block_bytes = |group| plan.block_bytes(group, config.block_size, config.kv_format);
     let groups = plan.kv_groups.len();

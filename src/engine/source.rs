@@ -9,12 +9,23 @@ use bytes::Bytes;
 /// What an engine needs from a model.
 #[allow(async_fn_in_trait, reason = "one thread owns the engine; a Send bound is not wanted")]
 pub trait Source {
+    /// Says that no sequence will be longer than this, before anything else is asked for.
+    fn limit_context(&mut self, _tokens: u32) {}
+
     /// The model's plan; `activations` is the storage type of values between steps.
     fn record(&self, activations: Storage) -> Plan;
 
     /// The plan of the same model with its matrices quantized on load, used for advice when the model does not fit.
     /// `None` if this model cannot be quantized.
     fn record_quantized(&self, _activations: Storage, _quantization: Quantization) -> Option<Plan> {
+        None
+    }
+
+    /// Identifies the model by its config and its list of tensors; the weights do not count.
+    fn identity(&self) -> [u8; 32];
+
+    /// What is not loaded, as a line for the user.
+    fn left_out(&self) -> Option<String> {
         None
     }
 
@@ -30,12 +41,24 @@ pub trait Source {
 }
 
 impl Source for Model {
+    fn limit_context(&mut self, tokens: u32) {
+        Model::limit_context(self, tokens);
+    }
+
     fn record(&self, activations: Storage) -> Plan {
         Model::record(self, activations)
     }
 
     fn record_quantized(&self, activations: Storage, quantization: Quantization) -> Option<Plan> {
         Model::record_quantized(self, activations, quantization).ok()
+    }
+
+    fn identity(&self) -> [u8; 32] {
+        Model::identity(self)
+    }
+
+    fn left_out(&self) -> Option<String> {
+        Model::left_out(self)
     }
 
     fn eos_token_ids(&self) -> Vec<u32> {

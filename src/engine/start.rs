@@ -1,14 +1,17 @@
 //! Starting an engine, and restarting it after a device loss: record, load, upload, size the pool.
 
+use super::disk::{Disk, FolderDisk, Form, MemoryDisk, MemoryFiles, file};
 use super::draft_model::{DraftError, DraftModel, DraftPlan};
 use super::faults::InjectedFaults;
+use super::fingerprint::Samples;
 use super::fit::{Fit, FitReport};
 use super::handle::{EngineInbox, EngineInfo};
 use super::mover::Mover;
 use super::scheduler::{Limits, Scheduler};
 use super::source::Source;
+use super::states;
 use super::streams::Streams;
-use super::tiers::TierLimits;
+use super::tiers::{DiskUse, TierLimits};
 use super::{Engine, EngineEnd, Seeds, sizes};
 use crate::backend::{Backend, BackendError, Capacity, Caps};
 use crate::config::{Config, ConfigError, SpeculationMethod};
@@ -19,8 +22,14 @@ use crate::plan::error::PlanError;
 use crate::platform;
 use bytes::Bytes;
 use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Host memory for blocks that are read from files, if the longest sequence needs as much and no more is configured.
+const PASSING_BYTES_MAX: u64 = 256 << 20;
 
 /// Progress reported while an engine starts.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +50,15 @@ pub enum Progress {
     },
     /// What will be allocated. Sent before any allocation.
     Fits(Box<Fit>),
+    /// The folder for files of KV blocks is ready.
+    Disk {
+        /// The folder.
+        folder: PathBuf,
+        /// Files of this model in it.
+        blocks: usize,
+        /// How long the model's fingerprint took, by which files are told apart.
+        fingerprint: Duration,
+    },
     /// A message for the user.
     Notice(String),
 }
@@ -54,6 +72,14 @@ pub enum StartError {
     /// The device cannot hold or run the model.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// The folder for files of KV blocks cannot be used.
+    #[error("--kv-disk {folder}: {message}")]
+    Disk {
+        /// The folder.
+        folder: String,
+        /// The system's message.
+        message: String,
+    },
     /// The recorded plan is inconsistent. This is a bug in this program, not an error in the model's files.
     #[error("internal error: the model's plan is inconsistent: {0}")]
     Plan(PlanError),
@@ -89,10 +115,10 @@ impl LoadedPlan {
     /// Reloads everything after a device loss.
     pub(super) async fn bring_back<B: Backend>(&self, backend: &mut B, source: &impl Source) -> Result<(), StartError> {
         backend.reset().await?;
-        load(backend, source, &self.plan, &self.capacity, &mut |_| {}).await?;
+        backend.load(self.plan.clone(), &self.capacity)?;
         backend.allocate_pool(&self.blocks)?;
-        backend.settle().await?;
-        Ok(backend.warm_up(&mut |_, _| {})?)
+        upload(backend, source, &self.plan, &mut Samples::default(), &mut |_| {}).await?;
+        Ok(backend.warm_up(&mut |_, _| {}).await?)
     }
 }
 
@@ -103,6 +129,17 @@ impl From<UploadError<BackendError>> for StartError {
             UploadError::Write(error) => Self::Backend(error),
         }
     }
+}
+
+/// What an engine may be started with besides a device, a model and limits.
+#[doc(hidden)]
+pub struct Extras<B, S, D> {
+    /// A draft model on a device of its own.
+    pub draft: Option<(B, S)>,
+    /// What the simulator injects.
+    pub faults: InjectedFaults,
+    /// Opens the disk for blocks of this form.
+    pub open_disk: D,
 }
 
 impl<B: Backend, S: Source> Engine<B, S> {
@@ -127,60 +164,87 @@ impl<B: Backend, S: Source> Engine<B, S> {
         progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         config.check()?;
-        let faults = InjectedFaults::default();
-        Self::start_with_faults(backend, model, draft, config, inbox, faults, progress).await
+        let open_disk = |form: &Form| {
+            let disk = config.kv_disk.as_ref().map(|disk| FolderDisk::open(&disk.folder, disk.bytes, form));
+            Ok(disk.transpose()?.map(|disk| Box::new(disk) as Box<dyn Disk>))
+        };
+        let extras = Extras { draft, faults: InjectedFaults::default(), open_disk };
+        Self::start_with(backend, model, extras, config, inbox, progress).await
     }
 
-    /// [`Engine::start_with_draft`] for the simulator: allows any block size and injects bugs.
-    #[doc(hidden)]
-    pub async fn start_with_faults(
-        mut backend: B,
-        source: S,
-        draft: Option<(B, S)>,
+    /// [`Engine::start`], with KV blocks from imported files.
+    pub async fn start_with_files(
+        backend: B,
+        model: S,
+        files: &MemoryFiles,
         config: &Config,
         inbox: EngineInbox,
-        faults: InjectedFaults,
+        progress: impl FnMut(Progress),
+    ) -> Result<Self, StartError> {
+        config.check()?;
+        let open_disk = |form: &Form| Ok(Some(Box::new(MemoryDisk::new(files.clone(), form.clone())) as Box<dyn Disk>));
+        let extras = Extras { draft: None, faults: InjectedFaults::default(), open_disk };
+        Self::start_with(backend, model, extras, config, inbox, progress).await
+    }
+
+    /// [`Engine::start_with_draft`] for the simulator: allows any block size, injects bugs, and has another disk.
+    #[doc(hidden)]
+    pub async fn start_with(
+        mut backend: B,
+        mut source: S,
+        extras: Extras<B, S, impl FnOnce(&Form) -> io::Result<Option<Box<dyn Disk>>>>,
+        config: &Config,
+        inbox: EngineInbox,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
+        if let Some(tokens) = config.max_model_len {
+            source.limit_context(tokens);
+        }
         let plan = Arc::new(source.record(backend.caps().activations));
         check(&plan).map_err(StartError::Plan)?;
-        let mut draft = draft.map(|(backend, source)| Drafting::new(backend, source, &plan)).transpose()?;
-        check_method(config, draft.is_some())?;
+        let faults = extras.faults;
+        let mut draft = extras.draft.map(|(backend, source)| Drafting::new(backend, source, &plan)).transpose()?;
+        let config = &adapted(config, &plan, draft.is_some(), &mut progress)?;
         let draft_plan = draft.as_ref().map(|draft| &draft.plan);
         let fit = check_fit(&source, &plan, draft_plan, config, backend.caps(), &mut progress)?;
         let capacity = fit.capacity.clone();
-        load(&mut backend, &source, &plan, &capacity, &mut progress).await?;
+        let mut samples = Samples::default();
+        let blocks = allocate(&mut backend, draft.as_mut(), config, &plan, &fit, &mut progress).await?;
+        upload(&mut backend, &source, &plan, &mut samples, &mut progress).await?;
         if let Some(draft) = &mut draft {
-            load(&mut draft.backend, &draft.source, &draft.plan.plan, &capacity, &mut progress).await?;
+            let (source, plan, samples) = (&draft.source, &draft.plan.plan, &mut Samples::default());
+            upload(&mut draft.backend, source, plan, samples, &mut progress).await?;
         }
-        let blocks = allocate_pool(&mut backend, draft.as_mut(), config, &plan, &fit, &mut progress).await?;
-        backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total }))?;
+        backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total })).await?;
         if let Some(draft) = &mut draft {
-            draft.backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total }))?;
+            draft.backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total })).await?;
         }
         let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
-        let limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
+        let fingerprint = samples.took();
+        let form = form(&backend, &source, &plan, &capacity, config, samples);
+        let mut limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
+        let disk = open(extras.open_disk, &form, config, &mut limits)?;
         let bytes = |plan: &Plan, blocks: &[u32]| sizes::kv_bytes(config, plan, blocks);
         let draft_bytes = draft.as_ref().map_or(0, |draft| bytes(&draft.plan.plan, &draft.plan.blocks(&blocks)));
         let kv_bytes = bytes(&plan, &blocks) + draft_bytes;
-        inbox.set_ready(info(&backend, &plan, &limits, fit.weight_bytes, kv_bytes));
+        let info = info(&backend, &plan, &limits, fit.weight_bytes, kv_bytes);
         let draft_loaded = draft.as_ref().map(|draft| Box::new(draft.loaded(config, &capacity, &blocks)));
         let loaded = LoadedPlan { config: config.clone(), plan, capacity, blocks, draft: draft_loaded };
-        let draft = draft.map(Drafting::finish);
-        let scheduler = Scheduler::new(limits, faults);
-        let mut mover = Mover::new(faults);
-        if !scheduler.host().is_off() {
-            mover.calibrate(&mut backend).await?;
-        }
-        Ok(Self {
+        let mover = Mover::calibrated(&mut backend, &limits, faults).await?;
+        let mut scheduler = Scheduler::new(limits, faults);
+        scheduler.set_rates(mover.rates);
+        let mut engine = Self {
             backend,
             source,
             loaded,
-            draft,
+            draft: draft.map(Drafting::finish),
             scheduler,
             mover,
+            disk,
+            waits_for_disk: false,
             last_read: None,
             in_flight: VecDeque::new(),
+            turn: None,
             inbox,
             streams: Streams::new(),
             seeds: Seeds(config.seed.unwrap_or_else(platform::random_u64)),
@@ -189,7 +253,11 @@ impl<B: Backend, S: Source> Engine<B, S> {
             requests_dequeued: 0,
             recoveries: 0,
             faults,
-        })
+        };
+        engine.find_files().await;
+        tell_found(engine.scheduler.disk().len(), config, fingerprint, &mut progress);
+        engine.inbox.set_ready(info);
+        Ok(engine)
     }
 }
 
@@ -272,17 +340,33 @@ fn check_method(config: &Config, has_draft: bool) -> Result<(), ConfigError> {
     Err(ConfigError { option: "speculative-config", message: message.into() })
 }
 
-async fn load<B: Backend>(
+/// The settings that hold for this model; fails if what it cannot do is asked for.
+fn adapted(
+    config: &Config,
+    plan: &Plan,
+    has_draft: bool,
+    progress: &mut impl FnMut(Progress),
+) -> Result<Config, ConfigError> {
+    check_method(config, has_draft)?;
+    states::check(config, plan)?;
+    if !plan.state_layers.is_empty() {
+        progress(Progress::Notice(states::NOTICE.to_owned()));
+    }
+    Ok(states::adapted(config, plan))
+}
+
+/// Passes the weights to the device.
+async fn upload<B: Backend>(
     backend: &mut B,
     source: &impl Source,
-    plan: &Arc<Plan>,
-    capacity: &Capacity,
+    plan: &Plan,
+    samples: &mut Samples,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), StartError> {
-    backend.load(plan.clone(), capacity)?;
     let (mut done, total) = (0, plan.weight_bytes());
     let mut write = |weight, first_row, rows: Bytes| {
         let bytes = rows.len() as u64;
+        samples.add(plan, weight, first_row, &rows);
         backend.write_weight(weight, first_row, rows)?;
         done += bytes;
         progress(Progress::Weights { done, total });
@@ -306,6 +390,9 @@ fn check_fit(
         return Err(StartError::DoesNotFit(Box::new(report)));
     }
     progress(Progress::Fits(Box::new(report.requested.clone())));
+    if let Some(parts) = source.left_out() {
+        progress(Progress::Notice(parts));
+    }
     let (tokens, configured) = (report.requested.capacity.tokens_max, config.max_num_batched_tokens);
     if tokens < configured {
         progress(Progress::Notice(format!(
@@ -327,15 +414,22 @@ fn check_fit(
     Ok(report.requested)
 }
 
-/// Allocates the pool, and the draft model's; if the device refuses, tries smaller ones.
-async fn allocate_pool<B: Backend, S: Source>(
+/// Allocates all buffers, also of the draft model. If the device refuses the pool, tries smaller ones. The weights are
+/// uploaded later: a device that knows all its buffers may compile kernels meanwhile.
+async fn allocate<B: Backend, S: Source>(
     backend: &mut B,
     mut draft: Option<&mut Drafting<B, S>>,
     config: &Config,
-    plan: &Plan,
+    plan: &Arc<Plan>,
     fit: &Fit,
     progress: &mut impl FnMut(Progress),
 ) -> Result<Vec<u32>, StartError> {
+    backend.load(plan.clone(), &fit.capacity)?;
+    backend.settle().await?;
+    if let Some(draft) = &mut draft {
+        draft.backend.load(draft.plan.plan.clone(), &fit.capacity)?;
+        draft.backend.settle().await?;
+    }
     let mut blocks = fit.blocks.clone();
     let is_guess = sizes::is_guess(config, backend.caps());
     loop {
@@ -388,6 +482,7 @@ fn limits(
         sequences_max: config.max_num_seqs,
         draws_max: capacity.sequences_max,
         feed_slots: capacity.feed_slots,
+        state_slots: capacity.state_slots,
         table_entries_max: capacity.table_entries_max,
         history_max: capacity.history_max,
         bias_max: capacity.bias_max,
@@ -401,12 +496,81 @@ fn limits(
         deterministic: config.deterministic,
         speculation: config.speculation,
         eos_token_ids: source.eos_token_ids(),
-        hash_key: std::array::from_fn(|_| platform::random_u64().to_le_bytes()[0]),
+        hash_key: random_key(),
+        shared_key: random_key(),
         tiers: TierLimits {
             host_bytes: if config.prefix_caching { config.kv_host_bytes } else { 0 },
             block_bytes: sizes::block_bytes(config, plan),
+            disk: DiskUse::Off,
         },
     }
+}
+
+fn random_key() -> [u8; 32] {
+    std::array::from_fn(|_| platform::random_u64().to_le_bytes()[0])
+}
+
+fn no_folder(config: &Config, error: &io::Error) -> StartError {
+    let folder = config.kv_disk.as_ref().map_or_else(String::new, |disk| disk.folder.display().to_string());
+    StartError::Disk { folder, message: error.to_string() }
+}
+
+/// What the blocks of this engine have in common.
+fn form<B: Backend>(
+    backend: &B,
+    source: &impl Source,
+    plan: &Plan,
+    capacity: &Capacity,
+    config: &Config,
+    samples: Samples,
+) -> Form {
+    let caps = backend.caps();
+    let layers_of = |group: usize| {
+        let own = plan.kv_layers.iter().filter(move |layer| layer.group as usize == group);
+        own.map(|layer| [layer.heads, layer.head_dim]).collect()
+    };
+    // Fixed chunks depend on the size of a step.
+    let build = [env!("CARGO_PKG_VERSION"), &platform::build_id(), caps.api, &caps.name, &caps.tier].join(" ");
+    Form {
+        fingerprint: samples.fingerprint(&source.identity(), plan),
+        kv_format: config.kv_format,
+        block_size: config.block_size,
+        adapter: file::NO_ADAPTER.to_owned(),
+        build: format!("{build} {:?} {}", caps.activations, capacity.tokens_max),
+        deterministic: config.deterministic,
+        layers: (0..plan.kv_groups.len()).map(layers_of).collect(),
+    }
+}
+
+/// Opens the disk, if there is one and prefixes are shared, and adapts the limits to it.
+fn open(
+    open_disk: impl FnOnce(&Form) -> io::Result<Option<Box<dyn Disk>>>,
+    form: &Form,
+    config: &Config,
+    limits: &mut Limits,
+) -> Result<Option<Box<dyn Disk>>, StartError> {
+    if !config.prefix_caching {
+        return Ok(None);
+    }
+    let disk = open_disk(form).map_err(|error| no_folder(config, &error))?;
+    if let Some(disk) = &disk {
+        let disk_use = if disk.is_written() { DiskUse::ReadAndWrite } else { DiskUse::Read };
+        limits.shared_key = form.key();
+        limits.tiers = tiers_with_disk(&limits.tiers, disk_use, &limits.blocks_of_longest());
+    }
+    Ok(disk)
+}
+
+/// Says what was found on disk, and what telling the model's blocks apart took.
+fn tell_found(blocks: usize, config: &Config, fingerprint: Duration, progress: &mut impl FnMut(Progress)) {
+    let Some(disk) = &config.kv_disk else { return };
+    progress(Progress::Disk { folder: disk.folder.clone(), blocks, fingerprint });
+}
+
+/// Blocks from files pass through host memory: there is room for the longest sequence, within reason.
+fn tiers_with_disk(tiers: &TierLimits, disk: DiskUse, longest: &[u32]) -> TierLimits {
+    let one: u64 = tiers.block_bytes.iter().zip(longest).map(|(bytes, &count)| bytes * u64::from(count)).sum();
+    TierLimits { host_bytes: tiers.host_bytes.max(one.min(PASSING_BYTES_MAX)), disk, ..tiers.clone() }
 }
 
 fn info<B: Backend>(backend: &B, plan: &Plan, limits: &Limits, weight_bytes: u64, kv_bytes: u64) -> EngineInfo {
@@ -426,5 +590,6 @@ fn info<B: Backend>(backend: &B, plan: &Plan, limits: &Limits, weight_bytes: u64
         embedding_len: plan.pooled_columns(),
         num_speculative_tokens: limits.speculation.map_or(0, |settings| settings.num_speculative_tokens),
         beam_room: limits.beam_room(),
+        keeps_states: limits.state_slots > 0,
     }
 }

@@ -4,12 +4,13 @@
 //! `torch_dtype` and `dtype` are not read: weights keep the element types of the checkpoint.
 
 use super::LoadError;
-use super::config_layers as per_layer;
+use super::config_layers::{self as per_layer, LayerShape};
 use super::config_reader::{self, ConfigReader};
-use super::families::{ActivationField, Bias, FAMILIES, Family, Scales};
-use super::spec::{AttentionSpec, IDS_MAX, LayerSpec, ModelSpec, NormSpec};
-use crate::plan::Activation;
+use super::families::{ActivationField, AttentionRow, Bias, FAMILIES, Family, MlpRow, Scales, Sizes};
+use super::rope::RopeSpec;
+use super::spec::{AttentionSpec, HeadNorms, IDS_MAX, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormSpec};
 use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX};
+use crate::plan::{Activation, QueryGrowth};
 use serde_json::Value;
 
 impl ModelSpec {
@@ -18,56 +19,44 @@ impl ModelSpec {
         let value = config_reader::parse(file, config_json)?;
         let whole = ConfigReader::root(file, &value)?;
         // A multimodal checkpoint: the text model is read, other parts are not.
-        let (config, family) = match whole.object("text_config")? {
-            Some(text) => {
-                let family = family_of_text(file, &whole, &text)?;
-                (text, family)
-            }
-            None => {
-                let family = family(file, &whole)?;
-                (whole.clone(), family)
-            }
-        };
+        let text = whole.object("text_config")?;
+        let family = family(file, &whole, text.as_ref())?;
+        let config = text.unwrap_or_else(|| whole.clone());
         let vocab = config.integer("vocab_size", 1..=IDS_MAX)?;
         let vocab = config.required("vocab_size", vocab)?;
         let positions_max = config.integer("max_position_embeddings", 2..=IDS_MAX)?;
         let positions_max = config.required("max_position_embeddings", positions_max)?;
         let heads = Heads::read(&config)?;
         let scales = Multipliers::read(&config, family.scales, &heads)?;
-        let slides = per_layer::slides(&config, family.attention.windows, per_layer::count(&config)?)?;
-        let (ropes, layer_ropes) = per_layer::ropes(&config, family.rope, heads.dim, &slides)?;
-        // A window as long as the context hides nothing: treat it as full attention, so that both share block ids.
-        let window = config.integer("sliding_window", 1..=u32::MAX)?.filter(|&window| window < positions_max);
-        let sparse = per_layer::sparse(&config, family.experts, slides.len())?;
-        let experts = if sparse.contains(&true) { per_layer::experts(&config, family.experts)? } else { None };
-        let layers = slides.iter().zip(layer_ropes).zip(sparse);
-        let layer = |((&slides, rope), experts)| LayerSpec { window: window.filter(|_| slides), rope, experts };
-        let layers = layers.map(layer).collect();
+        let (ropes, layers) = layers(&config, family, &heads, positions_max)?;
+        let sparse = layers.iter().any(|layer| layer.experts);
+        let is_by_kind = family.sizes == Sizes::ByKind;
         Ok(Self {
             architecture: family.architecture,
             vocab,
             positions_max,
             hidden: heads.hidden,
-            mlp: config.multiple_of_eight(family.mlp.size, 1 << 20)?,
             query_heads: heads.query,
-            kv_heads: heads.kv,
-            head_dim: heads.dim,
             norm: NormSpec {
                 place: family.norms.place,
-                epsilon: scales.epsilon(&config)?,
+                epsilon: scales.epsilon(&config, family.norms.epsilon)?,
                 one_plus: family.norms.one_plus,
+                center: family.norms.center,
+                bias: family.norms.bias,
             },
-            attention: AttentionSpec {
-                scale: scales.attention as f32,
-                softcap: scales.attention_softcap.map(|cap| cap as f32),
-                qkv_bias: family.attention.qkv_bias.read(&config)?,
-                output_bias: family.attention.output_bias.read(&config)?,
-                head_norms: family.attention.head_norms,
-                sinks: family.attention.sinks,
+            attention: attention(&config, family.attention, &scales)?,
+            convolution: match layers.iter().any(|layer| layer.kind == LayerKind::Convolution) {
+                true => Some(per_layer::convolution(&config)?),
+                false => None,
             },
-            activation: activation(&config, family.mlp.activation)?,
-            mlp_bias: family.mlp.bias.read(&config)?,
-            experts,
+            mlp: MlpSpec {
+                activation: activation(&config, family.mlp)?,
+                gated: family.mlp.gated,
+                bias: family.mlp.bias.read(&config)?,
+            },
+            experts: if sparse { per_layer::experts(&config, family.experts)? } else { None },
+            layer_embedding: if is_by_kind { layer_embedding(&config, vocab)? } else { None },
+            layer_scalar: is_by_kind,
             embedding_scale: (scales.embedding / scales.residual) as f32,
             logits_scale: scales.logits as f32,
             logits_softcap: scales.logits_softcap.map(|cap| cap as f32),
@@ -80,41 +69,114 @@ impl ModelSpec {
     }
 }
 
-fn family(file: &str, config: &ConfigReader<'_>) -> Result<&'static Family, LoadError> {
-    let architectures = config.list("architectures")?.unwrap_or_default();
-    let found = match architectures.first() {
-        Some(Value::String(name)) => name.as_str(),
-        Some(_) => return Err(config.invalid("architectures", "holds something that is not a name")),
-        None => config.required("architectures", config.text("model_type")?)?,
+/// The rotary embeddings and the layers.
+fn layers(
+    config: &ConfigReader<'_>,
+    family: &Family,
+    heads: &Heads,
+    positions_max: u32,
+) -> Result<(Vec<RopeSpec>, Vec<LayerSpec>), LoadError> {
+    let kinds = per_layer::kinds(config, family.mixers, per_layer::count(config)?)?;
+    let slides = per_layer::slides(config, family.attention.windows, per_layer::count(config)?)?;
+    let usual = LayerShape {
+        kv_heads: heads.kv,
+        head_dim: heads.dim,
+        mlp: per_layer::mlp_size(config, family.mlp.size)?,
+        kv_from: None,
+        value_is_key: false,
     };
-    find_family(file, found)
+    let shapes = per_layer::shapes(config, family.sizes, usual, &slides)?;
+    shapes.iter().try_for_each(|shape| check_groups(config, heads.query, shape.kv_heads))?;
+    let (ropes, layer_ropes) = per_layer::ropes(config, family.rope, heads.dim, &slides, &shapes)?;
+    let window = match slides.contains(&true) {
+        true => config.integer("sliding_window", 1..=u32::MAX)?,
+        false => None,
+    };
+    // A window as long as the context hides nothing: treat it as full attention, so that both share block ids.
+    let window = window.filter(|&window| window < positions_max);
+    let sparse = per_layer::sparse(config, family.experts, slides.len())?;
+    let layers = kinds.into_iter().zip(&slides).zip(layer_ropes).zip(sparse).zip(shapes);
+    let layer = |((((kind, &slides), rope), experts), shape): (_, LayerShape)| LayerSpec {
+        kind,
+        window: window.filter(|_| slides),
+        rope,
+        experts,
+        mlp: shape.mlp,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+        kv_from: shape.kv_from,
+        value_is_key: shape.value_is_key,
+    };
+    Ok((ropes, layers.map(layer).collect()))
 }
 
-/// The family of the text model of a multimodal checkpoint, by its own `model_type`.
-fn family_of_text(file: &str, whole: &ConfigReader<'_>, text: &ConfigReader<'_>) -> Result<&'static Family, LoadError> {
-    match text.text("model_type")? {
-        Some(found) => find_family(file, found),
-        None => family(file, whole),
-    }
-}
-
-fn find_family(file: &str, found: &str) -> Result<&'static Family, LoadError> {
-    let known = |family: &&Family| family.architecture == found || family.model_type == found;
-    FAMILIES.into_iter().find(known).ok_or_else(|| LoadError::Architecture {
-        file: file.into(),
-        found: found.into(),
-        known: FAMILIES.map(|family| family.architecture).join(", "),
+fn attention(config: &ConfigReader<'_>, row: AttentionRow, scales: &Multipliers) -> Result<AttentionSpec, LoadError> {
+    Ok(AttentionSpec {
+        scale: scales.attention as f32,
+        softcap: scales.attention_softcap.map(|cap| cap as f32),
+        qkv_bias: row.qkv_bias.read(config)?,
+        output_bias: row.output_bias.read(config)?,
+        head_norms: head_norms(config, row)?,
+        value_norm: row.value_norm,
+        query_growth: if row.query_growth { query_growth(config)? } else { None },
+        sinks: row.sinks,
     })
 }
 
-/// `tie_word_embeddings`, which multimodal checkpoints have inside or outside the text model's config.
+/// The row of a config; that of a multimodal checkpoint is found by the `model_type` of its text model.
+fn family(file: &str, whole: &ConfigReader<'_>, text: Option<&ConfigReader<'_>>) -> Result<&'static Family, LoadError> {
+    let kind = text.map(|text| text.text("model_type")).transpose()?.flatten();
+    let architectures = whole.list("architectures")?.unwrap_or_default();
+    let found = match (kind, architectures.first()) {
+        (Some(kind), _) => kind,
+        (None, Some(Value::String(name))) => name.as_str(),
+        (None, Some(_)) => return Err(whole.invalid("architectures", "holds something that is not a name")),
+        (None, None) => whole.required("architectures", whole.text("model_type")?)?,
+    };
+    let known = |family: &&Family| family.architecture == found || family.model_type == found;
+    FAMILIES.into_iter().find(known).ok_or_else(|| {
+        let names = FAMILIES.map(|family| family.architecture);
+        let lacking = UNSUPPORTED.iter().find(|(field, _)| text.unwrap_or(whole).get(field).is_some());
+        let (file, found) = (file.into(), found.to_owned());
+        LoadError::Architecture { file, hint: hint(&found, &names, lacking), found, known: names.join(", ") }
+    })
+}
+
+/// Fields that only models with certain layers have, and what these layers compute.
+const UNSUPPORTED: [(&str, &str); 5] = [
+    ("kv_lora_rank", "latent attention (MLA)"),
+    ("linear_num_value_heads", "layers with a gated delta rule"),
+    ("mamba_d_state", "Mamba layers"),
+    ("ssm_state_size", "Mamba layers"),
+    ("num_codebooks", "several codebooks"),
+];
+
+/// What helps with an architecture that is not supported: the one of `known` whose name begins alike, and what it has
+/// that none of them computes, with the field that says so.
+pub(super) fn hint(found: &str, known: &[&str], lacking: Option<&(&str, &str)>) -> String {
+    let plain = |name: &str| name.to_lowercase().replace(['_', '-'], "");
+    let alike = |name: &&&str| plain(name).chars().zip(plain(found).chars()).take_while(|(a, b)| a == b).count();
+    let nearest = known.iter().rev().max_by_key(alike).filter(|name| alike(name) >= 3);
+    let nearest = nearest.map(|name| format!("; the nearest supported one is {name}"));
+    let lacking = lacking.map(|(field, what)| format!("; {field} means {what}, which is not implemented"));
+    [nearest, lacking].into_iter().flatten().collect()
+}
+
+/// `tie_word_embeddings`, which multimodal checkpoints have inside or outside the text model's config. LFM2 calls it
+/// `tie_embedding`.
 fn tied(whole: &ConfigReader<'_>, text: &ConfigReader<'_>) -> Result<Option<bool>, LoadError> {
+    if let Some(tied) = text.boolean("tie_embedding")? {
+        return Ok(Some(tied));
+    }
     Ok(text.boolean("tie_word_embeddings")?.or(whole.boolean("tie_word_embeddings")?))
 }
 
 fn end_tokens(whole: &ConfigReader<'_>, text: &ConfigReader<'_>, vocab: u32) -> Result<Vec<u32>, LoadError> {
     let inner = text.token_ids("eos_token_id", vocab)?;
-    if inner.is_empty() { whole.token_ids("eos_token_id", vocab) } else { Ok(inner) }
+    let mut ids = if inner.is_empty() { whole.token_ids("eos_token_id", vocab)? } else { inner };
+    // Hunyuan's end of a document.
+    ids.extend(text.token_ids("eod_token_id", vocab)?.into_iter().filter(|id| !ids.contains(id)).collect::<Vec<_>>());
+    Ok(ids)
 }
 
 impl Bias {
@@ -123,6 +185,7 @@ impl Bias {
             Self::Never => Ok(false),
             Self::Always => Ok(true),
             Self::Field(name) => Ok(config.boolean(name)?.unwrap_or(false)),
+            Self::UnlessField(name) => Ok(config.boolean(name)?.unwrap_or(true)),
         }
     }
 }
@@ -140,14 +203,7 @@ impl Heads {
         let query = config.integer("num_attention_heads", 1..=1024)?;
         let query = config.required("num_attention_heads", query)?;
         let kv = config.integer("num_key_value_heads", 1..=1024)?.unwrap_or(query);
-        if query % kv != 0 {
-            let message = format!("is {kv}, which does not divide num_attention_heads = {query}");
-            return Err(config.invalid("num_key_value_heads", message));
-        }
-        if query / kv > GROUP_SIZE_MAX {
-            let message = format!("is {kv}: more than {GROUP_SIZE_MAX} of {query} query heads would share one");
-            return Err(config.invalid("num_key_value_heads", message));
-        }
+        check_groups(config, query, kv)?;
         if config.get("head_dim").is_some() {
             let dim = config.multiple_of_eight("head_dim", HEAD_DIM_MAX)?;
             return Ok(Self { hidden, query, kv, dim });
@@ -165,9 +221,59 @@ impl Heads {
     }
 }
 
-fn activation(config: &ConfigReader<'_>, field: ActivationField) -> Result<Activation, LoadError> {
-    let (name, default) = match field {
-        ActivationField::HiddenAct => ("hidden_act", Activation::Silu),
+fn check_groups(config: &ConfigReader<'_>, query: u32, kv: u32) -> Result<(), LoadError> {
+    if !query.is_multiple_of(kv) {
+        let message = format!("is {kv}, which does not divide num_attention_heads = {query}");
+        return Err(config.invalid("num_key_value_heads", message));
+    }
+    if query / kv > GROUP_SIZE_MAX {
+        let message = format!("is {kv}: more than {GROUP_SIZE_MAX} of {query} query heads would share one");
+        return Err(config.invalid("num_key_value_heads", message));
+    }
+    Ok(())
+}
+
+/// The norms of q and k, unless a field says that there are none.
+fn head_norms(config: &ConfigReader<'_>, row: AttentionRow) -> Result<HeadNorms, LoadError> {
+    let present = match row.head_norms_if {
+        Some(field) => config.boolean(field)?.unwrap_or(false),
+        None => true,
+    };
+    Ok(if present { row.head_norms } else { HeadNorms::None })
+}
+
+/// `llama_4_scaling_beta` of `rope_parameters`, and the positions after which q begins to grow.
+fn query_growth(config: &ConfigReader<'_>) -> Result<Option<QueryGrowth>, LoadError> {
+    let fields = match config.object("rope_parameters")? {
+        Some(fields) => Some(fields),
+        None => config.object("rope_scaling")?,
+    };
+    let Some(fields) = fields else { return Ok(None) };
+    let Some(slope) = fields.number("llama_4_scaling_beta", 0.0..=1e3)?.filter(|slope| *slope > 0.0) else {
+        return Ok(None);
+    };
+    let name = "original_max_position_embeddings";
+    let positions = fields.required(name, fields.integer(name, 1..=IDS_MAX)?)?;
+    Ok(Some(QueryGrowth { slope: slope as f32, positions }))
+}
+
+/// `hidden_size_per_layer_input`: elements of the embeddings that layers have of their own.
+fn layer_embedding(config: &ConfigReader<'_>, vocab: u32) -> Result<Option<u32>, LoadError> {
+    let name = "hidden_size_per_layer_input";
+    if config.integer(name, 0..=1 << 16)?.unwrap_or(0) == 0 {
+        return Ok(None);
+    }
+    let table = config.integer("vocab_size_per_layer_input", 1..=IDS_MAX)?.unwrap_or(vocab);
+    if table != vocab {
+        let message = format!("is {table}, not vocab_size = {vocab}");
+        return Err(config.invalid("vocab_size_per_layer_input", message));
+    }
+    Ok(Some(config.multiple_of_eight(name, 1 << 16)?))
+}
+
+fn activation(config: &ConfigReader<'_>, row: MlpRow) -> Result<Activation, LoadError> {
+    let (name, default) = match row.activation {
+        ActivationField::HiddenAct(default) => ("hidden_act", default),
         ActivationField::HiddenActivation if config.get("hidden_activation").is_some() => {
             ("hidden_activation", Activation::GeluTanh)
         }
@@ -188,6 +294,9 @@ fn activation(config: &ConfigReader<'_>, field: ActivationField) -> Result<Activ
         None => Ok(default),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
+        Some("relu2") => Ok(Activation::Relu2),
+        // Its numbers are tensors, which only families with this default have.
+        Some("xielu") if default == Activation::Xielu => Ok(default),
         Some(other) => Err(config.invalid(name, format!("is {other:?}, not silu or gelu_pytorch_tanh"))),
     }
 }
@@ -240,6 +349,21 @@ impl Multipliers {
                     ..plain
                 })
             }
+            Scales::LogitScale(default) => {
+                Ok(Self { logits: config.number("logit_scale", 1e-6..=1e6)?.unwrap_or(default), ..plain })
+            }
+            Scales::Unscaled => {
+                if config.get("use_bidirectional_attention").is_some_and(|value| *value == "all") {
+                    let message = "is \"all\", but only attention to earlier tokens is supported";
+                    return Err(config.invalid("use_bidirectional_attention", message));
+                }
+                Ok(Self {
+                    attention: 1.0,
+                    embedding: f64::from(heads.hidden).sqrt(),
+                    logits_softcap: config.number("final_logit_softcapping", 1e-3..=1e6)?,
+                    ..plain
+                })
+            }
             Scales::Multipliers => {
                 let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-3..=1e6)?.unwrap_or(1.0));
                 Ok(Self {
@@ -253,9 +377,9 @@ impl Multipliers {
         }
     }
 
-    /// `rms_norm_eps`, rescaled for the stream as it is stored.
-    fn epsilon(&self, config: &ConfigReader<'_>) -> Result<f32, LoadError> {
-        let epsilon = config.number("rms_norm_eps", 1e-12..=0.1)?.unwrap_or(1e-6);
+    /// The field with epsilon, rescaled for the stream as it is stored.
+    fn epsilon(&self, config: &ConfigReader<'_>, (field, default): (&str, f64)) -> Result<f32, LoadError> {
+        let epsilon = config.number(field, 1e-12..=0.1)?.unwrap_or(default);
         Ok((epsilon / (self.residual * self.residual)) as f32)
     }
 }

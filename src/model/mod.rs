@@ -20,6 +20,7 @@ mod quantize;
 mod random;
 pub mod remote;
 mod repack;
+pub mod repository;
 pub mod rope;
 pub mod safetensors;
 mod shapes;
@@ -89,12 +90,14 @@ pub enum LoadError {
         message: String,
     },
     /// This architecture is not supported.
-    #[error("{file}: architecture {found:?} is not supported; expected one of {known}")]
+    #[error("{file}: architecture {found:?} is not supported{hint}; expected one of {known}")]
     Architecture {
         /// Path.
         file: String,
         /// The architecture that the file names.
         found: String,
+        /// The nearest supported architecture, and what it lacks, each if known: words that follow a sentence.
+        hint: String,
         /// The supported architectures.
         known: String,
     },
@@ -192,10 +195,12 @@ impl Model {
     pub fn from_gguf(gguf: Gguf) -> Result<Self, LoadError> {
         let (config_json, source, rope_divisors) = gguf.into_parts();
         let mut spec = ModelSpec::from_json(source.name(), &config_json)?;
-        // In GGUF, norm weights include the 1 and experts are separate, whatever the checkpoint had.
+        // In GGUF, norm weights include the 1 and experts are separate, whatever the checkpoint had; Gemma 4 is stored
+        // as it is.
         spec.norm.one_plus = false;
         spec.tensors = spec.tensors.with_experts_apart();
-        for rope in &mut spec.ropes {
+        // They are those of layers without a window, whose rotation is the first.
+        if let Some(rope) = spec.ropes.first_mut().filter(|_| !rope_divisors.is_empty()) {
             rope.divide(source.name(), &rope_divisors)?;
         }
         let generation = GenerationDefaults::new(&spec, "generation_config.json", None)?;
@@ -221,6 +226,11 @@ impl Model {
         Ok(Self { stored: Some(stored), ..Self::new(self.spec, self.generation, source)? })
     }
 
+    /// Whether its matrices are quantized as they are read, as [`Self::quantized`] sets it.
+    pub fn quantizes(&self) -> bool {
+        self.stored.is_some()
+    }
+
     /// The model embedded in the binary.
     pub fn demo() -> Self {
         demo::model()
@@ -239,10 +249,39 @@ impl Model {
         Ok(Self { spec, generation, source, stored: None, weights })
     }
 
+    /// What the checkpoint holds besides the text model, as a line for the user: towers for images and sound, and
+    /// layers that predict further tokens.
+    pub fn left_out(&self) -> Option<String> {
+        let layers = self.spec.layers.len() as u64;
+        let beyond = |name: &str| {
+            let after = |prefix: &str| name.split_once(prefix)?.1.split('.').next()?.parse::<u64>().ok();
+            after(".layers.").or_else(|| after("blk.")).is_some_and(|layer| layer >= layers)
+        };
+        let holds = |name: &str, words: &[&str]| words.iter().any(|word| name.contains(word));
+        let part = |name: &str| match name {
+            _ if holds(name, &["vision", "visual", "multi_modal_projector"]) => Some("vision"),
+            _ if holds(name, &["audio"]) => Some("audio"),
+            _ if name.starts_with("mtp.") || beyond(name) => Some("layers that predict further tokens"),
+            _ => None,
+        };
+        let mut counts = BTreeMap::new();
+        for part in self.source.tensors().keys().filter_map(|name| part(name)) {
+            *counts.entry(part).or_insert(0) += 1;
+        }
+        let parts: Vec<_> = counts.iter().map(|(part, count)| format!("{part} ({count} tensors)")).collect();
+        (!parts.is_empty()).then(|| format!("not loaded, because only text is supported: {}", parts.join(", ")))
+    }
+
     /// The same model with another context length; for devices that compute nothing with positions.
     pub fn with_positions(mut self, positions_max: u32) -> Self {
         self.spec.positions_max = positions_max;
         self
+    }
+
+    /// Says that no sequence will be longer than this, which selects the rotary frequencies of longrope.
+    pub fn limit_context(&mut self, tokens: u32) {
+        let positions_max = tokens.min(self.spec.positions_max);
+        self.weights.compute_ropes(&ModelSpec { positions_max, ..self.spec.clone() });
     }
 
     /// The architecture.
@@ -253,6 +292,17 @@ impl Model {
     /// Sampling defaults and end tokens.
     pub fn generation(&self) -> &GenerationDefaults {
         &self.generation
+    }
+
+    /// Identifies the model by its config and its list of tensors, as they are read; where its files are does not
+    /// count.
+    pub fn identity(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_derive_key("folio 2026 identity of a model");
+        hasher.update(format!("{:?}", self.spec).as_bytes());
+        for (name, info) in self.source.tensors() {
+            hasher.update(format!("{name:?} {:?} {:?}", info.shape, info.element).as_bytes());
+        }
+        *hasher.finalize().as_bytes()
     }
 
     /// Records the forward pass. `activations` is the element type between steps; residual stream and logits are f32.

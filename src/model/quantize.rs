@@ -82,12 +82,27 @@ pub(super) fn quantized_infos(
     infos.collect()
 }
 
-/// Excludes biases of experts, which are vectors, and experts' matrices that are stored by columns in one tensor.
+/// Excludes biases of experts, which are vectors, and experts' matrices that are stored by columns in one tensor, as in
+/// gpt-oss.
 /// Routers are excluded too: they are small, and rounding them could change which experts are chosen.
 fn is_matrix(name: &str, info: &TensorInfo) -> bool {
-    let routers = [".mlp.gate.weight", ".router.weight", ".router.layer.weight"];
-    let chooses = routers.iter().any(|router| name.ends_with(router));
-    info.shape.len() == 2 && !name.ends_with("bias") && !chooses
+    let routers = [
+        ".mlp.gate.weight",
+        ".feed_forward.gate.weight",
+        ".router.weight",
+        ".router.layer.weight",
+        ".router.proj.weight",
+    ];
+    let chooses = routers.iter().any(|router| name.ends_with(router)) || name.ends_with(".shared_expert_gate.weight");
+    let is_stack = info.shape.len() == 3 && is_stack_of_rows(name);
+    (info.shape.len() == 2 || is_stack) && !name.ends_with("bias") && !chooses
+}
+
+/// Whether this is a tensor of all experts' matrices, each stored by rows: those of Granite and Gemma 4.
+fn is_stack_of_rows(name: &str) -> bool {
+    let has = |parts: &[&str]| parts.iter().any(|part| name.ends_with(part));
+    has(&[".block_sparse_moe.input_linear.weight", ".block_sparse_moe.output_linear.weight"])
+        || has(&[".experts.gate_up_proj", ".experts.down_proj"]) && !name.contains(".mlp.experts.")
 }
 
 /// Whether this is an embedding table or LM head.

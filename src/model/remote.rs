@@ -3,9 +3,11 @@
 
 use super::safetensors::{self, Layout};
 use super::source::{TensorInfo, TensorRead, TensorSource};
-use super::{CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec, as_prequantized};
+use super::{CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec, as_prequantized, read_error};
+use crate::platform::ModelFile;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,6 +22,39 @@ pub trait RangeFiles: Send {
 
     /// Reads exactly these bytes of a file that exists.
     fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a>;
+
+    /// Fails if a file may have changed since it was opened. Files elsewhere are checked by whoever fetches them.
+    fn check(&self) -> Result<(), LoadError> {
+        Ok(())
+    }
+}
+
+/// Files of this machine, each under the name that errors show. Their reads complete at once.
+pub(super) struct LocalFiles(pub(super) Vec<(String, ModelFile)>);
+
+impl LocalFiles {
+    fn find(&self, name: &str) -> Option<&ModelFile> {
+        self.0.iter().find_map(|(label, file)| (label == name).then_some(file))
+    }
+}
+
+impl RangeFiles for LocalFiles {
+    fn size<'a>(&'a self, file: &'a str) -> SizeRead<'a> {
+        Box::pin(ready(Ok(self.find(file).map(ModelFile::bytes))))
+    }
+
+    fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
+        let read = self.find(file).ok_or_else(|| missing(file));
+        Box::pin(ready(read.and_then(|found| found.read(bytes).map_err(|error| read_error(file, &error)))))
+    }
+
+    fn check(&self) -> Result<(), LoadError> {
+        self.0.iter().try_for_each(|(label, file)| match file.is_unchanged() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(LoadError::Changed { file: label.clone() }),
+            Err(error) => Err(read_error(label, &error)),
+        })
+    }
 }
 
 /// Reads a whole small file; `None` if there is no such file. Files larger than `bytes_max` are rejected.
@@ -105,7 +140,7 @@ impl TensorSource for RemoteTensors {
     }
 }
 
-fn missing(file: &str) -> LoadError {
+pub(super) fn missing(file: &str) -> LoadError {
     refusal(file, "there is no such file".into())
 }
 

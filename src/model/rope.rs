@@ -3,6 +3,7 @@
 
 use super::LoadError;
 use super::config_reader::ConfigReader;
+use serde_json::Value;
 use std::f64::consts::TAU;
 
 /// One variant of rotary embeddings in a model.
@@ -18,6 +19,8 @@ pub struct RopeSpec {
     pub scaling: RopeScaling,
     /// Additional divisors of the frequencies; empty: none.
     pub divisors: Vec<f32>,
+    /// The divisors for contexts beyond that of [`RopeScaling::Long`].
+    pub long_divisors: Vec<f32>,
 }
 
 /// What an architecture says of its rotary embeddings, including the values of absent fields.
@@ -64,6 +67,21 @@ pub enum RopeScaling {
         /// Multiplies cos and sin.
         attention_factor: f64,
     },
+    /// Only the first pairs turn, with the frequencies that they would have if all did, divided by a factor.
+    Proportional {
+        /// Pairs that turn.
+        pairs: u32,
+        /// The divisor.
+        factor: f64,
+    },
+    /// Longrope: frequencies are divided by one of two lists, by the length of the context. Rotated keys are kept, so
+    /// the list cannot change within a sequence: it depends on the longest context of the model.
+    Long {
+        /// Contexts up to this have [`RopeSpec::divisors`], longer ones [`RopeSpec::long_divisors`].
+        original_positions: f64,
+        /// Multiplies cos and sin.
+        attention_factor: f64,
+    },
 }
 
 impl RopeSpec {
@@ -84,7 +102,7 @@ impl RopeSpec {
     ) -> Result<[Self; 2], LoadError> {
         let parameters = config.object("rope_parameters")?;
         if parameters.is_some_and(|parameters| parameters.get("full_attention").is_some()) {
-            return Self::global_and_local(config, head_dim, options);
+            return Self::global_and_local(config, [head_dim; 2], options);
         }
         let scaled = Self::from_config(config, head_dim, options)?;
         let plain = Self { scaling: RopeScaling::None, ..scaled.clone() };
@@ -95,14 +113,15 @@ impl RopeSpec {
     /// for each (transformers 5), or `rope_local_base_freq` is the base of the latter (transformers 4).
     pub(super) fn global_and_local(
         config: &ConfigReader<'_>,
-        head_dim: u32,
+        [head_dim, local_head_dim]: [u32; 2],
         options: RopeOptions,
     ) -> Result<[Self; 2], LoadError> {
         if let Some(parameters) = config.object("rope_parameters")? {
-            let kinds = ["full_attention", "sliding_attention"].map(|kind| {
-                let parameters = parameters.required(kind, parameters.object(kind)?)?;
-                Self::read(config, Some(&parameters), head_dim, options)
-            });
+            let kinds =
+                [("full_attention", head_dim), ("sliding_attention", local_head_dim)].map(|(kind, head_dim)| {
+                    let parameters = parameters.required(kind, parameters.object(kind)?)?;
+                    Self::read(config, Some(&parameters), head_dim, options)
+                });
             let [global, local] = kinds;
             return Ok([global?, local?]);
         }
@@ -110,6 +129,11 @@ impl RopeSpec {
         let theta = config.number("rope_local_base_freq", 1e-3..=1e30)?.unwrap_or(10_000.0);
         let local = Self { theta, scaling: RopeScaling::None, ..global.clone() };
         Ok([global, local])
+    }
+
+    fn plain(theta: f64, rotary_dim: u32, interleaved: bool) -> Self {
+        let scaling = RopeScaling::None;
+        Self { theta, rotary_dim, interleaved, scaling, divisors: Vec::new(), long_divisors: Vec::new() }
     }
 
     fn read(
@@ -124,23 +148,77 @@ impl RopeSpec {
         let fraction = |fields: &ConfigReader<'_>| fields.number("partial_rotary_factor", 0.0..=1.0);
         let own_fraction = parameters.map(fraction).transpose()?.flatten();
         let fraction = own_fraction.or(fraction(config)?).unwrap_or(options.partial_rotary_factor);
-        let rotary_dim = (f64::from(head_dim) * fraction) as u32;
+        let is_proportional = match &scaling {
+            Some(fields) => fields.text("rope_type")? == Some("proportional"),
+            None => false,
+        };
+        // A proportional rotation pairs elements of the whole head, but only the first pairs turn.
+        let rotary_dim = if is_proportional { head_dim } else { (f64::from(head_dim) * fraction) as u32 };
         if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
             let message = format!("is {fraction}: it rotates {rotary_dim} of {head_dim} elements, not an even number");
             return Err(config.invalid("partial_rotary_factor", message));
         }
         let theta = own_theta.or(theta(config)?).unwrap_or(options.theta);
-        let scaling = match scaling {
-            Some(fields) => RopeScaling::from_fields(&fields, config, theta, f64::from(rotary_dim))?,
-            None => RopeScaling::None,
+        let Some(fields) = scaling else {
+            return Ok(Self::plain(theta, rotary_dim, options.interleaved));
         };
-        Ok(Self { theta, rotary_dim, interleaved: options.interleaved, scaling, divisors: Vec::new() })
+        let alpha = fields.number("alpha", 1e-3..=1e9)?;
+        let kind = fields.text("rope_type")?.or(fields.text("type")?);
+        let mut rope = Self::plain(theta, rotary_dim, options.interleaved);
+        match (kind, alpha) {
+            (Some("proportional"), _) => {
+                let pairs = (f64::from(head_dim) * fraction / 2.0) as u32;
+                let factor = fields.number("factor", 1e-6..=1e9)?.unwrap_or(1.0);
+                rope.scaling = RopeScaling::Proportional { pairs, factor };
+            }
+            // The base of NTK, whatever the length of a sequence.
+            (Some("dynamic"), Some(alpha)) => {
+                let dim = f64::from(head_dim);
+                rope.theta *= alpha.powf(dim / (dim - 2.0));
+            }
+            (Some("longrope" | "su"), _) => rope.read_long(&fields, config)?,
+            _ => rope.scaling = RopeScaling::from_fields(&fields, config, theta, f64::from(rotary_dim))?,
+        }
+        Ok(rope)
+    }
+
+    /// Reads the two lists of divisors of longrope.
+    fn read_long(&mut self, fields: &ConfigReader<'_>, config: &ConfigReader<'_>) -> Result<(), LoadError> {
+        let name = "original_max_position_embeddings";
+        let given = match fields.number(name, 2.0..=1e9)? {
+            Some(given) => Some(given),
+            None => config.number(name, 2.0..=1e9)?,
+        };
+        let original_positions = config.required(name, given)?;
+        let whole = config.number("max_position_embeddings", 1.0..=1e9)?;
+        let stretch = config.required("max_position_embeddings", whole)? / original_positions;
+        let attention_factor = match fields.number("attention_factor", 1e-6..=1e9)? {
+            Some(given) => given,
+            None if stretch <= 1.0 => 1.0,
+            None => (1.0 + stretch.ln() / original_positions.ln()).sqrt(),
+        };
+        let read = |name: &str| {
+            let list = fields.required(name, fields.list(name)?)?;
+            let number = |value: &Value| value.as_f64().filter(|number| (1e-6..=1e9).contains(number));
+            let numbers: Option<Vec<f32>> = list.iter().map(|value| number(value).map(|n| n as f32)).collect();
+            match numbers {
+                Some(numbers) if numbers.len() == self.rotary_dim as usize / 2 => Ok(numbers),
+                _ => Err(fields.invalid(name, format!("is not {} numbers above zero", self.rotary_dim / 2))),
+            }
+        };
+        let (short, long) = (read("short_factor")?, read("long_factor")?);
+        self.scaling = RopeScaling::Long { original_positions, attention_factor };
+        self.divisors = short;
+        self.long_divisors = long;
+        Ok(())
     }
 
     /// Factor of cos and sin.
     pub fn scale(&self) -> f32 {
         match self.scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor as f32,
+            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => {
+                attention_factor as f32
+            }
             _ => 1.0,
         }
     }
@@ -156,11 +234,14 @@ impl RopeSpec {
         Ok(())
     }
 
-    /// Radians per position; `rotary_dim / 2` numbers.
-    pub fn frequencies(&self) -> Vec<f32> {
+    /// Radians per position, for contexts of up to `positions_max` tokens; `rotary_dim / 2` numbers.
+    pub fn frequencies(&self, positions_max: u32) -> Vec<f32> {
+        let is_long = matches!(self.scaling,
+            RopeScaling::Long { original_positions, .. } if f64::from(positions_max) > original_positions);
+        let divisors = if is_long { &self.long_divisors } else { &self.divisors };
         let dim = f64::from(self.rotary_dim);
         let plain = (0..self.rotary_dim / 2).map(|pair| self.theta.powf(-2.0 * f64::from(pair) / dim));
-        let divisors = self.divisors.iter().map(|divisor| f64::from(*divisor)).chain(std::iter::repeat(1.0));
+        let divisors = divisors.iter().map(|divisor| f64::from(*divisor)).chain(std::iter::repeat(1.0));
         let scaled = plain.zip(0..).map(|(frequency, pair)| self.scaling.apply(frequency, f64::from(pair)));
         scaled.zip(divisors).map(|(frequency, divisor)| (frequency / divisor) as f32).collect()
     }
@@ -193,7 +274,7 @@ impl RopeScaling {
             }
             Some("yarn") => Self::yarn(fields, config, theta, dim),
             Some(other) => {
-                Err(fields.invalid("rope_type", format!("is {other:?}, not default, linear, llama3 or yarn")))
+                Err(fields.invalid("rope_type", format!("is {other:?}, not default, linear, llama3, yarn or longrope")))
             }
         }
     }
@@ -225,7 +306,14 @@ impl RopeScaling {
     /// The scaled frequency of a pair, from its plain frequency.
     fn apply(self, frequency: f64, pair: f64) -> f64 {
         match self {
-            Self::None => frequency,
+            Self::None | Self::Long { .. } => frequency,
+            Self::Proportional { pairs, factor } => {
+                if pair < f64::from(pairs) {
+                    frequency / factor
+                } else {
+                    0.0
+                }
+            }
             Self::Linear { factor } => frequency / factor,
             Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_positions } => {
                 let waves = original_positions * frequency / TAU;
@@ -259,7 +347,14 @@ mod tests {
     fn yarn_keeps_the_first_pairs_divides_the_last_and_ramps_between() {
         let scaling = RopeScaling::Yarn { factor: 4.0, ramp_start: 1.0, ramp_end: 3.0, attention_factor: 1.1 };
         assert_eq!([0.0, 1.0, 2.0, 3.0, 4.0].map(|pair| scaling.apply(8.0, pair)), [8.0, 8.0, 5.0, 2.0, 2.0]);
-        let rope = RopeSpec { theta: 10_000.0, rotary_dim: 8, interleaved: false, scaling, divisors: Vec::new() };
+        let rope = RopeSpec {
+            theta: 10_000.0,
+            rotary_dim: 8,
+            interleaved: false,
+            scaling,
+            divisors: Vec::new(),
+            long_divisors: Vec::new(),
+        };
         assert_eq!(rope.scale(), 1.1);
     }
 
@@ -271,9 +366,10 @@ mod tests {
             interleaved: false,
             scaling: RopeScaling::None,
             divisors: Vec::new(),
+            long_divisors: Vec::new(),
         };
         let expected = [1.0, 0.1, 0.01, 0.001];
-        for (found, expected) in rope.frequencies().into_iter().zip(expected) {
+        for (found, expected) in rope.frequencies(4096).into_iter().zip(expected) {
             assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
         }
     }

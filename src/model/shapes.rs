@@ -22,10 +22,98 @@ impl ModelSpec {
                 "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14_336,
                 "vocab_size": 128_256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
             }),
-            _ => qwen3_shape(seven_numbers(name)?),
+            _ => match published(name) {
+                Some(config) => config,
+                None => qwen3_shape(seven_numbers(name)?),
+            },
         };
         Self::from_json(&format!("shape {name}"), config.to_string().as_bytes())
     }
+}
+
+/// The shapes that need more than seven numbers, from the published configs; what only changes numbers, such as the
+/// stretching of rotary frequencies, is left out.
+fn published(name: &str) -> Option<Value> {
+    let mut config = match name {
+        "olmo-3-7b" => json!({
+            "architectures": ["Olmo3ForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 11_008, "vocab_size": 100_278,
+            "max_position_embeddings": 65_536, "sliding_window": 4096, "rope_theta": 500_000.0,
+        }),
+        "phi-4-mini" => json!({
+            "architectures": ["Phi3ForCausalLM"], "hidden_size": 3072, "num_hidden_layers": 32,
+            "num_attention_heads": 24, "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 200_064,
+            "max_position_embeddings": 131_072, "partial_rotary_factor": 0.75, "tie_word_embeddings": true,
+        }),
+        "granite-4.0-micro" => json!({
+            "architectures": ["GraniteMoeHybridForCausalLM"], "hidden_size": 2560, "num_hidden_layers": 40,
+            "num_attention_heads": 40, "num_key_value_heads": 8, "shared_intermediate_size": 8192,
+            "vocab_size": 100_352, "max_position_embeddings": 131_072, "position_embedding_type": "rope",
+            "rope_theta": 1e7, "tie_word_embeddings": true,
+        }),
+        "ministral-3-8b" => json!({
+            "architectures": ["Ministral3ForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 34,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14_336,
+            "vocab_size": 131_072, "max_position_embeddings": 262_144, "rope_theta": 1e6,
+        }),
+        "gpt-oss-20b" => gpt_oss(24, 32),
+        "gpt-oss-120b" => gpt_oss(36, 128),
+        "glm-4.5-air" => json!({
+            "architectures": ["Glm4MoeForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 46,
+            "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 10_944,
+            "moe_intermediate_size": 1408, "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8,
+            "first_k_dense_replace": 1, "attention_bias": true, "vocab_size": 151_552,
+            "max_position_embeddings": 131_072, "rope_theta": 1e6,
+        }),
+        "gemma-4-e2b" => gemma4(json!({
+            "hidden_size": 1536, "num_hidden_layers": 35, "num_attention_heads": 8, "num_key_value_heads": 1,
+            "intermediate_size": 6144, "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 20,
+            "use_double_wide_mlp": true, "sliding_window_pattern": 5, "sliding_window": 512,
+            "max_position_embeddings": 131_072,
+        })),
+        "gemma-4-e4b" => gemma4(json!({
+            "hidden_size": 2560, "num_hidden_layers": 42, "num_attention_heads": 8, "num_key_value_heads": 2,
+            "intermediate_size": 10_240, "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 18,
+            "sliding_window": 512, "max_position_embeddings": 131_072,
+        })),
+        "gemma-4-26b-a4b" => gemma4(json!({
+            "hidden_size": 2816, "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
+            "num_global_key_value_heads": 2, "attention_k_eq_v": true, "intermediate_size": 2112,
+            "enable_moe_block": true, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
+            "sliding_window": 1024, "max_position_embeddings": 262_144,
+        })),
+        "gemma-4-31b" => gemma4(json!({
+            "hidden_size": 5376, "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 16,
+            "num_global_key_value_heads": 4, "attention_k_eq_v": true, "intermediate_size": 21_504,
+            "sliding_window": 1024, "max_position_embeddings": 262_144,
+        })),
+        _ => return None,
+    };
+    config["rms_norm_eps"] = 1e-5.into();
+    Some(config)
+}
+
+/// Adds what all models of Gemma 4 share.
+fn gemma4(mut config: Value) -> Value {
+    config["architectures"] = json!(["Gemma4ForCausalLM"]);
+    config["head_dim"] = 256.into();
+    config["global_head_dim"] = 512.into();
+    config["vocab_size"] = 262_144.into();
+    config["final_logit_softcapping"] = 30.0.into();
+    config["rope_parameters"] = json!({
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    });
+    config
+}
+
+fn gpt_oss(layers: u32, experts: u32) -> Value {
+    json!({
+        "architectures": ["GptOssForCausalLM"], "hidden_size": 2880, "num_hidden_layers": layers,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880,
+        "num_local_experts": experts, "num_experts_per_tok": 4, "attention_bias": true, "vocab_size": 201_088,
+        "max_position_embeddings": 131_072, "sliding_window": 128, "rope_theta": 150_000.0,
+    })
 }
 
 fn qwen3_shape([hidden, layers, heads, kv_heads, head_dim, mlp, vocab]: [u32; 7]) -> Value {
@@ -42,8 +130,11 @@ fn seven_numbers(name: &str) -> Result<[u32; 7], LoadError> {
     numbers.and_then(|numbers| numbers.try_into().ok()).ok_or_else(|| LoadError::Field {
         file: "shape".into(),
         field: format!("{name:?}"),
-        message: "is not qwen3-0.6b, llama-3.2-1b, llama-3-8b or HxLxNxKxDxFxV (hidden, layers, query heads, \
-                  key/value heads, head size, MLP, vocabulary)"
-            .into(),
+        message:
+            "is not qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, phi-4-mini, granite-4.0-micro, ministral-3-8b, \
+                  gpt-oss-20b, gpt-oss-120b, glm-4.5-air, gemma-4-e2b, gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b or \
+                  HxLxNxKxDxFxV (hidden, layers, query heads, key/value \
+                  heads, head size, MLP, vocabulary)"
+                .into(),
     })
 }

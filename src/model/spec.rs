@@ -5,7 +5,7 @@
 
 use super::rope::RopeSpec;
 use super::tensor_names::TensorNames;
-use crate::plan::Activation;
+use crate::plan::{Activation, ExpertGroups, QueryGrowth};
 
 /// Maximum layers of a decoder.
 pub const LAYERS_MAX: u32 = 1024;
@@ -25,24 +25,22 @@ pub struct ModelSpec {
     pub positions_max: u32,
     /// Hidden size: elements of a residual row.
     pub hidden: u32,
-    /// MLP size: elements of a gate or up row.
-    pub mlp: u32,
     /// Query heads.
     pub query_heads: u32,
-    /// Key/value heads; their number divides the query heads.
-    pub kv_heads: u32,
-    /// Elements of a head.
-    pub head_dim: u32,
-    /// Options of all RMS norms.
+    /// Options of all norms.
     pub norm: NormSpec,
     /// Options of the attention scores and their projections.
     pub attention: AttentionSpec,
-    /// The activation between gate/up and down.
-    pub activation: Activation,
-    /// Gate, up and down have biases.
-    pub mlp_bias: bool,
-    /// Experts of layers with [`LayerSpec::experts`], which replace the MLP.
+    /// Options of the convolutions of layers that have them.
+    pub convolution: Option<ConvolutionSpec>,
+    /// Options of all MLPs.
+    pub mlp: MlpSpec,
+    /// Experts of layers with [`LayerSpec::experts`].
     pub experts: Option<ExpertsSpec>,
+    /// Elements of the embedding that each layer has of its own.
+    pub layer_embedding: Option<u32>,
+    /// Each layer ends by multiplying the residual stream by a number of its own.
+    pub layer_scalar: bool,
     /// Factor of embedded rows.
     pub embedding_scale: f32,
     /// Factor of logits.
@@ -60,7 +58,7 @@ pub struct ModelSpec {
     pub(super) tensors: &'static TensorNames,
 }
 
-/// Options shared by all RMS norms of a model.
+/// Options shared by all norms of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormSpec {
     /// Where attention and MLP have norms.
@@ -69,6 +67,10 @@ pub struct NormSpec {
     pub epsilon: f32,
     /// Multiply by `1 + w` instead of `w`.
     pub one_plus: bool,
+    /// Norms of the stream are LayerNorms: rows are centered first.
+    pub center: bool,
+    /// Norms of the stream have biases.
+    pub bias: bool,
 }
 
 /// Where attention and MLP have norms.
@@ -80,6 +82,8 @@ pub enum NormPlace {
     After,
     /// `x += norm(f(norm(x)))`.
     BeforeAndAfter,
+    /// `x += attention(n) + mlp(n)` with `n = norm(x)`.
+    BeforeBoth,
 }
 
 impl NormPlace {
@@ -90,7 +94,7 @@ impl NormPlace {
 
     /// Whether outputs of attention and MLP are normed.
     pub fn after(self) -> bool {
-        self != Self::Before
+        matches!(self, Self::After | Self::BeforeAndAfter)
     }
 }
 
@@ -101,6 +105,8 @@ pub enum HeadNorms {
     None,
     /// Over each head, one weight for all heads.
     EachHead,
+    /// Like `EachHead`, after the rotation.
+    EachHeadRotated,
     /// Over all heads of a token.
     WholeRow,
 }
@@ -118,12 +124,45 @@ pub struct AttentionSpec {
     pub output_bias: bool,
     /// RMS norms of q and k.
     pub head_norms: HeadNorms,
+    /// RMS norm of v over each head, without a weight.
+    pub value_norm: bool,
+    /// Factor of q that grows with its position.
+    pub query_growth: Option<QueryGrowth>,
     /// A learned logit per query head joins the softmax.
     pub sinks: bool,
 }
 
-/// A mixture of experts.
+/// Options of short convolutions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvolutionSpec {
+    /// Tokens that a row sees, itself included.
+    pub taps: u32,
+    /// The convolution and its projections have biases.
+    pub bias: bool,
+}
+
+/// What a layer mixes its tokens with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerKind {
+    /// Attention to keys and values.
+    Attention,
+    /// A gated short convolution, with a state instead of keys and values.
+    Convolution,
+}
+
+/// Options of the MLP that all layers share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MlpSpec {
+    /// The activation before the last product.
+    pub activation: Activation,
+    /// `down(act(gate(x)) · up(x))` instead of `down(act(up(x)))`.
+    pub gated: bool,
+    /// All products have biases.
+    pub bias: bool,
+}
+
+/// A mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsSpec {
     /// Experts of a layer.
     pub count: u32,
@@ -131,29 +170,76 @@ pub struct ExpertsSpec {
     pub per_token: u32,
     /// Elements of a gate or up row of one expert.
     pub mlp: u32,
-    /// Whether a token's weights are normalized to add up to 1.
-    pub renormalize: bool,
+    /// How experts are chosen and weighted.
+    pub router: RouterSpec,
     /// Router, gate, up and down have biases.
     pub bias: bool,
+    /// The MLP that every token passes besides.
+    pub shared: Option<SharedSpec>,
+    /// A layer has its MLP, too, and both are normalized before they are added.
+    pub beside: bool,
+}
+
+/// How experts are chosen and weighted; [`crate::plan::Routing`] has the equations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouterSpec {
+    /// Scores are sigmoids instead of a softmax.
+    pub sigmoid: bool,
+    /// A token's weights are normalized to add up to 1.
+    pub renormalize: bool,
+    /// Scores have a bias for the choice.
+    pub choice_bias: bool,
+    /// Experts are chosen from some groups only.
+    pub groups: Option<ExpertGroups>,
+    /// Factor of all weights.
+    pub factor: f32,
+}
+
+/// The MLP that every token of a layer with experts passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedSpec {
+    /// Elements of a gate or up row.
+    pub mlp: u32,
+    /// Its output is multiplied by the sigmoid of a product with the token's row.
+    pub gated: bool,
 }
 
 /// What may differ from layer to layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpec {
+    /// What mixes the tokens. Windows, rotary embeddings, heads, keys and values are those of attention.
+    pub kind: LayerKind,
     /// Number of keys that a query sees, including its own; `None`: all.
     pub window: Option<u32>,
     /// Index into [`ModelSpec::ropes`]; `None`: a layer without rotary embeddings.
     pub rope: Option<usize>,
-    /// Whether the layer has [`ModelSpec::experts`] instead of one MLP.
+    /// Whether the layer has [`ModelSpec::experts`].
     pub experts: bool,
+    /// MLP size: elements of a gate or up row.
+    pub mlp: u32,
+    /// Key/value heads; their number divides the query heads.
+    pub kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// The keys and values are those of this earlier layer, and the layer computes q only.
+    pub kv_from: Option<usize>,
+    /// v is k before its norm and rotation: there is no weight for v.
+    pub value_is_key: bool,
 }
 
 impl ModelSpec {
-    /// Elements of a row of q.
-    pub fn query_columns(&self) -> u32 {
-        self.query_heads * self.head_dim
+    /// Elements of a row of q of a layer.
+    pub fn query_columns(&self, layer: &LayerSpec) -> u32 {
+        self.query_heads * layer.head_dim
     }
 
+    /// Whether a layer has an MLP that is not its experts'.
+    pub fn is_dense(&self, layer: &LayerSpec) -> bool {
+        !layer.experts || self.experts.is_some_and(|experts| experts.beside)
+    }
+}
+
+impl LayerSpec {
     /// Elements of a row of k, or of v.
     pub fn kv_columns(&self) -> u32 {
         self.kv_heads * self.head_dim

@@ -5,13 +5,16 @@
 pub(super) struct TensorNames {
     pub(super) embedding: &'static str,
     pub(super) final_norm: &'static str,
+    pub(super) final_norm_bias: &'static str,
+    /// The table of the layers' own embeddings, their projection and its norm.
+    pub(super) layer_embedding: [&'static str; 3],
     pub(super) head: &'static str,
     pub(super) layer: &'static [&'static [LayerNames]],
 }
 
 /// Tensors whose rows are stacked to form the plan's weight `layers.N.<weight>`. Names with `{e}` stand for one tensor
 /// per expert, repeated for each expert in turn.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerNames {
     pub(super) weight: &'static str,
     pub(super) tensors: &'static [&'static str],
@@ -164,12 +167,16 @@ const GPT_OSS_EXPERTS: &[LayerNames] = &[
 
 const SINKS: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks"])];
 
-const SINKS_APART: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks.weight"])];
-
 /// The naming scheme of Llama and most others.
 pub(super) const HUGGING_FACE: TensorNames = TensorNames {
     embedding: "model.embed_tokens.weight",
     final_norm: "model.norm.weight",
+    final_norm_bias: "model.norm.bias",
+    layer_embedding: [
+        "model.embed_tokens_per_layer.weight",
+        "model.per_layer_model_projection.weight",
+        "model.per_layer_projection_norm.weight",
+    ],
     head: "lm_head.weight",
     layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
 };
@@ -204,7 +211,159 @@ pub(super) const GPT_OSS: TensorNames =
 
 /// gpt-oss in GGUF.
 const GPT_OSS_APART: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS_APART, EXPERTS_APART], ..HUGGING_FACE };
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS, EXPERTS_APART], ..HUGGING_FACE };
+
+/// [`ATTENTION`] of Hunyuan.
+const ATTENTION_HUNYUAN: &[LayerNames] = &[
+    names("q_norm", &["model.layers.{}.self_attn.query_layernorm.weight"]),
+    names("k_norm", &["model.layers.{}.self_attn.key_layernorm.weight"]),
+    ATTENTION[0],
+    ATTENTION[1],
+    ATTENTION[4],
+    ATTENTION[5],
+];
+
+/// An MLP without gate.
+const UNGATED_MLP: &[LayerNames] = &[
+    names("gate_up", &["model.layers.{}.mlp.up_proj.weight"]),
+    names("gate_up_bias", &["model.layers.{}.mlp.up_proj.bias"]),
+    GATED_MLP[2],
+    GATED_MLP[3],
+];
+
+/// The numbers of xIELU.
+const XIELU: &[LayerNames] = &[names(
+    "xielu",
+    &[
+        "model.layers.{}.mlp.act_fn.alpha_p",
+        "model.layers.{}.mlp.act_fn.alpha_n",
+        "model.layers.{}.mlp.act_fn.beta",
+        "model.layers.{}.mlp.act_fn.eps",
+    ],
+)];
+
+/// [`NORMS_BEFORE`] of Apertus.
+const NORMS_BEFORE_APERTUS: &[LayerNames] = &[
+    names("attention_norm", &["model.layers.{}.attention_layernorm.weight"]),
+    names("mlp_norm", &["model.layers.{}.feedforward_layernorm.weight"]),
+];
+
+/// Biases of [`NORMS_BEFORE`].
+const NORM_BIASES: &[LayerNames] = &[
+    names("attention_norm_bias", &["model.layers.{}.input_layernorm.bias"]),
+    names("mlp_norm_bias", &["model.layers.{}.post_attention_layernorm.bias"]),
+];
+
+/// [`UNGATED_MLP`] of StarCoder 2.
+const MLP_STARCODER2: &[LayerNames] = &[
+    names("gate_up", &["model.layers.{}.mlp.c_fc.weight"]),
+    names("gate_up_bias", &["model.layers.{}.mlp.c_fc.bias"]),
+    names("down", &["model.layers.{}.mlp.c_proj.weight"]),
+    names("down_bias", &["model.layers.{}.mlp.c_proj.bias"]),
+];
+
+/// Experts that every token passes, as one MLP, and the bias for the choice of the others.
+const SHARED_EXPERTS: &[LayerNames] = &[
+    names("router_choice_bias", &["model.layers.{}.mlp.gate.e_score_correction_bias"]),
+    names(
+        "shared_gate_up",
+        &["model.layers.{}.mlp.shared_experts.gate_proj.weight", "model.layers.{}.mlp.shared_experts.up_proj.weight"],
+    ),
+    names("shared_down", &["model.layers.{}.mlp.shared_experts.down_proj.weight"]),
+];
+
+/// The MLP of Qwen that every token passes, behind a gate.
+const SHARED_EXPERT: &[LayerNames] = &[
+    names("shared_gate", &["model.layers.{}.mlp.shared_expert_gate.weight"]),
+    names(
+        "shared_gate_up",
+        &["model.layers.{}.mlp.shared_expert.gate_proj.weight", "model.layers.{}.mlp.shared_expert.up_proj.weight"],
+    ),
+    names("shared_down", &["model.layers.{}.mlp.shared_expert.down_proj.weight"]),
+];
+
+/// What Gemma 4 has besides: experts beside the MLP, embeddings of the layers, and a number that ends each layer.
+const EXTRAS_GEMMA4: &[LayerNames] = &[
+    names("scalar", &["model.layers.{}.layer_scalar"]),
+    names("layer_gate", &["model.layers.{}.per_layer_input_gate.weight"]),
+    names("layer_output", &["model.layers.{}.per_layer_projection.weight"]),
+    names("layer_output_norm", &["model.layers.{}.post_per_layer_input_norm.weight"]),
+    names("dense_post_norm", &["model.layers.{}.post_feedforward_layernorm_1.weight"]),
+    names("expert_norm", &["model.layers.{}.pre_feedforward_layernorm_2.weight"]),
+    names("expert_post_norm", &["model.layers.{}.post_feedforward_layernorm_2.weight"]),
+    names("router_norm", &["model.layers.{}.router.scale"]),
+    names("router", &["model.layers.{}.router.proj.weight"]),
+    names("router_scales", &["model.layers.{}.router.per_expert_scale"]),
+    stacked("expert_gate_up", &["model.layers.{}.experts.gate_up_proj"], Order::Experts),
+    stacked("expert_down", &["model.layers.{}.experts.down_proj"], Order::Experts),
+];
+
+/// Hunyuan.
+pub(super) const HUNYUAN_DENSE: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION_HUNYUAN, GATED_MLP], ..HUGGING_FACE };
+
+/// GLM 4.5 and 4.6.
+pub(super) const GLM4_MOE: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, EXPERTS_APART, SHARED_EXPERTS], ..HUGGING_FACE };
+
+/// Qwen 2 with experts.
+pub(super) const QWEN2_MOE: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, EXPERTS_APART, SHARED_EXPERT], ..HUGGING_FACE };
+
+/// Llama's scheme with an MLP without gate.
+pub(super) const UNGATED: TensorNames = TensorNames { layer: &[NORMS_BEFORE, ATTENTION, UNGATED_MLP], ..HUGGING_FACE };
+
+/// Apertus.
+pub(super) const APERTUS: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE_APERTUS, ATTENTION, UNGATED_MLP, XIELU], ..HUGGING_FACE };
+
+/// StarCoder 2.
+pub(super) const STARCODER2: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE, NORM_BIASES, ATTENTION, MLP_STARCODER2], ..HUGGING_FACE };
+
+/// Gemma 4.
+pub(super) const GEMMA4: TensorNames =
+    TensorNames { layer: &[NORMS_AROUND, ATTENTION, GATED_MLP, EXTRAS_GEMMA4], ..HUGGING_FACE };
+
+/// What LFM2 has besides its MLP: norms, attention or a short convolution.
+const MIXERS_LFM2: &[LayerNames] = &[
+    names("attention_norm", &["model.layers.{}.operator_norm.weight"]),
+    names("mlp_norm", &["model.layers.{}.ffn_norm.weight"]),
+    ATTENTION[0],
+    names("q_norm", &["model.layers.{}.self_attn.q_layernorm.weight"]),
+    names("k_norm", &["model.layers.{}.self_attn.k_layernorm.weight"]),
+    names("output", &["model.layers.{}.self_attn.out_proj.weight"]),
+    names("convolution_input", &["model.layers.{}.conv.in_proj.weight"]),
+    names("convolution_input_bias", &["model.layers.{}.conv.in_proj.bias"]),
+    names("convolution", &["model.layers.{}.conv.conv.weight"]),
+    names("convolution_bias", &["model.layers.{}.conv.conv.bias"]),
+    names("convolution_output", &["model.layers.{}.conv.out_proj.weight"]),
+    names("convolution_output_bias", &["model.layers.{}.conv.out_proj.bias"]),
+];
+
+/// [`GATED_MLP`] of LFM2.
+const MLP_LFM2: &[LayerNames] = &[
+    names("gate_up", &["model.layers.{}.feed_forward.w1.weight", "model.layers.{}.feed_forward.w3.weight"]),
+    names("down", &["model.layers.{}.feed_forward.w2.weight"]),
+];
+
+/// LFM2.
+pub(super) const LFM2: TensorNames =
+    TensorNames { final_norm: "model.embedding_norm.weight", layer: &[MIXERS_LFM2, MLP_LFM2], ..HUGGING_FACE };
+
+/// Experts of LFM2.
+const EXPERTS_LFM2: &[LayerNames] = &[
+    names("router", &["model.layers.{}.feed_forward.gate.weight"]),
+    names("router_choice_bias", &["model.layers.{}.feed_forward.expert_bias"]),
+    names(
+        "expert_gate_up",
+        &["model.layers.{}.feed_forward.experts.{e}.w1.weight", "model.layers.{}.feed_forward.experts.{e}.w3.weight"],
+    ),
+    names("expert_down", &["model.layers.{}.feed_forward.experts.{e}.w2.weight"]),
+];
+
+/// LFM2 with experts.
+pub(super) const LFM2_MOE: TensorNames = TensorNames { layer: &[MIXERS_LFM2, MLP_LFM2, EXPERTS_LFM2], ..LFM2 };
 
 /// How the tensors of a checkpoint's text model are nested among those of other parts, such as vision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,6 +396,10 @@ impl Nesting {
 impl TensorNames {
     /// The names of the same weights if each expert has its own tensors, as in GGUF.
     pub(super) fn with_experts_apart(&'static self) -> &'static Self {
-        if *self == GPT_OSS { &GPT_OSS_APART } else { self }
+        match self {
+            _ if *self == GPT_OSS => &GPT_OSS_APART,
+            _ if *self == GRANITE_MOE => &QWEN3_MOE,
+            _ => self,
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! checked against the checkpoint's actual tensors before anything is read.
 
 use super::source::{Element, TensorInfo, TensorSource};
-use super::spec::{ExpertsSpec, HeadNorms, ModelSpec};
+use super::spec::{ExpertsSpec, HeadNorms, LayerKind, ModelSpec, NormPlace};
 use super::tensor_names::{LayerNames, Nesting, Order};
 use super::{LoadError, UploadError};
 use crate::plan::{Plan, Section, WeightFormat, WeightId};
@@ -24,13 +24,18 @@ pub(super) struct Part {
     pub(super) tensor: String,
     pub(super) shape: Vec<u64>,
     order: Order,
+    /// Factor of the elements; only of vectors.
+    factor: f32,
 }
 
 impl Part {
     /// Rows of the weight in this tensor; elements if the weight is a vector.
     fn rows(&self) -> u32 {
         let rows = match (self.order, &self.shape[..]) {
-            (Order::Rows, [rows, ..]) => *rows,
+            (Order::Rows, []) => 1,
+            (Order::Rows, [rows] | [rows, _]) => *rows,
+            // A vector with more dimensions, such as the taps of a convolution.
+            (Order::Rows, shape) => shape.iter().product(),
             (Order::Experts | Order::ExpertsInterleaved, [experts, rows, ..]) => experts * rows,
             (_, [experts, .., rows]) => experts * rows,
             _ => unreachable!("a tensor has a shape"),
@@ -81,6 +86,8 @@ struct Required {
 struct Sections {
     experts: u32,
     shapes: Vec<Vec<u64>>,
+    /// Factor of the elements; only of vectors.
+    factor: f32,
 }
 
 /// The content of a weight. Tensors are listed with the formats in which they are stored.
@@ -124,14 +131,20 @@ impl WeightTable {
             parts.iter_mut().for_each(|part| part.tensor = nesting.of(&part.tensor));
             weights.insert(weight, resolve_weight(experts, parts, name, tensors)?);
         }
+        let mut table = Self { weights };
+        table.compute_ropes(spec);
+        Ok(table)
+    }
+
+    /// Computes the rotary frequencies of `spec`.
+    pub(super) fn compute_ropes(&mut self, spec: &ModelSpec) {
         for (index, rope) in spec.ropes.iter().enumerate() {
-            let frequencies = rope.frequencies();
+            let frequencies = rope.frequencies(spec.positions_max);
             let columns = u32::try_from(frequencies.len()).expect("a head has few elements");
             let content = Content::Computed(frequencies);
             let weight = Weight { rows: 1, columns, sections: f32_row(), experts: 1, content };
-            weights.insert(format!("rope.{index}"), weight);
+            self.weights.insert(format!("rope.{index}"), weight);
         }
-        Ok(Self { weights })
     }
 
     /// The weight called `name` in the plan.
@@ -243,7 +256,7 @@ async fn read_vector(source: &dyn TensorSource, parts: &[(Part, WeightFormat)]) 
         for run in bytes.chunks_exact(each_bytes as usize) {
             let each = each as usize;
             let value = |n| stored.decode(run, each, part.order.stored_row(n, each));
-            row.extend((0..each).flat_map(|n| value(n).to_le_bytes()));
+            row.extend((0..each).flat_map(|n| (value(n) * part.factor).to_le_bytes()));
         }
     }
     Ok(row.into())
@@ -259,7 +272,7 @@ fn required(spec: &ModelSpec) -> Vec<Required> {
     let names = spec.tensors;
     let table = [u64::from(spec.vocab), u64::from(spec.hidden)];
     let whole = |name: &str, tensor: &str, shape: &[u64]| {
-        let parts = vec![Part { tensor: tensor.into(), shape: shape.into(), order: Order::Rows }];
+        let parts = vec![Part { tensor: tensor.into(), shape: shape.into(), order: Order::Rows, factor: 1.0 }];
         Required { name: name.into(), experts: 1, parts }
     };
     let mut required =
@@ -267,11 +280,26 @@ fn required(spec: &ModelSpec) -> Vec<Required> {
     if !spec.tied_embeddings {
         required.push(whole("head", names.head, &table));
     }
+    if spec.norm.bias {
+        required.push(whole("final_norm_bias", names.final_norm_bias, &table[1..]));
+    }
+    if let Some(columns) = spec.layer_embedding {
+        let all = u64::from(columns) * spec.layers.len() as u64;
+        let [embedding, projection, norm] = names.layer_embedding;
+        required.push(whole("layer_embedding", embedding, &[table[0], all]));
+        required.push(whole("layer_projection", projection, &[all, table[1]]));
+        required.push(whole("layer_projection_norm", norm, &[u64::from(columns)]));
+        required.iter_mut().rev().take(1).for_each(|norm| norm.parts[0].factor = std::f32::consts::FRAC_1_SQRT_2);
+    }
     for layer in 0..spec.layers.len() {
         for row in names.layer.iter().copied().flatten() {
             if let Some(sections) = sections(spec, layer, row.weight) {
                 let (name, experts) = (format!("layers.{layer}.{}", row.weight), sections.experts);
-                required.push(Required { name, experts, parts: layer_parts(row, layer, sections) });
+                let mut parts = layer_parts(row, layer, sections);
+                if row.weight == "qkv" && spec.layers[layer].value_is_key {
+                    parts[2].tensor = parts[1].tensor.clone();
+                }
+                required.push(Required { name, experts, parts });
             }
         }
     }
@@ -279,15 +307,17 @@ fn required(spec: &ModelSpec) -> Vec<Required> {
 }
 
 /// Pairs a row's tensors with the sections of its weight; a single tensor holds all sections.
-fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes }: Sections) -> Vec<Part> {
-    if row.tensors.len() == 1 {
+fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes, factor }: Sections) -> Vec<Part> {
+    // A layer that computes q only has no tensors for k and v.
+    let names = if shapes.len() == 1 { &row.tensors[..1] } else { row.tensors };
+    if names.len() == 1 {
         let rows = shapes.iter().map(|shape| shape[0]).sum();
         shapes.truncate(1);
         shapes[0][0] = rows;
     }
-    assert_eq!(row.tensors.len(), shapes.len(), "a table names one tensor, or one for each section");
+    assert_eq!(names.len(), shapes.len(), "a table names one tensor, or one for each section");
     let order = row.order;
-    let tensors = row.tensors.iter().map(|name| name.replace("{}", &layer.to_string()));
+    let tensors = names.iter().map(|name| name.replace("{}", &layer.to_string()));
     if order != Order::Rows {
         let is_transposed = matches!(order, Order::Transposed | Order::TransposedInterleaved);
         let stack = |mut shape: Vec<u64>| {
@@ -298,61 +328,109 @@ fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes }:
             shape
         };
         let parts = tensors.zip(shapes.into_iter().map(stack));
-        return parts.map(|(tensor, shape)| Part { tensor, shape, order }).collect();
+        return parts.map(|(tensor, shape)| Part { tensor, shape, order, factor }).collect();
     }
     let all: Vec<(String, Vec<u64>)> = tensors.zip(shapes).collect();
     let of_expert = |expert: u32| {
         let parts = all.iter().map(move |(name, shape)| (name.replace("{e}", &expert.to_string()), shape.clone()));
-        parts.map(|(tensor, shape)| Part { tensor, shape, order })
+        parts.map(|(tensor, shape)| Part { tensor, shape, order, factor })
     };
     (0..experts).flat_map(of_expert).collect()
 }
 
 /// The sections of `layers.N.<weight>`; `None` if this layer has no such weight.
 fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
-    if weight.starts_with("expert_") || weight.starts_with("router") {
-        let experts = spec.experts.filter(|_| spec.layers[layer].experts)?;
+    let layer = &spec.layers[layer];
+    if ["expert_", "router", "shared_", "dense_"].iter().any(|prefix| weight.starts_with(prefix)) {
+        let experts = spec.experts.filter(|_| layer.experts)?;
         return expert_sections(spec, &experts, weight);
     }
-    let [hidden, mlp, head_dim] = [spec.hidden, spec.mlp, spec.head_dim].map(u64::from);
-    let [query, kv] = [spec.query_columns(), spec.kv_columns()].map(u64::from);
+    if weight.starts_with("convolution") {
+        return convolution_sections(spec, layer.kind, weight);
+    }
+    let of_attention = ["qkv", "q_norm", "k_norm", "sinks", "output"].iter().any(|name| weight.starts_with(name));
+    if of_attention && layer.kind != LayerKind::Attention {
+        return None;
+    }
+    let [hidden, mlp, head_dim] = [spec.hidden, layer.mlp, layer.head_dim].map(u64::from);
+    let [query, kv] = [spec.query_columns(layer), layer.kv_columns()].map(u64::from);
     let (attention, place) = (&spec.attention, spec.norm.place);
-    let is_dense = !spec.layers[layer].experts;
+    let is_dense = spec.is_dense(layer);
+    let stored = layer.kv_from.is_none();
+    let embedded = spec.layer_embedding;
+    let qkv = if stored { vec![query, kv, kv] } else { vec![query] };
+    let gates = if spec.mlp.gated { vec![mlp, mlp] } else { vec![mlp] };
+    let matrices = |rows: &[u64]| rows.iter().map(|&rows| vec![rows, hidden]).collect::<Vec<_>>();
+    let vectors = |rows: &[u64]| rows.iter().map(|&rows| vec![rows]).collect::<Vec<_>>();
     let (present, shapes): (bool, Vec<Vec<u64>>) = match weight {
-        "attention_norm" | "mlp_norm" => (place.before(), vec![vec![hidden]]),
+        "attention_norm" => (place.before(), vec![vec![hidden]]),
+        "mlp_norm" => (place.before() && place != NormPlace::BeforeBoth, vec![vec![hidden]]),
+        "attention_norm_bias" | "mlp_norm_bias" => (spec.norm.bias, vec![vec![hidden]]),
         "attention_post_norm" | "mlp_post_norm" => (place.after(), vec![vec![hidden]]),
-        "qkv" => (true, [query, kv, kv].map(|rows| vec![rows, hidden]).into()),
-        "qkv_bias" => (attention.qkv_bias, [query, kv, kv].map(|rows| vec![rows]).into()),
+        "qkv" => (true, matrices(&qkv)),
+        "qkv_bias" => (attention.qkv_bias, vectors(&qkv)),
+        "k_norm" if !stored => (false, Vec::new()),
         "q_norm" | "k_norm" => match attention.head_norms {
             HeadNorms::None => (false, Vec::new()),
-            HeadNorms::EachHead => (true, vec![vec![head_dim]]),
+            HeadNorms::EachHead | HeadNorms::EachHeadRotated => (true, vec![vec![head_dim]]),
             HeadNorms::WholeRow => (true, vec![vec![if weight == "q_norm" { query } else { kv }]]),
         },
         "sinks" => (attention.sinks, vec![vec![u64::from(spec.query_heads)]]),
         "output" => (true, vec![vec![hidden, query]]),
         "output_bias" => (attention.output_bias, vec![vec![hidden]]),
-        "gate_up" => (is_dense, [mlp, mlp].map(|rows| vec![rows, hidden]).into()),
-        "gate_up_bias" => (is_dense && spec.mlp_bias, [mlp, mlp].map(|rows| vec![rows]).into()),
+        "gate_up" => (is_dense, matrices(&gates)),
+        "gate_up_bias" => (is_dense && spec.mlp.bias, vectors(&gates)),
         "down" => (is_dense, vec![vec![hidden, mlp]]),
-        "down_bias" => (is_dense && spec.mlp_bias, vec![vec![hidden]]),
+        "down_bias" => (is_dense && spec.mlp.bias, vec![vec![hidden]]),
+        "xielu" => (true, vec![vec![1], vec![1], vec![], vec![]]),
+        "scalar" => (spec.layer_scalar, vec![vec![1]]),
+        "layer_gate" => (embedded.is_some(), vec![vec![u64::from(embedded.unwrap_or(0)), hidden]]),
+        "layer_output" => (embedded.is_some(), vec![vec![hidden, u64::from(embedded.unwrap_or(0))]]),
+        "layer_output_norm" => (embedded.is_some(), vec![vec![hidden]]),
         other => unreachable!("the tables of names hold no {other}"),
     };
-    present.then_some(Sections { experts: 1, shapes })
+    present.then_some(Sections { experts: 1, shapes, factor: 1.0 })
+}
+
+/// [`sections`] for weights that only layers with a short convolution have.
+fn convolution_sections(spec: &ModelSpec, kind: LayerKind, weight: &str) -> Option<Sections> {
+    let convolution = spec.convolution.filter(|_| kind == LayerKind::Convolution)?;
+    let [hidden, taps] = [spec.hidden, convolution.taps].map(u64::from);
+    let (present, shape) = match weight {
+        "convolution_input" => (true, vec![3 * hidden, hidden]),
+        "convolution_input_bias" => (convolution.bias, vec![3 * hidden]),
+        "convolution" => (true, vec![hidden, 1, taps]),
+        "convolution_bias" | "convolution_output_bias" => (convolution.bias, vec![hidden]),
+        "convolution_output" => (true, vec![hidden, hidden]),
+        other => unreachable!("the tables of names hold no {other}"),
+    };
+    present.then_some(Sections { experts: 1, shapes: vec![shape], factor: 1.0 })
 }
 
 /// [`sections`] for weights that only layers with experts have.
 fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Option<Sections> {
     let [hidden, count, mlp] = [spec.hidden, experts.count, experts.mlp].map(u64::from);
+    let shared = experts.shared.map_or(0, |shared| u64::from(shared.mlp));
     let (present, copies, shapes) = match weight {
         "router" => (true, 1, vec![vec![count, hidden]]),
         "router_bias" => (experts.bias, 1, vec![vec![count]]),
+        "router_choice_bias" => (experts.router.choice_bias, 1, vec![vec![count]]),
+        "router_scales" => (experts.beside, 1, vec![vec![count]]),
+        "router_norm" | "dense_post_norm" | "expert_norm" | "expert_post_norm" => {
+            (experts.beside, 1, vec![vec![hidden]])
+        }
+        "shared_gate" => (experts.shared.is_some_and(|shared| shared.gated), 1, vec![vec![1, hidden]]),
+        "shared_gate_up" => (experts.shared.is_some(), 1, vec![vec![shared, hidden], vec![shared, hidden]]),
+        "shared_down" => (experts.shared.is_some(), 1, vec![vec![hidden, shared]]),
         "expert_gate_up" => (true, experts.count, vec![vec![mlp, hidden], vec![mlp, hidden]]),
         "expert_gate_up_bias" => (experts.bias, experts.count, vec![vec![mlp], vec![mlp]]),
         "expert_down" => (true, experts.count, vec![vec![hidden, mlp]]),
         "expert_down_bias" => (experts.bias, experts.count, vec![vec![hidden]]),
         other => unreachable!("the tables of names hold no {other}"),
     };
-    present.then_some(Sections { experts: copies, shapes })
+    // The logits of a router with a norm of its own are divided by √hidden.
+    let factor = if weight == "router_norm" { (hidden as f64).sqrt().recip() as f32 } else { 1.0 };
+    present.then_some(Sections { experts: copies, shapes, factor })
 }
 
 /// Every checkpoint tensor that `spec` reads.

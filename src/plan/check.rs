@@ -7,7 +7,7 @@ use super::error::{PlanError, PlanErrorKind};
 use super::{Access, BufferId, Plan, Step};
 use std::collections::BTreeSet;
 
-pub use super::step::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX};
+pub use super::step::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX, TAPS_MAX};
 
 /// Checks the whole plan. Each tail is checked as if it ran alone after the body.
 pub fn check(plan: &Plan) -> Result<(), PlanError> {
@@ -17,7 +17,8 @@ pub fn check(plan: &Plan) -> Result<(), PlanError> {
 /// Like [`check`], for a plan whose buffers and KV layers are filled in advance, as in kernel tests.
 pub fn check_filled(plan: &Plan, filled: &[BufferId]) -> Result<(), PlanError> {
     let layers = (0..).zip(&plan.kv_layers).map(|(layer, _)| layer).collect();
-    let written = Written { buffers: filled.iter().copied().collect(), layers, filled: true };
+    let buffers = filled.iter().copied().collect();
+    let written = Written { buffers, layers, filled: true, ..Written::default() };
     check_parts(plan, written)
 }
 
@@ -64,21 +65,23 @@ fn check_kv(plan: &Plan) -> Result<(), PlanErrorKind> {
         let whole = layer.head_dim.is_multiple_of(8) && (8..=HEAD_DIM_MAX).contains(&layer.head_dim);
         if layer.heads == 0 || !whole {
             let (what, found) = (format!("KV layer {index}"), format!("{} heads of {}", layer.heads, layer.head_dim));
-            let expected = "at least one head of a multiple of 8 elements, up to 256";
+            let expected = "at least one head of a multiple of 8 elements, up to 512";
             return Err(PlanErrorKind::Unsupported { what, found, expected });
         }
     }
     Ok(())
 }
 
-/// Checks that no buffer and no weight is empty: layouts divide by the bytes of a row.
+/// Checks that no buffer, no weight and no state is empty: layouts divide by their bytes.
 fn check_sizes(plan: &Plan) -> Result<(), PlanErrorKind> {
     let buffers = plan.buffers.iter().map(|buffer| {
         let is_empty = buffer.rows.count(1, 1) == 0 || buffer.row_bytes() == 0;
         (is_empty, format!("buffer {}", buffer.name))
     });
     let weights = plan.weights.iter().map(|weight| (weight.bytes() == 0, format!("weight {}", weight.name)));
-    match buffers.chain(weights).find(|(is_empty, _)| *is_empty) {
+    let states = plan.state_layers.iter().enumerate();
+    let states = states.map(|(index, layer)| (layer.elements == 0, format!("state layer {index}")));
+    match buffers.chain(weights).chain(states).find(|(is_empty, _)| *is_empty) {
         Some((_, what)) => {
             Err(PlanErrorKind::Unsupported { what, found: "empty".into(), expected: "at least one element" })
         }
@@ -86,11 +89,12 @@ fn check_sizes(plan: &Plan) -> Result<(), PlanErrorKind> {
     }
 }
 
-/// The buffers and KV layers written so far.
+/// The buffers and KV layers written so far, and the state layers used.
 #[derive(Clone, Default)]
 struct Written {
     buffers: BTreeSet<BufferId>,
     layers: BTreeSet<u32>,
+    states: BTreeSet<u32>,
     /// Whether the KV layers were filled in advance; a step may still store to them.
     filled: bool,
 }
@@ -114,6 +118,9 @@ fn check_step(plan: &Plan, step: &Step, written: &mut Written) -> Result<(), Pla
     }
     if let Some((layer, access)) = step.kv_layer() {
         check_layer(plan, layer, access, written)?;
+    }
+    if let Some(layer) = step.state_layer() {
+        check_state(plan, layer, written)?;
     }
     for (index, (id, access)) in buffers.iter().enumerate() {
         if access.reads() && !written.buffers.contains(id) {
@@ -139,6 +146,17 @@ fn check_layer(plan: &Plan, layer: u32, access: Access, written: &mut Written) -
     }
     if access.writes() && !written.layers.insert(layer) && !written.filled {
         return Err(PlanErrorKind::Duplicate { name: format!("store to KV layer {layer}") });
+    }
+    Ok(())
+}
+
+/// Checks that one step alone uses a state layer: it reads the state before the batch and stores the state after it.
+fn check_state(plan: &Plan, layer: u32, written: &mut Written) -> Result<(), PlanErrorKind> {
+    if layer as usize >= plan.state_layers.len() {
+        return Err(PlanErrorKind::Unknown { what: "state layer", id: layer });
+    }
+    if !written.states.insert(layer) {
+        return Err(PlanErrorKind::Duplicate { name: format!("use of state layer {layer}") });
     }
     Ok(())
 }

@@ -18,12 +18,12 @@ pub enum PlanErrorKind {
     /// An id that does not exist.
     #[error("there is no {what} {id}")]
     Unknown {
-        /// `buffer`, `weight`, `KV layer` or `KV group`.
+        /// `buffer`, `weight`, `KV layer`, `KV group` or `state layer`.
         what: &'static str,
         /// The id.
         id: u32,
     },
-    /// A duplicate name, or a KV layer that is stored twice.
+    /// A duplicate name, a KV layer that is stored twice, or a state layer that two steps use.
     #[error("duplicate {name}")]
     Duplicate {
         /// The duplicate.

@@ -4,7 +4,7 @@
 //! else may read it: no later step before the buffer is next written, and no tail. Values are rounded in between
 //! exactly as the buffer would have rounded them.
 
-use super::{BufferId, GatedActivation, MatMul, Plan, RmsNorm, Step};
+use super::{BufferId, GatedActivation, MatMul, NormOptions, Plan, RmsNorm, Step, Up};
 
 /// A product with the adjacent steps fused into it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,7 +27,9 @@ impl Fused {
 /// The fused product that `rest` starts with, if its first steps can be fused.
 pub fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
     let norm = match rest.first()? {
-        Step::RmsNorm(norm) if norm.delta.is_none() && !norm.accumulate => Some(*norm),
+        Step::RmsNorm(norm) if norm.delta.is_none() && !norm.accumulate && norm.options == NormOptions::default() => {
+            Some(*norm)
+        }
         _ => None,
     };
     let at = usize::from(norm.is_some());
@@ -38,6 +40,8 @@ pub fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
     let gated = match rest.get(at + 1) {
         Some(Step::GatedActivation(gated))
             if gated.gate_up == product.out
+                && gated.up == Up::SecondHalf
+                && gated.numbers.is_none()
                 && !product.accumulate
                 && !is_read_later(plan, product.out, &rest[at + 2..]) =>
         {
@@ -79,11 +83,17 @@ mod tests {
         let [x, normed, product, out] =
             [("x", 8), ("normed", 8), ("product", 16), ("out", 8)].map(|(n, c)| buffer(n, c));
         let weight = plan.weight("w", 16, 8, WeightFormat::F32);
-        let (delta, epsilon, one_plus, accumulate) = (None, 1e-5, false, false);
+        let (delta, epsilon, one_plus, accumulate, options) = (None, 1e-5, false, false, NormOptions::default());
         plan.body = vec![
-            Step::RmsNorm(RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, out: normed }),
+            Step::RmsNorm(RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, options, out: normed }),
             Step::MatMul(MatMul { x: normed, weight, bias: None, accumulate, out: product }),
-            Step::GatedActivation(GatedActivation { gate_up: product, activation: Activation::Silu, out }),
+            Step::GatedActivation(GatedActivation {
+                gate_up: product,
+                up: Up::SecondHalf,
+                activation: Activation::Silu,
+                numbers: None,
+                out,
+            }),
         ];
         plan.body.extend(rest([x, normed, product, out]));
         plan

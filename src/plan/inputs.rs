@@ -27,6 +27,16 @@ pub struct SequenceRows {
     pub context_len: u32,
 }
 
+/// State slots of one sequence: where its state before this batch is, and where its state after it belongs. Both are
+/// usually the live slot of the sequence, whose state is then updated in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateRows {
+    /// Slot to read; [`NONE`]: the sequence starts with this batch, and its state is zero.
+    pub from: u32,
+    /// Slot to write. No other sequence of the batch reads or writes it.
+    pub to: u32,
+}
+
 /// Block tables, slots and block copies of one KV group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupInputs {
@@ -205,6 +215,8 @@ pub struct BatchInputs {
     pub positions: Vec<u32>,
     /// Sequences of the batch; their rows cover all token rows in order.
     pub sequences: Vec<SequenceRows>,
+    /// One entry per sequence if the plan has state layers, else empty.
+    pub states: Vec<StateRows>,
     /// One entry per KV group.
     pub groups: Vec<GroupInputs>,
     /// Token rows whose hidden state goes through the LM head.

@@ -19,7 +19,7 @@ pub mod step;
 pub mod work;
 
 pub use format::{KvFormat, Layout, Storage, WeightFormat};
-pub use operands::{BufferId, BufferSpec, KvGroup, KvLayer, Operands, Rows, Section, WeightId, WeightSpec};
+pub use operands::{BufferId, BufferSpec, KvGroup, KvLayer, Operands, Rows, Section, StateLayer, WeightId, WeightSpec};
 pub use step::*;
 
 /// An optional part of the plan, which runs only if the batch requests it.
@@ -42,6 +42,8 @@ pub struct Plan {
     pub kv_groups: Vec<KvGroup>,
     /// One entry per decoder layer that keeps keys and values.
     pub kv_layers: Vec<KvLayer>,
+    /// One entry per decoder layer that keeps a state. A state slot holds one state of each.
+    pub state_layers: Vec<StateLayer>,
     /// Steps that run for every batch, in order.
     pub body: Vec<Step>,
     /// The tails and their steps, in order.
@@ -89,7 +91,9 @@ impl Plan {
 
     /// The tables that the ids in steps refer to.
     pub fn operands(&self) -> Operands<'_> {
-        Operands { buffers: &self.buffers, weights: &self.weights, kv_layers: &self.kv_layers, vocab: self.vocab }
+        let (buffers, weights) = (&self.buffers, &self.weights);
+        let (kv_layers, state_layers) = (&self.kv_layers, &self.state_layers);
+        Operands { buffers, weights, kv_layers, state_layers, vocab: self.vocab }
     }
 
     /// All steps: the body's, then those of each tail.
@@ -159,6 +163,11 @@ impl Plan {
             2 * u64::from(layer.heads) * format.row_bytes(layer.head_dim) * u64::from(context.min(window))
         };
         self.kv_layers.iter().map(bytes).sum()
+    }
+
+    /// Bytes of one state slot: the state of a sequence in all state layers; 0 if there are none.
+    pub fn state_bytes(&self) -> u64 {
+        self.state_layers.iter().map(StateLayer::bytes).sum()
     }
 
     /// Bytes of one block of KV group `group`: K and V of all its layers.

@@ -1,4 +1,5 @@
-//! Operands of the steps of a plan: row buffers, weights, and layers of the KV pool, each an id with a spec.
+//! Operands of the steps of a plan: row buffers, weights, layers of the KV pool and of the state slots, each an id with
+//! a spec.
 
 use super::format::{Storage, WeightFormat};
 
@@ -148,6 +149,20 @@ pub struct KvLayer {
     pub head_dim: u32,
 }
 
+/// What one decoder layer keeps of a sequence instead of keys and values: a state of fixed size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateLayer {
+    /// Elements of the state of one sequence, f32.
+    pub elements: u32,
+}
+
+impl StateLayer {
+    /// Bytes of the state of one sequence.
+    pub fn bytes(&self) -> u64 {
+        4 * u64::from(self.elements)
+    }
+}
+
 /// The tables that the ids in a step refer to, borrowed from a [`Plan`](super::Plan).
 #[derive(Clone, Copy, Debug)]
 pub struct Operands<'a> {
@@ -157,6 +172,8 @@ pub struct Operands<'a> {
     pub weights: &'a [WeightSpec],
     /// One entry per decoder layer that keeps keys and values.
     pub kv_layers: &'a [KvLayer],
+    /// One entry per decoder layer that keeps a state.
+    pub state_layers: &'a [StateLayer],
     /// Vocabulary size: token ids are below this.
     pub vocab: u32,
 }

@@ -29,6 +29,12 @@ impl Display for Plan {
         for (index, layer) in self.kv_layers.iter().enumerate() {
             writeln!(f, "  {index}: group {}, {} heads of {}", layer.group, layer.heads, layer.head_dim)?;
         }
+        if !self.state_layers.is_empty() {
+            writeln!(f, "state layers")?;
+        }
+        for (index, layer) in self.state_layers.iter().enumerate() {
+            writeln!(f, "  {index}: {} elements", layer.elements)?;
+        }
         writeln!(f, "body")?;
         let operands = self.operands();
         for step in &self.body {
@@ -93,6 +99,8 @@ impl Display for Activation {
             Self::Silu => f.write_str("silu"),
             Self::GeluTanh => f.write_str("gelu_tanh"),
             Self::ClampedSwiglu { alpha, limit } => write!(f, "clamped_swiglu alpha {alpha} limit {limit}"),
+            Self::Relu2 => f.write_str("relu2"),
+            Self::Xielu => f.write_str("xielu"),
         }
     }
 }

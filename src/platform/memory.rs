@@ -13,6 +13,16 @@ pub fn memory_available() -> Option<u64> {
     linux::available_below(std::path::Path::new("/"))
 }
 
+/// Gives memory that was freed back to the system, after much of it was. Allocators keep some of it otherwise.
+pub fn return_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[allow(unsafe_code, reason = "the C library has no safe interface to its allocator")]
+    // SAFETY: this function may be called at any time from any thread, and touches only memory that is free.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Linux tells it by files.
 #[cfg(any(test, not(any(windows, target_os = "macos"))))]
 mod linux {

@@ -11,9 +11,9 @@ mod processors;
 #[cfg(unix)]
 mod signals;
 
-pub use memory::memory_available;
+pub use memory::{memory_available, return_freed_memory};
 pub use model_file::{FileAccess, ModelFile};
-pub use own_file::{open_no_link, read_own_file};
+pub use own_file::{TEMPORARY, create_own_folder, open_no_link, read_own_file, write_own_file};
 pub use pages::Pages;
 pub use processors::physical_cores;
 #[cfg(unix)]
@@ -192,6 +192,19 @@ macro_rules! on_x86_64 {
     };
 }
 pub(crate) use on_x86_64;
+
+/// Differs between builds of this program: length and time of its file. Empty if they are not known.
+pub fn build_id() -> String {
+    let file = std::env::current_exe().and_then(std::fs::metadata);
+    let id = file.and_then(|found| Ok((found.len(), found.modified()?)));
+    id.map_or_else(
+        |_| String::new(),
+        |(length, time)| {
+            let age = time.duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+            format!("{length}-{}", age.as_nanos())
+        },
+    )
+}
 
 /// Sets an environment variable for system libraries, if no other thread can read it meanwhile: only on Linux, and only
 /// while this is the process's only thread. Returns whether it was set.

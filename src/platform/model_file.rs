@@ -31,14 +31,10 @@ pub struct ModelFile {
     bytes: u64,
 }
 
-/// Reads a range of a remote file.
-type ReadRange = Box<dyn Fn(Range<u64>) -> io::Result<Bytes> + Send + Sync>;
-
 enum Content {
     Memory(Bytes),
     File(File, Metadata),
     Map(Bytes, File, Metadata),
-    Remote(ReadRange),
 }
 
 impl ModelFile {
@@ -62,11 +58,6 @@ impl ModelFile {
         Self { bytes: bytes.len() as u64, content: Content::Memory(bytes) }
     }
 
-    /// A file of `bytes` bytes elsewhere. `read` returns exactly the range that it is asked for.
-    pub fn remote(bytes: u64, read: impl Fn(Range<u64>) -> io::Result<Bytes> + Send + Sync + 'static) -> Self {
-        Self { bytes, content: Content::Remote(Box::new(read)) }
-    }
-
     /// Length in bytes, when it was opened.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -80,7 +71,6 @@ impl ModelFile {
         match &self.content {
             Content::Memory(bytes) => Ok(slice(bytes)),
             Content::Map(bytes, ..) => Ok(slice(bytes)),
-            Content::Remote(read) => read(range),
             Content::File(file, _) => {
                 let mut bytes = vec![0; (range.end - range.start) as usize];
                 read_exact_at(file, &mut bytes, range.start)?;
@@ -105,7 +95,6 @@ impl fmt::Debug for ModelFile {
             Content::Memory(_) => "memory",
             Content::File(..) => "file",
             Content::Map(..) => "map",
-            Content::Remote(_) => "remote",
         };
         write!(formatter, "ModelFile({kind}, {} bytes)", self.bytes)
     }

@@ -1,7 +1,7 @@
 //! Files that nobody else may have planted: they are opened without following a link.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, Read, Write as _};
 use std::path::Path;
 
 /// Opens a file; fails if its last component is a link. A check before opening would leave time to plant one. Only Unix
@@ -25,6 +25,34 @@ pub fn read_own_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// How the name of a file begins that [`write_own_file`] has not finished.
+pub const TEMPORARY: &str = ".tmp-";
+
+/// Writes a file that only this user can read. It appears whole, in place of one that was there; a process that ends
+/// before leaves a file of a [`TEMPORARY`] name beside it.
+pub fn write_own_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+    let temporary = path.with_file_name(format!("{TEMPORARY}{:016x}", super::random_u64()));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&temporary)?;
+    let outcome = parts.iter().try_for_each(|part| file.write_all(part)).and_then(|()| fs::rename(&temporary, path));
+    if outcome.is_err() {
+        drop(fs::remove_file(&temporary));
+    }
+    outcome
+}
+
+/// Creates a folder that only this user can use, and the folders that it is in; one that is there stays as it is.
+pub fn create_own_folder(path: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
 #[cfg(unix)]
 fn is_own(found: &Metadata) -> bool {
     #[allow(unsafe_code, reason = "the standard library does not tell the process's user")]
@@ -46,7 +74,11 @@ mod tests {
     fn links_and_long_files_are_not_read() {
         let folder = tempfile::tempdir().expect("a folder for this test");
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
-        std::fs::write(&file, "text").expect("the folder takes files");
+        write_own_file(&file, &[b"long", b" text"]).expect("the folder takes files");
+        write_own_file(&file, &[b"text"]).expect("it is replaced");
+        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).expect("it is there").permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).expect("it is there").count(), 1, "no temporary file is left");
         std::os::unix::fs::symlink(&file, &link).expect("the folder takes links");
         assert_eq!(read_own_file(&file, 4).expect("it is ours"), b"text");
         assert!(read_own_file(&file, 3).is_err());

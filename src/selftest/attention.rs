@@ -8,7 +8,10 @@ use super::fixture::{
 };
 use crate::backend::KvHalf;
 use crate::plan::inputs::{BatchInputs, NONE};
-use crate::plan::{AttendPaged, CopyBlocks, HeadNorm, KvFormat, Rope, RopeStoreKv, Rows, Step, Storage, WeightFormat};
+use crate::plan::{
+    AttendPaged, CopyBlocks, HeadNorm, KvFormat, QueryGrowth, Rope, RopeStoreKv, Rows, Step, Storage, StoreOptions,
+    WeightFormat,
+};
 
 /// (rows, context) per sequence: decode lengths around block boundaries, chunks with and without a prefix, and mixed.
 const BATCHES: [(&str, &[(u32, u32)]); 6] = [
@@ -21,8 +24,8 @@ const BATCHES: [(&str, &[(u32, u32)]); 6] = [
 ];
 
 /// (head size, query heads, KV heads)
-const HEADS: [(u32, u32, u32); 8] =
-    [(8, 3, 1), (16, 4, 4), (64, 4, 2), (80, 7, 1), (96, 2, 2), (128, 4, 1), (192, 2, 1), (256, 2, 2)];
+const HEADS: [(u32, u32, u32); 9] =
+    [(8, 3, 1), (16, 4, 4), (64, 4, 2), (80, 7, 1), (96, 2, 2), (128, 4, 1), (192, 2, 1), (256, 2, 2), (512, 4, 1)];
 
 /// All fixtures of these steps, with `storage` for row buffers.
 pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
@@ -36,7 +39,8 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
         fixtures.push(attend(storage, KvFormat::F32, heads, View::default(), all));
         fixtures.push(attend(storage, KvFormat::F16, heads, View::default(), some));
     }
-    for &(head_dim, query, kv) in shapes.of(&[(8, 3, 1), (40, 6, 2), (64, 4, 2), (80, 7, 1), (128, 4, 1), (256, 2, 2)])
+    for &(head_dim, query, kv) in
+        shapes.of(&[(8, 3, 1), (40, 6, 2), (64, 4, 2), (80, 7, 1), (128, 4, 1), (256, 2, 2), (512, 4, 1)])
     {
         let heads = Heads { head_dim, query, kv };
         let turn = Turn { pairs: head_dim / 2, ..Turn::default() };
@@ -73,6 +77,14 @@ struct Turn {
     q_only: bool,
     /// Whether norms are over all heads of a row.
     whole_row: bool,
+    /// Whether norms follow the rotation.
+    after: bool,
+    /// Whether v is normalized.
+    v_norm: bool,
+    /// Whether q grows with its position.
+    grows: bool,
+    /// Whether k and v are absent.
+    no_kv: bool,
 }
 
 fn turns(storage: Storage) -> Vec<Fixture> {
@@ -91,19 +103,26 @@ fn turns(storage: Storage) -> Vec<Fixture> {
         Turn { norm: true, whole_row: true, ..all },
         Turn { norm: true, whole_row: true, q_only: true, one_plus: true, pairs: 0, ..all },
         Turn { norm: true, one_plus: true, interleaved: true, scaled: true, pairs: 8, ..all },
+        Turn { norm: true, after: true, ..all },
+        Turn { norm: true, after: true, one_plus: true, interleaved: true, pairs: 12, ..all },
+        Turn { v_norm: true, ..all },
+        Turn { norm: true, v_norm: true, pairs: 0, ..all },
+        Turn { grows: true, ..all },
+        Turn { norm: true, no_kv: true, ..all },
     ];
     let formats = [KvFormat::F16, KvFormat::Q8];
     formats.iter().flat_map(|format| options.map(|turn| rope_store_kv(storage, *format, heads, turn))).collect()
 }
 
 fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -> Fixture {
-    let Turn { pairs, interleaved, scaled, norm, one_plus, q_only, whole_row } = turn;
+    let Turn { pairs, interleaved, scaled, norm, one_plus, q_only, whole_row, after, v_norm, grows, no_kv } = turn;
     let partial = pairs > 0 && 2 * pairs < heads.head_dim;
     let flags = [(pairs == 0, ", no rope"), (partial, ", partial"), (interleaved, ", interleaved")];
     let norms = [(norm && !q_only, ", q and k norm"), (q_only, ", q norm"), (whole_row, " of the row")];
-    let more = [(scaled, ", scaled"), (one_plus, ", 1 + w")];
+    let more = [(scaled, ", scaled"), (one_plus, ", 1 + w"), (after, ", after rope")];
+    let rest = [(v_norm, ", v norm"), (grows, ", q grows"), (no_kv, ", q alone")];
     let options: String =
-        flags.iter().chain(&norms).chain(&more).filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+        flags.iter().chain(&norms).chain(&more).chain(&rest).filter(|(on, _)| *on).map(|(_, name)| *name).collect();
     let mut fixture = Fixture::new("rope_store_kv", format!("{storage:?}, kv {format:?}{options}"));
     let mut noise = Noise::new(&format!("rope {}{}", fixture.option, heads.head_dim));
     fixture.kv_format = format;
@@ -111,13 +130,13 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
     fixture.kv_expected = (format == KvFormat::Q8).then_some(KvFormat::F32);
     fixture.block_size = if heads.head_dim.is_multiple_of(32) { 32 } else { 16 };
     let layer = fixture.layer(heads.kv, heads.head_dim, None, 70);
-    let qkv_columns = (heads.query + 2 * heads.kv) * heads.head_dim;
+    let qkv_columns = (heads.query + if no_kv { 0 } else { 2 * heads.kv }) * heads.head_dim;
     let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, storage);
     let q = fixture.buffer("q", Rows::Tokens, heads.query * heads.head_dim, storage);
     let mut head_norm = |name: &str, count: u32, format| {
         let elements = if whole_row { count * heads.head_dim } else { heads.head_dim };
         let weight = fixture.weight(name, 1, format, &noise.values(elements as usize));
-        HeadNorm { weight, epsilon: 1e-6, one_plus, whole_row }
+        HeadNorm { weight, epsilon: 1e-6, one_plus, whole_row, after_rotation: after }
     };
     let q_norm = norm.then(|| head_norm("q_norm", heads.query, WeightFormat::Bf16));
     let k_norm = (norm && !q_only).then(|| head_norm("k_norm", heads.kv, WeightFormat::F32));
@@ -127,7 +146,10 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
         let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &values);
         Rope { frequencies, rotary_dim: 2 * pairs, interleaved, scale: if scaled { 1.3 } else { 1.0 } }
     });
-    fixture.push(Step::RopeStoreKv(RopeStoreKv { qkv, layer, query_heads: heads.query, q_norm, k_norm, rope, q }));
+    let query_growth = grows.then_some(QueryGrowth { slope: 0.7, positions: 5 });
+    let options = StoreOptions { v_epsilon: v_norm.then_some(1e-6), query_growth, q_only: no_kv };
+    let query_heads = heads.query;
+    fixture.push(Step::RopeStoreKv(RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, options, q }));
     for (shape, sequences) in [BATCHES[0], BATCHES[1], BATCHES[3], BATCHES[5]] {
         let mut inputs = paged_batch(&fixture, sequences, &mut noise);
         let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
@@ -139,21 +161,33 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
         run.buffers.push((qkv, noise.values((rows * qkv_columns) as usize)));
         run.buffers.push((q, unwritten((rows * heads.query * heads.head_dim) as usize)));
         run.kv.push([(); 2].map(|()| noise.values(fixture.pool_elements(layer))));
-        let turned = |columns| rotated(columns, heads.head_dim, pairs, interleaved);
+        // The weights of a norm after the rotation separate a pair, whose length then says little of its elements.
+        let turned = |columns| match after {
+            true => pairs_apart(rotated(columns, heads.head_dim, pairs, interleaved)),
+            false => rotated(columns, heads.head_dim, pairs, interleaved),
+        };
         run.checks.push(Check::Rows { buffer: q, rows, allowed: turned(heads.query * heads.head_dim) });
         let rounded = |exact| match format {
             KvFormat::Q8 => either(exact, codes(0.5, heads.head_dim)),
             KvFormat::F32 | KvFormat::F16 => exact,
         };
         run.checks.push(Check::Kv { layer, half: KvHalf::Key, allowed: rounded(turned(heads.head_dim)) });
-        run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: rounded(relative(0.0)) });
-        run.mutants.push(Mutant::SwapHeads(qkv, heads.head_dim, 0, heads.query));
+        let of_values = if v_norm { RELATIVE } else { 0.0 };
+        run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: rounded(relative(of_values)) });
+        // The first query head with the first key head, or with the last query head.
+        run.mutants.push(Mutant::SwapHeads(qkv, heads.head_dim, 0, heads.query - u32::from(no_kv)));
         if rows > 4 {
-            run.mutants.extend([Mutant::SwapRows(qkv, 0, rows - 1), Mutant::SwapSlots(0, 0, rows - 1)]);
+            run.mutants.push(Mutant::SwapRows(qkv, 0, rows - 1));
+            run.mutants.extend((!no_kv).then_some(Mutant::SwapSlots(0, 0, rows - 1)));
         }
         fixture.runs.push(run);
     }
     fixture
+}
+
+/// Allows a hundred-thousandth of 16 more: a head has a length of 8, and the weights of its norm are small numbers.
+fn pairs_apart(allowed: Allowed) -> Allowed {
+    Box::new(move |expected| allowed(expected).into_iter().map(|allowed| allowed + 16.0 * RELATIVE).collect())
 }
 
 /// Tolerance: 1e-5 of the length of the element's rotated pair, which the rotation preserves.
@@ -214,7 +248,9 @@ fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches:
     let mut noise = Noise::new(&format!("attend {}{}{}", fixture.option, heads.head_dim, heads.query));
     fixture.kv_format = format;
     fixture.block_size = [16, 32, 64][(heads.head_dim as usize / 16) % 3];
-    let layer = fixture.layer(heads.kv, heads.head_dim, view.window, 70);
+    // The keys of a head fit one binding of the smallest size that is tested, 8 MiB.
+    let blocks = if heads.head_dim > 256 { 60 } else { 70 };
+    let layer = fixture.layer(heads.kv, heads.head_dim, view.window, blocks);
     let columns = heads.query * heads.head_dim;
     let q = fixture.buffer("q", Rows::Tokens, columns, storage);
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
@@ -316,7 +352,8 @@ fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
     let rope = Some(Rope { frequencies, rotary_dim: 64, interleaved: false, scale: 1.0 });
     fixture.push(Step::CopyBlocks(CopyBlocks));
     let query_heads = heads.query;
-    fixture.push(Step::RopeStoreKv(RopeStoreKv { qkv, layer, query_heads, q_norm: None, k_norm: None, rope, q }));
+    let (q_norm, k_norm, options) = (None, None, StoreOptions::default());
+    fixture.push(Step::RopeStoreKv(RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, options, q }));
     let (alibi, sinks) = (None, None);
     fixture.push(Step::AttendPaged(AttendPaged {
         q,

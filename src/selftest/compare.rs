@@ -8,6 +8,7 @@
 //! | attention | 1e-4 of the largest visible value |
 //! | attention over 16-bit rows | 2⁻¹¹ more: probabilities are rounded to the operands' type, half precision |
 //! | q8 keys and values | half a code of the row, from the value before quantization |
+//! | states of short convolutions | 1e-6 of the value: they are products |
 //! | pooled sums | 1e-5 · Σ of the magnitudes |
 //! | weights of routes | 3e-5 of the value: they sum exponentials of very different size |
 //! | copies, feed slots, drawn ids, top ids | none |
@@ -72,6 +73,11 @@ pub(super) fn compare_run(fixture: &Fixture, run: &Run, expected: &Outcome, foun
                 let allowed = allowed(expected_values);
                 compare_values(expected_values, found_values, &allowed, decoded(fixture.kv_format), &mut worst)
                     .map_err(|(at, message)| format!("layer {layer} {half:?} element {at} {message}"))?;
+            }
+            Check::State { layer, allowed } => {
+                let allowed = allowed(expected_values);
+                compare_values(expected_values, found_values, &allowed, Storage::F32, &mut worst)
+                    .map_err(|(at, message)| format!("state layer {layer} element {at} {message}"))?;
             }
             Check::Sampled => compare_sampled(fixture, run, expected, found, &mut worst)?,
             Check::Pooled { allowed } => {

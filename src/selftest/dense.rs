@@ -9,8 +9,8 @@ use crate::backend::reference::int8;
 use crate::plan::format::GROUP;
 use crate::plan::inputs::{BatchInputs, FEED, PoolRow, SampleRow};
 use crate::plan::{
-    Activation, BufferId, CopyBlocks, Embed, GatedActivation, GatherRows, KvFormat, MatMul, Pool, RmsNorm, Rows,
-    Sample, ScaleLogits, Section, Step, Storage, Tail, WeightFormat, WeightId,
+    Activation, BufferId, CopyBlocks, Embed, GatedActivation, GatherRows, KvFormat, MatMul, NormOptions, Pool, RmsNorm,
+    Rows, Sample, ScaleLogits, Section, Step, Storage, Tail, Up, WeightFormat, WeightId,
 };
 use crate::platform::for_each_chunk;
 
@@ -35,18 +35,26 @@ pub(super) fn fixtures(rows: RowKind, shapes: Shapes) -> Vec<Fixture> {
                 Norm { one_plus: true, ..plain },
                 Norm { delta: true, one_plus: true, ..plain },
                 Norm { accumulate: true, ..plain },
-                Norm { delta: true, one_plus: true, accumulate: true },
+                Norm { delta: true, one_plus: true, accumulate: true, ..plain },
+                Norm { center: true, ..plain },
+                Norm { center: true, bias: true, ..plain },
+                Norm { scale: true, accumulate: true, ..plain },
             ];
             fixtures.extend(options.map(|norm| rms_norm(storage, format, columns, norm)));
         }
     }
-    for (name, activation) in [
-        ("silu", Activation::Silu),
-        ("gelu_tanh", Activation::GeluTanh),
-        ("clamped_swiglu", Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 }),
+    let swiglu = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
+    for (name, activation, place) in [
+        ("silu", Activation::Silu, Place::SecondHalf),
+        ("gelu_tanh", Activation::GeluTanh, Place::SecondHalf),
+        ("gelu_tanh, up elsewhere", Activation::GeluTanh, Place::Elsewhere),
+        ("gelu_tanh, no up", Activation::GeluTanh, Place::Nowhere),
+        ("relu2, no up", Activation::Relu2, Place::Nowhere),
+        ("xielu, no up", Activation::Xielu, Place::Nowhere),
+        ("clamped_swiglu", swiglu, Place::SecondHalf),
     ] {
         let columns = shapes.of(&[8, 40, 1032]).iter();
-        fixtures.extend(columns.map(|columns| gated_activation(storage, name, activation, *columns)));
+        fixtures.extend(columns.map(|columns| gated_activation(storage, name, (activation, place), *columns)));
     }
     for &vocab in shapes.of(&[1, 33, 1027]) {
         fixtures.extend([None, Some(3.0)].map(|softcap| scale_logits(vocab, softcap)));
@@ -90,6 +98,7 @@ fn neighbourhood(kind: RowKind, format: WeightFormat, with_norm: bool, with_gate
             epsilon: 1e-5,
             one_plus,
             accumulate,
+            options: NormOptions::default(),
             out: normed,
         }));
     }
@@ -98,7 +107,9 @@ fn neighbourhood(kind: RowKind, format: WeightFormat, with_norm: bool, with_gate
     if with_gate {
         fixture.push(Step::GatedActivation(GatedActivation {
             gate_up: product,
+            up: Up::SecondHalf,
             activation: Activation::Silu,
+            numbers: None,
             out: activated,
         }));
     }
@@ -165,14 +176,23 @@ struct Norm {
     delta: bool,
     one_plus: bool,
     accumulate: bool,
+    center: bool,
+    bias: bool,
+    scale: bool,
 }
 
 fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, norm: Norm) -> Fixture {
-    let Norm { delta: with_delta, one_plus, accumulate } = norm;
-    let options = [(with_delta, ", delta"), (one_plus, ", 1 + w"), (accumulate, ", accumulate")];
-    let options = options.map(|(on, name)| if on { name } else { "" });
-    let mut fixture = Fixture::new("rms_norm", format!("{storage:?}, w {format}{}", options.concat()));
+    let Norm { delta: with_delta, one_plus, accumulate, center, bias, scale } = norm;
+    let names = [(with_delta, ", delta"), (one_plus, ", 1 + w"), (accumulate, ", accumulate")];
+    let more = [(center, ", centered"), (bias, ", bias"), (scale, ", scale")];
+    let names: String = names.iter().chain(&more).filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+    let mut fixture = Fixture::new("rms_norm", format!("{storage:?}, w {format}{names}"));
     let mut noise = Noise::new(&format!("rms_norm {}{columns}", fixture.option));
+    let options = NormOptions {
+        center,
+        bias: bias.then(|| fixture.weight("bias", 1, format, &noise.values(columns as usize))),
+        scale: scale.then(|| fixture.weight("scale", 1, format, &[0.75])),
+    };
     let weight = fixture.weight("weight", 1, format, &noise.values(columns as usize));
     // The residual stream is always f32.
     let x = fixture.buffer("x", Rows::Tokens, columns, Storage::F32);
@@ -181,7 +201,8 @@ fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, norm: Norm) ->
     let out_storage = if accumulate { Storage::F32 } else { storage };
     let out = fixture.buffer("out", Rows::Tokens, columns, out_storage);
     let delta_id = with_delta.then_some(delta);
-    fixture.push(Step::RmsNorm(RmsNorm { x, delta: delta_id, weight, epsilon: 1e-5, one_plus, accumulate, out }));
+    let epsilon = 1e-5;
+    fixture.push(Step::RmsNorm(RmsNorm { x, delta: delta_id, weight, epsilon, one_plus, accumulate, options, out }));
     for rows in [1, 3, 17] {
         let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
         run.buffers.push((x, noise.values((rows * columns) as usize)));
@@ -193,7 +214,11 @@ fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, norm: Norm) ->
             run.mutants.push(Mutant::SwapRows(x, 0, rows - 1));
             run.mutants.extend(with_delta.then_some(Mutant::SwapRows(delta, 0, 1)));
         }
-        expect_rows(&fixture, &mut run, out, rows, relative(RELATIVE));
+        // What is subtracted or added may leave little of a value.
+        let near = if center { 10.0 * RELATIVE } else { 0.0 };
+        let sum =
+            move |expected: &[f32]| expected.iter().map(|value| RELATIVE * f64::from(value.abs()) + near).collect();
+        expect_rows(&fixture, &mut run, out, rows, Box::new(sum));
         if accumulate {
             add_to(&mut run, noise.values((rows * columns) as usize));
         }
@@ -213,27 +238,54 @@ fn add_to(run: &mut Run, old: Vec<f32>) {
     run.buffers.last_mut().expect("the output is filled last").1 = old;
 }
 
-fn gated_activation(storage: Storage, name: &str, activation: Activation, columns: u32) -> Fixture {
+/// Where an activation finds what it multiplies the gate with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    SecondHalf,
+    Elsewhere,
+    Nowhere,
+}
+
+fn gated_activation(storage: Storage, name: &str, (activation, place): (Activation, Place), columns: u32) -> Fixture {
     let mut fixture = Fixture::new("gated_activation", format!("{name}, {storage:?}"));
     let mut noise = Noise::new(&format!("gated {name} {columns}"));
-    let gate_up = fixture.buffer("gate_up", Rows::Tokens, 2 * columns, storage);
+    let width = if place == Place::SecondHalf { 2 * columns } else { columns };
+    let gate_up = fixture.buffer("gate_up", Rows::Tokens, width, storage);
+    let other = fixture.buffer("up", Rows::Tokens, columns + 24, storage);
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
-    fixture.push(Step::GatedActivation(GatedActivation { gate_up, activation, out }));
+    let up = match place {
+        Place::SecondHalf => Up::SecondHalf,
+        Place::Elsewhere => Up::Of(other, 16),
+        Place::Nowhere => Up::One,
+    };
+    let is_xielu = activation == Activation::Xielu;
+    let numbers = is_xielu.then(|| fixture.weight("numbers", 1, WeightFormat::F32, &[0.3, -0.8, 0.5, -1e-6]));
+    fixture.push(Step::GatedActivation(GatedActivation { gate_up, up, activation, numbers, out }));
     for rows in [1, 5, 33] {
         let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
-        let values = noise.values((rows * 2 * columns) as usize);
+        let values = noise.values((rows * width) as usize);
+        let others = noise.values((rows * (columns + 24)) as usize);
         // Relative to the inputs: in the tail of an activation, small results are differences of large values.
-        let allowed = values.chunks_exact(2 * columns as usize).flat_map(|row| {
-            let (gates, ups) = row.split_at(columns as usize);
+        let ones = vec![1.0; columns as usize];
+        let allowed = values.chunks_exact(width as usize).zip(others.chunks_exact(columns as usize + 24));
+        let allowed = allowed.flat_map(|(row, other)| {
+            let (gates, half) = row.split_at(columns as usize);
+            let ups = match place {
+                Place::SecondHalf => half,
+                Place::Elsewhere => &other[16..][..columns as usize],
+                Place::Nowhere => &ones[..],
+            };
             let product = |(gate, up): (&f32, &f32)| f64::from(gate.abs()) * (1.0 + f64::from(up.abs()));
             gates.iter().zip(ups).map(product).map(|product| 0.1 * RELATIVE * product).collect::<Vec<_>>()
         });
         let of_inputs: Vec<f64> = allowed.collect();
         run.buffers.push((gate_up, values));
+        run.buffers.push((other, others));
         if rows > 1 {
             run.mutants.push(Mutant::SwapRows(gate_up, 0, rows - 1));
         }
-        run.mutants.push(Mutant::SwapHeads(gate_up, columns, 0, 1));
+        run.mutants.extend((place == Place::SecondHalf).then_some(Mutant::SwapHeads(gate_up, columns, 0, 1)));
+        run.mutants.extend((rows > 1 && place == Place::Elsewhere).then_some(Mutant::SwapRows(other, 0, 1)));
         let allowed = Box::new(move |expected: &[f32]| {
             let relative = expected.iter().map(|value| RELATIVE * f64::from(value.abs()));
             relative.zip(&of_inputs).map(|(relative, of_inputs)| relative + of_inputs).collect()

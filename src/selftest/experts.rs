@@ -4,14 +4,13 @@ use super::Shapes;
 use super::compare::{PRODUCTS, ROUTES};
 use super::dense::{DENSE, expect_rows};
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, plain_batch, relative, unwritten};
-use crate::plan::{BufferId, MatMulExperts, RouteExperts, Rows, Section, Step, Storage, WeightFormat, WeightId};
+use crate::plan::{
+    BufferId, ExpertGroups, MatMulExperts, RouteExperts, Routing, Rows, Section, Step, Storage, WeightFormat, WeightId,
+};
 
 /// All fixtures of these steps, with `storage` for row buffers.
 pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
-    let mut fixtures = Vec::new();
-    for &(experts, per_token) in shapes.of(&[(1, 1), (4, 2), (8, 8), (33, 3), (128, 8), (512, 32)]) {
-        fixtures.extend([false, true].map(|renormalize| route_experts(experts, per_token, renormalize)));
-    }
+    let mut fixtures = routers(shapes);
     for format in DENSE {
         let plain = Product {
             format,
@@ -76,13 +75,55 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     fixtures
 }
 
-fn route_experts(experts: u32, per_token: u32, renormalize: bool) -> Fixture {
-    let option = if renormalize { "weights of the chosen" } else { "weights of all" };
-    let mut fixture = Fixture::new("route_experts", option);
+/// Every kind of router.
+fn routers(shapes: Shapes) -> Vec<Fixture> {
+    let mut fixtures = Vec::new();
+    for &(experts, per_token) in shapes.of(&[(1, 1), (4, 2), (8, 8), (33, 3), (128, 8), (512, 32)]) {
+        let softmax = [false, true].map(|renormalize| Router { renormalize, ..Router::default() });
+        fixtures.extend(softmax.map(|router| route_experts(experts, per_token, router)));
+    }
+    for &(experts, per_token, groups) in shapes.of(&[(1, 1, 0), (33, 3, 0), (128, 8, 8), (64, 6, 32)]) {
+        let sigmoid = Router { sigmoid: true, ..Router::default() };
+        let chosen = Router { renormalize: true, biased: true, groups, ..sigmoid };
+        let scaled = Router { renormalize: true, scaled: true, ..Router::default() };
+        fixtures.extend([sigmoid, chosen, scaled].map(|router| route_experts(experts, per_token, router)));
+    }
+    fixtures
+}
+
+/// Options of `RouteExperts`.
+#[derive(Clone, Copy, Default)]
+struct Router {
+    sigmoid: bool,
+    renormalize: bool,
+    biased: bool,
+    /// Number of groups, of which half are kept; 0: none.
+    groups: u32,
+    scaled: bool,
+}
+
+fn route_experts(experts: u32, per_token: u32, router: Router) -> Fixture {
+    let Router { sigmoid, renormalize, biased, groups, scaled } = router;
+    let weights = if renormalize { "weights of the chosen" } else { "weights of all" };
+    let names = [(sigmoid, ", sigmoid"), (biased, ", bias"), (groups > 0, ", groups"), (scaled, ", scaled")];
+    let names: String = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+    let mut fixture = Fixture::new("route_experts", format!("{weights}{names}"));
     let mut noise = Noise::new(&format!("route {experts} {per_token}"));
     let logits = fixture.buffer("logits", Rows::Tokens, experts, Storage::F32);
     let routes = fixture.buffer("routes", Rows::Routes(per_token), 2, Storage::F32);
-    fixture.push(Step::RouteExperts(RouteExperts { logits, renormalize, routes }));
+    // Apart by more than devices differ, so that all choose the same experts.
+    let apart: Vec<f32> = (0..experts).map(|id| (id * 37 % experts) as f32 * 0.25).collect();
+    let scales: Vec<f32> = (0..experts).map(|id| 0.5 + id as f32 / 64.0).collect();
+    let routing = Routing {
+        sigmoid,
+        renormalize,
+        bias: biased.then(|| fixture.weight("bias", 1, WeightFormat::F32, &apart)),
+        groups: (groups > 0).then_some(ExpertGroups { count: groups, kept: groups / 2 }),
+        // Weights as large as ids: the tolerance for mutants is a share of the largest value.
+        factor: if biased || scaled { 1.5 * experts as f32 } else { 1.0 },
+        expert_scale: scaled.then(|| fixture.weight("scale", 1, WeightFormat::F32, &scales)),
+    };
+    fixture.push(Step::RouteExperts(RouteExperts { logits, routing, routes }));
     for rows in [1, 3, 67] {
         let mut run = Run::new(format!("{per_token} of {experts} experts, {rows} rows"), plain_batch(rows));
         let mut values = noise.values((rows * experts) as usize);

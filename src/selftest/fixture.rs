@@ -24,6 +24,7 @@ pub(super) struct Fixture {
     /// Number of blocks of each KV group.
     pub(super) blocks: Vec<u32>,
     pub(super) feed_slots: u32,
+    pub(super) state_slots: u32,
     pub(super) runs: Vec<Run>,
 }
 
@@ -39,6 +40,8 @@ pub(super) enum Check {
     Rows { buffer: BufferId, rows: u32, allowed: Allowed },
     /// Keys or values of a layer.
     Kv { layer: u32, half: KvHalf, allowed: Allowed },
+    /// The states of a layer in all slots.
+    State { layer: u32, allowed: Allowed },
     /// Sampled rows and feed slots.
     Sampled,
     /// Pooled rows.
@@ -52,6 +55,8 @@ pub(super) struct Run {
     pub(super) buffers: Vec<(BufferId, Vec<f32>)>,
     /// Keys and values of each layer.
     pub(super) kv: Vec<[Vec<f32>; 2]>,
+    /// States of each state layer, in all slots.
+    pub(super) states: Vec<Vec<f32>>,
     pub(super) feed: Vec<u32>,
     pub(super) inputs: BatchInputs,
     pub(super) checks: Vec<Check>,
@@ -83,6 +88,10 @@ pub(super) enum Mutant {
     DropCopy(usize),
     /// Swaps two logits rows.
     SwapLogitsRows(u32, u32),
+    /// Swaps the slots that two sequences read.
+    SwapStates(u32, u32),
+    /// All sequences start with the batch, or none does.
+    StartAgain,
     /// Changes the seed of every row.
     OtherSeed,
     /// Removes the last token row of the first pool row.
@@ -126,6 +135,17 @@ impl Mutant {
             Self::DropCopy(group) => _ = run.inputs.groups[group].copies.pop(),
             Self::SwapLogitsRows(first, second) => run.inputs.logits_rows.swap(first as usize, second as usize),
             Self::ShorterPool => run.inputs.pools[0].row_count -= 1,
+            Self::SwapStates(first, second) => {
+                let from = |index: u32| run.inputs.states[index as usize].from;
+                let (one, other) = (from(first), from(second));
+                run.inputs.states[first as usize].from = other;
+                run.inputs.states[second as usize].from = one;
+            }
+            Self::StartAgain => {
+                let start = run.inputs.states.iter().any(|state| state.from != NONE);
+                let from = |to| if start { NONE } else { to };
+                run.inputs.states.iter_mut().for_each(|state| state.from = from(state.to));
+            }
             Self::OtherSeed => run.inputs.samples.iter_mut().for_each(|row| row.seed ^= 1),
         }
         (weights, run)
@@ -162,6 +182,7 @@ impl Run {
             shape: shape.into(),
             buffers: Vec::new(),
             kv: Vec::new(),
+            states: Vec::new(),
             feed: Vec::new(),
             inputs,
             checks: Vec::new(),
@@ -182,6 +203,7 @@ impl Run {
         let checks = self.checks.iter().map(|check| match check {
             Check::Rows { buffer, rows, .. } => Check::Rows { buffer: *buffer, rows: *rows, allowed: allowed() },
             Check::Kv { layer, half, .. } => Check::Kv { layer: *layer, half: *half, allowed: allowed() },
+            Check::State { layer, .. } => Check::State { layer: *layer, allowed: allowed() },
             Check::Sampled => Check::Sampled,
             Check::Pooled { .. } => Check::Pooled { allowed: allowed() },
         });
@@ -189,6 +211,7 @@ impl Run {
             shape: self.shape.clone(),
             buffers: self.buffers.clone(),
             kv: self.kv.clone(),
+            states: self.states.clone(),
             feed: self.feed.clone(),
             inputs: self.inputs.clone(),
             checks: checks.collect(),
@@ -221,6 +244,7 @@ impl Fixture {
             kv_expected: None,
             blocks: Vec::new(),
             feed_slots: 64,
+            state_slots: 0,
             runs: Vec::new(),
         }
     }
@@ -300,6 +324,7 @@ impl Fixture {
             sequences_max: most(&|inputs| inputs.sequences.len().max(inputs.pools.len())),
             samples_max: most(&|inputs| inputs.samples.len().max(inputs.logits_rows.len())),
             feed_slots: self.feed_slots,
+            state_slots: self.state_slots,
             table_entries_max: groups(|group| group.block_tables.len()),
             history_max: most(&|inputs| inputs.history.len()),
             bias_max: most(&|inputs| inputs.bias.len()),

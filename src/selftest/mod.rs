@@ -15,6 +15,7 @@ mod dense;
 mod experts;
 mod fixture;
 mod sampling;
+mod states;
 mod weights;
 
 use crate::backend::reference::ReferenceBackend;
@@ -41,6 +42,26 @@ pub struct SelftestOptions {
     pub draws: Draws,
     /// With several devices, run every case on each device instead of a pairwise cover.
     pub product: bool,
+    /// Told how many cases have run.
+    pub progress: OnProgress,
+}
+
+/// Called with the number of cases that have run, and the number of all.
+#[derive(Clone, Default)]
+pub struct OnProgress(pub Option<Arc<dyn Fn(usize, usize) + Send + Sync>>);
+
+impl OnProgress {
+    fn tell(&self, done: usize, total: usize) {
+        if let Some(tell) = &self.0 {
+            tell(done, total);
+        }
+    }
+}
+
+impl fmt::Debug for OnProgress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("OnProgress").finish_non_exhaustive()
+    }
 }
 
 /// The shapes that each step and option is checked with.
@@ -156,9 +177,11 @@ pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -
     let mut reports: Vec<Report> = devices.iter().map(|device| Report::new(device.caps())).collect();
     let fixtures = fixtures(options, rows);
     let mut shares = shares(options, &fixtures, devices.len()).into_iter();
+    let (mut done, total) = (0, shares.len());
     for fixture in &fixtures {
         let runs: Vec<&Run> = fixture.runs.iter().filter(|run| selected(options, fixture, run)).collect();
         let shares: Vec<BTreeSet<usize>> = shares.by_ref().take(runs.len()).collect();
+        options.progress.tell(done, total);
         let expected = expected(fixture, &runs, rows.int8).await?;
         for (index, (device, report)) in devices.iter_mut().zip(&mut reports).enumerate() {
             let own = runs.iter().copied().zip(&expected).zip(&shares);
@@ -168,7 +191,9 @@ pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -
                 check(device, fixture, &own, report_row(report, fixture)).await?;
             }
         }
+        done += runs.len();
     }
+    options.progress.tell(done, total);
     Ok(reports)
 }
 
@@ -315,6 +340,7 @@ fn fixtures(options: &SelftestOptions, rows: RowKind) -> Vec<Fixture> {
         fixtures.extend(dense::fixtures(RowKind { storage, ..rows }, options.shapes));
         fixtures.extend(experts::fixtures(storage, options.shapes));
         fixtures.extend(attention::fixtures(storage, options.shapes));
+        fixtures.extend(states::fixtures(storage, options.shapes));
     }
     fixtures.extend(sampling::fixtures(options.draws, options.shapes));
     if options.shapes == Shapes::One {
@@ -379,6 +405,9 @@ async fn execute<B: Inspect>(device: &mut B, fixture: &Fixture, run: &Run) -> Re
         device.write_kv(layer, KvHalf::Key, &halves[0])?;
         device.write_kv(layer, KvHalf::Value, &halves[1])?;
     }
+    for (layer, states) in (0..).zip(&run.states) {
+        device.write_state(layer, states)?;
+    }
     device.write_feed(&run.feed)?;
     let ticket = device.submit(&run.inputs)?;
     let results = device.read(ticket).await?;
@@ -387,6 +416,7 @@ async fn execute<B: Inspect>(device: &mut B, fixture: &Fixture, run: &Run) -> Re
         values.push(match check {
             fixture::Check::Rows { buffer, rows, .. } => device.read_buffer(*buffer, *rows).await?,
             fixture::Check::Kv { layer, half, .. } => device.read_kv(*layer, *half).await?,
+            fixture::Check::State { layer, .. } => device.read_state(*layer).await?,
             fixture::Check::Sampled => Vec::new(),
             fixture::Check::Pooled { .. } => results.pooled.concat(),
         });

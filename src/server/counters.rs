@@ -32,6 +32,12 @@ pub(crate) struct Metrics {
     pub(crate) request_prompt_tokens: Histogram,
     pub(crate) request_generation_tokens: Histogram,
     pub(crate) request_max_num_generation_tokens: Histogram,
+    /// From the submission of a prompt to its admission.
+    pub(crate) request_queue_time: Histogram,
+    /// From the admission of a prompt to its first token.
+    pub(crate) request_prefill_time: Histogram,
+    /// From the admission of a prompt to the last token of its first choice.
+    pub(crate) request_inference_time: Histogram,
     /// From the first token of a choice to its last.
     pub(crate) request_decode_time: Histogram,
     /// The mean time of a choice's tokens after the first.
@@ -49,6 +55,9 @@ impl Default for Metrics {
             request_prompt_tokens: Histogram::new(TOKENS),
             request_generation_tokens: Histogram::new(TOKENS),
             request_max_num_generation_tokens: Histogram::new(TOKENS),
+            request_queue_time: Histogram::new(REQUEST_SECONDS),
+            request_prefill_time: Histogram::new(REQUEST_SECONDS),
+            request_inference_time: Histogram::new(REQUEST_SECONDS),
             request_decode_time: Histogram::new(REQUEST_SECONDS),
             request_time_per_output_token: Histogram::new(TOKEN_SECONDS),
             stopped_by_text: AtomicU64::new(0),
@@ -58,12 +67,15 @@ impl Default for Metrics {
 
 impl Metrics {
     /// All histograms, with vLLM's names and what they count.
-    pub(crate) fn histograms(&self) -> [(&'static str, &'static str, &Histogram); 8] {
+    pub(crate) fn histograms(&self) -> [(&'static str, &'static str, &Histogram); 11] {
         [
             ("time_to_first_token_seconds", "Time to the first token.", &self.time_to_first_token),
             ("inter_token_latency_seconds", "Time between two tokens.", &self.inter_token_latency),
             ("request_time_per_output_token_seconds", "Mean time per token.", &self.request_time_per_output_token),
             ("e2e_request_latency_seconds", "Time of a whole answer.", &self.e2e_request_latency),
+            ("request_queue_time_seconds", "Time that a prompt waits.", &self.request_queue_time),
+            ("request_prefill_time_seconds", "Time from admission to the first token.", &self.request_prefill_time),
+            ("request_inference_time_seconds", "Time from admission to the last token.", &self.request_inference_time),
             ("request_decode_time_seconds", "Time from the first token to the last.", &self.request_decode_time),
             ("request_prompt_tokens", "Tokens of a prompt.", &self.request_prompt_tokens),
             ("request_generation_tokens", "Tokens of an answer.", &self.request_generation_tokens),

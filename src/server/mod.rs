@@ -1,7 +1,8 @@
 //! The OpenAI-compatible HTTP API as an axum router, without sockets: it also builds for a browser tab.
 //!
 //! [`router`] turns a [`ServerState`] into the routes. A request passes the `guards` (host, origin, key, limits of the
-//! body). The handler of its endpoint (`routes`) checks its fields by the table in `parameters`, turns text into token
+//! body). If there are several models, it is forwarded to the one that it asks for, once that is loaded. The handler of
+//! its endpoint (`routes`) checks its fields by the table in `parameters`, turns text into token
 //! ids with [`crate::text`], and submits it to the engine. The engine returns one receiver per choice. `reply` turns
 //! their events into JSON chunks, and the chunks into a stream or a whole reply. `wire` has strict JSON, errors and
 //! server-sent events. Dropping the response drops the receivers, which is the only way to cancel a request.
@@ -21,10 +22,15 @@ pub(crate) mod routes;
 pub mod socket;
 pub(crate) mod state;
 pub(crate) mod stored;
+pub(crate) mod traces;
 pub(crate) mod wire;
 
 pub use local::{LocalApi, LocalBody, LocalError, LocalEvents, LocalResponse};
-pub use state::{Limits, ResponseBytes, ServerOptions, ServerState};
+pub use parameters::read::nearest;
+pub use state::{
+    FleetOptions, Limits, LoadedModel, ModelSource, Puller, Reranker, ResponseBytes, ServerOptions, ServerState,
+};
+pub use traces::{RequestTrace, TraceParent, TraceSink};
 pub use wire::error::BodyTimeout;
 
 use axum::Router;
@@ -34,6 +40,8 @@ use axum::http::{HeaderName, HeaderValue, Method};
 use guards::access;
 use parameters::kind::{Bounds, Group, Row};
 use parameters::table::ChatRequest;
+use routes::forward;
+use routes::openapi::{Handlers, Route};
 use routes::table::routes;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -48,10 +56,20 @@ pub fn paths() -> Vec<&'static str> {
     routes().into_iter().map(|route| route.path).collect()
 }
 
+/// The documentation of a chat request's fields.
+fn chat_rows() -> &'static [Row] {
+    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| ChatRequest::rows(&Bounds::new(&Limits::default(), None)));
+    &ROWS
+}
+
+/// Names of the fields of a chat request.
+pub fn field_names() -> impl Iterator<Item = &'static str> {
+    chat_rows().iter().map(|row| row.name)
+}
+
 /// Help for a command-line flag that sets this field of a chat request: its sentence and its range.
 pub fn field_help(name: &str) -> String {
-    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| ChatRequest::rows(&Bounds::new(&Limits::default(), None)));
-    ROWS.iter().find(|row| row.name == name).map(Row::help).unwrap_or_default()
+    chat_rows().iter().find(|row| row.name == name).map(Row::help).unwrap_or_default()
 }
 
 /// CORS for pages of the allowed sites; `None` if no site is allowed.
@@ -73,14 +91,21 @@ pub fn router(state: ServerState) -> Router {
         tracing::error!("a request handler panicked");
         axum::response::IntoResponse::into_response(ApiError::internal())
     });
-    let cors = cors(&state.options.allowed_origins);
+    let cors = cors(&state.shared.options.allowed_origins);
     let mut router = Router::new();
-    for route in routes() {
+    for Route { path, handlers, operation } in routes() {
+        let handlers = match (handlers, state.models.one()) {
+            (Handlers::Server(handlers), _) => handlers,
+            (Handlers::Model(handlers), Some(model)) => handlers.with_state(model.clone()),
+            (Handlers::Model(handlers), None) => {
+                forward::forwarded(&handlers, operation.methods, operation.answer.may_stream())
+            }
+        };
         // Base addresses that end with a slash are common.
-        if !route.path.ends_with(['/', '}']) {
-            router = router.route(&format!("{}/", route.path), route.handlers.clone());
+        if !path.ends_with(['/', '}']) {
+            router = router.route(&format!("{path}/"), handlers.clone());
         }
-        router = router.route(route.path, route.handlers);
+        router = router.route(path, handlers);
     }
     let router = router
         .fallback(async |request: Request| ApiError::unknown_route(request.uri().path()))

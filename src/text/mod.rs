@@ -13,6 +13,7 @@ pub mod answer;
 mod bpe;
 mod chunks;
 mod grammar;
+mod infill;
 mod literal;
 mod python;
 mod stream;
@@ -22,6 +23,7 @@ mod tokenizer;
 mod tokenizer_file;
 
 pub use grammar::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, schema_in_lark};
+pub use infill::{Gap, Infill};
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
 pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};

@@ -8,15 +8,22 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::Stdio;
 
-/// Answers of `run --input` with these lines.
+/// Answers of `run --input` with these lines. The exit code says whether one failed.
 fn answers(arguments: &[&str], lines: &[Value]) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder for this test");
     let input = folder.path().join("in.jsonl");
     let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
     fs::write(&input, lines.join("\n")).expect("the folder takes files");
-    let answers = result(&[&["run", "--input", &input.to_string_lossy()], arguments].concat());
+    let output = run(&[&["run", "--input", &input.to_string_lossy()], arguments].concat());
+    let (answers, message) = (text(&output.stdout), text(&output.stderr));
     let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
-    assert_eq!(answers.len(), lines.len(), "every line has an answer");
+    assert_eq!(answers.len(), lines.len(), "every line has an answer: {message}");
+    let has_failed = |answer: &&Value| {
+        !answer["error"].is_null() || answer["response"]["status_code"].as_u64().is_some_and(|status| status != 200)
+    };
+    let failed = answers.iter().filter(has_failed).count();
+    assert_eq!(output.status.code(), Some(i32::from(failed > 0)), "{message}");
+    assert_eq!(message.contains(&format!("{failed} of {} lines failed", lines.len())), failed > 0, "{message}");
     answers
 }
 
@@ -115,6 +122,34 @@ fn a_short_form_takes_every_field_of_the_api() {
     let echoed = answers[3]["outputs"][0]["text"].as_str().expect("a text");
     assert!(echoed.contains("Hello!"), "the prompt stands before the answer: {echoed}");
     assert!(answers[4]["error"].as_str().is_some_and(|error| error.contains("tools")), "{}", answers[4]);
+}
+
+/// `--prompt` and a line's `prompt` are one message of a user; `raw` makes them text to continue.
+#[test]
+fn a_prompt_means_the_same_everywhere() {
+    let golden = &demo_golden()[0];
+    let (message, rendered) = (&golden["messages"][0]["content"], &golden["prompt_text"]);
+    let answer = golden_answer(golden);
+    let greedy = ["--device", "cpu", "--temperature", "0", "--max-tokens", "64"];
+    let lines = [
+        json!({"prompt": message}),
+        json!({"prompt": rendered, "raw": true}),
+        json!({"messages": golden["messages"]}),
+        json!({"prompt": [rendered, rendered], "raw": true}),
+        json!({"prompt": golden["prompt_ids"]}),
+        json!({"messages": golden["messages"], "raw": true}),
+    ];
+    let said = answers(&greedy, &lines);
+    for said in &said[..4] {
+        assert_eq!(said["outputs"][0]["text"], answer, "{said}");
+    }
+    for (said, words) in [(&said[4], "must be a text"), (&said[5], "needs the chat template")] {
+        assert!(said["error"].as_str().is_some_and(|error| error.contains(words)), "{said}");
+    }
+    let raw = [json!({"prompt": rendered}), json!({"prompt": message, "raw": false}), lines[2].clone()];
+    for said in answers(&[&greedy[..], &["--raw"]].concat(), &raw) {
+        assert_eq!(said["outputs"][0]["text"], answer, "a line wins over the flag: {said}");
+    }
 }
 
 #[test]

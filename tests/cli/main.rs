@@ -9,27 +9,38 @@ mod batch;
 #[path = "../support/gguf_builder.rs"]
 mod builder;
 mod closed;
+mod disk;
 mod files;
 #[cfg(unix)]
 mod hostile;
 mod hub;
+#[cfg(target_os = "linux")]
+mod memory;
+#[cfg(unix)]
+mod messages;
 #[cfg(unix)]
 #[path = "../support/gguf_models.rs"]
 mod models;
+mod several;
 mod speculation;
+#[cfg(unix)]
+mod terminal;
+mod traces;
+#[cfg(unix)]
+mod unix_socket;
 mod wasm;
 
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 fn folio(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
     // The developer's own settings must not affect a test.
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FOLIO_")) {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FOLIO_") || name.starts_with("OTEL_")) {
         command.env_remove(name);
     }
     command.args(arguments).stdin(Stdio::null());
@@ -184,7 +195,9 @@ fn run_answers_a_file_as_one_batch() {
     fs::write(&input, lines.join("\n")).expect("the folder takes files");
     let (input, output) = (input.to_string_lossy(), output.to_string_lossy());
     let greedy = ["run", "--device", "cpu", "--temperature", "0", "--max-tokens", "64", "--input", &input];
-    assert_eq!(result(&[&greedy[..], &["--output", &output]].concat()), "", "results go to the file");
+    let run = run(&[&greedy[..], &["--output", &output]].concat());
+    assert_eq!((text(&run.stdout).as_str(), run.status.code()), ("", Some(1)), "results go to the file; some failed");
+    assert!(text(&run.stderr).contains(&format!("3 of {} lines failed", lines.len())), "{}", text(&run.stderr));
 
     let answers = fs::read_to_string(&*output).expect("the output was written");
     let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
@@ -225,7 +238,8 @@ fn a_model_without_tokenizer_serves_token_ids() {
     fs::write(&input, lines.join("\n")).expect("the folder takes files");
     let (input, model) = (input.to_string_lossy(), repository("tests/data/golden/llama"));
     let arguments = ["run", "--device", "cpu", "--temperature", "0", "--input", &input, "--model"];
-    let answers = result(&[&arguments[..], &[&model.to_string_lossy()]].concat());
+    let output = run(&[&arguments[..], &[&model.to_string_lossy()]].concat());
+    let answers = text(&output.stdout);
     let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
     assert_eq!(answers[0]["outputs"][0]["token_ids"], case["greedy"]);
     assert_eq!(answers[0]["outputs"][0]["text"], Value::Null);
@@ -410,13 +424,13 @@ fn serve_refuses_what_plan_says_does_not_fit_and_in_its_words() {
     assert!(greeting.contains(&format!("context {context} × ")), "{greeting}");
     assert!(greeting.contains(&format!("limited to {context} tokens instead of 2048")), "{greeting}");
     let greeting = Server::with(&["--device", "fake"]).greeting.clone();
-    assert!(greeting.starts_with("weights 9.9 MiB, activations 8.4 MiB, KV pool "), "{greeting}");
+    assert!(greeting.contains("weights 9.9 MiB, activations 8.4 MiB, KV pool "), "{greeting}");
 }
 
 /// A server of the demo model on a free port; it ends with the test.
 struct Server {
     process: Child,
-    messages: Box<dyn BufRead>,
+    messages: Box<dyn BufRead + Send + Sync>,
     address: String,
     /// Its output until it was ready.
     greeting: String,
@@ -683,11 +697,4 @@ fn a_server_whose_engine_is_gone_ends_with_a_failure() {
         assert_eq!(server.process.wait().expect("the server ends").code(), Some(1), "{script}: {messages}");
         assert!(messages.lines().last().is_some_and(|line| line.contains(words)), "{script}: {messages}");
     }
-}
-
-#[test]
-fn serve_does_not_share_a_port() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = listener.local_addr().expect("it has an address").port().to_string();
-    refusal(&["serve", "--device", "cpu", "--port", &port], &[&port]);
 }

@@ -23,7 +23,7 @@ fn drafts_do_not_change_an_answer() {
     for device in ["reference", "cpu"] {
         for sampling in [["--temperature", "0"], ["--temperature", "0.8"]] {
             let fixed = ["run", "--device", device, "--max-tokens", "48", "--seed", "7", "--prompt", prompt];
-            let plain = run(&[&fixed[..], &sampling].concat());
+            let plain = run(&[&fixed[..], &sampling, &["--speculative-config", "null"]].concat());
             let drafted = run(&[&fixed[..], &sampling, &["--speculative-config", lookup]].concat());
             assert!(plain.status.success() && drafted.status.success(), "{}", text(&drafted.stderr));
             assert_eq!(text(&plain.stdout), text(&drafted.stdout), "{device}, {sampling:?}");
@@ -40,7 +40,7 @@ fn a_draft_model_changes_no_answer() {
     let demo = path("assets/demo");
     for sampling in [["--temperature", "0"], ["--temperature", "0.8"]] {
         let fixed = ["run", "--device", "cpu", "--max-tokens", "32", "--seed", "7", "--prompt", "the moon", "--raw"];
-        let plain = run(&[&fixed[..], &sampling].concat());
+        let plain = run(&[&fixed[..], &sampling, &["--speculative-config", "null"]].concat());
         let drafted = run(&[&fixed[..], &sampling, &["--draft-model", &demo]].concat());
         assert!(plain.status.success() && drafted.status.success(), "{}", text(&drafted.stderr));
         assert_eq!(text(&plain.stdout), text(&drafted.stdout), "{sampling:?}");

@@ -106,7 +106,8 @@ fn waited(outcome: &Outcome, index: usize, turn: u32) -> u64 {
 
 /// A case without faults and without stop tokens.
 fn quiet(seed: u64, sequences: u32, blocks: u64, arrivals: Vec<Arrival>) -> Case {
-    let shape = Shape { windows: vec![None], vocab: VOCAB, eos_token_ids: Vec::new(), model_len: 48 };
+    let shape =
+        Shape { windows: vec![None], vocab: VOCAB, eos_token_ids: Vec::new(), model_len: 48, keeps_states: false };
     let config = Config {
         max_num_seqs: sequences,
         max_num_batched_tokens: 24,

@@ -99,6 +99,7 @@ fn a_report_says_where_the_cached_prefix_ends_and_why() {
     let report = |cached_tokens, common_tokens, differing, end| PrefixReport {
         cached_tokens,
         restored_tokens: 0,
+        disk_tokens: 0,
         common_tokens,
         differing,
         end,

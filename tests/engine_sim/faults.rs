@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 const SHAPE_LEN: u32 = 64;
 
 fn shape() -> Shape {
-    Shape { windows: vec![None], vocab: 500, eos_token_ids: Vec::new(), model_len: SHAPE_LEN }
+    Shape { windows: vec![None], vocab: 500, eos_token_ids: Vec::new(), model_len: SHAPE_LEN, keeps_states: false }
 }
 
 fn config() -> Config {

@@ -19,6 +19,7 @@ pub(crate) fn limits() -> Limits {
         sequences_max: SEQUENCES,
         draws_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
+        state_slots: 0,
         table_entries_max: 1 << 10,
         history_max: 2 * HISTORY,
         bias_max: 16,
@@ -33,6 +34,7 @@ pub(crate) fn limits() -> Limits {
         speculation: None,
         eos_token_ids: Vec::new(),
         hash_key: [3; 32],
+        shared_key: [3; 32],
         tiers: TierLimits::default(),
     }
 }

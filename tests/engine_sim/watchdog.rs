@@ -28,6 +28,10 @@ impl Source for Planned {
         self.0.clone()
     }
 
+    fn identity(&self) -> [u8; 32] {
+        [0; 32]
+    }
+
     fn eos_token_ids(&self) -> Vec<u32> {
         Vec::new()
     }

@@ -6,6 +6,7 @@ use crate::{beams, rules, speculation};
 use folio::backend::BackendError;
 use folio::backend::fake::{self, FakeBackend, PlainHistory, Script};
 use folio::config::Config;
+use folio::engine::disk::{Disk, Form};
 use folio::engine::faults::InjectedFaults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
 use folio::engine::request::{
@@ -13,10 +14,10 @@ use folio::engine::request::{
 };
 use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::engine::{Engine, EngineEnd, Source};
+use folio::engine::{Engine, EngineEnd, Extras, Source};
 use folio::model::UploadError;
 use folio::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, SampleRow};
-use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, Storage, WeightId};
+use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, StateLayer, Storage, WeightId};
 use folio::platform::block_on;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -46,13 +47,15 @@ impl Random {
     }
 }
 
-/// A model with only KV groups and end tokens.
+/// A model with only KV groups, a state if it keeps one, and end tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) windows: Vec<Option<u32>>,
     pub(crate) vocab: u32,
     pub(crate) eos_token_ids: Vec<u32>,
     pub(crate) model_len: u32,
+    /// Whether a layer keeps a state per sequence.
+    pub(crate) keeps_states: bool,
 }
 
 impl Source for Shape {
@@ -62,10 +65,15 @@ impl Source for Shape {
         Plan {
             kv_groups: groups,
             kv_layers: (0..self.windows.len() as u32).map(layer).collect(),
+            state_layers: if self.keeps_states { vec![StateLayer { elements: 8 }] } else { Vec::new() },
             vocab: self.vocab,
             positions_max: self.model_len,
             ..Plan::default()
         }
+    }
+
+    fn identity(&self) -> [u8; 32] {
+        *blake3::hash(format!("{self:?}").as_bytes()).as_bytes()
     }
 
     fn eos_token_ids(&self) -> Vec<u32> {
@@ -147,11 +155,16 @@ pub(crate) struct Outcome {
 
 /// Submits, steps, reads and aborts until everything is done.
 pub(crate) fn run(case: &Case) -> Outcome {
+    run_with(case, |_| None)
+}
+
+/// [`run`] with a disk.
+pub(crate) fn run_with(case: &Case, disk: impl FnOnce(&Form) -> Option<Box<dyn Disk>>) -> Outcome {
     let (handle, inbox) = channel(case.config.queue_requests_max);
     let device = |script: &Script| Watched::new(FakeBackend::new(script.clone()));
     let draft = case.draft.as_ref().map(|(shape, script)| (device(script), shape.clone()));
-    let model = (device(&case.script), case.shape.clone());
-    let start = Engine::start_with_faults(model.0, model.1, draft, &case.config, inbox, case.faults, |_| {});
+    let extras = Extras { draft, faults: case.faults, open_disk: |form: &Form| Ok(disk(form)) };
+    let start = Engine::start_with(device(&case.script), case.shape.clone(), extras, &case.config, inbox, |_| {});
     let mut engine = block_on(start).expect("the case's pool holds its model");
     let mut readers = Readers::new(case);
     for turn in 0.. {
@@ -261,7 +274,7 @@ impl Readers {
                         Event::Prompt(fact) => {
                             assert!(tokens.is_empty(), "prompt events come before tokens");
                             match fact {
-                                PromptEvent::Prefix(_) => {}
+                                PromptEvent::Admitted | PromptEvent::Prefix(_) => {}
                                 PromptEvent::Logprobs(tokens) => told.extend(tokens.iter().flat_map(numbers)),
                                 PromptEvent::Embedding(vector) => told.extend(vector),
                             }
@@ -333,7 +346,8 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let prompt_len = request.prompt.len() as u32;
     let limit = prompt_len.saturating_add(params.max_tokens.unwrap_or(u32::MAX)).min(case.shape.model_len);
     let (mut tokens, mut logprobs) = (request.prompt.to_vec(), Vec::new());
-    let mut plain = PlainHistory::new(&case.shape.windows);
+    let plain = PlainHistory::new(&case.shape.windows);
+    let mut plain = if case.shape.keeps_states { plain.with_state() } else { plain };
     // Everything from the script's token on is invalid.
     let mut is_valid = true;
     let mut history_with = |id: u32| {
@@ -496,7 +510,7 @@ pub(crate) fn compare(case: &Case, outcome: &Outcome, wanted: impl Fn(usize, usi
 fn without_hits(end: &End) -> End {
     match end {
         End::Finished(reason, usage) => {
-            End::Finished(*reason, Usage { cached_tokens: 0, restored_tokens: 0, ..*usage })
+            End::Finished(*reason, Usage { cached_tokens: 0, restored_tokens: 0, disk_tokens: 0, ..*usage })
         }
         other => other.clone(),
     }
@@ -506,7 +520,7 @@ fn without_hits(end: &End) -> End {
 /// token.
 fn shareable_tokens(case: &Case, index: usize) -> u32 {
     let request = &case.arrivals[index].request;
-    if !case.config.prefix_caching {
+    if !case.config.prefix_caching || case.shape.keeps_states {
         return 0;
     }
     let others = case.arrivals.iter().enumerate().filter(|&(other, _)| other != index);
@@ -534,7 +548,8 @@ pub(crate) fn case(seed: u64) -> Case {
         _ => vec![None, Some(random.within(3, 14))],
     };
     let model_len = random.within(24, 48);
-    let shape = Shape { windows, vocab: random.within(30, 200), eos_token_ids: vec![0, 7], model_len };
+    let shape =
+        Shape { windows, vocab: random.within(30, 200), eos_token_ids: vec![0, 7], model_len, keeps_states: false };
     let config = config(&mut random, &shape);
     let nan = random.once_in(10).then(|| random.within(8, shape.vocab - 1));
     let script = Script { seed, nan, ..Script::default() };
@@ -623,5 +638,15 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
     let (client, explain_prefix) = (random.below(3), random.once_in(4));
     let pooling = random.once_in(8).then(|| if random.once_in(2) { Pooling::Last } else { Pooling::Mean });
     params.prompt_logprobs = (pooling.is_none() && random.once_in(5)).then(|| random.below(4));
-    Request { prompt: prompt.into(), params, cache_salt, priority, client, explain_prefix, pooling, predicted: None }
+    Request {
+        prompt: prompt.into(),
+        params,
+        cache_salt,
+        priority,
+        client,
+        explain_prefix,
+        report_admission: explain_prefix,
+        pooling,
+        predicted: None,
+    }
 }

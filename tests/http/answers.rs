@@ -209,6 +209,25 @@ fn logprobs_of_chat() {
 }
 
 #[test]
+fn the_tokens_of_a_chunk_are_its_text() {
+    let server = Server::cpu();
+    let request = with(&hello(), &json!({"logprobs": true, "stream": true}));
+    // The second answer is drafted from the first, so that several tokens come at once.
+    for _ in 0..2 {
+        let mut all = String::new();
+        for chunk in server.post(CHAT, &request).chunks() {
+            let choice = &chunk["choices"][0];
+            let tokens = choice["logprobs"]["content"].as_array().into_iter().flatten();
+            let tokens: String = tokens.map(|token| token["token"].as_str().expect("a text")).collect();
+            let text = choice["delta"]["content"].as_str().unwrap_or("");
+            assert!(text.is_empty() || tokens == text, "{chunk}");
+            all.push_str(&tokens);
+        }
+        assert_eq!(all, "Hi! What can I do for you?<|im_end|>");
+    }
+}
+
+#[test]
 fn logprobs_of_completions() {
     let server = Server::cpu();
     let request = json!({"prompt": "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n", "temperature": 0,

@@ -4,11 +4,14 @@
 use crate::harness::{CHAT, COMPLETIONS, Server, blanked, config, demo_text, hello, merged, post, with};
 use axum::body::{Body, Bytes};
 use axum::http::Request;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use folio::config::Config;
 use folio::platform::block_on;
 use folio::server::{Limits, ServerOptions};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
+use std::io::Write as _;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -25,6 +28,31 @@ fn half_a_character_is_replaced() {
     };
     assert_eq!(ids(r"a\ud83d"), ids("a\u{FFFD}"));
     assert_eq!(ids(r"\udc00b\\ud83d\ud83d\ude00"), ids("\u{FFFD}b\\\\ud83d😀"));
+}
+
+/// The limit holds for what the body says, not for its compressed bytes.
+#[test]
+fn a_gzip_body_is_read_within_the_limit() {
+    let limits = Limits { body_bytes_max: 20_000, ..Limits::default() };
+    let server = Server::fake("", config(), ServerOptions { limits, ..ServerOptions::default() });
+    let gzip = |body: &Value| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(body.to_string().as_bytes()).expect("memory takes bytes");
+        encoder.finish().expect("memory takes bytes")
+    };
+    let send = |bytes: &[u8]| {
+        let request = Request::post(CHAT).header("content-type", "application/json").header("content-encoding", "gzip");
+        server.send(request.body(Body::from(bytes.to_vec())).expect("a request"))
+    };
+    let plain = gzip(&hello());
+    assert_eq!(blanked(&send(&plain).text), blanked(&server.post(CHAT, &hello()).text));
+    let bomb = gzip(&json!({"messages": " ".repeat(10_000_000)}));
+    assert!(bomb.len() < 60_000, "{} bytes", bomb.len());
+    let small = gzip(&json!({"messages": " ".repeat(1_000_000)}));
+    assert!(small.len() < 20_000, "the compressed body is within the limit");
+    for (bytes, status) in [(&bomb[..], 413), (&small, 413), (&plain[..plain.len() - 9], 400), (b"x", 400)] {
+        assert_eq!(send(bytes).status, status);
+    }
 }
 
 #[test]

@@ -312,6 +312,39 @@ fn a_prefix_returns_from_host_memory() {
 }
 
 #[test]
+fn a_prefix_outlives_its_server_on_disk() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let kv_disk = Some(folio::config::DiskConfig { folder: folder.path().to_owned(), bytes: 64 << 20 });
+    let config = folio::config::Config { kv_disk, ..config() };
+    let ask = |server: &Server, salt: Option<&str>| {
+        let prompt: Vec<u32> = (0..300).collect();
+        let mut request = json!({"prompt": prompt, "max_tokens": 1, "debug": {"prefix": true}});
+        request.as_object_mut().expect("an object").extend(salt.map(|salt| ("cache_salt".into(), salt.into())));
+        server.post(COMPLETIONS, &request).json()
+    };
+    let metric = |server: &Server, line: &str| server.get("/metrics").text.contains(&format!("vllm:{line}"));
+    let first = Server::fake("", config.clone(), ServerOptions::default());
+    assert_eq!(ask(&first, None)["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0}));
+    ask(&first, Some("secret"));
+    while !metric(&first, "kv_files_written_total{model_name=\"demo\"} 18\n") {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    drop(first);
+    let second = Server::fake("", config, ServerOptions::default());
+    let returned = ask(&second, None);
+    let details = &returned["usage"]["prompt_tokens_details"];
+    assert_eq!(details, &json!({"cached_tokens": 288, "disk_cached_tokens": 288}));
+    assert_eq!(returned["debug"]["prefix"][0]["disk_cached_tokens"], 288);
+    assert_eq!(ask(&second, None)["usage"]["prompt_tokens_details"], json!({"cached_tokens": 288}), "on the device");
+    let salted = ask(&second, Some("secret"));
+    assert_eq!(salted["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0}), "salted blocks are not written");
+    second.wait_until_idle();
+    for line in ["prefix_cache_tier_hits_total{model_name=\"demo\",tier=\"disk\"} 288\n", "kv_files_read_total{"] {
+        assert!(metric(&second, line), "{line}");
+    }
+}
+
+#[test]
 fn an_evicted_prefix_is_told() {
     let small = folio::config::Config { kv_cache_bytes: Some(1 << 20), max_model_len: Some(400), ..config() };
     let server = Server::fake("", small, ServerOptions::default());

@@ -12,7 +12,7 @@ use folio::engine::{self, EngineEnd};
 use folio::model::{Model, demo};
 use folio::platform::block_on;
 use folio::server::{ServerOptions, ServerState, router};
-use folio::text::TextModel;
+use folio::text::{TextModel, Tokenizer};
 use futures_util::StreamExt;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 pub(crate) const MODEL: &str = "demo";
 /// Timeout of all waits; ample even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One engine and its routes; drains when dropped.
 pub(crate) struct Server {
@@ -76,6 +76,13 @@ pub(crate) struct Open {
 }
 
 impl Open {
+    /// Starts a request and returns its response while the body is still open.
+    pub(crate) fn start(app: &Router, path: &str, body: &Value) -> Self {
+        let response = block_on(app.clone().oneshot(post(path, body))).expect("the router never fails");
+        assert_eq!(response.status(), StatusCode::OK);
+        Self { body: response.into_body().into_data_stream(), text: String::new() }
+    }
+
     /// Waits for more; false at the end.
     pub(crate) fn more(&mut self) -> bool {
         let Some(bytes) = block_on(self.body.next()) else { return false };
@@ -98,6 +105,20 @@ pub(crate) fn demo_text() -> Arc<TextModel> {
     TEXT.clone()
 }
 
+/// The demo's tokenizer with other names of its special tokens, in their order.
+pub(crate) fn renamed(names: [&str; 4]) -> Tokenizer {
+    let own = ["<tool_call>", "</tool_call>", "<think>", "</think>"];
+    let text = std::str::from_utf8(demo::TOKENIZER_JSON).expect("JSON is text").to_owned();
+    let text = own
+        .iter()
+        .zip(names)
+        .fold(text, |text, (own, name)| text.replace(&format!("\"{own}\""), &format!("\"{name}\"")));
+    Tokenizer::from_json(text.as_bytes()).expect("it is a tokenizer")
+}
+
+/// The names of Qwen's tokens that mark a gap, and a file.
+pub(crate) const QWEN: [&str; 4] = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"];
+
 pub(crate) fn config() -> Config {
     Config { kv_cache_bytes: Some(32 << 20), block_size: 16, ..Config::default() }
 }
@@ -108,7 +129,7 @@ impl Server {
         Self::fake_with(script, config, options, demo_text())
     }
 
-    fn fake_with(script: &str, config: Config, options: ServerOptions, text: Arc<TextModel>) -> Self {
+    pub(crate) fn fake_with(script: &str, config: Config, options: ServerOptions, text: Arc<TextModel>) -> Self {
         let script: Script = script.parse().expect("a script");
         let spawn = |inbox| engine::spawn(move || Ok(FakeBackend::new(script)), Model::demo(), config, inbox, |_| {});
         Self::start(spawn, options, text)
@@ -155,11 +176,9 @@ impl Server {
         self.send(post(path, body))
     }
 
-    /// Starts a request and returns its response while the body is still open.
+    /// See [`Open::start`].
     pub(crate) fn open(&self, path: &str, body: &Value) -> Open {
-        let response = block_on(self.app.clone().oneshot(post(path, body))).expect("the router never fails");
-        assert_eq!(response.status(), StatusCode::OK);
-        Open { body: response.into_body().into_data_stream(), text: String::new() }
+        Open::start(&self.app, path, body)
     }
 
     /// Waits until no request runs or waits and no block is in use.

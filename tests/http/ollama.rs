@@ -1,9 +1,10 @@
 //! Ollama's API: lines of JSON, whole answers, calls, embeddings, and what its clients ask about models.
 
 use crate::agents::{CALL, thinking};
-use crate::harness::{Answer, MODEL, Server, demo_text, saying, with};
+use crate::harness::{Answer, MODEL, Server, config, demo_text, saying, with};
 use axum::body::Body;
 use axum::http::Request;
+use folio::server::{Puller, ServerOptions};
 use serde_json::{Value, json};
 
 fn ask() -> Value {
@@ -94,7 +95,7 @@ fn models_are_listed_and_not_changed() {
     assert!(show["capabilities"].as_array().expect("a list").contains(&"tools".into()));
     let missing = server.post("/api/show", &json!({"model": "no"}));
     assert!(missing.status == 404 && missing.json()["error"].is_string(), "{}", missing.text);
-    for path in ["pull", "create", "copy", "push"] {
+    for path in ["create", "copy", "push"] {
         let refused = server.post(&format!("/api/{path}"), &json!({"model": "a"}));
         assert!(
             refused.status == 400 && refused.text.contains(&format!("`/api/{path}` is not supported")),
@@ -102,6 +103,27 @@ fn models_are_listed_and_not_changed() {
             refused.text
         );
     }
+}
+
+#[test]
+fn models_are_pulled_where_that_is_allowed() {
+    let pulled = |server: &Server, more: Value| server.post("/api/pull", &more);
+    let closed = Server::plain();
+    assert_eq!(lines(&pulled(&closed, json!({"model": MODEL}))).last().expect("a line")["status"], "success");
+    let refused = pulled(&closed, json!({"name": "org/other", "stream": false}));
+    assert!(refused.status == 400 && refused.text.contains("--allow-pull"), "{}", refused.text);
+    let (asked, names) = std::sync::mpsc::channel();
+    let puller = Puller::new(move |name| {
+        asked.send(name.to_owned()).expect("the test listens");
+        if name == "org/none" { Err("there is no such model".into()) } else { Ok(()) }
+    });
+    let open = Server::fake("", config(), ServerOptions { pull: Some(puller), ..ServerOptions::default() });
+    let statuses = |answer: &Answer| lines(answer).iter().map(|line| line["status"].clone()).collect::<Vec<_>>();
+    assert_eq!(statuses(&pulled(&open, json!({"model": "org/other:Q4"}))), ["pulling manifest", "success"]);
+    assert_eq!(names.recv(), Ok("org/other:Q4".to_owned()));
+    let none = pulled(&open, json!({"model": "org/none"}));
+    assert_eq!(lines(&none)[1]["error"], "there is no such model");
+    assert_eq!(pulled(&open, json!({"model": "org/none", "stream": false})).status, 400);
 }
 
 #[test]

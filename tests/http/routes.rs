@@ -2,12 +2,17 @@
 
 use crate::harness::{CHAT, COMPLETIONS, Server, config, hello};
 use axum::body::{Body, Bytes};
-use axum::http::{Method, Request};
+use axum::http::{HeaderValue, Method, Request};
+use flate2::read::GzDecoder;
+use folio::platform::block_on;
 use folio::server::ServerOptions;
-use serde_json::json;
+use regex::Regex;
+use serde_json::{Value, json};
+use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tower::ServiceExt as _;
 
 #[test]
 fn models_are_listed_and_found() {
@@ -25,6 +30,39 @@ fn models_are_listed_and_found() {
     assert_eq!((missing.status.as_u16(), &missing.json()["error"]["code"]), (404, &json!("model_not_found")));
     assert_eq!(server.get("/version").json()["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(server.get("/ping").status, 200);
+}
+
+#[test]
+fn clients_of_anthropic_get_pages_of_models_in_its_form() {
+    let server = Server::plain();
+    let get = |path: &str| {
+        let request = Request::get(path).header("anthropic-version", "2023-06-01");
+        server.send(request.body(Body::empty()).expect("a request"))
+    };
+    let card = |id: &str, created: &Value| {
+        json!({"type": "model", "id": id, "display_name": id, "created_at": created, "lifecycle": "active",
+            "max_input_tokens": 2048})
+    };
+    let whole = get("/v1/models").json();
+    let created = whole["data"][0]["created_at"].clone();
+    let form = Regex::new(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$").expect("a pattern");
+    assert!(created.as_str().is_some_and(|time| form.is_match(time)), "{created}");
+    let [demo, other] = ["demo", "other/name"].map(|id| card(id, &created));
+    let all = json!({"data": [demo, other], "has_more": false, "first_id": "demo", "last_id": "other/name"});
+    assert_eq!(whole, all);
+    assert_eq!(get("/v1/models?limit=2&after_id=&before_id=").json(), all, "an empty id is none");
+    let one = |model: &Value, has_more: bool| {
+        let id = &model["id"];
+        json!({"data": [model], "has_more": has_more, "first_id": id, "last_id": id})
+    };
+    assert_eq!(get("/v1/models?limit=1").json(), one(&demo, true));
+    assert_eq!(get("/v1/models?limit=1&after_id=demo").json(), one(&other, false));
+    assert_eq!(get("/v1/models?limit=1&before_id=other%2Fname").json(), one(&demo, false));
+    let none = json!({"data": [], "has_more": false, "first_id": null, "last_id": null});
+    assert_eq!(get("/models?after_id=other%2Fname").json(), none);
+    assert_eq!(get("/v1/models/other/name").json(), other);
+    let missing = get("/v1/models/nobody").json();
+    assert_eq!((&missing["type"], &missing["error"]["type"]), (&json!("error"), &json!("not_found_error")));
 }
 
 #[test]
@@ -211,7 +249,7 @@ fn metrics_are_there_before_the_first_request_and_count_after_it() {
         "num_preemptions_total",
         "prefix_cache_queries_total",
         "prefix_cache_hits_total",
-        "corrupted_requests",
+        "corrupted_requests_total",
         "time_to_first_token_seconds_count",
         "e2e_request_latency_seconds_sum",
     ] {
@@ -263,6 +301,28 @@ fn the_page_is_its_own_and_asks_nobody_else() {
             let again = server.send(request.body(Body::empty()).expect("a request"));
             assert_eq!((again.status.as_u16(), again.text.is_empty()), (status, status == 304), "{path} {held}");
         }
+    }
+    for (path, _) in files {
+        let plain = server.get(path);
+        let compressed = |held: &str| {
+            let request = Request::get(path).header("accept-encoding", "br, gzip").header("if-none-match", held);
+            let request = request.body(Body::empty()).expect("a request");
+            let response = block_on(server.app.clone().oneshot(request)).expect("the router never fails");
+            let (parts, body) = response.into_parts();
+            (parts, block_on(axum::body::to_bytes(body, usize::MAX)).expect("a body has no errors"))
+        };
+        let (parts, bytes) = compressed(plain.header("etag"));
+        assert_eq!(parts.status, 200, "the client holds the other form");
+        assert_eq!(
+            (&parts.headers["content-encoding"], &parts.headers["vary"]),
+            (&HeaderValue::from_static("gzip"), &plain.headers["vary"])
+        );
+        let mut text = String::new();
+        GzDecoder::new(&bytes[..]).read_to_string(&mut text).expect("it is gzip");
+        assert!(text == plain.text && bytes.len() < 2 * text.len() / 3, "{path}: {} bytes", bytes.len());
+        let tag = parts.headers["etag"].to_str().expect("a tag is text");
+        assert!(tag != plain.header("etag") && plain.header("content-encoding").is_empty(), "{path}: {tag}");
+        assert_eq!(compressed(tag).0.status, 304);
     }
     let page = server.get("/").text;
     for forbidden in [" onclick", " style=", "<style", "src=\"/", "href=\"/", "src=\"http", "href=\"http", "<base"] {

@@ -71,7 +71,7 @@ pub(crate) fn request(body: &str) -> String {
 }
 
 /// Reads until the text contains `what`.
-pub(crate) fn read_until(stream: &mut TcpStream, what: &str) -> String {
+pub(crate) fn read_until(stream: &mut impl Read, what: &str) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     loop {

@@ -1,7 +1,8 @@
 //! Structured output over HTTP: valid for any sampled tokens, batched with free answers, and combined with the other
 //! fields.
 
-use crate::harness::{Answer, CHAT, COMPLETIONS, Server, hello, merged, with};
+use crate::harness::{self, Answer, CHAT, COMPLETIONS, Server, hello, merged, with};
+use crate::speculation;
 use serde_json::{Value, json};
 
 fn content(answer: &Answer) -> String {
@@ -71,8 +72,50 @@ fn patterns_choices_and_grammars() {
     assert!(["red", "green"].contains(&choice.as_str()), "{choice}");
     let sum = completion(&json!({"guided_grammar": "start: N \"+\" N\nN: /[1-9]/"}));
     assert!(sum.len() == 3 && sum.as_bytes()[1] == b'+', "{sum}");
+    for field in ["guided_grammar", "ebnf", "grammar"] {
+        let sum = completion(&json!({field: "root ::= term (\"+\" term)? # a sum\nterm ::= [1-9] | \"(\" root \")\""}));
+        let closed = sum.matches('(').count() == sum.matches(')').count();
+        assert!(closed && sum.chars().all(|c| "123456789+()".contains(c)), "{sum}");
+    }
+    // Literals and classes that begin alike: a lexer would commit to one of them.
+    let word = completion(&json!({"ebnf": "root ::= (\"yes\" | [a-z]) [a-z]{5} \"!\""}));
+    assert!((word.len() == 7 || word.len() == 9) && word.ends_with('!'), "{word}");
     let object = content(&server.post(CHAT, &asking(&json!({"response_format": {"type": "json_object"}, "seed": 2}))));
     assert!(object.starts_with('{'), "{object}");
+}
+
+#[test]
+fn only_allowed_tokens_and_no_bad_words() {
+    let server = Server::plain();
+    let base = json!({"prompt": "Hello", "temperature": 1, "max_tokens": 200, "ignore_eos": true,
+        "return_token_ids": true});
+    let ids = |more: &Value| {
+        let answer = server.post(COMPLETIONS, &with(&base, more));
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let ids = answer.json()["choices"][0]["token_ids"].as_array().expect("ids").clone();
+        ids.iter().map(|id| id.as_u64().expect("an id")).collect::<Vec<_>>()
+    };
+    let allowed = ids(&json!({"allowed_token_ids": [7, 2000, 4095]}));
+    assert!(allowed.len() == 200 && allowed.iter().all(|id| [7, 2000, 4095].contains(id)), "{allowed:?}");
+    // Beside a grammar, both hold.
+    let even: Vec<u32> = "02468".chars().flat_map(|digit| harness::ids(&digit.to_string())).collect();
+    let both = content(&server.post(
+        COMPLETIONS,
+        &with(
+            &base,
+            &json!({"guided_regex": "[0-9]{9}",
+        "allowed_token_ids": even, "ignore_eos": false, "max_tokens": 9}),
+        ),
+    ));
+    assert!(both.len() == 9 && both.chars().all(|c| "02468".contains(c)), "{both}");
+    let few: Vec<u32> = ["hat", " hat", " a"].into_iter().flat_map(harness::ids).collect();
+    assert_eq!(few.len(), 3, "each is one token");
+    let said = |more: &Value| {
+        let request = with(&base, &json!({"allowed_token_ids": few}));
+        content(&server.post(COMPLETIONS, &with(&request, more)))
+    };
+    assert!(said(&json!({})).contains("hat"));
+    assert_eq!(said(&json!({"bad_words": ["hat"]})), " a".repeat(200));
 }
 
 /// Other servers set these forms in `response_format`.
@@ -101,7 +144,8 @@ fn a_grammar_and_a_limit() {
 /// Tokens that a schema forces need no step each. With logprobs every token is sampled, and the text is the same.
 #[test]
 fn forced_tokens_take_no_step_each() {
-    let server = Server::plain();
+    // Drafts would save the same steps.
+    let server = speculation::server(None);
     let schema = json!({"guided_json": {"type": "object", "properties":
         {"temperature_in_degrees_celsius": {"enum": [20]},
         "wind_speed_in_kilometers_per_hour": {"enum": [30]}}, "additionalProperties": false,

@@ -16,6 +16,9 @@ use folio::platform::block_on;
 use folio::selftest::{Draws, SelftestOptions, run};
 use futures_util::StreamExt as _;
 use futures_util::future::{join, join_all};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 /// Tokens per answer: few, because the emulator runs each thread as a fiber, which is slow.
 const TOKENS: u32 = 3;
@@ -82,7 +85,7 @@ fn kernels_know_the_metadata_by_the_numbers_that_rust_writes_it_with() {
     if emulated(Storage::F32, (8, 0)).is_none() {
         return;
     }
-    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
     let read = metadata_constants(&sources).unwrap_or_else(|error| panic!("{error}"));
     let expected: Vec<_> = TABLE.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
     assert_eq!(read, expected);
@@ -108,27 +111,27 @@ fn is_tiled_attention(kernel: &str) -> bool {
 fn matrix_products_are_the_reference_and_compile() {
     let Some(mut device) = emulated(Storage::Bf16, (8, 0)) else { return };
     checked(&mut device, "matmul/");
-    compiled(&device, is_wanted);
+    compiled(&device, "matmul", is_wanted);
 }
 
 #[test]
 fn products_of_experts_are_the_reference_and_compile() {
     let Some(mut device) = emulated(Storage::Bf16, (8, 0)) else { return };
     checked(&mut device, "matmul_experts/");
-    compiled(&device, is_wanted);
+    compiled(&device, "experts", is_wanted);
 }
 
 #[test]
 fn attention_is_the_reference_and_compiles() {
     let Some(mut ampere) = emulated(Storage::Bf16, (8, 0)) else { return };
     checked(&mut ampere, "attend_paged");
-    compiled(&ampere, |kernel, architecture| {
+    compiled(&ampere, "attention", |kernel, architecture| {
         let newer = ["sm_100a", "sm_120"].contains(&architecture);
         is_wanted(kernel, architecture) && !(newer && is_tiled_attention(kernel))
     });
     let Some(mut blackwell) = emulated(Storage::Bf16, (12, 0)) else { return };
     checked(&mut blackwell, "attend_paged/Bf16");
-    compiled(&blackwell, |kernel, architecture| {
+    compiled(&blackwell, "attention-blackwell", |kernel, architecture| {
         ["sm_100a", "sm_120"].contains(&architecture) && is_tiled_attention(kernel)
     });
 }
@@ -137,7 +140,7 @@ fn attention_is_the_reference_and_compiles() {
 fn all_other_steps_are_the_reference_and_compile() {
     let Some(mut device) = emulated(Storage::Bf16, (8, 0)) else { return };
     checked(&mut device, "!matmul/|matmul_experts/|attend_paged");
-    compiled(&device, is_wanted);
+    compiled(&device, "others", is_wanted);
 }
 
 /// Whether a kernel is compiled for an architecture: comparison kernels only for one of them.
@@ -145,9 +148,14 @@ fn is_wanted(kernel: &str, architecture: &str) -> bool {
     architecture == ARCHITECTURES[0] || !is_for_comparison(kernel)
 }
 
-/// Compiles the kernels that a device has loaded. No kernel may spill registers.
-fn compiled(device: &CudaBackend, wanted: impl Fn(&str, &str) -> bool) {
-    let footprints = match device.audit(&ARCHITECTURES, wanted) {
+/// Compiles the kernels that a device has loaded. No kernel may spill registers. A kernel whose source, options and
+/// compiler are those of an earlier run is not compiled again, but for a sample; `FOLIO_REFRESH=1` compiles all kernels
+/// and writes what it found.
+fn compiled(device: &CudaBackend, part: &str, wanted: impl Fn(&str, &str) -> bool) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/cuda/{part}.txt"));
+    let refresh = std::env::var("FOLIO_REFRESH").is_ok_and(|value| value == "1");
+    let known = if refresh { BTreeMap::new() } else { registers(&fs::read_to_string(&path).expect("it is there")) };
+    let footprints = match device.audit(&ARCHITECTURES, wanted, &known) {
         Ok(footprints) => footprints,
         Err(BackendError::Unavailable(fault)) => {
             let required = std::env::var("FOLIO_REQUIRE_NVRTC").is_ok_and(|value| value == "1");
@@ -158,10 +166,27 @@ fn compiled(device: &CudaBackend, wanted: impl Fn(&str, &str) -> bool) {
         Err(fault) => panic!("{fault}"),
     };
     let most = footprints.iter().max_by_key(|found| found.registers);
-    println!("{} kernels for {} architectures; most registers: {most:?}", footprints.len(), ARCHITECTURES.len());
+    let fresh = footprints.iter().filter(|found| !known.contains_key(&found.key)).count();
+    println!("{} kernels, {fresh} of them new; most registers: {most:?}", footprints.len());
     assert!(!footprints.is_empty() || std::env::var("FOLIO_KERNELS_FILTER").is_ok(), "a kernel was compiled");
     let spilling: Vec<_> = footprints.iter().filter(|found| found.spill_bytes + found.stack_bytes > 0).collect();
     assert!(spilling.is_empty(), "{} kernels spill: {spilling:#?}", spilling.len());
+    let others: Vec<_> = footprints.iter().filter(|f| known.get(&f.key).is_some_and(|&n| n != f.registers)).collect();
+    assert!(others.is_empty(), "{} is wrong: {others:#?}", path.display());
+    if refresh {
+        let lines: BTreeMap<u64, u32> = footprints.iter().map(|found| (found.key, found.registers)).collect();
+        let text: String = lines.iter().map(|(key, registers)| format!("{key:016x} {registers}\n")).collect();
+        fs::write(&path, text).expect("the file can be written");
+    }
+}
+
+/// Registers of kernels by their keys: one in a line.
+fn registers(text: &str) -> BTreeMap<u64, u32> {
+    let line = |line: &str| {
+        let (key, registers) = line.split_once(' ')?;
+        Some((u64::from_str_radix(key, 16).ok()?, registers.parse().ok()?))
+    };
+    text.lines().map(|text| line(text).expect("a key and a number")).collect()
 }
 
 /// Compares a device with the reference, for one part of the steps or those that match `FOLIO_KERNELS_FILTER`.

@@ -3,15 +3,19 @@
 //! of the reader.
 //!
 //! How it changes weights, to match what llama.cpp computes:
-//! - q and k of Llama, Mistral, SmolLM 3 and Granite, biases too: the halves of a head are interleaved, `(i, i + d/2)`
-//!   side by side, for the rotation of adjacent elements. All other families rotate halves and are stored unchanged.
-//! - Norms of Gemma 2 and 3 (q's and k's too): plus one.
-//! - Experts: stacked, `[expert, row, column]`; those of gpt-oss are first transposed, and gate and up are separated.
-//! - `llama3` scaling: no key, but a tensor of divisors.
+//! - q and k of Llama, Mistral, SmolLM 3, Granite and Arcee, biases too: the halves of a head are interleaved,
+//!   `(i, i + d/2)` side by side, for the rotation of adjacent elements. All other families are stored unchanged.
+//! - Norms of Gemma 1 to 3 (q's and k's too): plus one.
+//! - Experts: stacked, `[expert, row, column]`; those of gpt-oss are first transposed, and gate and up are separated,
+//!   as in Granite.
+//! - `llama3` scaling: no key, but a tensor of divisors; longrope: two tensors; the base of Hunyuan's: included.
+//! - xIELU's numbers: metadata.
 
 use super::builder::{Builder, Item, Tensor};
+use super::models;
+use super::today::LONGROPE;
 use super::{
-    CPU, Case, Device, FAMILIES, REFERENCE, Target, WGPU, WHOLE, compare, cpus, golden, golden_cases,
+    CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, compare, cpus, families, golden, golden_cases,
     largest_difference, read_json, support,
 };
 use bytes::Bytes;
@@ -56,8 +60,36 @@ fn every_adapter_runs_every_family_in_gguf() {
     }
 }
 
+/// Writes every family as a file, and the cases with their golden tokens, into the folder that `FOLIO_CONVERTED` names:
+/// `.ci/converted` gives them to llama.cpp.
+#[test]
+fn files_are_written_for_other_engines() {
+    let Some(folder) = std::env::var_os("FOLIO_CONVERTED").map(std::path::PathBuf::from) else { return };
+    for family in families().map(|(family, _)| family).chain([LONGROPE]) {
+        let mut file = Checkpoint::read(family).convert(F32);
+        models::bytes_vocabulary(&mut file, 256);
+        file.pack();
+        std::fs::write(folder.join(format!("{family}.gguf")), file.bytes()).expect("the folder is writable");
+        std::fs::copy(golden(family).join("golden.json"), folder.join(format!("{family}.json")))
+            .expect("the folder is writable");
+    }
+}
+
+/// The lists of longrope are those of the checkpoint.
+#[test]
+fn longrope_in_gguf_is_that_of_the_checkpoint() {
+    let file = open(&Checkpoint::read(LONGROPE).convert(F32));
+    let checkpoint = Model::open(&golden(LONGROPE)).expect("the golden model loads");
+    let (found, expected) = (&file.spec().ropes[0], &checkpoint.spec().ropes[0]);
+    for positions in [64, 65] {
+        let pairs = found.frequencies(positions).into_iter().zip(expected.frequencies(positions));
+        pairs.for_each(|(found, expected)| assert!((found - expected).abs() <= 1e-6 * expected, "{found} {expected}"));
+    }
+    assert!((found.scale() - expected.scale()).abs() < 1e-6);
+}
+
 fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds: &[(u32, &str)]) {
-    for (family, _) in FAMILIES {
+    for (family, _) in families() {
         for &(kind, name) in kinds {
             let file = Checkpoint::read(family).convert(kind);
             let model = open(&file);
@@ -129,7 +161,7 @@ pub(super) fn logits<B: Backend + Inspect>(file: &Builder, backend: &mut B) -> V
 #[test]
 fn what_a_file_says_is_heard() {
     type Change = fn(&mut Builder);
-    let table: [(&str, Change); 9] = [
+    let table: [(&str, Change); 21] = [
         ("mistral-window", |file| file.set("llama.attention.sliding_window", Item::U32(25))),
         ("mistral-window", |file| file.pairs.retain(|(key, _)| key != "llama.attention.sliding_window")),
         ("llama3-rope", |file| file.tensors.retain(|tensor| tensor.name != "rope_freqs.weight")),
@@ -139,6 +171,18 @@ fn what_a_file_says_is_heard() {
         ("granite", |file| file.set("granite.residual_scale", Item::F32(0.25))),
         ("smollm3", |file| file.pairs.retain(|(key, _)| key != "smollm3.attention.rope_pattern")),
         ("gpt-oss", |file| file.set("gpt-oss.rope.scaling.factor", Item::F32(16.0))),
+        ("olmo3", |file| file.pairs.retain(|(key, _)| key != "olmo2.attention.sliding_window")),
+        ("granite4-dense", |file| file.set("granite.rope.scaling.finetuned", Item::Boolean(false))),
+        ("ministral3", |file| file.set("mistral3.attention.temperature_scale", Item::F32(0.2))),
+        ("hunyuan_v1_dense", |file| file.set("hunyuan-dense.rope.freq_base", Item::F32(10_000.0))),
+        ("glm4_moe", |file| file.set("glm4moe.expert_weights_scale", Item::F32(1.5))),
+        ("glm4_moe", |file| file.set("glm4moe.expert_weights_norm", Item::Boolean(false))),
+        ("qwen2_moe", |file| file.set("qwen2moe.expert_weights_norm", Item::Boolean(true))),
+        ("cohere2", |file| file.set("cohere2.logit_scale", Item::F32(0.3))),
+        ("apertus", |file| file.set("xielu.alpha_p", Item::F32s(vec![2.0, 2.0]))),
+        ("gemma4-e", |file| file.tensors.retain(|tensor| tensor.name != "rope_freqs.weight")),
+        ("gemma4-e", |file| file.set("gemma4.rope.freq_base_swa", Item::F32(11_000.0))),
+        ("gemma4-dense", |file| file.set("gemma4.final_logit_softcapping", Item::F32(14.0))),
     ];
     let mut backend = ReferenceBackend::new();
     for (index, (family, change)) in table.into_iter().enumerate() {
@@ -166,12 +210,41 @@ impl Checkpoint {
         let bytes = std::fs::read(golden(family).join("model.safetensors")).expect("the golden weights");
         let file = safetensors::SafeTensors::deserialize(&bytes).expect("the golden weights");
         let values = |view: &safetensors::tensor::TensorView<'_>| {
-            let number = |pair: &[u8]| bf16::from_le_bytes([pair[0], pair[1]]).to_f32();
-            (view.shape().to_vec(), view.data().chunks_exact(2).map(number).collect())
+            let number = |bytes: &[u8]| match *bytes {
+                [low, high] => bf16::from_le_bytes([low, high]).to_f32(),
+                _ => f32::from_le_bytes(bytes.try_into().expect("the golden weights are bf16 or f32")),
+            };
+            let each = if view.dtype() == safetensors::Dtype::F32 { 4 } else { 2 };
+            (view.shape().to_vec(), view.data().chunks_exact(each).map(number).collect())
         };
-        let tensors = file.tensors().iter().map(|(name, view)| (name.clone(), values(view))).collect();
+        // Of a multimodal checkpoint, the text model.
+        let text_name = |name: &str| {
+            let name = name.strip_prefix("language_model.").unwrap_or(name);
+            name.replace("model.language_model.", "model.")
+        };
+        let is_text = |name: &str| !["vision", "projector"].iter().any(|part| name.contains(part));
+        let named = file.tensors().into_iter().filter(|(name, _)| is_text(name));
+        let tensors = named.map(|(name, view)| (text_name(&name), values(&view))).collect();
+        let text = config.get("text_config").cloned().unwrap_or_else(|| config.clone());
         let own = match config["architectures"][0].as_str().expect("a name") {
             "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
+            "Ministral3ForCausalLM" | "Mistral3ForConditionalGeneration" => "mistral3",
+            "GemmaForCausalLM" => "gemma",
+            "Gemma4ForCausalLM" | "Gemma4UnifiedForCausalLM" | "Gemma4ForConditionalGeneration" => "gemma4",
+            "Qwen2MoeForCausalLM" => "qwen2moe",
+            "Olmo3ForCausalLM" => "olmo2",
+            "Exaone4ForCausalLM" => "exaone4",
+            "SeedOssForCausalLM" => "seed_oss",
+            "Ernie4_5ForCausalLM" => "ernie4_5",
+            "Glm4ForCausalLM" => "glm4",
+            "Glm4MoeForCausalLM" => "glm4moe",
+            "GraniteMoeForCausalLM" => "granitemoe",
+            "GraniteMoeHybridForCausalLM" => "granite",
+            "HunYuanDenseV1ForCausalLM" => "hunyuan-dense",
+            "Cohere2ForCausalLM" => "cohere2",
+            "ArceeForCausalLM" => "arcee",
+            "ApertusForCausalLM" => "apertus",
+            "Starcoder2ForCausalLM" => "starcoder2",
             "Qwen2ForCausalLM" => "qwen2",
             "Qwen3ForCausalLM" => "qwen3",
             "Qwen3MoeForCausalLM" => "qwen3moe",
@@ -184,7 +257,7 @@ impl Checkpoint {
             "GptOssForCausalLM" => "gpt-oss",
             other => panic!("{other} has no name in GGUF"),
         };
-        Self { own, config, tensors }
+        Self { own, config: text, tensors }
     }
 
     fn convert(mut self, matrices: u32) -> Builder {
@@ -219,19 +292,25 @@ impl Checkpoint {
         set("block_count", self.whole("num_hidden_layers"));
         set("context_length", self.whole("max_position_embeddings"));
         set("embedding_length", self.whole("hidden_size"));
-        set("feed_forward_length", self.whole("intermediate_size"));
+        // Granite 4 calls its only MLP shared.
+        set("feed_forward_length", self.whole("shared_intermediate_size").or(self.whole("intermediate_size")));
         set("attention.head_count", self.whole("num_attention_heads"));
         set("attention.head_count_kv", self.whole("num_key_value_heads"));
         set("attention.key_length", self.whole("head_dim"));
         set("attention.value_length", self.whole("head_dim"));
-        set("expert_count", self.whole("num_local_experts"));
-        set("expert_used_count", self.whole("num_experts_per_tok"));
-        let expert = if self.own == "gpt-oss" { "intermediate_size" } else { "moe_intermediate_size" };
-        if self.whole("num_local_experts").is_some() {
+        let fields = ["num_local_experts", "num_experts", "n_routed_experts"];
+        if let Some(count) = fields.iter().find_map(|field| self.whole(field)).filter(|count| *count > 0) {
+            set("expert_count", Some(count));
+            set("expert_used_count", self.whole("num_experts_per_tok").or(self.whole("top_k_experts")));
+            let expert = if self.own == "gpt-oss" { "intermediate_size" } else { "moe_intermediate_size" };
             set("expert_feed_forward_length", self.whole(expert));
         }
-        let epsilon = self.config["rms_norm_eps"].as_f64().expect("a number") as f32;
-        file.set(&format!("{}.attention.layer_norm_rms_epsilon", self.own), Item::F32(epsilon));
+        let epsilon = |field: &str, key: &str| Some((self.config[field].as_f64()?, format!("{}.{key}", self.own)));
+        let (epsilon, key) = epsilon("rms_norm_eps", "attention.layer_norm_rms_epsilon")
+            .or_else(|| epsilon("layer_norm_eps", "attention.layer_norm_epsilon"))
+            .or_else(|| epsilon("norm_epsilon", "attention.layer_norm_epsilon"))
+            .expect("an epsilon");
+        file.set(&key, Item::F32(epsilon as f32));
     }
 
     fn head_dim(&self) -> u32 {
@@ -242,20 +321,27 @@ impl Checkpoint {
 
     fn write_rope(&self, file: &mut Builder) {
         let key = |key: &str| format!("{}.rope.{key}", self.own);
-        let all = &self.config["rope_parameters"];
+        let all = self.config.get("rope_parameters").unwrap_or(&self.config["rope_scaling"]);
         let rope = all.get("full_attention").unwrap_or(all);
         let number = |field: &str| rope[field].as_f64().map(|number| number as f32);
-        // Gemma 2 has no key for its rope base; the architecture implies it.
-        if self.own != "gemma2" {
-            file.set(&key("freq_base"), Item::F32(number("rope_theta").expect("a base")));
+        let of_config = |field: &str| self.config[field].as_f64().map(|number| number as f32);
+        let base = number("rope_theta").or(of_config("rope_theta")).expect("a base");
+        // The exponent of NTK.
+        let dim = f64::from(self.head_dim());
+        let ntk = rope["alpha"].as_f64().map_or(1.0, |alpha| alpha.powf(dim / (dim - 2.0)));
+        // Gemma 1 and 2 have no key for their rope base; the architecture implies it.
+        if !matches!(self.own, "gemma" | "gemma2") {
+            file.set(&key("freq_base"), Item::F32((f64::from(base) * ntk) as f32));
         }
         if let Some(local) = all["sliding_attention"]["rope_theta"].as_f64() {
             file.set(&key("freq_base_swa"), Item::F32(local as f32));
         }
-        if self.is_interleaved() || self.own == "phi3" {
-            file.set(&key("dimension_count"), Item::U32(self.head_dim()));
+        let fraction = of_config("partial_rotary_factor").unwrap_or(1.0);
+        if self.is_interleaved() || matches!(self.own, "phi3" | "cohere2" | "ernie4_5") || fraction < 1.0 {
+            file.set(&key("dimension_count"), Item::U32((self.head_dim() as f32 * fraction) as u32));
         }
-        match rope["rope_type"].as_str() {
+        let positions = || number("original_max_position_embeddings").expect("a length") as u32;
+        match rope["rope_type"].as_str().or(rope["type"].as_str()) {
             Some("yarn") => {
                 file.set(&key("scaling.type"), Item::Text("yarn".into()));
                 for (own, field) in [
@@ -263,17 +349,77 @@ impl Checkpoint {
                     ("scaling.yarn_attn_factor", "attention_factor"),
                     ("scaling.yarn_beta_fast", "beta_fast"),
                     ("scaling.yarn_beta_slow", "beta_slow"),
+                    ("scaling.yarn_log_multiplier", "mscale_all_dim"),
                 ] {
                     if let Some(number) = number(field) {
                         file.set(&key(own), Item::F32(number));
                     }
                 }
-                let positions = number("original_max_position_embeddings").expect("a length") as u32;
-                file.set(&key("scaling.original_context_length"), Item::U32(positions));
+                file.set(&key("scaling.original_context_length"), Item::U32(positions()));
+                if let Some(growth) = number("llama_4_scaling_beta") {
+                    file.set(&format!("{}.attention.temperature_scale", self.own), Item::F32(growth));
+                }
             }
-            Some("llama3") => push(file, "rope_freqs.weight".into(), &llama3_divisors(rope, self.head_dim()), F32),
+            Some("llama3") => {
+                push(file, "rope_freqs.weight".into(), &llama3_divisors(rope, base, self.head_dim()), F32);
+            }
+            Some("longrope") => {
+                let original = self.whole("original_max_position_embeddings").expect("a length");
+                file.set(&key("scaling.original_context_length"), Item::U32(original));
+                let stretch = of_config("max_position_embeddings").expect("a length") / original as f32;
+                let factor = (1.0 + stretch.ln() / (original as f32).ln()).sqrt();
+                file.set(&key("scaling.attn_factor"), Item::F32(factor));
+                for (tensor, field) in [("rope_factors_long", "long_factor"), ("rope_factors_short", "short_factor")] {
+                    let list = rope[field].as_array().expect("a list");
+                    let list: Vec<f32> = list.iter().map(|factor| factor.as_f64().expect("a number") as f32).collect();
+                    push(file, format!("{tensor}.weight"), &(vec![list.len()], list), F32);
+                }
+            }
+            // All pairs have frequencies of the whole head, but only the first ones turn.
+            Some("proportional") => {
+                let pairs = self.whole_head_dim() as usize / 2;
+                let turning = (number("partial_rotary_factor").expect("a fraction") * pairs as f32) as usize;
+                let divisors = (0..pairs).map(|pair| if pair < turning { 1.0 } else { 1e30 }).collect();
+                push(file, "rope_freqs.weight".into(), &(vec![pairs], divisors), F32);
+            }
             _ => {}
         }
+    }
+
+    /// Elements of a head of Gemma 4's layers without a window.
+    fn whole_head_dim(&self) -> u32 {
+        let exceptions = self.config["per_layer_config"].as_object();
+        let exception = exceptions.and_then(|all| all.values().find_map(|own| own["head_dim"].as_u64()));
+        exception.map(|dim| dim as u32).or(self.whole("global_head_dim")).expect("a size")
+    }
+
+    /// The sizes of Gemma 4's layers.
+    fn write_gemma4(&self, file: &mut Builder) {
+        let key = |key: &str| format!("gemma4.{key}");
+        let kinds = self.config["layer_types"].as_array().expect("a list");
+        let local: Vec<bool> = kinds.iter().map(|kind| kind == "sliding_attention").collect();
+        let (dim, whole) = (self.head_dim(), self.whole_head_dim());
+        for (own, size) in [("key_length", whole), ("value_length", whole), ("key_length_swa", dim)] {
+            file.set(&key(&format!("attention.{own}")), Item::U32(size));
+        }
+        file.set(&key("attention.value_length_swa"), Item::U32(dim));
+        file.set(&key("rope.dimension_count"), Item::U32(whole));
+        file.set(&key("rope.dimension_count_swa"), Item::U32(dim));
+        let usual = self.whole("num_key_value_heads").expect("heads");
+        let exceptions = self.config["per_layer_config"].as_object();
+        let exception = exceptions.and_then(|all| all.values().find_map(|own| own["num_key_value_heads"].as_u64()));
+        let global = exception.map(|heads| heads as u32).or(self.whole("num_global_key_value_heads")).unwrap_or(usual);
+        let heads = local.iter().map(|local| if *local { usual } else { global }).collect();
+        file.set(&key("attention.head_count_kv"), Item::I32s(heads));
+        let shared = self.whole("num_kv_shared_layers").unwrap_or(0);
+        file.set(&key("attention.shared_kv_layers"), Item::U32(shared));
+        let (mlp, first_shared) = (self.whole("intermediate_size").expect("a size"), local.len() - shared as usize);
+        let is_double = self.config["use_double_wide_mlp"] == true;
+        let mlps = (0..local.len()).map(|layer| if is_double && layer >= first_shared { 2 * mlp } else { mlp });
+        file.set(&key("feed_forward_length"), Item::I32s(mlps.collect()));
+        file.set(&key("attention.sliding_window_pattern"), Item::Booleans(local));
+        let own = self.whole("hidden_size_per_layer_input").unwrap_or(0);
+        file.set(&key("embedding_length_per_layer_input"), Item::U32(own));
     }
 
     /// Writes keys that only one family has.
@@ -289,11 +435,36 @@ impl Checkpoint {
                 copy("attn_logit_softcapping", "attn_logit_softcapping");
                 copy("final_logit_softcapping", "final_logit_softcapping");
             }
-            "granite" => {
+            "granite" | "granitemoe" => {
                 copy("attention.scale", "attention_multiplier");
                 copy("embedding_scale", "embedding_multiplier");
                 copy("residual_scale", "residual_multiplier");
                 copy("logit_scale", "logits_scaling");
+            }
+            "gemma4" => {
+                copy("final_logit_softcapping", "final_logit_softcapping");
+                self.write_gemma4(file);
+            }
+            "cohere2" => copy("logit_scale", "logit_scale"),
+            "qwen2moe" => {
+                let shared = self.whole("shared_expert_intermediate_size").expect("a size");
+                file.set(&key("expert_shared_feed_forward_length"), Item::U32(shared));
+            }
+            "glm4moe" => {
+                copy("expert_weights_scale", "routed_scaling_factor");
+                let mut set = |own: &str, value: u32| file.set(&key(own), Item::U32(value));
+                set("expert_shared_count", self.whole("n_shared_experts").expect("a count"));
+                set("leading_dense_block_count", self.whole("first_k_dense_replace").expect("a count"));
+                set("expert_gating_func", 2);
+                set("nextn_predict_layers", 0);
+                file.set(&key("expert_weights_norm"), Item::Boolean(self.config["norm_topk_prob"] == true));
+            }
+            "apertus" => {
+                for name in ["alpha_p", "alpha_n", "beta", "eps"] {
+                    let layers = 0..self.whole("num_hidden_layers").expect("a count");
+                    let number = |layer| self.tensors[&format!("model.layers.{layer}.mlp.act_fn.{name}")].1[0];
+                    file.set(&format!("xielu.{name}"), Item::F32s(layers.map(number).collect()));
+                }
             }
             // In the published SmolLM 3, every fourth layer has no rotation, which is also the meaning of a file
             // without this key. The golden model is too small for that and uses Granite's key.
@@ -307,20 +478,25 @@ impl Checkpoint {
         // A phi3 file without a window has the value zero. The converter omits Mistral's window, so llama.cpp uses full
         // attention; here it is written under the key of the other families.
         let window = self.whole("sliding_window").or((self.own == "phi3").then_some(0));
-        if let Some(window) = window {
+        if let Some(window) = window.filter(|_| self.own != "qwen2moe") {
             file.set(&key("attention.sliding_window"), Item::U32(window));
+        }
+        if let ("olmo2" | "exaone4", Some(kinds)) = (self.own, self.config["layer_types"].as_array()) {
+            let local = kinds.iter().map(|kind| kind == "sliding_attention").collect();
+            file.set(&key("attention.sliding_window_pattern"), Item::Booleans(local));
         }
     }
 
     fn is_interleaved(&self) -> bool {
-        matches!(self.own, "llama" | "smollm3" | "granite")
+        matches!(self.own, "llama" | "mistral3" | "arcee" | "smollm3" | "granite" | "granitemoe")
     }
 
     /// Combines the experts' tensors of a matrix into one.
     fn stack_experts(&mut self) {
         let stacked = self.tensors.keys().filter(|name| name.contains(".experts.0.")).cloned();
         for first in stacked.collect::<Vec<_>>() {
-            let count = self.whole("num_local_experts").expect("a count");
+            let fields = ["num_local_experts", "num_experts", "n_routed_experts"];
+            let count = fields.iter().find_map(|field| self.whole(field)).expect("a count");
             let (mut shape, mut all) = (Vec::new(), Vec::new());
             for expert in 0..count {
                 let name = first.replace(".experts.0.", &format!(".experts.{expert}."));
@@ -343,8 +519,23 @@ impl Checkpoint {
             let changed = (0..shape[0]).flat_map(|r| &values[row(r) * columns..][..columns]).copied().collect();
             return vec![(name.into(), (shape, changed))];
         }
-        if self.own.starts_with("gemma") && name.ends_with("norm.weight") {
+        if matches!(self.own, "gemma" | "gemma2" | "gemma3") && name.ends_with("norm.weight") {
             return vec![(name.into(), (shape, values.iter().map(|value| value + 1.0).collect()))];
+        }
+        // Granite 4 and Granite with experts: gate and up are one tensor, gate first.
+        if name.contains("input_linear") {
+            let half = shape.len() - 2;
+            let mut each = shape.clone();
+            each[half] /= 2;
+            let run = each[half..].iter().product::<usize>();
+            let part = |odd: usize, part: &str| {
+                let values = values.chunks_exact(run).skip(odd).step_by(2).flatten().copied().collect();
+                (name.replace("input_linear", part), (each.clone(), values))
+            };
+            return vec![part(0, "gate_proj"), part(1, "up_proj")];
+        }
+        if name.contains(".act_fn.") {
+            return Vec::new();
         }
         if let Some(stem) = name.strip_suffix("_bias").filter(|_| name.contains(".experts.")) {
             return untangled(&format!("{stem}.bias"), (shape, values));
@@ -357,30 +548,66 @@ impl Checkpoint {
 
     fn own_name(&self, name: &str) -> String {
         let Some((layer, name)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
-            let table = [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")];
+            let table = [
+                ("model.embed_tokens_per_layer", "per_layer_token_embd"),
+                ("model.per_layer_model_projection", "per_layer_model_proj"),
+                ("model.per_layer_projection_norm", "per_layer_proj_norm"),
+                ("model.embed_tokens", "token_embd"),
+                ("model.norm", "output_norm"),
+                ("lm_head", "output"),
+            ];
             return table.into_iter().fold(name.to_owned(), |name, (theirs, own)| name.replace(theirs, own));
         };
+        // Names without a suffix.
+        let whole = match name {
+            "layer_scalar" => Some("layer_output_scale.weight"),
+            "router.scale" => Some("ffn_gate_inp.scale"),
+            "router.per_expert_scale" => Some("ffn_down_exps.scale"),
+            "experts.gate_up_proj" => Some("ffn_gate_up_exps.weight"),
+            "experts.down_proj" => Some("ffn_down_exps.weight"),
+            "mlp.gate.e_score_correction_bias" => Some("exp_probs_b.bias"),
+            _ => None,
+        };
+        if let Some(whole) = whole {
+            return format!("blk.{layer}.{whole}");
+        }
         let (stem, suffix) = name.rsplit_once('.').expect("a name has parts");
         let own = match stem {
-            "input_layernorm" => "attn_norm",
+            "input_layernorm" | "attention_layernorm" => "attn_norm",
             "self_attn.q_proj" => "attn_q",
             "self_attn.k_proj" => "attn_k",
             "self_attn.v_proj" => "attn_v",
             "self_attn.qkv_proj" => "attn_qkv",
             "self_attn.o_proj" => "attn_output",
-            "self_attn.q_norm" => "attn_q_norm",
-            "self_attn.k_norm" => "attn_k_norm",
+            "self_attn.q_norm" | "self_attn.query_layernorm" => "attn_q_norm",
+            "self_attn.k_norm" | "self_attn.key_layernorm" => "attn_k_norm",
             "self_attn" if suffix == "sinks" => return format!("blk.{layer}.attn_sinks.weight"),
             "post_attention_layernorm" => match self.own {
-                "gemma2" | "gemma3" | "olmo2" | "gpt-oss" => "post_attention_norm",
+                "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss" | "glm4moe" => {
+                    "post_attention_norm"
+                }
                 _ => "ffn_norm",
             },
-            "pre_feedforward_layernorm" => "ffn_norm",
-            "post_feedforward_layernorm" => "post_ffw_norm",
-            "mlp.gate_proj" => "ffn_gate",
-            "mlp.up_proj" | "mlp.gate_up_proj" => "ffn_up",
-            "mlp.down_proj" => "ffn_down",
-            "mlp.gate" | "mlp.router" => "ffn_gate_inp",
+            "pre_feedforward_layernorm" | "feedforward_layernorm" => "ffn_norm",
+            "post_self_attn_layernorm" => "post_attention_norm",
+            "post_feedforward_layernorm" | "post_mlp_layernorm" => "post_ffw_norm",
+            "post_feedforward_layernorm_1" => "post_ffw_norm_1",
+            "post_feedforward_layernorm_2" => "post_ffw_norm_2",
+            "pre_feedforward_layernorm_2" => "pre_ffw_norm_2",
+            "per_layer_input_gate" => "inp_gate",
+            "per_layer_projection" => "proj",
+            "post_per_layer_input_norm" => "post_norm",
+            "mlp.gate_proj" | "shared_mlp.gate_proj" => "ffn_gate",
+            "mlp.up_proj" | "mlp.gate_up_proj" | "mlp.c_fc" | "shared_mlp.up_proj" => "ffn_up",
+            "mlp.down_proj" | "mlp.c_proj" | "shared_mlp.output_linear" => "ffn_down",
+            "mlp.gate" | "mlp.router" | "router.proj" | "block_sparse_moe.router.layer" => "ffn_gate_inp",
+            "mlp.shared_expert_gate" => "ffn_gate_inp_shexp",
+            "mlp.shared_expert.gate_proj" | "mlp.shared_experts.gate_proj" => "ffn_gate_shexp",
+            "mlp.shared_expert.up_proj" | "mlp.shared_experts.up_proj" => "ffn_up_shexp",
+            "mlp.shared_expert.down_proj" | "mlp.shared_experts.down_proj" => "ffn_down_shexp",
+            "block_sparse_moe.gate_proj" => "ffn_gate_exps",
+            "block_sparse_moe.up_proj" => "ffn_up_exps",
+            "block_sparse_moe.output_linear" => "ffn_down_exps",
             "mlp.experts.gate_proj" => "ffn_gate_exps",
             "mlp.experts.up_proj" => "ffn_up_exps",
             "mlp.experts.down_proj" => "ffn_down_exps",
@@ -428,12 +655,12 @@ fn untangled(name: &str, (shape, values): Values) -> Vec<(String, Values)> {
 }
 
 /// The divisors that `llama3` scaling applies to the frequencies, in f32 as in the converter.
-fn llama3_divisors(rope: &Value, head_dim: u32) -> Values {
+fn llama3_divisors(rope: &Value, base: f32, head_dim: u32) -> Values {
     let number = |field: &str| rope[field].as_f64().expect("a number");
     let (factor, low, high) = (number("factor"), number("low_freq_factor"), number("high_freq_factor"));
     let positions = number("original_max_position_embeddings");
     let divisor = |pair: u32| {
-        let frequency = number("rope_theta").powf(-2.0 * f64::from(pair) / f64::from(head_dim));
+        let frequency = f64::from(base).powf(-2.0 * f64::from(pair) / f64::from(head_dim));
         let wave = std::f64::consts::TAU / frequency;
         if wave < positions / high {
             1.0

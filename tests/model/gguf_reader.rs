@@ -80,7 +80,7 @@ fn the_way_to_split_text_decides_about_a_bos() {
         if let Some(flag) = flag {
             file.set("tokenizer.ggml.add_bos_token", Item::Boolean(flag));
         }
-        let texts = Texts::from_gguf("x.gguf", &ModelFile::in_memory(Bytes::from(file.bytes()))).expect("it reads");
+        let texts = Texts::from_gguf("x.gguf", ModelFile::in_memory(Bytes::from(file.bytes()))).expect("it reads");
         let tokenizer = tokenizer(&texts).expect("there is a vocabulary");
         let ids = tokenizer.encode("Once upon", true).expect("it encodes");
         assert_eq!(ids[0] == 5, begins, "{pre} {flag:?}: {ids:?}");
@@ -88,11 +88,11 @@ fn the_way_to_split_text_decides_about_a_bos() {
     }
 }
 
-/// Rows of a bias are permuted like those of its matrix. The error for an unsupported feature names its tensor.
+/// The error for a rotation that lacks something names the key or the tensor.
 #[test]
-fn kinds_of_rotation_that_are_unknown_are_refused() {
+fn rotations_that_lack_something_are_refused() {
     for (name, kind, expected) in [
-        ("rope_factors_long.weight", 0, "rope_factors_long.weight"),
+        ("rope_factors_long.weight", 0, "llama.rope.scaling.original_context_length is missing"),
         ("rope_freqs.weight", 1, "rope_freqs.weight\" has type F16, not F32"),
         ("rope_freqs.weight", 0, "rope_freqs.weight has 3 numbers"),
     ] {
@@ -163,6 +163,49 @@ fn scores_merge_as_sentence_piece_does() {
     assert_eq!(String::from_utf8(bytes).expect("whole characters"), " é");
 }
 
+/// Gemma 4's vocabulary: merges by a list, bytes where no token fits, no leading space.
+#[test]
+fn gemma4_merges_by_its_list() {
+    let mut texts: Vec<String> = vec!["<unk>".into(), "<bos>".into()];
+    texts.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
+    texts.extend(["\u{2581}", "a", "b", "c", "bc", "\u{2581}a", "abc"].map(String::from));
+    let kinds: Vec<u32> = [vec![2, 3], vec![6; 256], vec![1; 7]].concat();
+    let mut file = demo();
+    file.pairs.retain(|(key, _)| !key.starts_with("tokenizer."));
+    file.set("tokenizer.ggml.model", Item::Text("gemma4".into()));
+    file.set("tokenizer.ggml.tokens", Item::Texts(texts.clone()));
+    file.set("tokenizer.ggml.token_type", Item::I32s(kinds));
+    file.set("tokenizer.ggml.merges", Item::Texts(["b c", "a bc", "\u{2581} a"].map(String::from).into()));
+    file.set("tokenizer.ggml.bos_token_id", Item::U32(1));
+    file.set("tokenizer.ggml.add_bos_token", Item::Boolean(true));
+    let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
+    let ids = tokenizer.encode("babc a\u{e9}", true).expect("it encodes");
+    let tokens: Vec<&str> = ids.iter().map(|id| texts[*id as usize].as_str()).collect();
+    assert_eq!(tokens, ["<bos>", "b", "abc", "\u{2581}a", "<0xC3>", "<0xA9>"]);
+    let bytes: Vec<u8> = ids[1..].iter().flat_map(|id| tokenizer.token_bytes(*id, None)).collect();
+    assert_eq!(String::from_utf8(bytes).expect("whole characters"), "babc a\u{e9}");
+}
+
+/// The pre-tokenizers of today's families split as those of their checkpoints.
+#[test]
+fn pre_tokenizers_split_digits_words_and_lines() {
+    let text = "Ab 12345 x?\n\nd\u{4e00}\u{3042}";
+    let expected: [(&str, &[&str]); 4] = [
+        ("glm4", &["Ab", " ", "123", "45", " x", "?\n\n", "d\u{4e00}\u{3042}"]),
+        ("seed-coder", &["Ab", " ", "1", "2", "3", "4", "5", " x", "?", "\n\n", "d\u{4e00}\u{3042}"]),
+        ("hunyuan-dense", &["Ab", " ", "123", "45", " x", "?\n\n", "d", "\u{4e00}\u{3042}"]),
+        ("exaone4", &["Ab", " 12345", " x", "?", "\n", "\n", "d\u{4e00}\u{3042}"]),
+    ];
+    for (name, parts) in expected {
+        let mut file = demo();
+        file.set("tokenizer.ggml.pre", Item::Text(name.into()));
+        let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
+        let of = |text: &str| tokenizer.encode(text, false).expect("it encodes");
+        let apart: Vec<u32> = parts.iter().flat_map(|part| of(part)).collect();
+        assert_eq!(of(text), apart, "{name}");
+    }
+}
+
 /// Damage to the head of a file, and what the error must contain.
 #[test]
 fn hostile_heads_are_named() {
@@ -197,8 +240,15 @@ fn hostile_heads_are_named() {
 #[test]
 fn hostile_entries_are_named() {
     type Change = fn(&mut Builder);
-    let table: [(Change, &str); 25] = [
-        (|file| file.set("general.architecture", Item::Text("mamba".into())), "\"mamba\" is not supported"),
+    let table: [(Change, &str); 26] = [
+        (|file| file.set("general.architecture", Item::Text("mamba".into())), "\"mamba\" is not supported; expected"),
+        (
+            |file| {
+                file.set("general.architecture", Item::Text("qwen3next".into()));
+                file.set("qwen3next.ssm.state_size", Item::U32(128));
+            },
+            "the nearest supported one is qwen3; ssm.state_size means layers with a recurrent state",
+        ),
         (|file| file.pairs.retain(|(key, _)| key != "general.architecture"), "general.architecture is missing"),
         (|file| file.set("general.alignment", Item::U32(0)), "general.alignment is 0"),
         (|file| file.set("general.alignment", Item::U32(3)), "general.alignment is 3"),

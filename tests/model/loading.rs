@@ -319,9 +319,22 @@ fn random_models_have_their_shape_and_depend_on_the_seed_alone() {
     let size = (qkv.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / qkv.len() as f64).sqrt();
     assert!((0.5..2.0).contains(&(size * 64_f64.sqrt())), "elements are about 1 / sqrt(columns), not {size}");
     assert!(first["final_norm"].iter().all(|value| *value == 1.0));
-    for (name, parameters) in
-        [("qwen3-0.6b", 596_049_920), ("llama-3.2-1b", 1_235_814_400), ("llama-3-8b", 8_030_261_248)]
-    {
+    for (name, parameters) in [
+        ("qwen3-0.6b", 596_049_920),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3-8b", 8_030_261_248),
+        ("olmo-3-7b", 7_298_011_136),
+        ("phi-4-mini", 3_836_021_760),
+        ("gpt-oss-20b", 20_914_757_184),
+        // Layers of Gemma 4 whose values are their keys count them twice, as the plan does.
+        ("gemma-4-e2b", 4_628_569_379),
+        ("gemma-4-e4b", 7_463_013_418),
+        ("gemma-4-26b-a4b", 25_247_559_710),
+        ("gemma-4-31b", 30_807_445_820),
+        ("glm-4.5-air", 106_852_251_264),
+        ("ministral-3-8b", 8_489_553_920),
+        ("granite-4.0-micro", 3_402_836_480),
+    ] {
         let plan = Model::random(ModelSpec::named(name).expect("a known shape"), 0).record(Storage::F32);
         let count = |weight: &folio::plan::WeightSpec| u64::from(weight.rows) * u64::from(weight.columns);
         let ropes = plan.weights.iter().filter(|weight| weight.name.starts_with("rope")).map(count).sum::<u64>();
@@ -405,6 +418,14 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
         r#"{"architectures": ["FooForCausalLM"]}"#,
         "architecture \"FooForCausalLM\" is not supported; expected one of LlamaForCausalLM, …",
     ),
+    (
+        r#"{"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 512}"#,
+        "architecture \"DeepseekV3ForCausalLM\" is not supported; kv_lora_rank means latent attention …",
+    ),
+    (
+        r#"{"architectures": ["Qwen3NextForCausalLM"]}"#,
+        "architecture \"Qwen3NextForCausalLM\" is not supported; the nearest supported one is Qwen3ForCausalLM; …",
+    ),
     (r#"{"architectures": null, "model_type": null}"#, "architectures is missing"),
     (r#"{"architectures": [1]}"#, "architectures holds something that is not a name"),
     (r#"{"num_hidden_layers": 0}"#, "num_hidden_layers is 0, not an integer in 1..=1024"),
@@ -414,14 +435,14 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
     (r#"{"hidden_size": "64"}"#, r#"hidden_size is "64", not an integer in 8..=65536"#),
     (r#"{"hidden_size": 60}"#, "hidden_size is 60, not a multiple of 8"),
     (r#"{"intermediate_size": 100}"#, "intermediate_size is 100, not a multiple of 8"),
-    (r#"{"head_dim": 0}"#, "head_dim is 0, not an integer in 8..=256"),
+    (r#"{"head_dim": 0}"#, "head_dim is 0, not an integer in 8..=512"),
     (r#"{"head_dim": 20}"#, "head_dim is 20, not a multiple of 8"),
-    (r#"{"head_dim": 512}"#, "head_dim is 512, not an integer in 8..=256"),
+    (r#"{"head_dim": 520}"#, "head_dim is 520, not an integer in 8..=512"),
     (
         r#"{"head_dim": null, "num_attention_heads": 6, "num_key_value_heads": 3}"#,
         "num_attention_heads is 6, which does not divide hidden_size = 64",
     ),
-    (r#"{"head_dim": null, "num_attention_heads": 16}"#, "head_dim would be 4, not a multiple of 8 up to 256"),
+    (r#"{"head_dim": null, "num_attention_heads": 16}"#, "head_dim would be 4, not a multiple of 8 up to 512"),
     (r#"{"num_key_value_heads": 3}"#, "num_key_value_heads is 3, which does not divide num_attention_heads = 4"),
     (r#"{"num_attention_heads": 34}"#, "num_key_value_heads is 2: more than 16 of 34 query heads would share one"),
     (r#"{"num_attention_heads": 0}"#, "num_attention_heads is 0, not an integer in 1..=1024"),
@@ -433,8 +454,14 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
     (r#"{"rope_parameters": null, "rope_theta": "1e4"}"#, r#"rope_theta is "1e4", not a number in 0.001..=1e30"#),
     (r#"{"rope_parameters": {"rope_type": "yarn"}}"#, "rope_parameters.factor is missing"),
     (
-        r#"{"rope_parameters": {"rope_type": "longrope"}}"#,
-        r#"rope_parameters.rope_type is "longrope", not default, linear, llama3 or yarn"#,
+        r#"{"rope_parameters": {"rope_type": "ntk"}}"#,
+        r#"rope_parameters.rope_type is "ntk", not default, linear, llama3, yarn or longrope"#,
+    ),
+    (r#"{"rope_parameters": {"rope_type": "longrope"}}"#, "original_max_position_embeddings is missing"),
+    (
+        r#"{"original_max_position_embeddings": 64, "rope_scaling": {"type": "su", "short_factor": [1]},
+            "rope_parameters": null}"#,
+        "rope_scaling.short_factor is not 8 numbers above zero",
     ),
     (r#"{"rope_parameters": {"rope_type": "linear"}}"#, "rope_parameters.factor is missing"),
     (

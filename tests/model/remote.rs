@@ -1,8 +1,10 @@
 //! Checkpoints read by byte ranges equal those read from disk, and every invalid one gives a clear one-line error.
 
+use crate::builder::Item;
+use crate::models::demo;
 use bytes::Bytes;
 use folio::model::remote::SizeRead;
-use folio::model::{LoadError, Model, RangeFiles, TensorRead};
+use folio::model::{Gguf, LoadError, Model, RangeFiles, TensorRead};
 use folio::plan::Storage;
 use folio::platform::block_on;
 use std::cell::RefCell;
@@ -70,6 +72,38 @@ fn upload(model: &Model) -> BTreeMap<String, Vec<u8>> {
     }));
     uploaded.expect("it uploads");
     weights
+}
+
+#[test]
+fn a_remote_gguf_is_the_one_on_disk() {
+    let name = "tiny-llama-Q4_K_M.gguf";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf").join(name);
+    let files = Memory::default().with(name, fs::read(&path).expect("the file reads"));
+    let remote = block_on(Gguf::open_remote(Box::new(files), name)).and_then(Model::from_gguf).expect("it opens");
+    let local = Gguf::open(&path).and_then(Model::from_gguf).expect("it opens");
+    assert_eq!(remote.record(Storage::F32).to_string(), local.record(Storage::F32).to_string());
+    assert!(upload(&remote) == upload(&local), "the same bytes for the same weights");
+}
+
+#[test]
+fn a_remote_gguf_may_be_split() {
+    let whole = demo();
+    let (mut first, mut second) = (whole.clone(), whole);
+    second.pairs.clear();
+    second.tensors = first.tensors.split_off(20);
+    let mut files = Memory::default();
+    for (number, part) in [&mut first, &mut second].into_iter().enumerate() {
+        part.set("split.no", Item::U16(number as u16));
+        part.set("split.count", Item::U16(2));
+        part.pack();
+        files = files.with(&format!("BF16/m-{:05}-of-00002.gguf", number + 1), part.bytes());
+    }
+    let open = |files, name| block_on(Gguf::open_remote(Box::new(files), name)).and_then(Model::from_gguf);
+    let alone = Memory { files: files.files.clone() }.without("BF16/m-00002-of-00002.gguf");
+    let model = open(files, "BF16/m-00001-of-00002.gguf").expect("both halves load");
+    assert!(upload(&model) == upload(&Model::demo()), "the same bytes for the same weights");
+    let error = open(alone, "BF16/m-00001-of-00002.gguf").err().expect("it is refused").to_string();
+    assert_eq!(error, "BF16/m-00002-of-00002.gguf: there is no such file");
 }
 
 #[test]

@@ -8,15 +8,16 @@ use folio::backend::cpu::CpuBackend;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, BlockRef, Inspect, KvHalf};
-use folio::config::Config;
+use folio::config::{Config, DiskConfig};
 use folio::engine::Engine;
 use folio::engine::handle::{EngineHandle, Stats, channel};
 use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
-use folio::model::Model;
+use folio::model::{Model, Quantization};
 use folio::plan::{KvFormat, Storage};
 use folio::platform::block_on;
 use futures_util::StreamExt as _;
 use futures_util::future::join;
+use std::path::Path;
 
 /// Models with one KV group, and with two of which one has a window.
 const MODELS: [&str; 2] = ["llama", "gemma3"];
@@ -29,6 +30,7 @@ const CONFIG: Config = Config {
     gpu_memory_utilization: 0.9,
     kv_cache_bytes: None,
     kv_host_bytes: 8 << 20,
+    kv_disk: None,
     kv_format: KvFormat::F16,
     prefix_caching: true,
     look_ahead: true,
@@ -123,6 +125,86 @@ fn conversations_return_in_the_cuda_emulator() {
     if emulated(Storage::F32, (8, 0)).is_some() {
         returns("cuda", &MODELS[..1], || emulated(Storage::F32, (8, 0)).expect("it was just opened"));
     }
+}
+
+/// The config of [`returns`] with a folder on disk.
+fn with_disk(folder: &Path, deterministic: bool) -> Config {
+    let kv_disk = Some(DiskConfig { folder: folder.to_owned(), bytes: 64 << 20 });
+    Config { kv_disk, deterministic, kv_host_bytes: 0, ..CONFIG }
+}
+
+/// One engine writes the blocks of the golden prompts, another reads them: as after a restart, or on another backend.
+fn outlives<W: Backend, R: Backend>(name: &str, models: &[&str], writer: impl Fn() -> W, reader: impl Fn() -> R) {
+    for &family in models {
+        let folder = tempfile::tempdir().expect("a folder for this test");
+        let config = with_disk(folder.path(), false);
+        let cases = golden_cases(family);
+        let (short, long) = (&cases[2], &cases[3]);
+        let turns: [(&[u32], usize); 2] = [(&long.prompt, 24), (&short.prompt, 24)];
+        let open = || Model::open(&golden(family)).expect("the golden model loads");
+        let right = |answers: Vec<Vec<u32>>, when: &str| {
+            assert_eq!(answers, [&long.greedy[..], &short.greedy], "{family}, {name}, {when}");
+        };
+        let (answers, stats) = serve(writer(), open(), &config, &turns);
+        right(answers, "writing");
+        assert_eq!((stats.files_read, stats.prefix_hits_disk), (0, 0), "{family}, {name}: nothing was there");
+        let (answers, stats) = serve(reader(), open(), &config, &turns);
+        right(answers, "reading");
+        assert!(stats.prefix_hits_disk >= 128, "{family}, {name}: the long prompt is not computed again: {stats:?}");
+        let quantized = open().quantized(Quantization::Q8).expect("it can be quantized");
+        let (_, stats) = serve(reader(), quantized, &config, &turns[..1]);
+        assert_eq!(stats.files_read, 0, "{family}, {name}: other weights find nothing");
+    }
+}
+
+#[test]
+fn conversations_outlive_the_process() {
+    outlives("reference", &MODELS, ReferenceBackend::new, ReferenceBackend::new);
+    outlives("cpu", &MODELS, CpuBackend::default, CpuBackend::default);
+    outlives("reference to cpu", &MODELS, ReferenceBackend::new, CpuBackend::default);
+}
+
+#[test]
+fn files_of_the_cpu_serve_every_adapter_and_the_reverse() {
+    for adapter in adapters() {
+        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
+        let open = || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        outlives("wgpu", &MODELS[..1], open, open);
+        outlives("cpu to wgpu", &MODELS, CpuBackend::default, open);
+        outlives("wgpu to cpu", &MODELS, open, CpuBackend::default);
+    }
+}
+
+#[cfg(all(feature = "cuda", unix))]
+#[test]
+fn files_of_the_cpu_serve_the_cuda_emulator_and_the_reverse() {
+    if emulated(Storage::F32, (8, 0)).is_some() {
+        let open = || emulated(Storage::F32, (8, 0)).expect("it was just opened");
+        outlives("cuda", &MODELS[..1], open, open);
+        outlives("cpu to cuda", &MODELS[..1], CpuBackend::default, open);
+        outlives("cuda to cpu", &MODELS[..1], open, CpuBackend::default);
+    }
+}
+
+#[test]
+fn deterministic_engines_use_only_files_of_their_kind() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let config = with_disk(folder.path(), true);
+    let long = &golden_cases("llama")[3];
+    let open = || Model::open(&golden("llama")).expect("the golden model loads");
+    let ask = |stats: (Vec<Vec<u32>>, Stats)| {
+        assert_eq!(stats.0, [&long.greedy[..]]);
+        stats.1
+    };
+    let turns: [(&[u32], usize); 1] = [(&long.prompt, 24)];
+    // What it has written is complete when it ends, later than its last count of files.
+    ask(serve(CpuBackend::default(), open(), &config, &turns));
+    assert_eq!(ask(serve(ReferenceBackend::new(), open(), &config, &turns)).files_read, 0, "another backend");
+    let plain = with_disk(folder.path(), false);
+    assert_eq!(ask(serve(CpuBackend::default(), open(), &plain, &turns)).files_read, 0, "another rule");
+    let steps = Config { max_num_batched_tokens: 64, ..config.clone() };
+    assert_eq!(ask(serve(CpuBackend::default(), open(), &steps, &turns)).files_read, 0, "other chunks");
+    assert!(ask(serve(CpuBackend::default(), open(), &config, &turns)).prefix_hits_disk > 0, "the same build");
 }
 
 /// Keys and values of each block, and what copies of all blocks look like.

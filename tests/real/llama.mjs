@@ -1,4 +1,5 @@
-// Runs llama.cpp for `.ci/real` and `.ci/beside`: reads a task from stdin, and prints the answer as JSON.
+// Runs llama.cpp for `.ci/real`, `.ci/beside` and `.ci/converted`: reads a task from stdin, and prints the answer as
+// JSON.
 //
 // `{"model", "threads", "score": [{"text", "prompt", "answer", "tops"}]}`: the tokens of each text, and for each token
 // of an answer the logprobs of the most likely tokens and of the ones in `tops`, given the tokens before it.
@@ -6,6 +7,9 @@
 // `{"model", "threads", "speed": {"scenario", "sequences", "context", "new_tokens"}}`: tokens per second, by the same
 // rules as `folio bench`: `decode` from the latest first token to the earliest last one, `prefill` as the best time of
 // three to the first token.
+//
+// `{"model", "threads", "greedy": [{"prompt", "tokens", "context"}]}`: the most likely tokens after each prompt, as
+// many as `tokens` says, with room for `context` tokens.
 
 import {readFileSync} from "node:fs";
 import {getLlama, LlamaLogLevel} from "node-llama-cpp";
@@ -78,8 +82,22 @@ async function speed({scenario, sequences: count, context, new_tokens: newTokens
     return {tokens_per_s: tokens / (to - from)};
 }
 
+async function greedy({prompt, tokens, context: contextSize}) {
+    const context = await model.createContext({contextSize, sequences: 1, threads: task.threads, batchSize: 512});
+    const ids = [];
+    for await (const id of context.getSequence().evaluate(prompt, {temperature: 0, yieldEogToken: true})) {
+        ids.push(id);
+        if (ids.length >= tokens) break;
+    }
+    await context.dispose();
+    return ids;
+}
+
 let answer;
-if (task.score) {
+if (task.greedy) {
+    answer = [];
+    for (const one of task.greedy) answer.push(await greedy(one));
+} else if (task.score) {
     const tokens = Math.max(...task.score.map(({prompt, answer}) => prompt.length + answer.length));
     const [sequence] = await open(tokens + 8, 1);
     answer = [];

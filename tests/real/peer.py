@@ -1,4 +1,4 @@
-"""What `.ci/real` and `.ci/beside` share: the model, llama.cpp, and running both engines.
+"""What `.ci/real` and `.ci/beside` share: the model, llama.cpp, running both engines, and a server.
 
     FOLIO=PATH          the binary; by default that of `cargo build --release`
     FOLIO_REAL=FOLDER   keeps the model and llama.cpp; by default target/real
@@ -11,10 +11,14 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -94,3 +98,53 @@ def folio(*arguments):
     if done.returncode:
         sys.exit(f"folio {' '.join(arguments)}\n{done.stderr}")
     return done.stdout
+
+
+class Server:
+    """`folio serve` with a model, until the end of a `with` block."""
+
+    def __init__(self, model, options):
+        self.start = time.monotonic()
+        self.log = tempfile.TemporaryFile("w+")
+        arguments = [FOLIO, "serve", "--port", "0", *options, "--model", str(model)]
+        self.process = subprocess.Popen(arguments, stderr=self.log)
+
+    def __enter__(self):
+        while True:
+            self.log.seek(0)
+            text = self.log.read()
+            if found := re.search(r"ready on http://127\.0\.0\.1:(\d+)", text):
+                self.port = int(found[1])
+                return self
+            if self.process.poll() is not None:
+                sys.exit(f"the server ended before it was ready:\n{text}")
+            time.sleep(0.002)
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    def complete(self, prompt, tokens):
+        """Streams a completion, and reads it without parsing. Returns what was received, and the seconds from the
+        first token to the end."""
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        text = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}})
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json"
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            connection.sendall(f"{head}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+            received, first = bytearray(), None
+            while chunk := connection.recv(1 << 16):
+                received += chunk
+                if first is None and b"data: " in received:
+                    first = time.monotonic()
+            seconds = time.monotonic() - first
+        if not re.search(rb'"completion_tokens": ?%d\b' % tokens, received[-1000:]):
+            sys.exit(f"an answer is incomplete: {received[-500:].decode(errors='replace')}")
+        return received, seconds
+
+    def metric(self, name):
+        """The sum of a metric over its labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as response:
+            text = response.read().decode()
+        values = re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+        return sum(map(float, values))

@@ -82,6 +82,17 @@ pub(crate) fn small() -> Builder {
     file
 }
 
+/// A vocabulary of single bytes, for engines that open no file without one.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) fn bytes_vocabulary(file: &mut Builder, count: u32) {
+    file.set("tokenizer.ggml.model", Item::Text("llama".into()));
+    let texts = (0..count).map(|id| if id == 0 { "<unk>".into() } else { format!("<0x{:02X}>", id % 256) });
+    file.set("tokenizer.ggml.tokens", Item::Texts(texts.collect()));
+    file.set("tokenizer.ggml.scores", Item::F32s(vec![0.0; count as usize]));
+    file.set("tokenizer.ggml.token_type", Item::I32s((0..count).map(|id| if id == 0 { 2 } else { 6 }).collect()));
+    file.set("tokenizer.ggml.add_bos_token", Item::Boolean(false));
+}
+
 fn vocabulary(file: &mut Builder) {
     let (tokenizer, config) = (json(demo_model::TOKENIZER_JSON), json(demo_model::TOKENIZER_CONFIG_JSON));
     let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a vocabulary");

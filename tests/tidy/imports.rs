@@ -35,10 +35,21 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("server::wire", &[]),
     ("server::counters", &[]),
     ("server::stored", &[]),
-    ("server::state", &["server::counters", "server::stored", "server::wire"]),
-    ("server::guards", &["server::state", "server::wire"]),
-    ("server::parameters", &["server::guards", "server::state", "server::wire"]),
-    ("server::reply", &["server::counters", "server::parameters", "server::state", "server::stored", "server::wire"]),
+    ("server::traces", &[]),
+    ("server::state", &["server::counters", "server::stored", "server::traces", "server::wire"]),
+    ("server::guards", &["server::state", "server::traces", "server::wire"]),
+    ("server::parameters", &["server::guards", "server::state", "server::traces", "server::wire"]),
+    (
+        "server::reply",
+        &[
+            "server::counters",
+            "server::parameters",
+            "server::state",
+            "server::stored",
+            "server::traces",
+            "server::wire",
+        ],
+    ),
     (
         "server::routes",
         &["server::guards", "server::parameters", "server::reply", "server::state", "server::stored", "server::wire"],
@@ -51,7 +62,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("cudarc", &["src/backend/cuda/"]),
     ("axum", &["src/server/", "tests/"]),
     ("tokio", &["src/server/", "src/cli/", "tests/", "benches/"]),
-    ("ureq", &["src/cli/hub/"]),
+    ("ureq", &["src/cli/hub/", "src/cli/remote.rs", "src/cli/traces.rs"]),
 ];
 
 pub(crate) fn within(path: &str, prefix: &str) -> bool {

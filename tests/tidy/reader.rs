@@ -6,7 +6,15 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Folders with build outputs or installed packages, which are not part of the repository.
-const BUILT: &[&str] = &["web/dist", "web/node_modules", "web/bindgen/target"];
+const BUILT: &[&str] = &[
+    "web/bindgen/target",
+    "web/demo/folio-web-demo",
+    "web/dist",
+    "web/node_modules",
+    "web/site",
+    "web/test/bundlers/.next",
+    "web/test/bundlers/node_modules",
+];
 
 /// Root folder of the repository.
 pub(crate) fn root() -> PathBuf {

@@ -2,7 +2,7 @@
 
 import { computed, signal } from "@preact/signals";
 import { render } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { Api, ApiError, type Served } from "./data/api.js";
 import { Store } from "./data/store.js";
 import { App } from "./parts/app.js";
@@ -58,7 +58,8 @@ function setKey(value: string, keep: boolean): void {
 
 const api = new Api(send);
 const store = new Store(api);
-const context = signal<number | null>(null);
+/** The context of the chosen model, while it is loaded. */
+const context = computed(() => chosen()?.max_model_len ?? null);
 const ready = computed(() => trouble.value === null);
 const view = new View(ready, context, "What you write stays between this browser and your own server.");
 
@@ -69,7 +70,8 @@ async function watch(): Promise<void> {
       const health = await fetch(new URL("health", base));
       const body = health.ok ? null : await health.json().catch(() => null);
       trouble.value = health.ok ? null : (body?.error?.message ?? `The server answered ${health.status}.`);
-      if (health.ok && models.value.length === 0) await readModels();
+      // Models come and go.
+      if (health.ok) await readModels();
     } catch (error) {
       trouble.value = error instanceof ApiError ? error.message : "The server does not answer.";
       models.value = [];
@@ -82,22 +84,31 @@ async function readModels(): Promise<void> {
   models.value = await api.models();
   const names = models.value.map(({ id }) => id);
   if (!names.includes(store.model.value ?? "")) store.model.value = names[0] ?? null;
-  context.value = models.value[0]?.max_model_len ?? null;
+}
+
+function chosen(): Served | undefined {
+  return models.value.find(({ id }) => id === store.model.value);
+}
+
+/** How a model is, if it is not simply loaded. */
+function state({ status }: Served): string {
+  if (!status || status.value === "loaded") return "";
+  return status.failed ? " (failed)" : ` (${status.value})`;
 }
 
 function Models() {
-  const names = models.value.map(({ id }) => id);
+  const failure = chosen()?.status?.reason;
   return (
     <div class="models">
       <span class={`dot ${ready.value ? "ready" : ""}`} aria-hidden="true" />
-      {names.length > 0 && (
+      {models.value.length > 0 && (
         <select
           aria-label="Model"
           value={store.model.value ?? ""}
           onChange={({ currentTarget }) => (store.model.value = currentTarget.value)}
         >
-          {names.map((name) => (
-            <option value={name}>{name}</option>
+          {models.value.map((model) => (
+            <option value={model.id}>{model.id + state(model)}</option>
           ))}
         </select>
       )}
@@ -107,7 +118,7 @@ function Models() {
         </button>
       )}
       <span class="state" role="status">
-        {trouble.value ?? "ready"}
+        {trouble.value ?? failure ?? "ready"}
       </span>
     </div>
   );
@@ -115,7 +126,7 @@ function Models() {
 
 function KeyDialog() {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (asking.value) dialog.current?.showModal();
   }, [asking.value]);
   return (

@@ -3,15 +3,16 @@
 
 import { computed, signal } from "@preact/signals";
 import { render } from "preact";
-import type { Engine, Progress } from "../ts/index.js";
+import type { Engine, LoadOptions, Progress } from "../ts/index.js";
 import { Api } from "./data/api.js";
 import { noSettings } from "./data/conversation.js";
 import { Store } from "./data/store.js";
 import { App } from "./parts/app.js";
 import { View } from "./parts/view.js";
 
-/** The package lies beside this script and is not bundled into it. */
+/** The packages lie beside this script and are not bundled into it. */
 const { load } = (await import(new URL("index.js", import.meta.url).href)) as typeof import("../ts/index.js");
+const demo = (await import(new URL("demo/index.js", import.meta.url).href)) as typeof import("../demo/index.js");
 
 const WATCH_MS = 1000;
 const SYSTEM = `You are a helpful assistant who answers in simple English. You are kind, you are brief, and you say what
@@ -35,12 +36,17 @@ const ready = computed(() => engine.value !== null);
 const context = computed(() => engine.value?.info.maxModelLen ?? null);
 const view = new View(ready, context, "Everything runs in this tab: nothing you write leaves it.");
 
-async function start(): Promise<void> {
+/** The model that the text field names. */
+function named(): LoadOptions["model"] {
+  const name = wanted.value.trim() || "demo";
+  return name === "demo" ? demo.default : name;
+}
+
+async function start(model: LoadOptions["model"]): Promise<void> {
   const controller = new AbortController();
   loading.value = controller;
   error.value = null;
   try {
-    const model = wanted.value.trim() || "demo";
     const loaded = await load({ model, signal: controller.signal, onProgress: (now) => (progress.value = now) });
     store.model.value = (await loaded.models.list()).data[0]?.id ?? null;
     engine.value = loaded;
@@ -101,7 +107,7 @@ function Gate() {
       onSubmit={(event) => {
         event.preventDefault();
         if (loading.value) loading.value.abort();
-        else void start();
+        else void start(named());
       }}
     >
       <label for="model">Model</label>
@@ -124,9 +130,22 @@ function Gate() {
         </button>
       </div>
       <p id="hint" class="hint">
-        <b>demo</b>, a repository of the Hugging Face hub (<code>org/name</code>), or the URL of a folder like one.
-        Downloads stay in this browser. The demo model is a toy that knows a handful of topics and is often wrong.
+        <b>demo</b>, a repository of the Hugging Face hub (<code>org/name</code> or <code>org/name-GGUF:Q4_K_M</code>),
+        or the URL of a GGUF file or of a folder. Downloads stay in this browser. The demo model is a toy that knows a
+        handful of topics and is often wrong.
       </p>
+      {!loading.value && (
+        <p class="hint">
+          <label for="files">A GGUF file of this computer:</label>{" "}
+          <input
+            id="files"
+            type="file"
+            accept=".gguf"
+            multiple
+            onChange={({ currentTarget: { files } }) => files?.length && void start(files)}
+          />
+        </p>
+      )}
       {progress.value && <Bar now={progress.value} />}
       {error.value && (
         <p class="wrong" role="alert">
@@ -139,12 +158,11 @@ function Gate() {
 
 function Bar({ now: { phase, file, loaded, total } }: { now: Progress }) {
   const words = { download: `Downloading ${file}`, cache: `Reading ${file}`, device: "Moving weights to the GPU" };
-  // After the last byte, kernels are compiled.
-  const preparing = phase === "ready" || (phase === "device" && loaded === total);
+  const preparing = phase === "ready" || phase === "kernels";
   const text = preparing ? "Compiling kernels…" : `${words[phase]}: ${size(loaded)} of ${size(total)}`;
   return (
     <>
-      <progress max={total || 1} value={preparing ? total || 1 : loaded} aria-label="Progress" />
+      <progress max={total || 1} value={loaded} aria-label="Progress" />
       <p class="hint" role="status">
         {text}
       </p>

@@ -49,7 +49,9 @@ impl From<StartError> for EngineError {
             StartError::Backend(error) => error.into(),
             StartError::Weights(error) => error.into(),
             StartError::Plan(_) => Self { name: "DeviceError", message: error.to_string() },
-            StartError::Config(_) | StartError::Draft(_) | StartError::DoesNotFit(_) => Self::limit(error.to_string()),
+            StartError::Config(_) | StartError::Draft(_) | StartError::DoesNotFit(_) | StartError::Disk { .. } => {
+                Self::limit(error.to_string())
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use folio::model::remote::SizeRead;
 use folio::model::{LoadError, RangeFiles, TensorRead};
-use js_sys::Uint8Array;
+use js_sys::{Array, Uint8Array};
 use send_wrapper::SendWrapper;
 use std::ops::Range;
 use wasm_bindgen::prelude::*;
@@ -12,6 +12,10 @@ use wasm_bindgen::prelude::*;
 extern "C" {
     /// The worker's reader of one folder.
     pub type Files;
+
+    /// Names of all files, as an array of strings; `undefined` if they are not known.
+    #[wasm_bindgen(method, catch)]
+    async fn names(this: &Files) -> Result<JsValue, JsValue>;
 
     /// Size of a file in bytes; `undefined` if it does not exist.
     #[wasm_bindgen(method, catch)]
@@ -28,6 +32,13 @@ pub(crate) struct JsFiles(SendWrapper<Files>);
 impl JsFiles {
     pub(crate) fn new(files: Files) -> Self {
         Self(SendWrapper::new(files))
+    }
+
+    /// Names of all files; `None` if they are not known, because they are a folder on a server that lists nothing.
+    pub(crate) async fn names(&self) -> Result<Option<Vec<String>>, LoadError> {
+        let names = self.0.names().await.map_err(|error| read_error("the list of files", &error))?;
+        let names: Option<Array> = names.dyn_into().ok();
+        Ok(names.map(|names| names.iter().filter_map(|name| name.as_string()).collect()))
     }
 }
 

@@ -9,6 +9,7 @@
 pub mod cpu;
 mod error;
 mod files;
+mod model;
 mod options;
 pub mod sha256;
 pub mod shaders;
@@ -19,10 +20,11 @@ use error::EngineError;
 use files::{Files, JsFiles};
 use folio::backend::Backend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
+use folio::engine::disk::MemoryFiles;
 use folio::engine::handle::{self, EngineHandle, Status};
 use folio::engine::request::SamplingParams;
 use folio::engine::{Engine, Progress};
-use folio::model::{Model, RangeFiles, remote::read_whole};
+use folio::model::Model;
 use folio::server::{LocalApi, ServerOptions, ServerState};
 use folio::text::TextModel;
 use futures_util::StreamExt;
@@ -32,9 +34,6 @@ use options::{Device, LoadOptions};
 use std::sync::Arc;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::{JsFuture, spawn_local};
-
-/// Maximum bytes of a tokenizer or template file.
-const TEXT_BYTES_MAX: u64 = 256 << 20;
 
 #[wasm_bindgen]
 extern "C" {
@@ -58,6 +57,9 @@ extern "C" {
     fn fail(this: &Sink, message: &str);
 }
 
+/// Maximum bytes of imported KV blocks.
+const IMPORTED_BYTES_MAX: u64 = 1 << 30;
+
 /// Module initialization: runs once, before everything else.
 #[wasm_bindgen(start)]
 pub fn start() {
@@ -76,15 +78,16 @@ pub fn start() {
 pub struct WebEngine {
     handle: EngineHandle,
     api: LocalApi,
+    files: MemoryFiles,
     run: AbortHandle,
 }
 
 #[wasm_bindgen]
 impl WebEngine {
-    /// Loads the model behind `files`. `options` is JSON ([`options`]); `on_progress(done, total)` counts bytes on the
-    /// device. `on_notice(text)` receives notices for the user. `on_end(message)` is called when the engine ends by
-    /// itself. `pause()` returns a promise that resolves when the worker has handled the messages that wait. Rejects
-    /// with an `Error` whose `name` is the kind.
+    /// Loads the model behind `files`. `options` is JSON ([`options`]); `on_progress(phase, done, total)` counts bytes
+    /// on the device (`device`) and compiled kernels (`kernels`). `on_notice(text)` receives notices for the user.
+    /// `on_end(message)` is called when the engine ends by itself. `pause()` returns a promise that resolves when the
+    /// worker has handled the messages that wait. Rejects with an `Error` whose `name` is the kind.
     pub async fn load(
         files: Files,
         options: &str,
@@ -95,9 +98,7 @@ impl WebEngine {
     ) -> Result<WebEngine, JsValue> {
         let options = LoadOptions::parse(options)?;
         options.config()?;
-        let files = JsFiles::new(files);
-        let text = read_text(&files).await?;
-        let model = Model::open_remote(Box::new(files)).await.map_err(EngineError::from)?;
+        let (model, text) = model::open(JsFiles::new(files), &options).await?;
         let parts = Parts { model, text, on_progress, on_notice, on_end };
         let engine = match options.device {
             Device::WebGpu => {
@@ -136,6 +137,14 @@ impl WebEngine {
         Call { abort }
     }
 
+    /// Adds the KV blocks of a file that `folio cache export` has written; `name` is for errors. Returns how many there
+    /// are.
+    pub fn import_cache(&self, name: &str, file: Vec<u8>) -> Result<u32, JsValue> {
+        let imported = self.files.import(&Bytes::from(file));
+        let count = imported.map_err(|error| EngineError::model(format!("{name}: {error}")))?;
+        Ok(u32::try_from(count).expect("a file has few blocks"))
+    }
+
     /// Counters and gauges of the last step, as JSON.
     pub fn stats(&self) -> String {
         options::stats(&self.handle.stats(), self.handle.status() == Status::Ready)
@@ -168,18 +177,20 @@ impl WebEngine {
         let config = options.config()?;
         let defaults = SamplingParams::from_defaults(model.generation());
         let (handle, inbox) = handle::channel(config.queue_requests_max);
+        let report = move |phase: &str, done: f64, total: f64| {
+            on_progress.call3(&JsValue::NULL, &phase.into(), &done.into(), &total.into())
+        };
         let mut progress = move |progress| {
             // Errors of a listener do not concern the engine.
             drop(match progress {
-                Progress::Weights { done, total } => {
-                    on_progress.call2(&JsValue::NULL, &(done as f64).into(), &(total as f64).into())
-                }
-                // A tab compiles them without returning to its event loop, so nothing could be shown.
-                Progress::Kernels { .. } | Progress::Fits(_) => Ok(JsValue::UNDEFINED),
+                Progress::Weights { done, total } => report("device", done as f64, total as f64),
+                Progress::Kernels { done, total } => report("kernels", done.into(), total.into()),
+                Progress::Fits(_) | Progress::Disk { .. } => Ok(JsValue::UNDEFINED),
                 Progress::Notice(text) => on_notice.call1(&JsValue::NULL, &text.into()),
             });
         };
-        let engine = Engine::start(backend, model, &config, inbox, &mut progress).await?;
+        let files = MemoryFiles::new(IMPORTED_BYTES_MAX);
+        let engine = Engine::start_with_files(backend, model, &files, &config, inbox, &mut progress).await?;
 
         let server = ServerOptions { allowed_hosts: vec!["*".into()], defaults, ..ServerOptions::default() };
         let state = ServerState::new(handle.clone(), Arc::new(text), vec![options.name], server);
@@ -190,7 +201,7 @@ impl WebEngine {
                 drop(on_end.call1(&JsValue::NULL, &message.into()));
             }
         });
-        Ok(Self { handle, api: LocalApi::new(state), run })
+        Ok(Self { handle, api: LocalApi::new(state), files, run })
     }
 }
 
@@ -206,15 +217,4 @@ impl Call {
     pub fn cancel(self) {
         self.abort.abort();
     }
-}
-
-/// Tokenizer and chat template; each may be missing.
-async fn read_text(files: &dyn RangeFiles) -> Result<TextModel, EngineError> {
-    let tokenizer = read_whole(files, "tokenizer.json", TEXT_BYTES_MAX).await?;
-    let config = read_whole(files, "tokenizer_config.json", TEXT_BYTES_MAX).await?;
-    let template = read_whole(files, "chat_template.jinja", TEXT_BYTES_MAX).await?;
-    let template = template.map(|bytes| String::from_utf8(bytes.to_vec())).transpose();
-    let template = template.map_err(|_| EngineError::model("chat_template.jinja: not UTF-8"))?;
-    let text = TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.as_deref());
-    text.map_err(|error| EngineError::model(error.to_string()))
 }

@@ -29,6 +29,10 @@ pub(crate) struct LoadOptions {
     /// The model's name in responses.
     pub(crate) name: String,
     pub(crate) device: Device,
+    /// The GGUF file to open, if it was named.
+    pub(crate) gguf: Option<String>,
+    /// What selects one of several GGUF files: a quantization or a file name.
+    pub(crate) requested: Option<String>,
     /// Maximum bytes that a kernel may bind, if less than the device's limit.
     pub(crate) binding_bytes: Option<u64>,
     max_model_len: Option<u32>,
@@ -95,6 +99,7 @@ pub(crate) fn stats(stats: &Stats, ready: bool) -> String {
         "prefixQueries": stats.prefix_queries,
         "prefixHits": stats.prefix_hits,
         "prefixHitsHost": stats.prefix_hits_host,
+        "prefixHitsDisk": stats.prefix_hits_disk,
         "promptTokens": stats.prompt_tokens,
         "generationTokens": stats.generation_tokens,
         "finishedStop": stats.finished_stop,

@@ -173,10 +173,11 @@ test("stop: by Escape, by the button and by a reload; what arrived stays, and th
   await message(page).fill("Show me everything.");
   await message(page).press("Enter");
   await page.locator("article.assistant .markdown").waitFor();
-  // Another tab of the page lists the conversation that runs here.
+  // Another tab of the page lists the conversation that runs here, and shows what it has saved.
   const tab = await page.context().newPage();
-  await tab.goto(`${own.origin}/`);
+  await tab.goto(page.url());
   await tab.getByRole("navigation").getByText("Show me everything.").nth(2).waitFor();
+  await tab.locator("article.assistant .thoughts").waitFor();
   await tab.close();
   await page.reload();
   const answer = await ended(page, 1);

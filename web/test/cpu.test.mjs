@@ -21,8 +21,8 @@ after(async () => {
 
 test("without WebGPU the processor is chosen, and its greedy tokens are the reference's", async () => {
   const { info, refused } = await page.evaluate(async () => {
-    const refused = await outcome(() => folio.load({ model: "demo", device: "webgpu" }));
-    window.engine = await folio.load({ model: "demo", limits: { maxNumSeqs: 4 } });
+    const refused = await outcome(() => folio.load({ model: demo, device: "webgpu" }));
+    window.engine = await folio.load({ model: demo, limits: { maxNumSeqs: 4 } });
     return { info: engine.info, refused };
   });
   assert.equal(refused.name, "NoAdapterError");
@@ -66,8 +66,8 @@ test("while it computes, the worker streams, takes requests and cancels", async 
 
 test("every kernel agrees with the reference, with and without SIMD128", async () => {
   const report = await page.evaluate(async () => {
-    const engine = await import("/engine.js");
-    await engine.default({ module_or_path: "/engine_bg.wasm" });
+    const engine = await import("/folio-web/engine.js");
+    await engine.default({ module_or_path: "/folio-web/engine_bg.wasm" });
     return await engine.cpu_selftest();
   });
   assert.match(report, /^cpu \(cpu, portable, 1 threads\)$/m);

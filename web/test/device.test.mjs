@@ -27,7 +27,7 @@ async function watched(options = {}) {
         tell("count");
       });
     window.start = () =>
-      folio.load({ model: "demo", worker: "/test/worker.js", limits: { maxNumSeqs: 2, maxModelLen: 256 }, ...options });
+      folio.load({ model: demo, worker: "/test/worker.js", limits: { maxNumSeqs: 2, maxModelLen: 256 }, ...options });
     window.story = { prompt: "Once upon a time", temperature: 0, max_tokens: 60, ignore_eos: true };
   }, options);
   return { page, context, errors };
@@ -64,26 +64,28 @@ test("a lost device costs a stream no token; a third loss ends it by type, and r
   await context.close();
 });
 
-test("a crash of the engine is an error by type, and reload works", async () => {
-  const { page, context } = await watched();
-  const result = await page.evaluate(async () => {
-    const engine = await start();
-    const whole = (await engine.completions.create(story)).choices[0].text;
-    const stream = await engine.completions.create({ ...story, stream: true });
-    tell("crash");
-    const crashed = await outcome(async () => {
-      for await (const _ of stream);
+for (const shared of [false, true]) {
+  test(`a crash of ${shared ? "a shared" : "the"} engine is an error by type, and reload works`, async () => {
+    const { page, context } = await watched({ shared });
+    const result = await page.evaluate(async () => {
+      const engine = await start();
+      const whole = (await engine.completions.create(story)).choices[0].text;
+      const stream = await engine.completions.create({ ...story, stream: true });
+      tell("crash");
+      const crashed = await outcome(async () => {
+        for await (const _ of stream);
+      });
+      const later = await outcome(() => engine.stats());
+      await engine.reload();
+      const again = (await engine.completions.create(story)).choices[0].text;
+      return { whole, crashed, later, again };
     });
-    const later = await outcome(() => engine.stats());
-    await engine.reload();
-    const again = (await engine.completions.create(story)).choices[0].text;
-    return { whole, crashed, later, again };
+    assert.deepEqual([result.crashed.name, result.crashed.code], ["EngineCrashedError", "engine_crashed"]);
+    assert.equal(result.later.name, "EngineCrashedError");
+    assert.equal(result.again, result.whole);
+    await context.close();
   });
-  assert.deepEqual([result.crashed.name, result.crashed.code], ["EngineCrashedError", "engine_crashed"]);
-  assert.equal(result.later.name, "EngineCrashedError");
-  assert.equal(result.again, result.whole);
-  await context.close();
-});
+}
 
 test("unload gives every buffer back, five times over", async () => {
   const { page, context, errors } = await watched({ shared: true });
@@ -117,7 +119,7 @@ test("pages share one engine, which outlives the first of them", async () => {
   const { page: other } = await browser.page(server.origin, context);
   const answer = await other.evaluate(async () => {
     const options = {
-      model: "demo",
+      model: demo,
       worker: "/test/worker.js",
       shared: true,
       limits: { maxNumSeqs: 2, maxModelLen: 256 },
@@ -160,14 +162,15 @@ test("no adapter is a reason that people understand", async () => {
   const results = await page.evaluate(async (origin) => {
     // The package's worker in a browser that lacks a feature.
     const load = (script, device = "webgpu") => {
-      const source = `import "${origin}/test/hold.js"; ${script} await import("${origin}/worker.js"); release();`;
+      const packaged = `${origin}/folio-web/worker.js`;
+      const source = `import "${origin}/test/hold.js"; ${script} await import("${packaged}"); release();`;
       const worker = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-      return outcome(() => folio.load({ model: "demo", worker, device }));
+      return outcome(() => folio.load({ model: demo, worker, device }));
     };
     return [
       await load("navigator.gpu.requestAdapter = async () => null;"),
       await load(`Object.defineProperty(navigator, "gpu", { value: undefined });`),
-      await outcome(() => folio.load({ model: "demo", worker: "/no-such-worker.js" })),
+      await outcome(() => folio.load({ model: demo, worker: "/no-such-worker.js" })),
       await load("", "quantum"),
     ];
   }, server.origin);

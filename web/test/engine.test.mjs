@@ -14,7 +14,7 @@ before(async () => {
   server = await serve();
   browser = await launch();
   ({ page, errors } = await browser.page(server.origin));
-  await page.evaluate(async () => (window.engine = await folio.load({ model: "demo" })));
+  await page.evaluate(async () => (window.engine = await folio.load({ model: demo })));
 });
 after(async () => {
   await browser.close();
@@ -23,8 +23,8 @@ after(async () => {
 
 test("every shader variant compiles as it is", async () => {
   const result = await page.evaluate(async () => {
-    const engine = await import("/engine.js");
-    await engine.default({ module_or_path: "/engine_bg.wasm" });
+    const engine = await import("/folio-web/engine.js");
+    await engine.default({ module_or_path: "/folio-web/engine_bg.wasm" });
     const adapter = await navigator.gpu.requestAdapter();
     const features = ["subgroups", "shader-f16"].filter((name) => adapter.features.has(name));
     const device = await adapter.requestDevice({ requiredFeatures: features });
@@ -178,8 +178,8 @@ test("a page learns what is wrong by types", async () => {
       await chat({ model: "nobody" }),
       await chat({ max_tokens: 0 }),
       await outcome(() => folio.load({ model: "http://[" })),
-      await outcome(() => folio.load({ model: "demo", limits: { blockSize: 7 } })),
-      await outcome(() => folio.load({ model: "demo", limits: { bindingBytes: 1000 } })),
+      await outcome(() => folio.load({ model: demo, limits: { blockSize: 7 } })),
+      await outcome(() => folio.load({ model: demo, limits: { bindingBytes: 1000 } })),
     ];
   });
   const [hot, nobody, none, nothing, block, tight] = results;
@@ -195,7 +195,7 @@ test("a page learns what is wrong by types", async () => {
 test("small bindings shard the weights and change no token", async () => {
   const text = await page.evaluate(async () => {
     const small = await folio.load({
-      model: "demo",
+      model: demo,
       limits: { bindingBytes: 2 << 20, maxNumSeqs: 2, maxModelLen: 256 },
     });
     const answer = await small.chat.completions.create({

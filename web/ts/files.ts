@@ -1,5 +1,5 @@
-// The files of a model's folder. They are fetched by range requests and cached slice by slice in the browser's storage;
-// a file is never whole in memory.
+// The files of a model. They are fetched by range requests and cached slice by slice in the browser's storage; a file
+// is never whole in memory. Files that the user has chosen are read where they are.
 //
 // A file is divided into slices, one range request each. Each slice is a separate file in the origin-private file
 // system and is written atomically, so that an interrupted download is resumed at the first missing slice. A folder
@@ -14,6 +14,8 @@ const SLICES_IN_MEMORY = 3;
 /** Maximum attempts of one request; the bytes received are kept between them. */
 const TRIES = 4;
 const FIRST_PAUSE_MS = 250;
+/** Name of the hub's list of files in the storage; no file of a model begins like this. */
+const LISTING = "/listing";
 const QUOTA_ADVICE = 'free some, or load with cache: "none"';
 
 /** Metadata of a file. */
@@ -27,6 +29,13 @@ interface Facts {
   verified: boolean;
 }
 
+/** A file as the hub lists it. */
+interface Listed {
+  path: string;
+  size: number;
+  sha256: string | null;
+}
+
 /** A file changed on the server during the download. */
 export class ChangedError extends Error {}
 
@@ -36,8 +45,10 @@ export interface Digest {
   hex(): string;
 }
 
-/** Slices and metadata by file name. */
+/** Slices and metadata by file name, and the hub's list of files. */
 interface Store {
+  listing(): Promise<Listed[] | undefined>;
+  setListing(listing: Listed[]): Promise<void>;
   facts(file: string): Promise<Facts | null | undefined>;
   setFacts(file: string, facts: Facts | null): Promise<void>;
   slice(file: string, index: number): Promise<Blob | undefined>;
@@ -51,6 +62,8 @@ class NoStore implements Store {
   private readonly known = new Map<string, Facts | null>();
   private readonly keepSlices = new Set<string>();
 
+  listing = async () => undefined;
+  setListing = async () => {};
   facts = async (file: string) => this.known.get(file);
   setFacts = async (file: string, facts: Facts | null) => void this.known.set(file, facts);
   slice = async (file: string, index: number) => this.kept.get(`${index}/${file}`);
@@ -82,6 +95,15 @@ class OpfsStore implements Store {
     }
   }
 
+  async listing(): Promise<Listed[] | undefined> {
+    const blob = await this.get(LISTING);
+    return blob && JSON.parse(await blob.text());
+  }
+
+  setListing(listing: Listed[]): Promise<void> {
+    return this.put(LISTING, new TextEncoder().encode(JSON.stringify(listing)));
+  }
+
   async facts(file: string): Promise<Facts | null | undefined> {
     const blob = await this.get(`${file}.json`);
     return blob && JSON.parse(await blob.text());
@@ -100,17 +122,18 @@ class OpfsStore implements Store {
   }
 
   async remove(file: string): Promise<void> {
-    const own = new RegExp(`^(json|\\d+)$`);
+    const own = /^(json|\d+)$/;
+    const prefix = `${encodeURIComponent(file)}.`;
     const names: string[] = [];
     for await (const name of (this.folder as unknown as { keys(): AsyncIterable<string> }).keys()) {
-      if (name.startsWith(`${file}.`) && own.test(name.slice(file.length + 1))) names.push(name);
+      if (name.startsWith(prefix) && own.test(name.slice(prefix.length))) names.push(name);
     }
     for (const name of names) await this.folder.removeEntry(name);
   }
 
   private async get(name: string): Promise<Blob | undefined> {
     try {
-      return await (await this.folder.getFileHandle(name)).getFile();
+      return await (await this.folder.getFileHandle(encodeURIComponent(name))).getFile();
     } catch {
       return undefined;
     }
@@ -118,7 +141,8 @@ class OpfsStore implements Store {
 
   private async put(name: string, bytes: Uint8Array): Promise<void> {
     try {
-      const stream = await (await this.folder.getFileHandle(name, { create: true })).createWritable();
+      const handle = await this.folder.getFileHandle(encodeURIComponent(name), { create: true });
+      const stream = await handle.createWritable();
       await stream.write(bytes as unknown as FileSystemWriteChunkType);
       await stream.close();
     } catch (error) {
@@ -136,21 +160,20 @@ export async function clearCache(): Promise<void> {
   await root.removeEntry("folio", { recursive: true }).catch(() => {});
 }
 
-async function folderName(base: string): Promise<string> {
-  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(base));
+async function folderName(key: string): Promise<string> {
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(key));
   return [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** The files of one folder, as the engine reads them. */
+/** The files of one model, as the engine reads them. */
 export class ModelFiles {
   /** The first error of a read; the engine keeps only its message. */
   error: unknown;
   private readonly memory = new Map<string, Uint8Array>();
   private readonly known = new Map<string, Facts | null>();
-  private readonly digests = new Map<string, { size: number; sha256: string | null }>();
+  private listed: Listed[] | null = null;
   private readonly fetched = new Map<string, number>();
   private readonly sliceBytes: number;
-  private online = false;
 
   private constructor(
     private readonly place: ModelPlace,
@@ -166,18 +189,30 @@ export class ModelFiles {
     signal: AbortSignal,
     onProgress: (progress: Progress) => void,
   ): Promise<ModelFiles> {
-    const opfs = place.cache === "opfs" ? await OpfsStore.open(`${place.rangeBytes} ${place.base}`) : null;
+    const opfs = place.cache === "opfs" ? await OpfsStore.open(`${place.rangeBytes} ${place.key}`) : null;
     return new ModelFiles(place, opfs ?? new NoStore(), signal, onProgress);
+  }
+
+  /** Names of all files; `undefined` if they are not known. Called by the engine. */
+  names(): Promise<string[] | undefined> {
+    return this.noted(async () => {
+      if (this.place.files) return Object.keys(this.place.files);
+      if (!this.place.listing) return undefined;
+      const listed = (await this.store.listing()) ?? (await this.list());
+      return listed.map(({ path }) => path);
+    });
   }
 
   /** Size of a file in bytes; `undefined` if it does not exist. Called by the engine. */
   size(file: string): Promise<number | undefined> {
-    return this.noted(async () => (await this.facts(file))?.size);
+    return this.noted(async () => this.chosen(file)?.size ?? (await this.facts(file))?.size);
   }
 
   /** Reads bytes of an existing file. Called by the engine. */
   read(file: string, start: number, end: number): Promise<Uint8Array> {
     return this.noted(async () => {
+      const chosen = this.chosen(file);
+      if (chosen) return await readChosen(file, chosen.slice(start, end));
       const facts = await this.facts(file);
       if (!facts) throw new MissingFileError(`${file}: there is no such file`);
       const first = Math.floor(start / this.sliceBytes);
@@ -214,6 +249,12 @@ export class ModelFiles {
     this.memory.clear();
   }
 
+  /** Contents of a file that the page has given. */
+  private chosen(file: string): Blob | null {
+    const known = this.place.files?.[file];
+    return known instanceof Blob ? known : null;
+  }
+
   /** Deletes the cached slices of a file that has changed on its server. */
   async forgetAll(): Promise<void> {
     for (const file of this.known.keys()) await this.store.remove(file);
@@ -233,7 +274,6 @@ export class ModelFiles {
     if (facts !== undefined) return facts;
     facts = await this.store.facts(file);
     if (facts === undefined) {
-      await this.readListing();
       facts = await this.probe(file);
       if (facts) await this.store.setFacts(file, facts);
     }
@@ -241,35 +281,37 @@ export class ModelFiles {
     return facts;
   }
 
-  /** Requests sizes and digests from the hub, once and only if something has to be fetched. */
-  private async readListing(): Promise<void> {
-    if (this.online) return;
-    this.online = true;
-    if (!this.place.listing) return;
-    const response = await this.request(this.place.listing, {});
-    if (!response.ok) throw statusError(this.place.name, response.status);
-    for (const { path, size, lfs } of await response.json()) {
-      this.digests.set(path, { size, sha256: lfs?.oid ?? null });
+  /** Requests the list of files from the hub, once and only if it is needed. */
+  private async list(): Promise<Listed[]> {
+    if (this.listed) return this.listed;
+    const listed: Listed[] = [];
+    for (let page = this.place.listing; page; ) {
+      const response = await this.request(page, {});
+      if (!response.ok) throw statusError(this.place.name, response.status);
+      for (const { type, path, size, lfs } of await response.json()) {
+        if (type !== "directory") listed.push({ path, size, sha256: lfs?.oid ?? null });
+      }
+      page = nextPage(response);
     }
+    await this.store.setListing(listed);
+    return (this.listed = listed);
   }
 
   /** Fetches the first slice, and with it the file's metadata. */
   private async probe(file: string): Promise<Facts | null> {
-    if (this.digests.size > 0 && !this.digests.has(file)) return null;
+    if (this.place.files && !(file in this.place.files)) return null;
+    const listed = this.place.listing ? (await this.list()).find(({ path }) => path === file) : undefined;
+    if (this.place.listing && !listed) return null;
     const response = await this.request(this.address(file), { Range: `bytes=0-${this.sliceBytes - 1}` });
     if (response.status === 404 || response.status === 410) return null;
-    if (response.status === 416) return this.newFacts(file, 0, response);
+    if (response.status === 416) return newFacts(0, response, listed);
     if (!response.ok) throw statusError(file, response.status);
-    if (response.status === 200) return await this.takeStream(file, response);
-    const size = this.digests.get(file)?.size ?? rangeSize(response) ?? (await this.askSize(file));
-    const facts = this.newFacts(file, size, response);
+    if (response.status === 200) return newFacts(await this.takeStream(file, response), response, listed);
+    const size = listed?.size ?? rangeSize(response) ?? (await this.askSize(file));
+    const facts = newFacts(size, response, listed);
     await this.checkRoom(file, facts);
     await this.fetchSlice(file, facts, 0, response);
     return facts;
-  }
-
-  private newFacts(file: string, size: number, response: Response): Facts {
-    return { size, version: version(response), sha256: this.digests.get(file)?.sha256 ?? null, verified: false };
   }
 
   /** Requests the file's size with HEAD, for responses whose Content-Range cannot be read. */
@@ -289,8 +331,8 @@ export class ModelFiles {
     }
   }
 
-  /** Reads from a server that ignores ranges: one stream, divided into slices as it arrives. */
-  private async takeStream(file: string, response: Response): Promise<Facts> {
+  /** Reads from a server that ignores ranges: one stream, divided into slices as it arrives. Returns its size. */
+  private async takeStream(file: string, response: Response): Promise<number> {
     if (this.store instanceof NoStore) this.store.keep(file);
     const announced = Number(response.headers.get("content-length") ?? NaN);
     let [index, at, loaded] = [0, 0, 0];
@@ -321,7 +363,7 @@ export class ModelFiles {
       throw this.networkError(file, error);
     }
     if (at > 0 || index === 0) await flush();
-    return this.newFacts(file, loaded, response);
+    return loaded;
   }
 
   private async slice(file: string, facts: Facts, index: number): Promise<Uint8Array> {
@@ -395,7 +437,10 @@ export class ModelFiles {
   }
 
   private address(file: string): string {
-    return new URL(file, this.place.base).href;
+    const { files, base, query } = this.place;
+    const known = files?.[file];
+    if (typeof known === "string") return known;
+    return new URL(file.split("/").map(encodeURIComponent).join("/"), base).href + query;
   }
 
   private remember(file: string, index: number, slice: Uint8Array): void {
@@ -408,6 +453,23 @@ export class ModelFiles {
     this.fetched.set(file, loaded);
     this.onProgress({ phase, file, loaded, total: facts.size });
   }
+}
+
+function newFacts(size: number, response: Response, listed: Listed | undefined): Facts {
+  return { size, version: version(response), sha256: listed?.sha256 ?? null, verified: false };
+}
+
+async function readChosen(file: string, part: Blob): Promise<Uint8Array> {
+  try {
+    return new Uint8Array(await part.arrayBuffer());
+  } catch (error) {
+    throw new MissingFileError(`${file}: the file cannot be read any more (${(error as Error).message})`);
+  }
+}
+
+/** The URL of the next page of a list, if there is one. */
+function nextPage(response: Response): string | null {
+  return /<([^>]+)>;\s*rel="next"/.exec(response.headers.get("link") ?? "")?.[1] ?? null;
 }
 
 async function* chunks(response: Response): AsyncGenerator<Uint8Array> {

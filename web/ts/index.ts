@@ -1,6 +1,7 @@
 // Entry point of the package: `load()` starts the worker and returns an `Engine` with OpenAI's API.
 
-import { fromApi, fromWire, FolioError, UnloadedError } from "./errors.js";
+import { BrowserError, fromApi, fromWire, FolioError, UnloadedError } from "./errors.js";
+import { findModel } from "./place.js";
 import { PIECES_AHEAD, type LoadResult, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
 import { Stream } from "./stream.js";
 import type * as api from "./types.js";
@@ -10,8 +11,6 @@ export { clearCache } from "./files.js";
 export { Stream } from "./stream.js";
 export type * from "./types.js";
 
-const HUB = "https://huggingface.co";
-const RANGE_BYTES = 32 << 20;
 /** Base URL of the API. It is only a name: no request leaves the page. */
 const BASE = "http://folio/v1";
 
@@ -130,20 +129,53 @@ export class Engine {
   readonly chat = {
     completions: {
       /** Answers a conversation, as one object or as an async iterable of chunks. */
-      create: ((params: api.ChatParamsStreaming | api.ChatParamsWhole, options?: api.RequestOptions) =>
+      create: ((params: api.ChatRequest, options?: api.RequestOptions) =>
         this.create("/chat/completions", params, options)) as {
         (params: api.ChatParamsStreaming, options?: api.RequestOptions): Promise<Stream<api.ChatCompletionChunk>>;
         (params: api.ChatParamsWhole, options?: api.RequestOptions): Promise<api.ChatCompletion>;
+        (
+          params: api.ChatRequest,
+          options?: api.RequestOptions,
+        ): Promise<api.ChatCompletion | Stream<api.ChatCompletionChunk>>;
       },
     },
   };
 
   readonly completions = {
     /** Continues texts or token ids. */
-    create: ((params: api.TextParamsStreaming | api.TextParamsWhole, options?: api.RequestOptions) =>
+    create: ((params: api.CompletionRequest, options?: api.RequestOptions) =>
       this.create("/completions", params, options)) as {
       (params: api.TextParamsStreaming, options?: api.RequestOptions): Promise<Stream<api.Completion>>;
       (params: api.TextParamsWhole, options?: api.RequestOptions): Promise<api.Completion>;
+      (
+        params: api.CompletionRequest,
+        options?: api.RequestOptions,
+      ): Promise<api.Completion | Stream<api.Completion>>;
+    },
+  };
+
+  readonly responses = {
+    /** Answers by the Responses API, as one object or as an async iterable of events. */
+    create: ((params: api.ResponsesRequest, options?: api.RequestOptions) =>
+      this.create("/responses", params, options)) as {
+      (params: api.ResponseParamsStreaming, options?: api.RequestOptions): Promise<Stream<api.ResponseEvent>>;
+      (params: api.ResponseParamsWhole, options?: api.RequestOptions): Promise<api.ResponseObject>;
+      (
+        params: api.ResponsesRequest,
+        options?: api.RequestOptions,
+      ): Promise<api.ResponseObject | Stream<api.ResponseEvent>>;
+    },
+    /** A response that was created with `store`. */
+    retrieve: (id: string, options?: api.RequestOptions): Promise<api.ResponseObject> =>
+      this.call("GET", `/responses/${encodeURIComponent(id)}`, undefined, options),
+  };
+
+  readonly embeddings = {
+    /** Vectors of texts or token ids. */
+    create: ((params: api.EmbeddingRequest, options?: api.RequestOptions) =>
+      this.call("POST", "/embeddings", params, options)) as {
+      (params: api.EmbeddingParamsBase64, options?: api.RequestOptions): Promise<api.EmbeddingList<string>>;
+      (params: api.EmbeddingParams, options?: api.RequestOptions): Promise<api.EmbeddingList>;
     },
   };
 
@@ -154,9 +186,18 @@ export class Engine {
       this.call("GET", `/models/${name}`, undefined, options),
   };
 
+  readonly cache = {
+    /**
+     * Loads the KV blocks of a prompt, as `folio cache export` has written them for this model: prompts that begin with
+     * it are then not computed again. Resolves to the number of blocks.
+     */
+    import: async (url: string | URL): Promise<number> =>
+      await this.worker().ask({ op: "import", url: new URL(url, globalThis.location?.href).href }),
+  };
+
   /** Counters and gauges after the engine's last step. */
-  stats(): Promise<api.Stats> {
-    return this.worker().ask({ op: "stats" });
+  async stats(): Promise<api.Stats> {
+    return await this.worker().ask({ op: "stats" });
   }
 
   /**
@@ -220,7 +261,7 @@ export class Engine {
     await this.unload();
     signal?.throwIfAborted();
     const place = findModel(this.options);
-    const link = await connect(this.options, place);
+    const link = connect(this.options, place);
     const stop = () => link.close(signal!.reason);
     signal?.addEventListener("abort", stop);
     try {
@@ -261,64 +302,65 @@ export class Engine {
   }
 }
 
-/** The location and name of a model. */
-function findModel({ model, name, cache, limits, device, hub, rangeBytes }: api.LoadOptions): ModelPlace {
-  const rest = {
-    cache: cache ?? ("opfs" as const),
-    limits: limits ?? {},
-    device: device ?? ("auto" as const),
-    listing: null,
-    rangeBytes: rangeBytes ?? RANGE_BYTES,
-  };
-  if (model === "demo") {
-    const base = new URL("./demo/", import.meta.url).href;
-    return { ...rest, name: name ?? "folio-tiny", base, listing: `${base}files.json` };
-  }
-  const repository = /^([\w.-]+\/[\w.-]+)(?:@([\w./-]+))?$/.exec(model);
-  if (repository) {
-    const [, repo, revision = "main"] = repository;
-    const at = encodeURIComponent(revision);
-    const listing = `${hub ?? HUB}/api/models/${repo}/tree/${at}`;
-    return { ...rest, name: name ?? repo!, base: `${hub ?? HUB}/${repo}/resolve/${at}/`, listing };
-  }
-  let base: URL;
-  try {
-    base = new URL(model, globalThis.location?.href);
-  } catch {
-    throw new FolioError(`${JSON.stringify(model)} is not "demo", a repository (org/name) or a URL`);
-  }
-  if (!base.pathname.endsWith("/")) base.pathname += "/";
-  return { ...rest, name: name ?? base.pathname.split("/").at(-2) ?? "model", base: base.href };
-}
+/** The worker's path from this file, for pages without a bundler whose copy of this package is on another origin. */
+const WORKER = "folio-web/worker.js";
+const HERE = import.meta.url;
 
 /** Starts a worker for this page, or connects to the site's shared worker for this model. */
-async function connect({ worker, shared }: api.LoadOptions, place: ModelPlace): Promise<Link> {
-  let address = new URL(worker ?? new URL("./worker.js", import.meta.url), globalThis.location?.href);
-  if (address.origin !== globalThis.location?.origin && !address.protocol.startsWith("blob")) {
-    // A worker's script must have the page's origin; its imports need not.
-    const script = new Blob([`import ${JSON.stringify(address.href)};`], { type: "text/javascript" });
-    address = new URL(URL.createObjectURL(script));
+function connect({ worker, shared }: api.LoadOptions, place: ModelPlace): Link {
+  if (typeof Worker === "undefined") {
+    const instead = "on a server or in Node, run `folio serve` and use its HTTP API";
+    throw new BrowserError(`folio-web needs a browser's Web Workers, which are not here; ${instead}`);
   }
-  const failed = "the worker could not be started";
-  return await new Promise((resolve, reject) => {
-    const refuse = (event: Event) =>
-      reject(new FolioError(`${failed}: ${(event as ErrorEvent).message ?? address.href}`));
-    if (!shared) {
-      const own = new Worker(address, { type: "module", name: `folio ${place.name}` });
-      const link = new Link(own, own);
-      own.onerror = (event) => {
-        refuse(event);
-        link.close(new FolioError(`${failed}: ${event.message ?? address.href}`));
-      };
-      return resolve(link);
-    }
-    if (typeof SharedWorker === "undefined") return reject(new FolioError("this browser lacks SharedWorker"));
-    const common = new SharedWorker(address, { type: "module", name: `folio ${place.base}` });
+  if (shared && typeof SharedWorker === "undefined") throw new BrowserError("this browser lacks SharedWorker");
+  const failed = (event: Event) => {
+    const reason = (event as ErrorEvent).message ?? "its script did not load";
+    return new FolioError(`the worker could not be started: ${reason}`);
+  };
+  if (shared) {
+    const common = start(worker, sharedWorker(`folio ${place.key}`));
     const link = new Link(common.port, null);
-    common.onerror = (event) => {
-      refuse(event);
-      link.close(new FolioError(`${failed}: ${address.href}`));
-    };
-    resolve(link);
-  });
+    common.onerror = (event) => link.close(failed(event));
+    return link;
+  }
+  const own = start(worker, ownWorker);
+  const link = new Link(own, own);
+  own.onerror = (event) => link.close(failed(event));
+  return link;
+}
+
+/** Makes a worker, from the package's script or from that at `address`. */
+type Make<W> = (address?: URL) => W;
+
+// Bundlers find the worker's script by the form of these expressions. The name resolves twice: from this file to the
+// file beside it, and as an export of this package. Vite's development server needs the latter: it moves this file into
+// a folder of its own, where versions before 8 would look for a relative name.
+const ownWorker: Make<Worker> = (address) =>
+  address
+    ? new Worker(address, { type: "module" })
+    : new Worker(new URL("folio-web/worker.js", import.meta.url), { type: "module" });
+
+/** Pages share the worker of the same name. */
+const sharedWorker =
+  (name: string): Make<SharedWorker> =>
+  (address) =>
+    address
+      ? new SharedWorker(address, { type: "module", name })
+      : new SharedWorker(new URL("folio-web/worker.js", import.meta.url), /* @vite-ignore */ { type: "module", name });
+
+function start<W>(given: string | URL | undefined, make: Make<W>): W {
+  if (given) return make(withPageOrigin(new URL(given, globalThis.location?.href)));
+  try {
+    return make();
+  } catch (error) {
+    if ((error as Error).name !== "SecurityError" || !HERE.startsWith("http")) throw error;
+    return make(withPageOrigin(new URL(WORKER, HERE)));
+  }
+}
+
+/** A worker's script must have the page's origin; its imports need not. */
+function withPageOrigin(address: URL): URL {
+  if (address.origin === globalThis.location?.origin || address.protocol === "blob:") return address;
+  const script = new Blob([`import ${JSON.stringify(address.href)};`], { type: "text/javascript" });
+  return new URL(URL.createObjectURL(script));
 }

@@ -7,10 +7,20 @@ import type { Limits, ModelInfo, Progress } from "./types.js";
 export interface ModelPlace {
   /** The model's name in responses. */
   name: string;
-  /** URL of the folder, with a trailing slash. */
+  /** Identifies the files: in the cache, and for pages that share an engine. */
+  key: string;
+  /** URL of the folder, with a trailing slash; not used if there are `files`. */
   base: string;
-  /** URL of the list of the files' sizes and digests, in the form of the hub's API. */
+  /** What follows every URL of the folder, such as a signature. */
+  query: string;
+  /** All files, by name: URLs, or contents. */
+  files: Record<string, string | Blob> | null;
+  /** URL of the list of the files with sizes and digests, in the form of the hub's API. */
   listing: string | null;
+  /** The GGUF file to open, if it was named. */
+  gguf: string | null;
+  /** What selects one of several GGUF files: a quantization or a file name. */
+  requested: string | null;
   cache: "opfs" | "none";
   /** Bytes per range request. */
   rangeBytes: number;
@@ -27,6 +37,8 @@ export type ToWorker =
   | { id: number; op: "pull" }
   | { id: number; op: "cancel" }
   | { id: number; op: "stats" }
+  /** A file of KV blocks, at an absolute URL. */
+  | { id: number; op: "import"; url: string }
   | { id: number; op: "unload" };
 
 export type ToPage =

@@ -40,7 +40,7 @@ export interface StructuredFields {
     regex?: string | null;
     /** One of these strings. */
     choice?: Array<string> | null;
-    /** A grammar in Lark's notation. */
+    /** A grammar in Lark's notation, or in llama.cpp's (`root ::= …`). */
     grammar?: string | null;
     /** Accepted and not used. */
     disable_any_whitespace?: boolean | null;
@@ -59,6 +59,10 @@ export interface StructuredFields {
   guided_grammar?: string | null;
   /** SGLang's name of `structured_outputs.regex`. */
   regex?: string | null;
+  /** SGLang's name of `structured_outputs.grammar`. */
+  ebnf?: string | null;
+  /** llama.cpp's name of `structured_outputs.grammar`. */
+  grammar?: string | null;
   /** llama.cpp's name of `structured_outputs.json`. */
   json_schema?: Record<string, unknown> | boolean | string | null;
 }
@@ -105,6 +109,10 @@ export interface SamplingFields {
   early_stopping?: boolean | null;
   /** Strings that end a choice. */
   stop?: string | Array<string> | null;
+  /** The only tokens that an answer may have; an empty list means all. */
+  allowed_token_ids?: Array<number> | null;
+  /** Texts that an answer may not have, as the tokenizer writes them at the beginning of a text or after a space. */
+  bad_words?: Array<string> | null;
   /** Token ids that end a choice. */
   stop_token_ids?: Array<number> | null;
   /** Whether the text ends with the stop string that ended it. */
@@ -214,6 +222,32 @@ export interface MessagesPrompt {
   } | null;
 }
 
+export interface Judging {
+  /** What makes a document relevant, for models that read an instruction. */
+  instruction?: string | null;
+  /** Keep only this many of each document's first tokens. */
+  max_tokens_per_doc?: number | null;
+  /** Another name of `max_tokens_per_doc`. */
+  truncate_prompt_tokens?: number | null;
+}
+
+export interface LlamaSettings {
+  /** Tokens to generate at most; negative: as many as fit into the context. */
+  n_predict?: number | null;
+  /** Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none. */
+  n_probs?: number | null;
+  /** llama.cpp's name of `return_token_ids`. */
+  return_tokens?: boolean | null;
+  /** One choice is generated here. */
+  n_cmpl?: number | null;
+  /** One choice is generated here. */
+  n?: number | null;
+  /** One choice is generated here. */
+  best_of?: number | null;
+  /** Added to logits, by token id; in a list of pairs, `false` forbids a token. */
+  logit_bias?: Record<string, number> | Array<[number, number | false]> | null;
+}
+
 export interface OllamaSettings {
   /** Answer with lines of JSON, one for each part of the answer. */
   stream?: boolean | null;
@@ -248,6 +282,11 @@ export interface OllamaSettings {
   logprobs?: boolean | null;
   /** Alternatives to report for each token; needs `logprobs`. */
   top_logprobs?: number | null;
+}
+
+export interface LoadRequest {
+  /** A served name. */
+  model: string;
 }
 
 export type ContentPart = {
@@ -349,7 +388,7 @@ export interface ItemPart {
 }
 
 export interface MessageItem {
-  type?: "message";
+  type?: "message" | null;
   role: "user" | "assistant" | "system" | "developer";
   content: string | Array<ItemPart>;
 }
@@ -372,7 +411,11 @@ export interface ReasoningItem {
   type: "reasoning";
 }
 
-export type InputItem = MessageItem | CallItem | ResultItem | ReasoningItem;
+export interface OtherItem {
+  type: string;
+}
+
+export type InputItem = MessageItem | CallItem | ResultItem | ReasoningItem | OtherItem;
 
 export interface ToolItem {
   type: "function";
@@ -421,7 +464,7 @@ export type ContentBlock = {
 } | {
   type: "thinking";
   thinking: string;
-  signature?: string;
+  signature?: string | null;
 } | {
   type: "tool_use";
   id: string;
@@ -433,8 +476,8 @@ export type ContentBlock = {
   content?: string | Array<{
     type: "text";
     text: string;
-  }>;
-  is_error?: boolean;
+  }> | null;
+  is_error?: boolean | null;
 };
 
 export interface BlockMessage {
@@ -456,11 +499,11 @@ export interface BlockOtherTool {
 
 export type BlockToolChoice = {
   type: "auto" | "any" | "none";
-  disable_parallel_tool_use?: boolean;
+  disable_parallel_tool_use?: boolean | null;
 } | {
   type: "tool";
   name: string;
-  disable_parallel_tool_use?: boolean;
+  disable_parallel_tool_use?: boolean | null;
 };
 
 export interface MessagesRequest
@@ -489,6 +532,8 @@ export interface CompletionRequest
   logprobs?: number | null;
   /** Begin each choice with its prompt. */
   echo?: boolean | null;
+  /** The text after a gap that follows the prompt, for models that can fill one. */
+  suffix?: string | null;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
 }
@@ -515,6 +560,64 @@ export interface EmbeddingRequest
   normalize?: boolean | null;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
+}
+
+export interface RerankDocumentsRequest
+  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
+  /** What the documents are compared with. */
+  query: string | {
+    text: string;
+  };
+  /** What to rank: texts, or objects with `text`. */
+  documents: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
+  /** Report only this many of the best documents. */
+  top_n?: number | null;
+  /** Repeat each document in its result. */
+  return_documents?: boolean | null;
+}
+
+export interface RerankTextsRequest
+  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
+  /** What the texts are compared with. */
+  query: string | {
+    text: string;
+  };
+  /** What to rank. */
+  texts: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
+  /** Report the logarithm of the odds instead of a probability; a cosine stays as it is. */
+  raw_scores?: boolean | null;
+  /** Repeat each text in its result. */
+  return_text?: boolean | null;
+  /** Cut a text that does not fit into the context. */
+  truncate?: boolean | null;
+  /** Texts are cut at their end. */
+  truncation_direction?: "Right" | "right" | null;
+}
+
+export type RerankRequest = RerankDocumentsRequest | RerankTextsRequest;
+
+export interface ScoreRequest
+  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
+  /** A query, or one for each document. */
+  text_1: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
+  /** A document, or several. */
+  text_2: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
 }
 
 export interface TokenizeTextRequest
@@ -556,23 +659,24 @@ export interface DetokenizeRequest
 }
 
 export interface LlamaRequest
-  extends Target, StructuredFields, Omit<SamplingFields, "logit_bias" | "n" | "best_of">, Queueing {
+  extends Target, StructuredFields, Omit<SamplingFields, "logit_bias" | "n" | "best_of">, Queueing, LlamaSettings {
   /** What to continue: one text, or one list of token ids. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
-  /** Tokens to generate at most; negative: as many as fit into the context. */
-  n_predict?: number | null;
-  /** Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none. */
-  n_probs?: number | null;
-  /** llama.cpp's name of `return_token_ids`. */
-  return_tokens?: boolean | null;
-  /** One choice is generated here. */
-  n_cmpl?: number | null;
-  /** One choice is generated here. */
-  n?: number | null;
-  /** One choice is generated here. */
-  best_of?: number | null;
-  /** Added to logits, by token id; in a list of pairs, `false` forbids a token. */
-  logit_bias?: Record<string, number> | Array<[number, number | false]> | null;
+}
+
+export interface InfillRequest
+  extends Target, StructuredFields, Omit<SamplingFields, "logit_bias" | "n" | "best_of">, Queueing, LlamaSettings {
+  /** The text before the gap. */
+  input_prefix: string;
+  /** The text after the gap. */
+  input_suffix: string;
+  /** Other files: objects with `filename` and `text`. */
+  input_extra?: Array<{
+    filename: string;
+    text: string;
+  }> | null;
+  /** What the answer begins with. */
+  prompt?: string | null;
 }
 
 export interface OllamaShowRequest
@@ -595,6 +699,8 @@ export interface OllamaGenerateRequest
   prompt?: string | null;
   /** Instructions. */
   system?: string | null;
+  /** The text after a gap that follows the prompt, for models that can fill one. */
+  suffix?: string | null;
   /** Continue the prompt as it is, without the chat template. */
   raw?: boolean | null;
 }
@@ -613,4 +719,12 @@ export interface OllamaEmbeddingsRequest
   extends Target, Queueing {
   /** What to embed. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
+}
+
+export interface OllamaPullRequest
+  extends Target {
+  /** An older name of `model`. */
+  name?: string | null;
+  /** Report the progress line by line. */
+  stream?: boolean | null;
 }

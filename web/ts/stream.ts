@@ -25,7 +25,9 @@ export class Stream<T> implements AsyncIterable<T> {
         const events = text.split("\n\n");
         text = events.pop()!;
         for (const event of events) {
-          const data = event.slice("data: ".length);
+          // An event may have a name, which its data repeats, and a pause in the stream is a comment.
+          const data = /^data: (.*)$/m.exec(event)?.[1];
+          if (data === undefined) continue;
           if (data === "[DONE]") return;
           const chunk = JSON.parse(data);
           if (chunk.error) throw fromApi(500, chunk);

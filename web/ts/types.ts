@@ -1,14 +1,17 @@
 // Types of the package. Requests are in requests.ts, which is generated from the engine's table of request fields.
 // Responses have the fields of OpenAI's API that the engine supports; additional fields are marked.
 
-import type { ChatRequest, CompletionRequest } from "./requests.js";
+import type { ChatRequest, CompletionRequest, EmbeddingRequest, ResponsesRequest } from "./requests.js";
 
 export type * from "./requests.js";
 
 /** Progress of a load. */
 export interface Progress {
-  /** `download` and `cache` count the bytes of a file, `device` the bytes on the GPU; `ready` comes last. */
-  phase: "download" | "cache" | "device" | "ready";
+  /**
+   * `download` and `cache` count the bytes of a file, `device` the bytes on the device, `kernels` compiled kernels;
+   * `ready` comes last.
+   */
+  phase: "download" | "cache" | "device" | "kernels" | "ready";
   /** Name of the file; empty if the progress concerns all files. */
   file: string;
   loaded: number;
@@ -35,9 +38,22 @@ export interface Limits {
   seed?: number;
 }
 
+/** The files of a model by name: URLs, or contents such as a `File` that the user has chosen. */
+export interface ModelSource {
+  /** The model's name in responses. */
+  name?: string;
+  files: Record<string, string | URL | Blob>;
+}
+
 export interface LoadOptions {
-  /** `demo`, a Hugging Face repository (`org/name`, `org/name@revision`), or the URL of a folder with its files. */
-  model: string;
+  /**
+   * The model, in GGUF or as a folder in the Hugging Face layout:
+   * - a repository of the hub: `org/name`, `org/name@revision`, `org/name-GGUF:Q4_K_M`, `org/name:file.gguf`;
+   * - the URL of a GGUF file (of a split one, its first part) or of a folder;
+   * - a `File`, or all files of a split model or a folder, for example `input.files`;
+   * - files by name, such as the default export of the package `folio-web-demo`.
+   */
+  model: string | File | ArrayLike<File> | ModelSource;
   onProgress?: (progress: Progress) => void;
   /** Where downloaded files are cached: in the browser's storage (`opfs`), or nowhere (`none`). */
   cache?: "opfs" | "none";
@@ -51,13 +67,13 @@ export interface LoadOptions {
   device?: "auto" | "webgpu" | "cpu";
   /** Share one engine between all pages of this site that load this model with this option. */
   shared?: boolean;
-  /** The model's name in responses; by default `model`. */
+  /** The model's name in responses; by default the repository's, the folder's or the file's. */
   name?: string;
   /** URL of the hub, by default https://huggingface.co. */
   hub?: string;
   /** Bytes per range request (32 MiB). An interrupted download resumes at the last one. */
   rangeBytes?: number;
-  /** URL of `worker.js`, if it is not beside this module. */
+  /** URL of the package's worker, if neither a bundler nor the browser finds it by itself. */
   worker?: string | URL;
 }
 
@@ -89,6 +105,8 @@ export interface Stats {
   prefixHits: number;
   /** Those of them that came from host memory. */
   prefixHitsHost: number;
+  /** Those of `prefixHits` that came from files of {@link Engine.cache}. */
+  prefixHitsDisk: number;
   promptTokens: number;
   generationTokens: number;
   finishedStop: number;
@@ -120,12 +138,32 @@ export interface TextParamsWhole extends CompletionRequest {
   stream?: false | null;
 }
 
+/** A Responses request with a streamed response. */
+export interface ResponseParamsStreaming extends ResponsesRequest {
+  stream: true;
+}
+
+/** A Responses request with a whole response. */
+export interface ResponseParamsWhole extends ResponsesRequest {
+  stream?: false | null;
+}
+
+/** A request for vectors as numbers. */
+export interface EmbeddingParams extends EmbeddingRequest {
+  encoding_format?: "float" | null;
+}
+
+/** A request for vectors as base64 of little-endian 32-bit floats. */
+export interface EmbeddingParamsBase64 extends EmbeddingRequest {
+  encoding_format: "base64";
+}
+
 export interface Usage {
   prompt_tokens: number;
   completion_tokens: number;
   total_tokens: number;
   /** Prompt tokens found in the prefix cache. */
-  prompt_tokens_details?: { cached_tokens?: number; host_cached_tokens?: number };
+  prompt_tokens_details?: { cached_tokens?: number; host_cached_tokens?: number; disk_cached_tokens?: number };
   /** Tokens of the reasoning before the answer. */
   completion_tokens_details?: { reasoning_tokens?: number };
 }
@@ -219,6 +257,121 @@ export interface Completion {
   }[];
   usage?: Usage;
 }
+
+/** Vectors in the order of the inputs. */
+export interface EmbeddingList<Vector extends number[] | string = number[]> {
+  object: "list";
+  data: { object: "embedding"; index: number; embedding: Vector }[];
+  model: string;
+  usage: { prompt_tokens: number; total_tokens: number };
+}
+
+export type ItemStatus = "in_progress" | "completed" | "incomplete";
+
+/** The text of an answer. */
+export interface ResponseText {
+  type: "output_text";
+  text: string;
+  annotations: never[];
+  logprobs: (TokenLogprob & { top_logprobs: TokenLogprob[] })[];
+}
+
+/** A part of the reasoning before an answer, or its summary. */
+export interface ResponseReasoningText {
+  type: "reasoning_text" | "summary_text";
+  text: string;
+}
+
+/** An item of a response. */
+export type ResponseItem =
+  | { type: "message"; id: string; status: ItemStatus; role: "assistant"; content: ResponseText[] }
+  | {
+      type: "reasoning";
+      id: string;
+      summary: ResponseReasoningText[];
+      content?: ResponseReasoningText[];
+      encrypted_content?: string | null;
+    }
+  | { type: "function_call"; id: string; status: ItemStatus; call_id: string; name: string; arguments: string }
+  | { type: "custom_tool_call"; id: string; status: ItemStatus; call_id: string; name: string; input: string };
+
+/** An answer of the Responses API. It repeats the request's settings. */
+export interface ResponseObject {
+  id: string;
+  object: "response";
+  created_at: number;
+  completed_at: number | null;
+  status: "in_progress" | "completed" | "incomplete" | "failed";
+  error: { code: "server_error"; message: string } | null;
+  incomplete_details: { reason: "max_output_tokens" } | null;
+  model: string;
+  output: ResponseItem[];
+  usage: {
+    input_tokens: number;
+    input_tokens_details: { cached_tokens: number };
+    output_tokens: number;
+    output_tokens_details: { reasoning_tokens: number };
+    total_tokens: number;
+  } | null;
+  metadata: Record<string, string> | null;
+  previous_response_id: string | null;
+}
+
+/** Where an event of a stream happens. */
+export interface ResponsePlace {
+  item_id: string;
+  output_index: number;
+}
+
+/** An event of a streamed response; `sequence_number` counts them. */
+export type ResponseEvent = { sequence_number: number } & (
+  | {
+      type:
+        | "response.created"
+        | "response.in_progress"
+        | "response.completed"
+        | "response.incomplete"
+        | "response.failed";
+      response: ResponseObject;
+    }
+  | {
+      type: "response.output_item.added" | "response.output_item.done";
+      output_index: number;
+      item: ResponseItem;
+    }
+  | (ResponsePlace & {
+      type: "response.content_part.added" | "response.content_part.done";
+      content_index: number;
+      part: ResponseText | ResponseReasoningText;
+    })
+  | (ResponsePlace & {
+      type: "response.reasoning_summary_part.added" | "response.reasoning_summary_part.done";
+      summary_index: number;
+      part: ResponseReasoningText;
+    })
+  | (ResponsePlace & {
+      type: "response.output_text.delta";
+      content_index: number;
+      delta: string;
+      logprobs: ResponseText["logprobs"];
+    })
+  | (ResponsePlace & {
+      type: "response.output_text.done";
+      content_index: number;
+      text: string;
+      logprobs: ResponseText["logprobs"];
+    })
+  | (ResponsePlace & { type: "response.reasoning_text.delta"; content_index: number; delta: string })
+  | (ResponsePlace & { type: "response.reasoning_text.done"; content_index: number; text: string })
+  | (ResponsePlace & { type: "response.reasoning_summary_text.delta"; summary_index: number; delta: string })
+  | (ResponsePlace & { type: "response.reasoning_summary_text.done"; summary_index: number; text: string })
+  | (ResponsePlace & {
+      type: "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta";
+      delta: string;
+    })
+  | (ResponsePlace & { type: "response.function_call_arguments.done"; name: string; arguments: string })
+  | (ResponsePlace & { type: "response.custom_tool_call_input.done"; input: string })
+);
 
 export interface Model {
   id: string;

@@ -9,7 +9,7 @@ use super::weight::{Matrix, decode};
 use crate::backend::host::check_block;
 use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, Step, Storage, WeightId, WeightSpec};
+use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, StateLayer, Step, Storage, WeightId, WeightSpec};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -33,6 +33,8 @@ pub(super) struct Loaded {
     pub(super) blocks: Vec<u32>,
     /// Keys and values per layer; empty before the pool is allocated.
     pub(super) pool: Vec<[KvStore; 2]>,
+    /// The states of each state layer, slot by slot.
+    pub(super) states: Vec<Vec<f32>>,
     /// The token in each feed slot.
     pub(super) feed: Vec<u32>,
     /// Buffers of each thread.
@@ -45,7 +47,7 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// Allocates weights, row buffers and feed slots; the pool follows.
+    /// Allocates weights, row buffers, state slots and feed slots; the pool follows.
     pub(super) fn new(plan: Arc<Plan>, capacity: Capacity, level: Level, threads: usize) -> Result<Self, BackendError> {
         let mut is_matrix = vec![false; plan.weights.len()];
         for step in plan.steps() {
@@ -64,11 +66,13 @@ impl Loaded {
         let weights = plan.weights.iter().zip(&is_matrix).map(weight).collect::<Result<_, BackendError>>()?;
         let rows_max = |rows: Rows| rows.count(capacity.tokens_max, capacity.samples_max) as usize;
         let buffer = |spec: &BufferSpec| vec![0.0; rows_max(spec.rows) * spec.columns as usize];
+        let states = |layer: &StateLayer| vec![0.0; capacity.state_slots as usize * layer.elements as usize];
         Ok(Self {
             weights,
             buffers: plan.buffers.iter().map(buffer).collect(),
             blocks: Vec::new(),
             pool: Vec::new(),
+            states: plan.state_layers.iter().map(states).collect(),
             feed: vec![0; capacity.feed_slots as usize],
             scratch: (0..threads).map(|_| ThreadScratch::new()).collect(),
             turns: Turns::default(),
@@ -167,6 +171,11 @@ impl Loaded {
         }
         let halves = self.pool.get_mut(layer as usize).ok_or_else(BackendError::no_pool)?;
         Ok(&mut halves[usize::from(half == KvHalf::Value)])
+    }
+
+    /// The states of a layer in all slots.
+    pub(super) fn states(&mut self, layer: u32) -> Result<&mut Vec<f32>, BackendError> {
+        self.states.get_mut(layer as usize).ok_or_else(|| BackendError::no_state_layer(layer))
     }
 
     /// Number of rows of `buffer` in this batch.

@@ -8,7 +8,7 @@ use super::simd::{LANES, Lanes, Level, with_simd};
 use super::team::{Team, share};
 use super::weight::{Matrix, Section};
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{self, MatMul, MatMulExperts, RouteExperts, Storage};
+use crate::plan::{self, ExpertGroups, MatMul, MatMulExperts, RouteExperts, Storage};
 use std::ops::Range;
 
 /// Runs the step.
@@ -191,20 +191,57 @@ impl Experts<'_> {
 pub(super) fn route(step: &RouteExperts, loaded: &mut Loaded, inputs: &BatchInputs) {
     loaded.write(step.routes, inputs, |loaded, routes, _| {
         let (experts, per_token) = (loaded.columns(step.logits), loaded.per_token(step.routes));
-        let mut ids: Vec<usize> = Vec::with_capacity(experts);
+        let (mut ids, mut keys): (Vec<usize>, Vec<u32>) = (Vec::with_capacity(experts), Vec::with_capacity(experts));
+        let routing = step.routing;
+        let [bias, scales] = [routing.bias, routing.expert_scale].map(|weight| weight.map(|id| loaded.vector(id)));
         let logits = loaded.rows(step.logits, inputs).chunks_exact(experts);
         for (logits, routes) in logits.zip(routes.chunks_exact_mut(2 * per_token)) {
             ids.clear();
             ids.extend(0..experts);
-            ids.sort_by_key(|&id| std::cmp::Reverse(order(logits[id])));
-            let share = |id: usize| (logits[id] - logits[ids[0]]).exp();
-            let counted = if step.renormalize { &ids[..per_token] } else { &ids[..] };
+            keys.clear();
+            match bias {
+                None => keys.extend(logits.iter().map(|&logit| order(logit))),
+                Some(bias) => biased_keys(logits, bias, routing.groups, &mut keys),
+            }
+            ids.sort_by_key(|&id| std::cmp::Reverse(keys[id]));
+            let share = |id: usize| match routing.sigmoid {
+                true => sigmoid(logits[id]),
+                false => (logits[id] - logits[ids[0]]).exp(),
+            };
+            let counted = if routing.renormalize { &ids[..per_token] } else { &ids[..] };
             let sum: f32 = counted.iter().map(|&id| share(id)).sum();
+            let sum = match (routing.sigmoid, routing.renormalize) {
+                (true, true) => sum + 1e-20,
+                (true, false) => 1.0,
+                (false, _) => sum,
+            };
             for (route, &id) in routes.chunks_exact_mut(2).zip(&ids) {
-                (route[0], route[1]) = (id as f32, share(id) / sum);
+                let scale = routing.factor * scales.map_or(1.0, |scales| scales[id]);
+                (route[0], route[1]) = (id as f32, share(id) / sum * scale);
             }
         }
     });
+}
+
+fn sigmoid(logit: f32) -> f32 {
+    1.0 / (1.0 + (-logit).exp())
+}
+
+/// What experts are ordered by if scores have a bias; 0 for those of groups that are not kept.
+fn biased_keys(logits: &[f32], bias: &[f32], groups: Option<ExpertGroups>, keys: &mut Vec<u32>) {
+    let biased: Vec<f32> = logits.iter().zip(bias).map(|(&logit, bias)| sigmoid(logit) + bias).collect();
+    keys.extend(biased.iter().map(|&value| order(value)));
+    let Some(ExpertGroups { count, kept }) = groups else { return };
+    let size = logits.len() / count as usize;
+    let value = |group: &[f32]| {
+        let mut sorted = group.to_vec();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        order(sorted[0] + sorted[1])
+    };
+    let values: Vec<u32> = biased.chunks_exact(size).map(value).collect();
+    let mut best: Vec<usize> = (0..values.len()).collect();
+    best.sort_by_key(|&group| std::cmp::Reverse(values[group]));
+    best[kept as usize..].iter().for_each(|group| keys[group * size..][..size].fill(0));
 }
 
 /// Maps a logit to an integer with the same order: −0 is below 0, and NaN above everything.

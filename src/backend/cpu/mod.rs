@@ -9,6 +9,7 @@
 //! same order.
 
 mod attention;
+mod convolution;
 mod decode;
 mod kv;
 mod loaded;
@@ -27,7 +28,7 @@ mod weight;
 
 pub use simd::Level;
 
-use super::host::{check_batch, overwrite_feed, overwrite_rows};
+use super::host::{check_batch, overwrite_feed, overwrite_rows, overwrite_states};
 use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, Inspect, KvHalf, MACHINE_MEMORY};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
@@ -165,6 +166,7 @@ fn run(loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) -> Results {
             Step::MatMul(step) => matmul::run(step, loaded, team, inputs),
             Step::RopeStoreKv(step) => rope::run(step, loaded, team, inputs),
             Step::AttendPaged(step) => attention::run(step, loaded, team, inputs),
+            Step::ShortConvolution(step) => convolution::run(step, loaded, team, inputs),
             Step::GatedActivation(step) => rows::gated_activation(step, loaded, team, inputs),
             Step::RouteExperts(step) => matmul::route(step, loaded, inputs),
             Step::MatMulExperts(step) => matmul::run_experts(step, loaded, team, inputs),
@@ -212,6 +214,14 @@ impl Inspect for CpuBackend {
 
     async fn read_kv(&mut self, layer: u32, half: KvHalf) -> Result<Vec<f32>, BackendError> {
         Ok(self.loaded()?.half(layer, half)?.read_all())
+    }
+
+    fn write_state(&mut self, layer: u32, values: &[f32]) -> Result<(), BackendError> {
+        overwrite_states(self.loaded()?.states(layer)?, values)
+    }
+
+    async fn read_state(&mut self, layer: u32) -> Result<Vec<f32>, BackendError> {
+        Ok(self.loaded()?.states(layer)?.clone())
     }
 
     fn write_feed(&mut self, token_ids: &[u32]) -> Result<(), BackendError> {

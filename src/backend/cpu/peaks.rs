@@ -4,7 +4,7 @@
 //! these peaks.
 
 use super::CpuBackend;
-use super::memory::SharedSlice;
+use super::memory::{Lines, SharedSlice};
 use super::simd::{Kernel, LANES, Lanes, Simd, with_simd};
 use super::team::share;
 use crate::backend::Peaks;
@@ -27,17 +27,17 @@ impl CpuBackend {
 
     /// Read bandwidth, 10⁹ bytes per second.
     pub fn read_gbps(&mut self) -> f64 {
-        let source = vec![[1.0_f32; LANES]; BYTES / size_of::<Lanes>()];
-        self.read(&source)
+        self.read(bytemuck::cast_slice(buffer().lines()))
     }
 
     /// Bandwidth of reading, and of copying (bytes read and written).
     fn bandwidth(&mut self) -> (f64, f64) {
-        let source = vec![[1.0_f32; LANES]; BYTES / size_of::<Lanes>()];
-        let mut target = vec![[2.0_f32; LANES]; source.len()];
+        let (source, mut target) = (buffer(), buffer());
+        let (source, target): (&[Lanes], &mut [Lanes]) =
+            (bytemuck::cast_slice(source.lines()), bytemuck::cast_slice_mut(target.lines_mut()));
         let (threads, team) = (self.team.threads(), &mut self.team);
         let seconds = best_seconds(|| {
-            let target = SharedSlice::new(&mut target);
+            let target = SharedSlice::new(target);
             team.run(|thread| {
                 let part = share(source.len(), thread, threads);
                 #[allow(unsafe_code, reason = "parts of different threads are disjoint")]
@@ -45,7 +45,7 @@ impl CpuBackend {
                 unsafe { target.part(part.clone()) }.copy_from_slice(&source[part]);
             });
         });
-        (self.read(&source), 2.0 * BYTES as f64 / seconds / 1e9)
+        (self.read(source), 2.0 * BYTES as f64 / seconds / 1e9)
     }
 
     fn read(&mut self, source: &[Lanes]) -> f64 {
@@ -71,6 +71,13 @@ impl CpuBackend {
         });
         (2 * threads * chains * LANES * LINKS) as f64 / seconds / 1e9
     }
+}
+
+/// Memory like that of weights, and written once, so that all of it is there.
+fn buffer() -> Lines {
+    let mut buffer = Lines::zeroed(BYTES / size_of::<Lanes>(), "peaks").expect("there is memory to measure");
+    buffer.lines_mut().fill([1.0_f32.to_bits(); LANES]);
+    buffer
 }
 
 fn best_seconds(mut work: impl FnMut()) -> f64 {

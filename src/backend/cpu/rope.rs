@@ -6,7 +6,7 @@ use super::rows::normalize;
 use super::simd::Level;
 use super::team::{Team, share};
 use crate::plan::inputs::{BatchInputs, NONE};
-use crate::plan::{HeadNorm, KvLayer, Rope, RopeStoreKv};
+use crate::plan::{HeadNorm, KvLayer, QueryGrowth, Rope, RopeStoreKv};
 use std::ops::Range;
 
 /// What is done to the heads of q or k.
@@ -15,19 +15,35 @@ struct Transform<'a> {
     head_dim: usize,
     norm: Option<(HeadNorm, &'a [f32])>,
     rope: Option<(Rope, &'a [[f32; 2]])>,
+    growth: Option<QueryGrowth>,
 }
 
 impl Transform<'_> {
     /// Writes the heads of row `row` to `out`.
-    fn apply(&self, row: usize, heads: &[f32], out: &mut [f32]) {
+    fn apply(&self, row: usize, position: u32, heads: &[f32], out: &mut [f32]) {
         match &self.norm {
-            Some((norm, weight)) => {
+            Some((norm, weight)) if !norm.after_rotation => {
                 for (x, out) in heads.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
                     normalize(self.level, x, weight, norm.epsilon, norm.one_plus, out);
                 }
             }
-            None => out.copy_from_slice(heads),
+            _ => out.copy_from_slice(heads),
         }
+        self.rotate(row, out);
+        if let Some((norm, weight)) = self.norm.filter(|(norm, _)| norm.after_rotation) {
+            let rotated = out.to_vec();
+            for (x, out) in rotated.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+                normalize(self.level, x, weight, norm.epsilon, norm.one_plus, out);
+            }
+        }
+        if let Some(QueryGrowth { slope, positions }) = self.growth {
+            let factor = 1.0 + f64::from(slope) * f64::from(position / positions).ln_1p();
+            out.iter_mut().for_each(|value| *value *= factor as f32);
+        }
+    }
+
+    /// Rotates the heads of row `row`.
+    fn rotate(&self, row: usize, out: &mut [f32]) {
         let Some((rope, turns)) = &self.rope else { return };
         let pairs = rope.rotary_dim as usize / 2;
         let turns = &turns[row * pairs..][..pairs];
@@ -57,17 +73,19 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
     let mut turns = std::mem::take(&mut loaded.turns);
     let set = step.rope.map(|rope| turns.prepare(&rope, loaded.vector(rope.frequencies), &inputs.positions));
     let rope = step.rope.zip(set).map(|(rope, set)| (rope, turns.rows(set)));
-    let kv_columns = (layer.heads * layer.head_dim) as usize;
+    let kv_columns = if step.options.q_only { 0 } else { (layer.heads * layer.head_dim) as usize };
     let mut keys = std::mem::take(&mut loaded.rotated_keys);
     keys.resize(inputs.positions.len() * kv_columns, 0.0);
     loaded.write(step.q, inputs, |loaded, q, storage| {
-        let transform = |norm: Option<HeadNorm>| Transform {
+        let transform = |norm: Option<HeadNorm>, growth: Option<QueryGrowth>| Transform {
             level: loaded.level,
             head_dim: layer.head_dim as usize,
             norm: norm.map(|norm| (norm, loaded.vector(norm.weight))),
             rope,
+            growth,
         };
-        let (q_transform, k_transform) = (transform(step.q_norm), transform(step.k_norm));
+        let q_transform = transform(step.q_norm, step.options.query_growth);
+        let k_transform = transform(step.k_norm, None);
         let (qkv, qkv_columns) = (loaded.rows(step.qkv, inputs), loaded.columns(step.qkv));
         let (q_columns, rows) = (loaded.columns(step.q), inputs.positions.len());
         let (q, keys) = (SharedSlice::new(q), SharedSlice::new(&mut keys));
@@ -82,9 +100,10 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
                         keys.part(row * kv_columns..(row + 1) * kv_columns),
                     )
                 };
-                q_transform.apply(row, &qkv[..q_columns], q);
+                let position = inputs.positions[row];
+                q_transform.apply(row, position, &qkv[..q_columns], q);
                 q.iter_mut().for_each(|value| *value = storage.round(*value));
-                k_transform.apply(row, &qkv[q_columns..][..kv_columns], keys);
+                k_transform.apply(row, position, &qkv[q_columns..][..kv_columns], keys);
             }
         };
         if rows < 8 {
@@ -94,7 +113,9 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
             team.run(|thread| work(share(rows, thread, threads)));
         }
     });
-    store(step, layer, loaded, team, inputs, &keys);
+    if !step.options.q_only {
+        store(step, layer, loaded, team, inputs, &keys);
+    }
     loaded.rotated_keys = keys;
     loaded.turns = turns;
 }
@@ -109,8 +130,9 @@ fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Tea
     let (heads, dim) = (layer.heads as usize, layer.head_dim as usize);
     let (qkv, qkv_columns) = (loaded.rows(step.qkv, inputs), loaded.columns(step.qkv));
     let values_at = qkv_columns - heads * dim;
+    let (level, ones) = (loaded.level, vec![1.0; dim]);
     let work = |items: Range<usize>| {
-        let mut packed = Vec::new();
+        let (mut packed, mut normed) = (Vec::new(), vec![0.0; dim]);
         for (half, head) in items.map(|item| (item % 2, item / 2)) {
             for (row, &slot) in slots.iter().enumerate().filter(|(_, slot)| **slot != NONE) {
                 let (block, slot) = (slot as usize / block_size, slot as usize % block_size);
@@ -121,7 +143,14 @@ fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Tea
                 let from = if half == 0 {
                     &keys[(row * heads + head) * dim..][..dim]
                 } else {
-                    &qkv[row * qkv_columns + values_at + head * dim..][..dim]
+                    let value = &qkv[row * qkv_columns + values_at + head * dim..][..dim];
+                    match step.options.v_epsilon {
+                        Some(epsilon) => {
+                            normalize(level, value, &ones, epsilon, false, &mut normed);
+                            &normed[..]
+                        }
+                        None => value,
+                    }
                 };
                 layouts[half].write(tile, slot, from, &mut packed);
             }

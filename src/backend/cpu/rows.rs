@@ -5,13 +5,15 @@ use super::memory::SharedSlice;
 use super::simd::{Kernel, LANES, Level, Simd, with_simd};
 use super::team::{Team, share};
 use crate::plan::inputs::{BatchInputs, FEED, PoolRow};
-use crate::plan::{Activation, Embed, GatedActivation, GatherRows, Pool, RmsNorm, ScaleLogits, Storage};
+use crate::plan::{
+    Activation, Embed, GatedActivation, GatherRows, NormOptions, Pool, RmsNorm, ScaleLogits, Storage, Up,
+};
 
 /// Elements below which a step takes less time than waking the other threads.
 const ALONE: usize = 1 << 14;
 
 /// Calls `work(row, elements)` for every row of `columns` elements, divided among the threads.
-fn each_row(team: &mut Team, rows: &mut [f32], columns: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+pub(super) fn each_row(team: &mut Team, rows: &mut [f32], columns: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
     if rows.len() <= ALONE {
         return rows.chunks_exact_mut(columns).enumerate().for_each(|(row, values)| work(row, values));
     }
@@ -151,6 +153,16 @@ impl Function for Add {
     }
 }
 
+/// (old + a) · scale
+struct Finish(f32);
+
+impl Function for Finish {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, a: S::F, _: S::F, old: S::F) -> S::F {
+        s.mul(s.add(old, a), s.splat(self.0))
+    }
+}
+
 /// Normalizes one run of elements.
 pub(super) fn normalize(level: Level, x: &[f32], weight: &[f32], epsilon: f32, one_plus: bool, out: &mut [f32]) {
     let scale = inverse_rms(level, x, epsilon);
@@ -170,13 +182,38 @@ pub(super) fn rms_norm(step: &RmsNorm, loaded: &mut Loaded, team: &mut Team, inp
     }
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (x, weight) = (loaded.rows(step.x, inputs), loaded.vector(step.weight));
-        each_row(team, out, columns, |row, out| {
-            let x = &x[row * columns..][..columns];
+        let run = weight.len();
+        each_row(team, out, run, |row, out| {
+            let x = &x[row * run..][..run];
+            if step.options != NormOptions::default() {
+                return norm_with_options(step, loaded, x, weight, out, storage);
+            }
             let scale = inverse_rms(loaded.level, x, step.epsilon);
             let f = Normalize { scale, one_plus: step.one_plus, accumulate: step.accumulate };
             map(loaded.level, x, weight, out, storage, f);
         });
     });
+}
+
+/// A norm that few models have, of one run.
+fn norm_with_options(step: &RmsNorm, loaded: &Loaded, x: &[f32], weight: &[f32], out: &mut [f32], storage: Storage) {
+    let (level, NormOptions { center, bias, scale }) = (loaded.level, step.options);
+    let mut row = x.to_vec();
+    if center {
+        let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / x.len() as f64;
+        row.iter_mut().for_each(|x| *x -= mean as f32);
+    }
+    let mut normed = vec![0.0; row.len()];
+    normalize(level, &row, weight, step.epsilon, step.one_plus, &mut normed);
+    if let Some(bias) = bias {
+        let bias = loaded.vector(bias);
+        map(level, bias, bias, &mut normed, Storage::F32, Add);
+    }
+    if !step.accumulate {
+        out.fill(0.0);
+    }
+    let scale = scale.map_or(1.0, |scale| loaded.vector(scale)[0]);
+    map(level, &normed, &normed, out, storage, Finish(scale));
 }
 
 /// x / (1 + e^(−factor · x))
@@ -186,22 +223,54 @@ fn swish<S: Simd>(s: S, x: S::F, factor: S::F) -> S::F {
     s.div(x, s.add(s.splat(1.0), e))
 }
 
-impl Function for Activation {
+/// e^x − 1 for x ≤ 0. Near 0, where the difference would lose most digits, it is Taylor's polynomial, whose first
+/// missing term is 5e-8 of it at −¼.
+#[inline(always)]
+fn exp_m1<S: Simd>(s: S, x: S::F) -> S::F {
+    let inner = [120.0, 24.0, 6.0, 2.0f32].iter();
+    let sum = inner.fold(s.splat(1.0 / 720.0), |sum, divisor| s.mul_add(sum, x, s.splat(1.0 / divisor)));
+    let near = s.mul_add(s.mul(x, x), sum, x);
+    s.if_less(s.splat(-0.25), x, near, s.sub(s.exp(x), s.splat(1.0)))
+}
+
+/// An activation with the numbers of xIELU: `[softplus(p), β + softplus(n), β, ε]`.
+struct Activate(Activation, [f32; 4]);
+
+impl Activate {
+    fn new(activation: Activation, numbers: Option<&[f32]>) -> Self {
+        let Some(numbers) = numbers else { return Self(activation, [0.0; 4]) };
+        let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
+        Self(activation, [softplus(numbers[0]), numbers[2] + softplus(numbers[1]), numbers[2], numbers[3]])
+    }
+}
+
+impl Function for Activate {
     #[inline(always)]
     fn call<S: Simd>(&self, s: S, gate: S::F, up: S::F, _: S::F) -> S::F {
-        match *self {
-            Self::Silu => s.mul(swish(s, gate, s.splat(1.0)), up),
-            Self::GeluTanh => {
+        match self.0 {
+            Activation::Silu => s.mul(swish(s, gate, s.splat(1.0)), up),
+            Activation::GeluTanh => {
                 // ½ (1 + tanh u) = 1 / (1 + e^(−2u)), without cancellation where tanh u is near −1. u / gate:
                 const SLOPE: f32 = 0.797_884_6;
                 let square = s.mul(gate, gate);
                 let factor = s.mul_add(square, s.splat(2.0 * SLOPE * 0.044_715), s.splat(2.0 * SLOPE));
                 s.mul(swish(s, gate, factor), up)
             }
-            Self::ClampedSwiglu { alpha, limit } => {
+            Activation::ClampedSwiglu { alpha, limit } => {
                 let gate = s.min(s.splat(limit), gate);
                 let up = s.max(s.splat(-limit), s.min(s.splat(limit), up));
                 s.mul(swish(s, gate, s.splat(alpha)), s.add(up, s.splat(1.0)))
+            }
+            Activation::Relu2 => {
+                let positive = s.max(s.splat(0.0), gate);
+                s.mul(s.mul(positive, positive), up)
+            }
+            Activation::Xielu => {
+                let [positive, negative, beta, epsilon] = self.1;
+                let square = s.mul(s.splat(positive), s.mul(gate, gate));
+                let fall = s.sub(exp_m1(s, s.min(s.splat(epsilon), gate)), gate);
+                let curved = s.if_less(s.splat(0.0), gate, square, s.mul(s.splat(negative), fall));
+                s.mul(s.mul_add(s.splat(beta), gate, curved), up)
             }
         }
     }
@@ -210,9 +279,18 @@ impl Function for Activation {
 pub(super) fn gated_activation(step: &GatedActivation, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
+        let ones = if step.up == Up::One { vec![1.0; columns] } else { Vec::new() };
+        let numbers = step.numbers.map(|numbers| loaded.vector(numbers));
         each_row(team, out, columns, |row, out| {
-            let (gate, up) = gate_up[2 * row * columns..][..2 * columns].split_at(columns);
-            map(loaded.level, gate, up, out, storage, step.activation);
+            let (gate, up) = match step.up {
+                Up::SecondHalf => gate_up[2 * row * columns..][..2 * columns].split_at(columns),
+                Up::One => (&gate_up[row * columns..][..columns], &ones[..]),
+                Up::Of(buffer, first) => {
+                    let up = &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..];
+                    (&gate_up[row * columns..][..columns], &up[..columns])
+                }
+            };
+            map(loaded.level, gate, up, out, storage, Activate::new(step.activation, numbers));
         });
     });
 }

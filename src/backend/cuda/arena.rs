@@ -1,4 +1,5 @@
-//! Everything on the device, allocated at start: weights, row buffers, KV pool, feed slots, metadata, scratch.
+//! Everything on the device, allocated at start: weights, row buffers, KV pool, state slots, feed slots, metadata,
+//! scratch.
 //!
 //! [`layout`](crate::backend::layout) determines all sizes. A weight is one allocation; its sections start at multiples
 //! of [`GRANULE`], in order. Vectors (one row) are widened to f32 when written: this is exact, and kernels need no
@@ -47,6 +48,8 @@ pub(super) struct Arena {
     owned: Vec<u64>,
     weights: Vec<DeviceWeight>,
     rows: Vec<u64>,
+    /// Addresses of the states of each state layer.
+    pub(super) states: Vec<u64>,
     kv: Vec<[u64; 2]>,
     /// Blocks of each KV group; empty before the pool is allocated.
     pub(super) blocks: Vec<u32>,
@@ -104,6 +107,10 @@ impl Arena {
             }
             let address = self.make(driver, spec.name, bytes)?;
             self.rows.push(address);
+        }
+        for (layer, &bytes) in layout.states.iter().enumerate() {
+            let address = self.make(driver, &format!("state.{layer}"), bytes)?;
+            self.states.push(address);
         }
         self.feed = self.make(driver, "feed", side.feed)?;
         self.metadata = self.make(driver, "metadata", side.metadata)?;

@@ -1,10 +1,18 @@
 //! Registers, spills and stack of compiled kernels, as reported by NVIDIA's assembler. Used by tests; needs no GPU.
+//!
+//! Compiling every kernel for every architecture takes minutes, and the same source, options and compiler give the same
+//! code. So each compilation has a [key](Footprint::key), and a caller that keeps what earlier ones found has only the
+//! others compiled, and a few of the known ones again.
 
 use super::super::BackendError;
 use super::CudaBackend;
 use super::kernel::{self, Kernel};
-use super::nvrtc::Nvrtc;
+use super::nvrtc::{self, Nvrtc};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
+
+/// One in so many known kernels is compiled again.
+const SAMPLED: u64 = 32;
 
 /// One kernel on one architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,16 +27,20 @@ pub struct Footprint {
     pub spill_bytes: u32,
     /// Bytes of the stack frame: arrays in local memory.
     pub stack_bytes: u32,
+    /// Hash of all that the compiler is given, and of its version.
+    pub key: u64,
 }
 
 impl CudaBackend {
     /// For each of `architectures`, compiles the kernels that this backend has loaded so far and that are `selected`
-    /// (called with the kernel as in [`Footprint::kernel`] and the architecture). Uses the newest NVRTC on this
+    /// (called with the kernel as in [`Footprint::kernel`] and the architecture). `known` holds, by key, the registers
+    /// of kernels without spills and stack; most of these are not compiled again. Uses the newest NVRTC on this
     /// machine; without one, returns [`BackendError::Unavailable`].
     pub fn audit(
         &self,
         architectures: &[&str],
         selected: impl Fn(&str, &str) -> bool,
+        known: &BTreeMap<u64, u32>,
     ) -> Result<Vec<Footprint>, BackendError> {
         let nvrtc = Nvrtc::find(u32::MAX).map_err(BackendError::Unavailable)?;
         let kernels = self.modules.loaded();
@@ -40,7 +52,7 @@ impl CudaBackend {
         let work = || {
             let mut found = Vec::new();
             while let Some((kernel, architecture)) = next() {
-                found.push(footprint(&nvrtc, kernel, architecture));
+                found.push(footprint(&nvrtc, kernel, architecture, known));
             }
             found
         };
@@ -52,10 +64,22 @@ impl CudaBackend {
     }
 }
 
-fn footprint(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str) -> Result<Footprint, BackendError> {
+fn footprint(
+    nvrtc: &Nvrtc,
+    kernel: &Kernel,
+    architecture: &str,
+    known: &BTreeMap<u64, u32>,
+) -> Result<Footprint, BackendError> {
     let refused = |message: String| BackendError::Kernel { kernel: format!("{kernel} for {architecture}"), message };
     let path = format!("{}.cu", kernel.stem);
     let source = kernel::embedded(&path).ok_or_else(|| refused(format!("there is no cuda/{path}")))?;
+    let key = key(nvrtc, kernel, architecture, &source);
+    if let Some(&registers) = known.get(&key)
+        && !key.is_multiple_of(SAMPLED)
+    {
+        let (kernel, architecture) = (kernel.to_string(), architecture.to_owned());
+        return Ok(Footprint { kernel, architecture, registers, spill_bytes: 0, stack_bytes: 0, key });
+    }
     let (_, log) = nvrtc.compile(architecture, kernel, &source).map_err(refused)?;
     let registers = number_before(&log, " registers");
     let spilled = number_before(&log, " bytes spill stores").zip(number_before(&log, " bytes spill loads"));
@@ -64,7 +88,35 @@ fn footprint(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str) -> Result<Footp
         return Err(refused(format!("cannot read registers and spills from the assembler's log: {log}")));
     };
     let (kernel, architecture) = (kernel.to_string(), architecture.to_owned());
-    Ok(Footprint { kernel, architecture, registers, spill_bytes: stores + loads, stack_bytes })
+    Ok(Footprint { kernel, architecture, registers, spill_bytes: stores + loads, stack_bytes, key })
+}
+
+/// See [`Footprint::key`].
+fn key(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str, source: &str) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    let mut add = |text: &str| {
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    };
+    add(&format!("{:?} {architecture} {}", nvrtc.version, kernel.stem));
+    nvrtc::OPTIONS.iter().for_each(|option| add(option));
+    kernel.options().iter().for_each(|option| add(option));
+    let mut files = BTreeMap::new();
+    add_includes(source, &mut files);
+    add(source);
+    files.iter().for_each(|(path, text)| [path, text].into_iter().for_each(|part| add(part)));
+    let hash = hasher.finalize();
+    u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"))
+}
+
+/// Adds the files that a source includes, and those that they include.
+fn add_includes(source: &str, files: &mut BTreeMap<String, String>) {
+    for path in source.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next()) {
+        if let Some(text) = kernel::embedded(path).filter(|_| !files.contains_key(path)) {
+            files.insert(path.to_owned(), text.clone());
+            add_includes(&text, files);
+        }
+    }
 }
 
 /// The number in front of these words.

@@ -26,6 +26,14 @@ impl CudaBackend {
         let address = loaded.arena.kv(layer)[usize::from(half == KvHalf::Value)];
         Ok(Tiles { tile, address, elements: tiles * tile.slots * tile.head_dim })
     }
+
+    /// Address and number of elements of a layer's states.
+    fn states(&self, layer: u32) -> Result<(u64, usize), BackendError> {
+        let loaded = self.loaded()?;
+        let spec = loaded.plan.state_layers.get(layer as usize).ok_or_else(|| BackendError::no_state_layer(layer))?;
+        let elements = loaded.capacity.state_slots as usize * spec.elements as usize;
+        Ok((loaded.arena.states[layer as usize], elements))
+    }
 }
 
 impl Inspect for CudaBackend {
@@ -88,6 +96,21 @@ impl Inspect for CudaBackend {
                 tile.decode(words, slot, row);
             }
         }
+        Ok(values)
+    }
+
+    fn write_state(&mut self, layer: u32, values: &[f32]) -> Result<(), BackendError> {
+        let (address, elements) = self.states(layer)?;
+        if values.len() != elements {
+            return Err(BackendError::values(values.len(), "the states of a layer", elements));
+        }
+        self.driver.write(address, bytemuck::cast_slice(values))
+    }
+
+    async fn read_state(&mut self, layer: u32) -> Result<Vec<f32>, BackendError> {
+        let (address, elements) = self.states(layer)?;
+        let mut values = vec![0.0; elements];
+        self.driver.read(address, bytemuck::cast_slice_mut(&mut values))?;
         Ok(values)
     }
 

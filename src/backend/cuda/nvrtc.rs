@@ -141,7 +141,7 @@ impl Nvrtc {
 }
 
 /// Options for all kernels.
-const OPTIONS: [&str; 3] = ["--std=c++17", "-default-device", "--ptxas-options=-v"];
+pub(super) const OPTIONS: [&str; 3] = ["--std=c++17", "-default-device", "--ptxas-options=-v"];
 
 #[allow(unsafe_code, reason = "a foreign call")]
 fn check(table: &Table, result: c_int) -> Result<(), String> {

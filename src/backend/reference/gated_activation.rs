@@ -1,13 +1,14 @@
 //! Gated activation, reference. Twin of `shaders/gated_activation.wgsl`.
 //!
-//! out[r][c] = act(gate[r][c]) · up[r][c]. An input row has all gates first, then all ups.
+//! out[r][c] = act(gate[r][c]) · up[r][c]. An input row has all gates first, then all ups; or up is 1, or in columns of
+//! another buffer.
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{Activation, GatedActivation, Storage};
+use crate::plan::{Activation, GatedActivation, Storage, Up};
 
 /// One output element, computed in f64.
-fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
+fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
     match activation {
         Activation::Silu => gate / (1.0 + (-gate).exp()) * up,
         Activation::GeluTanh => {
@@ -19,6 +20,18 @@ fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
             let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
             gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)
         }
+        Activation::Relu2 => gate.max(0.0).powi(2) * up,
+        Activation::Xielu => {
+            let number = |index: usize| f64::from(numbers[index]);
+            let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
+            let (beta, epsilon) = (number(2), number(3));
+            let curved = if gate > 0.0 {
+                softplus(number(0)) * gate * gate
+            } else {
+                (gate.min(epsilon).exp_m1() - gate) * (beta + softplus(number(1)))
+            };
+            (curved + beta * gate) * up
+        }
     }
 }
 
@@ -26,24 +39,33 @@ fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
 pub(super) fn run(step: &GatedActivation, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
-        gated_activation(gate_up, step.activation, columns, out, storage);
+        let numbers = step.numbers.map(|numbers| loaded.weight(numbers).vector()).unwrap_or_default();
+        let ones = vec![1.0; columns];
+        for (row, out) in out.chunks_exact_mut(columns).enumerate() {
+            let (gates, ups) = match step.up {
+                Up::SecondHalf => gate_up[2 * row * columns..][..2 * columns].split_at(columns),
+                Up::One => (&gate_up[row * columns..][..columns], &ones[..]),
+                Up::Of(buffer, first) => {
+                    let ups = &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..];
+                    (&gate_up[row * columns..][..columns], &ups[..columns])
+                }
+            };
+            gated_activation(gates, ups, (step.activation, &numbers), out, storage);
+        }
     });
 }
 
-/// Computes rows of `columns` elements from rows of `2 · columns`.
+/// Computes one row; `numbers` are those of xIELU.
 pub(super) fn gated_activation(
-    gate_up: &[f32],
-    activation: Activation,
-    columns: usize,
+    gates: &[f32],
+    ups: &[f32],
+    (activation, numbers): (Activation, &[f32]),
     out: &mut [f32],
     storage: Storage,
 ) {
-    assert_eq!(gate_up.len(), 2 * out.len(), "a gate and an up per output");
-    for (row, out) in gate_up.chunks_exact(2 * columns).zip(out.chunks_exact_mut(columns)) {
-        let (gates, ups) = row.split_at(columns);
-        for ((out, &gate), &up) in out.iter_mut().zip(gates).zip(ups) {
-            *out = storage.round(gated(activation, f64::from(gate), f64::from(up)) as f32);
-        }
+    assert!(gates.len() == out.len() && ups.len() == out.len(), "a gate and an up per output");
+    for ((out, &gate), &up) in out.iter_mut().zip(gates).zip(ups) {
+        *out = storage.round(gated(activation, numbers, f64::from(gate), f64::from(up)) as f32);
     }
 }
 
@@ -53,7 +75,7 @@ mod tests {
 
     fn run(activation: Activation, gate: f32, up: f32) -> f32 {
         let mut out = [f32::NAN];
-        gated_activation(&[gate, up], activation, 1, &mut out, Storage::F32);
+        gated_activation(&[gate], &[up], (activation, &[]), &mut out, Storage::F32);
         out[0]
     }
 
@@ -79,10 +101,17 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_gates_then_ups() {
-        let mut out = [f32::NAN; 4];
-        let gate_up = [100.0, 200.0, 1.0, 2.0, 300.0, 400.0, 3.0, 4.0];
-        gated_activation(&gate_up, Activation::Silu, 2, &mut out, Storage::F32);
-        assert_eq!(out, [100.0, 400.0, 900.0, 1600.0]);
+    fn activations_without_a_sigmoid_are_their_formulas() {
+        assert_eq!([run(Activation::Relu2, 3.0, 2.0), run(Activation::Relu2, -3.0, 2.0)], [18.0, 0.0]);
+        let xielu = |gate: f32| {
+            let mut out = [f32::NAN];
+            let activation = (Activation::Xielu, &[0.0, 1.0, 0.5, -1e-6][..]);
+            gated_activation(&[gate], &[2.0], activation, &mut out, Storage::F32);
+            f64::from(out[0])
+        };
+        // softplus(0) = ln 2, softplus(1) = 1.3132617
+        assert!((xielu(2.0) - 2.0 * (4.0 * 2f64.ln() + 1.0)).abs() < 1e-5);
+        let negative = ((-2f64).exp() - 1.0 + 2.0) * 1.813_261_7 - 1.0;
+        assert!((xielu(-2.0) - 2.0 * negative).abs() < 1e-5);
     }
 }

@@ -5,7 +5,7 @@ use super::memory::{KvStore, Weight};
 use crate::backend::host::{check_batch, check_block};
 use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, Step, Storage, WeightId};
+use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, StateLayer, Step, Storage, WeightId};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ pub(super) struct LoadedPlan {
     pub(super) blocks: Vec<u32>,
     /// Keys and values per layer; empty before the pool is allocated.
     pub(super) pool: Vec<[KvStore; 2]>,
+    /// The states of each state layer, slot by slot.
+    pub(super) states: Vec<Vec<f32>>,
     /// The token in each feed slot.
     pub(super) feed: Vec<u32>,
     /// Whether products of a single row round it to bytes.
@@ -31,15 +33,17 @@ pub(super) struct LoadedPlan {
 }
 
 impl LoadedPlan {
-    /// Allocates row buffers and feed slots; weights and pool follow.
+    /// Allocates row buffers, state slots and feed slots; weights and pool follow.
     pub(super) fn new(plan: Arc<Plan>, capacity: Capacity, int8_activations: bool) -> Self {
         let rows_max = |rows: Rows| rows.count(capacity.tokens_max, capacity.samples_max) as usize;
         let buffer = |spec: &BufferSpec| vec![0.0; rows_max(spec.rows) * spec.columns as usize];
+        let states = |layer: &StateLayer| vec![0.0; capacity.state_slots as usize * layer.elements as usize];
         Self {
             weights: plan.weights.iter().cloned().map(Weight::new).collect(),
             buffers: plan.buffers.iter().map(buffer).collect(),
             blocks: Vec::new(),
             pool: Vec::new(),
+            states: plan.state_layers.iter().map(states).collect(),
             feed: vec![0; capacity.feed_slots as usize],
             int8_activations,
             weights_whole: false,
@@ -102,6 +106,11 @@ impl LoadedPlan {
         }
         let halves = self.pool.get_mut(layer as usize).ok_or_else(BackendError::no_pool)?;
         Ok(&mut halves[usize::from(half == KvHalf::Value)])
+    }
+
+    /// The states of a layer in all slots.
+    pub(super) fn states(&mut self, layer: u32) -> Result<&mut Vec<f32>, BackendError> {
+        self.states.get_mut(layer as usize).ok_or_else(|| BackendError::no_state_layer(layer))
     }
 
     /// Fails with a message that says what is missing, or what is wrong with a batch.

@@ -22,8 +22,9 @@ mod rope_store_kv;
 mod route_experts;
 pub mod sample;
 mod scale_logits;
+mod short_convolution;
 
-use super::host::{overwrite_feed, overwrite_rows};
+use super::host::{overwrite_feed, overwrite_rows, overwrite_states};
 use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, Inspect, KvHalf, MACHINE_MEMORY};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
@@ -162,6 +163,14 @@ impl Inspect for ReferenceBackend {
         Ok(values)
     }
 
+    fn write_state(&mut self, layer: u32, values: &[f32]) -> Result<(), BackendError> {
+        overwrite_states(self.loaded()?.states(layer)?, values)
+    }
+
+    async fn read_state(&mut self, layer: u32) -> Result<Vec<f32>, BackendError> {
+        Ok(self.loaded()?.states(layer)?.clone())
+    }
+
     fn write_feed(&mut self, token_ids: &[u32]) -> Result<(), BackendError> {
         overwrite_feed(&mut self.loaded()?.feed, token_ids)
     }
@@ -187,6 +196,7 @@ fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) -> Results {
             Step::MatMul(step) => matmul::run(step, loaded, inputs),
             Step::RopeStoreKv(step) => rope_store_kv::run(step, loaded, inputs),
             Step::AttendPaged(step) => attend_paged::run(step, loaded, inputs),
+            Step::ShortConvolution(step) => short_convolution::run(step, loaded, inputs),
             Step::GatedActivation(step) => gated_activation::run(step, loaded, inputs),
             Step::RouteExperts(step) => route_experts::run(step, loaded, inputs),
             Step::MatMulExperts(step) => matmul_experts::run(step, loaded, inputs),
@@ -205,7 +215,7 @@ mod tests {
     use crate::plan::inputs::{DrawParams, GroupInputs, NONE, SampleRow, SequenceRows};
     use crate::plan::{
         AttendPaged, CopyBlocks, Embed, GatherRows, KvFormat, KvGroup, KvLayer, MatMul, RopeStoreKv, Rows, Sample,
-        Tail, WeightFormat,
+        StoreOptions, Tail, WeightFormat,
     };
     use crate::platform::block_on;
 
@@ -224,11 +234,12 @@ mod tests {
         let logits = plan.buffer("logits", Rows::Samples, 32, Storage::F32);
         let matmul = |x, weight, out| Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out });
         let (q_norm, k_norm, rope, softcap, alibi, sinks) = (None, None, None, None, None, None);
+        let options = StoreOptions::default();
         plan.body = vec![
             Step::CopyBlocks(CopyBlocks),
             Step::Embed(Embed { table, scale: 1.0, out: x }),
             matmul(x, qkv_weight, qkv),
-            Step::RopeStoreKv(RopeStoreKv { qkv, layer: 0, query_heads: 1, q_norm, k_norm, rope, q }),
+            Step::RopeStoreKv(RopeStoreKv { qkv, layer: 0, query_heads: 1, q_norm, k_norm, rope, options, q }),
             Step::AttendPaged(AttendPaged {
                 q,
                 layer: 0,
@@ -252,6 +263,7 @@ mod tests {
             sequences_max: 4,
             samples_max: 4,
             feed_slots: 4,
+            state_slots: 0,
             table_entries_max: 16,
             history_max: 8,
             bias_max: 8,

@@ -1,12 +1,15 @@
 //! RMS norm, reference. Twin of `shaders/rms_norm.wgsl`.
 //!
 //! x[r] += delta[r] (rounded to x's storage), if there is a delta;
-//! out[r][c] (=, +=) x[r][c] / sqrt(mean_c(x[r]²) + epsilon) · weight[c], or · (1 + weight[c])
+//! x'[r] = x[r], or x[r] − mean_c(x[r]) if centered;
+//! out[r][c] (=, +=) x'[r][c] / sqrt(mean_c(x'[r]²) + epsilon) · weight[c], or · (1 + weight[c]), + bias[c];
+//! out[r] *= scale. A row may consist of several runs, each normalized by itself.
 
 use super::dot::{Portable, dot};
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{RmsNorm, Storage};
+use crate::plan::{NormOptions, RmsNorm, Storage, WeightId};
+use std::borrow::Cow;
 
 /// Runs the step.
 pub(super) fn run(step: &RmsNorm, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
@@ -16,7 +19,12 @@ pub(super) fn run(step: &RmsNorm, loaded: &mut LoadedPlan, inputs: &BatchInputs)
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let weight = loaded.weight(step.weight).vector();
         let norm = Norm { weight, epsilon: step.epsilon, one_plus: step.one_plus };
-        rms_norm(loaded.rows(step.x, inputs), &norm, step.accumulate, out, storage);
+        let vector = |weight: Option<WeightId>| weight.map(|weight| loaded.weight(weight).vector());
+        let NormOptions { center, bias, scale } = step.options;
+        let finish = Finish { bias: vector(bias), scale: vector(scale).map_or(1.0, |scale| f64::from(scale[0])) };
+        let x = loaded.rows(step.x, inputs);
+        let x = if center { Cow::Owned(centered(x, norm.weight.len())) } else { Cow::Borrowed(x) };
+        rms_norm(&x, &norm, &finish, step.accumulate, out, storage);
     });
 }
 
@@ -49,16 +57,35 @@ pub(super) struct Norm {
     pub(super) one_plus: bool,
 }
 
+/// What follows a norm.
+pub(super) struct Finish {
+    /// Added to each normalized row.
+    pub(super) bias: Option<Vec<f32>>,
+    /// Factor of the output.
+    pub(super) scale: f64,
+}
+
+/// Each row minus its mean.
+fn centered(x: &[f32], columns: usize) -> Vec<f32> {
+    let of_row = |row: &[f32]| {
+        let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / row.len() as f64;
+        row.iter().map(|&x| (f64::from(x) - mean) as f32).collect::<Vec<_>>()
+    };
+    x.chunks_exact(columns).flat_map(of_row).collect()
+}
+
 /// Normalizes whole rows of `weight.len()` columns; with `accumulate`, adds them to `out`.
-pub(super) fn rms_norm(x: &[f32], norm: &Norm, accumulate: bool, out: &mut [f32], storage: Storage) {
+pub(super) fn rms_norm(x: &[f32], norm: &Norm, finish: &Finish, accumulate: bool, out: &mut [f32], storage: Storage) {
     let columns = norm.weight.len();
     assert_eq!(x.len(), out.len(), "one output per input");
     assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
     for (row, out_row) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
         let scale = inverse_rms(row, norm.epsilon);
-        for ((out, &x), &weight) in out_row.iter_mut().zip(row).zip(&norm.weight) {
+        for (column, ((out, &x), &weight)) in out_row.iter_mut().zip(row).zip(&norm.weight).enumerate() {
             let old = if accumulate { f64::from(*out) } else { 0.0 };
-            *out = storage.round((old + f64::from(x) * scale * factor(weight, norm.one_plus)) as f32);
+            let bias = finish.bias.as_ref().map_or(0.0, |bias| f64::from(bias[column]));
+            let normed = f64::from(x) * scale * factor(weight, norm.one_plus) + bias;
+            *out = storage.round(((old + normed) * finish.scale) as f32);
         }
     }
 }
@@ -67,9 +94,11 @@ pub(super) fn rms_norm(x: &[f32], norm: &Norm, accumulate: bool, out: &mut [f32]
 mod tests {
     use super::*;
 
+    const NOTHING: Finish = Finish { bias: None, scale: 1.0 };
+
     fn norm(x: &[f32], weight: &[f32], epsilon: f32, one_plus: bool) -> Vec<f32> {
         let mut out = vec![f32::NAN; x.len()];
-        rms_norm(x, &Norm { weight: weight.to_vec(), epsilon, one_plus }, false, &mut out, Storage::F32);
+        rms_norm(x, &Norm { weight: weight.to_vec(), epsilon, one_plus }, &NOTHING, false, &mut out, Storage::F32);
         out
     }
 
@@ -77,8 +106,16 @@ mod tests {
     fn accumulating_adds_the_row_to_what_was_there() {
         let mut out = [100.0, -1.0];
         let norm = Norm { weight: vec![1.0, 2.0], epsilon: 0.0, one_plus: false };
-        rms_norm(&[5.0, 5.0], &norm, true, &mut out, Storage::F32);
+        rms_norm(&[5.0, 5.0], &norm, &NOTHING, true, &mut out, Storage::F32);
         assert_eq!(out, [101.0, 1.0]);
+        let finish = Finish { bias: Some(vec![2.0, -3.0]), scale: 0.5 };
+        rms_norm(&[5.0, 5.0], &norm, &finish, true, &mut out, Storage::F32);
+        assert_eq!(out, [52.0, 0.0], "the scale multiplies what was there, too");
+    }
+
+    #[test]
+    fn a_centered_row_has_no_mean() {
+        assert_eq!(centered(&[1.0, 3.0, 5.0, 5.0], 2), [-1.0, 1.0, 0.0, 0.0]);
     }
 
     #[test]

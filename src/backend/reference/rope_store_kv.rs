@@ -4,6 +4,7 @@
 //! head or over all heads of the row), then for every pair (a, b) of its first `rotary_dim` elements, with
 //! angle = position · frequency:
 //! (a, b) ← (a·cos − b·sin, b·cos + a·sin) · scale. Pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1) interleaved.
+//! A norm may also follow the rotation, v may be normalized without a weight, and q may grow with its position.
 //! q is written to a row buffer, k and v to the slot of the token; slot `NONE` writes neither k nor v.
 //!
 //! Norm and rotation are computed in f64 and rounded once, when written; for q8 they are rounded to f32, which
@@ -13,7 +14,7 @@ use super::loaded::LoadedPlan;
 use super::memory::KvStore;
 use super::rms_norm::{Norm, factor, inverse_rms};
 use crate::plan::inputs::{BatchInputs, NONE};
-use crate::plan::{HeadNorm, KvLayer, Rope, RopeStoreKv, Storage};
+use crate::plan::{HeadNorm, KvLayer, QueryGrowth, Rope, RopeStoreKv, Storage, StoreOptions};
 
 /// Runs the step.
 pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
@@ -21,7 +22,7 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInp
     let heads = Heads { query: step.query_heads as usize, kv: heads as usize, dim: head_dim as usize };
     let norm = |norm: HeadNorm| {
         let weight = loaded.weight(norm.weight).vector();
-        Norm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus }
+        (Norm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus }, norm.after_rotation)
     };
     let rotation = |rope: Rope| {
         let frequencies = loaded.weight(rope.frequencies).vector();
@@ -29,7 +30,16 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInp
         Rotation { frequencies, interleaved: rope.interleaved, scale: rope.scale }
     };
     let (q_norm, k_norm) = (step.q_norm.map(norm), step.k_norm.map(norm));
-    let transform = Transform { q_norm, k_norm, rotation: step.rope.map(rotation) };
+    let transform = Transform { q_norm, k_norm, rotation: step.rope.map(rotation), options: step.options };
+    if step.options.q_only {
+        return loaded.write(step.q, inputs, |loaded, q, storage| {
+            let rows = loaded.rows(step.qkv, inputs).chunks_exact(heads.query * heads.dim);
+            let rows = rows.zip(q.chunks_exact_mut(heads.query * heads.dim));
+            for ((qkv, q), position) in rows.zip(&inputs.positions) {
+                transform.query(qkv, *position, heads.dim, q, storage);
+            }
+        });
+    }
     loaded.write_layer(step.layer, |loaded, [keys, values]| {
         loaded.write(step.q, inputs, |loaded, q, storage| {
             let slots = &inputs.groups[group as usize].slot_mapping;
@@ -64,12 +74,50 @@ pub(super) struct Heads {
 
 /// Norms and rotation of q and k.
 pub(super) struct Transform {
-    /// Norm of q: over the whole row if it has a weight per column of the row, otherwise over each head.
-    pub(super) q_norm: Option<Norm>,
+    /// Norm of q, and whether it follows the rotation: over the whole row if it has a weight per column of the row,
+    /// otherwise over each head.
+    pub(super) q_norm: Option<(Norm, bool)>,
     /// Norm of k, like `q_norm`.
-    pub(super) k_norm: Option<Norm>,
+    pub(super) k_norm: Option<(Norm, bool)>,
     /// Rotation, or `None`.
     pub(super) rotation: Option<Rotation>,
+    /// What else is done.
+    pub(super) options: StoreOptions,
+}
+
+impl Transform {
+    /// Norm and rotation of a row of q or k.
+    fn turn(&self, row: &[f32], norm: &Option<(Norm, bool)>, position: u32, dim: usize) -> Vec<f64> {
+        let row: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
+        let mut row = match norm {
+            Some((norm, false)) => normed(&row, norm),
+            _ => row,
+        };
+        if let Some(rotation) = &self.rotation {
+            let turns = rotation.turns(position);
+            row.chunks_exact_mut(dim).for_each(|head| turn_head(head, rotation, &turns));
+        }
+        match norm {
+            Some((norm, true)) => normed(&row, norm),
+            _ => row,
+        }
+    }
+
+    /// Writes a row of q.
+    fn query(&self, row: &[f32], position: u32, dim: usize, q: &mut [f32], storage: Storage) {
+        let growth = self.options.query_growth.map_or(1.0, |QueryGrowth { slope, positions }| {
+            1.0 + f64::from(slope) * f64::from(position / positions).ln_1p()
+        });
+        for (out, value) in q.iter_mut().zip(self.turn(row, &self.q_norm, position, dim)) {
+            *out = storage.round((value * growth) as f32);
+        }
+    }
+
+    /// A head of v as it is stored.
+    fn value(&self, head: &[f32]) -> Vec<f32> {
+        let scale = self.options.v_epsilon.map_or(1.0, |epsilon| inverse_rms(head, epsilon));
+        head.iter().map(|&value| (f64::from(value) * scale) as f32).collect()
+    }
 }
 
 /// Destination of a layer's keys and values.
@@ -106,27 +154,18 @@ pub(super) fn rope_store_kv(
     assert_eq!(target.slots.len(), positions.len(), "one slot per row");
     let rows = qkv.chunks_exact(q_columns + 2 * kv_columns).zip(q.chunks_exact_mut(q_columns));
     for (row, (qkv, q)) in rows.enumerate() {
-        let turns = transform.rotation.as_ref().map(|rotation| rotation.turns(positions[row]));
-        let turn = |row: &[f32], norm: &Option<Norm>| {
-            let mut row = normed(row, norm);
-            for head in row.chunks_exact_mut(heads.dim) {
-                turn_head(head, &transform.rotation, &turns);
-            }
-            row
-        };
-        for (out, value) in q.iter_mut().zip(turn(&qkv[..q_columns], &transform.q_norm)) {
-            *out = q_storage.round(value as f32);
-        }
+        transform.query(&qkv[..q_columns], positions[row], heads.dim, q, q_storage);
         if target.slots[row] == NONE {
             continue;
         }
         let (keys, values) = qkv[q_columns..].split_at(kv_columns);
-        let keys: Vec<f32> = turn(keys, &transform.k_norm).into_iter().map(|value| value as f32).collect();
+        let keys = transform.turn(keys, &transform.k_norm, positions[row], heads.dim);
+        let keys: Vec<f32> = keys.into_iter().map(|value| value as f32).collect();
         for head in 0..heads.kv {
             let to = target.row(heads, target.slots[row] as usize, head);
             let elements = head * heads.dim..(head + 1) * heads.dim;
             target.keys.write(to, &keys[elements.clone()]);
-            target.values.write(to, &values[elements]);
+            target.values.write(to, &transform.value(&values[elements]));
         }
     }
 }
@@ -146,13 +185,13 @@ impl Rotation {
 }
 
 /// Normalizes a row of q or k in runs as long as the norm's weight.
-fn normed(row: &[f32], norm: &Option<Norm>) -> Vec<f64> {
-    let mut out: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
-    let Some(norm) = norm else { return out };
+fn normed(row: &[f64], norm: &Norm) -> Vec<f64> {
+    let mut out = row.to_vec();
     let columns = norm.weight.len();
     assert_eq!(row.len() % columns, 0, "a row is whole runs of {columns}");
     for (input, out) in row.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
-        let scale = inverse_rms(input, norm.epsilon);
+        let mean = input.iter().map(|value| value * value).sum::<f64>() / columns as f64;
+        let scale = 1.0 / (mean + f64::from(norm.epsilon)).sqrt();
         for (value, &weight) in out.iter_mut().zip(&norm.weight) {
             *value *= scale * factor(weight, norm.one_plus);
         }
@@ -161,13 +200,11 @@ fn normed(row: &[f32], norm: &Option<Norm>) -> Vec<f64> {
 }
 
 /// Rotates one head of q or k in place.
-fn turn_head(head: &mut [f64], rotation: &Option<Rotation>, turns: &Option<Vec<(f64, f64)>>) {
-    if let (Some(rotation), Some(turns)) = (rotation, turns) {
-        for (index, (cos, sin)) in turns.iter().enumerate() {
-            let (first, second) = rotation.pair(index);
-            let (a, b) = (head[first], head[second]);
-            (head[first], head[second]) = (a * cos - b * sin, b * cos + a * sin);
-        }
+fn turn_head(head: &mut [f64], rotation: &Rotation, turns: &[(f64, f64)]) {
+    for (index, (cos, sin)) in turns.iter().enumerate() {
+        let (first, second) = rotation.pair(index);
+        let (a, b) = (head[first], head[second]);
+        (head[first], head[second]) = (a * cos - b * sin, b * cos + a * sin);
     }
 }
 
@@ -215,7 +252,11 @@ mod tests {
     fn rotation(interleaved: bool, pairs: usize, scale: f32) -> Transform {
         let quarter = std::f32::consts::FRAC_PI_2;
         let rotation = Some(Rotation { frequencies: vec![quarter; pairs], interleaved, scale });
-        Transform { q_norm: None, k_norm: None, rotation }
+        Transform { q_norm: None, k_norm: None, rotation, options: StoreOptions::default() }
+    }
+
+    fn plain(q_norm: Option<(Norm, bool)>) -> Transform {
+        Transform { q_norm, k_norm: None, rotation: None, options: StoreOptions::default() }
     }
 
     fn close(values: &[f32], expected: &[f32]) {
@@ -227,7 +268,7 @@ mod tests {
 
     #[test]
     fn without_options_rows_pass_through_to_their_slot() {
-        let (q, keys, values) = run(&Transform { q_norm: None, k_norm: None, rotation: None }, 5, 6);
+        let (q, keys, values) = run(&plain(None), 5, 6);
         assert_eq!(q, (1..=16).map(|i| i as f32).collect::<Vec<_>>());
         // Slot 6 is offset 2 of block 1: elements 32 + 16 on.
         assert_eq!(keys[48..56], (17..=24).map(|i| i as f32).collect::<Vec<_>>());
@@ -258,7 +299,7 @@ mod tests {
     fn products_of_rotated_heads_depend_on_distance() {
         let frequencies: Vec<f32> = (0..4).map(|i| 10f32.powi(-i)).collect();
         let rotation = Some(Rotation { frequencies, interleaved: false, scale: 1.0 });
-        let transform = Transform { q_norm: None, k_norm: None, rotation };
+        let transform = Transform { q_norm: None, k_norm: None, rotation, options: StoreOptions::default() };
         let product = |q_position, k_position| {
             let q = run(&transform, q_position, 0).0;
             let keys = run(&transform, k_position, 0).1;
@@ -275,8 +316,8 @@ mod tests {
     fn head_norms_come_before_the_rotation() {
         let norm = |one_plus| Norm { weight: vec![2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], epsilon: 0.0, one_plus };
         let mut transform = rotation(false, 4, 1.0);
-        transform.q_norm = Some(norm(false));
-        transform.k_norm = Some(norm(true));
+        transform.q_norm = Some((norm(false), false));
+        transform.k_norm = Some((norm(true), false));
         let (q, keys, values) = run(&transform, 1, 0);
         let rms = (204.0f32 / 8.0).sqrt();
         close(&q[..8], &[-5.0, -6.0, -7.0, -8.0, 2.0, 2.0, 3.0, 4.0].map(|v| v / rms));
@@ -288,11 +329,31 @@ mod tests {
     #[test]
     fn a_norm_with_weights_for_all_heads_is_of_the_whole_row() {
         let weight = (0..16).map(|i| if i == 9 { 3.0 } else { 1.0 }).collect();
-        let q_norm = Some(Norm { weight, epsilon: 0.0, one_plus: false });
-        let (q, keys, _) = run(&Transform { q_norm, k_norm: None, rotation: None }, 0, 0);
+        let norm = Norm { weight, epsilon: 0.0, one_plus: false };
+        let (q, keys, _) = run(&plain(Some((norm, false))), 0, 0);
         let rms = ((1..=16).map(|i| i * i).sum::<i32>() as f32 / 16.0).sqrt();
         let expected: Vec<f32> = (1..=16).map(|i| i as f32 * if i == 10 { 3.0 } else { 1.0 } / rms).collect();
         close(&q, &expected);
         assert_eq!(keys[..8], (17..=24).map(|i| i as f32).collect::<Vec<_>>(), "k is not normalized here");
+    }
+
+    #[test]
+    fn norms_may_follow_the_rotation_values_may_be_normed_and_queries_may_grow() {
+        let weight = vec![2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+        let mut transform = rotation(false, 4, 1.0);
+        transform.q_norm = Some((Norm { weight, epsilon: 0.0, one_plus: false }, true));
+        let query_growth = Some(QueryGrowth { slope: 2.0, positions: 4 });
+        transform.options = StoreOptions { v_epsilon: Some(0.0), query_growth, q_only: false };
+        let (q, _, values) = run(&transform, 1, 0);
+        let rms = (204.0f32 / 8.0).sqrt();
+        close(&q[..8], &[-10.0, -6.0, -7.0, -8.0, 1.0, 2.0, 3.0, 4.0].map(|v| v / rms));
+        let rms = ((25..=32).map(|i| i * i).sum::<i32>() as f32 / 8.0).sqrt();
+        close(&values[..8], &[25.0, 26.0, 27.0, 28.0, 29.0, 30.0, 31.0, 32.0].map(|v| v / rms));
+        let (grown, ..) = run(&transform, 9, 0);
+        let growth = 1.0 + 2.0 * 3f32.ln();
+        close(
+            &grown[..8],
+            &[-10.0, -6.0, -7.0, -8.0, 1.0, 2.0, 3.0, 4.0].map(|v| v / (204.0f32 / 8.0).sqrt() * growth),
+        );
     }
 }

@@ -3,33 +3,88 @@
 //! Chooses the largest logits of each token, largest first; ties go to the lowest id. Logits are ordered by their bits
 //! as integers (−0 is below 0, NaN is above everything), so that every device chooses the same experts. A route is the
 //! expert's id and its weight: exp(logit − max) divided by the sum over all experts, or over the chosen ones.
+//!
+//! With `sigmoid`, a score is sigmoid(logit) and a weight is the score, divided by the sum of the chosen scores + 1e-20
+//! if weights are renormalized. With a bias, experts are chosen by score + bias, rounded to f32; with groups, only
+//! among those of the groups with the largest sums of two. Weights are multiplied by the factor and the expert's scale.
 
 use super::loaded::LoadedPlan;
-use crate::plan::RouteExperts;
 use crate::plan::inputs::BatchInputs;
+use crate::plan::{ExpertGroups, RouteExperts, Routing, WeightId};
 
 /// Runs the step.
 pub(super) fn run(step: &RouteExperts, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     loaded.write(step.routes, inputs, |loaded, routes, _| {
         let (experts, per_token) = (loaded.columns(step.logits), loaded.per_token(step.routes));
-        route_experts(loaded.rows(step.logits, inputs), experts, per_token, step.renormalize, routes);
+        let vector = |weight: Option<WeightId>| weight.map(|weight| loaded.weight(weight).vector());
+        let (bias, scale) = (vector(step.routing.bias), vector(step.routing.expert_scale));
+        let router = Router { routing: step.routing, bias, scale };
+        router.route(loaded.rows(step.logits, inputs), experts, per_token, routes);
     });
 }
 
-/// Writes `per_token` routes of (id, weight) for each row of `experts` logits.
-pub(super) fn route_experts(logits: &[f32], experts: usize, per_token: usize, renormalize: bool, routes: &mut [f32]) {
-    assert_eq!(logits.len() % experts, 0, "logits are whole rows of {experts}");
-    assert_eq!(routes.len(), logits.len() / experts * per_token * 2, "an id and a weight per route");
-    for (logits, routes) in logits.chunks_exact(experts).zip(routes.chunks_exact_mut(2 * per_token)) {
-        let mut ids: Vec<usize> = (0..experts).collect();
-        ids.sort_by_key(|&id| std::cmp::Reverse(order(logits[id])));
-        let largest = f64::from(logits[ids[0]]);
-        let share = |id: usize| (f64::from(logits[id]) - largest).exp();
-        let counted = if renormalize { &ids[..per_token] } else { &ids[..] };
-        let sum: f64 = counted.iter().map(|&id| share(id)).sum();
-        for (route, &id) in routes.chunks_exact_mut(2).zip(&ids) {
-            route[0] = id as f32;
-            route[1] = (share(id) / sum) as f32;
+/// A router with its vectors.
+pub(super) struct Router {
+    pub(super) routing: Routing,
+    /// One per expert.
+    pub(super) bias: Option<Vec<f32>>,
+    /// One per expert.
+    pub(super) scale: Option<Vec<f32>>,
+}
+
+/// `1 / (1 + exp(−logit))`.
+fn sigmoid(logit: f32) -> f64 {
+    1.0 / (1.0 + (-f64::from(logit)).exp())
+}
+
+impl Router {
+    /// What experts are ordered by, as integers; 0 for those of groups that were not kept.
+    fn keys(&self, logits: &[f32]) -> Vec<u32> {
+        let Some(bias) = &self.bias else { return logits.iter().map(|&logit| order(logit)).collect() };
+        let biased = |(&logit, &bias): (&f32, &f32)| (sigmoid(logit) + f64::from(bias)) as f32;
+        let biased: Vec<f32> = logits.iter().zip(bias).map(biased).collect();
+        let mut keys: Vec<u32> = biased.iter().map(|&value| order(value)).collect();
+        if let Some(ExpertGroups { count, kept }) = self.routing.groups {
+            let size = logits.len() / count as usize;
+            let value = |group: &[f32]| {
+                let mut sorted = group.to_vec();
+                sorted.sort_by(|a, b| b.total_cmp(a));
+                sorted[0] + sorted[1]
+            };
+            let values: Vec<u32> = biased.chunks_exact(size).map(|group| order(value(group))).collect();
+            let mut groups: Vec<usize> = (0..values.len()).collect();
+            groups.sort_by_key(|&group| std::cmp::Reverse(values[group]));
+            groups[kept as usize..].iter().for_each(|group| keys[group * size..][..size].fill(0));
+        }
+        keys
+    }
+
+    /// Writes `per_token` routes of (id, weight) for each row of `experts` logits.
+    pub(super) fn route(&self, logits: &[f32], experts: usize, per_token: usize, routes: &mut [f32]) {
+        assert_eq!(logits.len() % experts, 0, "logits are whole rows of {experts}");
+        assert_eq!(routes.len(), logits.len() / experts * per_token * 2, "an id and a weight per route");
+        let Routing { sigmoid: by_sigmoid, renormalize, factor, .. } = self.routing;
+        for (logits, routes) in logits.chunks_exact(experts).zip(routes.chunks_exact_mut(2 * per_token)) {
+            let keys = self.keys(logits);
+            let mut ids: Vec<usize> = (0..experts).collect();
+            ids.sort_by_key(|&id| std::cmp::Reverse(keys[id]));
+            let largest = f64::from(logits[ids[0]]);
+            let share = |id: usize| match by_sigmoid {
+                true => sigmoid(logits[id]),
+                false => (f64::from(logits[id]) - largest).exp(),
+            };
+            let counted = if renormalize { &ids[..per_token] } else { &ids[..] };
+            let sum: f64 = counted.iter().map(|&id| share(id)).sum();
+            let sum = match (by_sigmoid, renormalize) {
+                (true, true) => sum + 1e-20,
+                (true, false) => 1.0,
+                (false, _) => sum,
+            };
+            for (route, &id) in routes.chunks_exact_mut(2).zip(&ids) {
+                route[0] = id as f32;
+                let scale = self.scale.as_ref().map_or(1.0, |scale| f64::from(scale[id]));
+                route[1] = (share(id) / sum * f64::from(factor) * scale) as f32;
+            }
         }
     }
 }
@@ -45,9 +100,25 @@ mod tests {
     use super::*;
 
     fn route(logits: &[f32], per_token: usize, renormalize: bool) -> Vec<f32> {
+        let router = Router { routing: Routing::softmax(renormalize), bias: None, scale: None };
         let mut routes = vec![f32::NAN; 2 * per_token];
-        route_experts(logits, logits.len(), per_token, renormalize, &mut routes);
+        router.route(logits, logits.len(), per_token, &mut routes);
         routes
+    }
+
+    /// Biases choose, but do not weigh; the third group has the best expert, but not the best two.
+    #[test]
+    fn biased_groups_choose_by_two_and_weigh_without_bias() {
+        let groups = Some(ExpertGroups { count: 3, kept: 1 });
+        let routing = Routing { sigmoid: true, groups, factor: 2.0, ..Routing::softmax(false) };
+        let bias = Some(vec![0.0, 0.0, 0.5, 0.25, 0.9, -1.0]);
+        let router = Router { routing, bias, scale: Some(vec![1.0, 1.0, 3.0, 1.0, 1.0, 1.0]) };
+        let mut routes = [f32::NAN; 4];
+        router.route(&[0.0; 6], 6, 2, &mut routes);
+        assert_eq!(routes, [2.0, 3.0, 3.0, 1.0]);
+        let routing = Routing { renormalize: true, ..router.routing };
+        Router { routing, ..router }.route(&[0.0; 6], 6, 2, &mut routes);
+        assert_eq!(routes, [2.0, 3.0, 3.0, 1.0], "two equal scores");
     }
 
     #[test]

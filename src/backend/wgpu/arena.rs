@@ -1,4 +1,5 @@
-//! All buffers on the device, created at start: weights, row buffers, KV pool, feed slots, metadata, scratch.
+//! All buffers on the device, created at start: weights, row buffers, KV pool, state slots, feed slots, metadata,
+//! scratch.
 //!
 //! Their sizes and the sharding of weights and keys come from [`layout`](crate::backend::layout). Each shard takes a
 //! dispatch of its own. Vectors (one row) are widened to f32 when written: this is exact, and kernels need no variants
@@ -81,6 +82,8 @@ pub(crate) struct Arena {
     pub(crate) weights: Vec<DeviceWeight>,
     /// Row buffers, indexed by [`BufferId`].
     pub(crate) rows: Vec<GpuBuffer>,
+    /// The states of each state layer, in all slots.
+    pub(crate) states: Vec<GpuBuffer>,
     /// Rows of a `Rows::Samples` buffer; a tail runs in groups of this many logits rows.
     pub(crate) group_rows: u32,
     /// KV shards of each layer; empty until the pool is allocated.
@@ -142,6 +145,9 @@ impl Arena {
             }
             rows.push(make(spec.name, bytes, storage)?);
         }
+        let states = (0..).zip(&layout.states);
+        let states = states.map(|(layer, &bytes): (usize, _)| make(&format!("state.{layer}"), bytes, storage));
+        let states = states.collect::<Result<_, BackendError>>()?;
         let mut weights = Vec::with_capacity(plan.weights.len());
         for (spec, shards) in plan.weights.iter().zip(&layout.weights) {
             weights.push(create_weight(gpu, &mut next_id, spec, shards)?);
@@ -151,6 +157,7 @@ impl Arena {
             staged_bytes: 0,
             weights,
             rows,
+            states,
             group_rows: layout.group_rows,
             kv: Vec::new(),
             blocks: Vec::new(),
@@ -166,7 +173,7 @@ impl Arena {
             product_scratch,
         };
         let zeroed = [&arena.feed, &arena.results, &arena.attend_scratch, &arena.sample_scratch, &arena.expert_scratch];
-        clear(gpu, arena.rows.iter().chain(zeroed))?;
+        clear(gpu, arena.rows.iter().chain(&arena.states).chain(zeroed))?;
         Ok(arena)
     }
 

@@ -98,6 +98,13 @@ fn half_of(shard: &KvShard, half: KvHalf) -> &GpuBuffer {
     }
 }
 
+/// The states of a layer, and their number of elements in all slots.
+fn states(loaded: &LoadedPlan, layer: u32) -> Result<(&GpuBuffer, usize), BackendError> {
+    let spec = loaded.plan.state_layers.get(layer as usize).ok_or_else(|| BackendError::no_state_layer(layer))?;
+    let elements = loaded.capacity.state_slots as usize * spec.elements as usize;
+    Ok((&loaded.arena.states[layer as usize], elements))
+}
+
 impl Inspect for WgpuBackend {
     fn write_buffer(&mut self, buffer: BufferId, values: &[f32]) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
@@ -150,6 +157,20 @@ impl Inspect for WgpuBackend {
             }
         }
         Ok(values)
+    }
+
+    fn write_state(&mut self, layer: u32, values: &[f32]) -> Result<(), BackendError> {
+        let loaded = self.loaded()?;
+        let (buffer, elements) = states(loaded, layer)?;
+        if values.len() != elements {
+            return Err(BackendError::values(values.len(), "the states of a layer", elements));
+        }
+        self.upload(buffer, bytemuck::cast_slice(values))
+    }
+
+    async fn read_state(&mut self, layer: u32) -> Result<Vec<f32>, BackendError> {
+        let (buffer, elements) = states(self.loaded()?, layer)?;
+        Ok(bytemuck::pod_collect_to_vec(&self.download(buffer, 4 * elements as u64).await?))
     }
 
     fn write_feed(&mut self, token_ids: &[u32]) -> Result<(), BackendError> {

@@ -8,6 +8,8 @@
 //!
 //! The backend handles plans and batches; it does not depend on requests, sequences, checkpoints or text.
 
+#[cfg(target_arch = "wasm32")]
+mod ahead;
 pub(crate) mod arena;
 pub mod bench;
 mod copies;
@@ -47,6 +49,7 @@ use copies::{Saves, Staging};
 use device::{Gpu, Profile};
 use encode::{BatchShape, Recordings, pool};
 use futures_util::FutureExt as _;
+use pipelines::Wanted;
 use readback::{Counts, Ring};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -84,6 +87,9 @@ pub struct WgpuBackend {
     dispatches: Option<u32>,
     /// Metadata words of the batch being submitted; kept to reuse the allocation.
     words: Vec<u32>,
+    /// Kernels that compile behind other work.
+    #[cfg(target_arch = "wasm32")]
+    ahead: ahead::Ahead,
 }
 
 impl WgpuBackend {
@@ -97,7 +103,18 @@ impl WgpuBackend {
         let caps_of_submissions = if cfg!(target_arch = "wasm32") { throttle::TAB } else { throttle::NATIVE };
         let is_watched = gpu.profile.class != Class::Software;
         let (throttle, words) = (Throttle::new(is_watched.then_some(caps_of_submissions)), Vec::new());
-        Ok(Self { options, caps, gpu, recordings, loaded: None, throttle, dispatches: None, words })
+        Ok(Self {
+            options,
+            caps,
+            gpu,
+            recordings,
+            loaded: None,
+            throttle,
+            dispatches: None,
+            words,
+            #[cfg(target_arch = "wasm32")]
+            ahead: ahead::Ahead::default(),
+        })
     }
 
     /// All adapters, in the order of [`WgpuOptions::adapter`]. Empty in a browser, which cannot list adapters.
@@ -144,17 +161,29 @@ impl WgpuBackend {
         Ok(Prepared { shape, program, reach })
     }
 
-    /// Compiles all kernels that batches of the plan may need.
+    /// Compiles the kernels that batches of the plan may need: all of them, but in a browser only those that most
+    /// requests need.
     fn compile(&mut self, progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
+        #[cfg(not(target_arch = "wasm32"))]
+        let wanted = self.wanted(|plan, capacity, blocks| {
+            [warm_up::usual_kinds(plan, capacity, blocks), warm_up::rare_kinds(plan, capacity)].concat()
+        })?;
+        #[cfg(target_arch = "wasm32")]
+        let wanted = self.wanted(warm_up::usual_kinds)?;
+        self.recordings.pipelines.compile(&self.gpu, wanted, progress)
+    }
+
+    /// The kernels that these batches need.
+    fn wanted(&mut self, kinds: impl Fn(&Plan, &Capacity, &[u32]) -> Vec<BatchInputs>) -> Result<Wanted, BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let (gpu, arena) = (&self.gpu, &loaded.arena);
         let context = metadata::Context { plan: &loaded.plan, capacity: &loaded.capacity, blocks: &arena.blocks };
         let mut wanted = HashMap::new();
-        for inputs in warm_up::every_kind(&loaded.plan, &loaded.capacity, &arena.blocks) {
+        for inputs in kinds(&loaded.plan, &loaded.capacity, &arena.blocks) {
             let shape = encode::flatten(&context, &gpu.profile, &inputs, arena.group_rows, &mut self.words)?;
             self.recordings.collect(gpu, &loaded.plan, &loaded.capacity, arena, &shape, &mut wanted)?;
         }
-        self.recordings.pipelines.compile(gpu, wanted, progress)
+        Ok(wanted)
     }
 
     /// Runs a small and a larger batch, so that the time of the first request's batches can be predicted.
@@ -220,12 +249,27 @@ impl Backend for WgpuBackend {
         self.recordings.clear();
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let layout = PoolLayout::checked(&loaded.plan, &loaded.capacity, &self.caps, blocks)?;
-        loaded.arena.allocate_pool(&self.gpu, &layout, blocks)
+        loaded.arena.allocate_pool(&self.gpu, &layout, blocks)?;
+        #[cfg(target_arch = "wasm32")]
+        {
+            let wanted = self.wanted(warm_up::usual_kinds)?;
+            self.ahead = ahead::Ahead::default();
+            self.ahead.ask(&self.gpu, &wanted);
+        }
+        Ok(())
     }
 
-    fn warm_up(&mut self, progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
+    async fn warm_up(&mut self, progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
         let is_tuned = self.recall_tuning();
+        #[cfg(target_arch = "wasm32")]
+        self.ahead.wait(progress).await;
         self.or_portable(|backend| backend.compile(progress))?;
+        // The others compile while the first requests are answered.
+        #[cfg(target_arch = "wasm32")]
+        {
+            let wanted = self.wanted(|plan, capacity, _| warm_up::rare_kinds(plan, capacity))?;
+            self.ahead.ask(&self.gpu, &wanted);
+        }
         if self.throttle.is_on() {
             self.calibrate()?;
         }

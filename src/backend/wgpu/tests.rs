@@ -28,6 +28,7 @@ fn capacity(tokens_max: u32) -> Capacity {
         sequences_max: 4,
         samples_max: 8,
         feed_slots: 8,
+        state_slots: 0,
         table_entries_max: 32,
         history_max: 8,
         bias_max: 8,
@@ -253,7 +254,7 @@ fn kernels_that_a_driver_refuses_give_way_to_portable_ones() {
     let Some(mut backend) = open(|options| options.refused_define = Some("WEIGHT_BF16")) else { return };
     backend.load(Arc::clone(&plan), &capacity(8)).expect("nothing is compiled yet");
     backend.allocate_pool(&[6]).expect("nor now");
-    let outcome = backend.warm_up(&mut |_, _| {});
+    let outcome = block_on(backend.warm_up(&mut |_, _| {}));
     assert!(matches!(&outcome, Err(BackendError::Kernel { kernel, .. }) if kernel.contains("embed")), "{outcome:?}");
 }
 
@@ -343,7 +344,7 @@ fn sliced_attention_gives_the_same_bits() {
     assert!(sliced.1 > whole.1 + 1, "{} dispatches, sliced {}", whole.1, sliced.1);
 }
 
-/// What [`warm_up::every_kind`] leaves out would be compiled while a user waits.
+/// What [`warm_up::usual_kinds`] and [`warm_up::rare_kinds`] leave out would be compiled while a user waits.
 #[test]
 fn no_kernel_is_compiled_for_a_request() {
     let plan = Arc::new(crate::model::demo::model().record(Storage::F32));
@@ -422,7 +423,7 @@ fn what_was_measured_is_kept() {
         let capacity = Capacity { deterministic, ..capacity(16) };
         backend.load(Arc::clone(&plan), &capacity).expect("the plan fits");
         backend.allocate_pool(&[6]).expect("the pool fits");
-        backend.warm_up(&mut |_, _| {}).expect("the device works");
+        block_on(backend.warm_up(&mut |_, _| {})).expect("the device works");
         Some(backend)
     };
     let files = || {

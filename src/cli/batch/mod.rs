@@ -2,20 +2,22 @@
 //! and answered in order.
 //!
 //! A line has the OpenAI batch format (`custom_id`, `method`, `url`, `body`) or a short form ([`short`]); a file may
-//! mix them. Both become calls of the server's own API. A line that is wrong fails alone.
+//! mix them. Both become calls of the server's own API. A line that is wrong fails alone; the command then fails at the
+//! end and says how many did.
 
 mod short;
 
 use super::output::bar_style;
 use super::request::server_options;
 use super::session::Session;
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use folio::platform;
 use folio::server::{LocalApi, LocalError};
 use futures_util::{Stream, StreamExt as _, stream};
 use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 use short::ShortForm;
+pub(crate) use short::user_message;
 use std::io::{self, BufRead, Write};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -40,6 +42,8 @@ pub(crate) struct Batch<'a> {
     strict_api: LocalApi,
     /// Default values of fields that a line does not set.
     defaults: Map<String, Value>,
+    /// A prompt is text to continue, unless its line says otherwise.
+    raw: bool,
     lines_in_flight: usize,
 }
 
@@ -60,14 +64,14 @@ impl<'a> Batch<'a> {
     pub(crate) fn new(
         session: &'a Session,
         names: &[String],
-        defaults: Map<String, Value>,
+        (defaults, raw): (Map<String, Value>, bool),
         lines_in_flight: usize,
     ) -> Self {
         let api = |strict| LocalApi::new(session.api_state(names.to_vec(), server_options(strict)));
-        Self { session, api: api(false), strict_api: api(true), defaults, lines_in_flight: lines_in_flight.max(1) }
+        Self { session, api: api(false), strict_api: api(true), defaults, raw, lines_in_flight: lines_in_flight.max(1) }
     }
 
-    /// Answers every line of `input` that is not blank.
+    /// Answers every line of `input` that is not blank. Fails at the end if a line failed.
     pub(crate) async fn answer(&self, input: Box<dyn BufRead + Send>, output: &mut dyn Write) -> Result<()> {
         let bar = ProgressBar::new_spinner().with_style(bar_style("{spinner} {pos} answers, {per_sec}, {elapsed}"));
         let answers = lines(input).enumerate().map(|(index, line)| async move {
@@ -77,14 +81,18 @@ impl<'a> Batch<'a> {
             }
         });
         let mut answers = std::pin::pin!(answers.buffered(self.lines_in_flight));
+        let (mut lines, mut failed) = (0_u64, 0_u64);
         while let Some(answer) = answers.next().await {
             let answer = answer.context("cannot read the input")?;
             serde_json::to_writer(&mut *output, &answer).map_err(io::Error::from)?;
             output.write_all(b"\n")?;
             output.flush()?;
             bar.inc(1);
+            lines += 1;
+            failed += u64::from(has_failed(&answer));
         }
         bar.finish_and_clear();
+        ensure!(failed == 0, "{failed} of {lines} lines failed; their answers say why");
         Ok(())
     }
 
@@ -99,7 +107,7 @@ impl<'a> Batch<'a> {
     }
 
     async fn answer_short(&self, index: usize, line: Map<String, Value>) -> Result<Value> {
-        let form = ShortForm::new(line, &self.defaults, &self.session.text)?;
+        let form = ShortForm::new(line, &self.defaults, self.raw, &self.session.text)?;
         let response = post(&self.strict_api, form.path, &form.body).await?;
         form.answer(index, response, &self.session.text)
     }
@@ -152,6 +160,12 @@ impl<'a> Batch<'a> {
         }
         Ok((url, body.into()))
     }
+}
+
+/// Whether an answer, of either form, reports a failure.
+fn has_failed(answer: &Value) -> bool {
+    let status = &answer["response"]["status_code"];
+    !answer["error"].is_null() || status.as_u64().is_some_and(|status| status >= 400)
 }
 
 /// Whether a line has the OpenAI batch format, valid or not.

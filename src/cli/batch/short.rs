@@ -1,6 +1,9 @@
 //! The short forms of a line: the fields of a request beside `prompt`, `messages` or `prompt_token_ids`, answered with
 //! texts and token ids: `{"index", "outputs": [{"text", "token_ids", "finish_reason"}], "usage"}`.
 //!
+//! `prompt` means what `--prompt` means: one message of a user if the model has a chat template. Without a template, or
+//! with `"raw": true`, it is text to continue.
+//!
 //! `text` is everything that the model wrote. `reasoning_content` and `tool_calls` are added if the API finds them in
 //! it.
 
@@ -20,16 +23,35 @@ pub(super) struct ShortForm {
 }
 
 impl ShortForm {
-    pub(super) fn new(mut line: Map<String, Value>, defaults: &Map<String, Value>, text: &TextModel) -> Result<Self> {
+    /// `raw`: what the line means if it does not say `raw` itself.
+    pub(super) fn new(
+        mut line: Map<String, Value>,
+        defaults: &Map<String, Value>,
+        raw: bool,
+        text: &TextModel,
+    ) -> Result<Self> {
         let missing = "this model has no tokenizer: pass `prompt_token_ids`";
+        let own_raw = take(&mut line, "raw").map(|raw| raw.as_bool().context("`raw` must be true or false"));
+        let own_raw = own_raw.transpose()?;
+        let is_chat = text.template.is_some() && !own_raw.unwrap_or(raw);
         let mut given = ["prompt", "messages", "prompt_token_ids"].map(|name| take(&mut line, name));
         let path = match &mut given {
             [Some(prompt), None, None] => {
                 ensure!(text.tokenizer.is_some() || !prompt.is_string(), missing);
+                if is_chat {
+                    ensure!(
+                        prompt.is_string(),
+                        "`prompt` must be a text: it is the message of a user (several texts or token ids need \
+                         \"raw\": true)"
+                    );
+                    line.insert("messages".to_owned(), user_message(prompt));
+                    return Self::finish("/v1/chat/completions", line, defaults);
+                }
                 line.insert("prompt".to_owned(), prompt.take());
                 "/v1/completions"
             }
             [None, Some(messages), None] => {
+                ensure!(own_raw != Some(true), "`messages` needs the chat template, so it cannot be `raw`");
                 ensure!(text.tokenizer.is_some(), missing);
                 ensure!(
                     text.template.is_some(),
@@ -46,6 +68,11 @@ impl ShortForm {
             }
             _ => bail!("a line must have exactly one of `prompt`, `messages` and `prompt_token_ids`"),
         };
+        Self::finish(path, line, defaults)
+    }
+
+    /// Adds what the route needs.
+    fn finish(path: &'static str, mut line: Map<String, Value>, defaults: &Map<String, Value>) -> Result<Self> {
         ensure!(line.get("stream").is_none_or(|stream| *stream == false), "`stream` must be false in a batch");
         match path {
             "/v1/completions" => as_completion(&mut line),
@@ -150,6 +177,11 @@ impl ShortForm {
     }
 }
 
+/// A prompt as a conversation.
+pub(crate) fn user_message(prompt: &Value) -> Value {
+    json!([{"role": "user", "content": prompt}])
+}
+
 /// A field's value; null counts as absent.
 fn take(line: &mut Map<String, Value>, name: &str) -> Option<Value> {
     line.shift_remove(name).filter(|value| !value.is_null())
@@ -193,7 +225,7 @@ mod tests {
 
     fn form(line: &str, defaults: &Value) -> Result<ShortForm> {
         let line: Map<String, Value> = serde_json::from_str(line).expect("the line is an object");
-        ShortForm::new(line, defaults.as_object().expect("an object"), &TextModel::default())
+        ShortForm::new(line, defaults.as_object().expect("an object"), false, &TextModel::default())
     }
 
     #[test]
@@ -205,6 +237,8 @@ mod tests {
         check("{}", "exactly one of");
         check(r#"{"prompt": "a", "messages": []}"#, "exactly one of");
         check(r#"{"prompt": "a"}"#, "no tokenizer");
+        check(r#"{"prompt": "a", "raw": 1}"#, "`raw` must be true or false");
+        check(r#"{"messages": [], "raw": true}"#, "`messages` needs the chat template");
         check(r#"{"messages": []}"#, "no tokenizer");
         check(r#"{"prompt_token_ids": "a"}"#, "list of token ids");
         check(r#"{"prompt_token_ids": [1], "stream": true}"#, "`stream`");

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use folio::config::Config;
 use folio::engine::handle::EventReceiver;
 use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
+use folio::model::spec::{LayerKind, LayerSpec};
 use folio::plan::{KvFormat, Storage};
 use folio::platform::{self, Instant};
 use futures_util::{StreamExt as _, future};
@@ -228,15 +229,25 @@ fn weight_bytes(subject: &Subject<'_>) -> Result<f64> {
 }
 
 fn kv_bytes_per_token(subject: &Subject<'_>, format: KvFormat) -> f64 {
-    let row = format.row_bytes(subject.spec.head_dim) * u64::from(subject.spec.kv_heads);
-    2.0 * row as f64 * subject.spec.layers.len() as f64
+    let stored = subject.spec.layers.iter().filter(|layer| layer.kind == LayerKind::Attention);
+    let stored = stored.filter(|layer| layer.kv_from.is_none());
+    let rows: u64 = stored.map(|layer| format.row_bytes(layer.head_dim) * u64::from(layer.kv_heads)).sum();
+    2.0 * rows as f64
 }
 
 /// Elements of the matrices that every prompt token is multiplied with. The LM head is excluded: it applies only to the
 /// last token.
 fn layer_elements(subject: &Subject<'_>) -> f64 {
     let spec = &subject.spec;
-    let attention = u64::from(spec.hidden) * u64::from(2 * spec.query_columns() + 2 * spec.kv_columns());
-    let mlp = 3 * u64::from(spec.hidden) * u64::from(spec.mlp);
-    (attention + mlp) as f64 * spec.layers.len() as f64
+    let of_layer = |layer: &LayerSpec| {
+        let kv = if layer.kv_from.is_some() { 0 } else { 2 * layer.kv_columns() };
+        let gates = if spec.mlp.gated { 2 } else { 1 };
+        let mixed = match layer.kind {
+            LayerKind::Attention => 2 * spec.query_columns(layer) + kv,
+            // The gated input of a convolution, and its output.
+            LayerKind::Convolution => 4 * spec.hidden,
+        };
+        u64::from(mixed) + (gates + 1) * u64::from(layer.mlp)
+    };
+    u64::from(spec.hidden) as f64 * spec.layers.iter().map(of_layer).sum::<u64>() as f64
 }

@@ -2,8 +2,9 @@
 //!
 //! First the device's own peaks are measured ([`peaks`]), then the scenarios: [`steps`] runs each kernel alone with
 //! real shapes, [`generate`] decodes and prefills through the engine, [`serve`] loads it with seeded requests,
-//! [`beams`] counts the memory that beams share, [`speculation`] compares answers with and without drafts, [`host`]
-//! measures the host time of a step.
+//! [`beams`] counts the memory that beams share, [`speculation`] compares answers with and without drafts,
+//! [`returning`] the first tokens of conversations with and without tiers of the KV cache, [`host`] measures the host
+//! time of a step.
 //!
 //! `docs/measurements.md` has the figures measured so far.
 
@@ -12,6 +13,7 @@ mod generate;
 mod host;
 mod peaks;
 mod report;
+mod returning;
 mod serve;
 mod speculation;
 mod steps;
@@ -43,6 +45,8 @@ enum Scenario {
     Beams,
     /// The same answers without drafts and with them
     Speculation,
+    /// Conversations that return after others have taken their KV blocks, without and with colder tiers
+    Returning,
 }
 
 #[derive(Args, Debug)]
@@ -51,7 +55,9 @@ pub(crate) struct BenchArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Random weights of this shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b or HxLxNxKxDxFxV
+    /// Random weights of this shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, phi-4-mini,
+    /// granite-4.0-micro, ministral-3-8b, gpt-oss-20b, gpt-oss-120b, glm-4.5-air, gemma-4-e2b,
+    /// gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b or HxLxNxKxDxFxV
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     shape: Option<String>,
     /// What to measure; may be given several times [default: decode and prefill]
@@ -61,10 +67,12 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     json: bool,
     /// Batch sizes of decode and prefill [default: 1,8]; rows of the products in steps [default: 1,8,64]; searches of
-    /// beams, the first number only [default: 8]; sequences of speculation, from 64 on of random text [default: 1,64]
+    /// beams, the first number only [default: 8]; conversations of returning, the first number only [default: 40];
+    /// sequences of speculation, from 64 on of random text [default: 1,64]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch: Vec<u32>,
-    /// Prompt tokens of decode, prefill and beams [default: 512, or the rest of the context]
+    /// Prompt tokens of decode, prefill, beams and returning [default: 512, or the rest of the context; 1500 for
+    /// returning]
     #[arg(long, value_name = "TOKENS")]
     context: Option<u32>,
     /// Tokens that decode and beams generate per sequence
@@ -112,7 +120,11 @@ impl Subject<'_> {
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    let config = args.engine.config()?;
+    let mut config = args.engine.config()?;
+    if !args.engine.asks_for_drafts() {
+        // Random weights repeat themselves: drafts would be measured instead of the device.
+        config.speculation = None;
+    }
     let device = args.engine.device()?;
     ensure!(!matches!(device, Device::Fake(_)), "the fake device does no computation to measure");
     let spec = match &args.shape {
@@ -137,6 +149,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             Scenario::Prefill => generate::prefill(&subject, &config, &mut report)?,
             Scenario::Serve => serve::measure(&subject, &config, &mut report)?,
             Scenario::Beams => beams::measure(&subject, &config, &mut report)?,
+            Scenario::Returning => returning::measure(&subject, &config, &mut report)?,
             Scenario::Speculation => speculation::measure(&subject, &config, &mut report)?,
         }
     }

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 /// Sequences of the full batch.
 const FULL: u32 = 64;
-/// Rounds with and without drafts, in turn; the median is reported.
-const ROUNDS: u64 = 3;
+/// Rounds with and without drafts, in turn.
+const ROUNDS: u64 = 5;
 
 /// What one sequence got, and the times in seconds at which the tokens came.
 struct Answer {
@@ -30,10 +30,9 @@ struct Answer {
 }
 
 /// Tokens per second of one round.
-#[derive(Default)]
 struct Speeds {
-    without: Vec<f64>,
-    with: Vec<f64>,
+    without: f64,
+    with: f64,
 }
 
 pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
@@ -55,19 +54,23 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
         let what = if acceptance.is_some() { "own answer, spoilt" } else { "random text" };
         note(format_args!("speculation, batch {batch}, {what} …"));
         let before = with.handle.stats();
-        let speeds = rounds(&without, &with, batch, (context, new_tokens), acceptance)?;
+        let rounds = rounds(&without, &with, batch, (context, new_tokens), acceptance)?;
         let stats = with.handle.stats();
-        let [plain, drafted] = [speeds.without, speeds.with].map(|mut all| percentile(&mut all, 0.5).unwrap_or(0.0));
+        let median = |of: fn(&Speeds) -> f64| percentile(&mut rounds.iter().map(of).collect::<Vec<_>>(), 0.5);
+        let [plain, drafted] =
+            [median(|round| round.without), median(|round| round.with)].map(Option::unwrap_or_default);
+        // Of pairs, because other load comes and goes.
+        let speedup = median(|round| round.with / round.without).unwrap_or_default();
         let share = accepted_share(&before, &stats);
         for (shape, tokens_per_s) in [
             (format!("{what}: no drafts"), plain),
-            (format!("{what}: {:.2} ×, {:.0} % accepted", drafted / plain, 100.0 * share), drafted),
+            (format!("{what}: {speedup:.2} ×, {:.0} % accepted", 100.0 * share), drafted),
         ] {
             let tokens_per_s = Some(tokens_per_s);
             let context = Some(context);
             report.push(Row { scenario: "speculation", shape, batch, context, tokens_per_s, ..Row::default() })?;
         }
-        let (speedup, accepted) = (rounded(drafted / plain), rounded(share));
+        let (speedup, accepted) = (rounded(speedup), rounded(share));
         rows.push(json!({"batch": batch, "drafts": what, "speedup": speedup, "accepted": accepted}));
     }
     report.set("speculation", rows.into());
@@ -88,9 +91,9 @@ fn rounds(
     batch: u32,
     (context, new_tokens): (u32, u32),
     acceptance: Option<f64>,
-) -> Result<Speeds> {
+) -> Result<Vec<Speeds>> {
     let vocab = with.info()?.vocab;
-    let mut speeds = Speeds::default();
+    let mut speeds = Vec::new();
     for number in 0..=ROUNDS {
         let mut numbers = Numbers(number);
         let requests: Vec<_> = (0..batch).map(|_| request(&mut numbers, vocab, context, new_tokens)).collect();
@@ -105,8 +108,7 @@ fn rounds(
             .collect();
         let drafted = answer(with, &drafted)?;
         if number > 0 {
-            speeds.without.push(speed(&plain)?);
-            speeds.with.push(speed(&drafted)?);
+            speeds.push(Speeds { without: speed(&plain)?, with: speed(&drafted)? });
         }
     }
     Ok(speeds)

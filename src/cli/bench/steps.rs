@@ -177,6 +177,7 @@ fn capacity(config: &Config, tokens: u32, sequences: u32, table_entries: u32) ->
         sequences_max: sequences,
         samples_max: sequences,
         feed_slots: sequences,
+        state_slots: 0,
         table_entries_max: table_entries,
         history_max: 1,
         bias_max: 1,
@@ -190,7 +191,7 @@ fn capacity(config: &Config, tokens: u32, sequences: u32, table_entries: u32) ->
 
 /// Decode attention through the block table, and on a GPU also without a block table.
 fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
-    let spec = &subject.spec;
+    let (spec, layer) = (&subject.spec, &subject.spec.layers[0]);
     for context in [512, 2048] {
         note(format_args!("steps, attend_paged, batch {ATTEND_BATCH}, context {context} …"));
         let shape = AttendShape {
@@ -198,8 +199,8 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
             context,
             block_size: config.block_size,
             query_heads: spec.query_heads,
-            kv_heads: spec.kv_heads,
-            head_dim: spec.head_dim,
+            kv_heads: layer.kv_heads,
+            head_dim: layer.head_dim,
         };
         let times = run(device, attend(config, &shape, device.caps()?.activations))?;
         let rows = 2 * u64::from(shape.batch) * u64::from(context) * u64::from(shape.kv_heads);
@@ -211,7 +212,8 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
             context: Some(context),
             gbps: Some(gbps),
             bound: beyond_caches.then_some(Bound::Read),
-            ..times.row(format!("attend_paged {}/{}x{}", spec.query_heads, spec.kv_heads, spec.head_dim), ATTEND_BATCH)
+            ..times
+                .row(format!("attend_paged {}/{}x{}", spec.query_heads, layer.kv_heads, layer.head_dim), ATTEND_BATCH)
         })?;
         if let (Device::Wgpu(options), KvFormat::F16) = (device, config.kv_format) {
             let yardstick = platform::block_on(Yardstick::open(options))?;

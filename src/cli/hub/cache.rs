@@ -10,8 +10,9 @@
 //!
 //! A link is followed only if its target is in the repository's own folder. The cache folder itself may be a link.
 
-use super::name::{is_commit, is_plain};
+use super::name::is_commit;
 use anyhow::{Context as _, Result, bail, ensure};
+use folio::model::repository::is_plain;
 use folio::platform::open_no_link;
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
@@ -69,6 +70,17 @@ impl Cache {
 }
 
 impl RepoFolder {
+    /// Removes the folder and its locks. A link is removed, not what it leads to.
+    pub(super) fn remove(&self) -> Result<()> {
+        for folder in [&self.folder, &self.locks] {
+            match fs::remove_dir_all(folder) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                outcome => outcome.with_context(|| folder.display().to_string())?,
+            }
+        }
+        Ok(())
+    }
+
     /// The cached commit of a revision.
     pub(super) fn commit(&self, revision: &str) -> Result<Option<String>> {
         if is_commit(revision) {

@@ -1,9 +1,9 @@
 //! The models in the cache: one entry per snapshot, with its problems.
 
 use super::cache::{Cache, RepoFolder};
-use super::file_selection::{self, Selection};
 use super::{INDEX_BYTES_MAX, shards};
 use anyhow::Result;
+use folio::model::repository::{self, Selection};
 use folio::model::{Element, Safetensors, TensorSource as _};
 use folio::platform::FileAccess;
 use indicatif::BinaryBytes;
@@ -98,18 +98,18 @@ fn of_commit(repo: &str, folder: &RepoFolder, commit: String, revisions: &[(Stri
 
 fn formats(folder: &RepoFolder, commit: &str, names: &[String], problems: &mut Vec<String>) -> Vec<String> {
     let mut formats = BTreeSet::new();
-    let models = file_selection::ggufs(names);
+    let models = repository::ggufs(names);
     for model in &models {
         if !model.is_whole() {
             problems.push(format!("parts of {} are missing", model.stem));
         }
-        let quantization = file_selection::quantization_of(&model.stem);
+        let quantization = repository::quantization_of(&model.stem);
         formats.insert(quantization.map_or_else(|| "gguf".to_owned(), |name| format!("gguf {name}")));
     }
     if !models.is_empty() && !names.iter().any(|name| name.ends_with(".safetensors")) {
         return formats.into_iter().collect();
     }
-    let whole = file_selection::select(names, None).and_then(|chosen| match chosen {
+    let whole = repository::select(names, None).map_err(anyhow::Error::from).and_then(|chosen| match chosen {
         Selection::Folder { index: Some(index), .. } => shards(folder, commit, index, names).map(|_| ()),
         _ => Ok(()),
     });

@@ -5,9 +5,10 @@
 //! not fit: before 1.0 it sends the token to the target of a redirect and verifies no hash; since 1.0 it includes its
 //! own storage system.)
 
-use super::name::{is_commit, is_hex, is_hostile, is_plain};
+use super::name::{is_commit, is_hex, is_hostile};
 use super::retry::Retry;
 use super::settings::Settings;
+use folio::model::repository::is_plain;
 use serde::Deserialize;
 use std::io::Read as _;
 use std::ops::Range;

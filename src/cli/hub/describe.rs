@@ -3,18 +3,16 @@
 
 use super::super::output::note;
 use super::client::{Client, FetchError};
-use super::file_selection::{self, Selection};
 use super::settings::Settings;
 use super::{HubArgs, HubName, INDEX_BYTES_MAX, from_cache, name_of, no_path_either};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use folio::model::remote::SizeRead;
+use folio::model::repository::{self, Selection};
 use folio::model::{Gguf, LoadError, Model, RangeFiles, TensorRead};
-use folio::platform::{self, ModelFile};
-use std::io;
+use folio::platform;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// The description of a model.
 pub(crate) enum Described {
@@ -43,7 +41,7 @@ pub(crate) fn describe(model: &Path, options: HubArgs) -> Result<Described> {
 
 fn far(client: Client, name: &HubName) -> Result<Described> {
     let listing = client.listing(&name.repo, name.revision())?;
-    let chosen = file_selection::select(&listing.names, name.requested.as_deref()).with_context(|| name.to_string())?;
+    let chosen = repository::select(&listing.names, name.requested.as_deref()).with_context(|| name.to_string())?;
     let files = HubFiles { client, repo: name.repo.clone(), commit: listing.commit, names: listing.names };
     note(format_args!("{name} is not cached: downloading only its config and tensor headers"));
     let model = match chosen {
@@ -54,25 +52,15 @@ fn far(client: Client, name: &HubName) -> Result<Described> {
                 if size > INDEX_BYTES_MAX {
                     bail!("{name}: {index} has more than {INDEX_BYTES_MAX} bytes");
                 }
-                file_selection::shards(&files.piece(index, 0..size)?, &files.names)?;
+                repository::shards(&files.piece(index, 0..size)?, &files.names)?;
             }
             platform::block_on(Model::open_remote(Box::new(files)))?
         }
-        Selection::Gguf { files: parts, .. } => Model::from_gguf(gguf(&Arc::new(files), &parts)?)?,
+        Selection::Gguf { files: parts, .. } => {
+            Model::from_gguf(platform::block_on(Gguf::open_remote(Box::new(files), &parts[0]))?)?
+        }
     };
     Ok(Described::Far(Box::new(model)))
-}
-
-/// Reads the metadata and the list of tensors of each file.
-fn gguf(files: &Arc<HubFiles>, parts: &[String]) -> Result<Gguf> {
-    let mut opened = Vec::with_capacity(parts.len());
-    for part in parts {
-        let (files, name) = (files.clone(), part.clone());
-        let (label, bytes) = (format!("{}/{part}", files.repo), files.bytes_of(part)?);
-        let read = move |range| files.piece(&name, range).map(Bytes::from).map_err(io::Error::other);
-        opened.push((label, ModelFile::remote(bytes, read)));
-    }
-    Ok(Gguf::from_files(opened)?)
 }
 
 /// A repository's files, read by range requests.

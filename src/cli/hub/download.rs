@@ -1,6 +1,7 @@
 //! Downloads files of one commit into the cache: several in parallel, each under a lock and each resumable.
 
 use super::super::output::{bar_style, note};
+use super::super::progress::{Lines, Unit};
 use super::cache::RepoFolder;
 use super::client::{Client, FetchError, Remote, header};
 use super::partial::{PIECE_BYTES, Partial, is_sound};
@@ -8,8 +9,8 @@ use super::retry::Retry;
 use anyhow::{Context as _, Result, bail};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressDrawTarget};
 use std::io::{ErrorKind, Read};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use ureq::Body;
 use ureq::http::Response;
 
@@ -61,7 +62,14 @@ impl Download<'_> {
         let files = if new.len() == 1 { new[0].name.clone() } else { format!("{} files", new.len()) };
         note(format_args!("{}: downloading {files}, {}", self.repo, BinaryBytes(bytes)));
         let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
-        let outcome = in_parallel(&new, |remote, stop| self.fetch_one(remote, &bars, stop));
+        let new: Vec<(&Remote, Arc<AtomicU64>)> = new.into_iter().map(|remote| (remote, Arc::default())).collect();
+        let lines = bars.is_hidden().then(|| {
+            let received: Vec<_> = new.iter().map(|(_, received)| received.clone()).collect();
+            let sum = move || received.iter().map(|received| received.load(Ordering::Relaxed)).sum();
+            Lines::start(format!("downloading {}", self.repo), Unit::Bytes, move || Some((sum(), bytes)))
+        });
+        let outcome = in_parallel(&new, |(remote, received), stop| self.fetch_one(remote, &bars, received, stop));
+        drop(lines);
         let _ = bars.clear();
         outcome.map(|_| ())
     }
@@ -92,9 +100,10 @@ impl Download<'_> {
             .is_ok_and(|found| found.is_file() && found.len() == remote.size)
     }
 
-    fn fetch_one(&self, remote: &Remote, bars: &MultiProgress, stop: &AtomicBool) -> Result<()> {
+    /// `received` is told the bytes that are there.
+    fn fetch_one(&self, remote: &Remote, bars: &MultiProgress, received: &AtomicU64, stop: &AtomicBool) -> Result<()> {
         let bar = bars.add(ProgressBar::new(remote.size));
-        bar.set_style(bar_style("{msg} {bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}"));
+        bar.set_style(bar_style("{msg} {bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec}, {eta} left"));
         bar.set_message(remote.name.clone());
         let mut lock = fd_lock::RwLock::new(self.folder.lock_file(&remote.hash)?);
         if lock.try_write().is_err() {
@@ -104,7 +113,11 @@ impl Download<'_> {
         let guard = lock.write().with_context(|| format!("{}: cannot lock the file", remote.name))?;
         if !self.has_blob(remote) {
             let mut partial = Partial::open(self.folder.incomplete(&remote.hash)?, remote)?;
-            self.receive(remote, &mut partial, &bar, stop)?;
+            let told = |bytes| {
+                bar.set_position(bytes);
+                received.store(bytes, Ordering::Relaxed);
+            };
+            self.receive(remote, &mut partial, &told, stop)?;
             partial.finish(&self.folder.blob(&remote.hash))?;
         }
         self.folder.link(self.commit, &remote.name, &remote.hash)?;
@@ -114,10 +127,10 @@ impl Download<'_> {
     }
 
     /// Receives what is missing, in as many requests as the retries allow.
-    fn receive(&self, remote: &Remote, partial: &mut Partial<'_>, bar: &ProgressBar, stop: &AtomicBool) -> Result<()> {
+    fn receive(&self, remote: &Remote, partial: &mut Partial<'_>, told: &dyn Fn(u64), stop: &AtomicBool) -> Result<()> {
         let mut retry = Retry::default();
         while !partial.is_long_enough() {
-            bar.set_position(partial.bytes());
+            told(partial.bytes());
             let answer = self.client.bytes(self.repo, self.commit, &remote.name, partial.bytes())?;
             match start_of(&answer, partial.bytes(), remote.size) {
                 Start::Here => {}
@@ -128,7 +141,7 @@ impl Download<'_> {
                 }
             }
             let before = partial.bytes();
-            let cut = copy(answer, partial, bar, stop)?;
+            let cut = copy(answer, partial, told, stop)?;
             if partial.bytes() > before {
                 retry.reset();
             }
@@ -165,7 +178,7 @@ fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
 }
 
 /// Copies until the response ends, and says how it ended.
-fn copy(answer: Response<Body>, partial: &mut Partial<'_>, bar: &ProgressBar, stop: &AtomicBool) -> Result<String> {
+fn copy(answer: Response<Body>, partial: &mut Partial<'_>, told: &dyn Fn(u64), stop: &AtomicBool) -> Result<String> {
     if !answer.status().is_success() {
         return Ok("the hub has no bytes at this position".to_owned());
     }
@@ -179,7 +192,7 @@ fn copy(answer: Response<Body>, partial: &mut Partial<'_>, bar: &ProgressBar, st
             Ok(0) => return Ok("the response ended early".to_owned()),
             Ok(count) => {
                 partial.add(&piece[..count])?;
-                bar.set_position(partial.bytes());
+                told(partial.bytes());
             }
             Err(error) => return Ok(error.to_string()),
         }

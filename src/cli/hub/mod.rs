@@ -1,6 +1,6 @@
 //! Models by name: `org/repo[@revision][:QUANT_OR_FILE]` becomes a folder or a GGUF file in the Hugging Face cache.
 //!
-//! [`client`] lists the repository's files, [`file_selection`] selects those that a model needs, [`download`] downloads
+//! [`client`] lists the repository's files, [`repository`] selects those that a model needs, [`download`] downloads
 //! those that [`cache`] does not have. After that the model is loaded from a path. Offline, files are selected from the
 //! cache's list instead of the hub's.
 
@@ -9,7 +9,6 @@ pub(crate) mod cache_index;
 mod client;
 mod describe;
 mod download;
-mod file_selection;
 mod name;
 mod partial;
 mod retry;
@@ -18,6 +17,7 @@ mod settings;
 pub(crate) use describe::{Described, describe};
 pub(crate) use name::HubName;
 
+use super::folders::names_in;
 use super::output::note;
 use anyhow::{Context as _, Result, anyhow, bail};
 use cache::RepoFolder;
@@ -25,12 +25,15 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 use client::{Client, FetchError};
 use download::Download;
-use file_selection::Selection;
+use folio::model::repository::{self, Selection};
+use folio::server::nearest;
 use settings::Settings;
 use std::path::{Path, PathBuf};
 
 /// Maximum bytes of an index; those of the largest published checkpoints have about 10 MB.
 const INDEX_BYTES_MAX: u64 = 100 << 20;
+/// Maximum names in a message.
+const LISTED_MAX: usize = 10;
 
 /// How models are found by name.
 #[derive(Args, Clone, Copy, Debug)]
@@ -51,12 +54,38 @@ pub(crate) fn locate(model: &Path, options: HubArgs) -> Result<PathBuf> {
 fn name_of(model: &Path) -> Result<HubName> {
     let text = model.display();
     let name = text.to_string().parse();
-    name.map_err(|why| anyhow!("{text} is not an existing file or folder, and not a model name: {why}"))
+    name.map_err(|why| {
+        let tip = similar(model);
+        anyhow!("{text} is not an existing file or folder, and not a model name: {why}{tip}")
+    })
+}
+
+/// What a mistyped model may be: a file beside it, or a model in the cache. With a leading `; `, or empty.
+fn similar(model: &Path) -> String {
+    let text = model.to_string_lossy();
+    let folder = model.parent().map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    if let (Some(folder), Some(name)) = (folder.filter(|folder| folder.is_dir()), model.file_name()) {
+        let names = names_in(folder);
+        if let Some(near) = nearest(&name.to_string_lossy(), names.iter().map(String::as_str)) {
+            return format!("; did you mean {}?", model.with_file_name(near).display());
+        }
+        let is_model = |name: &&String| name.to_lowercase().ends_with(".gguf") || folder.join(name).is_dir();
+        let models: Vec<&str> = names.iter().filter(is_model).take(LISTED_MAX).map(String::as_str).collect();
+        if folder != Path::new(".") && !models.is_empty() {
+            return format!("; this folder has: {}", models.join(", "));
+        }
+    }
+    let cached = Settings::from_env(true).and_then(|settings| settings.cache.repos()).unwrap_or_default();
+    let near = nearest(&text, cached.iter().map(String::as_str));
+    near.map_or_else(String::new, |near| format!("; did you mean {near}, which is in the cache?"))
 }
 
 fn no_path_either(error: anyhow::Error, model: &Path) -> anyhow::Error {
     match error.downcast_ref() {
-        Some(FetchError::Missing(why)) => anyhow!("{why}; there is also no file or folder {}", model.display()),
+        Some(FetchError::Missing(why)) => {
+            let tip = similar(model);
+            anyhow!("{why}; there is also no file or folder {}{tip}", model.display())
+        }
         _ => error,
     }
 }
@@ -85,11 +114,29 @@ pub(crate) fn fetch(name: &HubName, options: HubArgs, verifies: bool) -> Result<
     }
 }
 
+/// Removes all files of a repository from the cache. Returns the bytes that they had.
+pub(crate) fn remove(name: &HubName) -> Result<u64> {
+    let cache = Settings::from_env(true)?.cache;
+    if name.to_string() != name.repo {
+        bail!("{name} names a part of {}; only a whole repository can be removed", name.repo);
+    }
+    let known = cache.repos()?;
+    if !known.contains(&name.repo) {
+        let near = nearest(&name.repo, known.iter().map(String::as_str));
+        let tip = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+        bail!("{name} is not in {}{tip}", cache.root().display());
+    }
+    let bytes =
+        cache_index::entries(&cache)?.iter().filter(|entry| entry.repo == name.repo).map(|entry| entry.bytes).sum();
+    cache.repo(&name.repo).remove()?;
+    Ok(bytes)
+}
+
 fn from_hub(client: &Client, folder: &RepoFolder, name: &HubName, verifies: bool) -> Result<PathBuf> {
     let (repo, revision) = (name.repo.as_str(), name.revision());
     let listing = client.listing(repo, revision)?;
     let download = Download { client, folder, repo, commit: &listing.commit, verifies };
-    let chosen = file_selection::select(&listing.names, name.requested.as_deref()).with_context(|| name.to_string())?;
+    let chosen = repository::select(&listing.names, name.requested.as_deref()).with_context(|| name.to_string())?;
     match &chosen {
         Selection::Folder { files, index } => {
             download.fetch(files)?;
@@ -113,7 +160,7 @@ fn from_cache(folder: &RepoFolder, name: &HubName) -> Result<PathBuf> {
     let revision = name.revision();
     let commit = folder.commit(revision)?.with_context(|| format!("revision {revision} is not cached"))?;
     let names = there(folder, &commit)?;
-    let chosen = file_selection::select(&names, name.requested.as_deref())?;
+    let chosen = repository::select(&names, name.requested.as_deref())?;
     if let Selection::Folder { index: Some(index), .. } = &chosen {
         shards(folder, &commit, index, &names)?;
     }
@@ -137,7 +184,7 @@ fn there(folder: &RepoFolder, commit: &str) -> Result<Vec<String>> {
 fn shards(folder: &RepoFolder, commit: &str, index: &str, names: &[String]) -> Result<Vec<String>> {
     let path = folder.file(commit, index)?.with_context(|| format!("{index} is missing"))?;
     let json = folio::platform::read_file(&path, INDEX_BYTES_MAX).with_context(|| path.display().to_string())?;
-    file_selection::shards(&json, names)
+    Ok(repository::shards(&json, names)?)
 }
 
 fn path_of(folder: &RepoFolder, commit: &str, chosen: &Selection) -> Result<PathBuf> {

@@ -2,6 +2,7 @@
 //!
 //! Names become parts of paths and URLs, so a name that could lead outside its folder is refused.
 
+use folio::model::repository::is_plain;
 use std::fmt;
 use std::str::FromStr;
 
@@ -75,12 +76,6 @@ fn is_part(part: &str) -> bool {
 fn is_revision(revision: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b'+' | b'=');
     is_plain(revision) && revision.bytes().all(known) && !revision.contains("..")
-}
-
-/// Whether a name is a plain relative path on every system: no `..`, no absolute path, no drive, no alternate stream.
-pub(super) fn is_plain(name: &str) -> bool {
-    let component = |part: &str| !matches!(part, "" | "." | "..");
-    name.split('/').all(component) && !name.contains(['\\', ':']) && !name.contains(char::is_control)
 }
 
 /// Whether a name points outside its folder.

@@ -3,7 +3,7 @@
 use super::{Draft, PREEMPTIONS_MAX, Scheduler};
 use crate::engine::block_pool::{BlockHash, BlockId};
 use crate::engine::faults::InjectedFault;
-use crate::engine::sequence::{SequenceId, Table};
+use crate::engine::sequence::{Order, SequenceId, StreamId, Table};
 use crate::engine::tiers::HostSlot;
 use crate::plan::inputs::NONE;
 
@@ -22,12 +22,35 @@ enum Found {
 }
 
 impl Scheduler {
+    /// The first choices of requests that were admitted since the last call.
+    pub fn take_admitted(&mut self) -> Vec<StreamId> {
+        std::mem::take(&mut self.admitted)
+    }
+
+    /// Whether one more sequence may run.
+    pub(super) fn has_seat(&self) -> bool {
+        self.has_seats(1)
+    }
+
+    /// Whether so many more sequences may run.
+    fn has_seats(&self, count: usize) -> bool {
+        let count = count + self.seats_kept();
+        let is_within = self.running.len() + count <= self.limits.sequences_max as usize;
+        is_within && count <= self.feed_slots.len() && self.has_state_slots(count)
+    }
+
     /// Admits waiting sequences in order while `sequences_max`, budget and blocks allow. No sequence overtakes the
-    /// first that does not fit, because under steady arrivals that one would starve.
+    /// first that does not fit, because under steady arrivals that one would starve. Those that wait for files are
+    /// overtaken.
     pub(super) fn admit(&mut self, draft: &mut Draft) {
-        while let Some((&order, &id)) = self.waiting.first_key_value() {
+        let mut reading = Vec::new();
+        while let Some((order, id)) = self.next_waiting(&reading) {
             if draft.tokens_left == 0 || !self.has_seats(self.seats_needed(id)) {
                 break;
+            }
+            if self.waits_for_disk(id) {
+                reading.push(id);
+                continue;
             }
             let Some(admission) = self.admission(id) else { break };
             self.waiting.remove(&order);
@@ -35,11 +58,17 @@ impl Scheduler {
             self.seat(id);
             self.schedule_row(id, draft);
         }
+        self.read_ahead();
+    }
+
+    /// The first waiting sequence that is none of these.
+    fn next_waiting(&self, reading: &[SequenceId]) -> Option<(Order, SequenceId)> {
+        self.waiting.iter().map(|(&order, &id)| (order, id)).find(|(_, id)| !reading.contains(id))
     }
 
     /// What admission needs, if all tokens of the sequence and its next one fit now; else `None`.
     fn admission(&mut self, id: SequenceId) -> Option<Admission> {
-        let matched = self.match_prefix(id);
+        let matched = self.match_prefix(id, Self::in_host);
         let sequence = &self.sequences[id];
         debug_assert!(matched as usize <= sequence.hashes.len(), "a matched block has a hash");
         let guarded = sequence.preemptions >= PREEMPTIONS_MAX;
@@ -74,9 +103,9 @@ impl Scheduler {
         all.min(live).min(pool.total())
     }
 
-    /// Number of leading blocks that are cached in some tier. The last token is always recomputed, because its logits
-    /// are needed.
-    fn match_prefix(&mut self, id: SequenceId) -> u32 {
+    /// Number of leading blocks that are cached on the device, or where `elsewhere` says. The last token is always
+    /// recomputed, because its logits are needed.
+    pub(super) fn match_prefix(&mut self, id: SequenceId, elsewhere: impl Fn(&Self, usize, &BlockHash) -> bool) -> u32 {
         if !self.limits.prefix_caching {
             return 0;
         }
@@ -96,7 +125,7 @@ impl Scheduler {
         loop {
             // A shorter chain ends in another part of a window, whose blocks may be missing.
             let whole = found / unit * unit;
-            let elsewhere = |group: usize, hash: &BlockHash| self.in_host(group, hash).is_some();
+            let elsewhere = |group: usize, hash: &BlockHash| elsewhere(self, group, hash);
             found = self.pool.longest_prefix(&hashes[..whole as usize], elsewhere);
             if found == whole {
                 return found;
@@ -107,7 +136,9 @@ impl Scheduler {
     /// Hashes the leading blocks up to `full`. All their token ids are known.
     pub(super) fn extend_hashes(&mut self, id: SequenceId, full: u32) {
         let sequence = &mut self.sequences[id];
-        let (key, size) = (&self.limits.hash_key, self.limits.block_size as usize);
+        let size = self.limits.block_size as usize;
+        let salted = sequence.request.cache_salt.is_some();
+        let key = if salted { &self.limits.hash_key } else { &self.limits.shared_key };
         assert!(full as usize * size <= sequence.tokens.len(), "only blocks whose ids are all known are hashed");
         for index in sequence.hashes.len()..full as usize {
             let salt = sequence.request.cache_salt.as_deref().filter(|_| !self.faults.has(InjectedFault::SaltIgnored));
@@ -129,25 +160,27 @@ impl Scheduler {
         let chain = sequence.hashes[..matched as usize].to_vec();
         // Everything found is kept before anything is restored, because that evicts blocks from device and host.
         let found: Vec<_> = (0..self.limits.windows.len()).map(|group| self.keep_found(group, &chain)).collect();
-        let mut restored = 0;
+        let (mut restored, mut read) = (0, 0);
         for (group, found) in found.into_iter().enumerate() {
             let passed = matched - u32::try_from(found.len()).expect("a chain has few blocks");
             let mut blocks = vec![NONE; passed as usize];
-            let mut arrived = 0;
+            let (mut arrived, mut from_files) = (0, 0);
             for (found, &hash) in found.iter().zip(&chain[passed as usize..]) {
                 blocks.push(match *found {
                     Found::Device(block) => self.share_found(group, block),
                     Found::Host(slot) => {
                         arrived += 1;
+                        from_files += u32::from(self.came_from_disk(id, slot));
                         self.restore(id, (group, hash), slot, draft)
                     }
                 });
             }
-            restored = restored.max(arrived);
+            (restored, read) = (restored.max(arrived), read.max(from_files));
             let reserved = admission.reserved.as_ref().map_or(0, |reserved| reserved[group]);
             self.pool.group_mut(group).reserve(reserved);
             self.sequences[id].tables[group] = Table { blocks, passed, reserved };
         }
+        self.end_disk_wait(id);
         let sequence = &mut self.sequences[id];
         sequence.computed = matched * self.limits.block_size;
         sequence.registered = matched;
@@ -155,13 +188,18 @@ impl Scheduler {
         sequence.resumed = sequence.preemptions > 0;
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(sequence.computed);
-            sequence.restored_tokens = restored * self.limits.block_size;
+            sequence.restored_tokens = (restored - read) * self.limits.block_size;
+            sequence.disk_tokens = read * self.limits.block_size;
             self.round_robin.admitted(sequence.order.round);
             self.counts.requests_dequeued += 1;
+            if sequence.request.report_admission {
+                self.admitted.push(sequence.choice.stream);
+            }
             self.counts.prompt_tokens += u64::from(sequence.prompt_len());
             self.counts.prefix_queries += u64::from(sequence.prompt_len());
             self.counts.prefix_hits += u64::from(sequence.computed);
             self.counts.prefix_hits_host += u64::from(sequence.restored_tokens);
+            self.counts.prefix_hits_disk += u64::from(sequence.disk_tokens);
             self.explain_prefix(id);
         }
     }

@@ -81,6 +81,7 @@ mod tests {
             sequences_max: 4,
             draws_max: 4,
             feed_slots: 8,
+            state_slots: 0,
             table_entries_max: 400,
             history_max: 16,
             bias_max: 16,
@@ -95,6 +96,7 @@ mod tests {
             speculation: None,
             eos_token_ids: Vec::new(),
             hash_key: [3; 32],
+            shared_key: [3; 32],
             tiers: TierLimits::default(),
         };
         Scheduler::new(limits, InjectedFaults::default())

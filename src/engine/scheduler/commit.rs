@@ -73,16 +73,17 @@ impl Scheduler {
         events
     }
 
-    /// Handles a device loss, in which pool and feed slots are lost: every live sequence returns to the queue with the
-    /// tokens that were read.
+    /// Handles a device loss, in which pool, feed slots and state slots are lost: every live sequence returns to the
+    /// queue with the tokens that were read.
     pub fn restart(&mut self) {
         self.pool.reset();
         self.host.restart();
+        self.disk.restart();
         self.restores_in_flight = 0;
         self.running.clear();
         self.waiting.clear();
         self.leaving.clear();
-        self.feed_slots = (0..self.limits.feed_slots).rev().collect();
+        self.reset_slots();
         self.steps_in_flight = 0;
         for id in self.sequences.ids().collect::<Vec<_>>() {
             let sequence = &mut self.sequences[id];
@@ -91,7 +92,8 @@ impl Scheduler {
                 continue;
             }
             sequence.drop_tables();
-            (sequence.pending, sequence.in_flight, sequence.feed_slot) = (0, 0, NONE);
+            (sequence.pending, sequence.in_flight) = (0, 0);
+            (sequence.feed_slot, sequence.state_slot) = (NONE, NONE);
             sequence.outputs_requested = sequence.outputs_reported;
             if sequence.beam.is_none() {
                 let order = sequence.order;
@@ -295,12 +297,17 @@ impl Scheduler {
 
     /// Releases the blocks that neither the next row nor a step in flight attends to.
     fn pass_windows(&mut self, row: &Row) {
-        let sequence = &mut self.sequences[row.sequence];
         for group in 0..self.limits.windows.len() {
             let first = self.pool.first_visible(group, row.start + row.count) as usize;
+            let table = &self.sequences[row.sequence].tables[group];
+            let (passed, end) = (table.passed as usize, first.min(table.blocks.len()));
+            for index in passed..end {
+                let block = self.sequences[row.sequence].tables[group].blocks[index];
+                self.finish_block(row.sequence, group, index, block);
+            }
+            let sequence = &mut self.sequences[row.sequence];
             let table = &mut sequence.tables[group];
-            let end = first.min(table.blocks.len());
-            for index in table.passed as usize..end {
+            for index in passed..end {
                 let block = std::mem::replace(&mut table.blocks[index], NONE);
                 debug_assert!(block != NONE, "a window passes a block once");
                 let pool = self.pool.group_mut(group);
@@ -412,5 +419,6 @@ fn token(sampled: Sampled, wants_logprob: bool, usage: Usage) -> Token {
         top_logprobs: sampled.top.into_iter().map(logprob).collect(),
         cached_tokens: usage.cached_tokens,
         restored_tokens: usage.restored_tokens,
+        disk_tokens: usage.disk_tokens,
     }
 }

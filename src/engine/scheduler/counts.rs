@@ -14,6 +14,12 @@ pub struct Counts {
     pub prefix_hits: u64,
     /// Those of them that came from host memory.
     pub prefix_hits_host: u64,
+    /// Those of them that were read from disk.
+    pub prefix_hits_disk: u64,
+    /// Files written.
+    pub files_written: u64,
+    /// Files read and used.
+    pub files_read: u64,
     /// Blocks copied to host memory.
     pub blocks_saved: u64,
     /// Blocks copied back from host memory.

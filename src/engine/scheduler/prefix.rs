@@ -99,8 +99,8 @@ impl Scheduler {
         debug_assert!(cached <= sequence.tokens_known(), "only tokens of the sequence were found");
         let report = |common_tokens, end| {
             let differing = sequence.tokens.get(common_tokens as usize).copied();
-            let restored_tokens = sequence.restored_tokens;
-            PrefixReport { cached_tokens: cached, restored_tokens, common_tokens, differing, end }
+            let (restored_tokens, disk_tokens) = (sequence.restored_tokens, sequence.disk_tokens);
+            PrefixReport { cached_tokens: cached, restored_tokens, disk_tokens, common_tokens, differing, end }
         };
         if !self.limits.prefix_caching {
             return report(cached, PrefixEnd::Disabled);

@@ -12,6 +12,7 @@ fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Schedule
         sequences_max: 4,
         draws_max: 4,
         feed_slots: 8,
+        state_slots: 0,
         table_entries_max: 400,
         history_max: 16,
         bias_max: 16,
@@ -26,6 +27,7 @@ fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Schedule
         speculation: None,
         eos_token_ids: Vec::new(),
         hash_key: [3; 32],
+        shared_key: [3; 32],
         tiers: TierLimits::default(),
     };
     Scheduler::new(limits, InjectedFaults::default())

@@ -4,6 +4,7 @@ use super::{Draft, Scheduler};
 use crate::engine::batch::Batch;
 use crate::engine::block_pool::{BlockHash, BlockId};
 use crate::engine::sequence::SequenceId;
+use crate::engine::tiers::host::Fill;
 use crate::engine::tiers::{HostSlot, Rates, Restore, Save};
 
 impl Scheduler {
@@ -18,9 +19,9 @@ impl Scheduler {
         bytes.is_some_and(|bytes| self.rates.favor_moving(bytes, self.limits.block_size.into()))
     }
 
-    /// The slot of host memory from which a block can be restored, if that is worthwhile.
-    pub(super) fn in_host(&self, group: usize, hash: &BlockHash) -> Option<HostSlot> {
-        self.host.lookup(group, hash).filter(|_| self.is_worth_moving(group))
+    /// Whether a block can be restored from host memory, and that is worthwhile.
+    pub(super) fn in_host(&self, group: usize, hash: &BlockHash) -> bool {
+        self.host.lookup(group, hash).is_some() && self.is_worth_moving(group)
     }
 
     /// Takes a block from the pool. What the cache kept in it moves to host memory if that is worthwhile.
@@ -29,10 +30,11 @@ impl Scheduler {
         let Some(hash) = evicted.filter(|_| !self.host.is_off() && self.is_worth_moving(group)) else {
             return Some(block);
         };
-        if !self.host.has(group, &hash)
-            && let Some(slot) = self.host.reserve(group, hash)
-        {
-            draft.batch.saves.push(Save { group, block, slot });
+        let origin = self.evict_to_disk(group, block, hash);
+        let is_new = !self.host.has(group, &hash);
+        let slot = is_new.then(|| self.host.reserve(group, hash, Fill::Leaving)).flatten();
+        if slot.is_some() || origin.is_some() {
+            draft.batch.saves.push(Save { group, block, slot, origin });
         }
         Some(block)
     }
@@ -56,13 +58,7 @@ impl Scheduler {
 
     /// Takes note that the copies of a batch have completed; if the batch failed, they may not have happened.
     pub(super) fn land_copies(&mut self, batch: &Batch, failed: bool) {
-        for save in &batch.saves {
-            if failed {
-                self.host.abandon(save.slot);
-            } else {
-                self.counts.blocks_saved += u64::from(self.host.complete(save.slot));
-            }
-        }
+        self.land_saves(&batch.saves, failed);
         for restore in &batch.restores {
             self.host.unpin(restore.slot);
             self.restores_in_flight -= 1;
@@ -71,11 +67,32 @@ impl Scheduler {
         }
     }
 
+    /// Takes note that copies have completed, unless they failed.
+    pub(crate) fn land_saves(&mut self, saves: &[Save], failed: bool) {
+        for save in saves {
+            match (save.slot, failed) {
+                (Some(slot), false) => self.counts.blocks_saved += u64::from(self.host.complete(slot)),
+                (Some(slot), true) => self.host.abandon(slot),
+                (None, _) => {}
+            }
+            if let Some(origin) = save.origin.as_ref().filter(|_| failed) {
+                self.disk.abandon(origin);
+            }
+        }
+    }
+
     /// Removes all blocks of a sequence from every tier, because their content is not valid.
     pub(super) fn withdraw_everywhere(&mut self, id: SequenceId) {
         self.withdraw_all(id);
-        for hash in &self.sequences[id].hashes {
-            (0..self.limits.windows.len()).for_each(|group| self.host.withdraw(group, hash));
+        for &hash in &self.sequences[id].hashes {
+            for group in 0..self.limits.windows.len() {
+                // A window has passed the blocks that the sequence does not hold any more.
+                if let Some(block) = self.pool.groups()[group].lookup(&hash) {
+                    self.pool.group_mut(group).withdraw(block);
+                }
+                self.host.withdraw(group, &hash);
+                self.disk.withdraw((group, hash));
+            }
         }
     }
 }

@@ -1,26 +1,36 @@
 //! Which blocks host memory holds: slots by hash, least recently used first. Pure: the bytes are the engine's.
 //!
-//! A slot is leaving (its copy is in flight: nobody finds it, nothing replaces it) or held. A held slot from which an
-//! upload is in flight is pinned and is not replaced either.
+//! A slot is leaving or arriving (its copy from the device or its file is in flight: nobody finds it, nothing replaces
+//! it) or held. A held slot from which an upload is in flight is pinned, one that a waiting sequence needs is kept;
+//! neither is replaced.
 
-use crate::engine::block_pool::BlockHash;
+use crate::engine::block_pool::{BlockHash, BlockKey};
 use crate::engine::faults::{InjectedFault, InjectedFaults};
 use std::collections::{BTreeMap, HashMap};
 
 /// Index of a block in host memory.
 pub type HostSlot = u32;
 
-/// KV group and hash of a block.
-type Key = (usize, BlockHash);
+/// What a slot's bytes wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// Its copy from the device has not been read yet.
+    Leaving,
+    /// Its file has not been read yet.
+    Arriving,
+    /// Nothing: they are there.
+    Held,
+}
 
 /// A slot in use.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    key: Key,
-    /// Its copy from the device has not been read yet.
-    leaving: bool,
+    key: BlockKey,
+    fill: Fill,
     /// Steps in flight that upload from it.
     pins: u32,
+    /// Waiting sequences that need it.
+    keepers: u32,
     /// Its content turned out to be wrong: it cannot be found, and is vacated as soon as nothing uses it.
     withdrawn: bool,
     last_use: u64,
@@ -34,7 +44,7 @@ pub struct HostTier {
     bytes: u64,
     entries: Vec<Option<Entry>>,
     vacant: Vec<HostSlot>,
-    by_key: HashMap<Key, HostSlot>,
+    by_key: HashMap<BlockKey, HostSlot>,
     /// Slots in use, least recently used first.
     by_use: BTreeMap<u64, HostSlot>,
     uses: u64,
@@ -68,7 +78,7 @@ impl HostTier {
     pub fn lookup(&self, group: usize, hash: &BlockHash) -> Option<HostSlot> {
         let slot = *self.by_key.get(&(group, *hash))?;
         let entry = self.entries[slot as usize].as_ref()?;
-        (!entry.leaving || self.faults.has(InjectedFault::LeavingBlockFound)).then_some(slot)
+        (entry.fill == Fill::Held || self.faults.has(InjectedFault::LeavingBlockFound)).then_some(slot)
     }
 
     /// Whether a slot holds or will hold this block.
@@ -76,15 +86,22 @@ impl HostTier {
         self.by_key.contains_key(&(group, *hash))
     }
 
+    /// The slot that this block is being read into from a file.
+    pub(crate) fn arriving(&self, group: usize, hash: &BlockHash) -> Option<HostSlot> {
+        let slot = *self.by_key.get(&(group, *hash))?;
+        self.entries[slot as usize].is_some_and(|entry| entry.fill == Fill::Arriving).then_some(slot)
+    }
+
     /// Takes a slot for a block whose copy is about to start. `None` if there is no room, because everything is in use.
-    pub(crate) fn reserve(&mut self, group: usize, hash: BlockHash) -> Option<HostSlot> {
+    pub(crate) fn reserve(&mut self, group: usize, hash: BlockHash, fill: Fill) -> Option<HostSlot> {
         debug_assert!(!self.has(group, &hash), "a block has one slot");
         let needed = *self.block_bytes.get(group)?;
         while self.bytes + needed > self.bytes_max {
             self.evict()?;
         }
         let (key, last_use) = ((group, hash), self.tick());
-        let entry = Entry { key, leaving: true, pins: 0, withdrawn: false, last_use };
+        debug_assert!(fill != Fill::Held, "its bytes are to come");
+        let entry = Entry { key, fill, pins: 0, keepers: 0, withdrawn: false, last_use };
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.entries.push(None);
             HostSlot::try_from(self.entries.len() - 1).expect("slots are counted in u32")
@@ -97,16 +114,16 @@ impl HostTier {
         Some(slot)
     }
 
-    /// The bytes of a leaving block have arrived in its slot. Returns whether they are still wanted.
+    /// The bytes of a leaving or arriving block are in its slot. Returns whether they are still wanted.
     pub(crate) fn complete(&mut self, slot: HostSlot) -> bool {
         let Some(entry) = &mut self.entries[slot as usize] else { return false };
-        entry.leaving = false;
+        entry.fill = Fill::Held;
         !self.vacate_if_withdrawn(slot)
     }
 
-    /// The copy of a leaving block failed.
+    /// The copy of a leaving block failed, or the file of an arriving one.
     pub(crate) fn abandon(&mut self, slot: HostSlot) {
-        if self.entries[slot as usize].is_some_and(|entry| entry.leaving) {
+        if self.entries[slot as usize].is_some_and(|entry| entry.fill != Fill::Held) {
             self.vacate(slot);
         }
     }
@@ -129,6 +146,19 @@ impl HostTier {
         self.vacate_if_withdrawn(slot);
     }
 
+    /// Keeps a slot until [`HostTier::release`], for a sequence that waits.
+    pub(crate) fn keep(&mut self, slot: HostSlot) {
+        self.entries[slot as usize].as_mut().expect("a slot that was found is in use").keepers += 1;
+    }
+
+    /// A sequence does not wait any more.
+    pub(crate) fn release(&mut self, slot: HostSlot) {
+        let entry = self.entries[slot as usize].as_mut().expect("a kept slot is in use");
+        assert!(entry.keepers > 0, "only a kept slot is released");
+        entry.keepers -= 1;
+        self.vacate_if_withdrawn(slot);
+    }
+
     /// Removes a block whose content turned out to be wrong.
     pub(crate) fn withdraw(&mut self, group: usize, hash: &BlockHash) {
         let Some(slot) = self.by_key.remove(&(group, *hash)) else { return };
@@ -143,8 +173,10 @@ impl HostTier {
         for slot in 0..HostSlot::try_from(self.entries.len()).expect("slots are counted in u32") {
             let Some(entry) = &mut self.entries[slot as usize] else { continue };
             entry.pins = 0;
-            if entry.leaving || entry.withdrawn {
+            if entry.fill == Fill::Leaving {
                 self.vacate(slot);
+            } else {
+                self.vacate_if_withdrawn(slot);
             }
         }
     }
@@ -154,13 +186,16 @@ impl HostTier {
         self.entries.get(slot as usize).is_some_and(Option::is_some)
     }
 
-    /// Asserts the tier's invariants between two steps; `pinned` is the number of uploads in flight.
-    pub(crate) fn check(&self, pinned: u32) {
+    /// Asserts the invariants between two steps; `pinned` is the number of uploads in flight, `kept` that of slots
+    /// that waiting sequences keep.
+    pub(crate) fn check(&self, pinned: u32, kept: usize) {
         let used = || self.entries.iter().flatten();
         let bytes: u64 = used().map(|entry| self.block_bytes[entry.key.0]).sum();
         assert_eq!(bytes, self.bytes, "every block in host memory is counted");
         assert!(bytes <= self.bytes_max, "host memory stays within its limit");
         assert_eq!(used().map(|entry| entry.pins).sum::<u32>(), pinned, "a slot is pinned while it is uploaded");
+        let keepers: u32 = used().map(|entry| entry.keepers).sum();
+        assert_eq!(keepers as usize, kept, "a slot is kept for waiting sequences alone");
         assert_eq!(used().count(), self.by_use.len(), "every slot in use has a place in the order");
         assert_eq!(used().count() + self.vacant.len(), self.entries.len(), "a slot is vacant or in use");
         let findable = used().filter(|entry| !entry.withdrawn).count();
@@ -183,7 +218,7 @@ impl HostTier {
         let early = self.faults.has(InjectedFault::HostSlotReusedEarly);
         let idle = |slot: &&HostSlot| {
             let entry = self.entries[**slot as usize].as_ref();
-            entry.is_some_and(|entry| entry.pins == 0 && (!entry.leaving || early))
+            entry.is_some_and(|entry| entry.pins + entry.keepers == 0 && (entry.fill == Fill::Held || early))
         };
         let slot = *self.by_use.values().find(idle)?;
         self.vacate(slot);
@@ -191,7 +226,7 @@ impl HostTier {
     }
 
     fn vacate_if_withdrawn(&mut self, slot: HostSlot) -> bool {
-        let done = |entry: Entry| entry.withdrawn && !entry.leaving && entry.pins == 0;
+        let done = |entry: Entry| entry.withdrawn && entry.fill == Fill::Held && entry.pins + entry.keepers == 0;
         let vacates = self.entries[slot as usize].is_some_and(done);
         if vacates {
             self.vacate(slot);
@@ -225,52 +260,72 @@ mod tests {
     #[test]
     fn a_block_is_found_once_its_copy_is_complete() {
         let mut host = tier(2);
-        let slot = host.reserve(0, hash(1)).expect("there is room");
+        let slot = host.reserve(0, hash(1), Fill::Leaving).expect("there is room");
         assert!(host.has(0, &hash(1)) && host.lookup(0, &hash(1)).is_none(), "leaving");
         assert!(host.complete(slot));
         assert_eq!(host.lookup(0, &hash(1)), Some(slot));
-        host.check(0);
+        host.check(0, 0);
     }
 
     #[test]
     fn the_least_recently_used_block_goes_unless_a_copy_needs_it() {
         let mut host = tier(3);
-        let slots: Vec<_> = (0..3).map(|index| host.reserve(0, hash(index)).expect("there is room")).collect();
-        assert_eq!(host.reserve(0, hash(3)), None, "all copies are in flight");
+        let slots: Vec<_> =
+            (0..3).map(|index| host.reserve(0, hash(index), Fill::Leaving).expect("there is room")).collect();
+        assert_eq!(host.reserve(0, hash(3), Fill::Leaving), None, "all copies are in flight");
         slots.iter().for_each(|&slot| assert!(host.complete(slot)));
         host.pin(slots[0]);
         host.pin(slots[1]);
         host.unpin(slots[1]);
-        assert_eq!(host.reserve(0, hash(3)), Some(slots[2]), "the others were used later");
-        assert_eq!(host.reserve(0, hash(4)), Some(slots[1]), "the oldest is pinned");
-        assert_eq!(host.reserve(0, hash(5)), None);
-        host.check(1);
+        assert_eq!(host.reserve(0, hash(3), Fill::Leaving), Some(slots[2]), "the others were used later");
+        assert_eq!(host.reserve(0, hash(4), Fill::Leaving), Some(slots[1]), "the oldest is pinned");
+        assert_eq!(host.reserve(0, hash(5), Fill::Leaving), None);
+        host.check(1, 0);
     }
 
     #[test]
     fn withdrawn_blocks_vanish_when_their_copies_are_done() {
         let mut host = tier(3);
-        let slots: Vec<_> = (0..3).map(|index| host.reserve(0, hash(index)).expect("there is room")).collect();
+        let slots: Vec<_> =
+            (0..3).map(|index| host.reserve(0, hash(index), Fill::Leaving).expect("there is room")).collect();
         assert!(host.complete(slots[0]) && host.complete(slots[1]));
         host.pin(slots[1]);
         (0..3).for_each(|index| host.withdraw(0, &hash(index)));
         assert_eq!(host.bytes(), 20, "two are still in use");
-        host.check(1);
+        host.check(1, 0);
         assert!(!host.complete(slots[2]), "its bytes are not wanted");
         host.unpin(slots[1]);
         assert_eq!(host.bytes(), 0);
-        host.check(0);
+        host.check(0, 0);
+    }
+
+    #[test]
+    fn what_a_waiting_sequence_needs_stays() {
+        let mut host = tier(2);
+        let slots = [0, 1].map(|index| host.reserve(0, hash(index), Fill::Arriving).expect("there is room"));
+        assert_eq!((host.arriving(0, &hash(0)), host.lookup(0, &hash(0))), (Some(slots[0]), None));
+        host.restart();
+        assert!(host.complete(slots[0]), "its file does not depend on the device");
+        host.keep(slots[0]);
+        host.abandon(slots[1]);
+        assert_eq!(host.reserve(0, hash(2), Fill::Leaving), Some(slots[1]));
+        assert_eq!(host.reserve(0, hash(3), Fill::Leaving), None, "one is kept, one is leaving");
+        host.withdraw(0, &hash(0));
+        host.check(0, 1);
+        host.release(slots[0]);
+        assert_eq!(host.reserve(0, hash(3), Fill::Leaving), Some(slots[0]));
+        host.check(0, 0);
     }
 
     #[test]
     fn a_lost_device_loses_what_was_leaving_it() {
         let mut host = tier(3);
-        let held = host.reserve(0, hash(0)).expect("there is room");
+        let held = host.reserve(0, hash(0), Fill::Leaving).expect("there is room");
         host.complete(held);
         host.pin(held);
-        host.reserve(0, hash(1)).expect("there is room");
+        host.reserve(0, hash(1), Fill::Leaving).expect("there is room");
         host.restart();
         assert_eq!((host.lookup(0, &hash(0)), host.has(0, &hash(1))), (Some(held), false));
-        host.check(0);
+        host.check(0, 0);
     }
 }

@@ -9,6 +9,8 @@ const NEW_SHARE: f64 = 0.25;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rates {
     seconds_per_byte: Option<f64>,
+    /// Of a file that is read.
+    seconds_per_file_byte: Option<f64>,
     seconds_per_token: Option<f64>,
 }
 
@@ -18,6 +20,11 @@ impl Rates {
         note(&mut self.seconds_per_byte, bytes, took);
     }
 
+    /// Adds a file that was read.
+    pub fn note_file(&mut self, bytes: u64, took: Duration) {
+        note(&mut self.seconds_per_file_byte, bytes, took);
+    }
+
     /// Adds a measured step that computed this many prompt tokens.
     pub fn note_prefill(&mut self, tokens: u64, took: Duration) {
         note(&mut self.seconds_per_token, tokens, took);
@@ -25,9 +32,20 @@ impl Rates {
 
     /// Whether uploading `bytes` is predicted to take less time than computing `tokens` tokens.
     pub fn favor_moving(&self, bytes: u64, tokens: u64) -> bool {
-        let (Some(byte), Some(token)) = (self.seconds_per_byte, self.seconds_per_token) else { return true };
-        byte * bytes as f64 <= token * tokens as f64
+        is_cheaper(self.seconds_per_byte, bytes, self.seconds_per_token, tokens)
     }
+
+    /// Whether reading `bytes` from a file and uploading them is predicted to take less time than computing `tokens`
+    /// tokens.
+    pub fn favor_reading(&self, bytes: u64, tokens: u64) -> bool {
+        let byte = self.seconds_per_byte.zip(self.seconds_per_file_byte).map(|(upload, file)| upload + file);
+        is_cheaper(byte, bytes, self.seconds_per_token, tokens)
+    }
+}
+
+fn is_cheaper(per_byte: Option<f64>, bytes: u64, per_token: Option<f64>, tokens: u64) -> bool {
+    let (Some(byte), Some(token)) = (per_byte, per_token) else { return true };
+    byte * bytes as f64 <= token * tokens as f64
 }
 
 fn note(average: &mut Option<f64>, count: u64, took: Duration) {
@@ -51,6 +69,10 @@ mod tests {
         rates.note_prefill(100, Duration::from_millis(10));
         assert!(rates.favor_moving(3_000_000, 32), "3 ms against 3.2 ms");
         assert!(!rates.favor_moving(4_000_000, 32), "4 ms against 3.2 ms");
+        assert!(rates.favor_reading(1 << 30, 1), "no file was read");
+        rates.note_file(1_000_000, Duration::from_millis(2));
+        assert!(rates.favor_reading(1_000_000, 32), "3 ms against 3.2 ms");
+        assert!(!rates.favor_reading(2_000_000, 32), "6 ms against 3.2 ms");
         (0..50).for_each(|_| rates.note_prefill(100, Duration::from_millis(50)));
         assert!(rates.favor_moving(4_000_000, 32), "the device has become slower");
     }

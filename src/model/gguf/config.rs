@@ -1,249 +1,29 @@
-//! Translates a file's metadata to a `config.json`, and its tensor names to those of a checkpoint.
+//! Translates a file's metadata to a `config.json`.
 
+use super::families::{Family, Windows};
 use super::metadata::Metadata;
 use super::reader;
 use crate::model::LoadError;
 use crate::model::source::TensorInfo;
+use crate::model::spec::LAYERS_MAX;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-
-/// How one architecture's GGUF files differ from the checkpoints they were converted from.
-#[derive(Debug)]
-pub(super) struct Family {
-    /// `general.architecture`.
-    name: &'static str,
-    /// Name of the architecture in `config.json`.
-    architecture: &'static str,
-    /// Whether rows of q and k are stored in the order of interleaved rotation.
-    interleaved: bool,
-    /// Tensor names within a layer whose meaning differs from [`LAYER_NAMES`].
-    layer_names: &'static [(&'static str, &'static str)],
-    /// Metadata keys of numbers (after the architecture's prefix) and their fields in `config.json`; zero counts as
-    /// absent.
-    numbers: &'static [(&'static str, &'static str)],
-    windows: Windows,
-    /// Models with this many layers divide q · k by √(hidden / heads) instead of √head_dim; no metadata key says so.
-    wide_layers: Option<u32>,
-    /// The YaRN ramp may end at a fractional pair index; no metadata key says so.
-    fractional_ramp: bool,
-}
-
-/// The meaning of `attention.sliding_window`; zero counts as absent.
-#[derive(Debug)]
-enum Windows {
-    /// None: files may have the key, but no layer has a window.
-    Ignored,
-    /// If set, the architecture is this one.
-    Architecture(&'static str),
-    /// The same as in the config; the number is the default.
-    Config(Option<u32>),
-    /// If set, this is a variant of the architecture that is not supported.
-    Refused,
-}
-
-const LLAMA: Family = Family {
-    name: "llama",
-    architecture: "LlamaForCausalLM",
-    interleaved: true,
-    layer_names: &[],
-    numbers: &[],
-    // Mistral's files have the architecture llama, and most do not set the window.
-    windows: Windows::Architecture("MistralForCausalLM"),
-    wide_layers: None,
-    fractional_ramp: false,
-};
-
-const QWEN2: Family =
-    Family { name: "qwen2", architecture: "Qwen2ForCausalLM", interleaved: false, windows: Windows::Ignored, ..LLAMA };
-
-const QWEN3: Family = Family { name: "qwen3", architecture: "Qwen3ForCausalLM", ..QWEN2 };
-
-const QWEN3_MOE: Family = Family {
-    name: "qwen3moe",
-    architecture: "Qwen3MoeForCausalLM",
-    numbers: &[
-        ("expert_count", "num_experts"),
-        ("expert_used_count", "num_experts_per_tok"),
-        ("expert_feed_forward_length", "moe_intermediate_size"),
-    ],
-    ..QWEN2
-};
-
-/// Norm weights are stored as `1 + w`, as in Gemma 3.
-const GEMMA2: Family = Family {
-    name: "gemma2",
-    architecture: "Gemma2ForCausalLM",
-    layer_names: &[("ffn_norm", "pre_feedforward_layernorm")],
-    numbers: &[
-        ("attn_logit_softcapping", "attn_logit_softcapping"),
-        ("final_logit_softcapping", "final_logit_softcapping"),
-    ],
-    windows: Windows::Config(Some(4096)),
-    wide_layers: Some(46),
-    ..QWEN2
-};
-
-const GEMMA3: Family = Family {
-    name: "gemma3",
-    architecture: "Gemma3ForCausalLM",
-    numbers: &[("final_logit_softcapping", "final_logit_softcapping"), ("rope.freq_base_swa", "rope_local_base_freq")],
-    windows: Windows::Config(None),
-    wide_layers: Some(62),
-    ..GEMMA2
-};
-
-const PHI3: Family = Family {
-    name: "phi3",
-    architecture: "Phi3ForCausalLM",
-    layer_names: &[("ffn_up", "mlp.gate_up_proj")],
-    windows: Windows::Config(None),
-    ..QWEN2
-};
-
-const SMOLLM3: Family =
-    Family { name: "smollm3", architecture: "SmolLM3ForCausalLM", windows: Windows::Ignored, ..LLAMA };
-
-/// OLMo 3 files also have the architecture olmo2.
-const OLMO2: Family = Family { name: "olmo2", architecture: "Olmo2ForCausalLM", windows: Windows::Refused, ..QWEN2 };
-
-const GRANITE: Family = Family {
-    name: "granite",
-    architecture: "GraniteForCausalLM",
-    numbers: &[
-        ("attention.scale", "attention_multiplier"),
-        ("embedding_scale", "embedding_multiplier"),
-        ("residual_scale", "residual_multiplier"),
-        ("logit_scale", "logits_scaling"),
-    ],
-    windows: Windows::Ignored,
-    ..LLAMA
-};
-
-const GPT_OSS: Family = Family {
-    name: "gpt-oss",
-    architecture: "GptOssForCausalLM",
-    numbers: &[
-        ("expert_count", "num_experts"),
-        ("expert_used_count", "num_experts_per_tok"),
-        ("expert_feed_forward_length", "intermediate_size"),
-    ],
-    windows: Windows::Config(None),
-    fractional_ramp: true,
-    ..QWEN2
-};
-
-/// To add an architecture, add a row here.
-const FAMILIES: [&Family; 11] =
-    [&LLAMA, &QWEN2, &QWEN3, &QWEN3_MOE, &GEMMA2, &GEMMA3, &PHI3, &SMOLLM3, &OLMO2, &GRANITE, &GPT_OSS];
-
-/// Names of tensors outside layers, in GGUF and in a checkpoint, without `.weight` and `.bias`.
-const WHOLE_NAMES: [(&str, &str); 3] =
-    [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
-
-/// The same within a layer. For names with `{e}`, GGUF has one tensor for all experts and a checkpoint one per expert.
-const LAYER_NAMES: [(&str, &str); 19] = [
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_qkv", "self_attn.qkv_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("attn_q_norm", "self_attn.q_norm"),
-    ("attn_k_norm", "self_attn.k_norm"),
-    ("attn_sinks", "self_attn.sinks"),
-    ("post_attention_norm", "post_attention_layernorm"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("post_ffw_norm", "post_feedforward_layernorm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-    ("ffn_gate_inp", "mlp.gate"),
-    ("ffn_gate_exps", "mlp.experts.{e}.gate_proj"),
-    ("ffn_up_exps", "mlp.experts.{e}.up_proj"),
-    ("ffn_down_exps", "mlp.experts.{e}.down_proj"),
-];
-
-/// The row for a file's architecture.
-pub(super) fn family(metadata: &Metadata) -> Result<&'static Family, LoadError> {
-    let key = "general.architecture";
-    let found = metadata.required(key, metadata.text(key)?)?;
-    FAMILIES.into_iter().find(|family| family.name == found).ok_or_else(|| LoadError::Architecture {
-        file: metadata.file().into(),
-        found: found.into(),
-        known: FAMILIES.map(|family| family.name).join(", "),
-    })
-}
-
-impl Family {
-    /// The checkpoint's name of a tensor; with `{e}`, of the tensors it is split into. Unknown names are kept.
-    pub(super) fn tensor_name(&self, own: &str) -> String {
-        let find = |names: &[(&str, &'static str)], stem: &str| {
-            names.iter().find(|(name, _)| *name == stem).map(|(_, theirs)| *theirs)
-        };
-        let Some((stem, suffix)) = own.rsplit_once('.') else { return own.into() };
-        if let Some(theirs) = find(&WHOLE_NAMES, stem) {
-            return format!("{theirs}.{suffix}");
-        }
-        let layer = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-        let named = |stem: &str| find(self.layer_names, stem).or_else(|| find(&LAYER_NAMES, stem));
-        match layer.and_then(|(layer, stem)| Some((layer, named(stem)?))) {
-            Some((layer, theirs)) => format!("model.layers.{layer}.{theirs}.{suffix}"),
-            None => own.into(),
-        }
-    }
-
-    /// Rows per head, if the tensor's heads are stored interleaved.
-    pub(super) fn interleaved_head(&self, own: &str, metadata: &Metadata) -> Result<Option<usize>, LoadError> {
-        let is_rotated = [".attn_q.weight", ".attn_k.weight", ".attn_q.bias", ".attn_k.bias"];
-        let is_rotated = is_rotated.iter().any(|name| own.ends_with(name));
-        if !self.interleaved || !is_rotated {
-            return Ok(None);
-        }
-        let head = self.head_dim(metadata)?;
-        let rows = metadata.tensors().find(|(name, _)| *name == own).map_or(0, |(_, entry)| entry.shape[0]);
-        if !rows.is_multiple_of(u64::from(head)) || head % 2 != 0 {
-            let message = format!("has {rows} rows, not a multiple of the head size {head}");
-            return Err(metadata.invalid(&format!("tensor {own:?}"), message));
-        }
-        Ok(Some(head as usize))
-    }
-
-    fn key(&self, key: &str) -> String {
-        format!("{}.{key}", self.name)
-    }
-
-    fn integer(&self, metadata: &Metadata, key: &str) -> Result<Option<u32>, LoadError> {
-        metadata.integer(&self.key(key), 1..=1 << 24)
-    }
-
-    fn required(&self, metadata: &Metadata, key: &str) -> Result<u32, LoadError> {
-        metadata.required(&self.key(key), self.integer(metadata, key)?)
-    }
-
-    fn head_dim(&self, metadata: &Metadata) -> Result<u32, LoadError> {
-        if let Some(dim) = self.integer(metadata, "attention.key_length")? {
-            return Ok(dim);
-        }
-        let (hidden, heads) =
-            (self.required(metadata, "embedding_length")?, self.required(metadata, "attention.head_count")?);
-        if hidden % heads != 0 {
-            let message = format!("is {heads}, which does not divide embedding_length = {hidden}");
-            return Err(metadata.invalid(&self.key("attention.head_count"), message));
-        }
-        Ok(hidden / heads)
-    }
-}
 
 /// The equivalent `config.json`.
 pub(super) fn config_json(
     metadata: &Metadata,
     family: &Family,
     tensors: &BTreeMap<String, TensorInfo>,
+    factors: &[Vec<f32>; 2],
 ) -> Result<Value, LoadError> {
     let required = |key: &str| family.required(metadata, key);
     let heads = required("attention.head_count")?;
     let head_dim = family.head_dim(metadata)?;
-    let (hidden, layers) = (required("embedding_length")?, required("block_count")?);
+    let hidden = required("embedding_length")?;
+    // The last layers may predict further tokens; they are not read.
+    let predicting = metadata.integer(&family.key("nextn_predict_layers"), 0..=LAYERS_MAX)?.unwrap_or(0);
+    let blocks = required("block_count")?;
+    let layers = blocks.saturating_sub(predicting);
     let has = |name: &str| tensors.contains_key(name);
     // Token ids are bounded by the length of the embedding table, not by the metadata.
     let table = tensors.get("model.embed_tokens.weight").map(|info| info.shape[0]);
@@ -252,44 +32,143 @@ pub(super) fn config_json(
         let message = format!("is {value_length}, but keys have {head_dim}, which is not supported");
         return Err(metadata.invalid(&family.key("attention.value_length"), message));
     }
-    let epsilon_key = family.key("attention.layer_norm_rms_epsilon");
-    let epsilon = metadata.required(&epsilon_key, metadata.number(&epsilon_key)?)?;
+    let epsilon = epsilon(metadata, family)?;
     let rotary = family.integer(metadata, "rope.dimension_count")?.unwrap_or(head_dim);
     let is_wide = family.wide_layers == Some(layers);
+    let normalizes = metadata.boolean(&family.key("expert_weights_norm"))?.unwrap_or(family.normalizes);
+    let dense = metadata.integer(&family.key("leading_dense_block_count"), 0..=LAYERS_MAX)?.unwrap_or(0);
     let mut config = json!({
         "architectures": [family.architecture],
         "hidden_size": hidden,
         "num_hidden_layers": layers,
-        "intermediate_size": family.integer(metadata, "feed_forward_length")?,
+        "intermediate_size": null,
         "num_attention_heads": heads,
-        "num_key_value_heads": family.integer(metadata, "attention.head_count_kv")?.unwrap_or(heads),
+        "num_key_value_heads": null,
         "head_dim": head_dim,
         "vocab_size": vocab,
         "max_position_embeddings": required("context_length")?,
         "rms_norm_eps": epsilon,
+        "layer_norm_eps": epsilon,
+        "norm_epsilon": epsilon,
         "rope_theta": metadata.number(&family.key("rope.freq_base"))?,
         "partial_rotary_factor": f64::from(rotary) / f64::from(head_dim),
         "query_pre_attn_scalar": if is_wide { f64::from(hidden) / f64::from(heads) } else { head_dim.into() },
         "attention_multiplier": 1.0 / f64::from(head_dim).sqrt(),
-        "norm_topk_prob": true,
-        "tie_word_embeddings": !has("lm_head.weight"),
-        "attention_bias": has("model.layers.0.self_attn.q_proj.bias"),
-        "mlp_bias": has("model.layers.0.mlp.gate_proj.bias"),
+        "norm_topk_prob": normalizes,
+        "first_k_dense_replace": dense,
         "eos_token_id": super::vocabulary::end_tokens(metadata, vocab)?,
     });
+    for (field, present) in options(&has) {
+        config[field] = present.into();
+    }
     for (key, field) in family.numbers {
         if let Some(number) = metadata.integer_or_number(&family.key(key))? {
             config[*field] = number;
         }
     }
-    if let Some(scaling) = rope_scaling(metadata, family)? {
+    let scaling = match factors {
+        [short, long] if short.is_empty() && long.is_empty() => rope_scaling(metadata, family)?,
+        [short, long] => Some(longrope(metadata, family, short, long)?),
+    };
+    if let Some(scaling) = scaling {
         config["rope_scaling"] = Value::Object(scaling);
     }
-    windows(metadata, family, &mut config)?;
+    layers_differ(metadata, family, &mut config, &has)?;
+    Ok(config)
+}
+
+/// What may differ from layer to layer: windows, sizes, rotation.
+fn layers_differ(
+    metadata: &Metadata,
+    family: &Family,
+    config: &mut Value,
+    has: &dyn Fn(&str) -> bool,
+) -> Result<(), LoadError> {
+    windows(metadata, family, config)?;
+    if family.sizes_by_layer {
+        sizes_by_layer(metadata, family, config, has)?;
+    } else {
+        let heads = family.required(metadata, "attention.head_count")?;
+        config["intermediate_size"] = family.integer(metadata, "feed_forward_length")?.into();
+        config["num_key_value_heads"] = family.integer(metadata, "attention.head_count_kv")?.unwrap_or(heads).into();
+    }
     if let Some(rotated) = metadata.booleans(&family.key("attention.rope_pattern"))? {
         config["no_rope_layers"] = rotated.into_iter().map(u32::from).collect();
     }
-    Ok(config)
+    // Granite 4 has no rotation without this flag; in files of others it means nothing.
+    if metadata.boolean(&family.key("rope.scaling.finetuned"))? == Some(false) {
+        config["position_embedding_type"] = "nope".into();
+    }
+    Ok(())
+}
+
+/// The epsilon of RMS norms, or of LayerNorms.
+fn epsilon(metadata: &Metadata, family: &Family) -> Result<f64, LoadError> {
+    let key = family.key("attention.layer_norm_rms_epsilon");
+    let epsilon = match metadata.number(&key)? {
+        Some(epsilon) => Some(epsilon),
+        None => metadata.number(&family.key("attention.layer_norm_epsilon"))?,
+    };
+    metadata.required(&key, epsilon)
+}
+
+/// Fields of `config.json` that say which tensors there are; here, the tensors themselves do.
+fn options(has: &dyn Fn(&str) -> bool) -> [(&'static str, bool); 7] {
+    let attention = |name: &str| has(&format!("model.layers.0.self_attn.{name}"));
+    let mlp = |name: &str| has(&format!("model.layers.0.mlp.{name}"));
+    [
+        ("tie_word_embeddings", !has("lm_head.weight")),
+        ("attention_bias", attention("q_proj.bias")),
+        ("qkv_bias", attention("q_proj.bias")),
+        ("use_bias", attention("q_proj.bias")),
+        ("attention_out_bias", attention("o_proj.bias")),
+        ("use_qk_norm", attention("q_norm.weight")),
+        ("mlp_bias", mlp("gate_proj.bias") || mlp("up_proj.bias")),
+    ]
+}
+
+/// The sizes of heads and MLPs of each layer, and what else differs by layer.
+fn sizes_by_layer(
+    metadata: &Metadata,
+    family: &Family,
+    config: &mut Value,
+    has: &dyn Fn(&str) -> bool,
+) -> Result<(), LoadError> {
+    let key = |key: &str| family.key(key);
+    let layers = family.required(metadata, "block_count")? as usize;
+    let by_layer = |name: &str| {
+        let found = metadata.integers_by_layer(&key(name), layers)?;
+        metadata.required(&key(name), found)
+    };
+    let every = config["sliding_window_pattern"].as_u64().unwrap_or(6).max(1) as usize;
+    let local: Vec<bool> = match config["layer_types"].as_array() {
+        Some(kinds) => kinds.iter().map(|kind| kind == "sliding_attention").collect(),
+        None => (1..=layers).map(|layer| layer % every != 0).collect(),
+    };
+    let global_dim = family.head_dim(metadata)?;
+    let local_dim = family.integer(metadata, "attention.key_length_swa")?.unwrap_or(global_dim);
+    let (heads, mlps) = (by_layer("attention.head_count_kv")?, by_layer("feed_forward_length")?);
+    let layer = |((index, heads), local): ((usize, &u32), &bool)| {
+        let dim = if *local { local_dim } else { global_dim };
+        (index.to_string(), json!({"head_dim": dim, "num_key_value_heads": heads}))
+    };
+    config["per_layer_config"] = heads.iter().enumerate().zip(&local).map(layer).collect::<Map<_, _>>().into();
+    let rope = |base: Option<f64>| json!({"rope_type": "default", "rope_theta": base});
+    let base = metadata.number(&key("rope.freq_base"))?;
+    let local_base = metadata.number(&key("rope.freq_base_swa"))?.unwrap_or(10_000.0);
+    config["rope_parameters"] = json!({"full_attention": rope(base), "sliding_attention": rope(Some(local_base))});
+    config["partial_rotary_factor"] = 1.0.into();
+    config["head_dim"] = local_dim.into();
+    config["num_key_value_heads"] = heads.first().copied().into();
+    config["intermediate_size"] = mlps.first().copied().into();
+    config["use_double_wide_mlp"] = (mlps.first() != mlps.last()).into();
+    let shared = metadata.integer(&key("attention.shared_kv_layers"), 0..=LAYERS_MAX)?;
+    config["num_kv_shared_layers"] = shared.unwrap_or(0).into();
+    let global = local.iter().position(|local| !local);
+    let has_value = |layer: usize| has(&format!("model.layers.{layer}.self_attn.v_proj.weight"));
+    config["attention_k_eq_v"] = global.is_some_and(|layer| !has_value(layer)).into();
+    config["enable_moe_block"] = config.get("num_experts").is_some().into();
+    Ok(())
 }
 
 /// Sets the window length, and which layers have a sliding window.
@@ -298,10 +177,6 @@ fn windows(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<(
     let window = metadata.integer(&key, 0..=u32::MAX)?.filter(|window| *window > 0);
     match (&family.windows, window) {
         (Windows::Ignored, _) | (_, None) if !matches!(family.windows, Windows::Config(_)) => return Ok(()),
-        (Windows::Refused, _) => {
-            let message = format!("is set, which is not supported in files of {}", family.name);
-            return Err(metadata.invalid(&key, message));
-        }
         (Windows::Architecture(name), _) => config["architectures"] = json!([name]),
         _ => {}
     }
@@ -323,6 +198,25 @@ fn windows(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<(
     Ok(())
 }
 
+/// Longrope, whose two lists of divisors are tensors.
+fn longrope(
+    metadata: &Metadata,
+    family: &Family,
+    short: &[f32],
+    long: &[f32],
+) -> Result<Map<String, Value>, LoadError> {
+    let positions = family.required(metadata, "rope.scaling.original_context_length")?;
+    let mut scaling = Map::new();
+    scaling.insert("rope_type".into(), "longrope".into());
+    scaling.insert("short_factor".into(), short.into());
+    scaling.insert("long_factor".into(), long.into());
+    scaling.insert("original_max_position_embeddings".into(), positions.into());
+    if let Some(factor) = metadata.number(&family.key("rope.scaling.attn_factor"))? {
+        scaling.insert("attention_factor".into(), factor.into());
+    }
+    Ok(scaling)
+}
+
 fn rope_scaling(metadata: &Metadata, family: &Family) -> Result<Option<Map<String, Value>>, LoadError> {
     let kind = metadata.text(&family.key("rope.scaling.type"))?;
     let Some(kind) = kind.filter(|kind| *kind != "none") else { return Ok(None) };
@@ -335,6 +229,7 @@ fn rope_scaling(metadata: &Metadata, family: &Family) -> Result<Option<Map<Strin
         ("rope.scaling.yarn_attn_factor", "attention_factor"),
         ("rope.scaling.yarn_beta_fast", "beta_fast"),
         ("rope.scaling.yarn_beta_slow", "beta_slow"),
+        ("attention.temperature_scale", "llama_4_scaling_beta"),
     ] {
         if let Some(number) = metadata.number(&family.key(own))? {
             scaling.insert(theirs.into(), number.into());

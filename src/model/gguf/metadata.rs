@@ -1,9 +1,9 @@
 //! Typed access to the metadata of one file, by key.
 
 use super::reader::{self, Container, Cursor, Entry, Kind, List, Value};
+use crate::model::remote::missing;
 use crate::model::spec::LAYERS_MAX;
-use crate::model::{LoadError, read_error};
-use crate::platform::ModelFile;
+use crate::model::{LoadError, RangeFiles};
 use bytes::{Bytes, BytesMut};
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
@@ -20,29 +20,36 @@ const HEAD_BYTES_MAX: u64 = 256 << 20;
 #[derive(Debug)]
 pub(super) struct Metadata {
     file: String,
+    /// Length of the whole file.
+    file_bytes: u64,
     bytes: Bytes,
     container: Container,
 }
 
 impl Metadata {
     /// Reads the header of a file.
-    pub(super) fn read(label: &str, file: &ModelFile) -> Result<Self, LoadError> {
+    pub(super) async fn read(files: &dyn RangeFiles, name: &str) -> Result<Self, LoadError> {
+        let file_bytes = files.size(name).await?.ok_or_else(|| missing(name))?;
         let mut head = BytesMut::new();
         let mut head_bytes = HEAD_BYTES;
         loop {
-            let wanted = head_bytes.min(file.bytes());
-            head.extend_from_slice(&file.read(head.len() as u64..wanted).map_err(|error| read_error(label, &error))?);
-            match reader::read(label, &head, file.bytes()) {
+            let wanted = head_bytes.min(file_bytes);
+            head.extend_from_slice(&files.read(name, head.len() as u64..wanted).await?);
+            match reader::read(name, &head, file_bytes) {
                 // A field that is cut off causes a field error, so more bytes are read.
-                Err(LoadError::Field { .. }) if wanted < file.bytes() && head_bytes < HEAD_BYTES_MAX => head_bytes *= 4,
+                Err(LoadError::Field { .. }) if wanted < file_bytes && head_bytes < HEAD_BYTES_MAX => head_bytes *= 4,
                 Err(error) => return Err(error),
-                Ok(container) => return Ok(Self { file: label.into(), bytes: head.freeze(), container }),
+                Ok(container) => return Ok(Self { file: name.into(), file_bytes, bytes: head.freeze(), container }),
             }
         }
     }
 
     pub(super) fn file(&self) -> &str {
         &self.file
+    }
+
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.file_bytes
     }
 
     pub(super) fn tensors(&self) -> impl Iterator<Item = (&String, &Entry)> {
@@ -80,6 +87,22 @@ impl Metadata {
             None => {
                 Err(self.invalid(key, format!("is {number}, not an integer in {}..={}", range.start(), range.end())))
             }
+        }
+    }
+
+    /// A number for each layer: one for all, or a list with one entry per layer.
+    pub(super) fn integers_by_layer(&self, key: &str, layers: usize) -> Result<Option<Vec<u32>>, LoadError> {
+        let Some(Value::List(list)) = self.get(key) else {
+            return Ok(self.integer(key, 1..=1 << 24)?.map(|number| vec![number; layers]));
+        };
+        let numbers = self.integers(key, list)?;
+        if numbers.len() != layers {
+            return Err(self.invalid(key, format!("has {} entries, not block_count = {layers}", numbers.len())));
+        }
+        let number = |number: &i128| u32::try_from(*number).ok().filter(|number| (1..=1 << 24).contains(number));
+        match numbers.iter().map(number).collect() {
+            Some(numbers) => Ok(Some(numbers)),
+            None => Err(self.invalid(key, "has a number outside of 1..=2^24")),
         }
     }
 
@@ -142,6 +165,20 @@ impl Metadata {
             texts.push(String::from_utf8_lossy(&self.bytes[cursor.text(key)?]));
         }
         Ok(Some(texts))
+    }
+
+    /// A number for each layer, as in [`Metadata::integers_by_layer`].
+    pub(super) fn numbers_by_layer(&self, key: &str, layers: usize) -> Result<Option<Vec<f32>>, LoadError> {
+        let numbers = match self.get(key) {
+            Some(Value::List(_)) => self.numbers(key)?,
+            _ => self.number(key)?.map(|number| vec![number as f32; layers]),
+        };
+        match numbers {
+            Some(numbers) if numbers.len() < layers => {
+                Err(self.invalid(key, format!("has {} entries, fewer than block_count = {layers}", numbers.len())))
+            }
+            numbers => Ok(numbers),
+        }
     }
 
     /// The numbers of a list of f32.

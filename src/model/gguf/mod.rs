@@ -6,19 +6,23 @@
 
 mod blocks;
 mod config;
+mod families;
 mod metadata;
 mod reader;
 mod vocabulary;
 
+use super::remote::LocalFiles;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
-use super::{LoadError, read_error};
+use super::{LoadError, RangeFiles, read_error};
 use crate::platform::{self, FileAccess, ModelFile};
 use blocks::BlockType;
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use metadata::Metadata;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 pub use vocabulary::Vocabulary;
@@ -50,13 +54,19 @@ pub struct Texts(Arc<Metadata>);
 
 impl Texts {
     /// Reads the header of a GGUF file, which needs no tensors and may have any architecture.
-    pub fn from_gguf(label: &str, file: &ModelFile) -> Result<Self, LoadError> {
-        Ok(Self(Arc::new(Metadata::read(label, file)?)))
+    pub fn from_gguf(label: &str, file: ModelFile) -> Result<Self, LoadError> {
+        let files = LocalFiles(vec![(label.to_owned(), file)]);
+        Ok(Self(Arc::new(at_once(Metadata::read(&files, label))?)))
     }
 
     /// The tokenizer, if there is a vocabulary.
     pub fn vocabulary(&self) -> Result<Option<Vocabulary<'_>>, LoadError> {
         vocabulary::vocabulary(&self.0)
+    }
+
+    /// The model's licence, if the file names one.
+    pub fn licence(&self) -> Option<&str> {
+        self.0.text("general.license").ok().flatten()
     }
 
     /// `tokenizer_config.json`: special tokens and the chat template.
@@ -65,12 +75,14 @@ impl Texts {
     }
 }
 
-#[derive(Debug)]
 struct GgufTensors {
-    name: String,
-    files: Vec<(Arc<str>, ModelFile)>,
+    /// Reads the files; `names` are their names, with their lengths in bytes.
+    files: Box<dyn RangeFiles>,
+    names: Vec<(Arc<str>, u64)>,
     infos: BTreeMap<String, TensorInfo>,
     places: BTreeMap<String, Place>,
+    /// Tensors of a checkpoint that are metadata here, in f32.
+    numbers: BTreeMap<String, Bytes>,
 }
 
 /// Where a tensor's blocks are, and how to read its rows.
@@ -97,39 +109,40 @@ impl Gguf {
             let file = ModelFile::open(path, access).map_err(|error| read_error(&label, &error))?;
             Ok((label, file))
         };
-        let (label, file) = open(path)?;
-        let first = Metadata::read(&label, &file)?;
-        let splits = first.splits()?;
-        let mut files = vec![(label.clone(), file)];
-        let mut parts = vec![first];
-        if let Some((number, count)) = splits.filter(|(_, count)| *count > 1) {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let tail = format!("-{:05}-of-{count:05}.gguf", number + 1);
-            let fault = |message: String| LoadError::Header { file: label.clone(), message };
-            let stem = name.strip_suffix(&tail).ok_or_else(|| {
-                fault(format!("is file {} of {count}, so its name should end with {tail}", number + 1))
-            })?;
-            if number != 0 || count > SPLITS_MAX {
-                return Err(fault(format!("is file {} of {count}; give the first", number + 1)));
-            }
-            for number in 2..=count {
-                let sibling: PathBuf = path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
-                let (label, file) = open(&sibling)?;
-                parts.push(Metadata::read(&label, &file)?);
-                files.push((label, file));
-            }
+        let mut files = LocalFiles(vec![open(path)?]);
+        let first = at_once(Metadata::read(&files, &files.0[0].0))?;
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let mut parts = Vec::new();
+        for sibling in siblings(&first, name)? {
+            files.0.push(open(&path.with_file_name(sibling))?);
+            parts.push(at_once(Metadata::read(&files, &files.0[files.0.len() - 1].0))?);
         }
-        Self::from_parts(files, parts)
+        parts.insert(0, first);
+        at_once(Self::from_parts(Box::new(files), parts))
+    }
+
+    /// Opens the file `name` of `files` and, if it is the first of a split model, the other files beside it. Reads only
+    /// metadata and tensor lists.
+    pub async fn open_remote(files: Box<dyn RangeFiles>, name: &str) -> Result<Self, LoadError> {
+        let first = Metadata::read(files.as_ref(), name).await?;
+        let siblings = siblings(&first, name)?;
+        let mut parts = vec![first];
+        for sibling in siblings {
+            parts.push(Metadata::read(files.as_ref(), &sibling).await?);
+        }
+        Self::from_parts(files, parts).await
     }
 
     /// A model from its files, with their names; the first file comes first. Reads only metadata and tensor lists.
     pub fn from_files(files: Vec<(String, ModelFile)>) -> Result<Self, LoadError> {
-        let parts = files.iter().map(|(label, file)| Metadata::read(label, file)).collect::<Result<_, _>>()?;
-        Self::from_parts(files, parts)
+        let files = LocalFiles(files);
+        let read = |(label, _): &(String, ModelFile)| at_once(Metadata::read(&files, label));
+        let parts = files.0.iter().map(read).collect::<Result<_, _>>()?;
+        at_once(Self::from_parts(Box::new(files), parts))
     }
 
     /// A model from its files and their headers.
-    fn from_parts(files: Vec<(String, ModelFile)>, parts: Vec<Metadata>) -> Result<Self, LoadError> {
+    async fn from_parts(files: Box<dyn RangeFiles>, parts: Vec<Metadata>) -> Result<Self, LoadError> {
         let count = parts.len();
         for (index, part) in parts.iter().enumerate().filter(|_| count > 1) {
             let found = part.splits()?;
@@ -140,24 +153,22 @@ impl Gguf {
         let Some(first) = parts.first() else {
             return Err(LoadError::Header { file: "GGUF".into(), message: "there is no file".into() });
         };
-        let family = config::family(first)?;
+        let family = families::family(first)?;
         let mut tensors = GgufTensors {
-            name: first.file().into(),
-            files: files.into_iter().map(|(label, file)| (label.into(), file)).collect(),
+            files,
+            names: parts.iter().map(|part| (part.file().into(), part.file_bytes())).collect(),
             infos: BTreeMap::new(),
             places: BTreeMap::new(),
+            numbers: BTreeMap::new(),
         };
         for (index, part) in parts.iter().enumerate() {
             tensors.add(index, part, family)?;
         }
-        let rope_divisors = tensors.numbers("rope_freqs.weight")?;
-        if let Some(name) = ["rope_factors_long.weight", "rope_factors_short.weight"]
-            .iter()
-            .find(|name| tensors.infos.contains_key(**name))
-        {
-            return Err(first.invalid(&format!("tensor {name:?}"), "uses a kind of rotation that is not supported"));
-        }
-        let config_json = config::config_json(first, family, &tensors.infos)?.to_string().into_bytes();
+        tensors.add_xielu(first)?;
+        let rope_divisors = tensors.vector("rope_freqs.weight").await?;
+        let short = tensors.vector("rope_factors_short.weight").await?;
+        let factors = [short, tensors.vector("rope_factors_long.weight").await?];
+        let config_json = config::config_json(first, family, &tensors.infos, &factors)?.to_string().into_bytes();
         let first = parts.into_iter().next().expect("there is a first file");
         Ok(Self { texts: Texts(Arc::new(first)), config_json, tensors, rope_divisors })
     }
@@ -173,8 +184,28 @@ impl Gguf {
     }
 }
 
+/// Names of the files beside the first file, `name`, of a split model, in order. The first may have any name if it is
+/// the only one.
+fn siblings(first: &Metadata, name: &str) -> Result<Vec<String>, LoadError> {
+    let Some((number, count)) = first.splits()?.filter(|(_, count)| *count > 1) else { return Ok(Vec::new()) };
+    let tail = format!("-{:05}-of-{count:05}.gguf", number + 1);
+    let fault = |message: String| LoadError::Header { file: first.file().into(), message };
+    let stem = name
+        .strip_suffix(&tail)
+        .ok_or_else(|| fault(format!("is file {} of {count}, so its name should end with {tail}", number + 1)))?;
+    if number != 0 || count > SPLITS_MAX {
+        return Err(fault(format!("is file {} of {count}; give the first", number + 1)));
+    }
+    Ok((2..=count).map(|number| format!("{stem}-{number:05}-of-{count:05}.gguf")).collect())
+}
+
+/// The result of reading local files, whose reads complete at once.
+fn at_once<T>(read: impl Future<Output = T>) -> T {
+    read.now_or_never().expect("nothing is awaited but local files")
+}
+
 impl GgufTensors {
-    fn add(&mut self, file: usize, part: &Metadata, family: &config::Family) -> Result<(), LoadError> {
+    fn add(&mut self, file: usize, part: &Metadata, family: &families::Family) -> Result<(), LoadError> {
         for (own_name, entry) in part.tensors() {
             let fault = |message: String| part.invalid(&format!("tensor {own_name:?}"), message);
             let name = family.tensor_name(own_name);
@@ -182,12 +213,15 @@ impl GgufTensors {
             // The elements of a bias are permuted as the rows of its matrix: each counts as a row.
             let is_bias = interleaved_head.is_some() && entry.shape.len() == 1;
             let columns = if is_bias { 1 } else { entry.shape[entry.shape.len() - 1] as usize };
+            // A matrix of one row may be stored as a vector.
+            let is_row = name.ends_with(".shared_expert_gate.weight") && entry.shape.len() == 1;
             if is_bias && entry.blocks.format().is_quantised() {
                 return Err(fault(format!("is a vector of type {}", entry.blocks)));
             }
             // A tensor of all experts is listed as one tensor per expert.
             let (copies, shape) = match entry.shape.split_first() {
                 Some((copies, shape)) if name.contains("{e}") && !shape.is_empty() => (*copies, shape.to_vec()),
+                _ if is_row => (1, vec![1, entry.shape[0]]),
                 _ => (1, entry.shape.clone()),
             };
             if self.infos.len() as u64 + copies > TENSORS_MAX {
@@ -197,7 +231,7 @@ impl GgufTensors {
             for copy in 0..copies {
                 let name = name.replace("{e}", &copy.to_string());
                 let element = Element::Float(entry.blocks.format());
-                let info = TensorInfo { file: self.files[file].0.clone(), shape: shape.clone(), element };
+                let info = TensorInfo { file: self.names[file].0.clone(), shape: shape.clone(), element };
                 let start = entry.bytes.start + copy * copy_bytes;
                 let bytes = start..start + copy_bytes;
                 let place = Place { file, bytes, blocks: entry.blocks, columns, interleaved_head };
@@ -210,34 +244,50 @@ impl GgufTensors {
         Ok(())
     }
 
+    /// The four numbers of xIELU of each layer, which a checkpoint has as tensors.
+    fn add_xielu(&mut self, first: &Metadata) -> Result<(), LoadError> {
+        let layers = self.infos.keys().filter(|name| name.ends_with(".mlp.down_proj.weight")).count();
+        for (name, shape) in [("alpha_p", vec![1]), ("alpha_n", vec![1]), ("beta", vec![]), ("eps", vec![])] {
+            let Some(numbers) = first.numbers_by_layer(&format!("xielu.{name}"), layers)? else { continue };
+            for (layer, number) in numbers.into_iter().take(layers).enumerate() {
+                let tensor = format!("model.layers.{layer}.mlp.act_fn.{name}");
+                let (file, element) = (self.names[0].0.clone(), Element::Float(BlockType::F32.format()));
+                self.infos.insert(tensor.clone(), TensorInfo { file, shape: shape.clone(), element });
+                self.numbers.insert(tensor, number.to_le_bytes().to_vec().into());
+            }
+        }
+        Ok(())
+    }
+
     /// A short f32 vector; empty if there is no tensor of this name.
-    fn numbers(&self, name: &str) -> Result<Vec<f32>, LoadError> {
+    async fn vector(&self, name: &str) -> Result<Vec<f32>, LoadError> {
         let Some(place) = self.places.get(name) else { return Ok(Vec::new()) };
         if place.blocks != BlockType::F32 {
-            let (file, field) = (self.files[place.file].0.to_string(), format!("tensor {name:?}"));
+            let (file, field) = (self.names[place.file].0.to_string(), format!("tensor {name:?}"));
             return Err(LoadError::Field { file, field, message: format!("has type {}, not F32", place.blocks) });
         }
-        let bytes = self.read_place(name, place, 0..(place.bytes.end - place.bytes.start).min(NUMBERS_BYTES_MAX))?;
+        let range = 0..(place.bytes.end - place.bytes.start).min(NUMBERS_BYTES_MAX);
+        let bytes = self.read_place(name, place, range).await?;
         let words = bytes.chunks_exact(4);
         Ok(words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
     }
 
     /// Reads a range of a tensor's blocks.
-    fn read_place(&self, tensor: &str, place: &Place, range: Range<u64>) -> Result<Bytes, LoadError> {
-        let (label, file) = &self.files[place.file];
-        if let Some(missing @ 1..) = place.bytes.end.checked_sub(file.bytes()) {
+    async fn read_place(&self, tensor: &str, place: &Place, range: Range<u64>) -> Result<Bytes, LoadError> {
+        let (label, file_bytes) = &self.names[place.file];
+        if let Some(missing @ 1..) = place.bytes.end.checked_sub(*file_bytes) {
             return Err(LoadError::TensorShort { file: label.to_string(), tensor: tensor.into(), missing });
         }
         let range = place.bytes.start + range.start..place.bytes.start + range.end;
         assert!(range.end <= place.bytes.end, "a tensor is read within its bounds");
-        file.read(range).map_err(|error| read_error(label, &error))
+        self.files.read(label, range).await
     }
 
     /// Reads rows of a tensor, repacked; `bytes` is their range in the device's format.
-    fn rows(&self, tensor: &str, place: &Place, bytes: Range<u64>) -> Result<Bytes, LoadError> {
+    async fn rows(&self, tensor: &str, place: &Place, bytes: Range<u64>) -> Result<Bytes, LoadError> {
         let format = place.blocks.format();
         if !format.is_quantised() && place.interleaved_head.is_none() {
-            return self.read_place(tensor, place, bytes);
+            return self.read_place(tensor, place, bytes).await;
         }
         let out_bytes = format.row_bytes(place.columns as u32);
         let row_bytes = place.blocks.row_bytes(place.columns) as u64;
@@ -247,7 +297,7 @@ impl GgufTensors {
         // The rows of a head are stored in another order, but a head is stored as a whole.
         let head = place.interleaved_head.unwrap_or(1) as u64;
         let stored = rows.start / head * head..rows.end.next_multiple_of(head);
-        let source = self.read_place(tensor, place, stored.start * row_bytes..stored.end * row_bytes)?;
+        let source = self.read_place(tensor, place, stored.start * row_bytes..stored.end * row_bytes).await?;
         let (out_bytes, row_bytes) = (out_bytes as usize, row_bytes as usize);
         let mut out = vec![0; (bytes.end - bytes.start) as usize];
         platform::for_each_chunk(&mut out, PIECE_ROWS * out_bytes, |piece, out| {
@@ -270,7 +320,7 @@ fn interleaved_row(row: usize, head: usize) -> usize {
 
 impl TensorSource for GgufTensors {
     fn name(&self) -> &str {
-        &self.name
+        &self.names[0].0
     }
 
     fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
@@ -279,17 +329,22 @@ impl TensorSource for GgufTensors {
 
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         Box::pin(async move {
-            self.check()?;
-            self.rows(tensor, &self.places[tensor], bytes)
+            self.files.check()?;
+            if let Some(number) = self.numbers.get(tensor) {
+                return Ok(number.slice(bytes.start as usize..bytes.end as usize));
+            }
+            self.rows(tensor, &self.places[tensor], bytes).await
         })
     }
 
     fn check(&self) -> Result<(), LoadError> {
-        self.files.iter().try_for_each(|(label, file)| match file.is_unchanged() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(LoadError::Changed { file: label.to_string() }),
-            Err(error) => Err(read_error(label, &error)),
-        })
+        self.files.check()
+    }
+}
+
+impl fmt::Debug for GgufTensors {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} tensors of {:?}", self.infos.len(), self.names)
     }
 }
 

@@ -40,10 +40,26 @@ const SPLIT_MARKS: &str = concat!(
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
 
+/// [`SPLIT_GPT4`] as in Seed-Coder: line breaks do not belong to the signs before them.
+const SPLIT_SEED: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+
+/// The split patterns of DeepSeek V3: numbers, Chinese and Japanese, and the rest.
+const SPLIT_DEEPSEEK3: [&str; 3] = [
+    r"\p{N}{1,3}",
+    r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+",
+    concat!(
+        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
+        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+];
+
 /// How text is split before merging.
 enum Split {
-    /// By a regular expression.
-    Pattern(String),
+    /// By regular expressions, each applied to the parts that the one before has left.
+    Patterns(Vec<String>),
     /// Like GPT-2.
     Gpt2,
     /// Like GPT-2, with each digit separate.
@@ -61,21 +77,25 @@ struct Style {
 
 /// The style for a name; several names may share one.
 fn style(name: &str) -> Option<Style> {
-    let gpt4 = |digits: &str| Split::Pattern(SPLIT_GPT4.replace("{}", digits));
+    let gpt4 = |digits: &str| Split::Patterns(vec![SPLIT_GPT4.replace("{}", digits)]);
     let plain = |split| Some(Style { split, ignore_merges: false, adds_bos: false });
     let with_words = |split| Some(Style { split, ignore_merges: true, adds_bos: true });
     match name {
         "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" => {
             with_words(gpt4("{1,3}"))
         }
-        "tekken" => with_words(Split::Pattern(SPLIT_TEKKEN.into())),
-        "dbrx" | "smaug-bpe" | "chatglm-bpe" => plain(gpt4("{1,3}")),
+        "tekken" => with_words(Split::Patterns(vec![SPLIT_TEKKEN.into()])),
+        "dbrx" | "smaug-bpe" | "chatglm-bpe" | "glm4" => plain(gpt4("{1,3}")),
         "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" | "hunyuan" | "solar-open" | "grok-2" | "kormo" => {
             plain(gpt4(""))
         }
-        "qwen35" => plain(Split::Pattern(SPLIT_MARKS.into())),
-        "gpt-4o" | "llama4" | "kanana2" => plain(Split::Pattern(SPLIT_O200K.into())),
-        "gpt-2" | "phi-2" | "olmo" | "mpt" | "jais" | "trillion" | "granite-docling" | "default" => plain(Split::Gpt2),
+        "deepseek-v3" | "hunyuan-dense" => plain(Split::Patterns(SPLIT_DEEPSEEK3.map(String::from).into())),
+        "seed-coder" => plain(Split::Patterns(vec![SPLIT_SEED.into()])),
+        "qwen35" => plain(Split::Patterns(vec![SPLIT_MARKS.into()])),
+        "gpt-4o" | "llama4" | "kanana2" => plain(Split::Patterns(vec![SPLIT_O200K.into()])),
+        "gpt-2" | "phi-2" | "olmo" | "mpt" | "jais" | "trillion" | "granite-docling" | "exaone4" | "default" => {
+            plain(Split::Gpt2)
+        }
         "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" | "exaone" | "minerva-7b" => {
             plain(Split::Gpt2Digits)
         }
@@ -172,8 +192,14 @@ pub(super) fn vocabulary(metadata: &Metadata) -> Result<Option<Vocabulary<'_>>, 
     let ids = Ids::new(&tokens.texts);
     let (Parts { model, normalizer, pre_tokenizer, decoder }, merges) = match kind {
         "gpt2" => byte_level(metadata, &ids)?,
-        "llama" => sentence_piece(metadata, &tokens, &ids)?,
-        other => return Err(metadata.invalid(key, format!("is {other:?}, not gpt2 or llama"))),
+        "llama" => {
+            let merges = merges_by_score(&tokens, &ids, &scores(metadata, &tokens)?);
+            let has_prefix = metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+            (sentence_piece(metadata, &tokens, has_prefix)?, merges)
+        }
+        // As SentencePiece, but with a list of merges.
+        "gemma4" => (sentence_piece(metadata, &tokens, false)?, listed_merges(metadata, &ids)?),
+        other => return Err(metadata.invalid(key, format!("is {other:?}, not gpt2, llama or gemma4"))),
     };
     let pre = metadata.text("tokenizer.ggml.pre")?.and_then(style);
     let adds_bos = kind == "llama" || pre.is_some_and(|style| style.adds_bos);
@@ -202,6 +228,31 @@ fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 3]
     let name = metadata.text(key)?.unwrap_or("default");
     let Style { split, ignore_merges, .. } = style(name)
         .ok_or_else(|| metadata.invalid(key, format!("is {name:?}, a pre-tokenizer that is not supported")))?;
+    let merges = listed_merges(metadata, ids)?;
+    let model = json!({"type": "BPE", "fuse_unk": false, "byte_fallback": false, "ignore_merges": ignore_merges});
+    let bytes = |use_regex: bool| {
+        let kind = "ByteLevel";
+        json!({"type": kind, "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+    };
+    let sequence = |mut parts: Vec<Value>, last: Value| {
+        parts.push(last);
+        json!({"type": "Sequence", "pretokenizers": parts})
+    };
+    let isolated = |pattern: String| {
+        let pattern = json!({"Regex": pattern});
+        json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false})
+    };
+    let splitter = match split {
+        Split::Patterns(patterns) => sequence(patterns.into_iter().map(isolated).collect(), bytes(false)),
+        Split::Gpt2 => bytes(true),
+        Split::Gpt2Digits => sequence(vec![json!({"type": "Digits", "individual_digits": true})], bytes(true)),
+    };
+    let normalizer = if name == "qwen2" { json!({"type": "NFC"}) } else { Value::Null };
+    Ok((Parts { model, normalizer, pre_tokenizer: splitter, decoder: bytes(true) }, merges))
+}
+
+/// The file's list of merges.
+fn listed_merges(metadata: &Metadata, ids: &Ids<'_>) -> Result<Vec<[u32; 3]>, LoadError> {
     let key = "tokenizer.ggml.merges";
     let merges = metadata.required(key, metadata.texts(key)?)?;
     let by_id = |merge: &Cow<'_, str>| {
@@ -210,40 +261,23 @@ fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 3]
         Some([ids.get(left)?, ids.get(right)?, ids.get(&[left, right].concat())?])
     };
     let unknown = |merge| metadata.invalid(key, format!("has the merge {merge:?}, which is not two tokens"));
-    let merges = merges.iter().map(|merge| by_id(merge).ok_or_else(|| unknown(merge)));
-    let merges = merges.collect::<Result<Vec<_>, _>>()?;
-    let model = json!({"type": "BPE", "fuse_unk": false, "byte_fallback": false, "ignore_merges": ignore_merges});
-    let bytes = |use_regex: bool| {
-        let kind = "ByteLevel";
-        json!({"type": kind, "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
-    };
-    let sequence = |first: Value, second: Value| json!({"type": "Sequence", "pretokenizers": [first, second]});
-    let splitter = match split {
-        Split::Pattern(pattern) => sequence(
-            json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}),
-            bytes(false),
-        ),
-        Split::Gpt2 => bytes(true),
-        Split::Gpt2Digits => sequence(json!({"type": "Digits", "individual_digits": true}), bytes(true)),
-    };
-    let normalizer = if name == "qwen2" { json!({"type": "NFC"}) } else { Value::Null };
-    Ok((Parts { model, normalizer, pre_tokenizer: splitter, decoder: bytes(true) }, merges))
+    merges.iter().map(|merge| by_id(merge).ok_or_else(|| unknown(merge))).collect()
 }
 
-fn sentence_piece(
-    metadata: &Metadata,
-    tokens: &Tokens<'_>,
-    ids: &Ids<'_>,
-) -> Result<(Parts, Vec<[u32; 3]>), LoadError> {
+/// The scores from which merges of SentencePiece follow.
+fn scores(metadata: &Metadata, tokens: &Tokens<'_>) -> Result<Vec<f32>, LoadError> {
     let key = "tokenizer.ggml.scores";
     let scores = metadata.required(key, metadata.numbers(key)?)?;
     same_length(metadata, key, scores.len(), tokens.texts.len())?;
+    Ok(scores)
+}
+
+/// `has_prefix`: a space is put before a text.
+fn sentence_piece(metadata: &Metadata, tokens: &Tokens<'_>, has_prefix: bool) -> Result<Parts, LoadError> {
     let unknown = metadata.integer("tokenizer.ggml.unknown_token_id", 0..=u32::MAX)?.unwrap_or(0);
     let unknown = tokens.texts.get(unknown as usize);
-    let merges = merges_by_score(tokens, ids, &scores);
     let model = json!({"type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true});
     let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
-    let has_prefix = metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let mut normalizers = Vec::new();
     let mut decoders = vec![
         json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
@@ -257,7 +291,7 @@ fn sentence_piece(
     normalizers.push(replace);
     let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
     let decoder = json!({"type": "Sequence", "decoders": decoders});
-    Ok((Parts { model, normalizer, pre_tokenizer: Value::Null, decoder }, merges))
+    Ok(Parts { model, normalizer, pre_tokenizer: Value::Null, decoder })
 }
 
 /// Every way to make a token of two others, the highest-scored token first. Merging by this rank is equivalent to

@@ -1,10 +1,10 @@
-//! `GatedActivation`: the activation between the two products of an MLP.
+//! `GatedActivation`: the activation between the products of an MLP, most often gated.
 
 use super::super::error::PlanErrorKind;
-use super::super::operands::{BufferId, Operands};
-use super::operation::{Access, Operation};
+use super::super::operands::{BufferId, Operands, WeightId};
+use super::operation::{Access, Operation, optional};
 
-/// The activation of a gated MLP.
+/// The activation of an MLP.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `silu(gate) · up`.
@@ -18,15 +18,35 @@ pub enum Activation {
         /// Clamp (7 for gpt-oss).
         limit: f32,
     },
+    /// `relu(gate)² · up`.
+    Relu2,
+    /// `xielu(gate) · up` with [`GatedActivation::numbers`] `[p, n, β, ε]`: for g > 0 it is `softplus(p) · g² + β · g`,
+    /// otherwise `(exp(min(g, ε)) − 1 − g) · (β + softplus(n)) + β · g`.
+    Xielu,
+}
+
+/// What the activated gate is multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Up {
+    /// The second half of a row of `gate_up`.
+    SecondHalf,
+    /// Nothing: the MLP has no gate, and `gate_up` holds what is activated.
+    One,
+    /// Columns of another buffer of the same rows, from this column (a multiple of 8) on.
+    Of(BufferId, u32),
 }
 
 /// `out = act(gate) · up`, row by row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatedActivation {
-    /// `[rows × 2 · out.columns]`: gate, then up.
+    /// `[rows × 2 · out.columns]`: gate, then up; or `[rows × out.columns]`, if up is elsewhere.
     pub gate_up: BufferId,
+    /// What the activated gate is multiplied with.
+    pub up: Up,
     /// The activation function.
     pub activation: Activation,
+    /// `[1 × 4]` f32 for [`Activation::Xielu`].
+    pub numbers: Option<WeightId>,
     /// `[rows × columns]`.
     pub out: BufferId,
 }
@@ -37,17 +57,43 @@ impl Operation for GatedActivation {
     }
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
-        vec![(self.gate_up, Access::Read), (self.out, Access::Write)]
+        let up = if let Up::Of(buffer, _) = self.up { Some((buffer, Access::Read)) } else { None };
+        [(self.gate_up, Access::Read)].into_iter().chain(up).chain([(self.out, Access::Write)]).collect()
+    }
+
+    fn weights(&self) -> Vec<WeightId> {
+        self.numbers.into_iter().collect()
     }
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         let (rows, columns) = (operands.known_buffer(self.gate_up).rows, operands.known_buffer(self.out).columns);
-        operands.check_buffer(self.gate_up, rows, 2 * columns)?;
+        operands.check_buffer(self.gate_up, rows, if self.up == Up::SecondHalf { 2 * columns } else { columns })?;
+        if let Up::Of(buffer, first) = self.up {
+            let whole = operands.known_buffer(buffer).columns;
+            operands.check_buffer(buffer, rows, whole)?;
+            if !first.is_multiple_of(8) || first.checked_add(columns).is_none_or(|end| end > whole) {
+                let (what, found) = ("columns of up".into(), format!("{columns} from {first} on, of {whole}"));
+                return Err(PlanErrorKind::Unsupported { what, found, expected: "whole runs of 8 within the row" });
+            }
+        }
+        if self.numbers.is_some() != (self.activation == Activation::Xielu) {
+            let (what, found) = ("numbers of an activation".into(), self.activation.to_string());
+            return Err(PlanErrorKind::Unsupported { what, found, expected: "xIELU with its four numbers" });
+        }
+        if let Some(numbers) = self.numbers {
+            operands.check_f32_vector(numbers, 4)?;
+        }
         operands.check_buffer(self.out, rows, columns)
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
         let (out, gate_up) = (operands.buffer_name(self.out), operands.buffer_name(self.gate_up));
-        format!("{out} = gated_activation({gate_up}, {})", self.activation)
+        let up = match self.up {
+            Up::SecondHalf => String::new(),
+            Up::One => ", no up".into(),
+            Up::Of(buffer, first) => format!(", up {} from column {first}", operands.buffer_name(buffer)),
+        };
+        let numbers = optional(operands, "numbers", self.numbers);
+        format!("{out} = gated_activation({gate_up}{up}, {}{numbers})", self.activation)
     }
 }

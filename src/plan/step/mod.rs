@@ -18,22 +18,24 @@ mod route_experts;
 mod rules;
 mod sample;
 mod scale_logits;
+mod short_convolution;
 
 pub use attend_paged::AttendPaged;
 pub use copy_blocks::CopyBlocks;
 pub use embed::Embed;
-pub use gated_activation::{Activation, GatedActivation};
+pub use gated_activation::{Activation, GatedActivation, Up};
 pub use gather_rows::GatherRows;
 pub use matmul::MatMul;
 pub use matmul_experts::MatMulExperts;
 pub use operation::Access;
 pub use pool::Pool;
-pub use rms_norm::RmsNorm;
-pub use rope_store_kv::{HeadNorm, Rope, RopeStoreKv};
-pub use route_experts::RouteExperts;
-pub use rules::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX};
+pub use rms_norm::{NormOptions, RmsNorm};
+pub use rope_store_kv::{HeadNorm, QueryGrowth, Rope, RopeStoreKv, StoreOptions};
+pub use route_experts::{ExpertGroups, RouteExperts, Routing};
+pub use rules::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX, TAPS_MAX};
 pub use sample::Sample;
 pub use scale_logits::ScaleLogits;
+pub use short_convolution::ShortConvolution;
 
 use super::error::PlanErrorKind;
 use super::operands::{BufferId, Operands, WeightId};
@@ -54,7 +56,9 @@ pub enum Step {
     RopeStoreKv(RopeStoreKv),
     /// Attention over the paged KV pool.
     AttendPaged(AttendPaged),
-    /// The activation of a gated MLP.
+    /// A gated convolution over the last tokens, which are its state.
+    ShortConvolution(ShortConvolution),
+    /// The activation of an MLP.
     GatedActivation(GatedActivation),
     /// Chooses the experts of each token.
     RouteExperts(RouteExperts),
@@ -79,6 +83,7 @@ impl Step {
             Self::MatMul(step) => step,
             Self::RopeStoreKv(step) => step,
             Self::AttendPaged(step) => step,
+            Self::ShortConvolution(step) => step,
             Self::GatedActivation(step) => step,
             Self::RouteExperts(step) => step,
             Self::MatMulExperts(step) => step,
@@ -118,6 +123,12 @@ impl Step {
     /// for steps that use no layer, or all.
     pub fn kv_layer(&self) -> Option<(u32, Access)> {
         self.operation().kv_layer()
+    }
+
+    /// The state layer that it reads and modifies, an index into
+    /// [`Plan::state_layers`](super::Plan::state_layers).
+    pub fn state_layer(&self) -> Option<u32> {
+        self.operation().state_layer()
     }
 
     /// Checks shapes and options. All ids in the step must exist.

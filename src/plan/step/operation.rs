@@ -50,6 +50,11 @@ pub(super) trait Operation {
         None
     }
 
+    /// The state layer that it reads and modifies, an index into `Plan::state_layers`.
+    fn state_layer(&self) -> Option<u32> {
+        None
+    }
+
     /// Checks shapes and options. The caller has checked that all ids in the step exist.
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind>;
 

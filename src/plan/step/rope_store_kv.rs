@@ -18,7 +18,27 @@ pub struct Rope {
     pub scale: f32,
 }
 
-/// RMS norm of q or k before the rotation, over each head or over all heads of a row.
+/// What only some models do to q, k and v.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StoreOptions {
+    /// RMS norm of v over each head, without a weight: its epsilon.
+    pub v_epsilon: Option<f32>,
+    /// Factor of q that grows with the position.
+    pub query_growth: Option<QueryGrowth>,
+    /// `qkv` has q only: the keys and values of the layer were stored by an earlier step.
+    pub q_only: bool,
+}
+
+/// q is multiplied by `1 + slope · ln(1 + floor(position / positions))` after its rotation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryGrowth {
+    /// Factor of the logarithm.
+    pub slope: f32,
+    /// Positions up to which nothing grows.
+    pub positions: u32,
+}
+
+/// RMS norm of q or k, over each head or over all heads of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadNorm {
     /// `[1 × head_dim]`, or `[1 × heads · head_dim]` with `whole_row`.
@@ -29,6 +49,8 @@ pub struct HeadNorm {
     pub one_plus: bool,
     /// Normalize over all heads of a token's q (or k) instead of over each head.
     pub whole_row: bool,
+    /// Normalize after the rotation instead of before; not with `whole_row`.
+    pub after_rotation: bool,
 }
 
 /// Splits `qkv` rows into q, k and v heads; optional q/k head norm; rotates q and k by position; writes K and V to the
@@ -47,6 +69,8 @@ pub struct RopeStoreKv {
     pub k_norm: Option<HeadNorm>,
     /// Rotation; `None` for a layer without rotation.
     pub rope: Option<Rope>,
+    /// What only some models do.
+    pub options: StoreOptions,
     /// `[tokens × query_heads · head_dim]`.
     pub q: BufferId,
 }
@@ -66,14 +90,19 @@ impl Operation for RopeStoreKv {
     }
 
     fn kv_layer(&self) -> Option<(u32, Access)> {
-        Some((self.layer, Access::Write))
+        Some((self.layer, if self.options.q_only { Access::Read } else { Access::Write }))
     }
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         let kv = operands.check_heads(self.layer, self.query_heads)?;
-        operands.check_buffer(self.qkv, Rows::Tokens, (self.query_heads + 2 * kv.heads) * kv.head_dim)?;
+        let stored = if self.options.q_only { 0 } else { 2 * kv.heads };
+        operands.check_buffer(self.qkv, Rows::Tokens, (self.query_heads + stored) * kv.head_dim)?;
         for (norm, heads) in [(self.q_norm, self.query_heads), (self.k_norm, kv.heads)] {
             let Some(norm) = norm else { continue };
+            if norm.whole_row && norm.after_rotation {
+                let (what, found) = ("norm after the rotation".into(), "over the whole row".into());
+                return Err(PlanErrorKind::Unsupported { what, found, expected: "over each head" });
+            }
             operands.check_weight(norm.weight, 1, if norm.whole_row { heads * kv.head_dim } else { kv.head_dim })?;
         }
         if let Some(rope) = self.rope {
@@ -88,7 +117,18 @@ impl Operation for RopeStoreKv {
         let (q_norm, k_norm) = (norm("q norm", self.q_norm), norm("k norm", self.k_norm));
         let rope = self.rope.map(|rope| rope.line(operands)).unwrap_or_default();
         let Self { layer, query_heads, .. } = self;
-        format!("{q} = rope_store_kv({qkv}, layer {layer}, {query_heads} query heads{q_norm}{k_norm}{rope})")
+        let options = self.options.line();
+        format!("{q} = rope_store_kv({qkv}, layer {layer}, {query_heads} query heads{q_norm}{k_norm}{rope}{options})")
+    }
+}
+
+impl StoreOptions {
+    fn line(&self) -> String {
+        let v = self.v_epsilon.map(|epsilon| format!(", v norm epsilon {epsilon:e}")).unwrap_or_default();
+        let growth = self.query_growth.map(|QueryGrowth { slope, positions }| {
+            format!(", q grows by {slope} per logarithm of {positions} positions")
+        });
+        format!("{v}{}{}", growth.unwrap_or_default(), if self.q_only { ", q only" } else { "" })
     }
 }
 
@@ -111,7 +151,11 @@ impl Rope {
 impl HeadNorm {
     fn line(&self, operands: &Operands<'_>, name: &str) -> String {
         let options = norm_options(self.epsilon, self.one_plus);
-        let span = if self.whole_row { " of the whole row" } else { "" };
+        let span = match (self.whole_row, self.after_rotation) {
+            (true, _) => " of the whole row",
+            (false, true) => " after the rotation",
+            (false, false) => "",
+        };
         format!(", {name} {} {options}{span}", operands.weight_name(self.weight))
     }
 }

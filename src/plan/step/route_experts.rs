@@ -1,18 +1,53 @@
 //! `RouteExperts`: the router of a mixture of experts.
 
 use super::super::error::PlanErrorKind;
-use super::super::operands::{BufferId, Operands, Rows};
-use super::operation::{Access, Operation};
+use super::super::operands::{BufferId, Operands, Rows, WeightId};
+use super::operation::{Access, Operation, optional, unless};
 
-/// Chooses the experts with the largest logits for each token, largest first, ties by lowest id. Logits are ordered by
-/// their bits: −0 is below 0, and NaN is above everything. A weight is the expert's softmax probability over all
-/// logits, or over the chosen ones.
+/// Maximum groups of experts.
+const GROUPS_MAX: u32 = 32;
+
+/// How experts are chosen and weighted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routing {
+    /// An expert's score is `sigmoid(logit)` instead of its softmax probability.
+    pub sigmoid: bool,
+    /// Divide the weights of a token by their sum, so that they add up to 1.
+    pub renormalize: bool,
+    /// `[1 × experts]` f32, added to the scores (of [`Routing::sigmoid`]) to choose experts, not to weigh them.
+    pub bias: Option<WeightId>,
+    /// Choose only among the experts of some groups; needs a `bias`.
+    pub groups: Option<ExpertGroups>,
+    /// Factor of all weights.
+    pub factor: f32,
+    /// `[1 × experts]` f32: factor of each expert's weight.
+    pub expert_scale: Option<WeightId>,
+}
+
+/// Equal runs of experts. A group's value is the sum of its two largest biased scores; ties go to the first group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Number of groups; it divides the experts.
+    pub count: u32,
+    /// Groups whose experts may be chosen.
+    pub kept: u32,
+}
+
+impl Routing {
+    /// Softmax probabilities over all experts, or over the chosen ones.
+    pub fn softmax(renormalize: bool) -> Self {
+        Self { sigmoid: false, renormalize, bias: None, groups: None, factor: 1.0, expert_scale: None }
+    }
+}
+
+/// Chooses the experts with the largest logits (or biased scores) for each token, largest first, ties by lowest id.
+/// Numbers are ordered by their bits: −0 is below 0, and NaN is above everything.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouteExperts {
     /// `[tokens × experts]`, f32.
     pub logits: BufferId,
-    /// Compute the softmax over the chosen experts only, so that the weights of a token sum to 1.
-    pub renormalize: bool,
+    /// How experts are chosen and weighted.
+    pub routing: Routing,
     /// `Rows::Routes(n)`, 2 columns, f32: the expert's id as a number, and its weight.
     pub routes: BufferId,
 }
@@ -26,18 +61,54 @@ impl Operation for RouteExperts {
         vec![(self.logits, Access::Read), (self.routes, Access::Write)]
     }
 
+    fn weights(&self) -> Vec<WeightId> {
+        self.routing.bias.into_iter().chain(self.routing.expert_scale).collect()
+    }
+
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         let experts = operands.known_buffer(self.logits).columns;
         operands.check_buffer(self.logits, Rows::Tokens, experts)?;
         operands.check_f32(self.logits)?;
         operands.check_f32(self.routes)?;
+        for weight in self.weights() {
+            operands.check_f32_vector(weight, experts)?;
+        }
+        self.routing.check(experts)?;
         let per_token = operands.routes_per_token(self.routes, experts)?;
+        let open = self.routing.groups.map_or(experts, |groups| experts / groups.count * groups.kept);
+        if per_token > open {
+            let (what, found) =
+                ("routes of a token".into(), format!("{per_token} to {open} experts of the kept groups"));
+            return Err(PlanErrorKind::Unsupported { what, found, expected: "each to another expert" });
+        }
         operands.check_buffer(self.routes, Rows::Routes(per_token), 2)
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
         let (routes, logits) = (operands.buffer_name(self.routes), operands.buffer_name(self.logits));
-        let weights = if self.renormalize { ", weights add up to 1" } else { "" };
-        format!("{routes} = route_experts({logits}{weights})")
+        let Routing { sigmoid, renormalize, bias, groups, factor, expert_scale } = self.routing;
+        let score = if sigmoid { ", sigmoid" } else { "" };
+        let groups = groups.map(|groups| format!(", {} of {} groups", groups.kept, groups.count)).unwrap_or_default();
+        let weights = if renormalize { ", weights add up to 1" } else { "" };
+        let (bias, factor) = (optional(operands, "bias", bias), unless(", times ", factor, 1.0));
+        let scale = optional(operands, "scales", expert_scale);
+        format!("{routes} = route_experts({logits}{score}{bias}{groups}{weights}{factor}{scale})")
+    }
+}
+
+impl Routing {
+    fn check(&self, experts: u32) -> Result<(), PlanErrorKind> {
+        if self.bias.is_some() && !self.sigmoid {
+            let (what, found) = ("bias of a router".into(), "a softmax".into());
+            return Err(PlanErrorKind::Unsupported { what, found, expected: "a sigmoid" });
+        }
+        let Some(ExpertGroups { count, kept }) = self.groups else { return Ok(()) };
+        let whole = (1..=GROUPS_MAX).contains(&count) && experts.is_multiple_of(count) && experts / count > 1;
+        if !whole || !(1..=count).contains(&kept) || self.bias.is_none() {
+            let (what, found) = ("groups of experts".into(), format!("{kept} of {count} groups of {experts} experts"));
+            let expected = "up to 32 equal groups of at least two experts, with a bias";
+            return Err(PlanErrorKind::Unsupported { what, found, expected });
+        }
+        Ok(())
     }
 }

@@ -5,11 +5,13 @@ use super::super::format::{Storage, WeightFormat};
 use super::super::operands::{BufferId, BufferSpec, KvLayer, Operands, Rows, WeightId, WeightSpec};
 
 /// Maximum elements per head.
-pub const HEAD_DIM_MAX: u32 = 256;
+pub const HEAD_DIM_MAX: u32 = 512;
 /// Maximum query heads per KV head.
 pub const GROUP_SIZE_MAX: u32 = 16;
 /// Maximum experts per token.
 pub const ROUTES_MAX: u32 = 32;
+/// Maximum taps of a short convolution.
+pub const TAPS_MAX: u32 = 8;
 
 /// Fails unless two sizes are equal.
 pub(super) fn same(what: impl FnOnce() -> String, found: u32, expected: u32) -> Result<(), PlanErrorKind> {

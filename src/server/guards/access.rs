@@ -4,7 +4,10 @@
 //! rebinding (a foreign name that resolves to this address); the origin check stops pages of other sites from posting.
 //! `docs/proxies.md` says what a proxy needs.
 
+use crate::platform::Instant;
+use crate::server::guards::log;
 use crate::server::state::ServerState;
+use crate::server::traces::TraceParent;
 use crate::server::wire::error::{ApiError, Dialect, shorten};
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -16,6 +19,7 @@ use subtle::ConstantTimeEq;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 const REQUEST_ID_CHARACTERS: usize = 64;
 /// Paths that need no key. The chat page holds no secret, and users enter the key there.
 const OPEN: [&str; 6] = ["/", "/ui/app.js", "/ui/style.css", "/ui/licences.txt", "/health", "/ping"];
@@ -23,8 +27,10 @@ const OPEN: [&str; 6] = ["/", "/ui/app.js", "/ui/style.css", "/ui/licences.txt",
 /// Refuses a request, or passes it on and adds a request id to the response. The client's own id is only echoed, never
 /// used as a key, because two requests may carry the same one.
 pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request, next: Next) -> Response {
-    let id = request_id(request.headers()).unwrap_or_else(|| state.new_id("req"));
+    let started = Instant::now();
+    let id = request_id(request.headers()).unwrap_or_else(|| state.shared.new_id("req"));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let dialect = Dialect::of_request(&path, request.headers());
     let mut response = match check(&state, &request) {
         Ok(client) => {
             #[cfg(feature = "server")]
@@ -36,12 +42,10 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
         }
         Err(error) => refusal(error, request.headers()),
     };
-    let dialect = Dialect::of(&path);
     if let Some(error) = response.extensions_mut().remove::<ApiError>().filter(|_| dialect != Dialect::OpenAi) {
         *response.body_mut() = Body::from(error.json(dialect));
     }
-    let status = response.status().as_u16();
-    tracing::debug!(request = id, method = method.as_str(), path = shorten(&path), status, "answered");
+    let mut response = log::logged(response, &id, &method, &path, started);
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Ok(id) = HeaderValue::from_str(&id) {
@@ -72,9 +76,10 @@ pub(crate) struct WrongKey;
 #[derive(Clone)]
 pub(crate) struct Passed(pub(crate) std::sync::Arc<dyn Fn() + Send + Sync>);
 
-/// The client of a request: the index of the API key that it carries, or 0 where no keys are needed.
+/// The client of a request: the index of the API key that it carries, or 0 where no keys are needed, and the span that
+/// it sent the request in.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Client(pub(crate) u32);
+pub(crate) struct Client(pub(crate) u32, pub(crate) Option<TraceParent>);
 
 impl Client {
     /// The client of a request that has passed the guard.
@@ -85,24 +90,25 @@ impl Client {
 
 fn check(state: &ServerState, request: &Request) -> Result<Client, ApiError> {
     let (uri, headers) = (request.uri(), request.headers());
-    let keys = &state.options.api_keys;
+    let keys = &state.shared.options.api_keys;
     // A page that reaches this server by a foreign name has no key, so it gets nothing.
     if keys.is_empty() {
-        check_host(uri, headers, &state.options.allowed_hosts)?;
+        check_host(uri, headers, &state.shared.options.allowed_hosts)?;
     }
     if !request.method().is_safe() {
-        check_origin(headers, &state.options.allowed_origins)?;
+        check_origin(headers, &state.shared.options.allowed_origins)?;
     }
     let key = if keys.is_empty() { Some(0) } else { key_of(headers, keys) };
     let path = if uri.path() == "/" { "/" } else { uri.path().trim_end_matches('/') };
-    let is_open = OPEN.contains(&path) || (state.options.metrics_open && path == "/metrics");
+    let is_open = OPEN.contains(&path) || (state.shared.options.metrics_open && path == "/metrics");
     let Some(client) = key.or(is_open.then_some(0)) else {
         return Err(ApiError::unauthorized());
     };
     if climbs(uri.path()) {
         return Err(ApiError::unknown_route(uri.path()));
     }
-    Ok(Client(client))
+    let parent = headers.get(TRACE_PARENT).and_then(|value| TraceParent::parse(value.to_str().ok()?));
+    Ok(Client(client, parent))
 }
 
 /// Whether a path has a `..` segment, also percent-encoded.

@@ -1,41 +1,84 @@
-//! Checks of a request's body: its headers, its size, the time it takes to arrive. Large bodies are parsed and read off
-//! the async threads.
+//! Checks of a request's body: its headers, its size, the time it takes to arrive. A gzip body is decompressed, within
+//! the same limit. Large bodies are parsed and read off the async threads.
 
-use crate::server::state::ServerState;
+use crate::server::state::{ALWAYS, Shared};
 use crate::server::wire::error::{ApiError, BodyTimeout, Dialect, shorten};
 use crate::server::wire::json::parse;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use flate2::read::MultiGzDecoder;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value};
+use std::io::Read as _;
 
 /// Reads the body of a request as a JSON object and passes it to `read`. If the body is large, it is parsed and read on
 /// a separate thread.
 pub(crate) async fn read_object<T: Send + 'static>(
     request: Request,
-    state: &ServerState,
+    shared: &Shared,
     read: impl FnOnce(Map<String, Value>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let bytes_max = state.options.limits.body_bytes_max;
-    let (parts, body) = request.into_parts();
-    check_headers(&parts.headers, bytes_max, Dialect::of(parts.uri.path()))?;
+    let bytes_max = shared.options.limits.body_bytes_max;
+    let (mut parts, body) = request.into_parts();
+    if let Some(Parsed { object, bytes_len }) = parts.extensions.remove() {
+        return shared.offload(bytes_len, move || read(object)).await?;
+    }
+    let encoding = check_headers(&parts.headers, bytes_max, Dialect::of(parts.uri.path()))?;
     let bytes = read_body(body, bytes_max).await?;
-    let bytes_len = bytes.len();
-    let work = move || match parse(&bytes)? {
-        Value::Object(map) => read(map),
-        _ => Err(ApiError::body("the body must be a JSON object")),
+    let bytes_len = if encoding == Encoding::Gzip { ALWAYS } else { bytes.len() };
+    let work = move || {
+        let bytes = if encoding == Encoding::Gzip { decompressed(&bytes, bytes_max)? } else { bytes };
+        match parse(&bytes)? {
+            Value::Object(map) => read(map),
+            _ => Err(ApiError::body("the body must be a JSON object")),
+        }
     };
-    state.offload(bytes_len, work).await?
+    shared.offload(bytes_len, work).await?
 }
 
-fn check_headers(headers: &HeaderMap, bytes_max: usize, dialect: Dialect) -> Result<(), ApiError> {
+/// The body of a request that was read before, to find the model that it asks for; an extension of the request.
+#[derive(Clone, Debug)]
+struct Parsed {
+    object: Map<String, Value>,
+    /// Its size as it was sent.
+    bytes_len: usize,
+}
+
+/// Reads the body of a request as a JSON object, takes a look at it, and leaves it to [`read_object`].
+pub(crate) async fn parse_ahead<T>(
+    request: Request,
+    shared: &Shared,
+    look: impl FnOnce(&Map<String, Value>) -> Result<T, ApiError>,
+) -> Result<(Request, T), ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let length = parts.headers.get(CONTENT_LENGTH).filter(|_| !parts.headers.contains_key(CONTENT_ENCODING));
+    // A body whose length is not told may be long.
+    let bytes_len = length.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(ALWAYS);
+    let object = read_object(Request::from_parts(parts.clone(), body), shared, Ok).await?;
+    let seen = look(&object)?;
+    parts.extensions.insert(Parsed { object, bytes_len });
+    Ok((Request::from_parts(parts, Body::empty()), seen))
+}
+
+/// How a body is encoded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Encoding {
+    Plain,
+    Gzip,
+}
+
+fn check_headers(headers: &HeaderMap, bytes_max: usize, dialect: Dialect) -> Result<Encoding, ApiError> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    if let Some(encoding) = text(CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
-        let encoding = shorten(encoding);
-        return Err(ApiError::media_type(format!("Content-Encoding {encoding} is not supported")));
-    }
+    let encoding = match text(CONTENT_ENCODING).map(str::to_ascii_lowercase).as_deref() {
+        None | Some("identity") => Encoding::Plain,
+        Some("gzip" | "x-gzip") => Encoding::Gzip,
+        Some(other) => {
+            let other = shorten(other);
+            return Err(ApiError::media_type(format!("Content-Encoding {other} is not supported; gzip is")));
+        }
+    };
     let media_type = text(CONTENT_TYPE).unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
     // Ollama's users call it with curl, which sends a form's type unless told otherwise. The origin check keeps pages
     // of other sites away.
@@ -47,7 +90,18 @@ fn check_headers(headers: &HeaderMap, bytes_max: usize, dialect: Dialect) -> Res
     if length.is_some_and(|length| length > bytes_max as u64) {
         return Err(ApiError::body_too_large(bytes_max));
     }
-    Ok(())
+    Ok(encoding)
+}
+
+/// The content of a gzip body. A few bytes may stand for very many, so no more than the limit is decompressed.
+fn decompressed(bytes: &[u8], bytes_max: usize) -> Result<Vec<u8>, ApiError> {
+    let mut plain = Vec::new();
+    let read = MultiGzDecoder::new(bytes).take(bytes_max as u64 + 1).read_to_end(&mut plain);
+    read.map_err(|_| ApiError::body("the body is not valid gzip"))?;
+    if plain.len() > bytes_max {
+        return Err(ApiError::body_too_large(bytes_max));
+    }
+    Ok(plain)
 }
 
 /// The whole body. Each frame is copied and dropped as it arrives: it may be a few bytes of a buffer of several KiB,

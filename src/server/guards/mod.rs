@@ -1,11 +1,12 @@
 //! Checks that every request passes before its route reads it: host, origin and key ([`access`]), then the limits of
-//! the body ([`body`]).
+//! the body ([`body`]). Around them is the access log ([`log`]).
 //!
 //! Nothing here knows routes or request fields: a guard refuses a request, or identifies its client and passes on its
 //! body as a JSON object.
 
 pub(super) mod access;
 mod body;
+mod log;
 
 pub(super) use access::Client;
-pub(super) use body::read_object;
+pub(super) use body::{parse_ahead, read_object};

@@ -10,6 +10,7 @@ use crate::server::parameters::kinds::messages::{EFFORTS, check_count};
 use crate::server::parameters::kinds::sampling::{OneChoice, StopStrings};
 use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Choice, Count, Nested, Optional, Required};
+use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{Queueing, SamplingFields, Target};
 use crate::server::parameters::tools::{self, TOOL_NAME_PATTERN, TOOLS_MAX, ToolList, check_function};
 use crate::server::parameters::turns::Turns;
@@ -105,13 +106,15 @@ impl MessagesRequest {
         let Self { target, prompt, mut sampling, queueing, max_tokens, stop_sequences, .. } = self;
         sampling.stop = stop_sequences.or(sampling.stop);
         let (conversation, format, left_out) = prompt.conversation()?;
-        if let Some(OutputFormat { schema, .. }) = format {
-            sampling.structured.guided_json = Some(GrammarSpec::Schema { schema, strict: true });
-        }
+        let form = format.map(|OutputFormat { schema, .. }| Structure {
+            spec: GrammarSpec::Schema { schema, strict: true },
+            field: "output_config.format",
+        });
         let turn = Turn {
             model: target.model,
             conversation,
             sampling,
+            form,
             queueing,
             alternatives: None,
             max_tokens: Some(max_tokens),
@@ -213,11 +216,12 @@ impl Kind for BlockMessages {
             json!({"type": "object", "required": required, "properties": all})
         };
         let text = block("text", json!(["type", "text"]), json!({"text": string}));
-        let thinking = block("thinking", json!(["type", "thinking"]), json!({"thinking": string, "signature": string}));
+        let thinking = json!({"thinking": string, "signature": {"type": ["string", "null"]}});
+        let thinking = block("thinking", json!(["type", "thinking"]), thinking);
         let call = json!({"id": string, "name": string, "input": {"type": "object"}});
         let call = block("tool_use", json!(["type", "id", "name", "input"]), call);
-        let texts = json!({"anyOf": [string, {"type": "array", "items": text}]});
-        let result = json!({"tool_use_id": string, "content": texts, "is_error": {"type": "boolean"}});
+        let texts = json!({"anyOf": [string, {"type": "array", "items": text}, {"type": "null"}]});
+        let result = json!({"tool_use_id": string, "content": texts, "is_error": {"type": ["boolean", "null"]}});
         let result = block("tool_result", json!(["type", "tool_use_id"]), result);
         let block = json!({"title": "ContentBlock", "anyOf": [text, thinking, call, result]});
         let content = json!({"anyOf": [string, {"type": "array", "items": block}]});
@@ -459,7 +463,7 @@ impl Kind for BlockToolChoice {
     }
 
     fn schema(&self, _: &Bounds) -> Value {
-        let single = json!({"type": "boolean"});
+        let single = json!({"type": ["boolean", "null"]});
         let mode = json!({"type": {"enum": ["auto", "any", "none"]}, "disable_parallel_tool_use": single});
         let tool = json!({"type": {"const": "tool"}, "name": {"type": "string"}, "disable_parallel_tool_use": single});
         let mode = json!({"type": "object", "required": ["type"], "properties": mode});

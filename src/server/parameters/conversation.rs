@@ -2,6 +2,7 @@
 //! of the chat template.
 
 use crate::server::parameters::kinds::messages::MessageList;
+use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{ConversationFields, Queueing, SamplingFields};
 use crate::server::parameters::tools;
 use crate::server::parameters::turns::Turns;
@@ -19,6 +20,8 @@ pub(crate) struct Turn {
     pub(crate) model: Option<String>,
     pub(crate) conversation: Conversation,
     pub(crate) sampling: SamplingFields,
+    /// The form of the answer, from a field that only this API has.
+    pub(crate) form: Option<Structure>,
     pub(crate) queueing: Queueing,
     /// Alternatives to report for each token; `None`: the answer has no logprobs.
     pub(crate) alternatives: Option<u32>,

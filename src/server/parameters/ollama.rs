@@ -1,7 +1,7 @@
 //! Requests of Ollama's API, and their translation to a [`Turn`].
 //!
 //! Sampling parameters are in `options`. Those about loading a model are ignored: the server was started with its own.
-//! A request without a prompt loads the model, which is loaded already.
+//! A request without a prompt only loads the model.
 
 use crate::engine::request::{MIN_P, PENALTY, REPETITION_PENALTY, TEMPERATURE};
 use crate::server::parameters::conversation::{Conversation, Turn};
@@ -11,13 +11,15 @@ use crate::server::parameters::kinds::messages::{MessageList, Messages, check_co
 use crate::server::parameters::kinds::sampling::{StopStrings, TOP_P_OR_GREEDY};
 use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Count, Flag, Integer, Nested, Number, Optional, Required, Text};
-use crate::server::parameters::prompts::{Prompts, PromptsKind};
+use crate::server::parameters::prompts::{GapFields, Prompts, PromptsKind};
+use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{INPUTS_MAX, Queueing, SamplingFields, Target};
 use crate::server::parameters::tools::{self, Tools};
 use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::GrammarSpec;
 use serde_json::{Map, Value, json};
+use std::time::Duration;
 
 /// The engine's field names and Ollama's, where they differ.
 const CHAT_NAMES: Names = &[
@@ -49,7 +51,7 @@ fields! {
         top_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(20) }),
     }
     ignores {
-        keep_alive: "the model stays loaded",
+        keep_alive: "it counts where a server has several models; its only one stays loaded",
         shift: "an answer ends with the context",
         truncate: "a prompt that is too long is refused",
     }
@@ -98,12 +100,13 @@ fields! {
         prompt: Option<String> = Optional(Text::ANY),
         /// Instructions.
         system: Option<String> = Optional(Text::ANY),
+        /// The text after a gap that follows the prompt, for models that can fill one.
+        suffix: Option<String> = Optional(Text::ANY),
         /// Continue the prompt as it is, without the chat template.
         raw: bool = Flag(false),
     }
     refuses {
         images: "models take text only",
-        suffix: "write both sides of the gap into the prompt, in the model's own form, with `raw`",
         template: "set it when the server starts, with `--chat-template`",
     }
     ignores {
@@ -122,7 +125,7 @@ fields! {
         dimensions: Option<i64> = Optional(Integer { min: 1, max: Most::Embedding }),
     }
     ignores {
-        keep_alive: "the model stays loaded",
+        keep_alive: "it counts where a server has several models; its only one stays loaded",
         options: "nothing is sampled",
     }
 }
@@ -134,7 +137,7 @@ fields! {
         prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
     }
     ignores {
-        keep_alive: "the model stays loaded",
+        keep_alive: "it counts where a server has several models; its only one stays loaded",
         options: "nothing is sampled",
     }
 }
@@ -150,13 +153,82 @@ fields! {
     }
 }
 
+fields! {
+    /// `POST /api/pull`.
+    OllamaPullRequest with target: Target {
+        /// An older name of `model`.
+        name: Option<String> = Optional(Text::ANY),
+        /// Report the progress line by line.
+        stream: bool = Flag(true),
+    }
+    refuses {
+        insecure: "models are downloaded over TLS only",
+    }
+}
+
 /// What to generate.
 pub(crate) enum Task {
     Chat(Turn),
     /// A prompt without a template, and what else a turn has.
     Raw(String, Turn),
-    /// The model is loaded already.
+    /// A gap to fill.
+    Gap(GapFields, Turn),
+    /// Nothing: it is enough that the model is loaded.
     Load(Option<String>),
+}
+
+/// How long a model stays loaded after a request: a number of seconds, or a text such as `5m` or `1h30m`. Negative:
+/// until its memory is needed, which is `Some(None)`. `None` if the request does not say it.
+pub(crate) fn keep_alive(value: &Value) -> Result<Option<Option<Duration>>, ApiError> {
+    let seconds = match value {
+        Value::Null => return Ok(None),
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => seconds_of(text),
+        _ => None,
+    };
+    let message = "`keep_alive` must be a number of seconds or a duration such as \"5m\"";
+    let seconds = seconds.ok_or_else(|| ApiError::invalid("keep_alive", message))?;
+    // Longer than any server runs.
+    Ok(Some(if seconds < 0.0 { None } else { Duration::try_from_secs_f64(seconds).ok() }))
+}
+
+/// The seconds of a duration as Go writes it, or of a bare number.
+fn seconds_of(text: &str) -> Option<f64> {
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Some(seconds).filter(|seconds| seconds.is_finite());
+    }
+    let (sign, mut rest) = text.strip_prefix('-').map_or((1.0, text), |rest| (-1.0, rest));
+    let mut sum = 0.0;
+    while !rest.is_empty() {
+        let unit = rest.find(|character: char| !character.is_ascii_digit() && character != '.')?;
+        let number: f64 = rest[..unit].parse().ok()?;
+        let end = rest[unit..].find(|character: char| character.is_ascii_digit()).map_or(rest.len(), |end| unit + end);
+        sum += number
+            * match &rest[unit..end] {
+                "ms" => 1e-3,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                _ => return None,
+            };
+        rest = &rest[end..];
+    }
+    (!text.is_empty()).then_some(sign * sum)
+}
+
+/// Whether a request has nothing to answer, and is only about loading the model.
+pub(crate) fn loads_only(object: &Map<String, Value>, path: &str) -> bool {
+    let is_empty = |name: &str| match object.get(name) {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => text.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(_) => false,
+    };
+    match path.trim_end_matches('/') {
+        "/api/chat" => is_empty("messages"),
+        "/api/generate" => is_empty("prompt"),
+        _ => false,
+    }
 }
 
 impl OllamaChatRequest {
@@ -186,7 +258,15 @@ impl OllamaGenerateRequest {
         let none = tools::resolve(None, None, false)?;
         let turn = self.settings.turn(defaults, (self.target, self.queueing), turns.messages(), none)?;
         let turn = Turn { names: &CHAT_NAMES[1..], ..turn };
-        Ok((if self.raw { Task::Raw(prompt, turn) } else { Task::Chat(turn) }, stream))
+        let task = match self.suffix.filter(|suffix| !suffix.is_empty()) {
+            Some(after) => {
+                let gap = GapFields { before: vec![prompt], after, field: "suffix", ..GapFields::default() };
+                Task::Gap(gap, turn)
+            }
+            None if self.raw => Task::Raw(prompt, turn),
+            None => Task::Chat(turn),
+        };
+        Ok((task, stream))
     }
 }
 
@@ -202,7 +282,6 @@ impl OllamaSettings {
             return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
         }
         let mut sampling = SamplingFields { stream: self.stream, ..defaults };
-        sampling.structured.guided_json = self.format;
         let mut max_tokens = None;
         if let Some(options) = self.options {
             max_tokens = options.num_predict.and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0);
@@ -228,6 +307,7 @@ impl OllamaSettings {
             model: target.model,
             conversation,
             sampling,
+            form: self.format.map(|spec| Structure { spec, field: "format" }),
             queueing,
             alternatives: self.logprobs.then(|| self.top_logprobs.unwrap_or(0)),
             max_tokens,

@@ -1,9 +1,10 @@
 //! Prompts of a request, as texts or token ids, and their encoding.
 
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
-use crate::server::parameters::kinds::{token_id, token_id_schema};
-use crate::server::state::ServerState;
+use crate::server::parameters::kinds::{Text, object, token_id, token_id_schema};
+use crate::server::state::{ModelState, prompt_bytes_max};
 use crate::server::wire::error::ApiError;
+use crate::text::{Gap, Infill, TextModel};
 use serde_json::{Value, json};
 
 /// The forms of `prompt`.
@@ -14,7 +15,7 @@ pub(crate) enum Prompts {
 
 impl Prompts {
     /// The prompts as token ids. Texts are encoded, with the special tokens that the tokenizer adds if `add_special`.
-    pub(crate) async fn encode(self, state: &ServerState, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+    pub(crate) async fn encode(self, state: &ModelState, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
         match self {
             Self::Ids(prompts) => Ok(prompts),
             Self::Texts(texts) => encode(state, texts, add_special).await,
@@ -92,6 +93,37 @@ impl Kind for Content {
     }
 }
 
+/// Maximum number of other files beside a gap.
+const FILES_MAX: usize = 256;
+
+/// Files, each an object with `filename` and `text`.
+pub(crate) struct ExtraFiles;
+
+impl Kind for ExtraFiles {
+    type Value = Vec<(String, String)>;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
+        let items = match value {
+            Value::Array(items) if items.len() <= FILES_MAX => items,
+            other => return Err(wrong(at, &format!("a list of at most {FILES_MAX} files"), &other)),
+        };
+        let file = |(index, item): (usize, Value)| {
+            let at = format!("{at}[{index}]");
+            let mut file = object(&at, item)?;
+            let mut part =
+                |name: &str| Content.read(&format!("{at}.{name}"), file.remove(name).unwrap_or(Value::Null), bounds);
+            Ok((part("filename")?, part("text")?))
+        };
+        items.into_iter().enumerate().map(file).collect()
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        let properties = json!({"filename": Text::ANY.schema(bounds), "text": Text::ANY.schema(bounds)});
+        let file = json!({"type": "object", "required": ["filename", "text"], "properties": properties});
+        json!({"type": "array", "maxItems": FILES_MAX, "items": file})
+    }
+}
+
 /// A setting that cannot be switched off.
 pub(crate) struct AlwaysTrue;
 
@@ -111,7 +143,44 @@ impl Kind for AlwaysTrue {
     }
 }
 
-fn checked_text(field: &str, text: String, bounds: &Bounds) -> Result<String, ApiError> {
+/// A gap to fill, with the field that asks for it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GapFields {
+    pub(crate) before: Vec<String>,
+    pub(crate) after: String,
+    pub(crate) begun: String,
+    pub(crate) files: Vec<(String, String)>,
+    pub(crate) field: &'static str,
+}
+
+impl GapFields {
+    /// The prompts, one for each text before the gap, and the tokens that end an answer besides the model's end tokens.
+    pub(crate) async fn encode(self, state: &ModelState) -> Result<(Vec<Vec<u32>>, Vec<u32>), ApiError> {
+        let field = self.field;
+        let info = state.ready()?;
+        let files: usize = self.files.iter().map(|(name, text)| name.len() + text.len()).sum();
+        let beside = self.after.len() + self.begun.len() + files;
+        let longest = self.before.iter().map(String::len).max().unwrap_or(0) + beside;
+        if longest > prompt_bytes_max(info) {
+            let has = format!("your prompt has {longest} bytes, of at most {}", prompt_bytes_max(info));
+            return Err(ApiError::context_length(field, info.max_model_len, &has));
+        }
+        let bytes = longest * self.before.len();
+        let work = move |text: &TextModel| {
+            let infill = text.tokenizer.as_deref().and_then(Infill::new)?;
+            let Self { before, after, begun, files, .. } = &self;
+            let prompt = |before: &String| infill.prompt(Gap { before, after, begun, files });
+            Some((before.iter().map(prompt).collect::<Result<Vec<_>, _>>(), infill.end_ids()))
+        };
+        let message = format!("`{field}`: this model has no tokens that mark a gap");
+        let (prompts, ends) =
+            state.with_text(bytes, work).await?.ok_or_else(|| ApiError::unsupported(field, message))?;
+        Ok((prompts.map_err(|error| ApiError::invalid(field, error.to_string()))?, ends))
+    }
+}
+
+/// A text that is neither empty nor too long for the context.
+pub(crate) fn checked_text(field: &str, text: String, bounds: &Bounds) -> Result<String, ApiError> {
     if text.is_empty() {
         return Err(ApiError::invalid(field, format!("`{field}` must not be empty")));
     }
@@ -130,7 +199,7 @@ fn ids(field: &str, items: &[Value], bounds: &Bounds) -> Result<Vec<u32>, ApiErr
     items.iter().map(|item| token_id(field, item, bounds)).collect()
 }
 
-async fn encode(state: &ServerState, texts: Vec<String>, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+async fn encode(state: &ModelState, texts: Vec<String>, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
     if state.text.tokenizer.is_none() {
         return Err(ApiError::invalid("prompt", "this model has no tokenizer: send token ids"));
     }

@@ -1,39 +1,59 @@
 //! Reads a request's body: [`read`] removes the fields of a [`Group`] of the table. Those that remain are unknown.
 //! Reading a list of messages or of token ids takes as long as parsing it, so both are done on the same thread.
 
+use crate::engine::handle::EngineInfo;
 use crate::server::guards::read_object;
 use crate::server::parameters::kind::{Bounds, Foreign, Group};
-use crate::server::state::ServerState;
+use crate::server::state::{ModelState, Shared};
 use crate::server::wire::error::{ApiError, shorten};
 use axum::extract::Request;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// Maximum number of unknown field names of one request that are logged.
 const UNKNOWN_PER_REQUEST: usize = 8;
+/// The least likeness, by Jaro and Winkler, of a name that is proposed.
+const LIKENESS_MIN: f64 = 0.84;
 
 /// Reads a whole request. Unknown fields are logged, each name once, or refused with `strict_fields`.
-pub(crate) async fn read<G: Group + Send + 'static>(request: Request, state: &ServerState) -> Result<G, ApiError> {
+pub(crate) async fn read<G: Group + Send + 'static>(request: Request, state: &ModelState) -> Result<G, ApiError> {
     let owned = state.clone();
-    read_object(request, state, move |body| whole(body, &owned)).await
+    read_object(request, &state.shared, move |body| whole(body, &owned)).await
+}
+
+/// [`read`] for a request that no model answers.
+pub(crate) async fn read_without_model<G: Group + Send + 'static>(
+    request: Request,
+    shared: &Arc<Shared>,
+) -> Result<G, ApiError> {
+    let owned = shared.clone();
+    read_object(request, shared, move |body| whole_within(body, &owned, None)).await
 }
 
 /// Reads some fields of a request and ignores the others.
-pub(crate) async fn read_part<G: Group + Send + 'static>(request: Request, state: &ServerState) -> Result<G, ApiError> {
+pub(crate) async fn read_part<G: Group + Send + 'static>(request: Request, state: &ModelState) -> Result<G, ApiError> {
     let owned = state.clone();
-    read_object(request, state, move |mut body| part(&mut body, &owned)).await
+    read_object(request, &state.shared, move |mut body| part(&mut body, &owned.shared, Some(owned.ready()?))).await
 }
 
 /// [`read`] for a body that was parsed before.
-pub(crate) fn whole<G: Group>(mut body: Map<String, Value>, state: &ServerState) -> Result<G, ApiError> {
-    let group = part(&mut body, state)?;
-    report_unknown(&body, state)?;
+pub(crate) fn whole<G: Group>(body: Map<String, Value>, state: &ModelState) -> Result<G, ApiError> {
+    whole_within(body, &state.shared, Some(state.ready()?))
+}
+
+fn whole_within<G: Group>(
+    mut body: Map<String, Value>,
+    shared: &Shared,
+    info: Option<&EngineInfo>,
+) -> Result<G, ApiError> {
+    let group = part(&mut body, shared, info)?;
+    report_unknown::<G>(&body, shared, info)?;
     Ok(group)
 }
 
 /// Removes the fields of a group. Fields of other servers that would change the answer are refused.
-fn part<G: Group>(body: &mut Map<String, Value>, state: &ServerState) -> Result<G, ApiError> {
-    let info = state.ready()?;
-    let group = G::take(body, "", &Bounds::new(&state.options.limits, Some(info)))?;
+fn part<G: Group>(body: &mut Map<String, Value>, shared: &Shared, info: Option<&EngineInfo>) -> Result<G, ApiError> {
+    let group = G::take(body, "", &Bounds::new(&shared.options.limits, info))?;
     for Foreign { name, reason, is_refused } in G::foreign() {
         if body.remove(name).is_some_and(|value| is_refused && !is_off(&value)) {
             return Err(ApiError::unsupported(name, format!("`{name}` is not supported: {reason}")));
@@ -42,17 +62,31 @@ fn part<G: Group>(body: &mut Map<String, Value>, state: &ServerState) -> Result<
     Ok(group)
 }
 
-fn report_unknown(rest: &Map<String, Value>, state: &ServerState) -> Result<(), ApiError> {
+fn report_unknown<G: Group>(
+    rest: &Map<String, Value>,
+    shared: &Shared,
+    info: Option<&EngineInfo>,
+) -> Result<(), ApiError> {
     for name in rest.keys().take(UNKNOWN_PER_REQUEST) {
-        if state.options.strict_fields {
-            return Err(ApiError::invalid(name, format!("unknown field {}", shorten(name))));
+        if shared.options.strict_fields {
+            let rows = G::rows(&Bounds::new(&shared.options.limits, info));
+            let near = nearest(name, rows.iter().map(|row| row.name));
+            let tip = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            return Err(ApiError::invalid(name, format!("unknown field {}{tip}", shorten(name))));
         }
         let name = shorten(name);
-        if state.is_new_name(&name) {
+        if shared.is_new_name(&name) {
             tracing::warn!(field = name, "an unknown request field is ignored");
         }
     }
     Ok(())
+}
+
+/// The name that is most like a mistyped one, if one is like it.
+pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = names.into_iter().map(|name| (strsim::jaro_winkler(word, name), name));
+    let near = near.filter(|(likeness, _)| *likeness > LIKENESS_MIN);
+    near.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
 }
 
 /// Whether an unsupported field has a value that means "not used".
@@ -76,10 +110,9 @@ mod tests {
     use crate::engine::handle::{Status, channel};
     use crate::model::Model;
     use crate::platform::block_on;
-    use crate::server::ServerOptions;
+    use crate::server::{ServerOptions, ServerState};
     use axum::body::Body;
     use serde_json::json;
-    use std::sync::Arc;
     use std::thread::{ThreadId, current};
 
     /// A group whose value is the thread that reads it.
@@ -100,6 +133,14 @@ mod tests {
     }
 
     #[test]
+    fn a_mistyped_name_is_recognized_and_another_word_is_not() {
+        let names = ["temperature", "top_p", "top_k", "max_tokens", "stop"];
+        assert_eq!(nearest("temprature", names), Some("temperature"));
+        assert_eq!(nearest("max_token", names), Some("max_tokens"));
+        assert_eq!(nearest("no_such_field", names), None);
+    }
+
+    #[test]
     fn a_large_body_is_read_beside_the_async_threads() {
         let (handle, inbox) = channel(1);
         let open = || Ok(FakeBackend::new(Script::default()));
@@ -107,15 +148,16 @@ mod tests {
         while handle.status() != Status::Ready {
             std::thread::yield_now();
         }
-        let state = ServerState::new(handle.clone(), Arc::default(), vec!["demo".into()], ServerOptions::default());
+        let server = ServerState::new(handle.clone(), Arc::default(), vec!["demo".into()], ServerOptions::default());
+        let state = server.models.one().expect("it has one model");
         let request = |messages: usize| {
             let body = json!({"messages": vec![json!({"role": "user", "content": "a"}); messages]});
             let request = Request::post("/").header("content-type", "application/json");
             request.body(Body::from(body.to_string())).expect("a request")
         };
         for (messages, is_here) in [(1, true), (100_000, false)] {
-            let whole = block_on(read::<Reader>(request(messages), &state)).expect("it is read");
-            let part = block_on(read_part::<Reader>(request(messages), &state)).expect("it is read");
+            let whole = block_on(read::<Reader>(request(messages), state)).expect("it is read");
+            let part = block_on(read_part::<Reader>(request(messages), state)).expect("it is read");
             assert_eq!((whole.0 == current().id(), part.0 == current().id()), (is_here, is_here), "{messages}");
         }
         handle.drain();

@@ -11,6 +11,7 @@ use crate::server::parameters::kinds::messages::{EFFORTS, check_count};
 use crate::server::parameters::kinds::sampling::{Metadata, OneChoice};
 use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Choice, Count, Flag, Nested, Optional, Required, Text};
+use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{Queueing, SamplingFields, Target};
 use crate::server::parameters::tools::{self, TOOL_NAME_PATTERN, TOOLS_MAX, ToolList, check_function};
 use crate::server::parameters::turns::Turns;
@@ -151,7 +152,7 @@ pub(crate) struct Earlier<'a> {
 impl ResponsesRequest {
     /// The turn to answer, and what the response needs to know of the request.
     pub(crate) fn turn(self, earlier: &Earlier<'_>) -> Result<(Turn, Asked), ApiError> {
-        let Self { target, prompt, mut sampling, queueing, max_output_tokens, store, include, .. } = self;
+        let Self { target, prompt, sampling, queueing, max_output_tokens, store, include, .. } = self;
         let includes = |name: &str| include.iter().flatten().any(|included| included == name);
         let alternatives = self.top_logprobs.or_else(|| includes("message.output_text.logprobs").then_some(0));
         let mut echo = prompt.echo();
@@ -169,15 +170,14 @@ impl ResponsesRequest {
         let summary = prompt.reasoning.as_ref().is_some_and(|reasoning| reasoning.summary.is_some());
         let input = store.then(|| prompt.input.iter().flatten().map(|(value, _)| value.clone()).collect());
         let (conversation, format, names, left_out) = prompt.conversation(earlier)?;
-        if let Some(spec) = format.map(FormatFields::spec).transpose()?.flatten() {
-            sampling.structured.guided_json = Some(spec);
-        }
+        let spec = format.map(FormatFields::spec).transpose()?.flatten();
         let sealed = includes("reasoning.encrypted_content");
         let asked = Asked { echo, names, summary, sealed, input, previous, left_out };
         let turn = Turn {
             model: target.model,
             conversation,
             sampling,
+            form: spec.map(|spec| Structure { spec, field: "text.format" }),
             queueing,
             alternatives,
             max_tokens: max_output_tokens,
@@ -548,7 +548,7 @@ impl Kind for Items {
             "type": "object",
             "required": ["role", "content"],
             "properties": {
-                "type": {"const": "message"},
+                "type": {"enum": ["message", null]},
                 "role": {"enum": ["user", "assistant", "system", "developer"]},
                 "content": content,
             },
@@ -563,7 +563,10 @@ impl Kind for Items {
         let result = item("ResultItem", "function_call_output", json!(["type", "call_id", "output"]), result);
         let reasoning = json!({"encrypted_content": {"type": ["string", "null"]}});
         let reasoning = item("ReasoningItem", "reasoning", json!(["type"]), reasoning);
-        let item = json!({"title": "InputItem", "anyOf": [message, call, result, reasoning]});
+        let known = ["message", "function_call", "function_call_output", "reasoning"];
+        let other = json!({"type": {"type": "string", "not": {"enum": known}}});
+        let other = json!({"title": "OtherItem", "type": "object", "required": ["type"], "properties": other});
+        let item = json!({"title": "InputItem", "anyOf": [message, call, result, reasoning, other]});
         json!({"anyOf": [string, {"type": "array", "items": item}]})
     }
 }

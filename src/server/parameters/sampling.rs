@@ -1,16 +1,20 @@
 //! [`Sampling`]: the parameters that chat, completions and llama.cpp's completion share.
 
 use crate::engine::handle::EngineInfo;
-use crate::engine::request::{DrawParams, Request, SamplingParams, SharedConstraint};
+use crate::engine::request::{DrawParams, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint};
+use crate::platform::SystemTime;
 use crate::server::guards::access::Client;
 use crate::server::parameters::beams::{self, StopAtText};
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::{Queueing, SamplingFields};
-use crate::server::state::ServerState;
+use crate::server::parameters::vocabulary;
+use crate::server::state::ModelState;
+use crate::server::traces::RequestTrace;
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::answer::AnswerParser;
 use crate::text::{TextStream, Tokenizer};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How to continue the prompts of a request.
 pub(crate) struct Sampling {
@@ -37,11 +41,17 @@ pub(crate) struct Sampling {
     pub(crate) prompt_tokens_max: Option<u32>,
     pub(crate) explain_prefix: bool,
     pub(crate) client: Client,
+    /// What traces call the request.
+    pub(crate) operation: &'static str,
     /// Maps the engine's field names to the request's, where they differ.
     pub(crate) names: Names,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) continuous_usage: bool,
+    /// The only tokens that an answer may have; empty: all.
+    allowed_ids: Vec<u32>,
+    /// Texts that an answer may not have.
+    bad_words: Vec<String>,
     /// Structured output: the form that the answer must have.
     pub(crate) structure: Option<Structure>,
     /// Splits the text into content, reasoning and tool calls. Set by routes whose answers have these.
@@ -76,6 +86,7 @@ impl Sampling {
             silent: false,
             best,
             client,
+            operation: "text_completion",
             names,
             show_stops: fields.include_stop_str_in_output,
             return_token_ids: fields.return_token_ids,
@@ -89,11 +100,19 @@ impl Sampling {
             priority: queueing.priority.unwrap_or(0) as i32,
             skip_special: fields.skip_special_tokens,
             stream,
+            allowed_ids: fields.allowed_token_ids.unwrap_or_default(),
+            bad_words: fields.bad_words.unwrap_or_default(),
             structure: fields.structured.structure()?,
             answer: AnswerParser::plain(),
             kept_ids: Arc::default(),
             params,
         })
+    }
+
+    /// Adds the form of the answer from a field that only one API has.
+    pub(crate) fn set_form(&mut self, form: Option<Structure>) -> Result<(), ApiError> {
+        self.structure = Structure::one(form.into_iter().chain(self.structure.take()))?;
+        Ok(())
     }
 
     /// Sets the parameters whose names differ by API, and checks everything that needs no prompt: before it is encoded,
@@ -113,6 +132,12 @@ impl Sampling {
         checked.map_err(|error| ApiError::refused(&error, self.names))
     }
 
+    /// Adds tokens that end an answer, as far as there is room for them beside those of the request.
+    pub(crate) fn also_ends_at(&mut self, ids: Vec<u32>) {
+        let room = STOP_TOKEN_IDS_MAX.saturating_sub(self.params.stop_token_ids.len());
+        self.params.stop_token_ids.extend(ids.into_iter().take(room));
+    }
+
     /// The engine's request for one prompt.
     pub(crate) fn request(&self, prompt: Arc<[u32]>) -> Request {
         Request {
@@ -123,25 +148,53 @@ impl Sampling {
             client: self.client.0,
             pooling: None,
             explain_prefix: self.explain_prefix,
+            report_admission: true,
             predicted: None,
         }
     }
 
+    /// What a trace says of the request before its prompts are known.
+    pub(crate) fn trace(&self, model: &str) -> RequestTrace {
+        RequestTrace {
+            operation: self.operation,
+            model: model.to_owned(),
+            parent: self.client.1,
+            started: SystemTime::now(),
+            duration: Duration::ZERO,
+            queued: None,
+            first_token: None,
+            choices: self.params.n,
+            max_tokens: self.params.max_tokens,
+            temperature: self.params.draw.temperature,
+            top_p: self.params.draw.top_p,
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            completion_tokens: 0,
+            finish_reasons: Vec::new(),
+            error: None,
+        }
+    }
+
     /// Compiles the grammar of an answer that is plain text.
-    pub(crate) async fn constrain(&mut self, state: &ServerState) -> Result<(), ApiError> {
+    pub(crate) async fn constrain(&mut self, state: &ModelState) -> Result<(), ApiError> {
         if let Some(structure) = self.structure.take() {
             self.params.constraint = Some(structured::from_the_start(state.grammar(structure).await?));
         }
         Ok(())
     }
 
-    /// The constraint of all choices. The beams of a search also end at stop strings.
-    pub(crate) fn constraint(&self, tokenizer: Option<&Arc<Tokenizer>>) -> Option<SharedConstraint> {
+    /// The constraint of all choices, for a model with `vocab` tokens. The beams of a search also end at stop strings.
+    pub(crate) fn constraint(
+        &self,
+        tokenizer: Option<&Arc<Tokenizer>>,
+        vocab: u32,
+    ) -> Result<Option<SharedConstraint>, ApiError> {
         let inner = self.params.constraint.clone();
+        let inner = vocabulary::limited(inner, (&self.allowed_ids, &self.bad_words), tokenizer, vocab)?;
         if self.params.beams.is_none() || self.stops.is_empty() {
-            return inner;
+            return Ok(inner);
         }
-        Some(StopAtText { start: self.text_stream(tokenizer.cloned()), inner }.shared())
+        Ok(Some(StopAtText { start: self.text_stream(tokenizer.cloned()), inner }.shared()))
     }
 
     /// The decoder of one choice.

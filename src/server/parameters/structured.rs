@@ -3,7 +3,7 @@
 
 use crate::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
 use crate::server::parameters::table::{ResponseFormat, SchemaFields, StructuredFields, StructuredOutputs};
-use crate::server::state::{ALWAYS, ServerState};
+use crate::server::state::{ALWAYS, ModelState};
 use crate::server::wire::error::ApiError;
 use crate::text::answer::{AnswerFormat, ReasoningParser, ReasoningTracker, Start};
 use crate::text::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Size of a server's cache of compiled grammars, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// The form that an answer must have, and the field that sets it.
+/// The form that an answer must have, and the field of the request that sets it.
 #[derive(Clone, Debug)]
 pub(crate) struct Structure {
     pub(crate) spec: GrammarSpec,
@@ -29,14 +29,21 @@ impl StructuredFields {
             ("guided_choice", self.guided_choice),
             ("guided_grammar", self.guided_grammar),
             ("regex", self.regex),
+            ("ebnf", self.ebnf),
+            ("grammar", self.grammar),
             ("json_schema", self.json_schema),
         ];
         let format = self.response_format.map(ResponseFormat::spec).transpose()?.flatten();
         let found = std::iter::once(("response_format", format)).chain(outputs).chain(others);
-        let mut found = found.filter_map(|(field, spec)| Some(Structure { spec: spec?, field }));
-        let first = found.next();
-        // Some clients give the same constraint under two names.
-        match first.as_ref().and_then(|first| Some((first, found.find(|other| other.spec != first.spec)?))) {
+        Structure::one(found.filter_map(|(field, spec)| Some(Structure { spec: spec?, field })))
+    }
+}
+
+impl Structure {
+    /// The one form that is given, if any. Some clients give the same one under two names.
+    pub(crate) fn one(mut given: impl Iterator<Item = Self>) -> Result<Option<Self>, ApiError> {
+        let first = given.next();
+        match first.as_ref().and_then(|first| Some((first, given.find(|other| other.spec != first.spec)?))) {
             None => Ok(first),
             Some((first, second)) => {
                 let message = format!("`{}` and `{}` cannot both constrain the answer", first.field, second.field);
@@ -71,7 +78,7 @@ impl StructuredOutputs {
     }
 }
 
-impl ServerState {
+impl ModelState {
     /// Compiles a grammar, on a separate thread.
     pub(crate) async fn grammar(&self, structure: Structure) -> Result<Grammar, ApiError> {
         let Structure { spec, field } = structure;
@@ -85,7 +92,7 @@ impl ServerState {
             let grammars = cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
             grammars.as_ref().map_err(GrammarError::clone)?.compile(&spec)
         };
-        self.offload(ALWAYS, compile).await?.map_err(|error| ApiError::grammar(field, &error))
+        self.shared.offload(ALWAYS, compile).await?.map_err(|error| ApiError::grammar(field, &error))
     }
 }
 

@@ -12,14 +12,14 @@ use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::Most;
 use crate::server::parameters::kinds::messages::{EFFORTS, MessageList, Messages, Modalities, TemplateSettings};
 use crate::server::parameters::kinds::sampling::{
-    CacheSalt, LogitBias, LogitBiasPairs, MaxTokens, Metadata, OneChoice, StopStrings, StopTokenIds, TOP_P_OR_GREEDY,
-    USER_BYTES_MAX,
+    BadWords, CacheSalt, LogitBias, LogitBiasPairs, MaxTokens, Metadata, OneChoice, StopStrings, StopTokenIds,
+    TOP_P_OR_GREEDY, USER_BYTES_MAX,
 };
 use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, Notation};
 use crate::server::parameters::kinds::{
     Boolean, Choice, Closed, Count, Flag, Integer, Nested, NotZero, Number, Optional, Required, Text, TokenIds,
 };
-use crate::server::parameters::prompts::{AlwaysTrue, Content, Prompts, PromptsKind};
+use crate::server::parameters::prompts::{AlwaysTrue, Content, ExtraFiles, Prompts, PromptsKind};
 use crate::server::parameters::tools::{ToolChoice, Tools};
 use crate::text::GrammarSpec;
 use serde_json::{Map, Value};
@@ -111,6 +111,10 @@ fields! {
         early_stopping: Option<bool> = Optional(Boolean),
         /// Strings that end a choice.
         stop: Option<Vec<String>> = Optional(StopStrings),
+        /// The only tokens that an answer may have; an empty list means all.
+        allowed_token_ids: Option<Vec<u32>> = Optional(TokenIds),
+        /// Texts that an answer may not have, as the tokenizer writes them at the beginning of a text or after a space.
+        bad_words: Option<Vec<String>> = Optional(BadWords),
         /// Token ids that end a choice.
         stop_token_ids: Option<Vec<u32>> = Optional(StopTokenIds { count_max: STOP_TOKEN_IDS_MAX }),
         /// Whether the text ends with the stop string that ended it.
@@ -134,10 +138,6 @@ fields! {
         metadata: Option<Map<String, Value>> = Optional(Metadata),
     }
     refuses {
-        allowed_token_ids: "constrain the answer with `structured_outputs`",
-        bad_words: "forbid tokens with `logit_bias`",
-        ebnf: "use `structured_outputs.grammar`, which is in Lark's notation",
-        grammar: "use `structured_outputs.grammar`, which is in Lark's notation",
         guided_whitespace_pattern: "describe white space in a grammar",
         logprob_token_ids: "only the likeliest tokens are reported",
     }
@@ -182,9 +182,13 @@ fields! {
         /// An older name of `structured_outputs.choice`.
         guided_choice: Option<GrammarSpec> = Optional(Notation::Choice),
         /// An older name of `structured_outputs.grammar`.
-        guided_grammar: Option<GrammarSpec> = Optional(Notation::Lark),
+        guided_grammar: Option<GrammarSpec> = Optional(Notation::Grammar),
         /// SGLang's name of `structured_outputs.regex`.
         regex: Option<GrammarSpec> = Optional(Notation::Regex),
+        /// SGLang's name of `structured_outputs.grammar`.
+        ebnf: Option<GrammarSpec> = Optional(Notation::Grammar),
+        /// llama.cpp's name of `structured_outputs.grammar`.
+        grammar: Option<GrammarSpec> = Optional(Notation::Grammar),
         /// llama.cpp's name of `structured_outputs.json`.
         json_schema: Option<GrammarSpec> = Optional(Notation::JsonSchema),
     }
@@ -224,8 +228,8 @@ fields! {
         regex: Option<GrammarSpec> = Optional(Notation::Regex),
         /// One of these strings.
         choice: Option<GrammarSpec> = Optional(Notation::Choice),
-        /// A grammar in Lark's notation.
-        grammar: Option<GrammarSpec> = Optional(Notation::Lark),
+        /// A grammar in Lark's notation, or in llama.cpp's (`root ::= …`).
+        grammar: Option<GrammarSpec> = Optional(Notation::Grammar),
         /// Accepted and not used.
         #[expect(dead_code)]
         disable_any_whitespace: bool = Flag(false),
@@ -304,11 +308,10 @@ fields! {
         logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
         /// Begin each choice with its prompt.
         echo: bool = Flag(false),
+        /// The text after a gap that follows the prompt, for models that can fill one.
+        suffix: Option<String> = Optional(Text::ANY),
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
-    }
-    refuses {
-        suffix: "write both sides of the gap into the prompt, in the model's own form",
     }
 }
 
@@ -327,6 +330,14 @@ fields! {
         normalize: bool = Flag(true),
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
+    }
+}
+
+fields! {
+    /// `POST /models/load` and `POST /models/unload`.
+    LoadRequest {
+        /// A served name.
+        model: String = Required(Text::ANY),
     }
 }
 
@@ -392,10 +403,8 @@ fields! {
 }
 
 fields! {
-    /// `POST /completion`, as llama.cpp's clients send it.
-    LlamaRequest with target: Target, sampling: SamplingFields, queueing: Queueing {
-        /// What to continue: one text, or one list of token ids.
-        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
+    /// How text is generated, as llama.cpp's clients say it.
+    LlamaSettings with sampling: SamplingFields, queueing: Queueing {
         /// Tokens to generate at most; negative: as many as fit into the context.
         n_predict: Option<i64> = Optional(NotZero(Integer { min: -2, max: Most::Fixed(u32::MAX as i64) })),
         /// Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none.
@@ -413,5 +422,27 @@ fields! {
         best_of: Option<()> = Optional(OneChoice),
         /// Added to logits, by token id; in a list of pairs, `false` forbids a token.
         logit_bias: Option<BTreeMap<u32, f32>> = Optional(LogitBiasPairs),
+    }
+}
+
+fields! {
+    /// `POST /completion`, as llama.cpp's clients send it.
+    LlamaRequest with target: Target, settings: LlamaSettings {
+        /// What to continue: one text, or one list of token ids.
+        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
+    }
+}
+
+fields! {
+    /// `POST /infill`, as llama.cpp's clients send it.
+    InfillRequest with target: Target, settings: LlamaSettings {
+        /// The text before the gap.
+        input_prefix: String = Required(Text::ANY),
+        /// The text after the gap.
+        input_suffix: String = Required(Text::ANY),
+        /// Other files: objects with `filename` and `text`.
+        input_extra: Option<Vec<(String, String)>> = Optional(ExtraFiles),
+        /// What the answer begins with.
+        prompt: Option<String> = Optional(Text::ANY),
     }
 }

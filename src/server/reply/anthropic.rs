@@ -6,10 +6,11 @@
 use super::ReplyForm;
 use super::generation::{Delta, Totals};
 use crate::engine::request::FinishReason;
-use crate::server::state::ServerState;
+use crate::server::state::ModelState;
 use crate::server::wire::error::{ApiError, Dialect};
-use crate::server::wire::sse;
+use crate::server::wire::{json, sse};
 use crate::text::answer::CallDelta;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// The reply to one request.
@@ -53,6 +54,33 @@ impl Block {
     }
 }
 
+/// A change of a block.
+#[derive(Serialize)]
+#[serde(tag = "type")]
+enum Change<'a> {
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: &'a str },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: String },
+    #[serde(rename = "text_delta")]
+    Text { text: &'a str },
+    #[serde(rename = "input_json_delta")]
+    Input { partial_json: &'a str },
+}
+
+/// The event of a change.
+#[derive(Serialize)]
+struct ChangeEvent<'a> {
+    r#type: &'static str,
+    index: usize,
+    delta: Change<'a>,
+}
+
+/// Appends an event, whose data repeats its name as its type.
+fn push(events: &mut String, name: &str, data: &impl Serialize) {
+    sse::push_named(events, name, &json::write(data));
+}
+
 /// Clients send a thought back with its signature. It is not checked, because the thought is only read by the model
 /// that wrote it.
 fn signature(text: &str) -> String {
@@ -70,9 +98,9 @@ fn input(arguments: &str) -> Value {
 }
 
 impl AnthropicReply {
-    pub(crate) fn new(state: &ServerState, model: String) -> Self {
+    pub(crate) fn new(state: &ModelState, model: String) -> Self {
         Self {
-            id: state.new_id("msg"),
+            id: state.shared.new_id("msg"),
             model,
             is_begun: false,
             blocks: Vec::new(),
@@ -109,43 +137,41 @@ impl AnthropicReply {
     }
 
     /// Begins a block; the one before it ends.
-    fn open(&mut self, block: Block, events: &mut Vec<Value>) {
+    fn open(&mut self, block: Block, events: &mut String) {
         self.close(events);
-        let start = json!({
-            "type": "content_block_start",
-            "index": self.blocks.len(),
-            "content_block": block.empty(),
-        });
-        events.push(start);
+        let name = "content_block_start";
+        push(events, name, &json!({"type": name, "index": self.blocks.len(), "content_block": block.empty()}));
         self.blocks.push(block);
         self.is_open = true;
     }
 
-    fn close(&mut self, events: &mut Vec<Value>) {
+    fn close(&mut self, events: &mut String) {
         let Some(last) = self.blocks.last().filter(|_| self.is_open) else { return };
         if let Block::Thinking(text) = last {
-            events.push(self.delta(&json!({"type": "signature_delta", "signature": signature(text)})));
+            self.change(events, Change::Signature { signature: signature(text) });
         }
-        events.push(json!({"type": "content_block_stop", "index": self.blocks.len() - 1}));
+        let name = "content_block_stop";
+        push(events, name, &json!({"type": name, "index": self.blocks.len() - 1}));
         self.is_open = false;
     }
 
-    /// A change of the last block.
-    fn delta(&self, delta: &Value) -> Value {
-        json!({"type": "content_block_delta", "index": self.blocks.len() - 1, "delta": delta})
+    /// Adds a change of the last block.
+    fn change(&self, events: &mut String, delta: Change<'_>) {
+        let name = "content_block_delta";
+        push(events, name, &ChangeEvent { r#type: name, index: self.blocks.len() - 1, delta });
     }
 
-    fn thinking(&mut self, more: &str, events: &mut Vec<Value>) {
+    fn thinking(&mut self, more: &str, events: &mut String) {
         if !matches!(self.blocks.last(), Some(Block::Thinking(_)) if self.is_open) {
             self.open(Block::Thinking(String::new()), events);
         }
         if let Some(Block::Thinking(text)) = self.blocks.last_mut() {
             text.push_str(more);
         }
-        events.push(self.delta(&json!({"type": "thinking_delta", "thinking": more})));
+        self.change(events, Change::Thinking { thinking: more });
     }
 
-    fn text(&mut self, more: &str, events: &mut Vec<Value>) {
+    fn text(&mut self, more: &str, events: &mut String) {
         if !matches!(self.blocks.last(), Some(Block::Text(_)) if self.is_open) {
             // Line breaks between calls are no answer.
             if more.trim().is_empty() && matches!(self.blocks.last(), Some(Block::ToolUse { .. })) {
@@ -156,10 +182,10 @@ impl AnthropicReply {
         if let Some(Block::Text(text)) = self.blocks.last_mut() {
             text.push_str(more);
         }
-        events.push(self.delta(&json!({"type": "text_delta", "text": more})));
+        self.change(events, Change::Text { text: more });
     }
 
-    fn call(&mut self, call: CallDelta, events: &mut Vec<Value>) {
+    fn call(&mut self, call: CallDelta, events: &mut String) {
         if let Some(name) = call.name {
             let hash = blake3::hash(format!("{} {}", self.id, call.index).as_bytes()).to_hex();
             let id = format!("toolu_{}", &hash[..24]);
@@ -171,11 +197,11 @@ impl AnthropicReply {
         if let Some(Block::ToolUse { arguments, .. }) = self.blocks.last_mut() {
             arguments.push_str(&call.arguments);
         }
-        events.push(self.delta(&json!({"type": "input_json_delta", "partial_json": call.arguments})));
+        self.change(events, Change::Input { partial_json: &call.arguments });
     }
 
     /// Ends the message.
-    fn finish(&mut self, finish: FinishReason, stop: Option<String>, events: &mut Vec<Value>) {
+    fn finish(&mut self, finish: FinishReason, stop: Option<String>, events: &mut String) {
         self.close(events);
         let has_calls = self.blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }));
         self.stop_reason = Some(match finish {
@@ -186,21 +212,23 @@ impl AnthropicReply {
         });
         self.stop_sequence = stop;
         let delta = json!({"stop_reason": self.stop_reason, "stop_sequence": self.stop_sequence});
-        events
-            .push(json!({"type": "message_delta", "delta": delta, "usage": self.usage(self.totals.completion_tokens)}));
-        events.push(json!({"type": "message_stop"}));
+        let (name, usage) = ("message_delta", self.usage(self.totals.completion_tokens));
+        push(events, name, &json!({"type": name, "delta": delta, "usage": usage}));
+        push(events, "message_stop", &json!({"type": "message_stop"}));
     }
 }
 
 impl ReplyForm for AnthropicReply {
-    type Chunk = Value;
+    /// The events of a delta.
+    type Chunk = String;
     const END: &'static str = "";
 
-    fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<Value> {
+    fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<String> {
         self.totals = totals;
-        let mut events = Vec::new();
+        let mut events = String::new();
         if !std::mem::replace(&mut self.is_begun, true) {
-            events.push(json!({"type": "message_start", "message": self.message(&[], 0)}));
+            let name = "message_start";
+            push(&mut events, name, &json!({"type": name, "message": self.message(&[], 0)}));
         }
         let parts = delta.parts;
         if !parts.reasoning.is_empty() {
@@ -213,22 +241,24 @@ impl ReplyForm for AnthropicReply {
         if let Some(finish) = delta.finish {
             self.finish(finish, delta.stop, &mut events);
         }
-        events
+        vec![events]
     }
 
-    fn last_chunk(&self, _: Totals) -> Option<Value> {
+    fn last_chunk(&self, _: Totals) -> Option<String> {
         None
     }
 
-    fn event(&self, chunk: &Value) -> String {
-        sse::named(chunk["type"].as_str().unwrap_or_default(), &chunk.to_string())
+    fn event(&self, chunk: String) -> String {
+        chunk
     }
 
     fn error(&mut self, error: &ApiError) -> String {
-        sse::named("error", &error.json(Dialect::Anthropic))
+        let mut event = String::new();
+        sse::push_named(&mut event, "error", &error.json(Dialect::Anthropic));
+        event
     }
 
-    fn whole(&self, _: Vec<Value>) -> String {
+    fn whole(&self, _: Vec<String>) -> String {
         let blocks: Vec<_> = self.blocks.iter().map(Block::json).collect();
         self.message(&blocks, self.totals.completion_tokens).to_string()
     }

@@ -9,7 +9,8 @@ use crate::engine::request::{Event, FinishReason, PrefixReport, PromptEvent, Req
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
 use crate::server::parameters::sampling::Sampling;
-use crate::server::state::{Counted, ServerState};
+use crate::server::state::{Counted, ModelState};
+use crate::server::traces::{OpenTrace, RequestTrace, Usage};
 use crate::server::wire::error::ApiError;
 use crate::text::TextStream;
 use crate::text::answer::{AnswerParser, Parts};
@@ -25,6 +26,16 @@ struct Cached {
     tokens: u32,
     /// Those of them that came from host memory.
     restored: u32,
+    from_disk: u32,
+}
+
+impl Cached {
+    /// Counts what a token says, if that is more.
+    fn update(&mut self, token: &Token) {
+        if token.cached_tokens > self.tokens {
+            *self = Self { tokens: token.cached_tokens, restored: token.restored_tokens, from_disk: token.disk_tokens };
+        }
+    }
 }
 
 /// Tokens counted so far over all choices; a prompt counts once, however many choices it has.
@@ -34,6 +45,8 @@ pub(crate) struct Totals {
     pub(crate) cached_tokens: u32,
     /// Those of them that came from host memory.
     pub(crate) restored_tokens: u32,
+    /// Those of them that were read from disk.
+    pub(crate) disk_tokens: u32,
     pub(crate) completion_tokens: u32,
     /// Those of `completion_tokens` that are reasoning.
     pub(crate) reasoning_tokens: u32,
@@ -68,6 +81,9 @@ pub(crate) struct Generation {
     n: usize,
     metrics: Arc<Metrics>,
     started: Instant,
+    /// `None` if traces are not asked for.
+    trace: Option<OpenTrace>,
+    usage: Arc<Usage>,
     _active: Counted,
 }
 
@@ -86,14 +102,15 @@ struct Choice {
     prefix: Option<PrefixReport>,
     prompt_tokens: u32,
     completion_tokens: u32,
+    admitted: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
 }
 
 impl Generation {
     /// Submits every prompt. If one is refused, those before it are cancelled by dropping their receivers.
-    pub(crate) fn submit(state: &ServerState, prompts: Vec<Arc<[u32]>>, sampling: &Sampling) -> Result<Self, ApiError> {
-        let active = Counted::new(&state.active);
+    pub(crate) fn submit(state: &ModelState, prompts: Vec<Arc<[u32]>>, sampling: &Sampling) -> Result<Self, ApiError> {
+        let active = state.count_answer();
         let info = state.ready()?;
         let params = &sampling.params;
         let mut end_ids = if sampling.show_stops { Vec::new() } else { params.stop_token_ids.clone() };
@@ -104,7 +121,7 @@ impl Generation {
         let mut choices = Vec::new();
         let mut totals = Totals::default();
         let cached = vec![Cached::default(); prompts.len()];
-        let constraint = sampling.constraint(state.text.tokenizer.as_ref());
+        let constraint = sampling.constraint(state.text.tokenizer.as_ref(), info.vocab)?;
         for prompt in prompts {
             let prompt_tokens = prompt.len() as u32;
             let mut request = sampling.request(prompt);
@@ -124,18 +141,34 @@ impl Generation {
                 prefix: None,
                 prompt_tokens,
                 completion_tokens: 0,
+                admitted: None,
                 first_token: None,
                 last_token: None,
             }));
         }
         let (metrics, started) = (state.metrics.clone(), Instant::now());
-        Ok(Self { choices, next: 0, totals, cached, n: params.n as usize, metrics, started, _active: active })
+        let trace = state.options.traces.as_ref().map(|sink| {
+            let trace = RequestTrace { prompt_tokens: totals.prompt_tokens, ..sampling.trace(&state.model_names[0]) };
+            OpenTrace::new(sink, trace)
+        });
+        let (n, usage) = (params.n as usize, Usage::new(totals.prompt_tokens));
+        Ok(Self { choices, next: 0, totals, cached, n, metrics, started, trace, usage, _active: active })
     }
 
     /// Tokens counted so far.
     pub(crate) fn totals(&self) -> Totals {
         let sum = |count: fn(&Cached) -> u32| self.cached.iter().map(count).sum();
-        Totals { cached_tokens: sum(|found| found.tokens), restored_tokens: sum(|found| found.restored), ..self.totals }
+        Totals {
+            cached_tokens: sum(|found| found.tokens),
+            restored_tokens: sum(|found| found.restored),
+            disk_tokens: sum(|found| found.from_disk),
+            ..self.totals
+        }
+    }
+
+    /// Tokens counted so far, for the access log.
+    pub(crate) fn usage(&self) -> Arc<Usage> {
+        self.usage.clone()
     }
 
     fn poll_choice(&mut self, index: usize, context: &mut Context<'_>) -> Poll<Result<Delta, RequestError>> {
@@ -144,9 +177,15 @@ impl Generation {
         let mut delta = Delta { choice: index, ..Delta::default() };
         let mut new_tokens = 0;
         let mut by_text = false;
+        let mut end = None;
         while delta.finish.is_none() {
             match receiver.poll_next_unpin(context) {
                 Poll::Pending => break,
+                Poll::Ready(Some(Event::Prompt(PromptEvent::Admitted))) => {
+                    choice.admitted = Some(Instant::now());
+                    self.metrics.request_queue_time.observe(self.started.elapsed().as_secs_f64());
+                    self.trace.iter_mut().for_each(OpenTrace::admitted);
+                }
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Prefix(report)))) => choice.prefix = Some(report),
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Logprobs(tokens)))) => choice.prompt.push(tokens),
                 // Not requested here.
@@ -155,11 +194,9 @@ impl Generation {
                 Poll::Ready(Some(Event::Finished { .. })) if choice.silent => delta.finish = Some(FinishReason::Length),
                 Poll::Ready(Some(Event::Token(token))) => {
                     new_tokens += 1;
-                    let found = &mut self.cached[index / self.n];
-                    if token.cached_tokens > found.tokens {
-                        *found = Cached { tokens: token.cached_tokens, restored: token.restored_tokens };
-                    }
-                    if !choice.end_ids.contains(&token.id) {
+                    self.cached[index / self.n].update(&token);
+                    let is_end = choice.end_ids.contains(&token.id);
+                    if !is_end {
                         let more = choice.text.push(token.id);
                         choice.answer.push(&more.text, &mut delta.parts);
                         self.totals.reasoning_tokens += u32::from(choice.answer.is_reasoning());
@@ -170,6 +207,11 @@ impl Generation {
                         }
                     }
                     if choice.keeps_tokens {
+                        if is_end && !delta.parts.is_empty() {
+                            // Clients take the tokens of a chunk for its text, which this one is no part of.
+                            end = Some(token);
+                            break;
+                        }
                         choice.tokens.push(token);
                     }
                 }
@@ -187,14 +229,15 @@ impl Generation {
             }
         }
         self.count(index, new_tokens);
-        if delta.finish.is_some() {
+        if let Some(reason) = delta.finish {
             delta.stop = self.choices[index].text.stop().map(str::to_owned);
-            self.end(index, by_text);
+            self.end(index, reason, by_text);
         } else if delta.parts.is_empty() {
             return Poll::Pending;
         }
         let choice = &mut self.choices[index];
-        (delta.tokens, delta.prefix) = (std::mem::take(&mut choice.tokens), choice.prefix.take());
+        delta.tokens = std::mem::replace(&mut choice.tokens, end.into_iter().collect());
+        delta.prefix = choice.prefix.take();
         delta.prompt = std::mem::take(&mut choice.prompt);
         Poll::Ready(Ok(delta))
     }
@@ -204,6 +247,7 @@ impl Generation {
             return;
         }
         let now = Instant::now();
+        self.trace.iter_mut().for_each(OpenTrace::token);
         let choice = &mut self.choices[index];
         let mut gaps = new_tokens;
         choice.first_token.get_or_insert(now);
@@ -218,9 +262,14 @@ impl Generation {
         }
         choice.completion_tokens += new_tokens;
         self.totals.completion_tokens += new_tokens;
+        let totals = self.totals();
+        self.usage.update(totals.cached_tokens, totals.completion_tokens);
     }
 
-    fn end(&mut self, index: usize, by_text: bool) {
+    fn end(&mut self, index: usize, reason: FinishReason, by_text: bool) {
+        if let Some(trace) = &mut self.trace {
+            trace.trace.finish_reasons.push(if reason == FinishReason::Length { "length" } else { "stop" });
+        }
         let choice = &mut self.choices[index];
         choice.receiver = None;
         self.metrics.request_prompt_tokens.observe(f64::from(choice.prompt_tokens));
@@ -228,6 +277,10 @@ impl Generation {
         if let (Some(first), Some(last)) = (choice.first_token, choice.last_token) {
             let seconds = (last - first).as_secs_f64();
             self.metrics.request_decode_time.observe(seconds);
+            if let Some(admitted) = choice.admitted {
+                self.metrics.request_prefill_time.observe((first - admitted).as_secs_f64());
+                self.metrics.request_inference_time.observe((last - admitted).as_secs_f64());
+            }
             if choice.completion_tokens > 1 {
                 let mean = seconds / f64::from(choice.completion_tokens - 1);
                 self.metrics.request_time_per_output_token.observe(mean);
@@ -245,6 +298,30 @@ impl Generation {
     }
 }
 
+impl Generation {
+    fn fail_trace(&mut self, why: String) {
+        if let Some(trace) = &mut self.trace {
+            trace.trace.error = Some(why);
+        }
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if self.trace.is_none() {
+            return;
+        }
+        if self.choices.iter().any(|choice| choice.receiver.is_some()) {
+            self.fail_trace("the client is gone".to_owned());
+        }
+        let totals = self.totals();
+        if let Some(trace) = &mut self.trace {
+            trace.trace.cached_tokens = totals.cached_tokens;
+            trace.trace.completion_tokens = totals.completion_tokens;
+        }
+    }
+}
+
 impl Stream for Generation {
     type Item = Result<Delta, RequestError>;
 
@@ -255,7 +332,8 @@ impl Stream for Generation {
             let index = (self.next + offset) % count;
             if let Poll::Ready(delta) = self.poll_choice(index, context) {
                 self.next = (index + 1) % count;
-                if delta.is_err() {
+                if let Err(error) = &delta {
+                    self.fail_trace(error.to_string());
                     self.choices.iter_mut().for_each(|choice| choice.receiver = None);
                 }
                 return Poll::Ready(Some(delta));

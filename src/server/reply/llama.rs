@@ -6,8 +6,8 @@ use super::logprobs::{TokenNames, finite};
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::{FinishReason, Token};
 use crate::platform::Instant;
-use crate::server::state::ServerState;
-use crate::server::wire::sse;
+use crate::server::state::ModelState;
+use crate::server::wire::{json, sse};
 use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
@@ -101,7 +101,7 @@ impl Timings {
 impl LlamaReply {
     /// A reply to a request that starts now. The last event repeats `settings`.
     pub(crate) fn new(
-        state: &ServerState,
+        state: &ModelState,
         info: &EngineInfo,
         (model, settings): (String, Value),
         probabilities: bool,
@@ -163,10 +163,6 @@ impl Chunk {
     }
 }
 
-fn json(chunk: &Chunk) -> String {
-    serde_json::to_string(chunk).expect("strings and numbers always serialise")
-}
-
 impl ReplyForm for LlamaReply {
     type Chunk = Chunk;
     /// No end event: the last chunk of the choice is complete.
@@ -197,8 +193,8 @@ impl ReplyForm for LlamaReply {
         None
     }
 
-    fn event(&self, chunk: &Chunk) -> String {
-        sse::event(&json(chunk))
+    fn event(&self, chunk: Chunk) -> String {
+        sse::event(&json::write(&chunk))
     }
 
     fn whole(&self, chunks: Vec<Chunk>) -> String {
@@ -206,6 +202,6 @@ impl ReplyForm for LlamaReply {
             whole.append(later);
             whole
         });
-        json(&whole.expect("a choice ends with a chunk"))
+        json::write(&whole.expect("a choice ends with a chunk"))
     }
 }

@@ -25,7 +25,7 @@ use generation::{Delta, Generation, Totals};
 
 /// The form of a reply.
 pub(crate) trait ReplyForm: Send + 'static {
-    /// The content of one event of a stream.
+    /// What a delta adds to the reply: the content of one event of a stream, or the text of several.
     type Chunk: Send;
 
     /// The media type of a stream.
@@ -43,8 +43,8 @@ pub(crate) trait ReplyForm: Send + 'static {
     /// An additional chunk after the last delta.
     fn last_chunk(&self, totals: Totals) -> Option<Self::Chunk>;
 
-    /// A chunk as an event of a stream.
-    fn event(&self, chunk: &Self::Chunk) -> String;
+    /// A chunk as text of a stream.
+    fn event(&self, chunk: Self::Chunk) -> String;
 
     /// The event of a failure: the status has already been sent.
     fn error(&mut self, error: &ApiError) -> String {
@@ -61,10 +61,11 @@ pub(crate) async fn respond<F: ReplyForm>(
     form: F,
     streams: bool,
 ) -> Result<Response, ApiError> {
-    if streams {
-        return Ok(sse::response(F::MEDIA_TYPE, events(generation, form)));
-    }
-    whole(generation, form).await
+    let usage = generation.usage();
+    let mut response =
+        if streams { sse::response(F::MEDIA_TYPE, events(generation, form)) } else { whole(generation, form).await? };
+    response.extensions_mut().insert(usage);
+    Ok(response)
 }
 
 /// The events of each delta as one string, then the end event.
@@ -77,12 +78,12 @@ fn events<F: ReplyForm>(generation: Generation, form: F) -> impl stream::Stream<
             Some(Ok(delta)) => {
                 form.begins();
                 let chunks = form.chunks(delta, totals);
-                let events = chunks.iter().map(|chunk| form.event(chunk)).collect();
+                let events = chunks.into_iter().map(|chunk| form.event(chunk)).collect();
                 (events, Some((generation, form)))
             }
             Some(Err(error)) => (form.error(&ApiError::failed(error)) + F::END, None),
             None => {
-                let last = form.last_chunk(totals).map(|chunk| form.event(&chunk));
+                let last = form.last_chunk(totals).map(|chunk| form.event(chunk));
                 (last.unwrap_or_default() + F::END, None)
             }
         })

@@ -41,6 +41,9 @@ pub(super) struct PrefixMatch {
     pub(super) cached_tokens: u32,
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) host_cached_tokens: u32,
+    /// Those of `cached_tokens` that were read from disk.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) disk_cached_tokens: u32,
     pub(super) matched_tokens: u32,
     pub(super) first_difference: Option<Difference>,
     pub(super) stopped_by: &'static str,
@@ -135,6 +138,9 @@ struct PromptTokens {
     /// Those of them that came from host memory.
     #[serde(skip_serializing_if = "is_zero")]
     host_cached_tokens: u32,
+    /// Those of `cached_tokens` that were read from disk.
+    #[serde(skip_serializing_if = "is_zero")]
+    disk_cached_tokens: u32,
 }
 
 fn is_zero(count: &u32) -> bool {
@@ -148,12 +154,14 @@ struct CompletionTokens {
 
 impl From<Totals> for Usage {
     fn from(totals: Totals) -> Self {
-        let Totals { prompt_tokens, cached_tokens, restored_tokens, completion_tokens, reasoning_tokens } = totals;
+        let Totals { prompt_tokens, cached_tokens, restored_tokens, disk_tokens, completion_tokens, .. } = totals;
+        let (host_cached_tokens, disk_cached_tokens) = (restored_tokens, disk_tokens);
+        let reasoning_tokens = totals.reasoning_tokens;
         Self {
             prompt_tokens,
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
-            prompt_tokens_details: PromptTokens { cached_tokens, host_cached_tokens: restored_tokens },
+            prompt_tokens_details: PromptTokens { cached_tokens, host_cached_tokens, disk_cached_tokens },
             completion_tokens_details: (reasoning_tokens > 0).then_some(CompletionTokens { reasoning_tokens }),
         }
     }

@@ -6,11 +6,13 @@ use super::generation::{Delta, Totals};
 use super::logprobs::TokenNames;
 use crate::engine::request::FinishReason;
 use crate::platform::{self, Instant};
-use crate::server::state::ServerState;
+use crate::server::state::ModelState;
 use crate::server::wire::error::{ApiError, Dialect};
+use crate::server::wire::json;
 use crate::text::answer::CallDelta;
 use crate::text::iso_time;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// The reply to one request.
@@ -25,8 +27,9 @@ pub(crate) struct OllamaReply {
     /// The call that is being written.
     call: Option<CallDelta>,
     whole: Part,
-    /// Fields of the last line.
-    end: Map<String, Value>,
+    /// Seconds since 1970, and the same as text.
+    now: (u64, String),
+    end: End,
 }
 
 /// Some of an answer, or all of it.
@@ -51,43 +54,103 @@ impl Part {
     }
 }
 
-/// A line about a model that is loaded, when nothing was asked of it.
-pub(crate) fn loaded(model: &str, is_chat: bool) -> Value {
-    let mut line = line(model, is_chat, &Part::default());
-    line.extend([("done".to_owned(), true.into()), ("done_reason".to_owned(), "load".into())]);
-    line.into()
+/// A line of a stream, or the whole reply.
+#[derive(Serialize)]
+struct Line<'a> {
+    model: &'a str,
+    created_at: &'a str,
+    #[serde(flatten)]
+    body: Body<'a>,
+    #[serde(skip_serializing_if = "<[Value]>::is_empty")]
+    logprobs: &'a [Value],
+    #[serde(flatten)]
+    end: &'a End,
 }
 
-fn line(model: &str, is_chat: bool, part: &Part) -> Map<String, Value> {
-    let mut body = Map::new();
-    let text = if is_chat { "content" } else { "response" };
-    if is_chat {
-        body.insert("role".into(), "assistant".into());
-    }
-    body.insert(text.into(), part.content.as_str().into());
-    if !part.thinking.is_empty() {
-        body.insert("thinking".into(), part.thinking.as_str().into());
-    }
-    if !part.calls.is_empty() {
-        body.insert("tool_calls".into(), part.calls.clone().into());
-    }
-    let mut line = Map::new();
-    line.insert("model".into(), model.into());
-    line.insert("created_at".into(), iso_time(platform::unix_time()).into());
-    if is_chat {
-        line.insert("message".into(), body.into());
+/// The part of an answer, in the form of its route.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Body<'a> {
+    Chat { message: Message<'a> },
+    Generate(Generated<'a>),
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: &'a str,
+    #[serde(flatten)]
+    more: More<'a>,
+}
+
+#[derive(Serialize)]
+struct Generated<'a> {
+    response: &'a str,
+    #[serde(flatten)]
+    more: More<'a>,
+}
+
+/// What is absent if there is none.
+#[derive(Serialize)]
+struct More<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    thinking: &'a str,
+    #[serde(skip_serializing_if = "<[Value]>::is_empty")]
+    tool_calls: &'a [Value],
+}
+
+/// Whether it is the last line, and what that one says more.
+#[derive(Default, Serialize)]
+struct End {
+    done: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done_reason: Option<&'static str>,
+    #[serde(flatten)]
+    figures: Option<Figures>,
+}
+
+/// Counts of tokens, and times in nanoseconds.
+#[derive(Serialize)]
+struct Figures {
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: u32,
+    prompt_eval_duration: u64,
+    eval_count: u32,
+    eval_duration: u64,
+}
+
+/// What has become of a model of which nothing was asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LoadState {
+    Loaded,
+    Unloaded,
+}
+
+/// A line about a model, when nothing was asked of it.
+pub(crate) fn model_line(model: &str, state: LoadState, is_chat: bool) -> String {
+    let reason = match state {
+        LoadState::Loaded => "load",
+        LoadState::Unloaded => "unload",
+    };
+    let end = End { done: true, done_reason: Some(reason), figures: None };
+    line((model, is_chat), &iso_time(platform::unix_time()), &Part::default(), &end)
+}
+
+/// The line of this model and route, without a line break.
+fn line((model, is_chat): (&str, bool), created_at: &str, part: &Part, end: &End) -> String {
+    let more = More { thinking: &part.thinking, tool_calls: &part.calls };
+    let body = if is_chat {
+        Body::Chat { message: Message { role: "assistant", content: &part.content, more } }
     } else {
-        line.extend(body);
-    }
-    if !part.logprobs.is_empty() {
-        line.insert("logprobs".into(), part.logprobs.clone().into());
-    }
-    line
+        Body::Generate(Generated { response: &part.content, more })
+    };
+    json::write(&Line { model, created_at, body, logprobs: &part.logprobs, end })
 }
 
 impl OllamaReply {
     /// A reply to a request that starts now. `logprobs`: whether it reports them.
-    pub(crate) fn new(state: &ServerState, model: String, is_chat: bool, logprobs: bool) -> Self {
+    pub(crate) fn new(state: &ModelState, model: String, is_chat: bool, logprobs: bool) -> Self {
         let tokens = logprobs.then(|| TokenNames { tokenizer: state.text.tokenizer.clone(), by_id: false });
         Self {
             model,
@@ -97,7 +160,8 @@ impl OllamaReply {
             first: None,
             call: None,
             whole: Part::default(),
-            end: Map::new(),
+            now: (0, String::new()),
+            end: End::default(),
         }
     }
 
@@ -113,27 +177,30 @@ impl OllamaReply {
         Some(json!({"function": {"index": index, "name": name.unwrap_or_default(), "arguments": arguments}}))
     }
 
-    fn end(&self, finish: FinishReason, totals: Totals) -> Map<String, Value> {
+    fn end(&self, finish: FinishReason, totals: Totals) -> End {
         let now = Instant::now();
         let first = self.first.unwrap_or(now);
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let figures = Figures {
+            total_duration: nanoseconds(now - self.started),
+            load_duration: 0,
+            prompt_eval_count: totals.prompt_tokens,
+            prompt_eval_duration: nanoseconds(first - self.started),
+            eval_count: totals.completion_tokens,
+            eval_duration: nanoseconds(now - first),
+        };
         let reason = if finish == FinishReason::Length { "length" } else { "stop" };
-        let end = json!({
-            "done": true,
-            "done_reason": reason,
-            "total_duration": nanoseconds(now - self.started),
-            "load_duration": 0,
-            "prompt_eval_count": totals.prompt_tokens,
-            "prompt_eval_duration": nanoseconds(first - self.started),
-            "eval_count": totals.completion_tokens,
-            "eval_duration": nanoseconds(now - first),
-        });
-        end.as_object().cloned().unwrap_or_default()
+        End { done: true, done_reason: Some(reason), figures: Some(figures) }
+    }
+
+    fn line(&self, part: &Part, end: &End) -> String {
+        line((&self.model, self.is_chat), &self.now.1, part, end)
     }
 }
 
 impl ReplyForm for OllamaReply {
-    type Chunk = Value;
+    /// The lines of a delta.
+    type Chunk = String;
     const MEDIA_TYPE: &'static str = "application/x-ndjson";
     const END: &'static str = "";
 
@@ -141,7 +208,7 @@ impl ReplyForm for OllamaReply {
         self.first.get_or_insert_with(Instant::now);
     }
 
-    fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<Value> {
+    fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<String> {
         let logprobs = self.tokens.as_ref().map(|names| names.entries(&delta.tokens)).unwrap_or_default();
         let mut part =
             Part { thinking: delta.parts.reasoning, content: delta.parts.content, calls: Vec::new(), logprobs };
@@ -157,36 +224,34 @@ impl ReplyForm for OllamaReply {
             part.calls.extend(self.end_call());
         }
         self.whole.append(&part);
+        let now = platform::unix_time();
+        if self.now.0 != now {
+            self.now = (now, iso_time(now));
+        }
         let mut lines = Vec::new();
         if !part.is_empty() {
-            let mut line = line(&self.model, self.is_chat, &part);
-            line.insert("done".into(), false.into());
-            lines.push(line.into());
+            lines.push(self.line(&part, &End::default()) + "\n");
         }
         if let Some(finish) = delta.finish {
             self.end = self.end(finish, totals);
-            let mut line = line(&self.model, self.is_chat, &Part::default());
-            line.extend(self.end.clone());
-            lines.push(line.into());
+            lines.push(self.line(&Part::default(), &self.end) + "\n");
         }
         lines
     }
 
-    fn last_chunk(&self, _: Totals) -> Option<Value> {
+    fn last_chunk(&self, _: Totals) -> Option<String> {
         None
     }
 
-    fn event(&self, chunk: &Value) -> String {
-        format!("{chunk}\n")
+    fn event(&self, chunk: String) -> String {
+        chunk
     }
 
     fn error(&mut self, error: &ApiError) -> String {
         error.json(Dialect::Ollama) + "\n"
     }
 
-    fn whole(&self, _: Vec<Value>) -> String {
-        let mut line = line(&self.model, self.is_chat, &self.whole);
-        line.extend(self.end.clone());
-        Value::from(line).to_string()
+    fn whole(&self, _: Vec<String>) -> String {
+        self.line(&self.whole, &self.end)
     }
 }

@@ -10,8 +10,8 @@ use crate::engine::handle::EngineInfo;
 use crate::engine::request::{FinishReason, PrefixEnd, PrefixReport, Token};
 use crate::platform;
 use crate::server::parameters::sampling::Sampling;
-use crate::server::state::ServerState;
-use crate::server::wire::sse;
+use crate::server::state::ModelState;
+use crate::server::wire::{json, sse};
 use crate::text::answer::{CallDelta, ToolParser};
 use serde::Serialize;
 use std::sync::Arc;
@@ -96,14 +96,18 @@ impl OpenAiReply {
     /// A reply to a request with these prompts.
     pub(crate) fn new(
         kind: Kind,
-        (state, info): (&ServerState, &EngineInfo),
+        (state, info): (&ModelState, &EngineInfo),
         model: String,
         sampling: &Sampling,
         prompts: Vec<PromptPart>,
     ) -> Self {
         let (id, drawn) = (if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }, sampling.params.n as usize);
-        let head =
-            Head { id: state.new_id(id), created: platform::unix_time(), model, fingerprint: state.fingerprint(info) };
+        let head = Head {
+            id: state.shared.new_id(id),
+            created: platform::unix_time(),
+            model,
+            fingerprint: state.fingerprint(info),
+        };
         let options = ReplyOptions {
             logprobs: sampling.wants_logprobs,
             prompt_logprobs: sampling.wants_prompt_logprobs,
@@ -125,7 +129,7 @@ impl OpenAiReply {
         let service_tier = (self.kind == Kind::Chat).then_some(());
         let envelope =
             Envelope { id, object, created: *created, model, system_fingerprint: fingerprint, service_tier, chunk };
-        serde_json::to_string(&envelope).expect("strings and numbers always serialise")
+        json::write(&envelope)
     }
 
     fn chunk(&self, choice: Choice, totals: Totals, extras: Extras) -> Chunk {
@@ -188,6 +192,7 @@ impl OpenAiReply {
             prompt,
             cached_tokens: report.cached_tokens,
             host_cached_tokens: report.restored_tokens,
+            disk_cached_tokens: report.disk_tokens,
             matched_tokens: report.common_tokens,
             first_difference: report.differing.map(difference),
             stopped_by: end_name(report.end),
@@ -266,9 +271,9 @@ impl ReplyForm for OpenAiReply {
         self.options.usage.then(|| Chunk { usage: Some(Some(usage)), ..Chunk::default() })
     }
 
-    fn event(&self, chunk: &Chunk) -> String {
+    fn event(&self, chunk: Chunk) -> String {
         let object = if self.kind == Kind::Chat { "chat.completion.chunk" } else { "text_completion" };
-        sse::event(&self.json(object, chunk))
+        sse::event(&self.json(object, &chunk))
     }
 
     fn whole(&self, chunks: Vec<Chunk>) -> String {

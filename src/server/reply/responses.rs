@@ -9,16 +9,17 @@ use super::logprobs::TokenNames;
 use crate::engine::request::FinishReason;
 use crate::platform;
 use crate::server::parameters::responses::{Asked, Called};
-use crate::server::state::ServerState;
+use crate::server::state::ModelState;
 use crate::server::stored::Stored;
 use crate::server::wire::error::ApiError;
-use crate::server::wire::sse;
+use crate::server::wire::{json, sse};
 use crate::text::answer::CallDelta;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 /// The reply to one request.
 pub(crate) struct ResponsesReply {
-    state: ServerState,
+    state: ModelState,
     client: u32,
     asked: Asked,
     id: String,
@@ -32,9 +33,93 @@ pub(crate) struct ResponsesReply {
     is_open: bool,
     finish: Option<FinishReason>,
     totals: Totals,
-    /// Number of events so far.
-    sequence: u64,
+    events: Events,
 }
+
+/// The events of a stream: how many there were, and the text of those that were not sent yet.
+#[derive(Default)]
+struct Events {
+    count: u64,
+    text: String,
+}
+
+/// The data of an event. It repeats the event's name as its type.
+#[derive(Serialize)]
+struct Event<'a, T> {
+    r#type: &'a str,
+    sequence_number: u64,
+    #[serde(flatten)]
+    more: T,
+}
+
+impl Events {
+    fn push(&mut self, name: &str, more: impl Serialize) {
+        let event = Event { r#type: name, sequence_number: self.count, more };
+        sse::push_named(&mut self.text, name, &json::write(&event));
+        self.count += 1;
+    }
+}
+
+/// Where in the response something happens: in an item, or in its one part if there is an index of a part.
+#[derive(Serialize)]
+struct Place<'a> {
+    item_id: &'a str,
+    output_index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_index: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summary_index: Option<u32>,
+}
+
+/// The rest of an event about a place.
+#[derive(Serialize)]
+struct At<'a, T> {
+    #[serde(flatten)]
+    place: Place<'a>,
+    #[serde(flatten)]
+    more: T,
+}
+
+#[derive(Serialize)]
+struct Text<'a> {
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+struct More<'a> {
+    delta: &'a str,
+}
+
+#[derive(Serialize)]
+struct MoreText<'a> {
+    delta: &'a str,
+    logprobs: &'a [Value],
+}
+
+/// The names of the events about a thought.
+#[derive(Clone, Copy)]
+struct ReasoningNames {
+    part_added: &'static str,
+    text_delta: &'static str,
+    text_done: &'static str,
+    part_done: &'static str,
+}
+
+/// Those of a thought that is reported as a summary.
+const SUMMARY_NAMES: ReasoningNames = ReasoningNames {
+    part_added: "response.reasoning_summary_part.added",
+    text_delta: "response.reasoning_summary_text.delta",
+    text_done: "response.reasoning_summary_text.done",
+    part_done: "response.reasoning_summary_part.done",
+};
+
+/// Those of a thought that is the content of its item.
+const CONTENT_NAMES: ReasoningNames = ReasoningNames {
+    part_added: "response.content_part.added",
+    text_delta: "response.reasoning_text.delta",
+    text_done: "response.reasoning_text.done",
+    part_done: "response.content_part.done",
+};
 
 struct Item {
     id: String,
@@ -68,13 +153,13 @@ fn custom_input(arguments: &str) -> String {
 
 impl ResponsesReply {
     /// `logprobs`: how tokens are named, if the answer reports them.
-    pub(crate) fn new(state: &ServerState, client: u32, model: String, asked: Asked, logprobs: bool) -> Self {
+    pub(crate) fn new(state: &ModelState, client: u32, model: String, asked: Asked, logprobs: bool) -> Self {
         let tokens = logprobs.then(|| TokenNames { tokenizer: state.text.tokenizer.clone(), by_id: false });
         Self {
             state: state.clone(),
             client,
             asked,
-            id: state.new_id("resp").replace('-', "_"),
+            id: state.shared.new_id("resp").replace('-', "_"),
             model,
             created: platform::unix_time(),
             tokens,
@@ -83,7 +168,7 @@ impl ResponsesReply {
             is_open: false,
             finish: None,
             totals: Totals::default(),
-            sequence: 0,
+            events: Events::default(),
         }
     }
 
@@ -190,109 +275,87 @@ impl ResponsesReply {
         }
     }
 
-    /// Adds an event about the last item, or about the response if there is none.
-    fn emit(&mut self, events: &mut Vec<Value>, kind: &str, more: Value) {
-        let mut event = json!({"type": kind, "sequence_number": self.sequence});
-        self.sequence += 1;
-        if let (Value::Object(event), Value::Object(more)) = (&mut event, more) {
-            event.extend(more);
-        }
-        events.push(event);
+    /// The place of the last item; of its part, unless the item is a call.
+    fn place(&self) -> Place<'_> {
+        let (index, item) = (self.items.len() - 1, self.items.last().expect("an item is open"));
+        let (content_index, summary_index) = match &item.body {
+            Body::Reasoning { .. } if self.asked.summary => (None, Some(0)),
+            Body::Reasoning { .. } | Body::Message { .. } => (Some(0), None),
+            Body::Call { .. } => (None, None),
+        };
+        Place { item_id: &item.id, output_index: index, content_index, summary_index }
     }
 
-    /// The place of the last item, and of its part if `part` names the kind of its index.
-    fn place(&self, part: Option<&str>) -> Map<String, Value> {
-        let index = self.items.len() - 1;
-        let mut place = Map::from_iter([("item_id".to_owned(), self.items[index].id.as_str().into())]);
-        place.insert("output_index".into(), index.into());
-        place.extend(part.map(|name| (name.to_owned(), 0.into())));
-        place
+    /// Adds an event about the last item or its part.
+    fn push_at(&self, events: &mut Events, name: &str, more: impl Serialize) {
+        events.push(name, At { place: self.place(), more });
     }
 
-    /// Adds an event about the last item's part.
-    fn emit_at(&mut self, events: &mut Vec<Value>, kind: &str, part: Option<&str>, (name, value): (&str, Value)) {
-        let mut place = self.place(part);
-        place.insert(name.to_owned(), value);
-        self.emit(events, kind, place.into());
-    }
-
-    /// The events of a thought are named by what it is reported as.
-    fn reasoning_names(&self) -> (&'static str, &'static str, &'static str) {
-        if self.asked.summary {
-            ("response.reasoning_summary_part", "response.reasoning_summary_text", "summary_index")
-        } else {
-            ("response.content_part", "response.reasoning_text", "content_index")
-        }
+    /// The names of events about a thought's part and its text, by what it is reported as.
+    fn reasoning_names(&self) -> ReasoningNames {
+        if self.asked.summary { SUMMARY_NAMES } else { CONTENT_NAMES }
     }
 
     /// Begins an item; the one before it ends.
-    fn open(&mut self, body: Body, events: &mut Vec<Value>) {
+    fn open(&mut self, body: Body, events: &mut Events) {
         self.close(false, events);
-        let id = self.state.new_id(body.prefix()).replace('-', "_");
+        let id = self.state.shared.new_id(body.prefix()).replace('-', "_");
         self.items.push(Item { id, body, is_cut: false });
         self.is_open = true;
         let index = self.items.len() - 1;
         let item = self.item(index, false);
-        self.emit(events, "response.output_item.added", json!({"output_index": index, "item": item}));
-        let (part_event, part_index) = match &self.items[index].body {
-            Body::Reasoning { .. } => (self.reasoning_names().0, self.reasoning_names().2),
-            Body::Message { .. } => ("response.content_part", "content_index"),
+        events.push("response.output_item.added", json!({"output_index": index, "item": item}));
+        let name = match &self.items[index].body {
+            Body::Reasoning { .. } => self.reasoning_names().part_added,
+            Body::Message { .. } => "response.content_part.added",
             Body::Call { .. } => return,
         };
-        let part = self.part(index, false);
-        self.emit_at(events, &format!("{part_event}.added"), Some(part_index), ("part", part));
+        self.push_at(events, name, json!({"part": self.part(index, false)}));
     }
 
     /// Ends the last item. It is incomplete if the answer was cut within it.
-    fn close(&mut self, is_cut: bool, events: &mut Vec<Value>) {
+    fn close(&mut self, is_cut: bool, events: &mut Events) {
         let Some(last) = self.items.last_mut().filter(|_| std::mem::take(&mut self.is_open)) else { return };
         last.is_cut = is_cut;
+        if let Body::Reasoning { text, sealed } = &mut last.body {
+            *sealed = self.asked.sealed.then(|| self.state.shared.seal.seal(text));
+        }
         let index = self.items.len() - 1;
-        match &mut self.items[index].body {
-            Body::Reasoning { text, sealed } => {
-                *sealed = self.asked.sealed.then(|| self.state.seal.seal(text));
-                let text = text.clone();
-                let (part_event, text_event, part_index) = self.reasoning_names();
-                self.emit_at(events, &format!("{text_event}.done"), Some(part_index), ("text", text.into()));
-                let part = self.part(index, true);
-                self.emit_at(events, &format!("{part_event}.done"), Some(part_index), ("part", part));
+        match &self.items[index].body {
+            Body::Reasoning { text, .. } => {
+                let names = self.reasoning_names();
+                self.push_at(events, names.text_done, Text { text });
+                self.push_at(events, names.part_done, json!({"part": self.part(index, true)}));
             }
             Body::Message { text, logprobs } => {
-                let (text, logprobs) = (text.clone(), logprobs.clone());
-                let mut done = self.place(Some("content_index"));
-                done.extend([("text".to_owned(), text.into()), ("logprobs".to_owned(), logprobs.into())]);
-                self.emit(events, "response.output_text.done", done.into());
-                let part = self.part(index, true);
-                self.emit_at(events, "response.content_part.done", Some("content_index"), ("part", part));
+                self.push_at(events, "response.output_text.done", json!({"text": text, "logprobs": logprobs}));
+                self.push_at(events, "response.content_part.done", json!({"part": self.part(index, true)}));
             }
             Body::Call { called, arguments, .. } if called.is_custom => {
-                let input = Value::from(custom_input(arguments));
-                self.emit_at(events, "response.custom_tool_call_input.delta", None, ("delta", input.clone()));
-                self.emit_at(events, "response.custom_tool_call_input.done", None, ("input", input));
+                let input = custom_input(arguments);
+                self.push_at(events, "response.custom_tool_call_input.delta", More { delta: &input });
+                self.push_at(events, "response.custom_tool_call_input.done", json!({"input": input}));
             }
             Body::Call { called, arguments, .. } => {
-                let (name, arguments) = (called.name.clone(), arguments.clone());
-                let mut done = self.place(None);
-                done.extend([("name".to_owned(), name.into()), ("arguments".to_owned(), arguments.into())]);
-                self.emit(events, "response.function_call_arguments.done", done.into());
+                let done = json!({"name": called.name, "arguments": arguments});
+                self.push_at(events, "response.function_call_arguments.done", done);
             }
         }
         let item = self.item(index, true);
-        self.emit(events, "response.output_item.done", json!({"output_index": index, "item": item}));
+        events.push("response.output_item.done", json!({"output_index": index, "item": item}));
     }
 
-    fn reasoning(&mut self, more: &str, events: &mut Vec<Value>) {
+    fn reasoning(&mut self, more: &str, events: &mut Events) {
         if !matches!(self.items.last(), Some(Item { body: Body::Reasoning { .. }, .. }) if self.is_open) {
             self.open(Body::Reasoning { text: String::new(), sealed: None }, events);
         }
         if let Some(Item { body: Body::Reasoning { text, .. }, .. }) = self.items.last_mut() {
             text.push_str(more);
         }
-        let (_, text_event, part_index) = self.reasoning_names();
-        self.emit_at(events, &format!("{text_event}.delta"), Some(part_index), ("delta", more.into()));
+        self.push_at(events, self.reasoning_names().text_delta, More { delta: more });
     }
 
-    fn text(&mut self, more: &str, logprobs: Vec<Value>, events: &mut Vec<Value>) {
+    fn text(&mut self, more: &str, logprobs: Vec<Value>, events: &mut Events) {
         if !matches!(self.items.last(), Some(Item { body: Body::Message { .. }, .. }) if self.is_open) {
             // Line breaks between calls are no answer.
             if more.trim().is_empty() && matches!(self.items.last(), Some(Item { body: Body::Call { .. }, .. })) {
@@ -300,61 +363,60 @@ impl ResponsesReply {
             }
             self.open(Body::Message { text: String::new(), logprobs: Vec::new() }, events);
         }
+        self.push_at(events, "response.output_text.delta", MoreText { delta: more, logprobs: &logprobs });
         if let Some(Item { body: Body::Message { text, logprobs: all }, .. }) = self.items.last_mut() {
             text.push_str(more);
-            all.extend(logprobs.iter().cloned());
+            all.extend(logprobs);
         }
-        let mut delta = self.place(Some("content_index"));
-        delta.extend([("delta".to_owned(), more.into()), ("logprobs".to_owned(), logprobs.into())]);
-        self.emit(events, "response.output_text.delta", delta.into());
     }
 
-    fn call(&mut self, call: CallDelta, events: &mut Vec<Value>) {
+    fn call(&mut self, call: CallDelta, events: &mut Events) {
         if let Some(name) = call.name {
             let called = self.asked.names.called(&name);
-            let call_id = self.state.new_id("call").replace('-', "_");
+            let call_id = self.state.shared.new_id("call").replace('-', "_");
             self.open(Body::Call { call_id, called, arguments: String::new() }, events);
         }
         let Some(Item { body: Body::Call { arguments, called, .. }, .. }) = self.items.last_mut() else { return };
         arguments.push_str(&call.arguments);
         // The input of a custom tool is known when its call is complete.
         if !called.is_custom && !call.arguments.is_empty() {
-            self.emit_at(events, "response.function_call_arguments.delta", None, ("delta", call.arguments.into()));
+            self.push_at(events, "response.function_call_arguments.delta", More { delta: &call.arguments });
         }
     }
 
     /// Ends the response, and stores it.
-    fn end(&mut self, finish: FinishReason, events: &mut Vec<Value>) {
+    fn end(&mut self, finish: FinishReason, events: &mut Events) {
         self.close(finish == FinishReason::Length, events);
         self.finish = Some(finish);
         let response = self.response(None);
         let kind = if finish == FinishReason::Length { "response.incomplete" } else { "response.completed" };
-        self.emit(events, kind, json!({"response": response}));
+        events.push(kind, json!({"response": &response}));
         if let Some(input) = self.asked.input.take() {
             let with_id = |mut item: Value| {
                 if let Value::Object(map) = &mut item {
-                    map.entry("id").or_insert_with(|| self.state.new_id("msg").replace('-', "_").into());
+                    map.entry("id").or_insert_with(|| self.state.shared.new_id("msg").replace('-', "_").into());
                 }
                 item
             };
             let input = input.into_iter().map(with_id).collect();
             let stored = Stored { response, input, previous: self.asked.previous.take() };
-            self.state.responses.keep(self.client, &self.id, stored);
+            self.state.shared.responses.keep(self.client, &self.id, stored);
         }
     }
 }
 
 impl ReplyForm for ResponsesReply {
-    type Chunk = Value;
+    /// The events of a delta.
+    type Chunk = String;
     const END: &'static str = "";
 
-    fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<Value> {
+    fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<String> {
         self.totals = totals;
-        let mut events = Vec::new();
+        let mut events = std::mem::take(&mut self.events);
         if !std::mem::replace(&mut self.is_begun, true) {
-            let response = self.response(None);
-            self.emit(&mut events, "response.created", json!({"response": response}));
-            self.emit(&mut events, "response.in_progress", json!({"response": response}));
+            let response = json!({"response": self.response(None)});
+            events.push("response.created", &response);
+            events.push("response.in_progress", &response);
         }
         let logprobs = self.tokens.as_ref().map(|names| names.entries(&delta.tokens)).unwrap_or_default();
         let parts = delta.parts;
@@ -368,25 +430,26 @@ impl ReplyForm for ResponsesReply {
         if let Some(finish) = delta.finish {
             self.end(finish, &mut events);
         }
-        events
+        let text = std::mem::take(&mut events.text);
+        self.events = events;
+        vec![text]
     }
 
-    fn last_chunk(&self, _: Totals) -> Option<Value> {
+    fn last_chunk(&self, _: Totals) -> Option<String> {
         None
     }
 
-    fn event(&self, chunk: &Value) -> String {
-        sse::named(chunk["type"].as_str().unwrap_or_default(), &chunk.to_string())
+    fn event(&self, chunk: String) -> String {
+        chunk
     }
 
     fn error(&mut self, error: &ApiError) -> String {
-        let mut events = Vec::new();
         let response = self.response(Some(error));
-        self.emit(&mut events, "response.failed", json!({"response": response}));
-        events.iter().map(|event| self.event(event)).collect()
+        self.events.push("response.failed", json!({"response": response}));
+        std::mem::take(&mut self.events.text)
     }
 
-    fn whole(&self, _: Vec<Value>) -> String {
+    fn whole(&self, _: Vec<String>) -> String {
         self.response(None).to_string()
     }
 }

@@ -4,7 +4,6 @@ use crate::engine::handle::EngineInfo;
 use crate::platform;
 use crate::server::guards::Client;
 use crate::server::parameters::conversation::{Conversation, Turn};
-use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::structured::{self, Structure};
@@ -12,7 +11,7 @@ use crate::server::parameters::table::ChatRequest;
 use crate::server::reply::generation::Generation;
 use crate::server::reply::openai::{Kind, OpenAiReply, PromptPart};
 use crate::server::reply::respond;
-use crate::server::state::{ALWAYS, ServerState, prompt_bytes_max};
+use crate::server::state::{ALWAYS, ModelState, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names, name_of, shorten};
 use crate::text::answer::{AnswerFormat, AnswerParser, ToolChoice, calls_or_json, forced_calls};
 use crate::text::{ChatInput, Grammar, PromptError, TemplateError, TextModel};
@@ -25,7 +24,7 @@ use std::sync::Arc;
 pub(crate) const NAMES: Names = &[("prompt", "messages"), ("logprobs", "top_logprobs")];
 
 /// Answers a conversation.
-pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn chat(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: ChatRequest = read::read(request, &state).await?;
     let Begun { generation, sampling, model, ids, info } = begin(&state, client, turn(request)?).await?;
@@ -43,6 +42,7 @@ fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
         model: request.target.model,
         conversation: Conversation::new(request.conversation)?,
         sampling: request.sampling,
+        form: None,
         queueing: request.queueing,
         alternatives,
         max_tokens: request.max_completion_tokens.or(request.max_tokens).flatten(),
@@ -63,12 +63,14 @@ pub(crate) struct Begun<'a> {
 }
 
 /// Begins the answer to a turn, from whatever API it came.
-pub(crate) async fn begin(state: &ServerState, client: Client, turn: Turn) -> Result<Begun<'_>, ApiError> {
+pub(crate) async fn begin(state: &ModelState, client: Client, turn: Turn) -> Result<Begun<'_>, ApiError> {
     let info = state.ready()?;
-    let Turn { model, conversation, sampling, queueing, alternatives, max_tokens, names } = turn;
+    let Turn { model, conversation, sampling, form, queueing, alternatives, max_tokens, names } = turn;
     let model = state.model(model)?;
     let defaults = &state.options.defaults;
     let mut sampling = Sampling::new(sampling, queueing, defaults, info.max_model_len, (client, names))?;
+    sampling.set_form(form)?;
+    sampling.operation = "chat";
     // Without a maximum, the answer may fill the context.
     sampling.complete(alternatives, max_tokens, info)?;
     let (tools, continued) = (conversation.tools.clone(), conversation.continued());
@@ -79,29 +81,32 @@ pub(crate) async fn begin(state: &ServerState, client: Client, turn: Turn) -> Re
     Ok(Begun { generation, sampling, model, ids, info })
 }
 
-/// Begins the continuation of a prompt as it is, without the chat template.
+/// Begins the continuation of a prompt as it is, without the chat template. It comes with more tokens that end an
+/// answer.
 pub(crate) async fn begin_raw(
-    state: &ServerState,
+    state: &ModelState,
     client: Client,
-    prompt: String,
+    prompt: impl Future<Output = Result<(Vec<u32>, Vec<u32>), ApiError>>,
     turn: Turn,
 ) -> Result<Begun<'_>, ApiError> {
     let info = state.ready()?;
     let model = state.model(turn.model)?;
     let defaults = &state.options.defaults;
     let mut sampling = Sampling::new(turn.sampling, turn.queueing, defaults, info.max_model_len, (client, turn.names))?;
+    sampling.set_form(turn.form)?;
     sampling.complete(turn.alternatives, turn.max_tokens, info)?;
     sampling.constrain(state).await?;
-    let ids = Prompts::Texts(vec![prompt]).encode(state, true).await?.remove(0);
+    let (ids, ends) = prompt.await?;
+    sampling.also_ends_at(ends);
     let ids: Arc<[u32]> = sampling.truncated(ids).into();
     let generation = Generation::submit(state, vec![ids.clone()], &sampling)?;
     Ok(Begun { generation, sampling, model, ids, info })
 }
 
 /// Names in a header, and once in the log, the tools that were left out of a prompt.
-pub(crate) fn naming_ignored(state: &ServerState, mut response: Response, left_out: &[String]) -> Response {
+pub(crate) fn naming_ignored(state: &ModelState, mut response: Response, left_out: &[String]) -> Response {
     for name in left_out {
-        if state.is_new_name(&format!("tool {}", shorten(name))) {
+        if state.shared.is_new_name(&format!("tool {}", shorten(name))) {
             tracing::warn!(tool = shorten(name), "a tool that has no form here is left out of prompts");
         }
     }
@@ -125,7 +130,7 @@ struct Shape {
 
 impl Shape {
     /// Compiles the grammar: before the prompt is rendered and encoded, because a wrong one is refused.
-    async fn new(state: &ServerState, mut structure: Option<Structure>, tools: &ToolChoice) -> Result<Self, ApiError> {
+    async fn new(state: &ModelState, mut structure: Option<Structure>, tools: &ToolChoice) -> Result<Self, ApiError> {
         let mut format = state.answer_format;
         let Some(tokenizer) = &state.text.tokenizer else {
             // There is no prompt without a tokenizer.
@@ -153,7 +158,7 @@ impl Shape {
     /// Sets the constraint of the answer to this prompt, and the parser that splits it.
     fn apply(
         self,
-        state: &ServerState,
+        state: &ModelState,
         sampling: &mut Sampling,
         tools: &ToolChoice,
         (prompt, continued): (&[u32], Option<&str>),
@@ -170,7 +175,7 @@ impl Shape {
 
 /// Renders and encodes the conversation.
 pub(crate) async fn prompt(
-    state: &ServerState,
+    state: &ModelState,
     info: &EngineInfo,
     conversation: Conversation,
     names: Names,
@@ -184,7 +189,7 @@ pub(crate) async fn prompt(
 
 /// Result of `render` on the conversation, off the async threads.
 pub(crate) async fn rendered<T: Send + 'static>(
-    state: &ServerState,
+    state: &ModelState,
     info: &EngineInfo,
     (conversation, names): (Conversation, Names),
     render: impl FnOnce(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
@@ -192,7 +197,7 @@ pub(crate) async fn rendered<T: Send + 'static>(
     let bytes_max = prompt_bytes_max(info);
     let shows_tools = state.text.template.as_ref().is_none_or(|template| template.source().contains("tool"));
     let conversation = if !shows_tools && conversation.uses_tools() {
-        if state.is_new_name("the chat template") {
+        if state.shared.is_new_name("the chat template") {
             tracing::warn!("the chat template shows no tools, so they are described in the system message");
         }
         conversation.with_tools_as_text()

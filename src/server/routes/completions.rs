@@ -1,6 +1,7 @@
 //! `POST /v1/completions`: a prompt, several, or lists of token ids, each continued `n` times.
 
 use crate::server::guards::Client;
+use crate::server::parameters::prompts::{GapFields, Prompts};
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::table::CompletionRequest;
@@ -8,7 +9,7 @@ use crate::server::reply::generation::Generation;
 use crate::server::reply::openai::{Kind, OpenAiReply, PromptPart};
 use crate::server::reply::respond;
 use crate::server::routes::tokens::decode_all;
-use crate::server::state::ServerState;
+use crate::server::state::ModelState;
 use crate::server::wire::error::{ApiError, Names};
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 const MAX_TOKENS_DEFAULT: u32 = 16;
 
 /// Continues prompts.
-pub(crate) async fn completions(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn completions(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: CompletionRequest = read::read(request, &state).await?;
     let info = state.ready()?;
@@ -36,7 +37,14 @@ pub(crate) async fn completions(State(state): State<ServerState>, request: Reque
     }
 
     sampling.constrain(&state).await?;
-    let prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
+    let prompts = match request.suffix.filter(|suffix| !suffix.is_empty()) {
+        None => request.prompt.encode(&state, request.add_special_tokens).await?,
+        Some(suffix) => {
+            let (prompts, ends) = gap(request.prompt, suffix, echo)?.encode(&state).await?;
+            sampling.also_ends_at(ends);
+            prompts
+        }
+    };
     let ids: Vec<Arc<[u32]>> = prompts.into_iter().map(|ids| sampling.truncated(ids).into()).collect();
     let texts = if echo { decode_all(&state, ids.clone(), sampling.skip_special).await? } else { Vec::new() };
     let mut texts = texts.into_iter();
@@ -44,4 +52,14 @@ pub(crate) async fn completions(State(state): State<ServerState>, request: Reque
     let generation = Generation::submit(&state, ids, &sampling)?;
     let form = OpenAiReply::new(Kind::Completion, (&state, info), model, &sampling, prompts);
     respond(generation, form, sampling.stream).await
+}
+
+/// The gap between prompts and a suffix.
+fn gap(prompt: Prompts, after: String, echo: bool) -> Result<GapFields, ApiError> {
+    let before = match prompt {
+        Prompts::Texts(texts) if !echo => texts,
+        Prompts::Texts(_) => return Err(ApiError::invalid("suffix", "`suffix` needs `echo`: false")),
+        Prompts::Ids(_) => return Err(ApiError::invalid("suffix", "`suffix` needs a `prompt` that is a text")),
+    };
+    Ok(GapFields { before, after, field: "suffix", ..GapFields::default() })
 }

@@ -9,7 +9,7 @@ use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
 use crate::server::parameters::table::{EmbeddingRequest, Queueing};
-use crate::server::state::{Counted, ServerState};
+use crate::server::state::ModelState;
 use crate::server::wire::error::{ApiError, Names};
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -34,6 +34,8 @@ pub(crate) struct Inputs {
     normalize: bool,
     /// Cut what does not fit into the context.
     pub(crate) truncates: bool,
+    /// The engine's field names and the request's, where they differ.
+    pub(crate) names: Names,
     /// Number of leading elements to keep.
     pub(crate) dimensions: Option<usize>,
 }
@@ -48,6 +50,7 @@ impl Inputs {
             pooling: Pooling::Last,
             normalize: true,
             truncates: false,
+            names: NAMES,
             dimensions: None,
         }
     }
@@ -70,7 +73,7 @@ enum Vector {
 }
 
 /// Embeds every input.
-pub(crate) async fn embeddings(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn embeddings(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: EmbeddingRequest = read::read(request, &state).await?;
     let model = state.model(request.target.model)?;
@@ -97,7 +100,7 @@ pub(crate) async fn embeddings(State(state): State<ServerState>, request: Reques
 
 /// The vectors of inputs, and the number of their tokens.
 pub(crate) async fn vectors(
-    state: &ServerState,
+    state: &ModelState,
     client: Client,
     inputs: Inputs,
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
@@ -105,7 +108,7 @@ pub(crate) async fn vectors(
     if info.embedding_len == 0 {
         return Err(ApiError::unsupported("model", "this model does not support embeddings"));
     }
-    let Inputs { prompts, queueing, add_special, pooling, normalize, truncates, dimensions } = inputs;
+    let Inputs { prompts, queueing, add_special, pooling, normalize, truncates, names, dimensions } = inputs;
     let most = prompt_tokens_max(&queueing, info.max_model_len).or(truncates.then_some(info.max_model_len - 1));
     let base = EngineRequest {
         params: SamplingParams { max_tokens: Some(1), ..SamplingParams::default() },
@@ -116,21 +119,21 @@ pub(crate) async fn vectors(
         ..EngineRequest::default()
     };
     let checked = base.check_without_prompt(info.vocab, info.max_model_len);
-    checked.map_err(|error| ApiError::refused(&error, NAMES))?;
+    checked.map_err(|error| ApiError::refused(&error, names))?;
 
     let inputs = prompts.encode(state, add_special).await?;
     let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
-    let _active = Counted::new(&state.active);
-    let all = inputs.into_iter().map(|ids| embed(state, EngineRequest { prompt: ids.into(), ..base.clone() }));
+    let _active = state.count_answer();
+    let all = inputs.into_iter().map(|ids| embed(state, EngineRequest { prompt: ids.into(), ..base.clone() }, names));
     let vectors: Vec<_> = futures_util::stream::iter(all).buffered(INPUTS_AT_ONCE).try_collect().await?;
     let finish = |vector| finished(vector, dimensions, normalize);
     Ok((vectors.into_iter().map(finish).collect(), prompt_tokens))
 }
 
 /// The embedding of one prompt.
-async fn embed(state: &ServerState, request: EngineRequest) -> Result<Vec<f32>, ApiError> {
-    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, NAMES))?;
+async fn embed(state: &ModelState, request: EngineRequest, names: Names) -> Result<Vec<f32>, ApiError> {
+    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, names))?;
     let mut events = futures_util::stream::iter(receivers).flatten();
     let mut embedding = Vec::new();
     while let Some(event) = events.next().await {

@@ -6,12 +6,12 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-/// 200 when ready; 503 while loading, draining, or without a device.
-pub(crate) async fn health(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
-    if state.is_closing() {
+/// 200 when ready; 503 while the only model is loading or its device is lost, and while shutting down.
+pub(crate) async fn health(State(server): State<ServerState>) -> Result<Json<Value>, ApiError> {
+    if server.is_closing() {
         return Err(ApiError::shutting_down());
     }
-    state.ready()?;
+    server.models.check()?;
     Ok(Json(json!({"status": "ok"})))
 }
 

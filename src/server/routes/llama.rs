@@ -1,4 +1,4 @@
-//! Routes of llama.cpp's server: `POST /completion`, `POST /apply-template`, `GET /props`.
+//! Routes of llama.cpp's server: `POST /completion`, `POST /infill`, `POST /apply-template`, `GET /props`.
 //!
 //! A request to `/completion` has the fields of `/v1/completions`, some under llama.cpp's names. The reply has
 //! llama.cpp's form.
@@ -6,30 +6,27 @@
 use crate::engine::request::SamplingParams;
 use crate::server::guards::Client;
 use crate::server::parameters::conversation::Conversation;
+use crate::server::parameters::prompts::GapFields;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
-use crate::server::parameters::table::{LlamaRequest, RenderChatRequest};
+use crate::server::parameters::table::{InfillRequest, LlamaRequest, LlamaSettings, RenderChatRequest, Target};
 use crate::server::reply::generation::Generation;
 use crate::server::reply::llama::LlamaReply;
 use crate::server::reply::respond;
 use crate::server::routes::chat;
-use crate::server::state::ServerState;
+use crate::server::state::ModelState;
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::TextModel;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// The engine's field names and llama.cpp's, where they differ.
 const NAMES: Names = &[("logprobs", "n_probs")];
 
 /// The prompt of a conversation, as text.
-pub(crate) async fn apply_template(
-    State(state): State<ServerState>,
-    request: Request,
-) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn apply_template(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let request: RenderChatRequest = read::read_part(request, &state).await?;
     let info = state.ready()?;
     state.model(request.target.model)?;
@@ -39,7 +36,7 @@ pub(crate) async fn apply_template(
 }
 
 /// The served model and the default settings.
-pub(crate) async fn props(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn props(State(state): State<ModelState>) -> Result<Json<Value>, ApiError> {
     let info = state.ready()?;
     let config = &state.text.config;
     let of_config =
@@ -74,11 +71,40 @@ fn settings(params: &SamplingParams) -> Value {
 }
 
 /// Continues one prompt.
-pub(crate) async fn completion(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn completion(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
-    let request: LlamaRequest = read::read(request, &state).await?;
+    let LlamaRequest { target, settings, prompt } = read::read(request, &state).await?;
+    let prompt = async { Ok((prompt.encode(&state, true).await?.remove(0), Vec::new())) };
+    answer(&state, client, (target, settings), prompt).await
+}
+
+/// Fills a gap.
+pub(crate) async fn infill(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
+    let client = Client::of(&request);
+    let request: InfillRequest = read::read(request, &state).await?;
+    let gap = GapFields {
+        before: vec![request.input_prefix],
+        after: request.input_suffix,
+        begun: request.prompt.unwrap_or_default(),
+        files: request.input_extra.unwrap_or_default(),
+        field: "input_suffix",
+    };
+    let prompt = async {
+        let (mut prompts, ends) = gap.encode(&state).await?;
+        Ok((prompts.remove(0), ends))
+    };
+    answer(&state, client, (request.target, request.settings), prompt).await
+}
+
+/// Continues a prompt, which comes with more tokens that end an answer.
+async fn answer(
+    state: &ModelState,
+    client: Client,
+    (target, request): (Target, LlamaSettings),
+    prompt: impl Future<Output = Result<(Vec<u32>, Vec<u32>), ApiError>>,
+) -> Result<Response, ApiError> {
     let info = state.ready()?;
-    let model = state.model(request.target.model)?;
+    let model = state.model(target.model)?;
     let mut given = request.sampling;
     given.logit_bias = request.logit_bias;
     // A seed of -1 means a random seed.
@@ -90,13 +116,14 @@ pub(crate) async fn completion(State(state): State<ServerState>, request: Reques
     sampling.return_token_ids = true;
     let max_tokens = request.n_predict.and_then(|count| u32::try_from(count).ok());
     sampling.complete(request.n_probs.filter(|count| *count > 0), max_tokens, info)?;
-    sampling.constrain(&state).await?;
-    let prompt: Arc<[u32]> = sampling.truncated(request.prompt.encode(&state, true).await?.remove(0)).into();
-    let generation = Generation::submit(&state, vec![prompt], &sampling)?;
+    sampling.constrain(state).await?;
+    let (prompt, ends) = prompt.await?;
+    sampling.also_ends_at(ends);
+    let generation = Generation::submit(state, vec![sampling.truncated(prompt).into()], &sampling)?;
     // The chunks of a stream always have token ids.
     let returns_tokens = returns_tokens || sampling.stream;
     let probabilities = sampling.wants_logprobs;
     let settings = settings(&sampling.params);
-    let form = LlamaReply::new(&state, info, (model, settings), probabilities, returns_tokens);
+    let form = LlamaReply::new(state, info, (model, settings), probabilities, returns_tokens);
     respond(generation, form, sampling.stream).await
 }

@@ -7,7 +7,7 @@ use crate::server::parameters::read;
 use crate::server::reply::anthropic::AnthropicReply;
 use crate::server::reply::respond;
 use crate::server::routes::chat::{self, Begun};
-use crate::server::state::ServerState;
+use crate::server::state::ModelState;
 use crate::server::wire::error::ApiError;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -15,7 +15,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 /// Answers a conversation.
-pub(crate) async fn messages(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn messages(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: MessagesRequest = read::read(request, &state).await?;
     let (turn, left_out) = request.turn()?;
@@ -26,7 +26,7 @@ pub(crate) async fn messages(State(state): State<ServerState>, request: Request)
 }
 
 /// Number of tokens of a prompt.
-pub(crate) async fn count_tokens(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn count_tokens(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let request: CountTokensRequest = read::read(request, &state).await?;
     let info = state.ready()?;
     state.model(request.target.model)?;

@@ -4,6 +4,7 @@
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
+pub(crate) mod forward;
 pub(crate) mod health;
 pub(crate) mod llama;
 pub(crate) mod load;
@@ -12,6 +13,7 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod ollama;
 pub(crate) mod openapi;
+pub(crate) mod rerank;
 pub(crate) mod responses;
 pub(crate) mod table;
 pub(crate) mod tokens;

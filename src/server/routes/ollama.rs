@@ -1,32 +1,35 @@
 //! Ollama's API: `/api/chat`, `/api/generate`, `/api/embed`, and what its clients ask about models. Requests are
 //! translated to chat turns. Routes that change models are refused by name.
 
-use crate::engine::handle::EngineInfo;
 use crate::platform::{self, Instant};
 use crate::server::guards::Client;
 use crate::server::parameters::kind::{Bounds, Group as _};
 use crate::server::parameters::ollama::{
-    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaShowRequest, Task,
+    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaPullRequest,
+    OllamaShowRequest, Task,
 };
+use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
 use crate::server::parameters::table::SamplingFields;
-use crate::server::reply::ollama::{OllamaReply, loaded};
+use crate::server::reply::ollama::{LoadState, OllamaReply, model_line};
 use crate::server::reply::respond;
 use crate::server::routes::chat::{self, Begun};
 use crate::server::routes::embeddings::{self, Inputs};
-use crate::server::state::ServerState;
-use crate::server::wire::error::ApiError;
+use crate::server::state::{ModelState, ModelView, ServerState};
+use crate::server::wire::error::{ApiError, Dialect};
 use crate::server::wire::sse;
 use crate::text::answer::ReasoningParser;
 use crate::text::iso_time;
 use axum::Json;
 use axum::extract::{Request, State};
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
+use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 
 /// The version of Ollama whose API this is. Some clients ask for a minimum.
 const VERSION: &str = "0.12.6";
-/// A loaded model never expires: this many seconds from now.
+/// What stays loaded expires this many seconds from now.
 const EXPIRES_SECONDS: u64 = 100 * 365 * 24 * 3600;
 
 /// `GET /api/version`.
@@ -35,7 +38,7 @@ pub(crate) async fn version() -> Json<Value> {
 }
 
 /// Answers a conversation.
-pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn chat(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: OllamaChatRequest = read::read(request, &state).await?;
     let (task, stream) = request.task(defaults(&state)?)?;
@@ -43,7 +46,7 @@ pub(crate) async fn chat(State(state): State<ServerState>, request: Request) -> 
 }
 
 /// Answers a prompt.
-pub(crate) async fn generate(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn generate(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: OllamaGenerateRequest = read::read(request, &state).await?;
     let (task, stream) = request.task(defaults(&state)?)?;
@@ -51,32 +54,45 @@ pub(crate) async fn generate(State(state): State<ServerState>, request: Request)
 }
 
 /// Sampling fields of which none is set.
-fn defaults(state: &ServerState) -> Result<SamplingFields, ApiError> {
+fn defaults(state: &ModelState) -> Result<SamplingFields, ApiError> {
     SamplingFields::take(&mut Map::new(), "", &Bounds::new(&state.options.limits, state.engine.info()))
 }
 
 async fn answer(
-    state: &ServerState,
+    state: &ModelState,
     client: Client,
     task: Task,
     (stream, is_chat): (bool, bool),
 ) -> Result<Response, ApiError> {
     let Begun { generation, sampling, model, .. } = match task {
         Task::Load(model) => {
-            let line = loaded(&state.model(model)?, is_chat);
-            let lines = futures_util::stream::iter([format!("{line}\n")]);
-            let streamed = || sse::response(sse::LINES, lines);
-            return Ok(if stream { streamed() } else { Json(line).into_response() });
+            let line = model_line(&state.model(model)?, LoadState::Loaded, is_chat);
+            return Ok(if stream {
+                sse::response(sse::LINES, futures_util::stream::iter([line + "\n"]))
+            } else {
+                ([(CONTENT_TYPE, "application/json")], line).into_response()
+            });
         }
         Task::Chat(turn) => chat::begin(state, client, turn).await?,
-        Task::Raw(prompt, turn) => chat::begin_raw(state, client, prompt, turn).await?,
+        Task::Raw(prompt, turn) => {
+            let prompt = Prompts::Texts(vec![prompt]).encode(state, true);
+            let prompt = async { Ok((prompt.await?.remove(0), Vec::new())) };
+            chat::begin_raw(state, client, prompt, turn).await?
+        }
+        Task::Gap(gap, turn) => {
+            let prompt = async {
+                let (mut prompts, ends) = gap.encode(state).await?;
+                Ok((prompts.remove(0), ends))
+            };
+            chat::begin_raw(state, client, prompt, turn).await?
+        }
     };
     let form = OllamaReply::new(state, model, is_chat, sampling.wants_logprobs);
     respond(generation, form, stream).await
 }
 
 /// Embeds texts.
-pub(crate) async fn embed(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn embed(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let started = Instant::now();
     let client = Client::of(&request);
     let request: OllamaEmbedRequest = read::read(request, &state).await?;
@@ -95,7 +111,7 @@ pub(crate) async fn embed(State(state): State<ServerState>, request: Request) ->
 }
 
 /// Embeds one text, in the older form.
-pub(crate) async fn embed_one(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn embed_one(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let client = Client::of(&request);
     let request: OllamaEmbeddingsRequest = read::read(request, &state).await?;
     state.model(request.target.model)?;
@@ -116,39 +132,47 @@ fn details() -> Value {
     })
 }
 
-/// A served name as Ollama lists it, with its tag.
-fn entry(state: &ServerState, info: &EngineInfo, name: &str) -> Value {
+/// A served name as Ollama lists it, with its tag. The size of a model that was never loaded is not known.
+fn entry(server: &ServerState, model: &ModelView, name: &str) -> Value {
     let name = if name.contains(':') { name.to_owned() } else { format!("{name}:latest") };
-    let digest = blake3::hash(format!("{name} {}", info.weight_bytes).as_bytes()).to_hex();
+    let bytes = model.state.as_ref().and_then(|state| state.engine.info()).map_or(0, |info| info.weight_bytes);
+    let digest = blake3::hash(format!("{name} {bytes}").as_bytes()).to_hex();
     json!({
         "name": name,
         "model": name,
-        "modified_at": iso_time(state.created),
-        "size": info.weight_bytes,
+        "modified_at": iso_time(server.shared.created),
+        "size": bytes,
         "digest": digest.as_str(),
         "details": details(),
     })
 }
 
 /// All served names.
-pub(crate) async fn tags(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
-    let info = state.ready()?;
-    let models: Vec<_> = state.model_names.iter().map(|name| entry(&state, info, name)).collect();
+pub(crate) async fn tags(State(server): State<ServerState>) -> Result<Json<Value>, ApiError> {
+    server.models.check()?;
+    let (views, server) = (server.models.views(), &server);
+    let entries = views.iter().flat_map(|model| model.names.iter().map(move |name| entry(server, model, name)));
+    Ok(Json(json!({"models": entries.collect::<Vec<_>>()})))
+}
+
+/// The loaded models.
+pub(crate) async fn ps(State(server): State<ServerState>) -> Result<Json<Value>, ApiError> {
+    server.models.check()?;
+    let loaded = |view: &ModelView| {
+        let info = view.state.as_ref()?.engine.info()?;
+        let mut model = entry(&server, view, &view.names[0]);
+        let stays = view.expires.map_or(EXPIRES_SECONDS, |left| left.as_secs());
+        model["expires_at"] = iso_time(platform::unix_time() + stays).into();
+        model["size_vram"] = (info.weight_bytes + info.kv_bytes).into();
+        model["context_length"] = info.max_model_len.into();
+        Some(model)
+    };
+    let models: Vec<_> = server.models.views().iter().filter_map(loaded).collect();
     Ok(Json(json!({"models": models})))
 }
 
-/// The loaded model.
-pub(crate) async fn ps(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
-    let info = state.ready()?;
-    let mut model = entry(&state, info, &state.model_names[0]);
-    model["expires_at"] = iso_time(platform::unix_time() + EXPIRES_SECONDS).into();
-    model["size_vram"] = (info.weight_bytes + info.kv_bytes).into();
-    model["context_length"] = info.max_model_len.into();
-    Ok(Json(json!({"models": [model]})))
-}
-
 /// What is known of a model.
-pub(crate) async fn show(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn show(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let request: OllamaShowRequest = read::read(request, &state).await?;
     let info = state.ready()?;
     let name = state.model(request.target.model.or(request.name))?;
@@ -170,8 +194,42 @@ pub(crate) async fn show(State(state): State<ServerState>, request: Request) -> 
             "folio.vocab_size": info.vocab,
         },
         "capabilities": capabilities,
-        "modified_at": iso_time(state.created),
+        "modified_at": iso_time(state.shared.created),
     })))
+}
+
+/// Downloads a model into the cache, from which the next `folio serve` loads it. A served model is there already.
+pub(crate) async fn pull(State(server): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+    let request: OllamaPullRequest = read::read_without_model(request, &server.shared).await?;
+    let name = request.target.model.or(request.name).ok_or_else(|| ApiError::missing("model"))?;
+    let puller = match (server.models.view(&name), &server.shared.options.pull) {
+        (Ok(_), _) => None,
+        (Err(_), Some(puller)) => Some(puller.clone()),
+        (Err(_), None) => {
+            let message = "`/api/pull` is refused: this server was started without --allow-pull";
+            return Err(ApiError::unsupported("model", message));
+        }
+    };
+    let work = async move {
+        let Some(puller) = puller else { return Ok(()) };
+        let done = platform::offload(move || puller.pull(&name)).await.ok_or_else(ApiError::internal)?;
+        let busy = || ApiError::busy("another model is being downloaded");
+        done.ok_or_else(busy)?.map_err(|why| ApiError::invalid("model", why))
+    };
+    if !request.stream {
+        work.await?;
+        return Ok(Json(json!({"status": "success"})).into_response());
+    }
+    let line = |value: Value| format!("{value}\n");
+    let begun = line(json!({"status": "pulling manifest"}));
+    let end = async move {
+        match work.await {
+            Ok(()) => line(json!({"status": "success"})),
+            Err(error) => error.json(Dialect::Ollama) + "\n",
+        }
+    };
+    let lines = futures_util::stream::iter([begun]).chain(futures_util::stream::once(end));
+    Ok(sse::response(sse::LINES, lines))
 }
 
 /// A route that changes models.

@@ -4,15 +4,24 @@
 //! model. Response schemas are in `replies.json`.
 
 use crate::server::parameters::kind::{Bounds, Group, object_schema};
-use crate::server::state::ServerState;
+use crate::server::state::{ModelState, ServerState};
+use crate::server::wire::error::Dialect;
 use axum::routing::MethodRouter;
 use serde_json::{Map, Value, json};
 
 /// One path.
 pub(crate) struct Route {
     pub(crate) path: &'static str,
-    pub(crate) handlers: MethodRouter<ServerState>,
+    pub(crate) handlers: Handlers,
     pub(crate) operation: Operation,
+}
+
+/// What answers the requests of a path.
+pub(crate) enum Handlers {
+    /// The server, whatever its models.
+    Server(MethodRouter<ServerState>),
+    /// The model that a request asks for.
+    Model(MethodRouter<ModelState>),
 }
 
 /// Documentation of the methods of a path.
@@ -38,11 +47,20 @@ pub(crate) struct Body {
 pub(crate) enum Answer {
     Text(&'static str),
     Object,
+    /// A list of objects.
+    Objects,
     One(&'static str),
     List(&'static str),
     OneOrStream(&'static str),
     /// An object, or lines of them.
     Lines,
+}
+
+impl Answer {
+    /// Whether a request can have its answer as a stream of events.
+    pub(crate) fn may_stream(&self) -> bool {
+        matches!(self, Self::OneOrStream(_))
+    }
 }
 
 impl Operation {
@@ -84,15 +102,17 @@ pub(crate) fn document(routes: &[Route], bounds: &Bounds) -> Value {
 fn methods(route: &Route, bounds: &Bounds, components: &mut Map<String, Value>) -> Value {
     let names: Vec<_> =
         route.path.split(['{', '}']).skip(1).step_by(2).map(|name| name.trim_start_matches('*')).collect();
-    let operation = operation(&route.operation, &names, bounds, components);
+    let operation = operation(route, &names, bounds, components);
     let methods = route.operation.methods.iter().map(|method| ((*method).to_owned(), operation.clone()));
     methods.collect::<Map<_, _>>().into()
 }
 
-fn operation(operation: &Operation, names: &[&str], bounds: &Bounds, components: &mut Map<String, Value>) -> Value {
+fn operation(route: &Route, names: &[&str], bounds: &Bounds, components: &mut Map<String, Value>) -> Value {
+    let operation = &route.operation;
     let content = match operation.answer {
         Answer::Text(kind) => json!({kind: {"schema": {"type": "string"}}}),
         Answer::Object => json!({"application/json": {"schema": {"type": "object"}}}),
+        Answer::Objects => json!({"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}),
         Answer::One(name) => json!({"application/json": {"schema": reference(name)}}),
         Answer::List(name) => json!({"application/json": {"schema": {"type": "array", "items": reference(name)}}}),
         Answer::Lines => {
@@ -102,7 +122,12 @@ fn operation(operation: &Operation, names: &[&str], bounds: &Bounds, components:
             json!({"application/json": {"schema": reference(name)}, "text/event-stream": {}})
         }
     };
-    let error = json!({"application/json": {"schema": reference("Error")}});
+    let error = match Dialect::of(route.path) {
+        Dialect::OpenAi => "Error",
+        Dialect::Anthropic => "MessagesError",
+        Dialect::Ollama => "OllamaError",
+    };
+    let error = json!({"application/json": {"schema": reference(error)}});
     let mut document = json!({
         "summary": operation.summary,
         "responses": {

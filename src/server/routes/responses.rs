@@ -7,26 +7,26 @@ use crate::server::parameters::responses::{Earlier, InputTokensRequest, NAMES, R
 use crate::server::reply::respond;
 use crate::server::reply::responses::ResponsesReply;
 use crate::server::routes::chat::{self, Begun};
-use crate::server::state::ServerState;
+use crate::server::state::{ModelState, ServerState, Shared};
 use crate::server::stored::Stored;
 use crate::server::wire::error::ApiError;
+use crate::server::wire::query;
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 
 /// Items of one page, and those of a page whose size is not given.
 const PAGE_MAX: usize = 100;
 const PAGE_DEFAULT: usize = 20;
 
 /// Answers an input.
-pub(crate) async fn create(State(state): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn create(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: ResponsesRequest = read::read(request, &state).await?;
-    let find = |id: &str| state.responses.item(client.0, id);
-    let items = earlier(&state, client, request.prompt.previous_response_id.as_deref())?;
-    let (turn, asked) = request.turn(&Earlier { items, find: &find, seal: &state.seal })?;
+    let find = |id: &str| state.shared.responses.item(client.0, id);
+    let items = earlier(&state.shared, client, request.prompt.previous_response_id.as_deref())?;
+    let (turn, asked) = request.turn(&Earlier { items, find: &find, seal: &state.shared.seal })?;
     let Begun { generation, sampling, model, .. } = chat::begin(&state, client, turn).await?;
     let left_out = asked.left_out.clone();
     let form = ResponsesReply::new(&state, client.0, model, asked, sampling.wants_logprobs);
@@ -35,26 +35,26 @@ pub(crate) async fn create(State(state): State<ServerState>, request: Request) -
 }
 
 /// Number of tokens of an input.
-pub(crate) async fn input_tokens(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn input_tokens(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let client = Client::of(&request);
     let request: InputTokensRequest = read::read(request, &state).await?;
     let info = state.ready()?;
     state.model(request.target.model)?;
-    let find = |id: &str| state.responses.item(client.0, id);
-    let items = earlier(&state, client, request.prompt.previous_response_id.as_deref())?;
-    let (conversation, ..) = request.prompt.conversation(&Earlier { items, find: &find, seal: &state.seal })?;
+    let find = |id: &str| state.shared.responses.item(client.0, id);
+    let items = earlier(&state.shared, client, request.prompt.previous_response_id.as_deref())?;
+    let (conversation, ..) = request.prompt.conversation(&Earlier { items, find: &find, seal: &state.shared.seal })?;
     let ids = chat::prompt(&state, info, conversation, NAMES).await?;
     Ok(Json(json!({"object": "response.input_tokens", "input_tokens": ids.len()})))
 }
 
 /// The items before an input.
-fn earlier(state: &ServerState, client: Client, previous: Option<&str>) -> Result<Vec<Value>, ApiError> {
+fn earlier(shared: &Shared, client: Client, previous: Option<&str>) -> Result<Vec<Value>, ApiError> {
     let Some(id) = previous else { return Ok(Vec::new()) };
-    state.responses.chain(client.0, id).ok_or_else(|| ApiError::previous_response(id))
+    shared.responses.chain(client.0, id).ok_or_else(|| ApiError::previous_response(id))
 }
 
-fn stored(state: &ServerState, client: Client, id: &str) -> Result<Stored, ApiError> {
-    state.responses.get(client.0, id).ok_or_else(|| ApiError::unknown_response(id))
+fn stored(shared: &Shared, client: Client, id: &str) -> Result<Stored, ApiError> {
+    shared.responses.get(client.0, id).ok_or_else(|| ApiError::unknown_response(id))
 }
 
 /// A stored response.
@@ -63,7 +63,7 @@ pub(crate) async fn retrieve(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    Ok(Json(stored(&state, Client::of(&request), &id)?.response))
+    Ok(Json(stored(&state.shared, Client::of(&request), &id)?.response))
 }
 
 /// Forgets a stored response.
@@ -72,7 +72,7 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    if !state.responses.delete(Client::of(&request).0, &id) {
+    if !state.shared.responses.delete(Client::of(&request).0, &id) {
         return Err(ApiError::unknown_response(&id));
     }
     Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
@@ -84,21 +84,15 @@ pub(crate) async fn input_items(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let query = request.uri().query().unwrap_or_default().to_owned();
-    // Ids and numbers have no characters that a query would escape.
-    let query: HashMap<_, _> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
-    let mut items = stored(&state, Client::of(&request), &id)?.input;
-    if query.get("order").is_none_or(|order| *order != "asc") {
+    let given = |name| query::value(request.uri().query(), name);
+    let mut items = stored(&state.shared, Client::of(&request), &id)?.input;
+    if given("order").is_none_or(|order| order != "asc") {
         items.reverse();
     }
-    let limit = match query.get("limit").map(|limit| limit.parse()) {
-        None => PAGE_DEFAULT,
-        Some(Ok(limit @ 1..=PAGE_MAX)) => limit,
-        Some(_) => return Err(ApiError::invalid("limit", format!("`limit` must be from 1 to {PAGE_MAX}"))),
-    };
-    let start = match query.get("after") {
+    let limit = query::limit(given("limit"), PAGE_DEFAULT, PAGE_MAX)?;
+    let start = match given("after") {
         None => 0,
-        Some(after) => items.iter().position(|item| item["id"] == **after).map_or(items.len(), |at| at + 1),
+        Some(after) => items.iter().position(|item| item["id"] == *after).map_or(items.len(), |at| at + 1),
     };
     let has_more = items.len() > start + limit;
     let page: Vec<_> = items.into_iter().skip(start).take(limit).collect();

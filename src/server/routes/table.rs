@@ -5,34 +5,57 @@
 use crate::server::parameters::anthropic::{CountTokensRequest, MessagesRequest};
 use crate::server::parameters::kind::Bounds;
 use crate::server::parameters::ollama::{
-    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaShowRequest,
+    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaPullRequest,
+    OllamaShowRequest,
 };
+use crate::server::parameters::rerank::{RerankDocumentsRequest, RerankTextsRequest, ScoreRequest};
 use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
-    ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, LlamaRequest, RenderChatRequest,
-    RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
+    ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, InfillRequest, LlamaRequest, LoadRequest,
+    RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
 };
-use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, group};
+use crate::server::routes::openapi::{self, Answer, Body, Handlers, Operation, Route, group};
 #[cfg(feature = "server")]
 use crate::server::routes::ui;
 use crate::server::routes::{
-    chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama, responses, tokens,
+    chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama, rerank, responses, tokens,
 };
-use crate::server::state::ServerState;
+use crate::server::state::{ModelState, ServerState};
 use axum::Json;
 use axum::extract::State;
-use axum::routing::{delete, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::{Value, json};
 
 /// `GET /openapi.json`.
 async fn document(State(state): State<ServerState>) -> Json<Value> {
-    let bounds = Bounds::new(&state.options.limits, state.engine.info());
+    let info = state.models.one().and_then(|model| model.engine.info());
+    let bounds = Bounds::new(&state.shared.options.limits, info);
     Json(openapi::document(&routes(), &bounds))
 }
 
 /// All paths.
+///
+/// With several models, a request of a path that a model answers asks for it by the field `model` of its body, or of
+/// its query.
 pub(crate) fn routes() -> Vec<Route> {
-    page_routes().into_iter().chain(api_routes()).collect()
+    let mut routes = page_routes();
+    routes.extend(own_routes());
+    routes.extend(routes_of_others());
+    routes
+}
+
+/// A path that the model answers for which a request asks.
+fn route(path: &'static str, handlers: MethodRouter<ModelState>, operation: Operation) -> Route {
+    Route { path, handlers: Handlers::Model(handlers), operation }
+}
+
+/// A path that the server answers, whatever its models.
+fn of_server(path: &'static str, handlers: MethodRouter<ServerState>, operation: Operation) -> Route {
+    Route { path, handlers: Handlers::Server(handlers), operation }
+}
+
+fn object(summary: &'static str) -> Operation {
+    Operation::get(summary, Answer::Object)
 }
 
 /// In a tab the API is called by a page.
@@ -43,9 +66,9 @@ fn page_routes() -> Vec<Route> {
 
 #[cfg(feature = "server")]
 fn page_routes() -> Vec<Route> {
-    let file = |path, handlers, (summary, kind)| Route {
+    let file = |path, handlers: MethodRouter<ServerState>, (summary, kind)| Route {
         path,
-        handlers,
+        handlers: Handlers::Server(handlers),
         operation: Operation::get(summary, Answer::Text(kind)).open(),
     };
     vec![
@@ -56,31 +79,32 @@ fn page_routes() -> Vec<Route> {
     ]
 }
 
-fn api_routes() -> Vec<Route> {
-    let route = |path, handlers, operation| Route { path, handlers, operation };
-    let object = |summary| Operation::get(summary, Answer::Object);
+/// Routes of OpenAI's, Anthropic's, vLLM's and llama.cpp's servers.
+fn own_routes() -> Vec<Route> {
     let ping = Operation { methods: &["get", "post"], ..health_operation().open() };
     vec![
-        route("/openapi.json", get(document), object("This document.")),
-        route("/health", get(health::health), health_operation().open()),
-        route("/v1/health", get(health::health), health_operation()),
-        route("/ping", get(health::health).post(health::health), ping),
-        route("/version", get(health::version), object("The version of this build.")),
-        route("/metrics", get(metrics::metrics), metrics_operation()),
-        route("/load", get(load::load), object("The number of answers that are being generated.")),
-        route("/v1/loads", get(load::loads), object("How busy the engine is, for load balancers.")),
-        route("/v1/models", get(models::list), list_operation()),
-        route("/models", get(models::list), list_operation()),
-        route("/v1/models/{*name}", get(models::retrieve), model_operation()),
-        route("/models/{*name}", get(models::retrieve), model_operation()),
+        of_server("/openapi.json", get(document), object("This document.")),
+        of_server("/health", get(health::health), health_operation().open()),
+        of_server("/v1/health", get(health::health), health_operation()),
+        of_server("/ping", get(health::health).post(health::health), ping),
+        of_server("/version", get(health::version), object("The version of this build.")),
+        of_server("/metrics", get(metrics::metrics), metrics_operation()),
+        of_server("/load", get(load::load), object("The number of answers that are being generated.")),
+        of_server("/v1/loads", get(load::loads), object("How busy the engine is, for load balancers.")),
+        of_server("/v1/models", get(models::list), list_operation()),
+        of_server("/models", get(models::list), list_operation()),
+        of_server("/v1/models/{*name}", get(models::retrieve), model_operation()),
+        of_server("/models/{*name}", get(models::retrieve), model_operation()),
+        of_server("/models/load", post(models::load), load_operation()),
+        of_server("/models/unload", post(models::unload), unload_operation()),
         route("/v1/chat/completions", post(chat::chat), chat_operation()),
         route("/chat/completions", post(chat::chat), chat_operation()),
         route("/v1/chat/completions/render", post(tokens::render_chat), render_chat_operation(Answer::One("TokenIds"))),
         route("/v1/responses", post(responses::create), responses_operation()),
         route("/responses", post(responses::create), responses_operation()),
         route("/v1/responses/input_tokens", post(responses::input_tokens), input_tokens_operation()),
-        route("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete), stored_operation()),
-        route(
+        of_server("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete), stored_operation()),
+        of_server(
             "/v1/responses/{id}/input_items",
             get(responses::input_items),
             object("The items of a response's input."),
@@ -92,30 +116,46 @@ fn api_routes() -> Vec<Route> {
         route("/v1/completions/render", post(tokens::render_completions), render_completion_operation()),
         route("/v1/embeddings", post(embeddings::embeddings), embedding_operation()),
         route("/embeddings", post(embeddings::embeddings), embedding_operation()),
+        route("/v1/rerank", post(rerank::rerank), rerank_operation()),
+        route("/v2/rerank", post(rerank::rerank), rerank_operation()),
+        route("/rerank", post(rerank::rerank), rerank_operation()),
+        route("/v1/score", post(rerank::score), score_operation()),
+        route("/score", post(rerank::score), score_operation()),
         route("/tokenize", post(tokens::tokenize), tokenize_operation()),
         route("/detokenize", post(tokens::detokenize), detokenize_operation()),
         route("/tokenizer_info", get(tokens::tokenizer_info), object("The settings of the model's tokenizer.")),
         route("/props", get(llama::props), object("The server's settings, as llama.cpp's server reports them.")),
         route("/apply-template", post(llama::apply_template), render_chat_operation(Answer::Object)),
         route("/completion", post(llama::completion), llama_operation()),
+        route("/infill", post(llama::infill), infill_operation()),
+    ]
+}
+
+/// Routes of SGLang's and Ollama's servers.
+fn routes_of_others() -> Vec<Route> {
+    vec![
         route("/get_model_info", get(models::sglang_model), object("The model, in SGLang's form.")),
         route("/model_info", get(models::sglang_model), object("The model, in SGLang's form.")),
         route("/get_server_info", get(models::sglang_server), object("The server, in SGLang's form.")),
         route("/server_info", get(models::sglang_server), object("The server, in SGLang's form.")),
-        route("/get_load", get(load::sglang_load), object("How busy the engine is, in SGLang's form.")),
-        route("/api/version", get(ollama::version), object("The version of Ollama whose API this is.")),
-        route("/api/tags", get(ollama::tags), object("All served names of the model, in Ollama's form.")),
-        route("/api/ps", get(ollama::ps), object("The loaded model, in Ollama's form.")),
+        of_server(
+            "/get_load",
+            get(load::sglang_load),
+            Operation::get("How busy the engine is, in SGLang's form.", Answer::Objects),
+        ),
+        of_server("/api/version", get(ollama::version), object("The version of Ollama whose API this is.")),
+        of_server("/api/tags", get(ollama::tags), object("All served names, in Ollama's form.")),
+        of_server("/api/ps", get(ollama::ps), object("The loaded models, in Ollama's form.")),
         route("/api/show", post(ollama::show), show_operation()),
         route("/api/chat", post(ollama::chat), ollama_chat_operation()),
         route("/api/generate", post(ollama::generate), generate_operation()),
         route("/api/embed", post(ollama::embed), embed_operation()),
         route("/api/embeddings", post(ollama::embed_one), embed_one_operation()),
-        route("/api/pull", post(ollama::refused), refused_operation()),
-        route("/api/create", post(ollama::refused), refused_operation()),
-        route("/api/copy", post(ollama::refused), refused_operation()),
-        route("/api/push", post(ollama::refused), refused_operation()),
-        route("/api/delete", delete(ollama::refused), Operation { methods: &["delete"], ..refused_operation() }),
+        of_server("/api/pull", post(ollama::pull), pull_operation()),
+        of_server("/api/create", post(ollama::refused), refused_operation()),
+        of_server("/api/copy", post(ollama::refused), refused_operation()),
+        of_server("/api/push", post(ollama::refused), refused_operation()),
+        of_server("/api/delete", delete(ollama::refused), Operation { methods: &["delete"], ..refused_operation() }),
     ]
 }
 
@@ -128,11 +168,22 @@ fn metrics_operation() -> Operation {
 }
 
 fn list_operation() -> Operation {
-    Operation::get("All served names of the model.", Answer::One("Models"))
+    Operation::get("All served names, and whether their models are loaded.", Answer::One("Models"))
+}
+
+fn load_operation() -> Operation {
+    let body = Body { name: "LoadRequest", schema: group::<LoadRequest>, example: || json!({"model": "demo"}) };
+    Operation::post("Has one of several models loaded, as llama.cpp's router does.", body, Answer::Object)
+}
+
+fn unload_operation() -> Operation {
+    let body = Body { name: "LoadRequest", schema: group::<LoadRequest>, example: || json!({"model": "demo"}) };
+    let summary = "Has one of several models unloaded when its answers are complete, as llama.cpp's router does.";
+    Operation::post(summary, body, Answer::Object)
 }
 
 fn model_operation() -> Operation {
-    Operation::get("One served name of the model.", Answer::One("Model"))
+    Operation::get("One served name.", Answer::One("ModelAnswer"))
 }
 
 fn chat_operation() -> Operation {
@@ -163,6 +214,12 @@ fn stored_operation() -> Operation {
 fn refused_operation() -> Operation {
     let summary = "Refused: models are chosen when the server starts.";
     Operation { methods: &["post"], ..Operation::get(summary, Answer::Object) }
+}
+
+fn pull_operation() -> Operation {
+    let body =
+        Body { name: "OllamaPullRequest", schema: group::<OllamaPullRequest>, example: || json!({"model": "demo"}) };
+    Operation::post("Downloads a model into the cache, if `--allow-pull` was given.", body, Answer::Lines)
 }
 
 fn show_operation() -> Operation {
@@ -218,6 +275,33 @@ fn embedding_operation() -> Operation {
     Operation::post("Texts or token ids as vectors.", body, Answer::One("EmbeddingAnswer"))
 }
 
+fn rerank_operation() -> Operation {
+    let example = || json!({"query": "Who sleeps?", "documents": ["A cat sleeps.", "It rains."]});
+    let body = Body { name: "RerankRequest", schema: rerank_schema, example };
+    Operation::post("Ranks documents by how well they answer a query.", body, Answer::One("RerankAnswer"))
+}
+
+/// The two forms of a request to `/rerank`.
+fn rerank_schema(body: &Body, bounds: &Bounds) -> Value {
+    let schema = group::<RerankDocumentsRequest>;
+    let documents = Body { name: "RerankDocumentsRequest", schema, example: body.example };
+    let example = || json!({"query": "Who sleeps?", "texts": ["A cat sleeps.", "It rains."]});
+    let texts = Body { name: "RerankTextsRequest", schema: group::<RerankTextsRequest>, example };
+    forms(body, &[documents, texts], bounds)
+}
+
+/// The schema of a request that has one of several forms.
+fn forms(body: &Body, forms: &[Body], bounds: &Bounds) -> Value {
+    let forms: Vec<_> = forms.iter().map(|form| (form.schema)(form, bounds)).collect();
+    json!({"title": body.name, "anyOf": forms})
+}
+
+fn score_operation() -> Operation {
+    let example = || json!({"text_1": "Who sleeps?", "text_2": ["A cat sleeps.", "It rains."]});
+    let body = Body { name: "ScoreRequest", schema: group::<ScoreRequest>, example };
+    Operation::post("Scores pairs of a query and a document.", body, Answer::One("ScoreAnswer"))
+}
+
 fn render_chat_operation(answer: Answer) -> Operation {
     let example = || json!({"messages": [{"role": "user", "content": "Hello!"}]});
     let body = Body { name: "RenderChatRequest", schema: group::<RenderChatRequest>, example };
@@ -245,8 +329,7 @@ fn tokenize_schema(body: &Body, bounds: &Bounds) -> Value {
     let chat = Body { name: "TokenizeChatRequest", schema: group::<TokenizeChatRequest>, example };
     let example = || json!({"content": "Hello!"});
     let content = Body { name: "TokenizeContentRequest", schema: group::<TokenizeContentRequest>, example };
-    let forms: Vec<_> = [text, chat, content].iter().map(|form| (form.schema)(form, bounds)).collect();
-    json!({"title": body.name, "anyOf": forms})
+    forms(body, &[text, chat, content], bounds)
 }
 
 fn detokenize_operation() -> Operation {
@@ -262,4 +345,11 @@ fn llama_operation() -> Operation {
     let example = || json!({"prompt": "Once upon a time", "n_predict": 16});
     let body = Body { name: "LlamaRequest", schema: group::<LlamaRequest>, example };
     Operation::post("Continues one prompt, in llama.cpp's form.", body, Answer::OneOrStream("LlamaAnswer"))
+}
+
+fn infill_operation() -> Operation {
+    let example = || json!({"input_prefix": "def sum(a, b):\n    ", "input_suffix": "\n", "n_predict": 16});
+    let body = Body { name: "InfillRequest", schema: group::<InfillRequest>, example };
+    let summary = "Fills a gap in a text, in llama.cpp's form, if the model has tokens for it.";
+    Operation::post(summary, body, Answer::OneOrStream("LlamaAnswer"))
 }

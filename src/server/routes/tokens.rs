@@ -12,7 +12,7 @@ use crate::server::parameters::table::{
     TokenizeTextRequest,
 };
 use crate::server::routes::chat;
-use crate::server::state::ServerState;
+use crate::server::state::ModelState;
 use crate::server::wire::error::ApiError;
 use crate::text::{TextModel, TextStream, Tokenizer};
 use axum::Json;
@@ -32,7 +32,7 @@ pub(crate) fn decode(text: &TextModel, ids: &[u32], skip_special: bool) -> Strin
 
 /// The texts of several lists of token ids. Long lists are decoded off the async threads.
 pub(crate) async fn decode_all(
-    state: &ServerState,
+    state: &ModelState,
     lists: Vec<Arc<[u32]>>,
     skip_special: bool,
 ) -> Result<Vec<String>, ApiError> {
@@ -41,7 +41,7 @@ pub(crate) async fn decode_all(
     state.with_text(count * BYTES_PER_ID, work).await
 }
 
-fn tokenizer(state: &ServerState) -> Result<&Arc<Tokenizer>, ApiError> {
+fn tokenizer(state: &ModelState) -> Result<&Arc<Tokenizer>, ApiError> {
     let missing = || ApiError::unsupported("model", "this model has no tokenizer");
     state.text.tokenizer.as_ref().ok_or_else(missing)
 }
@@ -54,7 +54,7 @@ enum TokenizeRequest {
 }
 
 impl TokenizeRequest {
-    fn read(body: Map<String, Value>, state: &ServerState) -> Result<Self, ApiError> {
+    fn read(body: Map<String, Value>, state: &ModelState) -> Result<Self, ApiError> {
         let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
         if has("messages") {
             read::whole(body, state).map(|request| Self::Chat(Box::new(request)))
@@ -67,9 +67,9 @@ impl TokenizeRequest {
 }
 
 /// Token ids of a text or a conversation.
-pub(crate) async fn tokenize(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn tokenize(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let owned = state.clone();
-    let request = read_object(request, &state, move |body| TokenizeRequest::read(body, &owned)).await?;
+    let request = read_object(request, &state.shared, move |body| TokenizeRequest::read(body, &owned)).await?;
     let info = state.ready()?;
     let (ids, names) = match request {
         TokenizeRequest::Chat(request) => {
@@ -96,12 +96,12 @@ fn name(tokenizer: &Tokenizer, id: u32) -> String {
 }
 
 /// `/tokenize` in llama.cpp's form.
-async fn tokenize_content(state: &ServerState, request: TokenizeContentRequest) -> Result<Json<Value>, ApiError> {
+async fn tokenize_content(state: &ModelState, request: TokenizeContentRequest) -> Result<Json<Value>, ApiError> {
     let TokenizeContentRequest { content, add_special, with_pieces, target, .. } = request;
     state.model(target.model)?;
     let tokenizer = tokenizer(state)?.clone();
     let (bytes, encoder) = (content.len(), tokenizer.clone());
-    let ids = state.offload(bytes, move || encoder.encode(&content, add_special)).await?;
+    let ids = state.shared.offload(bytes, move || encoder.encode(&content, add_special)).await?;
     let ids = ids.map_err(|error| ApiError::invalid("content", error.to_string()))?;
     if !with_pieces {
         return Ok(Json(json!({"tokens": ids})));
@@ -116,7 +116,7 @@ async fn tokenize_content(state: &ServerState, request: TokenizeContentRequest) 
 }
 
 /// The text of token ids, special ones included.
-pub(crate) async fn detokenize(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn detokenize(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let request: DetokenizeRequest = read::read(request, &state).await?;
     state.model(request.target.model)?;
     tokenizer(&state)?;
@@ -127,7 +127,7 @@ pub(crate) async fn detokenize(State(state): State<ServerState>, request: Reques
 }
 
 /// Tokenizer settings from the model's files.
-pub(crate) async fn tokenizer_info(State(state): State<ServerState>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn tokenizer_info(State(state): State<ModelState>) -> Result<Json<Value>, ApiError> {
     let vocabulary = tokenizer(&state)?.vocabulary();
     let mut info: Map<String, Value> = state.text.config.clone();
     info.entry("tokenizer_class").or_insert_with(|| "PreTrainedTokenizerFast".into());
@@ -136,7 +136,7 @@ pub(crate) async fn tokenizer_info(State(state): State<ServerState>) -> Result<J
 }
 
 /// `POST /v1/chat/completions/render`: the prompt of a chat request.
-pub(crate) async fn render_chat(State(state): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn render_chat(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let request: RenderChatRequest = read::read_part(request, &state).await?;
     let info = state.ready()?;
     state.model(request.target.model)?;
@@ -146,7 +146,7 @@ pub(crate) async fn render_chat(State(state): State<ServerState>, request: Reque
 
 /// `POST /v1/completions/render`: the prompts of a completions request.
 pub(crate) async fn render_completions(
-    State(state): State<ServerState>,
+    State(state): State<ModelState>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let request: RenderCompletionRequest = read::read_part(request, &state).await?;

@@ -79,8 +79,7 @@ struct Socket {
 }
 
 impl Link {
-    pub(super) fn new(stream: impl Stream + 'static) -> Self {
-        let stream = Box::new(stream);
+    pub(super) fn new(stream: Box<dyn Stream>) -> Self {
         let socket = Socket { stream, phase: Phase::Waiting, flushed: true, heard: false, comment: false, requests: 0 };
         Self(Arc::new(Mutex::new(socket)))
     }

@@ -15,10 +15,12 @@ mod bodies;
 mod connections;
 mod guesses;
 mod link;
+mod listener;
 mod signals;
 #[cfg(test)]
 mod tests;
 
+pub use listener::{Address, Listener};
 pub use signals::shutdown_signal;
 
 use super::guards::access::{Passed, WrongKey};
@@ -44,7 +46,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWrite as _;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tower::ServiceExt;
@@ -104,11 +105,12 @@ impl Default for SocketOptions {
 
 /// Serves until `shutdown` is done and the last answer has been sent.
 pub async fn serve(
-    listener: TcpListener,
+    listener: impl Into<Listener>,
     state: ServerState,
     options: SocketOptions,
     shutdown: impl Future<Output = ()>,
 ) {
+    let listener = listener.into();
     let server = Server::new(router(state.clone()), options);
     // One future for all phases, so that no connection is lost between two of them.
     let mut accept = Box::pin(server.accept(&listener));
@@ -123,7 +125,7 @@ pub async fn serve(
             () = sleep(server.options.shutdown_grace) => {}
         }
     }
-    state.engine.drain();
+    state.drain();
     // Connections are still accepted, so that clients get 503 instead of a refused connection.
     let done = || async {
         while state.active_answers() > 0 {
@@ -141,7 +143,7 @@ pub async fn serve(
         () = done() => {}
         () = limit => {
             tracing::warn!("shutdown timeout: running answers are cancelled");
-            state.engine.abort();
+            state.abort();
             // Waits until their clients have received the error.
             drop(timeout(CLOSE, done()).await);
         }
@@ -176,13 +178,10 @@ impl Server {
     }
 
     /// Accepts connections forever.
-    async fn accept(&self, listener: &TcpListener) {
+    async fn accept(&self, listener: &Listener) {
         loop {
             match listener.accept().await {
-                Ok((stream, peer)) => match stream.set_nodelay(true) {
-                    Ok(()) => self.admit(stream, peer.ip()).await,
-                    Err(error) => tracing::debug!(%error, "a connection was lost"),
-                },
+                Ok((stream, peer)) => self.admit(stream, peer).await,
                 // Out of file descriptors, or the client has already disconnected; other connections are not affected.
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
@@ -193,14 +192,14 @@ impl Server {
     }
 
     /// Serves a new connection, once there is room for it, or refuses it.
-    async fn admit(&self, stream: impl Stream + 'static, peer: IpAddr) {
+    async fn admit(&self, stream: Box<dyn Stream>, peer: IpAddr) {
         match self.connections.admit(peer).await {
             Some(seat) => self.connect(stream, peer, seat),
             None => self.refuse(stream),
         }
     }
 
-    fn connect(&self, stream: impl Stream + 'static, peer: IpAddr, seat: Seat) {
+    fn connect(&self, stream: Box<dyn Stream>, peer: IpAddr, seat: Seat) {
         let (link, seat) = (Link::new(stream), Arc::new(seat));
         let service = Service {
             app: self.app.clone(),
@@ -224,7 +223,7 @@ impl Server {
     }
 
     /// Answers 503 without reading the request, because every connection has one in progress.
-    fn refuse(&self, stream: impl Stream + 'static) {
+    fn refuse(&self, stream: Box<dyn Stream>) {
         let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return };
         let mut connection = Connection::new(Link::new(stream), self.options.write_timeout);
         tokio::spawn(async move {

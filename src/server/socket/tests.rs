@@ -156,7 +156,7 @@ const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 /// A new connection whose buffers hold so many bytes in each direction.
 async fn connect_with(server: &Server, bytes: usize) -> Client {
     let (end, client) = tokio::io::duplex(bytes);
-    server.admit(Pipe { end, peeked: Vec::new() }, PEER).await;
+    server.admit(Box::new(Pipe { end, peeked: Vec::new() }), PEER).await;
     Client(client)
 }
 

@@ -4,12 +4,14 @@
 use crate::engine::request::{RequestError, SubmitError};
 use crate::text::GrammarError;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use axum::http::{HeaderName, StatusCode};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 /// Maximum characters of a client's own text that an error message repeats.
 const ECHO_CHARACTERS: usize = 64;
+/// Maximum served names in an error message.
+const NAMES_LISTED: usize = 16;
 
 /// Pairs of a field's name in the engine and its name in a request, where they differ.
 pub(crate) type Names = &'static [(&'static str, &'static str)];
@@ -33,14 +35,23 @@ pub(crate) enum Dialect {
 impl Dialect {
     /// The form that clients of a path expect.
     pub(crate) fn of(path: &str) -> Self {
-        let is_under =
-            |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         match path {
-            _ if is_under("/v1/messages") => Self::Anthropic,
-            _ if is_under("/api") => Self::Ollama,
+            _ if is_under(path, "/v1/messages") => Self::Anthropic,
+            _ if is_under(path, "/api") => Self::Ollama,
             _ => Self::OpenAi,
         }
     }
+
+    /// The form that the sender of a request expects: lists of models have OpenAI's path in Anthropic's API too, whose
+    /// clients name its version.
+    pub(crate) fn of_request(path: &str, headers: &HeaderMap) -> Self {
+        let lists_models = ["/v1/models", "/models"].iter().any(|root| is_under(path, root));
+        if lists_models && headers.contains_key("anthropic-version") { Self::Anthropic } else { Self::of(path) }
+    }
+}
+
+fn is_under(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// An error: the request was refused, or the server failed.
@@ -130,8 +141,13 @@ impl ApiError {
         Self::bad("context_length_exceeded", message).about(param)
     }
 
-    pub(crate) fn unknown_model(name: &str) -> Self {
-        let message = format!("model {} not found; GET /v1/models lists the served names", shorten(name));
+    /// A name that no model has; `names` are those that there are.
+    pub(crate) fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Self {
+        let mut names = names.map(|name| format!("`{name}`"));
+        let listed = names.by_ref().take(NAMES_LISTED).collect::<Vec<_>>().join(", ");
+        let more = names.count();
+        let more = if more > 0 { format!(" and {more} more (GET /v1/models)") } else { String::new() };
+        let message = format!("model {} not found; there is {listed}{more}", shorten(name));
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "model_not_found", message).about("model")
     }
 
@@ -186,12 +202,31 @@ impl ApiError {
         Self::unavailable("too_many_connections", "every connection of this server has a request in progress")
     }
 
+    /// Something of which there is one, which is used already.
+    pub(crate) fn busy(message: &str) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "busy", message);
+        Self { retry_after_seconds: Some(10), ..error }
+    }
+
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_error", "forbidden", message)
     }
 
     pub(crate) fn loading() -> Self {
         Self::unavailable("model_loading", SubmitError::Loading.to_string())
+    }
+
+    /// A model that is not loaded in time.
+    pub(crate) fn still_loading(name: &str, seconds: u64) -> Self {
+        let message = format!("model {} is not loaded after {seconds} s", shorten(name));
+        Self::unavailable("model_loading", message)
+    }
+
+    /// A model that could not be loaded. A retry tries again, and most likely in vain.
+    pub(crate) fn load_failed(name: &str, reason: &str) -> Self {
+        let message = format!("model {} could not be loaded: {reason}", shorten(name));
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "model_load_failed", message);
+        Self { deterministic: true, ..error }
     }
 
     pub(crate) fn shutting_down() -> Self {
@@ -237,7 +272,8 @@ impl ApiError {
         let fault = |code| Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", code, error.to_string());
         match error {
             RequestError::NumericalError => Self { deterministic: true, ..fault("numerical_error") },
-            RequestError::Grammar => Self { deterministic: true, ..fault("grammar_error") },
+            // Its fields contradict each other: a grammar and the tokens that are left to follow it.
+            RequestError::Grammar => Self::bad("grammar_error", error.to_string()),
             RequestError::TooFewAnswers => Self::invalid("n", error.to_string()),
             RequestError::Internal => fault("internal_error"),
             RequestError::DeviceLost => Self::device_lost(),

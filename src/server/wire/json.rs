@@ -1,9 +1,10 @@
-//! Parses JSON in UTF-8 and refuses input that two parsers would read differently.
+//! Writes JSON; parses JSON in UTF-8 and refuses input that two parsers would read differently.
 //!
 //! Duplicate keys are refused, because another reader of the body (a proxy, a log) might take the other value. The
 //! number of values and their depth are bounded, so that a small body cannot become a large tree.
 
 use super::error::{ApiError, shorten};
+use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::cell::Cell;
@@ -13,6 +14,11 @@ use std::fmt;
 const DEPTH_MAX: u32 = 64;
 /// Maximum values in one body: enough for millions of prompt tokens, about 200 MB as a tree.
 const VALUES_MAX: u32 = 4 << 20;
+
+/// A reply as JSON.
+pub(crate) fn write(reply: &impl Serialize) -> String {
+    serde_json::to_string(reply).expect("strings and numbers always serialise")
+}
 
 /// Parses one JSON value under the rules above. An escaped half of a character becomes U+FFFD.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {

@@ -1,6 +1,6 @@
 //! Streams: the encoding of a server-sent event, and the response that carries events or lines.
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::HeaderName;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -14,18 +14,27 @@ pub(crate) const LINES: &str = "application/x-ndjson";
 /// The last event of OpenAI's streams.
 pub(crate) const DONE: &str = "data: [DONE]\n\n";
 
+/// Bytes of an event beside its name and data.
+const NAMED_BYTES: usize = "event: \ndata: \n\n".len();
+
 /// One event with `json` as its data.
 pub(crate) fn event(json: &str) -> String {
     format!("data: {json}\n\n")
 }
 
-/// One event with a name and `json` as its data.
-pub(crate) fn named(name: &str, json: &str) -> String {
-    format!("event: {name}\ndata: {json}\n\n")
+/// Appends an event with a name and `json` as its data.
+pub(crate) fn push_named(events: &mut String, name: &str, json: &str) {
+    events.reserve(name.len() + json.len() + NAMED_BYTES);
+    for part in ["event: ", name, "\ndata: ", json, "\n\n"] {
+        events.push_str(part);
+    }
 }
 
 /// A response that streams events. Dropping it drops the stream.
-pub(crate) fn response(media_type: &'static str, events: impl Stream<Item = String> + Send + 'static) -> Response {
+pub(crate) fn response<E: Into<Bytes> + 'static>(
+    media_type: &'static str,
+    events: impl Stream<Item = E> + Send + 'static,
+) -> Response {
     let headers = [
         (CONTENT_TYPE, media_type),
         (CACHE_CONTROL, "no-cache"),

@@ -22,6 +22,8 @@ pub enum ReasoningParser {
     Mistral,
     /// `<|channel>thought` … `<channel|>`: Gemma 4.
     Gemma,
+    /// `<seed:think>` … `</seed:think>`: Seed-OSS.
+    Seed,
     /// The analysis channel of harmony: gpt-oss.
     Harmony,
 }
@@ -34,6 +36,7 @@ impl FromStr for ReasoningParser {
         Ok(match name {
             "none" => Self::None,
             "think" | "deepseek_r1" | "deepseek_v3" | "qwen3" | "glm45" | "hunyuan_a13b" => Self::Think,
+            "seed" | "seed_oss" => Self::Seed,
             "mistral" => Self::Mistral,
             "gemma" | "gemma4" => Self::Gemma,
             "harmony" | "openai_gptoss" | "gpt_oss" => Self::Harmony,
@@ -44,7 +47,7 @@ impl FromStr for ReasoningParser {
 
 impl ReasoningParser {
     /// The names that [`FromStr`] accepts, without vLLM's equivalents.
-    pub const NAMES: [&str; 5] = ["none", "think", "mistral", "gemma", "harmony"];
+    pub const NAMES: [&str; 6] = ["none", "think", "mistral", "gemma", "seed", "harmony"];
 
     /// Detects the parser from a chat template's text.
     pub(crate) fn of_template(template: &str) -> Self {
@@ -55,6 +58,8 @@ impl ReasoningParser {
             Self::Mistral
         } else if has("<|channel>") {
             Self::Gemma
+        } else if has("<seed:think>") {
+            Self::Seed
         } else if has("<think>") || has("</think>") {
             Self::Think
         } else {
@@ -69,6 +74,7 @@ impl ReasoningParser {
             Self::Think => Some(("<think>", "</think>")),
             Self::Mistral => Some(("[THINK]", "[/THINK]")),
             Self::Gemma => Some(("<|channel>thought", "<channel|>")),
+            Self::Seed => Some(("<seed:think>", "</seed:think>")),
         }
     }
 

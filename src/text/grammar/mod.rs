@@ -10,6 +10,7 @@
 //! other requests.
 
 mod cache;
+mod gbnf;
 mod spec;
 mod vocabulary;
 

@@ -1,5 +1,6 @@
 //! [`GrammarSpec`]: the kinds of constraints on an answer, checked before they are compiled.
 
+use super::gbnf;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -40,6 +41,8 @@ pub enum GrammarSpec {
     Choice(Vec<String>),
     /// A grammar in Lark notation, as llguidance reads it.
     Lark(String),
+    /// A grammar in llama.cpp's notation, whose first rule is `root`.
+    Gbnf(String),
 }
 
 /// Why a grammar is refused; shown to the client.
@@ -60,6 +63,11 @@ impl GrammarError {
 }
 
 impl GrammarSpec {
+    /// A grammar in the notation that its text is in: [`Self::Gbnf`] if it has rules `name ::=`, else [`Self::Lark`].
+    pub fn grammar(text: String) -> Self {
+        if gbnf::is_gbnf(&text) { Self::Gbnf(text) } else { Self::Lark(text) }
+    }
+
     /// Any JSON object.
     pub fn json_object() -> Self {
         Self::Schema { schema: json!({"type": "object"}), strict: true }
@@ -84,6 +92,10 @@ impl GrammarSpec {
                 check_brackets(grammar)?;
                 format!("lark {grammar}")
             }
+            Self::Gbnf(grammar) => {
+                check_brackets(grammar)?;
+                format!("gbnf {grammar}")
+            }
         };
         if key.len() > GRAMMAR_BYTES_MAX {
             return Err(GrammarError(format!("it has {} bytes; at most {GRAMMAR_BYTES_MAX} are allowed", key.len())));
@@ -98,6 +110,9 @@ impl GrammarSpec {
             Self::Choice(choices) => TopLevelGrammar::from_lark(choice_grammar(choices)),
             // Parsed as Lark only. The list form of llguidance could contain an unchecked schema.
             Self::Lark(grammar) => TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(grammar.clone())),
+            Self::Gbnf(grammar) => TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(
+                gbnf::to_lark(grammar).map_err(|error| GrammarError::told(&error))?,
+            )),
         })
     }
 }

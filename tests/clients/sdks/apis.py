@@ -58,6 +58,29 @@ def messages_with_tools():
     assert last.content[0].text == IT_IS_SUNNY, last
 
 
+def messages_with_every_field():
+    cached = {"type": "ephemeral", "ttl": "5m"}
+    tool = {**BLOCK_TOOL, "cache_control": cached, "strict": True, "defer_loading": False, "type": "custom"}
+    settings = {
+        "cache_control": cached,
+        "diagnostics": {"previous_message_id": "id"},
+        "inference_geo": "here",
+        "metadata": {"user_id": "someone"},
+        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": Person.model_json_schema()}},
+        "service_tier": "auto",
+        "speed": "standard",
+        "stop_sequences": ["\n\n\n"],
+        "system": [{"type": "text", "text": "Today's date is 2024-06-01.", "cache_control": cached}],
+        "thinking": {"type": "adaptive", "display": "summarized"},
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "tools": [tool],
+        "user_profile_id": "someone",
+        "workspace_id": "one",
+    }
+    answer = claude.messages.create(messages=[user("Who are you?")], **{**ASK, "max_tokens": 300}, **settings)
+    assert answer.stop_reason in ("end_turn", "tool_use"), answer
+
+
 def messages_refused():
     try:
         claude.messages.create(messages=[user(HELLO)], model="no", max_tokens=1)
@@ -137,6 +160,7 @@ run(
     messages,
     messages_streamed,
     messages_with_tools,
+    messages_with_every_field,
     messages_refused,
     responses,
     responses_streamed,

@@ -42,8 +42,13 @@ def follows_a_pattern():
 
 
 def follows_a_grammar():
-    text = VLLM("What is the sum?", CFG('start: NUMBER "+" NUMBER\nNUMBER: /[1-9]/'), **SETTINGS)
-    assert re.fullmatch(r"[1-9]\+[1-9]", text), text
+    lark = model_sum(VLLM, 'start: NUMBER "+" NUMBER\nNUMBER: /[1-9]/')
+    ebnf = model_sum(SGLANG, 'root ::= digit "+" digit\ndigit ::= [1-9]')
+    assert all(re.fullmatch(r"[1-9]\+[1-9]", text) for text in (lark, ebnf)), (lark, ebnf)
+
+
+def model_sum(model, grammar):
+    return model("What is the sum?", CFG(grammar), **SETTINGS)
 
 
 run(says_hello, follows_a_schema, follows_a_pattern, follows_a_grammar)

@@ -13,6 +13,9 @@ fn main() {
         .input_path(input)
         .out_name(name)
         .typescript(true)
+        .omit_default_module_path(true)
+        // For a new instance after a crash, without a second copy of the script.
+        .reset_state_function(true)
         .remove_name_section(true)
         .remove_producers_section(true)
         .web(true)

@@ -15,10 +15,12 @@ export class ApiError extends Error {
   }
 }
 
-/** The model that answers, as far as the API says. */
+/** A model that answers, as far as the API says. */
 export interface Served {
   id: string;
   max_model_len: number | null;
+  /** Whether it is loaded; a model that is not is loaded by the first question. */
+  status?: { value: "loaded" | "loading" | "unloaded" | "unloading"; failed?: boolean; reason?: string };
 }
 
 /** The part of a JSON schema that a form needs. */
@@ -62,11 +64,11 @@ export class Api {
     return document.components.schemas.ChatRequest.properties;
   }
 
-  /** The server's defaults of the sampling fields, under llama.cpp's names. */
-  async defaults(): Promise<Record<string, unknown>> {
+  /** A model's defaults of the sampling fields, under llama.cpp's names. A model that is not loaded is loaded. */
+  async defaults(model: string | null): Promise<Record<string, unknown>> {
     const { default_generation_settings } = await this.json<{
       default_generation_settings: { params: Record<string, unknown> };
-    }>("props");
+    }>(model === null ? "props" : `props?model=${encodeURIComponent(model)}`);
     return default_generation_settings.params;
   }
 

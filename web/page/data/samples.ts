@@ -57,7 +57,7 @@ export class Sampler {
   async take(): Promise<Sample> {
     const [text, { loads }] = await Promise.all([
       this.api.request("metrics").then((response) => response.text()),
-      this.api.json<{ loads: [Load] }>("v1/loads"),
+      this.api.json<{ loads: Load[] }>("v1/loads"),
     ]);
     const metrics = parse(text);
     const one = (name: string) => metrics.get(name)?.get("") ?? 0;
@@ -66,13 +66,15 @@ export class Sampler {
     const { last } = this;
     const rate = (name: "generated" | "prompted") =>
       last ? Math.max(0, (1000 * (now[name] - last[name])) / (now.at - last.at)) : 0;
+    // Of all loaded models.
+    const sum = (name: keyof Load) => loads.reduce((total, load) => total + load[name], 0);
     const sample: Sample = {
       running: one("num_requests_running"),
       waiting: one("num_requests_waiting"),
-      runningMax: loads[0].max_running_requests,
-      pool: one("kv_cache_usage_perc"),
-      poolTokens: loads[0].num_used_tokens,
-      poolTokensMax: loads[0].max_total_num_tokens,
+      runningMax: sum("max_running_requests"),
+      pool: one("kv_cache_usage_perc") / Math.max(1, loads.length),
+      poolTokens: sum("num_used_tokens"),
+      poolTokensMax: sum("max_total_num_tokens"),
       hostBytes: one("kv_host_bytes"),
       generated: rate("generated"),
       prompted: rate("prompted"),

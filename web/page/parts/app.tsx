@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useSignalEffect } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Activity, Columns2, Menu as MenuIcon, Monitor, Moon, SlidersHorizontal, Sun, X } from "lucide";
 import type { Store } from "../data/store.js";
 import { Chat } from "./chat.js";
@@ -140,7 +140,7 @@ interface PanelProps {
 function Panel({ name, inert, close, children }: PanelProps) {
   const head = useRef<HTMLHeadingElement>(null);
   const title = name === "settings" ? "Settings" : "Server";
-  useEffect(() => head.current?.focus(), [name]);
+  useLayoutEffect(() => head.current?.focus(), [name]);
   return (
     <aside class="panel" aria-label={title} inert={inert}>
       <div class="panel-head">
@@ -195,7 +195,8 @@ function onKey(event: KeyboardEvent, store: Store, view: View): void {
     else return;
   } else if (command && event.key.toLowerCase() === "k") {
     view.sidebar.value = true;
-    requestAnimationFrame(() => document.getElementById("search")?.focus());
+    // After the list was rendered, which is a microtask too, and before the next key.
+    queueMicrotask(() => document.getElementById("search")?.focus());
   } else if (command && event.shiftKey && event.key.toLowerCase() === "o") store.open();
   else return;
   event.preventDefault();

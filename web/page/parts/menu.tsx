@@ -1,7 +1,7 @@
 // A button that opens a menu. Arrow keys move in it, Escape closes it.
 
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import type { IconNode } from "lucide";
 import { Icon } from "./icons.js";
 
@@ -15,7 +15,8 @@ export function Menu({ icon, name, items }: MenuProps) {
   const open = useSignal(false);
   const root = useRef<HTMLDivElement>(null);
   const button = useRef<HTMLButtonElement>(null);
-  useEffect(() => {
+  // Before the next key can arrive: a key pressed right after a click belongs to the menu.
+  useLayoutEffect(() => {
     if (!open.value) return;
     root.current?.querySelector<HTMLElement>("[role=menuitem]")?.focus();
     const outside = ({ target }: Event) => {

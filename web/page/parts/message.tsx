@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { memo } from "preact/compat";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import {
   ArrowRight,
   Brain,
@@ -207,7 +207,8 @@ function Editor({ store, session, message, busy, close }: MessageProps & { close
   const [text, setText] = useState(message.text);
   const [files, setFiles] = useState(message.attachments ?? []);
   const isQuestion = message.role === "user";
-  useEffect(() => {
+  // Before the first key can arrive, whose place in the text this would move.
+  useLayoutEffect(() => {
     area.current!.focus();
     area.current!.setSelectionRange(text.length, text.length);
   }, []);

@@ -49,7 +49,7 @@ export function SettingsPanel({ store, session }: { store: Store; session: Sessi
     <div class="settings" key={session.id}>
       <SystemPrompt store={store} settings={settings} set={set} />
       <AnswerFormat settings={settings} set={set} />
-      <RequestFields api={store.api} settings={settings} set={set} />
+      <RequestFields api={store.api} model={store.model.value} settings={settings} set={set} />
     </div>
   );
 }
@@ -177,19 +177,19 @@ function AnswerFormat({ settings, set }: PartProps) {
   );
 }
 
-function RequestFields({ api, settings, set }: PartProps & { api: Api }) {
+function RequestFields({ api, model, settings, set }: PartProps & { api: Api; model: string | null }) {
   const fields = useSignal<Fields | null>(null);
   const defaults = useSignal<Record<string, unknown>>({});
   const failed = useSignal<string | null>(null);
   const read = async () => {
     try {
       failed.value = null;
-      [fields.value, defaults.value] = await Promise.all([api.fields(), api.defaults()]);
+      [fields.value, defaults.value] = await Promise.all([api.fields(), api.defaults(model)]);
     } catch (error) {
       failed.value = (error as Error).message;
     }
   };
-  useEffect(() => void read(), []);
+  useEffect(() => void read(), [model]);
   const { fields: given } = settings;
   const change = (name: string, value: unknown) => {
     const { [name]: _, ...others } = given;

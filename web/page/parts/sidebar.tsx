@@ -1,7 +1,7 @@
 // The list of conversations: search, open, rename, export, import, delete.
 
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Download, Ellipsis, Search, SquarePen, Trash2, Upload } from "lucide";
 import { download, fromJson, toJson, toMarkdown } from "../data/files.js";
 import type { Summary } from "../data/database.js";
@@ -30,7 +30,7 @@ export function Sidebar({ store, isDrawer, close }: SidebarProps) {
     return () => clearTimeout(timer);
   }, [search.value, store.list.value]);
   const first = useRef<HTMLButtonElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (isDrawer) first.current?.focus();
   }, [isDrawer]);
   const list = store.list.value.filter(({ id }) => !found.value || found.value.has(id));
@@ -153,7 +153,7 @@ function Row({ store, summary, close }: { store: Store; summary: Summary; close:
 
 function Rename({ title, done }: { title: string; done: (text: string | null) => void }) {
   const input = useRef<HTMLInputElement>(null);
-  useEffect(() => input.current!.select(), []);
+  useLayoutEffect(() => input.current!.select(), []);
   return (
     <input
       ref={input}

@@ -1,5 +1,6 @@
 // Helpers for every test in the page.
 
+import demo from "/demo/index.js";
 import * as folio from "/index.js";
 
 /** Reads a stream to its end: the text of each choice, and the last usage. */
@@ -24,4 +25,5 @@ async function outcome(work) {
 
 window.collect = collect;
 window.outcome = outcome;
+window.demo = demo;
 window.folio = folio;

@@ -35,7 +35,9 @@ channel.onmessage = ({ data }) => {
   if (data === "count") channel.postMessage({ live, devices: devices.size });
   if (data === "destroy") for (const device of devices) device.destroy();
   if (data === "crash") {
+    const { writeBuffer } = GPUQueue.prototype;
     GPUQueue.prototype.writeBuffer = () => {
+      GPUQueue.prototype.writeBuffer = writeBuffer;
       throw new TypeError("planted");
     };
   }

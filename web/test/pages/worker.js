@@ -1,4 +1,4 @@
 // The package's worker with an instrumented GPU.
 
 import "./watch.js";
-import "/worker.js";
+import "/folio-web/worker.js";

@@ -1,6 +1,7 @@
-// `folio serve` on the fake device, which gives scripted answers, and a proxy that puts it below a path.
+// The command line: `folio serve` on the fake device, which gives scripted answers, with a proxy that puts it below a
+// path, and commands that end.
 
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { createServer, request } from "node:http";
 import { join } from "node:path";
@@ -9,10 +10,20 @@ import { root } from "./server.mjs";
 const BINARY = process.env.FOLIO ?? join(process.env.CARGO_TARGET_DIR ?? join(root, "target"), "debug/folio");
 const END = "<|im_end|>";
 
+/** The environment without the developer's own settings, for a binary that exists. */
+function environment() {
+  if (!existsSync(BINARY)) throw new Error(`${BINARY} does not exist: build it with cargo build, or name it in FOLIO`);
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("FOLIO_")));
+}
+
+/** Runs a command to its end. */
+export function run(options) {
+  execFileSync(BINARY, options, { env: environment(), stdio: ["ignore", "ignore", "inherit"] });
+}
+
 /** Starts a server and resolves once it is ready. */
 export async function start(options, port = 0) {
-  if (!existsSync(BINARY)) throw new Error(`${BINARY} does not exist: build it with cargo build, or name it in FOLIO`);
-  const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("FOLIO_")));
+  const env = environment();
   const stdio = ["ignore", "ignore", "pipe"];
   const child = spawn(BINARY, ["serve", "--port", String(port), ...options], { env, stdio });
   const ended = new Promise((resolve) => child.on("exit", resolve));

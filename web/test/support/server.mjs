@@ -23,7 +23,7 @@ const TYPES = {
  * `shorten` (bytes). `server.requests` lists the requests.
  */
 export async function serve(folders = {}) {
-  const own = { "": join(web, "dist"), test: join(web, "test/pages"), folder: join(root, "assets/demo") };
+  const own = { "": join(web, "site"), test: join(web, "test/pages"), folder: join(root, "assets/demo") };
   const places = { ...own, ...folders };
   const state = { fault: () => ({}), requests: [], server: null, origin: "" };
   state.server = createServer((request, response) => {

@@ -15,6 +15,7 @@ use super::super::super::metadata::{
 use super::super::super::{BackendError, Capacity};
 use super::super::driver::Facts;
 use super::{Kernel, Recorder, params};
+use crate::plan::check::HEAD_DIM_MAX;
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
 use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, Step, Storage};
 use std::ops::Range;
@@ -358,7 +359,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
     let (plan, arena, capacity) = (recorder.plan, recorder.arena, recorder.capacity);
     let layer = plan.kv_layers[step.layer as usize];
     let ratio = step.query_heads / layer.heads.max(1);
-    if !layer.head_dim.is_multiple_of(8) || !(8..=256).contains(&layer.head_dim) {
+    if !layer.head_dim.is_multiple_of(8) || !(8..=HEAD_DIM_MAX).contains(&layer.head_dim) {
         return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
     if !(1..=RATIO_MAX).contains(&ratio) {
@@ -391,6 +392,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
     let is_tensor = recorder.storage(step.q) == Storage::Bf16
         && capacity.kv_format != KvFormat::F32
         && layer.head_dim.is_multiple_of(16)
+        && layer.head_dim <= 256
         && step.scale > 0.0
         // These would need more registers than there are; no model has both.
         && !(layer.head_dim > 192 && step.softcap.is_some() && step.alibi.is_some());

@@ -12,6 +12,7 @@
 //! - Rows beyond the batch's own count never reach the pool and cause no out-of-bounds reads.
 
 pub(super) mod attend;
+mod convolution;
 mod copy;
 pub(super) mod experts;
 mod gather;
@@ -243,6 +244,7 @@ impl<'a> Recorder<'a> {
             Step::MatMul(step) => matmul::encode(self, step),
             Step::RopeStoreKv(step) => rope::encode(self, step),
             Step::AttendPaged(step) => attend::encode(self, step),
+            Step::ShortConvolution(step) => convolution::encode(self, step),
             Step::GatedActivation(step) => rows::gated(self, step),
             Step::RouteExperts(step) => route_experts::encode(self, step),
             Step::MatMulExperts(step) => experts::encode(self, step),
@@ -358,6 +360,7 @@ mod tests {
             sequences_max: 20,
             samples_max: 20,
             feed_slots: 40,
+            state_slots: 0,
             table_entries_max: 100,
             history_max: 1,
             bias_max: 1,

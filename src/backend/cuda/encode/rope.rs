@@ -3,7 +3,8 @@
 use super::super::super::BackendError;
 use super::super::super::metadata::group_header;
 use super::{Kernel, Recorder, params};
-use crate::plan::{HeadNorm, KvFormat, RopeStoreKv};
+use crate::plan::check::HEAD_DIM_MAX;
+use crate::plan::{HeadNorm, KvFormat, RopeStoreKv, StoreOptions};
 
 params! {
     Params {
@@ -22,6 +23,12 @@ params! {
         q_offset: f32,
         k_epsilon: f32,
         k_offset: f32,
+        norm_after: u32,
+        v_norm: u32,
+        v_epsilon: f32,
+        q_slope: f32,
+        q_positions: u32,
+        stored: u32,
     }
 }
 
@@ -42,16 +49,18 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
     let arena = recorder.arena;
     let layer = recorder.plan.kv_layers[step.layer as usize];
     let runs = layer.head_dim / 8;
-    if !layer.head_dim.is_multiple_of(8) || !(1..=32).contains(&runs) {
+    if !layer.head_dim.is_multiple_of(8) || !(8..=HEAD_DIM_MAX).contains(&layer.head_dim) {
         return Err(BackendError::head_dim("rope_store_kv", layer.head_dim));
     }
     debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
-    let lanes = runs.next_power_of_two();
+    // A lane has one run of 8 elements, or two of heads beyond 256.
+    let lanes = runs.next_power_of_two().min(32);
     let kernel = Kernel::new("rope_store_kv")
         .define_type("X_TYPE", recorder.storage(step.qkv))
         .define_type("OUT_TYPE", recorder.storage(step.q))
         .define("KV", kv_number(recorder.capacity.kv_format))
-        .define("LANES", lanes);
+        .define("LANES", lanes)
+        .define("RUNS", runs.div_ceil(lanes));
     let [keys, values] = arena.kv(step.layer);
     let norm = |norm: Option<HeadNorm>| {
         let offset = |norm: HeadNorm| if norm.one_plus { 1.0 } else { 0.0 };
@@ -62,6 +71,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
     let (q_weight, q_epsilon, q_offset, q_whole) = norm(step.q_norm);
     let (k_weight, k_epsilon, k_offset, k_whole) = norm(step.k_norm);
     let tokens = recorder.rows(step.qkv);
+    let StoreOptions { v_epsilon, query_growth, q_only } = step.options;
+    let after = [step.q_norm, step.k_norm].into_iter().flatten().any(|norm| norm.after_rotation);
     let params = Params {
         qkv: recorder.row_buffer(step.qkv),
         q: recorder.row_buffer(step.q),
@@ -85,7 +96,13 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
         q_offset,
         k_epsilon,
         k_offset,
+        norm_after: u32::from(after),
+        v_norm: u32::from(v_epsilon.is_some()),
+        v_epsilon: v_epsilon.unwrap_or(0.0),
+        q_slope: query_growth.map_or(0.0, |growth| growth.slope),
+        q_positions: query_growth.map_or(1, |growth| growth.positions),
+        stored: u32::from(!q_only),
     };
-    let units = tokens * (step.query_heads + 2 * layer.heads);
+    let units = tokens * (step.query_heads + if q_only { 0 } else { 2 * layer.heads });
     recorder.launch(&kernel, &params, [(units * lanes).div_ceil(THREADS), 1, 1], THREADS, 0)
 }

@@ -9,9 +9,15 @@ params! {
         metadata: u64,
         logits: u64,
         routes: u64,
+        bias: u64,
+        scale: u64,
         experts: u32,
         per_token: u32,
         renormalize: u32,
+        sigmoid: u32,
+        groups: u32,
+        kept: u32,
+        factor: f32,
         unused: u32,
     }
 }
@@ -21,15 +27,21 @@ const THREADS: u32 = 128;
 
 /// Records the launch.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result<(), BackendError> {
-    let RouteExperts { logits, renormalize, routes } = *step;
+    let RouteExperts { logits, routing, routes } = *step;
     let arena = recorder.arena;
     let params = Params {
         metadata: arena.metadata,
         logits: recorder.row_buffer(logits),
         routes: recorder.row_buffer(routes),
+        bias: recorder.optional(routing.bias),
+        scale: recorder.optional(routing.expert_scale),
         experts: recorder.columns(logits),
         per_token: recorder.plan.buffer_spec(routes).rows.count(1, 0),
-        renormalize: u32::from(renormalize),
+        renormalize: u32::from(routing.renormalize),
+        sigmoid: u32::from(routing.sigmoid),
+        groups: routing.groups.map_or(0, |groups| groups.count),
+        kept: routing.groups.map_or(0, |groups| groups.kept),
+        factor: routing.factor,
         unused: 0,
     };
     debug_assert!((1..=params.experts).contains(&params.per_token), "each route of a token is to another expert");

@@ -2,7 +2,7 @@
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, eights_of, params};
-use crate::plan::{Activation, Embed, GatedActivation, RmsNorm, Storage};
+use crate::plan::{Activation, Embed, GatedActivation, RmsNorm, Storage, Up};
 
 params! {
     EmbedParams { table: u64, out: u64, metadata: u64, feed: u64, columns: u32, row_first: u32, rows: u32, scale: f32 }
@@ -12,13 +12,15 @@ params! {
     NormParams {
         x: u64, delta: u64, weight: u64, out: u64, metadata: u64,
         row_header: u32, row_times: u32, eights: u32, epsilon: f32, offset: f32, accumulate: u32,
+        bias: u64, scale: u64, center: u32, unused: u32,
     }
 }
 
 params! {
     GatedParams {
-        gate_up: u64, out: u64, metadata: u64,
-        row_header: u32, row_times: u32, eights: u32, activation: u32, alpha: f32, limit: f32,
+        gate_up: u64, up: u64, numbers: u64, out: u64, metadata: u64,
+        row_header: u32, row_times: u32, eights: u32, gate_stride: u32, up_stride: u32, up_start: u32,
+        activation: u32, alpha: f32, limit: f32, unused: u32,
     }
 }
 
@@ -62,6 +64,8 @@ pub(super) fn rms_norm(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<()
         .define_type("DELTA_TYPE", delta_storage)
         .define_type("OUT_TYPE", recorder.storage(step.out));
     let count = recorder.row_count(step.x);
+    let run = recorder.plan.weight_spec(step.weight).columns;
+    let runs = recorder.columns(step.x) / run;
     let params = NormParams {
         x: recorder.row_buffer(step.x),
         delta: step.delta.map_or(0, |delta| recorder.row_buffer(delta)),
@@ -69,13 +73,17 @@ pub(super) fn rms_norm(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<()
         out: recorder.row_buffer(step.out),
         metadata: arena.metadata,
         row_header: count.header,
-        row_times: count.times,
-        eights: eights_of("rms_norm", recorder.columns(step.x))?,
+        row_times: count.times * runs,
+        eights: eights_of("rms_norm", run)?,
         epsilon: step.epsilon,
         offset: if step.one_plus { 1.0 } else { 0.0 },
         accumulate: u32::from(step.accumulate),
+        bias: recorder.optional(step.options.bias),
+        scale: recorder.optional(step.options.scale),
+        center: u32::from(step.options.center),
+        unused: 0,
     };
-    recorder.launch(&kernel, &params, [recorder.rows(step.x), 1, 1], NORM_THREADS, 0)
+    recorder.launch(&kernel, &params, [recorder.rows(step.x) * runs, 1, 1], NORM_THREADS, 0)
 }
 
 /// Number, slope and clamp that describe an activation to the kernels.
@@ -84,33 +92,43 @@ pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
         Activation::Silu => (0, 0.0, 0.0),
         Activation::GeluTanh => (1, 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
+        Activation::Relu2 => (3, 0.0, 0.0),
+        Activation::Xielu => (4, 0.0, 0.0),
     }
 }
 
 /// Records the launch of `GatedActivation`.
 pub(super) fn gated(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Result<(), BackendError> {
-    let GatedActivation { gate_up, activation, out } = *step;
+    let GatedActivation { gate_up, up, activation, numbers, out } = *step;
     let arena = recorder.arena;
-    let kernel = Kernel::new("gated_activation").define_type("X_TYPE", recorder.storage(gate_up));
-    let kernel = kernel.define_type("OUT_TYPE", recorder.storage(out));
-    let count = recorder.row_count(out);
     let eights = eights_of("gated_activation", recorder.columns(out))?;
-    debug_assert_eq!(
-        recorder.columns(gate_up),
-        2 * recorder.columns(out),
-        "a gate and an up projection for each value"
-    );
+    let (up, up_start) = match up {
+        Up::SecondHalf => (Some(gate_up), eights),
+        Up::One => (None, 0),
+        Up::Of(buffer, column) => (Some(buffer), column / 8),
+    };
+    let kernel = Kernel::new("gated_activation")
+        .define_type("X_TYPE", recorder.storage(gate_up))
+        .define_type("UP_TYPE", recorder.storage(up.unwrap_or(gate_up)))
+        .define_type("OUT_TYPE", recorder.storage(out));
+    let count = recorder.row_count(out);
     let (activation, alpha, limit) = activation_of(activation);
     let params = GatedParams {
         gate_up: recorder.row_buffer(gate_up),
+        up: up.map_or(0, |up| recorder.row_buffer(up)),
+        numbers: recorder.optional(numbers),
         out: recorder.row_buffer(out),
         metadata: arena.metadata,
         row_header: count.header,
         row_times: count.times,
         eights,
+        gate_stride: recorder.columns(gate_up) / 8,
+        up_stride: up.map_or(0, |up| recorder.columns(up) / 8),
+        up_start,
         activation,
         alpha,
         limit,
+        unused: 0,
     };
     let blocks = (recorder.rows(out) * eights).div_ceil(THREADS);
     recorder.launch(&kernel, &params, [blocks, 1, 1], THREADS, 0)

@@ -17,6 +17,7 @@ use super::super::arena::Binding;
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params};
+use crate::plan::check::HEAD_DIM_MAX;
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
 use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, Step, WeightId};
 
@@ -38,6 +39,10 @@ params! {
 
 /// Maximum packed rows of an item; packed rows of a slot of the partial buffer.
 const ROWS_MAX: u32 = 8;
+/// The same in a KV group with heads beyond [`HEAD_DIM_USUAL`], whose rows take twice the workgroup memory.
+const WIDE_ROWS_MAX: u32 = 4;
+/// Heads up to this size have tiles; larger ones are attended to in a few rows at a time.
+const HEAD_DIM_USUAL: u32 = 256;
 /// Maximum packed rows of an item of `attend_paged_prefill`.
 const TILE_ROWS: u32 = 32;
 /// Ranges of keys start and end at multiples of it, except at the ends of a sequence.
@@ -78,6 +83,12 @@ fn layers(plan: &Plan, group: usize) -> impl Iterator<Item = &KvLayer> {
     plan.kv_layers.iter().filter(move |layer| layer.group as usize == group)
 }
 
+/// Maximum packed rows of an item of this group that is no tile.
+fn rows_max(plan: &Plan, group: usize) -> u32 {
+    let is_wide = layers(plan, group).any(|layer| layer.head_dim > HEAD_DIM_USUAL);
+    if is_wide { WIDE_ROWS_MAX } else { ROWS_MAX }
+}
+
 /// Maximum slots of the partial buffer used by the splits of one batch.
 fn slots_max(plan: &Plan, group: usize, capacity: &Capacity, profile: &Profile) -> u32 {
     let heads = layers(plan, group).map(|layer| layer.heads).min().unwrap_or(1).max(1);
@@ -89,8 +100,9 @@ pub(crate) fn work_words_max(plan: &Plan, capacity: &Capacity, profile: &Profile
     let profile = &profile.with_most_scratch();
     let items = |group| {
         let ratio = u64::from(heads_ratio(plan, group).unwrap_or(1));
-        let rows = u64::from(capacity.tokens_max) * ratio / u64::from(ROWS_MAX);
-        let ends = u64::from(capacity.sequences_max) * (2 + ratio.div_ceil(u64::from(ROWS_MAX)));
+        let rows_max = u64::from(rows_max(plan, group));
+        let rows = u64::from(capacity.tokens_max) * ratio / rows_max;
+        let ends = u64::from(capacity.sequences_max) * (2 + ratio.div_ceil(rows_max));
         rows + ends + 2 * u64::from(slots_max(plan, group, capacity, profile))
     };
     (0..plan.kv_groups.len()).map(items).max().unwrap_or(0) * u64::from(ITEM_WORDS)
@@ -174,7 +186,7 @@ pub(crate) fn work(
     words: &mut Vec<u32>,
 ) -> AttendShape {
     let Some(ratio) = heads_ratio(context.plan, group) else { return AttendShape::default() };
-    let window = context.plan.kv_groups[group].window;
+    let (window, rows_max) = (context.plan.kv_groups[group].window, rows_max(context.plan, group));
     let starts = &inputs.groups[group].table_starts;
     let words_before = words.len();
     debug_assert_eq!(starts.len(), inputs.sequences.len(), "every sequence has a block table");
@@ -185,12 +197,12 @@ pub(crate) fn work(
     let mut shape = AttendShape::default();
     let mut merges = Vec::new();
     let singles = planned().filter(|sequence| sequence.rows.row_count == 1);
-    let runs = singles.clone().map(|sequence| sequence.packed().div_ceil(ROWS_MAX)).sum::<u32>();
+    let runs = singles.clone().map(|sequence| sequence.packed().div_ceil(rows_max)).sum::<u32>();
     let slots = slots_max(context.plan, group, context.capacity, profile);
     let splits_max = (slots / runs.max(1)).clamp(1, SPLITS_MAX);
     let mut slot = 0;
     for sequence in singles {
-        for run in sequence.runs(ROWS_MAX) {
+        for run in sequence.runs(rows_max) {
             let keys = sequence.keys(run.start, run.end - run.start);
             let ranges = split(&keys, splits_max);
             let first = slot;
@@ -205,8 +217,8 @@ pub(crate) fn work(
             }
         }
     }
-    let is_tiled = |sequence: &Planned<'_>| has_tiles(profile) && sequence.packed() > ROWS_MAX;
-    for (size, tiled) in [(ROWS_MAX, false), (TILE_ROWS, true)] {
+    let is_tiled = |sequence: &Planned<'_>| has_tiles(profile) && rows_max == ROWS_MAX && sequence.packed() > rows_max;
+    for (size, tiled) in [(rows_max, false), (TILE_ROWS, true)] {
         let several = planned().filter(|sequence| sequence.rows.row_count > 1);
         for sequence in several.filter(|sequence| is_tiled(sequence) == tiled) {
             for run in sequence.runs(size) {
@@ -323,7 +335,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
         );
         return Err(BackendError::Unsupported { what, message: message.into() });
     }
-    if !layer.head_dim.is_multiple_of(8) || layer.head_dim > 256 {
+    if !layer.head_dim.is_multiple_of(8) || layer.head_dim > HEAD_DIM_MAX {
         return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
     debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
@@ -348,11 +360,12 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
         softcap: step.softcap.unwrap_or(0.0),
     };
     let (format, profile) = (recorder.capacity.kv_format, recorder.profile);
-    let single_rows = ratio.next_power_of_two().min(ROWS_MAX);
+    let rows_max = rows_max(plan, group);
+    let single_rows = ratio.next_power_of_two().min(rows_max);
     let tiled_start = shape.single + shape.chunked;
     let lists = [
         (shape.single, 0, single_rows),
-        (shape.chunked, shape.single, ROWS_MAX),
+        (shape.chunked, shape.single, rows_max),
         (shape.tiled, tiled_start, TILE_ROWS),
     ];
     for shard in &arena.kv[step.layer as usize] {
@@ -399,9 +412,10 @@ pub(super) fn variants() -> Vec<Variant> {
         (Class::Software, Tier::T1, true),
     ];
     for (class, tier, texels) in classes {
-        for head_dim in [8, 96, 128, 256] {
+        for head_dim in [8, 96, 128, 256, 512] {
             for rows in [1, 2, 4, 8, TILE_ROWS] {
-                if texels && rows > ROWS_MAX {
+                let wide = head_dim > HEAD_DIM_USUAL && rows > WIDE_ROWS_MAX;
+                if wide || texels && rows > ROWS_MAX {
                     continue;
                 }
                 let mut profile = Profile { texels, ..super::test_profile(class, tier, rows != 4) };

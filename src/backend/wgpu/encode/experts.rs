@@ -10,10 +10,20 @@ use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
 use super::matmul::{TILE_OUTPUTS, for_tile};
 use super::{Recorder, RowParams, Variant, for_weight, params};
-use crate::plan::{MatMulExperts, Plan, RouteExperts, Rows, Step, WeightFormat};
+use crate::plan::{MatMulExperts, Plan, RouteExperts, Rows, Step, WeightFormat, WeightId};
 
 params! {
-    RouteParams { tokens: u32, experts: u32, per_token: u32, renormalize: u32 }
+    RouteParams {
+        tokens: u32,
+        experts: u32,
+        per_token: u32,
+        renormalize: u32,
+        has_bias: u32,
+        groups: u32,
+        kept: u32,
+        has_scale: u32,
+        factor: f32,
+    }
 }
 
 params! {
@@ -40,24 +50,40 @@ params! {
     MergeParams { tokens: u32, per_token: u32, columns: u32, accumulate: u32 }
 }
 
-fn route_kernel(serial: bool) -> Kernel {
-    Kernel::new("route_experts").define_if(serial, "SERIAL")
+fn route_kernel(sigmoid: bool, scaled: bool, serial: bool) -> Kernel {
+    let kernel = Kernel::new("route_experts").define_if(sigmoid, "SIGMOID").define_if(scaled && !sigmoid, "SCALED");
+    kernel.define_if(serial, "SERIAL")
 }
 
 /// Records the dispatch of `RouteExperts`.
 pub(super) fn encode_routes(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result<(), BackendError> {
-    let RouteExperts { logits, renormalize, routes } = *step;
+    let RouteExperts { logits, routing, routes } = *step;
     let params = RouteParams {
         tokens: recorder.rows(logits),
         experts: recorder.columns(logits),
         per_token: recorder.plan.buffer_spec(routes).rows.count(1, 0),
-        renormalize: u32::from(renormalize),
+        renormalize: u32::from(routing.renormalize),
+        has_bias: u32::from(routing.bias.is_some()),
+        groups: routing.groups.map_or(0, |groups| groups.count),
+        kept: routing.groups.map_or(0, |groups| groups.kept),
+        has_scale: u32::from(routing.expert_scale.is_some()),
+        factor: routing.factor,
     };
     debug_assert!((1..=params.experts).contains(&params.per_token), "each route of a token is to another expert");
     let serial = recorder.profile.class == Class::Software;
     let workgroups = if serial { params.tokens.div_ceil(64) } else { params.tokens };
-    let bindings = [recorder.row_buffer(logits).read(), recorder.row_buffer(routes).read_write()];
-    recorder.dispatch(&route_kernel(serial), &params, &bindings, workgroups)
+    let mut bindings = vec![recorder.row_buffer(logits).read(), recorder.row_buffer(routes).read_write()];
+    let scaled = routing.factor != 1.0 || routing.expert_scale.is_some();
+    // What is absent is bound to something that is not read.
+    let absent = recorder.arena.metadata.read();
+    let vector = |weight: Option<WeightId>| weight.map_or(absent, |weight| recorder.vector(weight).read());
+    if routing.sigmoid || scaled {
+        bindings.push(vector(routing.expert_scale));
+    }
+    if routing.sigmoid {
+        bindings.push(vector(routing.bias));
+    }
+    recorder.dispatch(&route_kernel(routing.sigmoid, scaled, serial), &params, &bindings, workgroups)
 }
 
 /// The experts in a shard, and which rows of each.
@@ -211,8 +237,10 @@ fn merge(recorder: &mut Recorder<'_>, step: &MatMulExperts, per_token: u32) -> R
 
 /// Every variant that [`encode`] and [`encode_routes`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let mut variants: Vec<Variant> =
-        [false, true].map(|serial| Variant::new::<RouteParams>(route_kernel(serial), RouteParams::FIELDS)).into();
+    let kinds = [(false, false), (false, true), (true, false)];
+    let kernels = kinds.map(|(sigmoid, scaled)| [false, true].map(|serial| route_kernel(sigmoid, scaled, serial)));
+    let of = |kernel| Variant::new::<RouteParams>(kernel, RouteParams::FIELDS);
+    let mut variants: Vec<Variant> = kernels.into_iter().flatten().map(of).collect();
     variants.push(Variant::new::<MergeParams>(Kernel::new("matmul_experts_merge"), MergeParams::FIELDS));
     for (shape, eights) in [(Shape::Lane, 4), (Shape::Vec, 4), (Shape::Vec, 5), (Shape::Tile, 4)] {
         for (combine, bias) in [(false, false), (false, true), (true, false), (true, true)] {

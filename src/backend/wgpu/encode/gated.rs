@@ -3,17 +3,17 @@
 use super::super::super::BackendError;
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params, vectors_of};
-use crate::plan::{Activation, GatedActivation};
+use crate::plan::{Activation, GatedActivation, Up};
 
 params! {
-    Params { rows: u32, vectors: u32, alpha: f32, limit: f32 }
+    Params { rows: u32, vectors: u32, gate_stride: u32, up_stride: u32, up_start: u32, alpha: f32, limit: f32 }
 }
 
 /// Invocations of a workgroup; each writes 4 elements.
 const WORKGROUP: u32 = 64;
 
-fn kernel(define: &'static str, texels: bool) -> Kernel {
-    Kernel::new("gated_activation").define(define).define_if(texels, "TEXELS")
+fn kernel(define: &'static str, alone: bool, texels: bool) -> Kernel {
+    Kernel::new("gated_activation").define(define).define_if(alone, "ALONE").define_if(texels, "TEXELS")
 }
 
 /// The define of an activation, with its `alpha` and `limit`.
@@ -22,6 +22,8 @@ pub(super) fn activation(activation: Activation) -> (&'static str, f32, f32) {
         Activation::Silu => ("SILU", 0.0, 0.0),
         Activation::GeluTanh => ("GELU_TANH", 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => ("CLAMPED_SWIGLU", alpha, limit),
+        Activation::Relu2 => ("RELU2", 0.0, 0.0),
+        Activation::Xielu => ("XIELU", 0.0, 0.0),
     }
 }
 
@@ -31,22 +33,28 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Res
     let (define, alpha, limit) = activation(step.activation);
     let rows = recorder.rows(out);
     let vectors = vectors_of("gated_activation", recorder.columns(out))?;
-    debug_assert_eq!(
-        recorder.columns(gate_up),
-        2 * recorder.columns(out),
-        "a gate and an up projection for each value"
-    );
-    let bindings = [recorder.row_buffer(gate_up).fetch(), recorder.row_buffer(out).read_write()];
-    let params = Params { rows, vectors, alpha, limit };
+    let gate_stride = vectors_of("gated_activation", recorder.columns(gate_up))?;
+    let (up, up_start) = match step.up {
+        Up::SecondHalf => (Some(gate_up), vectors),
+        Up::One => (None, 0),
+        Up::Of(buffer, column) => (Some(buffer), column / 4),
+    };
+    let up_stride = up.map_or(Ok(0), |up| vectors_of("gated_activation", recorder.columns(up)))?;
+    let mut bindings = vec![recorder.row_buffer(out).read_write(), recorder.row_buffer(gate_up).fetch()];
+    bindings.extend(up.map(|up| recorder.row_buffer(up).fetch()));
+    bindings.extend(step.numbers.map(|numbers| recorder.vector(numbers).read()));
+    let params = Params { rows, vectors, gate_stride, up_stride, up_start, alpha, limit };
     let texels = recorder.profile.texels;
     let workgroups =
         if texels { (rows * vectors.div_ceil(64)).div_ceil(4) } else { (rows * vectors).div_ceil(WORKGROUP) };
-    recorder.dispatch(&kernel(define, texels), &params, &bindings, workgroups)
+    recorder.dispatch(&kernel(define, up.is_none(), texels), &params, &bindings, workgroups)
 }
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let defines = ["SILU", "GELU_TANH", "CLAMPED_SWIGLU"];
-    let both = defines.into_iter().flat_map(|define| [kernel(define, false), kernel(define, true)]);
+    let gated = ["SILU", "GELU_TANH", "CLAMPED_SWIGLU"].map(|define| (define, false));
+    let alone = ["GELU_TANH", "RELU2", "XIELU"].map(|define| (define, true));
+    let kernels = gated.into_iter().chain(alone);
+    let both = kernels.flat_map(|(define, alone)| [false, true].map(|texels| kernel(define, alone, texels)));
     both.map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS)).collect()
 }

@@ -15,7 +15,9 @@ use super::super::device::{Class, Profile, Tier, Tuning};
 use super::super::pipelines::Kernel;
 use super::{Recorder, RowParams, Variant, for_weight, gated, params};
 use crate::plan::fuse::Fused;
-use crate::plan::{Activation, BufferId, GatedActivation, MatMul, Plan, RmsNorm, Step, WeightFormat, WeightId};
+use crate::plan::{
+    Activation, BufferId, GatedActivation, MatMul, NormOptions, Plan, RmsNorm, Step, Up, WeightFormat, WeightId,
+};
 use std::collections::BTreeSet;
 
 params! {
@@ -338,9 +340,11 @@ fn merge_kernel(bias: bool) -> Kernel {
 fn fusible_steps() -> (RmsNorm, Vec<GatedActivation>) {
     let (x, out) = (BufferId(0), BufferId(1));
     let weight = WeightId(0);
-    let norm = RmsNorm { x, delta: None, weight, epsilon: 1e-6, one_plus: false, accumulate: false, out };
+    let options = NormOptions::default();
+    let norm = RmsNorm { x, delta: None, weight, epsilon: 1e-6, one_plus: false, accumulate: false, options, out };
     let kinds = [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu { alpha: 1.0, limit: 1.0 }];
-    (norm, kinds.map(|activation| GatedActivation { gate_up: x, activation, out }).into())
+    let gated = |activation| GatedActivation { gate_up: x, up: Up::SecondHalf, activation, numbers: None, out };
+    (norm, kinds.map(gated).into())
 }
 
 /// The biases and neighbours that a shape can have. Activations are the same in every combination: each appears once.

@@ -20,6 +20,7 @@
 //!   batch; only its counts are part of the shape.
 
 pub(crate) mod attend;
+mod convolution;
 mod copy;
 mod embed;
 pub(crate) mod experts;
@@ -55,6 +56,7 @@ use std::sync::Arc;
 pub fn variants() -> Vec<Variant> {
     let all = [
         attend::variants(),
+        convolution::variants(),
         copy::variants(),
         embed::variants(),
         experts::variants(),
@@ -406,6 +408,7 @@ impl<'a> Recorder<'a> {
             Step::MatMul(step) => matmul::encode(self, step),
             Step::RopeStoreKv(step) => rope::encode(self, step),
             Step::AttendPaged(step) => attend::encode(self, step),
+            Step::ShortConvolution(step) => convolution::encode(self, step),
             Step::GatedActivation(step) => gated::encode(self, step),
             Step::RouteExperts(step) => experts::encode_routes(self, step),
             Step::MatMulExperts(step) => experts::encode(self, step),

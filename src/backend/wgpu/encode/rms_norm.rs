@@ -1,28 +1,62 @@
-//! `RmsNorm` → one dispatch, one workgroup per row.
+//! `RmsNorm` → one dispatch, one workgroup per run of a row.
 
 use super::super::super::BackendError;
 use super::super::device::Class;
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params, vectors_of};
-use crate::plan::RmsNorm;
+use crate::plan::{NormOptions, RmsNorm};
 
 params! {
-    Params { rows: u32, vectors: u32, columns: f32, epsilon: f32, weight_offset: f32, accumulate: u32 }
+    Params {
+        rows: u32,
+        vectors: u32,
+        columns: f32,
+        epsilon: f32,
+        weight_offset: f32,
+        accumulate: u32,
+        center: u32,
+        has_bias: u32,
+        has_scale: u32,
+    }
 }
 
-fn kernel(delta: bool, workgroup: u32) -> Kernel {
-    Kernel::new("rms_norm").number("WORKGROUP", workgroup).define_if(delta, "DELTA")
+/// What a kernel does beyond a plain norm.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Delta,
+    Options,
 }
 
-fn texel_kernel(delta: bool) -> Kernel {
-    Kernel::new("rms_norm").define("TEXELS").define("SUBGROUPS").define_if(delta, "DELTA")
+impl Kind {
+    const ALL: [Self; 3] = [Self::Plain, Self::Delta, Self::Options];
+
+    fn of(self, kernel: Kernel) -> Kernel {
+        kernel.define_if(self == Self::Delta, "DELTA").define_if(self == Self::Options, "OPTIONS")
+    }
+}
+
+fn kernel(kind: Kind, workgroup: u32) -> Kernel {
+    kind.of(Kernel::new("rms_norm").number("WORKGROUP", workgroup))
+}
+
+fn texel_kernel(kind: Kind) -> Kernel {
+    kind.of(Kernel::new("rms_norm").define("TEXELS").define("SUBGROUPS"))
 }
 
 /// Records the dispatch.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), BackendError> {
-    let (rows, columns) = (recorder.rows(step.x), recorder.columns(step.x));
+    let columns = recorder.plan.weight_spec(step.weight).columns;
+    let rows = recorder.rows(step.x) * (recorder.columns(step.x) / columns);
     let vectors = vectors_of("rms_norm", columns)?;
-    debug_assert_eq!(columns, recorder.columns(step.out), "a norm keeps the shape");
+    debug_assert_eq!(recorder.columns(step.x), recorder.columns(step.out), "a norm keeps the shape");
+    let NormOptions { center, bias, scale } = step.options;
+    let kind = match (step.delta, step.options == NormOptions::default()) {
+        (None, true) => Kind::Plain,
+        (Some(_), true) => Kind::Delta,
+        (None, false) => Kind::Options,
+        (Some(_), false) => unreachable!("the check of a plan refuses options of a norm with a delta"),
+    };
     let params = Params {
         rows,
         vectors,
@@ -30,38 +64,41 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), 
         epsilon: step.epsilon,
         weight_offset: if step.one_plus { 1.0 } else { 0.0 },
         accumulate: u32::from(step.accumulate),
+        center: u32::from(center),
+        has_bias: u32::from(bias.is_some()),
+        has_scale: u32::from(scale.is_some()),
     };
+    let (x, out) = (recorder.row_buffer(step.x), recorder.row_buffer(step.out).read_write());
+    let weight = recorder.vector(step.weight);
+    // What is absent is bound to something that is not read.
+    let options = [bias, scale].map(|vector| vector.map_or(weight, |vector| recorder.vector(vector)).read());
     if recorder.profile.texels {
-        let (x, out) = (recorder.row_buffer(step.x), recorder.row_buffer(step.out).read_write());
-        let mut bindings = vec![x.fetch(), recorder.vector(step.weight).fetch(), out];
+        let mut bindings = vec![x.fetch(), weight.fetch(), out];
         bindings.extend(step.delta.iter().flat_map(|delta| [recorder.row_buffer(*delta).fetch(), x.read_write()]));
-        return recorder.dispatch(&texel_kernel(step.delta.is_some()), &params, &bindings, rows);
+        bindings.extend(options.into_iter().filter(|_| kind == Kind::Options));
+        return recorder.dispatch(&texel_kernel(kind), &params, &bindings, rows);
     }
     let workgroup = if recorder.profile.class == Class::Software { 64 } else { 256 };
-    let kernel = recorder.tiered(kernel(step.delta.is_some(), workgroup));
-    let (x, out) = (recorder.row_buffer(step.x), recorder.row_buffer(step.out).read_write());
-    let weight = recorder.vector(step.weight).read();
-    match step.delta {
-        Some(delta) => {
-            let bindings = [recorder.row_buffer(delta).read(), weight, x.read_write(), out];
-            recorder.dispatch(&kernel, &params, &bindings, rows)
-        }
-        None => recorder.dispatch(&kernel, &params, &[x.read(), weight, out], rows),
-    }
+    let kernel = recorder.tiered(kernel(kind, workgroup));
+    let mut bindings = match step.delta {
+        Some(delta) => vec![recorder.row_buffer(delta).read(), weight.read(), x.read_write(), out],
+        None => vec![x.read(), weight.read(), out],
+    };
+    bindings.extend(options.into_iter().filter(|_| kind == Kind::Options));
+    recorder.dispatch(&kernel, &params, &bindings, rows)
 }
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
-    for workgroup in [64, 256] {
-        for delta in [false, true] {
+    for kind in Kind::ALL {
+        for workgroup in [64, 256] {
             for subgroups in [false, true] {
-                let kernel = kernel(delta, workgroup).define_if(subgroups, "SUBGROUPS");
+                let kernel = kernel(kind, workgroup).define_if(subgroups, "SUBGROUPS");
                 variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
             }
         }
+        variants.push(Variant::new::<Params>(texel_kernel(kind), Params::FIELDS));
     }
-    let texels = [false, true].map(|delta| Variant::new::<Params>(texel_kernel(delta), Params::FIELDS));
-    variants.extend(texels);
     variants
 }

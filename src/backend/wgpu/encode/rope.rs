@@ -7,7 +7,7 @@ use super::super::device::Class;
 use super::super::pipelines::Kernel;
 use super::attend::for_kv;
 use super::{Recorder, Variant, params};
-use crate::plan::{HeadNorm, KvFormat, Rope, RopeStoreKv};
+use crate::plan::{HeadNorm, KvFormat, Rope, RopeStoreKv, StoreOptions};
 
 params! {
     Params {
@@ -29,6 +29,12 @@ params! {
         k_norm: u32,
         k_epsilon: f32,
         k_offset: f32,
+        norm_after: u32,
+        v_norm: u32,
+        v_epsilon: f32,
+        q_slope: f32,
+        q_positions: u32,
+        stored: u32,
     }
 }
 
@@ -71,7 +77,9 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
     let layer = recorder.plan.kv_layers[step.layer as usize];
     debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
     let texels = recorder.profile.texels;
-    let norm = step.q_norm.is_some() || step.k_norm.is_some();
+    let StoreOptions { v_epsilon, query_growth, q_only } = step.options;
+    let norm = step.q_norm.is_some() || step.k_norm.is_some() || v_epsilon.is_some();
+    let after = [step.q_norm, step.k_norm].into_iter().flatten().any(|norm| norm.after_rotation);
     let kernel = kernel(norm, Rotation::of(step.rope), texels);
     let kernel = for_kv(kernel, recorder.capacity.kv_format, recorder.profile);
     let runs = layer.head_dim / 8;
@@ -110,9 +118,15 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
             k_norm: norm_kind(step.k_norm),
             k_epsilon: epsilon(step.k_norm),
             k_offset: offset(step.k_norm),
+            norm_after: u32::from(after),
+            v_norm: u32::from(v_epsilon.is_some()),
+            v_epsilon: v_epsilon.unwrap_or(0.0),
+            q_slope: query_growth.map_or(0.0, |growth| growth.slope),
+            q_positions: query_growth.map_or(1, |growth| growth.positions),
+            stored: u32::from(!q_only),
         };
         debug_assert!(shard.head_start + shard.heads <= layer.heads, "a shard has heads of its layer");
-        let units = shard.heads * (step.query_heads / layer.heads + 2);
+        let units = shard.heads * (step.query_heads / layer.heads + if q_only { 0 } else { 2 });
         let workgroups = (params.tokens * units * lanes).div_ceil(workgroup);
         let qkv = recorder.row_buffer(step.qkv).fetch();
         let outputs = [shard.key.read_write(), shard.value.read_write(), recorder.row_buffer(step.q).read_write()];

@@ -1,6 +1,6 @@
 //! Kinds of fields that set how text is generated.
 
-use crate::engine::request::{CACHE_SALT_LEN_MAX, LOGIT_BIAS, LOGIT_BIAS_MAX, NumberRange, TOP_P};
+use crate::engine::request::{CACHE_SALT_LEN_MAX, LOGIT_BIAS, LOGIT_BIAS_MAX, NumberRange, TOP_P, check_cache_salt};
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::{Count, Number, object, token_id_schema, whole};
 use crate::server::wire::error::ApiError;
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
+const BAD_WORDS_MAX: usize = 128;
 const METADATA_MAX: usize = 16;
 const METADATA_KEY_BYTES_MAX: usize = 64;
 const METADATA_VALUE_BYTES_MAX: usize = 512;
@@ -52,21 +53,46 @@ impl Kind for StopStrings {
             Value::Array(items) => items,
             value => vec![value],
         };
-        if items.len() > STOPS_MAX {
-            let message = format!("`{at}` has {} strings; at most {STOPS_MAX} are allowed", items.len());
-            return Err(ApiError::invalid(at, message));
-        }
-        let string = |item: Value| match item {
-            Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
-            other => Err(wrong(at, &format!("strings of 1 to {STOP_BYTES_MAX} bytes"), &other)),
-        };
-        items.into_iter().map(string).collect()
+        short_strings(at, items, STOPS_MAX)
     }
 
     fn schema(&self, _: &Bounds) -> Value {
-        let string = json!({"type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX});
-        json!({"anyOf": [string, {"type": "array", "maxItems": STOPS_MAX, "items": string}]})
+        json!({"anyOf": [short_string(), {"type": "array", "maxItems": STOPS_MAX, "items": short_string()}]})
     }
+}
+
+/// Texts that an answer may not have.
+pub(crate) struct BadWords;
+
+impl Kind for BadWords {
+    type Value = Vec<String>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<String>, ApiError> {
+        match value {
+            Value::Array(items) => short_strings(at, items, BAD_WORDS_MAX),
+            value => Err(wrong(at, "a list of strings", &value)),
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "array", "maxItems": BAD_WORDS_MAX, "items": short_string()})
+    }
+}
+
+fn short_strings(at: &str, items: Vec<Value>, most: usize) -> Result<Vec<String>, ApiError> {
+    if items.len() > most {
+        let message = format!("`{at}` has {} strings; at most {most} are allowed", items.len());
+        return Err(ApiError::invalid(at, message));
+    }
+    let string = |item: Value| match item {
+        Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
+        other => Err(wrong(at, &format!("strings of 1 to {STOP_BYTES_MAX} bytes"), &other)),
+    };
+    items.into_iter().map(string).collect()
+}
+
+fn short_string() -> Value {
+    json!({"type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX})
 }
 
 /// Token ids that the engine checks.
@@ -134,14 +160,16 @@ impl Kind for LogitBiasPairs {
     }
 }
 
-/// A string whose characters the engine checks.
+/// A cache salt by the engine's rule, checked here too because a request that only loads a model reaches no engine.
 pub(crate) struct CacheSalt;
 
 impl Kind for CacheSalt {
     type Value = String;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<String, ApiError> {
-        value.as_str().map(str::to_owned).ok_or_else(|| wrong(at, "a string", &value))
+        let Value::String(salt) = value else { return Err(wrong(at, "a string", &value)) };
+        check_cache_salt(&salt).map_err(|rule| ApiError::invalid(at, format!("`{at}` {rule}")))?;
+        Ok(salt)
     }
 
     fn schema(&self, _: &Bounds) -> Value {

@@ -52,7 +52,7 @@ pub(crate) enum Notation {
     JsonSchema,
     Regex,
     Choice,
-    Lark,
+    Grammar,
 }
 
 impl Kind for Notation {
@@ -74,9 +74,9 @@ impl Kind for Notation {
                 let strings = value.as_array().and_then(|items| items.iter().map(string).collect());
                 strings.map(GrammarSpec::Choice).ok_or_else(|| wrong(at, "a list of strings", &value))
             }
-            Self::Lark => {
-                string(&value).map(GrammarSpec::Lark).ok_or_else(|| wrong(at, "a grammar in Lark's notation", &value))
-            }
+            Self::Grammar => string(&value)
+                .map(GrammarSpec::grammar)
+                .ok_or_else(|| wrong(at, "a grammar in Lark's or llama.cpp's notation", &value)),
         }
     }
 
@@ -84,7 +84,7 @@ impl Kind for Notation {
         match self {
             // The schema itself, or its JSON text.
             Self::JsonSchema => json!({"type": ["object", "boolean", "string"]}),
-            Self::Regex | Self::Lark => json!({"type": "string"}),
+            Self::Regex | Self::Grammar => json!({"type": "string"}),
             Self::Choice => json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),
         }
     }

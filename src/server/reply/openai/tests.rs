@@ -51,7 +51,9 @@ fn answer() -> impl Strategy<Value = Answer> {
 
 fn token(id: u32) -> Token {
     let top = (0..id % 3).map(|rank| TokenLogprob { token_id: id + rank, logprob: -0.1 - rank as f32 });
-    Token { id, logprob: Some(-(id as f32) / 100.0), top_logprobs: top.collect(), cached_tokens: 0, restored_tokens: 0 }
+    let (cached_tokens, restored_tokens, disk_tokens) = (0, 0, 0);
+    let (logprob, top_logprobs) = (Some(-(id as f32) / 100.0), top.collect());
+    Token { id, logprob, top_logprobs, cached_tokens, restored_tokens, disk_tokens }
 }
 
 /// The deltas of one choice: split as the answer says, or all in one.
@@ -107,11 +109,11 @@ fn form(kind: Kind, flags: [bool; 4], drawn: usize) -> OpenAiReply {
 /// The events of a stream, and the whole reply.
 fn both(mut form: OpenAiReply, deltas: Vec<Delta>) -> (Vec<Value>, Value) {
     let totals =
-        Totals { prompt_tokens: 3, cached_tokens: 1, restored_tokens: 0, completion_tokens: 9, reasoning_tokens: 2 };
+        Totals { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 9, reasoning_tokens: 2, ..Totals::default() };
     let mut chunks: Vec<Chunk> = deltas.into_iter().flat_map(|delta| form.chunks(delta, totals)).collect();
     chunks.extend(form.last_chunk(totals));
     let parse = |json: &str| serde_json::from_str(json).expect("a reply is JSON");
-    let events = chunks.iter().map(|chunk| parse(form.event(chunk).trim_start_matches("data: "))).collect();
+    let events = chunks.iter().map(|chunk| parse(form.event(chunk.clone()).trim_start_matches("data: "))).collect();
     (events, parse(&form.whole(chunks)))
 }
 

@@ -2,12 +2,14 @@
 
 use super::super::marker::Marker;
 use super::json_call::{JsonCall, Outcome};
-use super::xml::XmlCall;
+use super::xml::{GLM, QWEN, XmlCall};
 use super::{CallDelta, Parts, Staged, ToolSet};
 use std::sync::Arc;
 
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
+/// Opening and closing marker of Hermes, and of most others.
+pub(crate) const TOOL_CALL: [&str; 2] = ["<tool_call>", "</tool_call>"];
+/// The same of Seed-OSS.
+pub(crate) const SEED_TOOL_CALL: [&str; 2] = ["<seed:tool_call>", "</seed:tool_call>"];
 const CALLS: &str = "[TOOL_CALLS]";
 const ARGS: &str = "[ARGS]";
 
@@ -45,6 +47,9 @@ impl Content {
 #[derive(Clone, Debug)]
 pub(crate) struct Hermes {
     tools: Arc<ToolSet>,
+    markers: &'static [&'static str; 2],
+    /// A call that starts with neither a brace nor a tag is GLM's.
+    is_glm: bool,
     content: Content,
     open: Marker,
     stage: Stage,
@@ -63,8 +68,9 @@ enum Stage {
 }
 
 impl Hermes {
-    pub(crate) fn new(tools: Arc<ToolSet>) -> Self {
-        Self { tools, content: Content::default(), open: Marker::new(OPEN), stage: Stage::Content, calls: 0 }
+    pub(crate) fn new(tools: Arc<ToolSet>, markers: &'static [&'static str; 2], is_glm: bool) -> Self {
+        let open = Marker::new(markers[0]);
+        Self { tools, markers, is_glm, content: Content::default(), open, stage: Stage::Content, calls: 0 }
     }
 
     fn close(&mut self, rest: &str) -> Option<String> {
@@ -74,17 +80,18 @@ impl Hermes {
     }
 
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
+        let open = self.markers[0];
         let raw = match &mut self.stage {
             Stage::Content => self.open.finish(),
-            Stage::Opened(space) => format!("{OPEN}{space}"),
-            Stage::Json(call) if call.name().is_none() => format!("{OPEN}{}", call.raw()),
+            Stage::Opened(space) => format!("{open}{space}"),
+            Stage::Json(call) if call.name().is_none() => format!("{open}{}", call.raw()),
             Stage::Xml(call) => match call.take(&self.tools) {
                 Some(delta) => {
                     self.content.call_begins();
                     parts.call(self.calls, delta);
                     String::new()
                 }
-                None => format!("{OPEN}{}", call.raw()),
+                None => format!("{open}{}", call.raw()),
             },
             Stage::Closing(held) => std::mem::take(held),
             Stage::Json(_) => String::new(),
@@ -96,6 +103,7 @@ impl Hermes {
 
 impl Staged for Hermes {
     fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
+        let [open, end] = *self.markers;
         match &mut self.stage {
             Stage::Content => {
                 let (before, found) = self.open.push(text);
@@ -107,16 +115,21 @@ impl Staged for Hermes {
             }
             Stage::Opened(space) => {
                 space.push_str(text);
-                let is_xml = space.trim_start().chars().next()? == '<';
+                let first = space.trim_start().chars().next()?;
                 let text = std::mem::take(space);
-                self.stage = if is_xml { Stage::Xml(XmlCall::default()) } else { Stage::Json(JsonCall::new()) };
+                self.stage = match first {
+                    '<' => Stage::Xml(XmlCall::new(&QWEN)),
+                    '{' => Stage::Json(JsonCall::new()),
+                    _ if self.is_glm => Stage::Xml(XmlCall::new(&GLM)),
+                    _ => Stage::Json(JsonCall::new()),
+                };
                 Some(text)
             }
             Stage::Json(call) => {
                 let outcome = call.push(text);
                 if let (Outcome::Failed(bytes), None) = (outcome, call.name()) {
                     let raw = format!("{}{}", call.raw(), &text[bytes..]);
-                    self.content.push(OPEN, parts);
+                    self.content.push(open, parts);
                     self.stage = Stage::Content;
                     return Some(raw);
                 }
@@ -138,7 +151,7 @@ impl Staged for Hermes {
                         self.close(&rest)
                     }
                     None => {
-                        let raw = format!("{OPEN}{}", call.raw());
+                        let raw = format!("{open}{}", call.raw());
                         self.content.push(&raw, parts);
                         self.stage = Stage::Content;
                         Some(rest)
@@ -148,10 +161,10 @@ impl Staged for Hermes {
             Stage::Closing(held) => {
                 held.push_str(text);
                 let mark = held.trim_start();
-                if CLOSE.starts_with(mark) && mark != CLOSE {
+                if end.starts_with(mark) && mark != end {
                     return None;
                 }
-                let rest = mark.strip_prefix(CLOSE).unwrap_or(mark).to_owned();
+                let rest = mark.strip_prefix(end).unwrap_or(mark).to_owned();
                 self.stage = Stage::Content;
                 Some(rest)
             }

@@ -38,6 +38,10 @@ pub enum ToolParser {
     Gemma4,
     /// Messages to `functions.name` on the commentary channel: gpt-oss.
     Harmony,
+    /// `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`: GLM 4.5 and later.
+    Glm,
+    /// `<seed:tool_call>`, Qwen3-Coder's tags, `</seed:tool_call>`: Seed-OSS.
+    SeedOss,
     /// JSON as the whole answer: a call, or a list of calls.
     #[default]
     Json,
@@ -49,12 +53,14 @@ impl FromStr for ToolParser {
     /// Accepts our names and vLLM's equivalents.
     fn from_str(name: &str) -> Result<Self, String> {
         Ok(match name {
-            "hermes" | "qwen" | "qwen3_coder" | "qwen3_xml" => Self::Hermes,
+            "hermes" | "qwen" | "qwen3_coder" | "qwen3_xml" | "granite" => Self::Hermes,
             "llama3_json" | "llama4_json" => Self::Llama3Json,
             "mistral" => Self::Mistral,
             "gemma" | "functiongemma" => Self::Gemma,
             "gemma4" => Self::Gemma4,
             "harmony" | "openai" => Self::Harmony,
+            "glm" | "glm45" | "glm47" => Self::Glm,
+            "seed_oss" => Self::SeedOss,
             "json" => Self::Json,
             _ => return Err(format!("unknown tool call parser `{name}`; expected one of {}", Self::NAMES.join(", "))),
         })
@@ -63,7 +69,8 @@ impl FromStr for ToolParser {
 
 impl ToolParser {
     /// The names that [`FromStr`] accepts, without vLLM's equivalents.
-    pub const NAMES: [&str; 7] = ["hermes", "llama3_json", "mistral", "gemma", "gemma4", "harmony", "json"];
+    pub const NAMES: [&str; 9] =
+        ["hermes", "llama3_json", "mistral", "gemma", "gemma4", "harmony", "glm", "seed_oss", "json"];
 
     /// Detects the parser from a chat template's text.
     pub(crate) fn of_template(template: &str) -> Self {
@@ -76,6 +83,10 @@ impl ToolParser {
             Self::Gemma
         } else if has("<|tool_call>") {
             Self::Gemma4
+        } else if has("<seed:tool_call>") {
+            Self::SeedOss
+        } else if has("<tool_call>") && has("<arg_key>") {
+            Self::Glm
         } else if has("<tool_call>") {
             Self::Hermes
         } else if has("<|python_tag|>") || has("<|start_header_id|>") {
@@ -88,7 +99,9 @@ impl ToolParser {
     /// Special tokens of the format.
     pub(crate) fn markers(self) -> &'static [&'static str] {
         match self {
-            Self::Hermes => &["<tool_call>", "</tool_call>"],
+            Self::Hermes => &marked::TOOL_CALL,
+            Self::Glm => &xml::GLM_MARKERS,
+            Self::SeedOss => &marked::SEED_TOOL_CALL,
             Self::Llama3Json => &["<|python_tag|>"],
             Self::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
             Self::Gemma => &gemma::MARKERS,
@@ -160,7 +173,9 @@ impl CallParser {
     /// calls.
     pub(crate) fn new(form: ToolParser, tools: &Arc<ToolSet>) -> Self {
         match form {
-            ToolParser::Hermes => Self::Hermes(Hermes::new(tools.clone())),
+            ToolParser::Hermes => Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, false)),
+            ToolParser::Glm => Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, true)),
+            ToolParser::SeedOss => Self::Hermes(Hermes::new(tools.clone(), &marked::SEED_TOOL_CALL, false)),
             ToolParser::Mistral => Self::Mistral(Mistral::default()),
             ToolParser::Gemma => Self::Gemma(Gemma::new(&gemma::MARKERS)),
             ToolParser::Gemma4 => Self::Gemma(Gemma::new(&gemma::MARKERS_4)),

@@ -113,6 +113,59 @@ fn qwen_coder() {
 }
 
 #[test]
+fn glm() {
+    let call = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>code</arg_key>\n\
+                <arg_value>75</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>";
+    let arguments = json!({"city": "Paris", "code": "75", "days": 3});
+    check(ToolParser::Glm, call, "", &[("weather", arguments.clone())]);
+    let tight = call.replace('\n', "");
+    check(
+        ToolParser::Glm,
+        &format!("I look.\n{tight}\n{call}"),
+        "I look.",
+        &[("weather", arguments.clone()), ("weather", arguments)],
+    );
+    check(ToolParser::Glm, "<tool_call>add</tool_call>", "", &[("add", json!({}))]);
+    check(ToolParser::Glm, r#"<tool_call>{"name": "add"}</tool_call>"#, "", &[("add", json!({}))]);
+    // Without GLM's form, a bare name is no call.
+    check(ToolParser::Hermes, "<tool_call>add</tool_call>", "<tool_call>add</tool_call>", &[]);
+}
+
+#[test]
+fn seed_oss() {
+    let call = "<seed:tool_call>\n<function=weather>\n<parameter=city>Paris</parameter>\n</function>\n\
+                </seed:tool_call>";
+    check(ToolParser::SeedOss, call, "", &[("weather", json!({"city": "Paris"}))]);
+    check(ToolParser::SeedOss, "<tool_call>{}", "<tool_call>{}", &[]);
+}
+
+/// What the templates of today's families hold, and the formats that follow from it. Of families whose markers are not
+/// known, the template decides: without any marker of a known format, calls are JSON and there is no reasoning.
+#[test]
+fn templates_decide() {
+    let table = [
+        ("Gemma 4", "<|tool_call>call:f{}<tool_call|> <|channel>thought", ToolParser::Gemma4, ReasoningParser::Gemma),
+        ("GLM 4.5", "<think> <tool_call>f <arg_key> <arg_value>", ToolParser::Glm, ReasoningParser::Think),
+        ("Mistral 3", "[TOOL_CALLS]f[ARGS]{} [THINK]", ToolParser::Mistral, ReasoningParser::Mistral),
+        ("Granite 4", "<tool_call>{}</tool_call>", ToolParser::Hermes, ReasoningParser::None),
+        ("EXAONE 4", "<think> <tool_call>{}</tool_call>", ToolParser::Hermes, ReasoningParser::Think),
+        ("Seed-OSS", "<seed:think> <seed:tool_call>", ToolParser::SeedOss, ReasoningParser::Seed),
+        ("Hunyuan", "<think> <answer>", ToolParser::Json, ReasoningParser::Think),
+        ("unknown", "{{ messages }}", ToolParser::Json, ReasoningParser::None),
+    ];
+    for (family, template, tools, reasoning) in table {
+        assert_eq!(ToolParser::of_template(template), tools, "{family}");
+        assert_eq!(ReasoningParser::of_template(template), reasoning, "{family}");
+    }
+    for name in ToolParser::NAMES {
+        name.parse::<ToolParser>().expect("a name is accepted");
+    }
+    for name in ReasoningParser::NAMES {
+        name.parse::<ReasoningParser>().expect("a name is accepted");
+    }
+}
+
+#[test]
 fn llama() {
     let call = format!(r#"{{"name": "weather", "parameters": {PARIS}}}"#);
     check(ToolParser::Llama3Json, &call, "", &[paris()]);
@@ -229,12 +282,13 @@ proptest! {
             "[TOOL_CALLS]", "[ARGS]", "add", "call:add{", "<|channel|>", "<|message|>", "final", "to=functions.add",
             "<|call|>", "<escape>",
             "<start_function_call>", "<end_function_call>", "<function=add>", "</function>", "é",
+            "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<seed:tool_call>", "</seed:tool_call>",
         ]), 0..24),
         size in 1_usize..9,
     ) {
         let text = words.concat();
-        use ToolParser::{Gemma, Hermes, Json, Llama3Json, Mistral};
-        for form in [Hermes, Llama3Json, Mistral, Gemma, Json] {
+        use ToolParser::{Gemma, Glm, Hermes, Json, Llama3Json, Mistral, SeedOss};
+        for form in [Hermes, Llama3Json, Mistral, Gemma, Glm, SeedOss, Json] {
             let (whole, cut) = (read(form, &text, usize::MAX), read(form, &text, size));
             let arguments = |parts: &Parts| {
                 let text = |call: &CallDelta| (call.index, call.name.clone(), call.arguments.clone());

@@ -1,0 +1,469 @@
+//! The portable form of a KV block in a file: one record per block; a file may hold several, one after the other.
+//!
+//! All numbers are little-endian. A record is a header and the block's bytes:
+//!
+//! | Bytes | Content |
+//! |---|---|
+//! | 8 | `folio-kv` |
+//! | 4 | [`VERSION`] |
+//! | 4 | length of the header, at most [`HEADER_BYTES_MAX`] |
+//! | 8 | length of the block's bytes |
+//! | 32 | BLAKE3 of all other bytes of the record |
+//! | 4 | 1 if its bits are those of one build only (`--deterministic`), else 0 |
+//! | 32 | fingerprint of the model, as loaded |
+//! | 16, 16 | chain hash of the block, and of the block before it or the chain's root |
+//! | 4, 4 | KV group, number of KV groups |
+//! | 4 | tokens per block |
+//! | 4, then 4 and 4 each | layers of the group: KV heads and head size |
+//! | 4 and text, three times | KV format, adapter, backend and build |
+//! | 4 each | token ids of the block |
+//!
+//! The block's bytes are in the form that [`BlockRef`](crate::backend::BlockRef) describes, the same on every backend.
+//!
+//! Nothing in a file is trusted: lengths are checked before they are used, and a record that does not say what it
+//! should is an error, never a panic.
+
+use crate::engine::block_pool::BlockHash;
+use crate::engine::tiers::Origin;
+use crate::plan::KvFormat;
+use bytes::Bytes;
+use std::ops::Range;
+
+const MAGIC: &[u8; 8] = b"folio-kv";
+/// Version of the form. It is part of the key of the hashes, so that files of different versions have different names.
+pub const VERSION: u32 = 1;
+/// Maximum length of a header. One for 64 tokens and 100 layers takes 1.3 KB.
+pub const HEADER_BYTES_MAX: u32 = 1 << 20;
+/// Maximum number of blocks in a file that holds a whole prompt.
+pub const RECORDS_MAX: usize = 1 << 16;
+/// Maximum length of a text in a header.
+const TEXT_BYTES_MAX: u32 = 1 << 10;
+/// Maximum number of KV groups, layers, and tokens per block.
+const COUNT_MAX: u32 = 1 << 12;
+/// Where the checksum is.
+const CHECKSUM: Range<usize> = 24..56;
+/// Name of the adapter of a model without one.
+pub const NO_ADAPTER: &str = "none";
+
+/// What all blocks of one engine have in common. Blocks can be exchanged between engines for which it is equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Identifies the model and its weights, as loaded.
+    pub fingerprint: [u8; 32],
+    /// Element type of the blocks.
+    pub kv_format: KvFormat,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// The model's adapter, or [`NO_ADAPTER`].
+    pub adapter: String,
+    /// Backend, device and build.
+    pub build: String,
+    /// Whether only blocks of the same `build` are used.
+    pub deterministic: bool,
+    /// KV heads and head size of the layers of each KV group.
+    pub layers: Vec<Vec<[u32; 2]>>,
+}
+
+/// Why a record cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FileError {
+    /// It is not a record, or not a whole one.
+    #[error("{0}")]
+    Damaged(&'static str),
+    /// It is of something else than expected.
+    #[error("it has another {0}")]
+    Other(&'static str),
+}
+
+/// A block from a file.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// What was in common for the engine that wrote it. Of `layers`, only those of the block's group are known.
+    pub form: Form,
+    /// Which block it is.
+    pub origin: Origin,
+    /// The block's bytes.
+    pub data: Bytes,
+    /// The whole record.
+    pub whole: Bytes,
+}
+
+impl Form {
+    /// The key of the hashes of blocks without a salt: the same in every process with this form, as far as it decides
+    /// whether blocks can be exchanged.
+    pub fn key(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_derive_key("folio 2026 key of the hashes of portable KV blocks");
+        hasher.update(&VERSION.to_le_bytes());
+        hasher.update(&self.fingerprint);
+        hasher.update(&self.block_size.to_le_bytes());
+        let build = if self.deterministic { &self.build[..] } else { "" };
+        for text in [&self.kv_format.to_string(), &self.adapter[..], build] {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        *hasher.finalize().as_bytes()
+    }
+
+    /// Name of the folder for files of this form.
+    pub fn folder_name(&self) -> String {
+        let name = blake3::derive_key("folio 2026 name of a folder of KV blocks", &self.key());
+        hex(&name[..16])
+    }
+
+    /// Bytes of a block of this group.
+    pub fn block_bytes(&self, group: usize) -> u64 {
+        self.layers.get(group).map_or(0, |layers| block_bytes(layers, self.block_size, self.kv_format))
+    }
+
+    /// Maximum bytes of a record of this form.
+    pub fn record_bytes_max(&self) -> u64 {
+        let largest = (0..self.layers.len()).map(|group| self.block_bytes(group)).max().unwrap_or(0);
+        u64::from(HEADER_BYTES_MAX) + largest
+    }
+
+    /// The header of a block's record; the block's bytes follow it in the file.
+    pub fn header(&self, origin: &Origin, data: &[u8]) -> Vec<u8> {
+        let (group, hash) = origin.key;
+        let mut header = Vec::with_capacity(512);
+        header.extend_from_slice(MAGIC);
+        let number = |header: &mut Vec<u8>, number: u32| header.extend_from_slice(&number.to_le_bytes());
+        number(&mut header, VERSION);
+        number(&mut header, 0);
+        header.extend_from_slice(&(data.len() as u64).to_le_bytes());
+        header.extend_from_slice(&[0; 32]);
+        number(&mut header, self.deterministic.into());
+        header.extend_from_slice(&self.fingerprint);
+        header.extend_from_slice(&hash.bytes());
+        header.extend_from_slice(&origin.parent.bytes());
+        number(&mut header, count(group));
+        number(&mut header, count(self.layers.len()));
+        number(&mut header, self.block_size);
+        number(&mut header, count(self.layers[group].len()));
+        self.layers[group].iter().flatten().for_each(|&size| number(&mut header, size));
+        for text in [&self.kv_format.to_string(), &self.adapter, &self.build] {
+            number(&mut header, count(text.len()));
+            header.extend_from_slice(text.as_bytes());
+        }
+        origin.token_ids.iter().for_each(|&id| number(&mut header, id));
+        let length = count(header.len());
+        header[12..16].copy_from_slice(&length.to_le_bytes());
+        seal(&mut header, data);
+        header
+    }
+
+    /// Checks that a record has this form, so that its block can be used by this engine.
+    pub fn check(&self, record: &Record) -> Result<(), FileError> {
+        let (found, group) = (&record.form, record.origin.key.0);
+        other(found.fingerprint != self.fingerprint, "model")?;
+        other(found.kv_format != self.kv_format, "KV format")?;
+        other(found.block_size != self.block_size, "block size")?;
+        other(found.adapter != self.adapter, "adapter")?;
+        other(found.deterministic != self.deterministic, "rule about builds")?;
+        other(self.deterministic && found.build != self.build, "backend or build")?;
+        other(found.layers.len() != self.layers.len(), "number of KV groups")?;
+        other(found.layers.get(group) != self.layers.get(group), "list of layers")
+    }
+}
+
+fn other(is_other: bool, what: &'static str) -> Result<(), FileError> {
+    if is_other { Err(FileError::Other(what)) } else { Ok(()) }
+}
+
+impl Record {
+    /// The first record of a file, and the bytes after it. What the record says of itself is consistent.
+    pub fn read(file: &Bytes) -> Result<(Self, Bytes), FileError> {
+        Self::read_checked(file, true)
+    }
+
+    /// [`Record::read`]; the injected bug leaves the checksum out.
+    pub(super) fn read_checked(file: &Bytes, checks: bool) -> Result<(Self, Bytes), FileError> {
+        let mut reader = Reader { bytes: file, at: 0 };
+        if reader.take(8)? != MAGIC {
+            return Err(FileError::Damaged("it is not a file of KV blocks"));
+        }
+        if reader.number()? != VERSION {
+            return Err(FileError::Other("version"));
+        }
+        let header_bytes = reader.number_to(HEADER_BYTES_MAX, "its header is too long")? as usize;
+        let data_bytes = u64::from_le_bytes(reader.array()?);
+        let whole = data_bytes.checked_add(header_bytes as u64).and_then(|length| usize::try_from(length).ok());
+        let whole = whole.filter(|&whole| whole <= file.len()).ok_or(FileError::Damaged("it is too short"))?;
+        if header_bytes < CHECKSUM.end {
+            return Err(FileError::Damaged("its header is too short"));
+        }
+        let expected: [u8; 32] = reader.array()?;
+        if checks && checksum(&file[..header_bytes], &file[header_bytes..whole]) != expected {
+            return Err(FileError::Damaged("its checksum is wrong"));
+        }
+        let (form, origin) = Self::read_header(&file[..header_bytes], reader.at)?;
+        let (data, whole, rest) = (file.slice(header_bytes..whole), file.slice(..whole), file.slice(whole..));
+        if form.block_bytes(origin.key.0) != data_bytes {
+            return Err(FileError::Damaged("its length does not follow from its layers"));
+        }
+        if origin.parent.next(&form.key(), &origin.token_ids) != origin.key.1 {
+            return Err(FileError::Damaged("its chain hash does not follow from its tokens"));
+        }
+        Ok((Self { form, origin, data, whole }, rest))
+    }
+
+    /// Checks that it is of this block.
+    pub fn check_block(&self, origin: &Origin) -> Result<(), FileError> {
+        other(self.origin.key.0 != origin.key.0, "KV group")?;
+        other(self.origin.key.1 != origin.key.1 || self.origin.parent != origin.parent, "chain hash")?;
+        other(self.origin.token_ids != origin.token_ids, "text")
+    }
+
+    /// All records of a file; at most `records_max`.
+    pub fn read_all(file: &Bytes, records_max: usize) -> Result<Vec<Self>, FileError> {
+        let (mut records, mut rest) = (Vec::new(), file.clone());
+        while !rest.is_empty() {
+            if records.len() == records_max {
+                return Err(FileError::Damaged("it has too many blocks"));
+            }
+            let (record, after) = Self::read(&rest)?;
+            records.push(record);
+            rest = after;
+        }
+        Ok(records)
+    }
+
+    /// Name of the file for this record.
+    pub fn file_name(&self) -> String {
+        file_name(self.origin.key)
+    }
+
+    fn read_header(header: &[u8], at: usize) -> Result<(Form, Origin), FileError> {
+        let mut reader = Reader { bytes: header, at };
+        let deterministic = reader.number_to(1, "its flag is unknown")? == 1;
+        let fingerprint = reader.array()?;
+        let (hash, parent) = (BlockHash::from(reader.array()?), BlockHash::from(reader.array()?));
+        let group = reader.number()?;
+        let groups = reader.number_to(COUNT_MAX, "it has too many KV groups")?;
+        if group >= groups {
+            return Err(FileError::Damaged("its KV group does not exist"));
+        }
+        let block_size = reader.number_to(COUNT_MAX, "its blocks are too large")?;
+        if block_size == 0 {
+            return Err(FileError::Damaged("its blocks hold no tokens"));
+        }
+        let mut layers = vec![Vec::new(); groups as usize];
+        for _ in 0..reader.number_to(COUNT_MAX, "it has too many layers")? {
+            layers[group as usize].push([reader.number()?, reader.number()?]);
+        }
+        let (format, adapter, build) = (reader.text()?, reader.text()?, reader.text()?);
+        let known = KvFormat::ALL.into_iter().find(|known| known.to_string() == format);
+        let kv_format = known.ok_or(FileError::Other("KV format"))?;
+        let token_ids: Result<Box<[u32]>, _> = (0..block_size).map(|_| reader.number()).collect();
+        let origin = Origin { key: (group as usize, hash), parent, token_ids: token_ids? };
+        if reader.at != header.len() {
+            return Err(FileError::Damaged("its header is longer than its content"));
+        }
+        Ok((Form { fingerprint, kv_format, block_size, adapter, build, deterministic, layers }, origin))
+    }
+}
+
+/// Name of the file of a block.
+pub fn file_name((group, hash): (usize, BlockHash)) -> String {
+    format!("{}-{group}.kv", hex(&hash.bytes()))
+}
+
+/// The block that a file of this name is of; `None` if it is no such name.
+pub fn block_of(name: &str) -> Option<(usize, BlockHash)> {
+    let (hash, group) = name.strip_suffix(".kv")?.split_once('-')?;
+    if hash.len() != 32 || !hash.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hash[2 * at..2 * at + 2], 16).ok()?;
+    }
+    let key = (group.parse().ok()?, BlockHash::from(bytes));
+    // Only one name is that of a block.
+    (file_name(key) == name).then_some(key)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn count(count: usize) -> u32 {
+    u32::try_from(count).expect("counts of a model are small")
+}
+
+/// Sets the checksum of a record in its header.
+pub fn seal(header: &mut [u8], data: &[u8]) {
+    let checksum = checksum(header, data);
+    header[CHECKSUM].copy_from_slice(&checksum);
+}
+
+fn checksum(header: &[u8], data: &[u8]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&header[..CHECKSUM.start]).update(&header[CHECKSUM.end..]).update(data);
+    *hasher.finalize().as_bytes()
+}
+
+/// Bytes of a block with these layers, without overflow whatever a file says.
+fn block_bytes(layers: &[[u32; 2]], block_size: u32, format: KvFormat) -> u64 {
+    let layer = |&[heads, head_dim]: &[u32; 2]| {
+        let rows = 2 * u64::from(block_size) * u64::from(heads);
+        rows.saturating_mul(format.row_bytes(head_dim))
+    };
+    layers.iter().map(layer).fold(0, u64::saturating_add)
+}
+
+/// Reads a header.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], FileError> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let taken = rest.get(..length).ok_or(FileError::Damaged("it is too short"))?;
+        self.at += length;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FileError> {
+        let taken = self.take(N)?;
+        Ok(taken.try_into().expect("as many bytes were taken"))
+    }
+
+    fn number(&mut self) -> Result<u32, FileError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn number_to(&mut self, max: u32, message: &'static str) -> Result<u32, FileError> {
+        let number = self.number()?;
+        if number > max { Err(FileError::Damaged(message)) } else { Ok(number) }
+    }
+
+    fn text(&mut self) -> Result<String, FileError> {
+        let length = self.number_to(TEXT_BYTES_MAX, "a text in its header is too long")?;
+        let text = std::str::from_utf8(self.take(length as usize)?);
+        text.map(str::to_owned).map_err(|_| FileError::Damaged("a text in its header is not UTF-8"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn form() -> Form {
+        Form {
+            fingerprint: [3; 32],
+            kv_format: KvFormat::F16,
+            block_size: 4,
+            adapter: NO_ADAPTER.into(),
+            build: "cpu".into(),
+            deterministic: false,
+            layers: vec![vec![[1, 8], [2, 8]], vec![[1, 16]]],
+        }
+    }
+
+    fn origin(form: &Form, token_ids: [u32; 4]) -> Origin {
+        let root = BlockHash::root(&form.key(), None);
+        Origin { key: (0, root.next(&form.key(), &token_ids)), parent: root, token_ids: token_ids.into() }
+    }
+
+    fn file(form: &Form, origin: &Origin, fill: u8) -> Vec<u8> {
+        let data = vec![fill; 2 * 4 * (8 + 16) * 2];
+        let mut file = form.header(origin, &data);
+        file.extend(data);
+        file
+    }
+
+    fn read(file: &[u8]) -> Result<Record, FileError> {
+        Record::read(&Bytes::copy_from_slice(file)).map(|(record, _)| record)
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let (form, other) = (form(), Form { deterministic: true, ..form() });
+        let origin = origin(&form, [1, 2, 3, 4]);
+        let file = file(&form, &origin, 9);
+        let record = read(&file).expect("it is whole");
+        assert_eq!((form.check(&record), record.check_block(&origin)), (Ok(()), Ok(())));
+        assert_eq!((record.data.len(), record.data[0], record.whole.len()), (384, 9, file.len()));
+        assert_eq!(block_of(&record.file_name()), Some(origin.key));
+        assert_ne!(form.folder_name(), other.folder_name(), "bits of one build are apart");
+    }
+
+    #[test]
+    fn records_of_something_else_are_refused() {
+        let form = form();
+        let own = origin(&form, [1, 2, 3, 4]);
+        let check = |change: &dyn Fn(&mut Form)| {
+            let mut other = form.clone();
+            change(&mut other);
+            let origin = origin(&other, [1, 2, 3, 4]);
+            let record = read(&file(&other, &origin, 0)).expect("it is whole");
+            form.check(&record).expect_err("it is another").to_string()
+        };
+        assert_eq!(check(&|form| form.fingerprint = [4; 32]), "it has another model");
+        assert_eq!(check(&|form| form.adapter = "a".into()), "it has another adapter");
+        assert_eq!(check(&|form| form.deterministic = true), "it has another rule about builds");
+        assert_eq!(check(&|form| drop(form.layers.pop())), "it has another number of KV groups");
+        assert_eq!(check(&|form| form.layers[0] = vec![[2, 8], [1, 8]]), "it has another list of layers");
+        let text = read(&file(&form, &origin(&form, [1, 2, 3, 5]), 0)).expect("it is whole");
+        assert_eq!(text.check_block(&own), Err(FileError::Other("chain hash")));
+        let same_name = Record { origin: Origin { token_ids: [1, 2, 3, 5].into(), ..own.clone() }, ..text };
+        assert_eq!(same_name.check_block(&own), Err(FileError::Other("text")));
+        let strict = |build: &str| Form { deterministic: true, build: build.into(), ..form.clone() };
+        let (one, two) = (strict("one"), strict("two"));
+        let theirs = read(&file(&two, &origin(&two, [1, 2, 3, 4]), 0)).expect("it is whole");
+        assert_eq!(one.check(&theirs), Err(FileError::Other("backend or build")));
+    }
+
+    #[test]
+    fn any_changed_or_missing_byte_is_noticed() {
+        let form = form();
+        let whole = file(&form, &origin(&form, [1, 2, 3, 4]), 9);
+        for at in 0..whole.len() {
+            assert!(read(&whole[..at]).is_err(), "{at} bytes");
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            assert!(read(&changed).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_file_may_hold_several_records() {
+        let form = form();
+        let files = [[1, 2, 3, 4], [5, 6, 7, 8]].map(|tokens| file(&form, &origin(&form, tokens), 1));
+        let both = Bytes::from(files.concat());
+        assert_eq!(Record::read_all(&both, 2).expect("both are whole").len(), 2);
+        assert_eq!(Record::read_all(&both, 1).map(|_| ()), Err(FileError::Damaged("it has too many blocks")));
+        assert!(Record::read_all(&both.slice(..both.len() - 1), 2).is_err(), "the second is cut");
+    }
+
+    #[test]
+    fn only_names_of_blocks_are_read() {
+        let name = file_name((3, BlockHash::from([0xab; 16])));
+        assert_eq!(block_of(&name), Some((3, BlockHash::from([0xab; 16]))));
+        for wrong in
+            ["", ".kv", "-0.kv", "ab-0.kv", &name.to_uppercase(), &name.replace("-3", "-03"), &format!("{name}x")]
+        {
+            assert_eq!(block_of(wrong), None, "{wrong}");
+        }
+    }
+
+    proptest! {
+        /// A writer that knows the form can make any header; it is still checked.
+        #[test]
+        fn no_header_makes_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), at in 56usize..300) {
+            let form = form();
+            let mut file = file(&form, &origin(&form, [1, 2, 3, 4]), 9);
+            let at = at.min(file.len());
+            let end = (at + bytes.len()).min(file.len());
+            file[at..end].copy_from_slice(&bytes[..end - at]);
+            let header_bytes = u32::from_le_bytes(file[12..16].try_into().expect("four bytes")) as usize;
+            let (header, data) = file.split_at_mut(header_bytes);
+            seal(header, data);
+            let _ = read(&file);
+            let _ = read(&bytes);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Identifies a model by its config, its tensors and samples of its weights, as they were loaded.
+
+use crate::plan::{Plan, WeightId};
+use crate::platform::Instant;
+use std::time::Duration;
+
+/// Bytes that are sampled at the start and at the end of a chunk of a weight, at most and at least. Chunks are at most
+/// 4 MiB or one row. They are hashed as they pass, so their pages are read for the device anyway.
+const SAMPLE_BYTES: usize = 512;
+const SAMPLE_BYTES_MIN: usize = 32;
+/// Bytes that are sampled of all weights, besides the least that each chunk has.
+const ALL_BYTES: u64 = 8 << 20;
+
+/// Hashes of samples of weights: taken as the weights pass on their way to the device, so that nothing is read twice.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    hashes: Vec<(u32, u32, [u8; 32])>,
+    /// Bytes that were hashed.
+    bytes: u64,
+    took: Duration,
+}
+
+impl Samples {
+    /// Adds a chunk of a weight of the plan.
+    pub(super) fn add(&mut self, plan: &Plan, weight: WeightId, first_row: u32, rows: &[u8]) {
+        let start = Instant::now();
+        let most = sample_bytes(plan, weight, rows.len());
+        let ends = [&rows[..rows.len().min(most)], &rows[rows.len().saturating_sub(most)..]];
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(rows.len() as u64).to_le_bytes());
+        for end in ends {
+            hasher.update(end);
+            self.bytes += end.len() as u64;
+        }
+        self.hashes.push((weight.0, first_row, *hasher.finalize().as_bytes()));
+        self.took += start.elapsed();
+    }
+
+    /// How long the samples took. It is a part of the start.
+    pub(super) fn took(&self) -> Duration {
+        self.took
+    }
+
+    /// The fingerprint of a model with this [`identity`](super::Source::identity) whose weights have been added. The
+    /// order in which they came does not matter.
+    pub(super) fn fingerprint(mut self, identity: &[u8; 32], plan: &Plan) -> [u8; 32] {
+        self.hashes.sort_unstable();
+        let mut hasher = blake3::Hasher::new_derive_key("folio 2026 fingerprint of a model");
+        hasher.update(identity);
+        for weight in &plan.weights {
+            let format = format!("{:?} {:?} {} {}", weight.name, weight.sections, weight.rows, weight.columns);
+            hasher.update(format.as_bytes());
+        }
+        for (weight, first_row, hash) in &self.hashes {
+            hasher.update(&weight.to_le_bytes()).update(&first_row.to_le_bytes()).update(hash);
+        }
+        *hasher.finalize().as_bytes()
+    }
+}
+
+/// Bytes to sample at each end of a chunk: every weight has the same part of [`ALL_BYTES`], and a chunk the part of it
+/// that the chunk is of its weight. So it depends neither on the order of chunks nor on other weights' sizes.
+fn sample_bytes(plan: &Plan, weight: WeightId, chunk: usize) -> usize {
+    let of_weight = ALL_BYTES / 2 / plan.weights.len().max(1) as u64;
+    let whole = plan.weight_spec(weight).bytes().max(1);
+    let part = u128::from(of_weight) * chunk as u128 / u128::from(whole);
+    usize::try_from(part).unwrap_or(SAMPLE_BYTES).clamp(SAMPLE_BYTES_MIN, SAMPLE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Section, WeightFormat, WeightSpec};
+
+    /// A plan of weights of one row of this many bf16 elements each.
+    fn plan(columns: &[u32]) -> Plan {
+        let weight = |(index, &columns): (usize, &u32)| WeightSpec {
+            name: format!("layers.{index}.o"),
+            rows: 1,
+            columns,
+            sections: vec![Section { rows: 1, format: WeightFormat::Bf16 }],
+            experts: 1,
+        };
+        Plan { weights: columns.iter().enumerate().map(weight).collect(), ..Plan::default() }
+    }
+
+    fn fingerprint(identity: u8, chunks: &[(u32, u32, &[u8])]) -> [u8; 32] {
+        let (plan, mut samples) = (plan(&[2048, 1]), Samples::default());
+        chunks.iter().for_each(|&(weight, row, bytes)| samples.add(&plan, WeightId(weight), row, bytes));
+        samples.fingerprint(&[identity; 32], &plan)
+    }
+
+    #[test]
+    fn other_weights_have_another_fingerprint() {
+        let (long, mut changed) = (vec![1; 4096], vec![1; 4096]);
+        changed[4095] = 2;
+        let own = fingerprint(1, &[(0, 0, &long), (1, 0, &[1, 2])]);
+        assert_eq!(own, fingerprint(1, &[(1, 0, &[1, 2]), (0, 0, &long)]), "in another order");
+        for other in [
+            fingerprint(2, &[(0, 0, &long), (1, 0, &[1, 2])]),
+            fingerprint(1, &[(0, 0, &changed), (1, 0, &[1, 2])]),
+            fingerprint(1, &[(0, 0, &long), (1, 0, &[1, 3])]),
+            fingerprint(1, &[(0, 0, &long), (1, 1, &[1, 2])]),
+        ] {
+            assert_ne!(other, own);
+        }
+    }
+
+    #[test]
+    fn a_large_checkpoint_has_few_samples_and_each_of_its_weights_counts() {
+        // More than 60 GB in 30,000 weights: most have one chunk, and each of a hundred has 150 chunks.
+        const CHUNK: usize = 4 << 20;
+        let chunks_of = |weight: usize| if weight.is_multiple_of(300) { 150 } else { 1 };
+        let columns: Vec<u32> = (0..30_000).map(|weight| (chunks_of(weight) * CHUNK / 2) as u32).collect();
+        let mut plan = plan(&columns);
+        let (bytes, other) = (vec![7; CHUNK], vec![8; CHUNK]);
+        let sampled = |plan: &Plan, changed: Option<u32>| {
+            let mut samples = Samples::default();
+            for weight in 0..30_000 {
+                for chunk in 0..chunks_of(weight as usize) {
+                    let bytes = if changed == Some(weight) { &other } else { &bytes };
+                    samples.add(plan, WeightId(weight), chunk as u32, bytes);
+                }
+            }
+            samples
+        };
+        let own = sampled(&plan, None);
+        let chunks = own.hashes.len() as u64;
+        assert!(chunks > 40_000 && own.bytes <= ALL_BYTES + 2 * SAMPLE_BYTES_MIN as u64 * chunks, "{}", own.bytes);
+        let own = own.fingerprint(&[1; 32], &plan);
+        assert_ne!(sampled(&plan, Some(29_999)).fingerprint(&[1; 32], &plan), own, "other bytes");
+        let same = sampled(&plan, None);
+        plan.weights[15_001].sections[0].format = WeightFormat::F16;
+        assert_ne!(same.fingerprint(&[1; 32], &plan), own, "another format of the same size");
+    }
+}

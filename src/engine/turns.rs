@@ -1,0 +1,128 @@
+//! [`Turns`]: the engines of several models on one device take turns, step by step.
+//!
+//! An engine has its turn from the submission of a step to its result. While no other engine wants one, it keeps it and
+//! submits steps ahead. When another one does, it submits nothing more and hands over after the steps in flight, which
+//! are at most two, and then stands at the end of the line. So the streams of one model wait for at most two steps of
+//! each of the others, however long a prompt one of them computes.
+
+use futures_channel::oneshot;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The line of the engines of one device; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Turns(Arc<Mutex<Line>>);
+
+#[derive(Debug, Default)]
+struct Line {
+    is_taken: bool,
+    /// Engines that wait, in order; each is sent its turn.
+    waiting: VecDeque<oneshot::Sender<Turn>>,
+}
+
+/// The turn of one engine; dropping it hands it to the next.
+#[derive(Debug)]
+pub(super) struct Turn {
+    turns: Turns,
+    /// It was handed on already.
+    is_over: bool,
+}
+
+impl Turns {
+    /// Waits in line for a turn.
+    pub(super) async fn take(&self) -> Turn {
+        loop {
+            let receiver = {
+                let mut line = self.lock();
+                if !line.is_taken {
+                    line.is_taken = true;
+                    return self.turn();
+                }
+                let (sender, receiver) = oneshot::channel();
+                line.waiting.push_back(sender);
+                receiver
+            };
+            // A sender is used before it is dropped; if it were not, the line is joined again.
+            if let Ok(turn) = receiver.await {
+                return turn;
+            }
+        }
+    }
+
+    fn turn(&self) -> Turn {
+        Turn { turns: self.clone(), is_over: false }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn {
+    /// Whether another engine waits for its turn.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.turns.lock().waiting.is_empty()
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut line = self.turns.lock();
+        while let Some(next) = line.waiting.pop_front() {
+            match next.send(self.turns.turn()) {
+                Ok(()) => return,
+                // That engine is gone; its turn must not be handed on a second time.
+                Err(mut turn) => turn.is_over = true,
+            }
+        }
+        line.is_taken = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+    use std::pin::pin;
+
+    #[test]
+    fn turns_go_round_in_order() {
+        let turns = Turns::default();
+        let first = turns.take().now_or_never().expect("nobody has it");
+        let (mut second, mut third) = (pin!(turns.take()), pin!(turns.take()));
+        assert!(second.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none());
+        assert!(first.is_wanted());
+        drop(first);
+        let mut again = pin!(turns.take());
+        assert!(again.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none());
+        drop(second.now_or_never().expect("it is next"));
+        let third = third.now_or_never().expect("it is next");
+        drop(third);
+        let again = again.now_or_never().expect("it is next");
+        assert!(!again.is_wanted());
+    }
+
+    #[test]
+    fn an_engine_that_goes_is_passed_over() {
+        let turns = Turns::default();
+        let first = turns.take().now_or_never().expect("nobody has it");
+        let mut gone = Box::pin(turns.take());
+        assert!(gone.as_mut().now_or_never().is_none());
+        let mut next = pin!(turns.take());
+        assert!(next.as_mut().now_or_never().is_none());
+        drop(gone);
+        drop(first);
+        let next = next.now_or_never().expect("it is next");
+        drop(next);
+        // One that goes after it was sent its turn hands it on.
+        let first = turns.take().now_or_never().expect("nobody has it");
+        let mut gone = Box::pin(turns.take());
+        assert!(gone.as_mut().now_or_never().is_none());
+        drop(first);
+        drop(gone);
+        assert!(turns.take().now_or_never().is_some());
+    }
+}

@@ -1,0 +1,165 @@
+//! The row buffers of a decoder's plan.
+
+use super::super::spec::{LayerKind, ModelSpec};
+use crate::plan::{BufferId, Plan, Rows, Storage};
+use std::collections::BTreeMap;
+
+/// The row buffers of a plan, shared by all layers. Those whose width depends on the layer are found by their columns.
+pub(super) struct Buffers {
+    /// Residual stream.
+    pub(super) x: BufferId,
+    pub(super) normed: BufferId,
+    pub(super) qkv: BTreeMap<u32, BufferId>,
+    pub(super) q: BTreeMap<u32, BufferId>,
+    pub(super) attended: BTreeMap<u32, BufferId>,
+    /// Gates and values of short convolutions, and their results.
+    pub(super) convolution: Option<[BufferId; 2]>,
+    /// Buffers of layers with one MLP, by its size.
+    pub(super) dense: BTreeMap<u32, MlpBuffers>,
+    /// Buffers of layers with experts.
+    pub(super) experts: Option<ExpertBuffers>,
+    /// A branch's output before its norm; `None`: it is added to `x` at once.
+    pub(super) branch: Option<BufferId>,
+    /// The sum of MLP and experts, if a layer has both.
+    pub(super) combined: Option<BufferId>,
+    /// Embeddings that layers have of their own.
+    pub(super) layer_embedding: Option<LayerEmbeddingBuffers>,
+    /// The rows of `x` to sample from.
+    pub(super) sampled: BufferId,
+    pub(super) sampled_normed: BufferId,
+    pub(super) logits: BufferId,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct MlpBuffers {
+    /// Gate and up, or up alone.
+    pub(super) gate_up: BufferId,
+    pub(super) activated: BufferId,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct ExpertBuffers {
+    /// One logit per expert.
+    pub(super) router: BufferId,
+    pub(super) routes: BufferId,
+    /// One row per route.
+    pub(super) mlp: MlpBuffers,
+    /// The MLP that every token passes besides.
+    pub(super) shared: Option<MlpBuffers>,
+    /// The logit of the shared MLP, and the route to it.
+    pub(super) shared_gate: Option<[BufferId; 2]>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct LayerEmbeddingBuffers {
+    /// The embeddings of all layers.
+    pub(super) all: BufferId,
+    /// The part of them that is computed from the model's embedding.
+    pub(super) projected: BufferId,
+    pub(super) gate: BufferId,
+    pub(super) activated: BufferId,
+}
+
+/// Declares a buffer for each of these widths, in ascending order, with the names in order.
+fn by_columns(
+    plan: &mut Plan,
+    names: &[&'static str],
+    columns: impl Iterator<Item = u32>,
+    activations: Storage,
+) -> BTreeMap<u32, BufferId> {
+    let columns: std::collections::BTreeSet<u32> = columns.collect();
+    assert!(columns.len() <= names.len(), "layers are of few kinds");
+    let buffer =
+        |(name, columns): (&&'static str, u32)| (columns, plan.buffer(name, Rows::Tokens, columns, activations));
+    names.iter().zip(columns).map(buffer).collect()
+}
+
+impl MlpBuffers {
+    fn new(plan: &mut Plan, names: [&'static str; 2], rows: Rows, [gate_up, mlp]: [u32; 2], storage: Storage) -> Self {
+        let gate_up = plan.buffer(names[0], rows, gate_up, storage);
+        Self { gate_up, activated: plan.buffer(names[1], rows, mlp, storage) }
+    }
+}
+
+/// Names of buffers of each kind of layer.
+const QKV: [&str; 4] = ["qkv", "qkv_2", "qkv_3", "qkv_4"];
+const Q: [&str; 2] = ["q", "q_2"];
+const ATTENDED: [&str; 2] = ["attended", "attended_2"];
+const MLP: [[&str; 2]; 2] = [["gate_up", "activated"], ["gate_up_2", "activated_2"]];
+
+impl Buffers {
+    pub(super) fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Self {
+        let tokens = |plan: &mut Plan, name, columns, storage| plan.buffer(name, Rows::Tokens, columns, storage);
+        let attending = || spec.layers.iter().filter(|layer| layer.kind == LayerKind::Attention);
+        let query = || attending().map(|layer| spec.query_columns(layer));
+        let qkv = attending()
+            .map(|layer| spec.query_columns(layer) + if layer.kv_from.is_some() { 0 } else { 2 * layer.kv_columns() });
+        let x = tokens(plan, "x", spec.hidden, Storage::F32);
+        let normed = tokens(plan, "normed", spec.hidden, activations);
+        let qkv = by_columns(plan, &QKV, qkv, activations);
+        let q = by_columns(plan, &Q, query(), activations);
+        let attended = by_columns(plan, &ATTENDED, query(), activations);
+        let convolution = spec.convolution.map(|_| {
+            let gated = tokens(plan, "gated", 3 * spec.hidden, activations);
+            [gated, tokens(plan, "convolved", spec.hidden, activations)]
+        });
+        let gates = |mlp| [if spec.mlp.gated { 2 * mlp } else { mlp }, mlp];
+        let sizes = spec.layers.iter().filter(|layer| spec.is_dense(layer)).map(|layer| layer.mlp);
+        let sizes: std::collections::BTreeSet<u32> = sizes.collect();
+        assert!(sizes.len() <= MLP.len(), "layers have few sizes of MLPs");
+        let dense = MLP.into_iter().zip(sizes);
+        let dense =
+            dense.map(|(names, mlp)| (mlp, MlpBuffers::new(plan, names, Rows::Tokens, gates(mlp), activations)));
+        let dense = dense.collect();
+        let beside = spec.experts.is_some_and(|experts| experts.beside);
+        Self {
+            x,
+            normed,
+            qkv,
+            q,
+            attended,
+            convolution,
+            dense,
+            experts: ExpertBuffers::new(plan, spec, activations),
+            branch: spec.norm.place.after().then(|| tokens(plan, "branch", spec.hidden, activations)),
+            combined: beside.then(|| tokens(plan, "combined", spec.hidden, activations)),
+            layer_embedding: LayerEmbeddingBuffers::new(plan, spec, activations),
+            sampled: plan.buffer("sampled", Rows::Samples, spec.hidden, Storage::F32),
+            sampled_normed: plan.buffer("sampled_normed", Rows::Samples, spec.hidden, activations),
+            logits: plan.buffer("logits", Rows::Samples, spec.vocab, Storage::F32),
+        }
+    }
+}
+
+impl ExpertBuffers {
+    fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Option<Self> {
+        let experts = spec.experts?;
+        let rows = Rows::Routes(experts.per_token);
+        let router = plan.buffer("router", Rows::Tokens, experts.count, Storage::F32);
+        let routes = plan.buffer("routes", rows, 2, Storage::F32);
+        let gates = |mlp| [2 * mlp, mlp];
+        let mlp = MlpBuffers::new(plan, ["expert_gate_up", "expert_activated"], rows, gates(experts.mlp), activations);
+        let shared = experts.shared.map(|shared| {
+            let names = ["shared_gate_up", "shared_activated"];
+            MlpBuffers::new(plan, names, Rows::Tokens, gates(shared.mlp), activations)
+        });
+        let shared_gate = experts.shared.filter(|shared| shared.gated).map(|_| {
+            let logit = plan.buffer("shared_gate", Rows::Tokens, 1, Storage::F32);
+            [logit, plan.buffer("shared_route", Rows::Routes(1), 2, Storage::F32)]
+        });
+        Some(Self { router, routes, mlp, shared, shared_gate })
+    }
+}
+
+impl LayerEmbeddingBuffers {
+    fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Option<Self> {
+        let columns = spec.layer_embedding?;
+        let all = columns * u32::try_from(spec.layers.len()).expect("a model has few layers");
+        Some(Self {
+            all: plan.buffer("layer_embeddings", Rows::Tokens, all, activations),
+            projected: plan.buffer("layer_projections", Rows::Tokens, all, activations),
+            gate: plan.buffer("layer_gate", Rows::Tokens, columns, activations),
+            activated: plan.buffer("layer_activated", Rows::Tokens, columns, activations),
+        })
+    }
+}

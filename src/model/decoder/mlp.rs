@@ -1,0 +1,210 @@
+//! The parts of a layer that follow attention: MLP, experts, and the layer's own embedding.
+
+use super::Recorder;
+use super::buffers::{Buffers, ExpertBuffers, MlpBuffers};
+use crate::model::spec::{ExpertsSpec, LayerSpec, NormPlace};
+use crate::plan::{
+    Activation, BufferId, Embed, ExpertGroups, GatedActivation, MatMul, MatMulExperts, RmsNorm, RouteExperts, Routing,
+    Step, Up,
+};
+
+impl Recorder<'_> {
+    /// Records MLP or experts, or both: `x += f(x)`, with the model's norms.
+    pub(super) fn feed_forward(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, layer: &LayerSpec) {
+        let is_last = buffers.layer_embedding.is_none();
+        let x = match self.spec.norm.place {
+            NormPlace::BeforeBoth => buffers.normed,
+            _ => self.enter(steps, buffers, index, "mlp_norm"),
+        };
+        let experts = buffers.experts.filter(|_| layer.experts);
+        let Some(branch) = buffers.branch else {
+            return match experts {
+                Some(experts) => self.experts(steps, experts, index, [x, x], (true, buffers.x)),
+                None => self.mlp(steps, buffers.dense[&layer.mlp], index, x, (true, buffers.x)),
+            };
+        };
+        match (experts, buffers.combined) {
+            (None, _) => self.mlp(steps, buffers.dense[&layer.mlp], index, x, (false, branch)),
+            (Some(experts), None) => self.experts(steps, experts, index, [x, x], (false, branch)),
+            (Some(experts), Some(combined)) => {
+                self.mlp(steps, buffers.dense[&layer.mlp], index, x, (false, branch));
+                self.beside(steps, buffers, experts, index, combined);
+                let step = self.norm_onto_x(buffers, combined, index, "mlp_post_norm", is_last);
+                return steps.push(step);
+            }
+        }
+        let step = self.norm_onto_x(buffers, branch, index, "mlp_post_norm", is_last);
+        steps.push(step);
+    }
+
+    /// Records experts beside an MLP, whose output is in the branch: `combined = norm(branch) + norm(experts(x))`.
+    fn beside(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        experts: ExpertBuffers,
+        index: usize,
+        combined: BufferId,
+    ) {
+        let branch = buffers.branch.expect("such a model has norms after its branches");
+        let name = |name: &str| format!("layers.{index}.{name}");
+        steps.push(Step::RmsNorm(self.norm(branch, &name("dense_post_norm"), false, combined)));
+        // The router has a norm of its own. Its logits are computed before the experts' norm replaces it.
+        steps.push(Step::RmsNorm(self.norm(buffers.x, &name("router_norm"), false, buffers.normed)));
+        self.route(steps, experts, index, buffers.normed);
+        steps.push(Step::RmsNorm(self.norm(buffers.x, &name("expert_norm"), false, buffers.normed)));
+        self.chosen(steps, experts, index, buffers.normed, (false, branch));
+        steps.push(Step::RmsNorm(self.norm(branch, &name("expert_post_norm"), true, combined)));
+    }
+
+    /// Records an MLP: `out (=, +=) down(act(gate(x)) · up(x))`.
+    fn mlp(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: MlpBuffers,
+        index: usize,
+        x: BufferId,
+        (accumulate, out): (bool, BufferId),
+    ) {
+        let MlpBuffers { gate_up, activated } = buffers;
+        let mlp = self.spec.mlp;
+        let weight = self.layer_weight(index, "gate_up");
+        let bias = mlp.bias.then(|| self.layer_weight(index, "gate_up_bias"));
+        steps.push(Step::MatMul(MatMul { x, weight, bias, accumulate: false, out: gate_up }));
+        let numbers = (mlp.activation == Activation::Xielu).then(|| self.layer_weight(index, "xielu"));
+        steps.push(Step::GatedActivation(GatedActivation {
+            gate_up,
+            up: if mlp.gated { Up::SecondHalf } else { Up::One },
+            activation: mlp.activation,
+            numbers,
+            out: activated,
+        }));
+        let weight = self.layer_weight(index, "down");
+        let bias = mlp.bias.then(|| self.layer_weight(index, "down_bias"));
+        steps.push(Step::MatMul(MatMul { x: activated, weight, bias, accumulate, out }));
+    }
+
+    /// Records the experts that the router chooses for each token, and those that every token passes. `[routed, x]` are
+    /// the inputs of the router and of the experts.
+    fn experts(
+        &mut self,
+        steps: &mut Vec<Step>,
+        experts: ExpertBuffers,
+        index: usize,
+        [routed, x]: [BufferId; 2],
+        (accumulate, out): (bool, BufferId),
+    ) {
+        self.route(steps, experts, index, routed);
+        self.chosen(steps, experts, index, x, (accumulate, out));
+        if let Some(shared) = experts.shared {
+            self.shared(steps, experts, shared, index, x, out);
+        }
+    }
+
+    fn experts_spec(&self) -> ExpertsSpec {
+        self.spec.experts.expect("a layer has the experts of its model")
+    }
+
+    /// Records the router.
+    fn route(&mut self, steps: &mut Vec<Step>, experts: ExpertBuffers, index: usize, x: BufferId) {
+        let ExpertBuffers { router, routes, .. } = experts;
+        let spec = self.experts_spec();
+        let weight = self.layer_weight(index, "router");
+        let bias = spec.bias.then(|| self.layer_weight(index, "router_bias"));
+        steps.push(Step::MatMul(MatMul { x, weight, bias, accumulate: false, out: router }));
+        let routing = Routing {
+            sigmoid: spec.router.sigmoid,
+            renormalize: spec.router.renormalize,
+            bias: spec.router.choice_bias.then(|| self.layer_weight(index, "router_choice_bias")),
+            groups: spec.router.groups.filter(|ExpertGroups { count, kept }| kept < count),
+            factor: spec.router.factor,
+            expert_scale: spec.beside.then(|| self.layer_weight(index, "router_scales")),
+        };
+        steps.push(Step::RouteExperts(RouteExperts { logits: router, routing, routes }));
+    }
+
+    /// Records the chosen experts: `out (=, +=) Σ weight · down(act(gate(x)) · up(x))`.
+    fn chosen(
+        &mut self,
+        steps: &mut Vec<Step>,
+        experts: ExpertBuffers,
+        index: usize,
+        x: BufferId,
+        (accumulate, out): (bool, BufferId),
+    ) {
+        let ExpertBuffers { routes, mlp: MlpBuffers { gate_up, activated }, .. } = experts;
+        let spec = self.experts_spec();
+        let weight = self.layer_weight(index, "expert_gate_up");
+        let bias = spec.bias.then(|| self.layer_weight(index, "expert_gate_up_bias"));
+        steps.push(Step::MatMulExperts(MatMulExperts { x, routes, weight, bias, accumulate: false, out: gate_up }));
+        steps.push(self.gate(gate_up, activated));
+        let weight = self.layer_weight(index, "expert_down");
+        let bias = spec.bias.then(|| self.layer_weight(index, "expert_down_bias"));
+        steps.push(Step::MatMulExperts(MatMulExperts { x: activated, routes, weight, bias, accumulate, out }));
+    }
+
+    /// Records the MLP that every token passes besides the chosen experts: `out += σ(gate · x) · mlp(x)`, or
+    /// `out += mlp(x)`. With a gate, it is a mixture of one expert whose weight is the sigmoid of its logit.
+    fn shared(
+        &mut self,
+        steps: &mut Vec<Step>,
+        experts: ExpertBuffers,
+        MlpBuffers { gate_up, activated }: MlpBuffers,
+        index: usize,
+        x: BufferId,
+        out: BufferId,
+    ) {
+        let weight = self.layer_weight(index, "shared_gate_up");
+        steps.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out: gate_up }));
+        steps.push(self.gate(gate_up, activated));
+        let Some([logits, routes]) = experts.shared_gate else {
+            let weight = self.layer_weight(index, "shared_down");
+            return steps.push(Step::MatMul(MatMul { x: activated, weight, bias: None, accumulate: true, out }));
+        };
+        let weight = self.layer_weight(index, "shared_gate");
+        steps.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out: logits }));
+        let routing = Routing { sigmoid: true, ..Routing::softmax(false) };
+        steps.push(Step::RouteExperts(RouteExperts { logits, routing, routes }));
+        let (weight, bias) = (self.layer_weight(index, "shared_down"), None);
+        steps.push(Step::MatMulExperts(MatMulExperts { x: activated, routes, weight, bias, accumulate: true, out }));
+    }
+
+    fn gate(&self, gate_up: BufferId, out: BufferId) -> Step {
+        let activation = self.spec.mlp.activation;
+        Step::GatedActivation(GatedActivation { gate_up, up: Up::SecondHalf, activation, numbers: None, out })
+    }
+
+    /// Records the embeddings that layers have of their own, P elements each:
+    /// `(√P · row + norm(projection(x) / √hidden)) / √2`, normalized for each layer by itself.
+    pub(super) fn layer_embeddings(&mut self, steps: &mut Vec<Step>, buffers: &Buffers) {
+        let (Some(own), Some(columns)) = (buffers.layer_embedding, self.spec.layer_embedding) else { return };
+        let table = self.weight("layer_embedding");
+        let scale = (f64::from(columns) / 2.0).sqrt() as f32;
+        steps.push(Step::Embed(Embed { table, scale, out: own.all }));
+        let weight = self.weight("layer_projection");
+        steps.push(Step::MatMul(MatMul { x: buffers.x, weight, bias: None, accumulate: false, out: own.projected }));
+        // Dividing a row by √hidden before its norm is the same as multiplying epsilon by hidden; the norm's weights
+        // are loaded divided by √2.
+        let norm = self.norm(own.projected, "layer_projection_norm", true, own.all);
+        steps.push(Step::RmsNorm(RmsNorm { epsilon: norm.epsilon * self.spec.hidden as f32, ..norm }));
+    }
+
+    /// Records what a layer adds of its own embedding e: `x += norm(projection(act(gate(x)) · e))`.
+    pub(super) fn add_layer_embedding(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize) {
+        let (Some(own), Some(columns)) = (buffers.layer_embedding, self.spec.layer_embedding) else { return };
+        let branch = buffers.branch.expect("such a model has norms after its branches");
+        let weight = self.layer_weight(index, "layer_gate");
+        steps.push(Step::MatMul(MatMul { x: buffers.x, weight, bias: None, accumulate: false, out: own.gate }));
+        steps.push(Step::GatedActivation(GatedActivation {
+            gate_up: own.gate,
+            up: Up::Of(own.all, columns * u32::try_from(index).expect("a model has few layers")),
+            activation: self.spec.mlp.activation,
+            numbers: None,
+            out: own.activated,
+        }));
+        let weight = self.layer_weight(index, "layer_output");
+        steps.push(Step::MatMul(MatMul { x: own.activated, weight, bias: None, accumulate: false, out: branch }));
+        let step = self.norm_onto_x(buffers, branch, index, "layer_output_norm", true);
+        steps.push(step);
+    }
+}

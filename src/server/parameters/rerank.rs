@@ -1,0 +1,124 @@
+//! The fields of `/v1/rerank` (Jina's, Cohere's and vLLM's names, or TEI's) and of `/score` (vLLM's).
+
+use crate::server::parameters::fields::fields;
+use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
+use crate::server::parameters::kinds::{Choice, Flag, Integer, Optional, Required, Text};
+use crate::server::parameters::prompts::checked_text;
+use crate::server::parameters::table::{INPUTS_MAX, Queueing, Target};
+use crate::server::wire::error::ApiError;
+use serde_json::{Value, json};
+
+fields! {
+    /// What both requests have.
+    Judging with target: Target, queueing: Queueing {
+        /// What makes a document relevant, for models that read an instruction.
+        instruction: Option<String> = Optional(Text::ANY),
+        /// Keep only this many of each document's first tokens.
+        max_tokens_per_doc: Option<i64> = Optional(Integer { min: 1, max: Most::Context }),
+        /// Another name of `max_tokens_per_doc`.
+        truncate_prompt_tokens: Option<i64> = Optional(Integer { min: 1, max: Most::Context }),
+    }
+    refuses {
+        activation: "a score is a probability or a cosine",
+        max_chunks_per_doc: "a document is judged as a whole; `max_tokens_per_doc` cuts it",
+        mm_processor_kwargs: "models take text only",
+        rank_fields: "send documents as texts",
+    }
+}
+
+fields! {
+    /// `POST /v1/rerank` with documents.
+    RerankDocumentsRequest with judging: Judging {
+        /// What the documents are compared with.
+        query: String = Required(Document),
+        /// What to rank: texts, or objects with `text`.
+        documents: Vec<String> = Required(Documents { has_maximum: true }),
+        /// Report only this many of the best documents.
+        top_n: Option<i64> = Optional(Integer { min: 1, max: Most::Fixed(i32::MAX as i64) }),
+        /// Repeat each document in its result.
+        return_documents: bool = Flag(true),
+    }
+}
+
+fields! {
+    /// `POST /rerank` with texts, as clients of Hugging Face's Text Embeddings Inference send it.
+    RerankTextsRequest with judging: Judging {
+        /// What the texts are compared with.
+        query: String = Required(Document),
+        /// What to rank.
+        texts: Vec<String> = Required(Documents { has_maximum: true }),
+        /// Report the logarithm of the odds instead of a probability; a cosine stays as it is.
+        raw_scores: bool = Flag(false),
+        /// Repeat each text in its result.
+        return_text: bool = Flag(false),
+        /// Cut a text that does not fit into the context.
+        truncate: bool = Flag(false),
+        /// Texts are cut at their end.
+        #[expect(dead_code)]
+        truncation_direction: Option<&'static str> = Optional(Choice(&["Right", "right"])),
+    }
+}
+
+fields! {
+    /// `POST /score`.
+    ScoreRequest with judging: Judging {
+        /// A query, or one for each document.
+        text_1: Vec<String> = Required(Documents { has_maximum: false }),
+        /// A document, or several.
+        text_2: Vec<String> = Required(Documents { has_maximum: true }),
+    }
+}
+
+/// A text, or an object with `text`.
+pub(crate) struct Document;
+
+impl Kind for Document {
+    type Value = String;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<String, ApiError> {
+        match value {
+            Value::String(text) => checked_text(at, text, bounds),
+            Value::Object(mut map) if map.get("text").is_some_and(Value::is_string) => {
+                self.read(&format!("{at}.text"), map.remove("text").unwrap_or_default(), bounds)
+            }
+            Value::Object(_) => Err(ApiError::missing(format!("{at}.text"))),
+            other => Err(wrong(at, "a text, or an object with `text`", &other)),
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        let text = json!({"type": "string", "minLength": 1});
+        json!({"anyOf": [text, {"type": "object", "required": ["text"], "properties": {"text": text}}]})
+    }
+}
+
+/// A list of documents, or one.
+pub(crate) struct Documents {
+    /// Another field does not limit their number.
+    pub(crate) has_maximum: bool,
+}
+
+impl Kind for Documents {
+    type Value = Vec<String>;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Vec<String>, ApiError> {
+        let items = match value {
+            Value::Array(items) if items.is_empty() || items.len() as i64 > INPUTS_MAX => {
+                return Err(wrong(at, &format!("a list of 1 to {INPUTS_MAX} texts"), &Value::Array(items)));
+            }
+            Value::Array(items) => items,
+            other => return Ok(vec![Document.read(at, other, bounds)?]),
+        };
+        let read = |(index, item)| Document.read(&format!("{at}[{index}]"), item, bounds);
+        items.into_iter().enumerate().map(read).collect()
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        let one = Document.schema(bounds);
+        let mut list = json!({"type": "array", "minItems": 1, "items": one});
+        if self.has_maximum {
+            list["maxItems"] = INPUTS_MAX.into();
+        }
+        json!({"anyOf": [one, list]})
+    }
+}

@@ -1,0 +1,336 @@
+//! `POST /v1/rerank` and `POST /score`: how well documents answer a query.
+//!
+//! A reranker is asked, in the words of Qwen3-Reranker, whether a document meets the requirements. Both answers are
+//! found by a beam search of one token, so the score is that of the model's own probabilities. Other models compare
+//! embeddings.
+
+use crate::engine::handle::EngineInfo;
+use crate::engine::request::{BeamParams, Event, Request as EngineRequest, RequestError, SamplingParams};
+use crate::server::guards::{Client, read_object};
+use crate::server::parameters::conversation::Conversation;
+use crate::server::parameters::prompts::Prompts;
+use crate::server::parameters::rerank::{Judging, RerankDocumentsRequest, RerankTextsRequest, ScoreRequest};
+use crate::server::parameters::turns::Turns;
+use crate::server::parameters::{read, tools, vocabulary};
+use crate::server::routes::chat;
+use crate::server::routes::embeddings::{self, Inputs};
+use crate::server::state::{ModelState, Reranker, prompt_bytes_max};
+use crate::server::wire::error::{ApiError, Names, name_of};
+use crate::text::{TextModel, TextStream};
+use axum::Json;
+use axum::extract::{Request, State};
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use serde_json::{Map, Value, json};
+
+/// The engine's field names and those of these requests, where they differ.
+const NAMES: Names = &[("prompt", "documents")];
+/// Documents of one request that are judged at once, so that it does not fill the queue.
+const DOCUMENTS_AT_ONCE: usize = 16;
+/// Tokens of the context that a document that is cut leaves free: that of the answer, those that the tokenizer adds,
+/// and those that the document's ends form with its neighbours.
+const TOKENS_AT_ENDS: i64 = 8;
+/// The answer that counts.
+const YES: &str = "yes";
+/// From Qwen3-Reranker's documentation.
+const JUDGE: &str = "Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
+                     Note that the answer can only be \"yes\" or \"no\".";
+/// Its default instruction.
+const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
+
+/// The forms of a request to `/rerank`.
+enum RerankRequest {
+    Documents(RerankDocumentsRequest),
+    Texts(RerankTextsRequest),
+}
+
+impl RerankRequest {
+    fn read(body: Map<String, Value>, state: &ModelState) -> Result<Self, ApiError> {
+        let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
+        match (has("documents"), has("texts")) {
+            (true, true) => {
+                let message = "`documents` and `texts` are the same in two forms of a request; send one of them";
+                Err(ApiError::invalid("texts", message))
+            }
+            (false, true) => read::whole(body, state).map(Self::Texts),
+            _ => read::whole(body, state).map(Self::Documents),
+        }
+    }
+}
+
+/// Ranks documents.
+pub(crate) async fn rerank(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (client, owned) = (Client::of(&request), state.clone());
+    match read_object(request, &state.shared, move |body| RerankRequest::read(body, &owned)).await? {
+        RerankRequest::Documents(request) => rerank_documents(&state, client, request).await,
+        RerankRequest::Texts(request) => rerank_texts(&state, client, request).await,
+    }
+}
+
+/// `/rerank` in Jina's, Cohere's and vLLM's form.
+async fn rerank_documents(
+    state: &ModelState,
+    client: Client,
+    request: RerankDocumentsRequest,
+) -> Result<Json<Value>, ApiError> {
+    let model = state.model(request.judging.target.model.clone())?;
+    let pairs = request.documents.iter().map(|document| (request.query.clone(), document.clone())).collect();
+    let (scores, tokens) = scores(state, client, pairs, request.judging, NAMES).await?;
+    let result = |(index, score): (usize, f64)| {
+        let mut result = json!({"index": index, "relevance_score": score});
+        if request.return_documents {
+            result["document"] = json!({"text": request.documents[index]});
+        }
+        result
+    };
+    let most = request.top_n.map_or(usize::MAX, |most| most as usize);
+    let results: Vec<_> = ranked(scores).into_iter().take(most).map(result).collect();
+    let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+    Ok(Json(json!({"id": state.shared.new_id("rerank"), "model": model, "usage": usage, "results": results})))
+}
+
+/// `/rerank` in the form of Text Embeddings Inference: the answer is a bare list.
+async fn rerank_texts(
+    state: &ModelState,
+    client: Client,
+    mut request: RerankTextsRequest,
+) -> Result<Json<Value>, ApiError> {
+    const NAMES: Names = &[("prompt", "texts")];
+    state.model(request.judging.target.model.clone())?;
+    if request.truncate {
+        let room = room(state, &request.query, &request.judging, NAMES).await?;
+        let asked = request.judging.max_tokens_per_doc.or(request.judging.truncate_prompt_tokens);
+        request.judging.max_tokens_per_doc = Some(asked.unwrap_or(room).min(room));
+    }
+    let pairs = request.texts.iter().map(|text| (request.query.clone(), text.clone())).collect();
+    let (scores, _) = scores(state, client, pairs, request.judging, NAMES).await?;
+    let is_raw = request.raw_scores && matches!(state.reranker(), Reranker::YesNo);
+    let result = |(index, score): (usize, f64)| {
+        let mut result = json!({"index": index, "score": if is_raw { log_odds(score) } else { score }});
+        if request.return_text {
+            result["text"] = request.texts[index].as_str().into();
+        }
+        result
+    };
+    Ok(Json(ranked(scores).into_iter().map(result).collect()))
+}
+
+/// Indices and scores, the best first. Of equal ones, the first comes first.
+fn ranked(scores: Vec<f64>) -> Vec<(usize, f64)> {
+    let mut ranked: Vec<_> = scores.into_iter().enumerate().collect();
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    ranked
+}
+
+/// The logarithm of the odds of a probability; finite, because JSON has no infinite numbers.
+fn log_odds(probability: f64) -> f64 {
+    let probability = probability.clamp(f64::EPSILON, 1.0 - f64::EPSILON);
+    (probability / (1.0 - probability)).ln()
+}
+
+/// Tokens of a document that fit into the context beside the query; at least 1.
+async fn room(state: &ModelState, query: &str, judging: &Judging, names: Names) -> Result<i64, ApiError> {
+    let info = state.ready()?;
+    let beside = match state.reranker() {
+        Reranker::YesNo => chat::prompt(state, info, question(&judged_text(query, "", judging))?, names).await?.len(),
+        Reranker::Embedding => 0,
+    };
+    Ok((i64::from(info.max_model_len) - beside as i64 - TOKENS_AT_ENDS).max(1))
+}
+
+/// Scores pairs of texts.
+pub(crate) async fn score(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+    let client = Client::of(&request);
+    let ScoreRequest { judging, text_1, text_2 } = read::read(request, &state).await?;
+    let model = state.model(judging.target.model.clone())?;
+    if text_1.len() > 1 && text_1.len() != text_2.len() {
+        let message =
+            format!("`text_1` must be one text, or as many as `text_2` ({}), not {}", text_2.len(), text_1.len());
+        return Err(ApiError::invalid("text_1", message));
+    }
+    let pairs = text_1.iter().cycle().cloned().zip(text_2).collect();
+    let (scores, tokens) = scores(&state, client, pairs, judging, NAMES).await?;
+    let entry = |(index, score)| json!({"index": index, "object": "score", "score": score});
+    let data: Vec<_> = scores.into_iter().enumerate().map(entry).collect();
+    Ok(Json(json!({
+        "id": state.shared.new_id("score"),
+        "object": "list",
+        "created": crate::platform::unix_time(),
+        "model": model,
+        "data": data,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    })))
+}
+
+/// A score for each pair of a query and a document, and the number of tokens that were read.
+async fn scores(
+    state: &ModelState,
+    client: Client,
+    mut pairs: Vec<(String, String)>,
+    judging: Judging,
+    names: Names,
+) -> Result<(Vec<f64>, usize), ApiError> {
+    let longest = judging.instruction.as_ref().map_or(0, String::len);
+    if longest > prompt_bytes_max(state.ready()?) {
+        let message = "`instruction` is longer than the context";
+        return Err(ApiError::invalid("instruction", message));
+    }
+    if let Some(most) = judging.max_tokens_per_doc.or(judging.truncate_prompt_tokens) {
+        pairs = cut(state, pairs, most as usize, names).await?;
+    }
+    match state.reranker() {
+        Reranker::YesNo => judged(state, client, pairs, (&judging, names)).await,
+        Reranker::Embedding => compared(state, client, pairs, (judging, names)).await,
+    }
+}
+
+/// The pairs with at most `most` tokens of each document.
+async fn cut(
+    state: &ModelState,
+    pairs: Vec<(String, String)>,
+    most: usize,
+    names: Names,
+) -> Result<Vec<(String, String)>, ApiError> {
+    let bytes = pairs.iter().map(|(_, document)| document.len()).sum();
+    let work = move |text: &TextModel| {
+        let tokenizer = text.tokenizer.clone();
+        let cut = |(query, document): (String, String)| {
+            let Some(tokenizer) = &tokenizer else { return Ok((query, document)) };
+            let ids = tokenizer.encode(&document, false)?;
+            if ids.len() <= most {
+                return Ok((query, document));
+            }
+            // A character that is cut in two is left out.
+            let mut decoder = TextStream::new(Some(tokenizer.clone()), &[], false);
+            Ok((query, ids[..most].iter().map(|id| decoder.push(*id).text).collect()))
+        };
+        pairs.into_iter().map(cut).collect::<Result<_, crate::text::TokenizerError>>()
+    };
+    state.with_text(bytes, work).await?.map_err(|error| ApiError::invalid(name_of("prompt", names), error.to_string()))
+}
+
+/// Cosines of embeddings.
+async fn compared(
+    state: &ModelState,
+    client: Client,
+    pairs: Vec<(String, String)>,
+    (judging, names): (Judging, Names),
+) -> Result<(Vec<f64>, usize), ApiError> {
+    // How embedding models are given an instruction: with the query only.
+    let query = |query: String| match &judging.instruction {
+        Some(instruction) => format!("Instruct: {instruction}\nQuery:{query}"),
+        None => query,
+    };
+    let (mut queries, documents): (Vec<_>, Vec<_>) =
+        pairs.into_iter().map(|(text, document)| (query(text), document)).unzip();
+    // One query is embedded once.
+    if queries.iter().all(|query| *query == queries[0]) {
+        queries.truncate(1);
+    }
+    let (count, texts) = (queries.len(), [queries, documents].concat());
+    let mut inputs = Inputs::new(Prompts::Texts(texts), judging.queueing);
+    inputs.names = names;
+    let (vectors, tokens) = embeddings::vectors(state, client, inputs).await?;
+    let (queries, documents) = vectors.split_at(count);
+    let one = |(index, document): (usize, &Vec<f32>)| {
+        let query = if count == documents.len() { &queries[index] } else { &queries[0] };
+        query.iter().zip(document).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    };
+    Ok((documents.iter().enumerate().map(one).collect(), tokens))
+}
+
+/// Probabilities that the answer is yes rather than no.
+async fn judged(
+    state: &ModelState,
+    client: Client,
+    pairs: Vec<(String, String)>,
+    (judging, names): (&Judging, Names),
+) -> Result<(Vec<f64>, usize), ApiError> {
+    let info = state.ready()?;
+    let base = base(state, info, client, judging)?;
+    let checked = base.check_without_prompt(info.vocab, info.max_model_len);
+    checked.map_err(|error| ApiError::refused(&error, names))?;
+    let _active = state.count_answer();
+    let all = pairs.into_iter().map(|(query, document)| {
+        let text = judged_text(&query, &document, judging);
+        let base = base.clone();
+        async move {
+            let prompt = chat::prompt(state, info, question(&text)?, names).await?;
+            let tokens = prompt.len();
+            let request = EngineRequest { prompt: prompt.into(), ..base };
+            Ok::<_, ApiError>((yes_share(state, request, names).await?, tokens))
+        }
+    });
+    let judged: Vec<_> = futures_util::stream::iter(all).buffered(DOCUMENTS_AT_ONCE).try_collect().await?;
+    Ok((judged.iter().map(|(score, _)| *score).collect(), judged.iter().map(|(_, tokens)| tokens).sum()))
+}
+
+/// The request without its prompt: a search for the two answers.
+fn base(state: &ModelState, info: &EngineInfo, client: Client, judging: &Judging) -> Result<EngineRequest, ApiError> {
+    let refusal = || ApiError::unsupported("model", "this model's tokenizer has no tokens `yes` and `no`");
+    let tokenizer = state.text.tokenizer.as_ref().ok_or_else(refusal)?;
+    let id = |word: &str| match tokenizer.encode(word, false).as_deref() {
+        Ok([id]) => Ok(*id),
+        _ => Err(refusal()),
+    };
+    let answers = [id(YES)?, id("no")?];
+    let params = SamplingParams {
+        n: 2,
+        max_tokens: Some(1),
+        logprobs: Some(0),
+        constraint: vocabulary::limited(None, (&answers, &[]), None, info.vocab)?,
+        beams: Some(BeamParams { width: 2, length_penalty: 1.0, early_stopping: false }),
+        ..SamplingParams::default()
+    };
+    Ok(EngineRequest {
+        params,
+        cache_salt: judging.queueing.cache_salt.clone(),
+        priority: judging.queueing.priority.unwrap_or(0) as i32,
+        client: client.0,
+        ..EngineRequest::default()
+    })
+}
+
+/// What the model reads of a pair.
+fn judged_text(query: &str, document: &str, judging: &Judging) -> String {
+    let instruction = judging.instruction.as_deref().unwrap_or(INSTRUCTION);
+    format!("<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}")
+}
+
+/// The conversation in which a document is judged. The model does not think first.
+fn question(text: &str) -> Result<Conversation, ApiError> {
+    let mut turns = Turns::default();
+    turns.system(JUDGE);
+    turns.user(text);
+    Ok(Conversation {
+        messages: turns.messages(),
+        tools: tools::resolve(None, None, false)?,
+        kwargs: Some(Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))])),
+        add_generation_prompt: true,
+        continue_final: false,
+    })
+}
+
+/// The probability of yes among the two answers.
+async fn yes_share(state: &ModelState, request: EngineRequest, names: Names) -> Result<f64, ApiError> {
+    let yes = state.text.tokenizer.as_ref().and_then(|tokenizer| tokenizer.encode(YES, false).ok());
+    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, names))?;
+    let (mut share_of_yes, mut whole) = (0.0, 0.0);
+    for mut receiver in receivers {
+        loop {
+            match receiver.next().await {
+                Some(Event::Token(token)) => {
+                    let share = f64::from(token.logprob.unwrap_or(f32::NEG_INFINITY)).exp();
+                    whole += share;
+                    share_of_yes += if yes.as_deref() == Some(&[token.id]) { share } else { 0.0 };
+                }
+                Some(Event::Finished { .. }) => break,
+                Some(Event::Failed(error)) => return Err(ApiError::failed(error)),
+                Some(Event::Prompt(_)) => {}
+                // The engine ends every request with an event; without one, it is gone.
+                None => return Err(ApiError::failed(RequestError::Internal)),
+            }
+        }
+    }
+    // Both may be too unlikely for a number.
+    Ok(if whole > 0.0 { share_of_yes / whole } else { 0.5 })
+}

@@ -1,0 +1,105 @@
+//! [`ModelState`]: what the routes need of the model that a request asks for.
+
+use super::{Counted, Reranker, ServerOptions, Shared};
+use crate::engine::handle::{EngineHandle, EngineInfo, Status};
+use crate::server::counters::{Metrics, Throughput};
+use crate::server::wire::error::ApiError;
+use crate::text::answer::AnswerFormat;
+use crate::text::{GrammarError, Grammars, TextModel};
+use std::sync::{Arc, OnceLock};
+
+/// A loaded model, and what it shares with the others of its server; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct ModelState {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) engine: EngineHandle,
+    pub(crate) text: Arc<TextModel>,
+    /// At least one; answers call the model by the first.
+    pub(crate) model_names: Arc<[String]>,
+    /// The server's, with those of this model.
+    pub(crate) options: Arc<ServerOptions>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) throughput: Arc<Throughput>,
+    pub(crate) answer_format: AnswerFormat,
+    /// Created when a request first needs it.
+    pub(crate) grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
+}
+
+impl ModelState {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        (engine, text): (EngineHandle, Arc<TextModel>),
+        model_names: Arc<[String]>,
+        options: ServerOptions,
+    ) -> Self {
+        assert!(!model_names.is_empty(), "a served model has a name");
+        let answer_format = AnswerFormat::new(&text, options.tool_call_parser, options.reasoning_parser);
+        Self {
+            shared,
+            engine,
+            text,
+            model_names,
+            options: Arc::new(options),
+            metrics: Arc::default(),
+            throughput: Arc::default(),
+            answer_format,
+            grammars: Arc::default(),
+        }
+    }
+
+    /// The engine's properties, or the error if it cannot serve requests.
+    pub(crate) fn ready(&self) -> Result<&EngineInfo, ApiError> {
+        match self.engine.status() {
+            Status::Ready => self.engine.info().ok_or_else(ApiError::loading),
+            Status::Loading => Err(ApiError::loading()),
+            Status::Draining => Err(ApiError::shutting_down()),
+            Status::Failed => Err(ApiError::device_lost()),
+        }
+    }
+
+    /// The served name that a request asks for; the first if it names none.
+    pub(crate) fn model(&self, asked: Option<String>) -> Result<String, ApiError> {
+        match asked {
+            None => Ok(self.model_names[0].clone()),
+            Some(name) if self.options.any_model || self.is_served(&name) => Ok(name),
+            Some(name) => Err(ApiError::unknown_model(&name, self.model_names.iter().map(String::as_str))),
+        }
+    }
+
+    /// Whether a name is one of this model's.
+    pub(crate) fn is_served(&self, name: &str) -> bool {
+        let is_one = |name: &str| self.model_names.iter().any(|served| served == name);
+        // Ollama's clients add the tag that they see in its lists.
+        is_one(name) || name.strip_suffix(":latest").is_some_and(is_one)
+    }
+
+    /// How documents are judged.
+    pub(crate) fn reranker(&self) -> Reranker {
+        let is_reranker = self.model_names.iter().any(|name| name.to_ascii_lowercase().contains("rerank"));
+        self.options.reranker.unwrap_or(if is_reranker { Reranker::YesNo } else { Reranker::Embedding })
+    }
+
+    /// Counts an answer until it is dropped.
+    pub(crate) fn count_answer(&self) -> Counted {
+        Counted::new(&self.shared.active)
+    }
+
+    /// Runs `work` on the text model; see [`Shared::offload`].
+    pub(crate) async fn with_text<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&TextModel) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let text = self.text.clone();
+        self.shared.offload(bytes, move || work(&text)).await
+    }
+
+    /// `system_fingerprint`: identifies what computed an answer. Answers may differ if their fingerprints do.
+    pub(crate) fn fingerprint(&self, info: &EngineInfo) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for part in [env!("CARGO_PKG_VERSION"), &self.model_names[0], &info.device, info.api, &info.tier] {
+            hasher.update(part.as_bytes()).update(&[0]);
+        }
+        format!("fp_{}", &hasher.finalize().to_hex()[..12])
+    }
+}

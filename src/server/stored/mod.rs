@@ -1,0 +1,246 @@
+//! [`Responses`]: the responses of the Responses API that clients may refer to, in memory, within a number of bytes.
+//! With a folder, they are also written to files, and read again when a server starts.
+//!
+//! A response is kept with the items of its own input and the id of the one that it follows, so a conversation is a
+//! chain. When there is no room, the one that was not used for the longest time goes. A client sees only its own: each
+//! belongs to the API key it was made with.
+
+mod folder;
+
+use folder::{Folder, Found};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Maximum responses of a chain.
+const CHAIN_MAX: usize = 10_000;
+
+/// A response with what it was made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    /// The response object, with its output.
+    pub(crate) response: Value,
+    /// The items of the request's own input.
+    pub(crate) input: Vec<Value>,
+    /// The response that it follows.
+    pub(crate) previous: Option<String>,
+}
+
+/// The stored responses of a server.
+#[derive(Debug)]
+pub(crate) struct Responses {
+    bytes_max: usize,
+    folder: Option<Folder>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    entries: HashMap<String, Entry>,
+    /// Ids by the time of their last use.
+    uses: BTreeMap<u64, String>,
+    now: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    client: u32,
+    stored: Stored,
+    bytes: usize,
+    used: u64,
+}
+
+impl Kept {
+    fn remove(&mut self, id: &str) {
+        if let Some(entry) = self.entries.remove(id) {
+            self.bytes -= entry.bytes;
+            self.uses.remove(&entry.used);
+        }
+    }
+
+    /// A client's response, which is now the one that was used last.
+    fn find(&mut self, client: u32, id: &str) -> Option<&Stored> {
+        let entry = self.entries.get_mut(id).filter(|entry| entry.client == client)?;
+        self.now += 1;
+        self.uses.remove(&entry.used);
+        entry.used = self.now;
+        self.uses.insert(self.now, id.to_owned());
+        Some(&entry.stored)
+    }
+}
+
+/// The size of a response in the store.
+fn bytes_of(id: &str, stored: &Stored) -> usize {
+    let input = stored.input.iter().map(|item| item.to_string().len()).sum::<usize>();
+    stored.response.to_string().len() + input + id.len()
+}
+
+impl Responses {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, folder: None, kept: Mutex::default() }
+    }
+
+    /// A store whose responses are also files of this folder, which belong to the clients of these API keys.
+    pub(crate) fn with_folder(bytes_max: usize, path: &Path, api_keys: &[String]) -> Self {
+        let (mut store, folder) = (Self::new(bytes_max), Folder::new(path, api_keys));
+        let found = folder.read(bytes_max);
+        store.folder = Some(folder);
+        for Found { client, id, stored } in found {
+            if let Some(bytes) = store.fitting(&id, &stored) {
+                store.insert(client, &id, stored, bytes);
+            }
+        }
+        store
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a response, unless it alone is larger than the store.
+    pub(crate) fn keep(&self, client: u32, id: &str, stored: Stored) {
+        let Some(bytes) = self.fitting(id, &stored) else { return };
+        // First, so that it can be removed from the folder as soon as others can remove it here.
+        if let Some(folder) = &self.folder {
+            folder.write(client, id, &stored);
+        }
+        self.insert(client, id, stored, bytes);
+    }
+
+    /// The size of a response; `None` if it is larger than the store.
+    fn fitting(&self, id: &str, stored: &Stored) -> Option<usize> {
+        let bytes = bytes_of(id, stored);
+        if bytes > self.bytes_max {
+            tracing::warn!(bytes, "a response is larger than --response-store-bytes and is not stored");
+            return None;
+        }
+        Some(bytes)
+    }
+
+    /// Adds a response of this size, and removes the oldest ones until there is room for it.
+    fn insert(&self, client: u32, id: &str, stored: Stored, bytes: usize) {
+        let mut kept = self.kept();
+        kept.bytes += bytes;
+        kept.now += 1;
+        let used = kept.now;
+        kept.uses.insert(used, id.to_owned());
+        kept.entries.insert(id.to_owned(), Entry { client, stored, bytes, used });
+        while kept.bytes > self.bytes_max {
+            let Some((_, oldest)) = kept.uses.pop_first() else { break };
+            kept.remove(&oldest);
+            self.remove_file(&oldest);
+        }
+    }
+
+    fn remove_file(&self, id: &str) {
+        if let Some(folder) = &self.folder {
+            folder.remove(id);
+        }
+    }
+
+    /// A response of this client.
+    pub(crate) fn get(&self, client: u32, id: &str) -> Option<Stored> {
+        self.kept().find(client, id).cloned()
+    }
+
+    /// Forgets a response. Returns whether this client had it.
+    pub(crate) fn delete(&self, client: u32, id: &str) -> bool {
+        let mut kept = self.kept();
+        let found = kept.find(client, id).is_some();
+        if found {
+            kept.remove(id);
+            self.remove_file(id);
+        }
+        found
+    }
+
+    /// The items of a response and of all that it follows, oldest first; `None` if one of them is not stored.
+    pub(crate) fn chain(&self, client: u32, id: &str) -> Option<Vec<Value>> {
+        let mut kept = self.kept();
+        let (mut next, mut parts) = (Some(id.to_owned()), Vec::new());
+        while let Some(id) = next.take() {
+            let stored = kept.find(client, &id).filter(|_| parts.len() < CHAIN_MAX)?;
+            let output = stored.response["output"].as_array().into_iter().flatten();
+            parts.push(stored.input.iter().chain(output).cloned().collect::<Vec<_>>());
+            next.clone_from(&stored.previous);
+        }
+        Some(parts.into_iter().rev().flatten().collect())
+    }
+
+    /// An item of this client's responses.
+    pub(crate) fn item(&self, client: u32, id: &str) -> Option<Value> {
+        let kept = self.kept();
+        let own = kept.entries.values().filter(|entry| entry.client == client).map(|entry| &entry.stored);
+        let items = own.flat_map(|stored| {
+            let output = stored.response["output"].as_array().into_iter().flatten();
+            stored.input.iter().chain(output)
+        });
+        items.into_iter().find(|item| item["id"] == id).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn response(text: &str, previous: Option<&str>) -> Stored {
+        let response = json!({"output": [{"id": format!("out-{text}"), "text": text}]});
+        Stored { response, input: vec![json!({"text": format!("{text}?")})], previous: previous.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_chain_is_read_oldest_first_and_only_by_its_client() {
+        let store = Responses::new(10_000);
+        let (own, other) = (0, 1);
+        store.keep(own, "1", response("a", None));
+        store.keep(own, "2", response("b", Some("1")));
+        let chain = store.chain(own, "2").expect("both are stored");
+        let texts: Vec<_> = chain.iter().map(|item| item["text"].as_str().expect("a text")).collect();
+        assert_eq!(texts, ["a?", "a", "b?", "b"]);
+        assert!(store.chain(other, "2").is_none() && store.get(other, "1").is_none() && !store.delete(other, "1"));
+        assert!(store.item(own, "out-a").is_some() && store.item(other, "out-a").is_none());
+        assert!(store.delete(own, "1") && !store.delete(own, "1"));
+        assert!(store.chain(own, "2").is_none(), "its beginning is gone");
+    }
+
+    #[test]
+    fn a_folder_outlives_its_server_and_its_keys_stay_apart() {
+        let folder = tempfile::tempdir().expect("a folder for this test");
+        let (first, both) = (["one".to_owned()], ["two".to_owned(), "one".to_owned()]);
+        let store = Responses::with_folder(10_000, folder.path(), &first);
+        store.keep(0, "1", response("a", None));
+        store.keep(0, "2", response("b", Some("1")));
+        store.keep(0, "3", response("c", None));
+        assert!(store.delete(0, "3"));
+        std::fs::write(folder.path().join("4.json"), "no JSON").expect("the folder takes files");
+        let again = Responses::with_folder(10_000, folder.path(), &both);
+        let texts = |client| Some(again.chain(client, "2")?.len());
+        assert_eq!((texts(0), texts(1)), (None, Some(4)), "the key has another index now");
+        assert!(again.get(1, "3").is_none() && again.get(1, "4").is_none());
+        let small = Responses::with_folder(bytes_of("1", &response("a", None)) + 10, folder.path(), &first);
+        assert!(small.get(0, "1").is_none() && small.get(0, "2").is_some(), "the oldest makes room");
+        assert!(!folder.path().join("1.json").exists() && folder.path().join("2.json").exists());
+        assert!(Responses::with_folder(10, folder.path(), &first).get(0, "2").is_none(), "it is larger than the store");
+        assert!(Responses::with_folder(10_000, folder.path(), &[]).get(0, "2").is_none(), "no key is another client");
+    }
+
+    #[test]
+    fn what_was_not_used_for_the_longest_time_makes_room() {
+        let size = response("0", None).response.to_string().len() + 30;
+        let store = Responses::new(3 * size);
+        let own = 0;
+        (0..3).for_each(|index| store.keep(own, &index.to_string(), response(&index.to_string(), None)));
+        assert!(store.get(own, "0").is_some());
+        store.keep(own, "3", response("3", None));
+        let left: Vec<_> = (0..4).filter(|index| store.get(own, &index.to_string()).is_some()).collect();
+        assert!(left.contains(&0) && left.contains(&3) && !left.contains(&1), "{left:?}");
+        store.keep(own, "large", response(&"x".repeat(3 * size), None));
+        assert!(store.get(own, "large").is_none() && store.get(own, "3").is_some());
+        let kept = store.kept();
+        assert_eq!(kept.bytes, kept.entries.values().map(|entry| entry.bytes).sum::<usize>());
+        assert_eq!(kept.uses.len(), kept.entries.len());
+    }
+}

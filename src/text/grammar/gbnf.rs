@@ -1,0 +1,390 @@
+//! GBNF, the notation of llama.cpp's and xgrammar's grammars (`root ::= "a" [0-9]+`), translated to Lark.
+//!
+//! Lark has a lexer and a parser, and the lexer always takes the longest match. GBNF has no lexer: whatever its rules
+//! describe together is allowed. So everything that does not recur becomes one pattern, as large as possible, and only
+//! rules that reach themselves become rules of the parser.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// Maximum number of rules.
+const RULES_MAX: usize = 1000;
+/// Maximum of a repetition's numbers.
+const REPEATS_MAX: u32 = 10_000;
+
+/// The right side of a rule, or a part of it.
+#[derive(Debug)]
+enum Node {
+    /// A regular expression.
+    Pattern(String),
+    Rule(String),
+    Sequence(Vec<Node>),
+    Choice(Vec<Node>),
+    Repeat(Box<Node>, u32, Option<u32>),
+}
+
+/// Whether a text is in this notation: a line begins with `name ::=`.
+pub(super) fn is_gbnf(text: &str) -> bool {
+    let begins = |line: &str| line.split_once("::=").is_some_and(|(name, _)| is_name(name.trim()));
+    text.lines().any(begins)
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(is_name_character)
+}
+
+fn is_name_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '-' || c == '_'
+}
+
+/// The same grammar in Lark's notation; an error says what is wrong with it.
+pub(super) fn to_lark(text: &str) -> Result<String, String> {
+    let rules = Parser { rest: text.chars().peekable() }.rules()?;
+    if !rules.contains_key("root") {
+        return Err("it has no rule `root`".to_owned());
+    }
+    for node in rules.values() {
+        if let Some(name) = node.names().into_iter().find(|name| !rules.contains_key(*name)) {
+            return Err(format!("its rule `{name}` is not defined"));
+        }
+    }
+    let numbers = (0..).zip(rules.keys()).map(|(number, name)| (name.as_str(), number)).collect();
+    let mut writer = Writer { numbers, regular: regular(&rules), patterns: Vec::new() };
+    let mut lark = format!("start: {}\n", writer.reference("root"));
+    for (name, node) in &rules {
+        let right = if writer.regular.contains(name.as_str()) { writer.pattern(node) } else { writer.rule(node) };
+        writeln!(lark, "{}: {right}", writer.reference(name)).expect("a string takes text");
+    }
+    for (number, pattern) in writer.patterns.iter().enumerate() {
+        writeln!(lark, "X{number}: {pattern}").expect("a string takes text");
+    }
+    Ok(lark)
+}
+
+/// The rules that reach no rule that reaches itself.
+fn regular(rules: &BTreeMap<String, Node>) -> BTreeSet<&str> {
+    let mut regular = BTreeSet::new();
+    loop {
+        let is_new = |(name, node): &(&String, &Node)| !regular.contains(name.as_str()) && node.is_regular(&regular);
+        let new: Vec<_> = rules.iter().filter(is_new).map(|(name, _)| name.as_str()).collect();
+        if new.is_empty() {
+            return regular;
+        }
+        regular.extend(new);
+    }
+}
+
+impl Node {
+    fn names(&self) -> Vec<&str> {
+        match self {
+            Self::Pattern(_) => Vec::new(),
+            Self::Rule(name) => vec![name],
+            Self::Sequence(parts) | Self::Choice(parts) => parts.iter().flat_map(Self::names).collect(),
+            Self::Repeat(part, ..) => part.names(),
+        }
+    }
+
+    fn is_regular(&self, regular: &BTreeSet<&str>) -> bool {
+        self.names().iter().all(|name| regular.contains(name))
+    }
+}
+
+/// Writes right sides in Lark's notation.
+struct Writer<'a> {
+    numbers: BTreeMap<&'a str, usize>,
+    regular: BTreeSet<&'a str>,
+    /// Patterns of parts of rules.
+    patterns: Vec<String>,
+}
+
+impl Writer<'_> {
+    /// Lark tells patterns and rules apart by their case.
+    fn reference(&self, name: &str) -> String {
+        let letter = if self.regular.contains(name) { 'T' } else { 'r' };
+        format!("{letter}{}", self.numbers[name])
+    }
+
+    fn pattern(&self, node: &Node) -> String {
+        match node {
+            Node::Pattern(pattern) if pattern.is_empty() => "\"\"".into(),
+            Node::Pattern(pattern) => format!("/{pattern}/"),
+            Node::Rule(name) => self.reference(name),
+            Node::Sequence(parts) if parts.is_empty() => "\"\"".into(),
+            Node::Sequence(parts) => joined(parts.iter().map(|part| self.pattern(part)), " "),
+            Node::Choice(parts) => joined(parts.iter().map(|part| self.pattern(part)), " | "),
+            Node::Repeat(part, least, most) => repeated(&self.pattern(part), *least, *most),
+        }
+    }
+
+    fn rule(&mut self, node: &Node) -> String {
+        if node.is_regular(&self.regular) {
+            return self.part(self.pattern(node));
+        }
+        match node {
+            Node::Pattern(_) => self.part(self.pattern(node)),
+            Node::Rule(name) => self.reference(name),
+            Node::Choice(parts) => joined(parts.iter().map(|part| self.rule(part)).collect::<Vec<_>>(), " | "),
+            Node::Repeat(part, least, most) => repeated(&self.rule(part), *least, *most),
+            Node::Sequence(parts) => {
+                let runs = parts.chunk_by(|a, b| a.is_regular(&self.regular) && b.is_regular(&self.regular));
+                let runs: Vec<&[Node]> = runs.collect();
+                let written = runs.into_iter().map(|run| match run {
+                    [one] => self.rule(one),
+                    run => self.part(joined(run.iter().map(|part| self.pattern(part)), " ")),
+                });
+                joined(written.collect::<Vec<_>>(), " ")
+            }
+        }
+    }
+
+    /// Names a pattern within a rule.
+    fn part(&mut self, pattern: String) -> String {
+        self.patterns.push(pattern);
+        format!("X{}", self.patterns.len() - 1)
+    }
+}
+
+fn joined(parts: impl IntoIterator<Item = String>, by: &str) -> String {
+    format!("({})", parts.into_iter().collect::<Vec<_>>().join(by))
+}
+
+fn repeated(part: &str, least: u32, most: Option<u32>) -> String {
+    match (least, most) {
+        (0, None) => format!("({part})*"),
+        (1, None) => format!("({part})+"),
+        (0, Some(1)) => format!("({part})?"),
+        (least, most) => format!("({part}){{{least},{}}}", most.map_or(String::new(), |most| most.to_string())),
+    }
+}
+
+/// A character as a regular expression matches it.
+fn escaped(c: char) -> String {
+    if c.is_ascii_alphanumeric() { c.into() } else { format!("\\x{{{:x}}}", u32::from(c)) }
+}
+
+struct Parser<'a> {
+    rest: Peekable<Chars<'a>>,
+}
+
+impl Parser<'_> {
+    fn rules(mut self) -> Result<BTreeMap<String, Node>, String> {
+        let mut rules = BTreeMap::new();
+        self.skip_space();
+        while self.rest.peek().is_some() {
+            let name = self.name();
+            if name.is_empty() || !self.begins_rule() {
+                return Err(self.unexpected("`name ::=`"));
+            }
+            let node = self.choice()?;
+            if rules.insert(name.clone(), node).is_some() {
+                return Err(format!("its rule `{name}` is defined twice"));
+            }
+            if rules.len() > RULES_MAX {
+                return Err(format!("it has more than {RULES_MAX} rules"));
+            }
+        }
+        Ok(rules)
+    }
+
+    /// Alternatives, up to a closing parenthesis or the next rule. Their nesting was checked before.
+    fn choice(&mut self) -> Result<Node, String> {
+        let mut options = vec![self.sequence()?];
+        while self.rest.next_if_eq(&'|').is_some() {
+            options.push(self.sequence()?);
+        }
+        Ok(if options.len() == 1 { options.remove(0) } else { Node::Choice(options) })
+    }
+
+    fn sequence(&mut self) -> Result<Node, String> {
+        let mut parts = Vec::new();
+        loop {
+            self.skip_space();
+            let part = match self.rest.peek() {
+                None | Some('|' | ')') => break,
+                Some('"') => self.literal()?,
+                Some('[') => self.class()?,
+                Some('.') => {
+                    self.rest.next();
+                    Node::Pattern("(?s:.)".into())
+                }
+                Some('(') => {
+                    self.rest.next();
+                    let inner = self.choice()?;
+                    if self.rest.next_if_eq(&')').is_none() {
+                        return Err(self.unexpected("`)`"));
+                    }
+                    inner
+                }
+                Some(c) if is_name_character(*c) => {
+                    let before = self.rest.clone();
+                    let name = self.name();
+                    if self.begins_rule() {
+                        self.rest = before;
+                        break;
+                    }
+                    Node::Rule(name)
+                }
+                Some(_) => return Err(self.unexpected("a string, a character class, a rule or a group")),
+            };
+            parts.push(self.repeats(part)?);
+        }
+        Ok(if parts.len() == 1 { parts.remove(0) } else { Node::Sequence(parts) })
+    }
+
+    /// Adds the repetitions that follow a part.
+    fn repeats(&mut self, mut part: Node) -> Result<Node, String> {
+        loop {
+            let (least, most) = match self.rest.peek() {
+                Some('*') => (0, None),
+                Some('+') => (1, None),
+                Some('?') => (0, Some(1)),
+                Some('{') => {
+                    self.rest.next();
+                    let numbers: String = std::iter::from_fn(|| self.rest.next_if(|c| *c != '}')).take(24).collect();
+                    let (least, most) = numbers.split_once(',').unwrap_or((&numbers, &numbers));
+                    let number = |text: &str| text.trim().parse().ok().filter(|number| *number <= REPEATS_MAX);
+                    let least = number(least).or((least.trim().is_empty() && numbers.contains(',')).then_some(0));
+                    let most = if most.trim().is_empty() { Some(None) } else { number(most).map(Some) };
+                    match (least, most) {
+                        (Some(least), Some(most)) if most.is_none_or(|most| most >= least) => (least, most),
+                        _ => return Err(self.unexpected("a repetition such as {1,3}")),
+                    }
+                }
+                _ => return Ok(part),
+            };
+            self.rest.next();
+            part = Node::Repeat(Box::new(part), least, most);
+        }
+    }
+
+    fn literal(&mut self) -> Result<Node, String> {
+        self.rest.next();
+        let mut pattern = String::new();
+        while self.rest.next_if_eq(&'"').is_none() {
+            pattern.push_str(&escaped(self.character()?));
+        }
+        Ok(Node::Pattern(pattern))
+    }
+
+    fn class(&mut self) -> Result<Node, String> {
+        self.rest.next();
+        let mut pattern = String::from(if self.rest.next_if_eq(&'^').is_some() { "[^" } else { "[" });
+        let start = pattern.len();
+        while self.rest.next_if_eq(&']').is_none() {
+            let first = self.character()?;
+            pattern.push_str(&escaped(first));
+            let mut ahead = self.rest.clone();
+            if ahead.next() == Some('-') && ahead.peek() != Some(&']') {
+                self.rest.next();
+                let last = self.character()?;
+                if last < first {
+                    return Err("a range of characters is the wrong way round".to_owned());
+                }
+                write!(pattern, "-{}", escaped(last)).expect("a string takes text");
+            }
+        }
+        if pattern.len() == start {
+            return Err("a character class is empty".to_owned());
+        }
+        Ok(Node::Pattern(pattern + "]"))
+    }
+
+    /// One character of a string or a class.
+    fn character(&mut self) -> Result<char, String> {
+        let digits = match self.rest.next() {
+            None => return Err("a string or a character class does not end".to_owned()),
+            Some('\\') => match self.rest.next() {
+                Some('n') => return Ok('\n'),
+                Some('r') => return Ok('\r'),
+                Some('t') => return Ok('\t'),
+                Some('x') => 2,
+                Some('u') => 4,
+                Some('U') => 8,
+                Some(c) if c.is_ascii_punctuation() => return Ok(c),
+                _ => return Err("an escaped character is not known".to_owned()),
+            },
+            Some(c) => return Ok(c),
+        };
+        let hex: String = self.rest.by_ref().take(digits).collect();
+        let c = u32::from_str_radix(&hex, 16).ok().filter(|_| hex.len() == digits).and_then(char::from_u32);
+        c.ok_or_else(|| "an escaped character is no character".to_owned())
+    }
+
+    fn name(&mut self) -> String {
+        std::iter::from_fn(|| self.rest.next_if(|c| is_name_character(*c))).collect()
+    }
+
+    /// Takes the `::=` after a name.
+    fn begins_rule(&mut self) -> bool {
+        let mut ahead = self.rest.clone();
+        while ahead.next_if(|c| *c == ' ' || *c == '\t').is_some() {}
+        let begins = "::=".chars().all(|c| ahead.next() == Some(c));
+        if begins {
+            self.rest = ahead;
+        }
+        begins
+    }
+
+    /// Skips white space and comments.
+    fn skip_space(&mut self) {
+        loop {
+            if self.rest.next_if_eq(&'#').is_some() {
+                while self.rest.next_if(|c| *c != '\n').is_some() {}
+            } else if self.rest.next_if(|c| c.is_whitespace()).is_none() {
+                return;
+            }
+        }
+    }
+
+    fn unexpected(&mut self, expected: &str) -> String {
+        let found: String = self.rest.clone().take_while(|c| *c != '\n').take(24).collect();
+        format!("expected {expected} at `{found}`")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_recur_is_one_pattern() {
+        let text =
+            "# a comment\nroot ::= list | word\nlist ::= \"[\" (root (\",\" root)*)? \"]\"\nword ::=\n  [a-z]+ | \"/\"";
+        let lark = to_lark(text).expect("it is right");
+        let expected = "start: r1\n\
+            r0: (X0 ((r1 ((X1 r1))*))? X2)\n\
+            r1: (r0 | X3)\n\
+            T2: ((/[a-z]/)+ | /\\x{2f}/)\n\
+            X0: /\\x{5b}/\n\
+            X1: /\\x{2c}/\n\
+            X2: /\\x{5d}/\n\
+            X3: T2\n";
+        assert_eq!(lark, expected);
+        assert!(is_gbnf(text) && !is_gbnf("start: \"::=\"") && !is_gbnf("start: /a/"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, words) in [
+            ("a ::= \"x\"", "no rule `root`"),
+            ("root ::= a", "`a` is not defined"),
+            ("root ::= \"a\"\nroot ::= \"b\"", "defined twice"),
+            ("root ::= \"a", "does not end"),
+            ("root ::= [", "does not end"),
+            ("root ::= []", "empty"),
+            ("root ::= [z-a]", "wrong way"),
+            ("root ::= (\"a\"", "expected `)`"),
+            ("root ::= \"a\"{3,1}", "repetition"),
+            ("root ::= \"a\"{99999999}", "repetition"),
+            ("root ::= \"\\q\"", "not known"),
+            ("root ::= \"\\uD800\"", "no character"),
+            ("root ::= * ", "expected a string"),
+            ("root = 1", "expected `name ::=`"),
+        ] {
+            let error = to_lark(text).expect_err(text);
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

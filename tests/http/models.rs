@@ -1,0 +1,461 @@
+//! Several models behind one server: found by name, loaded when they are asked for, unloaded when nobody asks, or when
+//! another one needs the memory. All of them run on fake devices, and each says who it is.
+
+use crate::harness::{
+    Answer, CHAT, Open, PATIENCE, Server, config, demo_text, events, hello, params, post, say, send, wait, with,
+};
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use folio::backend::fake::{FakeBackend, Script};
+use folio::engine::handle::{Status, channel};
+use folio::engine::{self, Turns};
+use folio::model::Model;
+use folio::platform::block_on;
+use folio::server::{FleetOptions, LoadedModel, ModelSource, ServerOptions, ServerState, router};
+use futures_util::FutureExt as _;
+use serde_json::{Value, json};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What happens to models, in order, a gate that loads wait at, and the line of their engines.
+#[derive(Default)]
+struct Log {
+    lines: Mutex<Vec<String>>,
+    /// Loads wait until it is open.
+    is_shut: Mutex<bool>,
+    opened: Condvar,
+    /// Of the one device.
+    turns: Turns,
+}
+
+impl Log {
+    fn note(&self, line: String) {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn shut(&self, is_shut: bool) {
+        *self.is_shut.lock().unwrap_or_else(PoisonError::into_inner) = is_shut;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        let is_shut = self.is_shut.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.opened.wait_while(is_shut, |is_shut| *is_shut).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// A server of several models; closes when dropped.
+struct Several {
+    app: Router,
+    state: ServerState,
+    log: Arc<Log>,
+}
+
+/// A model on a fake device with this script, or one that cannot be loaded.
+fn source(log: &Arc<Log>, name: &str, bytes: u64, script: Result<String, &'static str>) -> ModelSource {
+    let (log, name) = (log.clone(), name.to_owned());
+    let names = vec![name.clone(), format!("{name}-alias")];
+    let load = move || {
+        log.note(format!("load {name}"));
+        log.pass();
+        let script: Script = script.clone()?.parse().expect("a script");
+        let (handle, inbox) = channel(64);
+        let inbox = inbox.with_turns(log.turns.clone());
+        let thread = engine::spawn(move || Ok(FakeBackend::new(script)), Model::demo(), config(), inbox, |_| {});
+        wait("the engine is ready", || handle.status() == Status::Ready);
+        let (log, name) = (log.clone(), name.clone());
+        let end = move || {
+            let outcome = thread.join().expect("it does not panic").map_err(|end| end.to_string());
+            log.note(format!("end {name}"));
+            outcome
+        };
+        Ok(LoadedModel { engine: handle, text: demo_text(), defaults: params(), end: Box::new(end) })
+    };
+    ModelSource {
+        stem: format!("{}-file", names[0]),
+        names,
+        place: 0,
+        bytes,
+        refusal: None,
+        idle_unload: None,
+        options: ServerOptions::default(),
+        load: Box::new(load),
+    }
+}
+
+impl Several {
+    /// Three models that say their names, of which two fit at the same time.
+    fn start() -> Self {
+        Self::with(|_, _| {})
+    }
+
+    fn with(change: impl FnOnce(&mut Vec<ModelSource>, &mut FleetOptions)) -> Self {
+        let log = Arc::<Log>::default();
+        let model = |name: &str| source(&log, name, 4, Ok(say(&[&format!("I am {name}.")])));
+        let mut sources = ["a", "b", "c"].map(model).into();
+        let mut options = FleetOptions { places: vec![Some(10)], load_timeout: Some(PATIENCE) };
+        change(&mut sources, &mut options);
+        Self::of(sources, &options, log)
+    }
+
+    fn of(sources: Vec<ModelSource>, options: &FleetOptions, log: Arc<Log>) -> Self {
+        let state = ServerState::with_models(sources, options, ServerOptions::default());
+        Self { app: router(state.clone()), state, log }
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        block_on(send(&self.app, Request::get(path).body(Body::empty()).expect("a request")))
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Answer {
+        block_on(send(&self.app, post(path, body)))
+    }
+
+    fn open(&self, body: &Value) -> Open {
+        Open::start(&self.app, CHAT, body)
+    }
+
+    /// What a model says.
+    fn ask(&self, model: &str) -> String {
+        let answer = self.post(CHAT, &of(model));
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let answer = answer.json();
+        assert_eq!(answer["model"], model);
+        answer["choices"][0]["message"]["content"].as_str().expect("a text").to_owned()
+    }
+
+    /// The states of all models.
+    fn states(&self) -> Vec<String> {
+        let models = self.get("/v1/models").json();
+        let cards = models["data"].as_array().expect("a list").iter().step_by(2);
+        cards.map(|card| card["status"]["value"].as_str().expect("a word").to_owned()).collect()
+    }
+
+    fn wait_for(&self, states: [&str; 3]) {
+        wait(&states.join(", "), || self.states() == states);
+    }
+
+    fn waiting(&self, model: &str) -> bool {
+        let line = format!("vllm:num_requests_waiting{{model_name=\"{model}\"}} 1");
+        self.get("/metrics").text.contains(&line)
+    }
+}
+
+impl Drop for Several {
+    fn drop(&mut self) {
+        self.log.shut(false);
+        self.state.close();
+    }
+}
+
+fn of(model: &str) -> Value {
+    with(&hello(), &json!({"model": model}))
+}
+
+#[test]
+fn models_are_found_by_name_and_loaded_when_they_are_asked_for() {
+    let server = Several::start();
+    assert_eq!(server.states(), ["unloaded"; 3]);
+    assert_eq!(server.get("/health").status, 200, "the server itself takes requests");
+    for name in ["b", "b-alias", "b-file", "b:latest"] {
+        assert_eq!(server.ask(name), "I am b.", "{name}");
+    }
+    assert_eq!(
+        (server.states(), server.log.take()),
+        (vec!["unloaded".into(), "loaded".into(), "unloaded".into()], vec!["load b".to_owned()])
+    );
+    let first = server.post(CHAT, &with(&hello(), &json!({"model": null}))).json();
+    assert_eq!(first["choices"][0]["message"]["content"], "I am a.", "the first, if none is named");
+    let unknown = server.post(CHAT, &of("nobody"));
+    assert_eq!((unknown.status.as_u16(), unknown.json()["error"]["code"].as_str()), (404, Some("model_not_found")));
+    assert!(unknown.text.contains("there is `a`, `a-alias`, `b`"), "{}", unknown.text);
+    assert_eq!(server.post(CHAT, &json!([])).status, 400);
+    assert_eq!(server.post(CHAT, &with(&hello(), &json!({"model": 5}))).status, 400);
+    // Routes without a body name it in their query.
+    assert_eq!(server.get("/props?model=b%2Dalias").json()["model_path"], "b");
+    assert_eq!(server.get("/v1/models/c").json()["status"]["value"], "unloaded");
+    assert_eq!(server.get("/v1/models/none").status, 404);
+    let text = server.get("/metrics").text;
+    for line in [
+        "model_loads_total{model_name=\"b\"} 1",
+        "generation_tokens_total{model_name=\"a\"} ",
+        "model_loads_total{model_name=\"c\"} 0",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert_eq!(server.get("/api/ps").json()["models"].as_array().map(Vec::len), Some(2));
+    assert_eq!(server.get("/api/tags").json()["models"].as_array().map(Vec::len), Some(6));
+    assert_eq!(server.get("/v1/loads").json()["loads"].as_array().map(Vec::len), Some(2));
+    assert_eq!(server.get("/openapi.json").status, 200);
+}
+
+#[test]
+fn every_route_of_a_model_forwards() {
+    let server = Several::start();
+    let messages = json!([{"role": "user", "content": "Hello!"}]);
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": "a", "max_tokens": 2})),
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 30})),
+        ("/v1/responses", json!({"input": "Hello!"})),
+        ("/v1/embeddings", json!({"input": "a"})),
+        ("/tokenize", json!({"prompt": "a"})),
+        ("/completion", json!({"prompt": "a", "n_predict": 2})),
+        ("/api/chat", json!({"messages": messages, "stream": false})),
+        ("/api/embed", json!({"input": "a"})),
+        ("/api/show", json!({})),
+    ] {
+        let answer = server.post(path, &with(&body, &json!({"model": "c"})));
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+        assert_eq!(server.post(path, &with(&body, &json!({"model": "nobody"}))).status, 404, "{path}");
+    }
+    assert_eq!(server.log.take(), ["load c"]);
+    let wrong = server.get("/v1/completions");
+    assert_eq!(wrong.status, 405, "{}", wrong.text);
+}
+
+#[test]
+fn a_stream_begins_while_its_model_loads_and_others_go_on() {
+    let server = Several::start();
+    assert_eq!(server.ask("a"), "I am a.");
+    server.log.shut(true);
+    let mut open = server.open(&with(&of("b"), &json!({"stream": true})));
+    assert!(open.more() && open.text == ": loading `b`\n\n", "{}", open.text);
+    server.wait_for(["loaded", "loading", "unloaded"]);
+    assert!(server.waiting("b"), "who waits is counted");
+    assert_eq!(server.ask("a"), "I am a.");
+    server.log.shut(false);
+    let text = open.rest();
+    let said: String = events(text.strip_prefix(": loading `b`\n\n").expect("the comment"))
+        .iter()
+        .filter_map(|event| serde_json::from_str::<Value>(event).ok())
+        .filter_map(|event| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!((said.as_str(), text.ends_with("data: [DONE]\n\n")), ("I am b.", true), "{text}");
+    assert!(!server.waiting("b"));
+    let refused = server.open(&with(&of("c"), &json!({"stream": true, "temperature": -1}))).rest();
+    assert!(refused.contains("\"param\":\"temperature\"") && refused.ends_with("data: [DONE]\n\n"), "{refused}");
+}
+
+#[test]
+fn a_load_that_fails_ends_its_requests_only() {
+    let server = Several::with(|sources, _| {
+        let good = std::mem::replace(&mut sources[1].load, Box::new(|| Err("it is damaged".into())));
+        let tries = Mutex::new(0);
+        sources[1].load = Box::new(move || {
+            let mut tries = tries.lock().unwrap_or_else(PoisonError::into_inner);
+            *tries += 1;
+            if *tries <= 4 { Err("it is damaged".into()) } else { good() }
+        });
+        sources[2].load = Box::new(|| panic!("a panic while it loads, planted by this test"));
+    });
+    let failed = server.post(CHAT, &of("b"));
+    assert_eq!((failed.status.as_u16(), failed.header("x-should-retry")), (503, "false"));
+    assert_eq!(failed.json()["error"]["code"], "model_load_failed");
+    assert!(failed.text.contains("it is damaged"), "{}", failed.text);
+    let card = server.get("/v1/models/b").json();
+    assert_eq!(card["status"], json!({"value": "unloaded", "failed": true, "reason": "it is damaged"}));
+    let stream = json!({"stream": true});
+    let text = server.open(&with(&of("b"), &stream)).rest();
+    assert!(text.contains("model_load_failed") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    let message =
+        json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 9, "model": "b", "stream": true});
+    let text = server.post("/v1/messages", &message).text;
+    assert!(text.contains("event: error\ndata: {\"type\":\"error\""), "{text}");
+    let text = server.post("/v1/responses", &json!({"input": "a", "model": "b", "stream": true})).text;
+    assert!(text.contains("event: error\ndata: {\"message\":"), "{text}");
+    assert!(server.post(CHAT, &of("c")).text.contains("panicked"));
+    assert_eq!((server.ask("a"), server.ask("b")), ("I am a.".into(), "I am b.".into()), "the next one tries again");
+}
+
+#[test]
+fn a_request_waits_no_longer_than_it_may_and_leaves_when_its_client_does() {
+    let server = Several::with(|_, options| options.load_timeout = Some(Duration::from_millis(30)));
+    server.log.shut(true);
+    let late = server.post(CHAT, &of("a"));
+    assert_eq!((late.status.as_u16(), late.json()["error"]["code"].as_str()), (503, Some("model_loading")));
+    assert_eq!(late.header("retry-after"), "5");
+    let open = server.open(&with(&of("a"), &json!({"stream": true})));
+    wait("it waits", || server.waiting("a"));
+    drop(open);
+    wait("nobody waits", || !server.waiting("a"));
+    let mut asked = Box::pin(send(&server.app, post(CHAT, &of("a"))));
+    assert!(asked.as_mut().now_or_never().is_none());
+    drop(asked);
+    wait("nobody waits", || !server.waiting("a"));
+    server.log.shut(false);
+    server.wait_for(["loaded", "unloaded", "unloaded"]);
+    assert_eq!(server.ask("a"), "I am a.");
+}
+
+#[test]
+fn models_make_room_in_the_order_of_their_use() {
+    let server = Several::start();
+    assert_eq!([server.ask("a"), server.ask("b"), server.ask("a")], ["I am a.", "I am b.", "I am a."]);
+    assert_eq!(server.ask("c"), "I am c.");
+    assert_eq!(server.log.take(), ["load a", "load b", "end b", "load c"], "b was used before a");
+    // A model in use goes when its stream has ended, and that stream is not cut.
+    let pause = source(&server.log, "slow", 8, Ok("pause=2".into()));
+    let slow = Several::of(
+        vec![pause, source(&server.log, "other", 8, Ok(String::new()))],
+        &FleetOptions { places: vec![Some(10)], load_timeout: None },
+        server.log.clone(),
+    );
+    server.log.take();
+    let mut open = slow.open(&with(&of("slow"), &json!({"stream": true, "max_tokens": 100, "ignore_eos": true})));
+    while !open.text.contains("content") {
+        assert!(open.more());
+    }
+    let other = std::thread::scope(|scope| {
+        let other = scope.spawn(|| slow.post(CHAT, &of("other")));
+        let text = open.rest();
+        assert!(text.contains("\"finish_reason\":\"length\""), "{text}");
+        other.join().expect("it does not panic")
+    });
+    assert_eq!(other.status, 200, "{}", other.text);
+    assert_eq!(server.log.take(), ["load slow", "end slow", "load other"]);
+}
+
+#[test]
+fn what_does_not_fit_is_never_loaded() {
+    let server = Several::with(|sources, _| {
+        sources[1].bytes = 11;
+        sources[2].refusal = Some("weights (9.0 GiB) leave no room".into());
+    });
+    for (model, reason) in [("b", "it does not fit"), ("c", "weights (9.0 GiB) leave no room")] {
+        let refused = server.post(CHAT, &of(model));
+        assert!(refused.status == 503 && refused.text.contains(reason), "{}", refused.text);
+        assert_eq!(server.post("/models/load", &json!({"model": model})).status, 503);
+        assert_eq!(server.get(&format!("/v1/models/{model}")).json()["status"]["failed"], true);
+    }
+    assert_eq!((server.ask("a"), server.log.take()), ("I am a.".into(), vec!["load a".to_owned()]));
+}
+
+#[test]
+fn models_are_loaded_and_unloaded_as_told() {
+    let server = Several::with(|sources, _| sources[2].idle_unload = Some(Duration::from_millis(30)));
+    let told = |path: &str, model: &str| server.post(path, &json!({"model": model}));
+    assert_eq!(told("/models/load", "a-alias").json(), json!({"success": true}));
+    server.wait_for(["loaded", "unloaded", "unloaded"]);
+    assert_eq!(told("/models/unload", "a").json(), json!({"success": true}));
+    server.wait_for(["unloaded"; 3]);
+    assert_eq!(told("/models/unload", "a").status, 400, "it is not loaded");
+    assert_eq!(told("/models/load", "nobody").status, 404);
+    assert_eq!(server.log.take(), ["load a", "end a"]);
+
+    assert_eq!(server.ask("c"), "I am c.");
+    server.wait_for(["unloaded"; 3]);
+    assert_eq!(server.log.take(), ["load c", "end c"], "nobody used it");
+
+    let ollama = |more: Value| {
+        let body = json!({"model": "c", "prompt": "Hello!", "stream": false, "options": {"num_predict": 5}});
+        server.post("/api/generate", &with(&body, &more))
+    };
+    assert_eq!(ollama(json!({"keep_alive": -1})).status, 200);
+    let expires = server.get("/api/ps").json()["models"][0]["expires_at"].to_string();
+    assert!(expires.starts_with("\"21"), "{expires}");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(server.states()[2], "loaded", "it stays");
+    assert_eq!(ollama(json!({"keep_alive": 0})).status, 200);
+    server.wait_for(["unloaded"; 3]);
+    assert_eq!(ollama(json!({"prompt": "", "keep_alive": "10m"})).json()["done_reason"], "load");
+    server.wait_for(["unloaded", "unloaded", "loaded"]);
+    let done = ollama(json!({"prompt": "", "keep_alive": 0})).json();
+    assert_eq!(done["done_reason"], "unload");
+    server.wait_for(["unloaded"; 3]);
+    assert_eq!(ollama(json!({"keep_alive": "a while"})).status, 400);
+    assert_eq!(Server::plain().post("/models/unload", &json!({"model": "demo"})).status, 400, "its only model stays");
+}
+
+#[test]
+fn a_lost_device_of_one_model_does_not_concern_the_others() {
+    let log = Arc::<Log>::default();
+    let sources = vec![source(&log, "a", 1, Ok("dead@5".into())), source(&log, "b", 1, Ok(say(&["I am b."])))];
+    let server = Several::of(sources, &FleetOptions { places: vec![None], load_timeout: None }, log);
+    let long = with(&of("a"), &json!({"max_tokens": 2000, "ignore_eos": true}));
+    assert_eq!(server.ask("b"), "I am b.");
+    let lost = server.post(CHAT, &long);
+    assert_eq!((lost.status.as_u16(), lost.json()["error"]["code"].as_str()), (503, Some("device_lost")));
+    assert_eq!((server.ask("b"), server.get("/health").status.as_u16()), ("I am b.".into(), 200));
+    wait("it is told", || server.get("/v1/models/a").json()["status"]["failed"] == true);
+    assert_eq!(server.post(CHAT, &with(&of("a"), &json!({"max_tokens": 2}))).status, 200, "it is loaded again");
+    assert_eq!(server.log.take(), ["load b", "load a", "end a", "load a"]);
+}
+
+#[test]
+fn engines_on_one_device_take_turns() {
+    const STEP: Duration = Duration::from_millis(4);
+    let log = Arc::<Log>::default();
+    let slow = |name| source(&log, name, 1, Ok("pause=4".into()));
+    let sources = vec![slow("a"), slow("b")];
+    let server = Several::of(sources, &FleetOptions { places: vec![None], load_timeout: None }, log.clone());
+    let stream = |model: &str, tokens: u32| {
+        let more = json!({"stream": true, "ignore_eos": true, "max_tokens": tokens});
+        let mut open = server.open(&with(&of(model), &more));
+        while !open.text.contains("content\":\"") {
+            assert!(open.more());
+        }
+        open
+    };
+    let steps = |model: &str| -> u32 {
+        let text = server.get("/metrics").text;
+        let line = format!("vllm:engine_steps_total{{model_name=\"{model}\"}} ");
+        let count = text.lines().find_map(|line_of| line_of.strip_prefix(&line)).expect("it is counted");
+        count.parse().expect("a number")
+    };
+    let long = stream("a", 2000);
+    let short = stream("b", 40);
+    let (started, before) = (Instant::now(), [steps("a"), steps("b")]);
+    assert!(short.rest().contains("\"finish_reason\":\"length\""));
+    let (took, after) = (started.elapsed(), [steps("a"), steps("b")]);
+    let [of_a, of_b] = [0, 1].map(|index| after[index] - before[index]);
+    assert!(of_b > 20 && of_a <= 2 * of_b + 4 && of_b <= 2 * of_a + 4, "{of_a} and {of_b} steps");
+    assert!(took >= STEP * (of_a + of_b) * 3 / 4, "{of_a} and {of_b} steps of 4 ms one after the other in {took:?}");
+    drop(long);
+}
+
+#[test]
+fn many_clients_of_random_models_are_all_answered() {
+    let server = Several::start();
+    std::thread::scope(|scope| {
+        for client in 0..32_usize {
+            let server = &server;
+            scope.spawn(move || {
+                for turn in 0..3 {
+                    let model = ["a", "b", "c"][(client * 7 + turn * 5 + client / 3) % 3];
+                    assert_eq!(server.ask(model), format!("I am {model}."), "client {client}, turn {turn}");
+                }
+            });
+        }
+    });
+    let (mut loaded, mut most) = (0, 0);
+    for line in server.log.take() {
+        loaded = if line.starts_with("load") { loaded + 1 } else { loaded - 1 };
+        most = most.max(loaded);
+    }
+    assert!(most <= 2, "{most} models of 4 bytes in 10");
+    assert_eq!(server.state.active_answers(), 0);
+}
+
+#[test]
+fn a_server_that_ends_while_a_model_loads_ends_its_requests() {
+    let server = Several::start();
+    assert_eq!(server.ask("a"), "I am a.");
+    server.log.shut(true);
+    let open = server.open(&with(&of("b"), &json!({"stream": true})));
+    server.wait_for(["loaded", "loading", "unloaded"]);
+    server.state.begin_closing();
+    assert_eq!(server.get("/health").status, 503);
+    server.state.drain();
+    let text = open.rest();
+    assert!(text.contains("server_shutting_down") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert_eq!(server.post(CHAT, &of("c")).json()["error"]["code"], "server_shutting_down");
+    server.log.shut(false);
+    server.state.close();
+    let log = server.log.take();
+    assert!(log.contains(&"end a".to_owned()) && log.last() == Some(&"end b".to_owned()), "{log:?}");
+}

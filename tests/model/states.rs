@@ -1,0 +1,267 @@
+//! Models that keep a state per sequence: golden logits and tokens on every backend, however a sequence is cut into
+//! batches, and through the whole engine with preemptions.
+
+use super::today::{Mistake, prove_list};
+use super::{
+    CPU, Case, Device, LOGITS_F16, REFERENCE, Run, SEQUENCES_MAX, Target, WGPU, WHOLE, adapters, compare, cpus, golden,
+    golden_cases, read_json,
+};
+use folio::backend::reference::ReferenceBackend;
+use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
+use folio::backend::{Backend, Inspect};
+use folio::config::Config;
+use folio::engine::fit::Fit;
+use folio::engine::handle::{EventReceiver, channel};
+use folio::engine::request::{BeamParams, DrawParams, Event, Request, SamplingParams, SubmitError};
+use folio::engine::{Engine, Progress};
+use folio::model::{Model, ModelSpec};
+use folio::plan::check::check;
+use folio::plan::inputs::BatchInputs;
+use folio::plan::{KvFormat, Plan, Step, Storage};
+use folio::platform::block_on;
+use serde_json::{Value, json};
+
+/// Golden folders, and maximum |Δ logit| with f16 keys and values.
+pub(super) const STATES: [(&str, f32); 2] = [("lfm2", LOGITS_F16), ("lfm2_moe", LOGITS_F16)];
+
+#[test]
+fn the_reference_reproduces_golden_logits_and_tokens() {
+    let mut backend = ReferenceBackend::new();
+    prove_list(&STATES, &REFERENCE, &mut backend, &[KvFormat::F32, KvFormat::F16]);
+    prove_chunks(&REFERENCE, &mut backend);
+}
+
+#[test]
+fn every_instruction_set_reproduces_golden_logits_and_tokens() {
+    cpus().for_each(|mut cpu| {
+        prove_list(&STATES, &CPU, &mut cpu, &[KvFormat::F32]);
+        prove_chunks(&CPU, &mut cpu);
+    });
+}
+
+#[test]
+fn every_adapter_reproduces_golden_logits_and_tokens() {
+    for adapter in adapters() {
+        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
+        let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        prove_list(&STATES, &WGPU, &mut backend, &[KvFormat::F32]);
+        prove_chunks(&WGPU, &mut backend);
+    }
+}
+
+/// Token by token, in chunks shorter and longer than a state, and whole: the same answer.
+fn prove_chunks<B: Backend + Inspect>(target: &Target, backend: &mut B) {
+    for (family, _) in STATES {
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let case = golden_cases(family).remove(2);
+        let mut device = Device::new(backend, &model, KvFormat::F32);
+        let mut run = |chunk| device.generate(std::slice::from_ref(&case), chunk, false).remove(0);
+        let whole: Run = run(WHOLE);
+        for chunk in [1, 2, 3, 5, 16] {
+            let run = run(chunk);
+            compare(&format!("{family} on {} in chunks of {chunk}", target.name), &case, &run, target.logits_f32);
+            assert!(!target.bit_exact || run == whole, "{family} on {}: chunks of {chunk}", target.name);
+        }
+    }
+}
+
+fn config(plan: &Plan, blocks: u64) -> Config {
+    Config {
+        max_num_seqs: 6,
+        max_num_batched_tokens: 128,
+        max_model_len: Some(336),
+        block_size: 16,
+        kv_cache_bytes: Some(blocks * plan.block_bytes(0, 16, KvFormat::F32)),
+        kv_format: KvFormat::F32,
+        ..Config::default()
+    }
+}
+
+fn request(case: &Case) -> Request {
+    let params = SamplingParams {
+        draw: DrawParams::greedy(),
+        ignore_eos: true,
+        max_tokens: Some(case.greedy.len() as u32),
+        ..SamplingParams::default()
+    };
+    Request { prompt: case.prompt.clone().into(), params, ..Request::default() }
+}
+
+fn tokens(mut receiver: EventReceiver) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    while let Ok(event) = receiver.try_recv() {
+        match event {
+            Event::Token(token) => tokens.push(token.id),
+            Event::Finished { .. } => return tokens,
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("an answer ends")
+}
+
+/// More requests than run at once, in a pool that some of them outgrow.
+#[test]
+fn an_engine_answers_with_the_golden_tokens_whoever_is_preempted() {
+    for (family, _) in STATES {
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let config = config(&model.record(Storage::F32), 38);
+        let (handle, inbox) = channel(config.queue_requests_max);
+        let mut notices = Vec::new();
+        let progress = |progress| {
+            if let Progress::Notice(text) = progress {
+                notices.push(text);
+            }
+        };
+        let started = Engine::start(ReferenceBackend::new(), model, &config, inbox, progress);
+        let engine = block_on(started).expect("it starts");
+        assert!(notices.iter().any(|text| text.contains("recurrent state")), "{notices:?}");
+        let cases = golden_cases(family);
+        let asked: Vec<&Case> = [3, 3, 3, 3, 0, 4, 2, 1, 3, 2].map(|case| &cases[case]).to_vec();
+        let receivers: Vec<_> =
+            asked.iter().map(|case| handle.submit(request(case)).expect("a valid request").remove(0)).collect();
+        let mut forked = request(&cases[0]);
+        forked.params.n = 2;
+        assert!(matches!(handle.submit(forked), Err(SubmitError::Invalid { field: "n", .. })));
+        let mut beams = request(&cases[0]);
+        beams.params.beams = Some(BeamParams { width: 2, length_penalty: 1.0, early_stopping: false });
+        assert!(matches!(handle.submit(beams), Err(SubmitError::Invalid { field: "best_of", .. })));
+        handle.drain();
+        block_on(engine.run()).expect("the engine answers all");
+        for (case, receiver) in asked.into_iter().zip(receivers) {
+            assert_eq!(tokens(receiver), case.greedy, "{family}, prompt of {}", case.prompt.len());
+        }
+        assert!(handle.stats().preemptions > 0, "the pool is too small for all: {:?}", handle.stats());
+    }
+}
+
+/// Every running sequence has a state, beside the pool.
+#[test]
+fn states_are_part_of_what_fits() {
+    let model = Model::open(&golden("lfm2")).expect("the golden model loads");
+    let backend = ReferenceBackend::new();
+    let plan = model.record(Storage::F32);
+    let fit = Fit::new(&config(&plan, 60), &plan, None, backend.caps());
+    assert_eq!(plan.state_layers.len(), 3, "three layers with two tokens of 48 columns");
+    assert_eq!((plan.state_bytes(), fit.state_bytes), (3 * 2 * 48 * 4, 6 * 3 * 2 * 48 * 4));
+    assert_eq!(fit.total_bytes(), fit.weight_bytes + fit.activation_bytes + fit.state_bytes + fit.kv_bytes);
+    assert!(fit.to_string().contains("states 6.8 KiB, "), "{fit}");
+    let text = plan.to_string();
+    assert!(text.contains("state layers\n  0: 96 elements\n"), "{text}");
+    let line = "convolved = short_convolution(gated, state layer 0, 3 taps of layers.0.convolution)";
+    assert!(text.contains(line), "{text}");
+}
+
+/// The state of each sequence counts, and the order of the taps.
+#[test]
+fn planted_mistakes_show_in_the_logits() {
+    let family = "lfm2";
+    let model = Model::open(&golden(family)).expect("the golden model loads");
+    let case = golden_cases(family).pop().expect("the longest case");
+    let mistakes: [(&str, Mistake); 2] = [
+        ("a layer has the taps of another", |plan| {
+            let mut weights = plan.body.iter_mut().filter_map(|step| match step {
+                Step::ShortConvolution(step) => Some(&mut step.weight),
+                _ => None,
+            });
+            let (first, second) = (weights.next().expect("a layer"), weights.next().expect("another"));
+            std::mem::swap(first, second);
+        }),
+        ("a layer has the convolution of the one before", |plan| {
+            plan.body.retain(|step| !matches!(step, Step::ShortConvolution(step) if step.layer == 1));
+        }),
+    ];
+    for (what, mistake) in mistakes {
+        let mut plan = model.record(Storage::F32);
+        mistake(&mut plan);
+        let mut backend = ReferenceBackend::new();
+        let mut device = Device::of_plan(&mut backend, &model, plan, KvFormat::F32, super::Sizes::default());
+        let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
+        let difference = super::largest_difference(&case.logits, &run.logits[0]);
+        println!("{family}, {what}: logits differ by {difference:.2}");
+        assert!(difference > 20.0 * REFERENCE.logits_f32, "{family}, {what}: only {difference}");
+    }
+}
+
+/// Slots that do not exist, or not one per sequence, are refused before anything runs.
+#[test]
+fn wrong_slots_are_refused() {
+    fn refuse<B: Backend + Inspect>(name: &str, backend: &mut B) {
+        let model = Model::open(&golden("lfm2")).expect("the golden model loads");
+        let cases = golden_cases("lfm2");
+        let device = Device::new(backend, &model, KvFormat::F32);
+        let mut sequences = device.sequences(&cases[..2]);
+        let (good, _) = device.batch(&mut sequences, &[0, 1], WHOLE, false);
+        let changes: [fn(&mut BatchInputs); 3] = [
+            |inputs| inputs.states[1].to = SEQUENCES_MAX,
+            |inputs| inputs.states[0].from = SEQUENCES_MAX,
+            |inputs| _ = inputs.states.pop(),
+        ];
+        for change in changes {
+            let mut inputs = good.clone();
+            change(&mut inputs);
+            let error = device.backend.submit(&inputs).map(|_| ()).expect_err("refused").to_string();
+            assert!(error.contains("state"), "{name}: {error}");
+        }
+        let ticket = device.backend.submit(&good).expect("the batch is accepted");
+        block_on(device.backend.read(ticket)).expect("the device still works");
+    }
+    refuse("reference", &mut ReferenceBackend::new());
+    cpus().take(1).for_each(|mut cpu| refuse("cpu", &mut cpu));
+    for adapter in adapters() {
+        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
+        refuse("wgpu", &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+    }
+}
+
+#[test]
+fn a_state_layer_belongs_to_one_step() {
+    let refused = |spoil: fn(&mut Plan)| {
+        let mut plan = Model::open(&golden("lfm2")).expect("the golden model loads").record(Storage::F32);
+        spoil(&mut plan);
+        check(&plan).expect_err("refused").to_string()
+    };
+    let missing = "body step 4 (short_convolution): there is no state layer 0";
+    assert_eq!(refused(|plan| plan.state_layers.clear()), missing);
+    let larger = "body step 4 (short_convolution): elements of state layer 0 is 97, expected 96";
+    assert_eq!(refused(|plan| plan.state_layers[0].elements += 1), larger);
+    let empty = "sizes: state layer 2 is empty, expected at least one element";
+    assert_eq!(refused(|plan| plan.state_layers[2].elements = 0), empty);
+    let twice = refused(|plan| {
+        plan.body.iter_mut().for_each(|step| {
+            if let Step::ShortConvolution(step) = step {
+                step.layer = 0;
+            }
+        });
+    });
+    assert_eq!(twice, "body step 12 (short_convolution): duplicate use of state layer 0");
+}
+
+/// The fields of published configs: kinds by index, and MLPs whose size is adjusted.
+#[test]
+fn configs_of_lfm2_are_read_in_both_styles() {
+    let spec = |changes: Value| {
+        let mut config = read_json(&golden("lfm2").join("config.json"));
+        let changes = changes.as_object().expect("an object").clone();
+        changes.into_iter().for_each(|(name, value)| config[name] = value);
+        ModelSpec::from_json("config.json", config.to_string().as_bytes())
+    };
+    let usual = spec(json!({})).expect("the golden config");
+    assert_eq!(spec(json!({"layer_types": null, "full_attn_idxs": [2]})).expect("by index"), usual);
+    let size = |changes| spec(changes).expect("a size").layers[0].mlp;
+    assert_eq!(size(json!({"block_auto_adjust_ff_dim": null, "intermediate_size": 12_288})), 8192);
+    let published = json!({"block_auto_adjust_ff_dim": true, "block_ff_dim": 6656, "block_ffn_dim_multiplier": 1.0});
+    assert_eq!(size(published), 4608, "two thirds, up to a multiple of 256");
+    assert!(!spec(json!({"tie_embedding": false})).expect("untied").tied_embeddings);
+    for (changes, message) in [
+        (json!({"layer_types": ["conv"]}), "layer_types has 1 entries, not num_hidden_layers = 4"),
+        (
+            json!({"layer_types": ["conv", "mamba", "conv", "conv"]}),
+            "layer_types has \"mamba\", an unknown kind of layer",
+        ),
+        (json!({"layer_types": null}), "layer_types is missing"),
+        (json!({"layer_types": null, "full_attn_idxs": [4]}), "full_attn_idxs has 4, not one of 4 layers"),
+        (json!({"conv_L_cache": 9}), "conv_L_cache is 9, not an integer in 2..=8"),
+    ] {
+        assert_eq!(spec(changes).expect_err("refused").to_string(), format!("config.json: {message}"));
+    }
+}

@@ -1,0 +1,3 @@
+import { answer } from "./answer.js";
+
+answer().then((text) => document.body.append(text));
