@@ -45,14 +45,10 @@ impl LoadedPlan {
     ) -> Result<(), BackendError> {
         for (block, copy) in blocks {
             self.check_block(*block, Some(copy))?;
-            let mut copy = &copy[..];
-            for Span { address, bytes } in self.spans(*block) {
-                let (own, rest) = copy.split_at(bytes);
-                driver.write(address, own)?;
-                copy = rest;
-            }
         }
-        Ok(())
+        let spans: Vec<_> = blocks.iter().flat_map(|(block, _)| self.spans(*block)).collect();
+        let copies: Vec<_> = blocks.iter().map(|(_, copy)| &copy[..]).collect();
+        driver.copy_in(&spans, &copies)
     }
 }
 

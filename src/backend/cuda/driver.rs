@@ -112,6 +112,9 @@ pub(super) trait Driver {
     /// Waits for copies and returns them.
     fn copied(&mut self, copies: Copies, timeout: Duration) -> Result<Vec<u8>, BackendError>;
 
+    /// Overwrites memory with bytes, in the order given: after all submitted work, and before later work.
+    fn copy_in(&mut self, spans: &[Span], bytes: &[&[u8]]) -> Result<(), BackendError>;
+
     /// Runs commands in order.
     fn run(&mut self, commands: &[Command]) -> Result<(), BackendError>;
 

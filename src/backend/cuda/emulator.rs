@@ -337,6 +337,17 @@ impl Driver for Emulator {
         Ok(std::mem::take(&mut self.copies[buffer]))
     }
 
+    fn copy_in(&mut self, spans: &[Span], bytes: &[&[u8]]) -> Result<(), BackendError> {
+        let bytes = bytes.concat();
+        let mut rest = &bytes[..];
+        for span in spans {
+            let (own, after) = rest.split_at(span.bytes);
+            self.write(span.address, own)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
     fn run(&mut self, commands: &[Command]) -> Result<(), BackendError> {
         commands.iter().try_for_each(|command| match command {
             Command::Kernel(launch) => self.launch(launch),

@@ -30,6 +30,7 @@ mod modules;
 mod nvidia;
 mod nvrtc;
 mod side;
+mod transfers;
 
 pub use audit::Footprint;
 #[cfg(unix)]

@@ -1,9 +1,9 @@
 //! An NVIDIA device through the driver API.
 //!
 //! cudarc declares and loads the driver's functions. It panics if the library or a function is missing, so nothing of
-//! it may be used before [`present`] has returned `Ok`. There is one context and one stream, and all calls come from
-//! the thread that opened the device. An error caused by a kernel is sticky: every later call fails, and only a new
-//! process helps.
+//! it may be used before [`present`] has returned `Ok`. There is one context, a stream for the steps and one for copies
+//! of KV blocks ([`Transfers`]), and all calls come from the thread that opened the device. An error caused by a kernel
+//! is sticky: every later call fails, and only a new process helps.
 
 use super::super::BackendError;
 use super::blas::{Blas, Product, ProductShape, WORKSPACE_BYTES};
@@ -11,6 +11,7 @@ use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, SLO
 use super::kernel::{Compiler, Kernel};
 use super::library;
 use super::nvrtc::{ForArchitecture, Nvrtc, architecture};
+use super::transfers::Transfers;
 use cudarc::driver::{DriverError, result, sys};
 use std::ffi::{CString, c_void};
 use std::path::Path;
@@ -24,7 +25,7 @@ const COMPUTE_MIN: (u32, u32) = (8, 0);
 const TIMED_RUNS: usize = 16;
 
 /// Driver functions called here. cudarc looks up each one at its first call, and panics if it is missing.
-const FUNCTIONS: [&str; 39] = [
+const FUNCTIONS: [&str; 41] = [
     "cuCtxSetCurrent",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
@@ -52,6 +53,7 @@ const FUNCTIONS: [&str; 39] = [
     "cuMemFree_v2",
     "cuMemGetInfo_v2",
     "cuMemHostAlloc",
+    "cuMemcpyDtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoH_v2",
     "cuMemcpyHtoDAsync_v2",
@@ -64,6 +66,7 @@ const FUNCTIONS: [&str; 39] = [
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
     "cuStreamSynchronize",
+    "cuStreamWaitEvent",
 ];
 /// File name of the driver's library.
 const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
@@ -88,7 +91,7 @@ pub(super) struct Seen {
     pub(super) memory_bytes: u64,
 }
 
-fn failed(what: &str, error: DriverError) -> BackendError {
+pub(super) fn failed(what: &str, error: DriverError) -> BackendError {
     let name = error.error_name().map_or_else(|_| format!("{:?}", error.0), |name| name.to_string_lossy().into_owned());
     match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => BackendError::OutOfMemory { what: what.into(), bytes: 0 },
@@ -157,8 +160,8 @@ pub(super) struct Nvidia {
     functions: Vec<sys::CUfunction>,
     graphs: Vec<sys::CUgraphExec>,
     slots: Vec<Slot>,
-    /// Buffers for copies of KV blocks.
-    pinned: Vec<Pinned>,
+    /// Copies of KV blocks.
+    transfers: Transfers,
     upload_words: usize,
     download_words: usize,
     /// Address of the cuBLASLt workspace.
@@ -189,9 +192,10 @@ impl Nvidia {
             use sys::CUdevice_attribute as A;
             let sm_count = attribute(device, A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
             let shared = attribute(device, A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-            Ok((stream, sm_count, shared))
+            Ok((stream, Transfers::new(stream)?, sm_count, shared))
         };
-        let (stream, sm_count, shared_bytes_max) = open().map_err(|error| unavailable("the context", error))?;
+        let (stream, transfers, sm_count, shared_bytes_max) =
+            open().map_err(|error| unavailable("the context", error))?;
         let workspace = allocate_raw("the workspace of cuBLASLt", WORKSPACE_BYTES)?;
         let blas = Blas::find(major, workspace);
         let (free, _) = result::mem_get_info().map_err(|error| unavailable("the memory", error))?;
@@ -215,7 +219,7 @@ impl Nvidia {
             functions: Vec::new(),
             graphs: Vec::new(),
             slots: Vec::new(),
-            pinned: Vec::new(),
+            transfers,
             upload_words: 0,
             download_words: 0,
             workspace,
@@ -314,55 +318,10 @@ impl Nvidia {
         }
     }
 
-    /// A pinned buffer of at least this size that is not busy. A smaller one is replaced.
-    fn pinned(&mut self, bytes: usize) -> Result<usize, BackendError> {
-        let fits = |pinned: &Pinned| !pinned.busy && pinned.bytes >= bytes;
-        if let Some(index) = self.pinned.iter().position(fits) {
-            return Ok(index);
-        }
-        let made = make_pinned(bytes.next_power_of_two())?;
-        let Some(index) = self.pinned.iter().position(|pinned| !pinned.busy) else {
-            self.pinned.push(made);
-            return Ok(self.pinned.len() - 1);
-        };
-        free_pinned(&std::mem::replace(&mut self.pinned[index], made));
-        Ok(index)
-    }
-
     fn free_slots(&mut self) {
         for slot in self.slots.drain(..) {
             free_slot(&slot);
         }
-    }
-}
-
-/// A pinned buffer for copies.
-struct Pinned {
-    memory: *mut u8,
-    bytes: usize,
-    event: sys::CUevent,
-    /// Whether it holds copies that were not read yet.
-    busy: bool,
-}
-
-#[allow(unsafe_code, reason = "pinned memory")]
-fn make_pinned(bytes: usize) -> Result<Pinned, BackendError> {
-    // SAFETY: plain allocations in the current context.
-    let made = unsafe {
-        result::malloc_host(bytes, 0).and_then(|memory| {
-            let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
-            Ok(Pinned { memory: memory.cast(), bytes, event, busy: false })
-        })
-    };
-    made.map_err(|error| failed("pinned memory", error))
-}
-
-#[allow(unsafe_code, reason = "frees memory")]
-fn free_pinned(pinned: &Pinned) {
-    // SAFETY: allocated by `make_pinned`; no copy is in flight, since the stream or the event was waited for.
-    unsafe {
-        _ = result::free_host(pinned.memory.cast());
-        _ = result::event::destroy(pinned.event);
     }
 }
 
@@ -511,32 +470,17 @@ impl Driver for Nvidia {
         Ok(unsafe { std::slice::from_raw_parts(self.slots[slot].download, self.download_words) })
     }
 
-    #[allow(unsafe_code, reason = "copies")]
     fn copy_out(&mut self, spans: &[Span]) -> Result<Copies, BackendError> {
-        let index = self.pinned(spans.iter().map(|span| span.bytes).sum::<usize>().max(1))?;
-        let Pinned { memory, event, .. } = self.pinned[index];
-        let mut start = 0;
-        for span in spans {
-            // SAFETY: the buffer has room for all spans, and nothing reads it until `copied`.
-            let copied = unsafe {
-                let pinned = std::slice::from_raw_parts_mut(memory.add(start), span.bytes);
-                result::memcpy_dtoh_async(pinned, span.address, self.stream)
-            };
-            copied.map_err(|error| failed("a copy of KV blocks", error))?;
-            start += span.bytes;
-        }
-        // SAFETY: event and stream are alive.
-        unsafe { result::event::record(event, self.stream) }.map_err(|error| failed("an event", error))?;
-        self.pinned[index].busy = true;
-        Ok(Copies { buffer: index, bytes: start })
+        self.transfers.copy_out(spans)
     }
 
-    #[allow(unsafe_code, reason = "reads pinned memory")]
-    fn copied(&mut self, Copies { buffer: index, bytes }: Copies, timeout: Duration) -> Result<Vec<u8>, BackendError> {
-        self.await_event(self.pinned[index].event, timeout)?;
-        self.pinned[index].busy = false;
-        // SAFETY: the copies have arrived, and the buffer is written again only by the next `copy_out`.
-        Ok(unsafe { std::slice::from_raw_parts(self.pinned[index].memory, bytes) }.to_vec())
+    fn copied(&mut self, copies: Copies, timeout: Duration) -> Result<Vec<u8>, BackendError> {
+        self.await_event(self.transfers.event(&copies), timeout)?;
+        Ok(self.transfers.take(&copies))
+    }
+
+    fn copy_in(&mut self, spans: &[Span], bytes: &[&[u8]]) -> Result<(), BackendError> {
+        self.transfers.copy_in(spans, bytes)
     }
 
     fn run(&mut self, commands: &[Command]) -> Result<(), BackendError> {
@@ -609,7 +553,7 @@ impl Drop for Nvidia {
         }
         self.drop_graphs();
         self.free_slots();
-        self.pinned.iter().for_each(free_pinned);
+        self.transfers.free();
         self.blas = None;
         // SAFETY: this driver created everything here. The primary context is reference-counted; memory that the arena
         // did not free is released with it.
