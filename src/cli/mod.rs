@@ -43,7 +43,7 @@ mod units;
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use folio::platform;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// The exit code for wrong arguments, as in most Unix tools.
@@ -270,7 +270,8 @@ fn log_to_stderr(is_server: bool) {
     let usual = if is_server { "folio=warn,folio::access=info" } else { "folio=warn" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIO_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
-    let colours = std::io::stderr().is_terminal();
+    // In a terminal, unless `NO_COLOR` or `CLICOLOR=0` is set.
+    let colours = console::colors_enabled_stderr();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     // If stderr is closed, that error cannot be reported anywhere.
     log.log_internal_errors(false).init();

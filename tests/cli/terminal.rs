@@ -5,7 +5,8 @@ use super::{demo_golden, folio, golden_answer, refusal, repository, run, text};
 use rexpect::session::{PtySession, spawn_command};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -177,6 +178,32 @@ fn progress_names_the_phases_of_a_start() {
             session.exp_string(phase).expect(phase);
         }
         session.exp_eof().expect("it ends");
+    }
+}
+
+/// What a server in a terminal says of a request, up to the request's path.
+fn logged_request(variables: &[(&str, &str)]) -> String {
+    let home = tempfile::tempdir().expect("a folder for this test");
+    let mut session = terminal(&["serve", "--device", "fake", "--port", "0"], home.path(), variables);
+    let (_, ready) = session.exp_regex(r"http://127\.0\.0\.1:\d+").expect("it is ready");
+    let address = ready.trim_start_matches("http://");
+    let mut client = TcpStream::connect(address).expect("it listens");
+    client.write_all(b"GET /v1/models HTTP/1.0\r\n\r\n").expect("it reads");
+    client.read_to_end(&mut Vec::new()).expect("it answers");
+    let said = session.exp_string("/v1/models").expect("it logs the request");
+    session.send_control('c').expect("it reads");
+    session.exp_eof().expect("it ends");
+    said
+}
+
+#[test]
+fn the_log_has_colours_unless_they_are_unwanted() {
+    let coloured = regex::Regex::new("\x1b\\[[0-9;]*m").expect("it is valid");
+    let said = logged_request(&[]);
+    assert!(coloured.is_match(&said), "{said:?}");
+    for unwanted in [("NO_COLOR", "1"), ("CLICOLOR", "0"), ("TERM", "dumb")] {
+        let said = logged_request(&[unwanted]);
+        assert!(said.contains("GET") && !coloured.is_match(&said), "{unwanted:?}: {said:?}");
     }
 }
 

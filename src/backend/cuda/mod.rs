@@ -23,6 +23,7 @@ mod driver;
 #[cfg(unix)]
 mod emulator;
 mod encode;
+mod error;
 mod inspect;
 mod kernel;
 mod library;

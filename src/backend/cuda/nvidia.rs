@@ -8,6 +8,7 @@
 use super::super::BackendError;
 use super::blas::{Blas, Product, ProductShape, WORKSPACE_BYTES};
 use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, SLOTS, Span};
+use super::error::failed;
 use super::kernel::{Compiler, Kernel};
 use super::library;
 use super::nvrtc::{ForArchitecture, Nvrtc, architecture};
@@ -89,14 +90,6 @@ pub(super) struct Seen {
     pub(super) name: String,
     pub(super) compute: (u32, u32),
     pub(super) memory_bytes: u64,
-}
-
-pub(super) fn failed(what: &str, error: DriverError) -> BackendError {
-    let name = error.error_name().map_or_else(|_| format!("{:?}", error.0), |name| name.to_string_lossy().into_owned());
-    match error.0 {
-        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => BackendError::OutOfMemory { what: what.into(), bytes: 0 },
-        _ => BackendError::Lost(format!("{what}: {name}")),
-    }
 }
 
 /// The driver's CUDA version: 13.0 is (13, 0).

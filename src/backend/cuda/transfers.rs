@@ -6,7 +6,7 @@
 //! use of the slot. No call here waits on the host, except for pinned memory that an upload still reads.
 
 use super::driver::{Copies, Span};
-use super::nvidia::failed;
+use super::error::failed;
 use crate::backend::BackendError;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;

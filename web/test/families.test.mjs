@@ -1,0 +1,57 @@
+// Families whose steps have options that the demo model lacks, in the tab: the tokens are the reference's.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { launch } from "./support/browser.mjs";
+import { root, serve } from "./support/server.mjs";
+
+const GOLDEN = join(root, "tests/data/golden");
+/** Longer prompts take the browser's software adapter too long. */
+const PROMPT_MAX = 40;
+
+let server, browser, page, context, errors;
+before(async () => {
+  server = await serve({ golden: GOLDEN });
+  browser = await launch();
+  ({ page, context, errors } = await browser.page(server.origin));
+});
+after(async () => {
+  await context.close();
+  assert.deepEqual(errors, []);
+  await browser.close();
+  await server.close();
+});
+
+/** Runs in the page. */
+async function generate({ model, cases }) {
+  const engine = await folio.load({ model, limits: { maxNumSeqs: 4, maxModelLen: 128 } });
+  const say = async ({ prompt, greedy }) => {
+    const params = { prompt, temperature: 0, max_tokens: greedy.length, ignore_eos: true, return_token_ids: true };
+    return (await engine.completions.create(params)).choices[0].token_ids;
+  };
+  // All at once, as one batch.
+  const tokens = await Promise.all(cases.map(say));
+  await engine.unload();
+  return tokens;
+}
+
+for (const [family, what] of Object.entries({
+  "gemma4-e": "per-layer embeddings, layers that share keys and values",
+  "gemma4-wide": "heads of 512",
+  cohere2: "interleaved rope in some layers only, attention beside the MLP",
+  qwen2_moe: "a gated shared expert",
+  lfm2_moe: "layers with a recurrent state",
+})) {
+  test(`${family}: ${what}`, async () => {
+    const { cases } = JSON.parse(readFileSync(join(GOLDEN, family, "golden.json"), "utf8"));
+    const short = cases.filter(({ prompt }) => prompt.length <= PROMPT_MAX);
+    const tokens = await page.evaluate(generate, { model: `${server.origin}/golden/${family}`, cases: short });
+    assert.ok(short.length >= 3);
+    assert.deepEqual(
+      tokens,
+      short.map(({ greedy }) => greedy),
+    );
+  });
+}
