@@ -84,13 +84,14 @@ fn models_that_are_unloaded_give_their_memory_back() {
     let after = now();
     assert!(loaded - before > 200e6, "{before} bytes before it was loaded, {loaded} after");
     assert!(after - before < 0.05 * (loaded - before), "{before} bytes before it was loaded, {after} afterwards");
-    (0..20).for_each(|_| {
-        come_and_go(&server, "tiny-qwen3-Q8_0");
-    });
-    let before = now();
-    (0..100).for_each(|_| {
-        come_and_go(&server, "tiny-qwen3-Q8_0");
-    });
-    let grown = now() - before;
-    assert!(grown < 16e6, "{grown} bytes more after 100 loads");
+    // What is lost at each load adds up in every round; what the allocator keeps for its threads does not.
+    let mut round = || {
+        let before = now();
+        (0..100).for_each(|_| {
+            come_and_go(&server, "tiny-qwen3-Q8_0");
+        });
+        now() - before
+    };
+    let grown = [round(), round(), round()];
+    assert!(grown.iter().any(|grown| *grown < 8e6), "{grown:?} bytes more after 100 loads each");
 }
