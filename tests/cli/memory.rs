@@ -85,7 +85,7 @@ fn models_that_are_unloaded_give_their_memory_back() {
     assert!(loaded - before > 200e6, "{before} bytes before it was loaded, {loaded} after");
     assert!(after - before < 0.05 * (loaded - before), "{before} bytes before it was loaded, {after} afterwards");
     // What is lost at each load adds up in every round; what the allocator keeps for its threads does not.
-    let mut round = || {
+    let round = || {
         let before = now();
         (0..100).for_each(|_| {
             come_and_go(&server, "tiny-qwen3-Q8_0");
