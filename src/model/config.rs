@@ -297,7 +297,7 @@ fn activation(config: &ConfigReader<'_>, row: MlpRow) -> Result<Activation, Load
         Some("relu2") => Ok(Activation::Relu2),
         // Its numbers are tensors, which only families with this default have.
         Some("xielu") if default == Activation::Xielu => Ok(default),
-        Some(other) => Err(config.invalid(name, format!("is {other:?}, not silu or gelu_pytorch_tanh"))),
+        Some(other) => Err(config.invalid(name, format!("is {other:?}, not silu, gelu_pytorch_tanh, relu2 or xielu"))),
     }
 }
 

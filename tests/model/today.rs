@@ -1,5 +1,5 @@
 //! Families that share the kernels of those in `main`, with options of their own: golden logits and tokens on every
-//! backend, in one KV format each, and mistakes that a decoder of these families could make, planted in the reference.
+//! backend, and mistakes that a decoder of these families could make, planted in the reference.
 
 use super::{
     CHUNK, CPU, Device, LOGITS_F16, REFERENCE, Target, WGPU, WHOLE, adapters, compare, cpus, golden, golden_cases,

@@ -215,7 +215,9 @@ impl ReasoningTracker {
             None => Self::Ended,
             Some((_, close)) if start.stage == Stage::Reasoning => Self::until(tokenizer.clone(), close),
             Some((open, close)) => {
-                Self::Undecided { tokenizer: tokenizer.clone(), open_id: tokenizer.id_of(open), close }
+                // A tag may be a token and a word after it: the token starts reasoning.
+                let token = open.find('>').map_or(open, |end| &open[..=end]);
+                Self::Undecided { tokenizer: tokenizer.clone(), open_id: tokenizer.id_of(token), close }
             }
         }
     }

@@ -24,7 +24,9 @@ pub(crate) fn forced_calls(
 ) -> Result<Option<(GrammarSpec, ToolParser)>, GrammarError> {
     let Some(functions) = &tools.forced else { return Ok(None) };
     let parser = match parser {
-        ToolParser::Gemma | ToolParser::Gemma4 | ToolParser::Glm | ToolParser::SeedOss => ToolParser::Json,
+        ToolParser::Gemma | ToolParser::Gemma4 | ToolParser::Glm | ToolParser::SeedOss | ToolParser::Lfm2 => {
+            ToolParser::Json
+        }
         other => other,
     };
     let grammar = format!("start: calls\n{}", calls(&form(parser, tokenizer), functions, tools.single)?);
@@ -118,7 +120,12 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
                 format!("{} {} {} {}", quoted(" "), mark("<|constrain|>"), quoted("json"), mark("<|message|>"));
             Form { around: [reasoning, none(), none()], call: [open, middle, mark("<|call|>")], several: false }
         }
-        ToolParser::Json | ToolParser::Gemma | ToolParser::Gemma4 | ToolParser::Glm | ToolParser::SeedOss => {
+        ToolParser::Json
+        | ToolParser::Gemma
+        | ToolParser::Gemma4
+        | ToolParser::Glm
+        | ToolParser::SeedOss
+        | ToolParser::Lfm2 => {
             Form { around: [quoted("["), quoted(", "), quoted("]")], call: json("arguments"), several: true }
         }
     }
