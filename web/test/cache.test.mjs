@@ -1,5 +1,5 @@
-// The colder tiers of the KV pool. A page brings the KV blocks of its system prompt: written by the command line, found by
-// prompts in the tab. Blocks that leave a small pool return from host memory.
+// The colder tiers of the KV pool. A page brings the KV blocks of its system prompt: written by the command line, found
+// by prompts in the tab. Blocks that leave a small pool return from host memory.
 
 import assert from "node:assert/strict";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";

@@ -61,8 +61,8 @@ export interface LoadOptions {
   signal?: AbortSignal;
   limits?: Limits;
   /**
-   * Speculative decoding of a request that runs alone (true): one step verifies several tokens that are guessed from its
-   * text and from earlier answers. Answers are the same without.
+   * Speculative decoding of a request that runs alone (true): one step verifies several tokens that are guessed from
+   * its text and from earlier answers. Answers are the same without.
    */
   speculation?: boolean;
   /**

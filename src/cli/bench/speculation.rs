@@ -1,9 +1,9 @@
 //! Scenario `speculation`: the same requests without drafts and with them.
 //!
-//! A sequence gets drafts from its own recorded answer, spoilt at random so that a given share of them is accepted; this
-//! measures what verification costs and saves, whatever drafts a text would allow. A draft after a wrong one is never
-//! accepted, so more of them are right than accepted ([`right_share`]). Random text has no drafts worth verifying, and
-//! must not become slower by looking for them; a full batch is measured with it alone.
+//! A sequence gets drafts from its own recorded answer, spoilt at random so that a given share of them is accepted;
+//! this measures what verification costs and saves, whatever drafts a text would allow. A draft after a wrong one is
+//! never accepted, so more of them are right than accepted ([`right_share`]). Random text has no drafts worth
+//! verifying, and must not become slower by looking for them; a full batch is measured with it alone.
 
 use super::Subject;
 use super::generate::{Numbers, context, open};
@@ -86,8 +86,8 @@ fn accepted_share(before: &Stats, after: &Stats) -> f64 {
 }
 
 /// The share of drafts that has to be right, each independently, so that of `drafts` in a row the share `accepted` is
-/// accepted: (p + p² + … + pᵏ) / k of them are, because a draft counts only if those before it are right too. With fewer
-/// drafts in a step, more of them are accepted.
+/// accepted: (p + p² + … + pᵏ) / k of them are, because a draft counts only if those before it are right too. With
+/// fewer drafts in a step, more of them are accepted.
 fn right_share(accepted: f64, drafts: u32) -> f64 {
     let share = |right: f64| (0..drafts).rev().fold(0.0, |sum, _| right * (1.0 + sum)) / f64::from(drafts.max(1));
     let (mut low, mut high) = (0.0, 1.0);
