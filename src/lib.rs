@@ -51,7 +51,9 @@
 //!   NVIDIA GPUs, and [`backend::fake`] is the simulator's device. [`backend::layout`] computes every buffer that they
 //!   allocate, [`backend::metadata`] is the batch as GPU kernels read it.
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are
-//!   pure; [`engine::fit`] computes before loading what fits; [`engine::handle`] is the engine's interface for clients.
+//!   pure; [`engine::tiers`] and [`engine::disk`] are host memory and files for blocks that leave the pool;
+//!   `speculation` and `draft_model` guess tokens that one step verifies; [`engine::fit`] computes before loading what
+//!   fits; [`engine::handle`] is the engine's interface for clients.
 //! - **[`text`]**: text to token ids and back: tokenizer, chat template, incremental decoding with stop strings, and
 //!   grammars (masks over tokens).
 //! - **`server`**: feature `api`: the router, one file per endpoint; feature `server`: sockets.

@@ -220,8 +220,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
             draft.backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total })).await?;
         }
         let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
-        let fingerprint = samples.took();
-        let form = form(&backend, &source, &plan, &capacity, config, samples);
+        let (fingerprint, fingerprint_took) = samples.fingerprint(|| source.identity(), &plan);
+        let form = form(&backend, &plan, &capacity, config, fingerprint);
         let mut limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
         let disk = open(extras.open_disk, &form, config, &mut limits)?;
         let bytes = |plan: &Plan, blocks: &[u32]| sizes::kv_bytes(config, plan, blocks);
@@ -255,7 +255,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             faults,
         };
         engine.find_files().await;
-        tell_found(engine.scheduler.disk().len(), config, fingerprint, &mut progress);
+        tell_found(engine.scheduler.disk().len(), config, fingerprint_took, &mut progress);
         engine.inbox.set_ready(info);
         Ok(engine)
     }
@@ -516,14 +516,7 @@ fn no_folder(config: &Config, error: &io::Error) -> StartError {
 }
 
 /// What the blocks of this engine have in common.
-fn form<B: Backend>(
-    backend: &B,
-    source: &impl Source,
-    plan: &Plan,
-    capacity: &Capacity,
-    config: &Config,
-    samples: Samples,
-) -> Form {
+fn form<B: Backend>(backend: &B, plan: &Plan, capacity: &Capacity, config: &Config, fingerprint: [u8; 32]) -> Form {
     let caps = backend.caps();
     let layers_of = |group: usize| {
         let own = plan.kv_layers.iter().filter(move |layer| layer.group as usize == group);
@@ -532,7 +525,7 @@ fn form<B: Backend>(
     // Fixed chunks depend on the size of a step.
     let build = [env!("CARGO_PKG_VERSION"), &platform::build_id(), caps.api, &caps.name, &caps.tier].join(" ");
     Form {
-        fingerprint: samples.fingerprint(&source.identity(), plan),
+        fingerprint,
         kv_format: config.kv_format,
         block_size: config.block_size,
         adapter: file::NO_ADAPTER.to_owned(),

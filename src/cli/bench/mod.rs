@@ -78,7 +78,7 @@ pub(crate) struct BenchArgs {
     /// Tokens that decode and beams generate per sequence
     #[arg(long, value_name = "TOKENS", default_value_t = 64)]
     new_tokens: u32,
-    /// Share of the drafts of speculation that are right
+    /// Share of the drafts of speculation that is accepted with as many in each step as the settings allow
     #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
     acceptance: f64,
     #[command(flatten)]

@@ -123,8 +123,8 @@ async function load(place: ModelPlace, signal: AbortSignal, report: (progress: P
     const files = await ModelFiles.open(place, signal, report);
     const notices: string[] = [];
     try {
-      const { name, gguf, requested, limits } = place;
-      const options = JSON.stringify({ name, device, gguf, requested, ...limits });
+      const { name, gguf, requested, limits, speculation } = place;
+      const options = JSON.stringify({ name, device, gguf, requested, speculation, ...limits });
       const note = (text: string) => void notices.push(text);
       const onProgress = (phase: "device" | "kernels", loaded: number, total: number) =>
         report({ phase, file: "", loaded, total });
