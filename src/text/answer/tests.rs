@@ -45,6 +45,11 @@ fn answers() -> Vec<(ToolParser, ReasoningParser, String)> {
             R::Gemma,
             thought("<|channel>thought\n", "<channel|>", gemma(["<|tool_call>", "<tool_call|>", "<|\"|>"])),
         ),
+        (
+            T::Lfm2,
+            R::None,
+            format!("{TEXT}<|tool_call_start|>[weather(city=\"Paris\"), add(a=[1, True])]<|tool_call_end|>"),
+        ),
         (T::Harmony, R::Harmony, harmony),
         (
             T::Harmony,
