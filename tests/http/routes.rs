@@ -140,6 +140,10 @@ fn every_route_but_the_open_ones_needs_the_key() {
     for path in open {
         assert_eq!(call(&get, path, None).status, 200, "{path}");
     }
+}
+
+#[test]
+fn metrics_need_no_key_if_they_are_open() {
     let options = ServerOptions { api_keys: vec!["k".into()], metrics_open: true, ..ServerOptions::default() };
     let server = Server::fake("", config(), options);
     assert_eq!([server.get("/metrics").status, server.get("/metrics/").status], [200, 200], "they are open");

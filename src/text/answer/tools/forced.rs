@@ -15,8 +15,8 @@ struct Form {
     several: bool,
 }
 
-/// The grammar of a call that a request forces; any function may be called if it names none. Also returns the parser for
-/// it: plain JSON is used if the model's own format is not JSON.
+/// The grammar of a call that a request forces; any function may be called if it names none. Also returns the parser
+/// for it: plain JSON is used if the model's own format is not JSON.
 pub(crate) fn forced_calls(
     parser: ToolParser,
     tools: &ToolChoice,
