@@ -23,6 +23,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("/v1/responses tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
     ("/responses tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
     ("/v1/responses/input_tokens tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
+    ("/responses/input_tokens tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
     ("/api/pull model", r#"{"name": "demo"}"#),
     ("/api/chat tools", r#"{"messages": []}"#),
     ("/v1/messages tool_choice", r#"{"tools": [{"name": "f"}]}"#),

@@ -1,6 +1,7 @@
 //! Several models behind one server: found by name, loaded when they are asked for, unloaded when nobody asks, or when
 //! another one needs the memory. All of them run on fake devices, and each says who it is.
 
+use crate::document::golden;
 use crate::harness::{
     Answer, CHAT, Open, PATIENCE, Server, config, demo_text, events, hello, params, post, say, send, wait, with,
 };
@@ -267,7 +268,12 @@ fn a_load_that_fails_ends_its_requests_only() {
     let text = server.post("/v1/messages", &message).text;
     assert!(text.contains("event: error\ndata: {\"type\":\"error\""), "{text}");
     let text = server.post("/v1/responses", &json!({"input": "a", "model": "b", "stream": true})).text;
-    assert!(text.contains("event: error\ndata: {\"message\":"), "{text}");
+    let (begun, event) = text.split_once("\n\n").expect("a comment, and an event");
+    assert_eq!(begun, ": loading `b`");
+    let (name, data) = event.trim_end().split_once("\ndata: ").expect("a name and data");
+    let event: Value = serde_json::from_str(data).expect("JSON");
+    assert_eq!((name, &event["sequence_number"]), ("event: error", &json!(0)));
+    golden("tests/data/http/responses_error.jsonl", &format!("{event}\n"));
     assert!(server.post(CHAT, &of("c")).text.contains("panicked"));
     assert_eq!((server.ask("a"), server.ask("b")), ("I am a.".into(), "I am b.".into()), "the next one tries again");
 }
@@ -355,12 +361,17 @@ fn models_are_loaded_and_unloaded_as_told() {
         let body = json!({"model": "c", "prompt": "Hello!", "stream": false, "options": {"num_predict": 5}});
         server.post("/api/generate", &with(&body, &more))
     };
-    assert_eq!(ollama(json!({"keep_alive": -1})).status, 200);
+    let durations = |answer: Answer| {
+        let answer = answer.json();
+        ["load_duration", "total_duration"].map(|name| answer[name].as_u64().expect("nanoseconds"))
+    };
+    let [load, total] = durations(ollama(json!({"keep_alive": -1})));
+    assert!(load > 0 && load < total, "{load} ns of {total} ns");
     let expires = server.get("/api/ps").json()["models"][0]["expires_at"].to_string();
     assert!(expires.starts_with("\"21"), "{expires}");
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(server.states()[2], "loaded", "it stays");
-    assert_eq!(ollama(json!({"keep_alive": 0})).status, 200);
+    assert_eq!(durations(ollama(json!({"keep_alive": 0})))[0], 0, "it was loaded");
     server.wait_for(["unloaded"; 3]);
     assert_eq!(ollama(json!({"prompt": "", "keep_alive": "10m"})).json()["done_reason"], "load");
     server.wait_for(["unloaded", "unloaded", "loaded"]);

@@ -4,9 +4,10 @@
 //! A stream begins before the model is loaded, so that its client and proxies see that something happens: with a
 //! comment, and the socket adds more while nothing else is sent. An error is then its only event.
 
+use crate::platform::Instant;
 use crate::server::guards::parse_ahead;
 use crate::server::parameters::ollama::{keep_alive, loads_only};
-use crate::server::reply::ollama::{LoadState, model_line};
+use crate::server::reply::ollama::{LoadState, LoadTime, model_line};
 use crate::server::state::{Entry, Fleet, ModelState, ServerState, Use};
 use crate::server::wire::error::{ApiError, Dialect, shorten};
 use crate::server::wire::{query, sse};
@@ -89,7 +90,13 @@ async fn forward(
             };
             Ok(sse::response(sse::EVENTS, stream::iter([begun]).chain(stream::once(rest).flatten())))
         }
-        Entry::Later(wait) => Ok(answer(wait.done().await?, handlers, request).await),
+        Entry::Later(wait) => {
+            let begun = Instant::now();
+            let model = wait.done().await?;
+            let mut request = request;
+            request.extensions_mut().insert(LoadTime(begun.elapsed()));
+            Ok(answer(model, handlers, request).await)
+        }
     }
 }
 
@@ -126,7 +133,7 @@ fn error_event(error: &ApiError, path: &str) -> String {
         Dialect::OpenAi if is_responses => {
             let mut body: Value = serde_json::from_str(&error.json(Dialect::OpenAi)).unwrap_or_default();
             let mut body = body["error"].take();
-            body["type"] = json!("error");
+            (body["type"], body["sequence_number"]) = (json!("error"), json!(0));
             sse::push_named(&mut event, "error", &body.to_string());
         }
         Dialect::Anthropic => sse::push_named(&mut event, "error", &error.json(Dialect::Anthropic)),

@@ -5,13 +5,13 @@ use crate::platform::{self, Instant};
 use crate::server::guards::Client;
 use crate::server::parameters::kind::{Bounds, Group as _};
 use crate::server::parameters::ollama::{
-    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaPullRequest,
-    OllamaShowRequest, Task,
+    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaOptions,
+    OllamaPullRequest, OllamaSettings, OllamaShowRequest, Task,
 };
 use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
 use crate::server::parameters::table::SamplingFields;
-use crate::server::reply::ollama::{LoadState, OllamaReply, model_line};
+use crate::server::reply::ollama::{LoadState, LoadTime, OllamaReply, model_line, nanoseconds};
 use crate::server::reply::respond;
 use crate::server::routes::chat::{self, Begun};
 use crate::server::routes::embeddings::{self, Inputs};
@@ -19,7 +19,7 @@ use crate::server::state::{ModelState, ModelView, ServerState};
 use crate::server::wire::error::{ApiError, Dialect};
 use crate::server::wire::sse;
 use crate::text::answer::ReasoningParser;
-use crate::text::iso_time;
+use crate::text::{Infill, iso_time};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
@@ -39,18 +39,25 @@ pub(crate) async fn version() -> Json<Value> {
 
 /// Answers a conversation.
 pub(crate) async fn chat(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
-    let client = Client::of(&request);
+    let sent = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaChatRequest = read::read(request, &state).await?;
+    report_options(&request.settings, &state)?;
     let (task, stream) = request.task(defaults(&state)?)?;
-    answer(&state, client, task, (stream, true)).await
+    answer(&state, sent, task, (stream, true)).await
 }
 
 /// Answers a prompt.
 pub(crate) async fn generate(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
-    let client = Client::of(&request);
+    let sent = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaGenerateRequest = read::read(request, &state).await?;
+    report_options(&request.settings, &state)?;
     let (task, stream) = request.task(defaults(&state)?)?;
-    answer(&state, client, task, (stream, false)).await
+    answer(&state, sent, task, (stream, false)).await
+}
+
+/// Reports unknown fields of `options`.
+fn report_options(settings: &OllamaSettings, state: &ModelState) -> Result<(), ApiError> {
+    settings.unknown_options().map_or(Ok(()), |rest| read::report_unknown_in::<OllamaOptions>(rest, "options", state))
 }
 
 /// Sampling fields of which none is set.
@@ -60,7 +67,7 @@ fn defaults(state: &ModelState) -> Result<SamplingFields, ApiError> {
 
 async fn answer(
     state: &ModelState,
-    client: Client,
+    (client, loaded): (Client, LoadTime),
     task: Task,
     (stream, is_chat): (bool, bool),
 ) -> Result<Response, ApiError> {
@@ -87,14 +94,14 @@ async fn answer(
             chat::begin_raw(state, client, prompt, turn).await?
         }
     };
-    let form = OllamaReply::new(state, model, is_chat, sampling.wants_logprobs);
+    let form = OllamaReply::new(state, model, (is_chat, sampling.wants_logprobs), loaded);
     respond(generation, form, stream).await
 }
 
 /// Embeds texts.
 pub(crate) async fn embed(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let started = Instant::now();
-    let client = Client::of(&request);
+    let (client, loaded) = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaEmbedRequest = read::read(request, &state).await?;
     let model = state.model(request.target.model)?;
     let mut inputs = Inputs::new(request.input, request.queueing);
@@ -104,8 +111,8 @@ pub(crate) async fn embed(State(state): State<ModelState>, request: Request) -> 
     Ok(Json(json!({
         "model": model,
         "embeddings": embeddings,
-        "total_duration": u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        "load_duration": 0,
+        "total_duration": nanoseconds(loaded.0 + started.elapsed()),
+        "load_duration": nanoseconds(loaded.0),
         "prompt_eval_count": tokens,
     })))
 }
@@ -180,6 +187,8 @@ pub(crate) async fn show(State(state): State<ModelState>, request: Request) -> R
     let mut capabilities = vec!["completion"];
     capabilities.extend((!template.is_empty()).then_some("tools"));
     capabilities.extend((state.answer_format.reasoning != ReasoningParser::None).then_some("thinking"));
+    let fills_gaps = state.text.tokenizer.as_ref().is_some_and(|tokenizer| Infill::new(tokenizer).is_some());
+    capabilities.extend(fills_gaps.then_some("insert"));
     capabilities.extend((info.embedding_len > 0).then_some("embedding"));
     Ok(Json(json!({
         "modelfile": format!("FROM {name}\n"),

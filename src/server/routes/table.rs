@@ -103,12 +103,11 @@ fn own_routes() -> Vec<Route> {
         route("/v1/responses", post(responses::create), responses_operation()),
         route("/responses", post(responses::create), responses_operation()),
         route("/v1/responses/input_tokens", post(responses::input_tokens), input_tokens_operation()),
+        route("/responses/input_tokens", post(responses::input_tokens), input_tokens_operation()),
         of_server("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete), stored_operation()),
-        of_server(
-            "/v1/responses/{id}/input_items",
-            get(responses::input_items),
-            object("The items of a response's input."),
-        ),
+        of_server("/responses/{id}", get(responses::retrieve).delete(responses::delete), stored_operation()),
+        of_server("/v1/responses/{id}/input_items", get(responses::input_items), input_items_operation()),
+        of_server("/responses/{id}/input_items", get(responses::input_items), input_items_operation()),
         route("/v1/messages", post(messages::messages), messages_operation()),
         route("/v1/messages/count_tokens", post(messages::count_tokens), count_tokens_operation()),
         route("/v1/completions", post(completions::completions), completion_operation()),
@@ -209,6 +208,10 @@ fn input_tokens_operation() -> Operation {
 
 fn stored_operation() -> Operation {
     Operation { methods: &["get", "delete"], ..Operation::get("A stored response.", Answer::Object) }
+}
+
+fn input_items_operation() -> Operation {
+    object("The items of a response's input.")
 }
 
 fn refused_operation() -> Operation {

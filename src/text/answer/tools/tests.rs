@@ -17,16 +17,22 @@ fn known() -> Arc<ToolSet> {
 /// All parts of an answer that arrives in pieces of `size` characters.
 fn read(form: ToolParser, answer: &str, size: usize) -> Parts {
     let mut parser = CallParser::new(form, &known());
+    let mut all = pushed(answer, size, |piece, parts| parser.push(piece, parts));
+    let mut parts = Parts::default();
+    parser.finish(&mut parts, false);
+    all.extend(parts);
+    all
+}
+
+/// The parts of pieces of `size` characters, for which `push` is called one after the other.
+fn pushed(answer: &str, size: usize, mut push: impl FnMut(&str, &mut Parts)) -> Parts {
     let mut all = Parts::default();
     let characters: Vec<char> = answer.chars().collect();
     for piece in characters.chunks(size) {
         let mut parts = Parts::default();
-        parser.push(&piece.iter().collect::<String>(), &mut parts);
+        push(&piece.iter().collect::<String>(), &mut parts);
         all.extend(parts);
     }
-    let mut parts = Parts::default();
-    parser.finish(&mut parts, false);
-    all.extend(parts);
     all
 }
 
@@ -235,13 +241,7 @@ fn plain_json() {
 
 fn harmony(answer: &str, size: usize) -> Parts {
     let mut parser = Harmony::new(Start { stage: Stage::Undecided, is_blank: true });
-    let mut all = Parts::default();
-    let characters: Vec<char> = answer.chars().collect();
-    for piece in characters.chunks(size) {
-        let mut parts = Parts::default();
-        parser.push(&piece.iter().collect::<String>(), &mut parts);
-        all.extend(parts);
-    }
+    let mut all = pushed(answer, size, |piece, parts| parser.push(piece, parts));
     parser.finish(&mut all, false);
     all
 }
@@ -272,7 +272,7 @@ fn split(answer: &str, is_begun: bool, size: usize) -> (String, String) {
     for piece in characters.chunks(size) {
         content.push_str(&splitter.push(&piece.iter().collect::<String>(), &mut reasoning));
     }
-    content.push_str(&splitter.finish(&mut reasoning));
+    content.push_str(&splitter.finish(&mut reasoning, false));
     (reasoning, content)
 }
 
