@@ -65,9 +65,10 @@ impl Served {
         Self { names, takes_any_name: !any.is_empty(), args }
     }
 
-    /// What requests may also call it.
-    pub(crate) fn stem(&self) -> String {
+    /// What requests may also call it: the name of its file or folder.
+    fn stem(&self) -> String {
         let name = self.args.model.served_name();
+        let name = name.trim_end_matches(['/', '\\']);
         name.rsplit(['/', '\\']).next().unwrap_or_default().to_owned()
     }
 
@@ -79,8 +80,8 @@ impl Served {
     /// A server's options, with those of this model.
     pub(crate) fn options(&self, options: &ServerOptions) -> ServerOptions {
         let ServedArgs { tool_call_parser, reasoning_parser, reranker, .. } = self.args;
-        let any_model = self.takes_any_name;
-        ServerOptions { any_model, tool_call_parser, reasoning_parser, reranker, ..options.clone() }
+        let (any_model, stem) = (self.takes_any_name, Some(self.stem()).filter(|stem| !stem.is_empty()));
+        ServerOptions { any_model, stem, tool_call_parser, reasoning_parser, reranker, ..options.clone() }
     }
 }
 

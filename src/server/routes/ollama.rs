@@ -15,7 +15,7 @@ use crate::server::reply::ollama::{LoadState, LoadTime, OllamaReply, model_line,
 use crate::server::reply::respond;
 use crate::server::routes::chat::{self, Begun};
 use crate::server::routes::embeddings::{self, Inputs};
-use crate::server::state::{ModelState, ModelView, ServerState};
+use crate::server::state::{ModelFacts, ModelState, ModelView, ServerState};
 use crate::server::wire::error::{ApiError, Dialect};
 use crate::server::wire::sse;
 use crate::text::answer::ReasoningParser;
@@ -139,10 +139,10 @@ fn details() -> Value {
     })
 }
 
-/// A served name as Ollama lists it, with its tag. The size of a model that was never loaded is not known.
+/// A served name as Ollama lists it, with its tag.
 fn entry(server: &ServerState, model: &ModelView, name: &str) -> Value {
     let name = if name.contains(':') { name.to_owned() } else { format!("{name}:latest") };
-    let bytes = model.state.as_ref().and_then(|state| state.engine.info()).map_or(0, |info| info.weight_bytes);
+    let bytes = model.facts.as_ref().map_or(0, |known| known.outline.weight_bytes);
     let digest = blake3::hash(format!("{name} {bytes}").as_bytes()).to_hex();
     json!({
         "name": name,
@@ -178,18 +178,19 @@ pub(crate) async fn ps(State(server): State<ServerState>) -> Result<Json<Value>,
     Ok(Json(json!({"models": models})))
 }
 
-/// What is known of a model.
-pub(crate) async fn show(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
-    let request: OllamaShowRequest = read::read(request, &state).await?;
-    let info = state.ready()?;
-    let name = state.model(request.target.model.or(request.name))?;
-    let template = state.text.template.as_ref().map_or("", |template| template.source());
+/// What is known of a model. It is not loaded for that: clients ask about every model that is listed.
+pub(crate) async fn show(State(server): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+    let request: OllamaShowRequest = read::read_without_model(request, &server.shared).await?;
+    let asked = request.target.model.or(request.name);
+    let (names, ModelFacts { outline, answer_format, .. }) = server.models.facts(asked.as_deref())?;
+    let name = asked.unwrap_or_else(|| names[0].clone());
+    let template = outline.text.template.as_ref().map_or("", |template| template.source());
     let mut capabilities = vec!["completion"];
     capabilities.extend((!template.is_empty()).then_some("tools"));
-    capabilities.extend((state.answer_format.reasoning != ReasoningParser::None).then_some("thinking"));
-    let fills_gaps = state.text.tokenizer.as_ref().is_some_and(|tokenizer| Infill::new(tokenizer).is_some());
+    capabilities.extend((answer_format.reasoning != ReasoningParser::None).then_some("thinking"));
+    let fills_gaps = outline.text.tokenizer.as_ref().is_some_and(|tokenizer| Infill::new(tokenizer).is_some());
     capabilities.extend(fills_gaps.then_some("insert"));
-    capabilities.extend((info.embedding_len > 0).then_some("embedding"));
+    capabilities.extend((outline.embedding_len > 0).then_some("embedding"));
     Ok(Json(json!({
         "modelfile": format!("FROM {name}\n"),
         "parameters": "",
@@ -198,12 +199,12 @@ pub(crate) async fn show(State(state): State<ModelState>, request: Request) -> R
         "model_info": {
             "general.architecture": "folio",
             "general.basename": name,
-            "folio.context_length": info.max_model_len,
-            "folio.embedding_length": info.embedding_len,
-            "folio.vocab_size": info.vocab,
+            "folio.context_length": outline.max_model_len,
+            "folio.embedding_length": outline.embedding_len,
+            "folio.vocab_size": outline.vocab,
         },
         "capabilities": capabilities,
-        "modified_at": iso_time(state.shared.created),
+        "modified_at": iso_time(server.shared.created),
     })))
 }
 
