@@ -40,6 +40,13 @@ pub enum DeviceKind {
     Virtual,
 }
 
+impl DeviceKind {
+    /// Whether a device's memory is the machine's.
+    pub fn shares_memory(self) -> bool {
+        matches!(self, Self::Software | Self::Processor | Self::Integrated)
+    }
+}
+
 /// The source of memory that is the machine's.
 pub const MACHINE_MEMORY: &str = "the machine's available memory";
 

@@ -134,14 +134,19 @@ impl Shares {
 
     /// A table with a line for each model, and a sentence for each memory.
     pub(crate) fn as_text(&self) -> String {
-        let heads = ["model", "weights", "activations", "KV pool", "together", "context"].map(str::to_owned).to_vec();
-        let mut rows = vec![heads];
+        let has_host = self.models.iter().filter_map(|share| share.fit.as_ref().ok()).any(|fit| fit.host_bytes > 0);
+        let columns =
+            ["model", "weights", "activations", "KV pool"].into_iter().chain(has_host.then_some("host memory"));
+        let heads = columns.chain(["together", "context"]).map(str::to_owned);
+        let mut rows = vec![heads.collect::<Vec<_>>()];
         let mut reasons = Vec::new();
         for share in &self.models {
             match &share.fit {
                 Ok(fit) => {
-                    let sizes = [fit.weight_bytes, fit.activation_bytes, fit.kv_bytes, fit.total_bytes()];
-                    let sizes = sizes.map(|bytes| Bytes(bytes).to_string());
+                    let host = has_host.then_some(fit.host_bytes);
+                    let sizes = [fit.weight_bytes, fit.activation_bytes, fit.kv_bytes].into_iter().chain(host);
+                    let sizes = sizes.chain([fit.total_bytes()]).map(|bytes| Bytes(bytes).to_string());
+                    let sizes: Vec<_> = sizes.collect();
                     let room = fit.room().trim_start_matches("context ").to_owned();
                     rows.push([&[share.name.clone()][..], &sizes, &[room]].concat());
                 }
@@ -184,6 +189,7 @@ impl Shares {
                 "weight_bytes": fit.map(|fit| fit.weight_bytes),
                 "activation_bytes": fit.map(|fit| fit.activation_bytes),
                 "kv_bytes": fit.map(|fit| fit.kv_bytes),
+                "kv_host_bytes": fit.map(|fit| fit.host_bytes),
                 "bytes": fit.map(|fit| fit.total_bytes()),
                 "max_model_len": fit.map(|fit| fit.model_len_max),
                 "sequences": fit.map(|fit| fit.sequences),
@@ -252,8 +258,7 @@ impl Described {
     }
 
     fn fixed_bytes(&self) -> u64 {
-        let fit = &self.alone.requested;
-        fit.total_bytes() - fit.kv_bytes
+        self.alone.requested.fixed_bytes()
     }
 
     /// This model's part, beside all models of its memory.

@@ -158,6 +158,11 @@ pub(super) fn block_bytes(config: &Config, plan: &Plan) -> Vec<u64> {
     (0..plan.kv_groups.len()).map(|group| plan.block_bytes(group, config.block_size, config.kv_format)).collect()
 }
 
+/// Bytes of the machine's memory for blocks that leave the pool.
+pub(super) fn host_bytes(config: &Config) -> u64 {
+    if config.prefix_caching { config.kv_host_bytes } else { 0 }
+}
+
 /// Number of blocks worth having: twice what all sequences need at their longest. The other half is for cached
 /// prefixes.
 fn demand_blocks(config: &Config, plan: &Plan) -> u64 {

@@ -499,7 +499,7 @@ fn limits(
         hash_key: random_key(),
         shared_key: random_key(),
         tiers: TierLimits {
-            host_bytes: if config.prefix_caching { config.kv_host_bytes } else { 0 },
+            host_bytes: sizes::host_bytes(config),
             block_bytes: sizes::block_bytes(config, plan),
             disk: DiskUse::Off,
         },

@@ -271,8 +271,12 @@ fn one_plan_is_made_for_all_models() {
     let (report, code) = planned(&format!("device = \"fake:memory=14680064\"\n{tables}"));
     assert_eq!((code, &report["models"][0]["fits"]), (Some(1), &json!(false)), "{report}");
     assert!(report["models"][0]["reason"].as_str().is_some_and(|reason| reason.contains("no room for a KV pool")));
-    let table = result(&["plan", "--config", File::new(&format!("device = \"fake\"\nport = 1\n{tables}")).name()]);
+    let tabled = |options: &str| {
+        result(&["plan", "--config", File::new(&format!("device = \"fake\"\nport = 1\n{options}{tables}")).name()])
+    };
+    let table = tabled("");
     assert!(table.starts_with("model  ") && table.contains("\na  ") && table.contains("\nc  "), "{table}");
+    assert!(!table.contains("host memory") && tabled("kv-host-bytes = \"8MiB\"\n").contains("  host memory  "));
 }
 
 #[test]

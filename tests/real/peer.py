@@ -93,8 +93,9 @@ def llama(task):
 
 
 def folio(*arguments):
-    """Runs the binary. Returns what it prints."""
-    done = subprocess.run([FOLIO, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    """Runs the binary, without stdin. Returns what it prints."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    done = subprocess.run([FOLIO, *arguments], **pipes, text=True)
     if done.returncode:
         sys.exit(f"folio {' '.join(arguments)}\n{done.stderr}")
     return done.stdout
@@ -146,6 +147,11 @@ class Server:
         if not re.search(rb'"completion_tokens": ?%d\b' % tokens, received[-1000:]):
             sys.exit(f"an answer is incomplete: {received[-500:].decode(errors='replace')}")
         return received, seconds
+
+    def peak_bytes(self):
+        """The most memory that the process has had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)[1])
 
     def metric(self, name, model=""):
         """The sum of a metric over its labels, of one model or of all."""
