@@ -10,9 +10,9 @@ mod mlp;
 use super::spec::{HeadNorms, LayerKind, LayerSpec, ModelSpec};
 use super::weights::WeightTable;
 use crate::plan::{
-    AttendPaged, BufferId, CopyBlocks, Embed, GatherRows, HeadNorm, KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool,
-    RmsNorm, Rope, RopeStoreKv, Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage, StoreOptions, Tail,
-    WeightId,
+    AttendPaged, BufferId, ConvolutionForm, CopyBlocks, Embed, GatherRows, HeadNorm, KvGroup, KvLayer, MatMul,
+    NormOptions, Plan, Pool, RmsNorm, Rope, RopeStoreKv, Sample, ScaleLogits, ShortConvolution, StateLayer, Step,
+    Storage, StoreOptions, Tail, WeightId,
 };
 use buffers::Buffers;
 
@@ -189,7 +189,8 @@ impl Recorder<'_> {
         let own_bias = bias(self, "convolution_bias");
         let weight = self.layer_weight(index, "convolution");
         steps.push(Step::ShortConvolution(ShortConvolution {
-            gated,
+            x: gated,
+            form: ConvolutionForm::Gated,
             layer,
             taps: spec.taps,
             weight,

@@ -5,7 +5,7 @@ use super::compare::PRODUCTS;
 use super::dense::expect_rows;
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, plain_batch, relative, unwritten};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows, StateRows};
-use crate::plan::{Rows, ShortConvolution, StateLayer, Step, Storage, WeightFormat};
+use crate::plan::{ConvolutionForm, Rows, ShortConvolution, StateLayer, Step, Storage, WeightFormat};
 
 /// State slots: more than a batch has sequences.
 const SLOTS: u32 = 9;
@@ -43,7 +43,15 @@ fn short_convolution(storage: Storage, columns: u32, taps: u32, with_bias: bool)
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
     fixture.state_slots = SLOTS;
     fixture.plan.state_layers.push(StateLayer { elements: (taps - 1) * columns });
-    fixture.push(Step::ShortConvolution(ShortConvolution { gated, layer: 0, taps, weight, bias, out }));
+    fixture.push(Step::ShortConvolution(ShortConvolution {
+        x: gated,
+        form: ConvolutionForm::Gated,
+        layer: 0,
+        taps,
+        weight,
+        bias,
+        out,
+    }));
     for sequences in BATCHES {
         let inputs = batch(sequences, &mut noise);
         let rows = u32::try_from(inputs.token_ids.len()).expect("a test batch is small");

@@ -6,7 +6,7 @@ use super::simd::{Kernel, LANES, Level, Simd, with_simd};
 use super::team::{Team, share};
 use crate::plan::inputs::{BatchInputs, FEED, PoolRow};
 use crate::plan::{
-    Activation, Embed, GatedActivation, GatherRows, NormOptions, Pool, RmsNorm, ScaleLogits, Storage, Up,
+    Activation, Embed, GatedActivation, Gates, GatherRows, NormOptions, Pool, RmsNorm, ScaleLogits, Storage, Up,
 };
 
 /// Elements below which a step takes less time than waking the other threads.
@@ -223,6 +223,20 @@ fn swish<S: Simd>(s: S, x: S::F, factor: S::F) -> S::F {
     s.div(x, s.add(s.splat(1.0), e))
 }
 
+struct Silu;
+
+impl Function for Silu {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, x: S::F, _: S::F, _: S::F) -> S::F {
+        swish(s, x, s.splat(1.0))
+    }
+}
+
+/// `values = silu(values)`, rounded.
+pub(super) fn silu(level: Level, values: &mut [f32], storage: Storage) {
+    update(level, values, storage, Silu);
+}
+
 /// e^x − 1 for x ≤ 0. Near 0, where the difference would lose most digits, it is Taylor's polynomial, whose first
 /// missing term is 5e-8 of it at −¼.
 #[inline(always)]
@@ -234,6 +248,7 @@ fn exp_m1<S: Simd>(s: S, x: S::F) -> S::F {
 }
 
 /// An activation with the numbers of xIELU: `[softplus(p), β + softplus(n), β, ε]`.
+#[derive(Clone, Copy)]
 struct Activate(Activation, [f32; 4]);
 
 impl Activate {
@@ -265,6 +280,10 @@ impl Function for Activate {
                 let positive = s.max(s.splat(0.0), gate);
                 s.mul(s.mul(positive, positive), up)
             }
+            Activation::Sigmoid => {
+                let e = s.exp(s.sub(s.splat(0.0), gate));
+                s.div(up, s.add(s.splat(1.0), e))
+            }
             Activation::Xielu => {
                 let [positive, negative, beta, epsilon] = self.1;
                 let square = s.mul(s.splat(positive), s.mul(gate, gate));
@@ -281,16 +300,23 @@ pub(super) fn gated_activation(step: &GatedActivation, loaded: &mut Loaded, team
         let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
         let ones = if step.up == Up::One { vec![1.0; columns] } else { Vec::new() };
         let numbers = step.numbers.map(|numbers| loaded.vector(numbers));
+        let (width, Gates { first, shared_by }) = (loaded.columns(step.gate_up), step.gates);
+        let f = Activate::new(step.activation, numbers);
         each_row(team, out, columns, |row, out| {
-            let (gate, up) = match step.up {
-                Up::SecondHalf => gate_up[2 * row * columns..][..2 * columns].split_at(columns),
-                Up::One => (&gate_up[row * columns..][..columns], &ones[..]),
+            let gates = &gate_up[row * width + first as usize..][..columns / shared_by as usize];
+            let up = match step.up {
+                Up::SecondHalf => &gate_up[row * width + columns..][..columns],
+                Up::One => &ones[..],
                 Up::Of(buffer, first) => {
-                    let up = &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..];
-                    (&gate_up[row * columns..][..columns], &up[..columns])
+                    &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..][..columns]
                 }
             };
-            map(loaded.level, gate, up, out, storage, Activate::new(step.activation, numbers));
+            if shared_by == 1 {
+                return map(loaded.level, gates, up, out, storage, f);
+            }
+            let shared: Vec<f32> =
+                gates.iter().flat_map(|gate| std::iter::repeat_n(*gate, shared_by as usize)).collect();
+            map(loaded.level, &shared, up, out, storage, f);
         });
     });
 }

@@ -4,8 +4,8 @@ use super::Recorder;
 use super::buffers::{Buffers, ExpertBuffers, MlpBuffers};
 use crate::model::spec::{ExpertsSpec, LayerSpec, NormPlace};
 use crate::plan::{
-    Activation, BufferId, Embed, ExpertGroups, GatedActivation, MatMul, MatMulExperts, RmsNorm, RouteExperts, Routing,
-    Step, Up,
+    Activation, BufferId, Embed, ExpertGroups, GatedActivation, Gates, MatMul, MatMulExperts, RmsNorm, RouteExperts,
+    Routing, Step, Up,
 };
 
 impl Recorder<'_> {
@@ -74,6 +74,7 @@ impl Recorder<'_> {
         let numbers = (mlp.activation == Activation::Xielu).then(|| self.layer_weight(index, "xielu"));
         steps.push(Step::GatedActivation(GatedActivation {
             gate_up,
+            gates: Gates::default(),
             up: if mlp.gated { Up::SecondHalf } else { Up::One },
             activation: mlp.activation,
             numbers,
@@ -171,7 +172,8 @@ impl Recorder<'_> {
 
     fn gate(&self, gate_up: BufferId, out: BufferId) -> Step {
         let activation = self.spec.mlp.activation;
-        Step::GatedActivation(GatedActivation { gate_up, up: Up::SecondHalf, activation, numbers: None, out })
+        let (up, gates) = (Up::SecondHalf, Gates::default());
+        Step::GatedActivation(GatedActivation { gate_up, gates, up, activation, numbers: None, out })
     }
 
     /// Records the embeddings that layers have of their own, P elements each:
@@ -197,6 +199,7 @@ impl Recorder<'_> {
         steps.push(Step::MatMul(MatMul { x: buffers.x, weight, bias: None, accumulate: false, out: own.gate }));
         steps.push(Step::GatedActivation(GatedActivation {
             gate_up: own.gate,
+            gates: Gates::default(),
             up: Up::Of(own.all, columns * u32::try_from(index).expect("a model has few layers")),
             activation: self.spec.mlp.activation,
             numbers: None,

@@ -57,7 +57,8 @@ pub struct HeadNorm {
 /// pool by slot mapping and q to `q`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeStoreKv {
-    /// `[tokens × (query_heads + 2 · kv_heads) · head_dim]`, in that order.
+    /// `[tokens × (query_heads + 2 · kv_heads) · head_dim]`, in that order; more columns may follow, which other steps
+    /// read. A row is a multiple of 8 columns.
     pub qkv: BufferId,
     /// Index into [`Plan::kv_layers`](crate::plan::Plan::kv_layers).
     pub layer: u32,
@@ -96,7 +97,7 @@ impl Operation for RopeStoreKv {
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         let kv = operands.check_heads(self.layer, self.query_heads)?;
         let stored = if self.options.q_only { 0 } else { 2 * kv.heads };
-        operands.check_buffer(self.qkv, Rows::Tokens, (self.query_heads + stored) * kv.head_dim)?;
+        operands.check_columns(self.qkv, Rows::Tokens, 0, (self.query_heads + stored) * kv.head_dim)?;
         for (norm, heads) in [(self.q_norm, self.query_heads), (self.k_norm, kv.heads)] {
             let Some(norm) = norm else { continue };
             if norm.whole_row && norm.after_rotation {

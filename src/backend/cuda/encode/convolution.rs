@@ -20,10 +20,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ShortConvolution) -> Re
     let eights = eights_of("short_convolution", recorder.columns(step.out))?;
     let kernel = Kernel::new("short_convolution")
         .define("TAPS", step.taps.to_string())
-        .define_type("X_TYPE", recorder.storage(step.gated))
+        .define_type("X_TYPE", recorder.storage(step.x))
         .define_type("OUT_TYPE", recorder.storage(step.out));
     let params = Params {
-        gated: recorder.row_buffer(step.gated),
+        gated: recorder.row_buffer(step.x),
         weight: recorder.vector(step.weight),
         bias: recorder.optional(step.bias),
         state: arena.states[step.layer as usize],

@@ -93,6 +93,7 @@ pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
         Activation::GeluTanh => (1, 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
         Activation::Relu2 => (3, 0.0, 0.0),
+        Activation::Sigmoid => (5, 0.0, 0.0),
         Activation::Xielu => (4, 0.0, 0.0),
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ShortConvolution) -> Re
     let params = Params { rows, vectors, sequences: recorder.shape.sequences };
     let mut bindings = vec![
         arena.metadata.read(),
-        recorder.row_buffer(step.gated).read(),
+        recorder.row_buffer(step.x).read(),
         recorder.vector(step.weight).read(),
         arena.states[step.layer as usize].read_write(),
         recorder.row_buffer(step.out).read_write(),

@@ -23,6 +23,7 @@ pub(super) fn activation(activation: Activation) -> (&'static str, f32, f32) {
         Activation::GeluTanh => ("GELU_TANH", 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => ("CLAMPED_SWIGLU", alpha, limit),
         Activation::Relu2 => ("RELU2", 0.0, 0.0),
+        Activation::Sigmoid => ("SIGMOID", 0.0, 0.0),
         Activation::Xielu => ("XIELU", 0.0, 0.0),
     }
 }

@@ -409,6 +409,10 @@ impl<'a> Recorder<'a> {
             Step::RopeStoreKv(step) => rope::encode(self, step),
             Step::AttendPaged(step) => attend::encode(self, step),
             Step::ShortConvolution(step) => convolution::encode(self, step),
+            Step::StateScan(_) | Step::GatedNorm(_) => {
+                let (what, message) = (step.stem().into(), "not yet on this backend".into());
+                Err(BackendError::Unsupported { what, message })
+            }
             Step::GatedActivation(step) => gated::encode(self, step),
             Step::RouteExperts(step) => experts::encode_routes(self, step),
             Step::MatMulExperts(step) => experts::encode(self, step),
