@@ -11,8 +11,11 @@
 //! - `llama3` scaling: no key, but a tensor of divisors; longrope: two tensors; the base of Hunyuan's: included.
 //! - xIELU's numbers: metadata.
 
+mod states;
+
 use super::builder::{Builder, Item, Tensor};
 use super::models;
+use super::states::{HYBRIDS, STATES};
 use super::today::LONGROPE;
 use super::{
     CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, compare, cpus, families, golden, golden_cases,
@@ -65,7 +68,7 @@ fn every_adapter_runs_every_family_in_gguf() {
 #[test]
 fn files_are_written_for_other_engines() {
     let Some(folder) = std::env::var_os("FOLIO_CONVERTED").map(std::path::PathBuf::from) else { return };
-    for family in families().map(|(family, _)| family).chain([LONGROPE]) {
+    for family in converted().map(|(family, _)| family).chain([LONGROPE]) {
         let mut file = Checkpoint::read(family).convert(F32);
         models::bytes_vocabulary(&mut file, 256);
         file.pack();
@@ -88,8 +91,13 @@ fn longrope_in_gguf_is_that_of_the_checkpoint() {
     assert!((found.scale() - expected.scale()).abs() < 1e-6);
 }
 
+/// The golden folders whose architectures GGUF has.
+fn converted() -> impl Iterator<Item = (&'static str, f32)> {
+    families().chain(STATES).chain(HYBRIDS).filter(|(family, _)| !["lfm3", "olmo_hybrid"].contains(family))
+}
+
 fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds: &[(u32, &str)]) {
-    for (family, _) in families() {
+    for (family, _) in converted() {
         for &(kind, name) in kinds {
             let file = Checkpoint::read(family).convert(kind);
             let model = open(&file);
@@ -222,11 +230,16 @@ impl Checkpoint {
             let name = name.strip_prefix("language_model.").unwrap_or(name);
             name.replace("model.language_model.", "model.")
         };
-        let is_text = |name: &str| !["vision", "projector"].iter().any(|part| name.contains(part));
+        let is_text = |name: &str| !["vision", "visual", "projector"].iter().any(|part| name.contains(part));
         let named = file.tensors().into_iter().filter(|(name, _)| is_text(name));
-        let tensors = named.map(|(name, view)| (text_name(&name), values(&view))).collect();
+        let tensors: BTreeMap<_, _> = named.map(|(name, view)| (text_name(&name), values(&view))).collect();
         let text = config.get("text_config").cloned().unwrap_or_else(|| config.clone());
-        let own = match config["architectures"][0].as_str().expect("a name") {
+        let architecture = config["architectures"][0].as_str().expect("a name");
+        let has = |part: &str| tensors.keys().any(|name| name.contains(part));
+        if let Some(own) = Self::hybrid_name(architecture, has) {
+            return Self { own, config: text, tensors };
+        }
+        let own = match architecture {
             "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
             "Ministral3ForCausalLM" | "Mistral3ForConditionalGeneration" => "mistral3",
             "GemmaForCausalLM" => "gemma",
@@ -266,12 +279,15 @@ impl Checkpoint {
         self.write_sizes(&mut file);
         self.write_rope(&mut file);
         self.write_particulars(&mut file);
+        self.write_states(&mut file);
         self.stack_experts();
         for (name, values) in self.tensors.clone() {
             for (name, values) in self.changed(&name, values) {
                 let name = self.own_name(&name);
                 // Vectors and routers are stored in f32.
-                let is_exact = values.0.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with(".bias");
+                let is_state = ["ssm_a", "ssm_d", "ssm_norm", "conv"].iter().any(|part| name.contains(part));
+                let is_state = is_state && !name.contains("_proj") && !name.contains("ssm_alpha");
+                let is_exact = values.0.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with(".bias") || is_state;
                 push(&mut file, name, &values, if is_exact { F32 } else { matrices });
             }
         }
@@ -309,6 +325,8 @@ impl Checkpoint {
         let (epsilon, key) = epsilon("rms_norm_eps", "attention.layer_norm_rms_epsilon")
             .or_else(|| epsilon("layer_norm_eps", "attention.layer_norm_epsilon"))
             .or_else(|| epsilon("norm_epsilon", "attention.layer_norm_epsilon"))
+            .or_else(|| epsilon("norm_eps", "attention.layer_norm_rms_epsilon"))
+            .or_else(|| epsilon("layer_norm_epsilon", "attention.layer_norm_rms_epsilon"))
             .expect("an epsilon");
         file.set(&key, Item::F32(epsilon as f32));
     }
@@ -325,7 +343,8 @@ impl Checkpoint {
         let rope = all.get("full_attention").unwrap_or(all);
         let number = |field: &str| rope[field].as_f64().map(|number| number as f32);
         let of_config = |field: &str| self.config[field].as_f64().map(|number| number as f32);
-        let base = number("rope_theta").or(of_config("rope_theta")).expect("a base");
+        // Nemotron-H has no rotation.
+        let Some(base) = number("rope_theta").or(of_config("rope_theta")) else { return };
         // The exponent of NTK.
         let dim = f64::from(self.head_dim());
         let ntk = rope["alpha"].as_f64().map_or(1.0, |alpha| alpha.powf(dim / (dim - 2.0)));
@@ -435,7 +454,7 @@ impl Checkpoint {
                 copy("attn_logit_softcapping", "attn_logit_softcapping");
                 copy("final_logit_softcapping", "final_logit_softcapping");
             }
-            "granite" | "granitemoe" => {
+            "granite" | "granitemoe" | "granitehybrid" => {
                 copy("attention.scale", "attention_multiplier");
                 copy("embedding_scale", "embedding_multiplier");
                 copy("residual_scale", "residual_multiplier");
@@ -488,7 +507,7 @@ impl Checkpoint {
     }
 
     fn is_interleaved(&self) -> bool {
-        matches!(self.own, "llama" | "mistral3" | "arcee" | "smollm3" | "granite" | "granitemoe")
+        matches!(self.own, "llama" | "mistral3" | "arcee" | "smollm3" | "granite" | "granitemoe" | "granitehybrid")
     }
 
     /// Combines the experts' tensors of a matrix into one.
@@ -510,6 +529,11 @@ impl Checkpoint {
 
     /// A tensor in its stored form: changed, or split in two.
     fn changed(&self, name: &str, (shape, values): Values) -> Vec<(String, Values)> {
+        let values = (shape, values);
+        if let Some(changed) = self.changed_state(name, &values) {
+            return changed;
+        }
+        let (shape, values) = values;
         let is_rotated = name.contains(".q_proj.") || name.contains(".k_proj.");
         if self.is_interleaved() && is_rotated {
             let columns = shape.get(1).copied().unwrap_or(1);
@@ -547,17 +571,25 @@ impl Checkpoint {
     }
 
     fn own_name(&self, name: &str) -> String {
-        let Some((layer, name)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
+        let rest = name.strip_prefix("model.layers.").or(name.strip_prefix("backbone.layers."));
+        let Some((layer, name)) = rest.and_then(|rest| rest.split_once('.')) else {
             let table = [
                 ("model.embed_tokens_per_layer", "per_layer_token_embd"),
                 ("model.per_layer_model_projection", "per_layer_model_proj"),
                 ("model.per_layer_projection_norm", "per_layer_proj_norm"),
                 ("model.embed_tokens", "token_embd"),
                 ("model.norm", "output_norm"),
+                ("backbone.embeddings", "token_embd"),
+                ("backbone.norm_f", "output_norm"),
+                ("model.final_layernorm", "output_norm"),
+                ("model.embedding_norm", "token_embd_norm"),
                 ("lm_head", "output"),
             ];
             return table.into_iter().fold(name.to_owned(), |name, (theirs, own)| name.replace(theirs, own));
         };
+        if let Some(own) = self.state_name(name) {
+            return format!("blk.{layer}.{own}");
+        }
         // Names without a suffix.
         let whole = match name {
             "layer_scalar" => Some("layer_output_scale.weight"),
@@ -583,9 +615,8 @@ impl Checkpoint {
             "self_attn.k_norm" | "self_attn.key_layernorm" => "attn_k_norm",
             "self_attn" if suffix == "sinks" => return format!("blk.{layer}.attn_sinks.weight"),
             "post_attention_layernorm" => match self.own {
-                "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss" | "glm4moe" => {
-                    "post_attention_norm"
-                }
+                "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss" | "glm4moe" | "qwen35"
+                | "qwen35moe" | "qwen3next" => "post_attention_norm",
                 _ => "ffn_norm",
             },
             "pre_feedforward_layernorm" | "feedforward_layernorm" => "ffn_norm",

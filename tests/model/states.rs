@@ -24,18 +24,38 @@ use serde_json::{Value, json};
 /// Golden folders, and maximum |Δ logit| with f16 keys and values.
 pub(super) const STATES: [(&str, f32); 2] = [("lfm2", LOGITS_F16), ("lfm2_moe", LOGITS_F16)];
 
+/// The same, of models with gates, wider rows and states that are matrices.
+pub(super) const HYBRIDS: [(&str, f32); 14] = [
+    ("qwen3_5", LOGITS_F16),
+    ("qwen3_5-wide", LOGITS_F16),
+    ("qwen3_5-wrapped", LOGITS_F16),
+    ("qwen3_5_moe", LOGITS_F16),
+    ("qwen3_5_moe-wrapped", LOGITS_F16),
+    ("qwen3_next", LOGITS_F16),
+    ("granite4-h-dense", LOGITS_F16),
+    ("granite4-h-moe", LOGITS_F16),
+    ("granite4-h-wide", LOGITS_F16),
+    ("nemotron_h", LOGITS_F16),
+    ("nemotron_h-moe", LOGITS_F16),
+    ("falcon_h1", LOGITS_F16),
+    ("olmo_hybrid", LOGITS_F16),
+    ("lfm3", LOGITS_F16),
+];
+
 #[test]
 fn the_reference_reproduces_golden_logits_and_tokens() {
     let mut backend = ReferenceBackend::new();
-    prove_list(&STATES, &REFERENCE, &mut backend, &[KvFormat::F32, KvFormat::F16]);
-    prove_chunks(&REFERENCE, &mut backend);
+    for list in [&STATES[..], &HYBRIDS] {
+        prove_list(list, &REFERENCE, &mut backend, &[KvFormat::F32, KvFormat::F16]);
+        prove_chunks(list, &REFERENCE, &mut backend);
+    }
 }
 
 #[test]
 fn every_instruction_set_reproduces_golden_logits_and_tokens() {
     cpus().for_each(|mut cpu| {
         prove_list(&STATES, &CPU, &mut cpu, &[KvFormat::F32]);
-        prove_chunks(&CPU, &mut cpu);
+        prove_chunks(&STATES, &CPU, &mut cpu);
     });
 }
 
@@ -45,13 +65,13 @@ fn every_adapter_reproduces_golden_logits_and_tokens() {
         let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
         let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         prove_list(&STATES, &WGPU, &mut backend, &[KvFormat::F32]);
-        prove_chunks(&WGPU, &mut backend);
+        prove_chunks(&STATES, &WGPU, &mut backend);
     }
 }
 
 /// Token by token, in chunks shorter and longer than a state, and whole: the same answer.
-fn prove_chunks<B: Backend + Inspect>(target: &Target, backend: &mut B) {
-    for (family, _) in STATES {
+fn prove_chunks<B: Backend + Inspect>(families: &[(&str, f32)], target: &Target, backend: &mut B) {
+    for (family, _) in families {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let case = golden_cases(family).remove(2);
         let mut device = Device::new(backend, &model, KvFormat::F32);

@@ -12,12 +12,12 @@ impl Recorder<'_> {
     /// Records MLP or experts, or both: `x += f(x)`, with the model's norms.
     pub(super) fn feed_forward(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, layer: &LayerSpec) {
         let is_last = buffers.layer_embedding.is_none();
-        let x = match self.spec.norm.place {
+        let x = match layer.norms {
             NormPlace::BeforeBoth => buffers.normed,
             _ => self.enter(steps, buffers, index, "mlp_norm"),
         };
         let experts = buffers.experts.filter(|_| layer.experts);
-        let Some(branch) = buffers.branch else {
+        let Some(branch) = buffers.branch.filter(|_| layer.norms.after()) else {
             return match experts {
                 Some(experts) => self.experts(steps, experts, index, [x, x], (true, buffers.x)),
                 None => self.mlp(steps, buffers.dense[&layer.mlp], index, x, (true, buffers.x)),
@@ -75,7 +75,7 @@ impl Recorder<'_> {
         steps.push(Step::GatedActivation(GatedActivation {
             gate_up,
             gates: Gates::default(),
-            up: if mlp.gated { Up::SecondHalf } else { Up::One },
+            up: self.up(),
             activation: mlp.activation,
             numbers,
             out: activated,
@@ -170,9 +170,13 @@ impl Recorder<'_> {
         steps.push(Step::MatMulExperts(MatMulExperts { x: activated, routes, weight, bias, accumulate: true, out }));
     }
 
+    fn up(&self) -> Up {
+        if self.spec.mlp.gated { Up::SecondHalf } else { Up::One }
+    }
+
     fn gate(&self, gate_up: BufferId, out: BufferId) -> Step {
         let activation = self.spec.mlp.activation;
-        let (up, gates) = (Up::SecondHalf, Gates::default());
+        let (up, gates) = (self.up(), Gates::default());
         Step::GatedActivation(GatedActivation { gate_up, gates, up, activation, numbers: None, out })
     }
 
