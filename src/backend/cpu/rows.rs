@@ -6,7 +6,8 @@ use super::simd::{Kernel, LANES, Level, Simd, with_simd};
 use super::team::{Team, share};
 use crate::plan::inputs::{BatchInputs, FEED, PoolRow};
 use crate::plan::{
-    Activation, Embed, GatedActivation, Gates, GatherRows, NormOptions, Pool, RmsNorm, ScaleLogits, Storage, Up,
+    Activation, Embed, GatedActivation, GatedNorm, Gates, GatherRows, NormOptions, Pool, RmsNorm, ScaleLogits, Storage,
+    Up,
 };
 
 /// Elements below which a step takes less time than waking the other threads.
@@ -122,10 +123,14 @@ impl Kernel for Squares<'_> {
     }
 }
 
+/// The sum of squares.
+pub(super) fn squares(level: Level, row: &[f32]) -> f32 {
+    with_simd!(level, s => s.vectorize(Squares(row)))
+}
+
 /// `1 / sqrt(mean(row²) + epsilon)`.
 pub(super) fn inverse_rms(level: Level, row: &[f32], epsilon: f32) -> f32 {
-    let squares = with_simd!(level, s => s.vectorize(Squares(row)));
-    1.0 / (squares / row.len() as f32 + epsilon).sqrt()
+    1.0 / (squares(level, row) / row.len() as f32 + epsilon).sqrt()
 }
 
 /// a · scale · (b, or 1 + b), added to the old value or instead of it.
@@ -317,6 +322,34 @@ pub(super) fn gated_activation(step: &GatedActivation, loaded: &mut Loaded, team
             let shared: Vec<f32> =
                 gates.iter().flat_map(|gate| std::iter::repeat_n(*gate, shared_by as usize)).collect();
             map(loaded.level, &shared, up, out, storage, f);
+        });
+    });
+}
+
+/// old · a · scale
+struct Rescale(f32);
+
+impl Function for Rescale {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, a: S::F, _: S::F, old: S::F) -> S::F {
+        s.mul(s.mul(old, s.splat(self.0)), a)
+    }
+}
+
+pub(super) fn gated_norm(step: &GatedNorm, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let (x, weight, level) = (loaded.rows(step.x, inputs), loaded.vector(step.weight), loaded.level);
+        let (mixed, width) = (loaded.rows(step.mixed, inputs), loaded.columns(step.mixed));
+        let (group, columns) = (step.group as usize, loaded.columns(step.x));
+        each_row(team, out, group, |index, out| {
+            let (row, first) = (index * group / columns, index * group % columns);
+            let x = &x[index * group..][..group];
+            let gates = &mixed[row * width + step.gates as usize + first..][..group];
+            map(level, gates, x, out, Storage::F32, Activate::new(Activation::Silu, None));
+            // A gate after the norm is a factor all the same.
+            let scale = inverse_rms(level, if step.gate_first { out } else { x }, step.epsilon);
+            let weight = &weight[first % weight.len()..][..group];
+            map(level, weight, weight, out, storage, Rescale(scale));
         });
     });
 }

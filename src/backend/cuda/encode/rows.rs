@@ -20,7 +20,7 @@ params! {
     GatedParams {
         gate_up: u64, up: u64, numbers: u64, out: u64, metadata: u64,
         row_header: u32, row_times: u32, eights: u32, gate_stride: u32, up_stride: u32, up_start: u32,
-        activation: u32, alpha: f32, limit: f32, unused: u32,
+        activation: u32, alpha: f32, limit: f32, gate_first: u32, shared_by: u32, unused: u32,
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
 
 /// Records the launch of `GatedActivation`.
 pub(super) fn gated(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Result<(), BackendError> {
-    let GatedActivation { gate_up, up, activation, numbers, out } = *step;
+    let GatedActivation { gate_up, gates, up, activation, numbers, out } = *step;
     let arena = recorder.arena;
     let eights = eights_of("gated_activation", recorder.columns(out))?;
     let (up, up_start) = match up {
@@ -123,12 +123,14 @@ pub(super) fn gated(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Resu
         row_header: count.header,
         row_times: count.times,
         eights,
-        gate_stride: recorder.columns(gate_up) / 8,
+        gate_stride: recorder.columns(gate_up),
         up_stride: up.map_or(0, |up| recorder.columns(up) / 8),
         up_start,
         activation,
         alpha,
         limit,
+        gate_first: gates.first,
+        shared_by: gates.shared_by,
         unused: 0,
     };
     let blocks = (recorder.rows(out) * eights).div_ceil(THREADS);
