@@ -4,6 +4,7 @@
 //! `torch_dtype` and `dtype` are not read: weights keep the element types of the checkpoint.
 
 use super::LoadError;
+use super::config_experts;
 use super::config_layers::{self as per_layer, LayerShape, Word};
 use super::config_reader::{self, ConfigReader};
 use super::config_state::{self, ParallelScales};
@@ -15,7 +16,6 @@ use super::spec::{
     AttentionSpec, Factors, HeadNorms, IDS_MAX, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormPlace, NormSpec,
     OutputGate,
 };
-use super::config_experts;
 use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX};
 use crate::plan::{Activation, QueryGrowth};
 use serde_json::Value;
@@ -116,7 +116,8 @@ fn layers(
     let layer = |index: usize| {
         let (kind, shape): (_, LayerShape) = (words[index].kind(family.mixers), shapes[index]);
         // OLMo hybrid: layers with a state have norms before.
-        let is_exception = kind == LayerKind::State && matches!(family.mixers, Mixers::AttentionOrState(Rule::NegativeDelta));
+        let is_exception =
+            kind == LayerKind::State && matches!(family.mixers, Mixers::AttentionOrState(Rule::NegativeDelta));
         LayerSpec {
             kind,
             norms: if is_exception { NormPlace::Before } else { place },

@@ -1,8 +1,8 @@
 //! What a config says of experts.
 
 use super::LoadError;
-use super::config_reader::ConfigReader;
 use super::config_layers::Word;
+use super::config_reader::ConfigReader;
 use super::families::{AfterDense, Experts};
 use super::spec::{EXPERTS_MAX, ExpertsSpec, LAYERS_MAX, RouterSpec, SharedSpec};
 use crate::plan::ExpertGroups;
@@ -50,7 +50,8 @@ pub(super) fn experts(config: &ConfigReader<'_>, experts: Experts) -> Result<Opt
         Experts::EveryLayerBesideGated => (softmax(true), false, shared_behind_gate(config, true)?),
         Experts::BesideMlp => (softmax(true), false, None),
         Experts::AfterDense(_) | Experts::Blocks => {
-            let field = if let Experts::AfterDense(AfterDense { choice_bias, .. }) = experts { choice_bias } else { None };
+            let field =
+                if let Experts::AfterDense(AfterDense { choice_bias, .. }) = experts { choice_bias } else { None };
             let choice_bias = field.map_or(Ok(None), |field| config.boolean(field))?.unwrap_or(true);
             let groups = expert_groups(config)?;
             let factor = config.number("routed_scaling_factor", 1e-3..=1e3)?.unwrap_or(1.0) as f32;

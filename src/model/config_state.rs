@@ -42,13 +42,7 @@ fn delta(config: &ConfigReader<'_>, beta_scale: f32, epsilon: f64) -> Result<Sta
         convolution_bias: false,
         bias: false,
         log_decays: true,
-        norm: GatedNormSpec {
-            present: true,
-            run: value_dim,
-            shared: true,
-            gate_first: false,
-            epsilon: epsilon as f32,
-        },
+        norm: GatedNormSpec { present: true, run: value_dim, shared: true, gate_first: false, epsilon: epsilon as f32 },
     };
     check_heads(config, "linear_num_key_heads", spec)
 }

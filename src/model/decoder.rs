@@ -11,8 +11,8 @@ mod state;
 use super::spec::{HeadNorms, LayerKind, LayerSpec, ModelSpec, OutputGate};
 use super::weights::WeightTable;
 use crate::plan::{
-    Activation, AttendPaged, BufferId, ConvolutionForm, CopyBlocks, Embed, GatedActivation, GatherRows, Gates, HeadNorm,
-    KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool, RmsNorm, Rope, RopeStoreKv, Sample, ScaleLogits,
+    Activation, AttendPaged, BufferId, ConvolutionForm, CopyBlocks, Embed, GatedActivation, Gates, GatherRows,
+    HeadNorm, KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool, RmsNorm, Rope, RopeStoreKv, Sample, ScaleLogits,
     ShortConvolution, StateLayer, Step, Storage, StoreOptions, Tail, Up, WeightId,
 };
 use buffers::Buffers;

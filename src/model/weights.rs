@@ -9,7 +9,7 @@ mod sections;
 mod state;
 
 use super::source::{Element, TensorInfo, TensorSource};
-use super::spec::ModelSpec;
+use super::spec::{GatedNormSpec, ModelSpec};
 use super::tensor_names::{Nesting, Order};
 use super::{LoadError, UploadError};
 use crate::plan::{Plan, Section, WeightFormat, WeightId};
@@ -65,7 +65,8 @@ impl WeightTable {
         all.iter_mut().flat_map(|weight| &mut weight.parts).for_each(|part| part.tensor = nesting.of(&part.tensor));
         // Of several ways to store a weight, the first that is there; if none is, the first is missing.
         let is_there = |weight: &Required| weight.parts.iter().all(|part| tensors.contains_key(&part.tensor));
-        let found: BTreeSet<String> = all.iter().filter(|weight| is_there(weight)).map(|weight| weight.name.clone()).collect();
+        let found: BTreeSet<String> =
+            all.iter().filter(|weight| is_there(weight)).map(|weight| weight.name.clone()).collect();
         for weight in all {
             let is_other_way = weights.contains_key(&weight.name) || found.contains(&weight.name) && !is_there(&weight);
             if !is_other_way {
@@ -75,6 +76,7 @@ impl WeightTable {
         }
         let mut table = Self { weights };
         table.compute_ropes(spec);
+        table.compute_norms(spec);
         Ok(table)
     }
 
@@ -86,6 +88,17 @@ impl WeightTable {
             let content = Content::Computed(frequencies);
             let weight = Weight { rows: 1, columns, sections: f32_row(), experts: 1, content };
             self.weights.insert(format!("rope.{index}"), weight);
+        }
+    }
+
+    /// Computes the weights of the gated norms of states that have no norm.
+    fn compute_norms(&mut self, spec: &ModelSpec) {
+        let Some(norm) = spec.state.map(|state| state.norm).filter(|norm| !norm.present) else { return };
+        let stateful = (0..).zip(&spec.layers).filter(|(_, layer)| layer.kind.has_state());
+        for (index, _) in stateful {
+            let content = Content::Computed(vec![spec.factors.state * GatedNormSpec::NONE_ROOT; norm.run as usize]);
+            let weight = Weight { rows: 1, columns: norm.run, sections: f32_row(), experts: 1, content };
+            self.weights.insert(format!("layers.{index}.state_norm"), weight);
         }
     }
 
@@ -151,7 +164,8 @@ async fn upload_rows<E>(
             let end = run.end.min(row + rows_max);
             let bytes = source.read(&part.tensor, u64::from(row) * stored_bytes..u64::from(end) * stored_bytes).await?;
             assert_eq!(bytes.len() as u64, u64::from(end - row) * stored_bytes, "a source returns the range asked for");
-            let bytes = if part.change == Change::None { bytes } else { changed(&bytes, *stored, columns, part.change) };
+            let bytes =
+                if part.change == Change::None { bytes } else { changed(&bytes, *stored, columns, part.change) };
             write(to, bytes).map_err(UploadError::Write)?;
             to += end - row;
             row = end;
@@ -163,7 +177,11 @@ async fn upload_rows<E>(
 /// Rows of a matrix, with their elements changed, in f32.
 fn changed(rows: &[u8], stored: WeightFormat, columns: u32, change: Change) -> Bytes {
     let columns = columns as usize;
-    let row = |row: &[u8]| (0..columns).flat_map(|column| change.apply(stored.decode(row, columns, column)).to_le_bytes()).collect::<Vec<u8>>();
+    let row = |row: &[u8]| {
+        (0..columns)
+            .flat_map(|column| change.apply(stored.decode(row, columns, column)).to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
     rows.chunks_exact(stored.row_bytes(columns as u32) as usize).flat_map(row).collect()
 }
 
@@ -248,7 +266,8 @@ fn resolve_weight(
         let content = Content::Vector(stored);
         return Ok(Weight { rows: 1, columns: rows, sections: f32_row(), experts: 1, content });
     };
-    let format = |part: &Part, stored: WeightFormat| if part.change == Change::None { stored } else { WeightFormat::F32 };
+    let format =
+        |part: &Part, stored: WeightFormat| if part.change == Change::None { stored } else { WeightFormat::F32 };
     let sections = stored.iter().map(|(part, stored)| Section { rows: part.rows(), format: format(part, *stored) });
     let sections = sections.collect();
     Ok(Weight { rows, columns, sections, experts, content: Content::Matrix(stored) })

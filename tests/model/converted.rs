@@ -11,6 +11,7 @@
 //! - `llama3` scaling: no key, but a tensor of divisors; longrope: two tensors; the base of Hunyuan's: included.
 //! - xIELU's numbers: metadata.
 
+mod orders;
 mod states;
 
 use super::builder::{Builder, Item, Tensor};
@@ -29,6 +30,7 @@ use folio::model::{Gguf, Model};
 use folio::plan::KvFormat;
 use folio::platform::{ModelFile, block_on};
 use half::{bf16, f16};
+use orders::{llama3_divisors, transposed, untangled};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -169,7 +171,7 @@ pub(super) fn logits<B: Backend + Inspect>(file: &Builder, backend: &mut B) -> V
 #[test]
 fn what_a_file_says_is_heard() {
     type Change = fn(&mut Builder);
-    let table: [(&str, Change); 21] = [
+    let table: [(&str, Change); 25] = [
         ("mistral-window", |file| file.set("llama.attention.sliding_window", Item::U32(25))),
         ("mistral-window", |file| file.pairs.retain(|(key, _)| key != "llama.attention.sliding_window")),
         ("llama3-rope", |file| file.tensors.retain(|tensor| tensor.name != "rope_freqs.weight")),
@@ -187,6 +189,10 @@ fn what_a_file_says_is_heard() {
         ("glm4_moe", |file| file.set("glm4moe.expert_weights_norm", Item::Boolean(false))),
         ("qwen2_moe", |file| file.set("qwen2moe.expert_weights_norm", Item::Boolean(true))),
         ("cohere2", |file| file.set("cohere2.logit_scale", Item::F32(0.3))),
+        ("granite4-h-dense", |file| file.set("granitehybrid.rope.scaling.finetuned", Item::Boolean(true))),
+        ("granite4-h-moe", |file| file.set("granitehybrid.residual_scale", Item::F32(0.25))),
+        ("nemotron_h-moe", |file| file.set("nemotron_h_moe.expert_weights_scale", Item::F32(1.5))),
+        ("qwen3_5", |file| file.set("qwen35.rope.dimension_count", Item::U32(16))),
         ("apertus", |file| file.set("xielu.alpha_p", Item::F32s(vec![2.0, 2.0]))),
         ("gemma4-e", |file| file.tensors.retain(|tensor| tensor.name != "rope_freqs.weight")),
         ("gemma4-e", |file| file.set("gemma4.rope.freq_base_swa", Item::F32(11_000.0))),
@@ -287,7 +293,8 @@ impl Checkpoint {
                 // Vectors and routers are stored in f32.
                 let is_state = ["ssm_a", "ssm_d", "ssm_norm", "conv"].iter().any(|part| name.contains(part));
                 let is_state = is_state && !name.contains("_proj") && !name.contains("ssm_alpha");
-                let is_exact = values.0.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with(".bias") || is_state;
+                let is_exact =
+                    values.0.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with(".bias") || is_state;
                 push(&mut file, name, &values, if is_exact { F32 } else { matrices });
             }
         }
@@ -615,8 +622,8 @@ impl Checkpoint {
             "self_attn.k_norm" | "self_attn.key_layernorm" => "attn_k_norm",
             "self_attn" if suffix == "sinks" => return format!("blk.{layer}.attn_sinks.weight"),
             "post_attention_layernorm" => match self.own {
-                "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss" | "glm4moe" | "qwen35"
-                | "qwen35moe" | "qwen3next" => "post_attention_norm",
+                "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss" | "glm4moe"
+                | "qwen35" | "qwen35moe" | "qwen3next" => "post_attention_norm",
                 _ => "ffn_norm",
             },
             "pre_feedforward_layernorm" | "feedforward_layernorm" => "ffn_norm",
@@ -655,53 +662,4 @@ fn push(file: &mut Builder, name: String, (shape, values): &Values, kind: u32) {
     };
     let dimensions = shape.iter().rev().map(|size| *size as u64).collect();
     file.tensors.push(Tensor { name, dimensions, kind, offset: 0, data });
-}
-
-/// `[experts, columns, rows]` as `[experts, rows, columns]`.
-fn transposed(shape: &[usize], values: &[f32]) -> Values {
-    let (columns, rows) = (shape[1], shape[2]);
-    let expert = |expert: &[f32]| -> Vec<f32> {
-        (0..rows)
-            .flat_map(|row| (0..columns).map(move |column| (column, row)))
-            .map(|(c, r)| expert[c * rows + r])
-            .collect()
-    };
-    let values = values.chunks_exact(columns * rows).flat_map(expert).collect();
-    (vec![shape[0], rows, columns], values)
-}
-
-/// Separates gate (the even rows of each expert) and up (the odd rows).
-fn untangled(name: &str, (shape, values): Values) -> Vec<(String, Values)> {
-    if !name.contains("gate_up_proj") {
-        return vec![(name.into(), (shape, values))];
-    }
-    let columns = shape.get(2).copied().unwrap_or(1);
-    let each = |odd: usize, part: &str| {
-        let rows = values.chunks_exact(columns).skip(odd).step_by(2).flatten().copied().collect();
-        let mut shape = shape.clone();
-        shape[1] /= 2;
-        (name.replace("gate_up_proj", part), (shape, rows))
-    };
-    vec![each(0, "gate_proj"), each(1, "up_proj")]
-}
-
-/// The divisors that `llama3` scaling applies to the frequencies, in f32 as in the converter.
-fn llama3_divisors(rope: &Value, base: f32, head_dim: u32) -> Values {
-    let number = |field: &str| rope[field].as_f64().expect("a number");
-    let (factor, low, high) = (number("factor"), number("low_freq_factor"), number("high_freq_factor"));
-    let positions = number("original_max_position_embeddings");
-    let divisor = |pair: u32| {
-        let frequency = f64::from(base).powf(-2.0 * f64::from(pair) / f64::from(head_dim));
-        let wave = std::f64::consts::TAU / frequency;
-        if wave < positions / high {
-            1.0
-        } else if wave > positions / low {
-            factor as f32
-        } else {
-            let smooth = (positions / wave - low) / (high - low);
-            (1.0 / ((1.0 - smooth) / factor + smooth)) as f32
-        }
-    };
-    let divisors: Vec<f32> = (0..head_dim / 2).map(divisor).collect();
-    (vec![divisors.len()], divisors)
 }

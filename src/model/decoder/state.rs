@@ -2,11 +2,8 @@
 
 use super::Recorder;
 use super::buffers::{Buffers, StateBuffers};
-use crate::model::spec::{StateRule, StateSpec};
-use crate::plan::{
-    Activation, BufferId, ConvolutionForm, GatedActivation, GatedNorm, Gates, MatMul, ScanRule, ShortConvolution,
-    StateScan, Step, Up,
-};
+use crate::model::spec::{GatedNormSpec, StateRule, StateSpec};
+use crate::plan::{BufferId, ConvolutionForm, GatedNorm, MatMul, ScanRule, ShortConvolution, StateScan, Step};
 
 impl Recorder<'_> {
     /// Records a state: `x += output(gated_norm(scan(convolve(channels), gates), z))` with `[channels | z | gates] =
@@ -45,6 +42,7 @@ impl Recorder<'_> {
             layer: self.state_layer(spec.heads * spec.key_dim * spec.value_dim),
             heads: spec.heads,
             key_heads: spec.key_heads,
+            tiled: spec.tiled,
             key_dim: spec.key_dim,
             value_dim: spec.value_dim,
             rule: match spec.rule {
@@ -58,26 +56,15 @@ impl Recorder<'_> {
         }
     }
 
-    /// What becomes of the result of a scan: a norm with z as its gate, or the gate alone.
+    /// The norm of the result of a scan, with z as its gate.
     fn gated_norm(&mut self, spec: &StateSpec, own: StateBuffers, index: usize) -> Step {
-        let (mixed, z) = (own.mixed, spec.channels());
-        if !spec.norm.present {
-            return Step::GatedActivation(GatedActivation {
-                gate_up: mixed,
-                gates: Gates { first: z, shared_by: 1 },
-                up: Up::Of(own.scanned, 0),
-                activation: Activation::Silu,
-                numbers: None,
-                out: own.gated,
-            });
-        }
         Step::GatedNorm(GatedNorm {
             x: own.scanned,
-            mixed,
-            gates: z,
+            mixed: own.mixed,
+            gates: spec.channels(),
             group: spec.norm.run,
             weight: self.layer_weight(index, "state_norm"),
-            epsilon: spec.norm.epsilon,
+            epsilon: if spec.norm.present { spec.norm.epsilon } else { GatedNormSpec::NONE_EPSILON },
             gate_first: spec.norm.gate_first,
             out: own.gated,
         })

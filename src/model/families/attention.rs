@@ -1,8 +1,8 @@
 //! The rows of decoders whose layers all have attention.
 
 use super::{
-    ActivationField, AfterDense, AttentionRow, Bias, Experts, Family, Mixers, MlpRow, MlpSize, NormsRow, RopeRow, Ropes,
-    Scales, Sizes, Windows,
+    ActivationField, AfterDense, AttentionRow, Bias, Experts, Family, Mixers, MlpRow, MlpSize, NormsRow, RopeRow,
+    Ropes, Scales, Sizes, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -51,7 +51,8 @@ pub(in crate::model) const LLAMA: Family = Family {
 };
 
 /// Attention without biases.
-pub(in crate::model) const UNBIASED: AttentionRow = AttentionRow { qkv_bias: Bias::Never, output_bias: Bias::Never, ..LLAMA.attention };
+pub(in crate::model) const UNBIASED: AttentionRow =
+    AttentionRow { qkv_bias: Bias::Never, output_bias: Bias::Never, ..LLAMA.attention };
 
 /// An MLP without biases.
 pub(in crate::model) const UNBIASED_MLP: MlpRow = MlpRow { bias: Bias::Never, ..LLAMA.mlp };

@@ -4,9 +4,7 @@ mod state;
 
 use super::metadata::Metadata;
 use crate::model::{LoadError, config};
-use state::{
-    FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3_NEXT, QWEN35, QWEN35_MOE,
-};
+use state::{FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3_NEXT, QWEN35, QWEN35_MOE};
 
 /// How one architecture's GGUF files differ from the checkpoints they were converted from.
 #[derive(Debug)]

@@ -46,7 +46,8 @@ pub enum StateRule {
 /// What is done to the result of a state before its last product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatedNormSpec {
-    /// Whether the result is normalized; if not, it is only multiplied by `silu(z)`.
+    /// Whether the result is normalized; if not, it is only multiplied by `silu(z)`, as by a norm with
+    /// [`GatedNormSpec::NONE_EPSILON`].
     pub present: bool,
     /// Elements that are normalized together.
     pub run: u32,
@@ -56,6 +57,14 @@ pub struct GatedNormSpec {
     pub gate_first: bool,
     /// Added to the mean of squares.
     pub epsilon: f32,
+}
+
+impl GatedNormSpec {
+    /// The epsilon of a norm that is not there: nothing that is added to it changes it, so that the norm divides by its
+    /// root, without rounding, and its weights multiply by the root.
+    pub const NONE_EPSILON: f32 = Self::NONE_ROOT * Self::NONE_ROOT;
+    /// The root of [`Self::NONE_EPSILON`].
+    pub const NONE_ROOT: f32 = (1_u64 << 50) as f32;
 }
 
 impl StateSpec {

@@ -43,7 +43,8 @@ const EXPERTS_LFM2: &[LayerNames] = &[
 ];
 
 /// LFM2 with experts.
-pub(in crate::model) const LFM2_MOE: TensorNames = TensorNames { layer: &[MIXERS_LFM2, MLP_LFM2, EXPERTS_LFM2], ..LFM2 };
+pub(in crate::model) const LFM2_MOE: TensorNames =
+    TensorNames { layer: &[MIXERS_LFM2, MLP_LFM2, EXPERTS_LFM2], ..LFM2 };
 
 /// What LFM3 has besides its MLP: norms on both sides, attention with gates or a short convolution.
 const MIXERS_LFM3: &[LayerNames] = &[
@@ -137,15 +138,7 @@ pub(in crate::model) const QWEN3_5_MOE: TensorNames = TensorNames {
 
 /// Qwen3-Next; some layers may have an MLP instead of experts.
 pub(in crate::model) const QWEN3_NEXT: TensorNames = TensorNames {
-    layer: &[
-        NORMS_BEFORE,
-        ATTENTION_GATED,
-        DELTA_BY_HEADS,
-        GATED_MLP,
-        EXPERTS_APART,
-        EXPERTS_STACKED,
-        SHARED_EXPERT,
-    ],
+    layer: &[NORMS_BEFORE, ATTENTION_GATED, DELTA_BY_HEADS, GATED_MLP, EXPERTS_APART, EXPERTS_STACKED, SHARED_EXPERT],
     ..HUGGING_FACE
 };
 
@@ -212,10 +205,7 @@ const SHARED_MLP: &[LayerNames] = &[
 
 /// [`SHARED_MLP`] and experts of Granite 4 in GGUF, where gate and up are separate, and so are experts.
 const MLP_GRANITE_APART: &[LayerNames] = &[
-    names(
-        "gate_up",
-        &["model.layers.{}.shared_mlp.gate_proj.weight", "model.layers.{}.shared_mlp.up_proj.weight"],
-    ),
+    names("gate_up", &["model.layers.{}.shared_mlp.gate_proj.weight", "model.layers.{}.shared_mlp.up_proj.weight"]),
     names(
         "shared_gate_up",
         &["model.layers.{}.shared_mlp.gate_proj.weight", "model.layers.{}.shared_mlp.up_proj.weight"],
@@ -231,8 +221,10 @@ const MLP_GRANITE_APART: &[LayerNames] = &[
 ];
 
 /// Granite 4.
-pub(in crate::model) const GRANITE_HYBRID: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, MAMBA2, SHARED_MLP, GRANITE_EXPERTS, MLP_GRANITE_APART], ..HUGGING_FACE };
+pub(in crate::model) const GRANITE_HYBRID: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, ATTENTION, MAMBA2, SHARED_MLP, GRANITE_EXPERTS, MLP_GRANITE_APART],
+    ..HUGGING_FACE
+};
 
 /// Everything in a layer of Nemotron-H: one norm, and one of attention, a state, an MLP and experts.
 const BLOCKS_NEMOTRON: &[LayerNames] = &[
@@ -290,10 +282,7 @@ pub(in crate::model) const NEMOTRON_H: TensorNames = TensorNames {
 const LAYERS_FALCON: &[LayerNames] = &[
     NORMS_BEFORE[0],
     names("mlp_norm", &["model.layers.{}.pre_ff_layernorm.weight"]),
-    names(
-        "gate_up",
-        &["model.layers.{}.feed_forward.gate_proj.weight", "model.layers.{}.feed_forward.up_proj.weight"],
-    ),
+    names("gate_up", &["model.layers.{}.feed_forward.gate_proj.weight", "model.layers.{}.feed_forward.up_proj.weight"]),
     names("down", &["model.layers.{}.feed_forward.down_proj.weight"]),
 ];
 

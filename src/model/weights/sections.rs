@@ -24,8 +24,10 @@ struct Sections {
 pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
     let names = spec.tensors;
     let table = [u64::from(spec.vocab), u64::from(spec.hidden)];
-    let whole = |name: &str, tensor: &str, shape: &[u64]| {
-        Required { name: name.into(), experts: 1, parts: vec![Part::new(tensor, shape)] }
+    let whole = |name: &str, tensor: &str, shape: &[u64]| Required {
+        name: name.into(),
+        experts: 1,
+        parts: vec![Part::new(tensor, shape)],
     };
     let mut required =
         vec![whole("embedding", names.embedding, &table), whole("final_norm", names.final_norm, &table[1..])];
@@ -41,7 +43,11 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
         required.push(whole("layer_embedding", embedding, &[table[0], all]));
         required.push(whole("layer_projection", projection, &[all, table[1]]));
         required.push(whole("layer_projection_norm", norm, &[u64::from(columns)]));
-        required.iter_mut().rev().take(1).for_each(|norm| norm.parts[0].change = Change::Times(std::f32::consts::FRAC_1_SQRT_2));
+        required
+            .iter_mut()
+            .rev()
+            .take(1)
+            .for_each(|norm| norm.parts[0].change = Change::Times(std::f32::consts::FRAC_1_SQRT_2));
     }
     for layer in 0..spec.layers.len() {
         for row in names.layer.iter().copied().flatten() {

@@ -41,9 +41,8 @@ fn input(state: &StateSpec, order: Order, names: &[String], hidden: Option<u64>,
     let StateSpec { key_heads, heads, key_dim, value_dim, .. } = *state;
     let (keys, values, channels, gates) = (state.keys(), state.values(), state.channels(), state.gates());
     let shape = |rows: u32| [u64::from(rows)].into_iter().chain(hidden).collect::<Vec<u64>>();
-    let part = |index: usize, rows: u32, runs: Vec<Range<u32>>| {
-        Part { runs, ..Part::new(names[index].clone(), &shape(rows)) }
-    };
+    let part =
+        |index: usize, rows: u32, runs: Vec<Range<u32>>| Part { runs, ..Part::new(names[index].clone(), &shape(rows)) };
     // For each key head, its own rows from `at` on within the rows of the head.
     let each = heads / key_heads;
     let by_head = |width: u32, at: u32, rows: u32| {
@@ -134,7 +133,8 @@ pub(super) fn gate_and_scale(spec: &ModelSpec, layer: usize, order: Order, parts
         OutputGate::EachElement => {
             assert_eq!(order, Order::GatedHeads, "q has the gates");
             let dim = layer.head_dim;
-            let runs = |at: u32| (0..spec.query_heads).map(move |head| (2 * head + at) * dim..(2 * head + at + 1) * dim);
+            let runs =
+                |at: u32| (0..spec.query_heads).map(move |head| (2 * head + at) * dim..(2 * head + at + 1) * dim);
             parts[0].shape[0] *= 2;
             let gates = Part { runs: runs(1).collect(), ..parts[0].clone() };
             parts[0].runs = runs(0).collect();

@@ -245,9 +245,7 @@ impl Checkpoint {
                 let rows = scaled.chunks_exact(shape[1]).flat_map(|row| tiled(row.to_vec(), 0, dv, 1));
                 one(shape.clone(), rows.collect())
             }
-            "mamba.A_log" | "mixer.A_log" => {
-                one(vec![channels, 1], scaled.iter().map(|value| -value.exp()).collect())
-            }
+            "mamba.A_log" | "mixer.A_log" => one(vec![channels, 1], scaled.iter().map(|value| -value.exp()).collect()),
             "mamba.D" | "mixer.D" => one(vec![channels, 1], scaled),
             "mamba.norm.weight" | "mixer.norm.weight" => {
                 let groups = self.whole("n_groups").or(self.whole("mamba_n_groups")).expect("groups") as usize;

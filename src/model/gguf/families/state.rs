@@ -80,8 +80,7 @@ pub(super) const QWEN35: Family = Family {
     ..QWEN2
 };
 
-pub(super) const QWEN35_MOE: Family =
-    Family { name: "qwen35moe", architecture: "Qwen3_5MoeForCausalLM", ..QWEN35 };
+pub(super) const QWEN35_MOE: Family = Family { name: "qwen35moe", architecture: "Qwen3_5MoeForCausalLM", ..QWEN35 };
 
 pub(super) const QWEN3_NEXT: Family =
     Family { name: "qwen3next", architecture: "Qwen3NextForCausalLM", tiled_heads: false, ..QWEN35 };
