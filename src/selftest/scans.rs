@@ -50,6 +50,8 @@ fn state_scan(storage: Storage, (rule, has_skip): (ScanRule, bool), sizes: Sizes
         ScanRule::Delta { beta_scale } => format!("delta rule {beta_scale}"),
         ScanRule::Mamba2 => format!("mamba2{}", if has_skip { ", skip" } else { "" }),
     };
+    // One of the rules covers both orders of heads.
+    let tiled = rule == ScanRule::Delta { beta_scale: 2.0 };
     let mut fixture = Fixture::new("state_scan", format!("{storage:?}, {name}"));
     let mut noise = Noise::new(&format!("state_scan {name} {sizes:?}"));
     // Heads that forget at once, and heads that hardly forget.
@@ -72,6 +74,7 @@ fn state_scan(storage: Storage, (rule, has_skip): (ScanRule, bool), sizes: Sizes
         layer,
         heads,
         key_heads,
+        tiled,
         key_dim,
         value_dim,
         rule,

@@ -161,7 +161,7 @@ impl Scan<'_> {
     fn prepare(&self, head: usize, rows: Range<usize>, block: &mut Block) {
         let StateScan { heads, key_heads, key_dim, rule, gates, .. } = *self.step;
         let (heads, dim) = (heads as usize, key_dim as usize);
-        let key_head = head / (heads / key_heads as usize) * dim;
+        let key_head = head / self.step.shared_by() as usize % key_heads as usize * dim;
         let [query_part, key_part, _] = self.parts();
         let (decay, bias) = (f64::from(self.decay[head]), f64::from(self.bias[head]));
         let (queries, keys) = (&mut block.queries, &mut block.keys);

@@ -93,7 +93,8 @@ impl Scan<'_> {
     fn parts(&self, head: usize, channels: &[f32], gates: &[f32]) -> Token {
         let StateScan { key_dim, value_dim, heads, key_heads, rule, .. } = *self.step;
         let [key_dim, value_dim, heads, key_heads] = [key_dim, value_dim, heads, key_heads].map(|size| size as usize);
-        let (key_head, key_columns) = (head / (heads / key_heads), key_heads * key_dim);
+        let shared_by = self.step.shared_by() as usize;
+        let (key_head, key_columns) = (head / shared_by % key_heads, key_heads * key_dim);
         let part = |first: usize, index: usize, dim: usize| -> Vec<f64> {
             channels[first + index * dim..][..dim].iter().map(|&value| f64::from(value)).collect()
         };
@@ -139,6 +140,7 @@ mod tests {
             layer: 0,
             heads,
             key_heads,
+            tiled: false,
             key_dim,
             value_dim,
             rule,
@@ -187,7 +189,7 @@ mod tests {
         assert_eq!(state[2..], [1.0, 2.0], "dt = 0 changes nothing");
     }
 
-    /// Value heads 2g and 2g + 1 use key head g.
+    /// Value heads 2g and 2g + 1 use key head g; in tiles, g and g + 2 do.
     #[test]
     fn heads_share_their_key_heads_in_order() {
         let step = step(ScanRule::Delta { beta_scale: 1.0 }, [4, 2, 1, 1]);
@@ -195,5 +197,8 @@ mod tests {
         let mut state = [0.0; 4];
         let out = run(&scan, &[1.0, -1.0, 1.0, 1.0, 2.0, 4.0, 6.0, 8.0], &[0.0; 8], &mut state);
         [1.0, 2.0, -3.0, -4.0].into_iter().zip(out).for_each(|(expected, found)| near(found, expected));
+        let scan = Scan { step: &StateScan { tiled: true, ..step }, ..scan };
+        let out = run(&scan, &[1.0, -1.0, 1.0, 1.0, 2.0, 4.0, 6.0, 8.0], &[0.0; 8], &mut [0.0; 4]);
+        [1.0, -2.0, 3.0, -4.0].into_iter().zip(out).for_each(|(expected, found)| near(found, expected));
     }
 }

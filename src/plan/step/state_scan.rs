@@ -55,6 +55,8 @@ pub struct StateScan {
     pub heads: u32,
     /// Heads with keys and queries; the groups of Mamba-2.
     pub key_heads: u32,
+    /// Head h uses key and query of key head `h % key_heads` instead of `h / (heads / key_heads)`.
+    pub tiled: bool,
     /// Elements of a key and of a query: a multiple of 8, at most [`STATE_DIM_MAX`]. The state size of Mamba-2.
     pub key_dim: u32,
     /// Elements of a value: a multiple of 8, at most [`STATE_DIM_MAX`].
@@ -72,6 +74,11 @@ pub struct StateScan {
 }
 
 impl StateScan {
+    /// Consecutive heads that use the same key head: head h uses key head `h / shared_by() % key_heads`.
+    pub const fn shared_by(&self) -> u32 {
+        if self.tiled { 1 } else { self.heads / self.key_heads }
+    }
+
     /// Columns of `convolved`.
     pub const fn channels(&self) -> u32 {
         2 * self.key_heads * self.key_dim + self.heads * self.value_dim
@@ -127,7 +134,8 @@ impl Operation for StateScan {
             ScanRule::Delta { beta_scale } => format!("delta rule{}", unless(" · ", beta_scale, 1.0)),
             ScanRule::Mamba2 => "mamba2".into(),
         };
-        let shape = format!("{heads} heads of {key_dim} × {value_dim}, {key_heads} key heads");
+        let tiled = if self.tiled { " in tiles" } else { "" };
+        let shape = format!("{heads} heads of {key_dim} × {value_dim}{tiled}, {key_heads} key heads");
         let [decay, dt_bias] = [self.decay, self.dt_bias].map(|id| operands.weight_name(id));
         let skip = optional(operands, "skip", self.skip);
         format!(
