@@ -6,6 +6,10 @@
 
 #include "common/activation.cuh"
 #include "common/metadata.cuh"
+#include "common/rows.cuh"
+
+// Beside those of activation.cuh, which are also fused into products.
+constexpr u32 SIGMOID = 5;
 
 struct Params {
   const X_TYPE *gate_up;
@@ -35,7 +39,7 @@ KERNEL(gated_activation, 256, 1) {
   const X_TYPE *gates = params.gate_up + static_cast<u64>(row) * params.gate_stride + params.gate_first;
   Eight gate, up;
   if (params.shared_by == 1) {
-    gate = load_eight(gates + 8 * eight);
+    gate = load_eight_at(gates + 8 * eight, params.gate_stride % 8 == 0);
   } else {
     const float shared = load_one(gates + 8 * eight / params.shared_by);
     for (u32 i = 0; i < 8; i++) gate.v[i] = shared;
@@ -45,9 +49,13 @@ KERNEL(gated_activation, 256, 1) {
     up = load_eight(params.up + (static_cast<u64>(row) * params.up_stride + params.up_start + eight) * 8);
   Eight result;
   for (u32 i = 0; i < 8; i++) {
-    result.v[i] = params.activation == XIELU
-                      ? xielu(gate.v[i], params.numbers) * up.v[i]
-                      : gated(params.activation, gate.v[i], up.v[i], params.alpha, params.limit);
+    if (params.activation == XIELU) {
+      result.v[i] = xielu(gate.v[i], params.numbers) * up.v[i];
+    } else if (params.activation == SIGMOID) {
+      result.v[i] = up.v[i] / (1.0f + expf(-gate.v[i]));
+    } else {
+      result.v[i] = gated(params.activation, gate.v[i], up.v[i], params.alpha, params.limit);
+    }
   }
   store_eight(params.out + (static_cast<u64>(row) * params.eights + eight) * 8, result);
 }

@@ -8,7 +8,6 @@ constexpr u32 GELU_TANH = 1;
 constexpr u32 CLAMPED_SWIGLU = 2;
 constexpr u32 RELU2 = 3;
 constexpr u32 XIELU = 4;
-constexpr u32 SIGMOID = 5;
 
 // act(gate) · up; alpha and limit are parameters of the clamped SwiGLU.
 __device__ __forceinline__ float gated(u32 activation, float gate, float up, float alpha, float limit) {
@@ -25,7 +24,6 @@ __device__ __forceinline__ float gated(u32 activation, float gate, float up, flo
     const float positive = fmaxf(gate, 0.0f);
     return positive * positive * up;
   }
-  if (activation == SIGMOID) return up / (1.0f + expf(-gate));
   return gate / (1.0f + expf(-gate)) * up;
 }
 

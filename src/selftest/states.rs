@@ -81,7 +81,7 @@ fn short_convolution(storage: Storage, columns: u32, taps: u32, (form, has_bias)
     fixture
 }
 
-/// A batch of these sequences in shuffled slots; one sequence moves its state to another slot.
+/// A batch of these sequences in shuffled slots; up to two of them begin with the state of one other slot.
 pub(super) fn batch(sequences: Sequences, noise: &mut Noise) -> BatchInputs {
     let rows = sequences.iter().map(|(rows, _)| rows).sum();
     let mut inputs = plain_batch(rows);
@@ -94,7 +94,7 @@ pub(super) fn batch(sequences: Sequences, noise: &mut Noise) -> BatchInputs {
         inputs.sequences.push(SequenceRows { row_start, row_count, context_len: before + row_count });
         inputs.positions.extend(before..before + row_count);
         let to = slots[index];
-        let from = if index == 3 { slots[sequences.len()] } else { to };
+        let from = if matches!(index, 3 | 4) { slots[sequences.len()] } else { to };
         inputs.states.push(StateRows { from: if starts { NONE } else { from }, to });
         row_start += row_count;
     }

@@ -1,8 +1,8 @@
 //! Short convolution, reference. Twin of `shaders/short_convolution.wgsl` and `cuda/short_convolution.cu`.
 //!
 //! sum_t = Σ_j weight[j] · s_{t − taps + 1 + j} + bias, per column. Gated: s_t = b_t · u_t, rounded to f32, and
-//! out_t = c_t · sum_t. Silu: s is x itself, and out_t = silu(sum_t). The state is s of the last taps − 1 tokens, oldest
-//! first.
+//! out_t = c_t · sum_t. Silu: s is x itself, and out_t = silu(sum_t). The state is s of the last taps − 1 tokens,
+//! oldest first.
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::{BatchInputs, NONE};

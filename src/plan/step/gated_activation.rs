@@ -3,6 +3,7 @@
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows, WeightId};
 use super::operation::{Access, Operation, optional};
+use super::rules::whole_runs;
 
 /// The activation of an MLP or of a gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +39,8 @@ pub enum Up {
     Of(BufferId, u32),
 }
 
-/// Where the gates are, if up is in another buffer.
+/// Where the gates are, if up is in another buffer: not the default only with [`Activation::Silu`] and
+/// [`Activation::Sigmoid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gates {
     /// The first gate's column in `gate_up`, a multiple of 8 unless gates are shared.
@@ -130,6 +132,10 @@ impl GatedActivation {
             let (what, found) = ("gates".into(), format!("{} of {shared_by} columns each", self.activation));
             return Err(PlanErrorKind::Unsupported { what, found, expected: "sigmoid, of a divisor of the columns" });
         }
+        if self.gates != Gates::default() && !is_sigmoid && self.activation != Activation::Silu {
+            let (what, found) = ("gates among other columns".into(), self.activation.to_string());
+            return Err(PlanErrorKind::Unsupported { what, found, expected: "silu or sigmoid" });
+        }
         if self.gates == Gates::default() {
             return operands.check_buffer(self.gate_up, rows, columns * if self.up == Up::SecondHalf { 2 } else { 1 });
         }
@@ -140,13 +146,4 @@ impl GatedActivation {
         }
         operands.check_columns(self.gate_up, rows, first, columns / shared_by)
     }
-}
-
-/// Fails unless a column is the first of a run of 8, or a number of columns consists of such runs.
-fn whole_runs(what: &str, columns: u32) -> Result<(), PlanErrorKind> {
-    if columns.is_multiple_of(8) {
-        return Ok(());
-    }
-    let (what, found) = (what.into(), columns.to_string());
-    Err(PlanErrorKind::Unsupported { what, found, expected: "a multiple of 8" })
 }

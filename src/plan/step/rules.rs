@@ -23,6 +23,15 @@ pub(super) fn same(what: impl FnOnce() -> String, found: u32, expected: u32) -> 
     Err(PlanErrorKind::SizeMismatch { what: what(), found: u64::from(found), expected: u64::from(expected) })
 }
 
+/// Fails unless a column is the first of a run of 8, or a number of columns consists of such runs.
+pub(super) fn whole_runs(what: &str, columns: u32) -> Result<(), PlanErrorKind> {
+    if columns.is_multiple_of(8) {
+        return Ok(());
+    }
+    let (what, found) = (what.into(), columns.to_string());
+    Err(PlanErrorKind::Unsupported { what, found, expected: "a multiple of 8" })
+}
+
 /// Fails if there is a cap that is not positive.
 pub(super) fn positive_softcap(softcap: Option<f32>) -> Result<(), PlanErrorKind> {
     match softcap {

@@ -1,8 +1,8 @@
-//! The steps that work row by row: `Embed`, `RmsNorm`, `GatedActivation`.
+//! The steps that work row by row: `Embed`, `RmsNorm`, `GatedNorm`, `GatedActivation`.
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, eights_of, params};
-use crate::plan::{Activation, Embed, GatedActivation, RmsNorm, Storage, Up};
+use crate::plan::{Activation, Embed, GatedActivation, GatedNorm, RmsNorm, Storage, Up};
 
 params! {
     EmbedParams { table: u64, out: u64, metadata: u64, feed: u64, columns: u32, row_first: u32, rows: u32, scale: f32 }
@@ -21,6 +21,14 @@ params! {
         gate_up: u64, up: u64, numbers: u64, out: u64, metadata: u64,
         row_header: u32, row_times: u32, eights: u32, gate_stride: u32, up_stride: u32, up_start: u32,
         activation: u32, alpha: f32, limit: f32, gate_first: u32, shared_by: u32, unused: u32,
+    }
+}
+
+params! {
+    GatedNormParams {
+        x: u64, mixed: u64, weight: u64, out: u64, metadata: u64,
+        groups: u32, eights: u32, weight_eights: u32, mixed_columns: u32, gates: u32, gate_first: u32, epsilon: f32,
+        unused: u32,
     }
 }
 
@@ -84,6 +92,31 @@ pub(super) fn rms_norm(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<()
         unused: 0,
     };
     recorder.launch(&kernel, &params, [recorder.rows(step.x) * runs, 1, 1], NORM_THREADS, 0)
+}
+
+/// Records the launch of `GatedNorm`.
+pub(super) fn gated_norm(recorder: &mut Recorder<'_>, step: &GatedNorm) -> Result<(), BackendError> {
+    let groups = recorder.columns(step.x) / step.group;
+    let kernel = Kernel::new("gated_norm")
+        .define_type("X_TYPE", recorder.storage(step.x))
+        .define_type("MIXED_TYPE", recorder.storage(step.mixed))
+        .define_type("OUT_TYPE", recorder.storage(step.out));
+    let params = GatedNormParams {
+        x: recorder.row_buffer(step.x),
+        mixed: recorder.row_buffer(step.mixed),
+        weight: recorder.vector(step.weight),
+        out: recorder.row_buffer(step.out),
+        metadata: recorder.arena.metadata,
+        groups,
+        eights: step.group / 8,
+        weight_eights: recorder.plan.weight_spec(step.weight).columns / 8,
+        mixed_columns: recorder.columns(step.mixed),
+        gates: step.gates,
+        gate_first: u32::from(step.gate_first),
+        epsilon: step.epsilon,
+        unused: 0,
+    };
+    recorder.launch(&kernel, &params, [recorder.rows(step.x) * groups, 1, 1], THREADS, 0)
 }
 
 /// Number, slope and clamp that describe an activation to the kernels.
