@@ -401,18 +401,7 @@ impl Multipliers {
                     ..plain
                 })
             }
-            Scales::FalconH1 => {
-                let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-6..=1e6)?.unwrap_or(1.0));
-                let ParallelScales { attention, residual, factors } = ParallelScales::read(config)?;
-                Ok(Self {
-                    attention: attention * plain.attention,
-                    embedding: number("embedding_multiplier")?,
-                    residual,
-                    logits: number("lm_head_multiplier")?,
-                    factors,
-                    ..plain
-                })
-            }
+            Scales::FalconH1 => Self::read_parallel(config, plain),
             Scales::Multipliers => {
                 let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-3..=1e6)?.unwrap_or(1.0));
                 Ok(Self {
@@ -424,6 +413,20 @@ impl Multipliers {
                 })
             }
         }
+    }
+
+    /// The multipliers of a model with attention and a state side by side.
+    fn read_parallel(config: &ConfigReader<'_>, plain: Self) -> Result<Self, LoadError> {
+        let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-6..=1e6)?.unwrap_or(1.0));
+        let ParallelScales { attention, residual, factors } = ParallelScales::read(config)?;
+        Ok(Self {
+            attention: attention * plain.attention,
+            embedding: number("embedding_multiplier")?,
+            residual,
+            logits: number("lm_head_multiplier")?,
+            factors,
+            ..plain
+        })
     }
 
     /// Epsilon, rescaled for the stream as it is stored.

@@ -16,7 +16,7 @@ mod states;
 
 use super::builder::{Builder, Item, Tensor};
 use super::models;
-use super::states::{HYBRIDS, STATES};
+use super::states::STATES;
 use super::today::LONGROPE;
 use super::{
     CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, compare, cpus, families, golden, golden_cases,
@@ -95,7 +95,7 @@ fn longrope_in_gguf_is_that_of_the_checkpoint() {
 
 /// The golden folders whose architectures GGUF has.
 fn converted() -> impl Iterator<Item = (&'static str, f32)> {
-    families().chain(STATES).chain(HYBRIDS).filter(|(family, _)| !["lfm3", "olmo_hybrid"].contains(family))
+    families().chain(STATES).filter(|(family, _)| !["lfm3", "olmo_hybrid"].contains(family))
 }
 
 fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds: &[(u32, &str)]) {

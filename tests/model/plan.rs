@@ -1,7 +1,7 @@
 //! Plans as data, without a device: golden text, and the checker's errors for broken plans.
 
 use super::FAMILIES;
-use super::states::{HYBRIDS, STATES};
+use super::states::STATES;
 use super::today::TODAY;
 use folio::model::Model;
 use folio::plan::check::check;
@@ -31,11 +31,7 @@ fn every_recorded_plan_passes_the_check() {
     let folders = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden")).expect("it lists");
     let names = folders.map(|entry| entry.expect("it lists").path()).filter(|path| path.is_dir());
     let models: Vec<Model> = names.map(|path| Model::open(&path).expect("the golden model loads")).collect();
-    assert_eq!(
-        models.len(),
-        FAMILIES.len() + TODAY.len() + STATES.len() + HYBRIDS.len() + 1,
-        "the golden models are there"
-    );
+    assert_eq!(models.len(), FAMILIES.len() + TODAY.len() + STATES.len() + 1, "the golden models are there");
     for model in models.into_iter().chain([Model::demo()]) {
         for activations in [Storage::F32, Storage::F16, Storage::Bf16] {
             let plan = model.record(activations);

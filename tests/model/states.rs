@@ -23,10 +23,10 @@ use folio::platform::block_on;
 use serde_json::{Value, json};
 
 /// Golden folders, and maximum |Δ logit| with f16 keys and values.
-pub(super) const STATES: [(&str, f32); 2] = [("lfm2", LOGITS_F16), ("lfm2_moe", LOGITS_F16)];
-
-/// The same, of models with gates, wider rows and states that are matrices.
-pub(super) const HYBRIDS: [(&str, f32); 14] = [
+pub(super) const STATES: [(&str, f32); 16] = [
+    ("lfm2", LOGITS_F16),
+    ("lfm2_moe", LOGITS_F16),
+    ("lfm3", LOGITS_F16),
     ("qwen3_5", LOGITS_F16),
     ("qwen3_5-wide", LOGITS_F16),
     ("qwen3_5-wrapped", LOGITS_F16),
@@ -40,23 +40,20 @@ pub(super) const HYBRIDS: [(&str, f32); 14] = [
     ("nemotron_h-moe", LOGITS_F16),
     ("falcon_h1", LOGITS_F16),
     ("olmo_hybrid", LOGITS_F16),
-    ("lfm3", LOGITS_F16),
 ];
 
 #[test]
 fn the_reference_reproduces_golden_logits_and_tokens() {
     let mut backend = ReferenceBackend::new();
-    for list in [&STATES[..], &HYBRIDS] {
-        prove_list(list, &REFERENCE, &mut backend, &[KvFormat::F32, KvFormat::F16]);
-        prove_chunks(list, &REFERENCE, &mut backend);
-    }
+    prove_list(&STATES, &REFERENCE, &mut backend, &[KvFormat::F32, KvFormat::F16]);
+    prove_chunks(&REFERENCE, &mut backend);
 }
 
 #[test]
 fn every_instruction_set_reproduces_golden_logits_and_tokens() {
     cpus().for_each(|mut cpu| {
         prove_list(&STATES, &CPU, &mut cpu, &[KvFormat::F32]);
-        prove_chunks(&STATES, &CPU, &mut cpu);
+        prove_chunks(&CPU, &mut cpu);
     });
 }
 
@@ -66,13 +63,13 @@ fn every_adapter_reproduces_golden_logits_and_tokens() {
         let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
         let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         prove_list(&STATES, &WGPU, &mut backend, &[KvFormat::F32]);
-        prove_chunks(&STATES, &WGPU, &mut backend);
+        prove_chunks(&WGPU, &mut backend);
     }
 }
 
 /// Token by token, in chunks shorter and longer than a state, and whole: the same answer.
-fn prove_chunks<B: Backend + Inspect>(families: &[(&str, f32)], target: &Target, backend: &mut B) {
-    for (family, _) in families {
+fn prove_chunks<B: Backend + Inspect>(target: &Target, backend: &mut B) {
+    for (family, _) in STATES {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let case = golden_cases(family).remove(2);
         let mut device = Device::new(backend, &model, KvFormat::F32);
@@ -123,7 +120,7 @@ fn tokens(mut receiver: EventReceiver) -> Vec<u32> {
 /// More requests than run at once, in a pool that some of them outgrow.
 #[test]
 fn an_engine_answers_with_the_golden_tokens_whoever_is_preempted() {
-    for (family, _) in STATES {
+    for family in ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_next", "granite4-h-dense", "nemotron_h", "falcon_h1"] {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let config = config(&model.record(Storage::F32), 38);
         let (handle, inbox) = channel(config.queue_requests_max);
